@@ -89,7 +89,7 @@ def audit(
       pairwise crossings, with the mean of y − p, simultaneous intervals, and p-values from the same
       drawn labels, adjusted by Westfall–Young.
     * Ranges: intervals of several widths of the prediction and of each covariate whose values are
-      ordered, with one p-value adjusted for all of them; the most biased ones are listed.
+      ordered, with one p-value adjusted for all of them; those with the most evidence are listed.
     * Map of local bias [VF, eq. 7]: its most biased regions, and curves along each covariate.
     * Recalibration fitted to a part of the rows, with tests before and after on the other rows; the
       null of the tests after accounts for the noise of the fit for the first three
@@ -183,7 +183,7 @@ def audit(
         notes = [*_notes(axes, notion, data.classes), *unsuitable, *grouped.notes, *ranges.notes]
         overall, groups = grouped.overall, grouped.listed
         if tested.clusters is not None and tested.clusters.refusal is not None:
-            notes.append(f"groups have no p-values: {tested.clusters.refusal}")
+            notes.append(f"groups, ranges and segments have no p-values: {tested.clusters.refusal}")
             overall = overall and _untested(overall)
             groups = tuple(map(_untested, groups))
             if segments is not None:

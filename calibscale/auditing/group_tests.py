@@ -253,7 +253,7 @@ def with_signs(sums: GroupTotals, drawn: Iterable[DrawnGroups]) -> GroupTotals:
     """Sums with the variances of replicates with random signs, at least those of drawn labels.
 
     Where events are rare, a group may have none by chance.  Its residuals then have one sign, and
-    those of replicates vary less than labels do.
+    those of replicates vary less than labels do.  The skewness remains that of labels.
     """
     squares, count = np.zeros(len(sums.w)), 0
     for part in drawn:

@@ -13,6 +13,7 @@ from calibscale.auditing.group_tests import (
     DrawnGroups,
     GroupState,
     GroupSums,
+    dispersion_of,
     drawn_batches,
     family_of,
     group_of,
@@ -27,8 +28,8 @@ from calibscale.results.group_results import Group, RangeScan, Where
 from calibscale.session import Session
 from calibscale.statistics import Statistic
 
-# The ends of a range are edges of cells.  With 160 cells, a range of a tenth of the rows is matched
-# to about 3 % of its rows at either end.
+# The ends of a range are edges of cells.  With 160 cells, the nearest range of cells differs from
+# any tenth of the rows by at most about 3 % of its rows at either end.
 _CELLS = 160
 _WIDTHS = (0.05, 0.1, 0.2, 0.4)  # shares of the rows; neighbours are a quarter of a width apart
 _OUTER = 0.1  # share of the rows of the first and of the last range of a covariate
@@ -47,7 +48,7 @@ class Ranges(NamedTuple):
     """Ranges of the axes of a `GroupSums`: unions of adjacent cells.
 
     axes (M,): number of the axis of each range.  first, last (M,): its cells, the last excluded.
-    shares (M,): its share of α, of the sum 1.
+    shares (M,): shares of α; their sum is 1 unless a column has a range of all rows.
     """
 
     axes: Ints
@@ -101,6 +102,8 @@ def ranges_of(axes: tuple[Axis, ...], weights: Floats) -> Ranges:
             share = (1.0 - _PREDICTION_SHARE * predicted) / covariates
         below = np.cumsum([0.0, *weights[ends[number] : ends[number + 1]]])
         for (first, last), part in _ranges(below / max(below[-1], 1e-300)):
+            if last - first == len(axis):  # all rows
+                continue
             key = number, first, last
             shares[key] = shares.get(key, 0.0) + share * part
     keys = np.array(list(shares), np.int64).reshape(-1, 3)
@@ -209,9 +212,9 @@ def scanned_ranges(
     least = min_rows * (1 - 1e-9)
     if clustered:
         # rows count as many as independent rows with the same variance of the sum of all residuals
-        labels = sums.spread[0]
+        label_variance = sums.spread[0]
         sums = with_signs(sums, draw(every))
-        least *= max(1.0, sums.spread[0] / labels) if labels > 0 else 1.0
+        least *= max(1.0, sums.spread[0] / label_variance) if label_variance > 0 else 1.0
     large = (sums.w > 0) & (sums.w**2 >= least * sums.w2)
     kept = np.flatnonzero(large[1:])
     if not len(kept):
@@ -229,7 +232,7 @@ def scanned_ranges(
     for i in _separate(ranges, tested.family.order, adjusted <= alpha + 1e-12):
         low, high = limits_of(sums, [1 + i], alpha * float(ranges.shares[i]) / 2)
         where = _where(scan.axes[ranges.axes[i]], ranges.first[i], ranges.last[i])
-        group = group_of((where,), sums, 1 + i, tested.dispersion, alone[i])
+        group = group_of((where,), sums, 1 + i, dispersion_of(sums), alone[i])
         groups.append(
             replace(group, adjusted=float(adjusted[i]), low=float(low[0]), high=float(high[0]))
         )
@@ -258,6 +261,6 @@ def _separate(ranges: Ranges, order: Ints, significant: Any) -> list[int]:
 
 
 def _where(axis: Axis, first: int, last: int) -> Where:
-    """Condition that defines an range of cells."""
+    """Condition that defines a range of cells."""
     edges = (None, *axis.edges, None)
     return Where(axis.name, above=edges[first], up_to=edges[last])

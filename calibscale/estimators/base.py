@@ -18,8 +18,8 @@ from calibscale.statistics import Statistic
 
 CLASSES, FORECASTS, SOFT = ALL = "classes", "forecasts", "soft labels"  # kinds of predictions
 NO_ROWS = "no rows with a label and a positive weight"
+NO_CALIBRATED_VALUE = "a calibrated model need not have any particular value of it"
 # why test statistics have no interval
-NO_ERROR = "a calibrated model need not have any particular value of it"
 TEST_STATISTIC = "a test statistic is in units of its noise; calibration_test gives its p-value"
 
 

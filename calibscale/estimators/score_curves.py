@@ -10,7 +10,7 @@ import numpy as np
 from scipy.optimize import isotonic_regression
 
 from calibscale.data import Floats, Ints
-from calibscale.estimators.base import NO_ERROR
+from calibscale.estimators.base import NO_CALIBRATED_VALUE
 from calibscale.estimators.score_measures import ScoreError, ScoreMeasure, curve
 from calibscale.results import Estimate
 from calibscale.statistics.score_histogram import OccupiedCells
@@ -119,7 +119,7 @@ class AURC(ScoreMeasure):
     name: ClassVar[str] = "aurc"
     fixed: ClassVar[tuple[str, ...]] = ("notion",)
     notions: ClassVar[tuple[str, ...]] = ("top_label",)
-    no_floor: ClassVar[str | None] = NO_ERROR
+    no_floor: ClassVar[str | None] = NO_CALIBRATED_VALUE
 
     def _estimate(self, cells: OccupiedCells, *others: Any) -> Estimate:
         weight, hits = cells.weight[::-1], cells.events[::-1]

@@ -57,7 +57,7 @@ class ScoreMeasure(ScalarEstimator):
 
     @property
     def parted(self) -> BoundEstimator:
-        return replace(self, fixed_cells=True)
+        return self if self.fixed_cells else replace(self, fixed_cells=True)
 
     def _cells(self, *states: Any) -> OccupiedCells:
         """Occupied cells of the states of `needs`, the first of which are the histogram's."""
@@ -338,8 +338,9 @@ class ICI(ScoreError):
     After Austin & Steyerberg (2019), with isotonic regression, which has nothing to choose, in the
     place of loess.  The error is not squared; its unit is that of a probability.  `details` has the
     median `e50`, the 90 % quantile `e90` and the maximum `emax` of |p − f(p)| over the rows.  Noise
-    biases it upwards.  Its interval covers the mean distance of p from the frequency given p, which
-    the index equals where that frequency increases with p.
+    biases it upwards.  Its lower limit is one of the mean distance of p from the frequency given p;
+    its upper limit is one of the index, which equals this distance where the frequency increases
+    with p.
 
     Examples
     --------

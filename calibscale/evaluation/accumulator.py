@@ -44,7 +44,7 @@ from calibscale.statistics import MAX_GROUPS, PassResult, Scan, finished, scan_o
 _NAME = "accumulated rows"  # of the source in messages
 _STREAM_ROWS = 2**40  # number of rows by which estimators choose a method: too many for pairs
 _OTHER_BANDWIDTHS = (
-    "the accumulators have bandwidths of their own first rows: set them, such as "
+    "the accumulators have bandwidths or bins of their own first rows: set them, such as "
     "ckce(bandwidth=0.3), or start all from copies of one after reset(keep_bandwidths=True)"
 )
 _RECENT_ROWS = 2**16  # rows summed at a time, so that rounding errors do not grow with updates
@@ -205,7 +205,7 @@ class Accumulator:
             self._choose(self._requested)
 
     def _choose(self, estimators: list[Estimator]) -> None:
-        """Set the estimators, among them bins of equal mass that the first rows have shown need of.
+        """Set the estimators; `_fix` adds bins of equal mass if the first rows need them.
 
         An OptionError is raised for what no rows allow.
         """
@@ -378,26 +378,28 @@ class Accumulator:
         NoRowsError, InvalidDataError
             If there are no rows, or all of them were dropped as invalid.
         """
-        started = time.perf_counter() - self._seconds
-        if not self.rows:
-            raise NoRowsError("the accumulator has no rows; call update first")
-        if self._label_keys == {"-1", "1"}:
-            raise signs_error(_NAME)
+        started = time.perf_counter()
         now = self._copied()
-        if now._scan is None:
+        if not now.rows:
+            raise NoRowsError("the accumulator has no rows; call update first")
+        if now._label_keys == {"-1", "1"}:
+            raise signs_error(_NAME)
+        all_fix = now._scan is None  # bandwidths, as in `evaluate`
+        if all_fix:
             now._fix()
         assert now._run is not None and now._source is not None and now._scan is not None  # noqa: PT018
         result = finished(now._scan, now._scan.merge(now._total, now._recent))
         need_rows(now._source.name, result.counts)
-        run = replace(now._run, source=replace(now._source, rows=self.rows))
+        run = replace(now._run, source=replace(now._source, rows=now.rows))
         names = labels_of(now._estimators)
-        evaluation = evaluation_of(run, names, result, self._interval, started, noise=DrawnLabels())
-        evaluation = judged(evaluation, self._negligible)
-        if self._scan is None:  # all rows have fixed the bandwidths, as in `evaluate`
+        started -= now._seconds
+        evaluation = evaluation_of(run, names, result, now._interval, started, noise=DrawnLabels())
+        evaluation = judged(evaluation, now._negligible)
+        if all_fix:
             return evaluation
         note = f"bandwidths are fixed by the first {BANDWIDTH_ROWS:,} rows"
-        kernel = self._forecast is not None and not self._forecast.bound  # on targets
-        bound = zip(evaluation.estimates, run.chosen, self._imagined.chosen, strict=True)
+        kernel = now._forecast is not None and not now._forecast.bound  # on targets
+        bound = zip(evaluation.estimates, run.chosen, now._imagined.chosen, strict=True)
         estimates = tuple(
             e if a == b and not (kernel and a.notion == "canonical") else e.with_note(note)
             for e, a, b in bound

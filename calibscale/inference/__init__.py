@@ -121,7 +121,7 @@ def calibration_test(
         more than five), and errors of one sign everywhere, for which wide bandwidths are best, less
         often.
     covariates : str, sequence of str or KLCE
-        Covariates for whose every value calibration is tested, besides the default statistics: by
+        Covariates of a test of local calibration, in addition to the default statistics: by
         `KLCE` over three bandwidths of the covariates, a tenth and a quarter of the default without
         a kernel on predictions, and the default.  They are combined as with `bandwidths`.
     negligible : float
@@ -227,7 +227,7 @@ def calibration_test(
 
 
 def _by_default(session: Session, local: SKCE | None, several: bool) -> list[Estimator]:
-    """Default statistics, or one kernel error, and the local error if there are covariates."""
+    """Default statistics and the local error, if any; or else that error or one kernel error."""
     if not several:
         return [local or kernel_error(session)]
     members = default_tests(session)
@@ -505,7 +505,7 @@ def batch_of(run: Run, n_replicates: int) -> int:
         return n_replicates
     passes = -(-n_replicates // max(2, largest // 2 * 2))
     half = -(-n_replicates // (2 * passes))
-    return 2 * half
+    return min(n_replicates, 2 * half)
 
 
 def _values(

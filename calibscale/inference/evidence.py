@@ -235,8 +235,9 @@ def _p_value(estimate: Estimate, interval: Interval | None, null: float | None) 
     assert value is not None
     if name in _CERTIFIED:  # a lower confidence bound of the error
         return 1.0 - float(estimate.parameters["level"]) if value > 0 else 1.0
+    # floors of random signs have too few draws
     if estimate.floor is not None and estimate.floor.null is None:
-        return estimate.floor.p_value  # those of random signs are of too few draws
+        return estimate.floor.p_value
     own = estimate.details.get("p_value")
     if isinstance(own, float):
         return own

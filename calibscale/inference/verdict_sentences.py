@@ -437,7 +437,11 @@ def sentence_of_ranking(
     if len(first) == 1 and len(ranked) > 1:
         best = ranked[0].p_best
         text += f" with probability {probability(best)}" if best is not None else ""
-        unlike = [d for d in differences if d.better == ranked[0].name and not d.distinguishable]
+        unlike = [
+            d
+            for d in differences
+            if d.better == ranked[0].name and d.p_adjusted is not None and not d.distinguishable
+        ]
         if unlike:
             others = joined([one_line(d.worse) for d in unlike], _MANY)
             text += f"; chance explains its difference from {others}"

@@ -175,18 +175,18 @@ def uniform_pairs(seed, rows, index, out):
         out[0, i], out[1, i] = uniforms(seed, REPLICATES, rows[i], index)
 
 
+_COUNTED = 256  # classes up to which it is faster to compare a number with the ends of all shares
+
+
 def labels(seed, rows, q, first, out):
     """Labels drawn from the predictions: the class whose share of [0, total) contains u·total.
 
-    A class of probability 0 is never drawn.
+    A class of probability 0 is never drawn.  One of two kernels draws them.
 
     axes: rows (c,); q (c, K); out (B, c) int32, of replicates from number `first`
     """
     draw = _labels_by_count if q.shape[1] <= _COUNTED else _labels_by_search
     draw(seed, rows, q, first, out)
-
-
-_COUNTED = 256  # classes up to which it is faster to compare a number with the ends of all shares
 
 
 @kernel
@@ -195,7 +195,7 @@ def _labels_by_count(seed, rows, q, first, out):
     B = out.shape[0]
     c, K = q.shape
     ends = np.empty((K, _ROWS))
-    last = np.empty(_ROWS, np.int32)  # class with a probability above 0
+    last = np.empty(_ROWS, np.int32)  # last class with a probability above 0
     place = np.empty(_ROWS, np.int32)
     u = np.empty((2, _ROWS))
     for start in range(0, c, _ROWS):
@@ -249,7 +249,7 @@ def _labels_by_search(seed, rows, q, first, out):
     ends = np.empty(K)
     for i in range(c):
         total = 0.0
-        last = 0  # class with a probability above 0
+        last = 0  # last class with a probability above 0
         for k in range(K):
             if total + q[i, k] > total:
                 last = k

@@ -325,7 +325,7 @@ class Audit(Outcome, SourceRows):
 
     @property
     def verdict(self) -> Computed[str]:
-        """Result of the test on all covariates, as a sentence, and the most biased range if any."""
+        """Result of the test on all covariates, as a sentence, and a significantly biased range."""
         names = ", ".join(self.covariates)
         test = self.tests.joint
         if test.p_value is None:

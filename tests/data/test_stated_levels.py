@@ -40,6 +40,16 @@ def test_pit__of_an_outcome_is_between_the_levels_that_enclose_it():
     assert 0.2 <= equal.min() < 0.25 < 0.55 < equal.max() <= 0.6
 
 
+@pytest.mark.parametrize("sign", [1.0, -1.0])
+def test_pit__of_true_quantiles_with_an_outer_atom_is_uniform(sign):
+    # half of the outcomes are 0, the smallest or largest possible value
+    rng = np.random.default_rng(6)
+    y = sign * np.maximum(rng.normal(size=20_000), 0.0)
+    values = np.sort(sign * np.maximum(stats.norm.ppf([0.1, 0.5, 0.9]), 0.0))
+    u = QuantileForecast((0.1, 0.5, 0.9)).pit(np.tile(values, (len(y), 1)), y, np.arange(len(y)))
+    assert stats.kstest(u, "uniform").pvalue > 1e-3
+
+
 def test_pit__of_bins_with_true_probabilities_is_uniform():
     edges = (-6.0, -1.0, 0.5, 6.0)
     rng = np.random.default_rng(1)

@@ -189,9 +189,11 @@ class QuantileForecast(_PiecewiseUniform):
         below, upto = (
             (compare(values, y[:, None])).sum(axis=1) for compare in (np.less, np.less_equal)
         )
-        # the outcome is a quantile of several levels: these enclose its own probability
-        first = np.where(upto - below > 1, below + 1, below)
-        last = np.where(upto - below > 1, upto, below + 1)
+        # The outcome is a quantile of several levels: these enclose its own probability.  Nothing
+        # is predicted beyond equal outer quantiles, which have the probability up to 0 or 1.
+        tied = upto - below > 1
+        first = np.where(tied & (below > 0), below + 1, below)
+        last = np.where(tied, np.where(upto == len(self.levels), upto + 1, upto), below + 1)
         return levels[first], levels[last]
 
     def pieces(self, values: Floats) -> tuple[Floats, Floats]:

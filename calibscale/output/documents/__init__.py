@@ -291,9 +291,10 @@ def ranking(result: dict[str, Any]) -> doc.Article:
     else:
         verdict = "No model has a value"
     sentences = []
-    if len(result["differences"]) > 1:
-        differ = sum(bool(d["distinguishable"]) for d in result["differences"])
-        sentences.append(f"{differ} of {len(result['differences'])} pairs differ.")
+    tested = [d for d in result["differences"] if d["p_adjusted"] is not None]
+    if len(tested) > 1:
+        differ = sum(bool(d["distinguishable"]) for d in tested)
+        sentences.append(f"{differ} of {len(tested)} pairs differ.")
     if result["p_order"] is not None and result["differences"]:
         probability = formatting.probability(result["p_order"])
         sentences.append(f"The complete order is correct with probability {probability}.")

@@ -155,7 +155,7 @@ def biased_groups(
     count = count or len(groups)
     some = f"The {len(shown)} most biased of {count:,} {kind}s"
     if kind == "range":
-        some = f"The most significant of {count:,} ranges"
+        some = f"The ranges with the most evidence, of {count:,}"
     elif count == len(shown):
         some = f"All {kind}s"
     intervals = f"simultaneous {estimates.interval_name(level)}s over all {count:,}"
@@ -180,18 +180,20 @@ def biased_groups(
         "ECCE/σ" if kind == "segment" else None,
         doc.TableColumn("p", legend=f"p-value, adjusted for the number of {kind}s"),
     )  # fmt: skip
-    title = f"{kind.capitalize()}s by their bias"
+    title = "Ranges by evidence" if kind == "range" else f"{kind.capitalize()}s by their bias"
     return [doc.Figures((figure,)), doc.table(title, head, listed, _SIGN)]
 
 
 def range_blocks(scan: dict[str, Any] | None, level: float) -> list[doc.Block]:
-    """Scan of ranges as a sentence, and its most biased ranges as a plot and a table."""
+    """Scan of ranges as sentences, and the ranges with the most evidence as a plot and a table."""
     if scan is None or not scan["listed"]:
         return []
     columns = formatting.joined(list(scan["columns"]), _MAX_COLUMNS)
-    text = f"The bias of {formatting.plural(scan['count'], 'range')} of {columns} was tested, with "
-    text += "5, 10, 20 and 40 % of the rows each. The smallest p-value, adjusted for all of them, "
-    text += f"is {formatting.p_value(scan['p_value'])}."
+    text = f"The bias of {formatting.plural(scan['count'], 'range')} of {columns} was estimated. "
+    text += "Ranges have about 5, 10, 20 or 40 % of the rows."
+    if scan["p_value"] is not None:
+        smallest = formatting.p_value(scan["p_value"])
+        text += f" The smallest p-value, adjusted for all of them, is {smallest}."
     return [doc.Paragraph(text), *biased_groups(scan["listed"], level, "range", scan["count"])]
 
 

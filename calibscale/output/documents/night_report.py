@@ -119,7 +119,8 @@ def _calibration(tests: dict[str, Any] | None) -> list[tuple[str, str, str]]:
     """Fact about the default tests of the day."""
     if not tests or tests["p_value"] is None:
         return []
-    remark = f"{tests['statistic']}, of {len(tests['tests'])} tests together"
+    count = sum(test["adjusted"] is not None for test in tests["tests"])
+    remark = f"{tests['statistic']}, of {count} tests together"
     if tests["finding"] and tests["p_value"] <= estimates.ALPHA:
         remark += f": {tests['finding']}"
     return [("calibration of the day", formatting.p_is(tests["p_value"]), remark)]
