@@ -36,7 +36,8 @@ def test_pit__of_an_outcome_is_between_the_levels_that_enclose_it():
         u = forecast.pit(values, np.full(400, y), rows)
         assert low <= u.min() < low + 0.05 * (high - low)
         assert high - 0.05 * (high - low) < u.max() <= high
-    equal = forecast.pit(np.ones((400, 2)), np.ones(400), rows)
+    inner = QuantileForecast((0.1, 0.2, 0.6, 0.9))
+    equal = inner.pit(np.tile([0.0, 1.0, 1.0, 2.0], (400, 1)), np.ones(400), rows)
     assert 0.2 <= equal.min() < 0.25 < 0.55 < equal.max() <= 0.6
 
 
