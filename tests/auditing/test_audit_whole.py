@@ -61,6 +61,8 @@ def test_audit__has_no_p_values_beside_a_large_cluster(large):  # S9
     assert result.groups
     assert set(known) == set(tested) == {not large}
     assert (result.overall.p_value is None) == large
-    refused = any(note.startswith("groups have no p-values") for note in result.notes)
+    refused = any(
+        note.startswith("groups, ranges and segments have no p-values") for note in result.notes
+    )
     assert refused == large
     assert ("No group has a significant bias" in str(result)) <= (not large)

@@ -382,7 +382,7 @@ def test_accumulator__merges_with_equal_kernels_only():
             each.update(predictions=predictions[part], labels=y[part])
         return both[0].merge(both[1]).compute()["jkce"].value
 
-    with pytest.raises(OptionError, match="bandwidths of their own first rows: set them"):
+    with pytest.raises(OptionError, match="bandwidths or bins of their own first rows: set them"):
         accumulated(own)
     source = from_arrays(predictions=predictions, forecast=bound, labels=y)
     same = evaluate(source, "jkce(method='features', bandwidth=0.5)", floor=False)["jkce"].value

@@ -181,7 +181,7 @@ def test_merge__of_bandwidths_of_different_rows(data):
     first, second = (Accumulator(DEFAULT, classes=CLASSES) for _ in parts)
     first.update(**parts[0])
     second.update(**parts[1])
-    with pytest.raises(OptionError, match=r"bandwidths of their own.*keep_bandwidths"):
+    with pytest.raises(OptionError, match=r"bandwidths or bins of their own.*keep_bandwidths"):
         first.merge(second)
     copy = pickle.loads(pickle.dumps(first))
     copy.reset(keep_bandwidths=True, first_row=2000)
