@@ -340,9 +340,20 @@ class Accumulator:
 
     def _merge(self, other: Accumulator) -> None:
         """Add the rows of a copy to a draft."""
-        names = ("requested", "class_names", "classes", "forecast", "group_by", "interval", "rules",
-                 "negligible", "positive", "percent")  # fmt: skip
-        if any(getattr(self, f"_{n}") != getattr(other, f"_{n}") for n in (*names, "categories")):
+        names = (
+            "requested",
+            "class_names",
+            "classes",
+            "forecast",
+            "group_by",
+            "interval",
+            "rules",
+            "negligible",
+            "positive",
+            "percent",
+            "categories",
+        )
+        if any(getattr(self, f"_{name}") != getattr(other, f"_{name}") for name in names):
             raise OptionError("accumulators with different settings cannot be merged")
         if not other.rows:
             return

@@ -427,13 +427,13 @@ def jointly(trials: Sequence[MonteCarloTest], factors: Sequence[float]) -> Monte
         return first
     values = np.array([[trial.value, *trial.values] for trial in trials])
     scores, which = combined(values)
-    found = {"bandwidth_factors": list(factors), "largest_at": factors[which]}
+    largest = {"bandwidth_factors": list(factors), "largest_at": factors[which]}
     estimate, covariates = trials[which].estimate, trials[which].estimator.covariates
     estimate = replace(
         estimate,
         value=float(scores[0]),
         squared=False,
-        parameters={**estimate.parameters, **found},
+        parameters={**estimate.parameters, **largest},
         details={**estimate.details, "covariates": list(covariates)},
     )
     out = MonteCarloTest(trials[which].estimator, estimate)

@@ -380,11 +380,11 @@ def together(names: Iterable[str], tests: Iterable[TestResult]) -> dict[str, Any
     named = [replace(test, statistic=name) for name, test in zip(names, tests, strict=True)]
     adjusted = adjusted_tests(named)
     known = [one for one in evidence_of_tests(named, ALPHA, adjusted) if one.joint]
-    found = min(known, key=lambda one: (one.p_value, -one.surprise), default=None)
+    strongest = min(known, key=lambda one: (one.p_value, -one.surprise), default=None)
     return {
-        "p_value": None if found is None else found.p_value,
-        "statistic": None if found is None else found.label,
-        "finding": None if found is None else described_test(found, None) or None,
+        "p_value": None if strongest is None else strongest.p_value,
+        "statistic": None if strongest is None else strongest.label,
+        "finding": None if strongest is None else described_test(strongest, None) or None,
         "tests": [AdjustedTest(test, p).to_dict() for test, p in zip(named, adjusted, strict=True)],
     }
 

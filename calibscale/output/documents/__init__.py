@@ -99,7 +99,7 @@ def _further_tests(result: dict[str, Any]) -> doc.Section | None:
 
 
 def _biased_range(test: dict[str, Any], p: float | None, alpha: float) -> doc.Paragraph | None:
-    """Sentence about the range of predictions that a scan found; None if it is not significant."""
+    """Sentence about the range of predictions with the most evidence; None if not significant."""
     details = test["details"] or {}
     if "low" not in details or not estimates.significant(p, alpha):
         return None
