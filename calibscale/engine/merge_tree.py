@@ -162,45 +162,68 @@ class PairTask(Task, Protocol):
 class _OneThread:
     """Limit of BLAS to one thread while any thread of the process is inside.
 
-    The limit of BLAS is global to the process: the first thread to enter sets it, the last one to
-    leave restores it.  The limit of OpenMP, which some builds of BLAS use, is local to each thread.
+    The limit of BLAS is global to the process: the first thread to enter notes the numbers before
+    it, the last one to leave restores them.  The limit of OpenMP, which some builds of BLAS use, is
+    local to each thread.
+
+    An interrupt may come at any line.  Limits are therefore set by every thread that enters, and
+    `_leave` can be called again: the next thread to leave restores what an interrupted one did not.
     """
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
-        self._inside = 0
+        self._inside: set[int] = set()  # identifiers of threads
         self._before: _Numbers = []
         self._own = threading.local()  # per thread: nesting depth, and its OpenMP limit
 
     def __enter__(self) -> None:
         depth = getattr(self._own, "depth", 0)
-        if not depth:
-            self._own.before = _limited(_libraries()[0])
-        self._own.depth = depth + 1
-        with self._lock:
-            if not self._inside:
-                self._before = _limited(_libraries()[1])
-            self._inside += 1
+        try:
+            self._own.depth = depth + 1
+            if not depth:
+                self._enter()
+        except BaseException:
+            self._own.depth = depth
+            if not depth:
+                self._leave()
+            raise
 
     def __exit__(self, *_: object) -> None:
-        with self._lock:
-            self._inside -= 1
-            if not self._inside:
-                _restore(self._before)
         self._own.depth -= 1
         if not self._own.depth:
-            _restore(self._own.before)
+            self._leave()
 
-    def unlock(self) -> None:
-        """Replace the lock in a forked process, as another thread may have held it."""
+    def _enter(self) -> None:
+        local, others = _libraries()
+        if getattr(self._own, "before", None) is None:
+            self._own.before = _numbers(local)
+        _limit(local)
+        with self._lock:
+            if not self._inside:
+                self._before = _numbers(others)
+            self._inside.add(threading.get_ident())
+            _limit(others)
+
+    def _leave(self) -> None:
+        thread = threading.get_ident()
+        with self._lock:
+            if self._inside == {thread}:
+                _restore(self._before)
+            self._inside.discard(thread)
+        _restore(getattr(self._own, "before", None) or [])
+        self._own.before = None
+
+    def after_fork(self) -> None:
+        """Forget the other threads of the parent, which may have held the lock, in its child."""
         self._lock = threading.Lock()
+        self._inside &= {threading.get_ident()}
 
 
 _Numbers = list[tuple[Any, int]]  # libraries and their numbers of threads
 
 _ONE_THREAD = _OneThread()
 if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_ONE_THREAD.unlock)
+    os.register_at_fork(after_in_child=_ONE_THREAD.after_fork)
 
 
 def one_thread() -> _OneThread:
@@ -208,12 +231,13 @@ def one_thread() -> _OneThread:
     return _ONE_THREAD
 
 
-def _limited(libraries: list[Any]) -> _Numbers:
-    """Set libraries to one thread; return their previous numbers."""
-    before = [(library, library.get_num_threads()) for library in libraries]
+def _numbers(libraries: list[Any]) -> _Numbers:
+    return [(library, library.get_num_threads()) for library in libraries]
+
+
+def _limit(libraries: list[Any]) -> None:
     for library in libraries:
         _set(library, 1)
-    return before
 
 
 def _restore(before: _Numbers) -> None:

@@ -1,5 +1,6 @@
 """Accumulators are changed by a whole call or not at all: interrupts, errors and threads."""
 
+import linecache
 import pickle
 import sys
 import threading
@@ -26,7 +27,11 @@ def value_of(running):
 
 
 class Interrupter:
-    """Raise KeyboardInterrupt at the line of calibscale with this number."""
+    """Raise KeyboardInterrupt at the line of calibscale with this number.
+
+    Lines that begin a `with` are left out: the interpreter reports them once more before it leaves
+    their block, where no signal is handled, and a lock would be kept.
+    """
 
     def __init__(self, line):
         self.line, self.lines, self.raised = line, 0, False
@@ -34,7 +39,8 @@ class Interrupter:
     def __call__(self, frame, event, _):
         if "calibscale" not in frame.f_code.co_filename:
             return None
-        if event == "line":
+        code = linecache.getline(frame.f_code.co_filename, frame.f_lineno)
+        if event == "line" and not code.lstrip().startswith("with "):
             self.lines += 1
             if self.lines == self.line:
                 self.raised = True
