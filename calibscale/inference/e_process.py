@@ -32,7 +32,7 @@ SHIFTS = (-0.5, -0.25, -0.1, -0.05, 0.05, 0.1, 0.25, 0.5)
 
 STRENGTHS = (0.5, 1.0)  # multiples of the learned shifts
 CELLS = 18  # cells of log-odds in which scalar bets are learned, at a resolution of 1
-RESOLUTION = 8  # of new ledgers: a change of sign is at most 0.023 in p from the border of a cell
+RESOLUTION = 16  # of new ledgers: a change of sign is at most 0.012 in p from the border of a cell
 _WIDTH = 0.75  # width of a cell at a resolution of 1; the outermost cells are unbounded
 _LARGEST = 1.0  # largest learned shift of log-odds at a resolution of 1
 _DIGITS = 4  # of learned shifts, which are kept as JSON for each day

@@ -26,7 +26,7 @@ _STEPS = tuple(2.0 ** (k / 6) for k in range(-12, 25))  # sizes of the error, ov
 _SURE = 0.005  # learned shift of log-odds from which a cell has its full sign
 # Shares of the mixture: patterns of signs that are fixed, learned signs, and learned bets of the
 # best size at each risk.
-_SHARES = (0.25, 0.25, 0.5)
+_SHARES = (0.2, 0.2, 0.6)
 _FIXED = 3  # number of fixed patterns
 
 
@@ -93,11 +93,23 @@ class TolerantEProcess(BettingEProcess):
             share = _SHARES[0] / _FIXED if pattern < _FIXED else _SHARES[1]
             patterns += [pattern] * count
             risks += RISKS
-            weights += [share / count] * count
+            weights += (share * self._risk_weights).tolist()
         patterns += [_FIXED + 1 + k for k in range(count)]  # each at its own risk
         risks += RISKS
-        weights += [_SHARES[2] / count] * count
+        weights += (_SHARES[2] * self._risk_weights).tolist()
         return patterns, risks, weights
+
+    @property
+    def _risk_weights(self) -> Floats:
+        """Weights of the risks, whose sum is 1.
+
+        The best risk for an error e of labels with the variance v is (e − ε)/v, which is at least
+        4ε for e ≥ 2ε as v ≤ 1/4.  Weights fall slowly above 4ε, as rare events have small
+        variances, and faster below it, as small errors take many days anyway.
+        """
+        octaves = np.log2(np.array(RISKS) / (4.0 * self.tolerance))
+        weights = 1.0 / (1.0 + np.where(octaves > 0, octaves / 2.0, octaves) ** 2)
+        return weights / weights.sum()
 
     @property
     def shape(self) -> tuple[int, ...]:

@@ -129,6 +129,8 @@ PIT = 16
 
 _FEISTEL_ROUNDS = 8
 _ROWS = 256  # rows whose features stay in cache while all replicates add them
+_TILE_FEATURES = 256  # features of these rows that are added at once
+_GROUPED_FEATURES = 256  # features from which rows are grouped by label before they are added
 
 
 @kernel
@@ -358,18 +360,94 @@ def _find_moved(drawn, labels, start, moved):
 def move_features(drawn, labels, phi, out):
     """out[b, y] += φ and out[b, y*] −= φ for rows whose drawn label y* differs from y.
 
+    With many features, rows are grouped by label, so that four rows are added per store.  With few
+    features, grouping the rows takes longer than adding them.
+
     axes: drawn (B, c) int32; labels (c,); phi (c, m) with weights; out (B, K, m)
     """
+    if phi.shape[1] < _GROUPED_FEATURES:
+        _move_row_by_row(drawn, labels, phi, out)
+    else:
+        _move_by_label(drawn, labels, phi, out)
+
+
+@inlined()
+def _move_row_by_row(drawn, labels, phi, out):
     rows, m = phi.shape
     moved = np.empty(_ROWS, np.int64)
     for start in range(0, rows, _ROWS):
         for b in range(drawn.shape[0]):
             for position in range(_find_moved(drawn[b], labels, start, moved)):
                 i = moved[position]
-                old, new, mine = out[b, labels[i]], out[b, drawn[b, i]], phi[i]
+                old, new, features = out[b, labels[i]], out[b, drawn[b, i]], phi[i]
                 for j in range(m):
-                    old[j] += mine[j]
-                    new[j] -= mine[j]
+                    old[j] += features[j]
+                    new[j] -= features[j]
+
+
+@inlined()
+def _move_by_label(drawn, labels, phi, out):
+    rows, m = phi.shape
+    B, K = out.shape[:2]
+    moved = np.empty(_ROWS, np.int64)
+    grouped = np.empty((B, 2 * _ROWS), np.int64)
+    ends = np.empty((B, 2 * K), np.int64)
+    tile = np.empty((_ROWS, _TILE_FEATURES))  # contiguous copy of a part of φ, to stay in cache
+    for start in range(0, rows, _ROWS):
+        size = min(_ROWS, rows - start)
+        for b in range(B):
+            count = _find_moved(drawn[b], labels, start, moved)
+            _group_by_label(drawn[b], labels, start, moved[:count], grouped[b], ends[b])
+        for low in range(0, m, _TILE_FEATURES):
+            high = min(low + _TILE_FEATURES, m)
+            tile[:size, : high - low] = phi[start : start + size, low:high]
+            for b in range(B):
+                first = 0
+                for group in range(2 * K):
+                    sign = 1.0 if group < K else -1.0
+                    members = grouped[b, first : ends[b, group]]
+                    _add_rows(tile, members, sign, out[b, group % K][low:high])
+                    first = ends[b, group]
+
+
+@inlined()
+def _group_by_label(drawn, labels, start, moved, grouped, ends):
+    """Sort the positions of moved rows within a block by their old label, then by their new one.
+
+    axes: drawn, labels (c,); moved (r,); grouped (≥ 2r,); ends (2K,), of the groups
+    """
+    K = ends.size // 2
+    ends[:] = 0
+    for i in moved:
+        ends[labels[i]] += 1
+        ends[K + drawn[i]] += 1
+    total = 0
+    for group in range(2 * K):
+        count = ends[group]
+        ends[group] = total
+        total += count
+    for i in moved:  # each group's end moves from its first position to its last
+        for group in (labels[i], K + drawn[i]):
+            grouped[ends[group]] = i - start
+            ends[group] += 1
+
+
+@inlined()
+def _add_rows(tile, members, sign, total):
+    """total += sign · Σ tile[i] over the members i, four rows at a time.
+
+    axes: tile (r, ≥ m); members (g,); total (m,)
+    """
+    fours = members.size // 4 * 4
+    for g in range(0, fours, 4):
+        first, second = tile[members[g]], tile[members[g + 1]]
+        third, fourth = tile[members[g + 2]], tile[members[g + 3]]
+        for j in range(total.size):
+            total[j] += sign * ((first[j] + second[j]) + (third[j] + fourth[j]))
+    for g in range(fours, members.size):
+        row = tile[members[g]]
+        for j in range(total.size):
+            total[j] += sign * row[j]
 
 
 @kernel

@@ -272,7 +272,7 @@ class Scan:
     split: Split | None = None
     groups: int = 1
     # a flat tree: with large states, such as those of replicates, the waiting ones are the memory
-    arity: ClassVar[int] = 16
+    arity: ClassVar[int] = 32
 
     @cached_property
     def state_bytes(self) -> int:

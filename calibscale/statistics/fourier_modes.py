@@ -319,10 +319,15 @@ class LocalFeatures(PairStatistic):
         strengths = rows.delta * w[:, None]
         state.squares[...] += np.vdot(strengths, strengths)
         codes, phi = self.kernel.codes(rows.covariates), self._features(chunk, rows)
-        for code in np.unique(codes):
-            here = codes == code
+        for code, here in self._combinations(codes):
             state.sums[code] += strengths[here].T @ phi[here]
         return state
+
+    def _combinations(self, codes: Ints) -> Iterator[tuple[int, Any]]:
+        """Each combination of categories that occurs, and the rows that have it."""
+        for code in np.unique(codes):
+            # a slice, unlike a mask, does not copy the features
+            yield code, codes == code if self.kernel.n_codes > 1 else slice(None)
 
     def _features(self, chunk: Chunk, rows: NotionRows) -> Floats:
         """Features: cosines, then sines (c, 2F), cached on the chunk."""
@@ -346,22 +351,21 @@ class LocalFeatures(PairStatistic):
             else:
                 drawn = replicates.scalars(self.notion, rows.rows, p, delta, rows.starts) * w
             squares += np.einsum("ij,ij->i", drawn, drawn)
-            for code in np.unique(codes):
-                here = codes == code
+            for code, here in self._combinations(codes):
                 out[:, code, 0] += drawn[:, here] @ phi[here]
             return
         if replicates.draws_labels(chunk):
-            self._move(squares, out, rows, codes, phi * w[:, None], replicates)
+            weighted = phi if (w == 1.0).all() else phi * w[:, None]
+            self._move(squares, out, rows, codes, weighted, replicates)
             return
-        for code in np.unique(codes):
-            here = codes == code
+        for code, here in self._combinations(codes):
             products = replicates.products(rows.take(here), phi[here] * w[here, None])
             for b, (product, d2) in products:
                 squares[b] += (w[here] * w[here]) @ d2
                 out[b, code] += product
 
-    @staticmethod
     def _move(
+        self,
         squares: Floats,
         out: Floats,
         rows: NotionRows,
@@ -372,8 +376,7 @@ class LocalFeatures(PairStatistic):
         """Add the sums of drawn labels: those of the observed labels, with the rows that differ."""
         w, (B, combinations, K, m) = rows.weights, out.shape
         by_code = out.reshape(B, combinations * K, m)
-        for code in np.unique(codes):
-            here = codes == code
+        for code, here in self._combinations(codes):
             by_code[:, code * K : (code + 1) * K] += rows.delta[here].T @ phi[here]
         drawn = replicates.null.labels(rows.units, rows.q, replicates.first, replicates.last)
         norms = np.zeros((2, B))

@@ -211,8 +211,8 @@ def test_tolerant_bets__are_those_of_their_patterns(rng):
     gains = process.gains(_state(bets, p, y, w))
     with np.errstate(divide="ignore"):
         x = np.log(p) - np.log1p(-p)
-    cells = 1 + np.clip(np.floor(np.clip(x, -20, 20) / (0.75 / 8)) + 72, 0, 143).astype(int)
-    cells = np.where(p == 0, 0, np.where(p == 1, 145, cells))
+    cells = 1 + np.clip(np.floor(np.clip(x, -20, 20) / (0.75 / 16)) + 144, 0, 287).astype(int)
+    cells = np.where(p == 0, 0, np.where(p == 1, 289, cells))
     exponent = np.minimum(1, w / learned[0])
     patterns = _patterns(process, np.array(learned[1:]))
     bets = [(k, risk) for k in range(4) for risk in RISKS]
