@@ -317,7 +317,7 @@ class Rules:
         """Number of rows in a chunk: a few megabytes with m features, to stay in cache."""
         if self.large_chunks:
             return max(512, 2**20 // self.classes)
-        return min(8192, max(512, 2**19 // (self.classes + self.features)))
+        return min(8192, max(512, 2**20 // (2 * self.classes + self.features)))
 
 
 def chunks(block: Block, rules: Rules) -> Iterator[tuple[Chunk, RowCounts]]:
