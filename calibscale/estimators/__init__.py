@@ -48,6 +48,7 @@ _ENTRIES = {
     "murphy": ("score_curves", "Murphy", "largest loss of decisions by a threshold for lack of recalibration; no bins", True),
     "ici": ("score_measures", "ICI", "mean distance of predictions from their isotonic regression", True),
     "cox_slope": ("parametric_measures", "CoxSlope", "slope of the logistic recalibration: below 1 predictions are too extreme", False),
+    "cox_intercept": ("parametric_measures", "CoxIntercept", "intercept of the logistic recalibration: below 0 predictions are too high", False),
     "spiegelhalter": ("parametric_measures", "Spiegelhalter", "z of the Brier score: above 0 it is worse than a calibrated model's", False),
     "mean_score": ("residual_tests", "MeanScore", "test of calibration in the large: predictions too high or too low on average", True),
     "cox_score": ("residual_tests", "CoxScore", "test of Cox's slope and intercept: predictions too extreme, too moderate, too high or too low", True),

@@ -1,4 +1,4 @@
-"""Cox slope and Spiegelhalter's z of a scalar prediction."""
+"""Cox's slope and intercept, and Spiegelhalter's z, of a scalar prediction."""
 
 from __future__ import annotations
 
@@ -83,25 +83,12 @@ class _AbsoluteZ(Spiegelhalter):
 
 
 @dataclass(frozen=True)
-class CoxSlope(ScoreMeasure):
-    """Slope b of the logistic recalibration logit P(event) = a + b·logit p (Cox 1958).
+class _CoxMeasure(ScoreMeasure):
+    """A coefficient of the logistic recalibration logit P(event) = a + b·logit p."""
 
-    1 for a calibrated model; below 1 predictions are too extreme, above 1 too moderate.  `details`
-    has the intercept a, the standard errors of both, and `calibration_in_the_large`, the intercept
-    with slope 1.  Predictions of 0 and 1 count as 2⁻⁵³ from them.  Intervals are b ± z·standard
-    error (Wald's).
-
-    Examples
-    --------
-    >>> import calibscale as cs
-    >>> data = cs.from_arrays(probabilities=[0.2, 0.7] * 50, labels=[0, 0, 1, 1] * 25, binary=True)
-    >>> round(cs.evaluate(data, ["cox_slope"])["cox_slope"].value, 4) + 0.0
-    0.0
-    """
-
-    name: ClassVar[str] = "cox_slope"
     unbiased: ClassVar[bool] = True
     smaller_is_better: ClassVar[bool] = False
+    coefficient: ClassVar[int]  # 0 for a, 1 for b
 
     def _estimate(self, cells: OccupiedCells, *others: Any) -> Estimate:
         p = np.clip(cells.score, _NEAREST, 1.0 - _NEAREST)
@@ -126,10 +113,16 @@ class CoxSlope(ScoreMeasure):
         slopes = cells.weight * spread * abs(both[1])
         change = np.array([moved @ slopes, moved @ (residuals + slopes * np.abs(x[:, 1]))])
         return self._result(
-            float(both[1]), float(np.abs(inverse[1]) @ change), intercept=float(both[0]),
-            standard_error=float(errors[1]), intercept_standard_error=float(errors[0]),
+            float(both[self.coefficient]),
+            float(np.abs(inverse[self.coefficient]) @ change),
+            **self._details(both, errors),
             calibration_in_the_large=float(offset[0]),
-        )  # fmt: skip
+        )
+
+    @staticmethod
+    def _details(coefficients: Floats, errors: Floats) -> dict[str, float]:
+        """Standard error of the coefficient, and the other coefficient with its standard error."""
+        raise NotImplementedError
 
     def limits(self, confidence_level: float, *states: Any) -> Limits | None:
         estimate = self.finalize(*states)
@@ -141,6 +134,73 @@ class CoxSlope(ScoreMeasure):
 
     def _undefined(self, reason: str) -> Estimate:
         return Estimate(self.name, self.judged, None, reason=reason)
+
+
+@dataclass(frozen=True)
+class CoxSlope(_CoxMeasure):
+    """Slope b of the logistic recalibration logit P(event) = a + b·logit p (Cox 1958).
+
+    1 for a calibrated model; below 1 predictions are too extreme, above 1 too moderate.  `details`
+    has the intercept a, the standard errors of both, and `calibration_in_the_large`, the intercept
+    with slope 1.  Predictions of 0 and 1 count as 2⁻⁵³ from them.  Intervals are b ± z·standard
+    error (Wald's).
+
+    See Also
+    --------
+    CoxIntercept : The intercept of the same recalibration.
+
+    Examples
+    --------
+    >>> import calibscale as cs
+    >>> data = cs.from_arrays(probabilities=[0.2, 0.7] * 50, labels=[0, 0, 1, 1] * 25, binary=True)
+    >>> round(cs.evaluate(data, ["cox_slope"])["cox_slope"].value, 4) + 0.0
+    0.0
+    """
+
+    name: ClassVar[str] = "cox_slope"
+    coefficient: ClassVar[int] = 1
+
+    @staticmethod
+    def _details(coefficients: Floats, errors: Floats) -> dict[str, float]:
+        return {
+            "intercept": float(coefficients[0]),
+            "standard_error": float(errors[1]),
+            "intercept_standard_error": float(errors[0]),
+        }
+
+
+@dataclass(frozen=True)
+class CoxIntercept(_CoxMeasure):
+    """Intercept a of the logistic recalibration logit P(event) = a + b·logit p (Cox 1958).
+
+    0 for a calibrated model.  With a slope b near 1, predictions are too high below 0 and too low
+    above 0.  `details` has the slope b, the standard errors of both, and
+    `calibration_in_the_large`, the intercept with slope 1.  Predictions of 0 and 1 count as 2⁻⁵³
+    from them.  Intervals are a ± z·standard error (Wald's).
+
+    See Also
+    --------
+    CoxSlope : The slope of the same recalibration.
+
+    Examples
+    --------
+    >>> import calibscale as cs
+    >>> p, y = [0.25] * 40 + [0.75] * 40, [1] * 4 + [0] * 36 + [1] * 20 + [0] * 20
+    >>> data = cs.from_arrays(probabilities=p, labels=y, binary=True)
+    >>> round(cs.evaluate(data, ["cox_intercept"])["cox_intercept"].value, 4)
+    -1.0986
+    """
+
+    name: ClassVar[str] = "cox_intercept"
+    coefficient: ClassVar[int] = 0
+
+    @staticmethod
+    def _details(coefficients: Floats, errors: Floats) -> dict[str, float]:
+        return {
+            "slope": float(coefficients[1]),
+            "standard_error": float(errors[0]),
+            "slope_standard_error": float(errors[1]),
+        }
 
 
 def _logistic(

@@ -103,7 +103,7 @@ SYNONYMS = {
     "skce": "Use kce, the squared kernel calibration error of the whole prediction, or jkce.",
     "kscalibrationerror": _CUMULATIVE,
     "kserror": _CUMULATIVE,
-    "calibrationintercept": "Use confidence_gap for the average, and cox_slope for the slope.",
+    "calibrationintercept": "Use cox_intercept, whose details have the intercept with slope 1.",
     "emax": "Use mce, the largest distance of a bin, or ici, the mean distance.",
     "e50": _ISOTONIC,
     "e90": _ISOTONIC,

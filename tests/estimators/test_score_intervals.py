@@ -59,7 +59,9 @@ def test_interval_of_ici__has_the_signs_of_a_third_of_the_groups_and_the_jackkni
     assert estimate.interval.covers == "the population and the expectation at this n"
 
 
-@pytest.mark.parametrize("name", ["ici", "aurc", "cox_slope", "atb_debiased", "spiegelhalter"])
+@pytest.mark.parametrize(
+    "name", ["ici", "aurc", "cox_slope", "cox_intercept", "atb_debiased", "spiegelhalter"]
+)
 @pytest.mark.parametrize("case", ["one class", "equal scores", "two rows", "certain", "cluster"])
 def test_interval__of_few_or_equal_rows_is_one_or_a_reason(name, case):
     p, y = _rows(60)
