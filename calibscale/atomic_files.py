@@ -12,6 +12,7 @@ import secrets
 import shutil
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
+from functools import partial
 from pathlib import Path
 from typing import Any, BinaryIO
 
@@ -22,9 +23,9 @@ _NAME_BYTES = 200  # longest name used in temporary names; file systems take 255
 _DAY = 86_400.0  # seconds
 
 
-def write_whole(path: str | Path, data: bytes) -> None:
+def write_whole(path: str | Path, data: bytes, mode: int = 0o666) -> None:
     """Write a file by `replacing`."""
-    with replacing(path) as file:
+    with replacing(path, mode) as file:
         file.write(data)
 
 
@@ -34,12 +35,13 @@ def write_json(path: str | Path, value: Any, indent: int = 2) -> None:
 
 
 @contextmanager
-def replacing(path: str | Path) -> Iterator[BinaryIO]:
+def replacing(path: str | Path, mode: int = 0o666) -> Iterator[BinaryIO]:
     """Context with a temporary file that replaces `path` at the end, in one step.
 
     An interruption leaves the old file.  Missing folders are created, links keep their target, and
-    a pipe or a device is written to directly.  Temporary files of killed writers are removed.  A
-    StoreError that names the path is raised if the file cannot be written.
+    a pipe or a device is written to directly.  Temporary files of killed writers are removed.  The
+    file has the permissions `mode`, less those that the user withholds by umask.  A StoreError that
+    names the path is raised if the file cannot be written.
     """
     try:
         place = _real(path)
@@ -50,7 +52,7 @@ def replacing(path: str | Path) -> Iterator[BinaryIO]:
         place.parent.mkdir(parents=True, exist_ok=True)
         aside = aside_of(place)
         try:
-            with open(aside, "xb") as file:
+            with open(aside, "xb", opener=partial(os.open, mode=mode)) as file:
                 yield file
                 file.flush()
                 os.fsync(file.fileno())

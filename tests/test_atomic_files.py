@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import re
 import shutil
+import stat
 import subprocess
 import sys
 import time
@@ -195,3 +196,13 @@ def test_name__of_250_bytes(tmp_path, letter):
     for _ in range(2):
         LogitStore.create(store, classes=3, overwrite=True)
     assert LogitStore.open(store).rows == 0
+
+
+@pytest.mark.skipif(os.name != "posix", reason="modes of files")
+@pytest.mark.parametrize("before", [None, 0o666])
+def test_file__has_the_mode_of_its_writer(tmp_path, before):
+    path = tmp_path / "file"
+    if before is not None:
+        path.touch(before)
+    write_whole(path, b"content", mode=0o600)
+    assert stat.S_IMODE(path.stat().st_mode) == 0o600

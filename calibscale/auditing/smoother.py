@@ -12,7 +12,7 @@ import numpy as np
 
 from calibscale import engine
 from calibscale.data import Chunk, Floats, Ints, RowCounts
-from calibscale.errors import OptionError
+from calibscale.errors import OptionError, require
 from calibscale.kernel_sums import DataProfile, NotionRows, ProductKernel, radial
 from calibscale.kernel_sums.fourier_series import Complexes, NoSeries
 from calibscale.statistics import PassResult, Statistic, weights_of
@@ -134,6 +134,65 @@ class StrengthModes(Statistic):
         return state
 
 
+def _square_of(kernel: ProductKernel) -> ProductKernel:
+    """κ² of a Gaussian κ."""
+    narrow = 1 / math.sqrt(2.0)  # exp(−r²/2)² is a Gaussian of this bandwidth
+    return replace(
+        kernel,
+        prediction_bandwidth=kernel.prediction_bandwidth * narrow,
+        bandwidths=tuple(b * narrow for b in kernel.bandwidths),
+    )
+
+
+def _require_modes(name: str, modes: Modes, kernel: ProductKernel) -> None:
+    """Raise an OptionError unless modes are those of a kernel, and few."""
+    series = modes.series
+    bandwidths = [kernel.prediction_bandwidth] if kernel.prediction != "none" else []
+    bandwidths += [
+        b for c, b in zip(kernel.columns, kernel.bandwidths, strict=True) if c in modes.columns
+    ]
+    require(modes.notion == "positive", f"{name}.notion must be positive", modes.notion)
+    require(
+        modes.predictions == (kernel.prediction != "none"),
+        f"{name}.predictions must say whether the kernel depends on them",
+    )
+    require(
+        {*modes.columns, *modes.discrete} == {*kernel.columns, *kernel.categorical},
+        f"{name} must have the columns of the kernel",
+    )
+    require(
+        len({*modes.columns, *modes.discrete}) == len(modes.columns) + len(modes.discrete),
+        f"{name} must have each column once",
+    )
+    require(
+        all(factor.kernel == "gaussian" for factor in series.factors),
+        f"{name}.series must have Gaussian factors",
+    )
+    require(
+        [b for factor in series.factors for b in factor.bandwidths] == (bandwidths or [1.0]),
+        f"{name}.series must have the bandwidths of the kernel",
+    )
+    require(len(modes.levels) == len(modes.discrete), f"{name} must have levels for each column")
+    require(
+        all(values and list(values) == sorted(set(values)) for values in modes.levels),
+        f"{name}.levels must be different numbers in increasing order",
+    )
+    require(
+        [len(coupling) for coupling in modes.couplings] == [len(v) ** 2 for v in modes.levels],
+        f"{name}.couplings must have a number for each pair of levels",
+    )
+    require(
+        modes.numbers <= MAX_NUMBERS,
+        f"{name} must be at most {MAX_NUMBERS:,} numbers",
+        modes.numbers,
+    )
+
+
+def _box_of(modes: Modes) -> Any:
+    factors = [(factor.low, factor.high) for factor in modes.series.factors]
+    return factors, modes.columns, modes.discrete, modes.levels, modes.clipped
+
+
 def choose(
     setup: DataProfile,
     notion: str,
@@ -198,12 +257,7 @@ class Spectral:
         gaussian = not kernel.columns or kernel.covariate == "gaussian"
         if not (gaussian and kernel.prediction in ("gaussian", "none")):
             raise NoSeries("the square of the kernel has a series only if it is Gaussian")
-        narrow = 1 / math.sqrt(2.0)  # exp(−r²/2)² is a Gaussian of this bandwidth
-        squared = replace(
-            kernel,
-            prediction_bandwidth=kernel.prediction_bandwidth * narrow,
-            bandwidths=tuple(b * narrow for b in kernel.bandwidths),
-        )
+        squared = _square_of(kernel)
         modes, squares = (
             spectral_statistic(setup, notion, k, names, tolerance) for k in (kernel, squared)
         )
@@ -215,6 +269,37 @@ class Spectral:
             modes, squares = spectral._reaching(modes, near), spectral._reaching(squares, near)
             spectral = replace(spectral, modes=modes, squares=squares)
         return spectral
+
+    def require_sound(self) -> None:
+        """Raise an OptionError unless a plan from a file is like one of `fitting`, and as small."""
+        kernel, places = self.kernel, set(self.positions)
+        require(len(places) == len(self.positions), "plan.positions must be different numbers")
+        require(
+            {kernel.prediction, kernel.covariate} <= {"gaussian", "none"},
+            "plan.kernel must be gaussian or none",
+        )
+        require(
+            len(kernel.columns) == len(kernel.bandwidths) == len(kernel.centres),
+            "plan.kernel must have a bandwidth and a centre for each column",
+        )
+        require(
+            {*kernel.columns, *kernel.categorical} == places,
+            "plan.kernel must have the columns of plan.positions",
+        )
+        require(self.squared == _square_of(kernel), "plan.squared must be the square of the kernel")
+        for name, modes, factors in (
+            ("modes", self.modes, kernel),
+            ("squares", self.squares, self.squared),
+        ):
+            _require_modes(f"plan.{name}", modes, factors)
+            require(
+                modes.series.tolerance == self.tolerance,
+                f"plan.{name}.series.tolerance must be plan.tolerance",
+            )
+        require(
+            _box_of(self.modes) == _box_of(self.squares),
+            "plan.modes and plan.squares must have equal boxes, columns and levels",
+        )
 
     def _inside(self, points: Points, bandwidths: float = 0.0) -> Any:
         """Whether each point is in the box, or within `bandwidths` of it (m,)."""

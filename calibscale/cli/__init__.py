@@ -327,7 +327,7 @@ def demo(rows: int, classes: int, seed: int, keep: str | None) -> None:
 @cli.command(short_help="Compile all kernels ahead of time.")
 def warmup() -> None:
     """Compile all kernels into the cache, so that later runs start at once."""
-    from calibscale.kernels import cache_folder
+    from calibscale.kernels.kernel_cache import cache_folder
 
     started = time.perf_counter()
     warm_up()
@@ -397,7 +397,7 @@ def _examined() -> dict[str, Any]:
 
     from calibscale.engine import available_cpus
     from calibscale.engine.dask_backend import installed
-    from calibscale.kernels import cache_folder
+    from calibscale.kernels.kernel_cache import cache_folder
 
     cache = cache_folder()
     files = list(cache.rglob("*.nbc")) if cache.is_dir() else []

@@ -1,89 +1,13 @@
-"""Jit decorators of the project, and the cache of compiled code.
-
-Compiled kernels are cached in the user's cache folder, one subfolder for each combination of
-Numba and CPU.  The sources of all kernels stamp every entry, because a kernel inlines functions
-of its neighbours.  Writers take a lock, so that any number of processes may start on a cold cache:
-without the lock, two of them could give one file name to two signatures.
-"""
+"""Jit decorators of the project."""
 
 from __future__ import annotations
 
-import contextlib
-import hashlib
-import os
-import warnings
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import numba
-from filelock import FileLock
-from llvmlite import binding
-from numba.core import caching
-from platformdirs import user_cache_path
 
-
-def cache_folder() -> Path:
-    """Folder of the compiled kernels: ``$CALIBSCALE_CACHE_DIR``, or the user's cache folder."""
-    root = os.environ.get("CALIBSCALE_CACHE_DIR") or user_cache_path("calibscale")
-    cpu = f"{binding.get_host_cpu_name()} {binding.get_host_cpu_features().flatten()}"
-    tag = hashlib.sha256(cpu.encode()).hexdigest()[:12]
-    return Path(root) / "kernels" / f"numba-{numba.__version__}-{tag}"
-
-
-def _source_stamp() -> str:
-    digest = hashlib.sha256()
-    for path in sorted(Path(__file__).parent.glob("*.py")):
-        digest.update(path.read_bytes())
-    return digest.hexdigest()
-
-
-_FOLDER = cache_folder()
-_STAMP = _source_stamp()
-
-
-class _Locator(caching._CacheLocator):
-    def __init__(self, py_file: str) -> None:
-        self._py_file = py_file
-
-    def get_cache_path(self) -> str:
-        return str(_FOLDER / _STAMP[:16])
-
-    def get_source_stamp(self) -> str:
-        return _STAMP
-
-    def get_disambiguator(self) -> str:
-        return "k"
-
-    @classmethod
-    def from_function(cls, py_func: Callable, py_file: str) -> _Locator:
-        return cls(py_file)
-
-
-class _Implementation(caching.CompileResultCacheImpl):
-    _locator_classes = [_Locator]  # type: ignore[list-item]  # noqa: RUF012
-
-
-class _KernelCache(caching.FunctionCache):
-    _impl_class: type[caching.CompileResultCacheImpl] = _Implementation
-
-    def save_overload(self, sig: Any, data: Any) -> None:
-        try:
-            os.makedirs(self.cache_path, exist_ok=True)
-            with FileLock(os.path.join(self.cache_path, "lock")):
-                super().save_overload(sig, data)
-        except OSError as error:  # read-only or full: warn once, and compile again next time
-            self.disable()
-            warnings.warn(
-                f"compiled kernels cannot be cached in {self.cache_path} ({error}); "
-                "set CALIBSCALE_CACHE_DIR to a writable folder",
-                stacklevel=2,
-            )
-
-    def load_overload(self, sig: Any, target_context: Any) -> Any:
-        with contextlib.suppress(Exception):  # a damaged entry is compiled again
-            return super().load_overload(sig, target_context)
-        return None
+from calibscale.kernels.kernel_cache import KernelCache
 
 
 def kernel(function: Callable) -> Callable:
@@ -95,7 +19,7 @@ def kernel(function: Callable) -> Callable:
     """
     compiled: Any = numba.njit(nogil=True, error_model="numpy")(function)
     if hasattr(compiled, "py_func"):  # absent under NUMBA_DISABLE_JIT
-        compiled._cache = _KernelCache(compiled.py_func)
+        compiled._cache = KernelCache(compiled.py_func)
     return compiled
 
 

@@ -8,18 +8,12 @@ from typing import Any
 from pydantic import ValidationError
 
 from calibscale.errors import OptionError
-from calibscale.formatting import clean, printed, short
+from calibscale.formatting import clean, printed
 from calibscale.output.documents import DOCUMENTS
 from calibscale.results.schemas import validated
+from calibscale.results.schemas.malformed import message_of
 
 _SCHEMA = re.compile(r"calibscale\.([a-z]+)/(\d+)")
-_KINDS = {
-    "model_type": "an object", "dict_type": "an object", "list_type": "a list",
-    "string_type": "text", "float_type": "a number", "finite_number": "a number",
-    "int_type": "a whole number", "bool_type": "true or false",
-    "string_pattern_mismatch": "a day such as 2026-11-20",
-    "value_error": "a day such as 2026-11-20",
-}  # fmt: skip
 
 
 def read(value: Any, where: str = "the result") -> dict[str, Any]:
@@ -47,24 +41,11 @@ def read(value: Any, where: str = "the result") -> dict[str, Any]:
     try:
         out = validated(printed(value, clean))
     except ValidationError as error:
-        raise OptionError(_message(error, where)) from None
+        raise OptionError(message_of(error, where)) from None
     _check_lengths(out, where)
     if name == "test" and "tests" not in out:  # the result is a single test
         return {**out, "tests": [out]}
     return out
-
-
-def _message(error: ValidationError, where: str) -> str:
-    """Message of the first value of a wrong type, or else of the first missing key."""
-    first = min(error.errors(include_url=False), key=lambda each: each["type"] == "missing")
-    *outer, key = first["loc"]
-    place = where + "".join(f"[{k}]" if isinstance(k, int) else f".{k}" for k in outer)
-    if first["type"] == "missing":
-        return f"{place} has no {key!r}"
-    place += f"[{key}]" if isinstance(key, int) else f".{key}"
-    expected = first["msg"].removeprefix("Input should ").removeprefix("be ")
-    value = short(repr(first["input"]), 40)
-    return f"{place} must be {_KINDS.get(first['type'], expected)}, not {value}"
 
 
 _SERIES = ("values", "low", "high", "x", "bias", "standard_error", "z", "masked", "prediction")

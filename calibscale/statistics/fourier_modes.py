@@ -96,7 +96,12 @@ class Modes(PairStatistic):
 
     @property
     def combinations(self) -> int:
-        return int(np.prod([len(values) for values in self.levels], dtype=np.int64))
+        return math.prod(map(len, self.levels))
+
+    @property
+    def numbers(self) -> int:
+        """Number of modes of all combinations, without allocating an array."""
+        return self.combinations * self.series.modes
 
     @cached_property
     def coupling(self) -> Floats:

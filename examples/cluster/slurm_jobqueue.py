@@ -46,7 +46,7 @@ from calibscale import CKCE, ECE, JKCE, evaluate
 PROLOGUE = [
     "module purge",
     f"source {os.environ.get('VIRTUAL_ENV', '$HOME/venv')}/bin/activate",
-    "export CALIBSCALE_CACHE_DIR=$TMPDIR/calibscale",
+    "export CALIBSCALE_CACHE_DIR=$TMPDIR/calibscale-$USER",
 ]
 
 

@@ -230,7 +230,7 @@ def test_isotonic_files__without_ends_are_of_pure_fits():
         ({"method": "magic"}, "damaged: .*method"),
         ({"state": {}}, "damaged"),
         ({"state": {"temperature": 1.0, "more": 2}}, "damaged"),
-        ({"settings": {"clip": 2.0}}, r"damaged: clip must be in \(0, 0.5\)"),
+        ({"settings": {"clip": 2.0}}, r"damaged: settings: clip must be in \(0, 0.5\), not 2.0"),
     ],
 )
 def test_load__damaged_files_are_refused(many, tmp_path, change, message):

@@ -2,17 +2,25 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from itertools import combinations
-from typing import Any, ClassVar, Self
+from typing import Annotated, Any, ClassVar, Self
 
 import numpy as np
-from pydantic import TypeAdapter
+from pydantic import Field, TypeAdapter
 
-from calibscale.auditing.recalibration.recalibrator import FittedRecalibrator, Read, Recalibrator
+from calibscale.auditing.recalibration.recalibrator import (
+    FittedRecalibrator,
+    NonNegative,
+    Read,
+    Recalibrator,
+    StoredFit,
+    increasing,
+)
 from calibscale.data import Chunk, Floats, Ints
-from calibscale.data.covariates import Axis
+from calibscale.data.covariates import MAX_LEVELS, Axis
 from calibscale.errors import require
 from calibscale.estimators.base import set_names
 from calibscale.estimators.multicalibration import Multicalibration
@@ -21,6 +29,7 @@ from calibscale.limits.excess import ratio
 from calibscale.statistics.segment_atoms import AtomState, SegmentAtoms
 
 _AXES = TypeAdapter(tuple[Axis, ...])
+_MAX_CATEGORIES = 2**24  # of a fit: groups times bins of p'
 
 
 @dataclass(frozen=True)
@@ -113,6 +122,19 @@ class PMCBoost(MCBoost):
     name: ClassVar[str] = "pmc"
 
 
+_Index = Annotated[float, Field(ge=0.0, multiple_of=1.0)]
+
+
+class StoredMCBoost(StoredFit):
+    """State of `MCBoostFit`."""
+
+    axes: tuple[Axis, ...]
+    bits: Annotated[int, Field(ge=5, le=40)]
+    updates: list[tuple[_Index, _Index, Annotated[float, Field(ge=-1e3, le=1e3)]]]
+    groups: Annotated[int, Field(ge=1)]
+    errors: Annotated[list[NonNegative], Field(min_length=2, max_length=2)]
+
+
 @dataclass(frozen=True, eq=False, kw_only=True)
 class MCBoostFit(FittedRecalibrator):
     """Updates of p' in cells of `bits` bits of the score.
@@ -128,6 +150,7 @@ class MCBoostFit(FittedRecalibrator):
     updates: Floats
     groups: int
     errors: Floats
+    stored: ClassVar[type[StoredFit]] = StoredMCBoost
 
     @property
     def parameters(self) -> dict[str, Any]:
@@ -140,9 +163,65 @@ class MCBoostFit(FittedRecalibrator):
 
     @classmethod
     def restored(cls, state: dict[str, Any], **common: Any) -> Self:
-        updates = np.reshape(state["updates"], (-1, 3))
-        axes = _AXES.validate_python(state["axes"])
-        return super().restored({**state, "axes": axes, "updates": updates}, **common)
+        fitted = super().restored(state, **common)
+        fitted = replace(fitted, updates=np.reshape(fitted.updates, (-1, 3)))
+        fitted._require_axes()
+        places = fitted.updates[:, :2].tolist()
+        require(increasing(places), "state.updates must be in order of rounds and categories")
+        require(
+            not places or places[-1][0] < fitted.method.max_rounds,
+            f"state.updates must be of one of {fitted.method.max_rounds:,} rounds",
+        )
+        require(
+            not places or max(place[1] for place in places) < fitted.categories,
+            f"state.updates must be of one of {fitted.categories:,} categories",
+        )
+        require(
+            fitted.groups * fitted.method.score_bins <= fitted.categories,
+            f"state.groups must be at most {fitted.categories // fitted.method.score_bins:,}",
+            fitted.groups,
+        )
+        return fitted
+
+    @property
+    def categories(self) -> int:
+        """Number of categories: groups of all sets of covariates, times bins of p'."""
+        sizes = SegmentAtoms(self.axes, "positive").sizes
+        groups = sum(
+            math.prod(sizes[i] for i in axes)
+            for depth in self.method.depths
+            for axes in combinations(range(len(sizes)), depth)
+        )
+        return groups * self.method.score_bins
+
+    def _require_size(self) -> None:
+        require(
+            self.categories <= _MAX_CATEGORIES,
+            f"groups and bins of p' make more than "
+            f"{_MAX_CATEGORIES:,} categories: use fewer covariates, bins or score_bins",
+        )
+
+    def _require_axes(self) -> None:
+        """Raise an OptionError unless the axes of a file are those of its settings."""
+        method = self.method
+        require(
+            tuple(axis.name for axis in self.axes) == method.covariates,
+            "state.axes must have the names of settings.covariates",
+        )
+        for place, axis in enumerate(self.axes):
+            require(axis.position == place, f"state.axes[{place}].position must be {place}")
+            cuts = axis.edges if axis.levels is None else axis.levels
+            names = (self.source or {}).get("categories", {}).get(axis.name)
+            require(
+                names is None or (axis.levels and max(axis.levels) < len(names)),
+                f"source.categories.{axis.name} must have a name for each level",
+            )
+            require(increasing(cuts), f"state.axes[{place}] must have increasing levels and edges")
+            most = method.bins - 1 if axis.levels is None else MAX_LEVELS
+            require(
+                len(cuts) <= most, f"state.axes[{place}] must have at most {most} levels or edges"
+            )
+        self._require_size()
 
     def _numbered(self, crossings: Ints) -> Iterator[tuple[int, int, Ints]]:
         """First group of each set of covariates, their number, and group of each crossing."""
@@ -169,6 +248,7 @@ class MCBoostFit(FittedRecalibrator):
 
     def boosted(self, keys: Ints, weight: Floats, frequency: Floats) -> Self:
         """Fit to atoms; weights sum to the number of rows."""
+        self._require_size()
         crossings, p = self._start(keys)
         method, bins, updates, errors = self.method, self.method.score_bins, [self.updates], [0.0]
         for number in range(method.max_rounds + 1):  # the last one only measures the error

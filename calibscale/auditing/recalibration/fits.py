@@ -14,14 +14,16 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from importlib import import_module
 from pathlib import Path
-from typing import Any, Self, Unpack
+from typing import Annotated, Any, Self, Unpack
 
 import numpy as np
+from pydantic import BaseModel, Field, TypeAdapter, ValidationError
 
 from calibscale.auditing.recalibration import boosting, nonparametric, parametric
 from calibscale.auditing.recalibration.recalibrator import (
     FittedRecalibrator,
     Recalibrator,
+    read_json,
     recalibrated,
 )
 from calibscale.data import Block, Floats, RowCounts, Rules, valid_rows
@@ -36,10 +38,12 @@ from calibscale.errors import InvalidDataError, OptionError, StoreError, require
 from calibscale.estimators import hint
 from calibscale.estimators.scores import NLL
 from calibscale.evaluation import evaluate, reliability
-from calibscale.formatting import parse
+from calibscale.formatting import parse, short
+from calibscale.results import as_json
 from calibscale.results.audit_results import RecalibrationResult
 from calibscale.results.evaluation_results import Reliability
 from calibscale.results.schemas import validated
+from calibscale.results.schemas.malformed import message_of, require_plain
 from calibscale.session import Session, SessionOptions, classes_only, verb
 
 _log = logging.getLogger(__name__)
@@ -220,17 +224,54 @@ class FittedRecalibration(RecalibrationResult):
         """Fit from its JSON object; an OptionError is raised for another or a damaged one."""
         schema = value.get("schema") if isinstance(value, dict) else None
         if schema != cls.schema:
-            raise OptionError(f"not a recalibration: its schema is {schema!r}, not {cls.schema!r}")
+            shown = short(repr(schema), 80)
+            raise OptionError(f"not a recalibration: its schema is {shown}, not {cls.schema!r}")
         try:
+            require_plain(value)
             validated(value)
-            losses = {name: value[name] for name in ("log_loss_before", "log_loss_after")}
-            infinite = {name: math.inf for name, loss in losses.items() if loss is None}
-            fitted = super().from_dict({**value, **infinite}, **rest)
-            fitted.fit  # noqa: B018  (raises for a damaged state)
-        except (KeyError, TypeError, ValueError) as error:
-            reason = " ".join(str(error).split())[:200]
+            read_json(TypeAdapter(_Parameters), value["parameters"], "parameters")
+            source = {name: item for name, item in value["source"].items() if item is not None}
+            infinite = {name: math.inf for name in cls.measures if value[name] is None}
+            fitted = super().from_dict({**value, "source": source, **infinite}, **rest)
+            fitted._require_sound()
+        except ValidationError as error:
+            raise OptionError(f"the recalibration is damaged: {message_of(error)}") from error
+        except OptionError as error:
+            reason = short(" ".join(str(error).split()), 300)
             raise OptionError(f"the recalibration is damaged: {reason}") from error
         return fitted
+
+    def _require_sound(self) -> None:
+        """Raise an OptionError unless the fit can be restored and has the stated numbers."""
+        require("classes" in self.source, "source has no 'classes'")
+        METHODS[self.method].check_classes(self.source["classes"])
+        parts: tuple[tuple[str, dict[str, Any], dict[str, Any]], ...] = (
+            ("estimates", self.estimates, self.fit.parameters),
+            ("standard_errors", self.standard_errors, self.fit.standard_errors),
+        )
+        for part, stated, computed in parts:
+            for name, number in as_json(computed).items():
+                if name.startswith("log_loss"):  # in the file, of all labelled rows
+                    continue
+                require(name in stated, f"{part} has no {name!r}")
+                if not _equal(stated[name], number):
+                    seen = short(repr(stated[name]), 40)
+                    raise OptionError(f"{part}.{name} must be {number}, as in state, not {seen}")
+
+
+class _Parameters(BaseModel):
+    """Parameters of the run that a fit uses."""
+
+    tolerance: Annotated[float, Field(ge=0.0, lt=1.0, strict=True)]
+
+
+def _equal(a: Any, b: Any) -> bool:
+    """Whether two JSON values are equal to rounding."""
+    if isinstance(a, dict) and isinstance(b, dict):
+        return a.keys() == b.keys() and all(_equal(a[key], b[key]) for key in a)
+    if isinstance(a, int | float) and isinstance(b, int | float):
+        return math.isclose(a, b, rel_tol=1e-9, abs_tol=1e-300)
+    return bool(a == b)
 
 
 def method_of(text: str, **settings: Any) -> Recalibrator:

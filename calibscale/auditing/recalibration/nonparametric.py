@@ -6,14 +6,22 @@ import math
 from base64 import b64decode, b64encode
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any, ClassVar, NamedTuple, Self, Unpack
+from typing import Annotated, Any, ClassVar, NamedTuple, Self, Unpack
 
 import numpy as np
-from pydantic import TypeAdapter
+from pydantic import Field, TypeAdapter, model_validator
 from scipy.special import betaln, xlog1py, xlogy
 
 from calibscale.auditing.local_bias import effective
-from calibscale.auditing.recalibration.recalibrator import FittedRecalibrator, Read, Recalibrator
+from calibscale.auditing.recalibration.recalibrator import (
+    FittedRecalibrator,
+    NonNegative,
+    Read,
+    Recalibrator,
+    Share,
+    StoredFit,
+    increasing,
+)
 from calibscale.auditing.smoother import Points, Spectral, Strengths, StrengthState
 from calibscale.data import Chunk, Floats
 from calibscale.errors import OptionError, require
@@ -63,7 +71,7 @@ class Isotonic(Recalibrator):
 
     @classmethod
     def of_settings(cls, settings: dict[str, Any]) -> Self:
-        return cls(**{"ends": "pure", **settings})  # fits without the setting were pure
+        return super().of_settings({"ends": "pure", **settings})  # those without it were pure
 
     def prior(self, cells: OccupiedCells) -> float:
         """Weight of a row that is added at an end, 0 for none."""
@@ -82,6 +90,24 @@ class Isotonic(Recalibrator):
         )  # fmt: skip
 
 
+_Value = Annotated[float, Field(ge=-1e-9, le=1.0 + 1e-9)]  # a mean of frequencies, with rounding
+
+
+class StoredIsotonic(StoredFit):
+    """State of `IsotonicFit`."""
+
+    knots: Annotated[list[Share], Field(min_length=1, max_length=FineHistogram.CELLS)]
+    values: Annotated[list[_Value], Field(min_length=1, max_length=FineHistogram.CELLS)]
+    steps: Annotated[int, Field(ge=1, le=FineHistogram.CELLS)]
+
+    @model_validator(mode="after")
+    def _is_function(self) -> Self:
+        require(len(self.knots) == len(self.values), "knots and values must be equally many")
+        for name in ("knots", "values"):
+            require(increasing(getattr(self, name), strictly=False), f"{name} must not decrease")
+        return self
+
+
 @dataclass(frozen=True, eq=False, kw_only=True)
 class IsotonicFit(FittedRecalibrator):
     """Piecewise linear function p' with `values` at `knots`, the first and last p of each step."""
@@ -90,6 +116,7 @@ class IsotonicFit(FittedRecalibrator):
     knots: Floats
     values: Floats
     steps: int
+    stored: ClassVar[type[StoredFit]] = StoredIsotonic
 
     @property
     def parameters(self) -> dict[str, Any]:
@@ -172,6 +199,20 @@ class BBQ(Recalibrator):
         return fit - math.log(n) / 2.0 * len(rows), edges, value
 
 
+class StoredBBQ(StoredFit):
+    """State of `BBQFit`."""
+
+    edges: Annotated[list[Share], Field(min_length=1, max_length=FineHistogram.CELLS)]
+    values: Annotated[list[Share], Field(min_length=1, max_length=FineHistogram.CELLS)]
+    histograms: Annotated[int, Field(ge=1, le=FineHistogram.CELLS)]
+
+    @model_validator(mode="after")
+    def _is_function(self) -> Self:
+        require(len(self.edges) == len(self.values), "edges and values must be equally many")
+        require(increasing(self.edges), "edges must increase")
+        return self
+
+
 @dataclass(frozen=True, eq=False, kw_only=True)
 class BBQFit(FittedRecalibrator):
     """Step function p' with `values` above `edges`, an average of `histograms`."""
@@ -179,6 +220,7 @@ class BBQFit(FittedRecalibrator):
     edges: Floats
     values: Floats
     histograms: int
+    stored: ClassVar[type[StoredFit]] = StoredBBQ
 
     @property
     def parameters(self) -> dict[str, Any]:
@@ -265,6 +307,47 @@ class Correction(NamedTuple):
     unchanged: Any
 
 
+class StoredLocalBias(StoredFit):
+    """State of `LocalBiasFit`: the plan, and for κ and κ² the modes as text and the weight."""
+
+    plan: Spectral
+    modes: tuple[str, str]
+    weights: tuple[NonNegative, NonNegative]
+
+    @model_validator(mode="after")
+    def _is_sound(self) -> Self:
+        self.plan.require_sound()
+        for statistic, text in zip(self.plan.statistics(_STRENGTHS), self.modes, strict=True):
+            numbers = statistic.strengths.counts[statistic.squared] * statistic.modes.numbers
+            length = 4 * math.ceil(16 * numbers / 3)
+            require(
+                len(text) == length,
+                f"modes of {numbers:,} complex numbers have {length:,} characters",
+                len(text),
+            )
+        return self
+
+    def states(self) -> dict[Statistic, StrengthState]:
+        """Modes by their statistics."""
+        states: dict[Statistic, StrengthState] = {}
+        parts = zip(self.plan.statistics(_STRENGTHS), self.modes, self.weights, strict=True)
+        for statistic, text, weight in parts:
+            try:
+                sums = np.frombuffer(b64decode(text, validate=True), "<c16").astype(complex)
+            except ValueError as error:
+                raise OptionError(f"state.modes must be numbers in base64: {error}") from error
+            # |Σ w δ exp(i⟨ω, z⟩)| ≤ Σ w; with this bound, no sum of modes overflows
+            largest = max(np.abs(sums.real).max(), np.abs(sums.imag).max())
+            require(
+                largest <= weight * (1 + 1e-6),
+                f"state.modes must be finite and at most their weight {weight:.6g}",
+                largest,
+            )
+            shape = (-1, statistic.modes.combinations, *statistic.modes.series.shape)
+            states[statistic] = StrengthState(np.array(weight), sums.reshape(shape))
+        return states
+
+
 @dataclass(frozen=True, eq=False, kw_only=True)
 class LocalBiasFit(FittedRecalibrator):
     """Fourier modes of a map of local calibration bias."""
@@ -272,6 +355,7 @@ class LocalBiasFit(FittedRecalibrator):
     method: LocalBias
     plan: Spectral
     result: PassResult
+    stored: ClassVar[type[StoredFit]] = StoredLocalBias
 
     @property
     def state(self) -> dict[str, Any]:
@@ -285,14 +369,17 @@ class LocalBiasFit(FittedRecalibrator):
 
     @classmethod
     def restored(cls, state: dict[str, Any], **common: Any) -> Self:
-        plan = _PLAN.validate_python(state["plan"])
-        states = {}
-        parts = zip(plan.statistics(_STRENGTHS), state["modes"], state["weights"], strict=True)
-        for statistic, text, weight in parts:
-            shape = statistic.zero(2).sums.shape
-            sums = np.frombuffer(b64decode(text), "<c16").astype(complex).reshape(shape)
-            states[statistic] = StrengthState(np.array(weight), sums)
-        return cls(plan=plan, result=PassResult(common["counts"], {None: states}, {}), **common)
+        stored = StoredLocalBias.read(state)
+        plan, method = stored.plan, common["method"]
+        require(
+            len(plan.positions) == len(method.covariates),
+            "state.plan.positions must have one number for each covariate",
+        )
+        require(
+            plan.tolerance == method.tolerance, "state.plan.tolerance must be that of the settings"
+        )
+        result = PassResult(common["counts"], {None: stored.states()}, {})
+        return cls(plan=plan, result=result, **common)
 
     @property
     def parameters(self) -> dict[str, Any]:

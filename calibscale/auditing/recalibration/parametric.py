@@ -4,13 +4,21 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import ClassVar, NamedTuple
+from typing import Annotated, ClassVar, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
+from pydantic import Field
 from scipy.special import expit
 
-from calibscale.auditing.recalibration.recalibrator import FittedRecalibrator, Read, Recalibrator
+from calibscale.auditing.recalibration.recalibrator import (
+    FittedRecalibrator,
+    Measured,
+    NonNegative,
+    Read,
+    Recalibrator,
+    StoredFit,
+)
 from calibscale.data import Chunk, Floats
 from calibscale.errors import OptionError, require
 from calibscale.kernel_sums import DataProfile
@@ -185,6 +193,14 @@ def _not_converged(name: str) -> OptionError:
     )
 
 
+class StoredTemperature(StoredFit):
+    """State of `TemperatureFit`."""
+
+    temperature: Annotated[float, Field(gt=0.0)]
+    standard_error: Measured
+    log_loss: tuple[Measured, Measured]
+
+
 @dataclass(frozen=True, eq=False, kw_only=True)
 class TemperatureFit(FittedRecalibrator):
     """Softmax of logits divided by `temperature`; `log_loss` of the rows before and after."""
@@ -193,6 +209,7 @@ class TemperatureFit(FittedRecalibrator):
     temperature: float
     standard_error: float
     log_loss: tuple[float, float]
+    stored: ClassVar[type[StoredFit]] = StoredTemperature
 
     @property
     def parameters(self) -> dict[str, float]:
@@ -341,6 +358,18 @@ def _check_overlap(extent: Floats) -> None:
         )
 
 
+_Coefficient = Annotated[float, Field(ge=-1e150, le=1e150)]  # times log-odds, it is finite
+
+
+class StoredPlatt(StoredFit):
+    """State of `PlattFit`."""
+
+    slope: _Coefficient
+    intercept: _Coefficient
+    errors: Annotated[list[NonNegative], Field(min_length=2, max_length=2)]
+    log_loss: Measured
+
+
 @dataclass(frozen=True, eq=False, kw_only=True)
 class PlattFit(FittedRecalibrator):
     """p' = sigmoid(slope · logit p + intercept)."""
@@ -350,6 +379,7 @@ class PlattFit(FittedRecalibrator):
     intercept: float
     errors: Floats
     log_loss: float
+    stored: ClassVar[type[StoredFit]] = StoredPlatt
 
     @property
     def parameters(self) -> dict[str, float]:

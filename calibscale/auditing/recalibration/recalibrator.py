@@ -2,29 +2,85 @@
 
 from __future__ import annotations
 
+import json
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass, field, fields, replace
-from typing import Any, ClassVar, Self, Unpack
+from itertools import pairwise
+from typing import Annotated, Any, ClassVar, Self, TypeVar, Unpack
 
 import numpy as np
+from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError
 
 from calibscale.data import Block, Chunk, Floats, RowCounts, chunks
 from calibscale.data.derived_sources import DerivedSource, left_out
 from calibscale.data.source import ArraySource
 from calibscale.data.store import as_source
-from calibscale.errors import OptionError
+from calibscale.errors import OptionError, require
 from calibscale.estimators.base import BoundEstimator
 from calibscale.formatting import NO_LEVEL
 from calibscale.inference.nulls import Null
 from calibscale.kernel_sums import DataProfile, NotionRows
 from calibscale.kernels import random_draws as kernel_draws
 from calibscale.results import as_json
+from calibscale.results.schemas.malformed import message_of
 from calibscale.session import Session, SessionOptions, verb
 from calibscale.statistics import PassResult
 from calibscale.statistics.label_table import LabelTable
 
 Read = Callable[..., PassResult]  # one pass over the rows: statistics, and covariates= they need
+
+
+# ---------------------------------------------------------------- Files
+
+
+_T = TypeVar("_T")
+Share = Annotated[float, Field(ge=0.0, le=1.0)]
+NonNegative = Annotated[float, Field(ge=0.0, le=1e150)]  # its square is finite
+# null where the number was not finite, such as the log loss of a certain row that was wrong
+Measured = NonNegative | None
+
+
+class StoredFit(BaseModel):
+    """State of a fit in a file: types, lengths and ranges, checked before arrays are made."""
+
+    model_config = ConfigDict(strict=True, extra="forbid", allow_inf_nan=False)
+
+    @classmethod
+    def read(cls, state: dict[str, Any]) -> Self:
+        """State from a JSON object; an OptionError names the first value that is malformed."""
+        stored = read_json(TypeAdapter(cls), state, "state")
+        require_keys(state, stored.model_dump(mode="json"), "state")
+        return stored
+
+
+def read_json(adapter: TypeAdapter[_T], value: dict[str, Any], where: str) -> _T:
+    """Value of a type from a JSON object; an OptionError names the first malformed one."""
+    try:
+        return adapter.validate_json(json.dumps(value))  # in this mode, lists are also tuples
+    except ValidationError as error:
+        raise OptionError(message_of(error, where)) from error
+
+
+def require_keys(value: Any, complete: Any, where: str) -> None:
+    """Require every key of a complete JSON value, because a default is not what a fit had."""
+    if isinstance(value, list):
+        for i, (item, whole) in enumerate(zip(value, complete, strict=True)):
+            require_keys(item, whole, f"{where}[{i}]")
+    elif isinstance(value, dict):
+        for key, whole in complete.items():
+            require(key in value, f"{where} has no {key!r}")
+            require_keys(value[key], whole, f"{where}.{key}")
+
+
+def increasing(values: Sequence[float], strictly: bool = True) -> bool:
+    """Whether numbers are in increasing order."""
+    if strictly:
+        return all(a < b for a, b in pairwise(values))
+    return all(a <= b for a, b in pairwise(values))
+
+
+# ---------------------------------------------------------------- Methods and fits
 
 
 @dataclass(frozen=True)
@@ -33,6 +89,10 @@ class Recalibrator(ABC):
 
     name: ClassVar[str]
     two_classes: ClassVar[bool] = True
+    # rules of settings in files; pydantic reads this attribute of a dataclass
+    __pydantic_config__: ClassVar[ConfigDict] = ConfigDict(
+        strict=True, extra="forbid", allow_inf_nan=False
+    )
 
     @classmethod
     def check_classes(cls, classes: int) -> None:
@@ -45,7 +105,9 @@ class Recalibrator(ABC):
     @classmethod
     def of_settings(cls, settings: dict[str, Any]) -> Self:
         """Method of a stored fit, with the settings that it had if they were not stored."""
-        return cls(**settings)
+        method = read_json(TypeAdapter(cls), settings, "settings")
+        require_keys(settings, asdict(method), "settings")
+        return method
 
     @verb
     def fit(self, source: Any, **options: Unpack[SessionOptions]) -> FittedRecalibrator:
@@ -119,6 +181,7 @@ class FittedRecalibrator(ABC):
     notes: tuple[str, ...] = ()
     source: dict[str, Any] | None = None
     tolerance: float = 1e-4
+    stored: ClassVar[type[StoredFit]]
 
     @property
     def covariates(self) -> tuple[str, ...]:
@@ -145,7 +208,9 @@ class FittedRecalibrator(ABC):
     @classmethod
     def restored(cls, state: dict[str, Any], **common: Any) -> Self:
         """Fit with a `state`, and the fields of all fits."""
-        common |= {k: np.array(v) if isinstance(v, list) else v for k, v in state.items()}
+        stored = cls.stored.read(state)
+        values = {name: getattr(stored, name) for name in cls.stored.model_fields}
+        common |= {k: np.array(v) if isinstance(v, list) else v for k, v in values.items()}
         return cls(**common)
 
     @abstractmethod

@@ -28,6 +28,7 @@ from pydantic import (
     create_model,
     model_validator,
 )
+from pydantic_core import PydanticCustomError
 
 from calibscale.errors import require
 from calibscale.results import DAY, Bounds, Declared, Having, Member, Object, Values, members
@@ -240,5 +241,8 @@ _WHOLE = Annotated[int, BeforeValidator(_whole)]
 
 
 def _day(text: str) -> str:
-    date.fromisoformat(text[:10])
+    try:
+        date.fromisoformat(text[:10])
+    except ValueError:
+        raise PydanticCustomError("day", "a day such as 2026-11-20") from None
     return text

@@ -1,0 +1,208 @@
+"""Compiled kernels on disk, in files that nobody else can have written.
+
+An entry is a pickle, and a pickle runs the code that its writer chose.  Entries are therefore read
+under the rules of ssh for its keys: file, folder and all folders above belong to the user or to
+root, and nobody else can write to them; a folder above may also be sticky, like /tmp.  The path is
+followed once, when this module is imported, and contains no link after that.  The bytes that are
+unpickled are those that were read from the open file that was checked.  Their SHA-256 stands before
+them, because compiled code with a flipped bit ends the process.
+
+What fails a check is left alone, and its kernels are compiled in memory.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import pickle
+import stat
+import warnings
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, ClassVar
+
+import numba
+from llvmlite import binding
+from numba.core import caching, serialize
+from platformdirs import user_cache_path
+
+from calibscale.atomic_files import write_whole
+from calibscale.errors import StoreError
+
+_DIGEST = hashlib.sha256().digest_size
+_OTHERS_WRITE = stat.S_IWGRP | stat.S_IWOTH
+_VARIABLE = "set CALIBSCALE_CACHE_DIR to a folder that only you can write"
+
+
+def cache_folder() -> Path:
+    """Folder of the compiled kernels: ``$CALIBSCALE_CACHE_DIR``, or the user's cache folder.
+
+    It has one subfolder for each combination of Numba and CPU.
+    """
+    root = os.environ.get("CALIBSCALE_CACHE_DIR") or user_cache_path("calibscale")
+    cpu = f"{binding.get_host_cpu_name()} {binding.get_host_cpu_features().flatten()}"
+    tag = hashlib.sha256(cpu.encode()).hexdigest()[:12]
+    return Path(root) / "kernels" / f"numba-{numba.__version__}-{tag}"
+
+
+def _source_stamp() -> str:
+    """Digest of all kernels, because a kernel inlines functions of its neighbours."""
+    digest = hashlib.sha256()
+    for path in sorted(Path(__file__).parent.glob("*.py")):
+        digest.update(path.read_bytes())
+    return digest.hexdigest()
+
+
+_STAMP = _source_stamp()
+_FOLDER = Path(os.path.realpath(cache_folder() / _STAMP[:16]))
+
+
+class _RefusedError(Exception):
+    """A file or folder of the cache fails a check."""
+
+
+def _require_trusted(path: Path, status: os.stat_result, sticky: bool) -> None:
+    """Refuse a file or folder that another user may have written; `sticky` folders are allowed."""
+    if os.name != "posix":  # Windows has no owners and modes of this kind
+        return
+    mode = status.st_mode
+    if status.st_uid not in (0, os.geteuid()):
+        raise _RefusedError(
+            f"{path} belongs to user {status.st_uid}, and a cache must belong to you or to root; "
+            f"{_VARIABLE}"
+        )
+    if mode & _OTHERS_WRITE and not (sticky and mode & stat.S_ISVTX):
+        raise _RefusedError(
+            f"other users can write to {path} (mode {stat.S_IMODE(mode):04o}), and a cache must "
+            f"be protected from them; {_VARIABLE}"
+        )
+
+
+def _trusted_folder(create: bool = False) -> bool:
+    """Whether the folder of entries exists; refused unless it and those above it are trusted.
+
+    With `create`, missing folders are made for this user alone.  Once a folder is trusted, nobody
+    else can exchange the next one on the path.
+    """
+    for path in (*reversed(_FOLDER.parents), _FOLDER):
+        try:
+            status = path.lstat()
+        except FileNotFoundError:
+            if not create:
+                return False
+            path.mkdir(mode=0o700, exist_ok=True)  # another process may have been faster
+            status = path.lstat()
+        if not stat.S_ISDIR(status.st_mode):
+            raise _RefusedError(f"{path} is not a folder; {_VARIABLE}")
+        _require_trusted(path, status, sticky=path != _FOLDER)
+    return True
+
+
+def _without_link(path: str, flags: int) -> int:
+    """Open a file; not through a link, and without waiting for the writer of a pipe."""
+    return os.open(path, flags | getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_NONBLOCK", 0))
+
+
+def _content(path: Path) -> bytes:
+    """Pickle of an entry; refused unless it is trusted and as it was written."""
+    if path.is_symlink():
+        raise _RefusedError(f"{path} is a link, and an entry must be a file; remove it")
+    with open(path, "rb", opener=_without_link) as file:
+        status = os.fstat(file.fileno())
+        if not stat.S_ISREG(status.st_mode):
+            raise _RefusedError(f"{path} is not a file; remove it")
+        _require_trusted(path, status, sticky=False)
+        data = file.read()
+    digest, content = data[:_DIGEST], data[_DIGEST:]
+    if hashlib.sha256(content).digest() != digest:
+        raise _RefusedError(f"{path} is damaged, because its checksum differs; remove it")
+    return content
+
+
+class _Entries:
+    """Files of a kernel, one for each signature; takes the place of Numba's index and data files.
+
+    The name of a file has a digest of its key, so that processes that write at once agree on it.
+    """
+
+    def __init__(self, name: str) -> None:
+        self._name = name
+
+    def _path(self, key: Any) -> Path:
+        return _FOLDER / f"{self._name}.{hashlib.sha256(repr(key).encode()).hexdigest()[:16]}.nbc"
+
+    def load(self, key: Any) -> Any:
+        """Compiled code of a key, or None."""
+        if not _trusted_folder():
+            return None
+        try:
+            stored, compiled = pickle.loads(_content(self._path(key)))
+        except (FileNotFoundError, AttributeError, ImportError):  # or a class has another name now
+            return None
+        return compiled if stored == key else None
+
+    def save(self, key: Any, compiled: Any) -> None:
+        """Write compiled code for this user alone."""
+        _trusted_folder(create=True)
+        content = serialize.dumps((key, compiled))
+        write_whole(self._path(key), hashlib.sha256(content).digest() + content, mode=0o600)
+
+
+class _Locator(caching._CacheLocator):
+    def __init__(self, py_file: str) -> None:
+        self._py_file = py_file
+
+    def ensure_cache_path(self) -> None:
+        """Nothing: `_Entries.save` makes folders."""
+
+    def get_cache_path(self) -> str:
+        return str(_FOLDER)
+
+    def get_source_stamp(self) -> str:
+        return _STAMP
+
+    def get_disambiguator(self) -> str:
+        return "k"
+
+    @classmethod
+    def from_function(cls, py_func: Callable, py_file: str) -> _Locator:
+        return cls(py_file)
+
+
+class _Implementation(caching.CompileResultCacheImpl):
+    _locator_classes = [_Locator]  # type: ignore[list-item]  # noqa: RUF012
+
+
+class KernelCache(caching.FunctionCache):
+    """Cache of a kernel; the first problem of a process is a warning."""
+
+    _impl_class: type[caching.CompileResultCacheImpl] = _Implementation
+    _warned: ClassVar[bool] = False
+
+    def __init__(self, py_func: Callable) -> None:
+        super().__init__(py_func)
+        self._cache_file: Any = _Entries(self._impl.filename_base)
+
+    def load_overload(self, sig: Any, target_context: Any) -> Any:
+        """Compiled code from the cache, or None."""
+        try:
+            return super().load_overload(sig, target_context)
+        except (_RefusedError, OSError) as error:
+            self._leave_alone(str(error))
+            return None
+
+    def save_overload(self, sig: Any, data: Any) -> None:
+        """Write compiled code to the cache."""
+        try:
+            super().save_overload(sig, data)
+        except StoreError as error:  # read-only or full
+            self._leave_alone(f"{error}; set CALIBSCALE_CACHE_DIR to a writable folder")
+        except (_RefusedError, OSError) as error:
+            self._leave_alone(str(error))
+
+    def _leave_alone(self, problem: str) -> None:
+        """Compile this kernel in memory from now on."""
+        self.disable()
+        if not KernelCache._warned:
+            KernelCache._warned = True
+            warnings.warn(f"kernels are compiled in memory: {problem}", stacklevel=3)

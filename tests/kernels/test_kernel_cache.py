@@ -1,0 +1,279 @@
+"""The cache of compiled kernels runs nothing that another user, or a disk, may have changed."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import pickle
+import shutil
+import stat
+import subprocess
+import sys
+import tempfile
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from tests.support.cached_kernels import NOBODY
+from tests.support.commands import environment, finish
+
+pytestmark = pytest.mark.process
+root_only = pytest.mark.skipif(
+    os.name != "posix" or os.geteuid() != 0, reason="only root can give files away"
+)
+
+
+class Planted:
+    """Object that creates a file when it is unpickled."""
+
+    def __init__(self, marker: Path) -> None:
+        self.marker = marker
+
+    def __reduce__(self) -> tuple[Callable[..., Any], tuple[str, str]]:
+        return open, (str(self.marker), "w")
+
+
+def planted(marker: Path) -> bytes:
+    """Entry with a right checksum whose pickle creates a file."""
+    content = pickle.dumps(Planted(marker))
+    return hashlib.sha256(content).digest() + content
+
+
+def kernels(cache: Path, *arguments: str) -> dict[str, Any]:
+    """Output of two kernels in a process with this cache."""
+    command = [sys.executable, "-m", "tests.support.cached_kernels", *arguments]
+    process = subprocess.Popen(
+        command, text=True, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+        env=environment(CALIBSCALE_CACHE_DIR=str(cache)),
+    )  # fmt: skip
+    return finish(process).json
+
+
+def entries(cache: Path) -> list[Path]:
+    return sorted(cache.rglob("*.nbc"))
+
+
+@pytest.fixture(scope="module")
+def compiled(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, list[Any]]:
+    """A cache with two kernels, and their results."""
+    cache = tmp_path_factory.mktemp("compiled") / "cache"
+    output = kernels(cache)
+    assert (output["hits"], output["warnings"]) == (0, [])
+    return cache, output["results"]
+
+
+@pytest.fixture
+def cache(compiled: tuple[Path, list[Any]], tmp_path: Path) -> Path:
+    return shutil.copytree(compiled[0], tmp_path / "cache")
+
+
+def assert_left_alone(cache: Path, results: list[Any], problem: str, hits: int = 0) -> None:
+    """Assert right results, one warning, and a cache without changes."""
+    before = {path: path.read_bytes() for path in entries(cache)}
+    output = kernels(cache)
+    assert output["results"] == results
+    assert output["hits"] == hits
+    (warning,) = output["warnings"]
+    assert "kernels are compiled in memory: " in warning
+    assert problem in warning
+    assert {path: path.read_bytes() for path in entries(cache)} == before
+
+
+# ---------------------------------------------------------------- a cache of this user
+
+
+def test_cache__is_read_in_the_next_process(compiled):
+    cache, results = compiled
+    before = {path: path.stat().st_mtime_ns for path in cache.rglob("*")}
+    output = kernels(cache)
+    assert output == {"results": results, "hits": 2, "warnings": []}
+    assert {path: path.stat().st_mtime_ns for path in cache.rglob("*")} == before
+
+
+def test_cache__is_created_for_this_user_alone(compiled):
+    cache, _ = compiled
+    modes = {path: stat.S_IMODE(path.stat().st_mode) for path in (cache, *cache.rglob("*"))}
+    assert len(entries(cache)) == 2
+    for path, mode in modes.items():
+        assert mode == (0o700 if path.is_dir() else 0o600), path
+
+
+def test_cache__below_a_sticky_folder_is_read(cache, compiled):
+    cache.chmod(0o1777)
+    assert kernels(cache)["hits"] == 2
+
+
+def test_cache__behind_a_link_is_read(cache, compiled):
+    cache.with_name("link").symlink_to("cache")
+    assert kernels(cache.with_name("link")) == {"results": compiled[1], "hits": 2, "warnings": []}
+
+
+def test_cache__that_cannot_be_written_is_one_warning(tmp_path, compiled):
+    (tmp_path / "cache").write_text("a file")
+    output = kernels(tmp_path / "cache")
+    assert output["results"] == compiled[1]
+    assert [text.count("cache is not a folder") for text in output["warnings"]] == [1]
+
+
+# ---------------------------------------------------------------- what others can write
+
+
+def _place(cache: Path, place: str) -> Path:
+    """The file that is read first, a folder of the cache, or the folder above it."""
+    entry = entries(cache)[-1]
+    return {"file": entry, "folder": entry.parent, "parent": cache, "above": cache.parent}[place]
+
+
+@pytest.mark.parametrize(
+    ("place", "mode"),
+    [("file", 0o020), ("file", 0o002), ("folder", 0o020), ("parent", 0o020), ("above", 0o002)],
+)
+def test_cache__that_others_can_write_is_left_alone(cache, compiled, tmp_path, place, mode):
+    for entry in entries(cache):
+        entry.write_bytes(planted(tmp_path / "marker"))
+        if place == "file":
+            entry.chmod(0o600 | mode)
+    path = _place(cache, place)
+    path.chmod(stat.S_IMODE(path.stat().st_mode) | mode)
+    assert_left_alone(cache, compiled[1], f"other users can write to {path}")
+    assert not (tmp_path / "marker").exists()
+
+
+@root_only
+@pytest.mark.parametrize("place", ["file", "folder", "parent", "above"])
+def test_cache__of_another_user_is_left_alone(cache, compiled, tmp_path, place):
+    for entry in entries(cache):
+        entry.write_bytes(planted(tmp_path / "marker"))
+        if place == "file":
+            os.chown(entry, NOBODY, NOBODY)
+    path = _place(cache, place)
+    os.chown(path, NOBODY, NOBODY)
+    assert_left_alone(cache, compiled[1], f"{path} belongs to user {NOBODY}")
+    assert not (tmp_path / "marker").exists()
+
+
+def test_cache__behind_a_link_is_checked_where_it_is(cache, compiled, tmp_path):
+    for entry in entries(cache):
+        entry.write_bytes(planted(tmp_path / "marker"))
+    folder = entries(cache)[0].parent
+    folder.chmod(0o777)
+    cache.with_name("link").symlink_to("cache")
+    assert_left_alone(cache.with_name("link"), compiled[1], f"other users can write to {folder}")
+    assert not (tmp_path / "marker").exists()
+
+
+def test_entry__that_is_a_link_is_left_alone(cache, compiled, tmp_path):
+    for entry in entries(cache):
+        elsewhere = tmp_path / entry.name
+        elsewhere.write_bytes(planted(tmp_path / "marker"))
+        entry.unlink()
+        entry.symlink_to(elsewhere)
+    assert_left_alone(cache, compiled[1], "is a link, and an entry must be a file")
+    assert not (tmp_path / "marker").exists()
+
+
+@pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="named pipes")
+def test_entry__that_is_a_pipe_is_left_alone(cache, compiled):
+    for entry in entries(cache):
+        entry.unlink()
+        os.mkfifo(entry, 0o600)
+    output = kernels(cache)
+    assert output["results"] == compiled[1]
+    assert [text.count("is not a file") for text in output["warnings"]] == [1]
+
+
+@root_only
+@pytest.mark.parametrize("step", ["open", "fstat", "read"])
+def test_entry__replaced_while_it_is_read_does_not_run(cache, compiled, tmp_path, step):
+    (tmp_path / "planted").write_bytes(planted(tmp_path / "marker"))
+    output = kernels(cache, step)
+    assert entries(cache)[0].read_bytes() == (tmp_path / "planted").read_bytes()
+    assert output["results"] == compiled[1]
+    # the first kernel has been read from the file that was opened; the second one is planted
+    assert output["hits"] == (0 if step == "open" else 1)
+    assert [text.count(f"belongs to user {NOBODY}") for text in output["warnings"]] == [1]
+    assert not (tmp_path / "marker").exists()
+
+
+# ---------------------------------------------------------------- damage
+
+
+def _flipped(data: bytes, seed: int) -> bytes:
+    changed = bytearray(data)
+    for bit in np.random.default_rng(seed).choice(8 * len(data), 3, replace=False):
+        changed[bit // 8] ^= 1 << bit % 8
+    return bytes(changed)
+
+
+DAMAGE: dict[str, Callable[[bytes], bytes]] = {
+    **{f"flipped {seed}": lambda data, seed=seed: _flipped(data, seed) for seed in range(3)},
+    "cut": lambda data: data[: len(data) // 2],
+    "empty": lambda data: b"",
+}
+
+
+@pytest.mark.parametrize("damage", DAMAGE)
+def test_entry__that_is_damaged_is_left_alone(cache, compiled, damage):
+    for entry in entries(cache):
+        entry.write_bytes(DAMAGE[damage](entry.read_bytes()))
+    assert_left_alone(cache, compiled[1], "is damaged, because its checksum differs")
+
+
+def test_entries__beside_a_damaged_one_are_read(cache, compiled):
+    entry = entries(cache)[0]
+    entry.write_bytes(_flipped(entry.read_bytes(), 0))
+    assert_left_alone(cache, compiled[1], f"{entry} is damaged", hits=1)
+
+
+def test_entry__of_another_kernel_is_not_used(cache, compiled):
+    one, other = entries(cache)
+    one.write_bytes(other.read_bytes())
+    output = kernels(cache)
+    assert output == {"results": compiled[1], "hits": 1, "warnings": []}
+
+
+# ---------------------------------------------------------------- several users
+
+
+@pytest.fixture
+def open_folder() -> Iterator[Path]:
+    """Folder of root that all users can read."""
+    with tempfile.TemporaryDirectory() as place:
+        os.chmod(place, 0o755)
+        yield Path(place)
+
+
+def _as_nobody(cache: Path) -> dict[str, Any]:
+    return kernels(cache, "nobody")
+
+
+@root_only
+def test_cache__of_root_is_read_by_others(open_folder, compiled):
+    cache = shutil.copytree(compiled[0], open_folder / "cache")
+    output = _as_nobody(cache)
+    assert (output["results"], output["hits"]) == (compiled[1], 0)
+    assert [text.count("Permission denied") for text in output["warnings"]] == [1]
+    for path in (cache, *cache.rglob("*")):
+        path.chmod(0o755 if path.is_dir() else 0o644)
+    assert _as_nobody(cache) == {"results": compiled[1], "hits": 2, "warnings": []}
+
+
+@root_only
+def test_cache__of_a_user_is_not_read_by_another_one(open_folder, compiled):
+    os.chown(open_folder, NOBODY, NOBODY)
+    assert _as_nobody(open_folder / "cache")["hits"] == 0
+    assert _as_nobody(open_folder / "cache") == {"results": compiled[1], "hits": 2, "warnings": []}
+    for entry in entries(open_folder):
+        entry.write_bytes(planted(open_folder / "marker"))
+        os.chown(entry, 1, 1)
+    output = _as_nobody(open_folder / "cache")
+    assert (output["results"], output["hits"]) == (compiled[1], 0)
+    assert [text.count("Permission denied") for text in output["warnings"]] == [1]
+    for entry in entries(open_folder):
+        entry.chmod(0o644)
+    output = _as_nobody(open_folder / "cache")
+    assert [text.count("belongs to user 1,") for text in output["warnings"]] == [1]
+    assert not (open_folder / "marker").exists()
