@@ -20,7 +20,7 @@ from multiprocessing import resource_tracker
 from pathlib import Path
 from typing import Any
 
-from calibscale.errors import CalibscaleError, ClusterError, OptionError
+from calibscale.errors import CalibscaleError, ClusterError, OptionError, causes
 
 _WORKER_TIMEOUT = "60s"  # where Dask's configuration has none
 _CLOSE_TIMEOUT = 5.0  # seconds for closing a client
@@ -253,9 +253,7 @@ def _started(workers: int, share: int | None) -> Any:
 
 def _first(error: BaseException) -> BaseException:
     """First error of a chain."""
-    while (earlier := error.__cause__ or error.__context__) is not None:
-        error = earlier
-    return error
+    return [error, *causes(error)][-1]
 
 
 @contextmanager

@@ -18,9 +18,9 @@ from typing import Any, NamedTuple, Self
 from filelock import FileLock, Timeout
 from prometheus_client import CollectorRegistry, Gauge, generate_latest
 
+from calibscale.addresses import is_url
 from calibscale.atomic_files import refuse_overwriting, write_whole
 from calibscale.atomic_files import write_json as write_json_file
-from calibscale.data.zarr_arrays import is_url
 from calibscale.errors import OptionError, StoreError
 from calibscale.formatting import level
 from calibscale.monitoring.job import Job

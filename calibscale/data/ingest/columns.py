@@ -115,7 +115,7 @@ def layouts_of(
         return layout_of(file, open_reader, keys, binary, percent=percent)
 
     readers = [reader_of(file, keys) for file in files]
-    return layouts_like_first(describe, [str(file) for file in files], readers)
+    return layouts_like_first(describe, [file.label for file in files], readers)
 
 
 def check_files(files: Sequence[InputFile]) -> None:
@@ -125,7 +125,7 @@ def check_files(files: Sequence[InputFile]) -> None:
         if file.suffix in PICKLES:
             raise pickled(file)
         require(file.suffix in READERS, f"{file}: the name must end in one of {', '.join(READERS)}")
-        require(file.ask("isfile"), f"{file}: there is no such file")
+        require(file.is_file, f"{file}: there is no such file")
         with reading(file), file.open() as content:
             head = content.read(1)
         if not head:
