@@ -441,7 +441,7 @@ class LogitStore(StoreGroup):
             "dtype": str(values.dtype),
             "chunk_rows": int(values.chunks[0]),
             "shard_rows": None if values.shards is None else int(values.shards[0]),
-            "stored_bytes": sum(int(self._array(n).nbytes_stored()) for n in self._names()),
+            "stored_bytes": self._stored_bytes(),
             "covariates": list(self.covariate_names),
             "categories": {name: list(names) for name, names in self.categories.items()},
             **({"times": self.times} if self.times else {}),
@@ -450,6 +450,11 @@ class LogitStore(StoreGroup):
             **({"dropped": self.notes["dropped"]} if self.notes.get("dropped") else {}),
             "provenance": self.provenance,
         }
+
+    def _stored_bytes(self) -> int:
+        """Size of all arrays as they are stored."""
+        with complaints(self.url):
+            return sum(int(self._array(name).nbytes_stored()) for name in self._names())
 
     def writer(self) -> Writer:
         """Open the store for appending; one writer at a time.

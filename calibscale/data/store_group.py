@@ -389,7 +389,8 @@ class StoreGroup:
         return zarr_arrays.DirectArray(local_path(self.url) / name, array)
 
     def _array(self, name: str) -> zarr.Array:
-        return self._group[name]  # type: ignore[return-value]
+        with complaints(self.url):
+            return self._group[name]  # type: ignore[return-value]
 
     def _check(self) -> None:
         for name in self._names():

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import os
+import re
 import shutil
 import stat
 import sys
@@ -39,6 +40,11 @@ def for_zarr(url: str | Path) -> dict[str, Any]:
     """Address and options in the form that zarr takes."""
     if not is_url(url):
         return {"store": local_path(url)}  # zarr reads # and ? in a str as those of a URL
+    if str(url).startswith(("http://", "https://")) and re.search("[?#]", full_address(url)):
+        raise StoreError(
+            f"{url}: a zarr store is a folder of files, whose URL has no question mark and no hash "
+            "sign; pass a token in storage_options, such as headers"
+        )
     return {"store": full_address(url), "storage_options": limited_options(url)}
 
 

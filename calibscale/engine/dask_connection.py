@@ -20,9 +20,11 @@ from multiprocessing import resource_tracker
 from pathlib import Path
 from typing import Any
 
+from calibscale.addresses import raise_from, shown_address, without_secrets
 from calibscale.errors import CalibscaleError, ClusterError, OptionError, causes
 
 _WORKER_TIMEOUT = "60s"  # where Dask's configuration has none
+_CONNECT_TIMEOUT = 20.0  # seconds for the first answer of a scheduler
 _CLOSE_TIMEOUT = 5.0  # seconds for closing a client
 
 
@@ -54,19 +56,16 @@ def dask_works() -> Iterator[None]:
 def client_of(address: str) -> Iterator[Any]:
     """Client of the scheduler at an address."""
     from distributed import Client
-    from distributed.comm.registry import get_backend
 
+    where = shown_address(address)
+    _check_address(address)
     try:
-        get_backend(address.partition("://")[0])  # a client takes a minute to fail
-        client = Client(address, set_as_default=False)  # a failing one would stay default
-    except ValueError as error:
-        page = address.startswith(("http://", "https://"))
-        raise OptionError(
-            f"{address} is not the address of a Dask scheduler: {error}"
-            + "; http:// addresses are dashboards, use one such as tcp://host:8786" * page
-        ) from error
+        # a failing client would stay the default one
+        client = Client(address, set_as_default=False, timeout=_CONNECT_TIMEOUT)
     except OSError as error:
-        raise ClusterError(f"no Dask scheduler answers at {address}: {error}") from error
+        reason = without_secrets(str(error), address)
+        lost = ClusterError(f"no Dask scheduler answers at {where}: {reason}")
+        raise_from(lost, error, address)
     try:
         yield client
     finally:
@@ -74,6 +73,24 @@ def client_of(address: str) -> Iterator[Any]:
         hushed = _hushed("client") if is_lost(client) else nullcontext()
         with hushed, suppress(TimeoutError):
             client.close(timeout=_CLOSE_TIMEOUT)
+
+
+def _check_address(address: str) -> None:
+    """Raise an OptionError for an address that a client would try for a minute."""
+    from distributed.comm.addressing import get_address_host_port
+    from distributed.comm.registry import get_backend
+
+    scheme = address.partition("://")[0]
+    try:
+        get_backend(scheme)
+        if scheme in ("tcp", "tls"):
+            get_address_host_port(address, strict=True)
+    except ValueError as error:
+        reason = without_secrets(str(error), address)
+        if scheme in ("http", "https"):
+            reason += "; http:// addresses are dashboards, use one such as tcp://host:8786"
+        wrong = f"{shown_address(address)} is not the address of a Dask scheduler: {reason}"
+        raise_from(OptionError(wrong), error, address)
 
 
 @contextmanager
@@ -150,7 +167,7 @@ def active_client() -> Any:
 
 
 def address_of(client: Any) -> str:
-    return str(getattr(client.scheduler, "address", None) or "its address")
+    return shown_address(getattr(client.scheduler, "address", None) or "its address")
 
 
 def worker_timeout() -> float:

@@ -8,7 +8,6 @@ import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import cache, partial
 from itertools import chain
-from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -101,7 +100,7 @@ def layouts_of(
             reader = cache(partial(shard_reader, shards))
             roles = columns_of(shards)
             return [layout_of(shortened(files), reader, keys, binary, roles, percent=percent)]
-        keys = {role: Path(name).name.removesuffix(".npy") for role, name in keys.items()}
+        keys = {role: InputFile(name).name.removesuffix(".npy") for role, name in keys.items()}
         names = ", ".join(map(str, files))
         layout = layout_of(names, partial(READERS[".npy"], files), keys, binary, percent=percent)
         if sorted(file.stem for file in files) != sorted(chain(*layout.roles.values())):

@@ -40,7 +40,8 @@ class InputFile:
         self.partition_texts: dict[str, str | None] = {}
         self.address, self.remote = located(address), is_url(address)
         self.whole = str(address).startswith(("http://", "https://"))  # servers may send no parts
-        text = re.split("[?#]" if self.whole else "[?]", full_address(address))[0]
+        text = str(self.address) if self.whole else full_address(address)
+        text = re.split("[?#]" if self.whole else "[?]", text)[0]
         self.name = PurePosixPath(text).name if self.remote else local_path(address).name
         suffixes = Path(self.name.lower()).suffixes
         self.suffix = "".join(suffixes[-2:] if suffixes[-1:] == [".gz"] else suffixes[-1:])
