@@ -106,7 +106,9 @@ def write_lock(place: Path) -> FileLock:
     try:
         lock.acquire(timeout=0)
     except Timeout as error:
-        raise StoreError(f"{place}: locked by another writer") from error
+        raise StoreError(
+            f"{place}: locked by another writer, which holds {lock.lock_file}"
+        ) from error
     except OSError as error:
         raise StoreError(f"{place}: {error}") from error
     return lock

@@ -32,6 +32,10 @@ from calibscale.engine.merge_tree import (
 from calibscale.errors import OptionError, require
 from calibscale.formatting.progress import reporting
 
+# limit of the threads or processes that a scheduler may start, by its number of processors
+_WORKERS_PER_CPU, _LEAST_LIMIT = 8, 64
+_WORKERS = {"threads": "threads", "local": "worker processes"}
+
 
 class NoRoomError(OptionError):
     """The memory limit cannot hold one block."""
@@ -195,6 +199,12 @@ def _parse_scheduler(scheduler: Any) -> tuple[str, Any]:
     if word in ("threads", "local") and (not count or count.isdigit()):
         number = int(count) if count else None
         require(number != 0, f"scheduler {text!r}: at least one worker is needed")
+        most = max(_LEAST_LIMIT, _WORKERS_PER_CPU * available_cpus())
+        require(
+            number is None or number <= most,
+            f"scheduler {text!r}: at most {most} {_WORKERS[word]} are started on this machine, "
+            f"with {available_cpus()} processors; use {word}:N with a smaller N",
+        )
         return word, number
     if "://" in text:
         return "address", text

@@ -5,6 +5,7 @@ No wait is without limit: missing workers and a lost scheduler are errors.
 
 from __future__ import annotations
 
+import asyncio
 import json
 import logging
 import multiprocessing
@@ -14,6 +15,7 @@ import sys
 import threading
 import time
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager, nullcontext, suppress
 from dataclasses import dataclass
 from multiprocessing import resource_tracker
@@ -60,12 +62,18 @@ def client_of(address: str) -> Iterator[Any]:
     where = shown_address(address)
     _check_address(address)
     try:
+        _await_greeting(address)
         # a failing client would stay the default one
         client = Client(address, set_as_default=False, timeout=_CONNECT_TIMEOUT)
-    except OSError as error:
-        reason = without_secrets(str(error), address)
-        lost = ClusterError(f"no Dask scheduler answers at {where}: {reason}")
-        raise_from(lost, error, address)
+    except Exception as error:
+        reason = without_secrets(str(error), address) or f"no answer for {_CONNECT_TIMEOUT:.0f} s"
+        if isinstance(error, OSError):  # also a lost connection, and the limit of time
+            failure: CalibscaleError = ClusterError(
+                f"no Dask scheduler answers at {where}: {reason}"
+            )
+        else:  # a server of another kind answers
+            failure = OptionError(f"{where} is not the address of a Dask scheduler: {reason}")
+        raise_from(failure, error, address)
     try:
         yield client
     finally:
@@ -91,6 +99,22 @@ def _check_address(address: str) -> None:
             reason += "; http:// addresses are dashboards, use one such as tcp://host:8786"
         wrong = f"{shown_address(address)} is not the address of a Dask scheduler: {reason}"
         raise_from(OptionError(wrong), error, address)
+
+
+def _await_greeting(address: str) -> None:
+    """Wait for the greeting of a scheduler, for which a client waits without limit."""
+    from distributed import Security
+    from distributed.comm import connect
+
+    settings = Security().get_connection_args("client")
+
+    async def greeting() -> None:
+        connecting = connect(address, timeout=_CONNECT_TIMEOUT, **settings)
+        connection = await asyncio.wait_for(connecting, _CONNECT_TIMEOUT)
+        connection.abort()
+
+    with ThreadPoolExecutor(1) as pool:  # the calling thread may have an event loop
+        pool.submit(asyncio.run, greeting()).result()
 
 
 @contextmanager

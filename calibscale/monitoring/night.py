@@ -459,7 +459,9 @@ def _night_lock(ledger: Path, exists: bool) -> Iterator[None]:
             ledger.parent.mkdir(parents=True, exist_ok=True)
             lock.acquire(timeout=0)
         except Timeout as error:
-            raise StoreError(f"{ledger}: locked by another writer") from error
+            raise StoreError(
+                f"{ledger}: locked by another writer, which holds {lock.lock_file}"
+            ) from error
         except OSError:
             if not exists:
                 raise
