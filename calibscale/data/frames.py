@@ -41,6 +41,7 @@ from calibscale.errors import (
     StoreError,
     require,
 )
+from calibscale.forks import renew_in_children
 from calibscale.formatting import listed_columns
 
 _FRAMES = (
@@ -110,6 +111,7 @@ class _Stream:
         self.names: list[str] | None = None  # columns to read; None: all
         self.rows = _FIRST_ROWS  # of a batch
         self._lock = threading.Lock()
+        renew_in_children(self)
         self._largest = 0  # rows requested at once
         self.close()
         if hasattr(frame, "count_rows"):
@@ -124,6 +126,11 @@ class _Stream:
         self._batches: Iterator[Any] | None = None
         self._kept: deque[tuple[int, Any]] = deque()  # first row, and table
         self._end = 0
+
+    def after_fork(self) -> None:
+        """Read from the start: a thread of the parent may have been reading."""
+        self._lock = threading.Lock()
+        self.close()
 
     def slice(self, start: int, count: int) -> Any:
         """Table of rows start..start+count−1."""

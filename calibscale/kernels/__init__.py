@@ -20,6 +20,7 @@ import numba
 from filelock import FileLock
 from llvmlite import binding
 from numba.core import caching
+from numba.core.compiler_lock import global_compiler_lock
 from platformdirs import user_cache_path
 
 
@@ -40,6 +41,15 @@ def _source_stamp() -> str:
 
 _FOLDER = cache_folder()
 _STAMP = _source_stamp()
+
+
+if hasattr(os, "register_at_fork"):
+    # a child that was forked during a compilation could never compile: a fork waits for its end
+    os.register_at_fork(
+        before=global_compiler_lock.acquire,
+        after_in_parent=global_compiler_lock.release,
+        after_in_child=global_compiler_lock.release,
+    )
 
 
 class _Locator(caching._CacheLocator):
