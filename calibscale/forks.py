@@ -22,6 +22,7 @@ class Renewable(Protocol):
 
 
 _RENEWABLE: WeakSet[Any] = WeakSet()
+_INHERITED: set[str] = set()  # modules that were imported before this process was forked
 
 
 def renew_in_children(holder: Renewable) -> None:
@@ -29,7 +30,13 @@ def renew_in_children(holder: Renewable) -> None:
     _RENEWABLE.add(holder)
 
 
+def forked_with(package: str) -> bool:
+    """Whether this process was forked from one that had imported a package."""
+    return package in _INHERITED
+
+
 def _renew() -> None:
+    _INHERITED.update(sys.modules)
     for holder in list(_RENEWABLE):
         holder.after_fork()
     if sys.version_info < (3, 12):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import socket
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
 
@@ -35,6 +35,7 @@ _NO_ANSWER = (
     "azure.core.exceptions.ServiceRequestError",
     "azure.core.exceptions.ServiceResponseError",
 )
+_REDIRECTED = ("aiohttp.client_exceptions.TooManyRedirects",)
 
 
 def file_system(address: Any) -> tuple[Any, str]:
@@ -133,16 +134,19 @@ def server_failure(address: Any, error: BaseException) -> StoreError | None:
     if status in (401, 403) or any(isinstance(each, PermissionError) for each in chain):
         answer = "" if status is None else f": the server answers {phrase(status)}"
         return StoreError(f"{address}: not allowed{answer}; check the user, the key or the token")
-    if status is not None and 300 <= status < 400:
-        return StoreError(f"{address}: the server redirects without end ({phrase(status)})")
-    if status in (404, 410) or isinstance(error, FileNotFoundError):
+    if any(_is_a(each, _REDIRECTED) for each in chain):
+        return StoreError(f"{address}: the server redirects without end")
+    if status in (404, 410) or (status is None and isinstance(error, FileNotFoundError)):
         return NotFoundError(f"{address}: there is no such file")
-    return None if status is None else StoreError(f"{address}: the server answers {phrase(status)}")
+    if status is None:
+        return None
+    text = without_secrets(str(error), address)
+    return StoreError(f"{address}: the server answers {phrase(status)}: {text}")
 
 
 def _status(error: BaseException) -> int | None:
     """Status of HTTP in an error of aiohttp, botocore or another library."""
-    for name in ("status", "status_code", "code"):
+    for name in ("status", "status_code"):
         found = getattr(error, name, None)
         if isinstance(found, int) and 300 <= found < 600:
             return found
@@ -154,5 +158,10 @@ def _status(error: BaseException) -> int | None:
 def _is_no_answer(error: BaseException) -> bool:
     if isinstance(error, TimeoutError | ConnectionError | socket.gaierror):
         return True
-    names = {f"{kind.__module__}.{kind.__qualname__}" for kind in type(error).__mro__}
-    return not names.isdisjoint(_NO_ANSWER)
+    return _is_a(error, _NO_ANSWER)
+
+
+def _is_a(error: BaseException, names: Iterable[str]) -> bool:
+    """Whether an error is of one of the classes of these names, which need not be imported."""
+    kinds = {f"{kind.__module__}.{kind.__qualname__}" for kind in type(error).__mro__}
+    return not kinds.isdisjoint(names)

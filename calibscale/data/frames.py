@@ -41,7 +41,7 @@ from calibscale.errors import (
     StoreError,
     require,
 )
-from calibscale.forks import renew_in_children
+from calibscale.forks import forked_with, renew_in_children
 from calibscale.formatting import listed_columns
 
 _FRAMES = (
@@ -136,6 +136,11 @@ class _Stream:
         """Table of rows start..start+count−1."""
         import pyarrow as pa
 
+        if type(self._frame).__module__.startswith("polars") and forked_with("polars"):
+            raise OptionError(
+                f"{self._name}: polars does not work in a forked process, where it waits for "
+                'threads of the parent; start processes with the method "spawn"'
+            )
         stop = min(start + count, self.num_rows)
         with self._lock:
             try:
