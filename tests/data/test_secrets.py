@@ -40,7 +40,7 @@ ADDRESSES: dict[str, tuple[str, dict[str, Any]]] = {
     "header": ("http://HOST/DAY.csv", {"headers": {"Authorization": "Bearer tokenZq7"}}),
     "chain": ("simplecache::http://annZq7:passZq7@HOST/DAY.csv", {}),
     "presigned": ("s3://bucket/DAY.csv?X-Amz-Signature=abcZq7", NO_S3),
-    "keys": ("s3://bucket/DAY.csv", {"key": "keyZq7", "secret": "secretZq7", "token": "tZq7", **NO_S3}),
+    "keys": ("s3://bucket/DAY.csv", {"key": "keyZq7", "secret": "sZq7", "token": "tZq7", **NO_S3}),
     "gs": ("gs://bucket/DAY.csv?X-Goog-Signature=abcZq7", {"token": "tokenZq7"}),
     "abfs": ("abfs://data@acc.dfs.core.windows.net/DAY.csv?sig=Zq7", {"account_key": "keyZq7=="}),
     "ftp": ("ftp://annZq7:passZq7@127.0.0.1:9/DAY.csv", {}),
@@ -193,7 +193,7 @@ def test_secrets__of_addresses_and_options_are_nowhere(server, search, tmp_path,
         _search_everything(search, url.replace("HOST", server.address), options, folder)
     search.text("warnings", " ".join(str(each.message) for each in caught))
     assert search.found == []
-    assert search.calls >= 30
+    assert search.calls >= 29
     if kind in READ:
         assert 0 in search.codes
         assert (folder / "report.html").is_file()
