@@ -42,6 +42,7 @@ if TYPE_CHECKING:
         InvalidDataError,
         OptionError,
         StoreError,
+        UnavailableError,
     )
     from calibscale.estimators.binned import ECE, MCE, TCE2, TCE2Debiased, TCE2Kumar
     from calibscale.estimators.ckce import CKCE, CMMD, CKCECentred

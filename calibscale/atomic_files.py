@@ -4,23 +4,29 @@ from __future__ import annotations
 
 import errno
 import hashlib
+import io
 import json
 import os
 import platform
 import re
 import secrets
+import select
 import shutil
+import time
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
 from functools import partial
 from pathlib import Path
 from typing import Any, BinaryIO
 
+from calibscale.addresses import raise_from, shown_address
 from calibscale.errors import OptionError, StoreError
 
 _ZARR = ("zarr.json", ".zgroup", ".zarray")  # one of them is in every store and ledger
 _NAME_BYTES = 200  # longest name used in temporary names; file systems take 255
 _DAY = 86_400.0  # seconds
+_READER_WAIT, _PIPE_WAIT = 10.0, 60.0  # seconds until a pipe is read, and takes something
+_PIPE_BYTES = 4096  # written at once to a pipe, which has room for them where it is ready
 
 
 def write_whole(path: str | Path, data: bytes, mode: int = 0o666) -> None:
@@ -39,15 +45,16 @@ def replacing(path: str | Path, mode: int = 0o666) -> Iterator[BinaryIO]:
     """Context with a temporary file that replaces `path` at the end, in one step.
 
     An interruption leaves the old file.  Missing folders are created, links keep their target, and
-    a pipe or a device is written to directly.  Temporary files of killed writers are removed.  The
-    file has the permissions `mode`, less those that the user withholds by umask.  A StoreError that
-    names the path is raised if the file cannot be written.
+    a pipe or a device gets the content at the end.  Temporary files of killed writers are removed.
+    The file has the permissions `mode`, less those that the user withholds by umask.  A StoreError
+    that names the path is raised if the file cannot be written, or if no program reads a pipe.
     """
     try:
         place = _real(path)
         if os.path.exists(path) and not place.is_file():  # /dev/stdout has no real path
-            with open(path, "wb") as file:
-                yield file
+            content = io.BytesIO()
+            yield content
+            _write_to_pipe(path, content.getvalue())
             return
         place.parent.mkdir(parents=True, exist_ok=True)
         aside = aside_of(place)
@@ -64,7 +71,56 @@ def replacing(path: str | Path, mode: int = 0o666) -> Iterator[BinaryIO]:
             flush(place.parent)
         remove_leftovers(place)
     except OSError as error:
-        raise StoreError(f"{path}: cannot be written: {error.strerror or error}") from error
+        reason = f"{shown_address(path)}: cannot be written: {error.strerror or error}"
+        raise_from(StoreError(reason), error, path)
+
+
+def _write_to_pipe(path: str | Path, content: bytes) -> None:
+    """Write to a pipe or a device, with limits of the waits for the program that reads it."""
+    if os.name != "posix":
+        with open(path, "wb") as device:
+            device.write(content)
+        return
+    pipe = _opened_pipe(path)
+    try:
+        ready = select.poll()
+        ready.register(pipe, select.POLLOUT)
+        left = memoryview(content)
+        while left:
+            if not ready.poll(1000 * _PIPE_WAIT):
+                raise StoreError(
+                    f"{path}: the program that reads this pipe has taken nothing for "
+                    f"{_PIPE_WAIT:g} s"
+                )
+            left = left[os.write(pipe, left[:_PIPE_BYTES]) :]
+    finally:
+        os.close(pipe)
+
+
+def _opened_pipe(path: str | Path) -> int:
+    """Handle of a pipe or a device, whose reader may start a little later."""
+    deadline = time.monotonic() + _READER_WAIT
+    while True:
+        try:
+            return os.open(path, os.O_WRONLY | os.O_NONBLOCK)
+        except OSError as error:
+            if error.errno != errno.ENXIO:
+                raise
+            if time.monotonic() > deadline:
+                raise StoreError(
+                    f"{path}: this is a pipe that no program reads; name a file"
+                ) from error
+        time.sleep(0.05)
+
+
+def refuse_pipe(path: str | Path, what: str) -> None:
+    """Raise an OptionError for a pipe, a device or a folder, except streams of this process."""
+    if Path(path).exists() and not (os.path.isfile(path) or _is_stream(path)):
+        raise OptionError(f"{path} is a pipe, a device or a folder: {what} must be a file")
+
+
+def _is_stream(path: str | Path) -> bool:
+    return os.path.abspath(path).startswith(("/dev/", "/proc/"))
 
 
 def refuse_overwriting(output: str | Path, inputs: Iterable[str | Path] = ()) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Any
 
 
@@ -40,6 +41,23 @@ class StoreError(CalibscaleError):
     >>> LogitStore.open("no-such.zarr")
     Traceback (most recent call last):
     calibscale.errors.StoreError: ...
+    """
+
+
+class NotFoundError(StoreError):
+    """There is nothing at an address."""
+
+
+class UnavailableError(StoreError):
+    """A server does not answer, or answers that it cannot serve for the moment.
+
+    Run again later; what was finished is kept.
+
+    Examples
+    --------
+    >>> from calibscale import StoreError, UnavailableError
+    >>> issubclass(UnavailableError, StoreError)
+    True
     """
 
 
@@ -99,6 +117,13 @@ class ClusterError(CalibscaleError):
     >>> issubclass(ClusterError, CalibscaleError)
     True
     """
+
+
+def causes(error: BaseException) -> Iterator[BaseException]:
+    """Errors from which an error was raised, or during whose treatment, the latest first."""
+    while (earlier := error.__cause__ or error.__context__) is not None:
+        yield earlier
+        error = earlier
 
 
 def require(holds: Any, message: str, *value: Any) -> None:

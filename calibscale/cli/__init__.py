@@ -18,6 +18,7 @@ from typing import Any
 import click
 from click.shell_completion import get_completion_class
 
+from calibscale.addresses import located, shown_address, without_secrets
 from calibscale.cli import options as shared
 from calibscale.cli.bias_commands import audit, bias, recalibrate
 from calibscale.cli.choice_commands import rank, select
@@ -25,7 +26,13 @@ from calibscale.cli.evaluate_commands import check, evaluate, list_estimators, p
 from calibscale.cli.night_commands import ledger, nightly, report
 from calibscale.cli.sources import ROLES, forecast_option, role_options, storage_option
 from calibscale.cli.test_commands import power, test
-from calibscale.errors import CalibscaleError, ClusterError, InvalidDataError, OptionError
+from calibscale.errors import (
+    CalibscaleError,
+    ClusterError,
+    InvalidDataError,
+    OptionError,
+    UnavailableError,
+)
 from calibscale.formatting import printable
 
 RUNTIME_ERROR, USAGE, INVALID_DATA, INTERRUPTED = 1, 2, 4, 75
@@ -58,7 +65,7 @@ def main(arguments: list[str] | None = None) -> None:
     except click.ClickException as error:
         shown = StringIO()
         error.show(shown)
-        click.echo(printable(shown.getvalue()), nl=False, err=True)
+        click.echo(printable(without_secrets(shown.getvalue())), nl=False, err=True)
         sys.exit(error.exit_code)
     except (KeyboardInterrupt, click.Abort):
         advice = "nothing is lost, " if _resumes(arguments or sys.argv[1:]) else ""
@@ -69,10 +76,10 @@ def main(arguments: list[str] | None = None) -> None:
         _report_first_failure()
         if isinstance(error, BrokenPipeError):  # the reader has closed the pipe
             sys.exit(RUNTIME_ERROR)
-        click.echo(f"error: {printable(str(error))}", err=True)
+        click.echo(f"error: {printable(without_secrets(str(error)))}", err=True)
         if isinstance(error, InvalidDataError):
             sys.exit(INVALID_DATA)
-        if isinstance(error, ClusterError):  # the command can run again later
+        if isinstance(error, ClusterError | UnavailableError):  # it can run again later
             sys.exit(INTERRUPTED)
         sys.exit(USAGE if isinstance(error, OptionError) else RUNTIME_ERROR)
     except (MemoryError, RuntimeError, ImportError, SystemError) as error:
@@ -163,7 +170,8 @@ def cli() -> None:
     """Measure how well predicted probabilities and forecasts are calibrated.
 
     Exit codes: 0 success, 1 runtime error, 2 usage error, 3 threshold breached, 4 invalid data,
-    5 days missing, broken or provisional (nightly), 75 interrupted or cluster lost (run again).
+    5 days missing, broken or provisional (nightly), 75 interrupted, or a cluster or server is lost
+    (run again).
     """
     _refuse_small_address_space()
 
@@ -206,16 +214,15 @@ def _refuse_small_address_space() -> None:
 @_quiet_option
 def simulate(store: str, parameters: tuple[str, ...], **options: Any) -> None:
     """Write simulated predictions with known calibration error to STORE."""
-    from calibscale.data.zarr_arrays import located
     from calibscale.simulation import simulate as run
 
     named = shared.pairs(parameters, "--parameter")
     settings = {key: shared.number(value, "--parameter") for key, value in named}
     with shared.progress("simulating", "rows") as report:
-        place = located(store, options.pop("storage_options"))
+        place = located(store, options.pop("storage_options"), strict=True)
         written = run(place, parameters=settings, progress=report, **options)
     if shared.prints():
-        click.echo(f"{written.rows:,} rows of {written.classes} classes in {store}")
+        click.echo(f"{written.rows:,} rows of {written.classes} classes in {shown_address(store)}")
 
 
 @cli.command(short_help="Copy FILEs of predictions into a STORE.")
@@ -266,7 +273,7 @@ def ingest(files: tuple[str, ...], class_names: str | None, **options: Any) -> N
         )  # fmt: skip
     if shared.prints():
         state = "already complete" if not done.added else f"{done.added:,} rows added"
-        click.echo(f"{files[-1]}: {done.rows:,} rows ({state})")
+        click.echo(f"{shown_address(files[-1])}: {done.rows:,} rows ({state})")
         if done.dropped:
             click.echo(dropped_text(done.dropped))
         if len(done.files) > 1:
@@ -321,7 +328,8 @@ def demo(rows: int, classes: int, seed: int, keep: str | None) -> None:
     resolved = [e for e in estimators if result[e.name].value is not None]
     demo_table(result, truth(resolved, rows=rows, classes=classes, seed=seed))
     if keep:
-        click.echo(f"The store is kept in {keep}; try: calibscale evaluate {keep}")
+        place = shown_address(keep)
+        click.echo(f"The store is kept in {place}; try: calibscale evaluate {place}")
 
 
 @cli.command(short_help="Compile all kernels ahead of time.")

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from calibscale.addresses import located
 from calibscale.cli import options as shared
 from calibscale.cli.sources import (
     EXECUTION,
@@ -373,12 +374,11 @@ def recalibrate(
         raise click.UsageError("--figure needs --apply STORE2, with rows to judge on")
     from calibscale.auditing import recalibration
     from calibscale.data.store import LogitStore
-    from calibscale.data.zarr_arrays import located
 
-    place = new and located(new, options["storage_options"], strict=False)
+    place = new and located(new, options["storage_options"])
     with suppress(StoreError):  # before the fit
         if place and not overwrite and LogitStore.open(place, unfinished=True).finished:
-            raise click.UsageError(f"{new} already exists; pass --overwrite to replace it")
+            raise click.UsageError(f"{place} already exists; pass --overwrite to replace it")
     settings = {"covariates": shared.columns(options.pop("covariates")), **local_settings(options)}
     settings = {name: value for name, value in settings.items() if value not in (None, ())}
     if load is not None and (settings or shared.was_passed("method")):
@@ -407,6 +407,6 @@ def recalibrate(
         with shared.progress("writing", "rows") as report:
             written = fitted.write(rows, place, progress=report, **rules)
         if shared.prints():
-            click.echo(f"{written.rows:,} recalibrated rows in {new}")
+            click.echo(f"{written.rows:,} recalibrated rows in {place}")
             if dropped := written.notes.get("dropped"):
                 click.echo(dropped_text(dropped))

@@ -11,6 +11,7 @@ from urllib.parse import unquote
 
 import click
 
+from calibscale.addresses import without_secrets
 from calibscale.cli import options as shared
 from calibscale.errors import OptionError
 from calibscale.formatting import plural, printable, seconds
@@ -90,7 +91,7 @@ def nightly(job: str, day: str, dry_run: bool, force: bool, scheduler: str | Non
         shared.wrote(settings.place(template, day))
     shared.write_json(result.to_dict())
     if failure is not None:
-        click.echo(f"error: {printable(str(failure))}", err=True)
+        click.echo(f"error: {printable(without_secrets(str(failure)))}", err=True)
     if result.breached:
         raise click.exceptions.Exit(BREACHED)
     if result.incomplete:

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from calibscale.addresses import is_url, located, shown_address
 from calibscale.cli import options as shared
 
 if TYPE_CHECKING:
@@ -127,7 +128,6 @@ def _listed(
         return given[0] if given else None
     from calibscale.data.ingest.folders import is_table
     from calibscale.data.ingest.npy_shards import as_listed
-    from calibscale.data.zarr_arrays import is_url
 
     for address in given:
         if not (is_url(address) or is_table(address)):
@@ -173,8 +173,6 @@ def open_session(
 
 def open_sources(stores: Sequence[Any], options: dict[str, Any]) -> list[ArraySource]:
     """Open stores, or in each of them the arrays that the options name; removes these options."""
-    from calibscale.data.zarr_arrays import is_url
-
     given = {name: options.pop(name) for name in _SOURCE_NAMES}
     tables = [(store,) if isinstance(store, str) else store or () for store in stores]
     addresses = [*chain(*tables), *(path for path in given.values() if isinstance(path, str))]
@@ -205,7 +203,7 @@ def _described(store: str | tuple[str, ...] | None, options: dict[str, Any]) -> 
     from calibscale.data.ingest.folders import is_table
     from calibscale.data.store import as_source
     from calibscale.data.table_files import from_file
-    from calibscale.data.zarr_arrays import located, open_arrays
+    from calibscale.data.zarr_arrays import open_arrays
     from calibscale.errors import BinaryError
 
     kinds = ("logits", "probabilities", "predictions")
@@ -232,10 +230,11 @@ def _described(store: str | tuple[str, ...] | None, options: dict[str, Any]) -> 
         for name in ("covariate_names", "forecast", "class_names", *shared.MEANING):
             _refuse(options, name, "tables and arrays; the store declares it itself")
         assert isinstance(store, str)
-        source = as_source(located(store, storage, strict=False))
+        source = as_source(located(store, storage))
         if options["binary"] and not source.binary:
             raise BinaryError(
-                f"{store}: binary is declared, but the store has {source.classes} columns"
+                f"{shown_address(store)}: binary is declared, but the store has {source.classes} "
+                "columns"
             )
         return source
     if options["labels"] is None or named.keys().isdisjoint(kinds):

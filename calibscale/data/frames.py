@@ -41,6 +41,7 @@ from calibscale.errors import (
     StoreError,
     require,
 )
+from calibscale.forks import forked_with, renew_in_children
 from calibscale.formatting import listed_columns
 
 _FRAMES = (
@@ -110,6 +111,7 @@ class _Stream:
         self.names: list[str] | None = None  # columns to read; None: all
         self.rows = _FIRST_ROWS  # of a batch
         self._lock = threading.Lock()
+        renew_in_children(self)
         self._largest = 0  # rows requested at once
         self.close()
         if hasattr(frame, "count_rows"):
@@ -125,10 +127,20 @@ class _Stream:
         self._kept: deque[tuple[int, Any]] = deque()  # first row, and table
         self._end = 0
 
+    def after_fork(self) -> None:
+        """Read from the start: a thread of the parent may have been reading."""
+        self._lock = threading.Lock()
+        self.close()
+
     def slice(self, start: int, count: int) -> Any:
         """Table of rows start..start+count−1."""
         import pyarrow as pa
 
+        if type(self._frame).__module__.startswith("polars") and forked_with("polars"):
+            raise OptionError(
+                f"{self._name}: polars does not work in a forked process, where it waits for "
+                'threads of the parent; start processes with the method "spawn"'
+            )
         stop = min(start + count, self.num_rows)
         with self._lock:
             try:

@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 
+from calibscale.addresses import full_address
 from calibscale.data.arrays import from_arrays
 from calibscale.data.forecasts import Forecast
 from calibscale.data.ingest.input_files import InputFile
@@ -30,9 +31,9 @@ def file_keys(roles: Mapping[str, Any]) -> dict[str, str]:
     keys = {}
     for role, given in roles.items():
         if isinstance(given, str | Path):
-            keys[role] = str(given)
+            keys[role] = full_address(given)
         elif isinstance(given, list | tuple) and all(isinstance(n, str | Path) for n in given):
-            keys[role] = ",".join(map(str, given))
+            keys[role] = ",".join(map(full_address, given))
     return keys
 
 

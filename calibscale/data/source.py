@@ -8,7 +8,9 @@ from typing import Any
 
 import numpy as np
 
+from calibscale.addresses import raise_from, without_secrets
 from calibscale.data import Block, Rules
+from calibscale.data.file_systems import address_of, server_failure
 from calibscale.data.forecasts import Forecast
 from calibscale.data.levels import NO_NUMBER, Level
 from calibscale.data.row_shards import read_rows, shards_of
@@ -266,9 +268,11 @@ class ArraySource:
         except CalibscaleError:
             raise
         except Exception as error:
+            address = address_of(column, self.name)
             chunk = start // self.chunk_rows
-            raise StoreError(
-                f"{self.name}: {name} cannot be read in rows {start}..{stop - 1} "
-                f"(chunk {chunk} of {self.chunk_rows} rows): {error}. The chunk is damaged or "
-                "unreachable; restore it or ingest its source again."
-            ) from error
+            damaged = StoreError(
+                f"{self.name}: {name} cannot be read in rows {start}..{stop - 1} (chunk {chunk} of "
+                f"{self.chunk_rows} rows): {without_secrets(str(error), address)}. The chunk is "
+                "damaged or unreachable; restore it or ingest its source again."
+            )
+            raise_from(server_failure(address, error) or damaged, error, address)

@@ -12,8 +12,10 @@ from typing import Any, Self, Unpack
 import numpy as np
 import zarr
 
+from calibscale.addresses import is_url, local_path, located
 from calibscale.data import input_hints
 from calibscale.data.array_layouts import as_numpy, rows_of
+from calibscale.data.file_systems import complaints
 from calibscale.data.source import ArraySource
 from calibscale.data.store_group import (
     StoreColumns,
@@ -24,11 +26,7 @@ from calibscale.data.store_group import (
 )
 from calibscale.data.top_k import top_k_columns
 from calibscale.data.zarr_arrays import (
-    complaints,
     for_zarr,
-    is_url,
-    local_path,
-    located,
     put_in_place,
     remove_folder,
     remove_remote,
@@ -361,7 +359,7 @@ class LogitStore(StoreGroup):
             "rows": 0,
             "finished": False,
         }
-        url = located(url, storage_options)
+        url = located(url, storage_options, strict=True)
         fill = partial(lay_out, meta=meta, dtype=dtype, expected_rows=expected_rows or 0)
         with complaints(url):
             if not is_url(url):
@@ -401,7 +399,7 @@ class LogitStore(StoreGroup):
             weights=self._column("weights") if self.has_weights else None,
             binary=self.binary,
             rows=self.rows,
-            name=str(self.url),  # without its options
+            name=str(self.url),  # without its secrets
             forecast=self.forecast,
             columns=self._table_columns(),
         )
@@ -443,7 +441,7 @@ class LogitStore(StoreGroup):
             "dtype": str(values.dtype),
             "chunk_rows": int(values.chunks[0]),
             "shard_rows": None if values.shards is None else int(values.shards[0]),
-            "stored_bytes": sum(int(self._array(n).nbytes_stored()) for n in self._names()),
+            "stored_bytes": self._stored_bytes(),
             "covariates": list(self.covariate_names),
             "categories": {name: list(names) for name, names in self.categories.items()},
             **({"times": self.times} if self.times else {}),
@@ -452,6 +450,11 @@ class LogitStore(StoreGroup):
             **({"dropped": self.notes["dropped"]} if self.notes.get("dropped") else {}),
             "provenance": self.provenance,
         }
+
+    def _stored_bytes(self) -> int:
+        """Size of all arrays as they are stored."""
+        with complaints(self.url):
+            return sum(int(self._array(name).nbytes_stored()) for name in self._names())
 
     def writer(self) -> Writer:
         """Open the store for appending; one writer at a time.

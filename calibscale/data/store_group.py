@@ -11,11 +11,13 @@ import numpy as np
 import zarr
 from zarr.codecs import BloscCodec, Crc32cCodec
 
+from calibscale.addresses import is_url, local_path, located
 from calibscale.data import zarr_arrays
+from calibscale.data.file_systems import complaints
 from calibscale.data.forecasts import Forecast, forecast_of
 from calibscale.data.source import KINDS, ArraySource
 from calibscale.data.times import KINDS_OF_TIMES
-from calibscale.errors import CalibscaleError, OptionError, StoreError, require
+from calibscale.errors import CalibscaleError, NotFoundError, OptionError, StoreError, require
 
 FORMAT = 2  # of stores of forecasts; those of classes have format 1
 KEY = "calibscale"  # attribute of the group that holds all metadata of the store
@@ -222,8 +224,7 @@ class StoreGroup:
     """The zarr group of a store: what `LogitStore` and its `Writer` share."""
 
     def __init__(self, url: str | Path, group: zarr.Group) -> None:
-        remote = isinstance(url, str) and zarr_arrays.is_url(url)
-        self.url: str = url if remote else str(zarr_arrays.local_path(url))  # type: ignore[assignment]
+        self.url: str = located(url) if is_url(url) else str(local_path(url))  # type: ignore[assignment]
         self._group = group
         self._meta: dict[str, Any] = dict(group.attrs[KEY])  # type: ignore[arg-type]
         self._unfinished = False
@@ -251,12 +252,12 @@ class StoreGroup:
         StoreError
             If there is no store, if it is damaged, or if a newer calibscale wrote it.
         """
-        url = zarr_arrays.located(url, storage_options)
-        with zarr_arrays.complaints(url):
+        url = located(url, storage_options, strict=True)
+        with complaints(url):
             try:
                 group = zarr.open_group(**zarr_arrays.for_zarr(url), mode="r+")
             except (FileNotFoundError, zarr.errors.GroupNotFoundError, *_ARRAY) as error:
-                if not zarr_arrays.is_url(url) and zarr_arrays.local_path(url).is_file():
+                if not is_url(url) and local_path(url).is_file():
                     raise StoreError(
                         f"{url}: this is a file, not a prediction store; a table is read by "
                         f"calibscale evaluate {url} --labels NAME --probabilities NAME, in Python "
@@ -264,7 +265,8 @@ class StoreGroup:
                         f"calibscale ingest {url} {Path(url).with_suffix('.zarr')} "
                         "--labels NAME --probabilities NAME"
                     ) from error
-                raise StoreError(
+                kind = NotFoundError if isinstance(error, FileNotFoundError) else StoreError
+                raise kind(
                     f"{url}: there is no prediction store (pass zarr arrays not written by "
                     "calibscale by name: --logits or --probabilities, and --labels)"
                 ) from error
@@ -382,17 +384,18 @@ class StoreGroup:
 
     def _column(self, name: str) -> zarr.Array | zarr_arrays.DirectArray:
         array = self._array(name)
-        if zarr_arrays.is_url(self.url) or not zarr_arrays.is_direct(array):
+        if is_url(self.url) or not zarr_arrays.is_direct(array):
             return array
-        return zarr_arrays.DirectArray(zarr_arrays.local_path(self.url) / name, array)
+        return zarr_arrays.DirectArray(local_path(self.url) / name, array)
 
     def _array(self, name: str) -> zarr.Array:
-        return self._group[name]  # type: ignore[return-value]
+        with complaints(self.url):
+            return self._group[name]  # type: ignore[return-value]
 
     def _check(self) -> None:
         for name in self._names():
-            if not zarr_arrays.is_url(self.url):
-                root = zarr_arrays.local_path(self.url).resolve()
+            if not is_url(self.url):
+                root = local_path(self.url).resolve()
                 if not (root / name).resolve().is_relative_to(root):
                     raise StoreError(f"{self.url}: its array {name!r} is outside the store")
             if name not in self._group:

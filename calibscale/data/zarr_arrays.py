@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import ctypes
 import os
+import re
 import shutil
 import stat
 import sys
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping
 from pathlib import Path, PurePosixPath
 from typing import Any
 
@@ -19,64 +19,33 @@ from filelock import FileLock, Timeout
 from numcodecs import blosc
 from zarr.codecs import BloscCodec, BytesCodec, Crc32cCodec
 
+from calibscale.addresses import (
+    full_address,
+    is_url,
+    local_path,
+    located,
+    options_of,
+    shown_address,
+)
 from calibscale.atomic_files import aside_of, remove_leftovers
 from calibscale.data.arrays import from_arrays
+from calibscale.data.file_systems import complaints, file_system, limited_options
 from calibscale.data.source import ArraySource
-from calibscale.errors import InvalidDataError, OptionError, StoreError, require
+from calibscale.errors import NotFoundError, StoreError
 
 _HERE, _EXCHANGE = -100, 2  # AT_FDCWD and RENAME_EXCHANGE of Linux
 
 
-class Location(str):
-    """URL with the options of its file system, which may be secret and are never printed."""
-
-    storage_options: dict[str, Any]
-
-
-def located(
-    address: str | Path, storage_options: Mapping[str, Any] | None, strict: bool = True
-) -> str | Path:
-    """Address with options; an OptionError if a local path has options, unless not `strict`."""
-    if not storage_options:
-        return address
-    if not is_url(address):
-        require(not strict, f"{address}: storage_options are for URLs; this is a local path")
-        return address
-    location = Location(address)
-    location.storage_options = dict(storage_options)
-    return location
-
-
-def options_of(address: Any) -> dict[str, Any]:
-    """Options of the file system of an address."""
-    return getattr(address, "storage_options", {})
-
-
-def without_secrets(text: str, address: Any) -> str:
-    """Text without the texts in the options of an address, except URLs."""
-    values = list(options_of(address).values())
-    for value in values:
-        if isinstance(value, Mapping):
-            values += value.values()
-        elif isinstance(value, str) and len(value) > 3 and "://" not in value:
-            text = text.replace(value, "***")
-    return text
-
-
-def is_url(address: str | Path) -> bool:
-    """Whether an address is opened by fsspec; ``file://`` is a local path."""
-    return "://" in str(address) and not str(address).startswith("file://")
-
-
-def local_path(path: str | Path) -> Path:
-    """Absolute path of a local address."""
-    return Path(str(path).removeprefix("file://")).absolute()
-
-
 def for_zarr(url: str | Path) -> dict[str, Any]:
     """Address and options in the form that zarr takes."""
-    address = str(url) if is_url(url) else local_path(url)  # zarr reads # and ? in a str as a URL's
-    return {"store": address, "storage_options": options_of(url) or None}
+    if not is_url(url):
+        return {"store": local_path(url)}  # zarr reads # and ? in a str as those of a URL
+    if str(url).startswith(("http://", "https://")) and re.search("[?#]", full_address(url)):
+        raise StoreError(
+            f"{url}: a zarr store is a folder of files, whose URL has no question mark and no hash "
+            "sign; pass a token in storage_options, such as headers"
+        )
+    return {"store": full_address(url), "storage_options": limited_options(url)}
 
 
 def put_in_place(place: Path, fill: Callable[[str], None], replace: bool) -> None:
@@ -111,9 +80,7 @@ def remove_folder(place: Path) -> None:
 
 def remove_remote(url: str | Path) -> None:
     """Remove a store at a URL."""
-    from fsspec.core import url_to_fs
-
-    system, path = url_to_fs(str(url), **options_of(url))
+    system, path = file_system(url)
     system.rm(path, recursive=True)
 
 
@@ -139,22 +106,12 @@ def write_lock(place: Path) -> FileLock:
     try:
         lock.acquire(timeout=0)
     except Timeout as error:
-        raise StoreError(f"{place}: locked by another writer") from error
+        raise StoreError(
+            f"{place}: locked by another writer, which holds {lock.lock_file}"
+        ) from error
     except OSError as error:
         raise StoreError(f"{place}: {error}") from error
     return lock
-
-
-@contextmanager
-def complaints(url: str | Path) -> Iterator[None]:
-    """Convert errors of zarr and the file system to a `StoreError` that names the store."""
-    try:
-        yield
-    except (StoreError, OptionError, InvalidDataError):
-        raise
-    except Exception as error:
-        what = without_secrets(str(error), url) or type(error).__name__
-        raise StoreError(f"{url}: {what}") from error
 
 
 # ---------------------------------------------------------------- Arrays not written by calibscale
@@ -207,18 +164,20 @@ def open_arrays(
     given = {role: path for role, path in paths.items() if path is not None}
     if store is not None:
         given = {role: _inside(store, path) for role, path in given.items()}
-    places = {role: located(path, storage_options, strict=False) for role, path in given.items()}
+    places = {
+        role: located(path, storage_options or options_of(store)) for role, path in given.items()
+    }
     arrays: dict[str, Any] = {role: _open_array(place) for role, place in places.items()}
-    name = str(store or logits or probabilities or predictions)
+    name = shown_address(store or logits or probabilities or predictions or "")
     return from_arrays(**arrays, name=name, **described)
 
 
 def _inside(store: str | Path, name: str | Path) -> str:
     parts = PurePosixPath(name)
     if parts.is_absolute() or ".." in parts.parts or "://" in str(name):
-        raise StoreError(f"{name}: the path leaves the store {store}")
+        raise StoreError(f"{shown_address(name)}: the path leaves the store {shown_address(store)}")
     if is_url(store):
-        return f"{str(store).rstrip('/')}/{parts}"
+        return f"{full_address(store).rstrip('/')}/{parts}"
     root = local_path(store).resolve()
     if not (root / parts).resolve().is_relative_to(root):
         raise StoreError(f"{name}: the path leaves the store {store}")
@@ -230,7 +189,7 @@ def _open_array(path: str | Path) -> zarr.Array:
         try:
             array = zarr.open_array(**for_zarr(path), mode="r")
         except (FileNotFoundError, zarr.errors.ContainsGroupError, *_NO_ARRAY) as error:
-            raise StoreError(f"{path}: there is no zarr array") from error
+            raise NotFoundError(f"{path}: there is no zarr array") from error
     refuse_objects(array, str(path))
     return array
 

@@ -13,6 +13,7 @@ from itertools import islice
 from pathlib import Path
 from typing import Any
 
+from calibscale.addresses import full_address, shown_address
 from calibscale.engine import dask_backend, dask_connection
 from calibscale.engine.dask_connection import Connection, available_cpus, parse_bytes
 from calibscale.engine.merge_tree import (
@@ -30,6 +31,10 @@ from calibscale.engine.merge_tree import (
 )
 from calibscale.errors import OptionError, require
 from calibscale.formatting.progress import reporting
+
+# limit of the threads or processes that a scheduler may start, by its number of processors
+_WORKERS_PER_CPU, _LEAST_LIMIT = 8, 64
+_WORKERS = {"threads": "threads", "local": "worker processes"}
 
 
 class NoRoomError(OptionError):
@@ -110,7 +115,7 @@ class Execution:
         Meanwhile BLAS has one thread, so that computations between folds have the same bits too.
         """
         named = "auto" if self.scheduler is None else type(self.scheduler).__name__
-        name = self.scheduler if isinstance(self.scheduler, str) else named
+        name = shown_address(self.scheduler) if isinstance(self.scheduler, str) else named
         kind, argument = _parse_scheduler(self.scheduler)
         opening: AbstractContextManager[Any] = nullcontext(self.scheduler)
         if kind != "threads":
@@ -187,21 +192,27 @@ def _parse_scheduler(scheduler: Any) -> tuple[str, Any]:
         return "connection", scheduler
     if not isinstance(scheduler, str | Path):
         return "client", scheduler
-    text = str(scheduler)
+    text = full_address(scheduler)
     word, _, count = text.partition(":")
     if text == "serial":
         return "threads", 1
     if word in ("threads", "local") and (not count or count.isdigit()):
         number = int(count) if count else None
         require(number != 0, f"scheduler {text!r}: at least one worker is needed")
+        most = max(_LEAST_LIMIT, _WORKERS_PER_CPU * available_cpus())
+        require(
+            number is None or number <= most,
+            f"scheduler {text!r}: at most {most} {_WORKERS[word]} are started on this machine, "
+            f"with {available_cpus()} processors; use {word}:N with a smaller N",
+        )
         return word, number
     if "://" in text:
         return "address", text
     if Path(text).is_file():
         return "address", dask_connection.address_in(text)
     raise OptionError(
-        f"unknown scheduler {text!r}: use serial, threads[:N], local:N, an address such as "
-        "tcp://host:8786, or the path of a scheduler file"
+        f"unknown scheduler {shown_address(text)!r}: use serial, threads[:N], local:N, an address "
+        "such as tcp://host:8786, or the path of a scheduler file"
     )
 
 

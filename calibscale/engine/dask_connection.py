@@ -5,6 +5,7 @@ No wait is without limit: missing workers and a lost scheduler are errors.
 
 from __future__ import annotations
 
+import asyncio
 import json
 import logging
 import multiprocessing
@@ -14,15 +15,18 @@ import sys
 import threading
 import time
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager, nullcontext, suppress
 from dataclasses import dataclass
 from multiprocessing import resource_tracker
 from pathlib import Path
 from typing import Any
 
-from calibscale.errors import CalibscaleError, ClusterError, OptionError
+from calibscale.addresses import raise_from, shown_address, without_secrets
+from calibscale.errors import CalibscaleError, ClusterError, OptionError, causes
 
 _WORKER_TIMEOUT = "60s"  # where Dask's configuration has none
+_CONNECT_TIMEOUT = 20.0  # seconds for the first answer of a scheduler
 _CLOSE_TIMEOUT = 5.0  # seconds for closing a client
 
 
@@ -54,19 +58,22 @@ def dask_works() -> Iterator[None]:
 def client_of(address: str) -> Iterator[Any]:
     """Client of the scheduler at an address."""
     from distributed import Client
-    from distributed.comm.registry import get_backend
 
+    where = shown_address(address)
+    _check_address(address)
     try:
-        get_backend(address.partition("://")[0])  # a client takes a minute to fail
-        client = Client(address, set_as_default=False)  # a failing one would stay default
-    except ValueError as error:
-        page = address.startswith(("http://", "https://"))
-        raise OptionError(
-            f"{address} is not the address of a Dask scheduler: {error}"
-            + "; http:// addresses are dashboards, use one such as tcp://host:8786" * page
-        ) from error
-    except OSError as error:
-        raise ClusterError(f"no Dask scheduler answers at {address}: {error}") from error
+        _await_greeting(address)
+        # a failing client would stay the default one
+        client = Client(address, set_as_default=False, timeout=_CONNECT_TIMEOUT)
+    except Exception as error:
+        reason = without_secrets(str(error), address) or f"no answer for {_CONNECT_TIMEOUT:.0f} s"
+        if isinstance(error, OSError):  # also a lost connection, and the limit of time
+            failure: CalibscaleError = ClusterError(
+                f"no Dask scheduler answers at {where}: {reason}"
+            )
+        else:  # a server of another kind answers
+            failure = OptionError(f"{where} is not the address of a Dask scheduler: {reason}")
+        raise_from(failure, error, address)
     try:
         yield client
     finally:
@@ -74,6 +81,40 @@ def client_of(address: str) -> Iterator[Any]:
         hushed = _hushed("client") if is_lost(client) else nullcontext()
         with hushed, suppress(TimeoutError):
             client.close(timeout=_CLOSE_TIMEOUT)
+
+
+def _check_address(address: str) -> None:
+    """Raise an OptionError for an address that a client would try for a minute."""
+    from distributed.comm.addressing import get_address_host_port
+    from distributed.comm.registry import get_backend
+
+    scheme = address.partition("://")[0]
+    try:
+        get_backend(scheme)
+        if scheme in ("tcp", "tls"):
+            get_address_host_port(address, strict=True)
+    except ValueError as error:
+        reason = without_secrets(str(error), address)
+        if scheme in ("http", "https"):
+            reason += "; http:// addresses are dashboards, use one such as tcp://host:8786"
+        wrong = f"{shown_address(address)} is not the address of a Dask scheduler: {reason}"
+        raise_from(OptionError(wrong), error, address)
+
+
+def _await_greeting(address: str) -> None:
+    """Wait for the greeting of a scheduler, for which a client waits without limit."""
+    from distributed import Security
+    from distributed.comm import connect
+
+    settings = Security().get_connection_args("client")
+
+    async def greeting() -> None:
+        connecting = connect(address, timeout=_CONNECT_TIMEOUT, **settings)
+        connection = await asyncio.wait_for(connecting, _CONNECT_TIMEOUT)
+        connection.abort()
+
+    with ThreadPoolExecutor(1) as pool:  # the calling thread may have an event loop
+        pool.submit(asyncio.run, greeting()).result()
 
 
 @contextmanager
@@ -150,7 +191,7 @@ def active_client() -> Any:
 
 
 def address_of(client: Any) -> str:
-    return str(getattr(client.scheduler, "address", None) or "its address")
+    return shown_address(getattr(client.scheduler, "address", None) or "its address")
 
 
 def worker_timeout() -> float:
@@ -253,9 +294,7 @@ def _started(workers: int, share: int | None) -> Any:
 
 def _first(error: BaseException) -> BaseException:
     """First error of a chain."""
-    while (earlier := error.__cause__ or error.__context__) is not None:
-        error = earlier
-    return error
+    return [error, *causes(error)][-1]
 
 
 @contextmanager

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-import os
 import threading
 import time
 from collections.abc import Callable, Generator, Iterator
@@ -21,6 +20,7 @@ from threadpoolctl import ThreadpoolController
 
 from calibscale.atomic_files import replacing
 from calibscale.errors import OptionError, StoreError
+from calibscale.forks import renew_in_children
 
 Arrays = dict[str, NDArray[Any]]
 Nodes = dict[tuple[int, int], Arrays]  # (level, index): state of blocks from index·2^level on
@@ -222,8 +222,7 @@ class _OneThread:
 _Numbers = list[tuple[Any, int]]  # libraries and their numbers of threads
 
 _ONE_THREAD = _OneThread()
-if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_ONE_THREAD.after_fork)
+renew_in_children(_ONE_THREAD)
 
 
 def one_thread() -> _OneThread:

@@ -17,6 +17,7 @@ from difflib import get_close_matches
 from importlib import import_module
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from calibscale.addresses import without_secrets
 from calibscale.errors import OptionError
 from calibscale.estimators.synonyms import SYNONYMS
 from calibscale.formatting import name_of, parse, plain_name
@@ -120,8 +121,8 @@ def hint(name: Any, valid: Iterable[str]) -> str:
 
 
 def shown(value: Any) -> str:
-    """A value as text, truncated if long."""
-    text = repr(value)
+    """A value as text, without the secrets of URLs, truncated if long."""
+    text = without_secrets(repr(value))
     return text if len(text) <= 60 else f"{text[:57]}..."
 
 

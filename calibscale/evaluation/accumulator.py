@@ -32,6 +32,7 @@ from calibscale.estimators import labels as labels_of
 from calibscale.estimators.base import CLASSES, FORECASTS, BoundEstimator, Estimator
 from calibscale.evaluation import evaluation_of, judged, needed_statistics
 from calibscale.evaluation.crowded_bins import with_equal_mass
+from calibscale.forks import renew_in_children
 from calibscale.inference.nulls import DrawnLabels
 from calibscale.inference.resampling import Resampling, requested
 from calibscale.kernel_sums import BANDWIDTH_ROWS, DataProfile, NotionRows
@@ -160,6 +161,7 @@ class Accumulator:
         self._positive, self._percent = positive, percent
         self._rules = {"on_invalid": "raise", "tolerance": None, **rules}
         self._lock = threading.RLock()
+        renew_in_children(self)
         self._scan: Scan | None = None
         self.reset()
 
@@ -188,6 +190,11 @@ class Accumulator:
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         vars(self).update(state, _lock=threading.RLock())
+        renew_in_children(self)
+
+    def after_fork(self) -> None:
+        """Make the lock anew in a forked child; the state is that before a call of the parent."""
+        self._lock = threading.RLock()
 
     def _forget(self, keep_bandwidths: bool, first_row: int) -> None:
         """Set the attributes that depend on rows."""

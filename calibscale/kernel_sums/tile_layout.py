@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 from calibscale.data import Floats, Ints, Rules, chunks
 from calibscale.data.source import ArraySource
 from calibscale.errors import OptionError
+from calibscale.forks import renew_in_children
 from calibscale.kernel_sums import NotionRows, ProductKernel
 from calibscale.kernels import elementary, tile_strips
 
@@ -324,6 +325,10 @@ class _PanelCache:
     """Cache of the panels used last, up to a number of bytes; one for the process."""
 
     def __init__(self) -> None:
+        self.after_fork()
+
+    def after_fork(self) -> None:
+        """Start empty, as panels belong to runs of this process."""
         self._panels: OrderedDict[tuple[str, int], LaidOutRows] = OrderedDict()
         self._lock = threading.Lock()
         self._bytes = 0
@@ -351,6 +356,7 @@ class _PanelCache:
 
 
 _CACHE = _PanelCache()
+renew_in_children(_CACHE)
 
 
 def forget(token: str) -> None:

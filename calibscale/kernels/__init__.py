@@ -2,12 +2,22 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable
 from typing import Any
 
 import numba
+from numba.core.compiler_lock import global_compiler_lock
 
 from calibscale.kernels.kernel_cache import KernelCache
+
+if hasattr(os, "register_at_fork"):
+    # a child that was forked during a compilation could never compile: a fork waits for its end
+    os.register_at_fork(
+        before=global_compiler_lock.acquire,
+        after_in_parent=global_compiler_lock.release,
+        after_in_child=global_compiler_lock.release,
+    )
 
 
 def kernel(function: Callable) -> Callable:

@@ -14,21 +14,24 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import quote
 
+from calibscale.addresses import is_url, local_path, located, options_of
 from calibscale.data.ingest import ingest
 from calibscale.data.ingest.folders import tables_in
 from calibscale.data.ingest.formats import reader_of
 from calibscale.data.ingest.input_files import CHANGES, InputFile
-from calibscale.data.ingest.npy_shards import natural_key
+from calibscale.data.ingest.npy_shards import is_pattern, matched, natural_key
 from calibscale.data.ingest.readers import reading
 from calibscale.data.source import PREDICTIONS, ArraySource
 from calibscale.data.store import as_source
-from calibscale.data.zarr_arrays import is_url, local_path, located, open_arrays
+from calibscale.data.zarr_arrays import open_arrays
 from calibscale.errors import (
     BinaryError,
     InvalidDataError,
     MissingNameError,
     NoRowsError,
+    NotFoundError,
     StoreError,
+    UnavailableError,
 )
 from calibscale.estimators import hint
 from calibscale.monitoring.job import MEANING, Job
@@ -36,6 +39,7 @@ from calibscale.monitoring.job.job_reader import named_covariates
 from calibscale.monitoring.job.toml_lines import Where, of_file
 from calibscale.monitoring.ledger.group_keys import FLAGS
 
+_CHANGES = (*CHANGES, "Last-Modified")
 _LATER = ("forecast", "class_names", "predictions")  # keys that earlier versions did not have
 
 
@@ -45,7 +49,7 @@ class NoPredictionsError(StoreError):
 
 def place(job: Job, day: str) -> str:
     """Path or URL of a day's predictions."""
-    return str(job.place(job.source.path, day))
+    return job.place(job.source.path, day)
 
 
 def mark(job: Job, day: str) -> str | None:
@@ -59,7 +63,7 @@ def mark(job: Job, day: str) -> str | None:
         If there are no predictions.
     """
     where = place(job, day)
-    files = _remote_files(where, _storage(job)) if is_url(where) else _local_files(job, where)
+    files = _remote_files(job, where) if is_url(where) else _local_files(job, where)
     if files is None:
         return None
     if not files:
@@ -112,7 +116,7 @@ def _source(
     if job.source.format == "files":
         copy = _copy(job, day, folder, progress)
         stack.callback(_remove, copy)
-        return replace(as_source(copy), name=where, copied=True)
+        return replace(as_source(copy), name=str(where), copied=True)
     arrays = {role: getattr(columns, role) for role in (*PREDICTIONS, "covariates")}
     arrays = {role: n[0] if isinstance(n, tuple) else n for role, n in arrays.items()}
     return open_arrays(
@@ -250,18 +254,34 @@ def _local_files(job: Job, where: str) -> list[Any]:
     return files
 
 
-def _remote_files(where: str, storage_options: dict[str, Any]) -> list[Any] | None:
+def _remote_files(job: Job, where: str) -> list[Any] | None:
+    """Names, sizes and times of the files at a URL; None if their times are not known."""
+    place = InputFile(located(where, _storage(job)))
+    if place.whole and job.source.format != "files":
+        return None  # web servers list no folders
     try:
-        from fsspec.core import url_to_fs
-
-        filesystem, root = url_to_fs(where, **storage_options)
-        listing = filesystem.find(root, detail=True)
-    except Exception:  # any error is raised again when the source is opened
+        listing = _listing(place)
+    except NotFoundError:
+        return []
+    except UnavailableError:
+        raise
+    except StoreError:  # it is raised again when the source is opened
         return None
     files = []
     for name, info in listing.items():
-        changes = [str(info[key]) for key in CHANGES if info.get(key) is not None]
+        changes = [str(info[key]) for key in _CHANGES if info.get(key) is not None]
         if not changes:
             return None
         files.append((name, info.get("size"), *changes))
-    return files if files or not filesystem.exists(root) else None
+    return files
+
+
+def _listing(place: InputFile) -> dict[str, dict[str, Any]]:
+    """Description of each file at a URL, by its path; a NotFoundError if there is nothing."""
+    if place.whole:
+        return {place.name: place.ask("info")}
+    if is_pattern(place.address):
+        found = matched(place.address, options_of(place.address))
+        return {file.system[1]: file.ask("info") for file in found}
+    listing = place.ask("find", detail=True)
+    return listing or {place.name: place.ask("info")}

@@ -15,11 +15,12 @@ from typing import Any, NoReturn
 from filelock import FileLock, Timeout
 
 from calibscale import engine
+from calibscale.addresses import is_url
 from calibscale.atomic_files import write_whole
 from calibscale.auditing.local_bias import local_bias
+from calibscale.data.file_systems import complaints
 from calibscale.data.source import ArraySource
-from calibscale.data.zarr_arrays import complaints, is_url
-from calibscale.errors import InvalidDataError, OptionError, StoreError
+from calibscale.errors import InvalidDataError, NotFoundError, OptionError, StoreError
 from calibscale.formatting import dropped_text, joined, notion
 from calibscale.monitoring import day_source, outputs
 from calibscale.monitoring.day_record import Reading, bets_of, empty_record, prepared, read_day
@@ -195,7 +196,7 @@ class _Run:
                 session = self._session(stack)
                 reading = self._reading(session) if changed else None
             except (InvalidDataError, OptionError, StoreError) as error:
-                if isinstance(error.__cause__, FileNotFoundError) and is_url(self._place):
+                if isinstance(error, NotFoundError) and is_url(self._place):
                     self._miss(str(error))
                     self.extras = dict(_NO_EXTRAS)
                     return
@@ -458,7 +459,9 @@ def _night_lock(ledger: Path, exists: bool) -> Iterator[None]:
             ledger.parent.mkdir(parents=True, exist_ok=True)
             lock.acquire(timeout=0)
         except Timeout as error:
-            raise StoreError(f"{ledger}: locked by another writer") from error
+            raise StoreError(
+                f"{ledger}: locked by another writer, which holds {lock.lock_file}"
+            ) from error
         except OSError:
             if not exists:
                 raise
@@ -508,8 +511,8 @@ def dry_run(job: Job | str | Path, day: str) -> NightPlan:
         windows[name] = sum(first <= key[:10] <= min(last, day[:10]) for key in days)
     places = {kind: str(place) for kind, place in outputs.places(job, day).items()}
     return NightPlan(
-        day, job.model, day_source.place(job, day), rows, reads, str(job.ledger_path), len(marks),
-        windows, places, seconds, _alarms_in_words(job, recipe), one_sided(job),
+        day, job.model, str(day_source.place(job, day)), rows, reads, str(job.ledger_path),
+        len(marks), windows, places, seconds, _alarms_in_words(job, recipe), one_sided(job),
     )  # fmt: skip
 
 

@@ -18,9 +18,9 @@ from typing import Any, NamedTuple, Self
 from filelock import FileLock, Timeout
 from prometheus_client import CollectorRegistry, Gauge, generate_latest
 
-from calibscale.atomic_files import refuse_overwriting, write_whole
+from calibscale.addresses import is_url
+from calibscale.atomic_files import refuse_overwriting, refuse_pipe, write_whole
 from calibscale.atomic_files import write_json as write_json_file
-from calibscale.data.zarr_arrays import is_url
 from calibscale.errors import OptionError, StoreError
 from calibscale.formatting import level
 from calibscale.monitoring.job import Job
@@ -327,7 +327,9 @@ def write_history(path: str | Path, result: Result) -> None:
                 data = written(sorted([*others, *fresh], key=lambda row: row.order))
             write_whole(path, data)
     except Timeout as error:
-        raise StoreError(f"{path}: another process has been writing it for a minute") from error
+        raise StoreError(
+            f"{path}: another process has been writing it for a minute; it holds {lock.lock_file}"
+        ) from error
     except OSError as error:
         raise StoreError(f"{path}: cannot be written: {error.strerror or error}") from error
 
@@ -450,12 +452,13 @@ def places(job: Job, day: str) -> dict[str, Path]:
 
 
 def check_places(job: Job, day: str) -> None:
-    """Refuse outputs that would overwrite inputs of the night."""
+    """Refuse outputs that would overwrite inputs of the night, and pipes."""
     source = job.place(job.source.path, day)
     inputs: list[str | Path] = [job.file, job.ledger_path]
     inputs += [] if is_url(source) else [source]
     for place in places(job, day).values():
         refuse_overwriting(place, inputs)
+        refuse_pipe(place, "an output of a job")
 
 
 def write(job: Job, day: str, result: dict[str, Any]) -> None:

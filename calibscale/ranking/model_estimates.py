@@ -13,6 +13,7 @@ import numpy as np
 from scipy.special import stdtr
 
 from calibscale import engine
+from calibscale.addresses import HIDDEN, shown_address
 from calibscale.data import Floats, RowCounts
 from calibscale.data.source import ArraySource
 from calibscale.data.store import LogitStore
@@ -56,9 +57,14 @@ def _name(source: Any) -> str:
     return source.url if isinstance(source, LogitStore) else str(source)
 
 
+def _named(path: str) -> str:
+    """Path or URL without its secrets and the endings that name no model."""
+    return shown_address(path).removesuffix(f"?{HIDDEN}").removesuffix("/").removesuffix(".zarr")
+
+
 def distinct_names(paths: Sequence[str]) -> list[str]:
     """Last part of each path, with more parts or numbers where names would repeat."""
-    parts = [PurePath(path.removesuffix("/").removesuffix(".zarr")).parts for path in paths]
+    parts = [PurePath(_named(path)).parts for path in paths]
     longest = max((len(p) for p in parts), default=1)
     names = ["/".join(p[-1:]) for p in parts]
     for length in range(2, longest + 1):

@@ -19,6 +19,7 @@ from typing import Annotated, Any, Self, Unpack
 import numpy as np
 from pydantic import BaseModel, Field, TypeAdapter, ValidationError
 
+from calibscale.addresses import shown_address
 from calibscale.auditing.recalibration import boosting, nonparametric, parametric
 from calibscale.auditing.recalibration.recalibrator import (
     FittedRecalibrator,
@@ -171,8 +172,9 @@ class FittedRecalibration(RecalibrationResult):
         rules, root = data.rules(on_invalid, self.fit.tolerance), data
         while isinstance(root, DerivedSource):
             root = root.before
-        if os.path.realpath(url) == os.path.realpath(root.name):
-            raise OptionError(f"{url} is also read: write the recalibrated store elsewhere")
+        place = shown_address(url)
+        if os.path.realpath(place) == os.path.realpath(root.name):
+            raise OptionError(f"{place} is also read: write the recalibrated store elsewhere")
         provenance = {"recalibrated": data.describe()}
         with suppress(StoreError):
             begun = LogitStore.open(url, unfinished=True)

@@ -11,6 +11,7 @@ from importlib import metadata
 from pathlib import Path
 from typing import Any, TypedDict, Unpack
 
+from calibscale.addresses import located, without_secrets
 from calibscale.data.forecasts import Forecast, role_of
 from calibscale.data.forecasts.quantile_names import forecast_of_columns
 from calibscale.data.ingest.batch_rules import BatchRules
@@ -27,14 +28,12 @@ from calibscale.data.ingest.columns import (
     names_of_covariates,
 )
 from calibscale.data.ingest.folders import input_files
-from calibscale.data.ingest.input_files import InputFile
 from calibscale.data.ingest.npy_shards import with_role_files
 from calibscale.data.ingest.readers import reading
 from calibscale.data.invalid_rows import need_rows
 from calibscale.data.label_values import label_values
 from calibscale.data.store import LogitStore
-from calibscale.data.zarr_arrays import located
-from calibscale.errors import InvalidDataError, OptionError, StoreError, require
+from calibscale.errors import InvalidDataError, NotFoundError, OptionError, StoreError, require
 from calibscale.formatting.progress import reporting
 from calibscale.results import Declared
 
@@ -174,7 +173,7 @@ def ingest(
     if unknown := settings.keys() - _StoreSettings.__optional_keys__:
         raise TypeError(f"ingest() has no parameter {min(unknown)!r}")
     overwrite, storage_options = settings.get("overwrite", False), settings.get("storage_options")
-    url = located(url, storage_options, strict=False)
+    url = located(url, storage_options)
     keys = dict(keys or {})
     inputs = with_role_files(input_files(files, storage_options), keys, storage_options)
     if forecast is not None:
@@ -211,7 +210,8 @@ def ingest(
     for file in inputs:
         with reading(file):
             marks.append(file.fingerprint())
-    note = {"files": marks, "keys": keys, "binary": binary, "dtype": str(stored)}
+    named_keys = {role: without_secrets(name) for role, name in keys.items()}
+    note = {"files": marks, "keys": named_keys, "binary": binary, "dtype": str(stored)}
     note["class_names"] = None if class_names is None else list(class_names)
     if on_invalid == "drop":  # otherwise a store has all rows, as those of earlier versions do
         note |= {"on_invalid": on_invalid, "tolerance": tolerance}
@@ -239,7 +239,7 @@ def ingest(
                 {key: mark[key] for key in ("name", "size", "partition") if key in mark}
                 for mark in marks
             ],
-            "keys": keys,
+            "keys": named_keys,
             "columns": {role: list(names) for role, names in named.items()},
             "time": datetime.now(UTC).isoformat(timespec="seconds"),
             "calibscale": metadata.version("calibscale"),
@@ -264,11 +264,10 @@ def ingest(
         try:
             with reporting(progress, "ingesting", "rows") as report:
                 before = _copied(store, layouts, rules, meaning, report, total)
-        except (InvalidDataError, OptionError) as error:
+        except (InvalidDataError, OptionError):
             # nothing stays behind, so that a repeated call has no interrupted ingest to report
-            if not _unreachable(error, inputs):
-                with suppress(StoreError):
-                    store.remove_unfinished()
+            with suppress(StoreError):
+                store.remove_unfinished()
             raise
     added, dropped = store.rows - before, store.notes.get("dropped", {})
     return IngestReport(str(url), store.rows, added, resumed, tuple(map(str, inputs)), dropped)
@@ -303,19 +302,12 @@ def _copied(
     return before
 
 
-def _unreachable(error: Exception, inputs: Sequence[InputFile]) -> bool:
-    """Whether an error may be one of a network, so that the same call may succeed later."""
-    return error.__cause__ is not None and any(file.remote for file in inputs)
-
-
 def _existing(url: str | Path, note: dict[str, Any]) -> LogitStore | None:
     """Store that the same call has created earlier; None if there is no store."""
     try:
         store = LogitStore.open(url, unfinished=True)
-    except StoreError as error:
-        if isinstance(error.__cause__, FileNotFoundError):
-            return None
-        raise
+    except NotFoundError:
+        return None
     if store.notes.get("ingest") != note:
         if "ingest" in store.notes and not store.finished:
             raise StoreError(

@@ -8,7 +8,6 @@ import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import cache, partial
 from itertools import chain
-from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -101,7 +100,7 @@ def layouts_of(
             reader = cache(partial(shard_reader, shards))
             roles = columns_of(shards)
             return [layout_of(shortened(files), reader, keys, binary, roles, percent=percent)]
-        keys = {role: Path(name).name.removesuffix(".npy") for role, name in keys.items()}
+        keys = {role: InputFile(name).name.removesuffix(".npy") for role, name in keys.items()}
         names = ", ".join(map(str, files))
         layout = layout_of(names, partial(READERS[".npy"], files), keys, binary, percent=percent)
         if sorted(file.stem for file in files) != sorted(chain(*layout.roles.values())):
@@ -115,7 +114,7 @@ def layouts_of(
         return layout_of(file, open_reader, keys, binary, percent=percent)
 
     readers = [reader_of(file, keys) for file in files]
-    return layouts_like_first(describe, [str(file) for file in files], readers)
+    return layouts_like_first(describe, [file.label for file in files], readers)
 
 
 def check_files(files: Sequence[InputFile]) -> None:
@@ -125,7 +124,7 @@ def check_files(files: Sequence[InputFile]) -> None:
         if file.suffix in PICKLES:
             raise pickled(file)
         require(file.suffix in READERS, f"{file}: the name must end in one of {', '.join(READERS)}")
-        require(file.ask("isfile"), f"{file}: there is no such file")
+        require(file.is_file, f"{file}: there is no such file")
         with reading(file), file.open() as content:
             head = content.read(1)
         if not head:

@@ -6,11 +6,12 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from calibscale.addresses import full_address, located, options_of, shown_address
+from calibscale.data.file_systems import complaints
 from calibscale.data.ingest.formats import READERS
 from calibscale.data.ingest.input_files import InputFile
 from calibscale.data.ingest.npy_shards import is_pattern, matched, natural_key
 from calibscale.data.ingest.partitions import describe_partitions
-from calibscale.data.zarr_arrays import is_url, located, options_of
 from calibscale.errors import NoRowsError, OptionError, require
 
 _ZARR = ("zarr.json", ".zgroup", ".zarray")  # one of them is in each folder of a zarr store
@@ -41,12 +42,12 @@ def input_files(
     """
     files: list[InputFile] = []
     for address in addresses:
-        place = InputFile(located(address, storage_options, strict=False))
+        place = InputFile(located(address, storage_options))
         if not is_pattern(address):
             files += _files_at(place)
             continue
         found = matched(address, storage_options)
-        require(found, f"{address}: there is no file with such a name")
+        require(found, f"{shown_address(address)}: there is no file with such a name")
         # a pattern such as "lake/**" matches folders, and the files in them
         inside = {file.system[1]: file for each in found for file in _files_at(each)}
         files += inside.values()
@@ -56,7 +57,7 @@ def input_files(
 
 def _files_at(place: InputFile) -> list[InputFile]:
     """A file itself, or the files of a folder."""
-    if place.whole or not place.ask("isdir"):  # web servers have no folders
+    if not place.is_folder:
         return [place]
     files = tables_in(place)
     formats = sorted({file.suffix for file in files})
@@ -84,7 +85,7 @@ def tables_in(folder: InputFile) -> list[InputFile]:
         If the folder is that of a table with versions, such as one of Delta Lake.
     """
     root = folder.system[1].rstrip("/")
-    listing = folder.system[0].find(folder.system[1], detail=True)
+    listing = folder.ask("find", detail=True)
     files = []
     for path, info in listing.items():
         inside = path[len(root) :].strip("/")
@@ -101,10 +102,8 @@ def tables_in(folder: InputFile) -> list[InputFile]:
 
 def _joined(folder: InputFile, inside: str) -> str | Path:
     """Address of a file in a folder."""
-    address = str(folder.address).rstrip("/")
-    if not is_url(address):
-        return f"{address}/{inside}"
-    return located(f"{address}/{inside}", options_of(folder.address), strict=False)
+    address = full_address(folder.address).rstrip("/")
+    return located(f"{address}/{inside}", options_of(folder.address))
 
 
 def _refuse_versions(folder: InputFile, names: Sequence[str]) -> None:
@@ -126,11 +125,12 @@ def is_table(
         return all(is_table(each, storage_options) for each in address)
     if is_pattern(address):
         return True  # a store has a name
-    place = InputFile(located(address, storage_options, strict=False))
+    place = InputFile(located(address, storage_options))
     if place.suffix in READERS and (place.remote or not place.path.is_dir()):
         return True  # also if there is none, so that the error is about a file
-    if place.whole or not place.ask("isdir"):
+    if not place.is_folder:
         return False
     system, path = place.system
-    zarr = any(system.exists(f"{path.rstrip('/')}/{name}") for name in _ZARR)
+    with complaints(place.address):
+        zarr = any(system.exists(f"{path.rstrip('/')}/{name}") for name in _ZARR)
     return not zarr and bool(tables_in(place))

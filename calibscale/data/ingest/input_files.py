@@ -5,6 +5,7 @@ from __future__ import annotations
 import gzip
 import hashlib
 import os
+import re
 import tempfile
 import weakref
 from contextlib import suppress
@@ -12,7 +13,9 @@ from functools import cached_property
 from pathlib import Path, PurePosixPath
 from typing import Any, BinaryIO, cast
 
-from calibscale.data.zarr_arrays import complaints, is_url, local_path, options_of
+from calibscale.addresses import Location, full_address, is_url, local_path, located
+from calibscale.data.file_systems import complaints, file_system
+from calibscale.errors import NotFoundError
 
 _END_BYTES = 2**16  # hashed at each end of a file
 CHANGES = ("mtime", "LastModified", "last_modified", "ETag", "etag", "updated", "created")
@@ -35,9 +38,10 @@ class InputFile:
         self.is_empty = False
         self.partition: dict[str, float | str | None] = {}
         self.partition_texts: dict[str, str | None] = {}
-        self.address, self.remote = address, is_url(address)
+        self.address, self.remote = located(address), is_url(address)
         self.whole = str(address).startswith(("http://", "https://"))  # servers may send no parts
-        text = str(address).partition("?")[0] if self.whole else str(address)
+        text = str(self.address) if self.whole else full_address(address)
+        text = re.split("[?#]" if self.whole else "[?]", text)[0]
         self.name = PurePosixPath(text).name if self.remote else local_path(address).name
         suffixes = Path(self.name.lower()).suffixes
         self.suffix = "".join(suffixes[-2:] if suffixes[-1:] == [".gz"] else suffixes[-1:])
@@ -46,22 +50,47 @@ class InputFile:
     def __str__(self) -> str:
         return str(self.address)
 
+    @property
+    def label(self) -> str:
+        """Text that names the file; one of a URL knows the secrets that messages must not have."""
+        return self.address if isinstance(self.address, Location) else str(self)
+
     @cached_property
     def system(self) -> tuple[Any, str]:
         """File system of fsspec, and path in it."""
-        from fsspec.core import url_to_fs
         from fsspec.implementations.local import LocalFileSystem
 
         if not self.remote:
             return LocalFileSystem(), str(local_path(self.address))
-        with complaints(self.address):
-            return url_to_fs(str(self.address), **options_of(self.address))
+        return file_system(self.address)
 
-    def ask(self, method: str, *arguments: Any) -> Any:
+    def ask(self, method: str, *arguments: Any, **settings: Any) -> Any:
         """Result of a method of the file system for this path."""
         system, path = self.system
         with complaints(self.address):
-            return getattr(system, method)(path, *arguments)
+            return getattr(system, method)(path, *arguments, **settings)
+
+    @property
+    def is_folder(self) -> bool:
+        """Whether there is a folder."""
+        if self.whole:  # web servers have no folders
+            return False
+        return self._kind() == "directory" if self.remote else self.path.is_dir()
+
+    @property
+    def is_file(self) -> bool:
+        """Whether there is a file."""
+        return self._kind() == "file" if self.remote else self.path.is_file()
+
+    def _kind(self) -> str | None:
+        """Kind of a URL, None if there is nothing.
+
+        `isfile` and `isdir` of file systems also return False where a server fails.
+        """
+        try:
+            return self.ask("info")["type"]
+        except NotFoundError:
+            return None
 
     @cached_property
     def path(self) -> Path:

@@ -9,11 +9,11 @@ from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import Any
 
+from calibscale.addresses import full_address, is_url, local_path, located, shown_address
 from calibscale.data.ingest.input_files import InputFile
 from calibscale.data.ingest.readers import NamedArrays, npy_array, reading
 from calibscale.data.row_shards import RowShards, check_shards
 from calibscale.data.source import KINDS, PREDICTIONS
-from calibscale.data.zarr_arrays import is_url, local_path, located
 from calibscale.errors import InvalidDataError, OptionError
 
 _COLUMNS = ("labels", "top_k", "covariates", "covariate_names", "weights")
@@ -35,7 +35,8 @@ def is_pattern(text: str | Path) -> bool:
     """Whether an address has the wildcards of a shell, and is not the name of a file."""
     if str(text).startswith(("http://", "https://")):  # a question mark begins the query
         return False
-    return glob.has_magic(str(text)) and (is_url(text) or not local_path(text).exists())
+    magic = glob.has_magic(full_address(text))
+    return magic and (is_url(text) or not local_path(text).exists())
 
 
 def natural_key(name: str) -> list[Any]:
@@ -70,7 +71,7 @@ def shortened(names: Iterable[Any], ends: int = 3) -> str:
 
 def name_of_files(paths: Iterable[str | Path]) -> str:
     """Name of the source of files: a path, and the names of the last ones without their folders."""
-    first, *others = map(str, paths)
+    first, *others = map(shown_address, paths)
     return shortened([first, *(name.rstrip("/").rpartition("/")[2] for name in others)], 1)
 
 
@@ -93,7 +94,9 @@ def with_role_files(
                 continue
             found = _on_disk(name, files[0], storage_options)
             if not found:
-                raise OptionError(f"{name}: there is no such file; it is named as the {role}")
+                raise OptionError(
+                    f"{shown_address(name)}: there is no such file; it is named as the {role}"
+                )
             files += found
     return files
 
@@ -104,14 +107,14 @@ def _on_disk(
     """Files at a path, or of a pattern, from the working directory or beside another file."""
     places: list[str | Path] = [name]
     if not (is_url(name) or Path(name).is_absolute()):
-        folder = str(beside).rpartition("/")[0]
+        folder = full_address(beside.address).rpartition("/")[0]
         places.append(f"{folder}/{name}" if is_url(beside.address) else Path(folder, name))
     for place in places:
         if is_pattern(place):
             found = matched(place, storage_options)
         else:
-            file = InputFile(located(place, storage_options, strict=False))
-            found = [file] if file.ask("isfile") else []
+            file = InputFile(located(place, storage_options))
+            found = [file] if file.is_file else []
         if found:
             return found
     return []
@@ -119,19 +122,19 @@ def _on_disk(
 
 def matched(pattern: str | Path, storage_options: Mapping[str, Any] | None) -> list[InputFile]:
     """Files and folders of a pattern, by the numbers in their names."""
-    place = InputFile(located(pattern, storage_options, strict=False))
+    place = InputFile(located(pattern, storage_options))
     if place.remote:
         names = [place.system[0].unstrip_protocol(name) for name in place.ask("glob")]
     else:
         names = glob.glob(str(pattern).removeprefix("file://"), recursive=True)
     names.sort(key=natural_key)
-    files = [InputFile(located(name, storage_options, strict=False)) for name in names]
+    files = [InputFile(located(name, storage_options)) for name in names]
     return [file for file in files if file.name[:1] not in "._"]
 
 
 def matching(name: str, files: Sequence[InputFile]) -> list[InputFile]:
     """Those of the files that a path, a name with or without its ending, or a pattern names."""
-    exact = [file for file in files if name in (str(file), file.name, file.stem)]
+    exact = [file for file in files if name in (full_address(file.address), file.name, file.stem)]
     if exact or not glob.has_magic(name):
         return exact
     ending = name.rpartition("/")[2]

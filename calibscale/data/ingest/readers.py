@@ -18,6 +18,8 @@ import numpy as np
 from numpy.lib import format as npy
 from numpy.typing import NDArray
 
+from calibscale.addresses import raise_from, without_secrets
+from calibscale.data.file_systems import server_failure
 from calibscale.data.ingest.input_files import InputFile
 from calibscale.data.missing import of_arrow, plain_arrow, plain_type
 from calibscale.data.row_origins import place_in
@@ -75,15 +77,18 @@ def pickled(name: Any) -> InvalidDataError:
 
 @contextmanager
 def reading(file: Any) -> Iterator[None]:
-    """Convert errors of a library over a damaged file to one that names the file."""
+    """Convert errors of a library over a damaged file, or of a server, to one with its name."""
     try:
         yield
     except (CalibscaleError, MemoryError):
         raise
     except Exception as error:
+        address = file.label if isinstance(file, InputFile) else file
         system = isinstance(error, OSError) and error.errno
         hint = "" if system else ": the file is damaged, truncated, or of another format"
-        raise InvalidDataError(f"{file}: cannot be read ({error or type(error)}){hint}") from error
+        text = without_secrets(str(error), address) or type(error)
+        damaged = InvalidDataError(f"{file}: cannot be read ({text}){hint}")
+        raise_from(server_failure(address, error) or damaged, error, address)
 
 
 # ---------------------------------------------------------------- Formats

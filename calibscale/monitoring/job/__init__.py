@@ -15,8 +15,8 @@ from urllib.parse import quote
 from pydantic import AfterValidator, BeforeValidator, Field
 from pydantic.dataclasses import dataclass
 
+from calibscale.addresses import HIDDEN, Location, is_url, located, shown_address
 from calibscale.data.times import WEEKDAYS
-from calibscale.data.zarr_arrays import is_url
 from calibscale.engine import parse_bytes
 from calibscale.errors import OptionError
 from calibscale.estimators import hint, shown
@@ -94,9 +94,11 @@ def _template(text: str) -> str:
         raise ValueError("must be a path")
     for place in re.findall(r"\{([^{}]*)\}", text):
         if place not in _PLACES:
-            raise ValueError(f"unknown placeholder {{{place}}}; {hint(place, _PLACES)}")
+            named = f"{{{place}}}"
+            named = named if named in shown_address(text) else HIDDEN
+            raise ValueError(f"unknown placeholder {named}; {hint(place, _PLACES)}")
     if re.search(r"[{}]", re.sub(r"\{[^{}]*\}", "", text)):
-        raise ValueError(f"unmatched brace in {text!r}")
+        raise ValueError(f"unmatched brace in {shown_address(text)!r}")
     return text
 
 
@@ -137,6 +139,7 @@ Window = Annotated[str, AfterValidator(_window)]
 Baseline = Annotated[str, AfterValidator(_baseline)]
 Name = Annotated[str, AfterValidator(_name)]
 Template = Annotated[str, AfterValidator(_template)]
+Address = Annotated[str, AfterValidator(_template), AfterValidator(located)]
 Names = Annotated[str | tuple[str, ...], BeforeValidator(_names)]
 Group = Annotated[float | str, BeforeValidator(_group)]
 Size = Annotated[int | str, BeforeValidator(_size)]
@@ -173,7 +176,7 @@ class Source:
     `storage_options` are those of the file system of a URL; results do not contain them.
     """
 
-    path: Template
+    path: Address
     format: Literal["store", "files", "zarr"] = "store"
     columns: Columns | None = None
     binary: bool = False
@@ -322,7 +325,7 @@ class Outputs:
 class RunSettings:
     """Execution of the passes over rows."""
 
-    scheduler: Text | None = None
+    scheduler: Annotated[Text, AfterValidator(located)] | None = None
     memory_limit: Size | None = None
 
 
@@ -377,7 +380,9 @@ class Job:
         """Path or URL of a template, filled in for a day and a model (default: the job's)."""
         filled = {"date": day, "model": self.model if model is None else model, "name": self.name}
         text = re.sub(r"\{(\w+)\}", lambda match: filled[match[1]], template)
-        return text if is_url(text) else str(self.file.parent / text.removeprefix("file://"))
+        if is_url(text):
+            return Location(text)
+        return str(self.file.parent / text.removeprefix("file://"))
 
     def off(self, day: date) -> bool:
         """Whether there are no predictions on a date, as the job says."""
@@ -397,9 +402,15 @@ class Job:
         return Path(self.place(self.ledger, ""))
 
     def to_dict(self) -> dict[str, Any]:
-        """JSON object of all keys, including defaults, without options that may be secret."""
+        """JSON object of all keys, including defaults, without what may be secret."""
         tables = asdict(self)
         del tables["file"], tables["source"]["storage_options"]
+        tables["source"]["path"] = shown_address(self.source.path)
+        if self.run.scheduler is not None:
+            tables["run"]["scheduler"] = shown_address(self.run.scheduler)
+        for role, names in (tables["source"]["columns"] or {}).items():
+            if isinstance(names, str):
+                tables["source"]["columns"][role] = shown_address(names)
         return json.loads(json.dumps(tables))
 
 

@@ -14,13 +14,13 @@ from typing import Any, get_args, get_type_hints
 
 from pydantic import TypeAdapter, ValidationError
 
+from calibscale.addresses import is_url, raise_from, shown_address
 from calibscale.data import SCALAR_NOTIONS
 from calibscale.data.forecasts import forecast_of
 from calibscale.data.forecasts.quantile_names import states_no_levels
 from calibscale.data.groups import Grouping
 from calibscale.data.ingest.formats import READERS
 from calibscale.data.source import PREDICTIONS
-from calibscale.data.zarr_arrays import is_url
 from calibscale.errors import OptionError
 from calibscale.estimators import ESTIMATORS, hint, named, shown
 from calibscale.estimators.base import Estimator
@@ -393,7 +393,8 @@ def read_job(path: str | Path) -> Job:
     try:
         data = Path(path).read_bytes()
     except OSError as error:
-        raise OptionError(f"{path}: the job file cannot be read: {error.strerror}") from error
+        reason = f"{shown_address(path)}: the job file cannot be read: {error.strerror}"
+        raise_from(OptionError(reason), error, path)
     tables, positions = parsed_toml(str(path), data)
     problems = Problems(str(path), positions)
     _short_forms(tables, Path(path))
@@ -432,7 +433,8 @@ def _format_of_files(source: Any) -> None:
     """
     if not isinstance(source, dict):
         return
-    path = str(source.get("path")).lower().rstrip("/")
+    path = str(source.get("path")).lower()
+    path = (re.split("[?#]", path)[0] if is_url(path) else path).rstrip("/")
     of_columns = "columns" in source and ".zarr" not in path
     if path.endswith(tuple(READERS)) or of_columns:
         source.setdefault("format", "files")

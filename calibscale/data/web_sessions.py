@@ -1,0 +1,89 @@
+"""Sessions with web servers: time limits, and answers that are requested again."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+from http import HTTPStatus
+from typing import Any
+
+TRANSIENT = (429, 500, 502, 503, 504)  # statuses of servers that may answer again soon
+_FIRST_WAIT, _LONGEST_WAIT = 0.5, 30.0  # seconds before another request
+_SLOWEST = 1_000  # bytes a second below which a server is given up
+
+
+@dataclass(frozen=True)
+class WebSessions:
+    """Function that opens sessions with web servers, as fsspec calls it.
+
+    Attributes
+    ----------
+    timeout : float
+        Seconds to wait for a connection, for the next bytes of an answer, and for so many
+        kilobytes of it.  The first bytes may take twice as long.
+    retries : int
+        Number of further requests, at growing intervals, after a failed connection or an answer
+        that a server cannot serve for the moment.
+    """
+
+    timeout: float = 30.0
+    retries: int = 4
+
+    async def __call__(self, **settings: Any) -> Any:
+        from aiohttp import ClientSession, ClientTimeout
+
+        limits = ClientTimeout(total=None, sock_connect=self.timeout, sock_read=self.timeout)
+        return ClientSession(**{"timeout": limits, "middlewares": (self._patient,), **settings})
+
+    async def _patient(self, request: Any, handler: Callable[[Any], Awaitable[Any]]) -> Any:
+        """Answer to a request, which is sent again while the server cannot serve it."""
+        from aiohttp import ClientConnectionError
+
+        for attempt in range(self.retries):
+            try:
+                answer = await self._first_bytes(request, handler)
+            except TimeoutError:  # also one of connections
+                raise
+            except ClientConnectionError:
+                await asyncio.sleep(_wait(attempt, None))
+                continue
+            if answer.status not in TRANSIENT:
+                return self._watched(answer)
+            answer.close()
+            await asyncio.sleep(_wait(attempt, answer.headers.get("Retry-After")))
+        return self._watched(await self._first_bytes(request, handler))
+
+    async def _first_bytes(self, request: Any, handler: Callable[[Any], Awaitable[Any]]) -> Any:
+        async with asyncio.timeout(2 * self.timeout):
+            return await handler(request)
+
+    def _watched(self, answer: Any, before: int = 0) -> Any:
+        """Answer that is closed while it is read if its bytes come too slowly."""
+
+        def look() -> None:
+            if answer.closed or answer.content.is_eof():
+                return
+            if answer.content.total_bytes - before < self.timeout * _SLOWEST:
+                answer.close()
+            else:
+                self._watched(answer, answer.content.total_bytes)
+
+        asyncio.get_running_loop().call_later(self.timeout, look)
+        return answer
+
+
+def _wait(attempt: int, requested: str | None) -> float:
+    """Seconds before a request is sent again, which a server may have requested."""
+    seconds = _FIRST_WAIT * 2**attempt
+    if requested is not None and requested.isdigit():
+        seconds = max(seconds, float(requested))
+    return min(seconds, _LONGEST_WAIT)
+
+
+def phrase(status: int) -> str:
+    """Status of an answer with its meaning, such as “503 (Service Unavailable)”."""
+    try:
+        return f"{status} ({HTTPStatus(status).phrase})"
+    except ValueError:
+        return str(status)
