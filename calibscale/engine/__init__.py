@@ -26,6 +26,7 @@ from calibscale.engine.merge_tree import (
     merged,
     one_thread,
     parts_on_threads,
+    threads_can_start,
     tree_levels,
 )
 from calibscale.errors import OptionError, require
@@ -258,6 +259,11 @@ def _fold_threads(task: Task, workers: int, report: Progress) -> Any:
             with one_thread():
                 add(block, task.state(block))
 
+        if not threads_can_start():
+            for block in todo:
+                run(block)
+                yield block, None
+            return
         with one_thread(), ThreadPoolExecutor(workers, "calibscale") as pool:
             try:
                 while True:

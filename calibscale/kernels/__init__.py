@@ -16,11 +16,21 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import numba
 from filelock import FileLock
 from llvmlite import binding
-from numba.core import caching
 from platformdirs import user_cache_path
+
+from calibscale.errors import OptionError
+
+try:
+    import numba
+    from numba.core import caching
+except ValueError as error:  # Numba checks variables of the environment while it is loaded
+    threads = os.environ.get("NUMBA_NUM_THREADS")
+    raise OptionError(
+        f"Numba cannot be loaded ({error}); the variable NUMBA_NUM_THREADS of the environment is "
+        f"{threads!r}, and must be a whole number from 1, or unset"
+    ) from error
 
 
 def cache_folder() -> Path:

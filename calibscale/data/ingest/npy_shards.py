@@ -10,7 +10,8 @@ from pathlib import Path
 from typing import Any
 
 from calibscale.data.ingest.input_files import InputFile
-from calibscale.data.ingest.readers import NamedArrays, npy_array, reading
+from calibscale.data.ingest.readers import NamedArrays, npy_array
+from calibscale.data.read_errors import reading
 from calibscale.data.row_shards import RowShards, check_shards
 from calibscale.data.source import KINDS, PREDICTIONS
 from calibscale.data.zarr_arrays import is_url, local_path, located

@@ -9,7 +9,7 @@ import weakref
 import zipfile
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from functools import partial
 from importlib import import_module
 from typing import Any, NamedTuple, Protocol
@@ -22,7 +22,7 @@ from calibscale.data.ingest.input_files import InputFile
 from calibscale.data.missing import of_arrow, plain_arrow, plain_type
 from calibscale.data.row_origins import place_in
 from calibscale.data.time_columns import kind_of_arrow, kind_of_type, seconds_of
-from calibscale.errors import CalibscaleError, InvalidDataError, OptionError, StoreError
+from calibscale.errors import InvalidDataError, OptionError, StoreError
 
 PICKLES = (".pkl", ".pickle", ".pt", ".pth", ".ckpt", ".joblib", ".dill")
 BATCH_ROWS, BATCH_BYTES = 2**16, 2**24
@@ -71,19 +71,6 @@ def pickled(name: Any) -> InvalidDataError:
         f"{name}: pickled objects are refused because reading them may run code from the file; "
         "save plain numbers (numpy.savez, safetensors) and ingest those"
     )
-
-
-@contextmanager
-def reading(file: Any) -> Iterator[None]:
-    """Convert errors of a library over a damaged file to one that names the file."""
-    try:
-        yield
-    except (CalibscaleError, MemoryError):
-        raise
-    except Exception as error:
-        system = isinstance(error, OSError) and error.errno
-        hint = "" if system else ": the file is damaged, truncated, or of another format"
-        raise InvalidDataError(f"{file}: cannot be read ({error or type(error)}){hint}") from error
 
 
 # ---------------------------------------------------------------- Formats
@@ -330,7 +317,9 @@ class ParquetTable(TableReader):
         from pyarrow import parquet
 
         # small buffers: there may be one for each class
-        self._file = parquet.ParquetFile(file.parts(), buffer_size=2**16, pre_buffer=False)
+        self._file = parquet.ParquetFile(
+            file.parts(), buffer_size=2**16, pre_buffer=False, page_checksum_verification=True
+        )
         super().__init__(file, self._file.schema_arrow, self._file.metadata.num_rows)
 
     def batches(self, names: list[str], skip: int, step: int) -> tuple[int, Iterator[Any]]:
