@@ -225,6 +225,21 @@ def _within_memory(task: Task, workers: int, limit: int | None, whose: str = "")
     )
 
 
+def free_bytes(limit: int | None = None) -> int | None:
+    """Memory that this process may still use: up to a limit, else what the machine has free.
+
+    None if the system does not say.
+    """
+    if limit is not None:
+        return limit - resident_bytes()
+    try:
+        lines = Path("/proc/meminfo").read_text().splitlines()
+        kibibytes = next(line.split()[1] for line in lines if line.startswith("MemAvailable:"))
+        return 1024 * int(kibibytes)
+    except (OSError, StopIteration, IndexError, ValueError):
+        return None
+
+
 def resident_bytes() -> int:
     """Resident memory of this process in bytes (its peak where only that is available)."""
     try:
