@@ -19,6 +19,7 @@ from numpy.lib import format as npy
 from numpy.typing import NDArray
 
 from calibscale.data.ingest.input_files import InputFile
+from calibscale.data.ingest.parquet_pages import refuse_large_pages
 from calibscale.data.missing import of_arrow, plain_arrow, plain_type
 from calibscale.data.row_origins import place_in
 from calibscale.data.time_columns import kind_of_arrow, kind_of_type, seconds_of
@@ -316,6 +317,7 @@ class ParquetTable(TableReader):
     def __init__(self, file: InputFile) -> None:
         from pyarrow import parquet
 
+        self._input = file
         # small buffers: there may be one for each class
         self._file = parquet.ParquetFile(
             file.parts(), buffer_size=2**16, pre_buffer=False, page_checksum_verification=True
@@ -327,6 +329,8 @@ class ParquetTable(TableReader):
         while group < meta.num_row_groups and start + meta.row_group(group).num_rows <= skip:
             start += meta.row_group(group).num_rows  # not decoded
             group += 1
+        if not self._input.remote:
+            refuse_large_pages(self._input.path, meta, names, self._input)
         groups = range(group, meta.num_row_groups)
         return start, self._file.iter_batches(step, row_groups=groups, columns=names)
 
@@ -336,19 +340,25 @@ class ArrowTable(TableReader):
 
     def __init__(self, file: InputFile) -> None:
         self._memory = str(file.path)
-        rows = sum(batch.num_rows for batch in self._all())
-        super().__init__(file, self._opened().schema, rows)
+        schema = self._opened().schema
+        rows = sum(batch.num_rows for batch in self._all(schema.names[:1]))
+        super().__init__(file, schema, rows)
 
-    def _opened(self) -> Any:
+    def _opened(self, names: Sequence[str] = ()) -> Any:
+        """File or stream, of whose columns the named ones are decompressed; by default all."""
         import pyarrow as pa
 
+        options = pa.ipc.IpcReadOptions()
+        if names:
+            schema = self._opened().schema
+            options.included_fields = [i for i, n in enumerate(schema.names) if n in set(names)]
         try:
-            return pa.ipc.open_file(pa.memory_map(self._memory))
+            return pa.ipc.open_file(pa.memory_map(self._memory), options=options)
         except pa.ArrowInvalid:
-            return pa.ipc.open_stream(pa.memory_map(self._memory))
+            return pa.ipc.open_stream(pa.memory_map(self._memory), options=options)
 
-    def _all(self) -> Iterator[Any]:
-        batches = self._opened()
+    def _all(self, names: Sequence[str]) -> Iterator[Any]:
+        batches = self._opened(names)
         if hasattr(batches, "num_record_batches"):
             return map(batches.get_batch, range(batches.num_record_batches))
         return iter(batches)
@@ -356,7 +366,7 @@ class ArrowTable(TableReader):
     def batches(self, names: list[str], skip: int, step: int) -> tuple[int, Iterator[Any]]:
         parts = (
             batch.slice(first, step).select(names)
-            for batch in self._all()
+            for batch in self._all(names)
             for first in range(0, batch.num_rows, step)
         )
         return 0, parts

@@ -43,8 +43,9 @@ class CsvFile:
     def _rows(self) -> Iterator[tuple[Iterator[tuple[int, list[str]]], RowBounds]]:
         """Rows with the number of their last line, and the bounds of their reader."""
         bounds = RowBounds(self._path)
-        # the module's own limit, of 131,072 characters, is one of the process
-        csv.field_size_limit(max(csv.field_size_limit(), ROW_BYTES))
+        # the limit of the module, 131,072 characters by default, is one of the process; that of
+        # rows comes first
+        csv.field_size_limit(max(csv.field_size_limit(), 2 * ROW_BYTES))
 
         def numbered(reader: Any) -> Iterator[tuple[int, list[str]]]:
             for row in reader:
