@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gzip
+import inspect
 from datetime import datetime
 
 import duckdb
@@ -17,6 +18,7 @@ import pytest
 import calibscale as cs
 from calibscale import metrics
 from calibscale.data.ingest import ingest
+from calibscale.data.ingest.parquet_pages import PAGE_BYTES, largest_page
 from calibscale.data.ingest.row_bounds import ROW_BYTES
 from calibscale.monitoring.ledger import Ledger
 
@@ -295,3 +297,53 @@ def test_ledger__that_is_a_file_is_named_as_one(tmp_path, run):
         Ledger.open(path)
     ran = run("ledger", "check", path)
     assert (ran.code, "Errno" in ran.err, ran.err.count("\n")) == (1, False, 1)
+
+
+# ---------------------------------------------------------------- pages
+
+
+def _one_page(path, columns, rows):
+    """Write a file whose columns have a single page each."""
+    options = {"max_rows_per_page": rows}
+    known = inspect.signature(pq.write_table).parameters
+    pq.write_table(
+        pa.table(columns), path, data_page_size=2**30, row_group_size=rows, use_dictionary=False,
+        compression="zstd", **{name: value for name, value in options.items() if name in known},
+    )  # fmt: skip
+
+
+@pytest.mark.long
+def test_large_page__is_refused_by_its_column(tmp_path):
+    rows = PAGE_BYTES // 8 + 2**20
+    path = tmp_path / "large.parquet"
+    columns = {"p": np.zeros(rows, np.int8), "note": np.zeros(rows), "y": np.zeros(rows, np.int8)}
+    _one_page(path, columns, rows)
+    assert path.stat().st_size < PAGE_BYTES / 100
+    with pytest.raises(cs.InvalidDataError, match="the column 'note' has a page of 277 MB in row"):
+        cs.from_file(path, probabilities="p", labels="y", covariates="note", percent=True)
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {},
+        {"data_page_version": "2.0", "write_page_checksum": True, "compression": "zstd"},
+        {"use_dictionary": False, "compression": "none", "data_page_size": 10_000},
+    ],
+)
+def test_pages__are_those_of_the_columns(tmp_path, rng, options):
+    rows = 30_000
+    lists = pa.FixedSizeListArray.from_arrays(pa.array(rng.random(4 * rows)), 4)
+    texts = [f"a text {k % 100}" for k in range(rows)]
+    path = tmp_path / "rows.parquet"
+    pq.write_table(pa.table({"p": rng.random(rows), "l": lists, "t": texts}), path, **options)
+    group = pq.read_metadata(path).row_group(0)
+    with open(path, "rb") as content:
+        for c in range(group.num_columns):
+            column = group.column(c)
+            largest = largest_page(content, column)
+            assert 0 < largest <= column.total_uncompressed_size
+            if "data_page_size" in options:
+                assert largest < 3 * options["data_page_size"]
+            else:
+                assert largest > column.total_uncompressed_size / 20

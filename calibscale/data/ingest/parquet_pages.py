@@ -36,7 +36,7 @@ def refuse_large_pages(path: Path, metadata: Any, names: Iterable[str], file: An
                 large = chunk.total_uncompressed_size > PAGE_BYTES
                 if not large or not wanted.intersection((name, chunk.path_in_schema)):
                     continue
-                largest = _largest_page(content, chunk)
+                largest = largest_page(content, chunk)
                 if largest > PAGE_BYTES:
                     raise InvalidDataError(
                         f"{file}: the column {name!r} has a page of {size_text(largest)} in row "
@@ -46,7 +46,7 @@ def refuse_large_pages(path: Path, metadata: Any, names: Iterable[str], file: An
                     )
 
 
-def _largest_page(content: BinaryIO, chunk: Any) -> int:
+def largest_page(content: BinaryIO, chunk: Any) -> int:
     """Bytes of the largest page of a column in a row group, uncompressed."""
     starts = [chunk.dictionary_page_offset, chunk.data_page_offset]
     place = min(start for start in starts if start)
@@ -124,7 +124,8 @@ class _Struct:
         elif kind == _DOUBLE:
             self._place += 8
         elif kind == _BINARY:
-            self._place += self._varint()
+            length = self._varint()
+            self._place += length
         elif kind in (_LIST, _SET):
             head = self._byte()
             count = head >> 4
