@@ -1,4 +1,4 @@
-"""Sums that do not fit into memory: checks leave their estimators out, plans and errors name them."""
+"""Sums that do not fit into memory: checks leave estimators out; plans and errors name them."""
 
 from __future__ import annotations
 

@@ -347,3 +347,34 @@ def test_pages__are_those_of_the_columns(tmp_path, rng, options):
                 assert largest < 3 * options["data_page_size"]
             else:
                 assert largest > column.total_uncompressed_size / 20
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("form", ["file", "stream"])
+@pytest.mark.parametrize("compression", ["lz4", "zstd"])
+def test_large_buffer__of_an_arrow_file_is_refused(tmp_path, form, compression):
+    rows = PAGE_BYTES // 8 + 2**20
+    table = pa.table({"y": np.zeros(rows, np.int8), "p": np.zeros(rows)})
+    path = tmp_path / "large.arrow"
+    options = pa.ipc.IpcWriteOptions(compression=compression)
+    opened = {"file": pa.ipc.new_file, "stream": pa.ipc.new_stream}[form]
+    with opened(path, table.schema, options=options) as writer:
+        writer.write_table(table)
+    assert path.stat().st_size < PAGE_BYTES / 50
+    with pytest.raises(cs.InvalidDataError, match="batch 0 has a compressed column of 277 MB"):
+        cs.from_file(path, probabilities="p", labels="y")
+
+
+@pytest.mark.parametrize("compression", [None, "lz4", "zstd"])
+@pytest.mark.parametrize("form", ["file", "stream"])
+def test_arrow_files__are_read_by_their_used_columns(tmp_path, p, y, form, compression):
+    texts = [f"note {k % 3}" for k in range(N)]
+    table = pa.table({"note": texts, "p": p, "y": y, "site": np.arange(N) % 2})
+    path = tmp_path / "rows.arrow"
+    options = pa.ipc.IpcWriteOptions(compression=compression)
+    opened = {"file": pa.ipc.new_file, "stream": pa.ipc.new_stream}[form]
+    with opened(path, table.schema, options=options) as writer:
+        writer.write_table(table, max_chunksize=70)
+    expected = ece(cs.from_arrays(probabilities=p, labels=y))
+    assert ece(cs.from_file(path, probabilities="p", labels="y", covariates="site")) == expected
+    assert ece(cs.from_file(path, probabilities="p", labels="y", covariates="note")) == expected

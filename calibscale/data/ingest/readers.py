@@ -18,6 +18,7 @@ import numpy as np
 from numpy.lib import format as npy
 from numpy.typing import NDArray
 
+from calibscale.data.ingest.arrow_buffers import refuse_large_buffers
 from calibscale.data.ingest.input_files import InputFile
 from calibscale.data.ingest.parquet_pages import refuse_large_pages
 from calibscale.data.missing import of_arrow, plain_arrow, plain_type
@@ -340,6 +341,7 @@ class ArrowTable(TableReader):
 
     def __init__(self, file: InputFile) -> None:
         self._memory = str(file.path)
+        refuse_large_buffers(self._memory, file)
         schema = self._opened().schema
         rows = sum(batch.num_rows for batch in self._all(schema.names[:1]))
         super().__init__(file, schema, rows)
