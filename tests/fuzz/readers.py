@@ -142,12 +142,18 @@ def _feather() -> bytes:
 
 
 def _read_arrow(content: bytes) -> tuple[int, float]:
-    source = pa.BufferReader(content)
-    try:
-        table = pa.ipc.open_file(source).read_all()
-    except pa.ArrowInvalid:
-        table = pa.ipc.open_stream(pa.BufferReader(content)).read_all()
+    names = _opened_arrow(content, []).schema.names
+    used = [names.index(name) for name in ("p", "y")]
+    table = _opened_arrow(content, used).read_all()
     return brier(table["p"].to_pylist(), table["y"].to_pylist())
+
+
+def _opened_arrow(content: bytes, fields: list[int]) -> Any:
+    options = pa.ipc.IpcReadOptions(included_fields=fields)
+    try:
+        return pa.ipc.open_file(pa.BufferReader(content), options=options)
+    except pa.ArrowInvalid:
+        return pa.ipc.open_stream(pa.BufferReader(content), options=options)
 
 
 def _npz(save: Callable[..., None]) -> bytes:

@@ -42,14 +42,13 @@ class RowBounds:
                 "is not closed"
             )
 
-    def taken(self, rows: Iterator[Row], count: int) -> list[Row]:
+    def taken(self, rows: Iterator[Row], count: int) -> Iterator[Row]:
         """The next rows: at most `count`, and fewer if they are long."""
-        first, part = self.bytes_read, []
+        last = self.bytes_read + BATCH_BYTES
         for row in islice(rows, count):
-            part.append(row)
-            if self.bytes_read - first >= BATCH_BYTES:
-                break
-        return part
+            yield row
+            if self.bytes_read >= last:
+                return
 
 
 class BoundedFile(BufferedIOBase):

@@ -49,9 +49,10 @@ class CsvFile:
 
         def numbered(reader: Any) -> Iterator[tuple[int, list[str]]]:
             for row in reader:
-                bounds.next_row(reader.line_num + 1)
+                line = reader.line_num
+                bounds.next_row(line + 1)
                 if row:
-                    yield reader.line_num, row
+                    yield line, row
 
         with opened_text(self._path, bounds, newline="") as file:
             yield numbered(csv.reader(file, strict=True, delimiter=self._delimiter)), bounds
@@ -242,7 +243,7 @@ class JsonLinesFile(TableReader):
         start = sum(1 for _ in islice(rows, skip))
         lines: Sequence[int] = [0]
         while lines:  # the last, empty part gives the number of rows
-            part = bounds.taken(rows, min(step, self._step))
+            part = list(bounds.taken(rows, min(step, self._step)))
             lines = [line for line, _ in part]
             columns = {}
             for name in names:
