@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections import deque
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from itertools import chain
@@ -225,6 +225,11 @@ class _Frame(TableReader):
 
         If predictions are `ranked`, the numbers of their columns need not begin at 0.
         """
+        if not isinstance(given, str | Iterable):
+            raise OptionError(
+                f"{self._path}: {role}= must be the names of columns, as texts, not "
+                f"{type(given).__name__}"
+            )
         names = (given,) if isinstance(given, str) else tuple(map(str, given))
         several = (*PREDICTIONS, "top_k")
         if role in several and isinstance(given, str) and given not in self.names:
@@ -383,7 +388,9 @@ def from_frame(
     kind = role_of(forecast, logits=logits, probabilities=probabilities, predictions=predictions)
     if kind is None:
         raise OptionError("give exactly one of logits= and probabilities=")
-    predictions = logits or probabilities or predictions or ()
+    predictions = next(
+        (each for each in (logits, probabilities, predictions) if each is not None), ()
+    )
     reader = _Frame(frame, name)
     requested = {"labels": labels, "top_k": top_k, "covariates": covariates, "weights": weights}
     given = {role: names for role, names in requested.items() if names is not None}

@@ -5,7 +5,7 @@ from __future__ import annotations
 import shutil
 import tempfile
 import weakref
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from itertools import chain
@@ -98,6 +98,8 @@ def from_file(
     (('cat', 'dog'), 0.667)
     """
     refuse_unknown("from_file", named, TableOptions.__optional_keys__)
+    if not isinstance(path, str | Path | Iterable):
+        raise OptionError(f"from_file takes paths of files, not {type(path).__name__}")
     paths = [path] if isinstance(path, str | Path) else list(path)
     files = input_files(paths, storage_options)
     check_files(files)

@@ -20,6 +20,7 @@ from calibscale import metrics
 from calibscale.data.ingest import ingest
 from calibscale.data.ingest.parquet_pages import PAGE_BYTES, largest_page
 from calibscale.data.ingest.row_bounds import ROW_BYTES
+from calibscale.monitoring.job.job_reader import read_job
 from calibscale.monitoring.ledger import Ledger
 
 N = 200
@@ -155,6 +156,33 @@ def test_tensors__that_raise_are_errors_with_their_cause(tensor, p, y):
             error = error.__cause__
             causes.append(type(error))
         assert causes or "top_k" in str(caught.value) or "mask" in str(caught.value)
+
+
+@pytest.mark.parametrize("single", [{"a": 1}, (x for x in (0.5, 0.6)), "abc", 0.5])
+def test_arrays__have_rows(y, single):
+    with pytest.raises(cs.InvalidDataError, match="probabilities must have rows"):
+        cs.from_arrays(probabilities=single, labels=y)
+
+
+def test_ragged_rows__are_refused(p):
+    ragged = [[0.5], [0.2, 0.3]]
+    for call in (
+        lambda: cs.from_arrays(probabilities=ragged, labels=[0, 1]),
+        lambda: cs.Accumulator("ece", classes=2).update(probabilities=ragged, labels=[0, 1]),
+        lambda: metrics.ece([0, 1], ragged),
+    ):
+        with pytest.raises(cs.InvalidDataError, match="cannot be an array of numbers"):
+            call()
+
+
+def test_names__are_texts(p, y):
+    frame = pd.DataFrame({0: p, 1: y})
+    with pytest.raises(cs.OptionError, match="probabilities= must be the names of columns"):
+        cs.from_frame(frame, probabilities=0, labels="1")
+    with pytest.raises(cs.OptionError, match="from_file takes paths of files, not NoneType"):
+        cs.from_file(None)
+    with pytest.raises(cs.OptionError, match="the job file cannot be read: embedded null"):
+        read_job("a\0")
 
 
 # ---------------------------------------------------------------- types

@@ -392,8 +392,9 @@ def read_job(path: str | Path) -> Job:
     """
     try:
         data = Path(path).read_bytes()
-    except OSError as error:
-        raise OptionError(f"{path}: the job file cannot be read: {error.strerror}") from error
+    except (OSError, ValueError) as error:  # a path with a null character is a ValueError
+        reason = getattr(error, "strerror", None) or error
+        raise OptionError(f"{path}: the job file cannot be read: {reason}") from error
     tables, positions = parsed_toml(str(path), data)
     problems = Problems(str(path), positions)
     _short_forms(tables, Path(path))
