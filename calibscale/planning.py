@@ -15,14 +15,17 @@ from calibscale.data import width
 from calibscale.engine.merge_tree import arity_of, run_length, tree_levels
 from calibscale.errors import require
 from calibscale.estimators.base import BoundEstimator, Estimator
+from calibscale.evaluation import fitting_in_memory, needed_statistics, session_intervals
 from calibscale.inference.nulls import DrawnLabels, replicates_of
+from calibscale.inference.resampling import Resampling
 from calibscale.kernel_sums import DataProfile
 from calibscale.kernel_sums.pair_tasks import PairSum
 from calibscale.kernel_sums.tile_layout import TileLayout, panel_cuts
 from calibscale.kernels import tiles
+from calibscale.results import Estimate
 from calibscale.results.evaluation_results import ClusterCost, Cost, Plan
 from calibscale.session import Run, Session, SessionOptions, verb
-from calibscale.statistics import Scan, scan_of
+from calibscale.statistics import Scan, Statistic, scan_of
 
 _SAMPLE_SECONDS = 0.1
 _FEW = 20  # replicates that are timed
@@ -35,6 +38,7 @@ def plan(
     estimators: Estimator | str | Iterable[Estimator | str],
     *,
     on_unsupported: str = "raise",
+    interval: Resampling | str | bool | None = None,
     rows: int | None = None,
     workers: int | None = None,
     n_replicates: int = 0,
@@ -46,8 +50,9 @@ def plan(
 
     Parameters
     ----------
-    source, estimators, on_unsupported, **options
-        See `evaluate`.
+    source, estimators, on_unsupported, interval, **options
+        See `evaluate`; `left_out` of the plan has the reasons of estimators that would not be
+        computed.
     rows : int, optional
         Number of rows of a larger or smaller source of this kind; default: that of the source.
     workers : int, optional
@@ -76,10 +81,12 @@ def plan(
         require(count is None or count >= minimum, f"{name} must be at least {minimum}", count)
     scheduler = options.pop("scheduler", None)  # not started
     with Session.open(source, **options) as session:
+        request, _ = session_intervals(session, interval, False)
         run = session.run(estimators, on_unsupported)
+        run = fitting_in_memory(run, request, None, on_unsupported)
         rows = run.source.rows if rows is None else rows
         count = engine.workers(scheduler or run.execution.scheduler) if workers is None else workers
-        linear, cluster, task = _pass(run, rows, count)
+        linear, cluster, task = _pass(run, rows, count, request)
         costs: list[Cost | None] = [linear]
         if n_replicates:
             costs.append(_draws(task, run.fitting, rows, count, n_replicates))
@@ -88,13 +95,23 @@ def plan(
             if n_replicates:
                 costs.append(_pair_draws(run.profile, e, rows, count, n_replicates))
     pieces = tuple(cost for cost in costs if cost is not None)
-    return Plan(run.source.describe(), rows, count, pieces, None if workers is None else cluster)
+    left_out = {
+        each.estimator: str(each.reason) for each in run.chosen if isinstance(each, Estimate)
+    }
+    return Plan(
+        run.source.describe(), rows, count, pieces, None if workers is None else cluster, left_out
+    )
 
 
-def _pass(run: Run, rows: int, workers: int) -> tuple[Cost, ClusterCost, Scan]:
+def _pass(
+    run: Run, rows: int, workers: int, interval: Resampling | None
+) -> tuple[Cost, ClusterCost, Scan]:
     """Cost of the one pass over the rows, and the task that was timed."""
     data, size = run.source, run.block_rows
-    statistics = tuple(dict.fromkeys(s for e in run.fitting for s in e.needs))
+    needed: Iterable[Statistic] = (s for e in run.fitting for s in e.needs)
+    if interval is not None:
+        needed = needed_statistics(run, interval, None)
+    statistics = tuple(dict.fromkeys(needed))
     task = scan_of(data, statistics, run.rules, size, covariates=run.covariates)
     task = replace(task, blocks=-(-rows // size))
     with engine.one_thread():

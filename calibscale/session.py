@@ -25,6 +25,7 @@ from calibscale.engine.merge_tree import tree_levels
 from calibscale.errors import OptionError
 from calibscale.estimators import ESTIMATORS, build, estimator
 from calibscale.estimators.base import CLASSES, BoundEstimator, Estimator
+from calibscale.formatting import size as size_text
 from calibscale.kernel_sums import DataProfile
 from calibscale.kernel_sums.pair_sums import Pairs
 from calibscale.results import Estimate, ImpossibleRows
@@ -52,6 +53,8 @@ class SessionOptions(TypedDict, total=False):
     memory_limit: int | str | None
     progress: engine.Progress | bool | None
 
+
+_SMALL = 2**24  # bytes of a state for which the engine finds room, or says that there is none
 
 _DEFAULTS = SessionOptions(
     on_invalid="raise", tolerance=None, block_rows=None, scheduler=None, memory_limit=None,
@@ -290,6 +293,46 @@ class Run(Session):
     @property
     def columns(self) -> dict[str, ColumnSummary]:
         return self.profile.columns(self.covariates)
+
+    def within_memory(
+        self,
+        statistics_of: Callable[[BoundEstimator], Iterable[Statistic]],
+        on_unsupported: str = "raise",
+    ) -> Self:
+        """This run, or without the estimators for whose sums there is no memory.
+
+        Estimators are considered in their order, with the sums that those before them have in
+        common with them.  An OptionError is raised, or the estimate has the reason in place of a
+        value, as for an estimator that the data do not support.
+        """
+        limit = self.execution.limit
+        free = engine.free_bytes(limit)
+        chosen: list[BoundEstimator | Estimate] = []
+        counted: dict[Statistic, int] = {}
+        for each in self.chosen:
+            if free is None or isinstance(each, Estimate):
+                chosen.append(each)
+                continue
+            sizes = {s: s.nbytes(self.source.classes) for s in statistics_of(each)}
+            further = sum(size for s, size in sizes.items() if s not in counted)
+            needed = self.states_alive * (sum(counted.values()) + further)
+            if needed <= free or further <= _SMALL:
+                counted |= sizes
+                chosen.append(each)
+                continue
+            own = size_text(self.states_alive * sum(sizes.values()))
+            there = f"of {size_text(free)} that is free"
+            if limit is not None:
+                there = f"limit of {size_text(limit)} (memory_limit=, --memory-limit)"
+            reason = (
+                f"its sums over {self.source.classes:,} classes need {own}, above the memory "
+                f"{there}"
+            )
+            if on_unsupported == "raise":
+                remedy = "leave it out, or compute it without intervals"
+                raise OptionError(f"{each.name}: {reason}; {remedy}")
+            chosen.append(Estimate(each.name, each.notion or "canonical", None, reason=reason))
+        return replace(self, chosen=tuple(chosen))
 
     def judged(self, result: R) -> R:
         """Estimate or test, whose notion is the forecast where there are no classes."""

@@ -347,7 +347,8 @@ def plan(store: str | tuple[str, ...] | None, names: tuple[str, ...], **options:
     (source,) = open_sources((store,), options)
     chosen = estimators(names, options, source.forecast is not None)
     del options["seed"]
-    result = run(source, chosen, on_unsupported=on_unsupported(names), **options)
+    interval = None if names else "jackknife"  # as `evaluate`
+    result = run(source, chosen, on_unsupported=on_unsupported(names), interval=interval, **options)
     if shared.prints():
         from calibscale.output.text import plan_table
 

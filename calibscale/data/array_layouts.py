@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import suppress
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from calibscale.data.missing import missing_entries, plain
+from calibscale.data.read_errors import converting
 from calibscale.errors import InvalidDataError, OptionError, require
 
 BFLOAT16_SPACING = 2.0**-7  # distance from 1 to the next number
@@ -25,24 +27,20 @@ def as_numpy(array: Any, name: str = "the array") -> NDArray[Any]:
     bfloat16 becomes float32, and missing entries, such as those that are masked, become NaN or
     None; see `calibscale.data.missing`.
     """
-    for method in ("detach", "cpu"):  # of tensors of PyTorch
-        array = getattr(array, method)() if hasattr(array, method) else array
-    if is_bfloat16(array):
-        array = array.float() if hasattr(array, "float") else array.astype(np.float32)
-    if hasattr(array, "__dlpack__") and not _is_held(array):
-        try:
-            return np.from_dlpack(array)
-        except (TypeError, BufferError, RuntimeError):
-            pass
-    try:
+    with converting(name):
+        for method in ("detach", "cpu"):  # of tensors of PyTorch
+            array = getattr(array, method)() if hasattr(array, method) else array
+        if is_bfloat16(array):
+            array = array.float() if hasattr(array, "float") else array.astype(np.float32)
+        if hasattr(array, "__dlpack__") and not _is_held(array):
+            with suppress(Exception):  # the array protocol then says what is wrong
+                return np.from_dlpack(array)
         values = np.asanyarray(array)
         if values.dtype.kind == "U" and not isinstance(array, np.ndarray):
             # NumPy has made texts of the missing entries of a list
             objects = np.asarray(array, object)
             values = objects if missing_entries(objects).any() else values
         return plain(values)
-    except ValueError as error:
-        raise InvalidDataError(f"{name} cannot be an array of numbers: {error}") from error
 
 
 def _is_held(array: Any) -> bool:

@@ -374,7 +374,10 @@ def _column(array: Any, name: str) -> Any:
 
 def _held(array: Any, name: str) -> Any:
     """Array of any values that can be sliced by rows; missing entries are NaN or None."""
-    return array if _is_plain(array) or _is_lazy(array) else as_numpy(array, name)
+    held = array if _is_plain(array) or _is_lazy(array) else as_numpy(array, name)
+    if held.shape == ():
+        raise InvalidDataError(f"{name} must have rows, not be a single {type(array).__name__}")
+    return held
 
 
 def _is_lazy(array: Any) -> bool:

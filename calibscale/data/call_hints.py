@@ -97,7 +97,7 @@ def seem_labels(array: Any) -> bool:
     """Whether the first values of an array are texts, booleans or whole numbers."""
     try:
         values = np.asarray(array).reshape(-1)[:_FIRST_VALUES]
-    except (TypeError, ValueError):
+    except Exception:  # the conversion of the array will say what is wrong
         return False
     if values.dtype.kind == "f":
         known = values[~np.isnan(values)]
@@ -109,7 +109,7 @@ def seem_exchanged(labels: Any, probabilities: Any) -> bool:
     """Whether labels have fractions between 0 and 1, and probabilities have none."""
     try:
         values = np.asarray(labels, np.float64).reshape(-1)[:_FIRST_VALUES]
-    except (TypeError, ValueError):
+    except Exception:  # the conversion of the array will say what is wrong
         return False
     known = values[~np.isnan(values)]
     fractions = len(known) > 0 and bool(((known >= 0) & (known <= 1)).all())

@@ -79,12 +79,12 @@ def of_choices(
             raise InvalidDataError(f"{name}: {rows} rows of {kind}, but {what} of shape {shape}")
     absent = -np.inf if kind == "logits" else 0.0
     if offsets is not None:
-        exists = _exists(values, as_numpy(offsets), rows, name)
+        exists = _exists(values, as_numpy(offsets, "offsets"), rows, name)
         padded = np.full(exists.shape, absent, values.dtype)
         padded[exists] = values
         values = padded
     elif mask is not None:
-        exists = as_numpy(mask)
+        exists = as_numpy(mask, "mask")
         if exists.dtype.kind != "b" or exists.shape != values.shape:
             raise InvalidDataError(
                 f"{name}: mask must be booleans of shape {values.shape}, true where a choice "
@@ -92,7 +92,9 @@ def of_choices(
             )
         values = np.where(exists, values, values.dtype.type(absent))
     elif top_k is not None:
-        values, labels = top_k_columns(kind, values, labels, as_numpy(top_k), spacing, name)
+        values, labels = top_k_columns(
+            kind, values, labels, as_numpy(top_k, "top_k"), spacing, name
+        )
     if offsets is mask is None:
         exists = np.ones(values.shape, bool)
     outside = (labels < -1) | (labels >= exists.shape[1])

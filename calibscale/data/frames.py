@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections import deque
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from itertools import chain
@@ -30,7 +30,8 @@ from calibscale.data.ingest.columns import (
 )
 from calibscale.data.ingest.readers import TEXT, InputColumn, TableReader
 from calibscale.data.missing import plain, plain_arrow
-from calibscale.data.named_values import encoded
+from calibscale.data.named_values import encoded, in_native_order
+from calibscale.data.read_errors import cause_of, reading_frame
 from calibscale.data.source import KINDS, PREDICTIONS, ArraySource
 from calibscale.data.time_columns import texts_of_objects
 from calibscale.errors import (
@@ -86,16 +87,22 @@ def _held_table(frame: Any) -> Any:
     """Arrow table of a frame in memory."""
     import pyarrow as pa
 
+    if not hasattr(frame, "iloc"):  # not one of pandas
+        return pa.table(frame)
+    if not frame.columns.is_unique:  # Arrow refuses them also where they are not used
+        names = [*map(str, frame.columns)]
+        table = _held_table(frame.set_axis([*map(str, range(len(names)))], axis=1))
+        return table.rename_columns([*names, *table.column_names[len(names) :]])
     try:
         return pa.table(frame)
     except (pa.ArrowException, TypeError):
-        if not hasattr(frame, "iloc") or not frame.columns.is_unique:  # not one of pandas
-            raise
-        # in columns of objects: numbers, texts or objects that stand for missing ones, or intervals
         frame = frame.copy(deep=False)
         for name, kind in frame.dtypes.items():
             if str(kind) == "object":
+                # numbers, texts or objects that stand for missing ones, or intervals
                 frame[name] = texts_of_objects(plain(np.asarray(frame[name])))
+            elif isinstance(kind, np.dtype) and not kind.isnative:
+                frame[name] = in_native_order(np.asarray(frame[name]))
         return pa.table(frame)
 
 
@@ -114,12 +121,13 @@ class _Stream:
         renew_in_children(self)
         self._largest = 0  # rows requested at once
         self.close()
-        if hasattr(frame, "count_rows"):
-            self.num_rows = frame.count_rows()
-        elif hasattr(frame, "__len__"):
-            self.num_rows = len(frame)
-        else:
-            self.num_rows = sum(len(table) for table in _tables(frame, None, _COUNTED_ROWS))
+        with reading_frame(name):
+            if hasattr(frame, "count_rows"):
+                self.num_rows = frame.count_rows()
+            elif hasattr(frame, "__len__"):
+                self.num_rows = len(frame)
+            else:
+                self.num_rows = sum(len(table) for table in _tables(frame, None, _COUNTED_ROWS))
 
     def close(self) -> None:
         """Release the frame, such as the connection of a database."""
@@ -145,11 +153,12 @@ class _Stream:
         with self._lock:
             try:
                 self._largest = max(self._largest, count)
-                if self._batches is None or start < self._kept[0][0]:
-                    self.close()
-                    self._batches = _tables(self._frame, self.names, self.rows)
-                while self._end < stop:
-                    self._advance(start)
+                with reading_frame(self._name):
+                    if self._batches is None or start < self._kept[0][0]:
+                        self.close()
+                        self._batches = _tables(self._frame, self.names, self.rows)
+                    while self._end < stop:
+                        self._advance(start)
                 kept = [(first, table) for first, table in self._kept if first < stop]
                 kept = [(first, table) for first, table in kept if first + len(table) > start]
             except BaseException:  # also an interrupt: a batch may be lost
@@ -192,15 +201,19 @@ class _Frame(TableReader):
             once = hasattr(frame, "__arrow_c_stream__") or hasattr(frame, "to_reader")
             what = "can be read only once" if once else "is not a frame"
             raise OptionError(f"{name}: a {type(frame).__name__} {what}; pass {_FRAMES}")
-        try:
-            self.table = _held_table(frame) if held else _Stream(frame, name)
-            if not self.table.num_rows:
-                raise NoRowsError(f"{name}: there are no rows")
-            fields = self.table.slice(0, 1).schema
-        except (pa.ArrowException, TypeError) as error:
-            raise InvalidDataError(
-                f"{name}: it cannot be read as a table ({error}); pass only the columns needed"
-            ) from error
+        if held:
+            try:
+                self.table = _held_table(frame)
+            except Exception as error:
+                raise InvalidDataError(
+                    f"{name}: it cannot be read as a table ({cause_of(error)}); pass only the "
+                    "columns needed"
+                ) from error
+        else:
+            self.table = _Stream(frame, name)
+        if not self.table.num_rows:
+            raise NoRowsError(f"{name}: there are no rows")
+        fields = self.table.slice(0, 1).schema
         super().__init__(name, fields, self.table.num_rows)
         # texts of partition columns, which are known without reading the rows
         self.levels = frame.levels if hasattr(type(frame), "levels") else {}
@@ -224,6 +237,11 @@ class _Frame(TableReader):
 
         If predictions are `ranked`, the numbers of their columns need not begin at 0.
         """
+        if not isinstance(given, str | Iterable):
+            raise OptionError(
+                f"{self._path}: {role}= must be the names of columns, as texts, not "
+                f"{type(given).__name__}"
+            )
         names = (given,) if isinstance(given, str) else tuple(map(str, given))
         several = (*PREDICTIONS, "top_k")
         if role in several and isinstance(given, str) and given not in self.names:
@@ -382,7 +400,9 @@ def from_frame(
     kind = role_of(forecast, logits=logits, probabilities=probabilities, predictions=predictions)
     if kind is None:
         raise OptionError("give exactly one of logits= and probabilities=")
-    predictions = logits or probabilities or predictions or ()
+    predictions = next(
+        (each for each in (logits, probabilities, predictions) if each is not None), ()
+    )
     reader = _Frame(frame, name)
     requested = {"labels": labels, "top_k": top_k, "covariates": covariates, "weights": weights}
     given = {role: names for role, names in requested.items() if names is not None}

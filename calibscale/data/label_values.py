@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 
 from calibscale.data.missing import as_floats, is_missing
 from calibscale.data.named_values import encoded
+from calibscale.data.read_errors import converting
 from calibscale.data.row_shards import read_rows
 from calibscale.errors import InvalidDataError, OptionError, require
 
@@ -32,6 +33,7 @@ LETTERS = len(_ALPHABET)  # choices that have letters
 _FIRST_PIECE, _LARGEST_PIECE = 2**10, 2**20
 _UNKNOWN, _UNMATCHED = -1, -2
 _MAX_SHOWN = 5
+_LONGEST = 60  # characters of a text in a message
 
 # options that declare the meaning of labels, with the meaning in `from_arrays`
 LABEL_OPTIONS = ("class_names", "positive", "ignore_index")
@@ -84,7 +86,7 @@ def shown_values(values: Iterable[Any]) -> str:
 
 def _shown(value: Any) -> str:
     if isinstance(value, str):
-        return repr(value)
+        return repr(value if len(value) <= _LONGEST else f"{value[:_LONGEST]}…")
     if isinstance(value, bool | np.bool_):
         return str(bool(value))
     return f"{value:g}".replace("-", "\u2212")
@@ -210,7 +212,9 @@ def pieces_of(labels: Any) -> Labels:
         start, size, rows = 0, _FIRST_PIECE, int(labels.shape[0])
         while start < rows:
             stop = min(start + size, rows)
-            yield as_floats(read_rows(labels, start, stop))
+            with converting("labels"):
+                piece = as_floats(read_rows(labels, start, stop))
+            yield piece
             start, size = stop, min(4 * size, _LARGEST_PIECE)
 
     return pieces

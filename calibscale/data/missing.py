@@ -9,7 +9,9 @@ of its column.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Sequence
+from contextlib import suppress
 from decimal import Decimal
 from numbers import Number
 from typing import Any
@@ -154,15 +156,26 @@ def _of_objects(array: NDArray[Any]) -> NDArray[Any]:
 def _numbers(
     values: NDArray[Any], gone: NDArray[np.bool_], kept: NDArray[Any]
 ) -> NDArray[Any] | None:
-    """Numbers of objects that are numbers or missing; None if they are too large or complex."""
-    try:
-        if not gone.any() and all(isinstance(value, int | np.integer) for value in kept):
+    """Numbers of objects that are numbers or missing; None if some are complex."""
+    if not gone.any() and all(isinstance(value, int | np.integer) for value in kept):
+        with suppress(OverflowError):  # beyond 64 bits: floating-point numbers
             return values.astype(np.int64)
-        numbers = np.full(len(values), np.nan)
+    numbers = np.full(len(values), np.nan)
+    try:
         numbers[~gone] = kept.astype(np.float64)
-    except (OverflowError, TypeError, ValueError):
+    except OverflowError:
+        numbers[~gone] = [_float(value) for value in kept]
+    except (TypeError, ValueError):
         return None
     return numbers
+
+
+def _float(value: Any) -> float:
+    """Number as floating point, infinite beyond its range."""
+    try:
+        return float(value)
+    except OverflowError:
+        return math.inf if value > 0 else -math.inf
 
 
 # ---------------------------------------------------------------- Arrow

@@ -25,6 +25,12 @@ FLAGS = ("false", "true")  # names of booleans
 _INTERVAL = re.compile(r"[(\[]\s*([^,\s]+)\s*,\s*([^,\s]+)\s*[)\]]")
 
 
+def in_native_order(values: NDArray[Any]) -> NDArray[Any]:
+    """Array in the byte order of this machine, as Arrow needs it."""
+    values = np.asanyarray(values)
+    return values if values.dtype.isnative else values.astype(values.dtype.newbyteorder("="))
+
+
 def is_named(array: Any) -> bool:
     """Whether an array has texts or objects."""
     return np.dtype(array.dtype).kind in "OSUT"
@@ -68,9 +74,10 @@ def encoded(
     """
     import pyarrow as pa
 
+    values = in_native_order(values)
     try:
         column = pa.array(values, from_pandas=True).dictionary_encode()
-    except (pa.ArrowInvalid, pa.ArrowTypeError, pa.ArrowNotImplementedError) as error:
+    except (pa.ArrowException, OverflowError) as error:
         raise InvalidDataError(
             f"{what} must be all texts, all numbers, or all booleans ({error}); convert them first"
         ) from error
@@ -198,7 +205,7 @@ def _plain_column(column: Any) -> NDArray[Any]:
 
         arrow = pa.chunked_array(column).combine_chunks()
         return plain(without_zone(arrow).to_numpy(zero_copy_only=False))
-    return plain(np.asarray(column))
+    return as_numpy(column, "a column of the covariates")
 
 
 def _with_times(column: NDArray[Any]) -> tuple[NDArray[Any], str]:

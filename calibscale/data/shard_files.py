@@ -20,6 +20,7 @@ from calibscale.data.ingest.npy_shards import (
     shard_reader,
     sorted_as_texts,
 )
+from calibscale.data.read_errors import reading
 from calibscale.data.row_origins import RowOrigins
 from calibscale.data.row_shards import read_rows
 from calibscale.data.source import ArraySource
@@ -95,4 +96,5 @@ def _check_order(found: Mapping[str, Sequence[InputFile]], held: Mapping[str, An
 
 
 def _in_memory(array: Any) -> Any:
-    return read_rows(array, 0, array.shape[0])
+    with reading(getattr(array, "origin", "the file")):
+        return read_rows(array, 0, array.shape[0])

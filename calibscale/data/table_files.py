@@ -5,7 +5,7 @@ from __future__ import annotations
 import shutil
 import tempfile
 import weakref
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from itertools import chain
@@ -24,8 +24,9 @@ from calibscale.data.ingest.folders import input_files
 from calibscale.data.ingest.formats import READERS, reader_of
 from calibscale.data.ingest.input_files import InputFile
 from calibscale.data.ingest.npy_shards import name_of_files, with_role_files
-from calibscale.data.ingest.readers import TEXTS, ArrowTable, ParquetTable, reading
+from calibscale.data.ingest.readers import TEXTS, ArrowTable, ParquetTable
 from calibscale.data.missing import plain_arrow, plain_type
+from calibscale.data.read_errors import reading
 from calibscale.data.row_origins import RowOrigins
 from calibscale.data.shard_files import file_keys, from_shards
 from calibscale.data.source import KINDS, ArraySource
@@ -97,6 +98,8 @@ def from_file(
     (('cat', 'dog'), 0.667)
     """
     refuse_unknown("from_file", named, TableOptions.__optional_keys__)
+    if not isinstance(path, str | Path | Iterable):
+        raise OptionError(f"from_file takes paths of files, not {type(path).__name__}")
     paths = [path] if isinstance(path, str | Path) else list(path)
     files = input_files(paths, storage_options)
     check_files(files)
@@ -239,8 +242,8 @@ class _Tables:
             if of_texts or of_times:
                 column = pa.nulls(len(batch), kind)  # numbers, all of which are missing
             if column.type != kind:
-                times = bool(kind_of_arrow(kind))  # at the wall time of the zone of each file
-                column = plain_arrow(column).cast(kind, safe=False) if times else column.cast(kind)
+                # times at the wall time of the zone of each file, large integers rounded
+                column = plain_arrow(column).cast(kind, safe=False)
             columns.append(column)
         return pa.RecordBatch.from_arrays(columns, batch.schema.names)
 

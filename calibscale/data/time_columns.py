@@ -115,7 +115,7 @@ def of_objects(values: NDArray[Any]) -> tuple[NDArray[Any], str]:
         return values, ""
     try:
         array = pa.array(values, from_pandas=True)
-    except (pa.ArrowInvalid, pa.ArrowTypeError, pa.ArrowNotImplementedError):
+    except (pa.ArrowException, OverflowError):
         return values, ""
     kind = kind_of_arrow(array.type)
     if not kind:

@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 
 from calibscale.data.array_layouts import as_numpy, in_memory
 from calibscale.data.invalid_rows import place_of
+from calibscale.data.read_errors import converting
 from calibscale.data.row_shards import ComputedRows, read_rows
 from calibscale.data.source import LAZY, sum_tolerance
 from calibscale.errors import InvalidDataError, require
@@ -42,7 +43,8 @@ def top_k_columns(
         If predictions are logits, shapes do not fit, or a row in memory violates a rule.
     """
     require(kind == "probabilities", "top_k= needs probabilities=, exp of log-probabilities")
-    classes = classes if hasattr(classes, "shape") else as_numpy(classes)
+    if not (hasattr(classes, "shape") and hasattr(classes, "dtype")):
+        classes = as_numpy(classes, "top_k")
     _check_shapes(values, labels, classes, name)
     tolerance = sum_tolerance(values, spacing)
     if all(in_memory(column) for column in (values, labels, classes)):
@@ -51,7 +53,9 @@ def top_k_columns(
         return joined, positions(labels, classes)
     with_rest = ValuesWithRest(values, classes, tolerance, name)
     examined = min(_EXAMINED, int(values.shape[0]))
-    warn_of_rest(with_rest[:examined], name)
+    with converting("top_k"):
+        rows = with_rest[:examined]
+    warn_of_rest(rows, name)
     return with_rest, LabelPositions(labels, classes)
 
 

@@ -33,6 +33,7 @@ from calibscale.data.file_systems import complaints, file_system, limited_option
 from calibscale.data.source import ArraySource
 from calibscale.errors import NotFoundError, StoreError
 
+_WAIT = "wait until it has finished, and run the same command again"
 _HERE, _EXCHANGE = -100, 2  # AT_FDCWD and RENAME_EXCHANGE of Linux
 
 
@@ -64,11 +65,21 @@ def put_in_place(place: Path, fill: Callable[[str], None], replace: bool) -> Non
             with write_lock(place):
                 _exchange(aside, place)
         else:
-            aside.rename(place)
+            _rename_to(aside, place)
         remove_leftovers(place)
     finally:
         for _ in range(2):  # again where the disk failed to remove a file
             shutil.rmtree(aside, ignore_errors=True)
+
+
+def _rename_to(aside: Path, place: Path) -> None:
+    """Rename a folder to a free path, which another process may take at the same time."""
+    try:
+        aside.rename(place)
+    except OSError as error:
+        if place.is_dir() and any(place.iterdir()):
+            raise StoreError(f"{place}: another process has just created it; {_WAIT}") from error
+        raise
 
 
 def remove_folder(place: Path) -> None:
@@ -107,7 +118,8 @@ def write_lock(place: Path) -> FileLock:
         lock.acquire(timeout=0)
     except Timeout as error:
         raise StoreError(
-            f"{place}: locked by another writer, which holds {lock.lock_file}"
+            f"{place}: locked by another writer, such as another ingest, which holds "
+            f"{lock.lock_file}; {_WAIT}"
         ) from error
     except OSError as error:
         raise StoreError(f"{place}: {error}") from error

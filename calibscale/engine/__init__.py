@@ -27,6 +27,7 @@ from calibscale.engine.merge_tree import (
     merged,
     one_thread,
     parts_on_threads,
+    threads_can_start,
     tree_levels,
 )
 from calibscale.errors import OptionError, require
@@ -235,6 +236,21 @@ def _within_memory(task: Task, workers: int, limit: int | None, whose: str = "")
     )
 
 
+def free_bytes(limit: int | None = None) -> int | None:
+    """Memory that this process may still use: up to a limit, else what the machine has free.
+
+    None if the system does not say.
+    """
+    if limit is not None:
+        return limit - resident_bytes()
+    try:
+        lines = Path("/proc/meminfo").read_text().splitlines()
+        kibibytes = next(line.split()[1] for line in lines if line.startswith("MemAvailable:"))
+        return 1024 * int(kibibytes)
+    except (OSError, StopIteration, IndexError, ValueError):
+        return None
+
+
 def resident_bytes() -> int:
     """Resident memory of this process in bytes (its peak where only that is available)."""
     try:
@@ -269,6 +285,11 @@ def _fold_threads(task: Task, workers: int, report: Progress) -> Any:
             with one_thread():
                 add(block, task.state(block))
 
+        if not threads_can_start():
+            for block in todo:
+                run(block)
+                yield block, None
+            return
         with one_thread(), ThreadPoolExecutor(workers, "calibscale") as pool:
             try:
                 while True:

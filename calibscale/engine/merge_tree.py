@@ -266,6 +266,11 @@ def _libraries() -> tuple[list[Any], list[Any]]:
     return local, others
 
 
+def threads_can_start() -> bool:
+    """Whether the process can start threads, which it cannot while it ends (``atexit``)."""
+    return threading.main_thread().is_alive()
+
+
 RunParts = Callable[[Callable[[slice], object], int], None]
 
 
@@ -277,7 +282,7 @@ def in_one_part(work: Callable[[slice], object], units: int) -> None:
 @contextmanager
 def parts_on_threads(threads: int) -> Iterator[RunParts]:
     """Context with a function that calls `work` for slices of independent units on threads."""
-    if threads == 1:
+    if threads == 1 or not threads_can_start():
         yield in_one_part
         return
     with ThreadPoolExecutor(threads) as pool:

@@ -154,6 +154,7 @@ def evaluate(
         for grouping in groupings:
             data, by = by_group(session, grouping)
             run = data.run(chosen, on_unsupported, by)
+            run = fitting_in_memory(run, interval, noise, on_unsupported)
             result = run.scan(needed_statistics(run, interval, noise))
             passes.append(evaluation_of(run, names, result, interval, started, checkpoint, noise))
             started = time.perf_counter()
@@ -211,10 +212,25 @@ def needed_statistics(run: Run, interval: Resampling | None, noise: Null | None)
     if run.source.target == CLASSES:
         needed.append(_LABELS)
     for e in run.fitting:
-        grouped = interval_statistics(e, interval, run.source.classes) if interval else ()
-        floors = () if noise is None else floor_statistics(e, noise, run.source.classes)
-        needed += (*(grouped or e.needs), *e.counted, *floors)
+        needed += statistics_of(e, run.source.classes, interval, noise)
     return needed
+
+
+def statistics_of(
+    estimator: BoundEstimator, classes: int, interval: Resampling | None, noise: Null | None
+) -> tuple[Statistic, ...]:
+    """Statistics of an estimator, its interval and its floor."""
+    grouped = interval_statistics(estimator, interval, classes) if interval else ()
+    floors = () if noise is None else floor_statistics(estimator, noise, classes)
+    return (*(grouped or estimator.needs), *estimator.counted, *floors)
+
+
+def fitting_in_memory(
+    run: Run, interval: Resampling | None, noise: Null | None, on_unsupported: str
+) -> Run:
+    """Run without the estimators that memory cannot hold; see `Run.within_memory`."""
+    classes = run.source.classes
+    return run.within_memory(lambda e: statistics_of(e, classes, interval, noise), on_unsupported)
 
 
 def evaluation_of(

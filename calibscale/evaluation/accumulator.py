@@ -26,6 +26,7 @@ from calibscale.data.label_values import (
     signs_error,
 )
 from calibscale.data.named_values import is_table, named_columns
+from calibscale.data.read_errors import converting
 from calibscale.data.source import ArraySource
 from calibscale.errors import NoRowsError, OptionError, require
 from calibscale.estimators import labels as labels_of
@@ -266,8 +267,9 @@ class Accumulator:
         """Add rows to a draft."""
         started = time.perf_counter()
         labels, label_keys = self._known_labels(labels, ignore_index)
-        shape = np.shape(logits if probabilities is None else probabilities)
-        single = 1 in (len(shape), *shape[1:2]) or shape == np.shape(labels)
+        with converting("the batch"):
+            shape = np.shape(logits if probabilities is None else probabilities)
+            single = 1 in (len(shape), *shape[1:2]) or shape == np.shape(labels)
         single &= top_k is None
         names: Sequence[str] | None = (
             self._covariate_names or self._columns.get("covariates") or None

@@ -7,18 +7,18 @@ from collections.abc import Sequence
 from dataclasses import fields
 from typing import Any, Unpack
 
-from calibscale.estimators.base import Estimator
+from calibscale.estimators.base import BoundEstimator, Estimator
 from calibscale.estimators.binned import ECE, TCE2Debiased
 from calibscale.estimators.forecast_scores import Coverage, PITKuiper, QuantileECE
 from calibscale.estimators.scores import ConfidenceGap
 from calibscale.estimators.skce import JKCE, KCE
 from calibscale.estimators.vector_bins import CWCE2
-from calibscale.evaluation import by_groups, evaluate
+from calibscale.evaluation import by_groups, evaluate, fitting_in_memory, session_intervals
 from calibscale.evaluation.crowded_bins import with_equal_mass
 from calibscale.inference import calibration_test
 from calibscale.inference.default_tests import default_tests, kernel_error
 from calibscale.inference.multiple_testing import adjusted_tests
-from calibscale.inference.resampling import resampling
+from calibscale.inference.resampling import Resampling, resampling
 from calibscale.inference.verdict import judgement_of_evaluation
 from calibscale.results.evaluation_results import Evaluation
 from calibscale.results.inference_results import Check
@@ -93,20 +93,26 @@ def check(
             ]
         kinds = {type(each) for each in tested if isinstance(each, JKCE | KCE)}
         further = [each for each in default_tests(session) if type(each) not in kinds]
+        fitting = _in_memory(session, estimators, intervals)
+        tested = [test for test, each in zip(tested, estimators, strict=True) if each in fitting]
         data, columns = by_groups(session, group_by)
         first = evaluate(
             data, estimators, group_by=columns, interval=intervals, floor=False,
-            negligible=negligible,
+            negligible=negligible, on_unsupported="report",
         )  # fmt: skip
         tests = calibration_test(session, [*tested, *further], n_replicates=n_replicates, seed=seed)
-    names = [estimate.estimator for estimate in first.estimates]
-    names += [test.statistic for test in tests.results[len(names) :]]
+    names = [
+        estimate.estimator
+        for estimate, each in zip(first.estimates, estimators, strict=True)
+        if each in fitting
+    ]
+    names += [test.statistic for test in tests.results[len(tested) :]]
     adjusted = dict(zip(names, adjusted_tests(tests.results), strict=True))
     families = len({test.draws for test in tests.results if test.p_value is not None})
     judgement = judgement_of_evaluation(
         first,
         joint=adjusted,
-        tests=tests.results[len(estimators) :],
+        tests=tests.results[len(tested) :],
         negligible=negligible,
         alpha=1.0 - confidence_level,
         least=families / (n_replicates + 1),
@@ -120,6 +126,16 @@ def check(
             "parameters": {**settings, **first.parameters},
         }
     )  # fmt: skip
+
+
+def _in_memory(
+    session: Session, estimators: Sequence[Estimator], intervals: Resampling
+) -> list[Estimator]:
+    """Estimators for whose sums, with those of their intervals, there is memory."""
+    request, noise = session_intervals(session, intervals, False)
+    run = fitting_in_memory(session.run(estimators), request, noise, "report")
+    pairs = zip(estimators, run.chosen, strict=True)
+    return [each for each, bound in pairs if isinstance(bound, BoundEstimator)]
 
 
 def _of_classes(session: Session, seed: int) -> list[Estimator]:

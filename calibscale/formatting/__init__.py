@@ -268,6 +268,15 @@ def seconds(value: float | None) -> str:
     return f"{value / 3600:.1f} h" if value < 172_800 else f"{value / 86400:.0f} days"
 
 
+def size(count: float) -> str:
+    """Format a number of bytes with a unit."""
+    for unit in ("B", "kB", "MB", "GB"):
+        if count < 1000:
+            return f"{count:.3g} {unit}"
+        count /= 1000
+    return f"{count:.3g} TB"
+
+
 def plural(many: int, what: str) -> str:
     """Count with a noun in singular or plural."""
     return f"{many:,} {what}{'s' * (many != 1)}"

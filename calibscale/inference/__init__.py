@@ -185,6 +185,7 @@ def calibration_test(
             if reason := drawn_from.unsupported(estimator):
                 raise OptionError(reason)
         run = replace(run, chosen=tuple(e.for_test(run.profile) for e in run.fitting))
+        run = run.within_memory(lambda e: e.needs)
         draws = _pooled(drawn_from, run) if drawn_from.draws else None
         batch = batch_of(run, n_replicates)
         drawn = replicates_of(run.fitting, draws, 0, batch)

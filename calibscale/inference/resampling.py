@@ -197,6 +197,9 @@ class Stacked(Statistic):
         zero = self.statistic.zero(classes)
         return type(zero)(*(np.zeros((self.groups, *f.shape), f.dtype) for f in zero))
 
+    def nbytes(self, classes: int) -> int:
+        return self.groups * self.statistic.nbytes(classes)
+
     def accumulate(self, state: Any, chunk: Chunk) -> Any:
         groups = self.of(chunk.units)
         order = np.argsort(groups, kind="stable")

@@ -6,8 +6,17 @@ import os
 from collections.abc import Callable
 from typing import Any
 
-import numba
-from numba.core.compiler_lock import global_compiler_lock
+from calibscale.errors import OptionError
+
+try:
+    import numba
+    from numba.core.compiler_lock import global_compiler_lock
+except ValueError as error:  # Numba checks variables of the environment while it is loaded
+    threads = os.environ.get("NUMBA_NUM_THREADS")
+    raise OptionError(
+        f"Numba cannot be loaded ({error}); the variable NUMBA_NUM_THREADS of the environment is "
+        f"{threads!r}, and must be a whole number from 1, or unset"
+    ) from error
 
 from calibscale.kernels.kernel_cache import KernelCache
 

@@ -28,6 +28,7 @@ from calibscale.formatting import (
     rounded,
     seconds,
     signed,
+    size,
     unbroken,
 )
 from calibscale.output import document as doc
@@ -401,6 +402,8 @@ def plan_table(plan: Plan) -> None:
         amounts = (seconds(cost.seconds), size(cost.memory), size(cost.bytes_read))
         table.add_row(cost.work, cost.method, pairs, *amounts)
     show(console, table)
+    for name, reason in plan.left_out.items():
+        _print(console, f"There would be no value of {name}: {reason}.")
     if plan.cluster is not None:
         _cluster_table(console, plan.cluster)
 
@@ -422,15 +425,6 @@ def _cluster_table(console: Console, cost: ClusterCost) -> None:
         table.add_row(quantity, amount)
     console.print()
     show(console, table)
-
-
-def size(count: float) -> str:
-    """Format a number of bytes with a unit."""
-    for unit in ("B", "kB", "MB", "GB"):
-        if count < 1000:
-            return f"{count:.3g} {unit}"
-        count /= 1000
-    return f"{count:.3g} TB"
 
 
 def demo_table(result: Evaluation, truth: Sequence[Estimate]) -> None:

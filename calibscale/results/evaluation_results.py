@@ -493,6 +493,8 @@ class ClusterCost(Declared):
 class Plan(Tabular, Declared):
     """Expected costs of a run; `cluster` if a number of workers was given.
 
+    `left_out` are the reasons why estimators would have no value, by name.
+
     Examples
     --------
     >>> from calibscale import from_arrays, plan
@@ -511,6 +513,7 @@ class Plan(Tabular, Declared):
     workers: Annotated[int, Bounds(ge=1)]
     costs: tuple[Cost, ...]
     cluster: ClusterCost | None = None
+    left_out: dict[str, str] = field(default_factory=dict)
 
     @property
     def seconds(self) -> Computed[Size]:

@@ -114,6 +114,10 @@ class Replicates(Statistic):
     def zero(self, classes: int) -> Any:
         return self.statistic.zero_drawn(classes, self.last - self.first)
 
+    def nbytes(self, classes: int) -> int:
+        drawn = self.statistic.zero_drawn(classes, 1)
+        return (self.last - self.first) * sum(field.nbytes for field in drawn)
+
     def accumulate(self, state: Any, chunk: Chunk) -> Any:
         # a statistic with `large_chunks` draws the replicates in parts itself
         step = len(chunk) if self.large_chunks else max(256, _DRAWN // len(self))

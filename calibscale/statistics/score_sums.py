@@ -48,6 +48,10 @@ class Moments(Statistic):
         n, weight, weight2, d, t = (np.zeros(()) for _ in range(5))
         return MomentState(n, weight, weight2, np.zeros((m, m)), np.zeros((classes, m)), d, t)
 
+    def nbytes(self, classes: int) -> int:
+        m = self.features.size(classes)  # a state of very many classes could not be allocated
+        return 8 * (m * m + classes * m + 5)
+
     def accumulate(self, state: MomentState, chunk: Chunk) -> MomentState:
         phi, delta, w = self.features(chunk), chunk.delta, chunk.weights
         # |δ|² of each row
@@ -112,6 +116,9 @@ class NoiseMoments(Statistic):
     def zero(self, classes: int) -> NoiseState:
         m = self.features.size(classes)
         return NoiseState(np.zeros((m, m)))
+
+    def nbytes(self, classes: int) -> int:
+        return 8 * self.features.size(classes) ** 2
 
     def accumulate(self, state: NoiseState, chunk: Chunk) -> NoiseState:
         lengths = np.sqrt(np.einsum("ij,ij->i", chunk.delta, chunk.delta))

@@ -11,7 +11,7 @@ from importlib import metadata
 from pathlib import Path
 from typing import Any, TypedDict, Unpack
 
-from calibscale.addresses import located, without_secrets
+from calibscale.addresses import is_url, local_path, located, without_secrets
 from calibscale.data.forecasts import Forecast, role_of
 from calibscale.data.forecasts.quantile_names import forecast_of_columns
 from calibscale.data.ingest.batch_rules import BatchRules
@@ -29,10 +29,11 @@ from calibscale.data.ingest.columns import (
 )
 from calibscale.data.ingest.folders import input_files
 from calibscale.data.ingest.npy_shards import with_role_files
-from calibscale.data.ingest.readers import reading
 from calibscale.data.invalid_rows import need_rows
 from calibscale.data.label_values import label_values
+from calibscale.data.read_errors import reading
 from calibscale.data.store import LogitStore
+from calibscale.data.zarr_arrays import write_lock
 from calibscale.errors import InvalidDataError, NotFoundError, OptionError, StoreError, require
 from calibscale.formatting.progress import reporting
 from calibscale.results import Declared
@@ -282,8 +283,11 @@ def _copied(
     total: int | None,
 ) -> int:
     """Append the rows that a store does not have yet; the number of rows that it had."""
+    note = store.notes.get("ingest")
     with store.writer() as writer:
         before = store.rows  # read again under the lock
+        if store.notes.get("ingest") != note:
+            raise StoreError(f"{store.url}: another ingest has just replaced this store")
         # rows that are dropped are not in the store, which hides how far an earlier run has read
         done, there = (0, before) if rules.on_invalid == "drop" else (before, 0)
         for batch in batches(layouts, store.dtype, meaning, done):
@@ -310,6 +314,8 @@ def _existing(url: str | Path, note: dict[str, Any]) -> LogitStore | None:
         return None
     if store.notes.get("ingest") != note:
         if "ingest" in store.notes and not store.finished:
+            if not is_url(url):
+                write_lock(local_path(url)).release()  # held by an ingest that is still running
             raise StoreError(
                 f"{url}: an earlier ingest of other (or changed) files, or with other settings, "
                 "was interrupted; start again with overwrite=True (--overwrite), or choose "

@@ -9,8 +9,9 @@ from typing import Any
 
 from calibscale.data.ingest.column_layout import ColumnLayout
 from calibscale.data.ingest.input_files import InputFile
-from calibscale.data.ingest.readers import TEXTS, Reader, reading
+from calibscale.data.ingest.readers import TEXTS, Reader
 from calibscale.data.missing import missing_entries, plain_type
+from calibscale.data.read_errors import reading
 from calibscale.data.time_columns import kind_of_arrow
 from calibscale.data.times import CLOCK, DATE, KINDS_OF_TIMES, TIMESTAMP
 from calibscale.errors import InvalidDataError, OptionError

@@ -9,6 +9,7 @@ from typing import Any
 
 from calibscale.data.ingest.input_files import InputFile
 from calibscale.data.ingest.readers import Reader
+from calibscale.data.ingest.row_bounds import RowBounds
 from calibscale.data.ingest.text_readers import FIRST_ROWS, JsonLinesFile, json_objects
 from calibscale.data.source import KINDS
 from calibscale.errors import InvalidDataError
@@ -119,8 +120,8 @@ class ChoicesFile(JsonLinesFile):
         self._width = max(lengths, default=0)
         super().__init__(file)
 
-    def _objects(self) -> Iterator[tuple[int, dict[str, Any]]]:
-        for line, row in super()._objects():
+    def _objects(self, bounds: RowBounds | None = None) -> Iterator[tuple[int, dict[str, Any]]]:
+        for line, row in super()._objects(bounds):
             try:
                 yield line, self._question(row)
             except (KeyError, TypeError, ValueError, AttributeError, IndexError) as error:

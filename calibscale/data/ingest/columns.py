@@ -28,11 +28,11 @@ from calibscale.data.ingest.readers import (
     InputPart,
     Reader,
     pickled,
-    reading,
 )
 from calibscale.data.label_values import LabelValues
 from calibscale.data.missing import as_floats
 from calibscale.data.named_values import FLAGS, in_order
+from calibscale.data.read_errors import reading
 from calibscale.data.row_origins import place_in
 from calibscale.data.source import KINDS, PREDICTIONS, sum_tolerance
 from calibscale.data.time_columns import TextTimes, are_times, seconds_of, times_named

@@ -5,9 +5,12 @@ from __future__ import annotations
 import codecs
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
+from functools import partial
 from io import TextIOWrapper
+from typing import Any
 
 from calibscale.data.ingest.input_files import InputFile
+from calibscale.data.ingest.row_bounds import ROW_BYTES, BoundedFile, RowBounds
 from calibscale.errors import InvalidDataError
 
 _DELIMITERS = (",", ";", "\t", "|")
@@ -17,7 +20,9 @@ _EXCHANGED = str.maketrans(",.", ".,")
 
 
 @contextmanager
-def opened_text(file: InputFile, newline: str | None = None) -> Iterator[TextIOWrapper]:
+def opened_text(
+    file: InputFile, bounds: RowBounds, newline: str | None = None
+) -> Iterator[TextIOWrapper]:
     """Text of a file in UTF-8, or in UTF-16 if it begins with a byte order mark.
 
     Raises
@@ -28,7 +33,8 @@ def opened_text(file: InputFile, newline: str | None = None) -> Iterator[TextIOW
     with file.open() as content:
         encoding = "utf-16" if content.read(2) in _UTF_16 else "utf-8-sig"
     try:
-        with TextIOWrapper(file.open(), newline=newline, encoding=encoding) as text:
+        bounded: Any = BoundedFile(file.open(), bounds)
+        with TextIOWrapper(bounded, newline=newline, encoding=encoding) as text:
             yield text
     except UnicodeDecodeError as error:
         name = "UTF-8" if encoding == "utf-8-sig" else "UTF-16"
@@ -42,7 +48,7 @@ def _undecodable(file: InputFile, encoding: str) -> str:
     if encoding != "utf-8-sig":
         return ": its content"
     with file.open() as lines:
-        for number, line in enumerate(lines, 1):
+        for number, line in enumerate(iter(partial(lines.readline, ROW_BYTES), b""), 1):
             try:
                 line.decode("utf-8")
             except UnicodeDecodeError as error:
@@ -58,7 +64,7 @@ def delimiter_of(file: InputFile) -> str:
     """
     usual = "\t" if file.suffix.startswith(".tsv") else ","
     counts = dict.fromkeys((usual, *_DELIMITERS), 0)
-    with opened_text(file, newline="") as text:
+    with opened_text(file, RowBounds(file), newline="") as text:
         beginning = text.read(_HEADER_LENGTH).lstrip("\r\n")
     quoted = False
     for character in beginning:

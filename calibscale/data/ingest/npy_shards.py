@@ -11,7 +11,8 @@ from typing import Any
 
 from calibscale.addresses import full_address, is_url, local_path, located, shown_address
 from calibscale.data.ingest.input_files import InputFile
-from calibscale.data.ingest.readers import NamedArrays, npy_array, reading
+from calibscale.data.ingest.readers import NamedArrays, npy_array
+from calibscale.data.read_errors import reading
 from calibscale.data.row_shards import RowShards, check_shards
 from calibscale.data.source import KINDS, PREDICTIONS
 from calibscale.errors import InvalidDataError, OptionError

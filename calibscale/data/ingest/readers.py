@@ -9,7 +9,7 @@ import weakref
 import zipfile
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from functools import partial
 from importlib import import_module
 from typing import Any, NamedTuple, Protocol
@@ -18,13 +18,13 @@ import numpy as np
 from numpy.lib import format as npy
 from numpy.typing import NDArray
 
-from calibscale.addresses import raise_from, without_secrets
-from calibscale.data.file_systems import server_failure
+from calibscale.data.ingest.arrow_buffers import refuse_large_buffers
 from calibscale.data.ingest.input_files import InputFile
+from calibscale.data.ingest.parquet_pages import refuse_large_pages
 from calibscale.data.missing import of_arrow, plain_arrow, plain_type
 from calibscale.data.row_origins import place_in
 from calibscale.data.time_columns import kind_of_arrow, kind_of_type, seconds_of
-from calibscale.errors import CalibscaleError, InvalidDataError, OptionError, StoreError
+from calibscale.errors import InvalidDataError, OptionError, StoreError
 
 PICKLES = (".pkl", ".pickle", ".pt", ".pth", ".ckpt", ".joblib", ".dill")
 BATCH_ROWS, BATCH_BYTES = 2**16, 2**24
@@ -73,22 +73,6 @@ def pickled(name: Any) -> InvalidDataError:
         f"{name}: pickled objects are refused because reading them may run code from the file; "
         "save plain numbers (numpy.savez, safetensors) and ingest those"
     )
-
-
-@contextmanager
-def reading(file: Any) -> Iterator[None]:
-    """Convert errors of a library over a damaged file, or of a server, to one with its name."""
-    try:
-        yield
-    except (CalibscaleError, MemoryError):
-        raise
-    except Exception as error:
-        address = file.label if isinstance(file, InputFile) else file
-        system = isinstance(error, OSError) and error.errno
-        hint = "" if system else ": the file is damaged, truncated, or of another format"
-        text = without_secrets(str(error), address) or type(error)
-        damaged = InvalidDataError(f"{file}: cannot be read ({text}){hint}")
-        raise_from(server_failure(address, error) or damaged, error, address)
 
 
 # ---------------------------------------------------------------- Formats
@@ -334,8 +318,11 @@ class ParquetTable(TableReader):
     def __init__(self, file: InputFile) -> None:
         from pyarrow import parquet
 
+        self._input = file
         # small buffers: there may be one for each class
-        self._file = parquet.ParquetFile(file.parts(), buffer_size=2**16, pre_buffer=False)
+        self._file = parquet.ParquetFile(
+            file.parts(), buffer_size=2**16, pre_buffer=False, page_checksum_verification=True
+        )
         super().__init__(file, self._file.schema_arrow, self._file.metadata.num_rows)
 
     def batches(self, names: list[str], skip: int, step: int) -> tuple[int, Iterator[Any]]:
@@ -343,6 +330,8 @@ class ParquetTable(TableReader):
         while group < meta.num_row_groups and start + meta.row_group(group).num_rows <= skip:
             start += meta.row_group(group).num_rows  # not decoded
             group += 1
+        if not self._input.remote:
+            refuse_large_pages(self._input.path, meta, names, self._input)
         groups = range(group, meta.num_row_groups)
         return start, self._file.iter_batches(step, row_groups=groups, columns=names)
 
@@ -352,19 +341,26 @@ class ArrowTable(TableReader):
 
     def __init__(self, file: InputFile) -> None:
         self._memory = str(file.path)
-        rows = sum(batch.num_rows for batch in self._all())
-        super().__init__(file, self._opened().schema, rows)
+        refuse_large_buffers(self._memory, file)
+        schema = self._opened().schema
+        rows = sum(batch.num_rows for batch in self._all(schema.names[:1]))
+        super().__init__(file, schema, rows)
 
-    def _opened(self) -> Any:
+    def _opened(self, names: Sequence[str] = ()) -> Any:
+        """File or stream, of whose columns the named ones are decompressed; by default all."""
         import pyarrow as pa
 
+        options = pa.ipc.IpcReadOptions()
+        if names:
+            schema = self._opened().schema
+            options.included_fields = [i for i, n in enumerate(schema.names) if n in set(names)]
         try:
-            return pa.ipc.open_file(pa.memory_map(self._memory))
+            return pa.ipc.open_file(pa.memory_map(self._memory), options=options)
         except pa.ArrowInvalid:
-            return pa.ipc.open_stream(pa.memory_map(self._memory))
+            return pa.ipc.open_stream(pa.memory_map(self._memory), options=options)
 
-    def _all(self) -> Iterator[Any]:
-        batches = self._opened()
+    def _all(self, names: Sequence[str]) -> Iterator[Any]:
+        batches = self._opened(names)
         if hasattr(batches, "num_record_batches"):
             return map(batches.get_batch, range(batches.num_record_batches))
         return iter(batches)
@@ -372,7 +368,7 @@ class ArrowTable(TableReader):
     def batches(self, names: list[str], skip: int, step: int) -> tuple[int, Iterator[Any]]:
         parts = (
             batch.slice(first, step).select(names)
-            for batch in self._all()
+            for batch in self._all(names)
             for first in range(0, batch.num_rows, step)
         )
         return 0, parts

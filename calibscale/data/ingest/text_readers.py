@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 from calibscale.data.ingest.csv_dialects import decimal_of, delimiter_of, exchanged, opened_text
 from calibscale.data.ingest.input_files import InputFile
 from calibscale.data.ingest.readers import BATCH_BYTES, TEXT, InputColumn, InputPart, TableReader
+from calibscale.data.ingest.row_bounds import ROW_BYTES, RowBounds
 from calibscale.data.missing import is_missing, is_missing_number, texts_of
 from calibscale.errors import InvalidDataError
 
@@ -33,16 +34,28 @@ class CsvFile:
     def __init__(self, file: InputFile) -> None:
         self._path = file
         self._delimiter = delimiter_of(file)
-        with self._rows() as rows:
+        with self._rows() as (rows, bounds):
             self.names: Sequence[str] = [name.strip() for name in next(rows, (0, []))[1]]
-            self._first = [row for _, row in islice(rows, FIRST_ROWS)]
+            self._first = [row for _, row in bounds.taken(rows, FIRST_ROWS)]
         self._decimal = decimal_of(self._delimiter, chain(*self._first))
 
     @contextmanager
-    def _rows(self) -> Iterator[Iterator[tuple[int, list[str]]]]:
-        with opened_text(self._path, newline="") as file:
-            reader = csv.reader(file, strict=True, delimiter=self._delimiter)
-            yield ((reader.line_num, row) for row in reader if row)
+    def _rows(self) -> Iterator[tuple[Iterator[tuple[int, list[str]]], RowBounds]]:
+        """Rows with the number of their last line, and the bounds of their reader."""
+        bounds = RowBounds(self._path)
+        # the limit of the module, 131,072 characters by default, is one of the process; that of
+        # rows comes first
+        csv.field_size_limit(max(csv.field_size_limit(), 2 * ROW_BYTES))
+
+        def numbered(reader: Any) -> Iterator[tuple[int, list[str]]]:
+            for row in reader:
+                line = reader.line_num
+                bounds.next_row(line + 1)
+                if row:
+                    yield line, row
+
+        with opened_text(self._path, bounds, newline="") as file:
+            yield numbered(csv.reader(file, strict=True, delimiter=self._delimiter)), bounds
 
     def _pointed(self, cell: str) -> str:
         """Cell of a number with a decimal point; of a number without one, it becomes no number."""
@@ -53,7 +66,7 @@ class CsvFile:
         j = self.names.index(name)
         cells = _filled(self._first, j)
         if self._first and not cells:
-            with self._rows() as rows:
+            with self._rows() as (rows, _):
                 next(rows)
                 cells = _filled((row for _, row in rows), j)
         text = len(cells) > 0 and not any(_is_number(self._pointed(cell)) for cell in cells)
@@ -66,13 +79,13 @@ class CsvFile:
         numbers_of = [name for name in names if name not in texts]
         cells_of = [self.names.index(name) for name in numbers_of]
         step = max(1, min(step, BATCH_BYTES // (_CELL_BYTES * width)))
-        with self._rows() as rows:
+        with self._rows() as (rows, bounds):
             next(rows)
             start = sum(1 for _ in islice(rows, skip))
             lines = [0]
             while lines:  # the last, empty part gives the number of rows
                 lines, cells, texts_in = [], [], {name: list[str]() for name in texts}
-                for line, row in islice(rows, step):
+                for line, row in bounds.taken(rows, step):
                     if len(row) != width:
                         raise InvalidDataError(
                             f"{self._path}, line {line}: {len(row)} fields, but {width} in line 1",
@@ -134,10 +147,14 @@ def _decimal(text: str) -> float:
     return float(text)
 
 
-def json_objects(file: InputFile) -> Iterator[tuple[int, dict[str, Any]]]:
+def json_objects(
+    file: InputFile, bounds: RowBounds | None = None
+) -> Iterator[tuple[int, dict[str, Any]]]:
     """Number and object of each line; members of inner objects are ``outer.inner``."""
-    with opened_text(file) as lines:
+    bounds = bounds or RowBounds(file)
+    with opened_text(file, bounds) as lines:
         for line, text in enumerate(lines, 1):
+            bounds.next_row(line + 1)
             if not text.strip():
                 continue
             try:
@@ -163,7 +180,8 @@ class JsonLinesFile(TableReader):
         import pyarrow as pa
 
         self._file = file
-        self._first = [row for _, row in islice(self._objects(), FIRST_ROWS)]
+        bounds = RowBounds(file)
+        self._first = [row for _, row in bounds.taken(self._objects(bounds), FIRST_ROWS)]
         cells = (
             sum(len(value) if isinstance(value, list) else 1 for value in row.values())
             for row in self._first
@@ -199,15 +217,15 @@ class JsonLinesFile(TableReader):
             values = numbers  # such as "NaN" among numbers
         try:
             kind = pa.array(values).type
-        except (pa.ArrowInvalid, pa.ArrowTypeError) as error:
+        except (pa.ArrowException, OverflowError) as error:
             what = f"{self._file}: {name!r} has values of several types ({error})"
             raise InvalidDataError(what) from error
         if pa.types.is_int64(kind):
             return pa.float64()
         return pa.list_(pa.float64()) if pa.types.is_list(kind) else kind
 
-    def _objects(self) -> Iterator[tuple[int, dict[str, Any]]]:
-        return json_objects(self._file)
+    def _objects(self, bounds: RowBounds | None = None) -> Iterator[tuple[int, dict[str, Any]]]:
+        return json_objects(self._file, bounds)
 
     def batches(self, names: list[str], skip: int, step: int) -> tuple[int, Iterator[Any]]:
         """Record batches for `column`, which describes lists."""
@@ -220,11 +238,12 @@ class JsonLinesFile(TableReader):
 
     def parts(self, names: Sequence[str], skip: int, step: int) -> Iterator[InputPart]:
         shapes = {name: self.column(name).shape for name in names}
-        rows = self._objects()
+        bounds = RowBounds(self._file)
+        rows = self._objects(bounds)
         start = sum(1 for _ in islice(rows, skip))
         lines: Sequence[int] = [0]
         while lines:  # the last, empty part gives the number of rows
-            part = list(islice(rows, min(step, self._step)))
+            part = list(bounds.taken(rows, min(step, self._step)))
             lines = [line for line, _ in part]
             columns = {}
             for name in names:
@@ -240,15 +259,15 @@ class JsonLinesFile(TableReader):
         kind = self.type_of(name)
         try:
             return pa.array(values, kind)
-        except (pa.ArrowInvalid, pa.ArrowTypeError):
+        except (pa.ArrowException, OverflowError):
             values = [None if _stands_for_number(value) else value for value in values]
         try:
             return pa.array(values, kind)
-        except (pa.ArrowInvalid, pa.ArrowTypeError) as error:
+        except (pa.ArrowException, OverflowError) as error:
             for line, value in zip(lines, values, strict=True):
                 try:
                     pa.array([value], kind)
-                except (pa.ArrowInvalid, pa.ArrowTypeError):
+                except (pa.ArrowException, OverflowError):
                     what = f"{self._file}, line {line}: {name!r} is {value!r:.60}, not {kind}"
                     raise InvalidDataError(what) from error
             raise

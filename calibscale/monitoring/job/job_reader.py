@@ -392,8 +392,9 @@ def read_job(path: str | Path) -> Job:
     """
     try:
         data = Path(path).read_bytes()
-    except OSError as error:
-        reason = f"{shown_address(path)}: the job file cannot be read: {error.strerror}"
+    except (OSError, ValueError) as error:  # a path with a null character is a ValueError
+        cause = getattr(error, "strerror", None) or error
+        reason = f"{shown_address(path)}: the job file cannot be read: {cause}"
         raise_from(OptionError(reason), error, path)
     tables, positions = parsed_toml(str(path), data)
     problems = Problems(str(path), positions)

@@ -102,6 +102,10 @@ class Ledger:
             If it does not exist, is damaged, or has the format of another version of calibscale.
         """
         place = zarr_arrays.local_path(path)
+        if place.is_file():
+            raise StoreError(
+                f"{path}: is a file, and a ledger is a folder; pass the folder that the job names"
+            )
         with zarr_arrays.complaints(path):
             try:
                 group = zarr.open_group(place, mode="r+")

@@ -13,7 +13,7 @@ from calibscale.errors import require
 from calibscale.formatting import unbroken
 from calibscale.output.documents import document
 from calibscale.output.plots.prediction_plots import RELIABILITY_HEIGHT, plot_reliability
-from calibscale.output.plots.style import COLOURS, TEXT, WIDTH, add_remark, legend_entries
+from calibscale.output.plots.style import COLOURS, TEXT, WIDTH, add_remark, legend_entries, library
 
 FORMATS = (".png", ".svg", ".pdf")
 _COLUMNS = {1: 1, 2: 2, 3: 3, 4: 2, 5: 3, 6: 3}  # number of columns by number of plots, else 4
@@ -55,6 +55,7 @@ def plot_result(result: Any, axes: str = "linear") -> Any:
     >>> len(plot_result(result).subfigs)  # the title, and the diagram
     2
     """
+    library()
     from matplotlib.figure import Figure
 
     article = document(result)
@@ -141,6 +142,7 @@ def save_comparison(
     results: Sequence[Any], names: Sequence[str], path: str | Path, axes: str = "linear"
 ) -> None:
     """Write the reliability diagram of several models, as `save_picture` does."""
+    library()
     from matplotlib.figure import Figure
 
     check_format(path)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import math
+import os
 import re
 import warnings
 from collections.abc import Callable, Iterator, Sequence
@@ -12,6 +13,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 from markupsafe import Markup
+
+from calibscale.errors import OptionError
 
 WIDTH = 380.0  # points of a plot's width; a phone of 360 px shows 0.88 px per point
 TEXT = 11.0
@@ -27,9 +30,29 @@ DASHED, DOTTED = (0, (5, 3)), (0, (2, 2))
 LINES = (("accent", "-"), ("high", DASHED), ("other", DOTTED), ("ink", (0, (8, 2, 2, 2))))
 
 
+def library() -> Any:
+    """Return matplotlib, which is loaded on first use.
+
+    Raises
+    ------
+    OptionError
+        If the environment names a backend that matplotlib does not have.
+    """
+    try:
+        import matplotlib
+    except ValueError as error:
+        backend = os.environ.get("MPLBACKEND")
+        raise OptionError(
+            f"matplotlib cannot be loaded with the backend {backend!r} that the variable "
+            "MPLBACKEND of the environment names; unset it, or set it to agg"
+        ) from error
+    return matplotlib
+
+
 def axes(ax: Any, height: float = 220.0, width: float = WIDTH) -> Any:
     """Return `ax`, or the axes of a new figure of this size in points, without frame and ticks."""
     if ax is None:
+        library()
         from matplotlib import pyplot
 
         figure = pyplot.figure(figsize=(width / 72, height / 72), layout="constrained")
@@ -151,8 +174,7 @@ class Drawing(NamedTuple):
 @contextmanager
 def own_style() -> Iterator[None]:
     """Ignore the user's style, so that the same results make the same page."""
-    import matplotlib
-
+    matplotlib = library()
     with matplotlib.rc_context(), warnings.catch_warnings():
         matplotlib.rcdefaults()
         matplotlib.rcParams["svg.fonttype"] = "none"
@@ -164,7 +186,7 @@ def own_style() -> Iterator[None]:
 
 def drawing(draw: Callable[..., Any], height: float, salt: str) -> Drawing:
     """Draw a plot of the given height within `own_style`; `salt` makes its ids unique."""
-    import matplotlib
+    matplotlib = library()
     from matplotlib.backends.backend_svg import FigureCanvasSVG
     from matplotlib.figure import Figure
 

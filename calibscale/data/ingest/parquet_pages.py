@@ -1,0 +1,145 @@
+"""Sizes of the pages of a Parquet file, each of which is decompressed as a whole.
+
+The metadata of a file have the sizes of columns in row groups.  Those of pages are in the headers
+before them, in the compact protocol of Thrift: parquet.thrift of the Parquet format,
+`struct PageHeader`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any, BinaryIO
+
+from calibscale.errors import InvalidDataError
+from calibscale.formatting import size as size_text
+
+PAGE_BYTES = 2**28  # of one page; writers make pages of about a megabyte
+_HEADER_BYTES = 2**12  # read at first; statistics of long texts may need more
+_LONGEST_HEADER = 2**24
+_UNCOMPRESSED, _COMPRESSED = 2, 3  # fields of a header
+_TRUE, _FALSE, _BYTE, _DOUBLE, _BINARY, _LIST, _SET, _MAP, _STRUCT = 1, 2, 3, 7, 8, 9, 10, 11, 12
+
+
+def refuse_large_pages(path: Path, metadata: Any, names: Iterable[str], file: Any) -> None:
+    """Raise an InvalidDataError for a page of the named columns that is above `PAGE_BYTES`.
+
+    Only columns in row groups that are themselves above the limit are searched.
+    """
+    wanted = set(names)
+    with open(path, "rb") as content:
+        for g in range(metadata.num_row_groups):
+            group = metadata.row_group(g)
+            for c in range(group.num_columns):
+                chunk = group.column(c)
+                name = chunk.path_in_schema.partition(".")[0]
+                large = chunk.total_uncompressed_size > PAGE_BYTES
+                if not large or not wanted.intersection((name, chunk.path_in_schema)):
+                    continue
+                largest = largest_page(content, chunk)
+                if largest > PAGE_BYTES:
+                    raise InvalidDataError(
+                        f"{file}: the column {name!r} has a page of {size_text(largest)} in row "
+                        f"group {g}, and pages are read as a whole, up to "
+                        f"{size_text(PAGE_BYTES)}; write the file with smaller pages "
+                        "(data_page_size=)"
+                    )
+
+
+def largest_page(content: BinaryIO, chunk: Any) -> int:
+    """Bytes of the largest page of a column in a row group, uncompressed."""
+    starts = [chunk.dictionary_page_offset, chunk.data_page_offset]
+    place = min(start for start in starts if start)
+    end, largest = place + chunk.total_compressed_size, 0
+    while place < end:
+        fields, length = _header(content, place)
+        largest = max(largest, fields.get(_UNCOMPRESSED, 0))
+        place += length + max(0, fields.get(_COMPRESSED, 0))
+    return largest
+
+
+def _header(content: BinaryIO, place: int) -> tuple[dict[int, int], int]:
+    """Integers of the header of the page at a place of a file by field, and its length."""
+    count = _HEADER_BYTES
+    while True:
+        content.seek(place)
+        data = content.read(count)
+        try:
+            return _Struct(data).read()
+        except IndexError:
+            if len(data) < count or count >= _LONGEST_HEADER:
+                raise ValueError(f"the header of the page at byte {place} has no end") from None
+            count *= 16
+
+
+class _Struct:
+    """Bytes of a struct in the compact protocol; reading beyond them is an IndexError."""
+
+    def __init__(self, data: bytes) -> None:
+        self._data, self._place = data, 0
+
+    def read(self) -> tuple[dict[int, int], int]:
+        """Integers by field, and the number of bytes."""
+        return self._fields(), self._place
+
+    def _byte(self) -> int:
+        self._place += 1
+        return self._data[self._place - 1]
+
+    def _varint(self) -> int:
+        """Unsigned number in groups of seven bits, the lowest first."""
+        number = shift = 0
+        while True:
+            byte = self._byte()
+            number |= (byte & 0x7F) << shift
+            shift += 7
+            if byte < 0x80:
+                return number
+
+    def _integer(self) -> int:
+        """Signed number, whose sign is the lowest bit."""
+        number = self._varint()
+        return (number >> 1) ^ -(number & 1)
+
+    def _fields(self) -> dict[int, int]:
+        integers: dict[int, int] = {}
+        field = 0
+        while (head := self._byte()) != 0:
+            step, kind = head >> 4, head & 0x0F
+            field = field + step if step else self._integer()
+            if _BYTE < kind < _DOUBLE:
+                integers[field] = self._integer()
+            else:
+                self._skip(kind)
+        return integers
+
+    def _skip(self, kind: int, inside: bool = False) -> None:
+        """Pass over a value; a boolean is a byte only inside of lists and maps."""
+        if kind in (_TRUE, _FALSE):
+            self._place += inside
+        elif kind == _BYTE:
+            self._place += 1
+        elif _BYTE < kind < _DOUBLE:
+            self._varint()
+        elif kind == _DOUBLE:
+            self._place += 8
+        elif kind == _BINARY:
+            length = self._varint()
+            self._place += length
+        elif kind in (_LIST, _SET):
+            head = self._byte()
+            count = head >> 4
+            for _ in range(self._varint() if count == 15 else count):
+                self._skip(head & 0x0F, inside=True)
+        elif kind == _MAP:
+            if count := self._varint():
+                kinds = self._byte()
+                for _ in range(count):
+                    self._skip(kinds >> 4, inside=True)
+                    self._skip(kinds & 0x0F, inside=True)
+        elif kind == _STRUCT:
+            self._fields()
+        else:
+            raise ValueError(f"{kind} is not a type of Thrift")
+        if self._place > len(self._data):
+            raise IndexError

@@ -1,0 +1,65 @@
+"""Boundaries that turn what other libraries raise while rows are read into errors of calibscale.
+
+They stand around the calls of those libraries, and never around statistics: an error of another
+type there is a defect, which its traceback should show.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+from calibscale.addresses import raise_from, without_secrets
+from calibscale.data.file_systems import server_failure
+from calibscale.errors import CalibscaleError, InvalidDataError
+
+_LONGEST_CAUSE = 500  # characters; some libraries put the whole value into their message
+
+
+def cause_of(error: Exception) -> str:
+    """Message of an error on one line, or the name of its type if it has none."""
+    text = " ".join(str(error).split())
+    if len(text) > _LONGEST_CAUSE:
+        text = f"{text[:_LONGEST_CAUSE]}…"
+    return text or type(error).__name__
+
+
+@contextmanager
+def reading(file: Any) -> Iterator[None]:
+    """Convert errors of a library over a damaged file, or of a server, to one with its name."""
+    try:
+        yield
+    except (CalibscaleError, MemoryError):
+        raise
+    except Exception as error:
+        address = getattr(file, "label", file)  # of an `InputFile`
+        system = isinstance(error, OSError) and error.errno
+        hint = "" if system else ": the file is damaged, truncated, or of another format"
+        text = without_secrets(cause_of(error), address)
+        damaged = InvalidDataError(f"{file}: cannot be read ({text}){hint}")
+        raise_from(server_failure(address, error) or damaged, error, address)
+
+
+@contextmanager
+def reading_frame(name: str) -> Iterator[None]:
+    """Convert errors of the library of a frame, which may read files or ask a database."""
+    try:
+        yield
+    except (CalibscaleError, MemoryError):
+        raise
+    except Exception as error:
+        raise InvalidDataError(f"{name}: its rows cannot be read ({cause_of(error)})") from error
+
+
+@contextmanager
+def converting(name: str) -> Iterator[None]:
+    """Convert errors of the library of an array, such as one whose device is lost."""
+    try:
+        yield
+    except (CalibscaleError, MemoryError):
+        raise
+    except Exception as error:
+        raise InvalidDataError(
+            f"{name} cannot be an array of numbers: {cause_of(error)}"
+        ) from error

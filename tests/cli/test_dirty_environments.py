@@ -1,0 +1,125 @@
+"""Variables of the environment that libraries refuse, the end of a process, and other processes."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import time
+from typing import Any
+
+import numpy as np
+import pytest
+
+import calibscale as cs
+from tests.support.commands import environment
+
+SECONDS = 300
+
+
+def _python(code: str, **variables: str) -> Any:
+    return subprocess.run(
+        [sys.executable, "-c", code], env=environment(**variables), capture_output=True,
+        text=True, timeout=SECONDS, check=False,
+    )  # fmt: skip
+
+
+def _command(*words: Any, **variables: str) -> Any:
+    return subprocess.run(
+        [sys.executable, "-m", "calibscale", *map(str, words)], env=environment(**variables),
+        capture_output=True, text=True, timeout=SECONDS, check=False,
+    )  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def store(tmp_path_factory):
+    rng = np.random.default_rng(3)
+    p = rng.random(300)
+    place = tmp_path_factory.mktemp("dirty") / "rows.zarr"
+    created = cs.LogitStore.create(place, classes=2, kind="probabilities", binary=True)
+    with created.writer() as writer:
+        writer.append(p, (rng.random(300) < p).astype(int))
+    return place
+
+
+@pytest.mark.process
+@pytest.mark.parametrize("threads", ["0", "-1"])
+def test_threads_of_numba__that_are_none_are_named(store, threads):
+    ran = _command("evaluate", store, "-e", "ece", NUMBA_NUM_THREADS=threads)
+    assert (ran.returncode, ran.stdout) == (2, "")
+    assert ran.stderr.startswith("error: Numba cannot be loaded")
+    assert f"NUMBA_NUM_THREADS of the environment is '{threads}'" in ran.stderr
+    assert ran.stderr.count("\n") == 1
+
+
+@pytest.mark.process
+def test_backend_of_matplotlib__that_does_not_exist_is_named(store, tmp_path):
+    picture = tmp_path / "a.png"
+    options = ["-e", "ece", "--figure", picture, "-q"]
+    ran = _command("evaluate", store, *options, MPLBACKEND="nope")
+    assert (ran.returncode, picture.exists()) == (2, False)
+    assert ran.stderr.startswith("error: matplotlib cannot be loaded with the backend 'nope'")
+    assert ran.stderr.count("\n") == 1
+    ran = _python(
+        f"import calibscale as cs\nr = cs.reliability({str(store)!r})\n"
+        "for draw in (cs.plot_reliability, type(r).plot, type(r)._repr_html_):\n"
+        "    try:\n        draw(r)\n    except cs.OptionError as error:\n        print(error)",
+        MPLBACKEND="nope",
+    )
+    assert (ran.stdout.count("MPLBACKEND"), ran.stderr) == (3, "")
+
+
+@pytest.mark.process
+@pytest.mark.parametrize("verb", ["evaluate", "calibration_test", "reliability"])
+def test_exit__evaluates_what_was_registered(verb):
+    """Threads cannot be started while a process ends."""
+    code = f"""
+import atexit, threading
+import numpy as np
+import calibscale as cs
+p = np.random.default_rng(0).random(50_000)
+source = cs.from_arrays(probabilities=p, labels=(p > 0.4).astype(int))
+atexit.register(lambda: print(cs.{verb}(source).n))
+"""
+    ran = _python(code)
+    assert (ran.stdout, ran.stderr) == ("50000\n", "")
+
+
+@pytest.mark.process
+@pytest.mark.long
+@pytest.mark.parametrize("same", [True, False])
+def test_ingests__at_once_into_one_store_have_one_winner(tmp_path, same):
+    """The others say that another ingest is writing it, or find it complete."""
+    rng = np.random.default_rng(5)
+    for k in range(6):
+        p = rng.random(2000)
+        np.savez(tmp_path / f"{k}.npz", p=p, y=(rng.random(2000) < p).astype(int))
+    code = """
+import sys, time
+from calibscale.data.ingest import ingest
+from calibscale.errors import StoreError
+file, store, start = sys.argv[1:]
+time.sleep(max(0.0, float(start) - time.time()))
+try:
+    print(ingest([file], store, keys={"probabilities": "p", "labels": "y"}).rows)
+except StoreError as error:
+    print(error)
+"""
+    start = time.time() + 8.0  # when all have loaded the package
+    place = tmp_path / "rows.zarr"
+    running = [
+        subprocess.Popen(
+            [sys.executable, "-c", code, tmp_path / f"{0 if same else k}.npz", place, str(start)],
+            stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+        )
+        for k in range(6)
+    ]  # fmt: skip
+    answers = [process.communicate(timeout=SECONDS) for process in running]
+    assert [err for _, err in answers] == [""] * 6
+    lost = [out for out, _ in answers if out != "2000\n"]
+    assert len(lost) < 6
+    for sentence in lost:
+        assert "Errno" not in sentence
+        others = "another writer, such as another ingest", "another process has just created it"
+        finished = "was written from other files"
+        assert any(text in sentence for text in (*others, finished)), sentence
+    assert cs.LogitStore.open(place).rows == 2000

@@ -1,0 +1,79 @@
+"""Sums that do not fit into memory: checks leave estimators out; plans and errors name them."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+import calibscale as cs
+from calibscale.engine import free_bytes, resident_bytes
+
+CLASSES, ROWS = 20_000, 100
+NEED = r"its sums over 20,000 classes need \d+ GB, above the memory limit of 2 GB"
+
+
+@pytest.fixture(scope="module")
+def source():
+    rng = np.random.default_rng(8)
+    logits = rng.normal(size=(ROWS, CLASSES)).astype(np.float32)
+    return cs.from_arrays(logits=logits, labels=rng.integers(0, CLASSES, ROWS))
+
+
+@pytest.mark.long
+def test_check__leaves_out_what_does_not_fit(source):
+    result = cs.check(source, n_replicates=19, memory_limit="2GB")
+    kernel = result["jkce"]
+    assert kernel.value is None
+    assert kernel.reason is not None
+    assert kernel.reason.startswith("its sums over 20,000 classes need 6")
+    assert "above the memory limit of 2 GB" in kernel.reason
+    assert all(each.value is not None for each in result.estimates if each.estimator != "jkce")
+    assert "jkce" not in [test.statistic for test in result.tests]
+    assert set(result.adjusted_p_values) == {
+        each.estimator for each in result.estimates if each.value is not None
+    } | {test.statistic for test in result.tests[len(result.estimates) - 1 :]}
+    assert resident_bytes() < 3 * 10**9
+
+
+@pytest.mark.long
+def test_plan__says_so_before(source):
+    names = ["confidence_gap", "ece", "jkce"]
+    options = {"on_unsupported": "report", "memory_limit": "2GB"}
+    planned = cs.plan(source, names, interval="jackknife", **options)
+    assert list(planned.left_out) == ["jkce"]
+    result = cs.evaluate(source, names, interval="jackknife", **options)
+    assert result["jkce"].reason == planned.left_out["jkce"]
+
+
+@pytest.mark.long
+def test_errors__name_the_estimator(source):
+    with pytest.raises(cs.OptionError, match=f"jkce: {NEED}.*; leave it out"):
+        cs.evaluate(source, ["ece", "jkce"], memory_limit="2GB")
+    with pytest.raises(cs.OptionError, match=f"jkce: {NEED}"):
+        cs.calibration_test(source, ["jkce"], memory_limit="2GB")
+
+
+@pytest.mark.long
+def test_plan__command_prints_what_is_left_out(run, tmp_path):
+    place = tmp_path / "rows.zarr"
+    rng = np.random.default_rng(9)
+    store = cs.LogitStore.create(place, classes=2000)
+    with store.writer() as writer:
+        writer.append(rng.normal(size=(70, 2000)), rng.integers(0, 2000, 70))
+    limit = f"{(resident_bytes() + 12 * 10**7) // 10**6}MB"
+    options = ["-e", "accuracy,jkce,all", "--memory-limit", limit]
+    ran = run("plan", place, *options)
+    assert "There would be no value of jkce: its sums over 2,000 classes need" in " ".join(
+        ran.out.split()
+    )
+    planned = run("plan", place, *options, "--json", "-").json
+    assert "jkce" in planned["left_out"]
+
+
+def test_free_memory__is_that_of_the_limit_or_of_the_machine():
+    limit = resident_bytes() + 10**9
+    left = free_bytes(limit)
+    assert left is not None
+    assert abs(left - 10**9) < 10**8
+    machine = free_bytes()
+    assert machine is None or machine > 0
