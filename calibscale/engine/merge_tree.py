@@ -58,9 +58,7 @@ class Checkpoint:
                         level, index, name = key.split("|")
                         nodes.setdefault((int(level), int(index)), {})[name] = file[key]
         except Exception as error:  # zipfile and NumPy raise many types over damaged files
-            raise StoreError(
-                f"the checkpoint {self.path} cannot be read ({error}); remove it to start again"
-            ) from error
+            raise self.damaged(error) from error
         mine = self._identity()
         if identity != mine:
             old, new = _flat(identity), _flat(mine)
@@ -70,6 +68,12 @@ class Checkpoint:
                 f"({', '.join(changed)}); choose another folder, or remove it"
             )
         return nodes
+
+    def damaged(self, reason: object) -> StoreError:
+        """Return the error for a file that is no checkpoint of this work."""
+        return StoreError(
+            f"the checkpoint {self.path} cannot be read ({reason}); remove it to start again"
+        )
 
     def due(self) -> bool:
         """Whether it is time to write again."""
@@ -156,7 +160,8 @@ class PairTask(Task, Protocol):
     def pack(self, state: Any) -> dict[str, Any]:
         """Convert a state to named arrays."""
 
-    def unpack(self, arrays: dict[str, Any]) -> Any: ...
+    def unpack(self, arrays: dict[str, Any], blocks: range) -> Any:
+        """Convert named arrays to the state of blocks; a ValueError is raised for other arrays."""
 
 
 class _OneThread:
@@ -370,8 +375,27 @@ class Tree:
         self._lock = threading.Lock()
         self._checkpoint = checkpoint
         if checkpoint is not None:
-            for (level, index), arrays in checkpoint.load().items():
-                self._place(level, index, task.unpack(arrays))
+            for (level, index), state in self._loaded(checkpoint).items():
+                self._place(level, index, state)
+
+    def _loaded(self, checkpoint: Checkpoint) -> dict[tuple[int, int], Any]:
+        """States of a checkpoint by level and index; each run is in at most one of them."""
+        states: dict[tuple[int, int], Any] = {}
+        taken: set[int] = set()
+        for (level, index), arrays in checkpoint.load().items():
+            place = f"state {index:,} of level {level:,}"
+            if not 0 <= level <= self._runs.bit_length():
+                raise checkpoint.damaged(f"{place} is not in a tree of {self._runs:,} runs")
+            length = self._arity**level
+            runs = range(index * length, min((index + 1) * length, self._runs))
+            if index < 0 or not runs or not taken.isdisjoint(runs):
+                raise checkpoint.damaged(f"{place} does not fit among {self._runs:,} runs")
+            taken.update(runs)
+            try:
+                states[level, index] = self._task.unpack(arrays, runs)
+            except ValueError as error:
+                raise checkpoint.damaged(f"{place}: {error}") from error
+        return states
 
     def todo(self) -> list[int]:
         """Runs that are not in the tree yet."""

@@ -159,6 +159,15 @@ class _PanelPairTask(_SharedTask):
         return replace(self, run_parts=run_parts)
 
 
+def _require_shapes(arrays: dict[str, Any], shapes: dict[str, tuple[int, ...]]) -> None:
+    """Raise a ValueError unless arrays of a checkpoint have the names and shapes of a state."""
+    if arrays.keys() != shapes.keys():
+        raise ValueError(f"it has the arrays {', '.join(arrays)}, not {', '.join(shapes)}")
+    for name, array in arrays.items():
+        if array.dtype != np.float64 or array.shape != shapes[name]:
+            raise ValueError(f"{name} is {array.dtype} {array.shape}, not float64 {shapes[name]}")
+
+
 @dataclass(frozen=True, eq=False)
 class PairSumTask(_PanelPairTask):
     """Sums of a `PairSum` over pairs of panels, or over the blocks of a panel."""
@@ -286,7 +295,10 @@ class PairSumTask(_PanelPairTask):
     def pack(self, state: PairState) -> dict[str, Any]:
         return {"sums": np.array([float(value) for value in state[:-1]]), "linear": state.linear}
 
-    def unpack(self, arrays: dict[str, Any]) -> PairState:
+    def unpack(self, arrays: dict[str, Any], blocks: range) -> PairState:
+        width = self._linear_width
+        shapes = {"sums": (len(PairState._fields) - 1,), "linear": (width, width)}
+        _require_shapes(arrays, shapes)
         return PairState(*(np.array(value) for value in arrays["sums"]), arrays["linear"])  # type: ignore[call-arg]
 
 
@@ -337,7 +349,9 @@ class MatrixProductTask(_PanelPairTask):
     def pack(self, state: dict[int, Floats]) -> dict[str, Any]:
         return {str(index): sums for index, sums in state.items()}
 
-    def unpack(self, arrays: dict[str, Any]) -> dict[int, Floats]:
+    def unpack(self, arrays: dict[str, Any], blocks: range) -> dict[int, Floats]:
+        panels = {i for block in blocks for i in _unit(block, len(self.panels))}
+        _require_shapes(arrays, {str(i): self.vectors[i].shape for i in panels})
         return {int(index): np.array(sums) for index, sums in arrays.items()}
 
 

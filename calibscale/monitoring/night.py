@@ -30,7 +30,7 @@ from calibscale.monitoring.job.job_reader import one_sided, read_job
 from calibscale.monitoring.ledger import Ledger, Record
 from calibscale.monitoring.ledger.broken_days import BrokenDays
 from calibscale.monitoring.ledger.group_keys import GroupKey
-from calibscale.monitoring.ledger.index import Entry, check_key
+from calibscale.monitoring.ledger.index import DAMAGE, Entry, check_key
 from calibscale.monitoring.ledger.recipe import Recipe, encode
 from calibscale.monitoring.verdicts import NightJudge
 from calibscale.planning import plan
@@ -309,7 +309,7 @@ class _Run:
                 return {}
             self._places, result = stamps["places"], json.loads(data)
             return result if result["schema"] == Night.schema else {}
-        except (OSError, ValueError, KeyError, TypeError):
+        except (OSError, *DAMAGE):
             return {}
 
     def _store(self, result: dict[str, Any]) -> None:

@@ -389,6 +389,51 @@ def test_damaged__another_file_of_numpy_is_named(source, tmp_path, kind):
         _run(source, ESTIMATORS["jkce"], tmp_path)
 
 
+def _without_one(arrays):
+    first = next(name for name in arrays if name != "identity")
+    return {name: array for name, array in arrays.items() if name != first}
+
+
+def _with(key, change):
+    """Arrays of which the first, but the identity, has another name or value."""
+
+    def changed(arrays):
+        name = next(name for name in arrays if name != "identity")
+        array = arrays.pop(name)
+        return {key or name: change(array), **arrays}
+
+    return changed
+
+
+CHANGES = {
+    "dropped": _without_one,
+    "longer": _with(None, lambda array: np.append(array, 1.0)),
+    "scalar": _with(None, lambda array: np.array(1.0)),
+    "integers": _with(None, lambda array: np.zeros(array.shape, int)),
+    "another name": _with("0|0|other", lambda array: array),
+    "negative": _with("0|-1|sums", lambda array: array),
+    "a node that is not there": _with("0|999|sums", lambda array: array),
+    "a level that is not there": _with("999999999|0|sums", lambda array: array),
+    "twice": lambda arrays: {
+        **{name.replace("|0|", "|1|", 1): a for name, a in arrays.items() if "|0|" in name},
+        **{f"9|0|{name.rsplit('|')[-1]}": a for name, a in arrays.items() if "|" in name},
+        **arrays,
+    },
+}
+
+
+@pytest.mark.parametrize("change", CHANGES)
+@pytest.mark.parametrize("name", ["jkce", "ckce"])
+def test_damaged__arrays_that_are_no_state_are_refused(source, tmp_path, name, change):
+    _interrupted(source, ESTIMATORS[name], tmp_path, 5)
+    (path,) = tmp_path.iterdir()
+    with np.load(path) as file:
+        arrays = dict(file)
+    np.savez(path, **CHANGES[change](arrays))
+    with pytest.raises(cs.StoreError, match=f"{path.name} cannot be read .*remove it"):
+        _run(source, ESTIMATORS[name], tmp_path)
+
+
 def test_leftovers__of_a_killed_writer_are_no_checkpoint(source, tmp_path):
     (tmp_path / ".pairs-0.npz.4242.tmp").write_bytes(b"half")
     assert _run(source, ESTIMATORS["jkce"], tmp_path) == _run(source, ESTIMATORS["jkce"])
