@@ -18,7 +18,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, BinaryIO
 
-from calibscale.addresses import raise_from, shown_address
+from calibscale.addresses import is_url, raise_from, shown_address
 from calibscale.errors import OptionError, StoreError
 
 _ZARR = ("zarr.json", ".zgroup", ".zarray")  # one of them is in every store and ledger
@@ -48,6 +48,8 @@ def replacing(path: str | Path) -> Iterator[BinaryIO]:
     A StoreError that names the path is raised if the file cannot be written, or if no program reads
     a pipe.
     """
+    if is_url(path):
+        raise StoreError(f"{shown_address(path)}: outputs are local files, not URLs")
     try:
         place = _real(path)
         if os.path.exists(path) and not place.is_file():  # /dev/stdout has no real path

@@ -231,6 +231,17 @@ def test_secrets__of_schedulers_are_nowhere(server, search, tmp_path, source, ad
     assert search.found == []
 
 
+@pytest.mark.parametrize("save", ["save", "to_json"])
+def test_secrets__of_outputs_at_urls_are_nowhere(search, source, tmp_path, save):
+    result = cs.evaluate(source, "brier")
+    if not hasattr(result, save):
+        pytest.skip(f"results have no {save}")
+    assert search.call(getattr(result, save), "http://annZq7:passZq7@h/x.json?t=Zq7") is None
+    search.folder(tmp_path / "work")
+    assert search.found == []
+    assert [*(tmp_path / "work").iterdir()] == []
+
+
 # ---------------------------------------------------------------- the function
 
 
