@@ -16,6 +16,7 @@ import pytest
 import calibscale as cs
 from calibscale import LogitStore
 from calibscale.addresses import Location, located, shown_address, without_secrets
+from calibscale.auditing.recalibration import load_recalibration
 from calibscale.data.ingest import ingest
 from calibscale.monitoring.job.job_reader import read_job
 from calibscale.simulation import simulate
@@ -231,13 +232,12 @@ def test_secrets__of_schedulers_are_nowhere(server, search, tmp_path, source, ad
     assert search.found == []
 
 
-@pytest.mark.parametrize("save", ["save", "to_json"])
-def test_secrets__of_outputs_at_urls_are_nowhere(search, source, tmp_path, save):
+@pytest.mark.parametrize("ending", ["json", "html", "csv", "xyz"])
+def test_secrets__of_outputs_at_urls_are_nowhere(search, source, tmp_path, ending):
     result = cs.evaluate(source, "brier")
-    if not hasattr(result, save):
-        pytest.skip(f"results have no {save}")
-    assert search.call(getattr(result, save), "http://annZq7:passZq7@h/x.json?t=Zq7") is None
-    search.folder(tmp_path / "work")
+    for query in ("", "?t=Zq7"):
+        search.call(result.save, f"http://annZq7:passZq7@h/x.{ending}{query}")
+    search.call(load_recalibration, f"http://annZq7:passZq7@h/x.{ending}")
     assert search.found == []
     assert [*(tmp_path / "work").iterdir()] == []
 
