@@ -283,6 +283,18 @@ def test_location__is_shown_without_secrets_and_kept_whole():
         assert "pass" not in f"{same} {same!s} {same!r}"
 
 
+@pytest.mark.parametrize(
+    "text",
+    [
+        "no scheduler at tcp://127.0.0.1:9: lost",
+        "s3://bucket/x.csv: there is no such file (see https://example.org/a).",
+        "write [source] path = 's3://bucket/{date}.csv'",
+    ],
+)
+def test_without_secrets__keeps_sentences(text):
+    assert without_secrets(text) == text
+
+
 def test_without_secrets__hides_all_forms_of_a_secret():
     place = Location("http://ann:p%40ss@h/x?sig=a%2Bbc", {"headers": {"A": "Bearer 1234"}})
     text = "p@ss p%40ss a+bc a%2Bbc Bearer 1234 http://u:v@w/x?y"
