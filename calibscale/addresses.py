@@ -23,7 +23,8 @@ _CHAIN = re.compile(r"::(?=[a-zA-Z][a-zA-Z0-9+.-]*(?:://|::|$))")
 _PART = re.compile(r"([a-zA-Z][a-zA-Z0-9+.-]+:/+)?([^/?#]*)(.*)", re.DOTALL)
 _QUERY = re.compile(r"([?#]|%3f|%23).*", re.DOTALL | re.IGNORECASE)
 _AT = re.compile(r".*(?:@|%40)", re.DOTALL | re.IGNORECASE)
-_URL_IN_TEXT = re.compile(r"[a-zA-Z][a-zA-Z0-9+.-]+:/{1,3}[^\s'\"<>]+")
+# a URL in a sentence, without the punctuation behind it
+_URL_IN_TEXT = re.compile(r"[a-zA-Z][a-zA-Z0-9+.-]+:/{1,3}[^\s'\"<>]*[^\s'\"<>:;,.()\[\]{}]")
 
 
 class Location(str):

@@ -19,7 +19,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any, BinaryIO
 
-from calibscale.addresses import raise_from, shown_address
+from calibscale.addresses import is_url, raise_from, shown_address
 from calibscale.errors import OptionError, StoreError
 
 _ZARR = ("zarr.json", ".zgroup", ".zarray")  # one of them is in every store and ledger
@@ -49,6 +49,8 @@ def replacing(path: str | Path, mode: int = 0o666) -> Iterator[BinaryIO]:
     The file has the permissions `mode`, less those that the user withholds by umask.  A StoreError
     that names the path is raised if the file cannot be written, or if no program reads a pipe.
     """
+    if is_url(path):
+        raise StoreError(f"{shown_address(path)}: outputs are local files, not URLs")
     try:
         place = _real(path)
         if os.path.exists(path) and not place.is_file():  # /dev/stdout has no real path

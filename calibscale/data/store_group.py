@@ -245,7 +245,8 @@ class StoreGroup:
         storage_options : dict, optional
             Options of the file system of a URL, as fsspec takes them: for S3 ``{"anon": True}``, or
             ``key``, ``secret`` and ``endpoint_url``.  Default: those of the environment, such as
-            ``AWS_ACCESS_KEY_ID``.  They are neither stored nor printed.
+            ``AWS_ACCESS_KEY_ID``.  For http:// also ``timeout``, in seconds, and ``retries``.  They
+            are neither stored nor printed.
 
         Raises
         ------

@@ -12,6 +12,7 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any
 
+from calibscale.addresses import shown_address
 from calibscale.atomic_files import replacing, write_json
 from calibscale.errors import OptionError, require
 from calibscale.formatting import plural
@@ -89,14 +90,14 @@ _PICTURES: dict[str, Callable[[Any, str | Path, str], None]] = {
 def save(result: Any, path: str | Path, axes: str | None) -> None:
     """Write a result in the format that the suffix names; see `Tabular.save`."""
     pictures = _PICTURES if isinstance(result, Shown) else {}  # others have no report
-    suffix = Path(path).suffix
+    suffix, shown = Path(path).suffix, shown_address(path)
     if suffix in pictures:
         pictures[suffix](result, path, axes or "linear")
     elif suffix not in _TABLES:
         endings = ", ".join([*_TABLES, *pictures])
-        raise OptionError(f"{path}: names of files of {type(result).__name__} end in {endings}")
+        raise OptionError(f"{shown}: names of files of {type(result).__name__} end in {endings}")
     elif axes is not None:
-        raise OptionError(f"{path}: axes={axes!r} is for pages and pictures, not for tables")
+        raise OptionError(f"{shown}: axes={axes!r} is for pages and pictures, not for tables")
     else:
         _TABLES[suffix](result, path)
 

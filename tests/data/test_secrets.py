@@ -16,6 +16,7 @@ import pytest
 import calibscale as cs
 from calibscale import LogitStore
 from calibscale.addresses import Location, located, shown_address, without_secrets
+from calibscale.auditing.recalibration import load_recalibration
 from calibscale.data.ingest import ingest
 from calibscale.monitoring.job.job_reader import read_job
 from calibscale.simulation import simulate
@@ -231,6 +232,16 @@ def test_secrets__of_schedulers_are_nowhere(server, search, tmp_path, source, ad
     assert search.found == []
 
 
+@pytest.mark.parametrize("ending", ["json", "html", "csv", "xyz"])
+def test_secrets__of_outputs_at_urls_are_nowhere(search, source, tmp_path, ending):
+    result = cs.evaluate(source, "brier")
+    for query in ("", "?t=Zq7"):
+        search.call(result.save, f"http://annZq7:passZq7@h/x.{ending}{query}")
+    search.call(load_recalibration, f"http://annZq7:passZq7@h/x.{ending}")
+    assert search.found == []
+    assert [*(tmp_path / "work").iterdir()] == []
+
+
 # ---------------------------------------------------------------- the function
 
 
@@ -270,6 +281,18 @@ def test_location__is_shown_without_secrets_and_kept_whole():
         assert (same, same.full, same.storage_options) == (url, url, {"key": "secret"})
         assert f"{same} {same!s} {same!r} {same:>5}".count("***") == 8
         assert "pass" not in f"{same} {same!s} {same!r}"
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "no scheduler at tcp://127.0.0.1:9: lost",
+        "s3://bucket/x.csv: there is no such file (see https://example.org/a).",
+        "write [source] path = 's3://bucket/{date}.csv'",
+    ],
+)
+def test_without_secrets__keeps_sentences(text):
+    assert without_secrets(text) == text
 
 
 def test_without_secrets__hides_all_forms_of_a_secret():

@@ -19,7 +19,7 @@ from typing import Annotated, Any, Self, Unpack
 import numpy as np
 from pydantic import BaseModel, Field, TypeAdapter, ValidationError
 
-from calibscale.addresses import shown_address
+from calibscale.addresses import raise_from, shown_address
 from calibscale.auditing.recalibration import boosting, nonparametric, parametric
 from calibscale.auditing.recalibration.recalibrator import (
     FittedRecalibrator,
@@ -371,7 +371,8 @@ def load_recalibration(path: str | Path) -> FittedRecalibration:
     try:
         return FittedRecalibration.from_dict(json.loads(Path(path).read_text(encoding="utf-8")))
     except OSError as error:
-        raise StoreError(f"{path}: cannot be read: {error.strerror or error}") from error
+        reason = f"{shown_address(path)}: cannot be read: {error.strerror or error}"
+        raise_from(StoreError(reason), error, path)
     except (OptionError, ValueError, RecursionError) as error:
         raise OptionError(f"{path}: {error}") from error
 

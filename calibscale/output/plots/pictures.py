@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from calibscale.addresses import shown_address
 from calibscale.atomic_files import replacing
 from calibscale.errors import require
 from calibscale.formatting import unbroken
@@ -30,7 +31,10 @@ def check_format(path: str | Path) -> None:
     OptionError
         If the ending is not png, svg or pdf.
     """
-    require(Path(path).suffix in FORMATS, f"{path}: names of pictures end in {', '.join(FORMATS)}")
+    require(
+        Path(path).suffix in FORMATS,
+        f"{shown_address(path)}: names of pictures end in {', '.join(FORMATS)}",
+    )
 
 
 def plot_result(result: Any, axes: str = "linear") -> Any:
