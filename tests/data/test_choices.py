@@ -144,7 +144,7 @@ TOPS = dict(probabilities=P, top_k=TOP, labels=Y)
             r"with offsets= \(choices,\), not float64 of shape \(4, 3\)",
         ),
         (FLATS | dict(probabilities=FLAT.astype(int)), "must be floating point .* not int64"),
-        (FLATS | dict(labels=0), r"1 rows .* labels of shape \(\)"),
+        (FLATS | dict(labels=0), "labels must have rows, not be a single int"),
         (FLATS | dict(offsets=[0, 2, 2, 4, 8]), "^row 1 .* 0 choices"),
         (FLATS | dict(offsets=[0, 2, 4, 6, 7]), "number of choices, 8"),
         (FLATS | dict(labels=[0, 0, 2, 0]), "^row 2 .*label is 2.* choices are 0, 1;"),

@@ -30,6 +30,8 @@ def refuse_large_pages(path: Path, metadata: Any, names: Iterable[str], file: An
     with open(path, "rb") as content:
         for g in range(metadata.num_row_groups):
             group = metadata.row_group(g)
+            if group.total_byte_size <= PAGE_BYTES:
+                continue
             for c in range(group.num_columns):
                 chunk = group.column(c)
                 name = chunk.path_in_schema.partition(".")[0]

@@ -28,6 +28,9 @@ from calibscale.errors import InvalidDataError, OptionError, StoreError
 
 PICKLES = (".pkl", ".pickle", ".pt", ".pth", ".ckpt", ".joblib", ".dill")
 BATCH_ROWS, BATCH_BYTES = 2**16, 2**24
+# of a text in the metadata of Parquet: the schema of a hundred thousand columns.  Headers of
+# damaged pages are read up to it again and again, for seconds with the default of 100 MB
+_THRIFT_BYTES = 3 * 10**7
 _LISTS = 64  # rows read at a time to find the length of lists
 TEXT = np.dtype(object)  # type of a text column; None in empty cells
 
@@ -321,8 +324,9 @@ class ParquetTable(TableReader):
         self._input = file
         # small buffers: there may be one for each class
         self._file = parquet.ParquetFile(
-            file.parts(), buffer_size=2**16, pre_buffer=False, page_checksum_verification=True
-        )
+            file.parts(), buffer_size=2**16, pre_buffer=False, page_checksum_verification=True,
+            thrift_string_size_limit=_THRIFT_BYTES,
+        )  # fmt: skip
         super().__init__(file, self._file.schema_arrow, self._file.metadata.num_rows)
 
     def batches(self, names: list[str], skip: int, step: int) -> tuple[int, Iterator[Any]]:
