@@ -15,8 +15,8 @@ class CalibscaleError(Exception):
     >>> try:
     ...     evaluate("no-such.zarr")
     ... except CalibscaleError as error:
-    ...     print(type(error).__name__)
-    StoreError
+    ...     print(str(error)[:42])
+    no-such.zarr: there is no prediction store
     """
 
 
@@ -37,10 +37,12 @@ class StoreError(CalibscaleError):
 
     Examples
     --------
-    >>> from calibscale import LogitStore
-    >>> LogitStore.open("no-such.zarr")
-    Traceback (most recent call last):
-    calibscale.errors.StoreError: ...
+    >>> from calibscale import LogitStore, StoreError
+    >>> try:
+    ...     LogitStore.open("no-such.zarr")
+    ... except StoreError as error:
+    ...     print(str(error)[:42])
+    no-such.zarr: there is no prediction store
     """
 
 
