@@ -28,9 +28,9 @@ from calibscale.errors import InvalidDataError, OptionError, StoreError
 
 PICKLES = (".pkl", ".pickle", ".pt", ".pth", ".ckpt", ".joblib", ".dill")
 BATCH_ROWS, BATCH_BYTES = 2**16, 2**24
-# of a text in the metadata of Parquet: the schema of a hundred thousand columns.  Headers of
+# of a text in the metadata of Parquet: the schema of fifty thousand columns.  Headers of
 # damaged pages are read up to it again and again, for seconds with the default of 100 MB
-_THRIFT_BYTES = 3 * 10**7
+_THRIFT_BYTES = 10**7
 _LISTS = 64  # rows read at a time to find the length of lists
 TEXT = np.dtype(object)  # type of a text column; None in empty cells
 
