@@ -367,6 +367,8 @@ class RecalibrationResult(Outcome, SourceRows):
         Checksum of a few rows of the fit.
     state : dict
         Numbers that recalibrated predictions are computed from; ``modes`` are complex128 in base64.
+    checksum : str or None
+        SHA-256 of all that recalibrated predictions depend on; None in files of earlier versions.
     """
 
     schema: ClassVar[str] = "calibscale.recalibration/1"
@@ -384,3 +386,4 @@ class RecalibrationResult(Outcome, SourceRows):
     notes: tuple[str, ...]
     fingerprint: str
     state: Json
+    checksum: Later[Omitted[str | None]] = None

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import logging
 import math
@@ -259,6 +260,17 @@ class FittedRecalibration(RecalibrationResult):
                 if not _equal(stated[name], number):
                     seen = short(repr(stated[name]), 40)
                     raise OptionError(f"{part}.{name} must be {number}, as in state, not {seen}")
+        require(
+            self.checksum in (None, self._digest()),
+            "the checksum of its state, settings and source differs: save the fit again",
+        )
+
+    def _digest(self) -> str:
+        """SHA-256 of all that recalibrated predictions depend on."""
+        source = {key: self.source.get(key) for key in ("classes", "categories")}
+        tolerance = self.parameters["tolerance"]
+        value = as_json([self.method, self.settings, self.state, source, tolerance])
+        return hashlib.sha256(json.dumps(value, sort_keys=True).encode()).hexdigest()
 
 
 class _Parameters(BaseModel):
@@ -346,12 +358,13 @@ def recalibrate(
         losses = [evaluate(session.on(one), [NLL()])["nll"].value for one in both]
     summary = fit.summary
     values = summary["parameters"].items()
-    return FittedRecalibration(
+    fitted = FittedRecalibration(
         method=method.name, settings=summary["settings"], passes=fit.passes, notes=fit.notes,
         estimates={name: value for name, value in values if not name.startswith("log_loss")},
         standard_errors=fit.standard_errors, log_loss_before=losses[0], log_loss_after=losses[1],
         fingerprint=_fingerprint(data), state=fit.state, **session.outcome(fit.counts, started),
     )  # fmt: skip
+    return replace(fitted, checksum=fitted._digest())
 
 
 def load_recalibration(path: str | Path) -> FittedRecalibration:
