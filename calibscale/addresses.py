@@ -16,6 +16,7 @@ from calibscale.errors import causes, require
 
 HIDDEN = "***"
 _SHORTEST = 4  # characters of a secret that is replaced in the texts of other libraries
+_LONGEST_PORT = 5  # digits
 _CONTAINERS = ("abfs", "abfss", "wasb", "wasbs")  # the part before @ is a container of Azure
 
 # a part of an address such as simplecache::s3://bucket/file; [::1] is a host
@@ -142,6 +143,8 @@ def _user(host: str, behind: str) -> str:
     found = _AT.match(host)
     if found is None and ":" in host:
         port = host.rpartition(":")[2]
+        if port.isdigit() and len(port) <= _LONGEST_PORT:
+            return ""
         path = behind if not port.isdigit() else re.split("[?#]", behind)[0]
         found = _AT.match(host + path)
         if found is None and not port.isdigit() and not host.endswith("]"):

@@ -12,6 +12,7 @@ import re
 import secrets
 import select
 import shutil
+import stat
 import time
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
@@ -26,6 +27,7 @@ _ZARR = ("zarr.json", ".zgroup", ".zarray")  # one of them is in every store and
 _NAME_BYTES = 200  # longest name used in temporary names; file systems take 255
 _DAY = 86_400.0  # seconds
 _READER_WAIT, _PIPE_WAIT = 10.0, 60.0  # seconds until a pipe is read, and takes something
+_STREAMS = ("/dev/std", "/dev/fd/", "/dev/null", "/proc/self/fd/")
 _PIPE_BYTES = 4096  # written at once to a pipe, which has room for them where it is ready
 
 
@@ -94,7 +96,8 @@ def _write_to_pipe(path: str | Path, content: bytes) -> None:
                     f"{path}: the program that reads this pipe has taken nothing for "
                     f"{_PIPE_WAIT:g} s"
                 )
-            left = left[os.write(pipe, left[:_PIPE_BYTES]) :]
+            with suppress(BlockingIOError):  # another writer of the pipe was faster
+                left = left[os.write(pipe, left[:_PIPE_BYTES]) :]
     finally:
         os.close(pipe)
 
@@ -106,7 +109,7 @@ def _opened_pipe(path: str | Path) -> int:
         try:
             return os.open(path, os.O_WRONLY | os.O_NONBLOCK)
         except OSError as error:
-            if error.errno != errno.ENXIO:
+            if error.errno != errno.ENXIO or not stat.S_ISFIFO(os.stat(path).st_mode):
                 raise
             if time.monotonic() > deadline:
                 raise StoreError(
@@ -122,7 +125,7 @@ def refuse_pipe(path: str | Path, what: str) -> None:
 
 
 def _is_stream(path: str | Path) -> bool:
-    return os.path.abspath(path).startswith(("/dev/", "/proc/"))
+    return os.path.abspath(path).startswith(_STREAMS)
 
 
 def refuse_overwriting(output: str | Path, inputs: Iterable[str | Path] = ()) -> None:

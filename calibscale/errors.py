@@ -123,7 +123,14 @@ class ClusterError(CalibscaleError):
 
 def causes(error: BaseException) -> Iterator[BaseException]:
     """Errors from which an error was raised, or during whose treatment, the latest first."""
-    while (earlier := error.__cause__ or error.__context__) is not None:
+    seen = {id(error)}  # a cause may have been raised from its effect
+    while True:
+        earlier = error.__cause__
+        if earlier is None and not error.__suppress_context__:
+            earlier = error.__context__
+        if earlier is None or id(earlier) in seen:
+            return
+        seen.add(id(earlier))
         yield earlier
         error = earlier
 

@@ -6,7 +6,6 @@ would stay locked for ever.
 
 from __future__ import annotations
 
-import gc
 import os
 import sys
 import threading
@@ -45,9 +44,15 @@ def _renew() -> None:
 
 def _renew_cached_properties() -> None:
     """Renew the locks of cached properties, one for all objects of a class before Python 3.12."""
-    for each in gc.get_objects():
-        if type(each) is cached_property:
-            each.lock = threading.RLock()  # type: ignore[attr-defined]
+    for name, module in list(sys.modules.items()):
+        if name.partition(".")[0] != __package__:
+            continue
+        for kind in list(vars(module).values()):
+            if not isinstance(kind, type):
+                continue
+            for each in list(vars(kind).values()):
+                if type(each) is cached_property:
+                    each.lock = threading.RLock()  # type: ignore[attr-defined]
 
 
 if hasattr(os, "register_at_fork"):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import socket
+import ssl
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
@@ -35,6 +36,8 @@ _NO_ANSWER = (
     "azure.core.exceptions.ServiceRequestError",
     "azure.core.exceptions.ServiceResponseError",
 )
+# errors of encrypted connections, such as an expired certificate, which will not pass
+_NOT_TRUSTED = ("aiohttp.client_exceptions.ClientSSLError", "botocore.exceptions.SSLError")
 _REDIRECTED = ("aiohttp.client_exceptions.TooManyRedirects",)
 
 
@@ -60,12 +63,16 @@ def limited_options(address: Any) -> dict[str, Any]:
 
 
 def _limited(protocol: str, options: Mapping[str, Any]) -> dict[str, Any]:
+    from fsspec.config import conf
+
+    configured = conf.get(protocol, {})  # by files and the environment of the user
     limited = dict(options)
     if protocol in ("http", "https"):
         given = {key: limited.pop(key) for key in ("timeout", "retries") if key in limited}
-        limited.setdefault("get_client", _sessions(**given))
+        if "get_client" not in configured:
+            limited.setdefault("get_client", _sessions(**given))
     if protocol in ("s3", "s3a"):
-        settings = limited.get("config_kwargs", {})
+        settings = limited.get("config_kwargs", configured.get("config_kwargs", {}))
         if isinstance(settings, Mapping):
             retries = {"total_max_attempts": 3, "mode": "standard"}
             limited["config_kwargs"] = {"retries": retries, **settings}
@@ -156,6 +163,8 @@ def _status(error: BaseException) -> int | None:
 
 
 def _is_no_answer(error: BaseException) -> bool:
+    if isinstance(error, ssl.SSLError) or _is_a(error, _NOT_TRUSTED):
+        return False
     if isinstance(error, TimeoutError | ConnectionError | socket.gaierror):
         return True
     return _is_a(error, _NO_ANSWER)

@@ -14,6 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from calibscale import engine
+from calibscale.addresses import raise_from
 from calibscale.data.arrays import TableOptions, from_arrays
 from calibscale.data.call_hints import refuse_unknown
 from calibscale.data.forecasts import Forecast, role_of
@@ -138,6 +139,8 @@ class _Stream:
     def after_fork(self) -> None:
         """Read from the start: a thread of the parent may have been reading."""
         self._lock = threading.Lock()
+        # the end of the parent's reader would close a connection that the parent uses
+        self._inherited = (self._batches, self._kept)
         self.close()
 
     def slice(self, start: int, count: int) -> Any:
@@ -205,10 +208,11 @@ class _Frame(TableReader):
             try:
                 self.table = _held_table(frame)
             except Exception as error:
-                raise InvalidDataError(
+                failure = InvalidDataError(
                     f"{name}: it cannot be read as a table ({cause_of(error)}); pass only the "
                     "columns needed"
-                ) from error
+                )
+                raise_from(failure, error, name)
         else:
             self.table = _Stream(frame, name)
         if not self.table.num_rows:

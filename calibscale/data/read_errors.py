@@ -17,9 +17,10 @@ from calibscale.errors import CalibscaleError, InvalidDataError
 _LONGEST_CAUSE = 500  # characters; some libraries put the whole value into their message
 
 
-def cause_of(error: Exception) -> str:
-    """Message of an error on one line, or the name of its type if it has none."""
-    text = " ".join(str(error).split())
+def cause_of(error: Exception, *addresses: Any) -> str:
+    """Message of an error on one line without secrets, or the name of its type if it has none."""
+    # secrets are hidden first: a shortened one would not be recognised
+    text = " ".join(without_secrets(str(error), *addresses).split())
     if len(text) > _LONGEST_CAUSE:
         text = f"{text[:_LONGEST_CAUSE]}…"
     return text or type(error).__name__
@@ -36,8 +37,7 @@ def reading(file: Any) -> Iterator[None]:
         address = getattr(file, "label", file)  # of an `InputFile`
         system = isinstance(error, OSError) and error.errno
         hint = "" if system else ": the file is damaged, truncated, or of another format"
-        text = without_secrets(cause_of(error), address)
-        damaged = InvalidDataError(f"{file}: cannot be read ({text}){hint}")
+        damaged = InvalidDataError(f"{file}: cannot be read ({cause_of(error, address)}){hint}")
         raise_from(server_failure(address, error) or damaged, error, address)
 
 
@@ -49,7 +49,8 @@ def reading_frame(name: str) -> Iterator[None]:
     except (CalibscaleError, MemoryError):
         raise
     except Exception as error:
-        raise InvalidDataError(f"{name}: its rows cannot be read ({cause_of(error)})") from error
+        failure = InvalidDataError(f"{name}: its rows cannot be read ({cause_of(error)})")
+        raise_from(failure, error, name)
 
 
 @contextmanager
@@ -60,6 +61,5 @@ def converting(name: str) -> Iterator[None]:
     except (CalibscaleError, MemoryError):
         raise
     except Exception as error:
-        raise InvalidDataError(
-            f"{name} cannot be an array of numbers: {cause_of(error)}"
-        ) from error
+        failure = InvalidDataError(f"{name} cannot be an array of numbers: {cause_of(error)}")
+        raise_from(failure, error, name)

@@ -8,6 +8,8 @@ from dataclasses import dataclass
 from http import HTTPStatus
 from typing import Any
 
+from calibscale.errors import OptionError
+
 TRANSIENT = (429, 500, 502, 503, 504)  # statuses of servers that may answer again soon
 _FIRST_WAIT, _LONGEST_WAIT = 0.5, 30.0  # seconds before another request
 _SLOWEST = 1_000  # bytes a second below which a server is given up
@@ -31,19 +33,27 @@ class WebSessions:
     retries: int = 4
 
     async def __call__(self, **settings: Any) -> Any:
-        from aiohttp import ClientSession, ClientTimeout
+        import aiohttp
 
-        limits = ClientTimeout(total=None, sock_connect=self.timeout, sock_read=self.timeout)
-        return ClientSession(**{"timeout": limits, "middlewares": (self._patient,), **settings})
+        if not hasattr(aiohttp, "ClientMiddlewareType"):
+            raise OptionError(
+                f"http:// requires aiohttp 3.12 or later, not {aiohttp.__version__}: "
+                "pip install 'calibscale[http]'"
+            )
+        seconds = self.timeout
+        limits = aiohttp.ClientTimeout(total=None, sock_connect=seconds, sock_read=seconds)
+        return aiohttp.ClientSession(
+            **{"timeout": limits, "middlewares": (self._patient,), **settings}
+        )
 
     async def _patient(self, request: Any, handler: Callable[[Any], Awaitable[Any]]) -> Any:
         """Answer to a request, which is sent again while the server cannot serve it."""
-        from aiohttp import ClientConnectionError
+        from aiohttp import ClientConnectionError, ClientSSLError
 
         for attempt in range(self.retries):
             try:
                 answer = await self._first_bytes(request, handler)
-            except TimeoutError:  # also one of connections
+            except (TimeoutError, ClientSSLError):  # these are also errors of connections
                 raise
             except ClientConnectionError:
                 await asyncio.sleep(_wait(attempt, None))

@@ -12,6 +12,7 @@ from calibscale.errors import OptionError, require
 from calibscale.inference.e_process import (
     CELLS,
     NOTIONS,
+    RESOLUTION,
     BettingEProcess,
     WagerState,
     learn,
@@ -27,6 +28,7 @@ _SURE = 0.005  # learned shift of log-odds from which a cell has its full sign
 # Shares of the mixture: patterns of signs that are fixed, learned signs, and learned bets of the
 # best size at each risk.
 _SHARES = (0.2, 0.2, 0.6)
+_EARLIER_SHARES = (0.25, 0.25, 0.5)  # at an earlier resolution, with equal weights of the risks
 _FIXED = 3  # number of fixed patterns
 
 
@@ -89,15 +91,28 @@ class TolerantEProcess(BettingEProcess):
         patterns: list[int] = []
         risks: list[float] = []
         weights: list[float] = []
+        of_fixed, of_signs, of_bets = self._shares
         for pattern in range(_FIXED + 1):  # each at all risks
-            share = _SHARES[0] / _FIXED if pattern < _FIXED else _SHARES[1]
+            share = of_fixed / _FIXED if pattern < _FIXED else of_signs
             patterns += [pattern] * count
             risks += RISKS
             weights += (share * self._risk_weights).tolist()
         patterns += [_FIXED + 1 + k for k in range(count)]  # each at its own risk
         risks += RISKS
-        weights += (_SHARES[2] * self._risk_weights).tolist()
+        weights += (of_bets * self._risk_weights).tolist()
         return patterns, risks, weights
+
+    @property
+    def _is_earlier(self) -> bool:
+        """Whether a ledger of an earlier version chose the resolution.
+
+        The weights of a mixture are fixed before the first night, so that such a ledger keeps its.
+        """
+        return self.resolution < RESOLUTION
+
+    @property
+    def _shares(self) -> tuple[float, float, float]:
+        return _EARLIER_SHARES if self._is_earlier else _SHARES
 
     @property
     def _risk_weights(self) -> Floats:
@@ -107,6 +122,8 @@ class TolerantEProcess(BettingEProcess):
         4ε for e ≥ 2ε as v ≤ 1/4.  Weights fall slowly above 4ε, as rare events have small
         variances, and faster below it, as small errors take many days anyway.
         """
+        if self._is_earlier:
+            return np.full(len(RISKS), 1.0 / len(RISKS))
         octaves = np.log2(np.array(RISKS) / (4.0 * self.tolerance))
         weights = 1.0 / (1.0 + np.where(octaves > 0, octaves / 2.0, octaves) ** 2)
         return weights / weights.sum()

@@ -350,7 +350,14 @@ class MatrixProductTask(_PanelPairTask):
         return {str(index): sums for index, sums in state.items()}
 
     def unpack(self, arrays: dict[str, Any], blocks: range) -> dict[int, Floats]:
-        panels = {i for block in blocks for i in _unit(block, len(self.panels))}
+        panels: set[int] = set()
+        first, second = _unit(blocks.start, len(self.panels))
+        for _ in blocks:  # pairs of panels in the order of the units
+            panels |= {first, second}
+            second += 1
+            if second == len(self.panels):
+                first += 1
+                second = first
         _require_shapes(arrays, {str(i): self.vectors[i].shape for i in panels})
         return {int(index): np.array(sums) for index, sums in arrays.items()}
 

@@ -13,6 +13,8 @@ try:
     from numba.core.compiler_lock import global_compiler_lock
 except ValueError as error:  # Numba checks variables of the environment while it is loaded
     threads = os.environ.get("NUMBA_NUM_THREADS")
+    if threads is None:
+        raise
     raise OptionError(
         f"Numba cannot be loaded ({error}); the variable NUMBA_NUM_THREADS of the environment is "
         f"{threads!r}, and must be a whole number from 1, or unset"

@@ -74,7 +74,7 @@ def _require_trusted(path: Path, status: os.stat_result, sticky: bool) -> None:
     if mode & _OTHERS_WRITE and not (sticky and mode & stat.S_ISVTX):
         raise _RefusedError(
             f"other users can write to {path} (mode {stat.S_IMODE(mode):04o}), and a cache must "
-            f"be protected from them; {_VARIABLE}"
+            f"be protected from them; run chmod go-w {path}, or {_VARIABLE}"
         )
 
 

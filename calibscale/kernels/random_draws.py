@@ -130,6 +130,7 @@ PIT = 16
 _FEISTEL_ROUNDS = 8
 _ROWS = 256  # rows whose features stay in cache while all replicates add them
 _TILE_FEATURES = 256  # features of these rows that are added at once
+_GROUPED_LABELS = 64  # most labels for which rows are grouped
 _GROUPED_FEATURES = 256  # features from which rows are grouped by label before they are added
 
 
@@ -361,11 +362,12 @@ def move_features(drawn, labels, phi, out):
     """out[b, y] += φ and out[b, y*] −= φ for rows whose drawn label y* differs from y.
 
     With many features, rows are grouped by label, so that four rows are added per store.  With few
-    features, grouping the rows takes longer than adding them.
+    features, grouping the rows takes longer than adding them, and with many labels groups are
+    small.
 
     axes: drawn (B, c) int32; labels (c,); phi (c, m) with weights; out (B, K, m)
     """
-    if phi.shape[1] < _GROUPED_FEATURES:
+    if phi.shape[1] < _GROUPED_FEATURES or out.shape[1] > _GROUPED_LABELS:
         _move_row_by_row(drawn, labels, phi, out)
     else:
         _move_by_label(drawn, labels, phi, out)

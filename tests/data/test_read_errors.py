@@ -16,10 +16,13 @@ import pyarrow.parquet as pq
 import pytest
 
 import calibscale as cs
-from calibscale import metrics
+from calibscale import InvalidDataError, metrics
+from calibscale.addresses import Location
 from calibscale.data.ingest import ingest
 from calibscale.data.ingest.parquet_pages import PAGE_BYTES, largest_page
 from calibscale.data.ingest.row_bounds import ROW_BYTES
+from calibscale.data.read_errors import reading, reading_frame
+from calibscale.errors import causes
 from calibscale.monitoring.job.job_reader import read_job
 from calibscale.monitoring.ledger import Ledger
 
@@ -406,3 +409,31 @@ def test_arrow_files__are_read_by_their_used_columns(tmp_path, p, y, form, compr
     expected = ece(cs.from_arrays(probabilities=p, labels=y))
     assert ece(cs.from_file(path, probabilities="p", labels="y", covariates="site")) == expected
     assert ece(cs.from_file(path, probabilities="p", labels="y", covariates="note")) == expected
+
+
+def test_causes__of_an_error_in_a_cycle_end():
+    first, second = ValueError("first"), ValueError("second")
+    first.__cause__, second.__cause__ = second, first
+    assert list(causes(first)) == [second]
+    third = ValueError("shown")
+    third.__context__, third.__suppress_context__ = KeyError("suppressed"), True
+    assert list(causes(third)) == []
+
+
+def test_messages__hide_secrets_before_they_are_shortened():
+    key = "-----BEGIN KEY-----\nMIIEvQIBADANBg\n-----END KEY-----"
+    url = Location("s3://bucket/day.csv", {"key": key})
+    with pytest.raises(InvalidDataError) as caught, reading(url):
+        raise ValueError(f"{'x' * 480} {key}")
+    assert "MIIEvQ" not in str(caught.value)
+    assert caught.value.__cause__ is None
+    with pytest.raises(InvalidDataError) as caught, reading_frame("frame"):
+        raise ValueError("cannot connect to postgresql://ann:secret@host/db")
+    assert "secret" not in str(caught.value)
+    assert caught.value.__cause__ is None
+
+
+def test_addresses__with_a_port_and_an_at_sign_in_their_path_are_shown():
+    url = "http://localhost:8000/models/v1@2024/day.parquet"
+    assert str(Location(url)) == url
+    assert str(Location("http://ann:12345678@host/a")) == "http://***@host/a"

@@ -283,3 +283,17 @@ def test_bets__rarely_alarm_at_the_tolerance(error):
         process = BettingEProcess("positive", resolution=RESOLUTION)
     alarms = sum(_first_alarm(process, _one_cell(error), 40, s) is not None for s in range(40))
     assert alarms <= binom.ppf(0.999, 40, 0.05)
+
+
+@pytest.mark.parametrize("resolution", [8, RESOLUTION])
+def test_tolerant_mixture__of_a_ledger_never_changes(resolution):
+    """Weights that changed later would mix all earlier nights anew."""
+    weights = TolerantEProcess("positive", tolerance=0.02, resolution=resolution).weights
+    assert weights.sum() == pytest.approx(1.0)
+    by_pattern = weights[: 4 * len(RISKS)].reshape(4, -1).sum(axis=1)
+    if resolution == 8:
+        np.testing.assert_allclose(by_pattern, [0.25 / 3] * 3 + [0.25])
+        assert np.ptp(weights[-len(RISKS) :]) == 0.0
+    else:
+        np.testing.assert_allclose(by_pattern, [0.2 / 3] * 3 + [0.2])
+        assert RISKS[weights[-len(RISKS) :].argmax()] in (2.0**-3, 2.0**-4)  # about 4ε

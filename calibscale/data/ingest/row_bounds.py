@@ -10,7 +10,7 @@ from typing import Any, TypeVar
 from calibscale.data.ingest.readers import BATCH_BYTES
 from calibscale.errors import InvalidDataError
 
-ROW_BYTES = 2**23  # of one row: a million classes with eight characters each
+ROW_BYTES = 2**24  # of one row: a million classes with 15 characters and a comma each
 
 Row = TypeVar("Row")
 

@@ -42,9 +42,11 @@ def library() -> Any:
         import matplotlib
     except ValueError as error:
         backend = os.environ.get("MPLBACKEND")
+        if backend is None:
+            raise
         raise OptionError(
             f"matplotlib cannot be loaded with the backend {backend!r} that the variable "
-            "MPLBACKEND of the environment names; unset it, or set it to agg"
+            f"MPLBACKEND of the environment names ({error}); unset it, or set it to agg"
         ) from error
     return matplotlib
 
