@@ -78,8 +78,13 @@ def _rename_to(aside: Path, place: Path) -> None:
         aside.rename(place)
     except OSError as error:
         if place.is_dir() and any(place.iterdir()):
-            raise StoreError(f"{place}: another process has just created it; {_WAIT}") from error
+            raise just_created(place) from error
         raise
+
+
+def just_created(place: str | Path) -> StoreError:
+    """Error for a store that another process created at the same time."""
+    return StoreError(f"{place}: another process has just created it; {_WAIT}")
 
 
 def remove_folder(place: Path) -> None:

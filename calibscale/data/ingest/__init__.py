@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from importlib import metadata
@@ -33,7 +33,7 @@ from calibscale.data.invalid_rows import need_rows
 from calibscale.data.label_values import label_values
 from calibscale.data.read_errors import reading
 from calibscale.data.store import LogitStore
-from calibscale.data.zarr_arrays import write_lock
+from calibscale.data.zarr_arrays import just_created, write_lock
 from calibscale.errors import InvalidDataError, NotFoundError, OptionError, StoreError, require
 from calibscale.formatting.progress import reporting
 from calibscale.results import Declared
@@ -245,20 +245,21 @@ def ingest(
             "time": datetime.now(UTC).isoformat(timespec="seconds"),
             "calibscale": metadata.version("calibscale"),
         }
-        store = LogitStore.create(
-            url,
-            dtype=stored,
-            covariate_names=first.covariates,
-            categories=covariates.categories,
-            times=covariates.times,
-            weights=first.weights,
-            provenance={"ingest": origin, **(settings.get("provenance") or {})},
-            expected_rows=total,
-            notes={"ingest": note},
-            class_names=None if top_k else class_names,
-            overwrite=overwrite,
-            **columns,
-        )
+        with _creating(url, overwrite):
+            store = LogitStore.create(
+                url,
+                dtype=stored,
+                covariate_names=first.covariates,
+                categories=covariates.categories,
+                times=covariates.times,
+                weights=first.weights,
+                provenance={"ingest": origin, **(settings.get("provenance") or {})},
+                expected_rows=total,
+                notes={"ingest": note},
+                class_names=None if top_k else class_names,
+                overwrite=overwrite,
+                **columns,
+            )
     before = store.rows
     if not store.finished:
         meaning = Meaning(covariates, labels, kind or store.classes, percent, class_names or ())
@@ -304,6 +305,25 @@ def _copied(
         if dropped:
             writer.note("dropped", dropped)
     return before
+
+
+@contextmanager
+def _creating(url: str | Path, overwrite: bool) -> Iterator[None]:
+    """Say so if another process has created the store since this one looked for it."""
+    try:
+        yield
+    except StoreError as error:
+        if not overwrite and _holds_store(url):
+            raise just_created(url) from error
+        raise
+
+
+def _holds_store(url: str | Path) -> bool:
+    try:
+        LogitStore.open(url, unfinished=True)
+    except StoreError:
+        return False
+    return True
 
 
 def _existing(url: str | Path, note: dict[str, Any]) -> LogitStore | None:
