@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 
 import calibscale as cs
+from calibscale.statistics import Scan
 
 ROWS, CLASSES = 1_000_000, 10
 ESTIMATORS = (cs.ECE(), cs.JKCE(cs.RandomFourier(100, bandwidth=0.5)))
@@ -76,9 +77,8 @@ def test_plan__of_more_rows_has_more_tasks_of_the_same_states(store: Path) -> No
     assert many.costs[0].bytes_read == pytest.approx(one.costs[0].bytes_read * 10**9 / ROWS)
     assert many.cluster.blocks == -(-(10**9) // cs.LogitStore.open(store).source.block_rows)
     assert many.cluster.tasks >= 12 * 64  # so that the workers finish at similar times
-    assert (
-        16 ** (many.cluster.merge_depth - 1) < many.cluster.blocks <= 16**many.cluster.merge_depth
-    )
+    depth = many.cluster.merge_depth
+    assert Scan.arity ** (depth - 1) < many.cluster.blocks <= Scan.arity**depth
     assert many.cluster.state_bytes == one.cluster.state_bytes
     assert many.cluster.worker_memory < 3 * one.cluster.worker_memory
 

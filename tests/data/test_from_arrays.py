@@ -45,7 +45,7 @@ def test_from_arrays__impossible_settings(given, says):
         (dict(logits=Z.astype(complex), labels=Y), "must be numbers, not complex128"),
         (dict(logits=np.full(Z.shape, 1j, object), labels=Y), "object arrays are refused"),
         (dict(logits=Z.astype(str), labels=Y), "must be numbers"),
-        (dict(logits=Z[0, 0], labels=Y), r"must be \(rows, classes\)"),
+        (dict(logits=Z[0, 0], labels=Y), "logits must have rows, not be a single float64"),
         (dict(logits=Z[None], labels=Y), r"must be \(rows, classes\), not of shape \(1, 4, 3\)"),
         (dict(logits=Z, labels=Y, binary=True), r"binary is declared, but logits have shape"),
         (dict(logits=Z[:, :0], labels=Y), "logits"),
@@ -63,7 +63,7 @@ def test_from_arrays__impossible_settings(given, says):
         (dict(logits=Z, labels=np.eye(3, dtype=int)[Y]), r"one-hot\? .*\.argmax\(axis=1\)"),
         (dict(logits=Z, labels=np.eye(3)[Y][:3]), "4 rows of logits, but 3 of labels"),
         (dict(logits=Z, labels=np.eye(2)[Y % 2]), r"not float64; .*one-hot\?"),
-        (dict(logits=Z, labels=3), r"labels must be \(4,\)"),
+        (dict(logits=Z, labels=3), "labels must have rows, not be a single int"),
         (dict(logits=Z, labels=Y, weights=np.ones(5)), "4 rows of logits, but 5 of weights"),
         (dict(logits=Z, labels=Y, weights=np.ones((4, 1))), r"weights must be \(4,\)"),
         (
