@@ -140,16 +140,16 @@ def _user(host: str, behind: str) -> str:
 
     A password may have a slash, a question mark or an at sign that should have been encoded.
     """
-    found = _AT.match(host)
-    if found is None and ":" in host:
+    user = _AT.match(host)
+    if user is None and ":" in host:
         port = host.rpartition(":")[2]
         if port.isdigit() and len(port) <= _LONGEST_PORT:
             return ""
         path = behind if not port.isdigit() else re.split("[?#]", behind)[0]
-        found = _AT.match(host + path)
-        if found is None and not port.isdigit() and not host.endswith("]"):
+        user = _AT.match(host + path)
+        if user is None and not port.isdigit() and not host.endswith("]"):
             return host
-    return found[0] if found else ""
+    return user[0] if user else ""
 
 
 def without_secrets(text: str, *addresses: Any) -> str:

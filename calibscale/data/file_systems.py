@@ -131,8 +131,7 @@ def server_failure(address: Any, error: BaseException) -> StoreError | None:
     status = next(filter(None, map(_status, chain)), None)
     if status in TRANSIENT:
         return UnavailableError(
-            f"{address}: the server answers {phrase(status)}, also when asked again; run again "
-            "later"
+            f"{address}: the server answers {phrase(status)} to each request; run again later"
         )
     lost = next(filter(_is_no_answer, chain), None)
     if lost is not None:
@@ -154,9 +153,9 @@ def server_failure(address: Any, error: BaseException) -> StoreError | None:
 def _status(error: BaseException) -> int | None:
     """Status of HTTP in an error of aiohttp, botocore or another library."""
     for name in ("status", "status_code"):
-        found = getattr(error, name, None)
-        if isinstance(found, int) and 300 <= found < 600:
-            return found
+        status = getattr(error, name, None)
+        if isinstance(status, int) and 300 <= status < 600:
+            return status
     answer = getattr(error, "response", None)
     described = answer.get("ResponseMetadata", {}) if isinstance(answer, Mapping) else {}
     return described.get("HTTPStatusCode")

@@ -17,6 +17,7 @@ from calibscale.results import Estimate
 from calibscale.statistics import Statistic
 from calibscale.statistics.score_histogram import OccupiedCells, SpreadSums
 
+_COEFFICIENTS = ("intercept", "slope")
 _NEAREST = 2.0**-53  # distance from 0 and 1 at which logits are cut
 _ITERATIONS, _LONGEST, _SINGULAR = 100, 4.0, 1e13  # of Newton's method
 
@@ -88,7 +89,7 @@ class _CoxMeasure(ScoreMeasure):
 
     unbiased: ClassVar[bool] = True
     smaller_is_better: ClassVar[bool] = False
-    coefficient: ClassVar[int]  # 0 for a, 1 for b
+    coefficient: ClassVar[int]  # position in `_COEFFICIENTS`
 
     def _estimate(self, cells: OccupiedCells, *others: Any) -> Estimate:
         p = np.clip(cells.score, _NEAREST, 1.0 - _NEAREST)
@@ -112,17 +113,15 @@ class _CoxMeasure(ScoreMeasure):
         residuals = cells.events * (1.0 - mu) + (cells.weight - cells.events) * mu
         slopes = cells.weight * spread * abs(both[1])
         change = np.array([moved @ slopes, moved @ (residuals + slopes * np.abs(x[:, 1]))])
-        return self._result(
-            float(both[self.coefficient]),
-            float(np.abs(inverse[self.coefficient]) @ change),
-            **self._details(both, errors),
-            calibration_in_the_large=float(offset[0]),
-        )
-
-    @staticmethod
-    def _details(coefficients: Floats, errors: Floats) -> dict[str, float]:
-        """Standard error of the coefficient, and the other coefficient with its standard error."""
-        raise NotImplementedError
+        position, other = self.coefficient, 1 - self.coefficient
+        details = {
+            _COEFFICIENTS[other]: float(both[other]),
+            "standard_error": float(errors[position]),
+            f"{_COEFFICIENTS[other]}_standard_error": float(errors[other]),
+            "calibration_in_the_large": float(offset[0]),
+        }
+        error = float(np.abs(inverse[position]) @ change)
+        return self._result(float(both[position]), error, **details)
 
     def limits(self, confidence_level: float, *states: Any) -> Limits | None:
         estimate = self.finalize(*states)
@@ -160,14 +159,6 @@ class CoxSlope(_CoxMeasure):
     name: ClassVar[str] = "cox_slope"
     coefficient: ClassVar[int] = 1
 
-    @staticmethod
-    def _details(coefficients: Floats, errors: Floats) -> dict[str, float]:
-        return {
-            "intercept": float(coefficients[0]),
-            "standard_error": float(errors[1]),
-            "intercept_standard_error": float(errors[0]),
-        }
-
 
 @dataclass(frozen=True)
 class CoxIntercept(_CoxMeasure):
@@ -193,14 +184,6 @@ class CoxIntercept(_CoxMeasure):
 
     name: ClassVar[str] = "cox_intercept"
     coefficient: ClassVar[int] = 0
-
-    @staticmethod
-    def _details(coefficients: Floats, errors: Floats) -> dict[str, float]:
-        return {
-            "slope": float(coefficients[1]),
-            "standard_error": float(errors[0]),
-            "slope_standard_error": float(errors[1]),
-        }
 
 
 def _logistic(

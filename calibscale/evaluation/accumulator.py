@@ -194,7 +194,7 @@ class Accumulator:
         renew_in_children(self)
 
     def after_fork(self) -> None:
-        """Make the lock anew in a forked child; the state is that before a call of the parent."""
+        """Replace the lock in a forked child, which has the state before a call of the parent."""
         self._lock = threading.RLock()
 
     def _forget(self, keep_bandwidths: bool, first_row: int) -> None:
