@@ -12,7 +12,7 @@ import numpy as np
 
 from calibscale import engine
 from calibscale.data import width
-from calibscale.engine.merge_tree import arity_of, run_length, tree_levels
+from calibscale.engine.merge_tree import arities_of, run_length, tree_levels
 from calibscale.errors import require
 from calibscale.estimators.base import BoundEstimator, Estimator
 from calibscale.evaluation import fitting_in_memory, needed_statistics, session_intervals
@@ -126,7 +126,7 @@ def _pass(
     busy = min(workers, task.blocks)
     length = run_length(task, workers)
     tasks = -(-task.blocks // length)
-    depth = tree_levels(task.blocks, arity_of(task))
+    depth = tree_levels(task.blocks, arities_of(task))
     state_bytes = task.state_bytes
     linear = Cost(
         "one pass", ", ".join(e.name for e in run.fitting if not e.pairwise) or "validation", 0,
@@ -141,7 +141,7 @@ def _pass(
         task_bytes=sent[1],
         state_bytes=sent[0],
         bytes_moved=tasks * sum(sent),
-        worker_memory=task.block_bytes + (tree_levels(length, arity_of(task)) + 1) * state_bytes,
+        worker_memory=task.block_bytes + (tree_levels(length, arities_of(task)) + 1) * state_bytes,
         client_memory=(2 * workers + depth) * state_bytes,
         worker_seconds=-(-tasks // busy) * length * (block + merge),
         client_seconds=tasks * merge,
@@ -167,7 +167,7 @@ def _draws(
     share = n_replicates / min(n_replicates, _FEW)
     seconds *= share * task.block_rows / max(1, min(task.block_rows, task.source.rows))
     names = ", ".join(e.name for e in chosen if any(s in drawn for s in e.needs))
-    alive = min(workers, task.blocks) + tree_levels(task.blocks, arity_of(task)) + 1
+    alive = min(workers, task.blocks) + tree_levels(task.blocks, arities_of(task)) + 1
     return Cost(
         f"{n_replicates:,} draws", names, 0, seconds * -(-task.blocks // min(workers, task.blocks)),
         int(share * few.state_bytes) * alive, 0,

@@ -202,7 +202,7 @@ class Session:
     @property
     def states_alive(self) -> int:
         """Number of states that a pass with one worker has in memory at a time."""
-        return tree_levels(self.blocks, Scan.arity) + 3
+        return tree_levels(self.blocks, Scan.arities) + 3
 
     def scan(
         self, statistics: Iterable[Statistic], *, group_by: str | None = None,

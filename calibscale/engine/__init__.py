@@ -23,7 +23,7 @@ from calibscale.engine.merge_tree import (
     Progress,
     Runs,
     Task,
-    arity_of,
+    arities_of,
     merged,
     one_thread,
     parts_on_threads,
@@ -221,7 +221,10 @@ def _within_memory(task: Task, workers: int, limit: int | None, whose: str = "")
     workers = min(workers, task.blocks)
     if limit is None:
         return workers
-    each, depth = task.block_bytes + task.state_bytes, tree_levels(task.blocks, arity_of(task)) + 2
+    each, depth = (
+        task.block_bytes + task.state_bytes,
+        tree_levels(task.blocks, arities_of(task)) + 2,
+    )
     used = resident_bytes()
     peak = used + each + depth * task.state_bytes  # with one worker
     if peak <= limit:

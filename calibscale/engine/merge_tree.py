@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import math
 import threading
 import time
 from collections.abc import Callable, Generator, Iterator
@@ -323,29 +324,44 @@ def run_blocks(task: Task, first: int, last: int) -> Any:
 
 
 def run_length(task: Task, workers: int) -> int:
-    """Number of blocks in a run of a remote worker: a power of the arity, 12 runs per worker.
+    """Number of blocks in a run of a remote worker: those of a node, 12 runs per worker.
 
     It is 1 for long blocks, and for those that are read in order.
     """
-    length = 1
     longest = 1 if hasattr(task, "threaded") or getattr(task, "in_order", False) else LONGEST_RUN
-    arity = arity_of(task)
-    while arity * length <= longest and task.blocks // (arity * length) >= 12 * workers:
-        length *= arity
+    arities = arities_of(task)
+    length = level = 1
+    longer = node_blocks(arities, level)
+    while longer <= longest and task.blocks // longer >= 12 * workers:
+        length, level = longer, level + 1
+        longer = node_blocks(arities, level)
     return length
 
 
-def arity_of(task: Task) -> int:
-    """Number of neighbours that the merge tree of a task joins at a node, 2 by default."""
-    return getattr(task, "arity", 2)
+def arities_of(task: Task) -> tuple[int, ...]:
+    """Number of neighbours that the merge tree of a task joins at a node of each level.
+
+    The last number is that of all higher levels; a tree is binary by default.
+    """
+    return getattr(task, "arities", (2,))
 
 
-def tree_levels(blocks: int, arity: int) -> int:
+def arity(arities: tuple[int, ...], level: int) -> int:
+    """Number of neighbours on a level that a merge tree joins at a node of the next level."""
+    return arities[min(level, len(arities) - 1)]
+
+
+def node_blocks(arities: tuple[int, ...], level: int) -> int:
+    """Number of blocks below a complete node of a level of a merge tree."""
+    return math.prod(arity(arities, lower) for lower in range(level))
+
+
+def tree_levels(blocks: int, arities: tuple[int, ...]) -> int:
     """Number of levels of a merge tree, in each of which a state waits."""
-    levels = 0
-    while blocks > 1:
-        levels, blocks = levels + 1, -(-blocks // arity)
-    return levels
+    level = 0
+    while node_blocks(arities, level) < blocks:
+        level += 1
+    return level
 
 
 @dataclass
@@ -362,13 +378,28 @@ class Tree:
     """Merge tree of the states of runs, which may arrive in any order and from several threads.
 
     A node merges its children from the first to the last, so that the order of the additions
-    depends on the number of runs alone, and one state waits in each level while runs end in order.
-    With a checkpoint, each run is one block, as in a `PairTask`, and the tree is binary.
+    depends on the number of blocks alone, and one state waits in each level while runs end in
+    order.  With a checkpoint, each run is one block, as in a `PairTask`.
+
+    Parameters
+    ----------
+    task
+        Task whose states are merged.
+    runs : int
+        Number of runs.
+    checkpoint : Checkpoint, optional
+        Where finished nodes are kept.
+    length : int
+        Number of blocks in a run, which are those of a node of the tree; see `run_length`.
     """
 
-    def __init__(self, task: Any, runs: int, checkpoint: Checkpoint | None = None) -> None:
+    def __init__(
+        self, task: Any, runs: int, checkpoint: Checkpoint | None = None, length: int = 1
+    ) -> None:
         self._task = task
-        self._arity = arity_of(task)
+        arities = arities_of(task)
+        # what was merged within a run are the lowest levels, which the tree of runs leaves out
+        self._arities = arities[min(tree_levels(length, arities), len(arities) - 1) :]
         self._runs = runs
         self._nodes: dict[tuple[int, int], _Node] = {}  # by level and index of the first child
         self._root: tuple[int, Any] | None = None  # its level, and the state of all runs
@@ -386,7 +417,7 @@ class Tree:
             place = f"state {index:,} of level {level:,}"
             if not 0 <= level <= self._runs.bit_length():
                 raise checkpoint.damaged(f"{place} is not in a tree of {self._runs:,} runs")
-            length = self._arity**level
+            length = node_blocks(self._arities, level)
             runs = range(index * length, min((index + 1) * length, self._runs))
             if index < 0 or not runs or not taken.isdisjoint(runs):
                 raise checkpoint.damaged(f"{place} does not fit among {self._runs:,} runs")
@@ -401,7 +432,7 @@ class Tree:
         """Runs that are not in the tree yet."""
         done: set[int] = set()
         for level, index in self._finished():
-            length = self._arity**level
+            length = node_blocks(self._arities, level)
             done.update(range(index * length, min((index + 1) * length, self._runs)))
         return [run for run in range(self._runs) if run not in done]
 
@@ -424,15 +455,16 @@ class Tree:
 
     def _place(self, level: int, index: int, state: Any) -> None:
         """Merge the state of a node, and of each node that it completes, with their neighbours."""
-        width = -(-self._runs // self._arity**level)  # nodes of the level
+        width = -(-self._runs // node_blocks(self._arities, level))  # nodes of the level
         while width > 1:
-            child = index % self._arity
-            siblings = min(self._arity, width - (index - child))
+            children = arity(self._arities, level)
+            child = index % children
+            siblings = min(children, width - (index - child))
             if siblings > 1:
                 state = self._merged(level, index - child, child, siblings, state)
             if state is None:
                 return
-            level, index, width = level + 1, index // self._arity, -(-width // self._arity)
+            level, index, width = level + 1, index // children, -(-width // children)
         self._root = level, state
 
     def _merged(self, level: int, first: int, child: int, siblings: int, state: Any) -> Any:
@@ -492,7 +524,7 @@ def merged(
     `execute` gets the runs to do, the function to which it passes their states, and one that says
     when to start no more of them.
     """
-    tree = Tree(task, -(-task.blocks // length), checkpoint)
+    tree = Tree(task, -(-task.blocks // length), checkpoint, length)
     runs = {run: (run * length, min((run + 1) * length, task.blocks)) for run in tree.todo()}
     done = task.blocks - sum(last - first for first, last in runs.values())
     failures: dict[int, Exception] = {}

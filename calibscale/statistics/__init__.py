@@ -275,8 +275,9 @@ class Scan:
     blocks: int
     split: Split | None = None
     groups: int = 1
-    # a flat tree: with large states, such as those of replicates, the waiting ones are the memory
-    arity: ClassVar[int] = 32
+    # a flat tree: with large states, such as those of replicates, the waiting ones are the memory;
+    # 8 blocks are a run of a remote worker
+    arities: ClassVar[tuple[int, ...]] = (8, 128)
 
     @cached_property
     def state_bytes(self) -> int:
