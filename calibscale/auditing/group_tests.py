@@ -17,7 +17,7 @@ from calibscale.data import Chunk, Floats, Ints
 from calibscale.data.covariates import PREDICTION, Axis
 from calibscale.inference.multiple_testing import StepDown
 from calibscale.inference.nulls import ClusterSigns, DrawnLabels, Null
-from calibscale.kernels import random_draws as kernel_draws
+from calibscale.kernels import drawn_sums
 from calibscale.limits.excess import excess_limits, upper_tail
 from calibscale.results.group_results import Group, Where
 from calibscale.session import Session
@@ -134,7 +134,7 @@ class GroupSums(Statistic):
             for axis in axes:
                 code = code * len(axis) + codes[axis]
             table = np.zeros((len(drawn), math.prod(shape)))
-            kernel_draws.add_bins(drawn, code, table)
+            drawn_sums.add_bins(drawn, code, table)
             table = table.reshape(-1, *shape)
             for parts in [parts for parts in todo if set(parts) <= set(axes)]:
                 others = tuple(1 + i for i, axis in enumerate(axes) if axis not in parts)

@@ -210,10 +210,16 @@ def fourier_features(z, scale, phi):
     rows, F = z.shape
     first = phi.shape[1] - 2 * F
     for i in range(rows):
-        for j in range(F):
-            sine, cosine = sincos(z[i, j])
-            phi[i, first + j] = cosine * scale
-            phi[i, first + F + j] = sine * scale
+        # LLVM vectorises a loop over contiguous slices, but not one over columns of a matrix
+        _write_waves(z[i], scale, phi[i, first : first + F], phi[i, first + F :])
+
+
+@inlined()
+def _write_waves(z, scale, cosines, sines):
+    for j in range(z.size):
+        sine, cosine = sincos(z[j])
+        cosines[j] = cosine * scale
+        sines[j] = sine * scale
 
 
 @kernel

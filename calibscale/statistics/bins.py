@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from calibscale.data import Chunk, Floats, Ints
-from calibscale.kernels import random_draws as kernel_draws
+from calibscale.kernels import drawn_sums
 from calibscale.kernels import row_sums as kernel_bins
 from calibscale.limits.excess import ratio
 from calibscale.limits.gap_limits import BinGaps
@@ -54,10 +54,10 @@ class _Counts(Statistic):
             out += np.bincount(bins, weights * delta, out.shape[1])
             predicted = replicates.predicted(chunk, self.notion)
             labels = replicates.labels(chunk)
-            kernel_draws.move_hits(labels, event, predicted, bins, weights, out)
+            drawn_sums.move_hits(labels, event, predicted, bins, weights, out)
         else:
             drawn = replicates.scalars(self.notion, chunk.units, p, delta)
-            kernel_draws.add_bins(drawn * weights, bins, out)
+            drawn_sums.add_bins(drawn * weights, bins, out)
 
     def zero_drawn(self, classes: int, count: int) -> tuple[Floats, ...]:
         sums = np.moveaxis(self._sums(self.zero(classes)), 0, -1)
@@ -125,7 +125,7 @@ class BinCounts(_Counts):
             columns = (np.ascontiguousarray(chunk.q[:, k]) for k in range(chunk.classes))
             bins = np.column_stack([self.numbers(p) for p in columns])
             drawn, weights = replicates.labels(chunk), weights_of(chunk)
-            kernel_draws.move_bins(drawn, chunk.labels, bins, weights, out)
+            drawn_sums.move_bins(drawn, chunk.labels, bins, weights, out)
         else:
             for b, delta in replicates.vectors(chunk):
                 replicate = np.zeros((*out.shape[1:], 5))
@@ -219,7 +219,7 @@ class SimplexCells(Statistic):
             cells = np.empty(len(chunk), np.int64)
             kernel_bins.simplex_numbers(q, thirds, cells)
             drawn, weights = replicates.labels(chunk), weights_of(chunk)
-            kernel_draws.move_cells(drawn, chunk.labels, cells, weights, out)
+            drawn_sums.move_cells(drawn, chunk.labels, cells, weights, out)
         else:
             for b, delta in replicates.vectors(chunk):
                 kernel_bins.simplex_cells(q, thirds, delta, chunk.weights, weight, out[b])

@@ -24,7 +24,7 @@ from calibscale.kernel_sums import (
 )
 from calibscale.kernel_sums.bandwidths import FEW_LEVELS
 from calibscale.kernel_sums.fourier_series import Complexes, Factor, FourierSeries, NoSeries
-from calibscale.kernels import elementary, random_draws
+from calibscale.kernels import drawn_sums, elementary, random_draws
 from calibscale.statistics import PairStatistic, Replicates
 
 MAX_COMBINATIONS = 1024
@@ -360,8 +360,7 @@ class LocalFeatures(PairStatistic):
                 out[:, code, 0] += drawn[:, here] @ phi[here]
             return
         if replicates.draws_labels(chunk):
-            weighted = phi if (w == 1.0).all() else phi * w[:, None]
-            self._move(squares, out, rows, codes, weighted, replicates)
+            self._move(squares, out, rows, codes, phi, replicates)
             return
         for code, here in self._combinations(codes):
             products = replicates.products(rows.take(here), phi[here] * w[here, None])
@@ -382,15 +381,16 @@ class LocalFeatures(PairStatistic):
         w, (B, combinations, K, m) = rows.weights, out.shape
         by_code = out.reshape(B, combinations * K, m)
         for code, here in self._combinations(codes):
-            by_code[:, code * K : (code + 1) * K] += rows.delta[here].T @ phi[here]
+            strengths = rows.delta[here] * w[here, None]
+            by_code[:, code * K : (code + 1) * K] += strengths.T @ phi[here]
         drawn = replicates.null.labels(rows.units, rows.q, replicates.first, replicates.last)
         norms = np.zeros((2, B))
-        random_draws.label_sums(drawn, rows.q, w * w, np.zeros(len(rows)), norms)
+        drawn_sums.label_sums(drawn, rows.q, w * w, np.zeros(len(rows)), norms)
         squares += norms[0]
         observed = (rows.q - rows.delta).argmax(axis=1)
-        random_draws.move_features(
-            drawn + (codes * K).astype(np.int32), observed + codes * K, phi, by_code
-        )
+        for code, here in self._combinations(codes):
+            sums = out[:, code]
+            drawn_sums.move_features(drawn[:, here], observed[here], phi[here], w[here], sums)
 
     def by_frequency(self, state: LocalFeatureState) -> Floats:
         """Estimates of Σ_ij over all pairs by single frequencies (F,); their mean is unbiased."""

@@ -12,7 +12,7 @@ from scipy.special import xlogy
 
 from calibscale.data import NO_WEIGHTS, Chunk, Floats, mixed
 from calibscale.kernel_sums import FeatureMap, RandomFourier
-from calibscale.kernels import random_draws as kernel_draws
+from calibscale.kernels import drawn_sums
 from calibscale.limits.excess import ratio
 from calibscale.results import EXACT, Approximation
 from calibscale.statistics import Replicates, Statistic, added, weighted_sum, weights_of
@@ -77,17 +77,16 @@ class Moments(Statistic):
         C, d, t = sums
         phi, w = self.features(chunk), weights_of(chunk)
         squares = w * w * np.einsum("ij,ij->i", phi, phi)
-        phi = phi * w[:, None]
         if replicates.draws_labels(chunk):
-            C += chunk.delta.T @ phi
+            C += (chunk.delta * w[:, None]).T @ phi
             drawn = replicates.labels(chunk)
-            kernel_draws.move_features(drawn, chunk.labels, phi, C)
+            drawn_sums.move_features(drawn, chunk.labels, phi, w, C)
             norms = np.zeros((2, len(d)))
-            kernel_draws.label_sums(drawn, chunk.q, w * w, squares, norms)
+            drawn_sums.label_sums(drawn, chunk.q, w * w, squares, norms)
             d += norms[0]
             t += norms[1]
         else:
-            for b, (product, d2) in replicates.products(chunk, phi):
+            for b, (product, d2) in replicates.products(chunk, phi * w[:, None]):
                 C[b] += product
                 d[b] += (w * w) @ d2
                 t[b] += squares @ d2
@@ -291,7 +290,7 @@ class SquaredResiduals(Statistic):
         if self.bins.notion != "class_wise":
             p = chunk.event(self.bins.notion).p
             drawn = replicates.events(chunk, self.bins.notion)
-            kernel_draws.add_bins(drawn * drawn * w2, self.bins.numbers(p), out)
+            drawn_sums.add_bins(drawn * drawn * w2, self.bins.numbers(p), out)
             return
         numbers = [self.bins.numbers(p) for p, _, _ in _columns(self.bins, chunk)]
         for b, delta in replicates.vectors(chunk):

@@ -12,7 +12,7 @@ import numpy as np
 from calibscale.data import Chunk, Floats, Ints
 from calibscale.data.covariates import Axis
 from calibscale.errors import OptionError
-from calibscale.kernels import random_draws as kernel_draws
+from calibscale.kernels import drawn_sums
 from calibscale.statistics import Replicates, Statistic, weights_of
 
 MAX_ATOMS = 2**19
@@ -167,7 +167,7 @@ class AtomResiduals(Statistic):
     def draw(self, sums: tuple[Floats], chunk: Chunk, replicates: Replicates) -> None:
         p, _, delta, _ = chunk.event(self.atoms.notion)
         drawn = replicates.scalars(self.atoms.notion, chunk.units, p, delta)
-        kernel_draws.add_bins(drawn * weights_of(chunk), self._places(chunk), sums[0])
+        drawn_sums.add_bins(drawn * weights_of(chunk), self._places(chunk), sums[0])
 
 
 class DenseState(NamedTuple):

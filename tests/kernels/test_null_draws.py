@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from scipy.stats import chi2, chisquare
 
-from calibscale.kernels import random_draws
+from calibscale.kernels import drawn_sums, random_draws
 
 pytestmark = pytest.mark.kernels
 
@@ -278,20 +278,44 @@ def _one_hot(y, K):
     return np.eye(K)[y]
 
 
-def test_move_features__starts_from_the_observed_labels(drawn):
-    y, phi = drawn["y"][0].astype(np.int64), drawn["phi"]
-    start = np.broadcast_to(-_one_hot(y, 3).T @ phi, (4, 3, 6)).copy()
+@pytest.mark.parametrize("rows", [20, 255, 300, 5000])
+@pytest.mark.parametrize("K", [2, 3, 32, 33])
+@pytest.mark.parametrize("m", [6, 64, 130])
+def test_move_features__gives_the_sums_of_drawn_labels(rows, K, m):
+    rng = np.random.default_rng([rows, K, m])
+    y = rng.integers(0, K, rows)
+    drawn = rng.integers(0, K, (4, rows)).astype(np.int32)
+    drawn[0] = y
+    weights, phi = rng.random(rows) * 1e60, rng.normal(size=(rows, m))
+    weighted = phi * weights[:, None]
+    start = np.broadcast_to(-_one_hot(y, K).T @ weighted, (4, K, m)).copy()
     out = start.copy()
-    random_draws.move_features(drawn["y"], y, phi, out)
+    drawn_sums.move_features(drawn, y, phi, weights, out)
     np.testing.assert_array_equal(out[0], start[0])  # the same labels: the same bits
-    for sums, z in zip(out, drawn["y"], strict=True):
-        np.testing.assert_allclose(sums, -_one_hot(z, 3).T @ phi, rtol=1e-12, atol=1e-12)
+    for sums, z in zip(out, drawn, strict=True):
+        expected = -_one_hot(z, K).T @ weighted
+        # single precision: each of at most 2,048 additions rounds a partial sum of a random walk,
+        # and the last class has the errors of all others
+        error = 2.0**-24 * np.sqrt(min(rows, 2048) * K) * np.linalg.norm(weighted, axis=0)
+        assert (np.abs(sums - expected) <= error).all()
+
+
+@pytest.mark.parametrize("weight", [0.0, 1.0])
+def test_move_features__takes_rows_without_weight(weight):
+    rng = np.random.default_rng(0)
+    y = rng.integers(0, 3, 400)
+    drawn = rng.integers(0, 3, (2, 400)).astype(np.int32)
+    out = np.zeros((2, 3, 70))
+    drawn_sums.move_features(drawn, y, np.ones((400, 70)), np.full(400, weight), out)
+    for sums, z in zip(out, drawn, strict=True):
+        counts = np.bincount(y, minlength=3) - np.bincount(z, minlength=3)
+        np.testing.assert_allclose(sums, weight * counts[:, None] * np.ones(70), atol=1e-4)
 
 
 def test_label_sums__are_those_of_squares(drawn, rng):
     a, t = rng.random((2, len(drawn["q"])))
     out = np.ones((2, 4))
-    random_draws.label_sums(drawn["y"], drawn["q"], a, t, out)
+    drawn_sums.label_sums(drawn["y"], drawn["q"], a, t, out)
     for b, y in enumerate(drawn["y"]):
         d2 = ((drawn["q"] - _one_hot(y, 3)) ** 2).sum(axis=1)
         np.testing.assert_allclose(out[:, b], [1 + a @ d2, 1 + t @ d2], rtol=1e-13)
@@ -305,7 +329,7 @@ def test_label_sums__keep_the_digits_of_small_residuals():
             q = np.array([q])
             y = q.argmax(1).astype(np.int32)[None]
             out = np.zeros((2, 1))
-            random_draws.label_sums(y, q, one, one, out)
+            drawn_sums.label_sums(y, q, one, one, out)
             d = q - _one_hot(y[0], q.shape[1])
             np.testing.assert_allclose(out[:, 0], (d**2).sum(), rtol=1e-14)
 
@@ -316,7 +340,7 @@ def test_move_cells__starts_from_the_observed_labels(drawn, rng):
     for sums, z in zip(expected, drawn["y"], strict=True):
         np.subtract.at(sums, (cells, z), w)
     out = np.broadcast_to(expected[0], expected.shape).copy()
-    random_draws.move_cells(drawn["y"], y, cells, w, out)
+    drawn_sums.move_cells(drawn["y"], y, cells, w, out)
     np.testing.assert_array_equal(out[0], expected[0])
     np.testing.assert_allclose(out, expected, rtol=1e-12)
 
@@ -327,7 +351,7 @@ def test_move_hits__starts_from_the_observed_labels(rng):
     bins, w, p = rng.integers(0, 4, 40), rng.random(40), rng.random(40)
     hits = (labels == predicted).astype(float)
     out = np.tile(np.bincount(bins, w * (p - hits), 4), (5, 1))
-    random_draws.move_hits(drawn, hits, predicted, bins, w, out)
+    drawn_sums.move_hits(drawn, hits, predicted, bins, w, out)
     for row, one in zip(out, drawn, strict=True):
         expected = np.bincount(bins, w * (p - (one == predicted)), 4)
         np.testing.assert_allclose(row, expected, atol=1e-12)
@@ -339,7 +363,7 @@ def test_move_bins__starts_from_the_observed_labels(drawn, rng):
     for sums, z in zip(expected, drawn["y"], strict=True):
         np.subtract.at(sums, (z, bins[np.arange(len(z)), z]), w)
     out = np.broadcast_to(expected[0], expected.shape).copy()
-    random_draws.move_bins(drawn["y"], y, bins, w, out)
+    drawn_sums.move_bins(drawn["y"], y, bins, w, out)
     np.testing.assert_array_equal(out[0], expected[0])
     np.testing.assert_allclose(out, expected, rtol=1e-12)
 
@@ -348,6 +372,6 @@ def test_add_bins__is_the_sum_by_bin(drawn, rng):
     bins = rng.integers(0, 7, len(drawn["w"]))
     values = rng.normal(size=(4, len(bins)))
     out = np.ones((4, 7))
-    random_draws.add_bins(values, bins, out)
+    drawn_sums.add_bins(values, bins, out)
     for sums, value in zip(out, values, strict=True):
         np.testing.assert_allclose(sums, 1 + np.bincount(bins, value, 7), rtol=1e-12, atol=1e-13)
