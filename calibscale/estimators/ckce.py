@@ -12,6 +12,7 @@ from scipy.linalg import LinAlgError, cho_factor, cho_solve, eigh
 
 from calibscale.data import Floats
 from calibscale.errors import OptionError, require
+from calibscale.estimators import frequency_jackknife
 from calibscale.estimators.base import (
     ALL,
     NO_ROWS,
@@ -27,7 +28,13 @@ from calibscale.kernel_sums.pair_tasks import PairSum
 from calibscale.results import EXACT, Approximation, Estimate, Floor
 from calibscale.statistics import Statistic
 from calibscale.statistics.label_noise import LabelNoise, form_floor, predictions
-from calibscale.statistics.score_sums import Moments, MomentState, NoiseMoments, approximation
+from calibscale.statistics.score_sums import (
+    Moments,
+    MomentState,
+    NoiseMoments,
+    frequencies_left_out,
+    from_left_out,
+)
 
 _ITERATIONS = 6  # conjugate gradients took 4 to 6 on real networks, to 1e-10
 
@@ -66,9 +73,23 @@ class MomentError(Estimator):
         estimate = self.bare(*states)
         if estimate.value is None:
             return estimate
-        moments, *noise = states
-        error = approximation(self.features, moments, self.frozen(*states).value, *noise)
+        error = self._approximation(estimate.value, states)
         return replace(estimate, approximation=error)
+
+    def _approximation(self, value: float, states: Sequence[Any]) -> Approximation:
+        """Error of the value due to finitely many random frequencies."""
+        if not isinstance(self.features, RandomFourier):
+            return EXACT
+        if self.features.n_features < 2:
+            return Approximation("random_features", None)
+        frozen: Any = self.frozen(*states)
+        return from_left_out(value, frozen.without_frequencies(*states), abs(value))
+
+    def without_frequencies(self, *states: Any) -> Floats:
+        """Value without each group of random frequencies (groups,), with the same settings."""
+        assert isinstance(self.features, RandomFourier)
+        moments, *noise = states
+        return frequencies_left_out(self.features, moments, self.value, *noise)
 
     @property
     def floor_needs(self) -> tuple[Statistic, ...]:
@@ -160,6 +181,16 @@ class CMMD(MomentError):
     def _values(self, states: Sequence[Any], C: Floats) -> Floats:
         """Values (B,) with each of C (B, K, m) instead of that of the states."""
         return _cmmd(states[0], C, self._ridge(states[0]), self.exponent)
+
+    def without_frequencies(self, *states: Any) -> Floats:
+        if self.exponent in frequency_jackknife.EXPONENTS:
+            assert isinstance(self.features, RandomFourier)
+            moments, count = states[0], self.features.n_features
+            ridge = self._ridge(moments)
+            values = frequency_jackknife.conditional_errors(moments, count, ridge, self.exponent)
+            if values is not None:
+                return values
+        return super().without_frequencies(*states)
 
     def form_vectors(self, *states: Any) -> Callable[[Floats], Floats]:
         inverse = _inverse(states[0], self._ridge(states[0]))
@@ -257,6 +288,16 @@ class CKCECentred(CMMD):
     @property
     def needs(self) -> tuple[Statistic, ...]:
         return (Moments(self.features), NoiseMoments(self.features))
+
+    def without_frequencies(self, *states: Any) -> Floats:
+        assert isinstance(self.features, RandomFourier)
+        moments, noise = states
+        ridge, count = self._ridge(moments), self.features.n_features
+        values = frequency_jackknife.conditional_errors(moments, count, ridge, 0.0)
+        traces = frequency_jackknife.noise_traces(moments, noise.M, count, ridge)
+        if values is None or traces is None:
+            return MomentError.without_frequencies(self, *states)
+        return values - traces
 
     def _values(self, states: Sequence[Any], C: Floats) -> Floats:
         moments, noise = states

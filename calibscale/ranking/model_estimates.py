@@ -30,13 +30,7 @@ from calibscale.results.comparison_results import Difference, RankedModel
 from calibscale.results.evaluation_results import Clusters
 from calibscale.session import Run, impossible_rows
 from calibscale.statistics import Statistic
-from calibscale.statistics.score_sums import (
-    Fingerprint,
-    Totals,
-    TotalsState,
-    frequencies_left_out,
-    from_left_out,
-)
+from calibscale.statistics.score_sums import Fingerprint, Totals, TotalsState, from_left_out
 
 
 def named_models(sources: Mapping[str, Any] | Sequence[Any]) -> dict[str, Any]:
@@ -251,8 +245,8 @@ def _estimate(estimator: BoundEstimator, states: list[Any]) -> tuple[Estimate, F
     estimate = estimator.bare(*states)
     if estimate.value is None:
         return estimate, None
-    moments, *noise = states
-    coarse = frequencies_left_out(features, moments, estimator.value, *noise)
+    moment_error: Any = estimator
+    coarse = moment_error.without_frequencies(*states)
     return replace(estimate, approximation=from_left_out(estimate.value, coarse)), coarse
 
 

@@ -10,11 +10,11 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.special import xlogy
 
-from calibscale.data import NO_WEIGHTS, Chunk, Floats, mixed
+from calibscale.data import NO_WEIGHTS, Chunk, Floats, Ints, mixed
 from calibscale.kernel_sums import FeatureMap, RandomFourier
 from calibscale.kernels import drawn_sums
 from calibscale.limits.excess import ratio
-from calibscale.results import EXACT, Approximation
+from calibscale.results import Approximation
 from calibscale.statistics import Replicates, Statistic, added, weighted_sum, weights_of
 from calibscale.statistics.bins import BinCounts, FineHistogram
 
@@ -386,33 +386,22 @@ _HIGHER = 2.0  # terms of higher order, per share; needed for 60 classes, quarte
 _WIDTH = 2.3  # standard errors; 2 did not cover the error on five networks
 
 
-def approximation(
-    features: FeatureMap, moments: MomentState, value: Callable[..., float], *noise: NoiseState
-) -> Approximation:
-    """Error of `value` from the finite number of random frequencies, by their jackknife.
-
-    Up to 20 groups of frequencies are left out in turn; the value is computed from the remaining
-    sub-blocks of S, C and M, without a further pass.  error = |bias| (1 + 2 share) + 2.3 standard
-    errors, with share = |bias|/|value|: the bias due to finitely many frequencies is of the order
-    of the spread, and the jackknife estimates it to first order in 1/F only.
-    """
-    if not isinstance(features, RandomFourier):
-        return EXACT
-    if features.n_features < 2:
-        return Approximation("random_features", None)
-    full = value(moments, *noise)
-    left_out = frequencies_left_out(features, moments, value, *noise)
-    return from_left_out(full, left_out, abs(full))
+def frequency_groups(n_features: int) -> list[Ints]:
+    """Numbers of the frequencies that are left out together: at most 20 groups of similar size."""
+    return np.array_split(np.arange(n_features), min(n_features, _GROUPS))
 
 
 def frequencies_left_out(
     features: RandomFourier, moments: MomentState, value: Callable[..., float], *noise: NoiseState
 ) -> Floats:
-    """Value without each group of frequencies (groups,), for F ≥ 2."""
+    """Value without each group of frequencies (groups,), for F ≥ 2.
+
+    Each value is computed from the remaining blocks of S, C and M, without a further pass.
+    """
     F = features.n_features
     K = moments.C.shape[1] - 2 * F
     values = []
-    for group in np.array_split(np.arange(F), min(F, _GROUPS)):
+    for group in frequency_groups(F):
         others = np.setdiff1d(np.arange(F), group)
         index = np.concatenate([np.arange(K), K + others, K + F + others])
         scale = np.ones(len(index))
@@ -425,7 +414,11 @@ def frequencies_left_out(
 
 
 def from_left_out(full: float, left_out: Floats, size: float = np.inf) -> Approximation:
-    """Error of the value `full`, from the values without each group of frequencies.
+    """Error of the value `full`, from the values without each group of frequencies: a jackknife.
+
+    error = |bias| (1 + 2 share) + 2.3 standard errors, with share = |bias|/|value|: the bias due to
+    finitely many frequencies is of the order of the spread, and the jackknife estimates it to first
+    order in 1/F only.
 
     A difference of two values with the same frequencies is handled by the differences of the
     arguments.  `size` is the value relative to which a large bias has higher-order terms.
