@@ -239,10 +239,14 @@ def _documentation(name: str, form: str, on_covariates: bool, parameters: list[s
     listed += [described[key] for key in parameters if key not in known]
     listed.append(_MEANING)
     text = _DOCUMENTATION.format(
-        summary=_sections(kind)[0], parameters="\n".join(listed), kind=kind.__name__, name=name,
+        summary=_sections(kind)[0],
+        parameters="\n".join(listed),
+        kind=kind.__name__,
+        name=name,
         more='\n>>> x = ["north", "south"] * 50' * (name in LOCAL),
-        argument=", covariates=x" * (name in LOCAL), names='("x0",)' * (name in LOCAL),
-    )  # fmt: skip
+        argument=", covariates=x" * (name in LOCAL),
+        names='("x0",)' * (name in LOCAL),
+    )
     return indent(text, "    ").lstrip()
 
 

@@ -76,8 +76,11 @@ def plan(
     >>> planned.cluster.blocks > planned.cluster.tasks > 12 * 64
     True
     """
-    for name, count, minimum in (("rows", rows, 1), ("workers", workers, 1),
-                                 ("n_replicates", n_replicates, 0)):  # fmt: skip
+    for name, count, minimum in (
+        ("rows", rows, 1),
+        ("workers", workers, 1),
+        ("n_replicates", n_replicates, 0),
+    ):
         require(count is None or count >= minimum, f"{name} must be at least {minimum}", count)
     scheduler = options.pop("scheduler", None)  # not started
     with Session.open(source, **options) as session:
@@ -129,11 +132,13 @@ def _pass(
     depth = tree_levels(task.blocks, arities_of(task))
     state_bytes = task.state_bytes
     linear = Cost(
-        "one pass", ", ".join(e.name for e in run.fitting if not e.pairwise) or "validation", 0,
+        "one pass",
+        ", ".join(e.name for e in run.fitting if not e.pairwise) or "validation",
+        0,
         block * -(-task.blocks // busy),
         busy * (task.block_bytes + state_bytes) + (depth + 1) * state_bytes,
         rows * data.row_bytes,
-    )  # fmt: skip
+    )
     cluster = ClusterCost(
         blocks=task.blocks,
         tasks=tasks,
@@ -169,9 +174,13 @@ def _draws(
     names = ", ".join(e.name for e in chosen if any(s in drawn for s in e.needs))
     alive = min(workers, task.blocks) + tree_levels(task.blocks, arities_of(task)) + 1
     return Cost(
-        f"{n_replicates:,} draws", names, 0, seconds * -(-task.blocks // min(workers, task.blocks)),
-        int(share * few.state_bytes) * alive, 0,
-    )  # fmt: skip
+        f"{n_replicates:,} draws",
+        names,
+        0,
+        seconds * -(-task.blocks // min(workers, task.blocks)),
+        int(share * few.state_bytes) * alive,
+        0,
+    )
 
 
 def _pair_draws(
@@ -187,9 +196,13 @@ def _pair_draws(
     pairs = n * (n - 1) // 2
     rate = _rate(profile, spec, cuts[0][1] - cuts[0][0], at_once)
     return Cost(
-        f"{n_replicates:,} draws", estimator.name, pairs,
-        pairs * columns / at_once / (rate * workers), 2 * 8 * n * at_once, 0,
-    )  # fmt: skip
+        f"{n_replicates:,} draws",
+        estimator.name,
+        pairs,
+        pairs * columns / at_once / (rate * workers),
+        2 * 8 * n * at_once,
+        0,
+    )
 
 
 def _pairs(run: Run, estimator: BoundEstimator, n: int, workers: int) -> Cost | None:
@@ -205,10 +218,13 @@ def _pairs(run: Run, estimator: BoundEstimator, n: int, workers: int) -> Cost | 
     cached = min(n * row_bytes, 2**29 if limit is None else limit // 4)
     reads = 1 if n * row_bytes <= cached else max(1, len(cuts) // 2)
     return Cost(
-        estimator.name, work.method, pairs, pairs / (rate * workers),
+        estimator.name,
+        work.method,
+        pairs,
+        pairs / (rate * workers),
         2 * rows * row_bytes + cached + 4 * 8 * n * work.vectors,
         work.times * reads * n * run.source.row_bytes,
-    )  # fmt: skip
+    )
 
 
 def _rate(profile: DataProfile, spec: PairSum, rows: int, vectors: int) -> float:

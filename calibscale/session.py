@@ -57,9 +57,13 @@ class SessionOptions(TypedDict, total=False):
 _SMALL = 2**24  # bytes of a state for which the engine finds room, or says that there is none
 
 _DEFAULTS = SessionOptions(
-    on_invalid="raise", tolerance=None, block_rows=None, scheduler=None, memory_limit=None,
+    on_invalid="raise",
+    tolerance=None,
+    block_rows=None,
+    scheduler=None,
+    memory_limit=None,
     progress=None,
-)  # fmt: skip
+)
 
 
 def verb(function: Callable[P, R]) -> Callable[P, R]:
@@ -205,9 +209,13 @@ class Session:
         return tree_levels(self.blocks, Scan.arities) + 3
 
     def scan(
-        self, statistics: Iterable[Statistic], *, group_by: str | None = None,
-        covariates: tuple[str, ...] = (), split: Split | None = None,
-    ) -> PassResult:  # fmt: skip
+        self,
+        statistics: Iterable[Statistic],
+        *,
+        group_by: str | None = None,
+        covariates: tuple[str, ...] = (),
+        split: Split | None = None,
+    ) -> PassResult:
         """Run one pass; see `calibscale.statistics.scan`.
 
         A repeated statistic is computed once.  There are states as well for each value of the
@@ -215,9 +223,14 @@ class Session:
         InvalidDataError is raised if every row was dropped as invalid.
         """
         task = scan_of(
-            self.source, tuple(dict.fromkeys(statistics)), self.rules, self.execution.block_rows,
-            group_by=group_by, covariates=covariates, split=split,
-        )  # fmt: skip
+            self.source,
+            tuple(dict.fromkeys(statistics)),
+            self.rules,
+            self.execution.block_rows,
+            group_by=group_by,
+            covariates=covariates,
+            split=split,
+        )
         result = scan(task, self.execution)
         need_rows(self.source.name, result.counts)
         return result

@@ -216,9 +216,13 @@ def simulate(
     """
     configuration = configured(generator, classes, parameters, seed, rows=rows)
     provenance = {
-        "generator": generator, "rows": rows, "classes": configuration.classes, "seed": seed,
-        "parameters": configuration.parameters, "version": version("calibscale"),
-    }  # fmt: skip
+        "generator": generator,
+        "rows": rows,
+        "classes": configuration.classes,
+        "seed": seed,
+        "parameters": configuration.parameters,
+        "version": version("calibscale"),
+    }
     store = None if overwrite else _begun(url, provenance, dtype)
     store = store or LogitStore.create(
         url,

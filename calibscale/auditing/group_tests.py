@@ -185,9 +185,13 @@ Draw = Callable[["GroupSums"], Iterable[DrawnGroups]]
 
 
 def group_biases(
-    statistic: GroupSums, state: GroupState, draw: Draw, min_rows: float, confidence_level: float,
+    statistic: GroupSums,
+    state: GroupState,
+    draw: Draw,
+    min_rows: float,
+    confidence_level: float,
     clustered: bool = False,
-) -> Groups:  # fmt: skip
+) -> Groups:
     """Groups with enough effective rows, with p-values and intervals over all of them.
 
     A crossing with the same rows as one of its conditions alone is not listed.  `draw` yields
@@ -212,12 +216,14 @@ def group_biases(
     groups = [
         replace(
             group_of(conditions[i], sums, i, tested.dispersion, alone),
-            adjusted=float(adjusted), low=float(a), high=float(b),
+            adjusted=float(adjusted),
+            low=float(a),
+            high=float(b),
         )
         for i, alone, adjusted, a, b in zip(
             listed, family.alone, family.adjusted, low, high, strict=True
         )
-    ]  # fmt: skip
+    ]
     groups.sort(key=lambda group: -abs(group.z))
     return Groups(overall, tuple(groups), tested.dispersion, tested.flips)
 
@@ -326,9 +332,19 @@ def totals_of(state: GroupState) -> GroupTotals:
     others, events = state.sums[3:, 0], state.sums[3:, 1]
     w2d = others[2] + others[3] - events[3] - events[4]
     return GroupTotals(
-        n, w, w2, p, state.sums[1, 1], others[0] - events[1], w2d, others[2] + events[4], spread,
-        state.thirds, others, events,
-    )  # fmt: skip
+        n,
+        w,
+        w2,
+        p,
+        state.sums[1, 1],
+        others[0] - events[1],
+        w2d,
+        others[2] + events[4],
+        spread,
+        state.thirds,
+        others,
+        events,
+    )
 
 
 def _listed(conditions: list[tuple[Where, ...]], sums: GroupTotals, min_rows: float) -> list[int]:
@@ -388,9 +404,17 @@ def group_of(
     else:  # every prediction is certain
         z = 0.0 if gap == 0 else math.copysign(math.inf, -gap)
     return Group(
-        where, int(sums.n[i]), w * w / w2, mean_p, f, -gap, math.sqrt(squares) / w, null,
-        z, float(p_value),
-    )  # fmt: skip
+        where,
+        int(sums.n[i]),
+        w * w / w2,
+        mean_p,
+        f,
+        -gap,
+        math.sqrt(squares) / w,
+        null,
+        z,
+        float(p_value),
+    )
 
 
 # ---------------------------------------------------------------- replicates

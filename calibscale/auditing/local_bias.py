@@ -143,11 +143,15 @@ def local_bias(
     if plan is not None:
         parameters |= {"series_tolerance": series_tolerance, "modes": plan.modes.series.modes}
     return BiasMap(
-        covariates=names, predictions=measured.points.predictions,
-        values=measured.points.covariates, index=measured.points.rows,
-        **_map_columns(measured, min_rows), notes=tuple(notes), ranges=ranges,
+        covariates=names,
+        predictions=measured.points.predictions,
+        values=measured.points.covariates,
+        index=measured.points.rows,
+        **_map_columns(measured, min_rows),
+        notes=tuple(notes),
+        ranges=ranges,
         **session.outcome(measured.counts, started, **parameters),
-    )  # fmt: skip
+    )
 
 
 def local_settings(covariates: str | Sequence[str] | SKCE, source: ArraySource) -> SKCE:
@@ -206,9 +210,12 @@ def _map_columns(measured: Measured, min_rows: float) -> dict[str, Any]:
     low, high = (limit / weights for limit in excess_limits(others, events, (1 - CONFIDENCE) / 2))
     z = excess_deviate(excess, spread, measured.second[6] * (squares / weights))
     columns = {
-        "bias": mean, "standard_error": np.sqrt(variance) / weights, "low": low, "high": high,
+        "bias": mean,
+        "standard_error": np.sqrt(variance) / weights,
+        "low": low,
+        "high": high,
         "z": z,
-    }  # fmt: skip
+    }
     shown = {name: np.where(masked, np.nan, column) for name, column in columns.items()}
     return {**shown, "effective_rows": rows, "masked": masked}
 

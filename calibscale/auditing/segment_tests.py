@@ -109,10 +109,17 @@ def tested_segments(
     segments.sort(key=lambda each: (-each.certain_bias, -each.scaled))
     details = estimate.details
     return SegmentErrors(
-        names, estimator.depth, len(table), estimate.value, details["scaled"], details["relative"],
-        details["proportional"], float(family.adjusted.min()), estimate.approximation.error,
+        names,
+        estimator.depth,
+        len(table),
+        estimate.value,
+        details["scaled"],
+        details["relative"],
+        details["proportional"],
+        float(family.adjusted.min()),
+        estimate.approximation.error,
         tuple(segments[:MAX_LISTED]),
-    )  # fmt: skip
+    )
 
 
 def _segments(
@@ -121,8 +128,17 @@ def _segments(
     sums, weight = table.sums, table.sums.weight
     frequency = sums.event / weight
     columns = (
-        weight**2 / sums.weight2, frequency - table.bias, frequency, table.bias, low, high,
-        table.ecce, table.scaled, table.squared, family.alone, family.adjusted,
-    )  # fmt: skip
+        weight**2 / sums.weight2,
+        frequency - table.bias,
+        frequency,
+        table.bias,
+        low,
+        high,
+        table.ecce,
+        table.scaled,
+        table.squared,
+        family.alone,
+        family.adjusted,
+    )
     for i, where in enumerate(table.where):
         yield Segment(where, int(sums.n[i]), *(float(column[i]) for column in columns))

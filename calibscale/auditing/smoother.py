@@ -91,8 +91,11 @@ class Strengths:
             return np.stack([w * delta, w]), (w * w)[None]
         event = hit > 0.5
         a, b = w * p, w * r
-        halves = [np.where(half, value, 0.0) for half in (~event, event)
-                  for value in (a, b, a * a, a * b, b * b)]  # fmt: skip
+        halves = [
+            np.where(half, value, 0.0)
+            for half in (~event, event)
+            for value in (a, b, a * a, a * b, b * b)
+        ]
         return np.stack([*halves[:2], *halves[5:7]]), np.stack(
             [*halves[2:5], *halves[7:], a * b * (r - p)]
         )

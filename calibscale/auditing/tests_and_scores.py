@@ -222,8 +222,10 @@ def against(
     joint, names = estimators[0], distinct_names([session.source.name, second.source.name])
     second_tests, _ = local_tests(second, estimators, n_replicates, seed)
     compared: list[Estimator] = [
-        ECE(notion=joint.notion or "top_label"), Brier(), *estimators[:2],
-    ]  # fmt: skip
+        ECE(notion=joint.notion or "top_label"),
+        Brier(),
+        *estimators[:2],
+    ]
     jackknife = Jackknife(confidence_level=confidence_level, seed=seed)
     values = [_values(one.run(compared), jackknife) for one in (session, second)]
     return Against(

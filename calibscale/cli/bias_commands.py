@@ -30,22 +30,27 @@ if TYPE_CHECKING:
 RADIAL = ("gaussian", "laplace", "matern32", "matern52")
 METHODS = "temperature, platt, isotonic, bbq, local_bias, mc or pmc"
 notion_option = click.option(
-    "--notion", type=click.Choice(["positive", "top_label"]),
+    "--notion",
+    type=click.Choice(["positive", "top_label"]),
     help="Probability to judge.  [default: positive for two classes, else top_label]",
-)  # fmt: skip
+)
 _LOCAL = (
     shared.categorical_option,
     click.option(
-        "--prediction-bandwidth", type=float,
+        "--prediction-bandwidth",
+        type=float,
         help="Bandwidth of the kernel on predictions.  [default: median distance]",
     ),
     click.option(
-        "--covariate-bandwidth", "covariate_bandwidths", multiple=True, metavar="B|NAME=B",
+        "--covariate-bandwidth",
+        "covariate_bandwidths",
+        multiple=True,
+        metavar="B|NAME=B",
         help="Bandwidth of the kernel on covariates, in the units of the column: one number for "
         "all columns, or one for each name (repeatable).  [default: standard deviation x median "
         "standardised distance]",
     ),
-)  # fmt: skip
+)
 
 
 def local_options(command: Callable) -> Callable:
@@ -85,65 +90,88 @@ def bandwidths(texts: tuple[str, ...]) -> float | dict[str, float] | None:
 @shared.command("Test and locate miscalibration over covariates.")
 @store_argument
 @click.option(
-    "--covariates", metavar="A,B",
+    "--covariates",
+    metavar="A,B",
     help="Names of the covariates to audit, comma-separated.  [default: those of --segments]",
-)  # fmt: skip
+)
 @click.option(
-    "--segments", metavar="A,B",
+    "--segments",
+    metavar="A,B",
     help="Columns whose intersections are judged, comma-separated: the multicalibration error.",
-)  # fmt: skip
+)
 @click.option(
-    "--depth", type=click.IntRange(1), default=2,
+    "--depth",
+    type=click.IntRange(1),
+    default=2,
     help="Maximum number of columns of a segment.",
-)  # fmt: skip
+)
 @click.option(
-    "--figure", metavar="PATH",
+    "--figure",
+    metavar="PATH",
     help="Path of a figure of the bias along each covariate and in groups (png, svg, pdf).",
-)  # fmt: skip
+)
 @shared.json_option
 @click.option(
-    "--alpha", type=shared.SHARE, metavar="LEVEL",
+    "--alpha",
+    type=shared.SHARE,
+    metavar="LEVEL",
     help="Significance level: exit with code 3 if the p-value of the test on all covariates is at "
     "most LEVEL.",
-)  # fmt: skip
+)
 @shared.replicates_option(999, "from the null distribution")
 @shared.seed_option
 @shared.confidence_option("the group intervals; tests use alpha = 1 - level")
 @click.option(
-    "--bins", type=click.IntRange(2), default=5,
+    "--bins",
+    type=click.IntRange(2),
+    default=5,
     help="Number of quantile groups of a covariate with many values.",
-)  # fmt: skip
+)
 @click.option(
-    "--min-rows", type=click.IntRange(2), default=30,
+    "--min-rows",
+    type=click.IntRange(2),
+    default=30,
     help="Minimum number of rows of a listed group.",
-)  # fmt: skip
+)
 @click.option(
-    "--recalibrate", multiple=True, metavar="METHOD", callback=shared.listed_names,
+    "--recalibrate",
+    multiple=True,
+    metavar="METHOD",
+    callback=shared.listed_names,
     help="Methods of recalibration, after which the audit is repeated (comma-separated or "
     f"repeated): {METHODS}, "
-    "also with settings as in \"mc(depth=1)\"; or all.",
-)  # fmt: skip
+    'also with settings as in "mc(depth=1)"; or all.',
+)
 @click.option(
-    "--hold-out", type=shared.SHARE, default=0.5, metavar="SHARE",
+    "--hold-out",
+    type=shared.SHARE,
+    default=0.5,
+    metavar="SHARE",
     help="Share of the rows held out from the fit of --recalibrate and audited afterwards.",
-)  # fmt: skip
+)
 @click.option(
-    "--against", metavar="STORE2",
+    "--against",
+    metavar="STORE2",
     help="Path of a store, or of a table of the same columns, with predictions of another model "
     "for the same rows, to compare with.",
-)  # fmt: skip
+)
 @shared.cluster_option
 @notion_option
 @local_options
 @click.option(
-    "--choose-bandwidths", "bandwidth_share", type=shared.SHARE, metavar="SHARE",
+    "--choose-bandwidths",
+    "bandwidth_share",
+    type=shared.SHARE,
+    metavar="SHARE",
     help="Share of the rows on which the bandwidths are chosen by test power; the tests leave "
     "these rows out.",
-)  # fmt: skip
+)
 @click.option(
-    "--method", type=click.Choice(["auto", "spectral", "tiles", "features", "nystrom"]),
-    default="auto", help="Algorithm of the tests.",
-)  # fmt: skip
+    "--method",
+    type=click.Choice(["auto", "spectral", "tiles", "features", "nystrom"]),
+    default="auto",
+    help="Algorithm of the tests.",
+)
 @click.option(
     "--top", type=click.IntRange(0), default=10, help="Maximum number of lines of a table."
 )
@@ -200,30 +228,39 @@ def audit(
     "--covariates", metavar="A,B", help="Names of the covariates of the map, comma-separated."
 )
 @click.option(
-    "--at", type=click.Choice(["rows", "grid"]), default="rows",
+    "--at",
+    type=click.Choice(["rows", "grid"]),
+    default="rows",
     help="Points of the map: every row, or a grid of predictions and covariates.",
-)  # fmt: skip
+)
 @click.option("--points", default=25, help="Number of values on each axis of the grid.")
 @local_options
 @click.option(
-    "--prediction-kernel", type=click.Choice([*RADIAL, "linear+gaussian", "none"]),
+    "--prediction-kernel",
+    type=click.Choice([*RADIAL, "linear+gaussian", "none"]),
     default="gaussian",
     help="Kernel on predictions; none weights all predictions equally.",
-)  # fmt: skip
+)
 @click.option(
-    "--covariate-kernel", type=click.Choice(RADIAL), default="gaussian",
+    "--covariate-kernel",
+    type=click.Choice(RADIAL),
+    default="gaussian",
     help="Kernel on covariates.",
-)  # fmt: skip
+)
 @notion_option
 @click.option(
-    "--min-rows", type=float, default=10,
+    "--min-rows",
+    type=float,
+    default=10,
     help="Effective number of rows near a point below which the point is masked.",
-)  # fmt: skip
+)
 @click.option(
-    "--method", type=click.Choice(["auto", "spectral", "direct"]), default="auto",
+    "--method",
+    type=click.Choice(["auto", "spectral", "direct"]),
+    default="auto",
     help="Algorithm: spectral is a Fourier series in one pass, direct visits every row for every "
     "point.",
-)  # fmt: skip
+)
 @click.option(
     "--series-tolerance", type=float, default=1e-12, help="Error tolerance of the Fourier series."
 )
@@ -234,9 +271,10 @@ def audit(
 )
 @shared.json_option
 @click.option(
-    "--top", default=20,
+    "--top",
+    default=20,
     help="Number of points in the table, which is printed without --output and --json.",
-)  # fmt: skip
+)
 @source_options
 def bias(
     store: str | tuple[str, ...] | None,
@@ -323,10 +361,11 @@ def _print(result: BiasMap, count: int) -> None:
 @shared.command("Fit a recalibration, and apply it to stores.")
 @store_argument
 @click.option(
-    "--method", default="temperature",
-    help=f"Method: {METHODS}, also with settings as in \"mc(depth=1)\".  Temperature is for any "
+    "--method",
+    default="temperature",
+    help=f'Method: {METHODS}, also with settings as in "mc(depth=1)".  Temperature is for any '
     "number of classes, the others for two.",
-)  # fmt: skip
+)
 @click.option(
     "--covariates", metavar="A,B", help="Covariates of local_bias, mc and pmc, comma-separated."
 )
@@ -335,17 +374,20 @@ def _print(result: BiasMap, count: int) -> None:
     "--load", metavar="FITTED", help="Path of a fit to use, written by --json, instead of STORE."
 )
 @click.option(
-    "--apply", "target", metavar="STORE2",
+    "--apply",
+    "target",
+    metavar="STORE2",
     help="Store to recalibrate, with --output or --figure.  [default for --figure: STORE]",
-)  # fmt: skip
+)
 @click.option(
     "--output", "-o", "new", metavar="NEW", help="New store with the predictions of STORE2."
 )
 @click.option("--overwrite", is_flag=True, help="Replace an existing store NEW.")
 @click.option(
-    "--figure", metavar="PATH",
+    "--figure",
+    metavar="PATH",
     help="Path of the reliability diagrams before and after recalibration (png, svg, pdf).",
-)  # fmt: skip
+)
 @shared.json_option
 @source_options
 def recalibrate(

@@ -17,20 +17,28 @@ if TYPE_CHECKING:
 @shared.command("Rank models by calibration error on the same rows.")
 @click.argument("stores", nargs=-1, required=True, metavar="STORE...")
 @click.option(
-    "--by", default="ckce_centred", **ESTIMATOR,
+    "--by",
+    default="ckce_centred",
+    **ESTIMATOR,
     help="Estimator to rank by, any but accuracy and confidence_gap; see `calibscale estimators`.",
-)  # fmt: skip
+)
 @click.option(
-    "--name", "model_names", multiple=True, metavar="NAME",
+    "--name",
+    "model_names",
+    multiple=True,
+    metavar="NAME",
     help="Name of a model (repeatable, in the order of the stores).  [default: name of its file]",
-)  # fmt: skip
+)
 @shared.confidence_option("the intervals; models differ at alpha = 1 - level")
 @click.option("--groups", default=20, help="Number of groups of rows for the intervals.")
 @click.option(
-    "--subset-size", multiple=True, type=int, metavar="N",
+    "--subset-size",
+    multiple=True,
+    type=int,
+    metavar="N",
     help="Number of rows of random subsets whose rankings are compared with that of all rows "
     "(repeatable).",
-)  # fmt: skip
+)
 @click.option("--trials", default=1000, help="Number of random subsets of each size.")
 @shared.cluster_option
 @estimator_options
@@ -61,64 +69,92 @@ def rank(stores: tuple[str, ...], by: str, model_names: tuple[str, ...], **optio
 
 
 _NAMES = (
-    "bins", "bins_debiased", "bins_cube_root", "bins_sweep", "isotonic", "smooth_ece",
-    "kde", "kde_loo", "kkr", "ukkr", "temperature",
-)  # fmt: skip
+    "bins",
+    "bins_debiased",
+    "bins_cube_root",
+    "bins_sweep",
+    "isotonic",
+    "smooth_ece",
+    "kde",
+    "kde_loo",
+    "kkr",
+    "ukkr",
+    "temperature",
+)
 _NOTIONS = ("top_label", "canonical", "class_wise", "positive")
 
 
 @shared.command("Select the estimator with the smallest validated risk.")
 @store_argument
 @click.option(
-    "--notion", type=click.Choice(_NOTIONS), default="top_label",
+    "--notion",
+    type=click.Choice(_NOTIONS),
+    default="top_label",
     help="Notion of calibration whose error is estimated.",
-)  # fmt: skip
+)
 @click.option(
-    "--estimators", metavar="A,B",
+    "--estimators",
+    metavar="A,B",
     help=f"Names of the candidates, comma-separated: {', '.join(_NAMES)}.  [default: bins, kde, "
     "kkr, ukkr, temperature; without bins for the canonical notion]",
-)  # fmt: skip
+)
 @click.option(
     "--folds", type=click.IntRange(2), default=5, help="Number of folds of the cross-validation."
 )
 @click.option(
-    "--test-fraction", type=shared.SHARE, default=0.2,
+    "--test-fraction",
+    type=shared.SHARE,
+    default=0.2,
     help="Share of the rows held out for testing.",
-)  # fmt: skip
+)
 @click.option(
-    "--split", metavar="FOLDS.npy",
+    "--split",
+    metavar="FOLDS.npy",
     help="Path of the fold of each row (instead of --folds): integers, −1 for the test part, "
     "0..k−1 for the folds.",
-)  # fmt: skip
+)
 @click.option("--seed", default=0, help="Seed of the split and of random samples.")
 @click.option(
-    "--grid", "grids", multiple=True, metavar="NAME=A,B",
+    "--grid",
+    "grids",
+    multiple=True,
+    metavar="NAME=A,B",
     help="Hyperparameter grid of an estimator (repeatable): numbers of bins; bandwidths h of kde; "
     "reg of kkr and ukkr.  [default: the published grids]",
-)  # fmt: skip
+)
 @click.option(
-    "--kernel", type=click.Choice(["gaussian", "laplacian"]), default="gaussian",
+    "--kernel",
+    type=click.Choice(["gaussian", "laplacian"]),
+    default="gaussian",
     help="Kernel of kkr and ukkr.",
-)  # fmt: skip
+)
 @click.option(
-    "--bandwidth", type=float, default=2**-0.5, show_default="1/√2",
+    "--bandwidth",
+    type=float,
+    default=2**-0.5,
+    show_default="1/√2",
     help="Kernel bandwidth of kkr and ukkr.",
-)  # fmt: skip
+)
 @click.option(
-    "--features", type=click.Choice(["landmarks", "random"]), default="landmarks",
+    "--features",
+    type=click.Choice(["landmarks", "random"]),
+    default="landmarks",
     help="Features that approximate the kernel of kkr and ukkr.",
-)  # fmt: skip
+)
 @click.option("--rank", default=1000, help="Maximum number of features.")
 @click.option(
-    "--subset-rows", default=20_000,
+    "--subset-rows",
+    default=20_000,
     help="Number of rows kept in memory for landmarks, canonical kde and standard errors.",
-)  # fmt: skip
+)
 @click.option("--nested", is_flag=True, help="Run nested cross-validation.")
 @shared.json_option
 @click.option(
-    "--plot", "figure", metavar="PATH",
+    "--plot",
+    "figure",
+    metavar="PATH",
     help="Path of a plot of risks and estimates (png, svg, pdf).",
-)  # fmt: skip
+)
 @source_options
 def select(
     store: str | tuple[str, ...] | None,

@@ -33,17 +33,20 @@ ESTIMATOR: Any = {
 
 _OPTIONS = (
     click.option(
-        "--notion", type=click.Choice(["top_label", "positive", "canonical"]),
+        "--notion",
+        type=click.Choice(["top_label", "positive", "canonical"]),
         help="Probabilities to judge.  [default: positive for two classes, else top_label for "
         "confidence_gap and binned errors and canonical for other estimators]",
     ),
     click.option(
-        "--bandwidth", type=float,
+        "--bandwidth",
+        type=float,
         help="Bandwidth of the kernel on predictions.  [default: median distance of 1,000 "
         "predictions]",
     ),
     click.option(
-        "--features", type=click.IntRange(1),
+        "--features",
+        type=click.IntRange(1),
         help="Number of random frequencies or landmarks.  [default: 100; 1000 for kce and klce]",
     ),
     click.option(
@@ -51,13 +54,18 @@ _OPTIONS = (
     ),
     shared.categorical_option,
     shared.seed_option,
-)  # fmt: skip
+)
 # option of each shared setting
 _SHARED = {
-    "notion": "notion", "bandwidth": "bandwidth", "prediction_bandwidth": "bandwidth",
-    "features": "features", "n_features": "features", "covariates": "covariates",
-    "categorical": "categorical", "seed": "seed",
-}  # fmt: skip
+    "notion": "notion",
+    "bandwidth": "bandwidth",
+    "prediction_bandwidth": "bandwidth",
+    "features": "features",
+    "n_features": "features",
+    "covariates": "covariates",
+    "categorical": "categorical",
+    "seed": "seed",
+}
 
 
 SETTINGS = tuple({*_SHARED.values()} - {"seed"})  # options of estimators
@@ -78,13 +86,18 @@ def estimator_options(command: Callable) -> Callable:
 def named_estimators(command: Callable) -> Callable:
     """Add --estimator."""
     return click.option(
-        "--estimator", "-e", "names", multiple=True, cls=_EstimatorOption, **ESTIMATOR,
+        "--estimator",
+        "-e",
+        "names",
+        multiple=True,
+        cls=_EstimatorOption,
+        **ESTIMATOR,
         callback=shared.listed_names,
         help="Estimators to compute (comma-separated or repeated), with settings such as "
         '"ckce(ridge=0.03)"; see `calibscale estimators NAME`.  all selects the default '
         "estimators of Python.  "
         f"[default: {', '.join(DEFAULT)}]",
-    )(command)  # fmt: skip
+    )(command)
 
 
 def on_unsupported(names: tuple[str, ...]) -> str:
@@ -161,30 +174,38 @@ def list_estimators(name: str | None) -> None:
 @estimator_options
 @shared.json_option
 @click.option(
-    "--group-by", multiple=True, metavar="COLUMN",
+    "--group-by",
+    multiple=True,
+    metavar="COLUMN",
     help="Groups that are also evaluated, in a separate pass (repeatable): the values of a "
     f"covariate; {shared.GROUPINGS}  Numbers with more than 64 distinct values are cut into 5 "
     "ranges by default.",
-)  # fmt: skip
+)
 @click.option(
-    "--interval", type=click.Choice(["jackknife", "bootstrap", "none"]),
+    "--interval",
+    type=click.Choice(["jackknife", "bootstrap", "none"]),
     help="Method of confidence intervals for estimators without analytic limits: groups of rows "
     "are left out or resampled.  [default: jackknife, or none with --estimator]",
-)  # fmt: skip
+)
 @shared.confidence_option("the intervals")
 @shared.negligible_option
 @click.option(
-    "--groups", type=click.IntRange(2, 1000), default=20,
+    "--groups",
+    type=click.IntRange(2, 1000),
+    default=20,
     help="Number of groups of rows for the intervals.",
-)  # fmt: skip
+)
 @click.option(
-    "--checkpoint", metavar="DIR",
+    "--checkpoint",
+    metavar="DIR",
     help="Folder of finished pair sums; after an interrupt the same command resumes from them.",
-)  # fmt: skip
+)
 @click.option(
-    "--floor/--no-floor", default=True, show_default=True,
+    "--floor/--no-floor",
+    default=True,
+    show_default=True,
     help="Show the mean and the 95 % quantile that estimates would have if STORE were calibrated.",
-)  # fmt: skip
+)
 @click.option("--figure", metavar="PATH", help="Path of the plots of the result (png, svg, pdf).")
 @shared.axes_option
 @shared.cluster_option
@@ -279,10 +300,11 @@ def _print_missing(result: Evaluation, groups: int) -> None:
 @shared.axes_option
 @shared.json_option
 @click.option(
-    "--group-by", multiple=True, metavar="COLUMN",
-    help="Groups that are also evaluated (repeatable): the values of a column; "
-    f"{shared.GROUPINGS}",
-)  # fmt: skip
+    "--group-by",
+    multiple=True,
+    metavar="COLUMN",
+    help=f"Groups that are also evaluated (repeatable): the values of a column; {shared.GROUPINGS}",
+)
 @shared.replicates_option(999, "of the tests")
 @shared.confidence_option("the intervals; tests use alpha = 1 - level")
 @shared.negligible_option
@@ -322,18 +344,27 @@ def check(
 @named_estimators
 @estimator_options
 @click.option(
-    "--rows", type=click.IntRange(1), metavar="N",
+    "--rows",
+    type=click.IntRange(1),
+    metavar="N",
     help="Number of rows of a larger store like STORE.  [default: rows of STORE]",
-)  # fmt: skip
+)
 @click.option(
-    "--workers", type=click.IntRange(1), metavar="N",
+    "--workers",
+    type=click.IntRange(1),
+    metavar="N",
     help="Number of single-threaded workers of a cluster; adds tasks, bytes moved and the memory "
     "of each worker to the plan.",
-)  # fmt: skip
+)
 @click.option(
-    "--replicates", "-b", "n_replicates", type=click.IntRange(0), default=0, metavar="B",
+    "--replicates",
+    "-b",
+    "n_replicates",
+    type=click.IntRange(0),
+    default=0,
+    metavar="B",
     help="Number of replicates of `calibscale test` to include in the cost.",
-)  # fmt: skip
+)
 @shared.json_option
 @array_options
 def plan(store: str | tuple[str, ...] | None, names: tuple[str, ...], **options: Any) -> None:
@@ -360,8 +391,14 @@ def plan(store: str | tuple[str, ...] | None, names: tuple[str, ...], **options:
 
 
 EDGES = (
-    "equal-width", "equal-mass", "cube-root", "sweep", "sklearn", "netcal", "torchmetrics",
-)  # fmt: skip
+    "equal-width",
+    "equal-mass",
+    "cube-root",
+    "sweep",
+    "sklearn",
+    "netcal",
+    "torchmetrics",
+)
 
 
 @shared.command("Compare predicted probabilities with frequencies.")
@@ -373,23 +410,29 @@ EDGES = (
 @shared.json_option
 @click.option("--bins", type=click.IntRange(1), help="Number of bins.  [default: 15]")
 @click.option(
-    "--edges", default="equal-width", metavar="NAME|NUMBERS",
+    "--edges",
+    default="equal-width",
+    metavar="NAME|NUMBERS",
     help=f"Bin edges: {', '.join(EDGES)}, or comma-separated numbers.",
-)  # fmt: skip
+)
 @click.option(
-    "--notion", type=click.Choice(["top_label", "positive", "class_wise"]),
+    "--notion",
+    type=click.Choice(["top_label", "positive", "class_wise"]),
     help="Probability to judge.  [default: positive for two classes, else top_label; class_wise "
     "with --class]",
-)  # fmt: skip
+)
 @click.option(
-    "--class", "class_index", type=click.IntRange(0), metavar="K",
+    "--class",
+    "class_index",
+    type=click.IntRange(0),
+    metavar="K",
     help="Index of the class to judge, from 0 (with --notion class_wise).  [default: each class]",
-)  # fmt: skip
+)
 @click.option(
-    "--group-by", metavar="COLUMN",
-    help="Groups for which the diagram is repeated: the values of a covariate; "
-    f"{shared.GROUPINGS}",
-)  # fmt: skip
+    "--group-by",
+    metavar="COLUMN",
+    help=f"Groups for which the diagram is repeated: the values of a covariate; {shared.GROUPINGS}",
+)
 @shared.confidence_option("the intervals and of the shaded band")
 @source_options
 def reliability(

@@ -37,10 +37,13 @@ def _day(context: click.Context, parameter: click.Parameter, value: str | None) 
 @shared.command("Evaluate a day of predictions as configured in JOB.")
 @click.argument("job", type=click.Path(exists=True, dir_okay=False))
 @click.option(
-    "--date", "day", callback=_day, metavar="DAY",
+    "--date",
+    "day",
+    callback=_day,
+    metavar="DAY",
     help="Day to evaluate, such as 2026-11-20, or a part of a day, such as 2026-11-20T06.  "
     "[default: yesterday, UTC]",
-)  # fmt: skip
+)
 @click.option("--dry-run", is_flag=True, help="Print what would be done without doing it.")
 @click.option("--force", is_flag=True, help="Recompute even if nothing has changed.")
 @shared.scheduler_options
@@ -153,12 +156,15 @@ def list_days(ledger: str) -> None:
     days = LedgerDays(
         tuple(
             LedgerDay(
-                e.day, e.model, e.n, e.info.get("n_unlabelled", 0),
+                e.day,
+                e.model,
+                e.n,
+                e.info.get("n_unlabelled", 0),
                 sum(e.info.get("dropped", {}).values()),
             )
             for e in Ledger.open(ledger).select()
         )
-    ).to_dict()  # fmt: skip
+    ).to_dict()
     if shared.prints():
         from calibscale.output.text import days_table
 
@@ -169,9 +175,13 @@ def list_days(ledger: str) -> None:
 @ledger.command()
 @click.argument("ledger")
 @click.option(
-    "--date", "day", required=True, callback=_day, metavar="DAY",
+    "--date",
+    "day",
+    required=True,
+    callback=_day,
+    metavar="DAY",
     help="Day to remove, such as 2026-11-20.",
-)  # fmt: skip
+)
 @click.option("--model", default="default", help="Name of the model.")
 @click.option(
     "--yes", "-y", is_flag=True, help="Skip the confirmation; required without a terminal."
@@ -215,18 +225,26 @@ _RESULTS = "results"  # folder of a ledger with the results of its nights
 @shared.command("Write one HTML page about results.")
 @click.argument("paths", nargs=-1, required=True, metavar="RESULT.json... | LEDGER")
 @click.option(
-    "--output", "-o", required=True, metavar="PATH",
+    "--output",
+    "-o",
+    required=True,
+    metavar="PATH",
     help="Path of the HTML file; - for standard output.",
-)  # fmt: skip
+)
 @click.option("--title", metavar="TEXT", help="Title of the page.  [default: title of the result]")
 @click.option(
-    "--model", "models", multiple=True, metavar="NAME",
+    "--model",
+    "models",
+    multiple=True,
+    metavar="NAME",
     help="Name of a model in LEDGER to report (repeatable).  [default: all models]",
-)  # fmt: skip
+)
 @click.option(
-    "--date", "day", metavar="DAY",
+    "--date",
+    "day",
+    metavar="DAY",
     help="Day of the night in LEDGER to report, such as 2026-11-20.  [default: newest night]",
-)  # fmt: skip
+)
 @shared.axes_option
 def report(
     paths: tuple[str, ...],

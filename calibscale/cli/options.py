@@ -33,9 +33,11 @@ class _Range(click.FloatRange):
 SHARE = _Range(0, 1, min_open=True, max_open=True)
 
 categorical_option = click.option(
-    "--categorical", multiple=True, metavar="NAME",
+    "--categorical",
+    multiple=True,
+    metavar="NAME",
     help="Name of a covariate that is compared by equality (repeatable).",
-)  # fmt: skip
+)
 json_option = click.option(
     "--json", "json_path", metavar="PATH", help="Path of the JSON output; - for standard output."
 )
@@ -51,38 +53,44 @@ GROUPINGS = (
     "edges; COLUMN:month for the year, quarter, month, week, day, hour or weekday of dates."
 )
 cluster_option = click.option(
-    "--cluster", metavar="COLUMN",
+    "--cluster",
+    metavar="COLUMN",
     help="Name of a covariate whose equal values are one cluster of dependent rows, such as a "
     "patient.",
-)  # fmt: skip
+)
 binary_option = click.option(
-    "--binary", is_flag=True,
+    "--binary",
+    is_flag=True,
     help="Declare that predictions are one column, P(y = 1) or its log-odds.  [default: inferred "
     "from the number of columns]",
-)  # fmt: skip
+)
 class_names_option = click.option(
-    "--class-names", metavar="A,B,...",
+    "--class-names",
+    metavar="A,B,...",
     help="Names of the classes in the order of their columns, comma-separated; labels may be these "
     "names.  [default: endings of the column names, unless they are numbers]",
-)  # fmt: skip
+)
 # meaning of labels and probabilities
 MEANING = ("positive", "ignore_index", "percent")
 meaning_options = (
     click.option(
-        "--positive", metavar="LABEL",
+        "--positive",
+        metavar="LABEL",
         help="Label of the event of two classes: 1 where labels are -1 and 1, 2 where they are 1 "
         "and 2, or a text such as default.",
     ),
     click.option(
-        "--ignore-index", metavar="LABEL",
+        "--ignore-index",
+        metavar="LABEL",
         help="Label that means not yet known, such as 255 or -100; -1 and empty cells mean it "
         "by default.",
     ),
     click.option(
-        "--percent", is_flag=True,
+        "--percent",
+        is_flag=True,
         help="Declare that probabilities are percentages: 0 to 100, or texts such as 90%.",
     ),
-)  # fmt: skip
+)
 
 
 class Command(click.Command):
@@ -123,23 +131,33 @@ def command(short_help: str) -> Callable:
 def confidence_option(what: str) -> Callable:
     """Option --confidence, described as the level of `what`."""
     return click.option(
-        "--confidence", "confidence_level", type=SHARE, default=0.95,
+        "--confidence",
+        "confidence_level",
+        type=SHARE,
+        default=0.95,
         help=f"Confidence level of {what}.",
-    )  # fmt: skip
+    )
 
 
 negligible_option = click.option(
-    "--negligible", type=click.FloatRange(0.0, 1.0), default=0.01, metavar="SIZE",
+    "--negligible",
+    type=click.FloatRange(0.0, 1.0),
+    default=0.01,
+    metavar="SIZE",
     help="Size in units of a probability, below which the verdict calls an error real but small.",
-)  # fmt: skip
+)
 
 
 def replicates_option(default: int, what: str, least: int = 1) -> Callable:
     """Option --replicates, described as the number of draws; `what` says of or from what."""
     return click.option(
-        "--replicates", "-b", "n_replicates", type=click.IntRange(least), default=default,
+        "--replicates",
+        "-b",
+        "n_replicates",
+        type=click.IntRange(least),
+        default=default,
         help=f"Number of draws {what}.",
-    )  # fmt: skip
+    )
 
 
 def add_options(command: Callable, options: Iterable[Callable], section: str) -> Callable:
@@ -183,33 +201,43 @@ def _scheduler(context: click.Context, parameter: click.Parameter, where: str | 
 
 _SCHEDULER = (
     click.option(
-        "--scheduler", metavar="WHERE", callback=_scheduler,
+        "--scheduler",
+        metavar="WHERE",
+        callback=_scheduler,
         help="Execution: serial, threads[:N], local:N (N Dask worker processes), the address of a "
         "Dask scheduler, or the path of its scheduler file.  [default: threads]",
     ),
     click.option(
-        "--scheduler-file", metavar="PATH", type=click.Path(exists=True, dir_okay=False),
-        is_eager=True, expose_value=False, callback=_scheduler_file,
+        "--scheduler-file",
+        metavar="PATH",
+        type=click.Path(exists=True, dir_okay=False),
+        is_eager=True,
+        expose_value=False,
+        callback=_scheduler_file,
         help="Path of the scheduler file of a running Dask cluster (instead of --scheduler).",
     ),
-)  # fmt: skip
+)
 tolerance_option = click.option(
-    "--tolerance", type=float,
+    "--tolerance",
+    type=float,
     help="Allowed deviation of the sum of a row's probabilities from 1, and of a probability from "
     "0..1.  [default: 1e-4; 2^-10 for float16]",
-)  # fmt: skip
+)
 READING = (
     click.option(
-        "--on-invalid", type=click.Choice(["raise", "drop"]), default="raise",
+        "--on-invalid",
+        type=click.Choice(["raise", "drop"]),
+        default="raise",
         help="Treatment of invalid rows: stop with an error, or skip and count them.",
     ),
     tolerance_option,
     *_SCHEDULER,
     click.option(
-        "--memory-limit", metavar="SIZE",
+        "--memory-limit",
+        metavar="SIZE",
         help="Maximum memory of the process, such as 2GB.  [default: no limit]",
     ),
-)  # fmt: skip
+)
 
 
 def scheduler_options(command: Callable) -> Callable:
@@ -362,10 +390,13 @@ def check_level(alpha: float | None, n_replicates: int, own: int = 1) -> None:
 
 
 axes_option = click.option(
-    "--axes", type=click.Choice(["linear", "logit", "auto"]), default="linear", show_default=True,
+    "--axes",
+    type=click.Choice(["linear", "logit", "auto"]),
+    default="linear",
+    show_default=True,
     help="Axes of reliability diagrams.  logit stretches predictions near 0 and 1, as of rare "
     "events; auto is logit if more than half of the rows have predictions below 5 % or above 95 %.",
-)  # fmt: skip
+)
 
 
 def check_axes(picture: str | None, option: str) -> None:

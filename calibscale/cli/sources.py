@@ -51,44 +51,54 @@ def _event(
 
 
 storage_option = click.option(
-    "--storage-option", "storage_options", multiple=True, metavar="KEY=VALUE",
+    "--storage-option",
+    "storage_options",
+    multiple=True,
+    metavar="KEY=VALUE",
     callback=_storage_options,
     help="Option of the file system of a URL (repeatable), such as anon=true or endpoint_url=URL "
     "for s3://; VALUE is JSON, or else text.  Credentials are better set in the environment, "
     "such as AWS_ACCESS_KEY_ID.",
-)  # fmt: skip
+)
 forecast_option = click.option(
-    "--forecast", metavar="KIND[(SETTING=VALUE,...)]",
+    "--forecast",
+    metavar="KIND[(SETTING=VALUE,...)]",
     help="Kind of predictive distributions: normal (mean, standard deviation), ensemble (members), "
     "mixture (weights, means, standard deviations), quantiles(levels=[0.1,0.5,0.9]), "
     "histogram(edges=[0,1,2]) or ordinal(classes=5).  Labels are then the observed numbers.",
-)  # fmt: skip
+)
 event_option = click.option(
-    "--event", metavar="NAME=VALUE", callback=_event,
+    "--event",
+    metavar="NAME=VALUE",
+    callback=_event,
     help="Judge an event of predictive distributions as two classes: an outcome up to the "
     "predicted quantile of a level (level=0.5), up to a number (threshold=20), or up to numbers "
     "drawn between two, for the bias of the mean (threshold=0,40).",
-)  # fmt: skip
+)
 _ARRAYS = (
     click.option(
-        "--logits", metavar="PATH",
+        "--logits",
+        metavar="PATH",
         help="Path of a zarr array of logits, (n, K); relative to STORE if STORE is passed.  Of a "
         "table: prefix, comma-separated names, or name of its columns.",
     ),
     click.option(
-        "--probabilities", metavar="PATH",
+        "--probabilities",
+        metavar="PATH",
         help="Path of a zarr array of predicted probabilities, (n, K), or columns of a table "
         "(instead of --logits).",
     ),
     click.option(
-        "--predictions", metavar="PATH",
+        "--predictions",
+        metavar="PATH",
         help="Path of a zarr array, or columns of a table, of predictive distributions (with "
         "--forecast, instead of --logits).",
     ),
     forecast_option,
     event_option,
     click.option(
-        "--labels", metavar="PATH",
+        "--labels",
+        metavar="PATH",
         help="Path of a zarr array of labels, (n,), or column of a table: 0..K-1, or -1 for a "
         "missing label; in a table also names of classes, or words such as no and yes.",
     ),
@@ -99,19 +109,21 @@ _ARRAYS = (
         "--covariate-names", metavar="A,B", help="Names of the columns of --covariate-array."
     ),
     click.option(
-        "--weights", metavar="PATH",
+        "--weights",
+        metavar="PATH",
         help="Path of a zarr array, (n,), or column of a table, of importance weights (not counts "
         "of rows) in any unit.",
     ),
     shared.class_names_option,
     click.option(
-        "--top-k", metavar="PATH",
+        "--top-k",
+        metavar="PATH",
         help="Path of a zarr array, or columns of a table, of the classes of the k largest "
         "--probabilities; the rest is one more class.",
     ),
     *shared.meaning_options,
     shared.binary_option,
-)  # fmt: skip
+)
 EXECUTION = ("on_invalid", "tolerance", "scheduler", "memory_limit")  # options of sessions
 _SOURCE_NAMES = (
     *("logits", "probabilities", "predictions", "forecast", "labels"),
@@ -221,9 +233,14 @@ def _described(store: str | tuple[str, ...] | None, options: dict[str, Any]) -> 
             if text
         }
         return from_file(
-            store, **columns, labels=options["labels"], covariates=_covariates() or None,
-            storage_options=storage, forecast=options["forecast"], **meaning,
-        )  # fmt: skip
+            store,
+            **columns,
+            labels=options["labels"],
+            covariates=_covariates() or None,
+            storage_options=storage,
+            forecast=options["forecast"],
+            **meaning,
+        )
     paths["covariates"] = options["covariate_array"]
     named = {name: path for name, path in paths.items() if path is not None}
     if store is not None and not named and options["labels"] is None:

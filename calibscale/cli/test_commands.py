@@ -32,34 +32,47 @@ class _NullChoice(click.Choice):
 @shared.command("Test whether the calibration error could be chance.")
 @store_argument
 @click.option(
-    "--statistic", "-s", "names", multiple=True, callback=shared.listed_names, **ESTIMATOR,
+    "--statistic",
+    "-s",
+    "names",
+    multiple=True,
+    callback=shared.listed_names,
+    **ESTIMATOR,
     help="Estimators to test (comma-separated or repeated), such as ece; see `calibscale "
     "estimators`.  [default: several that together see errors of any kind, with --covariates "
     "local ones too]",
-)  # fmt: skip
+)
 @click.option(
-    "--null", type=_NullChoice(),
+    "--null",
+    type=_NullChoice(),
     help="Null distribution: labels (drawn from the predictions, exact), wild or wild_cluster "
     "(residuals with a random sign for each row or cluster), residual or permute (resampled or "
     "permuted residuals, approximate), or hoeffding (a bound without draws).  "
     "[default: labels, or wild_cluster with --cluster]",
-)  # fmt: skip
+)
 @shared.cluster_option
 @shared.replicates_option(199, "from the null distribution")
 @click.option(
-    "--stop-after", type=click.IntRange(1), metavar="N",
+    "--stop-after",
+    type=click.IntRange(1),
+    metavar="N",
     help="Stop after N replicates at least as large as the observed value, which saves time if "
     "STORE is calibrated.",
-)  # fmt: skip
+)
 @click.option(
-    "--bandwidths", type=click.IntRange(1, 100), default=1, metavar="N",
+    "--bandwidths",
+    type=click.IntRange(1, 100),
+    default=1,
+    metavar="N",
     help="Test by the statistics of N bandwidths together, around that of each estimator.",
-)  # fmt: skip
+)
 @click.option(
-    "--alpha", type=shared.SHARE, metavar="LEVEL",
+    "--alpha",
+    type=shared.SHARE,
+    metavar="LEVEL",
     help="Significance level of the verdict: exit with code 3 if a p-value, adjusted for several "
     "statistics, is at most LEVEL, or a label has the predicted probability 0.",
-)  # fmt: skip
+)
 @shared.negligible_option
 @estimator_options
 @shared.json_option
@@ -135,32 +148,45 @@ def test(
 @shared.command("Estimate how many rows a test needs to detect a bias.")
 @store_argument
 @click.option(
-    "--bias", "shift", default=0.0, metavar="B",
+    "--bias",
+    "shift",
+    default=0.0,
+    metavar="B",
     help="Bias to detect: probability of the event (class 1 of two classes, else the top label) "
     "minus its prediction.",
-)  # fmt: skip
+)
 @click.option(
-    "--temperature", default=1.0, metavar="T",
+    "--temperature",
+    default=1.0,
+    metavar="T",
     help="Temperature to detect: labels follow softmax(log q / T); T > 1 means overconfident.",
-)  # fmt: skip
+)
 @click.option(
     "--where", metavar="COLUMN=VALUE", help="Value of a covariate; only its rows are biased."
 )
 @click.option(
-    "--statistic", "-s", "name", **ESTIMATOR,
+    "--statistic",
+    "-s",
+    "name",
+    **ESTIMATOR,
     help="Estimator to test, such as ece; see `calibscale estimators`.  [default: klce with "
     "--covariates, else kce]",
-)  # fmt: skip
+)
 @click.option("--alpha", type=shared.SHARE, default=0.05, help="Significance level of the test.")
 @click.option("--power", type=shared.SHARE, default=0.8, help="Probability of detection to reach.")
 @click.option(
-    "--most", "max_rows", type=click.IntRange(100), default=200_000,
+    "--most",
+    "max_rows",
+    type=click.IntRange(100),
+    default=200_000,
     help="Maximum number of rows to try.",
-)  # fmt: skip
+)
 @click.option(
-    "--trials", type=click.IntRange(10), default=200,
+    "--trials",
+    type=click.IntRange(10),
+    default=200,
     help="Number of simulated data sets of each size.",
-)  # fmt: skip
+)
 @shared.replicates_option(199, "from the null distribution in each test")
 @estimator_options
 @shared.json_option

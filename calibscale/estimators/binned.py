@@ -142,9 +142,14 @@ class Binned(ScalarEstimator):
 
     def _result(self, bins: BinTable, **details: Any) -> Estimate:
         return Estimate(
-            self.name, self.judged, self._value(bins), self.squared, parameters=self.parameters,
-            details={**details, "bins": bins.table()}, n=int(bins.rows.sum()),
-        )  # fmt: skip
+            self.name,
+            self.judged,
+            self._value(bins),
+            self.squared,
+            parameters=self.parameters,
+            details={**details, "bins": bins.table()},
+            n=int(bins.rows.sum()),
+        )
 
 
 def _torch_linspace(bins: int) -> Floats:
@@ -372,7 +377,9 @@ class TCE2Kumar(_SquaredGaps):
     def _value(self, bins: BinTable) -> float:
         several = (bins.rows > 1) & (bins.effective > 1.0)
         noise = np.divide(
-            bins.frequency * (1.0 - bins.frequency), bins.effective - 1.0,
-            np.zeros_like(bins.gap), where=several,
-        )  # fmt: skip
+            bins.frequency * (1.0 - bins.frequency),
+            bins.effective - 1.0,
+            np.zeros_like(bins.gap),
+            where=several,
+        )
         return float(bins.share @ np.where(several, bins.gap**2 - noise, 0.0))

@@ -243,9 +243,14 @@ class CertifiedL1(ScalarEstimator):
         mean = float(total / counted) if counted else None
         error = None if mean is None else math.sqrt(max(squares / counted - mean**2, 0.0) / counted)
         result = Estimate(
-            self.name, self.judged, lower, self.squared, parameters=parameters,
-            details={"estimate": mean, "standard_error": error}, n=int(rows.sum()),
-        )  # fmt: skip
+            self.name,
+            self.judged,
+            lower,
+            self.squared,
+            parameters=parameters,
+            details={"estimate": mean, "standard_error": error},
+            n=int(rows.sum()),
+        )
         if mean is not None:
             result = result.with_note(f"the one-step estimate is {mean:.4g} ± {error:.2g}")
         return result.with_note("weights other than 0 are ignored") if state.weighted else result

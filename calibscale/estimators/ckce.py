@@ -404,9 +404,12 @@ class ExactCKCE(BoundEstimator):
 
     def pair_work(self, rows: int, classes: int) -> PairWork:
         return PairWork(
-            PairSum(self.product, kernel_sums=True), self.settings.method, rows * (rows - 1) // 2,
-            _ITERATIONS, classes,
-        )  # fmt: skip
+            PairSum(self.product, kernel_sums=True),
+            self.settings.method,
+            rows * (rows - 1) // 2,
+            _ITERATIONS,
+            classes,
+        )
 
     def finalize(self, *states: Any) -> Estimate:
         raise NotImplementedError(self.name)
@@ -414,10 +417,12 @@ class ExactCKCE(BoundEstimator):
     def solve(self, pairs: Pairs) -> Estimate:
         settings, bandwidth = self.settings, self.product.prediction_bandwidth
         parameters: dict[str, Any] = {
-            "kernel": "linear+gaussian", "bandwidth": bandwidth,
-            "method": settings.method, "within": settings.conditional_on,
+            "kernel": "linear+gaussian",
+            "bandwidth": bandwidth,
+            "method": settings.method,
+            "within": settings.conditional_on,
             "exponent": settings.exponent,
-        }  # fmt: skip
+        }
         with pairs.panels(self.product, "canonical") as panels:
             parts = [panels[index].rows for index in range(len(panels))]
             roots = [np.sqrt(rows.weights)[:, None] for rows in parts]
@@ -456,9 +461,15 @@ class ExactCKCE(BoundEstimator):
         }
         parameters |= {"ridge": ridge, "tolerance": settings.tolerance}
         estimate = Estimate(
-            self.name, "canonical", value, True, Approximation("conjugate_gradients", error),
-            parameters, details, len(delta),
-        )  # fmt: skip
+            self.name,
+            "canonical",
+            value,
+            True,
+            Approximation("conjugate_gradients", error),
+            parameters,
+            details,
+            len(delta),
+        )
         if solution.relative_residual <= max(1e3 * settings.tolerance, 1e-6):
             return estimate
         reason = (

@@ -29,7 +29,7 @@ from calibscale.statistics.forecast_totals import (
     PITState,
     PITValues,
     uniform_order,
-)  # fmt: skip
+)
 
 _DRAWS, _ROWS, _PARTS = 125, 1000, 16  # draws of a floor at a time, their rows, and times
 _BINS, _MOST_RANKS = 20, 101  # bins of a PIT histogram, and the most ranks of ensembles
@@ -332,9 +332,7 @@ class _PITError(Estimator):
         curve = state.curve()
         near = EXACT if state.exact else Approximation("cells", self._error(curve))
         about, value = self._about(state, curve), float(self._sizes(curve))
-        return Estimate(
-            self.name, self.judged, value, self.squared, near, n=int(state.n), **about
-        )  # fmt: skip
+        return Estimate(self.name, self.judged, value, self.squared, near, n=int(state.n), **about)
 
     def cell_values(self, states: Sequence[Any], seed: int, replicates: range) -> Iterator[float]:
         for replicate in replicates:
@@ -510,8 +508,11 @@ class QuantileECE(_AtLevels, _PITError):
         edges = np.linspace(0.0, 1.0, self.bins + 1) if self.bins else np.hstack([0.0, levels, 1.0])
         reached = np.append(curve.shares(edges[:-1]), 1.0)
         reached[0] = 0.0  # the first bin has the value 0
-        every = {"count": int(state.n), "weight": float(state.weight),
-                 "effective_count": float(state.weight**2 / state.weight2)}  # fmt: skip
+        every = {
+            "count": int(state.n),
+            "weight": float(state.weight),
+            "effective_count": float(state.weight**2 / state.weight2),
+        }
         names = ("lower", "upper", "mean_p", "frequency")
         columns = {
             "bins": (0.0 * levels, levels, levels, curve.shares(levels)),

@@ -332,9 +332,12 @@ class Multicalibration(ScalarEstimator):
     @property
     def _parameters(self) -> dict[str, Any]:
         return {
-            "covariates": list(self.covariates), "categorical": list(self.categorical),
-            "depth": self.depth, "bins": self.bins, "min_rows": self.min_rows,
-        }  # fmt: skip
+            "covariates": list(self.covariates),
+            "categorical": list(self.categorical),
+            "depth": self.depth,
+            "bins": self.bins,
+            "min_rows": self.min_rows,
+        }
 
     def finalize(self, *states: Any) -> Estimate:
         if not states[0].sums[0].any():
@@ -347,14 +350,24 @@ class Multicalibration(ScalarEstimator):
         error = float(np.max(ratio(table.error, sigma)) * sigma[0])
         prevalence = float(table.sums.event[0] / table.sums.weight[0])
         value, rarer = float(scaled.max() * sigma[0]), min(prevalence, 1.0 - prevalence)
-        columns = {"bias": table.bias, "ecce": table.ecce, "scaled": scaled,
-                   "squared": table.squared}  # fmt: skip
+        columns = {
+            "bias": table.bias,
+            "ecce": table.ecce,
+            "scaled": scaled,
+            "squared": table.squared,
+        }
         return Estimate(
-            self.name, self.judged, value, parameters=self._parameters, n=int(rows[0]),
+            self.name,
+            self.judged,
+            value,
+            parameters=self._parameters,
+            n=int(rows[0]),
             approximation=Approximation("cells", error) if error > 0 else EXACT,
             details={
-                "segments_tested": len(table), "scaled": float(scaled.max()),
-                "sigma": float(sigma[0]), "relative": value / rarer if rarer > 0 else None,
+                "segments_tested": len(table),
+                "scaled": float(scaled.max()),
+                "sigma": float(sigma[0]),
+                "relative": value / rarer if rarer > 0 else None,
                 "proportional": table.proportional(self.min_rows),
                 "segments": [
                     {"segment": name_of(table.where[i]), "n": int(rows[i])}
@@ -362,7 +375,7 @@ class Multicalibration(ScalarEstimator):
                     for i in np.argsort(-scaled, kind="stable")[:_LISTED]
                 ],
             },
-        )  # fmt: skip
+        )
 
     def cell_values(self, states: Sequence[Any], seed: int, replicates: range) -> Iterator[float]:
         return self._drawn(self.table(states[0]), seed, replicates)

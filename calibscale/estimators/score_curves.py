@@ -75,8 +75,9 @@ class Murphy(ScoreError):
         best = thresholds[parts.argmax()]
         none, wide = cells.weight - cells.events, cells.width > 0
         # rows of a cell may lie on both sides of θ, and f may have a step within a cell
-        moved = np.maximum((cells.score + cells.width) * none,
-                           (1.0 - cells.score + cells.width) * cells.events)  # fmt: skip
+        moved = np.maximum(
+            (cells.score + cells.width) * none, (1.0 - cells.score + cells.width) * cells.events
+        )
         error = moved.max(initial=0.0, where=wide)
         error += (none * cells.events / cells.weight).max(initial=0.0, where=wide)
         ranks = np.linspace(0, len(cells.score) - 1, _POINTS + 1).astype(int)
@@ -87,10 +88,16 @@ class Murphy(ScoreError):
         rate = cells.share @ cells.frequency
         constant = np.minimum(thresholds * (1.0 - rate), (1.0 - thresholds) * rate)
         return self._result(
-            float(parts.max()), float(error / cells.weight.sum()), threshold=float(best),
-            murphy=curve(threshold=thresholds, score=score, miscalibration=score - fitted,
-                        discrimination=constant - fitted),
-        )  # fmt: skip
+            float(parts.max()),
+            float(error / cells.weight.sum()),
+            threshold=float(best),
+            murphy=curve(
+                threshold=thresholds,
+                score=score,
+                miscalibration=score - fitted,
+                discrimination=constant - fitted,
+            ),
+        )
 
 
 @dataclass(frozen=True)
@@ -137,8 +144,13 @@ class AURC(ScoreMeasure):
         places = np.searchsorted(covered, np.linspace(0.0, covered[-1], 2 * _POINTS + 1))
         points = np.unique(np.minimum(places, len(risk) - 1))
         return self._result(
-            value, float(share @ np.maximum(highest - risk, risk - lowest)),
-            excess=value - best, error_rate=rate,
-            risk_coverage=curve(coverage=covered[points] / covered[-1], risk=risk[points],
-                        confidence=cells.score[::-1][points]),
-        )  # fmt: skip
+            value,
+            float(share @ np.maximum(highest - risk, risk - lowest)),
+            excess=value - best,
+            error_rate=rate,
+            risk_coverage=curve(
+                coverage=covered[points] / covered[-1],
+                risk=risk[points],
+                confidence=cells.score[::-1][points],
+            ),
+        )

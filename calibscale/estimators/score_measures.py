@@ -181,10 +181,11 @@ class _Cumulative(ScoreError):
         places = np.searchsorted(share, np.linspace(0.0, 1.0, _POINTS)).clip(0, len(share) - 1)
         points = np.unique([*places, reached.argmin(), reached.argmax()])
         drawn = curve(
-            share=share[points], score=cells.score[np.maximum(points - 1, 0)],
+            share=share[points],
+            score=cells.score[np.maximum(points - 1, 0)],
             difference=reached[points],
             sigma=np.sqrt(np.append(0.0, np.cumsum(cells.variance)))[points] / total,
-        )  # fmt: skip
+        )
         error = float(inner.max()) / total
         return self._result(value, error, sigma=sigma, scaled=scaled, walk=drawn)
 
@@ -306,9 +307,14 @@ class CORP(ScoreError):
         rate = float(share @ cells.frequency)
         uncertainty = rate * (1.0 - rate)
         estimate = self._result(
-            score - recalibrated, error, discrimination=uncertainty - recalibrated,
-            uncertainty=uncertainty, score=score, steps=_steps(cells, fit), band=_band(cells),
-        )  # fmt: skip
+            score - recalibrated,
+            error,
+            discrimination=uncertainty - recalibrated,
+            uncertainty=uncertainty,
+            score=score,
+            steps=_steps(cells, fit),
+            band=_band(cells),
+        )
         return replace(estimate, squared=True)
 
 

@@ -163,9 +163,13 @@ class _Decomposition(Binned):
     testable: ClassVar[bool] = False
 
     def _parts_of(
-        self, bins: BinTable, score: float, calibration: float, refinement: float,
+        self,
+        bins: BinTable,
+        score: float,
+        calibration: float,
+        refinement: float,
         uncertainty: float,
-    ) -> Estimate:  # fmt: skip
+    ) -> Estimate:
         return self._result(
             bins,
             score=score,

@@ -405,8 +405,10 @@ class JKCE(MomentError):
     def parameters(self, kernel: ProductKernel, statistic: Statistic | None) -> dict[str, Any]:
         """Settings of sums over pairs as written to results."""
         parameters = {
-            "kernel": self.kernel, "bandwidth": kernel.prediction_bandwidth, "method": self.method,
-        }  # fmt: skip
+            "kernel": self.kernel,
+            "bandwidth": kernel.prediction_bandwidth,
+            "method": self.method,
+        }
         if self.method == "pairs":
             return parameters | {"n_pairs": self.n_pairs, "seed": self.seed}
         parameters["precision"] = self.precision

@@ -240,9 +240,13 @@ class BoundSKCE(BoundEstimator):
         settings = self.settings
         block = settings.block if settings.method == "blocks" else None
         return PairSum(
-            self.product, self.judged, settings.precision, not self.sum_scaled, block=block,
+            self.product,
+            self.judged,
+            settings.precision,
+            not self.sum_scaled,
+            block=block,
             closed_form=self.closed_form,
-        )  # fmt: skip
+        )
 
     def pair_work(self, rows: int, classes: int) -> PairWork | None:
         if self.pair_sum is None:

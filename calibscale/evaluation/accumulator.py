@@ -134,13 +134,21 @@ class Accumulator:
     """
 
     def __init__(
-        self, estimators: Estimator | str | Iterable[Estimator | str] | None = None, *,
-        classes: int | Sequence[Any] | None = None, forecast: str | Forecast | None = None,
+        self,
+        estimators: Estimator | str | Iterable[Estimator | str] | None = None,
+        *,
+        classes: int | Sequence[Any] | None = None,
+        forecast: str | Forecast | None = None,
         covariate_names: Sequence[str] | None = None,
-        categories: Mapping[str, Sequence[str]] | None = None, group_by: str | None = None,
-        interval: Resampling | str | bool | None = None, first_row: int = 0,
-        negligible: float = NEGLIGIBLE, positive: Any = None, percent: bool = False, **rules: Any,
-    ) -> None:  # fmt: skip
+        categories: Mapping[str, Sequence[str]] | None = None,
+        group_by: str | None = None,
+        interval: Resampling | str | bool | None = None,
+        first_row: int = 0,
+        negligible: float = NEGLIGIBLE,
+        positive: Any = None,
+        percent: bool = False,
+        **rules: Any,
+    ) -> None:
         one = (classes is None) != (forecast is None)
         require(one, "give exactly one of classes= and forecast=")
         self._forecast = None if forecast is None else forecast_of(forecast)
@@ -229,10 +237,17 @@ class Accumulator:
 
     @by_name("update(probabilities=p, labels=y)", leading=1)
     def update(
-        self, *, probabilities: Any = None, logits: Any = None, predictions: Any = None,
-        labels: Any, covariates: Any = None, weights: Any = None, ignore_index: int | None = None,
+        self,
+        *,
+        probabilities: Any = None,
+        logits: Any = None,
+        predictions: Any = None,
+        labels: Any,
+        covariates: Any = None,
+        weights: Any = None,
+        ignore_index: int | None = None,
         top_k: Any = None,
-    ) -> None:  # fmt: skip
+    ) -> None:
         """Add rows; a batch with an error adds none.
 
         Parameters
@@ -261,9 +276,16 @@ class Accumulator:
             self.__dict__ = draft.__dict__
 
     def _update(
-        self, probabilities: Any, logits: Any, predictions: Any, labels: Any, covariates: Any,
-        weights: Any, ignore_index: int | None, top_k: Any,
-    ) -> None:  # fmt: skip
+        self,
+        probabilities: Any,
+        logits: Any,
+        predictions: Any,
+        labels: Any,
+        covariates: Any,
+        weights: Any,
+        ignore_index: int | None,
+        top_k: Any,
+    ) -> None:
         """Add rows to a draft."""
         started = time.perf_counter()
         labels, label_keys = self._known_labels(labels, ignore_index)
@@ -282,12 +304,21 @@ class Accumulator:
             covariates, names, times = described.values, described.names, described.times
         try:
             batch = from_arrays(
-                probabilities=probabilities, logits=logits, labels=labels, weights=weights,
-                covariates=covariates, covariate_names=names, predictions=predictions,
-                forecast=self._forecast, name=_NAME, class_names=self._class_names, top_k=top_k,
+                probabilities=probabilities,
+                logits=logits,
+                labels=labels,
+                weights=weights,
+                covariates=covariates,
+                covariate_names=names,
+                predictions=predictions,
+                forecast=self._forecast,
+                name=_NAME,
+                class_names=self._class_names,
+                top_k=top_k,
                 binary=single and self._classes == 2 and self._forecast is None,
-                ignore_index=self._ignored(ignore_index), percent=self._percent,
-            )  # fmt: skip
+                ignore_index=self._ignored(ignore_index),
+                percent=self._percent,
+            )
         except NoRowsError:
             return
         categories = {**batch.categories, **self._categories}
@@ -431,10 +462,13 @@ class Accumulator:
     def _check(self, batch: ArraySource) -> None:
         """Check that columns are those of earlier batches."""
         columns = {
-            "classes": batch.classes, "kind": batch.kind, "binary": batch.binary,
-            "weighted": batch.weights is not None, "covariates": batch.covariate_names,
+            "classes": batch.classes,
+            "kind": batch.kind,
+            "binary": batch.binary,
+            "weighted": batch.weights is not None,
+            "covariates": batch.covariate_names,
             "columns": None if self._forecast is None else batch.values.shape[1],
-        }  # fmt: skip
+        }
         for name, value in columns.items():
             if value != self._columns.get(name, value):
                 raise OptionError(f"{name}: {value!r}, but {self._columns[name]!r} before")
@@ -500,10 +534,14 @@ class Accumulator:
             values = np.sort(rng.dirichlet(np.ones(P or 3), n), axis=1)
             values /= 1.0 if P else values[:, :1]  # the weight of a mixture of one
         return ArraySource(
-            kind, values, np.zeros(n, np.int64),
-            rng.normal(size=(n, len(names))) if names else None, tuple(sorted(names)), rows=n,
+            kind,
+            values,
+            np.zeros(n, np.int64),
+            rng.normal(size=(n, len(names))) if names else None,
+            tuple(sorted(names)),
+            rows=n,
             forecast=self._forecast,
-        ).with_target()  # fmt: skip
+        ).with_target()
 
     def _bound(self, source: ArraySource) -> Run:
         """Run of the estimators bound to the first rows."""

@@ -97,9 +97,14 @@ def check(
         tested = [test for test, each in zip(tested, estimators, strict=True) if each in fitting]
         data, columns = by_groups(session, group_by)
         first = evaluate(
-            data, estimators, group_by=columns, interval=intervals, floor=False,
-            negligible=negligible, on_unsupported="report",
-        )  # fmt: skip
+            data,
+            estimators,
+            group_by=columns,
+            interval=intervals,
+            floor=False,
+            negligible=negligible,
+            on_unsupported="report",
+        )
         tests = calibration_test(session, [*tested, *further], n_replicates=n_replicates, seed=seed)
     names = [
         estimate.estimator
@@ -120,12 +125,15 @@ def check(
     same = {f.name: getattr(first, f.name) for f in fields(Evaluation)}
     settings = {"n_replicates": n_replicates, "confidence_level": confidence_level, "seed": seed}
     return Check(
-        **same | {
-            "judgement": judgement, "tests": tests.results,
-            "adjusted_p_values": adjusted, "seconds": time.perf_counter() - started,
+        **same
+        | {
+            "judgement": judgement,
+            "tests": tests.results,
+            "adjusted_p_values": adjusted,
+            "seconds": time.perf_counter() - started,
             "parameters": {**settings, **first.parameters},
         }
-    )  # fmt: skip
+    )
 
 
 def _in_memory(

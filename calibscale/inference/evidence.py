@@ -22,10 +22,20 @@ _CALIBRATED = {"cox_slope": 1.0, "cox_intercept": 0.0}
 # which they are cited: means of absolute errors are understood by more people than roots of means
 # of squares, and errors with the interval of a population's value come first.
 _POWERS = {
-    "confidence_gap": 1, "coverage": 1, "ece": 1, "quantile_ece": 1, "tce2_debiased": 2,
-    "tce2_kumar": 2, "smooth_ece": 1, "ici": 1, "tce2": 2, "atb_debiased": 2, "cwce2": 2,
-    "corp": 2, "mce": 1,
-}  # fmt: skip
+    "confidence_gap": 1,
+    "coverage": 1,
+    "ece": 1,
+    "quantile_ece": 1,
+    "tce2_debiased": 2,
+    "tce2_kumar": 2,
+    "smooth_ece": 1,
+    "ici": 1,
+    "tce2": 2,
+    "atb_debiased": 2,
+    "cwce2": 2,
+    "corp": 2,
+    "mce": 1,
+}
 _CERTIFIED = ("certified_l1", "certified_l2")
 DIRECTED = ("confidence_gap", "coverage")  # errors with a sign, and without a size of their own
 CROWDED = 0.8  # share of the rows in one bin, from which a binned error is little but the gap

@@ -149,8 +149,9 @@ def parts_of(
     own = [fixed.value(*(group_of(states[s], g) for s in needed)) for g in range(request.groups)]
     own_pairs = np.nan_to_num(own) * (w * w - w2)
     all_pairs = [
-        parts.value * (w.sum() ** 2 - w2.sum()), *parts.left_out * (_rest(w) ** 2 - _rest(w2)),
-    ]  # fmt: skip
+        parts.value * (w.sum() ** 2 - w2.sum()),
+        *parts.left_out * (_rest(w) ** 2 - _rest(w2)),
+    ]
     return _across(np.array(all_pairs), own_pairs, w)
 
 
@@ -212,9 +213,11 @@ def _clusters_left_out(estimator: BoundEstimator, request: Resampling, pairs: Pa
         """Value of the kept groups, or one standard deviation of it over signs of the groups."""
         some, between = w[kept], sums[np.ix_(kept, kept)]
         rest = state._replace(
-            weight=some.sum(), weight2=(some * some).sum(), kernel_pairs=np.zeros(()),
+            weight=some.sum(),
+            weight2=(some * some).sum(),
+            kernel_pairs=np.zeros(()),
             kernel_diagonal=kernel[np.ix_(kept, kept)].sum(),
-        )  # fmt: skip
+        )
         if estimator.undefined(rest):
             return float("nan")
         own = float(np.trace(between))
@@ -280,9 +283,15 @@ def _rows_left_out(
         scale = float(state.weight) ** 2
         sums_of_events = _event_sums(rows) * (not request.soft)
         form = SquaredNorm(
-            float(all_pairs), float(diagonal), float(squares.sum()), scale, calibrated, observed,
-            sums_of_events, *norm_p_values(np.diag(gram), all_pairs),
-        )  # fmt: skip
+            float(all_pairs),
+            float(diagonal),
+            float(squares.sum()),
+            scale,
+            calibrated,
+            observed,
+            sums_of_events,
+            *norm_p_values(np.diag(gram), all_pairs),
+        )
     return Parts(value, left_out[w > 0], form=form)
 
 

@@ -193,10 +193,12 @@ class _Pool:
                 biased = np.where(covariates[:, self.position] == self.bias.where[1], biased, u)
             values = self.q[chosen]
             return from_arrays(
-                predictions=values, forecast=self.forecast, covariates=covariates,
+                predictions=values,
+                forecast=self.forecast,
+                covariates=covariates,
                 labels=self.forecast.drawn(values, values[:, 0], biased),
                 covariate_names=self.names,
-            )  # fmt: skip
+            )
         u = rng.random(rows) * self.cumulative[chosen, -1]
         labels = (self.cumulative[chosen] <= u[:, None]).sum(axis=1)
         return from_arrays(

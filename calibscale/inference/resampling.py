@@ -366,5 +366,13 @@ def norm_of(
     wider = float(stdtrit(G - 1, tail) / ndtri(tail)) ** 2
     observed = observed._replace(along=observed.along * wider)
     counts = states[events].sums * (not request.soft)
-    return SquaredNorm(size, form.own, form.squares, form.scale, calibrated, observed,
-                counts, *norm_p_values(np.sum(vectors**2, axis=1), size))  # fmt: skip
+    return SquaredNorm(
+        size,
+        form.own,
+        form.squares,
+        form.scale,
+        calibrated,
+        observed,
+        counts,
+        *norm_p_values(np.sum(vectors**2, axis=1), size),
+    )

@@ -100,9 +100,17 @@ def judgement_of_evaluation(
             where = group(one.group_by, one_line(str(getattr(key, "name", f"{float(key):.10g}"))))
             evidence += evidence_of_estimates(estimates, alpha, group=where)
     facts = JudgedNumbers(
-        evidence, result.n, alpha, negligible, result.impossible, result.source,
-        result.reliability, result.estimates, least, result.dropped,
-    )  # fmt: skip
+        evidence,
+        result.n,
+        alpha,
+        negligible,
+        result.impossible,
+        result.source,
+        result.reliability,
+        result.estimates,
+        least,
+        result.dropped,
+    )
     return _judged(facts)
 
 
@@ -117,10 +125,15 @@ def judgement_of_tests(
     evidence = evidence_of_tests(tests, alpha, joint)
     return _judged(
         JudgedNumbers(
-            evidence, result.n, alpha, negligible, result.impossible, result.source,
+            evidence,
+            result.n,
+            alpha,
+            negligible,
+            result.impossible,
+            result.source,
             dropped=result.dropped,
         )
-    )  # fmt: skip
+    )
 
 
 def _shares_draws(test: TestResult) -> bool:
@@ -206,9 +219,16 @@ def _of_numbers(facts: JudgedNumbers) -> Judgement:
     else:
         state = WITHIN
     judgement = Judgement(
-        state, "", facts.numbers, p_value, decided.label, decided.group, size,
-        detectable, facts.negligible,
-    )  # fmt: skip
+        state,
+        "",
+        facts.numbers,
+        p_value,
+        decided.label,
+        decided.group,
+        size,
+        detectable,
+        facts.negligible,
+    )
     if limited:
         sentence = too_few_draws(limited)
     else:

@@ -192,9 +192,11 @@ class Landmarks:
 
     def describe(self) -> dict[str, object]:
         return {
-            "map": "landmarks", "kernel": self.kernel.name, "bandwidth": self.kernel.bandwidth,
+            "map": "landmarks",
+            "kernel": self.kernel.name,
+            "bandwidth": self.kernel.bandwidth,
             "rank": self.m,
-        }  # fmt: skip
+        }
 
 
 @dataclass(frozen=True)
@@ -219,9 +221,12 @@ class FourierFeatures:
 
     def describe(self) -> dict[str, object]:
         return {
-            "map": "random", "kernel": self.kernel.name, "bandwidth": self.kernel.bandwidth,
-            "rank": self.m, "seed": self.seed,
-        }  # fmt: skip
+            "map": "random",
+            "kernel": self.kernel.name,
+            "bandwidth": self.kernel.bandwidth,
+            "rank": self.m,
+            "seed": self.seed,
+        }
 
 
 def choose_landmarks(

@@ -324,9 +324,16 @@ class MatrixProductTask(_PanelPairTask):
 
         def add(part: slice) -> None:
             tiles.row_sums(
-                P.panel, Q.panel, form, strips[part], first != second,
-                V, U, into_rows[part], into_columns,
-            )  # fmt: skip
+                P.panel,
+                Q.panel,
+                form,
+                strips[part],
+                first != second,
+                V,
+                U,
+                into_rows[part],
+                into_columns,
+            )
 
         self.run_parts(add, len(strips))
         products = {first: rows_from(P, into_rows.sum(axis=0, dtype=np.float64))}

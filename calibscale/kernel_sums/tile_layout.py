@@ -29,19 +29,24 @@ _LIGHTEST, _HEAVIEST = 1e-9, 1e9  # range of weights whose products float32 repr
 # and strengths and vectors whose products with the smallest kernel value are subnormal.
 _SMALLEST_POINT = {"float32": 2.0**-38, "float64": 2.0**-450}
 _SMALLEST_STRENGTH = {
-    "float32": 2.0 ** float(elementary.LOWEST_SINGLE), "float64": 2.0**elementary.LOWEST_DOUBLE
-}  # fmt: skip
+    "float32": 2.0 ** float(elementary.LOWEST_SINGLE),
+    "float64": 2.0**elementary.LOWEST_DOUBLE,
+}
 
 _KINDS = {
-    "gaussian": tile_strips.GAUSSIAN, "laplace": tile_strips.LAPLACE,
-    "matern32": tile_strips.MATERN32, "matern52": tile_strips.MATERN52,
-}  # fmt: skip
+    "gaussian": tile_strips.GAUSSIAN,
+    "laplace": tile_strips.LAPLACE,
+    "matern32": tile_strips.MATERN32,
+    "matern52": tile_strips.MATERN52,
+}
 _LOG2E = math.log2(math.e)
 # factors from a distance in bandwidths to an exponent of two, or to its root
 _SCALES = {
-    "gaussian": np.sqrt(0.5 * _LOG2E), "laplace": _LOG2E,
-    "matern32": np.sqrt(3.0) * _LOG2E, "matern52": np.sqrt(5.0) * _LOG2E,
-}  # fmt: skip
+    "gaussian": np.sqrt(0.5 * _LOG2E),
+    "laplace": _LOG2E,
+    "matern32": np.sqrt(3.0) * _LOG2E,
+    "matern52": np.sqrt(5.0) * _LOG2E,
+}
 
 
 def _without(values: Floats, smallest: float) -> Floats:

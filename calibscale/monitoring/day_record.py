@@ -407,10 +407,15 @@ def bets_of(
 def empty_record(recipe: Recipe, wagers: tuple[BettingEProcess, ...]) -> Record:
     """Record of a day without labelled valid rows."""
     info = {
-        "n_unlabelled": 0, "dropped": {}, "certain": 0, "source": None, "tests": [],
-        "versions": versions(), "bets": [w.learned for w in wagers],
+        "n_unlabelled": 0,
+        "dropped": {},
+        "certain": 0,
+        "source": None,
+        "tests": [],
+        "versions": versions(),
+        "bets": [w.learned for w in wagers],
         "estimates": [[None] * 4 for _ in recipe.estimators],
-    }  # fmt: skip
+    }
     return Record(0, {name: np.zeros(size) for name, size in recipe.sizes.items()}, info)
 
 

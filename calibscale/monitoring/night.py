@@ -48,9 +48,12 @@ NO_ALARMS = (
 
 
 def night(
-    job: Job | str | Path, day: str, *, force: bool = False,
+    job: Job | str | Path,
+    day: str,
+    *,
+    force: bool = False,
     progress: engine.Progress | None = None,
-) -> Night:  # fmt: skip
+) -> Night:
     """Run a job for a day.
 
     The day's predictions are read if they are new or have changed, for instance by late labels, and
@@ -375,20 +378,27 @@ class _Run:
             "group_by": self.job.group_by,
             "clusters": info.get("clusters"),
             "calibration": info.get("calibration"),
-            "windows": [], "thresholds": [], "drift": None, "alarms": None,
+            "windows": [],
+            "thresholds": [],
+            "drift": None,
+            "alarms": None,
             "ranking": None,
             "trend": {"ledger_days": 0, "first_day": None, "days": [], "n": [], "series": []},
             **(self.extras or _NO_EXTRAS),
             "notes": [],
-        }  # fmt: skip
+        }
         if self.ledger is None:
             out["notes"] = [*self.notes, self._without_ledger()]
         else:
             self._judge(out)
         out["incomplete_days"] = incomplete_days(
-            self.job, self.ledger, self.day, absent=self.absent and entry is None,
-            broken=self._broken(), unlabelled=self.unlabelled,
-        )  # fmt: skip
+            self.job,
+            self.ledger,
+            self.day,
+            absent=self.absent and entry is None,
+            broken=self._broken(),
+            unlabelled=self.unlabelled,
+        )
         if out["status"] == "fine" and is_incomplete(self.job, out["incomplete_days"]):
             out["status"] = "incomplete"
         out["seconds"] = time.perf_counter() - self.started
@@ -511,9 +521,19 @@ def dry_run(job: Job | str | Path, day: str) -> NightPlan:
         windows[name] = sum(first <= key[:10] <= min(last, day[:10]) for key in days)
     places = {kind: str(place) for kind, place in outputs.places(job, day).items()}
     return NightPlan(
-        day, job.model, str(day_source.place(job, day)), rows, reads, str(job.ledger_path),
-        len(marks), windows, places, seconds, _alarms_in_words(job, recipe), one_sided(job),
-    )  # fmt: skip
+        day,
+        job.model,
+        str(day_source.place(job, day)),
+        rows,
+        reads,
+        str(job.ledger_path),
+        len(marks),
+        windows,
+        places,
+        seconds,
+        _alarms_in_words(job, recipe),
+        one_sided(job),
+    )
 
 
 def _opened_for_plan(job: Job, day: str, stack: ExitStack) -> ArraySource | None:

@@ -474,6 +474,9 @@ def stamps(job: Job, day: str) -> dict[str, list[int]]:
 
 
 _WRITERS: dict[str, Callable[[Path, dict[str, Any]], None]] = {
-    "json": write_json, "prometheus": write_prometheus, "junit": write_junit,
-    "history": write_history, "report": lambda place, result: save_report([result], place),
-}  # fmt: skip
+    "json": write_json,
+    "prometheus": write_prometheus,
+    "junit": write_junit,
+    "history": write_history,
+    "report": lambda place, result: save_report([result], place),
+}

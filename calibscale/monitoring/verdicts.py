@@ -133,20 +133,26 @@ class NightJudge:
                 f"days, and there are fewer than {_FEW_DAYS}."
             )
         return {
-            "name": judged.name, "first": first, "last": judged.last,
-            "days": list(whole.days) if whole else [], "missing": missing,
-            "damaged": list(whole.damaged) if whole else unread, "n": whole.n if whole else 0,
-            "results": self._results(judged, None), "tests": self._tests(judged),
+            "name": judged.name,
+            "first": first,
+            "last": judged.last,
+            "days": list(whole.days) if whole else [],
+            "missing": missing,
+            "damaged": list(whole.damaged) if whole else unread,
+            "n": whole.n if whole else 0,
+            "results": self._results(judged, None),
+            "tests": self._tests(judged),
             "groups": [
                 {
-                    "group": self._shown(group), "n": part.n,
+                    "group": self._shown(group),
+                    "n": part.n,
                     "results": self._results(judged, group),
                 }
                 for group, part in judged.parts.items()
                 if group is not None
             ],
             "reliability": self._reliability(whole) if whole and not self.recipe.cluster else None,
-        }  # fmt: skip
+        }
 
     def _results(self, judged: Judged, group: GroupKey | None) -> list[dict[str, Any]]:
         part = judged.parts.get(group)
@@ -238,12 +244,18 @@ class NightJudge:
             b = earlier.parts.get(group)
             for change in () if b is None else drifts(a, b, self.job.confidence):
                 notion = next(e.notion for e in a.estimates if e.estimator == change.estimator)
-                out["results"].append({
-                    "estimator": change.estimator, "notion": notion,
-                    "group": self._shown(group),
-                    "difference": change.difference, "low": change.low, "high": change.high,
-                    "level": self.job.confidence, "p_value": change.p_value,
-                })  # fmt: skip
+                out["results"].append(
+                    {
+                        "estimator": change.estimator,
+                        "notion": notion,
+                        "group": self._shown(group),
+                        "difference": change.difference,
+                        "low": change.low,
+                        "high": change.high,
+                        "level": self.job.confidence,
+                        "p_value": change.p_value,
+                    }
+                )
         adjusted = holm([result["p_value"] for result in out["results"]])
         for result, p in zip(out["results"], adjusted, strict=True):
             result["adjusted_p_value"] = p
@@ -281,10 +293,15 @@ class NightJudge:
         of = "" if group is None else f", {self._condition(group)}"
         return {
             "name": f"{what} over {name}{of} {side.removeprefix('abs_')} {number:g}",
-            "window": name, "group": self._shown(group), "estimator": subject,
-            "quantity": quantity, **{key: getattr(t, key) for key in LIMITS},
-            "observed": observed, "breached": breached, "reason": reason,
-        }  # fmt: skip
+            "window": name,
+            "group": self._shown(group),
+            "estimator": subject,
+            "quantity": quantity,
+            **{key: getattr(t, key) for key in LIMITS},
+            "observed": observed,
+            "breached": breached,
+            "reason": reason,
+        }
 
     def _observed(
         self, t: Threshold, quantity: str, group: GroupKey | None
@@ -379,23 +396,35 @@ class NightJudge:
             reached = book.since(
                 bool(p.log_evidence[-1] >= bound), days[-1], **key, notion=p.notion, group=p.group
             )
-            entries.append({
-                "notion": p.notion, "group": self._shown(p.group),
-                "log_evidence": p.log_evidence.tolist(),
-                "threshold": bound, "since": reached, "alarm": reached is not None,
-                "at_least": p.lower(bound), "impossible": self._impossible(refuted),
-            })  # fmt: skip
+            entries.append(
+                {
+                    "notion": p.notion,
+                    "group": self._shown(p.group),
+                    "log_evidence": p.log_evidence.tolist(),
+                    "threshold": bound,
+                    "since": reached,
+                    "alarm": reached is not None,
+                    "at_least": p.lower(bound),
+                    "impossible": self._impossible(refuted),
+                }
+            )
         book.save()
         return {
-            "level": settings.level, "alarm": since is not None, "since": since,
-            "first_day": begin, "days": days, "log_evidence": mean.tolist(), "threshold": limit,
-            "process_threshold": min(p["threshold"] for p in entries), "processes": entries,
+            "level": settings.level,
+            "alarm": since is not None,
+            "since": since,
+            "first_day": begin,
+            "days": days,
+            "log_evidence": mean.tolist(),
+            "threshold": limit,
+            "process_threshold": min(p["threshold"] for p in entries),
+            "processes": entries,
             "tolerance": next((p.sizes[0] for p in processes if p.sizes), None),
             "certainty_tolerance": settings.certainty_tolerance,
             "impossible": self._impossible(
                 min(first_of_all, key=lambda found: (found.day, found.first_row), default=None)
             ),
-        }  # fmt: skip
+        }
 
     def _impossible(self, found: Impossible | None) -> dict[str, Any] | None:
         """Labels of probability 0, which make E infinite, in results."""
@@ -422,9 +451,12 @@ class NightJudge:
                 recent = self.ledger.select(days[0], self.day, self.job.model, group)
                 series += self._series(days, recent, group)
         return {
-            "ledger_days": len(every), "first_day": every[0].day if every else None, "days": days,
-            "n": [e.n for e in entries], "series": series,
-        }  # fmt: skip
+            "ledger_days": len(every),
+            "first_day": every[0].day if every else None,
+            "days": days,
+            "n": [e.n for e in entries],
+            "series": series,
+        }
 
     def _series(
         self, days: list[str], entries: list[Entry], group: GroupKey | None
@@ -432,11 +464,16 @@ class NightJudge:
         by_day = {e.day: e.info.get("estimates") for e in entries}
         for k, e in enumerate(self.recipe.estimators):
             rows = [(by_day.get(day) or {k: [None] * 4})[k] for day in days]
-            yield self.recipe.named({
-                "estimator": e.name, "notion": e.notion, "group": self._shown(group),
-                "values": [row[0] for row in rows], "low": [row[1] for row in rows],
-                "high": [row[2] for row in rows],
-            })  # fmt: skip
+            yield self.recipe.named(
+                {
+                    "estimator": e.name,
+                    "notion": e.notion,
+                    "group": self._shown(group),
+                    "values": [row[0] for row in rows],
+                    "low": [row[1] for row in rows],
+                    "high": [row[2] for row in rows],
+                }
+            )
 
     def _shared_days(self, models: Sequence[str], first: str, last: str) -> set[str]:
         """Days of which every model has readable rows."""
@@ -484,10 +521,16 @@ class NightJudge:
             with engine.one_thread():
                 chances = rank_probabilities(parts, rows, self.job.seed)
         return {
-            "window": name, "by": settings.by, "level": self.job.confidence, "days": sorted(days),
+            "window": name,
+            "by": settings.by,
+            "level": self.job.confidence,
+            "days": sorted(days),
             "models": [
                 {
-                    "model": model, "rank": places[at], "value": values[at], "n": part.n,
+                    "model": model,
+                    "rank": places[at],
+                    "value": values[at],
+                    "n": part.n,
                     "interval": (i := part.estimates[k].interval) and i.to_dict(),
                     "rank_probabilities": [] if chances is None else chances[0][at].tolist(),
                 }
@@ -495,13 +538,18 @@ class NightJudge:
             ],
             "differences": [
                 {
-                    "a": d.better, "b": d.worse, "difference": d.value, "paired": d.paired,
-                    "low": d.interval and d.interval.low, "high": d.interval and d.interval.high,
-                    "p_value": d.p_value, "adjusted_p_value": d.p_adjusted,
+                    "a": d.better,
+                    "b": d.worse,
+                    "difference": d.value,
+                    "paired": d.paired,
+                    "low": d.interval and d.interval.low,
+                    "high": d.interval and d.interval.high,
+                    "p_value": d.p_value,
+                    "adjusted_p_value": d.p_adjusted,
                 }
                 for d in compared
             ],
-        }  # fmt: skip
+        }
 
 
 def _exceeds(t: Threshold, observed: float) -> bool:

@@ -130,9 +130,12 @@ def notebook_page(result: Any) -> str:
     article = document(result)
     plots = article.figures[:1]
     tables = (
-        block for section in article.sections if section.name not in _CLOSING
-        for block in section.blocks if isinstance(block, Table)
-    )  # fmt: skip
+        block
+        for section in article.sections
+        if section.name not in _CLOSING
+        for block in section.blocks
+        if isinstance(block, Table)
+    )
     table = next(tables, plots[0].numbers if plots else None)
     listed = None if table is None else _listed(table)
     return as_page("notebook.html", article=article, table=listed, plots=plots)

@@ -56,10 +56,13 @@ def as_page(template: str, axes: str = "linear", **values: Any) -> str:
     from jinja2 import Environment, PackageLoader, StrictUndefined
 
     environment = Environment(
-        loader=PackageLoader("calibscale.output"), autoescape=True,
-        undefined=StrictUndefined, finalize=_unbroken,
-        trim_blocks=True, lstrip_blocks=True,
-    )  # fmt: skip
+        loader=PackageLoader("calibscale.output"),
+        autoescape=True,
+        undefined=StrictUndefined,
+        finalize=_unbroken,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
     salts = map(str, count())
 
     def draw(figures: Sequence[Figure]) -> list[Drawing]:

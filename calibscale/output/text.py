@@ -77,9 +77,9 @@ def as_text(result: Any, max_lines: int | None = None) -> str:
     """
     out = StringIO()
     print_result(
-        result, console=SafeConsole(file=out, color_system=None, highlight=False,
-                                  force_jupyter=False),
-    )  # fmt: skip
+        result,
+        console=SafeConsole(file=out, color_system=None, highlight=False, force_jupyter=False),
+    )
     lines = out.getvalue().rstrip("\n").split("\n")
     if max_lines is not None and len(lines) > max_lines + 1:
         more = f"… {len(lines) - max_lines:,} more lines: calibscale.as_text(result)"
@@ -101,9 +101,10 @@ def print_article(article: doc.Article, console: Console, max_groups: int | None
     for reason in article.reasons:
         _print(console, reason)
     sections = [
-        (section, blocks) for section in article.sections
+        (section, blocks)
+        for section in article.sections
         if not section.detail and (blocks := [b for b in section.blocks if _printed(b)])
-    ]  # fmt: skip
+    ]
     for i, (section, blocks) in enumerate(sections):
         console.print()
         if i:
@@ -151,9 +152,10 @@ def _print_table(console: Console, table: doc.Table, max_rows: int | None) -> No
     """Print a table; its optional columns only if they fit."""
     shown = table.rows[: _MAX_ROWS if max_rows is None else max_rows]
     kept = [
-        k for k, column in enumerate(table.head)
+        k
+        for k, column in enumerate(table.head)
         if k == 0 or any(row[k].text not in ("", "–") for row in shown)
-    ]  # fmt: skip
+    ]
     cells = [[cell.text.replace("\u00a0", " ") for cell in row] for row in shown]
     widths = {
         k: max(map(cell_len, (*table.head[k].title.split(" "), *(row[k] for row in cells))))
@@ -171,9 +173,10 @@ def _print_table(console: Console, table: doc.Table, max_rows: int | None) -> No
         rich.add_column(
             Text(column.title.replace("\u00a0", " ")),
             justify="right" if column.numbers else "left",
-            overflow="ellipsis" if column.numbers else "fold", no_wrap=column.numbers,
+            overflow="ellipsis" if column.numbers else "fold",
+            no_wrap=column.numbers,
             style="dim" if column.optional else "",
-        )  # fmt: skip
+        )
     for row, texts in zip(shown, cells, strict=True):
         rich.add_row(*(Text(texts[k], _COLOURS.get(row[k].state, "")) for k in kept))
     show(console, rich, keys=_key_columns([table.head[k] for k in kept], shown, kept))
@@ -306,9 +309,13 @@ def _folded(
         columns[k].width = share = min(longest[k], max(1, room // (len(names) - n)))
         room -= share
     folded = RichTable(
-        *columns, box=None, pad_edge=False, show_header=table.show_header,
-        header_style=table.header_style, width=width or table.width,
-    )  # fmt: skip
+        *columns,
+        box=None,
+        pad_edge=False,
+        show_header=table.show_header,
+        header_style=table.header_style,
+        width=width or table.width,
+    )
     cells = [
         [_broken(console, cell, columns[k].width or 1) if k in names else cell for cell in c.cells]
         for k, c in enumerate(old)

@@ -159,10 +159,17 @@ class EstimatedModel:
             sums = {"crps": self.crps}
         scores = {name: float(s) / weight if weight > 0 else None for name, s in sums.items()}
         return RankedModel(
-            self.name, rank, replace(self.estimate, details={}), probabilities, **scores,
-            n=self.counts.used, n_unlabelled=self.counts.unlabelled, dropped=self.counts.dropped,
-            source=run.source.describe(), impossible=impossible_rows(self.counts),
-        )  # fmt: skip
+            self.name,
+            rank,
+            replace(self.estimate, details={}),
+            probabilities,
+            **scores,
+            n=self.counts.used,
+            n_unlabelled=self.counts.unlabelled,
+            dropped=self.counts.dropped,
+            source=run.source.describe(),
+            impossible=impossible_rows(self.counts),
+        )
 
 
 def estimate_models(

@@ -27,10 +27,14 @@ from calibscale.results.group_results import RangeScan
 
 _COLUMNS = ("bias", "standard_error", "low", "high", "z", "effective_rows")
 _POINTS = Object(
-    "BiasPoints", "Columns of a map; row numbers if the points are rows.",
-    row=Omitted[Ints], prediction=Floats, covariates=dict[str, Floats],
-    **dict.fromkeys(_COLUMNS, Floats), masked=Bools,
-)  # fmt: skip
+    "BiasPoints",
+    "Columns of a map; row numbers if the points are rows.",
+    row=Omitted[Ints],
+    prediction=Floats,
+    covariates=dict[str, Floats],
+    **dict.fromkeys(_COLUMNS, Floats),
+    masked=Bools,
+)
 
 
 @dataclass(frozen=True, eq=False, kw_only=True, repr=False)

@@ -158,15 +158,21 @@ class Diagram(Declared):
 
 
 _GROUP = Object(
-    "GroupEstimates", "Estimates of the rows with one value of a covariate.",
-    value=Finite | None, name=Omitted[str], n=Count, results=list[Estimate],
-)  # fmt: skip
+    "GroupEstimates",
+    "Estimates of the rows with one value of a covariate.",
+    value=Finite | None,
+    name=Omitted[str],
+    n=Count,
+    results=list[Estimate],
+)
 
 
 _GROUPS = Object(
-    "GroupedEstimates", "Estimates by value of the covariate `column`.",
-    column=str, values=list[_GROUP],  # type: ignore[valid-type]
-)  # fmt: skip
+    "GroupedEstimates",
+    "Estimates by value of the covariate `column`.",
+    column=str,
+    values=list[_GROUP],  # type: ignore[valid-type]
+)
 
 
 _LARGE_SHARE = 0.2  # of the rows, above which one cluster is large
@@ -341,15 +347,20 @@ class Evaluation(Labelled[Estimate], Outcome, SourceRows):
 
 
 _GROUP_CURVE = Object(
-    "GroupCurve", "Curve of the rows with one value of a covariate.",
-    value=Finite | None, name=Omitted[str], curve=Inline[ReliabilityCurve],
-)  # fmt: skip
+    "GroupCurve",
+    "Curve of the rows with one value of a covariate.",
+    value=Finite | None,
+    name=Omitted[str],
+    curve=Inline[ReliabilityCurve],
+)
 
 
 _GROUP_CURVES = Object(
-    "GroupedCurves", "Curves by value of the covariate `column`.",
-    column=str, values=list[_GROUP_CURVE],  # type: ignore[valid-type]
-)  # fmt: skip
+    "GroupedCurves",
+    "Curves by value of the covariate `column`.",
+    column=str,
+    values=list[_GROUP_CURVE],  # type: ignore[valid-type]
+)
 
 
 @dataclass(frozen=True, kw_only=True, repr=False)

@@ -140,8 +140,11 @@ class Tabular:
         _exports().save(self, path, axes)
 
     def __repr__(self) -> str:
-        shown = ", ".join(f"{name}={value!r}" for name, value in flat(self).items()
-                          if value is not None and name != "schema")  # fmt: skip
+        shown = ", ".join(
+            f"{name}={value!r}"
+            for name, value in flat(self).items()
+            if value is not None and name != "schema"
+        )
         return f"{type(self).__name__}({shown})"
 
 

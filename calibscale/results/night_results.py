@@ -38,100 +38,174 @@ from calibscale.results.inference_results import AdjustedTest, TestResult
 _Group = float | str | None  # number or name of a group; None for all rows
 _GROUP = Object("GroupResult", group=Finite | str, n=Count, results=list[Estimate])
 _WINDOW = Object(
-    "WindowResult", "Estimates and tests over the days of a window.",
-    name=str, first=Day, last=Day, days=list[Day], missing=list[Day], damaged=list[str], n=Count,
-    results=list[Estimate], tests=list[TestResult], groups=list[_GROUP],  # type: ignore[valid-type]
+    "WindowResult",
+    "Estimates and tests over the days of a window.",
+    name=str,
+    first=Day,
+    last=Day,
+    days=list[Day],
+    missing=list[Day],
+    damaged=list[str],
+    n=Count,
+    results=list[Estimate],
+    tests=list[TestResult],
+    groups=list[_GROUP],  # type: ignore[valid-type]
     reliability=Diagram | None,
-)  # fmt: skip
+)
 _CALIBRATION = Object(
     "DayTests",
     "Default tests of all rows of the day, and the smallest of their p-values, which are adjusted.",
-    p_value=Share | None, statistic=str | None, finding=str | None,
+    p_value=Share | None,
+    statistic=str | None,
+    finding=str | None,
     tests=list[AdjustedTest],
-)  # fmt: skip
+)
 _THRESHOLD = Object(
     "ThresholdResult",
     "Verdict on a threshold; its limit is `above`, `below`, or for a size `abs_above`.",
-    name=str, window=str, group=_Group, estimator=str,
+    name=str,
+    window=str,
+    group=_Group,
+    estimator=str,
     quantity=Annotated[str, Values(("value", "low", "high", "p_value", "drift_p_value"))],
-    above=float | None, below=float | None,
+    above=float | None,
+    below=float | None,
     abs_above=Later[float | None],  # type: ignore[misc]
-    observed=float | None, breached=bool, reason=str | None,
-)  # fmt: skip
+    observed=float | None,
+    breached=bool,
+    reason=str | None,
+)
 _DRIFT_OF_ESTIMATE = Object(
-    "DriftOfEstimate", "Difference of an estimate from the baseline.",
-    estimator=str, notion=str, group=_Group, difference=float | None, low=float | None,
-    high=float | None, level=Fraction, p_value=Share | None, adjusted_p_value=Share | None,
-)  # fmt: skip
+    "DriftOfEstimate",
+    "Difference of an estimate from the baseline.",
+    estimator=str,
+    notion=str,
+    group=_Group,
+    difference=float | None,
+    low=float | None,
+    high=float | None,
+    level=Fraction,
+    p_value=Share | None,
+    adjusted_p_value=Share | None,
+)
 _DRIFT = Object(
-    "DriftResult", "Differences of a window from its baseline.",
-    window=str, baseline=Object("Baseline", first=Day, last=Day, n=Count),
+    "DriftResult",
+    "Differences of a window from its baseline.",
+    window=str,
+    baseline=Object("Baseline", first=Day, last=Day, n=Count),
     results=list[_DRIFT_OF_ESTIMATE],  # type: ignore[valid-type]
-)  # fmt: skip
+)
 _IMPOSSIBLE = Object(
     "ImpossibleOnDay",
     "First day with labels of the predicted probability 0: their number, the first row, its group. "
     "From that day on E is infinite, and its logarithm is null.",
-    day=Day, group=_Group, count=Count, first_row=Count,
-)  # fmt: skip
+    day=Day,
+    group=_Group,
+    count=Count,
+    first_row=Count,
+)
 _PROCESS = Object(
     "ProcessResult",
     "Evidence of one notion and group by day, and the day on which it reached the threshold.",
-    notion=str, group=_Group, log_evidence=list[float], threshold=Finite, alarm=bool,
-    since=Day | None, at_least=Later[list[float] | None],  # type: ignore[misc]
+    notion=str,
+    group=_Group,
+    log_evidence=list[float],
+    threshold=Finite,
+    alarm=bool,
+    since=Day | None,
+    at_least=Later[list[float] | None],  # type: ignore[misc]
     impossible=Later[Annotated[Json, _IMPOSSIBLE] | None],  # type: ignore[misc]
-)  # fmt: skip
+)
 _ALARMS = Object(
-    "AlarmResult", "Mean evidence by day, and the day on which it reached the threshold.",
-    level=Fraction, alarm=bool, since=Day | None, first_day=Day, days=list[Day],
-    log_evidence=list[float], processes=list[_PROCESS],  # type: ignore[valid-type]
-    threshold=Finite, process_threshold=Finite,
+    "AlarmResult",
+    "Mean evidence by day, and the day on which it reached the threshold.",
+    level=Fraction,
+    alarm=bool,
+    since=Day | None,
+    first_day=Day,
+    days=list[Day],
+    log_evidence=list[float],
+    processes=list[_PROCESS],  # type: ignore[valid-type]
+    threshold=Finite,
+    process_threshold=Finite,
     tolerance=Later[float | None],  # type: ignore[misc]
     certainty_tolerance=Later[float],
     impossible=Later[Annotated[Json, _IMPOSSIBLE] | None],  # type: ignore[misc]
-)  # fmt: skip
+)
 _SERIES = Object(
-    "Series", "Values of an estimate by day, with the ends of its intervals.",
-    estimator=str, notion=str, group=_Group, values=list[float], low=list[float],
+    "Series",
+    "Values of an estimate by day, with the ends of its intervals.",
+    estimator=str,
+    notion=str,
+    group=_Group,
+    values=list[float],
+    low=list[float],
     high=list[float],
-)  # fmt: skip
+)
 _TREND = Object(
-    "Trend", "Numbers of rows and estimates of the last days of a ledger.",
-    ledger_days=Later[Count], first_day=Later[Day | None], days=list[Day],  # type: ignore[misc]
-    n=list[Count], series=list[_SERIES],  # type: ignore[valid-type]
-)  # fmt: skip
+    "Trend",
+    "Numbers of rows and estimates of the last days of a ledger.",
+    ledger_days=Later[Count],
+    first_day=Later[Day | None],
+    days=list[Day],  # type: ignore[misc]
+    n=list[Count],
+    series=list[_SERIES],  # type: ignore[valid-type]
+)
 _MODEL = Object(
-    "ComparedModel", "One model of the ranking of a night.",
-    model=str, rank=Annotated[int, Bounds(ge=1)], value=float | None, n=Count,
-    interval=Interval | None, rank_probabilities=list[Share],
-)  # fmt: skip
+    "ComparedModel",
+    "One model of the ranking of a night.",
+    model=str,
+    rank=Annotated[int, Bounds(ge=1)],
+    value=float | None,
+    n=Count,
+    interval=Interval | None,
+    rank_probabilities=list[Share],
+)
 _PAIR = Object(
-    "ComparedPair", "Difference of the estimates of two models of a night.",
-    a=str, b=str, difference=float | None, paired=bool, low=float | None, high=float | None,
-    p_value=Share | None, adjusted_p_value=Share | None,
-)  # fmt: skip
+    "ComparedPair",
+    "Difference of the estimates of two models of a night.",
+    a=str,
+    b=str,
+    difference=float | None,
+    paired=bool,
+    low=float | None,
+    high=float | None,
+    p_value=Share | None,
+    adjusted_p_value=Share | None,
+)
 _RANKING = Object(
-    "NightRanking", "Models compared on the days that all of them have.",
-    window=str, by=str, level=Fraction, days=list[Day],
-    models=list[_MODEL], differences=list[_PAIR],  # type: ignore[valid-type]
-)  # fmt: skip
+    "NightRanking",
+    "Models compared on the days that all of them have.",
+    window=str,
+    by=str,
+    level=Fraction,
+    days=list[Day],
+    models=list[_MODEL],
+    differences=list[_PAIR],  # type: ignore[valid-type]
+)
 _BROKEN = Object("BrokenDay", "Day whose predictions cannot be read.", day=Day, reason=str)
 _PROVISIONAL = Object(
-    "ProvisionalDay", "Day whose labels are not complete: numbers of rows with and without one.",
-    day=Day, n=Count, n_unlabelled=Count,
-)  # fmt: skip
+    "ProvisionalDay",
+    "Day whose labels are not complete: numbers of rows with and without one.",
+    day=Day,
+    n=Count,
+    n_unlabelled=Count,
+)
 _INCOMPLETE = Object(
-    "IncompleteDays", "Days of the windows without predictions, with broken ones, or few labels.",
-    missing=list[Day], broken=list[_BROKEN],  # type: ignore[valid-type]
+    "IncompleteDays",
+    "Days of the windows without predictions, with broken ones, or few labels.",
+    missing=list[Day],
+    broken=list[_BROKEN],  # type: ignore[valid-type]
     provisional=list[_PROVISIONAL],  # type: ignore[valid-type]
-)  # fmt: skip
+)
 _PARAMETERS = Object(
     "NightParameters",
     "Settings of the job and of the estimators of the ledger, and what an unchanged night matches.",
-    job=Json, estimators=list[Annotated[Json, Having(("estimator",))]],
+    job=Json,
+    estimators=list[Annotated[Json, Having(("estimator",))]],
     extras=tuple[str | None, Json],
     key=str,
-)  # fmt: skip
+)
 
 
 def estimate_rows(night: dict[str, Any]) -> Iterator[Row]:

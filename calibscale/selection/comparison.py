@@ -275,11 +275,13 @@ def compare(
     k = len(scores)
     results = [
         _FamilyResults(
-            family, [part(v, family) for v in range(TEST, k)], [fits[f] for fits in fitted],
+            family,
+            [part(v, family) for v in range(TEST, k)],
+            [fits[f] for fits in fitted],
             [fold[f] for fold in scores],
         )
         for f, family in enumerate(families)
-    ]  # fmt: skip
+    ]
     totals = [fold.residuals for fold in results[0].parts]  # the test part first
     every = hyperparameters(fitted[0])
     risks = np.array([np.concatenate([s.risk for s in fold]) for fold in scores])

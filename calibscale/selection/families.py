@@ -83,9 +83,13 @@ class Subset(Statistic):
         J, e = problems(self.notion, classes), width(self.notion, classes)
         d = max(e, 2)
         return SubsetState(
-            np.zeros((J, 0), np.int64), np.zeros((J, 0, e)), np.zeros((J, 0, d)),
-            np.zeros((J, 0, d)), np.zeros((J, 0, e)), np.zeros((J, 0)),
-        )  # fmt: skip
+            np.zeros((J, 0), np.int64),
+            np.zeros((J, 0, e)),
+            np.zeros((J, 0, d)),
+            np.zeros((J, 0, d)),
+            np.zeros((J, 0, e)),
+            np.zeros((J, 0)),
+        )
 
     def accumulate(self, state: SubsetState, chunk: Chunk) -> SubsetState:
         u = random_draws.of_rows(chunk.rows, self.seed, random_draws.SUBSET)

@@ -65,27 +65,43 @@ class KernelCells(NamedTuple):
     def empty(self, J: int) -> KernelCellState:
         count = len(self.edges) - 1
         return KernelCellState(
-            np.zeros((J, count, NODES, 2)), np.zeros((J, count), np.int64),
-            np.zeros((J, count, NODES)), np.zeros((J, count, NODES, 2)),
-        )  # fmt: skip
+            np.zeros((J, count, NODES, 2)),
+            np.zeros((J, count), np.int64),
+            np.zeros((J, count, NODES)),
+            np.zeros((J, count, NODES, 2)),
+        )
 
     def add(
         self, state: KernelCellState, j: int, theta: Floats, mass: Floats, node: NDArray = _POINTS
     ) -> None:
         """Add points with two masses each; `node` marks points that are nodes of other cells."""
         kernel_cells.add_points(
-            theta, mass, node, self.edges, self.width, state.moments[j], state.counts[j],
-            state.points[j], state.masses[j],
-        )  # fmt: skip
+            theta,
+            mass,
+            node,
+            self.edges,
+            self.width,
+            state.moments[j],
+            state.counts[j],
+            state.points[j],
+            state.masses[j],
+        )
 
     def nodes(self, state: KernelCellState, j: int) -> tuple[Floats, Floats, Floats]:
         """Sorted θ (N,), masses (N, 2) that represent all points, and their cells (N, 2)."""
         theta = np.empty(state.points[j].size)
         mass, cell = np.empty((2, len(theta), 2))
         N = kernel_cells.take_nodes(
-            state.counts[j], state.points[j], state.masses[j], state.moments[j], self.edges,
-            _TRANSFORM, theta, mass, cell,
-        )  # fmt: skip
+            state.counts[j],
+            state.points[j],
+            state.masses[j],
+            state.moments[j],
+            self.edges,
+            _TRANSFORM,
+            theta,
+            mass,
+            cell,
+        )
         return theta[:N], mass[:N], cell[:N]
 
 

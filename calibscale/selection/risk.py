@@ -327,10 +327,12 @@ def pieces(rows: Sequence[NotionView]) -> list[list[NotionView]]:
 
 def _gaps(rows: Sequence[NotionView], diagonals: Floats) -> Floats:
     """w(|δ|² − h_ii), (J, H, c)."""
-    return np.stack([
-        view.weights * (view.squares - diagonal)
-        for view, diagonal in zip(rows, diagonals, strict=True)
-    ])  # fmt: skip
+    return np.stack(
+        [
+            view.weights * (view.squares - diagonal)
+            for view, diagonal in zip(rows, diagonals, strict=True)
+        ]
+    )
 
 
 def _projections(

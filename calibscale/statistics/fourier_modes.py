@@ -252,9 +252,15 @@ def spectral_statistic(
             "widen the bandwidths, raise the tolerance, or use method='{pairs}'",
         )
     return Modes(
-        notion, series, kernel.prediction != "none",
-        tuple(columns), tuple(discrete), tuple(levels), tuple(couplings), kernel.hold_out,
-    )  # fmt: skip
+        notion,
+        series,
+        kernel.prediction != "none",
+        tuple(columns),
+        tuple(discrete),
+        tuple(levels),
+        tuple(couplings),
+        kernel.hold_out,
+    )
 
 
 # ---------------------------------------------------------------- random features

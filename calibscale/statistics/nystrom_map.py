@@ -68,9 +68,16 @@ class Nystrom(PairStatistic):
         n, weight, weight2, squares = (np.zeros(()) for _ in range(4))
         d = self.landmarks.points.shape[1]
         return NystromState(
-            n, weight, weight2, squares, np.zeros((self.kernel.n_codes, e, self.landmarks.m)),
-            np.empty((0, d)), np.empty((0, e)), np.empty(0, np.int64), np.empty(0),
-        )  # fmt: skip
+            n,
+            weight,
+            weight2,
+            squares,
+            np.zeros((self.kernel.n_codes, e, self.landmarks.m)),
+            np.empty((0, d)),
+            np.empty((0, e)),
+            np.empty(0, np.int64),
+            np.empty(0),
+        )
 
     def accumulate(self, state: NystromState, chunk: Chunk) -> NystromState:
         if self.kernel.hold_out is not None:

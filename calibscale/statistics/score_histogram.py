@@ -159,9 +159,14 @@ class OccupiedCells(NamedTuple):
         ends = np.append(starts[1:], len(reached)) - 1
         weight, weight2, score, events, variance = (
             np.add.reduceat(column, starts)
-            for column in (self.weight, self.weight**2 / self.effective, self.weight * self.score,
-                           self.events, self.variance)
-        )  # fmt: skip
+            for column in (
+                self.weight,
+                self.weight**2 / self.effective,
+                self.weight * self.score,
+                self.events,
+                self.variance,
+            )
+        )
         width = self.score[ends] - self.score[starts] + self.width[ends]
         return OccupiedCells(score / weight, weight, weight**2 / weight2, events, variance, width)
 

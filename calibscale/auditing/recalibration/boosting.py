@@ -80,10 +80,15 @@ class MCBoost(Recalibrator):
             object.__setattr__(self, "depth", tuple(self.depth))
         count, depths = len(self.covariates), self.depths
         names = set(self.covariates)
-        require(set(self.categorical) <= names and len(names) == count,
-                "covariates must be different names, and categorical some of them")  # fmt: skip
-        require(depths and 0 <= min(depths) <= max(depths) <= count, "depth must be at least 0, "
-                f"and at most {count}, the number of covariates", self.depth)  # fmt: skip
+        require(
+            set(self.categorical) <= names and len(names) == count,
+            "covariates must be different names, and categorical some of them",
+        )
+        require(
+            depths and 0 <= min(depths) <= max(depths) <= count,
+            f"depth must be at least 0, and at most {count}, the number of covariates",
+            self.depth,
+        )
         require(0 <= self.min_share < 1, "min_share must be in [0, 1)", self.min_share)
         require(self.rho is None or 0 < self.rho <= 1, "rho must be in (0, 1]", self.rho)
         lowest = {"bins": 2, "score_bins": 1, "alpha": 1e-9, "z": 0, "max_rounds": 1, "min_rows": 1}
@@ -106,9 +111,15 @@ class MCBoost(Recalibrator):
         scaled = weight * (result.counts.used / weight.sum())
         return MCBoostFit(
             axes=tuple(replace(axis, position=i) for i, axis in enumerate(atoms.axes)),
-            bits=int(state.bits), updates=np.empty((0, 3)), groups=0, errors=np.zeros(2),
-            method=self, classes=setup.classes, counts=result.counts, passes=1,
-        ).boosted(state.keys, scaled, ratio(p - delta, weight))  # fmt: skip
+            bits=int(state.bits),
+            updates=np.empty((0, 3)),
+            groups=0,
+            errors=np.zeros(2),
+            method=self,
+            classes=setup.classes,
+            counts=result.counts,
+            passes=1,
+        ).boosted(state.keys, scaled, ratio(p - delta, weight))
 
 
 @dataclass(frozen=True)
@@ -275,8 +286,11 @@ class MCBoostFit(FittedRecalibrator):
             p = np.clip(p, 0.0, 1.0)
             if len(updates) == before:
                 break
-        require(groups, f"no group has more than min_share={method.min_share:g} of the rows: lower "
-                "it, or use fewer covariates or bins")  # fmt: skip
+        require(
+            groups,
+            f"no group has more than min_share={method.min_share:g} of the rows: lower "
+            "it, or use fewer covariates or bins",
+        )
         notes: tuple[str, ...] = ()
         if number == method.max_rounds and errors[-1] > method.alpha:
             notes = (f"the error is {errors[-1]:.3g} after {number} rounds: raise max_rounds",)

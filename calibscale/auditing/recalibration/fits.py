@@ -52,15 +52,24 @@ _log = logging.getLogger(__name__)
 
 METHODS: dict[str, type[Recalibrator]] = {
     method.name: method
-    for method in (parametric.TemperatureScaling, parametric.Platt, nonparametric.Isotonic,
-                   nonparametric.BBQ, nonparametric.LocalBias, boosting.MCBoost, boosting.PMCBoost)
-}  # fmt: skip
+    for method in (
+        parametric.TemperatureScaling,
+        parametric.Platt,
+        nonparametric.Isotonic,
+        nonparametric.BBQ,
+        nonparametric.LocalBias,
+        boosting.MCBoost,
+        boosting.PMCBoost,
+    )
+}
 _FITS: dict[str, type[FittedRecalibrator]] = {
-    "temperature": parametric.TemperatureFit, "platt": parametric.PlattFit,
-    "isotonic": nonparametric.IsotonicFit, "bbq": nonparametric.BBQFit,
+    "temperature": parametric.TemperatureFit,
+    "platt": parametric.PlattFit,
+    "isotonic": nonparametric.IsotonicFit,
+    "bbq": nonparametric.BBQFit,
     "local_bias": nonparametric.LocalBiasFit,
     **dict.fromkeys(("mc", "pmc"), boosting.MCBoostFit),
-}  # fmt: skip
+}
 _SAMPLED = 16  # rows of a fingerprint
 DIAGRAMS = ("before", "after recalibration")
 
@@ -83,11 +92,15 @@ class FittedRecalibration(RecalibrationResult):
     def fit(self) -> FittedRecalibrator:
         """Fit that computes the recalibrated probabilities of rows."""
         return _FITS[self.method].restored(
-            self.state, method=METHODS[self.method].of_settings(self.settings),
-            classes=self.source["classes"], passes=self.passes, notes=tuple(self.notes),
-            counts=RowCounts(self.n, self.n_unlabelled, self.dropped), source=self.source,
+            self.state,
+            method=METHODS[self.method].of_settings(self.settings),
+            classes=self.source["classes"],
+            passes=self.passes,
+            notes=tuple(self.notes),
+            counts=RowCounts(self.n, self.n_unlabelled, self.dropped),
+            source=self.source,
             tolerance=self.parameters["tolerance"],
-        )  # fmt: skip
+        )
 
     def transform(
         self, probabilities: Any = None, *, logits: Any = None, covariates: Any = None
@@ -116,9 +129,12 @@ class FittedRecalibration(RecalibrationResult):
         binary = given.ndim == 1 or given.shape[1:] == (1,)
         named = covariates is None or hasattr(covariates, "columns")
         source = from_arrays(
-            **predictions, labels=np.zeros(len(given), np.int64), binary=binary,
-            covariates=covariates, covariate_names=None if named else self.fit.covariates,
-        )  # fmt: skip
+            **predictions,
+            labels=np.zeros(len(given), np.int64),
+            binary=binary,
+            covariates=covariates,
+            covariate_names=None if named else self.fit.covariates,
+        )
         data = recalibrated(source, self.fit)
         try:
             blocks = [b.values for b, _ in _valid(data, data.rules(tolerance=self.fit.tolerance))]
@@ -138,14 +154,21 @@ class FittedRecalibration(RecalibrationResult):
         if _fingerprint(data) == self.fingerprint:
             _log.warning(
                 "%s: the recalibration was fitted to these rows, on which it looks better than on "
-                "new rows; judge it on others", data.name,
-            )  # fmt: skip
+                "new rows; judge it on others",
+                data.name,
+            )
         return recalibrated(data, self.fit)
 
     def write(
-        self, source: Any, url: str | Path, *, on_invalid: str = "raise", overwrite: bool = False,
-        progress: Progress | None = None, dtype: Any = np.float64,
-    ) -> LogitStore:  # fmt: skip
+        self,
+        source: Any,
+        url: str | Path,
+        *,
+        on_invalid: str = "raise",
+        overwrite: bool = False,
+        progress: Progress | None = None,
+        dtype: Any = np.float64,
+    ) -> LogitStore:
         """Write a source with recalibrated predictions to a new store, one block at a time.
 
         An interrupted run leaves an unfinished store, which the same call replaces.
@@ -181,11 +204,19 @@ class FittedRecalibration(RecalibrationResult):
             begun = LogitStore.open(url, unfinished=True)
             overwrite |= not begun.finished and begun.provenance == provenance
         store = LogitStore.create(
-            url, classes=data.classes, kind="probabilities", dtype=dtype, overwrite=overwrite,
-            covariate_names=data.covariate_names, categories=data.categories, times=data.times,
-            weights=data.weights is not None, class_names=data.class_names,
-            provenance=provenance, expected_rows=data.rows,
-        )  # fmt: skip
+            url,
+            classes=data.classes,
+            kind="probabilities",
+            dtype=dtype,
+            overwrite=overwrite,
+            covariate_names=data.covariate_names,
+            categories=data.categories,
+            times=data.times,
+            weights=data.weights is not None,
+            class_names=data.class_names,
+            provenance=provenance,
+            expected_rows=data.rows,
+        )
         total = RowCounts()
         with store.writer() as writer:
             for block, counts in _valid(data, rules, progress):
@@ -304,9 +335,12 @@ def method_of(text: str, **settings: Any) -> Recalibrator:
 
 @verb
 def recalibrate(
-    source: Any, method: str | Recalibrator = "temperature", *,
-    covariates: str | Sequence[str] = (), **options: Unpack[SessionOptions],
-) -> FittedRecalibration:  # fmt: skip
+    source: Any,
+    method: str | Recalibrator = "temperature",
+    *,
+    covariates: str | Sequence[str] = (),
+    **options: Unpack[SessionOptions],
+) -> FittedRecalibration:
     """Fit a method of recalibration to the labelled rows of a source, in a few passes.
 
     Parameters
@@ -359,11 +393,18 @@ def recalibrate(
     summary = fit.summary
     values = summary["parameters"].items()
     fitted = FittedRecalibration(
-        method=method.name, settings=summary["settings"], passes=fit.passes, notes=fit.notes,
+        method=method.name,
+        settings=summary["settings"],
+        passes=fit.passes,
+        notes=fit.notes,
         estimates={name: value for name, value in values if not name.startswith("log_loss")},
-        standard_errors=fit.standard_errors, log_loss_before=losses[0], log_loss_after=losses[1],
-        fingerprint=_fingerprint(data), state=fit.state, **session.outcome(fit.counts, started),
-    )  # fmt: skip
+        standard_errors=fit.standard_errors,
+        log_loss_before=losses[0],
+        log_loss_after=losses[1],
+        fingerprint=_fingerprint(data),
+        state=fit.state,
+        **session.outcome(fit.counts, started),
+    )
     return replace(fitted, checksum=fitted._digest())
 
 

@@ -85,9 +85,15 @@ class Isotonic(Recalibrator):
         if count == 1:
             notes = (f"one step: every row becomes {values[0]:.6g}",)
         return IsotonicFit(
-            knots=knots, values=values, steps=count, method=self, classes=setup.classes,
-            counts=result.counts, passes=1, notes=notes,
-        )  # fmt: skip
+            knots=knots,
+            values=values,
+            steps=count,
+            method=self,
+            classes=setup.classes,
+            counts=result.counts,
+            passes=1,
+            notes=notes,
+        )
 
 
 _Value = Annotated[float, Field(ge=-1e-9, le=1.0 + 1e-9)]  # a mean of frequencies, with rounding
@@ -172,13 +178,19 @@ class BBQ(Recalibrator):
         every = np.unique(np.concatenate([edges[i][:-1] for i in order]))
         mean = np.average(
             [values[i][np.searchsorted(edges[i], every, "right") - 1] for i in order],
-            axis=0, weights=weights[order],
-        )  # fmt: skip
+            axis=0,
+            weights=weights[order],
+        )
         steps = np.flatnonzero(np.diff(mean, prepend=-1.0))
         return BBQFit(
-            edges=every[steps], values=np.clip(mean[steps], 0.0, 1.0), histograms=len(order),
-            method=self, classes=setup.classes, counts=result.counts, passes=1,
-        )  # fmt: skip
+            edges=every[steps],
+            values=np.clip(mean[steps], 0.0, 1.0),
+            histograms=len(order),
+            method=self,
+            classes=setup.classes,
+            counts=result.counts,
+            passes=1,
+        )
 
     def _histogram(self, sums: Floats, count: int, n: float) -> tuple[float, Floats, Floats]:
         """Log weight of a histogram, its edges (b + 1,), and the probability of each bin (b,)."""
@@ -277,9 +289,13 @@ class LocalBias(Recalibrator):
 
     def _local(self) -> KLCE:
         return KLCE(
-            self.covariates, self.prediction_bandwidth, self.covariate_bandwidth,
-            self.categorical, self.prediction_kernel, tolerance=self.tolerance,
-        )  # fmt: skip
+            self.covariates,
+            self.prediction_bandwidth,
+            self.covariate_bandwidth,
+            self.categorical,
+            self.prediction_kernel,
+            tolerance=self.tolerance,
+        )
 
     def _fit(self, setup: DataProfile, read: Read) -> LocalBiasFit:
         kernel, notes = local_kernel(setup, "positive", self._local())
@@ -295,9 +311,14 @@ class LocalBias(Recalibrator):
         statistics = plan.statistics(_STRENGTHS)
         result = read(*statistics, covariates=self.covariates)
         return LocalBiasFit(
-            plan=plan, result=result, method=self, classes=setup.classes, counts=result.counts,
-            passes=1, notes=tuple(notes),
-        )  # fmt: skip
+            plan=plan,
+            result=result,
+            method=self,
+            classes=setup.classes,
+            counts=result.counts,
+            passes=1,
+            notes=tuple(notes),
+        )
 
 
 class Correction(NamedTuple):

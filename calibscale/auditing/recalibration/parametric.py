@@ -144,9 +144,12 @@ class TemperatureScaling(Recalibrator):
                     temperature=1.0 / theta,
                     standard_error=error,
                     log_loss=(before, float(state.loss / state.weight)),
-                    method=self, classes=setup.classes, counts=result.counts, passes=passes,
+                    method=self,
+                    classes=setup.classes,
+                    counts=result.counts,
+                    passes=passes,
                     notes=notes,
-                )  # fmt: skip
+                )
         raise _not_converged(self.name)
 
 
@@ -215,8 +218,10 @@ class TemperatureFit(FittedRecalibrator):
     def parameters(self) -> dict[str, float]:
         before, after = self.log_loss
         return {
-            "temperature": self.temperature, "log_loss_before": before, "log_loss_after": after,
-        }  # fmt: skip
+            "temperature": self.temperature,
+            "log_loss_before": before,
+            "log_loss_after": after,
+        }
 
     @property
     def standard_errors(self) -> dict[str, float]:
@@ -261,9 +266,14 @@ class LogisticLoss(Statistic):
 
     def zero(self, classes: int) -> PlattState:
         return PlattState(
-            np.zeros(()), np.zeros(()), np.zeros(2), np.zeros((2, 2)), np.zeros((2, 2)),
-            np.full((2, 2), np.inf), np.zeros(()),
-        )  # fmt: skip
+            np.zeros(()),
+            np.zeros(()),
+            np.zeros(2),
+            np.zeros((2, 2)),
+            np.zeros((2, 2)),
+            np.full((2, 2), np.inf),
+            np.zeros(()),
+        )
 
     def accumulate(self, state: PlattState, chunk: Chunk) -> PlattState:
         z, y = log_odds(chunk, self.clip), chunk.labels.astype(np.float64)
@@ -339,10 +349,16 @@ class Platt(Recalibrator):
                 inverse = np.linalg.inv(state.hessian)
                 errors = np.sqrt(np.diag(inverse @ state.squares @ inverse).clip(0.0))
                 return PlattFit(
-                    slope=slope, intercept=intercept, errors=errors, log_loss=loss,
-                    method=self, classes=setup.classes, counts=result.counts, passes=passes,
+                    slope=slope,
+                    intercept=intercept,
+                    errors=errors,
+                    log_loss=loss,
+                    method=self,
+                    classes=setup.classes,
+                    counts=result.counts,
+                    passes=passes,
                     notes=_clip_note(float(state.clipped), "have", self.clip),
-                )  # fmt: skip
+                )
         raise _not_converged(self.name)
 
 

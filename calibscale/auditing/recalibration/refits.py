@@ -175,9 +175,13 @@ def _logistics(
             "the fit"
         )
     return _Logistics(
-        seed=seed, max_replicates=n_replicates, note=note, slopes=alpha * fit.slope,
-        intercepts=alpha * fit.intercept + beta, clip=fit.method.clip,
-    )  # fmt: skip
+        seed=seed,
+        max_replicates=n_replicates,
+        note=note,
+        slopes=alpha * fit.slope,
+        intercepts=alpha * fit.intercept + beta,
+        clip=fit.method.clip,
+    )
 
 
 def _newton(design: Floats, weighted: Floats, own: Floats) -> tuple[Floats, int]:
@@ -234,9 +238,12 @@ def _isotonics(fit: IsotonicFit, cells: OccupiedCells, n_replicates: int, seed: 
         values.append(np.clip(value, 0.0, 1.0))  # scaled deviations may exceed the range
     cuts = np.cumsum([0, *map(len, knots)])
     return _Isotonics(
-        seed=seed, max_replicates=n_replicates, knots=np.concatenate(knots),
-        values=np.concatenate(values), cuts=cuts,
-    )  # fmt: skip
+        seed=seed,
+        max_replicates=n_replicates,
+        knots=np.concatenate(knots),
+        values=np.concatenate(values),
+        cuts=cuts,
+    )
 
 
 def _smoothed(cells: OccupiedCells) -> tuple[Floats, Floats]:

@@ -44,9 +44,10 @@ def map_blocks(result: dict[str, Any]) -> list[doc.Block]:
     points = {**result["points"], "source": result["source"]}
     bias, masked = points["bias"], points["masked"]
     shown = [
-        i for i, value in enumerate(bias)
+        i
+        for i, value in enumerate(bias)
         if value is not None and not masked[i] and points["standard_error"][i] is not None
-    ]  # fmt: skip
+    ]
     text = f"The map has {formatting.plural(len(bias), 'point')}"
     blank = len(bias) - len(shown)
     text += f"; {blank:,} of them are blank because too few rows are near them." if blank else "."
@@ -64,10 +65,12 @@ def _map_figure(
     if not drawn:
         return None
     cells = map_cells(
-        [values[i] or 0.0 for i in drawn], [points["prediction"][i] for i in drawn],
-        [points["bias"][i] for i in drawn], [_z(points, i) for i in drawn],
+        [values[i] or 0.0 for i in drawn],
+        [points["prediction"][i] for i in drawn],
+        [points["bias"][i] for i in drawn],
+        [_z(points, i) for i in drawn],
         [points["effective_rows"][i] or 0.0 for i in drawn],
-    )  # fmt: skip
+    )
     low = sum(points["bias"][i] > 0 for i in drawn)
     caption = f"Bias over {name} and the prediction: predictions are too low at {low:,} and too "
     caption += f"high at {len(drawn) - low:,} points. {formatting.plural(cells.marked, 'cell')} "
@@ -122,11 +125,13 @@ def region_table(
         (
             formatting.number(r["prediction"]),
             *(_value(source, name, r["covariates"].get(name)) for name in names),
-            formatting.signed(r["bias"]), formatting.span(r.get("low"), r.get("high")),
-            formatting.number(r.get("z"), 2), formatting.number(r["effective_rows"], 3),
+            formatting.signed(r["bias"]),
+            formatting.span(r.get("low"), r.get("high")),
+            formatting.number(r.get("z"), 2),
+            formatting.number(r["effective_rows"], 3),
         )
         for r in regions[:_LISTED]
-    ]  # fmt: skip
+    ]
     head = (doc.TableColumn("prediction"), *names, "bias y − p", _INTERVAL, "z", "effective rows")
     return doc.table(caption, head, rows, _MANY)
 
@@ -147,10 +152,15 @@ def biased_groups(
     name = "segment" if kind == "segment" else "group"
     shown = groups[:_MAX_BARS]
     rows = tuple(
-        IntervalRow(f"{g[name]} ({formatting.count(g['n'])})", g["bias"], g["low"], g["high"],
-                    estimates.significant(g["adjusted"], alpha))
+        IntervalRow(
+            f"{g[name]} ({formatting.count(g['n'])})",
+            g["bias"],
+            g["low"],
+            g["high"],
+            estimates.significant(g["adjusted"], alpha),
+        )
         for g in shown
-    )  # fmt: skip
+    )
     panel = IntervalPanel("bias y − p", rows, zero=True)
     count = count or len(groups)
     some = f"The {len(shown)} most biased of {count:,} {kind}s"
@@ -160,26 +170,38 @@ def biased_groups(
         some = f"All {kind}s"
     intervals = f"simultaneous {estimates.interval_name(level)}s over all {count:,}"
     figure = estimates.interval_figure(
-        [panel], f"Bias of {kind}s: {some}",
+        [panel],
+        f"Bias of {kind}s: {some}",
         f"{some} (rows in brackets) with {intervals}. Above 0 predictions are too low.",
-        f"bias of {kind}s", ("quantity", kind, "bias", estimates.interval_name(level)),
-        point="bias", interval="interval", alert=f"adjusted p ≤ {1 - level:.2g}",
-    )  # fmt: skip
+        f"bias of {kind}s",
+        ("quantity", kind, "bias", estimates.interval_name(level)),
+        point="bias",
+        interval="interval",
+        alert=f"adjusted p ≤ {1 - level:.2g}",
+    )
     listed = [
         (
-            g[name], formatting.count(g["n"]), formatting.number(g["mean_prediction"]),
-            formatting.number(g["frequency"]), formatting.signed(g["bias"]),
-            formatting.span(g["low"], g["high"]), formatting.number(g.get("scaled")),
+            g[name],
+            formatting.count(g["n"]),
+            formatting.number(g["mean_prediction"]),
+            formatting.number(g["frequency"]),
+            formatting.signed(g["bias"]),
+            formatting.span(g["low"], g["high"]),
+            formatting.number(g.get("scaled")),
             estimates.p_cell(g["adjusted"], alpha),
         )
         for g in groups
-    ]  # fmt: skip
+    ]
     head = (
-        kind, "rows", doc.TableColumn("mean prediction", optional=True),
-        doc.TableColumn("frequency", optional=True), "bias", estimates.interval_name(level),
+        kind,
+        "rows",
+        doc.TableColumn("mean prediction", optional=True),
+        doc.TableColumn("frequency", optional=True),
+        "bias",
+        estimates.interval_name(level),
         "ECCE/σ" if kind == "segment" else None,
         doc.TableColumn("p", legend=f"p-value, adjusted for the number of {kind}s"),
-    )  # fmt: skip
+    )
     title = "Ranges by evidence" if kind == "range" else f"{kind.capitalize()}s by their bias"
     return [doc.Figures((figure,)), doc.table(title, head, listed, _SIGN)]
 
@@ -227,11 +249,17 @@ def curve_figures(
     for name, some in by_covariate.items():
         label = "prediction" if name is None else name
         drawn = [
-            BiasLine(formatting.group(c["by"], formatting.level(source, c["by"],
-            c["level"])) if c["by"] else "",
-                  c["x"], c["bias"], c["low"], c["high"])
+            BiasLine(
+                formatting.group(c["by"], formatting.level(source, c["by"], c["level"]))
+                if c["by"]
+                else "",
+                c["x"],
+                c["bias"],
+                c["low"],
+                c["high"],
+            )
             for c in some
-        ]  # fmt: skip
+        ]
         by = some[0]["by"]
         split = f", for each value of {by}" if len(some) > 1 and by else ""
         title, names = f"Bias over {label}{split}", formatting.categories(source, name)
@@ -247,11 +275,15 @@ def _curve_table(
 ) -> doc.Table:
     """Table of about 20 points of each curve."""
     rows = [
-        (curve.name, _value(source, name or "", curve.x[i]), formatting.signed(curve.bias[i]),
-         formatting.span(curve.low[i], curve.high[i]))
+        (
+            curve.name,
+            _value(source, name or "", curve.x[i]),
+            formatting.signed(curve.bias[i]),
+            formatting.span(curve.low[i], curve.high[i]),
+        )
         for curve in curves
         for i in range(0, len(curve.x), max(1, len(curve.x) // 20))
-    ]  # fmt: skip
+    ]
     head = ("curve" if len(curves) > 1 else None, doc.TableColumn(label), "bias", _INTERVAL)
     return doc.table(f"Data of the plot: bias over {label}", head, rows)
 
@@ -262,8 +294,11 @@ def _curve_table(
 def bias(result: dict[str, Any]) -> doc.Article:
     """Document of ``calibscale bias``."""
     points = result["points"]
-    biases = [b for b, masked in zip(points["bias"], points["masked"], strict=True)
-              if b is not None and not masked]  # fmt: skip
+    biases = [
+        b
+        for b, masked in zip(points["bias"], points["masked"], strict=True)
+        if b is not None and not masked
+    ]
     names = formatting.joined(list(points["covariates"]))
     verdict = "No point has enough rows near it"
     if biases:
@@ -277,7 +312,7 @@ def bias(result: dict[str, Any]) -> doc.Article:
         doc.section("ranges", "Ranges", *range_blocks(result.get("ranges"), _LEVEL)),
         *doc.closing(result, ["calibrated", "bias"], remarks=result["notes"] or ()),
         reasons=tuple(range_sentences(result.get("ranges"), _LEVEL)),
-    )  # fmt: skip
+    )
 
 
 def audit(result: dict[str, Any]) -> doc.Article:
@@ -289,8 +324,10 @@ def audit(result: dict[str, Any]) -> doc.Article:
     overall = result["overall"]
     reasons: tuple[str, ...] = ()
     if overall is not None and overall["bias"] is not None:
-        reasons = (f"Bias over all rows: {formatting.signed(overall['bias'], 3)} "
-                   f"({formatting.p_is(overall['p_value'])}).",)  # fmt: skip
+        reasons = (
+            f"Bias over all rows: {formatting.signed(overall['bias'], 3)} "
+            f"({formatting.p_is(overall['p_value'])}).",
+        )
     reasons += tuple(_without_covariates(result["tests"]))
     reasons += tuple(_biased(result["groups"], level))
     scan = result.get("ranges")
@@ -302,22 +339,34 @@ def audit(result: dict[str, Any]) -> doc.Article:
         f"Audit of {doc.source_name(result)}",
         f"{doc.size_of(result)}, {formatting.notion(result['notion'])}",
         result["verdict"][:1].upper() + result["verdict"][1:],
-        doc.section("tests", "Tests of local calibration",
-                    *comparisons.test_blocks(tests, "covariates", 1 - level + 1e-12)),
+        doc.section(
+            "tests",
+            "Tests of local calibration",
+            *comparisons.test_blocks(tests, "covariates", 1 - level + 1e-12),
+        ),
         doc.section("groups", "Groups", *biased_groups(result["groups"], level)),
         doc.section("ranges", "Ranges", *range_blocks(scan, level)),
         doc.section("segments", "Segments", *segment_blocks(result.get("segments"), level)),
-        doc.section("curves", "Where predictions are biased",
-                    curve_figures(result["curves"], where, result.get("histograms", {})), listed),
-        doc.section("recalibration", "After recalibration",
-                    _scores(result["recalibration"], _held_out(result["recalibration"]))),
+        doc.section(
+            "curves",
+            "Where predictions are biased",
+            curve_figures(result["curves"], where, result.get("histograms", {})),
+            listed,
+        ),
+        doc.section(
+            "recalibration",
+            "After recalibration",
+            _scores(result["recalibration"], _held_out(result["recalibration"])),
+        ),
         doc.section("against", "Comparison with another model", *_against(against, level)),
         *doc.closing(
-            result, ["calibrated", "bias", "interval", "p-value", "95 % null quantile", "adjusted"],
-            ["klce"], result["notes"] or (),
+            result,
+            ["calibrated", "bias", "interval", "p-value", "95 % null quantile", "adjusted"],
+            ["klce"],
+            result["notes"] or (),
         ),
         reasons=reasons,
-    )  # fmt: skip
+    )
 
 
 def _without_covariates(tests: dict[str, Any]) -> Iterator[str]:
@@ -336,8 +385,11 @@ def _biased(groups: list[dict[str, Any]], level: float) -> Iterator[str]:
     """Sentences that name the significantly biased groups by the direction of their bias."""
     biased = [g for g in groups if estimates.significant(g["adjusted"], 1 - level + 1e-12)]
     for direction, sign in (("low", 1), ("high", -1)):
-        named = [f"{g['group']} ({formatting.signed(g['bias'], 3)})" for g in biased
-                 if sign * g["bias"] > 0]  # fmt: skip
+        named = [
+            f"{g['group']} ({formatting.signed(g['bias'], 3)})"
+            for g in biased
+            if sign * g["bias"] > 0
+        ]
         if named:
             yield f"Predictions are too {direction} for {formatting.joined(named, 3)}."
     if any(g["adjusted"] is not None for g in groups) and not biased:
@@ -390,14 +442,24 @@ def _scores(scores: list[dict[str, Any]] | None, note: str = "") -> Any:
     for s in scores:
         unbounded = s["log_loss"] is None and s["brier"] is not None
         least = s["test"] is not None and comparisons.is_smallest_p(s["test"])
-        remarks = (formatting.fitted((s["fitted"] or {}).get("parameters")), s["reason"], s["note"],
-                   "a label had the probability 0" * unbounded)  # fmt: skip
-        rows.append((
-            s["method"], formatting.count(s["n"]), formatting.number(s["ece"]),
-            formatting.number(s["brier"]), "∞" if unbounded else formatting.number(s["log_loss"]),
-            formatting.number(s["klce"]), formatting.p_value(s["p_value"], least),
-            "; ".join(filter(None, remarks)),
-        ))  # fmt: skip
+        remarks = (
+            formatting.fitted((s["fitted"] or {}).get("parameters")),
+            s["reason"],
+            s["note"],
+            "a label had the probability 0" * unbounded,
+        )
+        rows.append(
+            (
+                s["method"],
+                formatting.count(s["n"]),
+                formatting.number(s["ece"]),
+                formatting.number(s["brier"]),
+                "∞" if unbounded else formatting.number(s["log_loss"]),
+                formatting.number(s["klce"]),
+                formatting.p_value(s["p_value"], least),
+                "; ".join(filter(None, remarks)),
+            )
+        )
     last = doc.text_column("remark") if any(row[-1] for row in rows) else None
     head = ("method", "rows", "ece", "brier", "nll", "klce", "p-value", last)
     return doc.table("Scores", head, rows, note)
@@ -407,10 +469,15 @@ def _against(comparison: dict[str, Any] | None, level: float) -> list[doc.Block]
     if comparison is None:
         return []
     rows = [
-        (d["estimator"], formatting.number(d["first"]), formatting.number(d["second"]),
-         formatting.signed(d["difference"]), formatting.span(*estimates.ends(d)))
+        (
+            d["estimator"],
+            formatting.number(d["first"]),
+            formatting.number(d["second"]),
+            formatting.signed(d["difference"]),
+            formatting.span(*estimates.ends(d)),
+        )
         for d in comparison["differences"]
-    ]  # fmt: skip
+    ]
     interval = estimates.interval_name(level)
     head = ("estimator", "this model", comparison["name"], "difference", interval)
     listed = doc.table(

@@ -52,18 +52,24 @@ def test_blocks(tests: Sequence[Tested], what: str, alpha: float) -> list[doc.Bl
         return []
     clear = without_notion([_as_estimate(one.test) for one in tests])
     head = (
-        "statistic", doc.text_column(what) if any(one.place for one in tests) else None, "value",
-        "95 % null quantile", "p-value",
+        "statistic",
+        doc.text_column(what) if any(one.place for one in tests) else None,
+        "value",
+        "95 % null quantile",
+        "p-value",
         "adjusted" if any(one.adjusted is not None for one in tests) else None,
-    )  # fmt: skip
+    )
     rows = [
         (
-            short_label(_as_estimate(test), clear), place, formatting.number(test["value"]),
+            short_label(_as_estimate(test), clear),
+            place,
+            formatting.number(test["value"]),
             formatting.number(test["critical_value"]),
-            p_cell(test["p_value"], alpha, is_smallest_p(test)), formatting.p_value(adjusted),
+            p_cell(test["p_value"], alpha, is_smallest_p(test)),
+            formatting.p_value(adjusted),
         )
         for place, test, adjusted in tests
-    ]  # fmt: skip
+    ]
     missing = dict.fromkeys(
         f"{_statistic(one.test)}: {one.test['reason']}" for one in tests if one.test["reason"]
     )
@@ -127,11 +133,18 @@ def _null_figures(tests: Sequence[Tested], what: str, alpha: float) -> doc.Figur
         caption = f"{names}: each point is the observed value, each bar the central 90 % of values "
         caption += "under calibration. A point far to the right of its bar is evidence against "
         caption += "calibration."
-        plots.append(interval_figure(
-            some, f"Tests of {names}", caption, f"tests of {names}",
-            ("statistic", what, "value", "5 % … 95 % null quantiles"), point="value",
-            interval="central 90 % of the null", alert=f"p ≤ {alpha:.2g}",
-        ))  # fmt: skip
+        plots.append(
+            interval_figure(
+                some,
+                f"Tests of {names}",
+                caption,
+                f"tests of {names}",
+                ("statistic", what, "value", "5 % … 95 % null quantiles"),
+                point="value",
+                interval="central 90 % of the null",
+                alert=f"p ≤ {alpha:.2g}",
+            )
+        )
     return doc.figures(plots)
 
 
@@ -146,10 +159,13 @@ def ranking_blocks(
         return []
     rows = tuple(IntervalRow(m["name"], m["value"], *ends(m)) for m in models)
     figure = interval_figure(
-        [IntervalPanel(by, rows)], f"Models by {by}",
+        [IntervalPanel(by, rows)],
+        f"Models by {by}",
         f"{by} of each model, smallest first. If bars overlap, the order is uncertain.",
-        f"models by {by}", ("quantity", "model", "value", interval_name(level)), point=by,
-    )  # fmt: skip
+        f"models by {by}",
+        ("quantity", "model", "value", interval_name(level)),
+        point=by,
+    )
     return [doc.Figures((figure,)), _models_table(models, by, level), *map(doc.Paragraph, notes)]
 
 
@@ -167,11 +183,17 @@ def _models_table(models: Sequence[dict[str, Any]], by: str, level: float | None
             for p in [*given, *[None] * (n_ranks - len(given))]
         ]
         rank = "–" if model["rank"] is None else str(model["rank"])
-        rows.append((
-            model["name"], rank, formatting.number(model["value"]),
-            formatting.span(*ends(model)), *noise(model), *probabilities,
-            *(formatting.number(model.get(key)) for key in extra),
-        ))  # fmt: skip
+        rows.append(
+            (
+                model["name"],
+                rank,
+                formatting.number(model["value"]),
+                formatting.span(*ends(model)),
+                *noise(model),
+                *probabilities,
+                *(formatting.number(model.get(key)) for key in extra),
+            )
+        )
     head = ("model", "rank", by, interval_name(level), *(NOISE if noisy else (None, None)))
     ranks = [doc.TableColumn(f"P(rank {i + 1})", optional=i > 0) for i in range(n_ranks)]
     scores_head = [doc.TableColumn(name, optional=True) for name in extra]
@@ -189,16 +211,24 @@ def difference_table(
     for d in differences:
         differ = level is not None and significant(d["p"], 1 - level + 1e-12)
         state = doc.Cell("different", "strong") if differ else "undecided"
-        rows.append((
-            d["first"], d["second"], formatting.signed(d["value"]),
-            formatting.span(d["low"], d["high"]), formatting.p_value(d["p"]),
-            "–" if d["p"] is None else state,
-        ))  # fmt: skip
+        rows.append(
+            (
+                d["first"],
+                d["second"],
+                formatting.signed(d["value"]),
+                formatting.span(d["low"], d["high"]),
+                formatting.p_value(d["p"]),
+                "–" if d["p"] is None else state,
+            )
+        )
     head = (
-        "model", doc.text_column("minus"), "difference", interval_name(level),
+        "model",
+        doc.text_column("minus"),
+        "difference",
+        interval_name(level),
         doc.TableColumn("p", legend="p-value, adjusted for the number of pairs"),
         doc.text_column("state"),
-    )  # fmt: skip
+    )
     return doc.table("Pairwise differences", head, rows)
 
 
@@ -219,25 +249,34 @@ def drift_blocks(drift: dict[str, Any], column: str | None) -> list[doc.Block]:
     for d in sorted(results, key=lambda d: d["group"] is not None):
         p = d["adjusted_p_value"] if d["adjusted_p_value"] is not None else d["p_value"]
         row = IntervalRow(
-            formatting.group(column, d["group"]), d["difference"], d["low"], d["high"],
+            formatting.group(column, d["group"]),
+            d["difference"],
+            d["low"],
+            d["high"],
             significant(p, 1 - level + 1e-12),
-        )  # fmt: skip
+        )
         by_estimator.setdefault(formatting.label(d), []).append(row)
     strips = [IntervalPanel(name, tuple(rows), zero=True) for name, rows in by_estimator.items()]
     plots = doc.Figures(tuple(_drift_figure(some, title, level) for some in in_pictures(strips)))
     rows = [
         (
-            formatting.label(d), formatting.group(column, d["group"]),
+            formatting.label(d),
+            formatting.group(column, d["group"]),
             formatting.signed(d["difference"]),
-            formatting.span(d["low"], d["high"]), formatting.p_value(d["p_value"]),
+            formatting.span(d["low"], d["high"]),
+            formatting.p_value(d["p_value"]),
             formatting.p_value(d["adjusted_p_value"]),
         )
         for d in results
-    ]  # fmt: skip
+    ]
     head = (
-        "estimator", doc.text_column("group"), "difference", interval_name(level), "p-value",
+        "estimator",
+        doc.text_column("group"),
+        "difference",
+        interval_name(level),
+        "p-value",
         "adjusted",
-    )  # fmt: skip
+    )
     listed = doc.table("Drift since the baseline", head, rows)
     return [doc.Paragraph(f"{title}."), plots, doc.Folded("Differences and p-values", (listed,))]
 
@@ -249,10 +288,14 @@ def _drift_figure(some: Sequence[IntervalPanel], title: str, level: float) -> do
         "comparisons; each bar is the unadjusted interval of one comparison."
     )
     return interval_figure(
-        some, f"Drift of {names}. {title}", caption, f"drift of {names}",
-        ("quantity", "group", "change", interval_name(level)), point="difference",
+        some,
+        f"Drift of {names}. {title}",
+        caption,
+        f"drift of {names}",
+        ("quantity", "group", "change", interval_name(level)),
+        point="difference",
         alert="significant change",
-    )  # fmt: skip
+    )
 
 
 # ---------------------------------------------------------------- selection
@@ -312,24 +355,30 @@ def _risk_table(best: list[dict[str, Any]], chosen: dict[str, Any]) -> doc.Block
     for c in sorted(best, key=_risk):
         best_one = c["estimator"] == chosen["estimator"]
         state = "worse" if c["distinguishable"] else "undecided"
-        rows.append((
-            doc.Cell(c["estimator"], "strong" if best_one else ""), _settings(c) or "–",
-            formatting.number(None if c["risk"] is None else root_risk(c), 6),
-            "–" if best_one else formatting.signed(c["difference"]),
-            "–" if best_one else formatting.number(c["difference_standard_error"], 2),
-            formatting.number(c["estimate"]), formatting.number(c["root"]),
-            formatting.span(*_roots(c)),
-            doc.Cell("selected", "strong") if best_one else state,
-        ))  # fmt: skip
+        rows.append(
+            (
+                doc.Cell(c["estimator"], "strong" if best_one else ""),
+                _settings(c) or "–",
+                formatting.number(None if c["risk"] is None else root_risk(c), 6),
+                "–" if best_one else formatting.signed(c["difference"]),
+                "–" if best_one else formatting.number(c["difference_standard_error"], 2),
+                formatting.number(c["estimate"]),
+                formatting.number(c["root"]),
+                formatting.span(*_roots(c)),
+                doc.Cell("selected", "strong") if best_one else state,
+            )
+        )
     head = (
-        "estimator", doc.text_column("setting"),
+        "estimator",
+        doc.text_column("setting"),
         doc.TableColumn("√risk × 100", optional=True),
         doc.TableColumn("risk − best", legend="difference from the smallest risk"),
         doc.TableColumn("±", legend="standard error of the difference, paired by rows"),
         doc.TableColumn("estimate", optional=True, legend="squared calibration error"),
         doc.TableColumn("root", legend="square root of the estimate, with its interval"),
-        interval_name(level_of([chosen])), doc.text_column("state"),
-    )  # fmt: skip
+        interval_name(level_of([chosen])),
+        doc.text_column("state"),
+    )
     caption = "Best candidate of each estimator by risk"
     return doc.table(caption, head, rows)
 
@@ -358,11 +407,14 @@ def _root_figure(best: list[dict[str, Any]], chosen: dict[str, Any]) -> doc.Figu
     rows = tuple(IntervalRow(c["estimator"], c["root"], *_roots(c)) for c in best)
     interval = interval_name(level_of([chosen]))
     return interval_figure(
-        [IntervalPanel("", rows)], "Calibration error by estimator",
+        [IntervalPanel("", rows)],
+        "Calibration error by estimator",
         f"Calibration error (root) by each estimator, with its {interval}; "
-        f"{chosen['estimator']} has the smallest risk.", "calibration error by estimator",
-        ("quantity", "estimator", "value", interval), "Calibration error (root)",
-    )  # fmt: skip
+        f"{chosen['estimator']} has the smallest risk.",
+        "calibration error by estimator",
+        ("quantity", "estimator", "value", interval),
+        "Calibration error (root)",
+    )
 
 
 def _risk_figure(
@@ -378,17 +430,23 @@ def _risk_figure(
     drawn.sort(key=lambda c: c["hyperparameter"][label])
     values = [c["hyperparameter"][label] for c in drawn]
     rows = [
-        (formatting.number(value, 4), formatting.number(root_risk(c)),
-         formatting.number(root_spread(c), 2), formatting.number(c["estimate"]))
+        (
+            formatting.number(value, 4),
+            formatting.number(root_risk(c)),
+            formatting.number(root_spread(c), 2),
+            formatting.number(c["estimate"]),
+        )
         for value, c in zip(values, drawn, strict=True)
-    ]  # fmt: skip
+    ]
     at, y_name = best["hyperparameter"][label], "√risk × 100"
     caption = f"Risk of {name} along its grid; the minimum is at {label} = {_digits(at)}"
     end = at in (values[0], values[-1])
     caption += ", an end of the grid: a wider grid may be better." if end else "."
     return doc.Figure(
-        partial(plot_risk, drawn, best, selected), CURVE_HEIGHT, f"Risk of {name} by {label}",
+        partial(plot_risk, drawn, best, selected),
+        CURVE_HEIGHT,
+        f"Risk of {name} by {label}",
         caption,
         doc.table(f"Data of the plot: risk of {name}", (label, y_name, "±", "estimate"), rows),
         f"Risk of {name}",
-    )  # fmt: skip
+    )

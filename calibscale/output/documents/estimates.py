@@ -143,9 +143,12 @@ def _forest_figure(
     caption = f"{title}: each point is an estimate"
     caption += f", each bar its {interval_name(level)}" if level is not None else ""
     return interval_figure(
-        some, f"Estimates of {title}", f"{caption}. Every strip has its own scale.", title,
+        some,
+        f"Estimates of {title}",
+        f"{caption}. Every strip has its own scale.",
+        title,
         ("quantity", what, "value", interval_name(level)),
-    )  # fmt: skip
+    )
 
 
 def interval_figure(
@@ -164,17 +167,24 @@ def interval_figure(
     quantity, row, value, interval = head
     named = any(row.label for panel in panels for row in panel.rows)
     rows = [
-        (panel.title or "–", row.label, formatting.number(row.value),
-         formatting.span(row.low, row.high, 4))
+        (
+            panel.title or "–",
+            row.label,
+            formatting.number(row.value),
+            formatting.span(row.low, row.high, 4),
+        )
         for panel in panels
         for row in panel.rows
-    ]  # fmt: skip
+    ]
     heads = (quantity, doc.text_column(row) if named else None, value, interval)
     return doc.Figure(
         partial(plot_intervals, panels, **{"interval": interval, **legend}),
-        intervals_height(panels), label, caption,
-        doc.table(f"Data of the plot: {numbers}", heads, rows), title,
-    )  # fmt: skip
+        intervals_height(panels),
+        label,
+        caption,
+        doc.table(f"Data of the plot: {numbers}", heads, rows),
+        title,
+    )
 
 
 def estimate_table(
@@ -194,25 +204,34 @@ def estimate_table(
     error = "numerical error of an approximation, not sampling error"
     adjusted = "adjusted for the number of estimators"
     head = (
-        "estimator", doc.text_column(what) if several else None, "value",
-        None if level is None else interval_name(level), *(NOISE if noisy else (None, None)),
+        "estimator",
+        doc.text_column(what) if several else None,
+        "value",
+        None if level is None else interval_name(level),
+        *(NOISE if noisy else (None, None)),
         doc.TableColumn("p-value", legend=adjusted) if p_values else None,
         doc.TableColumn("root", legend=root) if rooted else None,
         doc.TableColumn("± approx.", optional=True, legend=error) if approximate else None,
         doc.TableColumn("rows" if several else "description", numbers=several, optional=True),
-    )  # fmt: skip
+    )
     rows = []
     for label, some in _by_estimator(places).items():
         for i, (place, estimate) in enumerate(some):
             name = estimate["estimator"]
             n = estimate["n"] if estimate["n"] is not None else place.n
-            rows.append((
-                doc.Cell(label, "faint" if i else "strong"), place.name,
-                alert_cell(formatting.number(estimate["value"]), name in place.breached),
-                _interval(estimate), *noise(estimate), p_cell((p_values or {}).get(name), alpha),
-                formatting.number(estimate["root"]) if estimate["squared"] else "",
-                _approximation(estimate), formatting.count(n) if several else short_summary(name),
-            ))  # fmt: skip
+            rows.append(
+                (
+                    doc.Cell(label, "faint" if i else "strong"),
+                    place.name,
+                    alert_cell(formatting.number(estimate["value"]), name in place.breached),
+                    _interval(estimate),
+                    *noise(estimate),
+                    p_cell((p_values or {}).get(name), alpha),
+                    formatting.number(estimate["root"]) if estimate["squared"] else "",
+                    _approximation(estimate),
+                    formatting.count(n) if several else short_summary(name),
+                )
+            )
     remarks = [*_signs(every), *_coverages(places), *notion_note(every)]
     covered: dict[str, list[str]] = {}
     for e in every:
@@ -306,10 +325,14 @@ def group_blocks(
     if not ordered:
         return []
     places = [
-        Place(formatting.group(column, g["group"]), g["results"], g["n"],
-              *(judged(g["group"]) if judged is not None else ()))
+        Place(
+            formatting.group(column, g["group"]),
+            g["results"],
+            g["n"],
+            *(judged(g["group"]) if judged is not None else ()),
+        )
         for g in ordered
-    ]  # fmt: skip
+    ]
     level = level_of([e for g in ordered for e in g["results"]])
     many = len(places) > MAX_GROUPS
     shown = f"The plots show {MAX_GROUPS} of {len(places):,} groups" if many else "All groups"
@@ -343,9 +366,10 @@ def _size_notes(groups: Sequence[dict[str, Any]]) -> Iterator[str]:
     for estimate in (e for g in groups for e in g["results"]):
         by_name.setdefault(estimate["estimator"], []).append(estimate)
     ridges = [
-        name for name, some in by_name.items()
+        name
+        for name, some in by_name.items()
         if len({(e["parameters"] or {}).get("ridge") for e in some if e["value"] is not None}) > 1
-    ]  # fmt: skip
+    ]
     biased = [name for name in by_name if name_of(name) in BIASED and name not in ridges]
     if ridges:
         listed = ", ".join(ridges)
@@ -454,13 +478,18 @@ def reliability_figure(
         RELIABILITY_HEIGHT,
         f"Reliability diagram {where}: {summary}",
         caption,
-        bin_table(f"Data of the plot: {unit(diagram)}s {where}", bins, names, level,
-                  "PIT" if diagram.get("pit") else "bin"),
+        bin_table(
+            f"Data of the plot: {unit(diagram)}s {where}",
+            bins,
+            names,
+            level,
+            "PIT" if diagram.get("pit") else "bin",
+        ),
         title,
         in_text,
         "" if diagram["ece"] is None else formatting.ece(diagram),
         probabilities=True,
-    )  # fmt: skip
+    )
 
 
 def unit(diagram: dict[str, Any]) -> str:
@@ -486,15 +515,18 @@ def bin_table(
     rows = [
         (
             f"{formatting.given(b['lower'], 3)}\u00a0–\u00a0{formatting.given(b['upper'], 3)}",
-            formatting.count(b["count"]), formatting.number(b["mean_p"]),
-            formatting.number(b["frequency"]), formatting.span(*(b["interval"] or (None, None))),
+            formatting.count(b["count"]),
+            formatting.number(b["mean_p"]),
+            formatting.number(b["frequency"]),
+            formatting.span(*(b["interval"] or (None, None))),
             formatting.span(*(b["consistency"] or (None, None))),
-            "–" if b["mean_p"] is None
+            "–"
+            if b["mean_p"] is None
             else alert_cell("outside" if b["outside"] else "in", b["outside"]),
         )
         for b in bins
         if b["count"] != 0
-    ]  # fmt: skip
+    ]
     empty = len(bins) - len(rows)
     notes = f"{formatting.plural(empty, what)} without rows left out." if empty else ""
     counts = "rows" if what == "bin" else None
@@ -524,7 +556,11 @@ def score_figures(estimates: Sequence[dict[str, Any]]) -> Iterator[doc.Figure]:
                 noise = formatting.number(floor["mean"])
                 text += f"; {noise} on average if calibrated, {formatting.p_is(floor['p_value'])}"
             yield doc.Figure(
-                partial(plot, estimate), height, f"{title}: {text}", f"{text}.",
-                doc.table(f"Data of the plot: {title}", tuple(curve), [*map(tuple, rows)]), title,
+                partial(plot, estimate),
+                height,
+                f"{title}: {text}",
+                f"{text}.",
+                doc.table(f"Data of the plot: {title}", tuple(curve), [*map(tuple, rows)]),
+                title,
                 probabilities=plot is plot_corp,
-            )  # fmt: skip
+            )

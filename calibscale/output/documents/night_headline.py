@@ -347,9 +347,11 @@ class _Error(NamedTuple):
 
 
 def _size(
-    window: dict[str, Any] | None, groups: Sequence[float | None], notions: Sequence[str],
+    window: dict[str, Any] | None,
+    groups: Sequence[float | None],
+    notions: Sequence[str],
     column: str | None,
-) -> tuple[str, list[str]]:  # fmt: skip
+) -> tuple[str, list[str]]:
     """Size of the error in percentage points, and the numbers that it is based on."""
     if window is None:
         return "", []
@@ -444,9 +446,11 @@ def _limits(night: dict[str, Any], breached: list[dict[str, Any]]) -> list[str]:
 
 def _limit_text(night: dict[str, Any], t: dict[str, Any]) -> str:
     side, limit = limit_of(t)
-    beyond = f"{side} {formatting.given(limit)}" if side != "abs_above" else (
-        f"beyond ±{formatting.given(limit)}"
-    )  # fmt: skip
+    beyond = (
+        f"{side} {formatting.given(limit)}"
+        if side != "abs_above"
+        else (f"beyond ±{formatting.given(limit)}")
+    )
     return f"{what(t)} over {over(night, t['window'])}, {beyond}"
 
 

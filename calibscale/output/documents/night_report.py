@@ -187,10 +187,15 @@ def _limit_table(
         else:
             state = doc.Cell("within", "fine")
         whom = "" if t["group"] is None else f", {formatting.group(column, t['group'])}"
-        rows.append((
-            what(t) + whom, state, observed(t), f"{sign}{formatting.given(limit)}",
-            over(night, t["window"]),
-        ))  # fmt: skip
+        rows.append(
+            (
+                what(t) + whom,
+                state,
+                observed(t),
+                f"{sign}{formatting.given(limit)}",
+                over(night, t["window"]),
+            )
+        )
     text = doc.text_column
     head = ("quantity", text("state"), "observed", "breached if", text("window"))
     return doc.table(caption, head, rows)
@@ -239,9 +244,11 @@ def _groups(night: dict[str, Any]) -> list[doc.Block]:
         return []
     first = max(windows, key=lambda w: w["n"] or 0)
     blocks = estimates.group_blocks(
-        night["group_by"], first["groups"], f"over {over(night, first['name'])}",
+        night["group_by"],
+        first["groups"],
+        f"over {over(night, first['name'])}",
         lambda group: _limits(night, first["name"], group),
-    )  # fmt: skip
+    )
     for window in windows:
         if window is not first:
             where = f"over {over(night, window['name'])}"
@@ -268,11 +275,16 @@ def _ranking(night: dict[str, Any]) -> list[doc.Block | None]:
     models = [{**m, "name": m["model"]} for m in ranking["models"]]
     models.sort(key=lambda m: (m["rank"] is None, m["rank"]))
     differences = [
-        {"first": d["b"], "second": d["a"], "value": d["difference"], "low": d["low"],
-         "high": d["high"],
-         "p": d["adjusted_p_value"] if d["adjusted_p_value"] is not None else d["p_value"]}
+        {
+            "first": d["b"],
+            "second": d["a"],
+            "value": d["difference"],
+            "low": d["low"],
+            "high": d["high"],
+            "p": d["adjusted_p_value"] if d["adjusted_p_value"] is not None else d["p_value"],
+        }
         for d in ranking["differences"] or ()
-    ]  # fmt: skip
+    ]
     return [
         doc.Paragraph(f"Over {formatting.window(ranking['window'])}."),
         *comparisons.ranking_blocks(models, ranking["by"], ranking["level"]),
@@ -302,11 +314,15 @@ def _evidence(night: dict[str, Any]) -> list[doc.Block]:
     if not colours:  # processes of notions
         colours = dict(zip((p["notion"] for p in processes), GROUPS, strict=False))
     drawn = [
-        Line(name(p), evidence_logs(p, alarms["days"])[-DAYS:], alarm=p["alarm"],
-             threshold=p["threshold"],
-             colour=colours.get(p["notion"] if p["group"] is None else p["group"], ""))
+        Line(
+            name(p),
+            evidence_logs(p, alarms["days"])[-DAYS:],
+            alarm=p["alarm"],
+            threshold=p["threshold"],
+            colour=colours.get(p["notion"] if p["group"] is None else p["group"], ""),
+        )
         for p in processes
-    ]  # fmt: skip
+    ]
     groups = {p["group"] for p in processes} - {None}
     level = formatting.percent(alarms["level"])
     now = formatting.evidence(newest(combined))
@@ -328,10 +344,14 @@ def _evidence(night: dict[str, Any]) -> list[doc.Block]:
     caption += f"probability at most {level}."
     total = Line("combined", combined, threshold=threshold)
     figure = day_figure(
-        partial(plot_evidence, days, total, drawn), EVIDENCE_HEIGHT,
-        "Evidence against calibration over days", caption, "evidence E after each day", days,
+        partial(plot_evidence, days, total, drawn),
+        EVIDENCE_HEIGHT,
+        "Evidence against calibration over days",
+        caption,
+        "evidence E after each day",
+        days,
         [(one.name, map(formatting.evidence, one.values)) for one in (total, *drawn)],
-    )  # fmt: skip
+    )
     lines = [
         Line(p.name, each["at_least"][-DAYS:], alarm=p.alarm, colour=p.colour)
         for p, each in zip(drawn, processes, strict=True)
@@ -355,10 +375,15 @@ def _process_table(night: dict[str, Any], processes: list[dict[str, Any]]) -> do
     for name, notion, p in named:
         since = f"alarm since {formatting.day(p['since'])}" if p["since"] else "alarm"
         state = doc.Cell(since, "breached") if p["alarm"] else doc.Cell("no alarm", "fine")
-        rows.append((
-            name, state, formatting.evidence(now(p)),
-            formatting.evidence(p["threshold"]), notion,
-        ))  # fmt: skip
+        rows.append(
+            (
+                name,
+                state,
+                formatting.evidence(now(p)),
+                formatting.evidence(p["threshold"]),
+                notion,
+            )
+        )
     text = doc.text_column
     head = ("process", text("state"), "current E", "threshold", text("notion"))
     return doc.table("Evidence of each process", head, rows)
@@ -373,17 +398,26 @@ def _left_out(night: dict[str, Any]) -> list[doc.Block | None]:
     for w in night["windows"]:
         missing, damaged = w["missing"] or [], w["damaged"] or []
         named = formatting.joined([formatting.day_short(day) for day in missing], 8)
-        rows.append((
-            formatting.window(w["name"]), f"{w['first'] or '–'} … {w['last'] or '–'}",
-            formatting.count(len(w["days"] or ())), formatting.count(w["n"]), named or "none",
-            doc.Cell(f"{len(damaged)} damaged", "breached") if damaged else "none",
-        ))  # fmt: skip
+        rows.append(
+            (
+                formatting.window(w["name"]),
+                f"{w['first'] or '–'} … {w['last'] or '–'}",
+                formatting.count(len(w["days"] or ())),
+                formatting.count(w["n"]),
+                named or "none",
+                doc.Cell(f"{len(damaged)} damaged", "breached") if damaged else "none",
+            )
+        )
     if rows:
         text = doc.text_column
         head = (
-            "window", text("first … last"), "days", "rows", text("missing days"),
+            "window",
+            text("first … last"),
+            "days",
+            "rows",
+            text("missing days"),
             text("damaged days"),
-        )  # fmt: skip
+        )
         blocks.append(doc.table("Days of each window", head, rows))
     damaged = dict.fromkeys(each for w in night["windows"] for each in w["damaged"] or ())
     return [*blocks, *map(doc.Paragraph, damaged)]

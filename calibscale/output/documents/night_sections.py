@@ -45,10 +45,14 @@ def size_figure(
     )
     draw = partial(day_plots.plot_trend, days, largest, others, [limit], of=largest.name)
     return day_figure(
-        draw, day_plots.DAYS_HEIGHT,
-        "Lower bound of the calibration error", caption, "the error is at least", days,
+        draw,
+        day_plots.DAYS_HEIGHT,
+        "Lower bound of the calibration error",
+        caption,
+        "the error is at least",
+        days,
         [(line.name, [formatting.number(v, 3) for v in line.values]) for line in lines],
-    )  # fmt: skip
+    )
 
 
 # ---------------------------------------------------------------- trends
@@ -68,10 +72,11 @@ def trend_figures(night: dict[str, Any]) -> doc.Figures | None:
     for series in trend["series"]:
         if series["group"] is None:
             groups = [
-                other for other in trend["series"]
+                other
+                for other in trend["series"]
                 if other["group"] is not None
                 and (other["estimator"], other["notion"]) == (series["estimator"], series["notion"])
-            ]  # fmt: skip
+            ]
             plots.append(_trend_figure(night, days, series, groups))
     return doc.figures(plots)
 
@@ -126,10 +131,15 @@ def _worst_first(night: dict[str, Any]) -> list[Any]:
 def _rows_figure(days: list[str], counts: list[int | None]) -> doc.Figure:
     highest = max((n for n in counts if n is not None), default=0)
     return day_figure(
-        partial(day_plots.plot_day_rows, days, counts), day_plots.DAYS_HEIGHT, "Rows of each day",
-        f"Rows of each day, at most {formatting.count(highest)}.", "rows of each day", days,
-        [("rows", map(formatting.count, counts))], "Rows",
-    )  # fmt: skip
+        partial(day_plots.plot_day_rows, days, counts),
+        day_plots.DAYS_HEIGHT,
+        "Rows of each day",
+        f"Rows of each day, at most {formatting.count(highest)}.",
+        "rows of each day",
+        days,
+        [("rows", map(formatting.count, counts))],
+        "Rows",
+    )
 
 
 def _trend_figure(
@@ -145,11 +155,12 @@ def _trend_figure(
     colours = group_colours(night)
     drawn = [
         day_plots.Line(
-            formatting.short(formatting.group(column, g["group"]), _LETTERS), g["values"][-DAYS:],
+            formatting.short(formatting.group(column, g["group"]), _LETTERS),
+            g["values"][-DAYS:],
             colour=colours.get(g["group"], ""),
         )
         for g in groups
-    ]  # fmt: skip
+    ]
     caption = f"{formatting.day(days[0])} to {formatting.day(days[-1])}, last "
     caption += f"{formatting.number(day_plots.newest(values))}."
     for limit in limits:
@@ -158,15 +169,27 @@ def _trend_figure(
     if len(groups) > len(colours):
         caption += f" {colour_note(night, len(groups))}"
     columns = [
-        (label, map(formatting.number, values)), ("interval", map(formatting.span, low, high)),
-        *((formatting.group(column, g["group"]),
-           [formatting.number(v, 3) for v in g["values"][-DAYS:]]) for g in groups),
-    ]  # fmt: skip
+        (label, map(formatting.number, values)),
+        ("interval", map(formatting.span, low, high)),
+        *(
+            (
+                formatting.group(column, g["group"]),
+                [formatting.number(v, 3) for v in g["values"][-DAYS:]],
+            )
+            for g in groups
+        ),
+    ]
     draw = partial(day_plots.plot_trend, days, line, drawn, near, "other groups")
     return day_figure(
-        draw, day_plots.DAYS_HEIGHT,
-        f"Trend of {label} over days", caption, f"{label} of each day", days, columns, label,
-    )  # fmt: skip
+        draw,
+        day_plots.DAYS_HEIGHT,
+        f"Trend of {label} over days",
+        caption,
+        f"{label} of each day",
+        days,
+        columns,
+        label,
+    )
 
 
 def _trend_limits(night: dict[str, Any], estimator: str) -> tuple[list[day_plots.Limit], bool]:

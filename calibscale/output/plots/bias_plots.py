@@ -52,9 +52,12 @@ class BiasLine(NamedTuple):
 
 
 def map_cells(
-    x: Sequence[float], prediction: Sequence[float], bias: Sequence[float], z: Sequence[float],
+    x: Sequence[float],
+    prediction: Sequence[float],
+    bias: Sequence[float],
+    z: Sequence[float],
     rows: Sequence[float],
-) -> MapScale:  # fmt: skip
+) -> MapScale:
     """Collect points of local bias, with their z-scores and effective rows, in cells."""
     edges = _edges(x), _edges(prediction)
     weight = np.array(rows, dtype=float)
@@ -114,8 +117,16 @@ def plot_bias_map(
     centres = (columns[1:] + columns[:-1]) / 2, (rows[1:] + rows[:-1]) / 2
     for sign, marker in ((1, "+"), (-1, "_")):
         i, j = np.nonzero((np.abs(cells.z) > _MARKED_Z) & (np.sign(cells.bias) == sign))
-        ax.plot(centres[0][i], centres[1][j], marker, color=COLOURS["ink"], markersize=5, mew=1,
-                alpha=0.75, label="|z| above 2" if sign > 0 else "")  # fmt: skip
+        ax.plot(
+            centres[0][i],
+            centres[1][j],
+            marker,
+            color=COLOURS["ink"],
+            markersize=5,
+            mew=1,
+            alpha=0.75,
+            label="|z| above 2" if sign > 0 else "",
+        )
     for role, name in (("high", "low (bias above 0)"), ("accent", "high (bias below 0)")):
         ax.fill_between([], [], color=COLOURS[role], label=f"predictions too {name}")
     _covariate_ticks(ax, names, columns)
@@ -125,9 +136,12 @@ def plot_bias_map(
 
 
 def plot_bias_curves(
-    curves: Sequence[BiasLine], label: str, names: Sequence[str] = (),
-    histogram: tuple[Sequence[float], Sequence[int]] | None = None, ax: Any = None,
-) -> Any:  # fmt: skip
+    curves: Sequence[BiasLine],
+    label: str,
+    names: Sequence[str] = (),
+    histogram: tuple[Sequence[float], Sequence[int]] | None = None,
+    ax: Any = None,
+) -> Any:
     """Draw the bias y − p along the prediction or a covariate, with pointwise 95 % intervals.
 
     Parameters
@@ -149,10 +163,16 @@ def plot_bias_curves(
     ax = axes(ax, CURVES_HEIGHT)
     bias = [floats(curve.bias) for curve in curves]
     inner = np.concatenate([[0.0], *(b[np.isfinite(b)] for b in bias)])
-    halfway = np.concatenate([  # halfway to the limits of the intervals
-        [0.0], *((b + floats(end)) / 2 for c, b in zip(curves, bias, strict=True)
-                 for end in (c.low, c.high))
-    ])  # fmt: skip
+    halfway = np.concatenate(
+        [  # halfway to the limits of the intervals
+            [0.0],
+            *(
+                (b + floats(end)) / 2
+                for c, b in zip(curves, bias, strict=True)
+                for end in (c.low, c.high)
+            ),
+        ]
+    )
     room = 0.7 * np.ptp(inner) + 0.01
     low = max(np.nanmin(halfway), inner.min() - room)
     high = min(np.nanmax(halfway), inner.max() + room)
@@ -162,19 +182,36 @@ def plot_bias_curves(
     ax.set(ylim=(low, high), xlim=(min(ends), max(ends) if max(ends) > min(ends) else ends[0] + 1))
     if histogram is not None:
         edges, counts = np.array(histogram[0]), np.array(histogram[1])
-        ax.bar(edges[:-1], 0.14 * counts / max(counts.max(), 1), np.diff(edges), align="edge",
-               color=COLOURS["line"], transform=ax.get_xaxis_transform(), zorder=0,
-               label="histogram of rows")  # fmt: skip
+        ax.bar(
+            edges[:-1],
+            0.14 * counts / max(counts.max(), 1),
+            np.diff(edges),
+            align="edge",
+            color=COLOURS["line"],
+            transform=ax.get_xaxis_transform(),
+            zorder=0,
+            label="histogram of rows",
+        )
     ax.axhline(0, color=COLOURS["muted"], linewidth=1)
     for k, (curve, b) in enumerate(zip(curves, bias, strict=True)):
         role, dashes = LINES[k % len(LINES)]
         ax.fill_between(
-            curve.x, np.clip(floats(curve.low), low, high), np.clip(floats(curve.high), low, high),
-            color=COLOURS[role], alpha=0.16 if len(curves) == 1 else 0.1, linewidth=0,
+            curve.x,
+            np.clip(floats(curve.low), low, high),
+            np.clip(floats(curve.high), low, high),
+            color=COLOURS[role],
+            alpha=0.16 if len(curves) == 1 else 0.1,
+            linewidth=0,
             label="95 % interval" if k == 0 else "",
-        )  # fmt: skip
-        ax.plot(curve.x, np.clip(b, low, high), color=COLOURS[role], linewidth=1.6,
-                linestyle=dashes, label=curve.name or "bias")  # fmt: skip
+        )
+        ax.plot(
+            curve.x,
+            np.clip(b, low, high),
+            color=COLOURS[role],
+            linewidth=1.6,
+            linestyle=dashes,
+            label=curve.name or "bias",
+        )
     ax.locator_params(axis="y", nbins=6)
     _covariate_ticks(ax, names)
     framed(ax, short(label, 48), "bias y − p")

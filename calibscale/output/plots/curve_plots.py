@@ -36,9 +36,11 @@ def root_spread(candidate: dict[str, Any]) -> float:
 
 
 def plot_risk(
-    candidates: Sequence[dict[str, Any]], best: dict[str, Any], selected: dict[str, Any],
+    candidates: Sequence[dict[str, Any]],
+    best: dict[str, Any],
+    selected: dict[str, Any],
     ax: Any = None,
-) -> Any:  # fmt: skip
+) -> Any:
     """Draw √risk along the grid of one hyper-parameter.
 
     The area is ± 2 standard errors of the difference from the smallest risk of all estimators.
@@ -69,12 +71,25 @@ def plot_risk(
     ax = axes(ax, CURVE_HEIGHT)
     ax.set_ylim(low - room, high + 2 * room)
     _sizes(ax, x, "linear" if label == "bins" or min(x) <= 0 else "log")
-    ax.fill_between(x, y - spread, y + spread, color=COLOURS["accent"], alpha=0.2, linewidth=0,
-                    label="± 2 standard errors of the difference from the best")  # fmt: skip
-    ax.axhline(floor, color=COLOURS["high"], linewidth=1.1, linestyle=DASHED,
-               label="smallest risk of all estimators")  # fmt: skip
-    ax.plot(x, y, "o-", color=COLOURS["accent"], linewidth=1.4, markersize=4, mew=0,
-            label="√risk × 100")  # fmt: skip
+    ax.fill_between(
+        x,
+        y - spread,
+        y + spread,
+        color=COLOURS["accent"],
+        alpha=0.2,
+        linewidth=0,
+        label="± 2 standard errors of the difference from the best",
+    )
+    ax.axhline(
+        floor,
+        color=COLOURS["high"],
+        linewidth=1.1,
+        linestyle=DASHED,
+        label="smallest risk of all estimators",
+    )
+    ax.plot(
+        x, y, "o-", color=COLOURS["accent"], linewidth=1.4, markersize=4, mew=0, label="√risk × 100"
+    )
     role = "high" if best["estimator"] == selected["estimator"] else "accent"
     at = float(best["hyperparameter"][label])
     ax.plot([at], [root_risk(best)], "o", color=COLOURS[role], markersize=8, mew=0)
@@ -110,8 +125,16 @@ def plot_power(result: Any, ax: Any = None) -> Any:
         ax.axvspan(*power["interval"], color=COLOURS["high"], alpha=0.15, linewidth=0)
     if needed:
         ax.axvline(needed, **goal)
-    ax.plot(x, [point["power"] for point in curve], "o-", color=COLOURS["accent"], linewidth=1.5,
-            markersize=5, mew=0, label="share of simulated data sets with a detection")  # fmt: skip
+    ax.plot(
+        x,
+        [point["power"] for point in curve],
+        "o-",
+        color=COLOURS["accent"],
+        linewidth=1.5,
+        markersize=5,
+        mew=0,
+        label="share of simulated data sets with a detection",
+    )
     ax.yaxis.set_major_formatter(lambda value, _: f"{100 * value:.0f} %")
     framed(ax, "rows", "power")
     return ax
@@ -158,9 +181,12 @@ class IntervalPanel(NamedTuple):
 
 
 def plot_intervals(
-    panels: Sequence[IntervalPanel], point: str = "estimate", interval: str = "interval",
-    alert: str = "threshold breached", ax: Any = None,
-) -> Any:  # fmt: skip
+    panels: Sequence[IntervalPanel],
+    point: str = "estimate",
+    interval: str = "interval",
+    alert: str = "threshold breached",
+    ax: Any = None,
+) -> Any:
     """Draw panels of values with intervals below each other, each panel with its own scale.
 
     Parameters
@@ -245,8 +271,16 @@ def _panel(ax: Any, panel: IntervalPanel, above: bool, names: tuple[str, str, st
     framed(ax, base=False)
     ax.grid(visible=False, axis="y")
     ax.grid(axis="x", color=COLOURS["line"], linewidth=0.7)
-    ax.set_title(panel.title, loc="left", fontsize=TEXT, fontweight="bold", color=COLOURS["ink"],
-                 x=0.0, pad=3, parse_math=False)  # fmt: skip
+    ax.set_title(
+        panel.title,
+        loc="left",
+        fontsize=TEXT,
+        fontweight="bold",
+        color=COLOURS["ink"],
+        x=0.0,
+        pad=3,
+        parse_math=False,
+    )
     middle = 0.7 if above else 0.5  # position of a bar within its row
     if panel.zero:
         ax.axvline(0, color=COLOURS["muted"], linewidth=1)
@@ -257,21 +291,39 @@ def _panel(ax: Any, panel: IntervalPanel, above: bool, names: tuple[str, str, st
         if bars:
             bar = bars[0][1].bar
             ax.hlines(
-                [y for y, _ in bars], [r.low for _, r in bars], [r.high for _, r in bars],
-                color=COLOURS[bar or role], linewidth=4, alpha=1.0 if bar else 0.45,
+                [y for y, _ in bars],
+                [r.low for _, r in bars],
+                [r.high for _, r in bars],
+                color=COLOURS[bar or role],
+                linewidth=4,
+                alpha=1.0 if bar else 0.45,
                 label="" if alert and not bar else names[1],
-            )  # fmt: skip
+            )
         dots = [(r.value, y) for y, r in rows if r.value is not None]
         if dots:
-            ax.plot(*zip(*dots, strict=True), "o", color=COLOURS[role], markersize=7, mew=0,
-                    clip_on=False, label=names[2 if alert else 0])  # fmt: skip
+            ax.plot(
+                *zip(*dots, strict=True),
+                "o",
+                color=COLOURS[role],
+                markersize=7,
+                mew=0,
+                clip_on=False,
+                label=names[2 if alert else 0],
+            )
     limits = [
         (v, i + middle) for i, r in enumerate(panel.rows) for v in r.limits if low <= v <= high
     ]
     if limits:
         x, y = np.array(limits).T
-        ax.vlines(x, y - 0.8 * (1 - middle), y + 0.8 * (1 - middle), color=COLOURS["alert"],
-                  linewidth=1.4, linestyle=DASHED, label="threshold")  # fmt: skip
+        ax.vlines(
+            x,
+            y - 0.8 * (1 - middle),
+            y + 0.8 * (1 - middle),
+            color=COLOURS["alert"],
+            linewidth=1.4,
+            linestyle=DASHED,
+            label="threshold",
+        )
     _labels(ax, panel, above, middle)
 
 
@@ -285,8 +337,25 @@ def _labels(ax: Any, panel: IntervalPanel, above: bool, middle: float) -> None:
         role = "alert" if row.alert else "ink"
         label.set_color(COLOURS[role])
         if above:
-            write(ax, 0, y, name, role, xycoords=across, xytext=(0.0, 9.0), va="baseline",
-                  in_layout=False)  # fmt: skip
+            write(
+                ax,
+                0,
+                y,
+                name,
+                role,
+                xycoords=across,
+                xytext=(0.0, 9.0),
+                va="baseline",
+                in_layout=False,
+            )
         weight = "bold" if row.alert else "normal"
-        write(ax, 1, y, number(row.value, 3), role, xycoords=across, xytext=(8.0, 0.0),
-              fontweight=weight)  # fmt: skip
+        write(
+            ax,
+            1,
+            y,
+            number(row.value, 3),
+            role,
+            xycoords=across,
+            xytext=(8.0, 0.0),
+            fontweight=weight,
+        )

@@ -73,9 +73,14 @@ def plot_day_rows(days: Sequence[str], counts: Sequence[int | None], ax: Any = N
 
 
 def plot_trend(
-    days: Sequence[str], line: Line, groups: Sequence[Line] = (), limits: Sequence[Limit] = (),
-    by: str = "group", ax: Any = None, of: str = "all rows, each day",
-) -> Any:  # fmt: skip
+    days: Sequence[str],
+    line: Line,
+    groups: Sequence[Line] = (),
+    limits: Sequence[Limit] = (),
+    by: str = "group",
+    ax: Any = None,
+    of: str = "all rows, each day",
+) -> Any:
     """Draw one estimate over days, with its intervals, groups and thresholds.
 
     Parameters
@@ -109,16 +114,26 @@ def plot_trend(
     values = floats(line.values)
     if any(v is not None for v in line.low):
         low, high = np.clip(floats(line.low), *reach), np.clip(floats(line.high), *reach)
-        ax.fill_between(x, low, high, color=COLOURS["accent"], alpha=0.2, linewidth=0,
-                        label="interval")  # fmt: skip
+        ax.fill_between(
+            x, low, high, color=COLOURS["accent"], alpha=0.2, linewidth=0, label="interval"
+        )
         edges = np.isnan(np.concatenate(([np.nan], low + high, [np.nan])))
         alone = edges[:-2] & ~edges[1:-1] & edges[2:]  # an area needs two days
-        ax.vlines(x[alone], low[alone], high[alone], color=COLOURS["accent"], linewidth=3,
-                  alpha=0.35)  # fmt: skip
+        ax.vlines(
+            x[alone], low[alone], high[alone], color=COLOURS["accent"], linewidth=3, alpha=0.35
+        )
     _plot_groups(ax, x, [(group, floats(group.values)) for group in groups], by)
     marker = "o" if np.isfinite(values).sum() <= 40 else ""
-    ax.plot(x, values, marker=marker, color=COLOURS["accent"], linewidth=1.6, markersize=4.5,
-            mew=0, label=of)  # fmt: skip
+    ax.plot(
+        x,
+        values,
+        marker=marker,
+        color=COLOURS["accent"],
+        linewidth=1.6,
+        markersize=4.5,
+        mew=0,
+        label=of,
+    )
     last = np.flatnonzero(np.isfinite(values))[-1:]
     role, name = ("alert", "threshold breached") if line.alarm else ("accent", "")
     ax.plot(x[last], values[last], "o", color=COLOURS[role], markersize=6.5, mew=0, label=name)
@@ -214,8 +229,14 @@ def _plot_groups(ax: Any, x: Any, lines: Sequence[tuple[Line, Any]], by: str) ->
             continue
         dashes = _DASHES[GROUPS.index(line.colour) % len(_DASHES)]
         name = f"{line.name}{', alarm' * line.alarm}"
-        ax.plot(x, values, color=COLOURS[line.colour], linestyle=dashes, label=name,
-                linewidth=2.4 if line.alarm else 1.5)  # fmt: skip
+        ax.plot(
+            x,
+            values,
+            color=COLOURS[line.colour],
+            linestyle=dashes,
+            label=name,
+            linewidth=2.4 if line.alarm else 1.5,
+        )
 
 
 def _day_axes(ax: Any, days: Sequence[str], height: float) -> tuple[Any, Any]:
@@ -256,5 +277,13 @@ def _trend_reach(
 def _limit(ax: Any, y: float, name: str, below: bool) -> None:
     """Draw a threshold with its name above or below the line."""
     ax.axhline(y, color=COLOURS["alert"], linewidth=1.3, linestyle=DASHED, label="threshold")
-    write(ax, 0, y, name, "alert", xycoords=ax.get_yaxis_transform(), va="baseline",
-          xytext=(2.0, -11.0 if below else 4.0))  # fmt: skip
+    write(
+        ax,
+        0,
+        y,
+        name,
+        "alert",
+        xycoords=ax.get_yaxis_transform(),
+        va="baseline",
+        xytext=(2.0, -11.0 if below else 4.0),
+    )

@@ -44,8 +44,14 @@ def draw_pit(ax: Any, bins: Sequence[dict[str, Any]]) -> None:
     edges, heights, (low, high) = pit_shares(bins, "frequency", "consistency")
     outside, left, width = np.array([b["outside"] for b in bins], bool), edges[:-1], np.diff(edges)
     for role, some in (("rows", ~outside), ("alert", outside)):
-        ax.bar(left[some] + 0.03 * width[some], heights[some], 0.94 * width[some], align="edge",
-               color=COLOURS[role], alpha=1.0 - 0.5 * (role == "alert"))  # fmt: skip
+        ax.bar(
+            left[some] + 0.03 * width[some],
+            heights[some],
+            0.94 * width[some],
+            align="edge",
+            color=COLOURS[role],
+            alpha=1.0 - 0.5 * (role == "alert"),
+        )
     ax.stairs(high, edges, baseline=low, fill=True, color=COLOURS["band"], alpha=0.5)
     for ends in (low, high):
         ax.stairs(ends, edges, baseline=None, color=COLOURS["accent"], linewidth=0.8)

@@ -86,8 +86,9 @@ def plot_result(result: Any, axes: str = "linear") -> Any:
     header = figure.add_subfigure(grid[0, :])
     for k, (look, text) in enumerate(title):
         height = 1 - ((k + 0.5) * _LINE + 4.0) / top
-        header.text(0.02 / columns, height, text, look, fontsize=TEXT, va="center",
-                    parse_math=False)  # fmt: skip
+        header.text(
+            0.02 / columns, height, text, look, fontsize=TEXT, va="center", parse_math=False
+        )
     for k, line in enumerate(lines):
         for i, plot in enumerate(line):
             part = figure.add_subfigure(grid[k + 1, i])
@@ -98,9 +99,13 @@ def plot_result(result: Any, axes: str = "linear") -> Any:
             entries |= legend_entries(ax)
             heading = plot.title or plot.label * (len(plots) > 1)
             part.suptitle(
-                "\n".join(textwrap.wrap(unbroken(heading), _LETTERS)), fontsize=TEXT, x=0.02,
-                ha="left", color=COLOURS["ink"], parse_math=False,
-            )  # fmt: skip
+                "\n".join(textwrap.wrap(unbroken(heading), _LETTERS)),
+                fontsize=TEXT,
+                x=0.02,
+                ha="left",
+                color=COLOURS["ink"],
+                parse_math=False,
+            )
     add_legend(figure, {unbroken(name): one for name, one in entries.items()}, 2 * columns)
     return figure
 
@@ -110,10 +115,14 @@ def add_legend(figure: Any, entries: dict[str, Any], columns: int) -> None:
     if entries:
         columns = _legend_columns(list(entries), columns, 72 * figure.get_figwidth())
         legend = figure.legend(
-            list(entries.values()), list(entries), loc="outside lower center",
-            ncols=columns, fontsize=0.9 * TEXT, frameon=False,
+            list(entries.values()),
+            list(entries),
+            loc="outside lower center",
+            ncols=columns,
+            fontsize=0.9 * TEXT,
+            frameon=False,
             labelcolor=COLOURS["ink"],
-        )  # fmt: skip
+        )
         for text in legend.get_texts():
             text.set_parse_math(False)
 
@@ -163,9 +172,10 @@ def _write(figure: Any, path: str | Path) -> None:
     form = Path(path).suffix[1:]
     reproducible = {"svg": {"Date": None}, "pdf": {"CreationDate": None}}
     with (
-        replacing(path) as file, rc_context({"svg.hashsalt": "calibscale"}),
+        replacing(path) as file,
+        rc_context({"svg.hashsalt": "calibscale"}),
         warnings.catch_warnings(),
-    ):  # fmt: skip
+    ):
         warnings.filterwarnings("ignore", message="Glyph .* missing")  # drawn as a box
         figure.draw_without_rendering()  # the layout needs the place of the labels of axes within
         figure.savefig(file, format=form, dpi=_DPI, metadata=reproducible.get(form))

@@ -208,8 +208,16 @@ def _several(results: Sequence[Any], names: Sequence[str] | None, ax: Any, axes:
         x, frequency = _places(bins, scale)
         _intervals(ax, bins, scale, color=COLOURS[role], linewidth=1, alpha=0.6)
         error = "" if diagram["ece"] is None else f", ECE {number(diagram['ece'], 3)}"
-        ax.plot(x, frequency, "os^D"[k // len(LINES) % 4], linestyle=dashes,
-                color=COLOURS[role], markersize=5, mew=0, label=f"{name}{error}")  # fmt: skip
+        ax.plot(
+            x,
+            frequency,
+            "os^D"[k // len(LINES) % 4],
+            linestyle=dashes,
+            color=COLOURS[role],
+            markersize=5,
+            mew=0,
+            label=f"{name}{error}",
+        )
         if pit:
             edges, heights = pit_shares(diagram["pit"], "frequency")
             counts.stairs(heights, edges, linestyle=dashes, color=COLOURS[role], baseline=None)
@@ -263,10 +271,16 @@ def _points(
         by_marker.setdefault(_marker(b, scale), []).append((across, up))
     for marker, places in sorted(by_marker.items(), key=lambda item: item[0] != "o"):
         ax.plot(
-            *zip(*places, strict=True), marker, linestyle="none", color=COLOURS[role], mew=0,
-            markersize=(3.5 if small else 6) + 2 * (marker != "o"), clip_on=False, zorder=3,
+            *zip(*places, strict=True),
+            marker,
+            linestyle="none",
+            color=COLOURS[role],
+            mew=0,
+            markersize=(3.5 if small else 6) + 2 * (marker != "o"),
+            clip_on=False,
+            zorder=3,
             label=name if marker == "o" else "exactly 0 or 1, at the edge",
-        )  # fmt: skip
+        )
 
 
 def _marker(b: dict[str, Any], scale: ProbabilityAxes) -> str:
@@ -286,9 +300,13 @@ def _band(ax: Any, run: list[dict[str, Any]], scale: ProbabilityAxes) -> None:
     points.append(_moved(last, max(min(last["upper"], 1.0), last["mean_p"])))
     x, low, high = zip(*points, strict=True)
     ax.fill_between(
-        scale.x.place(x), scale.y.place(low), scale.y.place(high), color=COLOURS["band"],
-        linewidth=0, label="range of bins if calibrated",
-    )  # fmt: skip
+        scale.x.place(x),
+        scale.y.place(low),
+        scale.y.place(high),
+        color=COLOURS["band"],
+        linewidth=0,
+        label="range of bins if calibrated",
+    )
 
 
 def _moved(b: dict[str, Any], x: float) -> tuple[float, float, float]:

@@ -77,8 +77,14 @@ class ProbabilityAxes:
         low = max(self.x.low, self.y.low, 0.0)
         high = min(self.x.high, self.y.high, 1.0)
         # on log-odds a line through two points of the diagonal is the diagonal
-        ax.plot([low, high], [low, high], color=COLOURS["muted"], linewidth=1, linestyle=DASHED,
-                label="calibrated")  # fmt: skip
+        ax.plot(
+            [low, high],
+            [low, high],
+            color=COLOURS["muted"],
+            linewidth=1,
+            linestyle=DASHED,
+            label="calibrated",
+        )
 
     def bars(self, lower: Any, upper: Any) -> tuple[Any, Any]:
         """Left ends and widths of bars between probabilities, with gaps of equal visible size."""
@@ -202,9 +208,13 @@ def _log_odds_axis(p: Any) -> ProbabilityAxis:
     first = low - edge if 0.0 in marked else low
     last = high + edge if 1.0 in marked else high
     return ProbabilityAxis(
-        float(_probability(first - margin)), float(_probability(last + margin)),
-        float(zero), float(one), inner, marked,
-    )  # fmt: skip
+        float(_probability(first - margin)),
+        float(_probability(last + margin)),
+        float(zero),
+        float(one),
+        inner,
+        marked,
+    )
 
 
 def _log_odds_ticks(axis: Any, limits: ProbabilityAxis) -> None:
@@ -237,8 +247,11 @@ def _round_values(limits: ProbabilityAxis) -> list[float]:
     high = limits.inner[1] if 1.0 in limits.marked else limits.high
     powers = [10.0**-k for k in range(1, 17)]
     coarse = [*powers, 0.5, *(1 - p for p in powers[:12])]
-    fine = [*coarse, *(f * p for p in powers for f in (2.0, 5.0)),
-            *(1 - f * p for p in powers[:12] for f in (2.0, 5.0))]  # fmt: skip
+    fine = [
+        *coarse,
+        *(f * p for p in powers for f in (2.0, 5.0)),
+        *(1 - f * p for p in powers[:12] for f in (2.0, 5.0)),
+    ]
     for values in (coarse, fine):
         places = sorted({p for p in values if low <= p <= high})
         if len(places) >= _MIN_TICKS:

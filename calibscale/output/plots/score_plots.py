@@ -71,14 +71,28 @@ def plot_corp(estimate: Any, ax: Any = None, axes: str = "linear") -> Any:
     scale.draw_on(ax)
     if band.size:
         ax.fill_between(
-            scale.x.place(band[0]), scale.y.place(band[1]), scale.y.place(band[2]),
-            color=COLOURS["band"], linewidth=0, label=_RANGE,
-        )  # fmt: skip
+            scale.x.place(band[0]),
+            scale.y.place(band[1]),
+            scale.y.place(band[2]),
+            color=COLOURS["band"],
+            linewidth=0,
+            label=_RANGE,
+        )
     low, high, frequency = scale.x.place(low), scale.x.place(high), scale.y.place(frequency)
-    ax.plot(np.column_stack([low, high]).ravel(), frequency.repeat(2), color=COLOURS["accent"],
-            linewidth=1)  # fmt: skip
-    ax.hlines(frequency, low, high, color=COLOURS["accent"], linewidth=3.5,
-              label="isotonic regression of the labels")  # fmt: skip
+    ax.plot(
+        np.column_stack([low, high]).ravel(),
+        frequency.repeat(2),
+        color=COLOURS["accent"],
+        linewidth=1,
+    )
+    ax.hlines(
+        frequency,
+        low,
+        high,
+        color=COLOURS["accent"],
+        linewidth=3.5,
+        label="isotonic regression of the labels",
+    )
     notion = estimate["notion"] if isinstance(estimate, dict) else estimate.notion
     framed(ax, "prediction", outcome(notion))
     return ax
@@ -92,13 +106,15 @@ def plot_cumulative(estimate: Any, ax: Any = None) -> Any:
     """
     share, score, reached, sigma = curve_of(estimate, "walk").values()
     ax = new_axes(ax, _HEIGHT)
-    ax.fill_between(share, -_WIDE * sigma, _WIDE * sigma, color=COLOURS["band"], linewidth=0,
-                    label=_RANGE)  # fmt: skip
+    ax.fill_between(
+        share, -_WIDE * sigma, _WIDE * sigma, color=COLOURS["band"], linewidth=0, label=_RANGE
+    )
     ax.axhline(0, color=COLOURS["muted"], linewidth=1, linestyle=DASHED)
     ax.plot(share, reached, color=COLOURS["accent"], linewidth=1.6)
     ends = [reached.argmin(), reached.argmax()]
-    ax.plot(share[ends], reached[ends], "o", color=COLOURS["accent"], markersize=6, mew=0,
-            clip_on=False)  # fmt: skip
+    ax.plot(
+        share[ends], reached[ends], "o", color=COLOURS["accent"], markersize=6, mew=0, clip_on=False
+    )
     places = np.searchsorted(share, np.linspace(0, 1, 6)).clip(0, len(share) - 1)
     ax.set_xticks(share[places], [f"{100 * share[i]:.0f} %\n{number(score[i], 2)}" for i in places])
     ax.set_xlim(0, 1)
@@ -116,13 +132,26 @@ def plot_murphy(estimate: Any, ax: Any = None) -> Any:
     x, score, *parts = curve_of(estimate, "murphy").values()
     fitted = score - parts[0]
     ax = new_axes(ax, _HEIGHT)
-    ax.plot(x, fitted + parts[1], color=COLOURS["other"], linestyle=DOTTED, linewidth=1.4,
-            label="mean event rate")  # fmt: skip
+    ax.plot(
+        x,
+        fitted + parts[1],
+        color=COLOURS["other"],
+        linestyle=DOTTED,
+        linewidth=1.4,
+        label="mean event rate",
+    )
     ax.plot(x, score, color=COLOURS["accent"], linewidth=1.8, label="predictions")
-    ax.plot(x, fitted, color=COLOURS["high"], linestyle=DASHED, linewidth=1.4,
-            label="recalibrated predictions")  # fmt: skip
-    ax.fill_between(x, fitted, score, color=COLOURS["alert"], alpha=0.3, linewidth=0,
-                    label="miscalibration")  # fmt: skip
+    ax.plot(
+        x,
+        fitted,
+        color=COLOURS["high"],
+        linestyle=DASHED,
+        linewidth=1.4,
+        label="recalibrated predictions",
+    )
+    ax.fill_between(
+        x, fitted, score, color=COLOURS["alert"], alpha=0.3, linewidth=0, label="miscalibration"
+    )
     worst = parts[0].argmax()
     ax.vlines(x[worst], fitted[worst], score[worst], color=COLOURS["alert"], linewidth=2)
     seen = x[np.any([part > _SMALL * part.max() for part in parts], axis=0)]
@@ -143,10 +172,21 @@ def plot_risk_coverage(estimate: Any, ax: Any = None) -> Any:
     best = np.maximum(0.0, 1.0 - (1.0 - risk[-1]) / coverage)
     ax = new_axes(ax, _HEIGHT)
     ax.fill_between(coverage, best, risk, color=COLOURS["band"], linewidth=0, label="excess")
-    ax.axhline(risk[-1], color=COLOURS["high"], linestyle=DASHED, linewidth=1.2,
-               label="error rate of all rows")  # fmt: skip
-    ax.plot(coverage, best, color=COLOURS["other"], linestyle=DOTTED, linewidth=1.6,
-            label="best order of the errors")  # fmt: skip
+    ax.axhline(
+        risk[-1],
+        color=COLOURS["high"],
+        linestyle=DASHED,
+        linewidth=1.2,
+        label="error rate of all rows",
+    )
+    ax.plot(
+        coverage,
+        best,
+        color=COLOURS["other"],
+        linestyle=DOTTED,
+        linewidth=1.6,
+        label="best order of the errors",
+    )
     ax.plot(coverage, risk, color=COLOURS["accent"], linewidth=1.8)
     ax.set_xlim(0, 1)
     ax.set_ylim(bottom=0)
@@ -158,7 +198,8 @@ def plot_risk_coverage(estimate: Any, ax: Any = None) -> Any:
 _WALK = ("walk", plot_cumulative, _HEIGHT, "Cumulative differences")
 SCORE_PLOTS = {  # curve, plot, height and title of each estimator
     "corp": ("steps", plot_corp, RELIABILITY_HEIGHT, "CORP reliability diagram"),
-    "ecce_mad": _WALK, "ecce_range": _WALK,
+    "ecce_mad": _WALK,
+    "ecce_range": _WALK,
     "murphy": ("murphy", plot_murphy, _HEIGHT, "Murphy diagram"),
     "aurc": ("risk_coverage", plot_risk_coverage, _HEIGHT, "Risk–coverage curve"),
-}  # fmt: skip
+}

@@ -20,11 +20,22 @@ WIDTH = 380.0  # points of a plot's width; a phone of 360 px shows 0.88 px per p
 TEXT = 11.0
 _TICK_DIGITS = 6
 COLOURS = {  # reports replace these by variables of their style sheet
-    "ink": "#1c2026", "muted": "#5a626d", "line": "#dde1e7", "accent": "#2f66a3",
-    "other": "#8b97a8", "alert": "#b3311c", "band": "#d9e5f3", "rows": "#9db4d3",
-    "high": "#a8560c", "group1": "#c96a00", "group2": "#1f8a5b", "group3": "#b0418f",
-    "group4": "#0b8a99", "group5": "#6b5bc0", "group6": "#7d7a12",
-}  # fmt: skip
+    "ink": "#1c2026",
+    "muted": "#5a626d",
+    "line": "#dde1e7",
+    "accent": "#2f66a3",
+    "other": "#8b97a8",
+    "alert": "#b3311c",
+    "band": "#d9e5f3",
+    "rows": "#9db4d3",
+    "high": "#a8560c",
+    "group1": "#c96a00",
+    "group2": "#1f8a5b",
+    "group3": "#b0418f",
+    "group4": "#0b8a99",
+    "group5": "#6b5bc0",
+    "group6": "#7d7a12",
+}
 GROUPS = tuple(role for role in COLOURS if role.startswith("group"))  # of lines of groups
 DASHED, DOTTED = (0, (5, 3)), (0, (2, 2))
 LINES = (("accent", "-"), ("high", DASHED), ("other", DOTTED), ("ink", (0, (8, 2, 2, 2))))
@@ -136,9 +147,14 @@ def write(ax: Any, x: float, y: float, text: str, role: str = "ink", **how: Any)
     how = {"va": "center_baseline", "xytext": (0.0, 0.0), "textcoords": "offset points"} | how
     inside = how.pop("in_layout", True)  # whether the axes shrink so that the text fits
     ax.annotate(
-        text, (x, y), color=COLOURS[role], fontsize=TEXT, annotation_clip=False,
-        parse_math=False, **how,
-    ).set_in_layout(inside)  # fmt: skip
+        text,
+        (x, y),
+        color=COLOURS[role],
+        fontsize=TEXT,
+        annotation_clip=False,
+        parse_math=False,
+        **how,
+    ).set_in_layout(inside)
 
 
 def legend_entries(ax: Any) -> dict[str, Any]:

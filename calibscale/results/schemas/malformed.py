@@ -11,12 +11,20 @@ from calibscale.errors import OptionError
 from calibscale.formatting import short
 
 _KINDS = {
-    "model_type": "an object", "dict_type": "an object", "dataclass_type": "an object",
-    "list_type": "a list", "tuple_type": "a list", "string_type": "text",
-    "float_type": "a number", "finite_number": "a number", "int_type": "a whole number",
-    "bool_type": "true or false", "string_pattern_mismatch": "a day such as 2026-11-20",
-    "extra_forbidden": "left out", "unexpected_keyword_argument": "left out",
-}  # fmt: skip
+    "model_type": "an object",
+    "dict_type": "an object",
+    "dataclass_type": "an object",
+    "list_type": "a list",
+    "tuple_type": "a list",
+    "string_type": "text",
+    "float_type": "a number",
+    "finite_number": "a number",
+    "int_type": "a whole number",
+    "bool_type": "true or false",
+    "string_pattern_mismatch": "a day such as 2026-11-20",
+    "extra_forbidden": "left out",
+    "unexpected_keyword_argument": "left out",
+}
 _DEEPEST = 100  # levels of lists and objects
 
 
