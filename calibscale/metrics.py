@@ -33,6 +33,7 @@ from calibscale.estimators import ESTIMATORS, LOCAL, build, hint, named, setting
 from calibscale.estimators.base import CLASSES
 from calibscale.estimators.skce import KLCE, SKCE
 from calibscale.evaluation import evaluate
+from calibscale.formatting.lists import leading_values
 from calibscale.kernel_sums import RandomFourier
 from calibscale.session import Session
 
@@ -118,7 +119,7 @@ def _metric(name: str) -> Callable[..., float]:
         source = _source(y_true, y_prob, **rows)
         if "covariates" in settings:
             if name in LOCAL and rows["covariates"] is None:
-                kce = "; without covariates it is kce" * (name == "klce")
+                kce = "; without covariates it is kce" if name == "klce" else ""
                 raise OptionError(f"{name} needs covariates={kce}")
             given["covariates"] = source.covariate_names
         chosen = {key: v.tolist() if hasattr(v, "tolist") else v for key, v in given.items()}
@@ -195,11 +196,11 @@ def _positions(
     # fewer labels are numbers of columns, unless they may be counted from 1
     numbers = set(names) <= set(range(classes)) and (classes == 2 or 0 in names)
     if labels is not None or not numbers:
-        listed = ", ".join(map(repr, names[:5])) + ", …" * (len(names) > 5)
+        argument = "y_true" if labels is None else "labels="
         raise OptionError(
-            f"{'y_true' if labels is None else 'labels='} has {len(names)} different values "
-            f"({listed}), but y_prob {classes} classes; name the classes in the order of the "
-            "columns: labels=model.classes_"
+            f"{argument} has {len(names)} different values ({leading_values(names, 5)}), but "
+            f"y_prob {classes} classes; name the classes in the order of the columns: "
+            "labels=model.classes_"
         )
     return np.array([*names, -1], np.int64)[codes]
 
@@ -234,7 +235,10 @@ def _documentation(name: str, form: str, on_covariates: bool, parameters: list[s
     kind = SKCE if name == "skce" else ESTIMATORS[name]
     described = _described(RandomFourier, KLCE, Session.open, *reversed(ESTIMATORS[form].__mro__))
     described["features"] = _described(RandomFourier)["n_features"].replace("n_", "", 1)
-    listed = [_ROWS] + [_COVARIATES.format(", optional" * (name not in LOCAL))] * on_covariates
+    local = name in LOCAL
+    listed = [_ROWS]
+    if on_covariates:
+        listed.append(_COVARIATES.format("" if local else ", optional"))
     known = ("labels", "sample_weight", "covariates", "positive", "percent")
     listed += [described[key] for key in parameters if key not in known]
     listed.append(_MEANING)
@@ -243,9 +247,9 @@ def _documentation(name: str, form: str, on_covariates: bool, parameters: list[s
         parameters="\n".join(listed),
         kind=kind.__name__,
         name=name,
-        more='\n>>> x = ["north", "south"] * 50' * (name in LOCAL),
-        argument=", covariates=x" * (name in LOCAL),
-        names='("x0",)' * (name in LOCAL),
+        more='\n>>> x = ["north", "south"] * 50' if local else "",
+        argument=", covariates=x" if local else "",
+        names='("x0",)' if local else "",
     )
     return indent(text, "    ").lstrip()
 

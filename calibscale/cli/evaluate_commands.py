@@ -136,7 +136,7 @@ def estimators(
             if key != "notion" or text in texts or known[key].default != "canonical":
                 settings.setdefault(key, values[option])
         if name in LOCAL and not settings.get("covariates"):
-            other = " (without covariates, use kce)" * (name == "klce")
+            other = " (without covariates, use kce)" if name == "klce" else ""
             raise click.UsageError(f"{name} needs --covariates A,B{other}")
         built.append(build(name, settings))
     for option in _SHARED.values():

@@ -445,7 +445,9 @@ def from_frame(
     dtypes = {kind: layout.dtype, "labels": TEXT if of_texts else np.dtype(np.float64)}
     columns: dict[str, Any] = {}
     for role, names in roles.items():
-        inner = reader.column(names[0]).shape or (len(names),) * (len(names) > 1)
+        inner = reader.column(names[0]).shape
+        if not inner and len(names) > 1:
+            inner = (len(names),)
         shape, dtype = (reader.table.num_rows, *inner), dtypes.get(role, np.dtype(np.float64))
         numbers: Mapping[str, Codes | None] = classes if role in ("labels", "top_k") else codes
         columns[role] = _Column(reader, names, shape, dtype, numbers, name)

@@ -43,10 +43,12 @@ def of_shape(shape: tuple[int, ...], labels: Any = None) -> str:
 
 def of_images(shape: tuple[int, ...], dimensions: int = 4) -> str:
     """Hint for predictions (n, K, h, w) or labels (n, h, w) of pixels."""
+    if len(shape) < dimensions:
+        return ""
     return (
         "; predictions of pixels are (n, K, height, width), with labels (n, height, width) and "
         "ignore_index= for pixels without one"
-    ) * (len(shape) >= dimensions)
+    )
 
 
 def of_range(labels: Any, classes: int) -> str:

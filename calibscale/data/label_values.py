@@ -19,6 +19,7 @@ from calibscale.data.named_values import encoded
 from calibscale.data.read_errors import converting
 from calibscale.data.row_shards import read_rows
 from calibscale.errors import InvalidDataError, OptionError, require
+from calibscale.formatting.lists import leading, leading_values
 
 Labels = Callable[[], Iterator[NDArray[Any]]]  # pieces of the labels, from the first row on
 Place = Callable[[int], str]  # name of a row in messages
@@ -77,10 +78,8 @@ def _number(text: str) -> float | None:
 def shown_values(values: Iterable[Any]) -> str:
     """Values of labels in a message: numbers as such, texts in quotes, and at most five."""
     texts = [_shown(value) for value in values]
-    more = ", …" * (len(texts) > _MAX_SHOWN)
-    texts = texts[:_MAX_SHOWN]
-    if len(texts) < 2 or more:
-        return ", ".join(texts) + more
+    if len(texts) < 2 or len(texts) > _MAX_SHOWN:
+        return leading(texts, _MAX_SHOWN)
     return f"{', '.join(texts[:-1])} and {texts[-1]}"
 
 
@@ -182,8 +181,7 @@ class LabelValues:
             last = "K−1" if self.classes is None else self.classes - 1
             expected = f"not an integer 0..{last} (−1: not yet known)"
         elif self.names is not None:
-            listed = ", ".join(map(repr, self.names[:20])) + ", …" * (len(self.names) > 20)
-            expected = f"which is not among {listed}"
+            expected = f"which is not among {leading_values(self.names, 20)}"
         else:
             expected = f"which is not among {', '.join(map(repr, self.codes))}"
         return InvalidDataError(

@@ -20,6 +20,7 @@ from calibscale.data.time_columns import (
 )
 from calibscale.data.times import KINDS_OF_TIMES
 from calibscale.errors import InvalidDataError, OptionError, require
+from calibscale.formatting.lists import leading_values
 
 FLAGS = ("false", "true")  # names of booleans
 _INTERVAL = re.compile(r"[(\[]\s*([^,\s]+)\s*,\s*([^,\s]+)\s*[)\]]")
@@ -88,7 +89,7 @@ def encoded(
     positions = {name: k for k, name in enumerate(names)}
     if unknown := [value for value in present if value not in positions]:
         row = int(np.argmax(column.indices.to_numpy(False) == distinct.index(unknown[0])))
-        listed = ", ".join(map(repr, names[:20])) + ", …" * (len(names) > 20)
+        listed = leading_values(names, 20)
         raise InvalidDataError(
             f"{what}: the value of row {row} is {unknown[0]!r}, which is not among {listed}", row
         )

@@ -224,9 +224,9 @@ def fitting(
         )
     types, whole = ("iu", "integers") if forecast is None else ("iufb", "numbers")
     if labels.shape != values.shape[:1] or labels.dtype.kind not in types:
+        soft = "; a store has no soft labels" if labels.shape == values.shape else ""
         raise InvalidDataError(
-            f"labels must be {len(values)} {whole}, not {labels.dtype} {labels.shape}"
-            + "; a store has no soft labels" * (labels.shape == values.shape)
+            f"labels must be {len(values)} {whole}, not {labels.dtype} {labels.shape}{soft}"
             + (input_hints.of_text(labels.dtype) or input_hints.of_shape(labels.shape, labels))
         )
     if forecast is not None:

@@ -380,7 +380,10 @@ class StoreGroup:
 
     def _names(self) -> list[str]:
         names = [self.kind, "labels"]
-        names += ["covariates"] * bool(self.covariate_names) + ["weights"] * self.has_weights
+        if self.covariate_names:
+            names.append("covariates")
+        if self.has_weights:
+            names.append("weights")
         return names
 
     def _column(self, name: str) -> zarr.Array | zarr_arrays.DirectArray:

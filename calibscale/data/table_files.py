@@ -270,7 +270,7 @@ def _usual(
         if roles == KINDS:
             what += ", or forecasts with predictions= (--predictions) and forecast= (--forecast)"
         named = ", ".join(name for _, name in candidates)
-        several = f", as there are several: {named}" * bool(candidates)
+        several = f", as there are several: {named}" if candidates else ""
         raise OptionError(
             f"{file}: name the columns with {what}{several}; the columns are: {listed}"
         )

@@ -134,7 +134,7 @@ def check_versions(machines: Mapping[str, Versions], mine: Versions) -> None:
         if there[name] != here
     ]
     if wrong:
-        more = f"; and {len(wrong) - _NAMED} more" * (len(wrong) > _NAMED)
+        more = f"; and {len(wrong) - _NAMED} more" if len(wrong) > _NAMED else ""
         raise OptionError(
             f"versions differ: {'; '.join(wrong[:_NAMED])}{more}. Install the same "
             "versions on every machine of the cluster"

@@ -286,9 +286,12 @@ def size_of(result: dict[str, Any]) -> str:
 
 def rows_of(count: int, source: dict[str, Any]) -> str:
     """Number of rows with the classes of a source, or the kind of its forecasts."""
-    classes = source.get("classes")
-    of = f"forecasts ({source['kind']})" if source.get("forecast") else f"{classes} classes"
-    return formatting.plural(count, "row") + f" of {of}" * (of != "None classes")
+    rows = formatting.plural(count, "row")
+    if source.get("forecast"):
+        return f"{rows} of forecasts ({source['kind']})"
+    if source.get("classes") is not None:
+        return f"{rows} of {source['classes']} classes"
+    return rows
 
 
 def clusters_of(result: dict[str, Any]) -> str:

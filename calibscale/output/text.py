@@ -136,7 +136,8 @@ def _print_block(console: Console, block: doc.Block, max_rows: int | None) -> No
             _print(console, item, "dim")
     elif isinstance(block, doc.Facts):
         for name, value, remark in block.items:
-            _print(console, f"{name}: {value}{' (' * bool(remark)}{remark}{')' * bool(remark)}")
+            line = f"{name}: {value} ({remark})" if remark else f"{name}: {value}"
+            _print(console, line)
 
 
 def _print(console: Console, text: str, style: str = "") -> None:

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Annotated, Any, ClassVar, NamedTuple
 
-from calibscale.formatting import one_line
+from calibscale.formatting import one_line, plural
 from calibscale.results import (
     Bounds,
     Computed,
@@ -440,7 +440,7 @@ class Reliability(Outcome, SourceRows):
         if not filled:
             return str(self.overall.reason)
         expected = filled * (1.0 - self.level)
-        bins = f"{filled} {'level' if self.notion == 'pit' else 'bin'}{'s' * (filled != 1)}"
+        bins = plural(filled, "level" if self.notion == "pit" else "bin")
         return f"{outside} of {bins} outside the band (at most {expected:.2g} expected by chance)"
 
 

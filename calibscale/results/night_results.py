@@ -146,8 +146,8 @@ _TREND = Object(
     "Trend",
     "Numbers of rows and estimates of the last days of a ledger.",
     ledger_days=Later[Count],
-    first_day=Later[Day | None],
-    days=list[Day],  # type: ignore[misc]
+    first_day=Later[Day | None],  # type: ignore[misc]
+    days=list[Day],
     n=list[Count],
     series=list[_SERIES],  # type: ignore[valid-type]
 )
@@ -180,7 +180,7 @@ _RANKING = Object(
     by=str,
     level=Fraction,
     days=list[Day],
-    models=list[_MODEL],
+    models=list[_MODEL],  # type: ignore[valid-type]
     differences=list[_PAIR],  # type: ignore[valid-type]
 )
 _BROKEN = Object("BrokenDay", "Day whose predictions cannot be read.", day=Day, reason=str)

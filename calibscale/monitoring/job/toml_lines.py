@@ -176,7 +176,9 @@ class Problems:
         for line, where, what in ordered[:_LISTED]:
             name = dotted(where)
             message = what if isinstance(what, str) else what()
-            lines.append(f"{self._file}:{line}: {name}{': ' * bool(name)}{message}")
+            if name:
+                message = f"{name}: {message}"
+            lines.append(f"{self._file}:{line}: {message}")
         if len(ordered) > len(lines):
             first, more = ordered[len(lines)][0], len(ordered) - len(lines)
             lines.append(f"{self._file}:{first}: and {more:,} more")
@@ -250,7 +252,8 @@ def _no_toml(file: str, text: str, what: str) -> OptionError:
             return OptionError(f"{file}: {what}")
         line = text.count("\n", 0, number.start()) + 1
         name = number[0].partition("=")[0].strip() if "=" in number[0] else ""
-        return OptionError(f"{file}:{line}: {name[:60]}{': ' * bool(name)}{_TOO_LONG}")
+        key = f"{name[:60]}: " if name else ""
+        return OptionError(f"{file}:{line}: {key}{_TOO_LONG}")
     line = int(place[1] or text.rstrip("\n").count("\n") + 1)
     at = text.split("\n")[line - 1][int(place[2] or 0) - 1 :] if place[2] else ""
     return OptionError(f"{file}:{line}: {what[: place.start()]}{_likely(what, at)}")
@@ -274,7 +277,9 @@ def dotted(where: Where) -> str:
             text += f"[{key}]"
         else:
             bare = re.fullmatch(r"[A-Za-z0-9_-]+", key)
-            text += "." * bool(text) + (key if bare else json.dumps(key))
+            if text:
+                text += "."
+            text += key if bare else json.dumps(key)
     return text
 
 
@@ -355,7 +360,7 @@ def resolved(table: dict[str, Any], index: int, seed: int, problems: Problems) -
             except OptionError as error:
                 problems.add(where, f"{name}: {error}")
         else:
-            other = "; without covariates, use kce" * (name == "klce")
+            other = "; without covariates, use kce" if name == "klce" else ""
             problems.add(where, f"{name} needs covariates = [...]{other}")
     return {"name": name, **settings}
 

@@ -309,10 +309,13 @@ def selection_blocks(result: dict[str, Any]) -> list[doc.Block | None]:
     best = {name: min(grid, key=_risk) for name, grid in grids.items()}
     chosen = result["selected"]
     root = "" if chosen["root"] is None else f", its root {formatting.number(chosen['root'])}"
+    settings = _settings(chosen)
+    if settings:
+        settings = f" with {settings}"
     blocks: list[doc.Block | None] = [
         doc.Paragraph(
             f"The estimator with the smallest risk is {chosen['estimator']}"
-            f"{' with ' * bool(_settings(chosen))}{_settings(chosen)}"
+            f"{settings}"
             f": the squared calibration error is {formatting.number(chosen['estimate'])}"
             f"{root}. {_interval_sentence(chosen)}"
         ),

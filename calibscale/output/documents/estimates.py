@@ -407,7 +407,9 @@ def group_tables(
 
 def _signs(estimates: Sequence[dict[str, Any]]) -> list[str]:
     """Explanation of the sign of signed estimates."""
-    return [formatting.GAP_SIGN] * any(e["estimator"] == "confidence_gap" for e in estimates)
+    if any(estimate["estimator"] == "confidence_gap" for estimate in estimates):
+        return [formatting.GAP_SIGN]
+    return []
 
 
 def _coverages(places: Sequence[Place]) -> list[str]:

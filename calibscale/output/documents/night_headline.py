@@ -360,7 +360,9 @@ def _size(
     if not present:
         return "", []
     worst = max(e.size for _, e in present)
-    size = f"{'up to ' * (len(present) > 1)}{formatting.points(worst)}"
+    size = formatting.points(worst)
+    if len(present) > 1:
+        size = f"up to {size}"
     sides = {e.side for _, e in present}
     side = sides.pop() if len(sides) == 1 else ""
     over = f"over {_days(window)}"
