@@ -1,30 +1,21 @@
 """Sums over drawn labels: by class and feature, by cell, by bin.
 
 The sums start from those of the observed labels and are updated for the rows whose label differs,
-so that a replicate that repeats the observed labels has the same bits.
+so that a replicate that repeats the observed labels has the same bits.  They are in double
+precision: if predictions take few values, many replicates are tied with the data, and rounding of
+single precision would break ties that an exact test has to count.
 """
 
 from __future__ import annotations
 
 import numpy as np
-from numpy.typing import NDArray
 
 from calibscale.kernels import inlined, kernel
 
-Floats = NDArray[np.float64]
-Ints = NDArray[np.integer]
-
 _ROWS = 256  # rows whose features stay in cache while all replicates add them
-# With few labels, rows and features enough, a matrix product is faster than adding the rows that
-# moved, although most of its factors are zeros: on a processor with 512-bit registers, 1,000
-# features of 10 classes take a fifth of the time.
-_PRODUCT_LABELS = 32
-_PRODUCT_ROWS = 256
-_PRODUCT_FEATURES = 64
-# Rows of a product in single precision, which is then added to sums in double precision.  Its
-# terms have mean 0, being differences of two draws.  Each addition rounds a partial sum by 2^-24
-# of it, so that the noise of a replicate has a relative error of about 2^-24·√2048 = 3e-6.
-_BLOCK_ROWS = 2048
+_TILE_FEATURES = 256  # features of these rows that are added at once
+_GROUPED_LABELS = 64  # most labels for which rows are grouped
+_GROUPED_FEATURES = 256  # features from which rows are grouped by label before they are added
 
 
 @inlined()
@@ -40,72 +31,24 @@ def _find_moved(drawn, labels, start, moved):
     return count
 
 
-def move_features(drawn: Ints, labels: Ints, phi: Floats, weights: Floats, out: Floats) -> None:
-    """out[b, y] += wφ and out[b, y*] −= wφ for rows whose drawn label y* differs from y.
+@kernel
+def move_features(drawn, labels, phi, out):
+    """out[b, y] += φ and out[b, y*] −= φ for rows whose drawn label y* differs from y.
 
-    axes: drawn (B, c) int32; labels, weights (c,); phi (c, m); out (B, K, m)
+    With many features, rows are grouped by label, so that four rows are added per store.  With few
+    features, grouping the rows takes longer than adding them, and with many labels groups are
+    small.
+
+    axes: drawn (B, c) int32; labels (c,); phi (c, m) with weights; out (B, K, m)
     """
-    rows, m = phi.shape
-    few_labels = out.shape[1] <= _PRODUCT_LABELS
-    if few_labels and rows >= _PRODUCT_ROWS and m >= _PRODUCT_FEATURES:
-        _move_by_products(drawn, labels, phi, weights, out)
+    if phi.shape[1] < _GROUPED_FEATURES or out.shape[1] > _GROUPED_LABELS:
+        _move_row_by_row(drawn, labels, phi, out)
     else:
-        _move_row_by_row(drawn, labels, phi, weights, out)
+        _move_by_label(drawn, labels, phi, out)
 
 
-def _move_by_products(drawn: Ints, labels: Ints, phi: Floats, weights: Floats, out: Floats) -> None:
-    """Move features by matrix products of the moves of rows and the features of rows."""
-    B, K, m = out.shape
-    largest = float(weights.max(initial=0.0))
-    if largest == 0.0:
-        return
-    relative = weights / largest  # so that no product overflows in single precision
-    for start in range(0, len(labels), _BLOCK_ROWS):
-        block = slice(start, start + _BLOCK_ROWS)
-        features = phi[block].astype(np.float32)
-        moves = np.zeros((B, K - 1, len(features)), np.float32)
-        _write_moves(drawn[:, block], labels[block], relative[block], moves)
-        product = moves.reshape(B * (K - 1), -1) @ features
-        _add_product(product.reshape(B, K - 1, m), largest, out)
-
-
-@kernel
-def _write_moves(drawn, labels, weights, moves):
-    """moves[b, y, i] = w and moves[b, y*, i] = −w; the last class is the rest, and left out.
-
-    axes: drawn (B, c) int32; labels, weights (c,); moves (B, K − 1, c) float32, zeros at first
-    """
-    B, kept, rows = moves.shape
-    for b in range(B):
-        for i in range(rows):
-            old, new = labels[i], drawn[b, i]
-            if old != new:
-                if old < kept:
-                    moves[b, old, i] = weights[i]
-                if new < kept:
-                    moves[b, new, i] = -weights[i]
-
-
-@kernel
-def _add_product(product, scale, out):
-    """out += scale · product, and the last class gets what the others lose.
-
-    axes: product (B, K − 1, m) float32; out (B, K, m)
-    """
-    B, kept, m = product.shape
-    for b in range(B):
-        last = out[b, kept]
-        for k in range(kept):
-            moved, total = product[b, k], out[b, k]
-            for j in range(m):
-                change = scale * np.float64(moved[j])
-                total[j] += change
-                last[j] -= change
-
-
-@kernel
-def _move_row_by_row(drawn, labels, phi, weights, out):
-    """Move features by additions, as `move_features`."""
+@inlined()
+def _move_row_by_row(drawn, labels, phi, out):
     rows, m = phi.shape
     moved = np.empty(_ROWS, np.int64)
     for start in range(0, rows, _ROWS):
@@ -113,10 +56,74 @@ def _move_row_by_row(drawn, labels, phi, weights, out):
             for position in range(_find_moved(drawn[b], labels, start, moved)):
                 i = moved[position]
                 old, new, features = out[b, labels[i]], out[b, drawn[b, i]], phi[i]
-                weight = weights[i]
                 for j in range(m):
-                    old[j] += weight * features[j]
-                    new[j] -= weight * features[j]
+                    old[j] += features[j]
+                    new[j] -= features[j]
+
+
+@inlined()
+def _move_by_label(drawn, labels, phi, out):
+    rows, m = phi.shape
+    B, K = out.shape[:2]
+    moved = np.empty(_ROWS, np.int64)
+    grouped = np.empty((B, 2 * _ROWS), np.int64)
+    ends = np.empty((B, 2 * K), np.int64)
+    tile = np.empty((_ROWS, _TILE_FEATURES))  # contiguous copy of a part of φ, to stay in cache
+    for start in range(0, rows, _ROWS):
+        size = min(_ROWS, rows - start)
+        for b in range(B):
+            count = _find_moved(drawn[b], labels, start, moved)
+            _group_by_label(drawn[b], labels, start, moved[:count], grouped[b], ends[b])
+        for low in range(0, m, _TILE_FEATURES):
+            high = min(low + _TILE_FEATURES, m)
+            tile[:size, : high - low] = phi[start : start + size, low:high]
+            for b in range(B):
+                first = 0
+                for group in range(2 * K):
+                    sign = 1.0 if group < K else -1.0
+                    members = grouped[b, first : ends[b, group]]
+                    _add_rows(tile, members, sign, out[b, group % K][low:high])
+                    first = ends[b, group]
+
+
+@inlined()
+def _group_by_label(drawn, labels, start, moved, grouped, ends):
+    """Sort the positions of moved rows within a block by their old label, then by their new one.
+
+    axes: drawn, labels (c,); moved (r,); grouped (≥ 2r,); ends (2K,), of the groups
+    """
+    K = ends.size // 2
+    ends[:] = 0
+    for i in moved:
+        ends[labels[i]] += 1
+        ends[K + drawn[i]] += 1
+    total = 0
+    for group in range(2 * K):
+        count = ends[group]
+        ends[group] = total
+        total += count
+    for i in moved:  # each group's end moves from its first position to its last
+        for group in (labels[i], K + drawn[i]):
+            grouped[ends[group]] = i - start
+            ends[group] += 1
+
+
+@inlined()
+def _add_rows(tile, members, sign, total):
+    """total += sign · Σ tile[i] over the members i, four rows at a time.
+
+    axes: tile (r, ≥ m); members (g,); total (m,)
+    """
+    fours = members.size // 4 * 4
+    for g in range(0, fours, 4):
+        first, second = tile[members[g]], tile[members[g + 1]]
+        third, fourth = tile[members[g + 2]], tile[members[g + 3]]
+        for j in range(total.size):
+            total[j] += sign * ((first[j] + second[j]) + (third[j] + fourth[j]))
+    for g in range(fours, members.size):
+        row = tile[members[g]]
+        for j in range(total.size):
+            total[j] += sign * row[j]
 
 
 @kernel

@@ -366,7 +366,8 @@ class LocalFeatures(PairStatistic):
                 out[:, code, 0] += drawn[:, here] @ phi[here]
             return
         if replicates.draws_labels(chunk):
-            self._move(squares, out, rows, codes, phi, replicates)
+            weighted = phi if (w == 1.0).all() else phi * w[:, None]
+            self._move(squares, out, rows, codes, weighted, replicates)
             return
         for code, here in self._combinations(codes):
             products = replicates.products(rows.take(here), phi[here] * w[here, None])
@@ -387,16 +388,15 @@ class LocalFeatures(PairStatistic):
         w, (B, combinations, K, m) = rows.weights, out.shape
         by_code = out.reshape(B, combinations * K, m)
         for code, here in self._combinations(codes):
-            strengths = rows.delta[here] * w[here, None]
-            by_code[:, code * K : (code + 1) * K] += strengths.T @ phi[here]
+            by_code[:, code * K : (code + 1) * K] += rows.delta[here].T @ phi[here]
         drawn = replicates.null.labels(rows.units, rows.q, replicates.first, replicates.last)
         norms = np.zeros((2, B))
         drawn_sums.label_sums(drawn, rows.q, w * w, np.zeros(len(rows)), norms)
         squares += norms[0]
         observed = (rows.q - rows.delta).argmax(axis=1)
-        for code, here in self._combinations(codes):
-            sums = out[:, code]
-            drawn_sums.move_features(drawn[:, here], observed[here], phi[here], w[here], sums)
+        drawn_sums.move_features(
+            drawn + (codes * K).astype(np.int32), observed + codes * K, phi, by_code
+        )
 
     def by_frequency(self, state: LocalFeatureState) -> Floats:
         """Estimates of Σ_ij over all pairs by single frequencies (F,); their mean is unbiased."""

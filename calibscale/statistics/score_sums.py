@@ -77,16 +77,17 @@ class Moments(Statistic):
         C, d, t = sums
         phi, w = self.features(chunk), weights_of(chunk)
         squares = w * w * np.einsum("ij,ij->i", phi, phi)
+        phi = phi * w[:, None]
         if replicates.draws_labels(chunk):
-            C += (chunk.delta * w[:, None]).T @ phi
+            C += chunk.delta.T @ phi
             drawn = replicates.labels(chunk)
-            drawn_sums.move_features(drawn, chunk.labels, phi, w, C)
+            drawn_sums.move_features(drawn, chunk.labels, phi, C)
             norms = np.zeros((2, len(d)))
             drawn_sums.label_sums(drawn, chunk.q, w * w, squares, norms)
             d += norms[0]
             t += norms[1]
         else:
-            for b, (product, d2) in replicates.products(chunk, phi * w[:, None]):
+            for b, (product, d2) in replicates.products(chunk, phi):
                 C[b] += product
                 d[b] += (w * w) @ d2
                 t[b] += squares @ d2

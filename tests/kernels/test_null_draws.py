@@ -278,38 +278,21 @@ def _one_hot(y, K):
     return np.eye(K)[y]
 
 
-@pytest.mark.parametrize("rows", [20, 255, 300, 5000])
-@pytest.mark.parametrize("K", [2, 3, 32, 33])
-@pytest.mark.parametrize("m", [6, 64, 130])
+@pytest.mark.parametrize("rows", [20, 300, 1000])  # blocks of 256 rows
+@pytest.mark.parametrize("K", [2, 3, 64, 65])  # rows are grouped for up to 64 labels
+@pytest.mark.parametrize("m", [6, 255, 300])  # and from 256 features
 def test_move_features__gives_the_sums_of_drawn_labels(rows, K, m):
     rng = np.random.default_rng([rows, K, m])
     y = rng.integers(0, K, rows)
     drawn = rng.integers(0, K, (4, rows)).astype(np.int32)
     drawn[0] = y
-    weights, phi = rng.random(rows) * 1e60, rng.normal(size=(rows, m))
-    weighted = phi * weights[:, None]
-    start = np.broadcast_to(-_one_hot(y, K).T @ weighted, (4, K, m)).copy()
+    phi = rng.normal(size=(rows, m))
+    start = np.broadcast_to(-_one_hot(y, K).T @ phi, (4, K, m)).copy()
     out = start.copy()
-    drawn_sums.move_features(drawn, y, phi, weights, out)
+    drawn_sums.move_features(drawn, y, phi, out)
     np.testing.assert_array_equal(out[0], start[0])  # the same labels: the same bits
     for sums, z in zip(out, drawn, strict=True):
-        expected = -_one_hot(z, K).T @ weighted
-        # single precision: each of at most 2,048 additions rounds a partial sum of a random walk,
-        # and the last class has the errors of all others
-        error = 2.0**-24 * np.sqrt(min(rows, 2048) * K) * np.linalg.norm(weighted, axis=0)
-        assert (np.abs(sums - expected) <= error).all()
-
-
-@pytest.mark.parametrize("weight", [0.0, 1.0])
-def test_move_features__takes_rows_without_weight(weight):
-    rng = np.random.default_rng(0)
-    y = rng.integers(0, 3, 400)
-    drawn = rng.integers(0, 3, (2, 400)).astype(np.int32)
-    out = np.zeros((2, 3, 70))
-    drawn_sums.move_features(drawn, y, np.ones((400, 70)), np.full(400, weight), out)
-    for sums, z in zip(out, drawn, strict=True):
-        counts = np.bincount(y, minlength=3) - np.bincount(z, minlength=3)
-        np.testing.assert_allclose(sums, weight * counts[:, None] * np.ones(70), atol=1e-4)
+        np.testing.assert_allclose(sums, -_one_hot(z, K).T @ phi, rtol=1e-12, atol=1e-11)
 
 
 def test_label_sums__are_those_of_squares(drawn, rng):
