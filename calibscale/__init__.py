@@ -63,7 +63,7 @@ if TYPE_CHECKING:
     from calibscale.inference.power import power
     from calibscale.inference.resampling import Bootstrap, Jackknife
     from calibscale.kernel_sums import OneHot, RandomFourier
-    from calibscale.limits import consistency_interval, wilson_interval
+    from calibscale.limits.proportions import consistency_interval, wilson_interval
     from calibscale.output.plots.prediction_plots import plot_reliability
     from calibscale.output.text import as_text
     from calibscale.planning import plan

@@ -19,6 +19,13 @@ ROOMS = (
     "evaluation", "metrics", "planning", "selection", "ranking", "auditing",
     "simulation", "output", "monitoring", "cli", "calibscale", "__main__",
 )  # fmt: skip
+# Subpackages whose `__init__` still holds definitions: entries are removed, none is added.
+WITH_DEFINITIONS = {
+    "auditing", "cli", "data", "data.forecasts", "data.ingest", "engine", "estimators",
+    "evaluation", "formatting", "inference", "kernel_sums", "kernels", "monitoring.job",
+    "monitoring.ledger", "output.documents", "ranking", "results", "results.schemas", "selection",
+    "statistics",
+}  # fmt: skip
 LAZY = {"cli", "calibscale"}  # rooms whose functions may import, so that commands start quickly
 
 
@@ -108,6 +115,26 @@ def test_imports__stand_at_the_top_of_modules():
         if isinstance(inner, ast.ImportFrom) and (inner.module or "").startswith("calibscale")
     ]
     assert lazy == []
+
+
+def _is_docstring(node: ast.stmt) -> bool:
+    return isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant)
+
+
+def _is_export_list(node: ast.stmt) -> bool:
+    return isinstance(node, ast.Assign) and ast.unparse(node.targets[0]) == "__all__"
+
+
+def test_subpackages__hold_a_docstring_and_imports_only():
+    with_definitions = set()
+    for name, path in MODULES.items():
+        if path.name != "__init__.py" or name == "calibscale":
+            continue
+        for node in TREES[name].body:
+            is_import = isinstance(node, ast.Import | ast.ImportFrom)
+            if not (is_import or _is_docstring(node) or _is_export_list(node)):
+                with_definitions.add(name)
+    assert with_definitions == WITH_DEFINITIONS
 
 
 def test_names__of_files_are_unique():

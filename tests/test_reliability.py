@@ -17,7 +17,7 @@ from calibscale.cli.evaluate_commands import reliability as command
 from calibscale.errors import OptionError
 from calibscale.evaluation import reliability
 from calibscale.formatting import number
-from calibscale.limits import consistency_interval, wilson_interval
+from calibscale.limits.proportions import consistency_interval, wilson_interval
 from calibscale.output.plots.pictures import check_format, plot_result, save_picture
 from calibscale.output.plots.prediction_plots import plot_reliability
 from calibscale.results.evaluation_results import Reliability

@@ -12,7 +12,7 @@ from calibscale.errors import OptionError
 from calibscale.kernel_sums import DataProfile
 from calibscale.kernel_sums.pair_sums import Pairs
 from calibscale.kernel_sums.pair_tasks import PairSum
-from calibscale.limits import Limits
+from calibscale.limits.proportions import Limits
 from calibscale.results import Estimate, Floor
 from calibscale.statistics import Statistic
 
@@ -238,7 +238,7 @@ class BoundEstimator(ABC):
         return None
 
     def quadratic(self, *states: Any) -> Quadratic:
-        """Squared norm, for the limits of `calibscale.limits.quadratic_limits`."""
+        """Squared norm, for the limits of `calibscale.limits.squared_norms.quadratic_limits`."""
         raise NotImplementedError(self.name)
 
     def solve(self, pairs: Pairs) -> Estimate:

@@ -34,7 +34,7 @@ from calibscale.inference.nulls import Null
 from calibscale.inference.resampling import Jackknife, Resampling, merged, requested
 from calibscale.inference.verdict import check_negligible, judgement_of_evaluation
 from calibscale.kernel_sums.pair_sums import Pairs
-from calibscale.limits import check_level, consistency_interval, wilson_interval
+from calibscale.limits.proportions import check_level, consistency_interval, wilson_interval
 from calibscale.results import Estimate, Outcome, SourceRows
 from calibscale.results.evaluation_results import (
     Clusters,

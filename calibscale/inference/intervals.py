@@ -27,7 +27,8 @@ from calibscale.inference.resampling import (
 )
 from calibscale.kernel_sums import NotionRows
 from calibscale.kernel_sums.pair_sums import Pairs
-from calibscale.limits import Limits, Noise, noise_of_gram
+from calibscale.limits.proportions import Limits
+from calibscale.limits.squared_norms import Noise, noise_of_gram
 from calibscale.results import BOTH, POPULATION, THIS_N, Estimate, Interval
 from calibscale.statistics import States, Statistic
 

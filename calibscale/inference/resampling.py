@@ -22,8 +22,9 @@ from calibscale.inference.nulls import (
     redraws,
 )
 from calibscale.kernels import random_draws
-from calibscale.limits import FEW, Limits, Noise, noise_of, quadratic_limits
 from calibscale.limits.excess import excess_limits
+from calibscale.limits.proportions import FEW, Limits
+from calibscale.limits.squared_norms import Noise, noise_of, quadratic_limits
 from calibscale.statistics import States, Statistic
 from calibscale.statistics.score_sums import EventSums, Totals
 

@@ -14,7 +14,7 @@ from scipy.special import ndtri
 from calibscale.data import Floats, NotionView
 from calibscale.data.derived_sources import TEST
 from calibscale.errors import require
-from calibscale.limits import bounded_low
+from calibscale.limits.proportions import bounded_low
 from calibscale.results import EXACT, POPULATION, Approximation, Interval
 from calibscale.results.comparison_results import Candidate
 from calibscale.selection.families import (
