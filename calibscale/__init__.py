@@ -67,7 +67,7 @@ if TYPE_CHECKING:
     from calibscale.output.plots.prediction_plots import plot_reliability
     from calibscale.output.text import as_text
     from calibscale.planning import plan
-    from calibscale.ranking import rank
+    from calibscale.ranking.rank import rank
     from calibscale.results import Approximation, Estimate, Interval
     from calibscale.results.audit_results import Audit
     from calibscale.results.bias_results import BiasMap

@@ -46,8 +46,8 @@ def rank(stores: tuple[str, ...], by: str, model_names: tuple[str, ...], **optio
         raise click.UsageError(f"{len(stores)} stores, but {len(model_names)} names (--name)")
     if len(set(model_names)) < len(model_names):
         raise click.UsageError("a --name is given twice")
-    from calibscale.ranking import rank as run
     from calibscale.ranking.model_estimates import distinct_names
+    from calibscale.ranking.rank import rank as run
 
     (estimator,) = estimators((by,), options)
     sources = open_sources(stores, options)

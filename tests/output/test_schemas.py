@@ -22,7 +22,7 @@ from calibscale.evaluation import reliability
 from calibscale.inference.power import power
 from calibscale.monitoring.night import dry_run, night
 from calibscale.planning import plan
-from calibscale.ranking import rank
+from calibscale.ranking.rank import rank
 from calibscale.results import Declared
 from calibscale.results.inference_results import Miscalibration
 from calibscale.results.schemas import names, path, schema, validated
