@@ -87,7 +87,7 @@ if TYPE_CHECKING:
         Power,
         TestResult,
     )
-    from calibscale.selection import select
+    from calibscale.selection.cross_validation import select
     from calibscale.selection.kde import KDE, LeaveOneOutKDE
     from calibscale.selection.ridge import KKR, UKKR
     from calibscale.selection.risk import plug_in_risk, plug_in_risk_error, sampled_risk

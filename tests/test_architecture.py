@@ -23,7 +23,7 @@ ROOMS = (
 WITH_DEFINITIONS = {
     "auditing", "cli", "data", "data.forecasts", "data.ingest", "engine", "estimators",
     "evaluation", "formatting", "inference", "kernel_sums", "kernels", "monitoring.job",
-    "monitoring.ledger", "output.documents", "results", "results.schemas", "selection",
+    "monitoring.ledger", "output.documents", "results", "results.schemas",
     "statistics",
 }  # fmt: skip
 LAZY = {"cli", "calibscale"}  # rooms whose functions may import, so that commands start quickly

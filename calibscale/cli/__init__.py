@@ -350,7 +350,7 @@ def warm_up() -> None:
     from calibscale.evaluation import evaluate
     from calibscale.inference import calibration_test
     from calibscale.inference.nulls import NULLS, ClusterSigns
-    from calibscale.selection import select
+    from calibscale.selection.cross_validation import select
     from calibscale.session import default_estimators
     from calibscale.simulation import GENERATORS
 

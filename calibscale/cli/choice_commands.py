@@ -136,8 +136,8 @@ def select(
     neither [Gruber & Bach 2025].
     """
     from calibscale.kernel_sums.landmarks import Gaussian, Laplacian
-    from calibscale.selection import KernelFeatures
-    from calibscale.selection import select as run
+    from calibscale.selection.cross_validation import select as run
+    from calibscale.selection.kernel_features import KernelFeatures
 
     kernel = {"gaussian": Gaussian, "laplacian": Laplacian}[options.pop("kernel")]
     features = KernelFeatures(
@@ -152,7 +152,7 @@ def select(
 
 
 def _families(names: str | None, grids: tuple[str, ...], notion: str) -> list[Family]:
-    from calibscale.selection import FAMILIES, default_families
+    from calibscale.selection.known_families import FAMILIES, default_families
 
     grid_of = {name: _grid(name, text) for name, text in shared.pairs(grids, "--grid")}
     chosen = default_families(notion)

@@ -36,7 +36,7 @@ from calibscale.monitoring.verdicts import NightJudge
 from calibscale.planning import plan
 from calibscale.results import ImpossibleRows
 from calibscale.results.night_results import Night, NightPlan
-from calibscale.selection import select
+from calibscale.selection.cross_validation import select
 from calibscale.session import Session, versions
 
 _FEW_ROWS = 1000  # the first day should have at least so many

@@ -142,7 +142,7 @@ class Selection(Outcome, SourceRows):
         Feature map of kkr and ukkr: kernel, bandwidth, rank, trace residual; empty without them.
     pointwise : (c, K) or (c,) -> (c,)
         Squared calibration error at each prediction (of class 1 of two classes), the mean over the
-        fits of the selected candidate; see `calibscale.selection.Pointwise`.
+        fits of the selected candidate; see `calibscale.selection.pointwise.Pointwise`.
 
     Examples
     --------

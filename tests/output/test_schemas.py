@@ -26,7 +26,7 @@ from calibscale.ranking.rank import rank
 from calibscale.results import Declared
 from calibscale.results.inference_results import Miscalibration
 from calibscale.results.schemas import names, path, schema, validated
-from calibscale.selection import select
+from calibscale.selection.cross_validation import select
 from tests.support.local_settings import audit, local_bias
 from tests.support.nights import JOB, day_name, write_day, write_job
 from tests.support.schema_files import text_of_schema
