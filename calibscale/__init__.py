@@ -56,9 +56,10 @@ if TYPE_CHECKING:
     )
     from calibscale.estimators.skce import JKCE, KCE, KLCE, SKCE, JKCEBiased
     from calibscale.estimators.vector_bins import CWCE2, SimplexECE
-    from calibscale.evaluation import evaluate, reliability
     from calibscale.evaluation.accumulator import Accumulator
     from calibscale.evaluation.check import check
+    from calibscale.evaluation.evaluate import evaluate
+    from calibscale.evaluation.reliability import reliability
     from calibscale.inference import calibration_test
     from calibscale.inference.power import power
     from calibscale.inference.resampling import Bootstrap, Jackknife

@@ -32,7 +32,7 @@ from calibscale.errors import InvalidDataError, OptionError, require
 from calibscale.estimators import ESTIMATORS, LOCAL, build, hint, named, settings_of
 from calibscale.estimators.base import CLASSES
 from calibscale.estimators.skce import KLCE, SKCE
-from calibscale.evaluation import evaluate
+from calibscale.evaluation.evaluate import evaluate
 from calibscale.kernel_sums import RandomFourier
 from calibscale.session import Session
 

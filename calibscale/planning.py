@@ -15,7 +15,11 @@ from calibscale.data import width
 from calibscale.engine.merge_tree import arities_of, run_length, tree_levels
 from calibscale.errors import require
 from calibscale.estimators.base import BoundEstimator, Estimator
-from calibscale.evaluation import fitting_in_memory, needed_statistics, session_intervals
+from calibscale.evaluation.pass_estimates import (
+    fitting_in_memory,
+    needed_statistics,
+    session_intervals,
+)
 from calibscale.inference.nulls import DrawnLabels, replicates_of
 from calibscale.inference.resampling import Resampling
 from calibscale.kernel_sums import DataProfile

@@ -15,7 +15,7 @@ from scipy.stats import binom, binomtest
 from calibscale import ECE, LogitStore, TCE2Debiased, evaluate, from_arrays
 from calibscale.cli.evaluate_commands import reliability as command
 from calibscale.errors import OptionError
-from calibscale.evaluation import reliability
+from calibscale.evaluation.reliability import reliability
 from calibscale.formatting import number
 from calibscale.limits.proportions import consistency_interval, wilson_interval
 from calibscale.output.plots.pictures import check_format, plot_result, save_picture

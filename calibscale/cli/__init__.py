@@ -312,7 +312,7 @@ def _print_facts(facts: dict[str, Any]) -> None:
 @click.option("--quiet", "-q", is_flag=True, help="Print no progress.")
 def demo(rows: int, classes: int, seed: int, keep: str | None) -> None:
     """Simulate an overconfident classifier, evaluate it, and compare with the true values."""
-    from calibscale.evaluation import evaluate as run
+    from calibscale.evaluation.evaluate import evaluate as run
     from calibscale.output.text import demo_table
     from calibscale.session import default_estimators
     from calibscale.simulation import simulate as simulate_store
@@ -347,7 +347,7 @@ def warm_up() -> None:
     import numpy as np
 
     from calibscale.data.arrays import from_arrays
-    from calibscale.evaluation import evaluate
+    from calibscale.evaluation.evaluate import evaluate
     from calibscale.inference import calibration_test
     from calibscale.inference.nulls import NULLS, ClusterSigns
     from calibscale.selection.cross_validation import select

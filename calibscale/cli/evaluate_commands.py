@@ -218,9 +218,9 @@ def evaluate(
     shared.check_axes(figure, "--figure PATH")
     if checkpoint is not None and len(group_by) > 1:
         raise click.UsageError("--checkpoint needs a single pass: pass --group-by only once")
-    from calibscale.evaluation import by_groups
-    from calibscale.evaluation import evaluate as run
     from calibscale.evaluation.crowded_bins import with_equal_mass
+    from calibscale.evaluation.evaluate import evaluate as run
+    from calibscale.evaluation.group_sessions import by_groups
     from calibscale.inference.resampling import resampling
 
     method = interval or ("none" if names else "jackknife")
@@ -417,7 +417,7 @@ def reliability(
     if notion not in (None, "class_wise") and class_index is not None:
         raise click.UsageError(f"--class needs --notion class_wise, not {notion}")
     shared.check_axes(figure, "--output PATH")
-    from calibscale.evaluation import reliability as run
+    from calibscale.evaluation.reliability import reliability as run
 
     notion = notion or (None if class_index is None else "class_wise")
     results = []

@@ -31,8 +31,9 @@ from calibscale.data.source import ArraySource
 from calibscale.errors import NoRowsError, OptionError, require
 from calibscale.estimators import labels as labels_of
 from calibscale.estimators.base import CLASSES, FORECASTS, BoundEstimator, Estimator
-from calibscale.evaluation import evaluation_of, judged, needed_statistics
 from calibscale.evaluation.crowded_bins import with_equal_mass
+from calibscale.evaluation.evaluate import judged
+from calibscale.evaluation.pass_estimates import evaluation_of, needed_statistics
 from calibscale.forks import renew_in_children
 from calibscale.inference.nulls import DrawnLabels
 from calibscale.inference.resampling import Resampling, requested

@@ -94,7 +94,7 @@ warm_up()
 before = compiled()
 assert sum(map(len, before.values())) > 20, before
 from calibscale import ECE, evaluate, from_arrays
-from calibscale.evaluation import default_estimators
+from calibscale.session import default_estimators
 q, y = np.full((5, 4), 0.25), np.arange(5) % 4
 many = (*default_estimators(), ECE(edges="equal-mass"), ECE(edges="netcal"))
 for dtype in (np.float16, np.float32, np.float64, ">f4"):

@@ -18,7 +18,7 @@ from jsonschema.exceptions import best_match
 import calibscale as cs
 from calibscale.cli.night_commands import ledger
 from calibscale.errors import OptionError
-from calibscale.evaluation import reliability
+from calibscale.evaluation.reliability import reliability
 from calibscale.inference.power import power
 from calibscale.monitoring.night import dry_run, night
 from calibscale.planning import plan

@@ -39,7 +39,8 @@ from calibscale.engine import Progress
 from calibscale.errors import InvalidDataError, OptionError, StoreError, require
 from calibscale.estimators import hint
 from calibscale.estimators.scores import NLL
-from calibscale.evaluation import evaluate, reliability
+from calibscale.evaluation.evaluate import evaluate
+from calibscale.evaluation.reliability import reliability
 from calibscale.formatting import parse, short
 from calibscale.results import as_json
 from calibscale.results.audit_results import RecalibrationResult
