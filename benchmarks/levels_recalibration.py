@@ -46,7 +46,7 @@ def run(report: Report, pool: Executor, laws: tuple[Law, ...] = (), count: int =
 def _p_values(law: Law | None, method: str, first: int, last: int) -> Any:
     """p-values of the audit and of labels alone, and seconds of the audit and of the latter."""
     from calibscale import KLCE, calibration_test
-    from calibscale.auditing import Recalibration, audit
+    from calibscale.auditing.audit import Recalibration, audit
     from calibscale.auditing.recalibration import METHODS, part_of, recalibrated
     from calibscale.data.derived_sources import HoldOut
 

@@ -15,13 +15,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from calibscale.auditing import Recalibration, Segments, audit
+    from calibscale.auditing.audit import Recalibration, audit
     from calibscale.auditing.local_bias import local_bias
     from calibscale.auditing.recalibration.fits import (
         FittedRecalibration,
         load_recalibration,
         recalibrate,
     )
+    from calibscale.auditing.segment_tests import Segments
     from calibscale.data.arrays import from_arrays
     from calibscale.data.derived_sources import forecast_events
     from calibscale.data.forecasts import Forecast

@@ -173,8 +173,9 @@ def audit(
     if covariates is None and segments is None:
         raise click.UsageError("pass --covariates or --segments")
     names = shared.columns(segments if covariates is None else covariates)
-    from calibscale.auditing import Recalibration, Segments
-    from calibscale.auditing import audit as run
+    from calibscale.auditing.audit import Recalibration
+    from calibscale.auditing.audit import audit as run
+    from calibscale.auditing.segment_tests import Segments
 
     local: Any = replace(local_estimator(names, options), method=options.pop("method"))
     if segments is not None:

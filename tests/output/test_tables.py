@@ -15,7 +15,7 @@ from rich.text import Text
 
 import calibscale as cs
 from calibscale import formatting
-from calibscale.auditing import audit
+from calibscale.auditing.audit import audit
 from calibscale.cli import main
 from calibscale.estimators import BIASED, ESTIMATORS
 from calibscale.output import document as doc
