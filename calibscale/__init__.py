@@ -17,11 +17,6 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from calibscale.auditing.audit import Recalibration, audit
     from calibscale.auditing.local_bias import local_bias
-    from calibscale.auditing.recalibration.fits import (
-        FittedRecalibration,
-        load_recalibration,
-        recalibrate,
-    )
     from calibscale.auditing.segment_tests import Segments
     from calibscale.data.arrays import from_arrays
     from calibscale.data.derived_sources import forecast_events
@@ -70,6 +65,7 @@ if TYPE_CHECKING:
     from calibscale.output.text import as_text
     from calibscale.planning import plan
     from calibscale.ranking.rank import rank
+    from calibscale.recalibration.fits import FittedRecalibration, load_recalibration, recalibrate
     from calibscale.results import Approximation, Estimate, Interval
     from calibscale.results.audit_results import Audit
     from calibscale.results.bias_results import BiasMap

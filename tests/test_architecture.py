@@ -16,7 +16,7 @@ PACKAGE = Path(calibscale.__file__).parent
 ROOMS = (
     "errors", "addresses", "forks", "atomic_files", "formatting", "results", "kernels", "engine",
     "data", "limits", "kernel_sums", "statistics", "estimators", "session", "inference",
-    "evaluation", "metrics", "planning", "selection", "ranking", "auditing",
+    "evaluation", "metrics", "planning", "selection", "ranking", "recalibration", "auditing",
     "simulation", "output", "monitoring", "cli", "calibscale", "__main__",
 )  # fmt: skip
 # Subpackages whose `__init__` still holds definitions: entries are removed, none is added.

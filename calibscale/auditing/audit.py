@@ -12,7 +12,6 @@ from calibscale.auditing.bias_regions import local_map, regions
 from calibscale.auditing.group_tests import GroupSums, tested_groups
 from calibscale.auditing.local_bias import NOTIONS, local_settings
 from calibscale.auditing.range_scan import ScanSums, scanned_ranges
-from calibscale.auditing.recalibration import part_of
 from calibscale.auditing.segment_tests import Segments, tested_segments
 from calibscale.auditing.tests_and_scores import against as compare
 from calibscale.auditing.tests_and_scores import (
@@ -24,7 +23,7 @@ from calibscale.auditing.tests_and_scores import (
 )
 from calibscale.data import RowCounts, problems
 from calibscale.data.covariates import Axis
-from calibscale.data.derived_sources import HoldOut, predicted
+from calibscale.data.derived_sources import HoldOut, part_of, predicted
 from calibscale.data.store import as_source
 from calibscale.errors import OptionError, require
 from calibscale.estimators.base import set_names
@@ -91,7 +90,7 @@ def audit(
     * Map of local bias [VF, eq. 7]: its most biased regions, and curves along each covariate.
     * Recalibration fitted to a part of the rows, with tests before and after on the other rows; the
       null of the tests after accounts for the noise of the fit for the first three
-      methods (`calibscale.auditing.recalibration.refits_of`).
+      methods (`calibscale.recalibration.refits.refits_of`).
     * Comparison with another model on the same rows, by paired differences.
 
     A session with clusters, ``session.by_cluster(column)``, has tests and intervals of groups by

@@ -9,17 +9,7 @@ from typing import Any
 import numpy as np
 
 from calibscale import engine
-from calibscale.auditing.recalibration import (
-    METHODS,
-    LocalBias,
-    Recalibrator,
-    Refits,
-    method_of,
-    part_of,
-    recalibrated,
-    refits_of,
-)
-from calibscale.data.derived_sources import HoldOut, predicted
+from calibscale.data.derived_sources import HoldOut, part_of, predicted
 from calibscale.data.store import as_source
 from calibscale.errors import OptionError
 from calibscale.estimators.base import Estimator
@@ -34,6 +24,10 @@ from calibscale.inference.multiple_testing import adjusted_tests, holm
 from calibscale.inference.nulls import Null
 from calibscale.inference.resampling import Jackknife, Resampling
 from calibscale.ranking.model_estimates import distinct_names
+from calibscale.recalibration.fits import METHODS, method_of
+from calibscale.recalibration.nonparametric import LocalBias
+from calibscale.recalibration.recalibrator import Recalibrator, Refits, recalibrated
+from calibscale.recalibration.refits import refits_of
 from calibscale.results import POPULATION, THIS_N, Estimate
 from calibscale.results.audit_results import (
     Against,

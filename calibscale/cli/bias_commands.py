@@ -373,8 +373,8 @@ def recalibrate(
         raise click.UsageError("--apply STORE2 needs --output or --figure, and --output --apply")
     if figure is not None and target is None and load is not None:
         raise click.UsageError("--figure needs --apply STORE2, with rows to judge on")
-    from calibscale.auditing import recalibration
     from calibscale.data.store import LogitStore
+    from calibscale.recalibration import fits
 
     place = new and located(new, options["storage_options"])
     with suppress(StoreError):  # before the fit
@@ -384,17 +384,17 @@ def recalibrate(
     settings = {name: value for name, value in settings.items() if value not in (None, ())}
     if load is not None and (settings or shared.was_passed("method")):
         raise click.UsageError("--method and options of covariates do not apply to --load")
-    method = recalibration.method_of(options.pop("method"), **settings)
+    method = fits.method_of(options.pop("method"), **settings)
     rows = open_other(target, options) if target else None
     if load is not None:
-        fitted = recalibration.load_recalibration(load)
+        fitted = fits.load_recalibration(load)
     else:
         with open_session(store, dict(options), "fitting") as session:
-            fitted = recalibration.recalibrate(session, method)
+            fitted = fits.recalibrate(session, method)
     shared.finish(fitted)
     if figure is not None:
-        from calibscale.auditing.recalibration.fits import DIAGRAMS
         from calibscale.output.plots.pictures import save_comparison
+        from calibscale.recalibration.fits import DIAGRAMS
 
         judged = rows or open_sources((store,), dict(options))[0]
         with shared.progress("counting") as report:

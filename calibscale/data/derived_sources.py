@@ -234,7 +234,7 @@ def part_of(source: Any, hold_out: HoldOut, held: bool = True) -> ArraySource:
     --------
     >>> import numpy as np, calibscale
     >>> from calibscale.data.derived_sources import HoldOut
-    >>> from calibscale.auditing.recalibration import left_out, part_of
+    >>> from calibscale.data.derived_sources import left_out, part_of
     >>> data = calibscale.from_arrays(
     ...     probabilities=np.full(100, 0.5), labels=np.zeros(100, int), binary=True
     ... )

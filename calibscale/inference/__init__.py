@@ -99,7 +99,7 @@ def calibration_test(
         prediction.  ``hoeffding``: the bound p = exp(−⌊n/2⌋T²/2b²), without draws, for kernel
         statistics of size at most b [VF, Corollary 3.7, with ⌊n/2⌋ for n as a U-statistic needs].
         For recalibrated predictions pass the result of
-        `calibscale.auditing.recalibration.refits_of`: drawn labels alone omit the noise of the
+        `calibscale.recalibration.refits.refits_of`: drawn labels alone omit the noise of the
         fit and reject too often.
     n_replicates : int
         Number of draws, at most 1,000,000.

@@ -17,7 +17,6 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 import calibscale
-from calibscale.auditing.smoother import Points, Strengths
 from calibscale.data import NO_WEIGHTS, Block, Chunk, ForecastChunk, Rules, chunks, views
 from calibscale.data.covariates import Axis
 from calibscale.data.forecasts.mixtures import NormalForecast
@@ -37,6 +36,7 @@ from calibscale.statistics.score_sums import (
     Totals,
 )
 from calibscale.statistics.segment_atoms import SegmentAtoms, coarsened
+from calibscale.statistics.smoother import Points, Strengths
 
 K = 2
 ROWS = 60

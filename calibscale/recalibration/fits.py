@@ -21,13 +21,6 @@ import numpy as np
 from pydantic import BaseModel, Field, TypeAdapter, ValidationError
 
 from calibscale.addresses import raise_from, shown_address
-from calibscale.auditing.recalibration import boosting, nonparametric, parametric
-from calibscale.auditing.recalibration.recalibrator import (
-    FittedRecalibrator,
-    Recalibrator,
-    read_json,
-    recalibrated,
-)
 from calibscale.data import Block, Floats, RowCounts, Rules, valid_rows
 from calibscale.data.array_layouts import as_numpy
 from calibscale.data.arrays import from_arrays
@@ -42,6 +35,13 @@ from calibscale.estimators.scores import NLL
 from calibscale.evaluation.evaluate import evaluate
 from calibscale.evaluation.reliability import reliability
 from calibscale.formatting import parse, short
+from calibscale.recalibration import boosting, nonparametric, parametric
+from calibscale.recalibration.recalibrator import (
+    FittedRecalibrator,
+    Recalibrator,
+    read_json,
+    recalibrated,
+)
 from calibscale.results import as_json
 from calibscale.results.audit_results import RecalibrationResult
 from calibscale.results.evaluation_results import Reliability
@@ -133,7 +133,7 @@ class FittedRecalibration(RecalibrationResult):
         """Source with recalibrated predictions, computed when read; see `recalibrated`.
 
         A warning is logged if it has the rows of the fit, because estimates on them are too
-        optimistic: fit and judge on the two parts of `calibscale.auditing.recalibration.part_of`.
+        optimistic: fit and judge on the two parts of `calibscale.data.derived_sources.part_of`.
         """
         data = as_source(source)
         if _fingerprint(data) == self.fingerprint:
@@ -318,7 +318,7 @@ def recalibrate(
         ``temperature`` (Guo et al. 2017), for any number of classes; for two ``platt`` (1999),
         ``isotonic`` (Zadrozny & Elkan 2002), ``bbq`` (Naeini et al. 2015), ``local_bias`` [VF, eq.
         7], ``mc`` (Hébert-Johnson et al. 2018), ``pmc`` (La Cava et al. 2023); with settings as in
-        ``mc(depth=1)``.  `calibscale.auditing.recalibration` has their classes.
+        ``mc(depth=1)``.  `calibscale.recalibration` has their classes.
     covariates : sequence of str
         Names of the covariates of ``local_bias``, ``mc`` and ``pmc``.
 

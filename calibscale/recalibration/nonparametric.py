@@ -12,8 +12,14 @@ import numpy as np
 from pydantic import Field, TypeAdapter, model_validator
 from scipy.special import betaln, xlog1py, xlogy
 
-from calibscale.auditing.local_bias import effective
-from calibscale.auditing.recalibration.recalibrator import (
+from calibscale.data import Chunk, Floats
+from calibscale.errors import OptionError, require
+from calibscale.estimators.base import set_names
+from calibscale.estimators.skce import KLCE
+from calibscale.kernel_sums import DataProfile
+from calibscale.kernel_sums.bandwidths import local_kernel, named_bandwidths
+from calibscale.kernel_sums.fourier_series import NoSeries
+from calibscale.recalibration.recalibrator import (
     FittedRecalibrator,
     NonNegative,
     Read,
@@ -22,19 +28,13 @@ from calibscale.auditing.recalibration.recalibrator import (
     StoredFit,
     increasing,
 )
-from calibscale.auditing.smoother import Points, Spectral, Strengths, StrengthState
-from calibscale.data import Chunk, Floats
-from calibscale.errors import OptionError, require
-from calibscale.estimators.base import set_names
-from calibscale.estimators.skce import KLCE
-from calibscale.kernel_sums import DataProfile
-from calibscale.kernel_sums.bandwidths import local_kernel, named_bandwidths
-from calibscale.kernel_sums.fourier_series import NoSeries
 from calibscale.session import Session, SessionOptions
 from calibscale.statistics import PassResult, Statistic, added
 from calibscale.statistics.bins import FineHistogram, equal_mass, fine_borders
+from calibscale.statistics.effective_rows import effective
 from calibscale.statistics.score_histogram import OccupiedCells, cell_steps
 from calibscale.statistics.score_sums import CountState
+from calibscale.statistics.smoother import Points, Spectral, Strengths, StrengthState
 
 HISTOGRAM = FineHistogram("positive")
 

@@ -399,7 +399,9 @@ def recalibrated(
     Examples
     --------
     >>> import numpy as np, calibscale
-    >>> from calibscale.auditing.recalibration import TemperatureScaling, part_of, recalibrated
+    >>> from calibscale.recalibration.parametric import TemperatureScaling
+    >>> from calibscale.data.derived_sources import part_of
+    >>> from calibscale.recalibration.recalibrator import recalibrated
     >>> from calibscale.data.derived_sources import HoldOut
     >>> logits = np.tile([2.0, 0.0], (1000, 1))
     >>> labels = (np.random.default_rng(0).random(1000) < 0.3).astype(int)

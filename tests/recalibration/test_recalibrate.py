@@ -16,15 +16,12 @@ from sklearn.isotonic import IsotonicRegression
 from sklearn.linear_model import LogisticRegression
 
 import calibscale as cs
-from calibscale.auditing.recalibration import (
-    METHODS,
-    LocalBias,
-    MCBoost,
-    PMCBoost,
-    part_of,
-    recalibrated,
-)
+from calibscale.data.derived_sources import part_of
 from calibscale.errors import InvalidDataError, OptionError, StoreError
+from calibscale.recalibration.boosting import MCBoost, PMCBoost
+from calibscale.recalibration.fits import METHODS
+from calibscale.recalibration.nonparametric import LocalBias
+from calibscale.recalibration.recalibrator import recalibrated
 from tests.support.overconfident import (
     HALF,
     LOCAL,

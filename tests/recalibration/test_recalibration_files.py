@@ -16,8 +16,9 @@ import pytest
 from scipy.special import softmax
 
 import calibscale as cs
-from calibscale.auditing.recalibration import LocalBias, MCBoost, PMCBoost
 from calibscale.errors import InvalidDataError, OptionError
+from calibscale.recalibration.boosting import MCBoost, PMCBoost
+from calibscale.recalibration.nonparametric import LocalBias
 from tests.support.overconfident import LOCAL, overconfident_rows, two_class_source
 
 _CHANGES: dict[str, Any] = {

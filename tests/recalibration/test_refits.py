@@ -12,20 +12,15 @@ from scipy.special import expit, logit, softmax
 from scipy.stats import binom
 
 from calibscale import ECE, KCE, KLCE, calibration_test, from_arrays
-from calibscale.auditing.recalibration import (
-    Isotonic,
-    Platt,
-    TemperatureScaling,
-    part_of,
-    recalibrated,
-    refits_of,
-)
-from calibscale.auditing.recalibration.refits import _frequencies
-from calibscale.data.derived_sources import HoldOut
+from calibscale.data.derived_sources import HoldOut, part_of
 from calibscale.errors import OptionError
 from calibscale.inference.nulls import DrawnLabels
 from calibscale.kernel_sums import NotionRows
 from calibscale.output.text import print_result
+from calibscale.recalibration.nonparametric import Isotonic
+from calibscale.recalibration.parametric import Platt, TemperatureScaling
+from calibscale.recalibration.recalibrator import recalibrated
+from calibscale.recalibration.refits import _frequencies, refits_of
 from calibscale.statistics.score_histogram import OccupiedCells
 from tests.support.local_settings import audit
 

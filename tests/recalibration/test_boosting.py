@@ -9,9 +9,11 @@ import numpy as np
 import pytest
 
 import calibscale as cs
-from calibscale.auditing.recalibration import BBQ, MCBoost, PMCBoost, part_of, recalibrated
-from calibscale.data.derived_sources import HoldOut
+from calibscale.data.derived_sources import HoldOut, part_of
 from calibscale.errors import OptionError
+from calibscale.recalibration.boosting import MCBoost, PMCBoost
+from calibscale.recalibration.nonparametric import BBQ
+from calibscale.recalibration.recalibrator import recalibrated
 from calibscale.statistics import segment_atoms
 from calibscale.statistics.bins import fine_borders
 from tests.support import naive

@@ -11,18 +11,13 @@ from scipy.special import expit, log_softmax, logit, softmax
 from sklearn.isotonic import IsotonicRegression
 
 from calibscale import ECE, KLCE, NLL, Brier, evaluate, from_arrays, recalibrate
-from calibscale.auditing.recalibration import (
-    METHODS,
-    Isotonic,
-    LocalBias,
-    Platt,
-    TemperatureScaling,
-    part_of,
-    recalibrated,
-)
-from calibscale.data.derived_sources import HoldOut
+from calibscale.data.derived_sources import HoldOut, part_of
 from calibscale.errors import InvalidDataError, OptionError
 from calibscale.kernel_sums.fourier_series import NoSeries
+from calibscale.recalibration.fits import METHODS
+from calibscale.recalibration.nonparametric import Isotonic, LocalBias
+from calibscale.recalibration.parametric import Platt, TemperatureScaling
+from calibscale.recalibration.recalibrator import recalibrated
 from tests.support.biased_rows import missing_covariate
 from tests.support.local_settings import local_bias
 from tests.support.overconfident import (
@@ -383,7 +378,7 @@ def test_fit__error_names_the_reason(method, source, message):
 
 @pytest.mark.parametrize("method", [Platt(), TemperatureScaling()], ids=method_name)
 def test_fit__error_reports_missing_convergence(two, method, monkeypatch):
-    monkeypatch.setattr("calibscale.auditing.recalibration.parametric._MAX_PASSES", 2)
+    monkeypatch.setattr("calibscale.recalibration.parametric._MAX_PASSES", 2)
     with pytest.raises(OptionError, match="no convergence after 2 passes"):
         method.fit(two_class_source(two))
 
@@ -436,7 +431,7 @@ def test_local_bias__error_has_the_reason_without_the_remedy(two, monkeypatch):
     def fitting(*arguments: Any) -> None:
         raise NoSeries("reason: with a colon", "use method='{pairs}'")
 
-    monkeypatch.setattr("calibscale.auditing.smoother.Spectral.fitting", fitting)
+    monkeypatch.setattr("calibscale.statistics.smoother.Spectral.fitting", fitting)
     with pytest.raises(OptionError, match=r"of the map \(reason: with a colon\); use fewer"):
         LOCAL.fit(two_class_source(two))
 

@@ -11,7 +11,10 @@ from numpy.typing import NDArray
 from pydantic import Field
 from scipy.special import expit
 
-from calibscale.auditing.recalibration.recalibrator import (
+from calibscale.data import Chunk, Floats
+from calibscale.errors import OptionError, require
+from calibscale.kernel_sums import DataProfile
+from calibscale.recalibration.recalibrator import (
     FittedRecalibrator,
     Measured,
     NonNegative,
@@ -19,9 +22,6 @@ from calibscale.auditing.recalibration.recalibrator import (
     Recalibrator,
     StoredFit,
 )
-from calibscale.data import Chunk, Floats
-from calibscale.errors import OptionError, require
-from calibscale.kernel_sums import DataProfile
 from calibscale.statistics import Statistic, weighted_sum
 
 CLIP = 2.0**-53  # 1 − p of the largest float64 below 1: log-odds of ±36.7

@@ -20,17 +20,12 @@ from numpy.polynomial import chebyshev
 from scipy.interpolate import CubicHermiteSpline
 from scipy.special import expit
 
-from calibscale.auditing.recalibration import parametric
-from calibscale.auditing.recalibration.nonparametric import HISTOGRAM, IsotonicFit
-from calibscale.auditing.recalibration.recalibrator import (
-    DRAWN,
-    FittedRecalibrator,
-    Refits,
-    recalibrated,
-)
 from calibscale.data import Chunk, Floats, Ints
 from calibscale.inference.nulls import DrawnLabels
 from calibscale.kernel_sums import NotionRows
+from calibscale.recalibration import parametric
+from calibscale.recalibration.nonparametric import HISTOGRAM, IsotonicFit
+from calibscale.recalibration.recalibrator import DRAWN, FittedRecalibrator, Refits, recalibrated
 from calibscale.session import Session, SessionOptions
 from calibscale.statistics import Replicates, States, Statistic, added, weights_of
 from calibscale.statistics.score_histogram import OccupiedCells, cell_steps, steps
@@ -84,7 +79,10 @@ def refits_of(
     Examples
     --------
     >>> import numpy as np, calibscale
-    >>> from calibscale.auditing.recalibration import Platt, part_of, recalibrated, refits_of
+    >>> from calibscale.recalibration.parametric import Platt
+    >>> from calibscale.data.derived_sources import part_of
+    >>> from calibscale.recalibration.recalibrator import recalibrated
+    >>> from calibscale.recalibration.refits import refits_of
     >>> from calibscale.data.derived_sources import HoldOut
     >>> rng = np.random.default_rng(0)
     >>> p = rng.random(1000)

@@ -11,14 +11,6 @@ from typing import Annotated, Any, ClassVar, Self
 import numpy as np
 from pydantic import Field, TypeAdapter
 
-from calibscale.auditing.recalibration.recalibrator import (
-    FittedRecalibrator,
-    NonNegative,
-    Read,
-    Recalibrator,
-    StoredFit,
-    increasing,
-)
 from calibscale.data import Chunk, Floats, Ints
 from calibscale.data.covariates import MAX_LEVELS, Axis
 from calibscale.errors import require
@@ -26,6 +18,14 @@ from calibscale.estimators.base import set_names
 from calibscale.estimators.multicalibration import Multicalibration
 from calibscale.kernel_sums import DataProfile
 from calibscale.limits.excess import ratio
+from calibscale.recalibration.recalibrator import (
+    FittedRecalibrator,
+    NonNegative,
+    Read,
+    Recalibrator,
+    StoredFit,
+    increasing,
+)
 from calibscale.statistics.segment_atoms import AtomState, SegmentAtoms
 
 _AXES = TypeAdapter(tuple[Axis, ...])
