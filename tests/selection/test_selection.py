@@ -17,6 +17,7 @@ from calibscale.kernel_sums.landmarks import Laplacian
 from calibscale.selection import cross_validation
 from calibscale.selection.families import Family, FoldScores, PlugIn
 from calibscale.selection.kernel_features import KernelFeatures
+from calibscale.selection.known_families import FAMILIES
 from calibscale.simulation import configured, draws
 from tests.support import naive
 from tests.support.selections import (
@@ -342,7 +343,7 @@ EVALUABLE = [  # families that can be evaluated at every prediction of the notio
         cs.UKKR((1e-2,)),
         cs.KDE((0.05,)),
         cs.selection.Temperature(),
-        *(cs.selection.FAMILIES[name]() for name in SCORE_FAMILIES),
+        *(FAMILIES[name]() for name in SCORE_FAMILIES),
     )
     for notion in ("top_label", "class_wise", "canonical")
     if notion in family.notions and (notion, family.name) != ("canonical", "kde")
