@@ -56,7 +56,7 @@ if TYPE_CHECKING:
     from calibscale.evaluation.check import check
     from calibscale.evaluation.evaluate import evaluate
     from calibscale.evaluation.reliability import reliability
-    from calibscale.inference import calibration_test
+    from calibscale.inference.calibration_test import calibration_test
     from calibscale.inference.power import power
     from calibscale.inference.resampling import Bootstrap, Jackknife
     from calibscale.kernel_sums import OneHot, RandomFourier

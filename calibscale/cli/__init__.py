@@ -348,7 +348,7 @@ def warm_up() -> None:
 
     from calibscale.data.arrays import from_arrays
     from calibscale.evaluation.evaluate import evaluate
-    from calibscale.inference import calibration_test
+    from calibscale.inference.calibration_test import calibration_test
     from calibscale.inference.nulls import NULLS, ClusterSigns
     from calibscale.selection.cross_validation import select
     from calibscale.session import default_estimators

@@ -17,7 +17,7 @@ from calibscale.evaluation.crowded_bins import with_equal_mass
 from calibscale.evaluation.evaluate import evaluate
 from calibscale.evaluation.group_sessions import by_groups
 from calibscale.evaluation.pass_estimates import fitting_in_memory, session_intervals
-from calibscale.inference import calibration_test
+from calibscale.inference.calibration_test import calibration_test
 from calibscale.inference.default_tests import default_tests, kernel_error
 from calibscale.inference.multiple_testing import adjusted_tests
 from calibscale.inference.resampling import Resampling, resampling

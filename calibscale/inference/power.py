@@ -16,7 +16,7 @@ from calibscale.data.arrays import from_arrays
 from calibscale.data.source import ArraySource
 from calibscale.errors import OptionError, require
 from calibscale.estimators.base import Estimator
-from calibscale.inference import calibration_test
+from calibscale.inference.calibration_test import calibration_test
 from calibscale.results.inference_results import Miscalibration, Power, PowerPoint
 from calibscale.session import Run, Session, SessionOptions, listed, verb
 from calibscale.statistics import weights_of

@@ -15,12 +15,12 @@ from calibscale.data.source import ArraySource
 from calibscale.errors import InvalidDataError, OptionError
 from calibscale.estimators import labels
 from calibscale.estimators.base import CLASSES, BoundEstimator, Estimator
-from calibscale.inference import batch_of, count_replicates, refused, trial_of
 from calibscale.inference.default_tests import default_tests
 from calibscale.inference.e_process import RESOLUTION, BettingEProcess
 from calibscale.inference.evidence import evidence_of_tests
 from calibscale.inference.floors import floor_statistics, noise_of, with_floor
 from calibscale.inference.intervals import has_limits, interval_statistics, with_interval
+from calibscale.inference.monte_carlo import batch_of, count_replicates, refused, trial_of
 from calibscale.inference.multiple_testing import adjusted_tests
 from calibscale.inference.nulls import CERTAIN, replicates_of
 from calibscale.inference.resampling import Grouped, Resampling, total

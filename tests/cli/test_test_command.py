@@ -333,9 +333,9 @@ def test_test__refuses_replicates_without_end(run: Any, store: Path) -> None:
 
 
 def test_test__progress_is_of_all_passes(store: Path, monkeypatch: Any) -> None:
-    from calibscale import inference
+    from calibscale.inference import calibration_test
 
-    monkeypatch.setattr(inference, "batch_of", lambda run, n_replicates: 20)
+    monkeypatch.setattr(calibration_test, "batch_of", lambda run, n_replicates: 20)
     seen: list[tuple[int, int]] = []
     cs.calibration_test(
         store, cs.ECE(), n_replicates=99, block_rows=300, scheduler="serial",

@@ -62,7 +62,7 @@ def test_tests_of_a_night__are_the_same_in_several_passes(tmp_path, monkeypatch)
     write_day(tmp_path, 0)
     tests, ends = [], []
     for size, count in ((256, 2), (8, 6)):  # one of them reads the groups
-        monkeypatch.setattr("calibscale.inference._MAX_BATCH", size)
+        monkeypatch.setattr("calibscale.inference.monte_carlo._MAX_BATCH", size)
         night(job, day_name(0), force=True, progress=lambda done, total: ends.append(done == total))
         assert sum(ends) == count
         ends.clear()

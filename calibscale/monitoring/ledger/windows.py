@@ -26,8 +26,8 @@ from calibscale import engine
 from calibscale.atomic_files import write_whole
 from calibscale.errors import StoreError
 from calibscale.estimators.base import BoundEstimator
-from calibscale.inference import result_of
 from calibscale.inference.intervals import Parts, has_limits, with_interval
+from calibscale.inference.monte_carlo import result_of
 from calibscale.inference.nulls import DrawnLabels
 from calibscale.inference.resampling import Resampling
 from calibscale.monitoring.ledger import STATES, SUMS, Ledger
