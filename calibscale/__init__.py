@@ -99,7 +99,7 @@ if TYPE_CHECKING:
 @cache
 def _homes() -> dict[str, str]:
     """Module of each public name."""
-    estimators: dict[str, str] = import_module("calibscale.estimators").CLASSES
+    estimators: dict[str, str] = import_module("calibscale.estimators.registry").CLASSES
     return estimators | {
         alias.name: str(node.module)
         for node in ast.walk(ast.parse(Path(__file__).read_text(encoding="utf-8")))

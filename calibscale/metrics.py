@@ -29,8 +29,9 @@ from calibscale.data.named_values import encoded
 from calibscale.data.percentages import of_texts, shares
 from calibscale.data.source import ArraySource
 from calibscale.errors import InvalidDataError, OptionError, require
-from calibscale.estimators import ESTIMATORS, LOCAL, build, hint, named, settings_of
 from calibscale.estimators.base import CLASSES
+from calibscale.estimators.registry import ESTIMATORS, LOCAL, named
+from calibscale.estimators.settings import build, hint, settings_of
 from calibscale.estimators.skce import KLCE, SKCE
 from calibscale.evaluation.evaluate import evaluate
 from calibscale.kernel_sums import RandomFourier

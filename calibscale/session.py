@@ -23,8 +23,10 @@ from calibscale.data.store import as_source
 from calibscale.engine.dask_backend import PACKAGES, installed
 from calibscale.engine.merge_tree import tree_levels
 from calibscale.errors import OptionError
-from calibscale.estimators import ESTIMATORS, build, estimator
 from calibscale.estimators.base import CLASSES, BoundEstimator, Estimator
+from calibscale.estimators.estimator_texts import estimator
+from calibscale.estimators.registry import ESTIMATORS
+from calibscale.estimators.settings import build
 from calibscale.formatting import size as size_text
 from calibscale.kernel_sums import DataProfile
 from calibscale.kernel_sums.pair_sums import Pairs

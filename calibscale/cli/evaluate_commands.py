@@ -16,7 +16,8 @@ from calibscale.cli.sources import (
     source_options,
     store_argument,
 )
-from calibscale.estimators import ESTIMATORS, LOCAL, SUMMARIES, build, named, settings_of
+from calibscale.estimators.registry import ESTIMATORS, LOCAL, SUMMARIES, named
+from calibscale.estimators.settings import build, settings_of
 from calibscale.formatting import base, name_of, parse
 
 if TYPE_CHECKING:

@@ -29,8 +29,8 @@ from calibscale.data.named_values import is_table, named_columns
 from calibscale.data.read_errors import converting
 from calibscale.data.source import ArraySource
 from calibscale.errors import NoRowsError, OptionError, require
-from calibscale.estimators import labels as labels_of
 from calibscale.estimators.base import CLASSES, FORECASTS, BoundEstimator, Estimator
+from calibscale.estimators.estimator_texts import labels as labels_of
 from calibscale.evaluation.crowded_bins import with_equal_mass
 from calibscale.evaluation.evaluate import judged
 from calibscale.evaluation.pass_estimates import evaluation_of, needed_statistics

@@ -10,8 +10,8 @@ from typing import Any, Unpack
 
 from calibscale.data.groups import Grouping, listed_groups
 from calibscale.errors import OptionError
-from calibscale.estimators import labels
 from calibscale.estimators.base import Estimator
+from calibscale.estimators.estimator_texts import labels
 from calibscale.evaluation.crowded_bins import with_equal_mass
 from calibscale.evaluation.group_sessions import by_group
 from calibscale.evaluation.pass_estimates import (

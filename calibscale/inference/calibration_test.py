@@ -12,8 +12,8 @@ import numpy as np
 
 from calibscale import engine
 from calibscale.errors import OptionError, require
-from calibscale.estimators import labels
 from calibscale.estimators.base import Estimator
+from calibscale.estimators.estimator_texts import labels
 from calibscale.estimators.skce import KLCE, SKCE
 from calibscale.inference.default_tests import (
     LOCAL_SCALES,

@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from calibscale.estimators import SCORES
+from calibscale.estimators.registry import SCORES
 from calibscale.formatting import joined, name_of, number, one_line, plural, probability, short
 from calibscale.inference.evidence import Indication, absolute, largest_crowded
 from calibscale.inference.judged_numbers import JudgedNumbers

@@ -13,8 +13,8 @@ from calibscale import engine
 from calibscale.data import Floats, RowCounts
 from calibscale.data.source import ArraySource
 from calibscale.errors import InvalidDataError, OptionError
-from calibscale.estimators import labels
 from calibscale.estimators.base import CLASSES, BoundEstimator, Estimator
+from calibscale.estimators.estimator_texts import labels
 from calibscale.inference.default_tests import default_tests
 from calibscale.inference.e_process import RESOLUTION, BettingEProcess
 from calibscale.inference.evidence import evidence_of_tests

@@ -33,7 +33,7 @@ from calibscale.errors import (
     StoreError,
     UnavailableError,
 )
-from calibscale.estimators import hint
+from calibscale.estimators.settings import hint
 from calibscale.monitoring.job import MEANING, Job
 from calibscale.monitoring.job.job_reader import named_covariates
 from calibscale.monitoring.job.toml_lines import Where, of_file

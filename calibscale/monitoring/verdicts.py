@@ -13,8 +13,8 @@ import numpy as np
 from calibscale import engine
 from calibscale.data.levels import NO_NUMBER
 from calibscale.errors import StoreError
-from calibscale.estimators import hint
 from calibscale.estimators.base import BoundEstimator
+from calibscale.estimators.settings import hint
 from calibscale.evaluation.reliability_curves import curve_of
 from calibscale.inference.e_process import mean_evidence, shares
 from calibscale.inference.multiple_testing import holm

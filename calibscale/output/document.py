@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any, ClassVar, TypeAlias
 
 from calibscale import formatting
-from calibscale.estimators import SUMMARIES
+from calibscale.estimators.registry import SUMMARIES
 from calibscale.formatting import name_of
 from calibscale.results import EXACT, POPULATION
 

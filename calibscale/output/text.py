@@ -18,7 +18,7 @@ from rich.table import Column
 from rich.table import Table as RichTable
 from rich.text import Text
 
-from calibscale.estimators import short_summary
+from calibscale.estimators.registry import short_summary
 from calibscale.formatting import (
     dropped_text,
     one_line,

@@ -30,8 +30,8 @@ from calibscale.data.source import ArraySource
 from calibscale.data.store import LogitStore, as_source
 from calibscale.engine import Progress
 from calibscale.errors import InvalidDataError, OptionError, StoreError, require
-from calibscale.estimators import hint
 from calibscale.estimators.scores import NLL
+from calibscale.estimators.settings import hint
 from calibscale.evaluation.evaluate import evaluate
 from calibscale.evaluation.reliability import reliability
 from calibscale.formatting import parse, short

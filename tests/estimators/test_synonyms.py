@@ -8,7 +8,8 @@ import pytest
 import calibscale
 from calibscale import metrics
 from calibscale.errors import OptionError
-from calibscale.estimators import ESTIMATORS, estimator, named
+from calibscale.estimators.estimator_texts import estimator
+from calibscale.estimators.registry import ESTIMATORS, named
 from calibscale.estimators.synonyms import SYNONYMS
 from calibscale.formatting import plain_name
 

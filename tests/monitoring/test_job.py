@@ -10,7 +10,7 @@ from dataclasses import FrozenInstanceError, fields
 import pytest
 
 from calibscale import CKCE, ECE, JKCE, KLCE, TCE2Debiased
-from calibscale.estimators import ESTIMATORS
+from calibscale.estimators.registry import ESTIMATORS
 from calibscale.kernel_sums import RandomFourier
 from calibscale.monitoring.job import baseline_days, toml_lines, window_days
 from calibscale.monitoring.ledger.recipe import stored_name

@@ -17,7 +17,7 @@ import calibscale as cs
 from calibscale import formatting
 from calibscale.auditing.audit import audit
 from calibscale.cli import main
-from calibscale.estimators import BIASED, ESTIMATORS
+from calibscale.estimators.registry import BIASED, ESTIMATORS
 from calibscale.output import document as doc
 from calibscale.output.documents import article_of
 from calibscale.output.reading import read

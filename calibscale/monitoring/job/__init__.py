@@ -19,8 +19,8 @@ from calibscale.addresses import HIDDEN, Location, is_url, located, shown_addres
 from calibscale.data.times import WEEKDAYS
 from calibscale.engine import parse_bytes
 from calibscale.errors import OptionError
-from calibscale.estimators import hint, shown
 from calibscale.estimators.base import Estimator
+from calibscale.estimators.settings import hint, shown
 from calibscale.monitoring.job import toml_lines
 from calibscale.monitoring.job.toml_lines import Where, of_file
 from calibscale.monitoring.ledger import Ledger

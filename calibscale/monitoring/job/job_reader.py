@@ -22,8 +22,9 @@ from calibscale.data.groups import Grouping
 from calibscale.data.ingest.formats import READERS
 from calibscale.data.source import PREDICTIONS
 from calibscale.errors import OptionError
-from calibscale.estimators import ESTIMATORS, hint, named, shown
 from calibscale.estimators.base import Estimator
+from calibscale.estimators.registry import ESTIMATORS, named
+from calibscale.estimators.settings import hint, shown
 from calibscale.formatting import given, window
 from calibscale.monitoring.job import Columns, Job, Source, Threshold, toml_lines
 from calibscale.monitoring.job.toml_lines import Problems, Where, parsed_toml

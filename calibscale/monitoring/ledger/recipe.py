@@ -17,8 +17,8 @@ from calibscale.data.derived_sources import HoldOut
 from calibscale.data.forecasts import Forecast, kinds_of_forecasts
 from calibscale.data.groups import Grouping
 from calibscale.errors import OptionError, require
-from calibscale.estimators import ESTIMATORS
 from calibscale.estimators.base import BoundEstimator
+from calibscale.estimators.registry import ESTIMATORS
 from calibscale.inference.e_process import BettingEProcess
 from calibscale.inference.intervals import Parts, has_limits, of_clusters
 from calibscale.inference.nulls import ClusterSigns, DrawnLabels, Replicates, replicates_of

@@ -10,7 +10,7 @@ from typing import Any
 
 from calibscale import formatting
 from calibscale.errors import require
-from calibscale.estimators import SCORES
+from calibscale.estimators.registry import SCORES
 from calibscale.formatting import clean, one_line
 from calibscale.output import document as doc
 from calibscale.output.documents import comparisons, estimates

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 
 from calibscale import formatting
 from calibscale.errors import OptionError
-from calibscale.estimators import BIASED, short_summary
+from calibscale.estimators.registry import BIASED, short_summary
 from calibscale.formatting import name_of
 from calibscale.output import document as doc
 from calibscale.output.plots.curve_plots import (
