@@ -27,7 +27,7 @@ from calibscale.estimators.base import CLASSES, BoundEstimator, Estimator
 from calibscale.estimators.estimator_texts import estimator
 from calibscale.estimators.registry import ESTIMATORS
 from calibscale.estimators.settings import build
-from calibscale.formatting import size as size_text
+from calibscale.formatting.number_texts import size as size_text
 from calibscale.kernel_sums import DataProfile
 from calibscale.kernel_sums.pair_sums import Pairs
 from calibscale.results import Estimate, ImpossibleRows

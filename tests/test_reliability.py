@@ -16,7 +16,7 @@ from calibscale import ECE, LogitStore, TCE2Debiased, evaluate, from_arrays
 from calibscale.cli.evaluate_commands import reliability as command
 from calibscale.errors import OptionError
 from calibscale.evaluation.reliability import reliability
-from calibscale.formatting import number
+from calibscale.formatting.number_texts import number
 from calibscale.limits.proportions import consistency_interval, wilson_interval
 from calibscale.output.plots.pictures import check_format, plot_result, save_picture
 from calibscale.output.plots.prediction_plots import plot_reliability

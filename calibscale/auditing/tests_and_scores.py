@@ -16,7 +16,7 @@ from calibscale.estimators.base import Estimator
 from calibscale.estimators.binned import ECE
 from calibscale.estimators.scores import NLL, Brier
 from calibscale.estimators.skce import KCE, SKCE
-from calibscale.formatting import name_of
+from calibscale.formatting.naming import name_of
 from calibscale.inference.calibration_test import calibration_test
 from calibscale.inference.default_tests import default_tests
 from calibscale.inference.intervals import Parts, estimate_of, parts_of

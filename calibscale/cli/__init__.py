@@ -33,7 +33,7 @@ from calibscale.errors import (
     OptionError,
     UnavailableError,
 )
-from calibscale.formatting import printable
+from calibscale.formatting.escapes import printable
 
 RUNTIME_ERROR, USAGE, INVALID_DATA, INTERRUPTED = 1, 2, 4, 75
 _ADDRESS_SPACE = 2**30  # bytes that numerical libraries reserve
@@ -261,7 +261,7 @@ def ingest(files: tuple[str, ...], class_names: str | None, **options: Any) -> N
     """
     from calibscale.data.ingest import ingest as run
     from calibscale.data.ingest.npy_shards import as_listed, shortened
-    from calibscale.formatting import dropped_text
+    from calibscale.formatting.fault_texts import dropped_text
 
     if len(files) < 2:
         raise click.UsageError("pass at least one FILE, and then the STORE")

@@ -20,7 +20,10 @@ from calibscale.cli.sources import (
     store_argument,
 )
 from calibscale.errors import StoreError
-from calibscale.formatting import SIGN, dropped_text, level, plural
+from calibscale.formatting.fault_texts import dropped_text
+from calibscale.formatting.naming import level
+from calibscale.formatting.number_texts import plural
+from calibscale.formatting.terms import SIGN
 
 if TYPE_CHECKING:
     from calibscale.estimators.skce import KLCE

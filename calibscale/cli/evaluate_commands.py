@@ -18,7 +18,7 @@ from calibscale.cli.sources import (
 )
 from calibscale.estimators.registry import ESTIMATORS, LOCAL, SUMMARIES, named
 from calibscale.estimators.settings import build, settings_of
-from calibscale.formatting import base, name_of, parse
+from calibscale.formatting.naming import base, name_of, parse
 
 if TYPE_CHECKING:
     from calibscale.estimators.base import Estimator

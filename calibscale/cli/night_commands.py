@@ -14,7 +14,8 @@ import click
 from calibscale.addresses import without_secrets
 from calibscale.cli import options as shared
 from calibscale.errors import OptionError
-from calibscale.formatting import plural, printable, seconds
+from calibscale.formatting.escapes import printable
+from calibscale.formatting.number_texts import plural, seconds
 
 if TYPE_CHECKING:
     from calibscale.results.night_results import NightPlan

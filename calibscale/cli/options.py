@@ -14,7 +14,7 @@ import click
 
 from calibscale.atomic_files import refuse_overwriting
 from calibscale.atomic_files import write_json as write_json_file
-from calibscale.formatting import printable
+from calibscale.formatting.escapes import printable
 from calibscale.formatting.progress import progress as shown_progress
 
 _FILE = "calibscale.scheduler_file"

@@ -44,7 +44,7 @@ from calibscale.errors import (
     require,
 )
 from calibscale.forks import forked_with, renew_in_children
-from calibscale.formatting import listed_columns
+from calibscale.formatting.naming import listed_columns
 
 _FRAMES = (
     "a pandas, polars or pyarrow table, a pyarrow.dataset, a DuckDB relation, or another object "

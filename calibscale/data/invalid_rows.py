@@ -16,7 +16,8 @@ from numpy.typing import NDArray
 from calibscale.data import forecasts, input_hints
 from calibscale.data.row_origins import row_text
 from calibscale.errors import InvalidDataError
-from calibscale.formatting import dropped_text, one_line
+from calibscale.formatting.escapes import one_line
+from calibscale.formatting.fault_texts import dropped_text
 from calibscale.kernels import row_sums as kernel_rows
 from calibscale.results import Ints
 

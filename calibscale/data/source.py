@@ -17,7 +17,7 @@ from calibscale.data.levels import NO_NUMBER, Level
 from calibscale.data.row_shards import read_rows, shards_of
 from calibscale.data.times import time_label
 from calibscale.errors import CalibscaleError, OptionError, StoreError, require
-from calibscale.formatting import NO_LEVEL, missing_name
+from calibscale.formatting.naming import NO_LEVEL, missing_name
 from calibscale.kernels import random_draws
 
 KINDS = ("logits", "probabilities")

@@ -34,7 +34,7 @@ from calibscale.data.store import LogitStore
 from calibscale.data.time_columns import kind_of_arrow
 from calibscale.data.times import KINDS_OF_TIMES
 from calibscale.errors import MissingNameError, OptionError
-from calibscale.formatting import listed_columns
+from calibscale.formatting.naming import listed_columns
 
 _Names = str | Sequence[str]
 

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from calibscale.errors import OptionError
 from calibscale.estimators.settings import FEATURES, build
-from calibscale.formatting import parse
+from calibscale.formatting.naming import parse
 
 if TYPE_CHECKING:
     from collections.abc import Iterable

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from calibscale.errors import OptionError
 from calibscale.estimators.synonyms import SYNONYMS
-from calibscale.formatting import name_of, parse, plain_name
+from calibscale.formatting.naming import name_of, parse, plain_name
 
 if TYPE_CHECKING:
     from calibscale.estimators.base import Estimator

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from calibscale.addresses import without_secrets
 from calibscale.errors import OptionError
 from calibscale.estimators.registry import ESTIMATORS, named
-from calibscale.formatting import plain_name
+from calibscale.formatting.naming import plain_name
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable

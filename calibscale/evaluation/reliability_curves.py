@@ -12,7 +12,7 @@ from calibscale.data import SCALAR_NOTIONS
 from calibscale.errors import OptionError
 from calibscale.estimators.base import BoundEstimator
 from calibscale.estimators.binned import ECE, TCE2Debiased
-from calibscale.formatting import name_of
+from calibscale.formatting.naming import name_of
 from calibscale.inference.evidence import crowded_share
 from calibscale.limits.proportions import consistency_interval, wilson_interval
 from calibscale.results import Estimate

@@ -10,7 +10,7 @@ from typing import Any
 from scipy.special import ndtr, ndtri, stdtr, stdtrit
 
 from calibscale.estimators.registry import ESTIMATORS, SCORES
-from calibscale.formatting import name_of
+from calibscale.formatting.naming import name_of
 from calibscale.inference.multiple_testing import surprise
 from calibscale.results import THIS_N, Estimate, Interval
 from calibscale.results.inference_results import TestResult

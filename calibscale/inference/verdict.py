@@ -15,7 +15,10 @@ from scipy.special import ndtri
 
 from calibscale.data.invalid_rows import remedy_of_dropped
 from calibscale.errors import require
-from calibscale.formatting import dropped_text, group, one_line, plural
+from calibscale.formatting.escapes import one_line
+from calibscale.formatting.fault_texts import dropped_text
+from calibscale.formatting.naming import group
+from calibscale.formatting.number_texts import plural
 from calibscale.inference.evidence import (
     Indication,
     absolute,

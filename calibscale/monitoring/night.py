@@ -21,7 +21,9 @@ from calibscale.auditing.local_bias import local_bias
 from calibscale.data.file_systems import complaints
 from calibscale.data.source import ArraySource
 from calibscale.errors import InvalidDataError, NotFoundError, OptionError, StoreError
-from calibscale.formatting import dropped_text, joined, notion
+from calibscale.formatting.fault_texts import dropped_text
+from calibscale.formatting.naming import joined
+from calibscale.formatting.terms import notion
 from calibscale.monitoring import day_source, outputs
 from calibscale.monitoring.day_record import Reading, bets_of, empty_record, prepared, read_day
 from calibscale.monitoring.day_states import incomplete_days, is_incomplete

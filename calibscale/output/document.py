@@ -6,9 +6,9 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar, TypeAlias
 
-from calibscale import formatting
 from calibscale.estimators.registry import SUMMARIES
-from calibscale.formatting import name_of
+from calibscale.formatting import fault_texts, naming, number_texts, terms
+from calibscale.formatting.naming import name_of
 from calibscale.results import EXACT, POPULATION
 
 
@@ -272,7 +272,7 @@ def article(
 
 def source_name(result: dict[str, Any]) -> str:
     source = result.get("source") or {}
-    return formatting.base(source.get("name") or "predictions")
+    return naming.base(source.get("name") or "predictions")
 
 
 _NAMED_GROUPS = 3  # in a note
@@ -288,7 +288,7 @@ def rows_of(count: int, source: dict[str, Any]) -> str:
     """Number of rows with the classes of a source, or the kind of its forecasts."""
     classes = source.get("classes")
     of = f"forecasts ({source['kind']})" if source.get("forecast") else f"{classes} classes"
-    return formatting.plural(count, "row") + f" of {of}" * (of != "None classes")
+    return number_texts.plural(count, "row") + f" of {of}" * (of != "None classes")
 
 
 def clusters_of(result: dict[str, Any]) -> str:
@@ -299,9 +299,9 @@ def clusters_of(result: dict[str, Any]) -> str:
     text = f" in {'' if clusters['exact'] else 'about '}{clusters['count']:,} clusters"
     properties = []
     if clusters.get("effective_count") is not None:  # older results lack it
-        properties.append(f"effectively {formatting.number(clusters['effective_count'])}")
+        properties.append(f"effectively {number_texts.number(clusters['effective_count'])}")
     if clusters["design_effect"] is not None:
-        values = (formatting.number(clusters[name]) for name in _OF_CLUSTERS)
+        values = (number_texts.number(clusters[name]) for name in _OF_CLUSTERS)
         properties.append("intraclass correlation {}, design effect {}".format(*values))
     if properties:
         text += f" ({', '.join(properties)})"
@@ -333,10 +333,10 @@ def closing(
 
 def left_out(result: dict[str, Any]) -> Table | None:
     """Table of excluded rows by reason; None if all rows were used."""
-    rows = [(reason, formatting.count(n)) for reason, n in exclusions(result, "dropped: ")]
+    rows = [(reason, number_texts.count(n)) for reason, n in exclusions(result, "dropped: ")]
     if not rows:
         return None
-    return table("Rows", ("status", "rows"), [("used", formatting.count(result["n"])), *rows])
+    return table("Rows", ("status", "rows"), [("used", number_texts.count(result["n"])), *rows])
 
 
 def exclusions(result: dict[str, Any], dropped: str = "") -> Iterator[tuple[str, int]]:
@@ -344,7 +344,7 @@ def exclusions(result: dict[str, Any], dropped: str = "") -> Iterator[tuple[str,
     if result["n_unlabelled"]:
         yield "without a label yet", result["n_unlabelled"]
     for reason, n in (result["dropped"] or {}).items():
-        yield f"{dropped}{formatting.fault_text(reason)}", n
+        yield f"{dropped}{fault_texts.fault_text(reason)}", n
 
 
 def estimator_notes(results: Iterable[dict[str, Any]]) -> list[str]:
@@ -359,7 +359,7 @@ def group_notes(groups: Iterable[tuple[str, Iterable[dict[str, Any]]]]) -> list[
         for note in _remarks(results):
             places.setdefault(note, []).append(group)
     return [
-        f"{of}, where {formatting.joined(names, _NAMED_GROUPS)}: {remark}"
+        f"{of}, where {naming.joined(names, _NAMED_GROUPS)}: {remark}"
         for (of, remark), names in places.items()
     ]
 
@@ -370,14 +370,14 @@ def _remarks(results: Iterable[dict[str, Any]]) -> Iterator[tuple[str, str]]:
         details = estimate.get("details")
         remarks = details.get("notes") if isinstance(details, dict) else None
         for remark in remarks if isinstance(remarks, list) else ():
-            yield formatting.label(estimate), str(remark)
+            yield terms.label(estimate), str(remark)
 
 
 def _terms(names: Iterable[str], estimators: Iterable[str]) -> Section:
     """Section that defines each term and estimator of the report."""
     listed = dict.fromkeys(map(name_of, estimators))
     items = [(name, SUMMARIES[name]) for name in listed if name in SUMMARIES]
-    items += [(name, formatting.TERMS[name]) for name in dict.fromkeys(names)]
+    items += [(name, terms.TERMS[name]) for name in dict.fromkeys(names)]
     folded = Folded("Definitions of terms", (Listing(terms=tuple(items)),))
     return Section("terms", "How to read this report", (folded,))
 
@@ -413,7 +413,7 @@ def _flat(value: dict[str, Any], prefix: str = "") -> Iterable[tuple[str, str]]:
                     inner, f"{name}[{i}]." if isinstance(one, dict) else f"{name}[{i}]"
                 )
         else:
-            yield name, formatting.plain(item)
+            yield name, terms.plain(item)
 
 
 def interval_terms(results: Sequence[dict[str, Any]]) -> list[str]:

@@ -15,7 +15,7 @@ from typing import Any
 from calibscale.addresses import shown_address
 from calibscale.atomic_files import replacing, write_json
 from calibscale.errors import OptionError, require
-from calibscale.formatting import plural
+from calibscale.formatting.number_texts import plural
 from calibscale.output.document import Figure, Table
 from calibscale.output.documents import document
 from calibscale.output.plots.pictures import FORMATS, add_legend, save_picture

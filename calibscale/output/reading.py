@@ -8,7 +8,7 @@ from typing import Any
 from pydantic import ValidationError
 
 from calibscale.errors import OptionError
-from calibscale.formatting import clean, printed
+from calibscale.formatting.escapes import clean, printed
 from calibscale.output.documents import DOCUMENTS
 from calibscale.results.schemas import validated
 from calibscale.results.schemas.malformed import message_of

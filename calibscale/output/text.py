@@ -19,18 +19,10 @@ from rich.table import Table as RichTable
 from rich.text import Text
 
 from calibscale.estimators.registry import short_summary
-from calibscale.formatting import (
-    dropped_text,
-    one_line,
-    plain,
-    plural,
-    printable,
-    rounded,
-    seconds,
-    signed,
-    size,
-    unbroken,
-)
+from calibscale.formatting.escapes import one_line, printable
+from calibscale.formatting.fault_texts import dropped_text
+from calibscale.formatting.number_texts import plural, rounded, seconds, signed, size, unbroken
+from calibscale.formatting.terms import plain
 from calibscale.output import document as doc
 from calibscale.output.documents import document
 

@@ -34,7 +34,7 @@ from calibscale.estimators.scores import NLL
 from calibscale.estimators.settings import hint
 from calibscale.evaluation.evaluate import evaluate
 from calibscale.evaluation.reliability import reliability
-from calibscale.formatting import parse, short
+from calibscale.formatting.naming import parse, short
 from calibscale.recalibration import boosting, nonparametric, parametric
 from calibscale.recalibration.recalibrator import (
     FittedRecalibrator,

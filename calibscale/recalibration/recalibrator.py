@@ -18,7 +18,7 @@ from calibscale.data.source import ArraySource
 from calibscale.data.store import as_source
 from calibscale.errors import OptionError, require
 from calibscale.estimators.base import BoundEstimator
-from calibscale.formatting import NO_LEVEL
+from calibscale.formatting.naming import NO_LEVEL
 from calibscale.inference.nulls import Null
 from calibscale.kernel_sums import DataProfile, NotionRows
 from calibscale.kernels import random_draws as kernel_draws

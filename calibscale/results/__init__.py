@@ -27,7 +27,7 @@ from typing import (
 import numpy as np
 from numpy.typing import NDArray
 
-from calibscale.formatting import name_of, plain_name
+from calibscale.formatting.naming import name_of, plain_name
 from calibscale.results.exported import Shown, Tabular
 
 # ---------------------------------------------------------------- declarations

@@ -7,7 +7,7 @@ from typing import Annotated, Any, ClassVar
 
 import numpy as np
 
-from calibscale.formatting import NO_LEVEL, missing_name
+from calibscale.formatting.naming import NO_LEVEL, missing_name
 from calibscale.results import (
     Bools,
     Computed,

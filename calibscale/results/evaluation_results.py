@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Annotated, Any, ClassVar, NamedTuple
 
-from calibscale.formatting import one_line
+from calibscale.formatting.escapes import one_line
 from calibscale.results import (
     Bounds,
     Computed,

@@ -12,7 +12,7 @@ import pytest
 from scipy.stats import binom
 
 import calibscale as cs
-from calibscale.formatting import name_of
+from calibscale.formatting.naming import name_of
 from calibscale.inference import monte_carlo
 from tests.support.null_values import (
     BOTH,

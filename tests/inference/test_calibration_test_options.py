@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 import calibscale as cs
-from calibscale.formatting import name_of
+from calibscale.formatting.naming import name_of
 from calibscale.inference import nulls
 from calibscale.results.schemas import validated
 from tests.support.null_values import (

@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 
 from calibscale.data.array_layouts import as_numpy
 from calibscale.errors import InvalidDataError, OptionError, require
-from calibscale.formatting import parse
+from calibscale.formatting.naming import parse
 from calibscale.kernels import random_draws, row_sums, waves
 from calibscale.kernels.tile_strips import LANES
 from calibscale.results import Bools, Floats, Ints

@@ -46,7 +46,7 @@ from calibscale.errors import (
     OptionError,
     require,
 )
-from calibscale.formatting import listed_columns
+from calibscale.formatting.naming import listed_columns
 
 _COLUMNS = ("labels", "top_k", "covariates", "covariate_names", "weights")
 _ROLES = (*PREDICTIONS, *_COLUMNS)

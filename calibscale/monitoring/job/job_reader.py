@@ -25,7 +25,8 @@ from calibscale.errors import OptionError
 from calibscale.estimators.base import Estimator
 from calibscale.estimators.registry import ESTIMATORS, named
 from calibscale.estimators.settings import hint, shown
-from calibscale.formatting import given, window
+from calibscale.formatting.day_names import window
+from calibscale.formatting.number_texts import given
 from calibscale.monitoring.job import Columns, Job, Source, Threshold, toml_lines
 from calibscale.monitoring.job.toml_lines import Problems, Where, parsed_toml
 

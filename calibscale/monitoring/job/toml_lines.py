@@ -15,7 +15,7 @@ from calibscale.errors import OptionError
 from calibscale.estimators.base import Estimator
 from calibscale.estimators.registry import ESTIMATORS, LOCAL, named
 from calibscale.estimators.settings import Setting, build, hint, settings_of, shown
-from calibscale.formatting import parse
+from calibscale.formatting.naming import parse
 from calibscale.monitoring.ledger.recipe import current_name, stored_name
 
 Where = tuple[str | int, ...]  # ("thresholds", 1, "window")

@@ -8,10 +8,10 @@ from dataclasses import replace
 from functools import partial
 from typing import Any
 
-from calibscale import formatting
 from calibscale.errors import require
 from calibscale.estimators.registry import SCORES
-from calibscale.formatting import clean, one_line
+from calibscale.formatting import escapes, naming, number_texts, terms
+from calibscale.formatting.escapes import clean, one_line
 from calibscale.output import document as doc
 from calibscale.output.documents import comparisons, estimates
 from calibscale.output.documents.bias_documents import audit, bias
@@ -37,7 +37,7 @@ def evaluation(result: dict[str, Any]) -> doc.Article:
         for i, one in enumerate(columns)
     ]  # fmt: skip
     in_groups = [
-        (formatting.group(one["column"], g["name"] or g["value"]), g["results"])
+        (naming.group(one["column"], g["name"] or g["value"]), g["results"])
         for one in columns
         for g in one["values"]
     ]
@@ -83,7 +83,7 @@ def _further_tests(result: dict[str, Any]) -> doc.Section | None:
     tests = result["tests"][len(result["results"]) :]
     rows = [
         (
-            formatting.label({"estimator": test["statistic"], "notion": test["notion"]}),
+            terms.label({"estimator": test["statistic"], "notion": test["notion"]}),
             estimates.p_cell(adjusted.get(test["statistic"]), alpha),
         )
         for test in tests
@@ -105,10 +105,10 @@ def _biased_range(test: dict[str, Any], p: float | None, alpha: float) -> doc.Pa
         return None
     bias = details["observed"] - details["predicted"]
     of_class = f" of class {details['class']}" if "class" in details else ""
-    low, high = (formatting.number(details[end], 3) for end in ("low", "high"))
+    low, high = (number_texts.number(details[end], 3) for end in ("low", "high"))
     return doc.Paragraph(
-        f"Predictions{of_class} between {low} and {high} are {formatting.points(bias)} too "
-        f"{'low' if bias > 0 else 'high'} ({test['statistic']}, adjusted {formatting.p_is(p)})."
+        f"Predictions{of_class} between {low} and {high} are {number_texts.points(bias)} too "
+        f"{'low' if bias > 0 else 'high'} ({test['statistic']}, adjusted {number_texts.p_is(p)})."
     )
 
 
@@ -126,7 +126,7 @@ def _alpha(result: dict[str, Any]) -> float:
 
 
 def _audit_hint(column: str) -> doc.Paragraph:
-    name = formatting.grouped_column(column)
+    name = naming.grouped_column(column)
     command = f"calibscale audit STORE --covariates {shlex.quote(name)}"
     return doc.Paragraph(f"To test which groups are biased, run {command}")
 
@@ -137,7 +137,7 @@ def _unjudged(results: list[dict[str, Any]]) -> str:
     known = [e for e in results if e["value"] is not None]
     if not known or any(e["interval"] is not None for e in known):
         return text
-    if all(formatting.name_of(e["estimator"]) in SCORES for e in known):
+    if all(naming.name_of(e["estimator"]) in SCORES for e in known):
         return f"{text}; scores alone cannot be judged: use check"
     return (
         f"{text}; no estimate is judged without an interval: pass "
@@ -151,7 +151,7 @@ def _first_value(results: list[dict[str, Any]]) -> str:
     for name in ("ece", "tce2_debiased", "quantile_ece", *by_name):
         if name in by_name:
             estimate = by_name[name]
-            text = f"{formatting.label(estimate)} is {formatting.number(estimate['value'])}"
+            text = f"{terms.label(estimate)} is {number_texts.number(estimate['value'])}"
             return text + estimates.in_brackets(estimate)
     return "No estimate has a value"
 
@@ -163,12 +163,12 @@ def reliability(result: dict[str, Any]) -> doc.Article:
     filled = [b for curve in curves for b in curve["bins"] if b["frequency"] is not None]
     outside = sum(bool(b["outside"]) for b in filled)
     level = result["level"]
-    bins = formatting.plural(len(filled), estimates.unit(result))
+    bins = number_texts.plural(len(filled), estimates.unit(result))
     verdict = f"{outside} of {bins} outside the band"
     if level is not None:
         verdict += f"; at most {len(filled) * (1 - level):.2g} expected by chance"
     if not by_class and result["ece"] is not None:
-        verdict += f"; {formatting.ece(result)}"
+        verdict += f"; {terms.ece(result)}"
     if not filled:
         verdict = result["reason"] or "There are no bins"
     alone = result["groups"] is None
@@ -181,21 +181,21 @@ def reliability(result: dict[str, Any]) -> doc.Article:
     if result["groups"] is not None:
         column, values = result["groups"]["column"], result["groups"]["values"]
         groups = worst_classes(values) if by_class else sorted(values, key=lambda g: -g["n"])
-        whom = [formatting.group(column, g["name"] or g["value"]) for g in groups]
+        whom = [naming.group(column, g["name"] or g["value"]) for g in groups]
         shared = {key: result[key] for key in ("notion", "class", "level", "source")}
         for name, g in list(zip(whom, groups, strict=True))[:MAX_DIAGRAMS]:
             judged = {**g, **shared} | ({"class": int(g["value"])} if by_class else {})
             where, reference = (f"of {name}", None) if by_class else (f"where {name}", result)
             plots.append(estimates.reliability_figure(judged, where, reference, title=name))
         rows = [
-            (name, formatting.count(g["n"]), formatting.number(g["ece"]),
-             *estimates.noise(g, "ece"), formatting.number(g["tce2_debiased"]))
+            (name, number_texts.count(g["n"]), number_texts.number(g["ece"]),
+             *estimates.noise(g, "ece"), number_texts.number(g["tce2_debiased"]))
             for name, g in zip(whom, groups, strict=True)
         ]  # fmt: skip
         caption, head = ("Classes", "class") if by_class else ("Groups", "group")
         columns = (head, "rows", "ece", *estimates.NOISE, "tce2_debiased")
         listed = doc.table(caption, columns, rows)
-    notion, k = formatting.notion(result["notion"]), result["class"]
+    notion, k = terms.notion(result["notion"]), result["class"]
     if k is not None:
         names = (result["source"] or {}).get("class_names")
         notion = f"class {names[k] if names else k}"
@@ -217,7 +217,7 @@ def test(result: dict[str, Any]) -> doc.Article:
     if result.get("verdict"):
         verdict = result["verdict"].removesuffix(".")
     elif p_values:  # a result of a version without verdicts
-        verdict = f"The smallest p-value is {formatting.p_value(min(p_values))}"
+        verdict = f"The smallest p-value is {number_texts.p_value(min(p_values))}"
     else:
         verdict = "No test has a p-value"
     several: tuple[str, ...] = ()
@@ -246,11 +246,13 @@ def recalibration(result: dict[str, Any]) -> doc.Article:
     errors, texts = result["standard_errors"], []
     for name, value in result["estimates"].items():
         shown = "T" if name == "temperature" else name.replace("_", " ")
-        number = formatting.number if isinstance(value, int | float) else formatting.plain
-        error = f" (standard error {formatting.number(errors[name], 2)})" if name in errors else ""
+        number = number_texts.number if isinstance(value, int | float) else terms.plain
+        error = (
+            f" (standard error {number_texts.number(errors[name], 2)})" if name in errors else ""
+        )
         texts.append(f"{shown} = {number(value)}{error}")
     before, after = (
-        formatting.number(result[key]) if result[key] is not None else "∞"
+        number_texts.number(result[key]) if result[key] is not None else "∞"
         for key in ("log_loss_before", "log_loss_after")
     )
     return doc.article(
@@ -269,11 +271,11 @@ def selection(result: dict[str, Any]) -> doc.Article:
     """Document of ``calibscale select``."""
     chosen = result["selected"]
     verdict = f"{chosen['estimator']} has the smallest risk: the squared calibration error is "
-    verdict += formatting.number(chosen["estimate"]) + estimates.in_brackets(chosen)
+    verdict += number_texts.number(chosen["estimate"]) + estimates.in_brackets(chosen)
     features = {"features": result["features"]} if result.get("features") else {}
     return doc.article(
         f"Selection of an estimator for {doc.source_name(result)}",
-        f"{doc.size_of(result)}, {formatting.notion(result['notion'])}", verdict,
+        f"{doc.size_of(result)}, {terms.notion(result['notion'])}", verdict,
         doc.section("risk", "Risk", *comparisons.selection_blocks(result)),
         *doc.closing(result, ["calibrated", "risk", "root"], **features),
     )  # fmt: skip
@@ -296,13 +298,13 @@ def ranking(result: dict[str, Any]) -> doc.Article:
         differ = sum(bool(d["distinguishable"]) for d in tested)
         sentences.append(f"{differ} of {len(tested)} pairs differ.")
     if result["p_order"] is not None and result["differences"]:
-        probability = formatting.probability(result["p_order"])
+        probability = number_texts.probability(result["p_order"])
         sentences.append(f"The complete order is correct with probability {probability}.")
     for a in result["agreement"] or ():
         sentences.append(
             f"Of {a['trials']:,} random subsets of {a['size']:,} rows, "
-            f"{formatting.percent(a['same_ranking'])} have the same ranking and "
-            f"{formatting.percent(a['same_best'])} the same best model."
+            f"{number_texts.percent(a['same_ranking'])} have the same ranking and "
+            f"{number_texts.percent(a['same_best'])} the same best model."
         )
     differences = [
         {"first": d["worse"], "second": d["better"], "value": d["value"], "p": d["p_adjusted"],
@@ -313,7 +315,9 @@ def ranking(result: dict[str, Any]) -> doc.Article:
     sizes = [f"{n:,}" for n in sorted({min(rows), max(rows)})] if rows else []
     subtitle = f"{' to '.join(sizes)} rows{doc.clusters_of(result)}"
     excluded = [
-        (m["name"], reason, formatting.count(n)) for m in models for reason, n in doc.exclusions(m)
+        (m["name"], reason, number_texts.count(n))
+        for m in models
+        for reason, n in doc.exclusions(m)
     ]
     columns = ("model", "reason", "rows")
     left = doc.table("Rows that were left out", columns, excluded) if excluded else None
@@ -336,13 +340,12 @@ def power(result: dict[str, Any]) -> doc.Article:
     parts += [f"a temperature of {bias['temperature']:g}"] if bias["temperature"] != 1 else []
     what = " and ".join(parts) or "no bias"
     if where is not None:
-        what += f" where {formatting.group(where['covariate'], where['value'])}"
-    goal = (
-        f"to detect {what} with {result['statistic']} in {formatting.percent(result['power'])} of "
-    )
-    goal += f"cases, at level {result['level']:g}"
+        what += f" where {naming.group(where['covariate'], where['value'])}"
+    share = number_texts.percent(result["power"])
+    goal = f"to detect {what} with {result['statistic']} in {share} of cases, at level "
+    goal += f"{result['level']:g}"
     if result["rows"] is None:
-        verdict = f"More than {formatting.count(result['most_rows'])} rows are needed {goal}"
+        verdict = f"More than {number_texts.count(result['most_rows'])} rows are needed {goal}"
     else:
         low, high = result["interval"] or (result["rows"], result["rows"])
         verdict = f"{result['rows']:,} rows ({low:,.0f} … {high:,.0f}) are needed {goal}"
@@ -350,7 +353,7 @@ def power(result: dict[str, Any]) -> doc.Article:
     listed = doc.table(
         "Power by the number of rows",
         ("rows", "detected", "power"),
-        [(formatting.count(t["rows"]), f"{t['rejections']} of {t['trials']}",
+        [(number_texts.count(t["rows"]), f"{t['rejections']} of {t['trials']}",
           f"{100 * t['power']:.1f} %") for t in curve],
     )  # fmt: skip
     shown: doc.Block = doc.Paragraph("Nothing was simulated.")
@@ -360,7 +363,7 @@ def power(result: dict[str, Any]) -> doc.Article:
         shown = doc.Figures((doc.Figure(draw, CURVE_HEIGHT, label, caption, listed, in_text=True),))
     return doc.article(
         f"Required rows: {doc.source_name(result)}",
-        f"{doc.size_of(result)}, {formatting.plural(len(curve), 'sample size')} simulated",
+        f"{doc.size_of(result)}, {number_texts.plural(len(curve), 'sample size')} simulated",
         verdict,
         doc.section("power", "Power", shown),
         *doc.closing(result, ["calibrated", "power", "p-value"], [result["statistic"]]),
@@ -388,7 +391,7 @@ def article_of(result: dict[str, Any]) -> doc.Article:
     kinds = ", ".join(DOCUMENTS)
     require(name in DOCUMENTS, f"no report can be made of {result['schema']}; use one of: {kinds}")
     article, seconds = DOCUMENTS[name](result), result.get("seconds")
-    return article if seconds is None else replace(article, duration=formatting.seconds(seconds))
+    return article if seconds is None else replace(article, duration=number_texts.seconds(seconds))
 
 
 class Completed(dict[str, Any]):
@@ -413,9 +416,7 @@ def document(result: Any) -> doc.Article:
     >>> document(cs.evaluate(source, cs.Brier())).title
     'Calibration of arrays'
     """
-    value = formatting.printed(
-        Declared.to_dict(result), lambda text: clean(one_line(text)), Completed
-    )
+    value = escapes.printed(Declared.to_dict(result), lambda text: clean(one_line(text)), Completed)
     histograms = getattr(result, "histograms", ())
     value["histograms"] = {one.covariate: (one.edges, one.counts) for one in histograms}
     return article_of(value)
