@@ -547,7 +547,7 @@ def test_verdict__contains_the_number_expected_by_chance(rng):
     result = reliability(binary(p, rng.random(400) < p), notion="positive", bins=8)
     expected = "of 8 bins outside the band (at most 0.4 expected by chance)"
     assert result.verdict.endswith(expected)
-    from calibscale.output.documents import reliability as reported
+    from calibscale.output.documents.evaluation_documents import reliability as reported
 
     message = reported({**result.to_dict(), "groups": None}).verdict
     assert "outside the band; at most 0.4 expected by chance; ECE 0.0" in message

@@ -9,7 +9,7 @@ from pydantic import ValidationError
 
 from calibscale.errors import OptionError
 from calibscale.formatting.escapes import clean, printed
-from calibscale.output.documents import DOCUMENTS
+from calibscale.output.documents.articles import DOCUMENTS
 from calibscale.results.schemas import validated
 from calibscale.results.schemas.malformed import message_of
 

@@ -24,7 +24,7 @@ from calibscale.formatting.fault_texts import dropped_text
 from calibscale.formatting.number_texts import plural, rounded, seconds, signed, size, unbroken
 from calibscale.formatting.terms import plain
 from calibscale.output import document as doc
-from calibscale.output.documents import document
+from calibscale.output.documents.articles import document
 
 if TYPE_CHECKING:
     from calibscale.results import Estimate

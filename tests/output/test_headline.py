@@ -10,7 +10,7 @@ import pytest
 
 import calibscale as cs
 from calibscale.output import document as doc
-from calibscale.output.documents import document
+from calibscale.output.documents.articles import document
 from calibscale.output.documents.night_headline import head
 
 

@@ -12,7 +12,7 @@ from calibscale.addresses import shown_address
 from calibscale.atomic_files import replacing
 from calibscale.errors import require
 from calibscale.formatting.number_texts import unbroken
-from calibscale.output.documents import document
+from calibscale.output.documents.articles import document
 from calibscale.output.plots.prediction_plots import RELIABILITY_HEIGHT, plot_reliability
 from calibscale.output.plots.style import COLOURS, TEXT, WIDTH, add_remark, legend_entries, library
 
