@@ -396,7 +396,7 @@ def recalibrate(
             fitted = fits.recalibrate(session, method)
     shared.finish(fitted)
     if figure is not None:
-        from calibscale.output.plots.pictures import save_comparison
+        from calibscale.output.pictures import save_comparison
         from calibscale.recalibration.fits import DIAGRAMS
 
         judged = rows or open_sources((store,), dict(options))[0]

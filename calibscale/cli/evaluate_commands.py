@@ -429,7 +429,7 @@ def reliability(
             results.append(run(session, **settings))
         shared.finish(results[-1], figure if len(stores) < 2 else None, axes=axes)
     if len(stores) > 1 and figure is not None:
-        from calibscale.output.plots.pictures import save_comparison
+        from calibscale.output.pictures import save_comparison
 
         save_comparison(results, [base(store) for store in stores], figure, axes)
         shared.wrote(figure)

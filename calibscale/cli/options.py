@@ -319,7 +319,7 @@ def check_outputs(
             what = "standard output" if path == "-" else path
             raise click.UsageError(f"{first} and {option} cannot both be {what}")
     if picture is not None:
-        from calibscale.output.plots.pictures import check_format
+        from calibscale.output.pictures import check_format
 
         check_format(picture)
 
@@ -386,7 +386,7 @@ def finish(
 
         print_result(result, max_groups)
     if picture is not None:
-        from calibscale.output.plots.pictures import save_picture
+        from calibscale.output.pictures import save_picture
 
         save_picture(result, picture, axes)
         wrote(picture)

@@ -23,7 +23,7 @@ from calibscale.formatting.escapes import one_line, printable
 from calibscale.formatting.fault_texts import dropped_text
 from calibscale.formatting.number_texts import plural, rounded, seconds, signed, size, unbroken
 from calibscale.formatting.terms import plain
-from calibscale.output import document as doc
+from calibscale.output.documents import elements as doc
 from calibscale.output.documents.articles import document
 
 if TYPE_CHECKING:

@@ -17,7 +17,7 @@ from calibscale.cli.bias_commands import audit as command
 from calibscale.errors import InvalidDataError, OptionError
 from calibscale.formatting.number_texts import signed
 from calibscale.kernel_sums.fourier_series import NoSeries
-from calibscale.output.plots.pictures import plot_result, save_picture
+from calibscale.output.pictures import plot_result, save_picture
 from calibscale.output.text import print_result
 from calibscale.recalibration.fits import METHODS
 from calibscale.results.audit_results import Audit

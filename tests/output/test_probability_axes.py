@@ -13,7 +13,7 @@ import calibscale as cs
 from calibscale.cli import main
 from calibscale.formatting.number_texts import unbroken
 from calibscale.formatting.terms import ece
-from calibscale.output.plots.pictures import plot_result
+from calibscale.output.pictures import plot_result
 from calibscale.output.plots.prediction_plots import plot_reliability
 from calibscale.output.plots.probability_axes import probability_axes
 from calibscale.output.plots.score_plots import plot_corp

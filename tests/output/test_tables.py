@@ -18,7 +18,7 @@ from calibscale.auditing.audit import audit
 from calibscale.cli import main
 from calibscale.estimators.registry import BIASED, ESTIMATORS
 from calibscale.formatting import number_texts
-from calibscale.output import document as doc
+from calibscale.output.documents import elements as doc
 from calibscale.output.documents.articles import article_of
 from calibscale.output.reading import read
 from calibscale.output.text import (

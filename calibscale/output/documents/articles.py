@@ -9,7 +9,7 @@ from typing import Any
 from calibscale.errors import require
 from calibscale.formatting import escapes, number_texts
 from calibscale.formatting.escapes import clean, one_line
-from calibscale.output import document as doc
+from calibscale.output.documents import elements as doc
 from calibscale.output.documents.bias_documents import audit, bias
 from calibscale.output.documents.evaluation_documents import check, evaluation, reliability, test
 from calibscale.output.documents.model_documents import power, ranking, recalibration, selection

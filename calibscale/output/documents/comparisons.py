@@ -8,7 +8,7 @@ from functools import partial
 from typing import Any, NamedTuple
 
 from calibscale.formatting import day_names, naming, number_texts, terms
-from calibscale.output import document as doc
+from calibscale.output.documents import elements as doc
 from calibscale.output.documents.estimates import (
     NOISE,
     ends,

@@ -12,7 +12,7 @@ from calibscale.errors import OptionError
 from calibscale.estimators.registry import BIASED, short_summary
 from calibscale.formatting import naming, number_texts, terms
 from calibscale.formatting.naming import name_of
-from calibscale.output import document as doc
+from calibscale.output.documents import elements as doc
 from calibscale.output.plots.curve_plots import (
     IntervalPanel,
     IntervalRow,

@@ -8,8 +8,8 @@ from typing import Any
 
 from calibscale.estimators.registry import SCORES
 from calibscale.formatting import naming, number_texts, terms
-from calibscale.output import document as doc
 from calibscale.output.documents import comparisons, estimates
+from calibscale.output.documents import elements as doc
 from calibscale.output.plots.prediction_plots import MAX_DIAGRAMS, worst_classes
 
 

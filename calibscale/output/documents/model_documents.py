@@ -6,8 +6,8 @@ from functools import partial
 from typing import Any
 
 from calibscale.formatting import naming, number_texts, terms
-from calibscale.output import document as doc
 from calibscale.output.documents import comparisons, estimates
+from calibscale.output.documents import elements as doc
 from calibscale.output.plots.curve_plots import CURVE_HEIGHT, plot_power
 
 

@@ -6,8 +6,8 @@ from functools import partial
 from typing import Any
 
 from calibscale.formatting import day_names, naming, number_texts, terms
-from calibscale.output import document as doc
 from calibscale.output.documents import comparisons, estimates
+from calibscale.output.documents import elements as doc
 from calibscale.output.documents.bias_documents import map_blocks
 from calibscale.output.documents.night_headline import (
     head,

@@ -7,7 +7,7 @@ from functools import partial
 from typing import Any
 
 from calibscale.formatting import day_names, naming, number_texts, terms
-from calibscale.output import document as doc
+from calibscale.output.documents import elements as doc
 from calibscale.output.documents.estimates import error_name, goodness
 from calibscale.output.documents.night_headline import QUANTITIES, value_limits
 from calibscale.output.plots import day_plots
