@@ -66,7 +66,6 @@ if TYPE_CHECKING:
     from calibscale.planning import plan
     from calibscale.ranking.rank import rank
     from calibscale.recalibration.fits import FittedRecalibration, load_recalibration, recalibrate
-    from calibscale.results import Approximation, Estimate, Interval
     from calibscale.results.audit_results import Audit
     from calibscale.results.bias_results import BiasMap
     from calibscale.results.comparison_results import (
@@ -77,6 +76,7 @@ if TYPE_CHECKING:
         Ranking,
         Selection,
     )
+    from calibscale.results.estimate import Approximation, Estimate, Interval
     from calibscale.results.evaluation_results import Evaluation, Plan, Reliability
     from calibscale.results.inference_results import (
         CalibrationTests,

@@ -26,7 +26,7 @@ from calibscale.kernel_sums import DataProfile
 from calibscale.kernel_sums.pair_tasks import PairSum
 from calibscale.kernel_sums.tile_layout import TileLayout, panel_cuts
 from calibscale.kernels import tiles
-from calibscale.results import Estimate
+from calibscale.results.estimate import Estimate
 from calibscale.results.evaluation_results import ClusterCost, Cost, Plan
 from calibscale.session import Run, Session, SessionOptions, verb
 from calibscale.statistics import Scan, Statistic, scan_of

@@ -30,8 +30,9 @@ from calibscale.estimators.settings import build
 from calibscale.formatting.number_texts import size as size_text
 from calibscale.kernel_sums import DataProfile
 from calibscale.kernel_sums.pair_sums import Pairs
-from calibscale.results import Estimate, ImpossibleRows
+from calibscale.results.estimate import Estimate
 from calibscale.results.evaluation_results import Clusters
+from calibscale.results.source_rows import ImpossibleRows
 from calibscale.statistics import PassResult, Scan, Statistic, scan, scan_of
 from calibscale.statistics.cluster_sums import ClusterSums, described
 

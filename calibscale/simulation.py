@@ -23,7 +23,7 @@ from calibscale.estimators.base import Estimator
 from calibscale.formatting.progress import reporting
 from calibscale.kernel_sums import BANDWIDTH_ROWS
 from calibscale.kernels import random_draws
-from calibscale.results import Estimate
+from calibscale.results.estimate import Estimate
 from calibscale.session import Session
 
 _BATCH_NUMBERS = 2**17  # predictions drawn together: 1 MB, about 10 ms

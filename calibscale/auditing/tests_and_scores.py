@@ -28,7 +28,6 @@ from calibscale.recalibration.fits import METHODS, method_of
 from calibscale.recalibration.nonparametric import LocalBias
 from calibscale.recalibration.recalibrator import Recalibrator, Refits, recalibrated
 from calibscale.recalibration.refits import refits_of
-from calibscale.results import POPULATION, THIS_N, Estimate
 from calibscale.results.audit_results import (
     Against,
     CovariateTest,
@@ -36,6 +35,7 @@ from calibscale.results.audit_results import (
     PairedDifference,
     Scores,
 )
+from calibscale.results.estimate import POPULATION, THIS_N, Estimate
 from calibscale.results.inference_results import AdjustedTest, CalibrationTests, TestResult
 from calibscale.session import Run, Session
 

@@ -19,7 +19,7 @@ from calibscale.data.levels import NO_NUMBER
 from calibscale.errors import OptionError, require
 from calibscale.kernels import random_draws as kernel_draws
 from calibscale.kernels import row_sums as kernel_rows
-from calibscale.results import Floats, Ints
+from calibscale.results.declarations import Floats, Ints
 
 NO_WEIGHTS: Floats = np.empty(0)
 _NO_LABELS: Ints = np.empty(0, np.int64)

@@ -19,7 +19,7 @@ from calibscale.errors import InvalidDataError
 from calibscale.formatting.escapes import one_line
 from calibscale.formatting.fault_texts import dropped_text
 from calibscale.kernels import row_sums as kernel_rows
-from calibscale.results import Ints
+from calibscale.results.declarations import Ints
 
 LOWEST, HIGHEST = 1e-100, 1e100  # of weights: sums of squares neither vanish nor overflow
 DROP_REMEDY = (

@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from calibscale.kernels import row_sums
-from calibscale.results import Floats, Ints
+from calibscale.results.declarations import Floats, Ints
 
 
 def judged(labels: NDArray[Any], tolerance: float, status: Ints) -> Ints:

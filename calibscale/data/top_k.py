@@ -15,7 +15,7 @@ from calibscale.data.read_errors import converting
 from calibscale.data.row_shards import ComputedRows, read_rows
 from calibscale.data.source import LAZY, sum_tolerance
 from calibscale.errors import InvalidDataError, require
-from calibscale.results import Ints
+from calibscale.results.declarations import Ints
 
 _log = logging.getLogger(__name__)
 _EXAMINED = 1000  # rows of columns on disk of which the rest is compared with the classes

@@ -13,7 +13,7 @@ from calibscale.kernel_sums import DataProfile
 from calibscale.kernel_sums.pair_sums import Pairs
 from calibscale.kernel_sums.pair_tasks import PairSum
 from calibscale.limits.proportions import Limits
-from calibscale.results import Estimate, Floor
+from calibscale.results.estimate import Estimate, Floor
 from calibscale.statistics import Statistic
 
 CLASSES, FORECASTS, SOFT = ALL = "classes", "forecasts", "soft labels"  # kinds of predictions

@@ -16,7 +16,7 @@ from calibscale.estimators.base import CLASSES, SOFT, Estimator, ScalarEstimator
 from calibscale.limits.excess import ratio
 from calibscale.limits.gap_limits import bin_limits, largest_gap_limits, low_limit_of_groups
 from calibscale.limits.proportions import Limits
-from calibscale.results import Estimate, Floor
+from calibscale.results.estimate import Estimate, Floor
 from calibscale.statistics import Statistic
 from calibscale.statistics.bins import (
     AUTOMATIC,

@@ -17,7 +17,7 @@ from calibscale.estimators.base import ScalarEstimator, set_names
 from calibscale.kernel_sums import BANDWIDTH_ROWS, DataProfile
 from calibscale.kernels import random_draws
 from calibscale.limits.excess import ratio
-from calibscale.results import Estimate
+from calibscale.results.estimate import Estimate
 from calibscale.statistics import Statistic, weights_of
 
 GROUPS = 20

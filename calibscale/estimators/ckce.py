@@ -24,7 +24,7 @@ from calibscale.kernel_sums import DataProfile, FeatureMap, ProductKernel, Rando
 from calibscale.kernel_sums.landmarks import solve
 from calibscale.kernel_sums.pair_sums import Pairs
 from calibscale.kernel_sums.pair_tasks import PairSum
-from calibscale.results import EXACT, Approximation, Estimate, Floor
+from calibscale.results.estimate import EXACT, Approximation, Estimate, Floor
 from calibscale.statistics import Statistic
 from calibscale.statistics.label_noise import LabelNoise, form_floor, predictions
 from calibscale.statistics.score_sums import Moments, MomentState, NoiseMoments, approximation

@@ -16,7 +16,7 @@ from calibscale.estimators.base import FORECASTS, BoundEstimator, Estimator
 from calibscale.kernel_sums import DataProfile
 from calibscale.limits.gap_limits import level_limits
 from calibscale.limits.proportions import Limits, share_limits
-from calibscale.results import EXACT, Approximation, Estimate, Floor
+from calibscale.results.estimate import EXACT, Approximation, Estimate, Floor
 from calibscale.statistics import Statistic
 from calibscale.statistics.forecast_totals import (
     CELLS,

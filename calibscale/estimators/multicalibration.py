@@ -18,7 +18,7 @@ from calibscale.estimators.base import ScalarEstimator, set_names
 from calibscale.kernel_sums import DataProfile
 from calibscale.kernels import segment_walks
 from calibscale.limits.excess import excess_limits, ratio
-from calibscale.results import EXACT, Approximation, Estimate, Floor
+from calibscale.results.estimate import EXACT, Approximation, Estimate, Floor
 from calibscale.results.group_results import Where, name_of
 from calibscale.statistics import Statistic
 from calibscale.statistics.bins import residual_draws

@@ -13,7 +13,7 @@ from calibscale.data import Floats
 from calibscale.estimators.base import BoundEstimator, ScalarEstimator
 from calibscale.estimators.score_measures import ScoreMeasure
 from calibscale.limits.proportions import Limits
-from calibscale.results import Estimate
+from calibscale.results.estimate import Estimate
 from calibscale.statistics import Statistic
 from calibscale.statistics.score_histogram import OccupiedCells, SpreadSums
 

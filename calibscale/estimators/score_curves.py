@@ -12,7 +12,7 @@ from scipy.optimize import isotonic_regression
 from calibscale.data import Floats, Ints
 from calibscale.estimators.base import NO_CALIBRATED_VALUE
 from calibscale.estimators.score_measures import ScoreError, ScoreMeasure, curve
-from calibscale.results import Estimate
+from calibscale.results.estimate import Estimate
 from calibscale.statistics.score_histogram import OccupiedCells
 
 _POINTS = 50  # intervals of thresholds, and of shares of the rows, of a Murphy diagram

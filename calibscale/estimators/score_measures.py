@@ -15,7 +15,7 @@ from scipy.special import stdtrit
 from calibscale.data import Floats
 from calibscale.estimators.base import BoundEstimator, ScalarEstimator
 from calibscale.limits.excess import ratio
-from calibscale.results import EXACT, Approximation, Estimate, Floor
+from calibscale.results.estimate import EXACT, Approximation, Estimate, Floor
 from calibscale.statistics import Statistic
 from calibscale.statistics.bins import BinState, FineHistogram, residual_draws, shared_residuals
 from calibscale.statistics.score_histogram import OccupiedCells, ScoreHistogram, cells_of, scores_of

@@ -13,7 +13,7 @@ from calibscale.estimators.base import CLASSES, SOFT, Estimator, ScalarEstimator
 from calibscale.estimators.binned import TCE2, Binned
 from calibscale.limits.excess import excess_limits
 from calibscale.limits.proportions import Limits, share_limits
-from calibscale.results import Estimate
+from calibscale.results.estimate import Estimate
 from calibscale.statistics import Statistic, score_sums
 from calibscale.statistics.bins import BinCounts, BinRests, BinState, BinTable, FineHistogram
 

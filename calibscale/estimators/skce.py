@@ -30,7 +30,7 @@ from calibscale.kernel_sums import (
     pooled_distance,
 )
 from calibscale.kernel_sums.bandwidths import local_kernel, most_powerful, named_bandwidths
-from calibscale.results import Estimate
+from calibscale.results.estimate import Estimate
 from calibscale.statistics import Statistic
 from calibscale.statistics.fourier_modes import Modes
 

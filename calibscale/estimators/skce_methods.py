@@ -16,7 +16,7 @@ from calibscale.kernel_sums.fourier_series import NoSeries
 from calibscale.kernel_sums.pair_sums import Pairs, sampled_mean
 from calibscale.kernel_sums.pair_tasks import PairState, PairSum
 from calibscale.kernel_sums.tile_layout import panel_cuts
-from calibscale.results import EXACT, Approximation, Estimate
+from calibscale.results.estimate import EXACT, Approximation, Estimate
 from calibscale.statistics import PairStatistic, Statistic
 from calibscale.statistics.fourier_modes import LocalFeatures, Modes, check_size, spectral_statistic
 from calibscale.statistics.nystrom_map import nystrom_statistic

@@ -15,7 +15,7 @@ from calibscale.data import Chunk, Floats, Ints
 from calibscale.estimators.base import ScalarEstimator
 from calibscale.estimators.score_measures import ScoreError, drawn_residuals
 from calibscale.kernels.row_sums import divide_rows
-from calibscale.results import Estimate, Floor
+from calibscale.results.estimate import Estimate, Floor
 from calibscale.statistics import Replicates, Statistic, added, weights_of
 from calibscale.statistics.score_histogram import OccupiedCells, ScoreHistogram, scores_of
 

@@ -8,7 +8,7 @@ from typing import Any, ClassVar, NamedTuple
 
 from calibscale.data import Floats
 from calibscale.estimators.base import TEST_STATISTIC, Estimator
-from calibscale.results import Estimate
+from calibscale.results.estimate import Estimate
 
 
 class Sums(NamedTuple):

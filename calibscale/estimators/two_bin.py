@@ -9,7 +9,7 @@ import numpy as np
 
 from calibscale.data import Floats
 from calibscale.estimators.score_measures import WALK_DRAWS, ScoreError, ScoreMeasure, walk
-from calibscale.results import Estimate
+from calibscale.results.estimate import Estimate
 from calibscale.statistics import Statistic
 from calibscale.statistics.bins import BinCounts
 from calibscale.statistics.score_histogram import OccupiedCells

@@ -13,7 +13,7 @@ from calibscale.estimators.base import CLASSES, SOFT, Estimator
 from calibscale.estimators.binned import Binned
 from calibscale.kernel_sums import DataProfile
 from calibscale.limits.excess import ratio
-from calibscale.results import Estimate, Floor
+from calibscale.results.estimate import Estimate, Floor
 from calibscale.statistics import Statistic
 from calibscale.statistics.bins import (
     MASS,

@@ -38,7 +38,7 @@ from calibscale.forks import renew_in_children
 from calibscale.inference.nulls import DrawnLabels
 from calibscale.inference.resampling import Resampling, requested
 from calibscale.kernel_sums import BANDWIDTH_ROWS, DataProfile, NotionRows
-from calibscale.results import Estimate
+from calibscale.results.estimate import Estimate
 from calibscale.results.evaluation_results import Evaluation
 from calibscale.results.verdict_results import NEGLIGIBLE
 from calibscale.session import Run, default_estimators, listed, resolved

@@ -15,7 +15,7 @@ from calibscale.estimators.binned import ECE, TCE2Debiased
 from calibscale.formatting.naming import name_of
 from calibscale.inference.evidence import crowded_share
 from calibscale.limits.proportions import consistency_interval, wilson_interval
-from calibscale.results import Estimate
+from calibscale.results.estimate import Estimate
 from calibscale.results.evaluation_results import Diagram, Range, ReliabilityBin, ReliabilityCurve
 from calibscale.statistics import States
 from calibscale.statistics.bins import MASS, BinState, BinTable

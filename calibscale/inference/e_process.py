@@ -21,7 +21,7 @@ from calibscale.data import LOG_SMALLEST, Chunk, Floats
 from calibscale.errors import OptionError, require
 from calibscale.inference.learned_shifts import mean_shifts
 from calibscale.limits.excess import ratio
-from calibscale.results import Bools, Ints
+from calibscale.results.declarations import Bools, Ints
 from calibscale.statistics import Statistic
 from calibscale.statistics.cluster_sums import ClusterRows
 

@@ -14,7 +14,7 @@ from calibscale.data import Rules
 from calibscale.estimators.base import BoundEstimator
 from calibscale.inference.nulls import ClusterSigns, DrawnLabels, Null, RandomSigns
 from calibscale.inference.resampling import drawn_sums
-from calibscale.results import Estimate, Floor
+from calibscale.results.estimate import Estimate, Floor
 from calibscale.results.evaluation_results import Clusters
 from calibscale.statistics import Replicates, States, Statistic
 

@@ -29,7 +29,7 @@ from calibscale.kernel_sums import NotionRows
 from calibscale.kernel_sums.pair_sums import Pairs
 from calibscale.limits.proportions import Limits
 from calibscale.limits.squared_norms import Noise, noise_of_gram
-from calibscale.results import BOTH, POPULATION, THIS_N, Estimate, Interval
+from calibscale.results.estimate import BOTH, POPULATION, THIS_N, Estimate, Interval
 from calibscale.statistics import States, Statistic
 
 

@@ -34,9 +34,9 @@ from calibscale.inference.verdict_sentences import (
     error_sentence,
     too_few_draws,
 )
-from calibscale.results import ImpossibleRows, rounding_advice
 from calibscale.results.evaluation_results import Evaluation
 from calibscale.results.inference_results import CalibrationTests, TestResult
+from calibscale.results.source_rows import ImpossibleRows, rounding_advice
 from calibscale.results.verdict_results import (
     FEW,
     MISCALIBRATED,

@@ -32,7 +32,7 @@ from calibscale.monitoring.ledger import Ledger, Record
 from calibscale.monitoring.ledger.alarms import learned_bets
 from calibscale.monitoring.ledger.group_keys import DayGroups, GroupKey, LedgerGroups
 from calibscale.monitoring.ledger.recipe import PARTS, Recipe, gathered, parted
-from calibscale.results import Estimate
+from calibscale.results.estimate import Estimate
 from calibscale.results.evaluation_results import Clusters
 from calibscale.results.inference_results import AdjustedTest, TestResult
 from calibscale.session import Run, Session, impossible_rows, versions

@@ -36,8 +36,8 @@ from calibscale.monitoring.ledger.index import DAMAGE, Entry, check_key
 from calibscale.monitoring.ledger.recipe import Recipe, encode
 from calibscale.monitoring.verdicts import NightJudge
 from calibscale.planning import plan
-from calibscale.results import ImpossibleRows
 from calibscale.results.night_results import Night, NightPlan
+from calibscale.results.source_rows import ImpossibleRows
 from calibscale.selection.cross_validation import select
 from calibscale.session import Session, versions
 

@@ -27,7 +27,7 @@ from calibscale.monitoring.job import Job
 from calibscale.monitoring.ledger.group_keys import condition
 from calibscale.output.documents.night_headline import day_sentence, impossible_sentence, limit_of
 from calibscale.output.report import save_report
-from calibscale.results import as_json
+from calibscale.results.declarations import as_json
 from calibscale.results.night_results import estimate_rows, evidence_logs
 
 Result = dict[str, Any]  # schema calibscale.nightly/1

@@ -33,7 +33,7 @@ from calibscale.monitoring.ledger.group_keys import FLAGS, GroupKey, condition, 
 from calibscale.monitoring.ledger.index import Entry
 from calibscale.monitoring.ledger.windows import Window, window
 from calibscale.ranking.model_estimates import differences, rank_probabilities, ranks
-from calibscale.results import BOTH, POPULATION, THIS_N, Estimate, Floor, Interval
+from calibscale.results.estimate import BOTH, POPULATION, THIS_N, Estimate, Floor, Interval
 from calibscale.results.evaluation_results import Diagram
 
 _TREND_DAYS = 90  # days of each estimate and of the evidence in a result

@@ -27,7 +27,7 @@ from calibscale.output.documents import elements as doc
 from calibscale.output.documents.articles import document
 
 if TYPE_CHECKING:
-    from calibscale.results import Estimate
+    from calibscale.results.estimate import Estimate
     from calibscale.results.evaluation_results import ClusterCost, Evaluation, Plan
 
 _NAME = 12  # minimum width of a column of names before they wrap; halved if there is no room

@@ -25,8 +25,8 @@ from calibscale.inference.intervals import Parts, interval_statistics, parts_of,
 from calibscale.inference.multiple_testing import holm
 from calibscale.inference.resampling import Resampling, merged, total
 from calibscale.kernel_sums import RandomFourier
-from calibscale.results import Estimate
 from calibscale.results.comparison_results import Difference, RankedModel
+from calibscale.results.estimate import Estimate
 from calibscale.results.evaluation_results import Clusters
 from calibscale.session import Run, impossible_rows
 from calibscale.statistics import Statistic

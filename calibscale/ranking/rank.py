@@ -28,8 +28,8 @@ from calibscale.ranking.model_estimates import (
     ranks,
 )
 from calibscale.ranking.subset_rankings import SubsetPlan, agreement, per_pass, subset_values
-from calibscale.results import POPULATION, THIS_N
 from calibscale.results.comparison_results import Agreement, Difference, Ranking
+from calibscale.results.estimate import POPULATION, THIS_N
 from calibscale.session import Run, Session, SessionOptions, listed, verb, versions
 from calibscale.statistics.score_sums import from_left_out
 

@@ -42,8 +42,8 @@ from calibscale.recalibration.recalibrator import (
     read_json,
     recalibrated,
 )
-from calibscale.results import as_json
 from calibscale.results.audit_results import RecalibrationResult
+from calibscale.results.declarations import as_json
 from calibscale.results.evaluation_results import Reliability
 from calibscale.results.schemas import validated
 from calibscale.results.schemas.malformed import message_of, require_plain

@@ -22,7 +22,7 @@ from calibscale.formatting.naming import NO_LEVEL
 from calibscale.inference.nulls import Null
 from calibscale.kernel_sums import DataProfile, NotionRows
 from calibscale.kernels import random_draws as kernel_draws
-from calibscale.results import as_json
+from calibscale.results.declarations import as_json
 from calibscale.results.schemas.malformed import message_of
 from calibscale.session import Session, SessionOptions, verb
 from calibscale.statistics import PassResult

@@ -8,7 +8,7 @@ from typing import Annotated, Any, ClassVar
 import numpy as np
 
 from calibscale.formatting.naming import NO_LEVEL, missing_name
-from calibscale.results import (
+from calibscale.results.declarations import (
     Bools,
     Computed,
     Count,
@@ -20,10 +20,10 @@ from calibscale.results import (
     Later,
     Object,
     Omitted,
-    Outcome,
-    SourceRows,
 )
 from calibscale.results.group_results import RangeScan
+from calibscale.results.outcome import Outcome
+from calibscale.results.source_rows import SourceRows
 
 _COLUMNS = ("bias", "standard_error", "low", "high", "z", "effective_rows")
 _POINTS = Object(

@@ -9,7 +9,7 @@ from typing import Annotated, Any, ClassVar
 import numpy as np
 
 from calibscale.errors import OptionError, require
-from calibscale.results import (
+from calibscale.results.declarations import (
     Computed,
     Count,
     Declared,
@@ -19,17 +19,16 @@ from calibscale.results import (
     Hidden,
     Inline,
     Json,
-    Labelled,
     Later,
     Object,
     Omitted,
-    Outcome,
     Share,
-    SourceRows,
     Values,
     key,
 )
 from calibscale.results.evaluation_results import Clusters, Evaluation
+from calibscale.results.outcome import Labelled, Outcome
+from calibscale.results.source_rows import SourceRows
 from calibscale.results.verdict_results import Judgement
 
 _LEVELS = (0.05, 0.5, 0.9, 0.95, 0.99)  # of the quantiles of null values

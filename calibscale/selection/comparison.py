@@ -15,8 +15,8 @@ from calibscale.data import Floats, NotionView
 from calibscale.data.derived_sources import TEST
 from calibscale.errors import require
 from calibscale.limits.proportions import bounded_low
-from calibscale.results import EXACT, POPULATION, Approximation, Interval
 from calibscale.results.comparison_results import Candidate
+from calibscale.results.estimate import EXACT, POPULATION, Approximation, Interval
 from calibscale.selection.families import (
     Bilinear,
     Errors,

@@ -14,7 +14,7 @@ from calibscale.data.derived_sources import TEST
 from calibscale.errors import OptionError, require
 from calibscale.kernel_sums.landmarks import PointFeatures
 from calibscale.kernels import random_draws
-from calibscale.results import EXACT, Approximation
+from calibscale.results.estimate import EXACT, Approximation
 from calibscale.statistics import Statistic
 
 

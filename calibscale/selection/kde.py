@@ -16,7 +16,7 @@ from calibscale.data.derived_sources import TEST
 from calibscale.errors import OptionError
 from calibscale.kernels import beta_cells as kernel_cells
 from calibscale.kernels.beta_cells import GRADED, NODES
-from calibscale.results import EXACT, Approximation
+from calibscale.results.estimate import EXACT, Approximation
 from calibscale.selection.families import (
     Errors,
     FamilyProfile,

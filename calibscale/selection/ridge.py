@@ -12,7 +12,7 @@ from scipy.linalg import eigh
 
 from calibscale.data import Chunk, Floats, Ints, NotionView, problems, views, width
 from calibscale.kernel_sums.landmarks import FourierFeatures, PointFeatures
-from calibscale.results import Approximation
+from calibscale.results.estimate import Approximation
 from calibscale.selection.families import (
     Bilinear,
     Errors,

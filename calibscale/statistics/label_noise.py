@@ -13,7 +13,7 @@ from scipy.special import gammaincc, gammainccinv
 
 from calibscale.data import NO_WEIGHTS, Chunk, Floats, Ints
 from calibscale.kernels import random_draws
-from calibscale.results import Floor
+from calibscale.results.estimate import Floor
 from calibscale.statistics import Statistic, weights_of
 
 _ROWS, _VECTORS = 2048, 1024  # rows of a sample; residuals drawn for its second and third moments

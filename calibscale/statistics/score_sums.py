@@ -14,7 +14,7 @@ from calibscale.data import NO_WEIGHTS, Chunk, Floats, mixed
 from calibscale.kernel_sums import FeatureMap, RandomFourier
 from calibscale.kernels import drawn_sums
 from calibscale.limits.excess import ratio
-from calibscale.results import EXACT, Approximation
+from calibscale.results.estimate import EXACT, Approximation
 from calibscale.statistics import Replicates, Statistic, added, weighted_sum, weights_of
 from calibscale.statistics.bins import BinCounts, FineHistogram
 

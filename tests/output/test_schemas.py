@@ -23,7 +23,7 @@ from calibscale.inference.power import power
 from calibscale.monitoring.night import dry_run, night
 from calibscale.planning import plan
 from calibscale.ranking.rank import rank
-from calibscale.results import Declared
+from calibscale.results.declarations import Declared
 from calibscale.results.inference_results import Miscalibration
 from calibscale.results.schemas import names, path, schema, validated
 from calibscale.selection.cross_validation import select

@@ -21,7 +21,7 @@ from calibscale.errors import InvalidDataError, OptionError, require
 from calibscale.formatting.naming import parse
 from calibscale.kernels import random_draws, row_sums, waves
 from calibscale.kernels.tile_strips import LANES
-from calibscale.results import Bools, Floats, Ints
+from calibscale.results.declarations import Bools, Floats, Ints
 
 # reasons for which a row is invalid, beside those of `row_sums`
 BAD_SCALE, CROSSING, OUTCOME, FEW_MEMBERS = 10, 11, 12, 15

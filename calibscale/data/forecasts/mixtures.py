@@ -12,7 +12,7 @@ from scipy.special import logsumexp, ndtr, ndtri
 from calibscale.data.forecasts import BAD_SCALE, FEW_MEMBERS, Forecast
 from calibscale.errors import InvalidDataError
 from calibscale.kernels import random_draws, row_sums
-from calibscale.results import Floats, Ints
+from calibscale.results.declarations import Floats, Ints
 
 _STEPS = 60  # of the bisection for quantiles of mixtures: their rounding
 

@@ -13,7 +13,7 @@ import numpy as np
 from calibscale.data.forecasts import CROSSING, Forecast
 from calibscale.errors import InvalidDataError, OptionError, require
 from calibscale.kernels import random_draws, row_sums, waves
-from calibscale.results import Bools, Floats, Ints
+from calibscale.results.declarations import Bools, Floats, Ints
 
 
 class _PiecewiseUniform(Forecast):

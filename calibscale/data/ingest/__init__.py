@@ -36,7 +36,7 @@ from calibscale.data.store import LogitStore
 from calibscale.data.zarr_arrays import just_created, write_lock
 from calibscale.errors import InvalidDataError, NotFoundError, OptionError, StoreError, require
 from calibscale.formatting.progress import reporting
-from calibscale.results import Declared
+from calibscale.results.declarations import Declared
 
 _log = logging.getLogger(__name__)
 

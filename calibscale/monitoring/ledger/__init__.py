@@ -24,7 +24,7 @@ from calibscale.monitoring.ledger import index as log
 from calibscale.monitoring.ledger.group_keys import GroupKey, order
 from calibscale.monitoring.ledger.index import INDEX, SLOTS, Entry, Key, check_key, identity
 from calibscale.monitoring.ledger.recipe import Recipe
-from calibscale.results import Floats
+from calibscale.results.declarations import Floats
 
 FORMAT = 3
 KEY = "calibscale_ledger"

@@ -35,7 +35,8 @@ from calibscale.monitoring.ledger.group_keys import GroupKey
 from calibscale.monitoring.ledger.index import Entry
 from calibscale.monitoring.ledger.recipe import SECTION as PARTS_SECTION
 from calibscale.monitoring.ledger.recipe import STRATA, Recipe, Strata, parts_of_days
-from calibscale.results import Estimate, Floats
+from calibscale.results.declarations import Floats
+from calibscale.results.estimate import Estimate
 from calibscale.results.evaluation_results import Clusters
 from calibscale.results.inference_results import TestResult
 from calibscale.statistics import States

@@ -14,7 +14,7 @@ from calibscale.output.documents.bias_documents import audit, bias
 from calibscale.output.documents.evaluation_documents import check, evaluation, reliability, test
 from calibscale.output.documents.model_documents import power, ranking, recalibration, selection
 from calibscale.output.documents.night_report import nightly
-from calibscale.results import Declared
+from calibscale.results.declarations import Declared
 
 DOCUMENTS: dict[str, Callable[[dict[str, Any]], doc.Article]] = {
     one.__name__: one

@@ -9,7 +9,7 @@ from typing import Any, ClassVar, TypeAlias
 from calibscale.estimators.registry import SUMMARIES
 from calibscale.formatting import fault_texts, naming, number_texts, terms
 from calibscale.formatting.naming import name_of
-from calibscale.results import EXACT, POPULATION
+from calibscale.results.estimate import EXACT, POPULATION
 
 
 @dataclass(frozen=True)

@@ -22,7 +22,7 @@ from calibscale.output.plots.curve_plots import (
 )
 from calibscale.output.plots.prediction_plots import RELIABILITY_HEIGHT, draw_reliability
 from calibscale.output.plots.score_plots import SCORE_PLOTS, curve_of, plot_corp
-from calibscale.results import EXACT, POPULATION
+from calibscale.results.estimate import EXACT, POPULATION
 
 MAX_GROUPS = 12  # groups in a plot; tables contain all groups
 _GROUP_COLUMNS = 5  # estimators in a table of groups, which then fits a page

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 
 from calibscale.formatting import day_names, naming, number_texts, terms
 from calibscale.output.documents.estimates import ends, in_brackets
-from calibscale.results import rounding_advice
+from calibscale.results.source_rows import rounding_advice
 
 QUANTITIES = {
     "value": "value",

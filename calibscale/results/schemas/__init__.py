@@ -31,7 +31,16 @@ from pydantic import (
 from pydantic_core import PydanticCustomError
 
 from calibscale.errors import require
-from calibscale.results import DAY, Bounds, Declared, Having, Member, Object, Values, members
+from calibscale.results.declarations import (
+    DAY,
+    Bounds,
+    Declared,
+    Having,
+    Member,
+    Object,
+    Values,
+    members,
+)
 
 # modules and declarations of the results by schema; a result may have several forms
 _RESULTS = {
