@@ -23,7 +23,7 @@ ROOMS = (
 WITH_DEFINITIONS = {
     "cli", "data", "data.forecasts", "data.ingest", "engine",
     "kernel_sums", "kernels", "monitoring.job",
-    "monitoring.ledger", "results.schemas",
+    "monitoring.ledger",
     "statistics",
 }  # fmt: skip
 LAZY = {"cli", "calibscale"}  # rooms whose functions may import, so that commands start quickly

@@ -45,8 +45,8 @@ from calibscale.recalibration.recalibrator import (
 from calibscale.results.audit_results import RecalibrationResult
 from calibscale.results.declarations import as_json
 from calibscale.results.evaluation_results import Reliability
-from calibscale.results.schemas import validated
 from calibscale.results.schemas.malformed import message_of, require_plain
+from calibscale.results.schemas.result_models import validated
 from calibscale.session import Session, SessionOptions, classes_only, verb
 
 _log = logging.getLogger(__name__)

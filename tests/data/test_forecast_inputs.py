@@ -413,7 +413,7 @@ def test_accumulator__refuses_what_does_not_fit():
 
 @pytest.mark.parametrize("kind", FORECASTS)
 def test_results__conform_to_their_schemas(tmp_path, kind):
-    from calibscale.results.schemas import validated
+    from calibscale.results.schemas.result_models import validated
 
     store = written(tmp_path / "s.zarr", kind)
     for result in (

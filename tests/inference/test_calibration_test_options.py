@@ -12,7 +12,7 @@ import pytest
 import calibscale as cs
 from calibscale.formatting.naming import name_of
 from calibscale.inference import nulls
-from calibscale.results.schemas import validated
+from calibscale.results.schemas.result_models import validated
 from tests.support.null_values import (
     DRAWS,
     FOURIER,

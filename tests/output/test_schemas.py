@@ -25,7 +25,8 @@ from calibscale.planning import plan
 from calibscale.ranking.rank import rank
 from calibscale.results.declarations import Declared
 from calibscale.results.inference_results import Miscalibration
-from calibscale.results.schemas import names, path, schema, validated
+from calibscale.results.schemas.result_models import validated
+from calibscale.results.schemas.schema_files import names, path, schema
 from calibscale.selection.cross_validation import select
 from tests.support.local_settings import audit, local_bias
 from tests.support.nights import JOB, day_name, write_day, write_job
