@@ -10,8 +10,8 @@ import math
 
 import numpy as np
 
-from calibscale.kernels import inlined, kernel
 from calibscale.kernels.elementary import exp
+from calibscale.kernels.jit import inlined, kernel
 
 NODES = 16  # points or nodes of a cell; the nodes integrate polynomials of degree < 16 exactly
 GRADED = 6  # halvings of the first and of the last cell towards the end of the interval

@@ -9,7 +9,7 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from calibscale.kernels import inlined, kernel
+from calibscale.kernels.jit import inlined, kernel
 
 Floats = NDArray[np.float64]
 Ints = NDArray[np.integer]

@@ -6,8 +6,8 @@ import math
 
 import numpy as np
 
-from calibscale.kernels import inlined, kernel
 from calibscale.kernels.elementary import exp, sincos
+from calibscale.kernels.jit import inlined, kernel
 
 _MASK = np.uint64(0xFFFFFFFF)
 _M0 = np.uint64(0xD2511F53)
