@@ -29,7 +29,8 @@ from calibscale.kernels import tiles
 from calibscale.results.estimate import Estimate
 from calibscale.results.evaluation_results import ClusterCost, Cost, Plan
 from calibscale.session import Run, Session, SessionOptions, verb
-from calibscale.statistics import Scan, Statistic, scan_of
+from calibscale.statistics.one_pass import Scan, scan_of
+from calibscale.statistics.statistic import Statistic
 
 _SAMPLE_SECONDS = 0.1
 _FEW = 20  # replicates that are timed

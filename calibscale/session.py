@@ -33,8 +33,9 @@ from calibscale.kernel_sums.pair_sums import Pairs
 from calibscale.results.estimate import Estimate
 from calibscale.results.evaluation_results import Clusters
 from calibscale.results.source_rows import ImpossibleRows
-from calibscale.statistics import PassResult, Scan, Statistic, scan, scan_of
 from calibscale.statistics.cluster_sums import ClusterSums, described
+from calibscale.statistics.one_pass import PassResult, Scan, scan, scan_of
+from calibscale.statistics.statistic import Statistic
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -211,7 +212,7 @@ class Session:
         self, statistics: Iterable[Statistic], *, group_by: str | None = None,
         covariates: tuple[str, ...] = (), split: Split | None = None,
     ) -> PassResult:  # fmt: skip
-        """Run one pass; see `calibscale.statistics.scan`.
+        """Run one pass; see `calibscale.statistics.one_pass.scan`.
 
         A repeated statistic is computed once.  There are states as well for each value of the
         covariate `group_by`, or for each fold of `split`; `covariates` must be finite.  An

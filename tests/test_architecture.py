@@ -24,7 +24,7 @@ WITH_DEFINITIONS = {
     "cli", "data", "data.forecasts", "data.ingest", "engine",
     "kernel_sums", "monitoring.job",
     "monitoring.ledger",
-    "statistics",
+
 }  # fmt: skip
 LAZY = {"cli", "calibscale"}  # rooms whose functions may import, so that commands start quickly
 

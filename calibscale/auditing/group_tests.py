@@ -21,7 +21,7 @@ from calibscale.kernels import drawn_sums
 from calibscale.limits.excess import excess_limits, upper_tail
 from calibscale.results.group_results import Group, Where
 from calibscale.session import Session
-from calibscale.statistics import Replicates, Statistic, weights_of
+from calibscale.statistics.statistic import Replicates, Statistic, weights_of
 
 
 class GroupState(NamedTuple):

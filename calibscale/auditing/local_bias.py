@@ -20,9 +20,10 @@ from calibscale.kernel_sums.bandwidths import local_kernel, named_bandwidths
 from calibscale.limits.excess import excess_deviate, excess_limits
 from calibscale.results.bias_results import BiasMap
 from calibscale.session import Session, SessionOptions, classes_only, verb
-from calibscale.statistics import PassResult, Statistic
 from calibscale.statistics.effective_rows import effective
+from calibscale.statistics.one_pass import PassResult
 from calibscale.statistics.smoother import Direct, Measured, Points, Strengths, choose
+from calibscale.statistics.statistic import Statistic
 
 METHODS = ("auto", "spectral", "direct")
 NOTIONS = ("positive", "top_label")

@@ -26,7 +26,7 @@ from calibscale.data.covariates import PREDICTION, Axis, cells_of, prediction_ce
 from calibscale.inference.nulls import ClusterSigns, DrawnLabels
 from calibscale.results.group_results import Group, RangeScan, Where
 from calibscale.session import Session
-from calibscale.statistics import Statistic
+from calibscale.statistics.statistic import Statistic
 
 # The ends of a range are edges of cells.  With 160 cells, the nearest range of cells differs from
 # any tenth of the rows by at most about 3 % of its rows at either end.

@@ -14,7 +14,7 @@ from calibscale.kernel_sums.pair_sums import Pairs
 from calibscale.kernel_sums.pair_tasks import PairSum
 from calibscale.limits.proportions import Limits
 from calibscale.results.estimate import Estimate, Floor
-from calibscale.statistics import Statistic
+from calibscale.statistics.statistic import Statistic
 
 CLASSES, FORECASTS, SOFT = ALL = "classes", "forecasts", "soft labels"  # kinds of predictions
 NO_ROWS = "no rows with a label and a positive weight"

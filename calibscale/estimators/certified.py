@@ -18,7 +18,7 @@ from calibscale.kernel_sums import BANDWIDTH_ROWS, DataProfile
 from calibscale.kernels import random_draws
 from calibscale.limits.excess import ratio
 from calibscale.results.estimate import Estimate
-from calibscale.statistics import Statistic, weights_of
+from calibscale.statistics.statistic import Statistic, weights_of
 
 GROUPS = 20
 BORDERS = 1.0 / (1.0 + np.exp(-0.25 * np.arange(-28, 29)))  # of the cells, in log-odds

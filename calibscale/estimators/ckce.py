@@ -25,9 +25,9 @@ from calibscale.kernel_sums.landmarks import solve
 from calibscale.kernel_sums.pair_sums import Pairs
 from calibscale.kernel_sums.pair_tasks import PairSum
 from calibscale.results.estimate import EXACT, Approximation, Estimate, Floor
-from calibscale.statistics import Statistic
 from calibscale.statistics.label_noise import LabelNoise, form_floor, predictions
 from calibscale.statistics.score_sums import Moments, MomentState, NoiseMoments, approximation
+from calibscale.statistics.statistic import Statistic
 
 _ITERATIONS = 6  # conjugate gradients took 4 to 6 on real networks, to 1e-10
 

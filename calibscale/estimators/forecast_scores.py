@@ -17,7 +17,6 @@ from calibscale.kernel_sums import DataProfile
 from calibscale.limits.gap_limits import level_limits
 from calibscale.limits.proportions import Limits, share_limits
 from calibscale.results.estimate import EXACT, Approximation, Estimate, Floor
-from calibscale.statistics import Statistic
 from calibscale.statistics.forecast_totals import (
     CELLS,
     CoverageState,
@@ -30,6 +29,7 @@ from calibscale.statistics.forecast_totals import (
     PITValues,
     uniform_order,
 )  # fmt: skip
+from calibscale.statistics.statistic import Statistic
 
 _DRAWS, _ROWS, _PARTS = 125, 1000, 16  # draws of a floor at a time, their rows, and times
 _BINS, _MOST_RANKS = 20, 101  # bins of a PIT histogram, and the most ranks of ensembles

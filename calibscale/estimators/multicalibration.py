@@ -20,9 +20,9 @@ from calibscale.kernels import segment_walks
 from calibscale.limits.excess import excess_limits, ratio
 from calibscale.results.estimate import EXACT, Approximation, Estimate, Floor
 from calibscale.results.group_results import Where, name_of
-from calibscale.statistics import Statistic
 from calibscale.statistics.bins import residual_draws
 from calibscale.statistics.segment_atoms import AtomState, DenseAtoms, SegmentAtoms
+from calibscale.statistics.statistic import Statistic
 
 MAX_SEGMENTS = 100_000
 _BINS = 10  # of the score, of nearly equal weight, for squared and proportional errors

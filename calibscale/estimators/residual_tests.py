@@ -20,8 +20,8 @@ from calibscale.estimators.base import NO_ROWS
 from calibscale.estimators.sum_tests import Sums, SumTest
 from calibscale.kernel_sums import DataProfile
 from calibscale.limits.excess import ratio
-from calibscale.statistics import Statistic
 from calibscale.statistics.bins import BinCounts, BinState
+from calibscale.statistics.statistic import Statistic
 
 _CELLS = 64  # of equal information: an error in a tenth of it lies in six
 _LOGITS = np.arange(-8.0, 9.0)  # further edges, for the tails that a sample of rows misses

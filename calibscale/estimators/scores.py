@@ -14,8 +14,9 @@ from calibscale.estimators.binned import TCE2, Binned
 from calibscale.limits.excess import excess_limits
 from calibscale.limits.proportions import Limits, share_limits
 from calibscale.results.estimate import Estimate
-from calibscale.statistics import Statistic, score_sums
+from calibscale.statistics import score_sums
 from calibscale.statistics.bins import BinCounts, BinRests, BinState, BinTable, FineHistogram
+from calibscale.statistics.statistic import Statistic
 
 
 @dataclass(frozen=True)

@@ -31,8 +31,8 @@ from calibscale.kernel_sums import (
 )
 from calibscale.kernel_sums.bandwidths import local_kernel, most_powerful, named_bandwidths
 from calibscale.results.estimate import Estimate
-from calibscale.statistics import Statistic
 from calibscale.statistics.fourier_modes import Modes
+from calibscale.statistics.statistic import Statistic
 
 
 @dataclass(frozen=True)

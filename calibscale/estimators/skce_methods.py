@@ -17,9 +17,9 @@ from calibscale.kernel_sums.pair_sums import Pairs, sampled_mean
 from calibscale.kernel_sums.pair_tasks import PairState, PairSum
 from calibscale.kernel_sums.tile_layout import panel_cuts
 from calibscale.results.estimate import EXACT, Approximation, Estimate
-from calibscale.statistics import PairStatistic, Statistic
 from calibscale.statistics.fourier_modes import LocalFeatures, Modes, check_size, spectral_statistic
 from calibscale.statistics.nystrom_map import nystrom_statistic
+from calibscale.statistics.statistic import PairStatistic, Statistic
 
 _FEW_ROWS = 3000  # all pairs take milliseconds
 _SOME_ROWS = 50_000  # all pairs take seconds

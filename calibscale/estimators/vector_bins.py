@@ -14,7 +14,6 @@ from calibscale.estimators.binned import Binned
 from calibscale.kernel_sums import DataProfile
 from calibscale.limits.excess import ratio
 from calibscale.results.estimate import Estimate, Floor
-from calibscale.statistics import Statistic
 from calibscale.statistics.bins import (
     MASS,
     BinState,
@@ -25,6 +24,7 @@ from calibscale.statistics.bins import (
 )
 from calibscale.statistics.label_noise import LabelNoise, class_form_floor
 from calibscale.statistics.score_sums import LabelVariances, Totals, TotalsState
+from calibscale.statistics.statistic import Statistic
 
 _CELL_DRAWS = 2**18  # residuals of cells drawn for a floor
 

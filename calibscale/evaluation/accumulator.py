@@ -42,7 +42,7 @@ from calibscale.results.estimate import Estimate
 from calibscale.results.evaluation_results import Evaluation
 from calibscale.results.verdict_results import NEGLIGIBLE
 from calibscale.session import Run, default_estimators, listed, resolved
-from calibscale.statistics import MAX_GROUPS, PassResult, Scan, finished, scan_of
+from calibscale.statistics.one_pass import MAX_GROUPS, PassResult, Scan, finished, scan_of
 
 _NAME = "accumulated rows"  # of the source in messages
 _STREAM_ROWS = 2**40  # number of rows by which estimators choose a method: too many for pairs

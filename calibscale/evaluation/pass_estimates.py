@@ -23,9 +23,10 @@ from calibscale.kernel_sums.pair_sums import Pairs
 from calibscale.results.estimate import Estimate
 from calibscale.results.evaluation_results import Clusters, Evaluation
 from calibscale.session import Run, Session, versions
-from calibscale.statistics import PassResult, States, Statistic
 from calibscale.statistics.label_table import LabelTable, label_warnings
+from calibscale.statistics.one_pass import PassResult, States
 from calibscale.statistics.score_sums import Fingerprint, FingerprintState
+from calibscale.statistics.statistic import Statistic
 
 
 def session_intervals(

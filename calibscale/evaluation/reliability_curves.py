@@ -17,8 +17,8 @@ from calibscale.inference.evidence import crowded_share
 from calibscale.limits.proportions import consistency_interval, wilson_interval
 from calibscale.results.estimate import Estimate
 from calibscale.results.evaluation_results import Diagram, Range, ReliabilityBin, ReliabilityCurve
-from calibscale.statistics import States
 from calibscale.statistics.bins import MASS, BinState, BinTable
+from calibscale.statistics.one_pass import States
 
 
 @dataclass(frozen=True)

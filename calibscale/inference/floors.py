@@ -16,7 +16,8 @@ from calibscale.inference.nulls import ClusterSigns, DrawnLabels, Null, RandomSi
 from calibscale.inference.resampling import drawn_sums
 from calibscale.results.estimate import Estimate, Floor
 from calibscale.results.evaluation_results import Clusters
-from calibscale.statistics import Replicates, States, Statistic
+from calibscale.statistics.one_pass import States
+from calibscale.statistics.statistic import Replicates, Statistic
 
 
 def noise_of(rules: Rules) -> Null:

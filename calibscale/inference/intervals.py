@@ -30,7 +30,8 @@ from calibscale.kernel_sums.pair_sums import Pairs
 from calibscale.limits.proportions import Limits
 from calibscale.limits.squared_norms import Noise, noise_of_gram
 from calibscale.results.estimate import BOTH, POPULATION, THIS_N, Estimate, Interval
-from calibscale.statistics import States, Statistic
+from calibscale.statistics.one_pass import States
+from calibscale.statistics.statistic import Statistic
 
 
 @dataclass(frozen=True, eq=False)

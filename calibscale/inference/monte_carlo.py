@@ -19,7 +19,8 @@ from calibscale.results.estimate import Estimate
 from calibscale.results.evaluation_results import Clusters
 from calibscale.results.inference_results import TestResult
 from calibscale.session import Run
-from calibscale.statistics import States, Statistic
+from calibscale.statistics.one_pass import States
+from calibscale.statistics.statistic import Statistic
 
 _SCALED_BY = 64  # first replicates, which determine the factors of signed residuals
 TIE = 1e-9  # relative difference below which two values are tied

@@ -18,7 +18,7 @@ from calibscale.estimators.base import BoundEstimator
 from calibscale.kernel_sums import NotionRows
 from calibscale.kernels import random_draws as kernel_draws
 from calibscale.session import Run
-from calibscale.statistics import Replicates, Statistic, redraws
+from calibscale.statistics.statistic import Replicates, Statistic, redraws
 
 _log = logging.getLogger(__name__)
 MAX_POOL = 2**27  # residuals in memory: 1 GB

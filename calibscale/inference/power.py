@@ -19,7 +19,7 @@ from calibscale.estimators.base import Estimator
 from calibscale.inference.calibration_test import calibration_test
 from calibscale.results.inference_results import Miscalibration, Power, PowerPoint
 from calibscale.session import Run, Session, SessionOptions, listed, verb
-from calibscale.statistics import weights_of
+from calibscale.statistics.statistic import weights_of
 
 POOL = 100_000  # rows from which data sets are drawn
 

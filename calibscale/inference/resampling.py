@@ -25,8 +25,9 @@ from calibscale.kernels import random_draws
 from calibscale.limits.excess import excess_limits
 from calibscale.limits.proportions import FEW, Limits
 from calibscale.limits.squared_norms import Noise, noise_of, quadratic_limits
-from calibscale.statistics import States, Statistic
+from calibscale.statistics.one_pass import States
 from calibscale.statistics.score_sums import EventSums, Totals
+from calibscale.statistics.statistic import Statistic
 
 
 @dataclass(frozen=True)

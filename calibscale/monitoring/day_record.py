@@ -36,9 +36,10 @@ from calibscale.results.estimate import Estimate
 from calibscale.results.evaluation_results import Clusters
 from calibscale.results.inference_results import AdjustedTest, TestResult
 from calibscale.session import Run, Session, impossible_rows, versions
-from calibscale.statistics import States, Statistic
 from calibscale.statistics.cluster_sums import ClusterRows
+from calibscale.statistics.one_pass import States
 from calibscale.statistics.score_sums import FirstImpossible
+from calibscale.statistics.statistic import Statistic
 
 Reading = tuple[Recipe, dict[GroupKey | None, Record]]
 

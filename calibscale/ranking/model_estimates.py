@@ -29,7 +29,6 @@ from calibscale.results.comparison_results import Difference, RankedModel
 from calibscale.results.estimate import Estimate
 from calibscale.results.evaluation_results import Clusters
 from calibscale.session import Run, impossible_rows
-from calibscale.statistics import Statistic
 from calibscale.statistics.score_sums import (
     Fingerprint,
     Totals,
@@ -37,6 +36,7 @@ from calibscale.statistics.score_sums import (
     frequencies_left_out,
     from_left_out,
 )
+from calibscale.statistics.statistic import Statistic
 
 
 def named_models(sources: Mapping[str, Any] | Sequence[Any]) -> dict[str, Any]:

@@ -16,7 +16,7 @@ from calibscale.inference.resampling import Stacked, group_of
 from calibscale.kernels import random_draws
 from calibscale.results.comparison_results import Agreement
 from calibscale.session import Run
-from calibscale.statistics import Statistic
+from calibscale.statistics.statistic import Statistic
 
 _STATE_BYTES = 2**26  # memory of the subsets of one pass
 

@@ -29,12 +29,13 @@ from calibscale.recalibration.recalibrator import (
     increasing,
 )
 from calibscale.session import Session, SessionOptions
-from calibscale.statistics import PassResult, Statistic, added
 from calibscale.statistics.bins import FineHistogram, equal_mass, fine_borders
 from calibscale.statistics.effective_rows import effective
+from calibscale.statistics.one_pass import PassResult
 from calibscale.statistics.score_histogram import OccupiedCells, cell_steps
 from calibscale.statistics.score_sums import CountState
 from calibscale.statistics.smoother import Points, Spectral, Strengths, StrengthState
+from calibscale.statistics.statistic import Statistic, added
 
 HISTOGRAM = FineHistogram("positive")
 

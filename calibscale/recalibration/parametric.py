@@ -22,7 +22,7 @@ from calibscale.recalibration.recalibrator import (
     Recalibrator,
     StoredFit,
 )
-from calibscale.statistics import Statistic, weighted_sum
+from calibscale.statistics.statistic import Statistic, weighted_sum
 
 CLIP = 2.0**-53  # 1 − p of the largest float64 below 1: log-odds of ±36.7
 

@@ -25,8 +25,8 @@ from calibscale.kernels import random_draws as kernel_draws
 from calibscale.results.declarations import as_json
 from calibscale.results.schemas.malformed import message_of
 from calibscale.session import Session, SessionOptions, verb
-from calibscale.statistics import PassResult
 from calibscale.statistics.label_table import LabelTable
+from calibscale.statistics.one_pass import PassResult
 
 Read = Callable[..., PassResult]  # one pass over the rows: statistics, and covariates= they need
 

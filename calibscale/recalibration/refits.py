@@ -27,8 +27,9 @@ from calibscale.recalibration import parametric
 from calibscale.recalibration.nonparametric import HISTOGRAM, IsotonicFit
 from calibscale.recalibration.recalibrator import DRAWN, FittedRecalibrator, Refits, recalibrated
 from calibscale.session import Session, SessionOptions
-from calibscale.statistics import Replicates, States, Statistic, added, weights_of
+from calibscale.statistics.one_pass import States
 from calibscale.statistics.score_histogram import OccupiedCells, cell_steps, steps
+from calibscale.statistics.statistic import Replicates, Statistic, added, weights_of
 
 _TOGETHER = 256  # replicates that draw the labels of a chunk at once
 _NODES = 12  # inverse temperatures at which predictions are tabulated

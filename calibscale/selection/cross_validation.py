@@ -33,7 +33,8 @@ from calibscale.selection.known_families import FAMILIES, families_named
 from calibscale.selection.pointwise import Pointwise
 from calibscale.selection.risk import FoldScorer, FoldScores, by_fold
 from calibscale.session import Session, SessionOptions, classes_only, verb
-from calibscale.statistics import MAX_GROUPS, Statistic
+from calibscale.statistics.one_pass import MAX_GROUPS
+from calibscale.statistics.statistic import Statistic
 
 SUBSET_ROWS = 20_000
 _SUBSET_BYTES = 2**28

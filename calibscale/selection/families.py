@@ -15,7 +15,7 @@ from calibscale.errors import OptionError, require
 from calibscale.kernel_sums.landmarks import PointFeatures
 from calibscale.kernels import random_draws
 from calibscale.results.estimate import EXACT, Approximation
-from calibscale.statistics import Statistic
+from calibscale.statistics.statistic import Statistic
 
 
 class ResidualState(NamedTuple):

@@ -25,7 +25,7 @@ from calibscale.selection.families import (
     GridFamily,
     PlugIn,
 )
-from calibscale.statistics import Statistic
+from calibscale.statistics.statistic import Statistic
 
 _MAX_CELLS = 2**17
 _POINTS = np.empty(0, np.bool_)

@@ -22,8 +22,8 @@ from calibscale.selection.families import (
     GridFamily,
     PairSums,
 )
-from calibscale.statistics import Statistic
 from calibscale.statistics.score_sums import from_left_out
+from calibscale.statistics.statistic import Statistic
 
 _SIZE_FLOOR = 1e-3  # directions with a smaller share of the largest |r̂| are not used
 

@@ -23,8 +23,8 @@ from calibscale.selection.families import (
     PlugIn,
 )
 from calibscale.selection.risk import plug_in_risk
-from calibscale.statistics import Statistic
 from calibscale.statistics.bins import BinState
+from calibscale.statistics.statistic import Statistic
 
 
 @dataclass(frozen=True)

@@ -9,7 +9,7 @@ import numpy as np
 
 from calibscale.data import Chunk, Floats, Ints, default_notion
 from calibscale.results.evaluation_results import Clusters
-from calibscale.statistics import Statistic
+from calibscale.statistics.statistic import Statistic
 
 MAX_CLUSTERS = 2**14
 CELLS = 2**18

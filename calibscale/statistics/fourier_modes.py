@@ -25,7 +25,7 @@ from calibscale.kernel_sums import (
 from calibscale.kernel_sums.bandwidths import FEW_LEVELS
 from calibscale.kernel_sums.fourier_series import Complexes, Factor, FourierSeries, NoSeries
 from calibscale.kernels import drawn_sums, elementary, random_draws
-from calibscale.statistics import PairStatistic, Replicates
+from calibscale.statistics.statistic import PairStatistic, Replicates
 
 MAX_COMBINATIONS = 1024
 MAX_NUMBERS = 2**23  # modes of all combinations of levels: 256 MB per state

@@ -14,7 +14,7 @@ from scipy.special import gammaincc, gammainccinv
 from calibscale.data import NO_WEIGHTS, Chunk, Floats, Ints
 from calibscale.kernels import random_draws
 from calibscale.results.estimate import Floor
-from calibscale.statistics import Statistic, weights_of
+from calibscale.statistics.statistic import Statistic, weights_of
 
 _ROWS, _VECTORS = 2048, 1024  # rows of a sample; residuals drawn for its second and third moments
 _CLASS_PAIRS = 2**21  # products of two residuals of a class, for all classes

@@ -18,8 +18,8 @@ from calibscale.kernel_sums.landmarks import (
     choose_landmarks,
 )
 from calibscale.kernels import random_draws
-from calibscale.statistics import PairStatistic, added
 from calibscale.statistics.fourier_modes import check_size
+from calibscale.statistics.statistic import PairStatistic, added
 
 KEPT_ROWS = 2000
 _RANK_TOLERANCE = 1e-12

@@ -11,7 +11,7 @@ from numpy.polynomial.legendre import legvander
 from scipy.special import ndtri
 
 from calibscale.data import Floats
-from calibscale.statistics import Replicates, Statistic, added, weights_of
+from calibscale.statistics.statistic import Replicates, Statistic, added, weights_of
 
 WAVES = 8  # Legendre polynomials of PIT values, of degree 1 to 8
 SCORES = 4  # Hermite polynomials of normal scores, of degree 1 to 4

@@ -15,8 +15,8 @@ from calibscale.kernel_sums import FeatureMap, RandomFourier
 from calibscale.kernels import drawn_sums
 from calibscale.limits.excess import ratio
 from calibscale.results.estimate import EXACT, Approximation
-from calibscale.statistics import Replicates, Statistic, added, weighted_sum, weights_of
 from calibscale.statistics.bins import BinCounts, FineHistogram
+from calibscale.statistics.statistic import Replicates, Statistic, added, weighted_sum, weights_of
 
 
 class MomentState(NamedTuple):

@@ -15,8 +15,9 @@ from calibscale.data import Chunk, Floats, Ints, RowCounts
 from calibscale.errors import OptionError, require
 from calibscale.kernel_sums import DataProfile, NotionRows, ProductKernel, radial
 from calibscale.kernel_sums.fourier_series import Complexes, NoSeries
-from calibscale.statistics import PassResult, Statistic, weights_of
 from calibscale.statistics.fourier_modes import MAX_NUMBERS, Modes, spectral_statistic
+from calibscale.statistics.one_pass import PassResult
+from calibscale.statistics.statistic import Statistic, weights_of
 
 MAX_PAIRS = 2 * 10**10  # some minutes on two cores
 

@@ -8,11 +8,12 @@ import numpy as np
 import pytest
 
 import calibscale as cs
-from calibscale import engine, statistics
+from calibscale import engine
 from calibscale.data.derived_sources import HoldOut
 from calibscale.inference import monte_carlo
 from calibscale.inference.nulls import DrawnLabels
 from calibscale.session import Run
+from calibscale.statistics import statistic
 from tests.support.null_values import (
     BOTH,
     CASES,
@@ -166,7 +167,7 @@ def test_p_values__do_not_depend_on_passes(expected, kind, monkeypatch):
             result = run_test(source, *ONE_PASS, null=kind, n_replicates=31)
         assert_same(result, expected[kind], 1e-9)
     with monkeypatch.context() as patched:
-        patched.setattr(statistics, "_DRAWN", 1)  # a chunk is drawn in parts
+        patched.setattr(statistic, "_DRAWN", 1)  # a chunk is drawn in parts
         patched.setattr("calibscale.statistics.fourier_modes._DRAWN", 1)
         assert_same(run_test(source, *ONE_PASS, null=kind, n_replicates=31), expected[kind], 1e-9)
 

@@ -25,7 +25,6 @@ from calibscale.inference.nulls import DrawnLabels
 from calibscale.kernel_sums import OneHot, ProductKernel, RandomFourier
 from calibscale.kernel_sums.fourier_series import Factor, FourierSeries
 from calibscale.kernel_sums.landmarks import FourierFeatures, Gaussian, choose_landmarks
-from calibscale.statistics import Statistic
 from calibscale.statistics.bins import BinCounts
 from calibscale.statistics.fourier_modes import Modes
 from calibscale.statistics.score_sums import (
@@ -37,6 +36,7 @@ from calibscale.statistics.score_sums import (
 )
 from calibscale.statistics.segment_atoms import SegmentAtoms, coarsened
 from calibscale.statistics.smoother import Points, Strengths
+from calibscale.statistics.statistic import Statistic
 
 K = 2
 ROWS = 60

@@ -27,8 +27,9 @@ from calibscale.inference.tolerant_e_process import TolerantEProcess
 from calibscale.kernel_sums import OneHot, ProductKernel, RandomFourier
 from calibscale.kernel_sums.fourier_series import Factor, FourierSeries
 from calibscale.monitoring.ledger.group_keys import LedgerGroups
-from calibscale.statistics import States, Statistic
+from calibscale.statistics.one_pass import States
 from calibscale.statistics.score_sums import Totals, TotalsState
+from calibscale.statistics.statistic import Statistic
 
 SECTION = "parts"
 PARTS = 5  # of a day's rows

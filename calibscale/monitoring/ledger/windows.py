@@ -39,8 +39,8 @@ from calibscale.results.declarations import Floats
 from calibscale.results.estimate import Estimate
 from calibscale.results.evaluation_results import Clusters
 from calibscale.results.inference_results import TestResult
-from calibscale.statistics import States
 from calibscale.statistics.bins import BinCounts
+from calibscale.statistics.one_pass import States
 from calibscale.statistics.score_sums import with_variances
 
 _MIN_LEVEL = 3  # log2 of the days of the smallest block
