@@ -72,7 +72,7 @@ def gaussian_pairs(
     n: int, precision: str, threads: int, bandwidth: float = BANDWIDTH
 ) -> Callable[[], float]:
     """The sum of a Gaussian in three coordinates."""
-    from calibscale.kernel_sums import ProductKernel
+    from calibscale.kernel_sums.product_kernel import ProductKernel
 
     kernel = ProductKernel("gaussian", bandwidth, columns=(0, 1), bandwidths=(bandwidth,) * 2,
                            centres=(0.5, 0.5))  # fmt: skip
@@ -84,7 +84,7 @@ def jkce_pairs(
     n: int, classes: int, precision: str, threads: int, scale: float = 1.0
 ) -> Callable[[], float]:
     """The sum of the canonical JKCE of logits times a scale."""
-    from calibscale.kernel_sums import ProductKernel
+    from calibscale.kernel_sums.product_kernel import ProductKernel
 
     kernel = ProductKernel("linear+gaussian", BANDWIDTH)
     work = pair_pass(dirichlet(n, classes, scale), kernel, "canonical", precision)
@@ -164,8 +164,8 @@ def gram(n: int, classes: int, how: str) -> Callable[[], None]:
     from threadpoolctl import threadpool_limits
 
     from calibscale import engine
-    from calibscale.kernel_sums import ProductKernel
     from calibscale.kernel_sums.pair_sums import Pairs
+    from calibscale.kernel_sums.product_kernel import ProductKernel
 
     source = dirichlet(n, classes)
     pairs = Pairs(source, source.rules(), engine.Execution())

@@ -34,7 +34,7 @@ from calibscale.estimators.registry import ESTIMATORS, LOCAL, named
 from calibscale.estimators.settings import build, hint, settings_of
 from calibscale.estimators.skce import KLCE, SKCE
 from calibscale.evaluation.evaluate import evaluate
-from calibscale.kernel_sums import RandomFourier
+from calibscale.kernel_sums.features import RandomFourier
 from calibscale.session import Session
 
 __all__ = sorted(["skce", *(name for name, kind in ESTIMATORS.items() if CLASSES in kind.targets)])

@@ -22,7 +22,7 @@ from calibscale.evaluation.pass_estimates import (
 )
 from calibscale.inference.nulls import DrawnLabels, replicates_of
 from calibscale.inference.resampling import Resampling
-from calibscale.kernel_sums import DataProfile
+from calibscale.kernel_sums.data_profile import DataProfile
 from calibscale.kernel_sums.pair_tasks import PairSum
 from calibscale.kernel_sums.tile_layout import TileLayout, panel_cuts
 from calibscale.kernels import tiles

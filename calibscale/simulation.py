@@ -21,7 +21,7 @@ from calibscale.engine import available_cpus
 from calibscale.errors import OptionError, StoreError, require
 from calibscale.estimators.base import Estimator
 from calibscale.formatting.progress import reporting
-from calibscale.kernel_sums import BANDWIDTH_ROWS
+from calibscale.kernel_sums.data_profile import BANDWIDTH_ROWS
 from calibscale.kernels import random_draws
 from calibscale.results.estimate import Estimate
 from calibscale.session import Session

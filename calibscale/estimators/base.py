@@ -9,7 +9,7 @@ from typing import Any, ClassVar, NamedTuple, Self
 
 from calibscale.data import SCALAR_NOTIONS, Floats, default_notion, problems
 from calibscale.errors import OptionError
-from calibscale.kernel_sums import DataProfile
+from calibscale.kernel_sums.data_profile import DataProfile
 from calibscale.kernel_sums.pair_sums import Pairs
 from calibscale.kernel_sums.pair_tasks import PairSum
 from calibscale.limits.proportions import Limits

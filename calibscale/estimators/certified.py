@@ -14,7 +14,7 @@ from calibscale.data import Chunk, Floats, Ints
 from calibscale.data.covariates import PARTS, axis_of
 from calibscale.errors import OptionError, require
 from calibscale.estimators.base import ScalarEstimator, set_names
-from calibscale.kernel_sums import BANDWIDTH_ROWS, DataProfile
+from calibscale.kernel_sums.data_profile import BANDWIDTH_ROWS, DataProfile
 from calibscale.kernels import random_draws
 from calibscale.limits.excess import ratio
 from calibscale.results.estimate import Estimate

@@ -20,10 +20,12 @@ from calibscale.estimators.base import (
     PairWork,
     no_replicates,
 )
-from calibscale.kernel_sums import DataProfile, FeatureMap, ProductKernel, RandomFourier
+from calibscale.kernel_sums.data_profile import DataProfile
+from calibscale.kernel_sums.features import FeatureMap, RandomFourier
 from calibscale.kernel_sums.landmarks import solve
 from calibscale.kernel_sums.pair_sums import Pairs
 from calibscale.kernel_sums.pair_tasks import PairSum
+from calibscale.kernel_sums.product_kernel import ProductKernel
 from calibscale.results.estimate import EXACT, Approximation, Estimate, Floor
 from calibscale.statistics.label_noise import LabelNoise, form_floor, predictions
 from calibscale.statistics.score_sums import Moments, MomentState, NoiseMoments, approximation

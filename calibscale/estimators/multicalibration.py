@@ -15,7 +15,7 @@ from calibscale.data import Floats, Ints
 from calibscale.data.covariates import MAX_LEVELS, Axis, axis_of
 from calibscale.errors import OptionError, require
 from calibscale.estimators.base import ScalarEstimator, set_names
-from calibscale.kernel_sums import DataProfile
+from calibscale.kernel_sums.data_profile import DataProfile
 from calibscale.kernels import segment_walks
 from calibscale.limits.excess import excess_limits, ratio
 from calibscale.results.estimate import EXACT, Approximation, Estimate, Floor

@@ -18,7 +18,7 @@ from scipy.special import expit, logit
 from calibscale.data import Floats, problems
 from calibscale.estimators.base import NO_ROWS
 from calibscale.estimators.sum_tests import Sums, SumTest
-from calibscale.kernel_sums import DataProfile
+from calibscale.kernel_sums.data_profile import DataProfile
 from calibscale.limits.excess import ratio
 from calibscale.statistics.bins import BinCounts, BinState
 from calibscale.statistics.statistic import Statistic

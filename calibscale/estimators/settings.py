@@ -141,7 +141,8 @@ def build(name: str, settings: Mapping[str, Any]) -> Estimator:
     kind = ESTIMATORS[name]
     if "features" in known:
         from_map = [values.get(key, default) for key, (_, default) in FEATURES.items()]
-        values["features"] = import_module("calibscale.kernel_sums").RandomFourier(*from_map)
+        features = import_module("calibscale.kernel_sums.features")
+        values["features"] = features.RandomFourier(*from_map)
         own = {f.name for f in fields(kind)}  # type: ignore[arg-type]
         values = {key: value for key, value in values.items() if key in own}
     return kind(**values)

@@ -18,7 +18,7 @@ from calibscale.estimators.residual_tests import (
     TemperatureScore,
 )
 from calibscale.estimators.skce import JKCE, KCE, SKCE
-from calibscale.kernel_sums import RandomFourier
+from calibscale.kernel_sums.features import RandomFourier
 from calibscale.session import Session
 
 _MAX_CLASSES = 100  # of class-wise cells, whose replicates take memory with the number of classes

@@ -25,7 +25,7 @@ from calibscale.inference.resampling import (
     norm_p_values,
     total,
 )
-from calibscale.kernel_sums import NotionRows
+from calibscale.kernel_sums.notion_rows import NotionRows
 from calibscale.kernel_sums.pair_sums import Pairs
 from calibscale.limits.proportions import Limits
 from calibscale.limits.squared_norms import Noise, noise_of_gram

@@ -15,7 +15,7 @@ from calibscale.data import SCALAR_NOTIONS, Chunk, Floats, Ints, views, width
 from calibscale.data.forecasts import Forecast
 from calibscale.errors import OptionError, require
 from calibscale.estimators.base import BoundEstimator
-from calibscale.kernel_sums import NotionRows
+from calibscale.kernel_sums.notion_rows import NotionRows
 from calibscale.kernels import random_draws as kernel_draws
 from calibscale.session import Run
 from calibscale.statistics.statistic import Replicates, Statistic, redraws

@@ -16,8 +16,10 @@ from calibscale import engine
 from calibscale.data import Floats, Ints, Rules, chunks, width
 from calibscale.data.source import ArraySource
 from calibscale.engine.merge_tree import Checkpoint, digest
-from calibscale.kernel_sums import NotionRows, ProductKernel, pair_tasks
+from calibscale.kernel_sums import pair_tasks
 from calibscale.kernel_sums.forecast_sums import ForecastSumTask
+from calibscale.kernel_sums.notion_rows import NotionRows
+from calibscale.kernel_sums.product_kernel import ProductKernel
 from calibscale.kernel_sums.tile_layout import Panels, TileLayout, forget, panel_cuts
 from calibscale.kernels import random_draws
 

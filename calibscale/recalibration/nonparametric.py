@@ -16,8 +16,8 @@ from calibscale.data import Chunk, Floats
 from calibscale.errors import OptionError, require
 from calibscale.estimators.base import set_names
 from calibscale.estimators.skce import KLCE
-from calibscale.kernel_sums import DataProfile
 from calibscale.kernel_sums.bandwidths import local_kernel, named_bandwidths
+from calibscale.kernel_sums.data_profile import DataProfile
 from calibscale.kernel_sums.fourier_series import NoSeries
 from calibscale.recalibration.recalibrator import (
     FittedRecalibrator,

@@ -13,7 +13,7 @@ from scipy.special import expit
 
 from calibscale.data import Chunk, Floats
 from calibscale.errors import OptionError, require
-from calibscale.kernel_sums import DataProfile
+from calibscale.kernel_sums.data_profile import DataProfile
 from calibscale.recalibration.recalibrator import (
     FittedRecalibrator,
     Measured,

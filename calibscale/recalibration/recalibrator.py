@@ -20,7 +20,8 @@ from calibscale.errors import OptionError, require
 from calibscale.estimators.base import BoundEstimator
 from calibscale.formatting.naming import NO_LEVEL
 from calibscale.inference.nulls import Null
-from calibscale.kernel_sums import DataProfile, NotionRows
+from calibscale.kernel_sums.data_profile import DataProfile
+from calibscale.kernel_sums.notion_rows import NotionRows
 from calibscale.kernels import random_draws as kernel_draws
 from calibscale.results.declarations import as_json
 from calibscale.results.schemas.malformed import message_of

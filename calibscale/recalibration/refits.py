@@ -22,7 +22,7 @@ from scipy.special import expit
 
 from calibscale.data import Chunk, Floats, Ints
 from calibscale.inference.nulls import DrawnLabels
-from calibscale.kernel_sums import NotionRows
+from calibscale.kernel_sums.notion_rows import NotionRows
 from calibscale.recalibration import parametric
 from calibscale.recalibration.nonparametric import HISTOGRAM, IsotonicFit
 from calibscale.recalibration.recalibrator import DRAWN, FittedRecalibrator, Refits, recalibrated

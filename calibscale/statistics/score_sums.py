@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from scipy.special import xlogy
 
 from calibscale.data import NO_WEIGHTS, Chunk, Floats, mixed
-from calibscale.kernel_sums import FeatureMap, RandomFourier
+from calibscale.kernel_sums.features import FeatureMap, RandomFourier
 from calibscale.kernels import drawn_sums
 from calibscale.limits.excess import ratio
 from calibscale.results.estimate import EXACT, Approximation

@@ -13,8 +13,10 @@ import numpy as np
 from calibscale import engine
 from calibscale.data import Chunk, Floats, Ints, RowCounts
 from calibscale.errors import OptionError, require
-from calibscale.kernel_sums import DataProfile, NotionRows, ProductKernel, radial
+from calibscale.kernel_sums.data_profile import DataProfile
 from calibscale.kernel_sums.fourier_series import Complexes, NoSeries
+from calibscale.kernel_sums.notion_rows import NotionRows
+from calibscale.kernel_sums.product_kernel import ProductKernel, radial
 from calibscale.statistics.fourier_modes import MAX_NUMBERS, Modes, spectral_statistic
 from calibscale.statistics.one_pass import PassResult
 from calibscale.statistics.statistic import Statistic, weights_of

@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from calibscale.data import Chunk, Floats, Ints
-from calibscale.kernel_sums import NotionRows
+from calibscale.kernel_sums.notion_rows import NotionRows
 
 _DRAWN = 2**21  # draws of a chunk at a time: 16 MB
 

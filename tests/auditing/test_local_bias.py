@@ -11,8 +11,8 @@ import pytest
 from calibscale import from_arrays
 from calibscale.data import Rules, chunks
 from calibscale.errors import InvalidDataError, OptionError
-from calibscale.kernel_sums import ProductKernel
 from calibscale.kernel_sums.fourier_series import Factor, FourierSeries, NoSeries
+from calibscale.kernel_sums.product_kernel import ProductKernel
 from calibscale.results.bias_results import BiasMap
 from calibscale.statistics.fourier_modes import Modes
 from calibscale.statistics.smoother import Points, PointSums, StrengthModes, Strengths

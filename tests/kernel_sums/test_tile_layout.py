@@ -12,9 +12,11 @@ from hypothesis import strategies as st
 
 import calibscale as cs
 from calibscale import engine
-from calibscale.kernel_sums import NotionRows, ProductKernel, tile_layout
+from calibscale.kernel_sums import tile_layout
+from calibscale.kernel_sums.notion_rows import NotionRows
 from calibscale.kernel_sums.pair_sums import Pairs
 from calibscale.kernel_sums.pair_tasks import PairSum, PairSumTask
+from calibscale.kernel_sums.product_kernel import ProductKernel
 from calibscale.kernels.tile_strips import LANES
 from tests.support.dense_pairs import BANDWIDTH, dense_kernel, overconfident_predictions
 

@@ -21,8 +21,8 @@ import pytest
 import calibscale as cs
 from calibscale import engine
 from calibscale.data import Rules, chunks
-from calibscale.kernel_sums import ProductKernel
 from calibscale.kernel_sums.pair_sums import Pairs
+from calibscale.kernel_sums.product_kernel import ProductKernel
 from calibscale.kernels import row_sums, tiles
 from calibscale.statistics.score_sums import Moments
 from tests.support import ROOT

@@ -11,7 +11,7 @@ import pytest
 
 from calibscale import CKCE, ECE, JKCE, KLCE, TCE2Debiased
 from calibscale.estimators.registry import ESTIMATORS
-from calibscale.kernel_sums import RandomFourier
+from calibscale.kernel_sums.features import RandomFourier
 from calibscale.monitoring.job import baseline_days, toml_lines, window_days
 from calibscale.monitoring.ledger.recipe import stored_name
 from tests.support.jobs import LARGE, SMALL

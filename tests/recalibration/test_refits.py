@@ -15,7 +15,7 @@ from calibscale import ECE, KCE, KLCE, calibration_test, from_arrays
 from calibscale.data.derived_sources import HoldOut, part_of
 from calibscale.errors import OptionError
 from calibscale.inference.nulls import DrawnLabels
-from calibscale.kernel_sums import NotionRows
+from calibscale.kernel_sums.notion_rows import NotionRows
 from calibscale.output.text import print_result
 from calibscale.recalibration.nonparametric import Isotonic
 from calibscale.recalibration.parametric import Platt, TemperatureScaling
