@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from calibscale.auditing.segment_tests import Segments
     from calibscale.data.arrays import from_arrays
     from calibscale.data.derived_sources import forecast_events
-    from calibscale.data.forecasts import Forecast
+    from calibscale.data.forecasts.forecast import Forecast
     from calibscale.data.forecasts.mixtures import EnsembleForecast, MixtureForecast, NormalForecast
     from calibscale.data.forecasts.pieces import (
         HistogramForecast,

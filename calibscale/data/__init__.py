@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from calibscale.data import soft_labels
 from calibscale.data.decimals import MORE, decimals_of
-from calibscale.data.forecasts import Forecast
+from calibscale.data.forecasts.forecast import Forecast
 from calibscale.data.invalid_rows import HIGHEST, LOWEST, dropped_rows, invalid_row
 from calibscale.data.levels import NO_NUMBER
 from calibscale.errors import OptionError, require

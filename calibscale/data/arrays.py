@@ -21,7 +21,8 @@ from calibscale.data.array_layouts import (
 )
 from calibscale.data.call_hints import by_name, refuse_unknown, seem_exchanged
 from calibscale.data.choices import ChoiceColumns, ChoiceOptions, of_choices
-from calibscale.data.forecasts import Forecast, forecast_of, role_of
+from calibscale.data.forecasts.forecast import Forecast
+from calibscale.data.forecasts.kinds import forecast_of, role_of
 from calibscale.data.forecasts.quantile_names import forecast_of_columns
 from calibscale.data.label_values import LABEL_OPTIONS, LETTERS, label_values, pieces_of
 from calibscale.data.missing import as_floats

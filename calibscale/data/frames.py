@@ -17,7 +17,8 @@ from calibscale import engine
 from calibscale.addresses import raise_from
 from calibscale.data.arrays import TableOptions, from_arrays
 from calibscale.data.call_hints import refuse_unknown
-from calibscale.data.forecasts import Forecast, role_of
+from calibscale.data.forecasts.forecast import Forecast
+from calibscale.data.forecasts.kinds import role_of
 from calibscale.data.forecasts.quantile_names import forecast_of_columns
 from calibscale.data.ingest.columns import (
     Codes,

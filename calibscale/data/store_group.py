@@ -14,7 +14,8 @@ from zarr.codecs import BloscCodec, Crc32cCodec
 from calibscale.addresses import is_url, local_path, located
 from calibscale.data import zarr_arrays
 from calibscale.data.file_systems import complaints
-from calibscale.data.forecasts import Forecast, forecast_of
+from calibscale.data.forecasts.forecast import Forecast
+from calibscale.data.forecasts.kinds import forecast_of
 from calibscale.data.source import KINDS, ArraySource
 from calibscale.data.times import KINDS_OF_TIMES
 from calibscale.errors import CalibscaleError, NotFoundError, OptionError, StoreError, require

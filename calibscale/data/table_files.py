@@ -14,7 +14,8 @@ from typing import Any, Unpack
 
 from calibscale.data.arrays import TableOptions
 from calibscale.data.call_hints import refuse_unknown
-from calibscale.data.forecasts import Forecast, role_of
+from calibscale.data.forecasts.forecast import Forecast
+from calibscale.data.forecasts.kinds import role_of
 from calibscale.data.frames import from_frame
 from calibscale.data.ingest import ingest
 from calibscale.data.ingest.agreement import check_agreement, common_types

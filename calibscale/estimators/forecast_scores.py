@@ -10,7 +10,7 @@ from typing import Any, ClassVar, Self
 import numpy as np
 
 from calibscale.data import Floats
-from calibscale.data.forecasts import Forecast
+from calibscale.data.forecasts.forecast import Forecast
 from calibscale.errors import OptionError, require
 from calibscale.estimators.base import FORECASTS, BoundEstimator, Estimator
 from calibscale.kernel_sums.data_profile import DataProfile

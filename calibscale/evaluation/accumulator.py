@@ -16,7 +16,8 @@ from calibscale.data import Block, RowCounts, chunks
 from calibscale.data.array_layouts import as_numpy
 from calibscale.data.arrays import from_arrays
 from calibscale.data.call_hints import by_name
-from calibscale.data.forecasts import Forecast, forecast_of
+from calibscale.data.forecasts.forecast import Forecast
+from calibscale.data.forecasts.kinds import forecast_of
 from calibscale.data.invalid_rows import need_rows
 from calibscale.data.label_values import (
     LabelValues,

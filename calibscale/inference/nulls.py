@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from calibscale.data import SCALAR_NOTIONS, Chunk, Floats, Ints, views, width
-from calibscale.data.forecasts import Forecast
+from calibscale.data.forecasts.forecast import Forecast
 from calibscale.errors import OptionError, require
 from calibscale.estimators.base import BoundEstimator
 from calibscale.kernel_sums.notion_rows import NotionRows

@@ -8,7 +8,7 @@ import numpy as np
 
 from calibscale.data import SCALAR_NOTIONS, Chunk, Floats, Ints, views
 from calibscale.data.derived_sources import HoldOut
-from calibscale.data.forecasts import Forecast
+from calibscale.data.forecasts.forecast import Forecast
 
 
 class NotionRows(NamedTuple):

@@ -8,6 +8,7 @@ from scipy.special import ndtr, ndtri
 from scipy.stats import kstest
 
 import calibscale as cs
+from calibscale.data.forecasts.kinds import forecast_of
 from tests.support import naive
 
 N, BANDWIDTH, TARGET = 70, 0.4, 1.3
@@ -59,7 +60,7 @@ def kinds(n=300, seed=0):
     unit = rng.random(n)
 
     def source(forecast, values, labels=None):
-        forecast = cs.data.forecasts.forecast_of(forecast)
+        forecast = forecast_of(forecast)
         y = forecast.drawn(np.asarray(values), m, unit) if labels is None else labels
         return cs.from_arrays(
             predictions=values, forecast=forecast, labels=y, covariates=x, covariate_names=["x"]

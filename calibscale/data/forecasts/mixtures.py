@@ -9,7 +9,7 @@ from typing import Any, ClassVar
 import numpy as np
 from scipy.special import logsumexp, ndtr, ndtri
 
-from calibscale.data.forecasts import BAD_SCALE, FEW_MEMBERS, Forecast
+from calibscale.data.forecasts.forecast import BAD_SCALE, FEW_MEMBERS, Forecast
 from calibscale.errors import InvalidDataError
 from calibscale.kernels import random_draws, row_sums
 from calibscale.results.declarations import Floats, Ints

@@ -10,7 +10,7 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from calibscale.data.forecasts import CROSSING, Forecast
+from calibscale.data.forecasts.forecast import CROSSING, Forecast
 from calibscale.errors import InvalidDataError, OptionError, require
 from calibscale.kernels import random_draws, row_sums, waves
 from calibscale.results.declarations import Bools, Floats, Ints

@@ -12,7 +12,8 @@ from pathlib import Path
 from typing import Any, TypedDict, Unpack
 
 from calibscale.addresses import is_url, local_path, located, without_secrets
-from calibscale.data.forecasts import Forecast, role_of
+from calibscale.data.forecasts.forecast import Forecast
+from calibscale.data.forecasts.kinds import role_of
 from calibscale.data.forecasts.quantile_names import forecast_of_columns
 from calibscale.data.ingest.batch_rules import BatchRules
 from calibscale.data.ingest.column_layout import ColumnLayout

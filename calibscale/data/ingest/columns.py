@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from calibscale.data import input_hints, percentages
-from calibscale.data.forecasts import Forecast
+from calibscale.data.forecasts.forecast import Forecast
 from calibscale.data.ingest.agreement import check_agreement, common_times, layouts_like_first
 from calibscale.data.ingest.column_layout import ColumnLayout
 from calibscale.data.ingest.formats import READERS, reader_of

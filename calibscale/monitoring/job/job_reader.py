@@ -16,7 +16,7 @@ from pydantic import TypeAdapter, ValidationError
 
 from calibscale.addresses import is_url, raise_from, shown_address
 from calibscale.data import SCALAR_NOTIONS
-from calibscale.data.forecasts import forecast_of
+from calibscale.data.forecasts.kinds import forecast_of
 from calibscale.data.forecasts.quantile_names import states_no_levels
 from calibscale.data.groups import Grouping
 from calibscale.data.ingest.formats import READERS

@@ -14,7 +14,8 @@ import numpy as np
 from calibscale.data import Floats
 from calibscale.data.covariates import Axis
 from calibscale.data.derived_sources import HoldOut
-from calibscale.data.forecasts import Forecast, kinds_of_forecasts
+from calibscale.data.forecasts.forecast import Forecast
+from calibscale.data.forecasts.kinds import kinds_of_forecasts
 from calibscale.data.groups import Grouping
 from calibscale.errors import OptionError, require
 from calibscale.estimators.base import BoundEstimator
