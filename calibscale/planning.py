@@ -10,9 +10,10 @@ from typing import Any, Unpack
 
 import numpy as np
 
-from calibscale import engine
 from calibscale.data import width
-from calibscale.engine.merge_tree import arities_of, run_length, tree_levels
+from calibscale.engine import schedulers
+from calibscale.engine.dask_connection import parse_bytes
+from calibscale.engine.merge_tree import arities_of, one_thread, run_length, tree_levels
 from calibscale.errors import require
 from calibscale.estimators.base import BoundEstimator, Estimator
 from calibscale.evaluation.pass_estimates import (
@@ -90,7 +91,9 @@ def plan(
         run = session.run(estimators, on_unsupported)
         run = fitting_in_memory(run, request, None, on_unsupported)
         rows = run.source.rows if rows is None else rows
-        count = engine.workers(scheduler or run.execution.scheduler) if workers is None else workers
+        count = workers
+        if count is None:
+            count = schedulers.workers(scheduler or run.execution.scheduler)
         linear, cluster, task = _pass(run, rows, count, request)
         costs: list[Cost | None] = [linear]
         if n_replicates:
@@ -119,7 +122,7 @@ def _pass(
     statistics = tuple(dict.fromkeys(needed))
     task = scan_of(data, statistics, run.rules, size, covariates=run.covariates)
     task = replace(task, blocks=-(-rows // size))
-    with engine.one_thread():
+    with one_thread():
         state = task.state(0)  # compile outside the clock
         sent = len(pickle.dumps(state)), len(pickle.dumps((task.part(0, 1), task.shared)))
         started = time.perf_counter()
@@ -164,7 +167,7 @@ def _draws(
     if not drawn:
         return None
     few = replace(task, statistics=tuple(drawn.values()))
-    with engine.one_thread():
+    with one_thread():
         few.state(0)  # compile outside the clock
         started = time.perf_counter()
         few.state(0)
@@ -199,7 +202,7 @@ def _pair_draws(
 
 def _pairs(run: Run, estimator: BoundEstimator, n: int, workers: int) -> Cost | None:
     """Cost of the sums over pairs of n rows of one estimator; None if it has none."""
-    K, limit = run.source.classes, engine.parse_bytes(run.execution.memory_limit)
+    K, limit = run.source.classes, parse_bytes(run.execution.memory_limit)
     work = estimator.pair_work(n, K)
     if work is None:
         return None

@@ -17,7 +17,7 @@ from scipy.special import log_ndtr, ndtri, ndtri_exp
 from calibscale.data import Block, Chunk, Floats, Ints, Rules, chunks
 from calibscale.data.arrays import from_arrays
 from calibscale.data.store import LogitStore
-from calibscale.engine import available_cpus
+from calibscale.engine.dask_connection import available_cpus
 from calibscale.errors import OptionError, StoreError, require
 from calibscale.estimators.base import Estimator
 from calibscale.formatting.progress import reporting

@@ -8,9 +8,9 @@ from typing import Any
 
 import numpy as np
 
-from calibscale import engine
 from calibscale.data.derived_sources import HoldOut, part_of, predicted
 from calibscale.data.store import as_source
+from calibscale.engine.merge_tree import one_thread
 from calibscale.errors import OptionError
 from calibscale.estimators.base import Estimator
 from calibscale.estimators.binned import ECE
@@ -245,7 +245,7 @@ def _values(run: Run, design: Resampling) -> list[_Value]:
     every = list(zip(run.fitting, grouped, strict=True))
     states = run.scan(s for e, groups in every for s in groups or e.needs).groups[None]
     values: list[_Value] = []
-    with engine.one_thread():
+    with one_thread():
         for e, groups in every:
             pairs = run.pairs() if e.pairwise else None
             estimate, parts = estimate_of(e, states, groups, pairs), None

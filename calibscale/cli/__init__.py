@@ -403,8 +403,8 @@ def _examined() -> dict[str, Any]:
     from llvmlite import binding
     from threadpoolctl import threadpool_info
 
-    from calibscale.engine import available_cpus
     from calibscale.engine.dask_backend import installed
+    from calibscale.engine.dask_connection import available_cpus
     from calibscale.kernels.kernel_cache import cache_folder
 
     cache = cache_folder()

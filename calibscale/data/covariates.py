@@ -10,10 +10,10 @@ from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 
-from calibscale import engine
 from calibscale.data import Floats, Ints, mixed
 from calibscale.data.invalid_rows import CLUSTER_OF, DROP_REMEDY, covariate_fault, place_of
 from calibscale.data.source import LAZY, ArraySource
+from calibscale.engine.fold import fold
 from calibscale.errors import InvalidDataError, require
 from calibscale.results.group_results import Where
 
@@ -181,7 +181,7 @@ def _summaries(
     positions = tuple(source.covariate(name) for name in names)
     size = source.block_rows
     task = _Task(source, positions, on_invalid, size, -(-source.rows // size), most)
-    total: _State = engine.fold(task, scheduler)
+    total: _State = fold(task, scheduler)
     if not total.n:
         return {}
     deviation = np.sqrt(total.squares / total.n)

@@ -13,7 +13,6 @@ from typing import Any, Unpack
 import numpy as np
 from numpy.typing import NDArray
 
-from calibscale import engine
 from calibscale.addresses import raise_from
 from calibscale.data.arrays import TableOptions, from_arrays
 from calibscale.data.call_hints import refuse_unknown
@@ -36,6 +35,7 @@ from calibscale.data.named_values import encoded, in_native_order
 from calibscale.data.read_errors import cause_of, reading_frame
 from calibscale.data.source import KINDS, PREDICTIONS, ArraySource
 from calibscale.data.time_columns import texts_of_objects
+from calibscale.engine.dask_connection import available_cpus
 from calibscale.errors import (
     BinaryError,
     InvalidDataError,
@@ -187,7 +187,7 @@ class _Stream:
                 f"{self._name} had {self.num_rows} rows at first, and has "
                 f"{'more' if last else self._end} when it is read again: pass {_FRAMES}"
             )
-        behind = self._end - (engine.available_cpus() + 2) * self._largest
+        behind = self._end - (available_cpus() + 2) * self._largest
         while self._kept[0][0] + len(self._kept[0][1]) <= min(start, behind):
             self._kept.popleft()
 

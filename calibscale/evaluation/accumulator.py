@@ -11,7 +11,6 @@ from typing import Any, Self
 
 import numpy as np
 
-from calibscale import engine
 from calibscale.data import Block, RowCounts, chunks
 from calibscale.data.array_layouts import as_numpy
 from calibscale.data.arrays import from_arrays
@@ -29,6 +28,8 @@ from calibscale.data.label_values import (
 from calibscale.data.named_values import is_table, named_columns
 from calibscale.data.read_errors import converting
 from calibscale.data.source import ArraySource
+from calibscale.engine.execution import Execution
+from calibscale.engine.merge_tree import one_thread
 from calibscale.errors import NoRowsError, OptionError, require
 from calibscale.estimators.base import CLASSES, FORECASTS, BoundEstimator, Estimator
 from calibscale.estimators.estimator_texts import labels as labels_of
@@ -458,7 +459,7 @@ class Accumulator:
                 self._fix()
             return
         batch = _nothing()
-        with engine.one_thread():
+        with one_thread():
             for chunk, counts in parts:
                 batch = scan.add(batch, chunk, counts)
             self._recent = scan.merge(_copy_of(self._recent), batch)
@@ -527,7 +528,7 @@ class Accumulator:
                     raise
                 notion = each.notion_for(self._classes)
                 chosen.append(Estimate(each.name, notion, None, reason=str(error)))
-        execution = engine.Execution(scheduler="serial", name="serial")
+        execution = Execution(scheduler="serial", name="serial")
         return Run(source, rules, execution, profile, tuple(chosen), self._group_by)
 
 

@@ -7,7 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from calibscale import engine
+from calibscale.engine.merge_tree import one_thread
 from calibscale.estimators.base import CLASSES, BoundEstimator
 from calibscale.evaluation.reliability_curves import drawn
 from calibscale.inference.floors import floor_statistics, noise_of, with_floor
@@ -132,7 +132,7 @@ def _estimate(
         return estimator
     independent = interval is None or has_limits(estimator, interval)
     grouped = () if interval is None or independent else interval.needs(estimator)
-    with engine.one_thread():
+    with one_thread():
         estimate = estimate_of(estimator, states, grouped, pairs)
         estimate = estimator.noted(estimate, *(states[s] for s in estimator.counted))
         if noise is not None:

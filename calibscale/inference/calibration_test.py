@@ -10,7 +10,7 @@ from typing import Any, Unpack
 
 import numpy as np
 
-from calibscale import engine
+from calibscale.engine.merge_tree import Progress, one_thread
 from calibscale.errors import OptionError, require
 from calibscale.estimators.base import Estimator
 from calibscale.estimators.estimator_texts import labels
@@ -189,7 +189,7 @@ def calibration_test(
         one_pass = scanned.scan(needed)
         states = one_pass.groups[None]
         seen = run.clusters(one_pass)
-        with engine.one_thread():
+        with one_thread():
             trials = [refused(trial_of(e, run, states), seen) for e in run.fitting]
         for trial in trials:
             if draws is None:
@@ -258,7 +258,7 @@ def _factors(bandwidths: int, null: Null, stop_after: int | None) -> list[float]
     return np.geomspace(0.2, 2.5, bandwidths).tolist() if bandwidths > 1 else [1.0]
 
 
-def _over(progress: engine.Progress, passes: int) -> engine.Progress:
+def _over(progress: Progress, passes: int) -> Progress:
     """Progress callback of one pass that reports it as part of all passes."""
     finished = 0
 

@@ -9,8 +9,9 @@ from typing import Any
 
 import numpy as np
 
-from calibscale import engine
 from calibscale.data import Floats
+from calibscale.engine import memory
+from calibscale.engine.merge_tree import one_thread
 from calibscale.errors import OptionError
 from calibscale.estimators.base import BoundEstimator
 from calibscale.inference.multiple_testing import combined
@@ -210,7 +211,7 @@ def count_replicates(
         drawn = replicates_of((t.estimator for t in todo), null, first, replicates.stop)
         if first and drawn:
             states |= run.scan(drawn.values()).groups[None]
-        with engine.one_thread():
+        with one_thread():
             for trial in todo:
                 values = _values(trial, states, drawn, null, replicates)
                 trial.add(values, stop_after)
@@ -230,7 +231,7 @@ def batch_of(run: Run, n_replicates: int) -> int:
     limit = run.execution.limit
     if limit is not None and replicate_bytes:
         each = 2 * run.states_alive * replicate_bytes
-        largest = min(largest, (limit - engine.resident_bytes()) // each)
+        largest = min(largest, (limit - memory.resident_bytes()) // each)
     if n_replicates <= largest:
         return n_replicates
     passes = -(-n_replicates // max(2, largest // 2 * 2))

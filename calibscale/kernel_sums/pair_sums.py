@@ -12,9 +12,9 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from calibscale import engine
 from calibscale.data import Floats, Ints, Rules, chunks, width
 from calibscale.data.source import ArraySource
+from calibscale.engine.execution import Execution
 from calibscale.engine.merge_tree import Checkpoint, digest
 from calibscale.kernel_sums import pair_tasks
 from calibscale.kernel_sums.forecast_sums import ForecastSumTask
@@ -103,7 +103,7 @@ class Pairs:
 
     source: ArraySource
     rules: Rules
-    execution: engine.Execution
+    execution: Execution
     checkpoint: str | Path | None = None
     identity: dict[str, Any] = field(default_factory=dict)
     group: tuple[int, float] | None = None

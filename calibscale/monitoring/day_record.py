@@ -9,9 +9,9 @@ from typing import Any
 
 import numpy as np
 
-from calibscale import engine
 from calibscale.data import Floats, RowCounts
 from calibscale.data.source import ArraySource
+from calibscale.engine.merge_tree import one_thread
 from calibscale.errors import InvalidDataError, OptionError
 from calibscale.estimators.base import CLASSES, BoundEstimator, Estimator
 from calibscale.estimators.estimator_texts import labels
@@ -233,7 +233,7 @@ class _Reader:
         vectors, merged = self._vectors(needed, states, overall)
         certain = 0 if self.recipe.cluster else int(states[CERTAIN][0][0])
         clusters = self.run.clusters(passed)
-        with engine.one_thread():
+        with one_thread():
             frozen = (e.frozen(*(merged[s] for s in e.needs)) for e in self.recipe.estimators)
             self.recipe = replace(self.recipe, estimators=tuple(frozen))
             estimates = [
@@ -345,7 +345,7 @@ class _Reader:
         if not batch:
             return []
         null = self.recipe.null(self.day)
-        with engine.one_thread():
+        with one_thread():
             every = [trial_of(e, None, states) for e in estimators]
             trials = [refused(trial, clusters) for trial in every]
         count_replicates(self.run, trials, null, self.recipe.replicates, batch, states)
@@ -362,7 +362,7 @@ class _Reader:
             if value is None:
                 continue
             vectors, merged = self._vectors(needed, states, wagers)
-            with engine.one_thread():
+            with one_thread():
                 estimates = [
                     _brief(e.finalize(*(merged[s] for s in e.needs))) for e in recipe.estimators
                 ]

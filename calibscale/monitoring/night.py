@@ -14,12 +14,12 @@ from typing import Any, NoReturn
 
 from filelock import FileLock, Timeout
 
-from calibscale import engine
 from calibscale.addresses import is_url
 from calibscale.atomic_files import write_whole
 from calibscale.auditing.local_bias import local_bias
 from calibscale.data.file_systems import complaints
 from calibscale.data.source import ArraySource
+from calibscale.engine.merge_tree import Progress
 from calibscale.errors import InvalidDataError, NotFoundError, OptionError, StoreError
 from calibscale.formatting.fault_texts import dropped_text
 from calibscale.formatting.naming import joined
@@ -51,7 +51,7 @@ NO_ALARMS = (
 
 def night(
     job: Job | str | Path, day: str, *, force: bool = False,
-    progress: engine.Progress | None = None,
+    progress: Progress | None = None,
 ) -> Night:  # fmt: skip
     """Run a job for a day.
 
@@ -113,7 +113,7 @@ class _Run:
     """State of a night while it runs."""
 
     def __init__(
-        self, job: Job, day: str, force: bool, progress: engine.Progress | None, stack: ExitStack
+        self, job: Job, day: str, force: bool, progress: Progress | None, stack: ExitStack
     ) -> None:
         self.job, self.day, self.force, self.progress = job, day, force, progress
         self.started = time.perf_counter()

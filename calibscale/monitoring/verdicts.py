@@ -10,8 +10,8 @@ from typing import Any
 
 import numpy as np
 
-from calibscale import engine
 from calibscale.data.levels import NO_NUMBER
+from calibscale.engine.merge_tree import one_thread
 from calibscale.errors import StoreError
 from calibscale.estimators.base import BoundEstimator
 from calibscale.estimators.settings import hint
@@ -481,7 +481,7 @@ class NightJudge:
         compared = differences(names, parts, values, rows, self._jackknife, covers)
         chances = None
         if len(days) > 1 and ranked:
-            with engine.one_thread():
+            with one_thread():
                 chances = rank_probabilities(parts, rows, self.job.seed)
         return {
             "window": name, "by": settings.by, "level": self.job.confidence, "days": sorted(days),

@@ -12,11 +12,12 @@ from typing import Any
 import numpy as np
 from scipy.special import stdtr
 
-from calibscale import engine
 from calibscale.addresses import HIDDEN, shown_address
 from calibscale.data import Floats, RowCounts
 from calibscale.data.source import ArraySource
 from calibscale.data.store import LogitStore
+from calibscale.engine.execution import Stages
+from calibscale.engine.merge_tree import one_thread
 from calibscale.errors import require
 from calibscale.estimators.base import BoundEstimator
 from calibscale.estimators.forecast_scores import CRPS
@@ -172,7 +173,7 @@ class EstimatedModel:
 
 
 def estimate_models(
-    names: list[str], runs: list[Run], resampling: Resampling, stages: engine.Stages
+    names: list[str], runs: list[Run], resampling: Resampling, stages: Stages
 ) -> list[EstimatedModel]:
     """Estimate every model with the settings of the model with the fewest rows.
 
@@ -201,7 +202,7 @@ def effective_rows(totals: TotalsState) -> float:
 
 
 def _estimate_model(
-    name: str, run: Run, resampling: Resampling, stages: engine.Stages, smallest: TotalsState | None
+    name: str, run: Run, resampling: Resampling, stages: Stages, smallest: TotalsState | None
 ) -> EstimatedModel:
     (estimator,) = run.fitting
     grouped = resampling.needs(estimator)
@@ -218,7 +219,7 @@ def _estimate_model(
         estimator = estimator.frozen(fewest)
     pairs = run.reporting(stages.next()).pairs() if estimator.pairwise else None
     parts, few, coarse = None, False, None
-    with engine.one_thread():
+    with one_thread():
         if pairs is not None:
             estimate = estimator.solve(pairs)
         else:

@@ -10,7 +10,8 @@ from typing import Any, Unpack
 
 import numpy as np
 
-from calibscale import engine
+from calibscale.engine.execution import Stages
+from calibscale.engine.merge_tree import one_thread
 from calibscale.errors import OptionError, require
 from calibscale.estimators.base import Estimator
 from calibscale.inference.resampling import Jackknife, Resampling
@@ -125,7 +126,7 @@ def rank(
         common = estimator.shared([session.profile for session in sessions])
         runs = [session.run(common) for session in sessions]
         passes = len(runs) * _passes(runs[0], jackknife, len(sizes), trials)
-        stages = engine.Stages(execution.progress, passes)
+        stages = Stages(execution.progress, passes)
         models = estimate_models(list(named), runs, jackknife, stages)
         order = sorted(range(len(runs)), key=lambda i: models[i].place)
         runs, models = [runs[i] for i in order], [models[i] for i in order]
@@ -136,7 +137,7 @@ def rank(
     parts = [model.parts for model in defined if model.parts is not None]
     chances = None
     if defined and len(parts) == len(defined):
-        with engine.one_thread():
+        with one_thread():
             chances = rank_probabilities(parts, _row_sets(defined), seed)
     probabilities, p_order = chances or (np.empty((0, 0)), None)
     compared = _compare_models(defined, jackknife, estimator)
@@ -257,7 +258,7 @@ def _agreement(
     size: int,
     trials: int,
     seed: int,
-    stages: engine.Stages,
+    stages: Stages,
 ) -> Agreement:
     """Agreement of the rankings of subsets of about `size` rows with the ranking of all rows."""
     smallest = min((model.totals for model in models), key=effective_rows)

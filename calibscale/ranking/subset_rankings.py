@@ -9,8 +9,10 @@ from typing import ClassVar
 import numpy as np
 from scipy.stats import kendalltau, rankdata
 
-from calibscale import engine
 from calibscale.data import Floats, Ints
+from calibscale.engine.dask_connection import parse_bytes
+from calibscale.engine.execution import Stages
+from calibscale.engine.merge_tree import one_thread
 from calibscale.estimators.base import BoundEstimator
 from calibscale.inference.resampling import Stacked, group_of
 from calibscale.kernels import random_draws
@@ -80,14 +82,12 @@ class SubsetPlan:
 def per_pass(estimator: BoundEstimator, run: Run) -> int:
     """Number of subsets whose states fit into memory together."""
     state = max(1, sum(s.nbytes(run.source.classes) for s in estimator.needs))
-    limit = engine.parse_bytes(run.execution.memory_limit)
+    limit = parse_bytes(run.execution.memory_limit)
     budget = _STATE_BYTES if limit is None else min(_STATE_BYTES, limit // 16)
     return int(max(1, budget // state))
 
 
-def subset_values(
-    estimator: BoundEstimator, plan: SubsetPlan, run: Run, stages: engine.Stages
-) -> Floats:
+def subset_values(estimator: BoundEstimator, plan: SubsetPlan, run: Run, stages: Stages) -> Floats:
     """Estimate of every subset (trials,)."""
     values: list[float] = []
     for draws in plan.passes:
@@ -98,7 +98,7 @@ def subset_values(
         states = (
             run.reporting(stages.next()).scan(s for drawn in needed for s in drawn).groups[None]
         )
-        with engine.one_thread():
+        with one_thread():
             for drawn in needed:
                 for trial in range(drawn[0].groups):
                     values.append(estimator.value(*(group_of(states[s], trial) for s in drawn)))

@@ -28,7 +28,7 @@ from calibscale.data.derived_sources import DerivedSource
 from calibscale.data.invalid_rows import DROP_REMEDY
 from calibscale.data.source import ArraySource
 from calibscale.data.store import LogitStore, as_source
-from calibscale.engine import Progress
+from calibscale.engine.merge_tree import Progress
 from calibscale.errors import InvalidDataError, OptionError, StoreError, require
 from calibscale.estimators.scores import NLL
 from calibscale.estimators.settings import hint

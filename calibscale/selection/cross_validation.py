@@ -10,9 +10,10 @@ from typing import Any, NamedTuple, Unpack
 
 import numpy as np
 
-from calibscale import engine
 from calibscale.data import NotionView, problems, width
 from calibscale.data.derived_sources import TEST, Split, given_split
+from calibscale.engine.execution import Stages
+from calibscale.engine.merge_tree import one_thread
 from calibscale.errors import OptionError, require
 from calibscale.kernel_sums.landmarks import PointFeatures
 from calibscale.results.comparison_results import Candidate, Selection
@@ -55,7 +56,7 @@ class FoldPass:
 
     session: Session
     split: Split
-    stages: engine.Stages
+    stages: Stages
 
     def __call__(self, statistics: Sequence[Statistic]) -> tuple[dict[int, dict], Any]:
         session = self.session.reporting(self.stages.next())
@@ -136,7 +137,7 @@ def select(
     elif isinstance(features, str):
         features = KernelFeatures(features)
     settings = features if isinstance(features, KernelFeatures) else KernelFeatures()
-    with Session.open(source, **options) as session, engine.one_thread():
+    with Session.open(source, **options) as session, one_thread():
         data = session.source
         data.need_integer_labels("select")
         notion = notion or ("top_label" if data.forecast is None else "canonical")
@@ -153,7 +154,7 @@ def select(
                 classes_only(family.name, data)
         passes = 2 if data.rows <= subset_rows else 3
         choices = 1 + split.folds * nested
-        stages = engine.Stages(session.execution.progress, 1 + choices * (passes + 1))
+        stages = Stages(session.execution.progress, 1 + choices * (passes + 1))
         walk = FoldPass(session, split, stages)
         subset, counts = _subset(walk, notion, subset_rows, seed)
         default_map: PointFeatures | None = None

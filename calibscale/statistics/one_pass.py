@@ -8,11 +8,12 @@ from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
 
-from calibscale import engine
 from calibscale.data import Chunk, RowCounts, Rules, chunks
 from calibscale.data.derived_sources import TEST, Split
 from calibscale.data.levels import missing_last
 from calibscale.data.source import ArraySource
+from calibscale.engine.execution import Execution
+from calibscale.engine.schedulers import NoRoomError, roomy
 from calibscale.errors import CalibscaleError, OptionError
 from calibscale.statistics.parked_states import parked, resumed
 from calibscale.statistics.statistic import Statistic
@@ -186,7 +187,7 @@ def scan_of(
     return Scan(source, statistics, rules, size, -(-source.rows // size), split)
 
 
-def scan(task: Scan, execution: engine.Execution) -> PassResult:
+def scan(task: Scan, execution: Execution) -> PassResult:
     """Read the source once and return the state of every statistic.
 
     With a group column there is a state for each of its values; they are merged into the state of
@@ -220,18 +221,18 @@ def finished(task: Scan, result: PassResult) -> PassResult:
     return PassResult(result.counts, {None: total, **groups}, {None: result.counts.used, **counts})
 
 
-def _fold_groups(task: Scan, execution: engine.Execution) -> PassResult:
+def _fold_groups(task: Scan, execution: Execution) -> PassResult:
     """Fold with memory for as many groups as fit, doubled while the data have more groups."""
     name = task.source.covariate_names[task.rules.group or 0]
     task = replace(task, groups=MAX_GROUPS)
-    while task.groups > 1 and not engine.roomy(task, execution.scheduler, execution.memory_limit):
+    while task.groups > 1 and not roomy(task, execution.scheduler, execution.memory_limit):
         task = replace(task, groups=task.groups // 2)
     while True:
         try:
             return execution.fold(task)
         except MoreGroupsError:
             task = replace(task, groups=2 * task.groups)
-        except engine.NoRoomError as error:
+        except NoRoomError as error:
             if task.groups == 1:
                 raise
             raise OptionError(f"{error}; this is for {task.groups} groups of {name}") from error

@@ -10,8 +10,8 @@ from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
 
-from calibscale import engine
 from calibscale.data import Chunk, Floats, Ints, RowCounts
+from calibscale.engine.merge_tree import one_thread
 from calibscale.errors import OptionError, require
 from calibscale.kernel_sums.data_profile import DataProfile
 from calibscale.kernel_sums.fourier_series import Complexes, NoSeries
@@ -355,7 +355,7 @@ class Spectral:
         states = result.groups[None]
         at = states[gather] if points is None else points
         sums = [np.zeros((count, len(at.predictions))) for count in strengths.counts]
-        with engine.one_thread():
+        with one_thread():
             for first in range(0, len(at.predictions), _PIECE):
                 piece = at.take(slice(first, first + _PIECE))
                 inside = np.arange(len(piece.predictions))

@@ -17,7 +17,7 @@ from pydantic.dataclasses import dataclass
 
 from calibscale.addresses import HIDDEN, Location, is_url, located, shown_address
 from calibscale.data.times import WEEKDAYS
-from calibscale.engine import parse_bytes
+from calibscale.engine.dask_connection import parse_bytes
 from calibscale.errors import OptionError
 from calibscale.estimators.base import Estimator
 from calibscale.estimators.settings import hint, shown

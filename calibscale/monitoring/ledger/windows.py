@@ -22,8 +22,9 @@ from urllib.parse import quote
 import google_crc32c
 import numpy as np
 
-from calibscale import engine
 from calibscale.atomic_files import write_whole
+from calibscale.engine.dask_connection import available_cpus
+from calibscale.engine.merge_tree import one_thread
 from calibscale.errors import StoreError
 from calibscale.estimators.base import BoundEstimator
 from calibscale.inference.intervals import Parts, has_limits, with_interval
@@ -151,7 +152,7 @@ def window(
     )
     states = recipe.states(np.sum(sums, axis=0))
     jackknife = recipe.jackknife(confidence_level)
-    with engine.one_thread():
+    with one_thread():
         frozen = tuple(e.frozen(*(states[s] for s in e.needs)) for e in recipe.estimators)
         strata: Strata | None = None
         tests: tuple[TestResult, ...] = ()
@@ -289,7 +290,7 @@ def _estimate(
 
 def _summed(ledger: Ledger, runs: Sequence[Sequence[Entry]], section: str) -> list[Sum]:
     """Sums of a section over runs of days, up to four at a time."""
-    with ThreadPoolExecutor(min(4, engine.available_cpus()), "calibscale") as pool:
+    with ThreadPoolExecutor(min(4, available_cpus()), "calibscale") as pool:
         return list(pool.map(lambda run: sum_of(ledger, run, section), runs))
 
 
