@@ -174,7 +174,7 @@ def nights_in_turn(
 
 
 def window_values(job: str, name: str, last: int) -> Callable[[], Any]:
-    from calibscale.monitoring.job import window_days
+    from calibscale.monitoring.job.job_days import window_days
     from calibscale.monitoring.job.job_reader import read_job
     from calibscale.monitoring.ledger.windows import window
     from calibscale.monitoring.night import open_ledger

@@ -27,8 +27,10 @@ from calibscale.formatting.terms import notion
 from calibscale.monitoring import day_source, outputs
 from calibscale.monitoring.day_record import Reading, bets_of, empty_record, prepared, read_day
 from calibscale.monitoring.day_states import incomplete_days, is_incomplete
-from calibscale.monitoring.job import Job, frozen, open_ledger, window_days
+from calibscale.monitoring.job.job_days import window_days
+from calibscale.monitoring.job.job_ledger import frozen, open_ledger
 from calibscale.monitoring.job.job_reader import one_sided, read_job
+from calibscale.monitoring.job.job_tables import Job
 from calibscale.monitoring.ledger import Ledger, Record
 from calibscale.monitoring.ledger.broken_days import BrokenDays
 from calibscale.monitoring.ledger.group_keys import GroupKey

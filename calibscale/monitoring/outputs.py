@@ -23,7 +23,7 @@ from calibscale.atomic_files import refuse_overwriting, refuse_pipe, write_whole
 from calibscale.atomic_files import write_json as write_json_file
 from calibscale.errors import OptionError, StoreError
 from calibscale.formatting.naming import level
-from calibscale.monitoring.job import Job
+from calibscale.monitoring.job.job_tables import Job
 from calibscale.monitoring.ledger.group_keys import condition
 from calibscale.output.documents.night_headline import day_sentence, impossible_sentence, limit_of
 from calibscale.output.report import save_report

@@ -19,7 +19,8 @@ from calibscale.evaluation.reliability_curves import curve_of
 from calibscale.inference.e_process import mean_evidence, shares
 from calibscale.inference.multiple_testing import holm
 from calibscale.inference.resampling import Jackknife
-from calibscale.monitoring.job import LIMITS, Job, Threshold, baseline_days, window_days
+from calibscale.monitoring.job.job_days import baseline_days, window_days
+from calibscale.monitoring.job.job_tables import LIMITS, Job, Threshold
 from calibscale.monitoring.ledger import Ledger
 from calibscale.monitoring.ledger.alarms import (
     AlarmBook,

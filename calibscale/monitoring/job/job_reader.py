@@ -27,7 +27,8 @@ from calibscale.estimators.registry import ESTIMATORS, named
 from calibscale.estimators.settings import hint, shown
 from calibscale.formatting.day_names import window
 from calibscale.formatting.number_texts import given
-from calibscale.monitoring.job import Columns, Job, Source, Threshold, toml_lines
+from calibscale.monitoring.job import toml_lines
+from calibscale.monitoring.job.job_tables import Columns, Job, Source, Threshold
 from calibscale.monitoring.job.toml_lines import Problems, Where, parsed_toml
 
 _HISTORY = (".csv", ".parquet")
