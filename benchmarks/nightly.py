@@ -252,7 +252,7 @@ def _make(path: Path, rows: int, k: int) -> None:
 
 def _fill(path: Path, real: int, days: int) -> None:
     """Noisy copies of the days read: as many numbers, which compress as badly."""
-    from calibscale.monitoring.ledger import Ledger, Record
+    from calibscale.monitoring.ledger.day_ledger import Ledger, Record
 
     ledger = Ledger.open(path)
     rng = np.random.default_rng(3)

@@ -23,7 +23,7 @@ ROOMS = (
 WITH_DEFINITIONS = {
     "data", "data.ingest",
 
-    "monitoring.ledger",
+
 
 }  # fmt: skip
 LAZY = {"cli", "calibscale"}  # rooms whose functions may import, so that commands start quickly

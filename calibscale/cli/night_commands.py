@@ -130,7 +130,7 @@ def ledger() -> None:
 @click.argument("ledger")
 def check(ledger: str) -> None:
     """Verify every record of LEDGER; exit with code 1 if any is damaged."""
-    from calibscale.monitoring.ledger import Ledger
+    from calibscale.monitoring.ledger.day_ledger import Ledger
 
     opened = Ledger.open(ledger)
     damaged = opened.check()
@@ -148,7 +148,7 @@ def check(ledger: str) -> None:
 @shared.json_option
 def list_days(ledger: str) -> None:
     """List the days of LEDGER with their numbers of rows."""
-    from calibscale.monitoring.ledger import Ledger
+    from calibscale.monitoring.ledger.day_ledger import Ledger
     from calibscale.results.night_results import LedgerDay, LedgerDays
 
     days = LedgerDays(
@@ -179,8 +179,8 @@ def list_days(ledger: str) -> None:
 )
 def forget(ledger: str, day: str, model: str, yes: bool) -> None:
     """Remove a day from LEDGER permanently, after confirmation on the terminal."""
-    from calibscale.monitoring.ledger import Ledger
     from calibscale.monitoring.ledger.broken_days import BrokenDays
+    from calibscale.monitoring.ledger.day_ledger import Ledger
 
     opened = Ledger.open(ledger)
     if opened.day(day, model) and not yes:

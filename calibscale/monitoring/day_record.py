@@ -28,8 +28,8 @@ from calibscale.inference.tolerant_e_process import TolerantEProcess
 from calibscale.inference.verdict import ALPHA
 from calibscale.inference.verdict_sentences import described_test
 from calibscale.monitoring.job.job_tables import Job
-from calibscale.monitoring.ledger import Ledger, Record
 from calibscale.monitoring.ledger.alarms import learned_bets
+from calibscale.monitoring.ledger.day_ledger import Ledger, Record
 from calibscale.monitoring.ledger.group_keys import DayGroups, GroupKey, LedgerGroups
 from calibscale.monitoring.ledger.recipe import PARTS, Recipe, gathered, parted
 from calibscale.results.estimate import Estimate

@@ -8,7 +8,7 @@ from typing import Any
 
 from calibscale.monitoring.job.job_days import window_days
 from calibscale.monitoring.job.job_tables import Job
-from calibscale.monitoring.ledger import Ledger
+from calibscale.monitoring.ledger.day_ledger import Ledger
 from calibscale.monitoring.ledger.index import Entry
 
 MOST_DAYS = 60  # latest days of the windows that are examined

@@ -31,8 +31,8 @@ from calibscale.monitoring.job.job_days import window_days
 from calibscale.monitoring.job.job_ledger import frozen, open_ledger
 from calibscale.monitoring.job.job_reader import one_sided, read_job
 from calibscale.monitoring.job.job_tables import Job
-from calibscale.monitoring.ledger import Ledger, Record
 from calibscale.monitoring.ledger.broken_days import BrokenDays
+from calibscale.monitoring.ledger.day_ledger import Ledger, Record
 from calibscale.monitoring.ledger.group_keys import GroupKey
 from calibscale.monitoring.ledger.index import DAMAGE, Entry, check_key
 from calibscale.monitoring.ledger.recipe import Recipe, encode

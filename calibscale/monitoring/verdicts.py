@@ -21,7 +21,6 @@ from calibscale.inference.multiple_testing import holm
 from calibscale.inference.resampling import Jackknife
 from calibscale.monitoring.job.job_days import baseline_days, window_days
 from calibscale.monitoring.job.job_tables import LIMITS, Job, Threshold
-from calibscale.monitoring.ledger import Ledger
 from calibscale.monitoring.ledger.alarms import (
     AlarmBook,
     Impossible,
@@ -29,6 +28,7 @@ from calibscale.monitoring.ledger.alarms import (
     first_impossible,
     first_nights,
 )
+from calibscale.monitoring.ledger.day_ledger import Ledger
 from calibscale.monitoring.ledger.drifts import comparable, drifts
 from calibscale.monitoring.ledger.group_keys import FLAGS, GroupKey, condition, shown
 from calibscale.monitoring.ledger.index import Entry

@@ -24,7 +24,7 @@ from calibscale.data.ingest.row_bounds import ROW_BYTES
 from calibscale.data.read_errors import reading, reading_frame
 from calibscale.errors import causes
 from calibscale.monitoring.job.job_reader import read_job
-from calibscale.monitoring.ledger import Ledger
+from calibscale.monitoring.ledger.day_ledger import Ledger
 
 N = 200
 

@@ -9,7 +9,7 @@ from calibscale.errors import OptionError
 from calibscale.estimators.settings import shown
 from calibscale.monitoring.job.job_tables import Job
 from calibscale.monitoring.job.toml_lines import Where, of_file
-from calibscale.monitoring.ledger import Ledger
+from calibscale.monitoring.ledger.day_ledger import Ledger
 
 _KEYS = ("estimators", "group_by", "cluster", "confidence", "seed")  # fixed by the first night
 

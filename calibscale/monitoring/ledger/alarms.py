@@ -17,7 +17,7 @@ from calibscale.atomic_files import write_whole
 from calibscale.data import Floats
 from calibscale.errors import OptionError, StoreError
 from calibscale.inference.e_process import BettingEProcess, advance, log_e_value, places
-from calibscale.monitoring.ledger import Ledger
+from calibscale.monitoring.ledger.day_ledger import Ledger
 from calibscale.monitoring.ledger.group_keys import GroupKey, order
 from calibscale.monitoring.ledger.index import DAMAGE, Entry, check_key
 from calibscale.monitoring.ledger.windows import load, place, store

@@ -31,7 +31,7 @@ from calibscale.inference.intervals import Parts, has_limits, with_interval
 from calibscale.inference.monte_carlo import result_of
 from calibscale.inference.nulls import DrawnLabels
 from calibscale.inference.resampling import Resampling
-from calibscale.monitoring.ledger import STATES, SUMS, Ledger
+from calibscale.monitoring.ledger.day_ledger import STATES, SUMS, Ledger
 from calibscale.monitoring.ledger.group_keys import GroupKey
 from calibscale.monitoring.ledger.index import Entry
 from calibscale.monitoring.ledger.recipe import SECTION as PARTS_SECTION
