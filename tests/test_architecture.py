@@ -21,7 +21,7 @@ ROOMS = (
 )  # fmt: skip
 # Subpackages whose `__init__` still holds definitions: entries are removed, none is added.
 WITH_DEFINITIONS = {
-    "data", "data.ingest",
+    "data",
 
 
 

@@ -88,7 +88,7 @@ def ingest(files: tuple[str, ...], class_names: str | None, **options: Any) -> N
     in their names (logits_2 before logits_10), with labels in a file of their own:
     `calibscale ingest logits_*.npy pred.zarr --labels labels.npy`.
     """
-    from calibscale.data.ingest import ingest as run
+    from calibscale.data.ingest.ingestion import ingest as run
     from calibscale.data.ingest.npy_shards import as_listed, shortened
     from calibscale.formatting.fault_texts import dropped_text
 

@@ -17,12 +17,12 @@ from calibscale.data.call_hints import refuse_unknown
 from calibscale.data.forecasts.forecast import Forecast
 from calibscale.data.forecasts.kinds import role_of
 from calibscale.data.frames import from_frame
-from calibscale.data.ingest import ingest
 from calibscale.data.ingest.agreement import check_agreement, common_types
 from calibscale.data.ingest.column_layout import ColumnLayout
 from calibscale.data.ingest.columns import USUAL, check_files, filled, layouts_of, prefixed_columns
 from calibscale.data.ingest.folders import input_files
 from calibscale.data.ingest.formats import READERS, reader_of
+from calibscale.data.ingest.ingestion import ingest
 from calibscale.data.ingest.input_files import InputFile
 from calibscale.data.ingest.npy_shards import name_of_files, with_role_files
 from calibscale.data.ingest.readers import TEXTS, ArrowTable, ParquetTable

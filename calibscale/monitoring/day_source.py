@@ -15,9 +15,9 @@ from typing import Any
 from urllib.parse import quote
 
 from calibscale.addresses import is_url, local_path, located, options_of
-from calibscale.data.ingest import ingest
 from calibscale.data.ingest.folders import tables_in
 from calibscale.data.ingest.formats import reader_of
+from calibscale.data.ingest.ingestion import ingest
 from calibscale.data.ingest.input_files import CHANGES, InputFile
 from calibscale.data.ingest.npy_shards import is_pattern, matched, natural_key
 from calibscale.data.read_errors import reading

@@ -22,7 +22,7 @@ from calibscale import (
     open_arrays,
 )
 from calibscale.data import store_group
-from calibscale.data.ingest import ingest
+from calibscale.data.ingest.ingestion import ingest
 from tests.support.forecast_rows import FORECASTS, parts, rows
 
 N = 300
