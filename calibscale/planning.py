@@ -10,7 +10,7 @@ from typing import Any, Unpack
 
 import numpy as np
 
-from calibscale.data import width
+from calibscale.data.notions import width
 from calibscale.engine import schedulers
 from calibscale.engine.dask_connection import parse_bytes
 from calibscale.engine.merge_tree import arities_of, one_thread, run_length, tree_levels

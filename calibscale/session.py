@@ -11,12 +11,13 @@ from difflib import get_close_matches
 from functools import wraps
 from typing import Any, ParamSpec, Self, TypedDict, TypeVar, Unpack
 
-from calibscale.data import RowCounts, Rules
+from calibscale.data.blocks import RowCounts
 from calibscale.data.call_hints import need_source
 from calibscale.data.covariates import ColumnSummary, clustered
 from calibscale.data.decimals import FEWEST_DECIMALS, MOST_DECIMALS
 from calibscale.data.derived_sources import Split
 from calibscale.data.invalid_rows import CLUSTER_OF, need_rows
+from calibscale.data.rules import Rules
 from calibscale.data.source import ArraySource
 from calibscale.data.store import as_source
 from calibscale.engine import memory

@@ -14,9 +14,13 @@ from typing import Any, ClassVar, NamedTuple
 import numpy as np
 from scipy.special import log_ndtr, ndtri, ndtri_exp
 
-from calibscale.data import Block, Chunk, Floats, Ints, Rules, chunks
+from calibscale.array_types import Floats, Ints
 from calibscale.data.arrays import from_arrays
+from calibscale.data.blocks import Block
+from calibscale.data.chunk import Chunk
+from calibscale.data.rules import Rules
 from calibscale.data.store import LogitStore
+from calibscale.data.validation import chunks
 from calibscale.engine.dask_connection import available_cpus
 from calibscale.errors import OptionError, StoreError, require
 from calibscale.estimators.base import Estimator

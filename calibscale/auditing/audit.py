@@ -21,9 +21,10 @@ from calibscale.auditing.tests_and_scores import (
     methods_named,
     recalibrations,
 )
-from calibscale.data import RowCounts, problems
+from calibscale.data.blocks import RowCounts
 from calibscale.data.covariates import Axis
 from calibscale.data.derived_sources import HoldOut, part_of, predicted
+from calibscale.data.notions import problems
 from calibscale.data.store import as_source
 from calibscale.errors import OptionError, require
 from calibscale.estimators.base import set_names

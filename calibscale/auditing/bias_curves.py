@@ -6,8 +6,8 @@ from dataclasses import replace
 
 import numpy as np
 
+from calibscale.array_types import Floats
 from calibscale.auditing.local_bias import local_bias
-from calibscale.data import Floats
 from calibscale.data.covariates import Axis
 from calibscale.errors import OptionError
 from calibscale.estimators.skce import KLCE

@@ -12,7 +12,8 @@ from typing import Any, NamedTuple
 import numpy as np
 from scipy.special import ndtri
 
-from calibscale.data import Chunk, Floats, Ints
+from calibscale.array_types import Floats, Ints
+from calibscale.data.chunk import Chunk
 from calibscale.data.covariates import PREDICTION, Axis
 from calibscale.engine import memory
 from calibscale.inference.multiple_testing import StepDown

@@ -11,7 +11,7 @@ from typing import Any, Unpack
 import numpy as np
 
 from calibscale.auditing.range_scan import ScanSums, scanned_ranges
-from calibscale.data import problems
+from calibscale.data.notions import problems
 from calibscale.data.source import ArraySource
 from calibscale.errors import OptionError, require
 from calibscale.estimators.skce import KLCE, SKCE

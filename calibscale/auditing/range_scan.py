@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from calibscale.array_types import Floats, Ints
 from calibscale.auditing.group_tests import (
     DrawnGroups,
     GroupState,
@@ -21,7 +22,6 @@ from calibscale.auditing.group_tests import (
     totals_of,
     with_signs,
 )
-from calibscale.data import Floats, Ints
 from calibscale.data.covariates import PREDICTION, Axis, cells_of, prediction_cells
 from calibscale.inference.nulls import ClusterSigns, DrawnLabels
 from calibscale.results.group_results import Group, RangeScan, Where

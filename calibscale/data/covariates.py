@@ -10,7 +10,8 @@ from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 
-from calibscale.data import Floats, Ints, mixed
+from calibscale.array_types import Floats, Ints
+from calibscale.data.hashes import mixed
 from calibscale.data.invalid_rows import CLUSTER_OF, DROP_REMEDY, covariate_fault, place_of
 from calibscale.data.source import LAZY, ArraySource
 from calibscale.engine.fold import fold

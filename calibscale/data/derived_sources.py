@@ -9,7 +9,9 @@ from typing import Any, Self
 import numpy as np
 from numpy.typing import NDArray
 
-from calibscale.data import Block, Chunk, Ints
+from calibscale.array_types import Ints
+from calibscale.data.blocks import Block
+from calibscale.data.chunk import Chunk
 from calibscale.data.source import ArraySource
 from calibscale.data.store import as_source
 from calibscale.errors import InvalidDataError, OptionError, require

@@ -13,6 +13,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from calibscale.array_types import Ints
 from calibscale.data import input_hints
 from calibscale.data.forecasts.forecast import OUTCOME, REASONS
 from calibscale.data.row_origins import row_text
@@ -20,7 +21,6 @@ from calibscale.errors import InvalidDataError
 from calibscale.formatting.escapes import one_line
 from calibscale.formatting.fault_texts import dropped_text
 from calibscale.kernels import row_sums as kernel_rows
-from calibscale.results.declarations import Ints
 
 LOWEST, HIGHEST = 1e-100, 1e100  # of weights: sums of squares neither vanish nor overflow
 DROP_REMEDY = (

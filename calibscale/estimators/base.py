@@ -7,7 +7,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, ClassVar, NamedTuple, Self
 
-from calibscale.data import SCALAR_NOTIONS, Floats, default_notion, problems
+from calibscale.array_types import Floats
+from calibscale.data.notions import SCALAR_NOTIONS, default_notion, problems
 from calibscale.errors import OptionError
 from calibscale.kernel_sums.data_profile import DataProfile
 from calibscale.kernel_sums.pair_sums import Pairs

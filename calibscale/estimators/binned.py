@@ -10,7 +10,7 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from calibscale.data import Floats
+from calibscale.array_types import Floats
 from calibscale.errors import OptionError, require
 from calibscale.estimators.base import CLASSES, SOFT, Estimator, ScalarEstimator
 from calibscale.limits.excess import ratio

@@ -9,7 +9,7 @@ from typing import Any, ClassVar, Self
 
 import numpy as np
 
-from calibscale.data import Floats
+from calibscale.array_types import Floats
 from calibscale.data.forecasts.forecast import Forecast
 from calibscale.errors import OptionError, require
 from calibscale.estimators.base import FORECASTS, BoundEstimator, Estimator

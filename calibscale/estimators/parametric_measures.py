@@ -9,7 +9,7 @@ from typing import Any, ClassVar
 import numpy as np
 from scipy.special import expit, logit, ndtr, ndtri
 
-from calibscale.data import Floats
+from calibscale.array_types import Floats
 from calibscale.estimators.base import BoundEstimator, ScalarEstimator
 from calibscale.estimators.score_measures import ScoreMeasure
 from calibscale.limits.proportions import Limits

@@ -12,7 +12,7 @@ from typing import Any, ClassVar, Self
 
 import numpy as np
 
-from calibscale.data import Floats
+from calibscale.array_types import Floats
 from calibscale.estimators.base import FORECASTS, NO_ROWS
 from calibscale.estimators.sum_tests import Sums, SumTest
 from calibscale.kernel_sums.data_profile import DataProfile

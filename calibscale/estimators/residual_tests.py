@@ -15,7 +15,8 @@ import numpy as np
 from numpy.polynomial.legendre import legvander
 from scipy.special import expit, logit
 
-from calibscale.data import Floats, problems
+from calibscale.array_types import Floats
+from calibscale.data.notions import problems
 from calibscale.estimators.base import NO_ROWS
 from calibscale.estimators.sum_tests import Sums, SumTest
 from calibscale.kernel_sums.data_profile import DataProfile

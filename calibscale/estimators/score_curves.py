@@ -9,7 +9,7 @@ from typing import Any, ClassVar
 import numpy as np
 from scipy.optimize import isotonic_regression
 
-from calibscale.data import Floats, Ints
+from calibscale.array_types import Floats, Ints
 from calibscale.estimators.base import NO_CALIBRATED_VALUE
 from calibscale.estimators.score_measures import ScoreError, ScoreMeasure, curve
 from calibscale.results.estimate import Estimate

@@ -12,7 +12,7 @@ import numpy as np
 from scipy.optimize import isotonic_regression
 from scipy.special import stdtrit
 
-from calibscale.data import Floats
+from calibscale.array_types import Floats
 from calibscale.estimators.base import BoundEstimator, ScalarEstimator
 from calibscale.limits.excess import ratio
 from calibscale.results.estimate import EXACT, Approximation, Estimate, Floor

@@ -8,7 +8,7 @@ from typing import Any, ClassVar
 import numpy as np
 from scipy.special import rel_entr, xlogy
 
-from calibscale.data import Floats
+from calibscale.array_types import Floats
 from calibscale.estimators.base import CLASSES, SOFT, Estimator, ScalarEstimator
 from calibscale.estimators.binned import TCE2, Binned
 from calibscale.limits.excess import excess_limits

@@ -8,7 +8,7 @@ from typing import Any, ClassVar, Self
 
 import numpy as np
 
-from calibscale.data import Floats
+from calibscale.array_types import Floats
 from calibscale.data.derived_sources import HoldOut
 from calibscale.errors import OptionError, require
 from calibscale.estimators.base import ALL, BoundEstimator, Estimator, Quadratic, set_names

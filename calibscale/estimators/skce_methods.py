@@ -8,7 +8,7 @@ from typing import Any, ClassVar
 import numpy as np
 from scipy.special import stdtrit
 
-from calibscale.data import problems
+from calibscale.data.notions import problems
 from calibscale.errors import OptionError, require
 from calibscale.estimators.base import BoundEstimator, PairWork, Quadratic, no_replicates
 from calibscale.kernel_sums.data_profile import DataProfile

@@ -11,7 +11,8 @@ from typing import Any, ClassVar, NamedTuple
 import numpy as np
 from scipy.fft import irfft, rfft
 
-from calibscale.data import Chunk, Floats, Ints
+from calibscale.array_types import Floats, Ints
+from calibscale.data.chunk import Chunk
 from calibscale.estimators.base import ScalarEstimator
 from calibscale.estimators.score_measures import ScoreError, drawn_residuals
 from calibscale.kernels.row_sums import divide_rows

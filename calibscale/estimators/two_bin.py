@@ -7,7 +7,7 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from calibscale.data import Floats
+from calibscale.array_types import Floats
 from calibscale.estimators.score_measures import WALK_DRAWS, ScoreError, ScoreMeasure, walk
 from calibscale.results.estimate import Estimate
 from calibscale.statistics.bins import BinCounts

@@ -7,7 +7,7 @@ from typing import Any, ClassVar, Self
 
 import numpy as np
 
-from calibscale.data import Floats
+from calibscale.array_types import Floats
 from calibscale.errors import OptionError
 from calibscale.estimators.base import CLASSES, SOFT, Estimator
 from calibscale.estimators.binned import Binned

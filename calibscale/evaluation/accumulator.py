@@ -11,9 +11,9 @@ from typing import Any, Self
 
 import numpy as np
 
-from calibscale.data import Block, RowCounts, chunks
 from calibscale.data.array_layouts import as_numpy
 from calibscale.data.arrays import from_arrays
+from calibscale.data.blocks import Block, RowCounts
 from calibscale.data.call_hints import by_name
 from calibscale.data.forecasts.forecast import Forecast
 from calibscale.data.forecasts.kinds import forecast_of
@@ -28,6 +28,7 @@ from calibscale.data.label_values import (
 from calibscale.data.named_values import is_table, named_columns
 from calibscale.data.read_errors import converting
 from calibscale.data.source import ArraySource
+from calibscale.data.validation import chunks
 from calibscale.engine.execution import Execution
 from calibscale.engine.merge_tree import one_thread
 from calibscale.errors import NoRowsError, OptionError, require

@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from calibscale.data import default_notion
+from calibscale.data.notions import default_notion
 from calibscale.estimators.base import Estimator
 from calibscale.estimators.binned import ECE, TCE2Debiased
 from calibscale.inference.evidence import CROWDED

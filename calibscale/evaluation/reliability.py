@@ -6,9 +6,9 @@ from collections.abc import Iterable
 from dataclasses import fields
 from typing import Any, Unpack
 
-from calibscale.data import default_notion
 from calibscale.data.groups import listed_groups
 from calibscale.data.levels import Level
+from calibscale.data.notions import default_notion
 from calibscale.data.source import ArraySource
 from calibscale.errors import OptionError, require
 from calibscale.estimators.base import Estimator

@@ -8,7 +8,7 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from calibscale.data import SCALAR_NOTIONS
+from calibscale.data.notions import SCALAR_NOTIONS
 from calibscale.errors import OptionError
 from calibscale.estimators.base import BoundEstimator
 from calibscale.estimators.binned import ECE, TCE2Debiased

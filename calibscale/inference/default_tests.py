@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import replace
 
-from calibscale.data import SCALAR_NOTIONS
+from calibscale.data.notions import SCALAR_NOTIONS
 from calibscale.errors import OptionError
 from calibscale.estimators.base import Estimator
 from calibscale.estimators.pit_tests import NormalScores, PITByForecast, PITSmooth

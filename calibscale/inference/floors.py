@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import replace
 
-from calibscale.data import Rules
+from calibscale.data.rules import Rules
 from calibscale.estimators.base import BoundEstimator
 from calibscale.inference.nulls import ClusterSigns, DrawnLabels, Null, RandomSigns
 from calibscale.inference.resampling import drawn_sums

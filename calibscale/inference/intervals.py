@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 from scipy.special import ndtri, stdtrit
 
-from calibscale.data import Floats
+from calibscale.array_types import Floats
 from calibscale.estimators.base import BoundEstimator
 from calibscale.inference.resampling import (
     REPLICATES,

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from calibscale.data import Floats
+from calibscale.array_types import Floats
 from calibscale.engine import memory
 from calibscale.engine.merge_tree import one_thread
 from calibscale.errors import OptionError

@@ -11,8 +11,10 @@ from typing import Any, ClassVar, NamedTuple, Self
 import numpy as np
 from numpy.typing import NDArray
 
-from calibscale.data import SCALAR_NOTIONS, Chunk, Floats, Ints, views, width
+from calibscale.array_types import Floats, Ints
+from calibscale.data.chunk import Chunk
 from calibscale.data.forecasts.forecast import Forecast
+from calibscale.data.notions import SCALAR_NOTIONS, views, width
 from calibscale.errors import OptionError, require
 from calibscale.estimators.base import BoundEstimator
 from calibscale.kernel_sums.notion_rows import NotionRows

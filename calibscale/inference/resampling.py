@@ -10,7 +10,8 @@ from typing import Any, ClassVar
 import numpy as np
 from scipy.special import ndtri, stdtrit
 
-from calibscale.data import Chunk, Floats, Ints
+from calibscale.array_types import Floats, Ints
+from calibscale.data.chunk import Chunk
 from calibscale.errors import OptionError, require
 from calibscale.estimators.base import BoundEstimator
 from calibscale.inference.nulls import (

@@ -7,7 +7,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from calibscale.data import Chunk, Floats
+from calibscale.array_types import Floats
+from calibscale.data.chunk import Chunk
 from calibscale.errors import OptionError, require
 from calibscale.inference.e_process import (
     CELLS,

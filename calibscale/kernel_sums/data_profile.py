@@ -9,10 +9,13 @@ from typing import Any
 
 import numpy as np
 
-from calibscale.data import Chunk, Floats, Rules, chunks
+from calibscale.array_types import Floats
+from calibscale.data.chunk import Chunk
 from calibscale.data.covariates import ColumnSummary, summarise
 from calibscale.data.derived_sources import HoldOut
+from calibscale.data.rules import Rules
 from calibscale.data.source import ArraySource
+from calibscale.data.validation import chunks
 from calibscale.kernel_sums.notion_rows import NotionRows
 from calibscale.kernels import elementary
 

@@ -9,7 +9,8 @@ from typing import Any, Protocol
 import numpy as np
 from scipy.special import ndtri
 
-from calibscale.data import Chunk, Floats
+from calibscale.array_types import Floats
+from calibscale.data.chunk import Chunk
 from calibscale.errors import OptionError, require
 from calibscale.kernel_sums.data_profile import DataProfile, pooled_distance
 from calibscale.kernels import elementary, random_draws

@@ -6,9 +6,11 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from calibscale.data import SCALAR_NOTIONS, Chunk, Floats, Ints, views
+from calibscale.array_types import Floats, Ints
+from calibscale.data.chunk import Chunk
 from calibscale.data.derived_sources import HoldOut
 from calibscale.data.forecasts.forecast import Forecast
+from calibscale.data.notions import SCALAR_NOTIONS, views
 
 
 class NotionRows(NamedTuple):

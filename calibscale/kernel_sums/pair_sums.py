@@ -12,8 +12,11 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from calibscale.data import Floats, Ints, Rules, chunks, width
+from calibscale.array_types import Floats, Ints
+from calibscale.data.notions import width
+from calibscale.data.rules import Rules
 from calibscale.data.source import ArraySource
+from calibscale.data.validation import chunks
 from calibscale.engine.execution import Execution
 from calibscale.engine.merge_tree import Checkpoint, digest
 from calibscale.kernel_sums import pair_tasks

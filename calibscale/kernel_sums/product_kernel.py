@@ -8,7 +8,7 @@ from functools import partial
 
 import numpy as np
 
-from calibscale.data import Floats, Ints
+from calibscale.array_types import Floats, Ints
 from calibscale.data.derived_sources import HoldOut
 from calibscale.errors import require
 from calibscale.kernel_sums.notion_rows import NotionRows

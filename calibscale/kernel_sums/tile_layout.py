@@ -13,8 +13,10 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from calibscale.data import Floats, Ints, Rules, chunks
+from calibscale.array_types import Floats, Ints
+from calibscale.data.rules import Rules
 from calibscale.data.source import ArraySource
+from calibscale.data.validation import chunks
 from calibscale.errors import OptionError
 from calibscale.forks import renew_in_children
 from calibscale.kernel_sums.notion_rows import NotionRows

@@ -15,7 +15,7 @@ from typing import NamedTuple
 import numpy as np
 from scipy.special import ndtr, stdtrit
 
-from calibscale.data import Floats, Ints
+from calibscale.array_types import Floats, Ints
 from calibscale.limits.excess import ratio
 from calibscale.limits.inversion import highest_factor
 from calibscale.limits.proportions import Limits, clopper_pearson

@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 from scipy.special import betaincc, betaincinv, ndtr, ndtri
 
-from calibscale.data import Floats
+from calibscale.array_types import Floats
 from calibscale.errors import OptionError
 
 FEW = 3.0  # expected number of events below which their variance cannot be estimated

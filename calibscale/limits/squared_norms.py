@@ -8,7 +8,7 @@ from typing import NamedTuple
 import numpy as np
 from scipy.special import gammaincc, gammaincinv, ndtri
 
-from calibscale.data import Floats
+from calibscale.array_types import Floats
 from calibscale.limits.inversion import highest_factor, lowest_factor
 from calibscale.limits.proportions import Limits
 

@@ -9,7 +9,8 @@ from typing import Any
 
 import numpy as np
 
-from calibscale.data import Floats, RowCounts
+from calibscale.array_types import Floats
+from calibscale.data.blocks import RowCounts
 from calibscale.data.source import ArraySource
 from calibscale.engine.merge_tree import one_thread
 from calibscale.errors import InvalidDataError, OptionError

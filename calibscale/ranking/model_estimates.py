@@ -13,7 +13,8 @@ import numpy as np
 from scipy.special import stdtr
 
 from calibscale.addresses import HIDDEN, shown_address
-from calibscale.data import Floats, RowCounts
+from calibscale.array_types import Floats
+from calibscale.data.blocks import RowCounts
 from calibscale.data.source import ArraySource
 from calibscale.data.store import LogitStore
 from calibscale.engine.execution import Stages

@@ -9,7 +9,7 @@ from typing import ClassVar
 import numpy as np
 from scipy.stats import kendalltau, rankdata
 
-from calibscale.data import Floats, Ints
+from calibscale.array_types import Floats, Ints
 from calibscale.engine.dask_connection import parse_bytes
 from calibscale.engine.execution import Stages
 from calibscale.engine.merge_tree import one_thread

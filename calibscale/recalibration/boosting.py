@@ -11,7 +11,8 @@ from typing import Annotated, Any, ClassVar, Self
 import numpy as np
 from pydantic import Field, TypeAdapter
 
-from calibscale.data import Chunk, Floats, Ints
+from calibscale.array_types import Floats, Ints
+from calibscale.data.chunk import Chunk
 from calibscale.data.covariates import MAX_LEVELS, Axis
 from calibscale.errors import require
 from calibscale.estimators.base import set_names

@@ -21,13 +21,16 @@ import numpy as np
 from pydantic import BaseModel, Field, TypeAdapter, ValidationError
 
 from calibscale.addresses import raise_from, shown_address
-from calibscale.data import Block, Floats, RowCounts, Rules, valid_rows
+from calibscale.array_types import Floats
 from calibscale.data.array_layouts import as_numpy
 from calibscale.data.arrays import from_arrays
+from calibscale.data.blocks import Block, RowCounts
 from calibscale.data.derived_sources import DerivedSource
 from calibscale.data.invalid_rows import DROP_REMEDY
+from calibscale.data.rules import Rules
 from calibscale.data.source import ArraySource
 from calibscale.data.store import LogitStore, as_source
+from calibscale.data.validation import valid_rows
 from calibscale.engine.merge_tree import Progress
 from calibscale.errors import InvalidDataError, OptionError, StoreError, require
 from calibscale.estimators.scores import NLL

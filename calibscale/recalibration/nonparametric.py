@@ -12,7 +12,8 @@ import numpy as np
 from pydantic import Field, TypeAdapter, model_validator
 from scipy.special import betaln, xlog1py, xlogy
 
-from calibscale.data import Chunk, Floats
+from calibscale.array_types import Floats
+from calibscale.data.chunk import Chunk
 from calibscale.errors import OptionError, require
 from calibscale.estimators.base import set_names
 from calibscale.estimators.skce import KLCE

@@ -11,7 +11,8 @@ from numpy.typing import NDArray
 from pydantic import Field
 from scipy.special import expit
 
-from calibscale.data import Chunk, Floats
+from calibscale.array_types import Floats
+from calibscale.data.chunk import Chunk
 from calibscale.errors import OptionError, require
 from calibscale.kernel_sums.data_profile import DataProfile
 from calibscale.recalibration.recalibrator import (

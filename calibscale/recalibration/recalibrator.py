@@ -12,10 +12,13 @@ from typing import Annotated, Any, ClassVar, Self, TypeVar, Unpack
 import numpy as np
 from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError
 
-from calibscale.data import Block, Chunk, Floats, RowCounts, chunks
+from calibscale.array_types import Floats
+from calibscale.data.blocks import Block, RowCounts
+from calibscale.data.chunk import Chunk
 from calibscale.data.derived_sources import DerivedSource, left_out
 from calibscale.data.source import ArraySource
 from calibscale.data.store import as_source
+from calibscale.data.validation import chunks
 from calibscale.errors import OptionError, require
 from calibscale.estimators.base import BoundEstimator
 from calibscale.formatting.naming import NO_LEVEL

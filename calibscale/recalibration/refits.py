@@ -20,7 +20,8 @@ from numpy.polynomial import chebyshev
 from scipy.interpolate import CubicHermiteSpline
 from scipy.special import expit
 
-from calibscale.data import Chunk, Floats, Ints
+from calibscale.array_types import Floats, Ints
+from calibscale.data.chunk import Chunk
 from calibscale.inference.nulls import DrawnLabels
 from calibscale.kernel_sums.notion_rows import NotionRows
 from calibscale.recalibration import parametric

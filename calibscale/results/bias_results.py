@@ -7,15 +7,13 @@ from typing import Annotated, Any, ClassVar
 
 import numpy as np
 
+from calibscale.array_types import Bools, Floats, Ints
 from calibscale.formatting.naming import NO_LEVEL, missing_name
 from calibscale.results.declarations import (
-    Bools,
     Computed,
     Count,
     Declared,
-    Floats,
     Hidden,
-    Ints,
     Json,
     Later,
     Object,

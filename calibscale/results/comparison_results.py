@@ -9,12 +9,12 @@ from typing import Annotated, Any, ClassVar
 
 import numpy as np
 
+from calibscale.array_types import Floats
 from calibscale.results.declarations import (
     Bounds,
     Computed,
     Count,
     Declared,
-    Floats,
     Hidden,
     Inline,
     Json,

@@ -18,9 +18,6 @@ from typing import (
     get_type_hints,
 )
 
-import numpy as np
-from numpy.typing import NDArray
-
 
 class Mark(NamedTuple):
     """Mark of the annotation of a field or property, for its member of the JSON object."""
@@ -60,9 +57,6 @@ def key(name: str) -> Mark:
 
 
 Json = dict[str, Any]
-Floats = NDArray[np.float64]
-Ints = NDArray[np.int64]
-Bools = NDArray[np.bool_]
 _T = TypeVar("_T")
 Hidden = Annotated[_T, Mark("hidden")]  # field that is no member
 Computed = Annotated[_T, Mark("computed")]  # property that is a member

@@ -9,11 +9,11 @@ from typing import Annotated, Any
 
 import numpy as np
 
+from calibscale.array_types import Floats
 from calibscale.results.declarations import (
     Computed,
     Count,
     Declared,
-    Floats,
     Fraction,
     Hidden,
     Later,

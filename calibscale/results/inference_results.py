@@ -8,13 +8,13 @@ from typing import Annotated, Any, ClassVar
 
 import numpy as np
 
+from calibscale.array_types import Floats
 from calibscale.errors import OptionError, require
 from calibscale.results.declarations import (
     Computed,
     Count,
     Declared,
     Finite,
-    Floats,
     Fraction,
     Hidden,
     Inline,

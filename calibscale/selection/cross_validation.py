@@ -10,8 +10,8 @@ from typing import Any, NamedTuple, Unpack
 
 import numpy as np
 
-from calibscale.data import NotionView, problems, width
 from calibscale.data.derived_sources import TEST, Split, given_split
+from calibscale.data.notions import NotionView, problems, width
 from calibscale.engine.execution import Stages
 from calibscale.engine.merge_tree import one_thread
 from calibscale.errors import OptionError, require

@@ -9,8 +9,10 @@ from typing import Any, ClassVar, NamedTuple, Self
 
 import numpy as np
 
-from calibscale.data import Chunk, Floats, Ints, NotionView, problems, views, width
+from calibscale.array_types import Floats, Ints
+from calibscale.data.chunk import Chunk
 from calibscale.data.derived_sources import TEST
+from calibscale.data.notions import NotionView, problems, views, width
 from calibscale.errors import OptionError, require
 from calibscale.kernel_sums.landmarks import PointFeatures
 from calibscale.kernels import random_draws

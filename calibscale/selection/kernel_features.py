@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from calibscale.data import NotionView
+from calibscale.data.notions import NotionView
 from calibscale.errors import OptionError, require
 from calibscale.kernel_sums.landmarks import (
     FourierFeatures,

@@ -6,8 +6,10 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from calibscale.data import Floats, chunks, views
+from calibscale.array_types import Floats
+from calibscale.data.notions import views
 from calibscale.data.source import ArraySource
+from calibscale.data.validation import chunks
 from calibscale.errors import InvalidDataError, OptionError
 from calibscale.selection.families import FittedFamily
 

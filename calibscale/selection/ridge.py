@@ -10,7 +10,9 @@ from typing import Any, ClassVar, NamedTuple, Self
 import numpy as np
 from scipy.linalg import eigh
 
-from calibscale.data import Chunk, Floats, Ints, NotionView, problems, views, width
+from calibscale.array_types import Floats, Ints
+from calibscale.data.chunk import Chunk
+from calibscale.data.notions import NotionView, problems, views, width
 from calibscale.kernel_sums.landmarks import FourierFeatures, PointFeatures
 from calibscale.results.estimate import Approximation
 from calibscale.selection.families import (

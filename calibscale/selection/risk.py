@@ -8,8 +8,9 @@ from typing import Any
 
 import numpy as np
 
-from calibscale.data import Floats, NotionView
+from calibscale.array_types import Floats
 from calibscale.data.derived_sources import TEST
+from calibscale.data.notions import NotionView
 from calibscale.engine.fold import fold as fold_task
 from calibscale.engine.merge_tree import Progress
 from calibscale.errors import OptionError, require

@@ -9,7 +9,9 @@ from typing import Any, ClassVar
 import numpy as np
 from scipy.optimize import minimize_scalar
 
-from calibscale.data import Chunk, Floats, Ints, NotionView, problems, views
+from calibscale.array_types import Floats, Ints
+from calibscale.data.chunk import Chunk
+from calibscale.data.notions import NotionView, problems, views
 from calibscale.errors import OptionError
 from calibscale.kernels import row_sums
 from calibscale.selection.families import (

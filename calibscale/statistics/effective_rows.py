@@ -6,7 +6,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from calibscale.data import Floats
+from calibscale.array_types import Floats
 
 _PRECISION = 100  # minimum ratio of Σw²κ² to its error: effective rows are exact to one percent
 _ROUNDING = 1e-9  # two equal rows count as two

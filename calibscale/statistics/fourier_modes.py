@@ -11,8 +11,10 @@ from typing import Any, ClassVar, NamedTuple
 import numpy as np
 from scipy.special import gammaincinv, ndtri
 
-from calibscale.data import Chunk, Floats, Ints, width
+from calibscale.array_types import Floats, Ints
+from calibscale.data.chunk import Chunk
 from calibscale.data.derived_sources import HoldOut
+from calibscale.data.notions import width
 from calibscale.errors import OptionError
 from calibscale.kernel_sums.bandwidths import FEW_LEVELS
 from calibscale.kernel_sums.data_profile import DataProfile

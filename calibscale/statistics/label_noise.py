@@ -11,7 +11,8 @@ from typing import Any, NamedTuple
 import numpy as np
 from scipy.special import gammaincc, gammainccinv
 
-from calibscale.data import NO_WEIGHTS, Chunk, Floats, Ints
+from calibscale.array_types import Floats, Ints
+from calibscale.data.chunk import NO_WEIGHTS, Chunk
 from calibscale.kernels import random_draws
 from calibscale.results.estimate import Floor
 from calibscale.statistics.statistic import Statistic, weights_of

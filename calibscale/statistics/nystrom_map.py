@@ -7,7 +7,9 @@ from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
 
-from calibscale.data import Chunk, Floats, Ints, width
+from calibscale.array_types import Floats, Ints
+from calibscale.data.chunk import Chunk
+from calibscale.data.notions import width
 from calibscale.errors import OptionError
 from calibscale.kernel_sums.data_profile import DataProfile
 from calibscale.kernel_sums.landmarks import (

@@ -10,7 +10,7 @@ from numpy.polynomial.hermite_e import hermevander
 from numpy.polynomial.legendre import legvander
 from scipy.special import ndtri
 
-from calibscale.data import Floats
+from calibscale.array_types import Floats
 from calibscale.statistics.statistic import Replicates, Statistic, added, weights_of
 
 WAVES = 8  # Legendre polynomials of PIT values, of degree 1 to 8

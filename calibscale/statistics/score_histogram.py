@@ -8,7 +8,8 @@ from typing import Any, ClassVar, NamedTuple
 import numpy as np
 from scipy.optimize import isotonic_regression
 
-from calibscale.data import Chunk, Floats
+from calibscale.array_types import Floats
+from calibscale.data.chunk import Chunk
 from calibscale.kernels import row_sums
 from calibscale.limits.excess import ratio
 from calibscale.statistics.bins import BinState, FineHistogram, fine_borders

@@ -10,7 +10,9 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.special import xlogy
 
-from calibscale.data import NO_WEIGHTS, Chunk, Floats, mixed
+from calibscale.array_types import Floats
+from calibscale.data.chunk import NO_WEIGHTS, Chunk
+from calibscale.data.hashes import mixed
 from calibscale.kernel_sums.features import FeatureMap, RandomFourier
 from calibscale.kernels import drawn_sums
 from calibscale.limits.excess import ratio

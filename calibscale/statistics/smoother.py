@@ -10,7 +10,9 @@ from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
 
-from calibscale.data import Chunk, Floats, Ints, RowCounts
+from calibscale.array_types import Floats, Ints
+from calibscale.data.blocks import RowCounts
+from calibscale.data.chunk import Chunk
 from calibscale.engine.merge_tree import one_thread
 from calibscale.errors import OptionError, require
 from calibscale.kernel_sums.data_profile import DataProfile

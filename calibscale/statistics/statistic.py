@@ -14,7 +14,8 @@ from typing import Any, ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
-from calibscale.data import Chunk, Floats, Ints
+from calibscale.array_types import Floats, Ints
+from calibscale.data.chunk import Chunk
 from calibscale.kernel_sums.notion_rows import NotionRows
 
 _DRAWN = 2**21  # draws of a chunk at a time: 16 MB

@@ -9,7 +9,8 @@ import numpy as np
 import pytest
 
 from calibscale import from_arrays
-from calibscale.data import Rules, chunks
+from calibscale.data.rules import Rules
+from calibscale.data.validation import chunks
 from calibscale.errors import InvalidDataError, OptionError
 from calibscale.kernel_sums.fourier_series import Factor, FourierSeries, NoSeries
 from calibscale.kernel_sums.product_kernel import ProductKernel

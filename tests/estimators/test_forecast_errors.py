@@ -9,6 +9,7 @@ from scipy.stats import kstest
 
 import calibscale as cs
 from calibscale.data.forecasts.kinds import forecast_of
+from calibscale.data.validation import chunks
 from tests.support import naive
 
 N, BANDWIDTH, TARGET = 70, 0.4, 1.3
@@ -161,7 +162,7 @@ def test_replicates__are_residuals_of_drawn_outcomes():
     jkce = cs.JKCE(features, kernel="gaussian")
     test = cs.calibration_test(source, jkce, n_replicates=5, seed=3).results[0]
     null = cs.inference.nulls.DrawnLabels(3)
-    (chunk, _), *_ = cs.data.chunks(source.read(0, N), source.rules())
+    (chunk, _), *_ = chunks(source.read(0, N), source.rules())
     phi = features(chunk)[:, chunk.classes :]
     own = np.einsum("ij,ij->i", phi, phi)
     values = []

@@ -19,7 +19,8 @@ import numpy as np
 import pytest
 
 import calibscale as cs
-from calibscale.data import Rules, chunks
+from calibscale.data.rules import Rules
+from calibscale.data.validation import chunks
 from calibscale.engine.execution import Execution
 from calibscale.kernel_sums.pair_sums import Pairs
 from calibscale.kernel_sums.product_kernel import ProductKernel

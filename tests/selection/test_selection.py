@@ -11,8 +11,11 @@ from scipy.special import gammaln, logsumexp, softmax
 from scipy.stats import binom, chi2
 
 import calibscale as cs
-from calibscale.data import NOTIONS, Block, Rules, chunks
+from calibscale.data.blocks import Block
 from calibscale.data.derived_sources import TEST, Split
+from calibscale.data.notions import NOTIONS
+from calibscale.data.rules import Rules
+from calibscale.data.validation import chunks
 from calibscale.kernel_sums.landmarks import Laplacian
 from calibscale.selection import cross_validation
 from calibscale.selection.families import Family, FoldScores, PlugIn

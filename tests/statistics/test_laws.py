@@ -17,9 +17,13 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 import calibscale
-from calibscale.data import NO_WEIGHTS, Block, Chunk, ForecastChunk, Rules, chunks, views
+from calibscale.data.blocks import Block
+from calibscale.data.chunk import NO_WEIGHTS, Chunk, ForecastChunk
 from calibscale.data.covariates import Axis
 from calibscale.data.forecasts.mixtures import NormalForecast
+from calibscale.data.notions import views
+from calibscale.data.rules import Rules
+from calibscale.data.validation import chunks
 from calibscale.estimators.forecast_scores import PinballLoss
 from calibscale.inference.nulls import DrawnLabels
 from calibscale.kernel_sums.features import OneHot, RandomFourier

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 
 import calibscale as cs
-from calibscale.data import Rules
+from calibscale.data.rules import Rules
 from calibscale.inference.nulls import NULLS, Pool
 from calibscale.kernel_sums.data_profile import DataProfile
 from calibscale.kernel_sums.features import frequencies

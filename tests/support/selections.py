@@ -9,7 +9,10 @@ import pytest
 from scipy.special import softmax
 
 import calibscale as cs
-from calibscale.data import NOTIONS, Block, Rules, chunks
+from calibscale.data.blocks import Block
+from calibscale.data.notions import NOTIONS
+from calibscale.data.rules import Rules
+from calibscale.data.validation import chunks
 from calibscale.selection.known_families import FAMILIES
 from tests.support import naive
 

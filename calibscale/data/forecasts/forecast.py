@@ -15,11 +15,11 @@ from numpy.polynomial.legendre import leggauss
 from numpy.polynomial.polynomial import polyfit
 from numpy.typing import NDArray
 
+from calibscale.array_types import Bools, Floats, Ints
 from calibscale.data.array_layouts import as_numpy
 from calibscale.errors import InvalidDataError, OptionError, require
 from calibscale.kernels import random_draws, row_sums, waves
 from calibscale.kernels.tile_strips import LANES
-from calibscale.results.declarations import Bools, Floats, Ints
 
 # reasons for which a row is invalid, beside those of `row_sums`
 BAD_SCALE, CROSSING, OUTCOME, FEW_MEMBERS = 10, 11, 12, 15

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
@@ -39,7 +38,6 @@ from calibscale.errors import InvalidDataError, NotFoundError, OptionError, Stor
 from calibscale.formatting.progress import reporting
 from calibscale.results.declarations import Declared
 
-_log = logging.getLogger(__name__)
 Progress = Callable[[int, int | None], None]  # (rows done, number of rows or None if unknown)
 
 

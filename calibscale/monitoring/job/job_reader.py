@@ -15,11 +15,11 @@ from typing import Any, get_args, get_type_hints
 from pydantic import TypeAdapter, ValidationError
 
 from calibscale.addresses import is_url, raise_from, shown_address
-from calibscale.data import SCALAR_NOTIONS
 from calibscale.data.forecasts.kinds import forecast_of
 from calibscale.data.forecasts.quantile_names import states_no_levels
 from calibscale.data.groups import Grouping
 from calibscale.data.ingest.formats import READERS
+from calibscale.data.notions import SCALAR_NOTIONS
 from calibscale.data.source import PREDICTIONS
 from calibscale.errors import OptionError
 from calibscale.estimators.base import Estimator

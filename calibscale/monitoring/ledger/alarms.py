@@ -13,8 +13,8 @@ from typing import Any
 
 import numpy as np
 
+from calibscale.array_types import Floats
 from calibscale.atomic_files import write_whole
-from calibscale.data import Floats
 from calibscale.errors import OptionError, StoreError
 from calibscale.inference.e_process import BettingEProcess, advance, log_e_value, places
 from calibscale.monitoring.ledger.day_ledger import Ledger

@@ -17,6 +17,7 @@ import numpy as np
 import zarr
 from zarr.codecs import BloscCodec, Crc32cCodec
 
+from calibscale.array_types import Floats
 from calibscale.atomic_files import flush, remove_leftovers, write_whole
 from calibscale.data import zarr_arrays
 from calibscale.errors import OptionError, StoreError
@@ -24,7 +25,6 @@ from calibscale.monitoring.ledger import index as log
 from calibscale.monitoring.ledger.group_keys import GroupKey, order
 from calibscale.monitoring.ledger.index import INDEX, SLOTS, Entry, Key, check_key, identity
 from calibscale.monitoring.ledger.recipe import Recipe
-from calibscale.results.declarations import Floats
 
 FORMAT = 3
 KEY = "calibscale_ledger"

@@ -9,7 +9,7 @@ from datetime import date
 import numpy as np
 from scipy.special import ndtr, stdtr, stdtrit
 
-from calibscale.data import Floats
+from calibscale.array_types import Floats
 from calibscale.engine.merge_tree import one_thread
 from calibscale.errors import require
 from calibscale.estimators.base import BoundEstimator

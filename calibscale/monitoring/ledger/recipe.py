@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from calibscale.data import Floats
+from calibscale.array_types import Floats
 from calibscale.data.covariates import Axis
 from calibscale.data.derived_sources import HoldOut
 from calibscale.data.forecasts.forecast import Forecast

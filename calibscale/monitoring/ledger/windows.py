@@ -22,6 +22,7 @@ from urllib.parse import quote
 import google_crc32c
 import numpy as np
 
+from calibscale.array_types import Floats
 from calibscale.atomic_files import write_whole
 from calibscale.engine.dask_connection import available_cpus
 from calibscale.engine.merge_tree import one_thread
@@ -36,7 +37,6 @@ from calibscale.monitoring.ledger.group_keys import GroupKey
 from calibscale.monitoring.ledger.index import Entry
 from calibscale.monitoring.ledger.recipe import SECTION as PARTS_SECTION
 from calibscale.monitoring.ledger.recipe import STRATA, Recipe, Strata, parts_of_days
-from calibscale.results.declarations import Floats
 from calibscale.results.estimate import Estimate
 from calibscale.results.evaluation_results import Clusters
 from calibscale.results.inference_results import TestResult
