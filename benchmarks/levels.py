@@ -293,7 +293,7 @@ def _joint_intervals(resamples: int, first: int, last: int) -> Any:
 
 def _parts(source: Any, estimators: dict[Any, Any]) -> list[Any]:
     """Values of parts of the rows for intervals, by estimator and resampling."""
-    from calibscale import engine
+    from calibscale.engine.merge_tree import one_thread
     from calibscale.inference.intervals import parts_of
     from calibscale.inference.resampling import total
     from calibscale.session import Session
@@ -303,7 +303,7 @@ def _parts(source: Any, estimators: dict[Any, Any]) -> list[Any]:
         requested = list(zip(opened.fitting, estimators.values(), strict=True))
         states = opened.scan([s for e, how in requested for s in how.needs(e)]).groups[None]
         collected = []
-        with engine.one_thread():
+        with one_thread():
             for e, how in requested:
                 value = e.value(*(total(states[s]) for s in how.needs(e)))
                 collected.append(parts_of(e, how, states, None, value))

@@ -87,7 +87,7 @@ def regions(report: Report, pool: Executor, count: int) -> None:
 def _regions(first: int, last: int) -> Any:
     """|z| of the first region of each data set."""
     from calibscale import KLCE
-    from calibscale.auditing import audit
+    from calibscale.auditing.audit import audit
 
     out = []
     for number in range(first, last):

@@ -31,7 +31,7 @@ def run(report: Report, pool: Executor, laws: tuple[Law, ...], count: int) -> No
 
 
 def _estimators() -> list[Any]:
-    from calibscale.estimators import ESTIMATORS
+    from calibscale.estimators.registry import ESTIMATORS
 
     return [ESTIMATORS[name]() for name in BY]
 

@@ -46,9 +46,10 @@ def run(report: Report, pool: Executor, laws: tuple[Law, ...] = (), count: int =
 def _p_values(law: Law | None, method: str, first: int, last: int) -> Any:
     """p-values of the audit and of labels alone, and seconds of the audit and of the latter."""
     from calibscale import KLCE, calibration_test
-    from calibscale.auditing import Recalibration, audit
-    from calibscale.auditing.recalibration import METHODS, part_of, recalibrated
-    from calibscale.data.derived_sources import HoldOut
+    from calibscale.auditing.audit import Recalibration, audit
+    from calibscale.data.derived_sources import HoldOut, part_of
+    from calibscale.recalibration.fits import METHODS
+    from calibscale.recalibration.recalibrator import recalibrated
 
     out = np.empty((last - first, 4))
     for row, number in zip(out, range(first, last), strict=True):

@@ -147,7 +147,7 @@ def _features(report: Report, pool: Executor, path: Path, features: str) -> None
 def _values(path: str, features: str, rank: int, first: int, last: int) -> Any:
     """Of seeds first..last−1: risks, estimates, and their stated errors (seed, 4, grid)."""
     from calibscale import KKR, UKKR, from_arrays, select
-    from calibscale.selection import KernelFeatures
+    from calibscale.selection.kernel_features import KernelFeatures
 
     with np.load(path) as data:
         source = from_arrays(

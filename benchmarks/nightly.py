@@ -174,7 +174,7 @@ def nights_in_turn(
 
 
 def window_values(job: str, name: str, last: int) -> Callable[[], Any]:
-    from calibscale.monitoring.job import window_days
+    from calibscale.monitoring.job.job_days import window_days
     from calibscale.monitoring.job.job_reader import read_job
     from calibscale.monitoring.ledger.windows import window
     from calibscale.monitoring.night import open_ledger
@@ -252,7 +252,7 @@ def _make(path: Path, rows: int, k: int) -> None:
 
 def _fill(path: Path, real: int, days: int) -> None:
     """Noisy copies of the days read: as many numbers, which compress as badly."""
-    from calibscale.monitoring.ledger import Ledger, Record
+    from calibscale.monitoring.ledger.day_ledger import Ledger, Record
 
     ledger = Ledger.open(path)
     rng = np.random.default_rng(3)

@@ -48,20 +48,21 @@ def dirichlet(n: int, classes: int, scale: float = 1.0) -> Any:
 
 def pair_pass(source: Any, kernel: Any, notion: str, precision: str) -> Callable[[int], float]:
     """Function of the thread count that sums over pairs of prepared panels."""
-    from calibscale import engine
+    from calibscale.engine.execution import Execution
+    from calibscale.engine.fold import fold
     from calibscale.kernel_sums.pair_sums import Pairs
     from calibscale.kernel_sums.pair_tasks import PairSum, PairSumTask
 
     rules = replace(source.rules(), covariates=kernel.columns)
     tiled = replace(kernel, prediction="gaussian") if kernel.linear else kernel  # as `Pairs.sum`
-    pairs = Pairs(source, rules, engine.Execution())
+    pairs = Pairs(source, rules, Execution())
     panels = _OPEN.enter_context(pairs.panels(tiled, notion, precision))
     task = PairSumTask(panels, spec=PairSum(kernel, notion, precision))
     for index in range(len(panels)):
         panels[index]
 
     def work(threads: int) -> float:
-        return float(engine.fold(task, f"threads:{threads}").pairs)
+        return float(fold(task, f"threads:{threads}").pairs)
 
     for threads in (1, 2):  # both are compiled
         work(threads)
@@ -72,7 +73,7 @@ def gaussian_pairs(
     n: int, precision: str, threads: int, bandwidth: float = BANDWIDTH
 ) -> Callable[[], float]:
     """The sum of a Gaussian in three coordinates."""
-    from calibscale.kernel_sums import ProductKernel
+    from calibscale.kernel_sums.product_kernel import ProductKernel
 
     kernel = ProductKernel("gaussian", bandwidth, columns=(0, 1), bandwidths=(bandwidth,) * 2,
                            centres=(0.5, 0.5))  # fmt: skip
@@ -84,7 +85,7 @@ def jkce_pairs(
     n: int, classes: int, precision: str, threads: int, scale: float = 1.0
 ) -> Callable[[], float]:
     """The sum of the canonical JKCE of logits times a scale."""
-    from calibscale.kernel_sums import ProductKernel
+    from calibscale.kernel_sums.product_kernel import ProductKernel
 
     kernel = ProductKernel("linear+gaussian", BANDWIDTH)
     work = pair_pass(dirichlet(n, classes, scale), kernel, "canonical", precision)
@@ -163,12 +164,12 @@ def gram(n: int, classes: int, how: str) -> Callable[[], None]:
     import numba
     from threadpoolctl import threadpool_limits
 
-    from calibscale import engine
-    from calibscale.kernel_sums import ProductKernel
+    from calibscale.engine.execution import Execution
     from calibscale.kernel_sums.pair_sums import Pairs
+    from calibscale.kernel_sums.product_kernel import ProductKernel
 
     source = dirichlet(n, classes)
-    pairs = Pairs(source, source.rules(), engine.Execution())
+    pairs = Pairs(source, source.rules(), Execution())
     with pairs.panels(ProductKernel("gaussian", BANDWIDTH), "canonical", "float32") as panels:
         held = [panels[index] for index in range(len(panels))]
         A = np.concatenate([h.panel.A[h.place, :classes] for h in held])

@@ -15,16 +15,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from calibscale.auditing import Recalibration, Segments, audit
+    from calibscale.auditing.audit import Recalibration, audit
     from calibscale.auditing.local_bias import local_bias
-    from calibscale.auditing.recalibration.fits import (
-        FittedRecalibration,
-        load_recalibration,
-        recalibrate,
-    )
+    from calibscale.auditing.segment_tests import Segments
     from calibscale.data.arrays import from_arrays
     from calibscale.data.derived_sources import forecast_events
-    from calibscale.data.forecasts import Forecast
+    from calibscale.data.forecasts.forecast import Forecast
     from calibscale.data.forecasts.mixtures import EnsembleForecast, MixtureForecast, NormalForecast
     from calibscale.data.forecasts.pieces import (
         HistogramForecast,
@@ -56,19 +52,20 @@ if TYPE_CHECKING:
     )
     from calibscale.estimators.skce import JKCE, KCE, KLCE, SKCE, JKCEBiased
     from calibscale.estimators.vector_bins import CWCE2, SimplexECE
-    from calibscale.evaluation import evaluate, reliability
     from calibscale.evaluation.accumulator import Accumulator
     from calibscale.evaluation.check import check
-    from calibscale.inference import calibration_test
+    from calibscale.evaluation.evaluate import evaluate
+    from calibscale.evaluation.reliability import reliability
+    from calibscale.inference.calibration_test import calibration_test
     from calibscale.inference.power import power
     from calibscale.inference.resampling import Bootstrap, Jackknife
-    from calibscale.kernel_sums import OneHot, RandomFourier
-    from calibscale.limits import consistency_interval, wilson_interval
+    from calibscale.kernel_sums.features import OneHot, RandomFourier
+    from calibscale.limits.proportions import consistency_interval, wilson_interval
     from calibscale.output.plots.prediction_plots import plot_reliability
     from calibscale.output.text import as_text
     from calibscale.planning import plan
-    from calibscale.ranking import rank
-    from calibscale.results import Approximation, Estimate, Interval
+    from calibscale.ranking.rank import rank
+    from calibscale.recalibration.fits import FittedRecalibration, load_recalibration, recalibrate
     from calibscale.results.audit_results import Audit
     from calibscale.results.bias_results import BiasMap
     from calibscale.results.comparison_results import (
@@ -79,6 +76,7 @@ if TYPE_CHECKING:
         Ranking,
         Selection,
     )
+    from calibscale.results.estimate import Approximation, Estimate, Interval
     from calibscale.results.evaluation_results import Evaluation, Plan, Reliability
     from calibscale.results.inference_results import (
         CalibrationTests,
@@ -87,7 +85,7 @@ if TYPE_CHECKING:
         Power,
         TestResult,
     )
-    from calibscale.selection import select
+    from calibscale.selection.cross_validation import select
     from calibscale.selection.kde import KDE, LeaveOneOutKDE
     from calibscale.selection.ridge import KKR, UKKR
     from calibscale.selection.risk import plug_in_risk, plug_in_risk_error, sampled_risk
@@ -101,7 +99,7 @@ if TYPE_CHECKING:
 @cache
 def _homes() -> dict[str, str]:
     """Module of each public name."""
-    estimators: dict[str, str] = import_module("calibscale.estimators").CLASSES
+    estimators: dict[str, str] = import_module("calibscale.estimators.registry").CLASSES
     return estimators | {
         alias.name: str(node.module)
         for node in ast.walk(ast.parse(Path(__file__).read_text(encoding="utf-8")))

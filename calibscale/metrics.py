@@ -29,12 +29,13 @@ from calibscale.data.named_values import encoded
 from calibscale.data.percentages import of_texts, shares
 from calibscale.data.source import ArraySource
 from calibscale.errors import InvalidDataError, OptionError, require
-from calibscale.estimators import ESTIMATORS, LOCAL, build, hint, named, settings_of
 from calibscale.estimators.base import CLASSES
+from calibscale.estimators.registry import ESTIMATORS, LOCAL, named
+from calibscale.estimators.settings import build, hint, settings_of
 from calibscale.estimators.skce import KLCE, SKCE
-from calibscale.evaluation import evaluate
+from calibscale.evaluation.evaluate import evaluate
 from calibscale.formatting.lists import leading_values
-from calibscale.kernel_sums import RandomFourier
+from calibscale.kernel_sums.features import RandomFourier
 from calibscale.session import Session
 
 __all__ = sorted(["skce", *(name for name, kind in ESTIMATORS.items() if CLASSES in kind.targets)])

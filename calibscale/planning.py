@@ -10,22 +10,28 @@ from typing import Any, Unpack
 
 import numpy as np
 
-from calibscale import engine
-from calibscale.data import width
-from calibscale.engine.merge_tree import arities_of, run_length, tree_levels
+from calibscale.data.notions import width
+from calibscale.engine import schedulers
+from calibscale.engine.dask_connection import parse_bytes
+from calibscale.engine.merge_tree import arities_of, one_thread, run_length, tree_levels
 from calibscale.errors import require
 from calibscale.estimators.base import BoundEstimator, Estimator
-from calibscale.evaluation import fitting_in_memory, needed_statistics, session_intervals
+from calibscale.evaluation.pass_estimates import (
+    fitting_in_memory,
+    needed_statistics,
+    session_intervals,
+)
 from calibscale.inference.nulls import DrawnLabels, replicates_of
 from calibscale.inference.resampling import Resampling
-from calibscale.kernel_sums import DataProfile
+from calibscale.kernel_sums.data_profile import DataProfile
 from calibscale.kernel_sums.pair_tasks import PairSum
 from calibscale.kernel_sums.tile_layout import TileLayout, panel_cuts
 from calibscale.kernels import tiles
-from calibscale.results import Estimate
+from calibscale.results.estimate import Estimate
 from calibscale.results.evaluation_results import ClusterCost, Cost, Plan
 from calibscale.session import Run, Session, SessionOptions, verb
-from calibscale.statistics import Scan, Statistic, scan_of
+from calibscale.statistics.one_pass import Scan, scan_of
+from calibscale.statistics.statistic import Statistic
 
 _SAMPLE_SECONDS = 0.1
 _FEW = 20  # replicates that are timed
@@ -88,7 +94,9 @@ def plan(
         run = session.run(estimators, on_unsupported)
         run = fitting_in_memory(run, request, None, on_unsupported)
         rows = run.source.rows if rows is None else rows
-        count = engine.workers(scheduler or run.execution.scheduler) if workers is None else workers
+        count = workers
+        if count is None:
+            count = schedulers.workers(scheduler or run.execution.scheduler)
         linear, cluster, task = _pass(run, rows, count, request)
         costs: list[Cost | None] = [linear]
         if n_replicates:
@@ -117,7 +125,7 @@ def _pass(
     statistics = tuple(dict.fromkeys(needed))
     task = scan_of(data, statistics, run.rules, size, covariates=run.covariates)
     task = replace(task, blocks=-(-rows // size))
-    with engine.one_thread():
+    with one_thread():
         state = task.state(0)  # compile outside the clock
         sent = len(pickle.dumps(state)), len(pickle.dumps((task.part(0, 1), task.shared)))
         started = time.perf_counter()
@@ -164,7 +172,7 @@ def _draws(
     if not drawn:
         return None
     few = replace(task, statistics=tuple(drawn.values()))
-    with engine.one_thread():
+    with one_thread():
         few.state(0)  # compile outside the clock
         started = time.perf_counter()
         few.state(0)
@@ -207,7 +215,7 @@ def _pair_draws(
 
 def _pairs(run: Run, estimator: BoundEstimator, n: int, workers: int) -> Cost | None:
     """Cost of the sums over pairs of n rows of one estimator; None if it has none."""
-    K, limit = run.source.classes, engine.parse_bytes(run.execution.memory_limit)
+    K, limit = run.source.classes, parse_bytes(run.execution.memory_limit)
     work = estimator.pair_work(n, K)
     if work is None:
         return None

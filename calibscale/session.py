@@ -11,27 +11,33 @@ from difflib import get_close_matches
 from functools import wraps
 from typing import Any, ParamSpec, Self, TypedDict, TypeVar, Unpack
 
-from calibscale import engine
-from calibscale.data import RowCounts, Rules
+from calibscale.data.blocks import RowCounts
 from calibscale.data.call_hints import need_source
 from calibscale.data.covariates import ColumnSummary, clustered
 from calibscale.data.decimals import FEWEST_DECIMALS, MOST_DECIMALS
 from calibscale.data.derived_sources import Split
 from calibscale.data.invalid_rows import CLUSTER_OF, need_rows
+from calibscale.data.rules import Rules
 from calibscale.data.source import ArraySource
 from calibscale.data.store import as_source
+from calibscale.engine import memory
 from calibscale.engine.dask_backend import PACKAGES, installed
-from calibscale.engine.merge_tree import tree_levels
+from calibscale.engine.execution import Execution
+from calibscale.engine.merge_tree import Progress, tree_levels
 from calibscale.errors import OptionError
-from calibscale.estimators import ESTIMATORS, build, estimator
 from calibscale.estimators.base import CLASSES, BoundEstimator, Estimator
-from calibscale.formatting import size as size_text
-from calibscale.kernel_sums import DataProfile
+from calibscale.estimators.estimator_texts import estimator
+from calibscale.estimators.registry import ESTIMATORS
+from calibscale.estimators.settings import build
+from calibscale.formatting.number_texts import size as size_text
+from calibscale.kernel_sums.data_profile import DataProfile
 from calibscale.kernel_sums.pair_sums import Pairs
-from calibscale.results import Estimate, ImpossibleRows
+from calibscale.results.estimate import Estimate
 from calibscale.results.evaluation_results import Clusters
-from calibscale.statistics import PassResult, Scan, Statistic, scan, scan_of
+from calibscale.results.source_rows import ImpossibleRows
 from calibscale.statistics.cluster_sums import ClusterSums, described
+from calibscale.statistics.one_pass import PassResult, Scan, scan, scan_of
+from calibscale.statistics.statistic import Statistic
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -51,7 +57,7 @@ class SessionOptions(TypedDict, total=False):
     block_rows: int | None
     scheduler: Any
     memory_limit: int | str | None
-    progress: engine.Progress | bool | None
+    progress: Progress | bool | None
 
 
 _SMALL = 2**24  # bytes of a state for which the engine finds room, or says that there is none
@@ -120,7 +126,7 @@ class Session:
 
     source: ArraySource
     rules: Rules
-    execution: engine.Execution
+    execution: Execution
     profile: DataProfile
 
     @classmethod
@@ -142,7 +148,7 @@ class Session:
         block_rows : int, optional
             Number of rows of a unit of work.  Results of different sizes agree to a relative 1e-12.
         scheduler, memory_limit
-            See `calibscale.engine.fold`; results do not depend on them.
+            See `calibscale.engine.fold.fold`; results do not depend on them.
         progress : bool or callable, optional
             True: show a bar in a notebook or on a terminal, else lines on standard error.  A
             callable is called with the numbers of finished blocks and of all blocks.
@@ -165,7 +171,7 @@ class Session:
             execution = replace(source.execution, name=name, **settings)
         else:
             data = as_source(source).with_target()
-            rules, execution = data.rules(**allowed), engine.Execution(**settings)
+            rules, execution = data.rules(**allowed), Execution(**settings)
         with execution.opened() as opened:
             profile = DataProfile(data, rules, opened.scheduler)
             if isinstance(source, Session) and rules == source.rules:
@@ -180,7 +186,7 @@ class Session:
         profile = DataProfile(source, rules, self.execution.scheduler)
         return Session(source, rules, self.execution, profile)
 
-    def reporting(self, progress: engine.Progress | None) -> Self:
+    def reporting(self, progress: Progress | None) -> Self:
         """This session with another progress callback."""
         return replace(self, execution=replace(self.execution, progress=progress))
 
@@ -216,7 +222,7 @@ class Session:
         covariates: tuple[str, ...] = (),
         split: Split | None = None,
     ) -> PassResult:
-        """Run one pass; see `calibscale.statistics.scan`.
+        """Run one pass; see `calibscale.statistics.one_pass.scan`.
 
         A repeated statistic is computed once.  There are states as well for each value of the
         covariate `group_by`, or for each fold of `split`; `covariates` must be finite.  An
@@ -319,7 +325,7 @@ class Run(Session):
         value, as for an estimator that the data do not support.
         """
         limit = self.execution.limit
-        free = engine.free_bytes(limit)
+        free = memory.free_bytes(limit)
         chosen: list[BoundEstimator | Estimate] = []
         counted: dict[Statistic, int] = {}
         for each in self.chosen:

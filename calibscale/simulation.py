@@ -14,16 +14,20 @@ from typing import Any, ClassVar, NamedTuple
 import numpy as np
 from scipy.special import log_ndtr, ndtri, ndtri_exp
 
-from calibscale.data import Block, Chunk, Floats, Ints, Rules, chunks
+from calibscale.array_types import Floats, Ints
 from calibscale.data.arrays import from_arrays
+from calibscale.data.blocks import Block
+from calibscale.data.chunk import Chunk
+from calibscale.data.rules import Rules
 from calibscale.data.store import LogitStore
-from calibscale.engine import available_cpus
+from calibscale.data.validation import chunks
+from calibscale.engine.dask_connection import available_cpus
 from calibscale.errors import OptionError, StoreError, require
 from calibscale.estimators.base import Estimator
 from calibscale.formatting.progress import reporting
-from calibscale.kernel_sums import BANDWIDTH_ROWS
+from calibscale.kernel_sums.data_profile import BANDWIDTH_ROWS
 from calibscale.kernels import random_draws
-from calibscale.results import Estimate
+from calibscale.results.estimate import Estimate
 from calibscale.session import Session
 
 _BATCH_NUMBERS = 2**17  # predictions drawn together: 1 MB, about 10 ms

@@ -10,7 +10,7 @@ import tempfile
 
 from calibscale import CKCE, ECE, ConfidenceGap, LogitStore, TCE2Debiased, evaluate, reliability
 from calibscale import calibration_test as draw_labels
-from calibscale.output.plots.pictures import save_picture
+from calibscale.output.pictures import save_picture
 from calibscale.simulation import simulate
 
 

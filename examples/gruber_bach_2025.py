@@ -30,7 +30,7 @@ from calibscale import (
     plug_in_risk,
     select,
 )
-from calibscale.data import NotionView
+from calibscale.data.notions import NotionView
 from calibscale.kernel_sums.landmarks import Gaussian, choose_landmarks
 from calibscale.selection.families import FoldPart, FoldResiduals
 from calibscale.selection.ridge import Basis, FeatureState

@@ -37,16 +37,10 @@ from calibscale import (
     from_arrays,
     local_bias,
 )
-from calibscale.auditing.recalibration import (
-    BBQ,
-    Isotonic,
-    LocalBias,
-    MCBoost,
-    Platt,
-    PMCBoost,
-    TemperatureScaling,
-    recalibrated,
-)
+from calibscale.recalibration.boosting import MCBoost, PMCBoost
+from calibscale.recalibration.nonparametric import BBQ, Isotonic, LocalBias
+from calibscale.recalibration.parametric import Platt, TemperatureScaling
+from calibscale.recalibration.recalibrator import recalibrated
 from calibscale.simulation import configured
 
 LEVEL = 0.05

@@ -14,8 +14,8 @@ import scipy.stats
 import calibscale as cs
 from calibscale import CWCE2, ECE, JKCE, ConfidenceGap, TCE2Debiased
 from calibscale.inference.default_tests import default_tests
-from calibscale.output.document import Section
-from calibscale.output.documents import document
+from calibscale.output.documents.articles import document
+from calibscale.output.documents.elements import Section
 from calibscale.output.report import report
 from calibscale.output.text import print_result
 from tests.support.html_page import Page

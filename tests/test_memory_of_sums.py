@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 import calibscale as cs
-from calibscale.engine import free_bytes, resident_bytes
+from calibscale.engine.memory import free_bytes, resident_bytes
 
 CLASSES, ROWS = 20_000, 100
 NEED = r"its sums over 20,000 classes need \d+ GB, above the memory limit of [\d.]+ GB"

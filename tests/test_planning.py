@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 import calibscale as cs
-from calibscale.statistics import Scan
+from calibscale.statistics.one_pass import Scan
 
 ROWS, CLASSES = 1_000_000, 10
 ESTIMATORS = (cs.ECE(), cs.JKCE(cs.RandomFourier(100, bandwidth=0.5)))

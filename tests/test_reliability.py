@@ -15,10 +15,10 @@ from scipy.stats import binom, binomtest
 from calibscale import ECE, LogitStore, TCE2Debiased, evaluate, from_arrays
 from calibscale.cli.evaluate_commands import reliability as command
 from calibscale.errors import OptionError
-from calibscale.evaluation import reliability
-from calibscale.formatting import number
-from calibscale.limits import consistency_interval, wilson_interval
-from calibscale.output.plots.pictures import check_format, plot_result, save_picture
+from calibscale.evaluation.reliability import reliability
+from calibscale.formatting.number_texts import number
+from calibscale.limits.proportions import consistency_interval, wilson_interval
+from calibscale.output.pictures import check_format, plot_result, save_picture
 from calibscale.output.plots.prediction_plots import plot_reliability
 from calibscale.results.evaluation_results import Reliability
 
@@ -547,7 +547,7 @@ def test_verdict__contains_the_number_expected_by_chance(rng):
     result = reliability(binary(p, rng.random(400) < p), notion="positive", bins=8)
     expected = "of 8 bins outside the band (at most 0.4 expected by chance)"
     assert result.verdict.endswith(expected)
-    from calibscale.output.documents import reliability as reported
+    from calibscale.output.documents.evaluation_documents import reliability as reported
 
     message = reported({**result.to_dict(), "groups": None}).verdict
     assert "outside the band; at most 0.4 expected by chance; ECE 0.0" in message

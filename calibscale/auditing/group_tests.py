@@ -12,16 +12,17 @@ from typing import Any, NamedTuple
 import numpy as np
 from scipy.special import ndtri
 
-from calibscale import engine
-from calibscale.data import Chunk, Floats, Ints
+from calibscale.array_types import Floats, Ints
+from calibscale.data.chunk import Chunk
 from calibscale.data.covariates import PREDICTION, Axis
+from calibscale.engine import memory
 from calibscale.inference.multiple_testing import StepDown
 from calibscale.inference.nulls import ClusterSigns, DrawnLabels, Null
 from calibscale.kernels import drawn_sums
 from calibscale.limits.excess import excess_limits, upper_tail
 from calibscale.results.group_results import Group, Where
 from calibscale.session import Session
-from calibscale.statistics import Replicates, Statistic, weights_of
+from calibscale.statistics.statistic import Replicates, Statistic, weights_of
 
 
 class GroupState(NamedTuple):
@@ -448,7 +449,7 @@ def drawn_batches(
     max_replicates, limit = _STATE_BYTES // size, session.execution.limit
     if limit is not None:
         each = 4 * session.states_alive * size
-        max_replicates = min(max_replicates, (limit - engine.resident_bytes()) // each)
+        max_replicates = min(max_replicates, (limit - memory.resident_bytes()) // each)
     step = max(2, max_replicates // 2 * 2)
     for first in range(0, n_replicates, step):
         part = Replicates(statistic, null, first, min(n_replicates, first + step))

@@ -6,30 +6,31 @@ import math
 import time
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import Any, NamedTuple, Unpack
+from typing import Any, Unpack
 
 import numpy as np
 
 from calibscale.auditing.range_scan import ScanSums, scanned_ranges
-from calibscale.auditing.smoother import Direct, Measured, Points, Strengths, choose
-from calibscale.data import Floats, problems
+from calibscale.data.notions import problems
 from calibscale.data.source import ArraySource
 from calibscale.errors import OptionError, require
 from calibscale.estimators.skce import KLCE, SKCE
-from calibscale.kernel_sums import DataProfile, ProductKernel
 from calibscale.kernel_sums.bandwidths import local_kernel, named_bandwidths
+from calibscale.kernel_sums.data_profile import DataProfile
+from calibscale.kernel_sums.product_kernel import ProductKernel
 from calibscale.limits.excess import excess_deviate, excess_limits
 from calibscale.results.bias_results import BiasMap
 from calibscale.session import Session, SessionOptions, classes_only, verb
-from calibscale.statistics import PassResult, Statistic
+from calibscale.statistics.effective_rows import effective
+from calibscale.statistics.one_pass import PassResult
+from calibscale.statistics.smoother import Direct, Measured, Points, Strengths, choose
+from calibscale.statistics.statistic import Statistic
 
 METHODS = ("auto", "spectral", "direct")
 NOTIONS = ("positive", "top_label")
 CONFIDENCE = 0.95  # of the interval of each point, and of the scan of ranges
 
 _RANGE_ROWS = 30  # least effective rows of a range, where `min_rows` of a point are fewer
-_PRECISION = 100  # minimum ratio of Σw²κ² to its error: effective rows are exact to one percent
-_ROUNDING = 1e-9  # two equal rows count as two
 
 
 @verb
@@ -176,22 +177,6 @@ def _check(
     require(1e-14 <= tolerance <= 0.1, "series_tolerance must be in 1e-14..0.1", tolerance)
     require(points >= 2, "points must be at least 2", points)
     require(2 <= min_rows < np.inf, "min_rows must be at least 2", min_rows)
-
-
-class Effective(NamedTuple):
-    """Σwκ (1 where too inexact), effective rows, and whether the point is masked, each (m,)."""
-
-    weights: Floats
-    rows: Floats
-    masked: Any
-
-
-def effective(weights: Floats, squares: Floats, errors: Any, min_rows: float) -> Effective:
-    """Effective rows near each point from Σwκ and Σw²κ², and the `errors` of these sums."""
-    exact = (weights > errors[0]) & (squares > _PRECISION * errors[1])
-    one = np.where(exact, weights, 1.0)
-    rows = np.where(exact, one * (one / np.where(exact, squares, 1.0)), 0.0)
-    return Effective(one, rows, ~(rows >= min_rows * (1 - _ROUNDING)))
 
 
 def _map_columns(measured: Measured, min_rows: float) -> dict[str, Any]:

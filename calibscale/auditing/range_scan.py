@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from calibscale.array_types import Floats, Ints
 from calibscale.auditing.group_tests import (
     DrawnGroups,
     GroupState,
@@ -21,12 +22,11 @@ from calibscale.auditing.group_tests import (
     totals_of,
     with_signs,
 )
-from calibscale.data import Floats, Ints
 from calibscale.data.covariates import PREDICTION, Axis, cells_of, prediction_cells
 from calibscale.inference.nulls import ClusterSigns, DrawnLabels
 from calibscale.results.group_results import Group, RangeScan, Where
 from calibscale.session import Session
-from calibscale.statistics import Statistic
+from calibscale.statistics.statistic import Statistic
 
 # The ends of a range are edges of cells.  With 160 cells, the nearest range of cells differs from
 # any tenth of the rows by at most about 3 % of its rows at either end.

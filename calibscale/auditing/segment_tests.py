@@ -8,8 +8,8 @@ from dataclasses import dataclass
 import numpy as np
 from scipy.special import ndtri
 
+from calibscale.array_types import Floats
 from calibscale.auditing.group_tests import drawn_batches
-from calibscale.data import Floats
 from calibscale.estimators.base import set_names
 from calibscale.estimators.multicalibration import Multicalibration, SegmentTable
 from calibscale.estimators.skce import SKCE

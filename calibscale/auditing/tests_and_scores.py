@@ -8,33 +8,26 @@ from typing import Any
 
 import numpy as np
 
-from calibscale import engine
-from calibscale.auditing.recalibration import (
-    METHODS,
-    LocalBias,
-    Recalibrator,
-    Refits,
-    method_of,
-    part_of,
-    recalibrated,
-    refits_of,
-)
-from calibscale.data.derived_sources import HoldOut, predicted
+from calibscale.data.derived_sources import HoldOut, part_of, predicted
 from calibscale.data.store import as_source
+from calibscale.engine.merge_tree import one_thread
 from calibscale.errors import OptionError
 from calibscale.estimators.base import Estimator
 from calibscale.estimators.binned import ECE
 from calibscale.estimators.scores import NLL, Brier
 from calibscale.estimators.skce import KCE, SKCE
-from calibscale.formatting import name_of
-from calibscale.inference import calibration_test
+from calibscale.formatting.naming import name_of
+from calibscale.inference.calibration_test import calibration_test
 from calibscale.inference.default_tests import default_tests
 from calibscale.inference.intervals import Parts, estimate_of, parts_of
 from calibscale.inference.multiple_testing import adjusted_tests, holm
 from calibscale.inference.nulls import Null
 from calibscale.inference.resampling import Jackknife, Resampling
 from calibscale.ranking.model_estimates import distinct_names
-from calibscale.results import POPULATION, THIS_N, Estimate
+from calibscale.recalibration.fits import METHODS, method_of
+from calibscale.recalibration.nonparametric import LocalBias
+from calibscale.recalibration.recalibrator import Recalibrator, Refits, recalibrated
+from calibscale.recalibration.refits import refits_of
 from calibscale.results.audit_results import (
     Against,
     CovariateTest,
@@ -42,6 +35,7 @@ from calibscale.results.audit_results import (
     PairedDifference,
     Scores,
 )
+from calibscale.results.estimate import POPULATION, THIS_N, Estimate
 from calibscale.results.inference_results import AdjustedTest, CalibrationTests, TestResult
 from calibscale.session import Run, Session
 
@@ -253,7 +247,7 @@ def _values(run: Run, design: Resampling) -> list[_Value]:
     every = list(zip(run.fitting, grouped, strict=True))
     states = run.scan(s for e, groups in every for s in groups or e.needs).groups[None]
     values: list[_Value] = []
-    with engine.one_thread():
+    with one_thread():
         for e, groups in every:
             pairs = run.pairs() if e.pairwise else None
             estimate, parts = estimate_of(e, states, groups, pairs), None

@@ -20,7 +20,10 @@ from calibscale.cli.sources import (
     store_argument,
 )
 from calibscale.errors import StoreError
-from calibscale.formatting import SIGN, dropped_text, level, plural
+from calibscale.formatting.fault_texts import dropped_text
+from calibscale.formatting.naming import level
+from calibscale.formatting.number_texts import plural
+from calibscale.formatting.terms import SIGN
 
 if TYPE_CHECKING:
     from calibscale.estimators.skce import KLCE
@@ -201,8 +204,9 @@ def audit(
     if covariates is None and segments is None:
         raise click.UsageError("pass --covariates or --segments")
     names = shared.columns(segments if covariates is None else covariates)
-    from calibscale.auditing import Recalibration, Segments
-    from calibscale.auditing import audit as run
+    from calibscale.auditing.audit import Recalibration
+    from calibscale.auditing.audit import audit as run
+    from calibscale.auditing.segment_tests import Segments
 
     local: Any = replace(local_estimator(names, options), method=options.pop("method"))
     if segments is not None:
@@ -414,8 +418,8 @@ def recalibrate(
         raise click.UsageError("--apply STORE2 needs --output or --figure, and --output --apply")
     if figure is not None and target is None and load is not None:
         raise click.UsageError("--figure needs --apply STORE2, with rows to judge on")
-    from calibscale.auditing import recalibration
     from calibscale.data.store import LogitStore
+    from calibscale.recalibration import fits
 
     place = new and located(new, options["storage_options"])
     with suppress(StoreError):  # before the fit
@@ -425,17 +429,17 @@ def recalibrate(
     settings = {name: value for name, value in settings.items() if value not in (None, ())}
     if load is not None and (settings or shared.was_passed("method")):
         raise click.UsageError("--method and options of covariates do not apply to --load")
-    method = recalibration.method_of(options.pop("method"), **settings)
+    method = fits.method_of(options.pop("method"), **settings)
     rows = open_other(target, options) if target else None
     if load is not None:
-        fitted = recalibration.load_recalibration(load)
+        fitted = fits.load_recalibration(load)
     else:
         with open_session(store, dict(options), "fitting") as session:
-            fitted = recalibration.recalibrate(session, method)
+            fitted = fits.recalibrate(session, method)
     shared.finish(fitted)
     if figure is not None:
-        from calibscale.auditing.recalibration.fits import DIAGRAMS
-        from calibscale.output.plots.pictures import save_comparison
+        from calibscale.output.pictures import save_comparison
+        from calibscale.recalibration.fits import DIAGRAMS
 
         judged = rows or open_sources((store,), dict(options))[0]
         with shared.progress("counting") as report:

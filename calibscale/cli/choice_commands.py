@@ -54,8 +54,8 @@ def rank(stores: tuple[str, ...], by: str, model_names: tuple[str, ...], **optio
         raise click.UsageError(f"{len(stores)} stores, but {len(model_names)} names (--name)")
     if len(set(model_names)) < len(model_names):
         raise click.UsageError("a --name is given twice")
-    from calibscale.ranking import rank as run
     from calibscale.ranking.model_estimates import distinct_names
+    from calibscale.ranking.rank import rank as run
 
     (estimator,) = estimators((by,), options)
     sources = open_sources(stores, options)
@@ -172,8 +172,8 @@ def select(
     neither [Gruber & Bach 2025].
     """
     from calibscale.kernel_sums.landmarks import Gaussian, Laplacian
-    from calibscale.selection import KernelFeatures
-    from calibscale.selection import select as run
+    from calibscale.selection.cross_validation import select as run
+    from calibscale.selection.kernel_features import KernelFeatures
 
     kernel = {"gaussian": Gaussian, "laplacian": Laplacian}[options.pop("kernel")]
     features = KernelFeatures(
@@ -188,7 +188,7 @@ def select(
 
 
 def _families(names: str | None, grids: tuple[str, ...], notion: str) -> list[Family]:
-    from calibscale.selection import FAMILIES, default_families
+    from calibscale.selection.known_families import FAMILIES, default_families
 
     grid_of = {name: _grid(name, text) for name, text in shared.pairs(grids, "--grid")}
     chosen = default_families(notion)

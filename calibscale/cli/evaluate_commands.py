@@ -16,8 +16,9 @@ from calibscale.cli.sources import (
     source_options,
     store_argument,
 )
-from calibscale.estimators import ESTIMATORS, LOCAL, SUMMARIES, build, named, settings_of
-from calibscale.formatting import base, name_of, parse
+from calibscale.estimators.registry import ESTIMATORS, LOCAL, SUMMARIES, named
+from calibscale.estimators.settings import build, settings_of
+from calibscale.formatting.naming import base, name_of, parse
 
 if TYPE_CHECKING:
     from calibscale.estimators.base import Estimator
@@ -239,9 +240,9 @@ def evaluate(
     shared.check_axes(figure, "--figure PATH")
     if checkpoint is not None and len(group_by) > 1:
         raise click.UsageError("--checkpoint needs a single pass: pass --group-by only once")
-    from calibscale.evaluation import by_groups
-    from calibscale.evaluation import evaluate as run
     from calibscale.evaluation.crowded_bins import with_equal_mass
+    from calibscale.evaluation.evaluate import evaluate as run
+    from calibscale.evaluation.group_sessions import by_groups
     from calibscale.inference.resampling import resampling
 
     method = interval or ("none" if names else "jackknife")
@@ -460,7 +461,7 @@ def reliability(
     if notion not in (None, "class_wise") and class_index is not None:
         raise click.UsageError(f"--class needs --notion class_wise, not {notion}")
     shared.check_axes(figure, "--output PATH")
-    from calibscale.evaluation import reliability as run
+    from calibscale.evaluation.reliability import reliability as run
 
     notion = notion or (None if class_index is None else "class_wise")
     results = []
@@ -471,7 +472,7 @@ def reliability(
             results.append(run(session, **settings))
         shared.finish(results[-1], figure if len(stores) < 2 else None, axes=axes)
     if len(stores) > 1 and figure is not None:
-        from calibscale.output.plots.pictures import save_comparison
+        from calibscale.output.pictures import save_comparison
 
         save_comparison(results, [base(store) for store in stores], figure, axes)
         shared.wrote(figure)

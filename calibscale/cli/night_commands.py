@@ -14,7 +14,8 @@ import click
 from calibscale.addresses import without_secrets
 from calibscale.cli import options as shared
 from calibscale.errors import OptionError
-from calibscale.formatting import plural, printable, seconds
+from calibscale.formatting.escapes import printable
+from calibscale.formatting.number_texts import plural, seconds
 
 if TYPE_CHECKING:
     from calibscale.results.night_results import NightPlan
@@ -132,7 +133,7 @@ def ledger() -> None:
 @click.argument("ledger")
 def check(ledger: str) -> None:
     """Verify every record of LEDGER; exit with code 1 if any is damaged."""
-    from calibscale.monitoring.ledger import Ledger
+    from calibscale.monitoring.ledger.day_ledger import Ledger
 
     opened = Ledger.open(ledger)
     damaged = opened.check()
@@ -150,7 +151,7 @@ def check(ledger: str) -> None:
 @shared.json_option
 def list_days(ledger: str) -> None:
     """List the days of LEDGER with their numbers of rows."""
-    from calibscale.monitoring.ledger import Ledger
+    from calibscale.monitoring.ledger.day_ledger import Ledger
     from calibscale.results.night_results import LedgerDay, LedgerDays
 
     days = LedgerDays(
@@ -188,8 +189,8 @@ def list_days(ledger: str) -> None:
 )
 def forget(ledger: str, day: str, model: str, yes: bool) -> None:
     """Remove a day from LEDGER permanently, after confirmation on the terminal."""
-    from calibscale.monitoring.ledger import Ledger
     from calibscale.monitoring.ledger.broken_days import BrokenDays
+    from calibscale.monitoring.ledger.day_ledger import Ledger
 
     opened = Ledger.open(ledger)
     if opened.day(day, model) and not yes:

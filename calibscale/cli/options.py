@@ -14,7 +14,7 @@ import click
 
 from calibscale.atomic_files import refuse_overwriting
 from calibscale.atomic_files import write_json as write_json_file
-from calibscale.formatting import printable
+from calibscale.formatting.escapes import printable
 from calibscale.formatting.progress import progress as shown_progress
 
 _FILE = "calibscale.scheduler_file"
@@ -347,7 +347,7 @@ def check_outputs(
             what = "standard output" if path == "-" else path
             raise click.UsageError(f"{first} and {option} cannot both be {what}")
     if picture is not None:
-        from calibscale.output.plots.pictures import check_format
+        from calibscale.output.pictures import check_format
 
         check_format(picture)
 
@@ -417,7 +417,7 @@ def finish(
 
         print_result(result, max_groups)
     if picture is not None:
-        from calibscale.output.plots.pictures import save_picture
+        from calibscale.output.pictures import save_picture
 
         save_picture(result, picture, axes)
         wrote(picture)

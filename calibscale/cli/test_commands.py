@@ -98,7 +98,7 @@ def test(
       calibscale test loans.zarr
       calibscale test loans.zarr --covariates age,region --categorical region --alpha 0.01
     """
-    from calibscale.inference import calibration_test as run
+    from calibscale.inference.calibration_test import calibration_test as run
     from calibscale.inference.nulls import NULLS
     from calibscale.inference.verdict import judgement_of_tests
 

@@ -83,10 +83,13 @@ def rows_of(
         values = np.moveaxis(values, 1, -1).reshape(-1, given[1]) if by_class else values
         values = values if by_class else (values.T if several else values).reshape(-1)
         labels, *columns = (  # type: ignore[assignment]
-            (each.T if several else each).reshape(-1) if np.shape(each) == shape
-            else np.tile(each, given[1]) if several and each is not None else each
+            (each.T if several else each).reshape(-1)
+            if np.shape(each) == shape
+            else np.tile(each, given[1])
+            if several and each is not None
+            else each
             for each in (labels, *columns)
-        )  # fmt: skip
+        )
     if ignore_index is not None:
         require(in_memory(labels), "ignore_index= needs labels in memory; store −1 for such labels")
         classes = 2 if binary else (*values.shape, 0)[1]

@@ -21,7 +21,8 @@ from calibscale.data.array_layouts import (
 )
 from calibscale.data.call_hints import by_name, refuse_unknown, seem_exchanged
 from calibscale.data.choices import ChoiceColumns, ChoiceOptions, of_choices
-from calibscale.data.forecasts import Forecast, forecast_of, role_of
+from calibscale.data.forecasts.forecast import Forecast
+from calibscale.data.forecasts.kinds import forecast_of, role_of
 from calibscale.data.forecasts.quantile_names import forecast_of_columns
 from calibscale.data.label_values import LABEL_OPTIONS, LETTERS, label_values, pieces_of
 from calibscale.data.missing import as_floats
@@ -210,9 +211,14 @@ def from_arrays(
         covariates, categories["label"] = label_codes(values.shape, named.get("label_names"))
         covariate_names = ["label"]
     values, labels, weights, covariates = rows_of(
-        values, labels, weights if weights is None else _column(weights, "weights"), covariates,
-        binary=binary, ignore_index=None, name=name,
-    )  # fmt: skip
+        values,
+        labels,
+        weights if weights is None else _column(weights, "weights"),
+        covariates,
+        binary=binary,
+        ignore_index=None,
+        name=name,
+    )
     of_questions = any(named.get(option) is not None for option in ChoiceOptions.__optional_keys__)
     # `_column` refuses labels of other types, such as dates
     if len(labels.shape) == 1 and np.dtype(labels.dtype).kind in "biufOUST":
@@ -245,9 +251,13 @@ def from_arrays(
 
 
 def _of_forecasts(
-    forecast: Forecast, predictions: Any, labels: Any, covariates: Any, weights: Any,
+    forecast: Forecast,
+    predictions: Any,
+    labels: Any,
+    covariates: Any,
+    weights: Any,
     named: SourceOptions,
-) -> ArraySource:  # fmt: skip
+) -> ArraySource:
     """Source of predictive distributions."""
     names, name = named.get("covariate_names"), named.get("name", "arrays")
     stacked = forecast.stacked(predictions)
@@ -270,10 +280,18 @@ def _of_forecasts(
     forecast.check_columns(int(shape[1]), name)
     _check_lengths("predictions", shape[0], labels, covariates, weights, name)
     return ArraySource(
-        forecast.name, values, labels, covariates, _names(covariates, names), weights,
-        rows=int(shape[0]), name=name, categories=categories, times=times,
+        forecast.name,
+        values,
+        labels,
+        covariates,
+        _names(covariates, names),
+        weights,
+        rows=int(shape[0]),
+        name=name,
+        categories=categories,
+        times=times,
         forecast=forecast,
-    )  # fmt: skip
+    )
 
 
 def _joined(
@@ -332,9 +350,12 @@ def _numbered(
     if of_questions:  # labels are positions among the choices of a row, as numbers or letters
         classes, single = LETTERS, False
     meaning = label_values(
-        pieces_of(labels), classes, name, several=not single,
+        pieces_of(labels),
+        classes,
+        name,
+        several=not single,
         **{option: options.get(option) for option in LABEL_OPTIONS},
-    )  # fmt: skip
+    )
     if not meaning.keeps(labels.dtype):
         place = partial(row_text, name=name)
         try:

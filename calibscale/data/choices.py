@@ -118,10 +118,13 @@ def of_choices(
     own = np.empty((rows, 0)) if covariates is None else covariates.reshape(rows, -1)
     names = columns.names or [f"x{j}" for j in range(own.shape[1])]
     return ChoiceColumns(
-        kind, values[exists], np.where(known, labels[question] == choice, -1),
+        kind,
+        values[exists],
+        np.where(known, labels[question] == choice, -1),
         None if weights is None else weights[question],
-        np.column_stack([own[question], question, choice]), [*names, "question", "choice"],
-    )  # fmt: skip
+        np.column_stack([own[question], question, choice]),
+        [*names, "question", "choice"],
+    )
 
 
 def _exists(values: NDArray[Any], offsets: NDArray[Any], rows: int, name: str) -> NDArray[Any]:

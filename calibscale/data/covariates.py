@@ -10,10 +10,11 @@ from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 
-from calibscale import engine
-from calibscale.data import Floats, Ints, mixed
+from calibscale.array_types import Floats, Ints
+from calibscale.data.hashes import mixed
 from calibscale.data.invalid_rows import CLUSTER_OF, DROP_REMEDY, covariate_fault, place_of
 from calibscale.data.source import LAZY, ArraySource
+from calibscale.engine.fold import fold
 from calibscale.errors import InvalidDataError, require
 from calibscale.results.group_results import Where
 
@@ -97,9 +98,13 @@ class _Task:
             x = x[finite]
         mean = x.sum(axis=0) / max(1, len(x))
         return _State(
-            len(x), mean, ((x - mean) ** 2).sum(axis=0), x.min(axis=0, initial=np.inf),
-            x.max(axis=0, initial=-np.inf), [_few(column, self.most) for column in x.T],
-        )  # fmt: skip
+            len(x),
+            mean,
+            ((x - mean) ** 2).sum(axis=0),
+            x.min(axis=0, initial=np.inf),
+            x.max(axis=0, initial=-np.inf),
+            [_few(column, self.most) for column in x.T],
+        )
 
     def _complaint(self, x: Floats, finite: Any, start: int) -> InvalidDataError:
         i = int(np.argmin(finite))
@@ -181,7 +186,7 @@ def _summaries(
     positions = tuple(source.covariate(name) for name in names)
     size = source.block_rows
     task = _Task(source, positions, on_invalid, size, -(-source.rows // size), most)
-    total: _State = engine.fold(task, scheduler)
+    total: _State = fold(task, scheduler)
     if not total.n:
         return {}
     deviation = np.sqrt(total.squares / total.n)
@@ -191,7 +196,7 @@ def _summaries(
         named = None if levels is None else tuple(source.level(name, value) for value in levels)
         columns[name] = ColumnSummary(
             name, positions[i], float(total.mean[i]), float(deviation[i]), low, high, named, total.n
-        )  # fmt: skip
+        )
     return columns
 
 
@@ -277,9 +282,14 @@ def prediction_cells(name: str, sample: Floats, count: int) -> Axis:
         return Axis(name, PREDICTION)
     few = tuple(values.tolist()) if len(values) <= MAX_LEVELS else None
     column = ColumnSummary(
-        name, PREDICTION, float(sample.mean()), float(sample.std()), float(values[0]),
-        float(values[-1]), few,
-    )  # fmt: skip
+        name,
+        PREDICTION,
+        float(sample.mean()),
+        float(sample.std()),
+        float(values[0]),
+        float(values[-1]),
+        few,
+    )
     return cells_of(column, sample, count)
 
 

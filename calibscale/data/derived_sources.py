@@ -9,7 +9,9 @@ from typing import Any, Self
 import numpy as np
 from numpy.typing import NDArray
 
-from calibscale.data import Block, Chunk, Ints
+from calibscale.array_types import Ints
+from calibscale.data.blocks import Block
+from calibscale.data.chunk import Chunk
 from calibscale.data.source import ArraySource
 from calibscale.data.store import as_source
 from calibscale.errors import InvalidDataError, OptionError, require
@@ -194,9 +196,11 @@ class _Part(DerivedSource):
         if self.kind == "probabilities":  # all on one class: exact in every type
             values.reshape(len(labels), -1)[out, 0] = 1.0
         return block._replace(
-            values=values, labels=labels, weights=_filled(block.weights, out, 1.0),
+            values=values,
+            labels=labels,
+            weights=_filled(block.weights, out, 1.0),
             covariates=_filled(block.covariates, out, 0.0),
-        )  # fmt: skip
+        )
 
 
 def _filled(column: Any, where: Any, value: float) -> Any:
@@ -234,7 +238,7 @@ def part_of(source: Any, hold_out: HoldOut, held: bool = True) -> ArraySource:
     --------
     >>> import numpy as np, calibscale
     >>> from calibscale.data.derived_sources import HoldOut
-    >>> from calibscale.auditing.recalibration import left_out, part_of
+    >>> from calibscale.data.derived_sources import left_out, part_of
     >>> data = calibscale.from_arrays(
     ...     probabilities=np.full(100, 0.5), labels=np.zeros(100, int), binary=True
     ... )

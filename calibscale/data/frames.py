@@ -13,11 +13,11 @@ from typing import Any, Unpack
 import numpy as np
 from numpy.typing import NDArray
 
-from calibscale import engine
 from calibscale.addresses import raise_from
 from calibscale.data.arrays import TableOptions, from_arrays
 from calibscale.data.call_hints import refuse_unknown
-from calibscale.data.forecasts import Forecast, role_of
+from calibscale.data.forecasts.forecast import Forecast
+from calibscale.data.forecasts.kinds import role_of
 from calibscale.data.forecasts.quantile_names import forecast_of_columns
 from calibscale.data.ingest.columns import (
     Codes,
@@ -35,6 +35,7 @@ from calibscale.data.named_values import encoded, in_native_order
 from calibscale.data.read_errors import cause_of, reading_frame
 from calibscale.data.source import KINDS, PREDICTIONS, ArraySource
 from calibscale.data.time_columns import texts_of_objects
+from calibscale.engine.dask_connection import available_cpus
 from calibscale.errors import (
     BinaryError,
     InvalidDataError,
@@ -44,7 +45,7 @@ from calibscale.errors import (
     require,
 )
 from calibscale.forks import forked_with, renew_in_children
-from calibscale.formatting import listed_columns
+from calibscale.formatting.naming import listed_columns
 
 _FRAMES = (
     "a pandas, polars or pyarrow table, a pyarrow.dataset, a DuckDB relation, or another object "
@@ -186,7 +187,7 @@ class _Stream:
                 f"{self._name} had {self.num_rows} rows at first, and has "
                 f"{'more' if last else self._end} when it is read again: pass {_FRAMES}"
             )
-        behind = self._end - (engine.available_cpus() + 2) * self._largest
+        behind = self._end - (available_cpus() + 2) * self._largest
         while self._kept[0][0] + len(self._kept[0][1]) <= min(start, behind):
             self._kept.popleft()
 
@@ -452,9 +453,13 @@ def from_frame(
         numbers: Mapping[str, Codes | None] = classes if role in ("labels", "top_k") else codes
         columns[role] = _Column(reader, names, shape, dtype, numbers, name)
     source = from_arrays(
-        **columns, covariate_names=layout.covariates or None,
-        class_names=class_names if top_k is None else None, name=name, forecast=forecast, **rest,
-    )  # fmt: skip
+        **columns,
+        covariate_names=layout.covariates or None,
+        class_names=class_names if top_k is None else None,
+        name=name,
+        forecast=forecast,
+        **rest,
+    )
     reader.only(used, layout.step)
     names_of = {role: names for role, names in roles.items() if role != "covariates"}
     return replace(

@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from calibscale.data import Floats
+from calibscale.array_types import Floats
 from calibscale.data.covariates import (
     MAX_LEVELS,
     PARTS,

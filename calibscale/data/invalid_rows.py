@@ -13,12 +13,14 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from calibscale.data import forecasts, input_hints
+from calibscale.array_types import Ints
+from calibscale.data import input_hints
+from calibscale.data.forecasts.forecast import OUTCOME, REASONS
 from calibscale.data.row_origins import row_text
 from calibscale.errors import InvalidDataError
-from calibscale.formatting import dropped_text, one_line
+from calibscale.formatting.escapes import one_line
+from calibscale.formatting.fault_texts import dropped_text
 from calibscale.kernels import row_sums as kernel_rows
-from calibscale.results import Ints
 
 LOWEST, HIGHEST = 1e-100, 1e100  # of weights: sums of squares neither vanish nor overflow
 DROP_REMEDY = (
@@ -42,9 +44,9 @@ _FAULTS = {
     kernel_rows.OFF_SIMPLEX: _NO_SUM,
     kernel_rows.NO_GROUP: INFINITE,
     kernel_rows.NO_CLUSTER: MISSING,
-    **forecasts.REASONS,
+    **REASONS,
 }
-_OF_LABELS = (kernel_rows.LABEL_RANGE, kernel_rows.BAD_SHARES, forecasts.OUTCOME)
+_OF_LABELS = (kernel_rows.LABEL_RANGE, kernel_rows.BAD_SHARES, OUTCOME)
 
 
 class Fault(NamedTuple):
@@ -110,7 +112,7 @@ def _faults(block: Any, rules: Any, reason: int, rows: Ints) -> list[Fault]:
         columns = _covariates(rules, reason)
         inner, faults = _not_finite(_numbers(block.covariates, rows)[:, columns], False)
         positions, width = np.array(columns)[inner], len(rules.columns["covariates"])
-    whole = reason in (kernel_rows.OFF_SIMPLEX, kernel_rows.BAD_SHARES, *forecasts.REASONS)
+    whole = reason in (kernel_rows.OFF_SIMPLEX, kernel_rows.BAD_SHARES, *REASONS)
     found = []
     for position, fault in zip(positions.tolist(), faults, strict=True):
         at = None if whole or fault == _IMPOSSIBLE else position

@@ -26,9 +26,21 @@ Place = Callable[[int], str]  # name of a row in messages
 
 # texts of the two values of an event, in lower case
 WORDS = {
-    "no": 0, "n": 0, "false": 0, "f": 0, "negative": 0, "neg": 0, "off": 0,
-    "yes": 1, "y": 1, "true": 1, "t": 1, "positive": 1, "pos": 1, "on": 1,
-}  # fmt: skip
+    "no": 0,
+    "n": 0,
+    "false": 0,
+    "f": 0,
+    "negative": 0,
+    "neg": 0,
+    "off": 0,
+    "yes": 1,
+    "y": 1,
+    "true": 1,
+    "t": 1,
+    "positive": 1,
+    "pos": 1,
+    "on": 1,
+}
 _ALPHABET = "abcdefghijklmnopqrstuvwxyz"
 LETTERS = len(_ALPHABET)  # choices that have letters
 _FIRST_PIECE, _LARGEST_PIECE = 2**10, 2**20
@@ -376,9 +388,13 @@ def signs_error(name: str) -> InvalidDataError:
 
 
 def _of_texts(
-    first: NDArray[Any], labels: Labels, classes: int, several: bool, unknown: frozenset[str],
+    first: NDArray[Any],
+    labels: Labels,
+    classes: int,
+    several: bool,
+    unknown: frozenset[str],
     name: str,
-) -> LabelValues:  # fmt: skip
+) -> LabelValues:
     """Meaning of texts without names of the classes: words of an event, letters, or numbers."""
     seen = {key: value for key, value in distinct_values(first).items() if key not in unknown}
     if seen and all(_number(key) is not None for key in seen):

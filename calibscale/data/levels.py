@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from calibscale.formatting import NO_LEVEL, one_line
+from calibscale.formatting.escapes import one_line
+from calibscale.formatting.naming import NO_LEVEL
 
 # Key of the rows whose group, a number, is missing.  NaN is equal to no key, not even to itself,
 # and JSON, in which ledgers keep the keys, has no infinity.

@@ -11,7 +11,7 @@ import numpy as np
 
 from calibscale.addresses import full_address
 from calibscale.data.arrays import from_arrays
-from calibscale.data.forecasts import Forecast
+from calibscale.data.forecasts.forecast import Forecast
 from calibscale.data.ingest.input_files import InputFile
 from calibscale.data.ingest.npy_shards import (
     columns_of,

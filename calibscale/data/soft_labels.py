@@ -7,8 +7,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from calibscale.array_types import Floats, Ints
 from calibscale.kernels import row_sums
-from calibscale.results import Floats, Ints
 
 
 def judged(labels: NDArray[Any], tolerance: float, status: Ints) -> Ints:

@@ -10,14 +10,15 @@ from typing import Any
 import numpy as np
 
 from calibscale.addresses import raise_from, without_secrets
-from calibscale.data import Block, Rules
+from calibscale.data.blocks import Block
 from calibscale.data.file_systems import address_of, server_failure
-from calibscale.data.forecasts import Forecast
+from calibscale.data.forecasts.forecast import Forecast
 from calibscale.data.levels import NO_NUMBER, Level
 from calibscale.data.row_shards import read_rows, shards_of
+from calibscale.data.rules import Rules
 from calibscale.data.times import time_label
 from calibscale.errors import CalibscaleError, OptionError, StoreError, require
-from calibscale.formatting import NO_LEVEL, missing_name
+from calibscale.formatting.naming import NO_LEVEL, missing_name
 from calibscale.kernels import random_draws
 
 KINDS = ("logits", "probabilities")
@@ -153,10 +154,16 @@ class ArraySource:
         elif tolerance is None:
             tolerance = sum_tolerance(self.values, self.spacing)
         return Rules(
-            self.kind, self.classes, self.named_chunk_rows, 0, tolerance, on_invalid,
-            forecast=self.with_target().forecast, soft=self.soft,
+            self.kind,
+            self.classes,
+            self.named_chunk_rows,
+            0,
+            tolerance,
+            on_invalid,
+            forecast=self.with_target().forecast,
+            soft=self.soft,
             columns={**self.columns, "covariates": self.covariate_names},
-        )  # fmt: skip
+        )
 
     def with_target(self) -> ArraySource:
         """Source with the kernel on the targets of its forecasts, from a sample of outcomes."""

@@ -70,9 +70,15 @@ class Writer:
             raise
 
     def append(
-        self, values: Any, labels: Any, *, covariates: Any = None, weights: Any = None,
-        ignore_index: int | None = None, top_k: Any = None,
-    ) -> None:  # fmt: skip
+        self,
+        values: Any,
+        labels: Any,
+        *,
+        covariates: Any = None,
+        weights: Any = None,
+        ignore_index: int | None = None,
+        top_k: Any = None,
+    ) -> None:
         """Add rows.
 
         Parameters
@@ -104,9 +110,14 @@ class Writer:
         values, labels = as_numpy(values, self._store.kind), as_numpy(labels)
         if forecast is None:
             values, labels, covariates, weights = rows_of(
-                values, labels, covariates, weights, binary=self._store.binary,
-                ignore_index=ignore_index, name=self._store.url,
-            )  # fmt: skip
+                values,
+                labels,
+                covariates,
+                weights,
+                binary=self._store.binary,
+                ignore_index=ignore_index,
+                name=self._store.url,
+            )
         elif ignore_index is not None:
             raise OptionError("outcomes have no ignore_index=: pass NaN where they are not known")
         if top_k is not None:
@@ -211,9 +222,14 @@ class Writer:
 
 
 def fitting(
-    store: StoreGroup, dtype: Any, values: Any, labels: Any, covariates: Any, weights: Any,
+    store: StoreGroup,
+    dtype: Any,
+    values: Any,
+    labels: Any,
+    covariates: Any,
+    weights: Any,
     any_label: bool = False,
-) -> dict[str, np.ndarray]:  # fmt: skip
+) -> dict[str, np.ndarray]:
     """Convert rows to the columns of a store; raise `InvalidDataError` if they do not match it."""
     width, forecast = store.columns, store.forecast
     values = values.reshape(-1, 1) if store.binary and values.ndim == 1 else values

@@ -14,7 +14,8 @@ from zarr.codecs import BloscCodec, Crc32cCodec
 from calibscale.addresses import is_url, local_path, located
 from calibscale.data import zarr_arrays
 from calibscale.data.file_systems import complaints
-from calibscale.data.forecasts import Forecast, forecast_of
+from calibscale.data.forecasts.forecast import Forecast
+from calibscale.data.forecasts.kinds import forecast_of
 from calibscale.data.source import KINDS, ArraySource
 from calibscale.data.times import KINDS_OF_TIMES
 from calibscale.errors import CalibscaleError, NotFoundError, OptionError, StoreError, require
@@ -43,11 +44,14 @@ class StoreColumns(TypedDict, total=False):
 
 
 def describe_columns(
-    dtype: Any = None, covariate_names: Sequence[str] = (),
-    categories: Mapping[str, Sequence[str]] | None = None, weights: bool = False,
+    dtype: Any = None,
+    covariate_names: Sequence[str] = (),
+    categories: Mapping[str, Sequence[str]] | None = None,
+    weights: bool = False,
     times: Mapping[str, str] | None = None,
-    forecast: str | Forecast | None = None, **predictions: Any,
-) -> tuple[dict[str, Any], np.dtype]:  # fmt: skip
+    forecast: str | Forecast | None = None,
+    **predictions: Any,
+) -> tuple[dict[str, Any], np.dtype]:
     """Check the columns of a new store; return their attributes and the type of predictions."""
     class_names = predictions.get("class_names")
     types = ["float16", "float32", "float64"][forecast is not None :]
@@ -81,9 +85,11 @@ def describe_columns(
 
 
 def _of_classes(
-    classes: int, kind: str = "logits", binary: bool = False,
+    classes: int,
+    kind: str = "logits",
+    binary: bool = False,
     class_names: Sequence[str] | None = None,
-) -> dict[str, Any]:  # fmt: skip
+) -> dict[str, Any]:
     """Attributes of predictions of classes."""
     require(kind in KINDS, f"kind must be one of {', '.join(KINDS)}", kind)
     if classes < 2 or (binary and classes != 2):
@@ -231,9 +237,12 @@ class StoreGroup:
 
     @classmethod
     def open(
-        cls, url: str | Path, *, unfinished: bool = False,
+        cls,
+        url: str | Path,
+        *,
+        unfinished: bool = False,
         storage_options: Mapping[str, Any] | None = None,
-    ) -> Self:  # fmt: skip
+    ) -> Self:
         """Open an existing store.
 
         Parameters

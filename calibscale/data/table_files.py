@@ -14,14 +14,15 @@ from typing import Any, Unpack
 
 from calibscale.data.arrays import TableOptions
 from calibscale.data.call_hints import refuse_unknown
-from calibscale.data.forecasts import Forecast, role_of
+from calibscale.data.forecasts.forecast import Forecast
+from calibscale.data.forecasts.kinds import role_of
 from calibscale.data.frames import from_frame
-from calibscale.data.ingest import ingest
 from calibscale.data.ingest.agreement import check_agreement, common_types
 from calibscale.data.ingest.column_layout import ColumnLayout
 from calibscale.data.ingest.columns import USUAL, check_files, filled, layouts_of, prefixed_columns
 from calibscale.data.ingest.folders import input_files
 from calibscale.data.ingest.formats import READERS, reader_of
+from calibscale.data.ingest.ingestion import ingest
 from calibscale.data.ingest.input_files import InputFile
 from calibscale.data.ingest.npy_shards import name_of_files, with_role_files
 from calibscale.data.ingest.readers import TEXTS, ArrowTable, ParquetTable
@@ -34,7 +35,7 @@ from calibscale.data.store import LogitStore
 from calibscale.data.time_columns import kind_of_arrow
 from calibscale.data.times import KINDS_OF_TIMES
 from calibscale.errors import MissingNameError, OptionError
-from calibscale.formatting import listed_columns
+from calibscale.formatting.naming import listed_columns
 
 _Names = str | Sequence[str]
 
@@ -261,9 +262,11 @@ def _usual(
 ) -> tuple[str, str]:
     """Role and columns of the only usual name; an OptionError lists the columns otherwise."""
     candidates = [
-        (role, name) for role in roles for name in USUAL[role]
+        (role, name)
+        for role in roles
+        for name in USUAL[role]
         if name in names or (role in KINDS and prefixed_columns(names, name, {*taken}))
-    ]  # fmt: skip
+    ]
     if len(candidates) != 1:
         listed = listed_columns(names)
         what = " or ".join(f"{role}= (--{role})" for role in roles)

@@ -13,9 +13,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from calibscale.array_types import Floats
 from calibscale.data.times import CLOCK, DATE, DURATION, KINDS_OF_TIMES, TIMESTAMP, parsed_time
 from calibscale.errors import InvalidDataError
-from calibscale.results import Floats
 
 _TICKS = {"ns": 10**9, "us": 10**6, "ms": 10**3, "s": 1}  # a second
 

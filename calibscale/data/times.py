@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from calibscale.results import Floats
+from calibscale.array_types import Floats
 
 PERIODS = ("year", "quarter", "month", "week", "day", "hour", "weekday")
 DATE, TIMESTAMP, CLOCK = "date", "timestamp", "time of the day"

@@ -9,13 +9,13 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from calibscale.array_types import Ints
 from calibscale.data.array_layouts import as_numpy, in_memory
 from calibscale.data.invalid_rows import place_of
 from calibscale.data.read_errors import converting
 from calibscale.data.row_shards import ComputedRows, read_rows
 from calibscale.data.source import LAZY, sum_tolerance
 from calibscale.errors import InvalidDataError, require
-from calibscale.results import Ints
 
 _log = logging.getLogger(__name__)
 _EXAMINED = 1000  # rows of columns on disk of which the rest is compared with the classes
@@ -91,11 +91,13 @@ def joined_with_rest(
     # a missing class is NaN, which is smaller than no number and equal to none
     for wrong, what in (
         ((order < 0).any(axis=1), "it has a negative class in top_k"),
-        (((order != np.floor(order)) & ~np.isnan(order)).any(axis=1),
-         "it has a class in top_k that is no integer"),
+        (
+            ((order != np.floor(order)) & ~np.isnan(order)).any(axis=1),
+            "it has a class in top_k that is no integer",
+        ),
         ((order[:, 1:] == order[:, :-1]).any(axis=1), "it has a class twice in top_k"),
         (rest < -tolerance, f"its top-k probabilities sum to more than 1 + {tolerance:g}"),
-    ):  # fmt: skip
+    ):
         if wrong.any():
             i = int(np.argmax(wrong))
             place = place_of(first + i, name, 1)
@@ -123,8 +125,11 @@ def warn_of_rest(values: NDArray[Any], name: str) -> None:
     if larger := np.count_nonzero(values[:, -1] > values[:, :-1].max(axis=1)):
         _log.warning(
             "%s: in %d of %d rows the rest is more probable than any of the k classes; it is then "
-            "the top label", name, larger, len(values),
-        )  # fmt: skip
+            "the top label",
+            name,
+            larger,
+            len(values),
+        )
 
 
 class _OfTopK(ComputedRows):

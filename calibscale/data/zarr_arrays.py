@@ -175,9 +175,14 @@ def open_arrays(
     0.5
     """
     paths = {
-        "logits": logits, "probabilities": probabilities, "predictions": predictions,
-        "labels": labels, "covariates": covariates, "weights": weights, "top_k": top_k,
-    }  # fmt: skip
+        "logits": logits,
+        "probabilities": probabilities,
+        "predictions": predictions,
+        "labels": labels,
+        "covariates": covariates,
+        "weights": weights,
+        "top_k": top_k,
+    }
     given = {role: path for role, path in paths.items() if path is not None}
     if store is not None:
         given = {role: _inside(store, path) for role, path in given.items()}

@@ -7,14 +7,15 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, ClassVar, NamedTuple, Self
 
-from calibscale.data import SCALAR_NOTIONS, Floats, default_notion, problems
+from calibscale.array_types import Floats
+from calibscale.data.notions import SCALAR_NOTIONS, default_notion, problems
 from calibscale.errors import OptionError
-from calibscale.kernel_sums import DataProfile
+from calibscale.kernel_sums.data_profile import DataProfile
 from calibscale.kernel_sums.pair_sums import Pairs
 from calibscale.kernel_sums.pair_tasks import PairSum
-from calibscale.limits import Limits
-from calibscale.results import Estimate, Floor
-from calibscale.statistics import Statistic
+from calibscale.limits.proportions import Limits
+from calibscale.results.estimate import Estimate, Floor
+from calibscale.statistics.statistic import Statistic
 
 CLASSES, FORECASTS, SOFT = ALL = "classes", "forecasts", "soft labels"  # kinds of predictions
 NO_ROWS = "no rows with a label and a positive weight"
@@ -238,7 +239,7 @@ class BoundEstimator(ABC):
         return None
 
     def quadratic(self, *states: Any) -> Quadratic:
-        """Squared norm, for the limits of `calibscale.limits.quadratic_limits`."""
+        """Squared norm, for the limits of `calibscale.limits.squared_norms.quadratic_limits`."""
         raise NotImplementedError(self.name)
 
     def solve(self, pairs: Pairs) -> Estimate:

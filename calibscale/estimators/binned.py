@@ -10,14 +10,13 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from calibscale.data import Floats
+from calibscale.array_types import Floats
 from calibscale.errors import OptionError, require
 from calibscale.estimators.base import CLASSES, SOFT, Estimator, ScalarEstimator
-from calibscale.limits import Limits
 from calibscale.limits.excess import ratio
 from calibscale.limits.gap_limits import bin_limits, largest_gap_limits, low_limit_of_groups
-from calibscale.results import Estimate, Floor
-from calibscale.statistics import Statistic
+from calibscale.limits.proportions import Limits
+from calibscale.results.estimate import Estimate, Floor
 from calibscale.statistics.bins import (
     AUTOMATIC,
     MASS,
@@ -29,6 +28,7 @@ from calibscale.statistics.bins import (
     mass_bins,
 )
 from calibscale.statistics.score_sums import LabelVariances, SquaredResiduals, SquareState
+from calibscale.statistics.statistic import Statistic
 
 CONVENTIONS = ("equal-width", *MASS, "sklearn", "netcal", "torchmetrics")
 

@@ -10,15 +10,16 @@ import numpy as np
 from scipy.optimize import isotonic_regression
 from scipy.special import expit, logit
 
-from calibscale.data import Chunk, Floats, Ints
+from calibscale.array_types import Floats, Ints
+from calibscale.data.chunk import Chunk
 from calibscale.data.covariates import PARTS, axis_of
 from calibscale.errors import OptionError, require
 from calibscale.estimators.base import ScalarEstimator, set_names
-from calibscale.kernel_sums import BANDWIDTH_ROWS, DataProfile
+from calibscale.kernel_sums.data_profile import BANDWIDTH_ROWS, DataProfile
 from calibscale.kernels import random_draws
 from calibscale.limits.excess import ratio
-from calibscale.results import Estimate
-from calibscale.statistics import Statistic, weights_of
+from calibscale.results.estimate import Estimate
+from calibscale.statistics.statistic import Statistic, weights_of
 
 GROUPS = 20
 BORDERS = 1.0 / (1.0 + np.exp(-0.25 * np.arange(-28, 29)))  # of the cells, in log-odds

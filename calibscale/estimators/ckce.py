@@ -10,7 +10,7 @@ from typing import Any, ClassVar, Self
 import numpy as np
 from scipy.linalg import LinAlgError, cho_factor, cho_solve, eigh
 
-from calibscale.data import Floats
+from calibscale.array_types import Floats
 from calibscale.errors import OptionError, require
 from calibscale.estimators import frequency_jackknife
 from calibscale.estimators.base import (
@@ -21,12 +21,13 @@ from calibscale.estimators.base import (
     PairWork,
     no_replicates,
 )
-from calibscale.kernel_sums import DataProfile, FeatureMap, ProductKernel, RandomFourier
+from calibscale.kernel_sums.data_profile import DataProfile
+from calibscale.kernel_sums.features import FeatureMap, RandomFourier
 from calibscale.kernel_sums.landmarks import solve
 from calibscale.kernel_sums.pair_sums import Pairs
 from calibscale.kernel_sums.pair_tasks import PairSum
-from calibscale.results import EXACT, Approximation, Estimate, Floor
-from calibscale.statistics import Statistic
+from calibscale.kernel_sums.product_kernel import ProductKernel
+from calibscale.results.estimate import EXACT, Approximation, Estimate, Floor
 from calibscale.statistics.label_noise import LabelNoise, form_floor, predictions
 from calibscale.statistics.score_sums import (
     Moments,
@@ -35,6 +36,7 @@ from calibscale.statistics.score_sums import (
     frequencies_left_out,
     from_left_out,
 )
+from calibscale.statistics.statistic import Statistic
 
 _ITERATIONS = 6  # conjugate gradients took 4 to 6 on real networks, to 1e-10
 

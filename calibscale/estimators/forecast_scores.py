@@ -9,15 +9,14 @@ from typing import Any, ClassVar, Self
 
 import numpy as np
 
-from calibscale.data import Floats
-from calibscale.data.forecasts import Forecast
+from calibscale.array_types import Floats
+from calibscale.data.forecasts.forecast import Forecast
 from calibscale.errors import OptionError, require
 from calibscale.estimators.base import FORECASTS, BoundEstimator, Estimator
-from calibscale.kernel_sums import DataProfile
-from calibscale.limits import Limits, share_limits
+from calibscale.kernel_sums.data_profile import DataProfile
 from calibscale.limits.gap_limits import level_limits
-from calibscale.results import EXACT, Approximation, Estimate, Floor
-from calibscale.statistics import Statistic
+from calibscale.limits.proportions import Limits, share_limits
+from calibscale.results.estimate import EXACT, Approximation, Estimate, Floor
 from calibscale.statistics.forecast_totals import (
     CELLS,
     CoverageState,
@@ -30,6 +29,7 @@ from calibscale.statistics.forecast_totals import (
     PITValues,
     uniform_order,
 )
+from calibscale.statistics.statistic import Statistic
 
 _DRAWS, _ROWS, _PARTS = 125, 1000, 16  # draws of a floor at a time, their rows, and times
 _BINS, _MOST_RANKS = 20, 101  # bins of a PIT histogram, and the most ranks of ensembles

@@ -22,7 +22,7 @@ from typing import NamedTuple
 import numpy as np
 from scipy.linalg import LinAlgError, cho_factor, cho_solve
 
-from calibscale.data import Floats, Ints
+from calibscale.array_types import Floats, Ints
 from calibscale.statistics.score_sums import MomentState, frequency_groups
 
 EXPONENTS = (0.0, 1.0, 2.0)  # for which the value follows from Y without a product with S

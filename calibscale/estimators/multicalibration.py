@@ -11,18 +11,18 @@ from typing import Any, ClassVar, NamedTuple, Self
 
 import numpy as np
 
-from calibscale.data import Floats, Ints
+from calibscale.array_types import Floats, Ints
 from calibscale.data.covariates import MAX_LEVELS, Axis, axis_of
 from calibscale.errors import OptionError, require
 from calibscale.estimators.base import ScalarEstimator, set_names
-from calibscale.kernel_sums import DataProfile
+from calibscale.kernel_sums.data_profile import DataProfile
 from calibscale.kernels import segment_walks
 from calibscale.limits.excess import excess_limits, ratio
-from calibscale.results import EXACT, Approximation, Estimate, Floor
+from calibscale.results.estimate import EXACT, Approximation, Estimate, Floor
 from calibscale.results.group_results import Where, name_of
-from calibscale.statistics import Statistic
 from calibscale.statistics.bins import residual_draws
 from calibscale.statistics.segment_atoms import AtomState, DenseAtoms, SegmentAtoms
+from calibscale.statistics.statistic import Statistic
 
 MAX_SEGMENTS = 100_000
 _BINS = 10  # of the score, of nearly equal weight, for squared and proportional errors

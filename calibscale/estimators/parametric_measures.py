@@ -9,13 +9,13 @@ from typing import Any, ClassVar
 import numpy as np
 from scipy.special import expit, logit, ndtr, ndtri
 
-from calibscale.data import Floats
+from calibscale.array_types import Floats
 from calibscale.estimators.base import BoundEstimator, ScalarEstimator
 from calibscale.estimators.score_measures import ScoreMeasure
-from calibscale.limits import Limits
-from calibscale.results import Estimate
-from calibscale.statistics import Statistic
+from calibscale.limits.proportions import Limits
+from calibscale.results.estimate import Estimate
 from calibscale.statistics.score_histogram import OccupiedCells, SpreadSums
+from calibscale.statistics.statistic import Statistic
 
 _COEFFICIENTS = ("intercept", "slope")
 _NEAREST = 2.0**-53  # distance from 0 and 1 at which logits are cut

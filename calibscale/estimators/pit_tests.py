@@ -12,12 +12,12 @@ from typing import Any, ClassVar, Self
 
 import numpy as np
 
-from calibscale.data import Floats
+from calibscale.array_types import Floats
 from calibscale.estimators.base import FORECASTS, NO_ROWS
 from calibscale.estimators.sum_tests import Sums, SumTest
-from calibscale.kernel_sums import DataProfile
-from calibscale.statistics import Statistic
+from calibscale.kernel_sums.data_profile import DataProfile
 from calibscale.statistics.pit_moments import WAVES, PITMoments, PITMomentState
+from calibscale.statistics.statistic import Statistic
 
 _QUANTILES = 33  # of the medians and widths of a sample of forecasts
 _BY_RANK = 3  # Hermite polynomials that are related to the rank of the forecast

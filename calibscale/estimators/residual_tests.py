@@ -15,13 +15,14 @@ import numpy as np
 from numpy.polynomial.legendre import legvander
 from scipy.special import expit, logit
 
-from calibscale.data import Floats, problems
+from calibscale.array_types import Floats
+from calibscale.data.notions import problems
 from calibscale.estimators.base import NO_ROWS
 from calibscale.estimators.sum_tests import Sums, SumTest
-from calibscale.kernel_sums import DataProfile
+from calibscale.kernel_sums.data_profile import DataProfile
 from calibscale.limits.excess import ratio
-from calibscale.statistics import Statistic
 from calibscale.statistics.bins import BinCounts, BinState
+from calibscale.statistics.statistic import Statistic
 
 _CELLS = 64  # of equal information: an error in a tenth of it lies in six
 _LOGITS = np.arange(-8.0, 9.0)  # further edges, for the tails that a sample of rows misses

@@ -12,14 +12,14 @@ import numpy as np
 from scipy.optimize import isotonic_regression
 from scipy.special import stdtrit
 
-from calibscale.data import Floats
+from calibscale.array_types import Floats
 from calibscale.estimators.base import BoundEstimator, ScalarEstimator
 from calibscale.limits.excess import ratio
-from calibscale.results import EXACT, Approximation, Estimate, Floor
-from calibscale.statistics import Statistic
+from calibscale.results.estimate import EXACT, Approximation, Estimate, Floor
 from calibscale.statistics.bins import BinState, FineHistogram, residual_draws, shared_residuals
 from calibscale.statistics.score_histogram import OccupiedCells, ScoreHistogram, cells_of, scores_of
 from calibscale.statistics.score_sums import LabelVariances, ScalarScores, SquareState
+from calibscale.statistics.statistic import Statistic
 
 _MAX_STEPS, _ROUNDING = 1000, 1e-12  # steps of an isotonic curve in results, and their least height
 _CELLS = 4096  # cells that events are drawn for

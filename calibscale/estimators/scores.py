@@ -8,14 +8,15 @@ from typing import Any, ClassVar
 import numpy as np
 from scipy.special import rel_entr, xlogy
 
-from calibscale.data import Floats
+from calibscale.array_types import Floats
 from calibscale.estimators.base import CLASSES, SOFT, Estimator, ScalarEstimator
 from calibscale.estimators.binned import TCE2, Binned
-from calibscale.limits import Limits, share_limits
 from calibscale.limits.excess import excess_limits
-from calibscale.results import Estimate
-from calibscale.statistics import Statistic, score_sums
+from calibscale.limits.proportions import Limits, share_limits
+from calibscale.results.estimate import Estimate
+from calibscale.statistics import score_sums
 from calibscale.statistics.bins import BinCounts, BinRests, BinState, BinTable, FineHistogram
+from calibscale.statistics.statistic import Statistic
 
 
 @dataclass(frozen=True)

@@ -8,7 +8,7 @@ from typing import Any, ClassVar, Self
 
 import numpy as np
 
-from calibscale.data import Floats
+from calibscale.array_types import Floats
 from calibscale.data.derived_sources import HoldOut
 from calibscale.errors import OptionError, require
 from calibscale.estimators.base import ALL, BoundEstimator, Estimator, Quadratic, set_names
@@ -21,18 +21,13 @@ from calibscale.estimators.skce_methods import (
     largest_term,
     too_few,
 )
-from calibscale.kernel_sums import (
-    PREDICTION_KERNELS,
-    RADIAL,
-    DataProfile,
-    ProductKernel,
-    RandomFourier,
-    pooled_distance,
-)
 from calibscale.kernel_sums.bandwidths import local_kernel, most_powerful, named_bandwidths
-from calibscale.results import Estimate
-from calibscale.statistics import Statistic
+from calibscale.kernel_sums.data_profile import DataProfile, pooled_distance
+from calibscale.kernel_sums.features import RandomFourier
+from calibscale.kernel_sums.product_kernel import PREDICTION_KERNELS, RADIAL, ProductKernel
+from calibscale.results.estimate import Estimate
 from calibscale.statistics.fourier_modes import Modes
+from calibscale.statistics.statistic import Statistic
 
 
 @dataclass(frozen=True)

@@ -11,13 +11,14 @@ from typing import Any, ClassVar, NamedTuple
 import numpy as np
 from scipy.fft import irfft, rfft
 
-from calibscale.data import Chunk, Floats, Ints
+from calibscale.array_types import Floats, Ints
+from calibscale.data.chunk import Chunk
 from calibscale.estimators.base import ScalarEstimator
 from calibscale.estimators.score_measures import ScoreError, drawn_residuals
 from calibscale.kernels.row_sums import divide_rows
-from calibscale.results import Estimate, Floor
-from calibscale.statistics import Replicates, Statistic, added, weights_of
+from calibscale.results.estimate import Estimate, Floor
 from calibscale.statistics.score_histogram import OccupiedCells, ScoreHistogram, scores_of
+from calibscale.statistics.statistic import Replicates, Statistic, added, weights_of
 
 _WIDTHS = 1024  # candidate bandwidths are k/1024, searched in 10 bisections
 _EPS = 1e-3  # smaller bandwidths are not tried

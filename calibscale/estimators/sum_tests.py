@@ -6,9 +6,9 @@ from abc import abstractmethod
 from collections.abc import Iterable, Sequence
 from typing import Any, ClassVar, NamedTuple
 
-from calibscale.data import Floats
+from calibscale.array_types import Floats
 from calibscale.estimators.base import TEST_STATISTIC, Estimator
-from calibscale.results import Estimate
+from calibscale.results.estimate import Estimate
 
 
 class Sums(NamedTuple):

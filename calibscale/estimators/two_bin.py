@@ -7,13 +7,13 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from calibscale.data import Floats
+from calibscale.array_types import Floats
 from calibscale.estimators.score_measures import WALK_DRAWS, ScoreError, ScoreMeasure, walk
-from calibscale.results import Estimate
-from calibscale.statistics import Statistic
+from calibscale.results.estimate import Estimate
 from calibscale.statistics.bins import BinCounts
 from calibscale.statistics.score_histogram import OccupiedCells
 from calibscale.statistics.score_sums import SquaredResiduals
+from calibscale.statistics.statistic import Statistic
 
 
 def _averages(cells: OccupiedCells, residuals: Floats | None = None) -> Floats:

@@ -7,14 +7,13 @@ from typing import Any, ClassVar, Self
 
 import numpy as np
 
-from calibscale.data import Floats
+from calibscale.array_types import Floats
 from calibscale.errors import OptionError
 from calibscale.estimators.base import CLASSES, SOFT, Estimator
 from calibscale.estimators.binned import Binned
-from calibscale.kernel_sums import DataProfile
+from calibscale.kernel_sums.data_profile import DataProfile
 from calibscale.limits.excess import ratio
-from calibscale.results import Estimate, Floor
-from calibscale.statistics import Statistic
+from calibscale.results.estimate import Estimate, Floor
 from calibscale.statistics.bins import (
     MASS,
     BinState,
@@ -25,6 +24,7 @@ from calibscale.statistics.bins import (
 )
 from calibscale.statistics.label_noise import LabelNoise, class_form_floor
 from calibscale.statistics.score_sums import LabelVariances, Totals, TotalsState
+from calibscale.statistics.statistic import Statistic
 
 _CELL_DRAWS = 2**18  # residuals of cells drawn for a floor
 

@@ -11,12 +11,12 @@ from typing import Any, Self
 
 import numpy as np
 
-from calibscale import engine
-from calibscale.data import Block, RowCounts, chunks
 from calibscale.data.array_layouts import as_numpy
 from calibscale.data.arrays import from_arrays
+from calibscale.data.blocks import Block, RowCounts
 from calibscale.data.call_hints import by_name
-from calibscale.data.forecasts import Forecast, forecast_of
+from calibscale.data.forecasts.forecast import Forecast
+from calibscale.data.forecasts.kinds import forecast_of
 from calibscale.data.invalid_rows import need_rows
 from calibscale.data.label_values import (
     LabelValues,
@@ -28,20 +28,25 @@ from calibscale.data.label_values import (
 from calibscale.data.named_values import is_table, named_columns
 from calibscale.data.read_errors import converting
 from calibscale.data.source import ArraySource
+from calibscale.data.validation import chunks
+from calibscale.engine.execution import Execution
+from calibscale.engine.merge_tree import one_thread
 from calibscale.errors import NoRowsError, OptionError, require
-from calibscale.estimators import labels as labels_of
 from calibscale.estimators.base import CLASSES, FORECASTS, BoundEstimator, Estimator
-from calibscale.evaluation import evaluation_of, judged, needed_statistics
+from calibscale.estimators.estimator_texts import labels as labels_of
 from calibscale.evaluation.crowded_bins import with_equal_mass
+from calibscale.evaluation.evaluate import judged
+from calibscale.evaluation.pass_estimates import evaluation_of, needed_statistics
 from calibscale.forks import renew_in_children
 from calibscale.inference.nulls import DrawnLabels
 from calibscale.inference.resampling import Resampling, requested
-from calibscale.kernel_sums import BANDWIDTH_ROWS, DataProfile, NotionRows
-from calibscale.results import Estimate
+from calibscale.kernel_sums.data_profile import BANDWIDTH_ROWS, DataProfile
+from calibscale.kernel_sums.notion_rows import NotionRows
+from calibscale.results.estimate import Estimate
 from calibscale.results.evaluation_results import Evaluation
 from calibscale.results.verdict_results import NEGLIGIBLE
 from calibscale.session import Run, default_estimators, listed, resolved
-from calibscale.statistics import MAX_GROUPS, PassResult, Scan, finished, scan_of
+from calibscale.statistics.one_pass import MAX_GROUPS, PassResult, Scan, finished, scan_of
 
 _NAME = "accumulated rows"  # of the source in messages
 _STREAM_ROWS = 2**40  # number of rows by which estimators choose a method: too many for pairs
@@ -489,7 +494,7 @@ class Accumulator:
                 self._fix()
             return
         batch = _nothing()
-        with engine.one_thread():
+        with one_thread():
             for chunk, counts in parts:
                 batch = scan.add(batch, chunk, counts)
             self._recent = scan.merge(_copy_of(self._recent), batch)
@@ -562,7 +567,7 @@ class Accumulator:
                     raise
                 notion = each.notion_for(self._classes)
                 chosen.append(Estimate(each.name, notion, None, reason=str(error)))
-        execution = engine.Execution(scheduler="serial", name="serial")
+        execution = Execution(scheduler="serial", name="serial")
         return Run(source, rules, execution, profile, tuple(chosen), self._group_by)
 
 

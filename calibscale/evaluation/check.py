@@ -13,9 +13,11 @@ from calibscale.estimators.forecast_scores import Coverage, PITKuiper, QuantileE
 from calibscale.estimators.scores import ConfidenceGap
 from calibscale.estimators.skce import JKCE, KCE
 from calibscale.estimators.vector_bins import CWCE2
-from calibscale.evaluation import by_groups, evaluate, fitting_in_memory, session_intervals
 from calibscale.evaluation.crowded_bins import with_equal_mass
-from calibscale.inference import calibration_test
+from calibscale.evaluation.evaluate import evaluate
+from calibscale.evaluation.group_sessions import by_groups
+from calibscale.evaluation.pass_estimates import fitting_in_memory, session_intervals
+from calibscale.inference.calibration_test import calibration_test
 from calibscale.inference.default_tests import default_tests, kernel_error
 from calibscale.inference.multiple_testing import adjusted_tests
 from calibscale.inference.resampling import Resampling, resampling

@@ -9,7 +9,8 @@ from contextlib import contextmanager
 from html import escape
 
 from calibscale.errors import OptionError
-from calibscale.formatting import plural, printable
+from calibscale.formatting.escapes import printable
+from calibscale.formatting.number_texts import plural
 
 _HEARTBEAT = 30.0  # seconds between lines without a terminal
 _REDRAW = 0.2  # seconds between changes of a bar in a notebook

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import replace
 
-from calibscale.data import SCALAR_NOTIONS
+from calibscale.data.notions import SCALAR_NOTIONS
 from calibscale.errors import OptionError
 from calibscale.estimators.base import Estimator
 from calibscale.estimators.pit_tests import NormalScores, PITByForecast, PITSmooth
@@ -18,7 +18,7 @@ from calibscale.estimators.residual_tests import (
     TemperatureScore,
 )
 from calibscale.estimators.skce import JKCE, KCE, SKCE
-from calibscale.kernel_sums import RandomFourier
+from calibscale.kernel_sums.features import RandomFourier
 from calibscale.session import Session
 
 _MAX_CLASSES = 100  # of class-wise cells, whose replicates take memory with the number of classes

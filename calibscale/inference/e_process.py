@@ -17,13 +17,13 @@ from typing import ClassVar, NamedTuple, TypeVar
 
 import numpy as np
 
-from calibscale.data import LOG_SMALLEST, Chunk, Floats
+from calibscale.array_types import Bools, Floats, Ints
+from calibscale.data.chunk import LOG_SMALLEST, Chunk
 from calibscale.errors import OptionError, require
 from calibscale.inference.learned_shifts import mean_shifts
 from calibscale.limits.excess import ratio
-from calibscale.results import Bools, Ints
-from calibscale.statistics import Statistic
 from calibscale.statistics.cluster_sums import ClusterRows
+from calibscale.statistics.statistic import Statistic
 
 NOTIONS = ("canonical", "top_label", "positive")
 # bets of fixed strengths, spaced so that a drift of any size is close to one of them

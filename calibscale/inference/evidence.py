@@ -9,10 +9,10 @@ from typing import Any
 
 from scipy.special import ndtr, ndtri, stdtr, stdtrit
 
-from calibscale.estimators import ESTIMATORS, SCORES
-from calibscale.formatting import name_of
+from calibscale.estimators.registry import ESTIMATORS, SCORES
+from calibscale.formatting.naming import name_of
 from calibscale.inference.multiple_testing import surprise
-from calibscale.results import THIS_N, Estimate, Interval
+from calibscale.results.estimate import THIS_N, Estimate, Interval
 from calibscale.results.inference_results import TestResult
 from calibscale.results.verdict_results import ErrorSize
 
@@ -268,7 +268,7 @@ def interval_p_value(value: float, interval: Interval, null: float = 0.0) -> flo
 
     Examples
     --------
-    >>> from calibscale.results import POPULATION, Interval
+    >>> from calibscale.results.estimate import POPULATION, Interval
     >>> interval = Interval(0.0, 3.92, 0.95, "binned", 0, 1.0, POPULATION)
     >>> round(interval_p_value(1.96, interval, -0.001), 3), interval_p_value(1.96, interval)
     (0.05, 1.0)

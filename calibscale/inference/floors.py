@@ -10,13 +10,14 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import replace
 
-from calibscale.data import Rules
+from calibscale.data.rules import Rules
 from calibscale.estimators.base import BoundEstimator
 from calibscale.inference.nulls import ClusterSigns, DrawnLabels, Null, RandomSigns
 from calibscale.inference.resampling import drawn_sums
-from calibscale.results import Estimate, Floor
+from calibscale.results.estimate import Estimate, Floor
 from calibscale.results.evaluation_results import Clusters
-from calibscale.statistics import Replicates, States, Statistic
+from calibscale.statistics.one_pass import States
+from calibscale.statistics.statistic import Replicates, Statistic
 
 
 def noise_of(rules: Rules) -> Null:

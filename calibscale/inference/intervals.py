@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 from scipy.special import ndtri, stdtrit
 
-from calibscale.data import Floats
+from calibscale.array_types import Floats
 from calibscale.estimators.base import BoundEstimator
 from calibscale.inference.resampling import (
     REPLICATES,
@@ -25,11 +25,13 @@ from calibscale.inference.resampling import (
     norm_p_values,
     total,
 )
-from calibscale.kernel_sums import NotionRows
+from calibscale.kernel_sums.notion_rows import NotionRows
 from calibscale.kernel_sums.pair_sums import Pairs
-from calibscale.limits import Limits, Noise, noise_of_gram
-from calibscale.results import BOTH, POPULATION, THIS_N, Estimate, Interval
-from calibscale.statistics import States, Statistic
+from calibscale.limits.proportions import Limits
+from calibscale.limits.squared_norms import Noise, noise_of_gram
+from calibscale.results.estimate import BOTH, POPULATION, THIS_N, Estimate, Interval
+from calibscale.statistics.one_pass import States
+from calibscale.statistics.statistic import Statistic
 
 
 @dataclass(frozen=True, eq=False)

@@ -7,8 +7,9 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from calibscale.inference.evidence import Indication
-from calibscale.results import Estimate, ImpossibleRows
+from calibscale.results.estimate import Estimate
 from calibscale.results.evaluation_results import Diagram
+from calibscale.results.source_rows import ImpossibleRows
 
 
 @dataclass(frozen=True, eq=False)

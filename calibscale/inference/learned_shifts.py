@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from calibscale.data import Floats
+from calibscale.array_types import Floats
 
 # Sizes of shifts, in geometric progression: a shift is within a factor 1.6 of one of them.  The
 # smallest is one that about 10⁶ rows show, the largest multiplies a rare event by 2.7.

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 import numpy as np
 from scipy.special import gammaincc
 
-from calibscale.data import Floats, Ints
+from calibscale.array_types import Floats, Ints
 from calibscale.results.inference_results import TestResult
 
 _TIE = 1e-9  # relative, so that rounding does not decide

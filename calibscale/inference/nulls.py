@@ -11,14 +11,16 @@ from typing import Any, ClassVar, NamedTuple, Self
 import numpy as np
 from numpy.typing import NDArray
 
-from calibscale.data import SCALAR_NOTIONS, Chunk, Floats, Ints, views, width
-from calibscale.data.forecasts import Forecast
+from calibscale.array_types import Floats, Ints
+from calibscale.data.chunk import Chunk
+from calibscale.data.forecasts.forecast import Forecast
+from calibscale.data.notions import SCALAR_NOTIONS, views, width
 from calibscale.errors import OptionError, require
 from calibscale.estimators.base import BoundEstimator
-from calibscale.kernel_sums import NotionRows
+from calibscale.kernel_sums.notion_rows import NotionRows
 from calibscale.kernels import random_draws as kernel_draws
 from calibscale.session import Run
-from calibscale.statistics import Replicates, Statistic, redraws
+from calibscale.statistics.statistic import Replicates, Statistic, redraws
 
 _log = logging.getLogger(__name__)
 MAX_POOL = 2**27  # residuals in memory: 1 GB

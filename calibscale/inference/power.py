@@ -11,15 +11,18 @@ import numpy as np
 from scipy.optimize import minimize
 from scipy.special import expit, log_ndtr, logit, ndtri
 
-from calibscale.data import Chunk, Floats, RowCounts, chunks
+from calibscale.array_types import Floats
 from calibscale.data.arrays import from_arrays
+from calibscale.data.blocks import RowCounts
+from calibscale.data.chunk import Chunk
 from calibscale.data.source import ArraySource
+from calibscale.data.validation import chunks
 from calibscale.errors import OptionError, require
 from calibscale.estimators.base import Estimator
-from calibscale.inference import calibration_test
+from calibscale.inference.calibration_test import calibration_test
 from calibscale.results.inference_results import Miscalibration, Power, PowerPoint
 from calibscale.session import Run, Session, SessionOptions, listed, verb
-from calibscale.statistics import weights_of
+from calibscale.statistics.statistic import weights_of
 
 POOL = 100_000  # rows from which data sets are drawn
 

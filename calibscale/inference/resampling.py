@@ -10,7 +10,8 @@ from typing import Any, ClassVar
 import numpy as np
 from scipy.special import ndtri, stdtrit
 
-from calibscale.data import Chunk, Floats, Ints
+from calibscale.array_types import Floats, Ints
+from calibscale.data.chunk import Chunk
 from calibscale.errors import OptionError, require
 from calibscale.estimators.base import BoundEstimator
 from calibscale.inference.nulls import (
@@ -22,10 +23,12 @@ from calibscale.inference.nulls import (
     redraws,
 )
 from calibscale.kernels import random_draws
-from calibscale.limits import FEW, Limits, Noise, noise_of, quadratic_limits
 from calibscale.limits.excess import excess_limits
-from calibscale.statistics import States, Statistic
+from calibscale.limits.proportions import FEW, Limits
+from calibscale.limits.squared_norms import Noise, noise_of, quadratic_limits
+from calibscale.statistics.one_pass import States
 from calibscale.statistics.score_sums import EventSums, Totals
+from calibscale.statistics.statistic import Statistic
 
 
 @dataclass(frozen=True)

@@ -7,7 +7,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from calibscale.data import Chunk, Floats
+from calibscale.array_types import Floats
+from calibscale.data.chunk import Chunk
 from calibscale.errors import OptionError, require
 from calibscale.inference.e_process import (
     CELLS,
@@ -20,7 +21,7 @@ from calibscale.inference.e_process import (
     summed,
 )
 from calibscale.inference.learned_shifts import mean_shifts
-from calibscale.statistics import weights_of
+from calibscale.statistics.statistic import weights_of
 
 RISKS = tuple(2.0**-k for k in range(1, 9))  # λ of the bets
 _STEPS = tuple(2.0 ** (k / 6) for k in range(-12, 25))  # sizes of the error, over the tolerance

@@ -15,7 +15,10 @@ from scipy.special import ndtri
 
 from calibscale.data.invalid_rows import remedy_of_dropped
 from calibscale.errors import require
-from calibscale.formatting import dropped_text, group, one_line, plural
+from calibscale.formatting.escapes import one_line
+from calibscale.formatting.fault_texts import dropped_text
+from calibscale.formatting.naming import group
+from calibscale.formatting.number_texts import plural
 from calibscale.inference.evidence import (
     Indication,
     absolute,
@@ -31,9 +34,9 @@ from calibscale.inference.verdict_sentences import (
     error_sentence,
     too_few_draws,
 )
-from calibscale.results import ImpossibleRows, rounding_advice
 from calibscale.results.evaluation_results import Evaluation
 from calibscale.results.inference_results import CalibrationTests, TestResult
+from calibscale.results.source_rows import ImpossibleRows, rounding_advice
 from calibscale.results.verdict_results import (
     FEW,
     MISCALIBRATED,

@@ -7,8 +7,10 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from calibscale.estimators import SCORES
-from calibscale.formatting import joined, name_of, number, one_line, plural, probability, short
+from calibscale.estimators.registry import SCORES
+from calibscale.formatting.escapes import one_line
+from calibscale.formatting.naming import joined, name_of, short
+from calibscale.formatting.number_texts import number, plural, probability
 from calibscale.inference.evidence import Indication, absolute, largest_crowded
 from calibscale.inference.judged_numbers import JudgedNumbers
 from calibscale.results.comparison_results import Difference, RankedModel

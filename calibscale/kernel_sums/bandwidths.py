@@ -13,7 +13,9 @@ from scipy.spatial.distance import pdist, squareform
 from calibscale.data.covariates import ColumnSummary
 from calibscale.data.derived_sources import HoldOut
 from calibscale.errors import OptionError
-from calibscale.kernel_sums import DataProfile, NotionRows, ProductKernel, pooled_distance, radial
+from calibscale.kernel_sums.data_profile import DataProfile, pooled_distance
+from calibscale.kernel_sums.notion_rows import NotionRows
+from calibscale.kernel_sums.product_kernel import ProductKernel, radial
 
 ROWS = 2000
 FACTORS = (0.125, 0.25, 0.5, 1.0, 2.0, 4.0)

@@ -7,8 +7,8 @@ from typing import Any
 
 import numpy as np
 
-from calibscale.data import Floats
-from calibscale.kernel_sums import NotionRows
+from calibscale.array_types import Floats
+from calibscale.kernel_sums.notion_rows import NotionRows
 from calibscale.kernel_sums.pair_tasks import PairSumTask
 from calibscale.kernel_sums.tile_layout import LaidOutRows, TileLayout
 from calibscale.kernels import tiles

@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.special import ndtri, poch, stdtrit
 
-from calibscale.data import Floats
+from calibscale.array_types import Floats
 from calibscale.errors import OptionError, require
 
 Complexes = NDArray[np.complex128]

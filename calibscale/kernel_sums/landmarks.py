@@ -12,10 +12,10 @@ from typing import Any, ClassVar, NamedTuple, Protocol
 import numpy as np
 from scipy.linalg import qr, solve_triangular
 
-from calibscale.data import Floats
+from calibscale.array_types import Floats
 from calibscale.engine.merge_tree import Checkpoint
 from calibscale.errors import OptionError
-from calibscale.kernel_sums import frequencies
+from calibscale.kernel_sums.features import frequencies
 from calibscale.kernels import elementary, random_draws
 
 _MAX_ITERATIONS = 200  # of conjugate gradients

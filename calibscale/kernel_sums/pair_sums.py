@@ -12,12 +12,17 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from calibscale import engine
-from calibscale.data import Floats, Ints, Rules, chunks, width
+from calibscale.array_types import Floats, Ints
+from calibscale.data.notions import width
+from calibscale.data.rules import Rules
 from calibscale.data.source import ArraySource
+from calibscale.data.validation import chunks
+from calibscale.engine.execution import Execution
 from calibscale.engine.merge_tree import Checkpoint, digest
-from calibscale.kernel_sums import NotionRows, ProductKernel, pair_tasks
+from calibscale.kernel_sums import pair_tasks
 from calibscale.kernel_sums.forecast_sums import ForecastSumTask
+from calibscale.kernel_sums.notion_rows import NotionRows
+from calibscale.kernel_sums.product_kernel import ProductKernel
 from calibscale.kernel_sums.tile_layout import Panels, TileLayout, forget, panel_cuts
 from calibscale.kernels import random_draws
 
@@ -101,7 +106,7 @@ class Pairs:
 
     source: ArraySource
     rules: Rules
-    execution: engine.Execution
+    execution: Execution
     checkpoint: str | Path | None = None
     identity: dict[str, Any] = field(default_factory=dict)
     group: tuple[int, float] | None = None

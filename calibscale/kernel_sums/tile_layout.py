@@ -13,11 +13,14 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from calibscale.data import Floats, Ints, Rules, chunks
+from calibscale.array_types import Floats, Ints
+from calibscale.data.rules import Rules
 from calibscale.data.source import ArraySource
+from calibscale.data.validation import chunks
 from calibscale.errors import OptionError
 from calibscale.forks import renew_in_children
-from calibscale.kernel_sums import NotionRows, ProductKernel
+from calibscale.kernel_sums.notion_rows import NotionRows
+from calibscale.kernel_sums.product_kernel import ProductKernel
 from calibscale.kernels import elementary, tile_strips
 
 # largest factor of a Gram product whose loss of digits is below 1e-12 (float64), 1e-5 (float32)

@@ -10,8 +10,8 @@ import math
 
 import numpy as np
 
-from calibscale.kernels import inlined, kernel
 from calibscale.kernels.elementary import exp
+from calibscale.kernels.jit import inlined, kernel
 
 NODES = 16  # points or nodes of a cell; the nodes integrate polynomials of degree < 16 exactly
 GRADED = 6  # halvings of the first and of the last cell towards the end of the interval
@@ -82,9 +82,14 @@ def merge_points(counts, points, masses, from_counts, from_points, from_masses):
             counts[c] = -1
         for k in range(from_counts[c]):
             _keep(
-                from_points[c, k], from_masses[c, k, 0], from_masses[c, k, 1],
-                c, counts, points, masses,
-            )  # fmt: skip
+                from_points[c, k],
+                from_masses[c, k, 0],
+                from_masses[c, k, 1],
+                c,
+                counts,
+                points,
+                masses,
+            )
 
 
 @inlined("contract")

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from calibscale.kernels import inlined, kernel
+from calibscale.kernels.jit import inlined, kernel
 
 _ROWS = 256  # rows whose features stay in cache while all replicates add them
 _TILE_FEATURES = 256  # features of these rows that are added at once

@@ -6,7 +6,7 @@ import numpy as np
 from numba import types
 from numba.extending import overload
 
-from calibscale.kernels import inlined, kernel
+from calibscale.kernels.jit import inlined, kernel
 
 _LOG2E = 1.4426950408889634
 _LN2_HIGH = 6.93147180369123816490e-01  # ln 2 to 33 bits, so that k·_LN2_HIGH is exact

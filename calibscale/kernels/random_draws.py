@@ -6,8 +6,8 @@ import math
 
 import numpy as np
 
-from calibscale.kernels import inlined, kernel
 from calibscale.kernels.elementary import exp, sincos
+from calibscale.kernels.jit import inlined, kernel
 
 _MASK = np.uint64(0xFFFFFFFF)
 _M0 = np.uint64(0xD2511F53)
@@ -280,9 +280,13 @@ def signs(seed, rows, first, out):
             if replicate // 128 != block:
                 block = replicate // 128
                 a, b, c, d = philox(
-                    row & _MASK, row >> _32, np.uint64(block), np.uint64(REPLICATES),
-                    np.uint64(seed) & _MASK, np.uint64(seed) >> _32,
-                )  # fmt: skip
+                    row & _MASK,
+                    row >> _32,
+                    np.uint64(block),
+                    np.uint64(REPLICATES),
+                    np.uint64(seed) & _MASK,
+                    np.uint64(seed) >> _32,
+                )
                 low, high = (a << _32) | b, (c << _32) | d
             bit = np.uint64(replicate % 64)
             word = low if replicate % 128 < 64 else high
@@ -327,9 +331,13 @@ def permuted(seed, ranks, first, n, out):
                 left, right = x >> shift, x & mask
                 for turn in range(_FEISTEL_ROUNDS):
                     word, _, _, _ = philox(
-                        right, np.uint64(turn), np.uint64(first + r), np.uint64(PERMUTATIONS),
-                        np.uint64(seed) & _MASK, np.uint64(seed) >> _32,
-                    )  # fmt: skip
+                        right,
+                        np.uint64(turn),
+                        np.uint64(first + r),
+                        np.uint64(PERMUTATIONS),
+                        np.uint64(seed) & _MASK,
+                        np.uint64(seed) >> _32,
+                    )
                     left, right = right, left ^ (word & mask)
                 x = (left << shift) | right
                 if x < np.uint64(n):

@@ -6,8 +6,8 @@ import math
 
 import numpy as np
 
-from calibscale.kernels import inlined, kernel
 from calibscale.kernels.elementary import exp
+from calibscale.kernels.jit import inlined, kernel
 
 # Status of a row: the first rule that it violates.
 OK = 0

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from calibscale.kernels import kernel
+from calibscale.kernels.jit import kernel
 
 
 @kernel

@@ -6,8 +6,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from calibscale.kernels import full_width, inlined
 from calibscale.kernels.elementary import exp2, exp2_within, registers
+from calibscale.kernels.jit import full_width, inlined
 
 GAUSSIAN, LAPLACE, MATERN32, MATERN52 = range(4)
 LANES = 16  # rows of panels and columns of sub-tiles are multiples of it

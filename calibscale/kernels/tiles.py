@@ -10,8 +10,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from calibscale.kernels import inlined, kernel
 from calibscale.kernels.elementary import exp, registers
+from calibscale.kernels.jit import inlined, kernel
 from calibscale.kernels.tile_strips import (
     BLAS_CLASSES,
     aligned,

@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from calibscale.kernels import inlined, kernel
 from calibscale.kernels.elementary import exp, sincos
+from calibscale.kernels.jit import inlined, kernel
 from calibscale.kernels.tile_strips import whole
 
 _LOWEST = -300.0  # exponent: smaller factors would have subnormal squares, which are slow

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 from scipy.special import gammainc, gammaincc, gammainccinv, gammaincinv, ndtr, ndtri
 
-from calibscale.data import Floats
+from calibscale.array_types import Floats
 
 _MIRRORED = [1, 0, 4, 3, 2]  # the sums of 1 − p
 _MIN_SKEWNESS = 1e-5  # below it Φ is more accurate than a gamma function of shape 4e10

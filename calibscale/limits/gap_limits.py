@@ -15,9 +15,10 @@ from typing import NamedTuple
 import numpy as np
 from scipy.special import ndtr, stdtrit
 
-from calibscale.data import Floats, Ints
-from calibscale.limits import Limits, clopper_pearson, highest_factor
+from calibscale.array_types import Floats, Ints
 from calibscale.limits.excess import ratio
+from calibscale.limits.inversion import highest_factor
+from calibscale.limits.proportions import Limits, clopper_pearson
 
 _SEED = 20261122  # seed of the simulated bins: equal sums have equal limits
 _DRAWS = 399  # simulated data sets per hypothesis of the upper limit; 10 of 400 are 2.5 %

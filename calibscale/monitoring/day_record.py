@@ -9,36 +9,38 @@ from typing import Any
 
 import numpy as np
 
-from calibscale import engine
-from calibscale.data import Floats, RowCounts
+from calibscale.array_types import Floats
+from calibscale.data.blocks import RowCounts
 from calibscale.data.source import ArraySource
+from calibscale.engine.merge_tree import one_thread
 from calibscale.errors import InvalidDataError, OptionError
-from calibscale.estimators import labels
 from calibscale.estimators.base import CLASSES, BoundEstimator, Estimator
-from calibscale.inference import batch_of, count_replicates, refused, trial_of
+from calibscale.estimators.estimator_texts import labels
 from calibscale.inference.default_tests import default_tests
 from calibscale.inference.e_process import RESOLUTION, BettingEProcess
 from calibscale.inference.evidence import evidence_of_tests
 from calibscale.inference.floors import floor_statistics, noise_of, with_floor
 from calibscale.inference.intervals import has_limits, interval_statistics, with_interval
+from calibscale.inference.monte_carlo import batch_of, count_replicates, refused, trial_of
 from calibscale.inference.multiple_testing import adjusted_tests
 from calibscale.inference.nulls import CERTAIN, replicates_of
 from calibscale.inference.resampling import Grouped, Resampling, total
 from calibscale.inference.tolerant_e_process import TolerantEProcess
 from calibscale.inference.verdict import ALPHA
 from calibscale.inference.verdict_sentences import described_test
-from calibscale.monitoring.job import Job
-from calibscale.monitoring.ledger import Ledger, Record
+from calibscale.monitoring.job.job_tables import Job
 from calibscale.monitoring.ledger.alarms import learned_bets
+from calibscale.monitoring.ledger.day_ledger import Ledger, Record
 from calibscale.monitoring.ledger.group_keys import DayGroups, GroupKey, LedgerGroups
 from calibscale.monitoring.ledger.recipe import PARTS, Recipe, gathered, parted
-from calibscale.results import Estimate
+from calibscale.results.estimate import Estimate
 from calibscale.results.evaluation_results import Clusters
 from calibscale.results.inference_results import AdjustedTest, TestResult
 from calibscale.session import Run, Session, impossible_rows, versions
-from calibscale.statistics import States, Statistic
 from calibscale.statistics.cluster_sums import ClusterRows
+from calibscale.statistics.one_pass import States
 from calibscale.statistics.score_sums import FirstImpossible
+from calibscale.statistics.statistic import Statistic
 
 Reading = tuple[Recipe, dict[GroupKey | None, Record]]
 
@@ -232,7 +234,7 @@ class _Reader:
         vectors, merged = self._vectors(needed, states, overall)
         certain = 0 if self.recipe.cluster else int(states[CERTAIN][0][0])
         clusters = self.run.clusters(passed)
-        with engine.one_thread():
+        with one_thread():
             frozen = (e.frozen(*(merged[s] for s in e.needs)) for e in self.recipe.estimators)
             self.recipe = replace(self.recipe, estimators=tuple(frozen))
             estimates = [
@@ -344,7 +346,7 @@ class _Reader:
         if not batch:
             return []
         null = self.recipe.null(self.day)
-        with engine.one_thread():
+        with one_thread():
             every = [trial_of(e, None, states) for e in estimators]
             trials = [refused(trial, clusters) for trial in every]
         count_replicates(self.run, trials, null, self.recipe.replicates, batch, states)
@@ -361,7 +363,7 @@ class _Reader:
             if value is None:
                 continue
             vectors, merged = self._vectors(needed, states, wagers)
-            with engine.one_thread():
+            with one_thread():
                 estimates = [
                     _brief(e.finalize(*(merged[s] for s in e.needs))) for e in recipe.estimators
                 ]

@@ -15,9 +15,9 @@ from typing import Any
 from urllib.parse import quote
 
 from calibscale.addresses import is_url, local_path, located, options_of
-from calibscale.data.ingest import ingest
 from calibscale.data.ingest.folders import tables_in
 from calibscale.data.ingest.formats import reader_of
+from calibscale.data.ingest.ingestion import ingest
 from calibscale.data.ingest.input_files import CHANGES, InputFile
 from calibscale.data.ingest.npy_shards import is_pattern, matched, natural_key
 from calibscale.data.read_errors import reading
@@ -33,9 +33,9 @@ from calibscale.errors import (
     StoreError,
     UnavailableError,
 )
-from calibscale.estimators import hint
-from calibscale.monitoring.job import MEANING, Job
+from calibscale.estimators.settings import hint
 from calibscale.monitoring.job.job_reader import named_covariates
+from calibscale.monitoring.job.job_tables import MEANING, Job
 from calibscale.monitoring.job.toml_lines import Where, of_file
 from calibscale.monitoring.ledger.group_keys import FLAGS
 

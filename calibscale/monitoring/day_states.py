@@ -6,8 +6,9 @@ from collections.abc import Mapping
 from datetime import date, timedelta
 from typing import Any
 
-from calibscale.monitoring.job import Job, window_days
-from calibscale.monitoring.ledger import Ledger
+from calibscale.monitoring.job.job_days import window_days
+from calibscale.monitoring.job.job_tables import Job
+from calibscale.monitoring.ledger.day_ledger import Ledger
 from calibscale.monitoring.ledger.index import Entry
 
 MOST_DAYS = 60  # latest days of the windows that are examined

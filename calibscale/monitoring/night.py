@@ -14,29 +14,33 @@ from typing import Any, NoReturn
 
 from filelock import FileLock, Timeout
 
-from calibscale import engine
 from calibscale.addresses import is_url
 from calibscale.atomic_files import write_whole
 from calibscale.auditing.local_bias import local_bias
 from calibscale.data.file_systems import complaints
 from calibscale.data.source import ArraySource
+from calibscale.engine.merge_tree import Progress
 from calibscale.errors import InvalidDataError, NotFoundError, OptionError, StoreError
-from calibscale.formatting import dropped_text, joined, notion
+from calibscale.formatting.fault_texts import dropped_text
+from calibscale.formatting.naming import joined
+from calibscale.formatting.terms import notion
 from calibscale.monitoring import day_source, outputs
 from calibscale.monitoring.day_record import Reading, bets_of, empty_record, prepared, read_day
 from calibscale.monitoring.day_states import incomplete_days, is_incomplete
-from calibscale.monitoring.job import Job, frozen, open_ledger, window_days
+from calibscale.monitoring.job.job_days import window_days
+from calibscale.monitoring.job.job_ledger import frozen, open_ledger
 from calibscale.monitoring.job.job_reader import one_sided, read_job
-from calibscale.monitoring.ledger import Ledger, Record
+from calibscale.monitoring.job.job_tables import Job
 from calibscale.monitoring.ledger.broken_days import BrokenDays
+from calibscale.monitoring.ledger.day_ledger import Ledger, Record
 from calibscale.monitoring.ledger.group_keys import GroupKey
 from calibscale.monitoring.ledger.index import DAMAGE, Entry, check_key
 from calibscale.monitoring.ledger.recipe import Recipe, encode
 from calibscale.monitoring.verdicts import NightJudge
 from calibscale.planning import plan
-from calibscale.results import ImpossibleRows
 from calibscale.results.night_results import Night, NightPlan
-from calibscale.selection import select
+from calibscale.results.source_rows import ImpossibleRows
+from calibscale.selection.cross_validation import select
 from calibscale.session import Session, versions
 
 _FEW_ROWS = 1000  # the first day should have at least so many
@@ -52,7 +56,7 @@ def night(
     day: str,
     *,
     force: bool = False,
-    progress: engine.Progress | None = None,
+    progress: Progress | None = None,
 ) -> Night:
     """Run a job for a day.
 
@@ -114,7 +118,7 @@ class _Run:
     """State of a night while it runs."""
 
     def __init__(
-        self, job: Job, day: str, force: bool, progress: engine.Progress | None, stack: ExitStack
+        self, job: Job, day: str, force: bool, progress: Progress | None, stack: ExitStack
     ) -> None:
         self.job, self.day, self.force, self.progress = job, day, force, progress
         self.started = time.perf_counter()

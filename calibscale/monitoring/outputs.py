@@ -22,12 +22,12 @@ from calibscale.addresses import is_url
 from calibscale.atomic_files import refuse_overwriting, refuse_pipe, write_whole
 from calibscale.atomic_files import write_json as write_json_file
 from calibscale.errors import OptionError, StoreError
-from calibscale.formatting import level
-from calibscale.monitoring.job import Job
+from calibscale.formatting.naming import level
+from calibscale.monitoring.job.job_tables import Job
 from calibscale.monitoring.ledger.group_keys import condition
 from calibscale.output.documents.night_headline import day_sentence, impossible_sentence, limit_of
 from calibscale.output.report import save_report
-from calibscale.results import as_json
+from calibscale.results.declarations import as_json
 from calibscale.results.night_results import estimate_rows, evidence_logs
 
 Result = dict[str, Any]  # schema calibscale.nightly/1

@@ -10,17 +10,17 @@ from typing import Any
 
 import numpy as np
 
-from calibscale import engine
 from calibscale.data.levels import NO_NUMBER
+from calibscale.engine.merge_tree import one_thread
 from calibscale.errors import StoreError
-from calibscale.estimators import hint
 from calibscale.estimators.base import BoundEstimator
-from calibscale.evaluation import curve_of
+from calibscale.estimators.settings import hint
+from calibscale.evaluation.reliability_curves import curve_of
 from calibscale.inference.e_process import mean_evidence, shares
 from calibscale.inference.multiple_testing import holm
 from calibscale.inference.resampling import Jackknife
-from calibscale.monitoring.job import LIMITS, Job, Threshold, baseline_days, window_days
-from calibscale.monitoring.ledger import Ledger
+from calibscale.monitoring.job.job_days import baseline_days, window_days
+from calibscale.monitoring.job.job_tables import LIMITS, Job, Threshold
 from calibscale.monitoring.ledger.alarms import (
     AlarmBook,
     Impossible,
@@ -28,12 +28,13 @@ from calibscale.monitoring.ledger.alarms import (
     first_impossible,
     first_nights,
 )
+from calibscale.monitoring.ledger.day_ledger import Ledger
 from calibscale.monitoring.ledger.drifts import comparable, drifts
 from calibscale.monitoring.ledger.group_keys import FLAGS, GroupKey, condition, shown
 from calibscale.monitoring.ledger.index import Entry
 from calibscale.monitoring.ledger.windows import Window, window
 from calibscale.ranking.model_estimates import differences, rank_probabilities, ranks
-from calibscale.results import BOTH, POPULATION, THIS_N, Estimate, Floor, Interval
+from calibscale.results.estimate import BOTH, POPULATION, THIS_N, Estimate, Floor, Interval
 from calibscale.results.evaluation_results import Diagram
 
 _TREND_DAYS = 90  # days of each estimate and of the evidence in a result
@@ -518,7 +519,7 @@ class NightJudge:
         compared = differences(names, parts, values, rows, self._jackknife, covers)
         chances = None
         if len(days) > 1 and ranked:
-            with engine.one_thread():
+            with one_thread():
                 chances = rank_probabilities(parts, rows, self.job.seed)
         return {
             "window": name,

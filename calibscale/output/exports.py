@@ -15,10 +15,10 @@ from typing import Any
 from calibscale.addresses import shown_address
 from calibscale.atomic_files import replacing, write_json
 from calibscale.errors import OptionError, require
-from calibscale.formatting import plural
-from calibscale.output.document import Figure, Table
-from calibscale.output.documents import document
-from calibscale.output.plots.pictures import FORMATS, add_legend, save_picture
+from calibscale.formatting.number_texts import plural
+from calibscale.output.documents.articles import document
+from calibscale.output.documents.elements import Figure, Table
+from calibscale.output.pictures import FORMATS, add_legend, save_picture
 from calibscale.output.plots.prediction_plots import plot_reliability
 from calibscale.output.plots.style import add_remark, legend_entries
 from calibscale.output.plots.style import axes as new_axes

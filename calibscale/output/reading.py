@@ -8,10 +8,10 @@ from typing import Any
 from pydantic import ValidationError
 
 from calibscale.errors import OptionError
-from calibscale.formatting import clean, printed
-from calibscale.output.documents import DOCUMENTS
-from calibscale.results.schemas import validated
+from calibscale.formatting.escapes import clean, printed
+from calibscale.output.documents.articles import DOCUMENTS
 from calibscale.results.schemas.malformed import message_of
+from calibscale.results.schemas.result_models import validated
 
 _SCHEMA = re.compile(r"calibscale\.([a-z]+)/(\d+)")
 

@@ -12,9 +12,10 @@ from markupsafe import Markup
 
 from calibscale.atomic_files import write_whole
 from calibscale.errors import require
-from calibscale.formatting import clean, unbroken
-from calibscale.output.document import Figure
-from calibscale.output.documents import article_of
+from calibscale.formatting.escapes import clean
+from calibscale.formatting.number_texts import unbroken
+from calibscale.output.documents.articles import article_of
+from calibscale.output.documents.elements import Figure
 from calibscale.output.plots.style import Drawing, drawing, own_style
 from calibscale.output.reading import read
 

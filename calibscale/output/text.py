@@ -18,24 +18,16 @@ from rich.table import Column
 from rich.table import Table as RichTable
 from rich.text import Text
 
-from calibscale.estimators import short_summary
-from calibscale.formatting import (
-    dropped_text,
-    one_line,
-    plain,
-    plural,
-    printable,
-    rounded,
-    seconds,
-    signed,
-    size,
-    unbroken,
-)
-from calibscale.output import document as doc
-from calibscale.output.documents import document
+from calibscale.estimators.registry import short_summary
+from calibscale.formatting.escapes import one_line, printable
+from calibscale.formatting.fault_texts import dropped_text
+from calibscale.formatting.number_texts import plural, rounded, seconds, signed, size, unbroken
+from calibscale.formatting.terms import plain
+from calibscale.output.documents import elements as doc
+from calibscale.output.documents.articles import document
 
 if TYPE_CHECKING:
-    from calibscale.results import Estimate
+    from calibscale.results.estimate import Estimate
     from calibscale.results.evaluation_results import ClusterCost, Evaluation, Plan
 
 _NAME = 12  # minimum width of a column of names before they wrap; halved if there is no room

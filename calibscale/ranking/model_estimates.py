@@ -12,11 +12,13 @@ from typing import Any
 import numpy as np
 from scipy.special import stdtr
 
-from calibscale import engine
 from calibscale.addresses import HIDDEN, shown_address
-from calibscale.data import Floats, RowCounts
+from calibscale.array_types import Floats
+from calibscale.data.blocks import RowCounts
 from calibscale.data.source import ArraySource
 from calibscale.data.store import LogitStore
+from calibscale.engine.execution import Stages
+from calibscale.engine.merge_tree import one_thread
 from calibscale.errors import require
 from calibscale.estimators.base import BoundEstimator
 from calibscale.estimators.forecast_scores import CRPS
@@ -24,13 +26,13 @@ from calibscale.inference.floors import floor_statistics, noise_of, with_floor
 from calibscale.inference.intervals import Parts, interval_statistics, parts_of, with_interval
 from calibscale.inference.multiple_testing import holm
 from calibscale.inference.resampling import Resampling, merged, total
-from calibscale.kernel_sums import RandomFourier
-from calibscale.results import Estimate
+from calibscale.kernel_sums.features import RandomFourier
 from calibscale.results.comparison_results import Difference, RankedModel
+from calibscale.results.estimate import Estimate
 from calibscale.results.evaluation_results import Clusters
 from calibscale.session import Run, impossible_rows
-from calibscale.statistics import Statistic
 from calibscale.statistics.score_sums import Fingerprint, Totals, TotalsState, from_left_out
+from calibscale.statistics.statistic import Statistic
 
 
 def named_models(sources: Mapping[str, Any] | Sequence[Any]) -> dict[str, Any]:
@@ -173,7 +175,7 @@ class EstimatedModel:
 
 
 def estimate_models(
-    names: list[str], runs: list[Run], resampling: Resampling, stages: engine.Stages
+    names: list[str], runs: list[Run], resampling: Resampling, stages: Stages
 ) -> list[EstimatedModel]:
     """Estimate every model with the settings of the model with the fewest rows.
 
@@ -202,7 +204,7 @@ def effective_rows(totals: TotalsState) -> float:
 
 
 def _estimate_model(
-    name: str, run: Run, resampling: Resampling, stages: engine.Stages, smallest: TotalsState | None
+    name: str, run: Run, resampling: Resampling, stages: Stages, smallest: TotalsState | None
 ) -> EstimatedModel:
     (estimator,) = run.fitting
     grouped = resampling.needs(estimator)
@@ -219,7 +221,7 @@ def _estimate_model(
         estimator = estimator.frozen(fewest)
     pairs = run.reporting(stages.next()).pairs() if estimator.pairwise else None
     parts, few, coarse = None, False, None
-    with engine.one_thread():
+    with one_thread():
         if pairs is not None:
             estimate = estimator.solve(pairs)
         else:

@@ -5,28 +5,28 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Annotated, Any, ClassVar
 
-from calibscale.results import (
+from calibscale.results.bias_results import BiasCurve, BiasMap, Histogram, Region
+from calibscale.results.declarations import (
     Computed,
     Count,
     Declared,
     Fraction,
     Hidden,
     Inline,
-    Interval,
     Json,
     Later,
     Object,
     Omitted,
-    Outcome,
     Share,
-    SourceRows,
     Values,
     key,
 )
-from calibscale.results.bias_results import BiasCurve, BiasMap, Histogram, Region
+from calibscale.results.estimate import Interval
 from calibscale.results.evaluation_results import Clusters
 from calibscale.results.group_results import Group, GroupRows, RangeScan, name_of
 from calibscale.results.inference_results import AdjustedTest, TestResult
+from calibscale.results.outcome import Outcome
+from calibscale.results.source_rows import SourceRows
 
 
 @dataclass(frozen=True)

@@ -7,23 +7,21 @@ from typing import Annotated, Any, ClassVar
 
 import numpy as np
 
-from calibscale.formatting import NO_LEVEL, missing_name
-from calibscale.results import (
-    Bools,
+from calibscale.array_types import Bools, Floats, Ints
+from calibscale.formatting.naming import NO_LEVEL, missing_name
+from calibscale.results.declarations import (
     Computed,
     Count,
     Declared,
-    Floats,
     Hidden,
-    Ints,
     Json,
     Later,
     Object,
     Omitted,
-    Outcome,
-    SourceRows,
 )
 from calibscale.results.group_results import RangeScan
+from calibscale.results.outcome import Outcome
+from calibscale.results.source_rows import SourceRows
 
 _COLUMNS = ("bias", "standard_error", "low", "high", "z", "effective_rows")
 _POINTS = Object(

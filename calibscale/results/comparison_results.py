@@ -9,31 +9,26 @@ from typing import Annotated, Any, ClassVar
 
 import numpy as np
 
-from calibscale.results import (
-    EXACT,
-    Approximation,
+from calibscale.array_types import Floats
+from calibscale.results.declarations import (
     Bounds,
     Computed,
     Count,
     Declared,
-    Estimate,
-    Floats,
     Hidden,
     Inline,
-    Interval,
     Json,
-    Labelled,
     Later,
     Object,
     Omitted,
-    Outcome,
     Share,
-    SourceRows,
     key,
-    not_there,
 )
+from calibscale.results.estimate import EXACT, Approximation, Estimate, Interval
 from calibscale.results.evaluation_results import Clusters
 from calibscale.results.exported import Row, flat
+from calibscale.results.outcome import Labelled, Outcome, not_there
+from calibscale.results.source_rows import SourceRows
 
 
 @dataclass(frozen=True)
@@ -142,7 +137,7 @@ class Selection(Outcome, SourceRows):
         Feature map of kkr and ukkr: kernel, bandwidth, rank, trace residual; empty without them.
     pointwise : (c, K) or (c,) -> (c,)
         Squared calibration error at each prediction (of class 1 of two classes), the mean over the
-        fits of the selected candidate; see `calibscale.selection.Pointwise`.
+        fits of the selected candidate; see `calibscale.selection.pointwise.Pointwise`.
 
     Examples
     --------

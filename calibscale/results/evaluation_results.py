@@ -7,31 +7,29 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Annotated, Any, ClassVar, NamedTuple
 
-from calibscale.formatting import one_line, plural
-from calibscale.results import (
+from calibscale.formatting.escapes import one_line
+from calibscale.formatting.number_texts import plural
+from calibscale.results.declarations import (
     Bounds,
     Computed,
     Count,
     Declared,
-    Estimate,
     Finite,
-    Floor,
     Fraction,
     Hidden,
     Inline,
     Json,
-    Labelled,
     Later,
     Object,
     Omitted,
-    Outcome,
     Share,
     Size,
-    Source,
-    SourceRows,
     key,
 )
+from calibscale.results.estimate import Estimate, Floor
 from calibscale.results.exported import Row, Tabular
+from calibscale.results.outcome import Labelled, Outcome
+from calibscale.results.source_rows import Source, SourceRows
 from calibscale.results.verdict_results import Judgement
 
 _ROUNDING = 1e-9  # rounding error of a frequency that lies on a border

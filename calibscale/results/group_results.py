@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Annotated
 
-from calibscale.results import Computed, Count, Declared, Omitted, Share, Size, key
+from calibscale.results.declarations import Computed, Count, Declared, Omitted, Share, Size, key
 
 
 @dataclass(frozen=True)

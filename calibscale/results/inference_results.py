@@ -8,28 +8,27 @@ from typing import Annotated, Any, ClassVar
 
 import numpy as np
 
+from calibscale.array_types import Floats
 from calibscale.errors import OptionError, require
-from calibscale.results import (
+from calibscale.results.declarations import (
     Computed,
     Count,
     Declared,
     Finite,
-    Floats,
     Fraction,
     Hidden,
     Inline,
     Json,
-    Labelled,
     Later,
     Object,
     Omitted,
-    Outcome,
     Share,
-    SourceRows,
     Values,
     key,
 )
 from calibscale.results.evaluation_results import Clusters, Evaluation
+from calibscale.results.outcome import Labelled, Outcome
+from calibscale.results.source_rows import SourceRows
 from calibscale.results.verdict_results import Judgement
 
 _LEVELS = (0.05, 0.5, 0.9, 0.95, 0.99)  # of the quantiles of null values

@@ -7,33 +7,31 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Annotated, Any, ClassVar
 
-from calibscale.results import (
+from calibscale.results.bias_results import BiasMap
+from calibscale.results.comparison_results import Selection
+from calibscale.results.declarations import (
     Bounds,
     Count,
     Day,
     Declared,
-    Estimate,
     Finite,
     Fraction,
     Having,
     Hidden,
-    Interval,
     Json,
     Later,
     Object,
     Omitted,
-    Outcome,
     Share,
     Size,
-    Source,
-    SourceRows,
     Values,
 )
-from calibscale.results.bias_results import BiasMap
-from calibscale.results.comparison_results import Selection
+from calibscale.results.estimate import Estimate, Interval
 from calibscale.results.evaluation_results import Clusters, Diagram
 from calibscale.results.exported import Row
 from calibscale.results.inference_results import AdjustedTest, TestResult
+from calibscale.results.outcome import Outcome
+from calibscale.results.source_rows import Source, SourceRows
 
 _Group = float | str | None  # number or name of a group; None for all rows
 _GROUP = Object("GroupResult", group=Finite | str, n=Count, results=list[Estimate])

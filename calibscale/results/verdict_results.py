@@ -6,7 +6,7 @@ import math
 from dataclasses import dataclass
 from typing import Annotated
 
-from calibscale.results import Computed, Count, Declared, Share, Size, Values
+from calibscale.results.declarations import Computed, Count, Declared, Share, Size, Values
 
 # States of a judgement.
 REFUTED = "refuted"  # a label has the predicted probability 0

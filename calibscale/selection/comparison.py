@@ -11,12 +11,13 @@ from numpy.polynomial.legendre import legvander
 from scipy.linalg import eigh
 from scipy.special import ndtri
 
-from calibscale.data import Floats, NotionView
+from calibscale.array_types import Floats
 from calibscale.data.derived_sources import TEST
+from calibscale.data.notions import NotionView
 from calibscale.errors import require
-from calibscale.limits import bounded_low
-from calibscale.results import EXACT, POPULATION, Approximation, Interval
+from calibscale.limits.proportions import bounded_low
 from calibscale.results.comparison_results import Candidate
+from calibscale.results.estimate import EXACT, POPULATION, Approximation, Interval
 from calibscale.selection.families import (
     Bilinear,
     Errors,

@@ -9,13 +9,15 @@ from typing import Any, ClassVar, NamedTuple, Self
 
 import numpy as np
 
-from calibscale.data import Chunk, Floats, Ints, NotionView, problems, views, width
+from calibscale.array_types import Floats, Ints
+from calibscale.data.chunk import Chunk
 from calibscale.data.derived_sources import TEST
+from calibscale.data.notions import NotionView, problems, views, width
 from calibscale.errors import OptionError, require
 from calibscale.kernel_sums.landmarks import PointFeatures
 from calibscale.kernels import random_draws
-from calibscale.results import EXACT, Approximation
-from calibscale.statistics import Statistic
+from calibscale.results.estimate import EXACT, Approximation
+from calibscale.statistics.statistic import Statistic
 
 
 class ResidualState(NamedTuple):

@@ -11,12 +11,14 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.special import betaln, gammaln
 
-from calibscale.data import Chunk, Floats, Ints, NotionView, problems, views, width
+from calibscale.array_types import Floats, Ints
+from calibscale.data.chunk import Chunk
 from calibscale.data.derived_sources import TEST
+from calibscale.data.notions import NotionView, problems, views, width
 from calibscale.errors import OptionError
 from calibscale.kernels import beta_cells as kernel_cells
 from calibscale.kernels.beta_cells import GRADED, NODES
-from calibscale.results import EXACT, Approximation
+from calibscale.results.estimate import EXACT, Approximation
 from calibscale.selection.families import (
     Errors,
     FamilyProfile,
@@ -25,7 +27,7 @@ from calibscale.selection.families import (
     GridFamily,
     PlugIn,
 )
-from calibscale.statistics import Statistic
+from calibscale.statistics.statistic import Statistic
 
 _MAX_CELLS = 2**17
 _POINTS = np.empty(0, np.bool_)

@@ -10,9 +10,11 @@ from typing import Any, ClassVar, NamedTuple, Self
 import numpy as np
 from scipy.linalg import eigh
 
-from calibscale.data import Chunk, Floats, Ints, NotionView, problems, views, width
+from calibscale.array_types import Floats, Ints
+from calibscale.data.chunk import Chunk
+from calibscale.data.notions import NotionView, problems, views, width
 from calibscale.kernel_sums.landmarks import FourierFeatures, PointFeatures
-from calibscale.results import Approximation
+from calibscale.results.estimate import Approximation
 from calibscale.selection.families import (
     Bilinear,
     Errors,
@@ -22,8 +24,8 @@ from calibscale.selection.families import (
     GridFamily,
     PairSums,
 )
-from calibscale.statistics import Statistic
 from calibscale.statistics.score_sums import from_left_out
+from calibscale.statistics.statistic import Statistic
 
 _SIZE_FLOOR = 1e-3  # directions with a smaller share of the largest |r̂| are not used
 

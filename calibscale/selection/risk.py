@@ -8,9 +8,11 @@ from typing import Any
 
 import numpy as np
 
-from calibscale import engine
-from calibscale.data import Floats, NotionView
+from calibscale.array_types import Floats
 from calibscale.data.derived_sources import TEST
+from calibscale.data.notions import NotionView
+from calibscale.engine.fold import fold as fold_task
+from calibscale.engine.merge_tree import Progress
 from calibscale.errors import OptionError, require
 from calibscale.kernels import random_draws
 from calibscale.selection.families import (
@@ -172,10 +174,10 @@ class _FoldTask:
         return a + b
 
 
-def by_fold(k: int, run: Callable[[int], Any], progress: engine.Progress | None) -> list[Any]:
+def by_fold(k: int, run: Callable[[int], Any], progress: Progress | None) -> list[Any]:
     """Results of a function of each fold left out, computed on threads."""
     task: Any = _FoldTask(k, run)  # without the parts that only processes need
-    return engine.fold(task, "threads", progress=progress)
+    return fold_task(task, "threads", progress=progress)
 
 
 @dataclass(frozen=True, eq=False)

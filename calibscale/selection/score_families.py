@@ -9,13 +9,15 @@ from typing import Any, ClassVar, NamedTuple, Self
 
 import numpy as np
 
-from calibscale.data import Chunk, Floats, Ints, NotionView, problems, views
+from calibscale.array_types import Floats, Ints
+from calibscale.data.chunk import Chunk
 from calibscale.data.derived_sources import TEST
+from calibscale.data.notions import NotionView, problems, views
 from calibscale.estimators import smooth_ece
 from calibscale.selection.families import ROW_NOTIONS, Family, FamilyProfile, FoldPart, PlugIn
-from calibscale.statistics import Statistic
 from calibscale.statistics.bins import mass_bins
 from calibscale.statistics.score_histogram import OccupiedCells, cell_steps
+from calibscale.statistics.statistic import Statistic
 
 _DIGITS, _EXPONENTS = 36, 64  # binary digits of the distance to 0 or 1, and its powers of two
 _HALF = _EXPONENTS << _DIGITS  # cells below ½

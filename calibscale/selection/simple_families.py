@@ -9,7 +9,9 @@ from typing import Any, ClassVar
 import numpy as np
 from scipy.optimize import minimize_scalar
 
-from calibscale.data import Chunk, Floats, Ints, NotionView, problems, views
+from calibscale.array_types import Floats, Ints
+from calibscale.data.chunk import Chunk
+from calibscale.data.notions import NotionView, problems, views
 from calibscale.errors import OptionError
 from calibscale.kernels import row_sums
 from calibscale.selection.families import (
@@ -23,8 +25,8 @@ from calibscale.selection.families import (
     PlugIn,
 )
 from calibscale.selection.risk import plug_in_risk
-from calibscale.statistics import Statistic
 from calibscale.statistics.bins import BinState
+from calibscale.statistics.statistic import Statistic
 
 
 @dataclass(frozen=True)

@@ -11,12 +11,13 @@ from typing import Any, ClassVar, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from calibscale.data import Chunk, Floats, Ints
+from calibscale.array_types import Floats, Ints
+from calibscale.data.chunk import Chunk
 from calibscale.kernels import drawn_sums
 from calibscale.kernels import row_sums as kernel_bins
 from calibscale.limits.excess import ratio
 from calibscale.limits.gap_limits import BinGaps
-from calibscale.statistics import Replicates, Statistic, _power, weights_of
+from calibscale.statistics.statistic import Replicates, Statistic, _power, weights_of
 
 _GAPS = 2**21  # gaps drawn for a noise floor
 

@@ -7,9 +7,11 @@ from typing import NamedTuple
 
 import numpy as np
 
-from calibscale.data import Chunk, Floats, Ints, default_notion
+from calibscale.array_types import Floats, Ints
+from calibscale.data.chunk import Chunk
+from calibscale.data.notions import default_notion
 from calibscale.results.evaluation_results import Clusters
-from calibscale.statistics import Statistic
+from calibscale.statistics.statistic import Statistic
 
 MAX_CLUSTERS = 2**14
 CELLS = 2**18

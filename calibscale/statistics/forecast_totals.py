@@ -7,8 +7,8 @@ from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
 
-from calibscale.data import Floats
-from calibscale.statistics import Replicates, Statistic, added, weighted_sum, weights_of
+from calibscale.array_types import Floats
+from calibscale.statistics.statistic import Replicates, Statistic, added, weighted_sum, weights_of
 
 CELLS = 2**16  # cells of PIT values, and the largest number of rows whose values are kept
 

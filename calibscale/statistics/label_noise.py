@@ -11,10 +11,11 @@ from typing import Any, NamedTuple
 import numpy as np
 from scipy.special import gammaincc, gammainccinv
 
-from calibscale.data import NO_WEIGHTS, Chunk, Floats, Ints
+from calibscale.array_types import Floats, Ints
+from calibscale.data.chunk import NO_WEIGHTS, Chunk
 from calibscale.kernels import random_draws
-from calibscale.results import Floor
-from calibscale.statistics import Statistic, weights_of
+from calibscale.results.estimate import Floor
+from calibscale.statistics.statistic import Statistic, weights_of
 
 _ROWS, _VECTORS = 2048, 1024  # rows of a sample; residuals drawn for its second and third moments
 _CLASS_PAIRS = 2**21  # products of two residuals of a class, for all classes

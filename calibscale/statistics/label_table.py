@@ -10,8 +10,9 @@ from typing import ClassVar, NamedTuple
 
 import numpy as np
 
-from calibscale.data import Chunk, Floats
-from calibscale.statistics import Statistic
+from calibscale.array_types import Floats
+from calibscale.data.chunk import Chunk
+from calibscale.statistics.statistic import Statistic
 
 _MAX_CLASSES = 64  # with counts by top label; else 1,000 classes would need a million numbers
 _FEWEST_ROWS = 50  # of a pair of classes that are called exchanged

@@ -7,9 +7,11 @@ from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
 
-from calibscale.data import Chunk, Floats, Ints, width
+from calibscale.array_types import Floats, Ints
+from calibscale.data.chunk import Chunk
+from calibscale.data.notions import width
 from calibscale.errors import OptionError
-from calibscale.kernel_sums import DataProfile, NotionRows, ProductKernel
+from calibscale.kernel_sums.data_profile import DataProfile
 from calibscale.kernel_sums.landmarks import (
     Gaussian,
     Kernel,
@@ -17,9 +19,11 @@ from calibscale.kernel_sums.landmarks import (
     Laplacian,
     choose_landmarks,
 )
+from calibscale.kernel_sums.notion_rows import NotionRows
+from calibscale.kernel_sums.product_kernel import ProductKernel
 from calibscale.kernels import random_draws
-from calibscale.statistics import PairStatistic, added
 from calibscale.statistics.fourier_modes import check_size
+from calibscale.statistics.statistic import PairStatistic, added
 
 KEPT_ROWS = 2000
 _RANK_TOLERANCE = 1e-12

@@ -10,8 +10,8 @@ from numpy.polynomial.hermite_e import hermevander
 from numpy.polynomial.legendre import legvander
 from scipy.special import ndtri
 
-from calibscale.data import Floats
-from calibscale.statistics import Replicates, Statistic, added, weights_of
+from calibscale.array_types import Floats
+from calibscale.statistics.statistic import Replicates, Statistic, added, weights_of
 
 WAVES = 8  # Legendre polynomials of PIT values, of degree 1 to 8
 SCORES = 4  # Hermite polynomials of normal scores, of degree 1 to 4

@@ -8,12 +8,13 @@ from typing import Any, ClassVar, NamedTuple
 import numpy as np
 from scipy.optimize import isotonic_regression
 
-from calibscale.data import Chunk, Floats
+from calibscale.array_types import Floats
+from calibscale.data.chunk import Chunk
 from calibscale.kernels import row_sums
 from calibscale.limits.excess import ratio
-from calibscale.statistics import Replicates, Statistic, added, weights_of
 from calibscale.statistics.bins import BinState, FineHistogram, fine_borders
 from calibscale.statistics.score_sums import SquareState
+from calibscale.statistics.statistic import Replicates, Statistic, added, weights_of
 
 MAX_SCORES = row_sums.FINE_CELLS  # number of different scores that are kept apart
 _CERTAIN = 1e-12  # steps this near to 0 or 1 are equal to it but for rounding

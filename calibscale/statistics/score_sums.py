@@ -10,13 +10,15 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.special import xlogy
 
-from calibscale.data import NO_WEIGHTS, Chunk, Floats, Ints, mixed
-from calibscale.kernel_sums import FeatureMap, RandomFourier
+from calibscale.array_types import Floats, Ints
+from calibscale.data.chunk import NO_WEIGHTS, Chunk
+from calibscale.data.hashes import mixed
+from calibscale.kernel_sums.features import FeatureMap, RandomFourier
 from calibscale.kernels import drawn_sums
 from calibscale.limits.excess import ratio
-from calibscale.results import Approximation
-from calibscale.statistics import Replicates, Statistic, added, weighted_sum, weights_of
+from calibscale.results.estimate import Approximation
 from calibscale.statistics.bins import BinCounts, FineHistogram
+from calibscale.statistics.statistic import Replicates, Statistic, added, weighted_sum, weights_of
 
 
 class MomentState(NamedTuple):

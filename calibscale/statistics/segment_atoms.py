@@ -9,11 +9,12 @@ from typing import ClassVar, NamedTuple
 
 import numpy as np
 
-from calibscale.data import Chunk, Floats, Ints
+from calibscale.array_types import Floats, Ints
+from calibscale.data.chunk import Chunk
 from calibscale.data.covariates import Axis
 from calibscale.errors import OptionError
 from calibscale.kernels import drawn_sums
-from calibscale.statistics import Replicates, Statistic, weights_of
+from calibscale.statistics.statistic import Replicates, Statistic, weights_of
 
 MAX_ATOMS = 2**19
 _BITS = 40  # of the position of a score: scores that differ by less than 1e-12 are one

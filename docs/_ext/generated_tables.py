@@ -12,7 +12,7 @@ from pydantic import TypeAdapter
 from sphinx.application import Sphinx
 from sphinx.util.docutils import SphinxDirective
 
-from calibscale.monitoring.job import Job
+from calibscale.monitoring.job.job_tables import Job
 
 Schema = dict[str, Any]
 

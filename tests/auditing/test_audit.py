@@ -13,13 +13,13 @@ from scipy.special import expit, logit
 from scipy.stats import binom
 
 from calibscale import KLCE, LogitStore, calibration_test, evaluate, from_arrays
-from calibscale.auditing.recalibration import METHODS
 from calibscale.cli.bias_commands import audit as command
 from calibscale.errors import InvalidDataError, OptionError
-from calibscale.formatting import signed
+from calibscale.formatting.number_texts import signed
 from calibscale.kernel_sums.fourier_series import NoSeries
-from calibscale.output.plots.pictures import plot_result, save_picture
+from calibscale.output.pictures import plot_result, save_picture
 from calibscale.output.text import print_result
+from calibscale.recalibration.fits import METHODS
 from calibscale.results.audit_results import Audit
 from calibscale.results.group_results import Where
 from tests.support.audited_rows import NAMES, N, audited_rows, audited_source
@@ -92,9 +92,9 @@ def test_audit__the_map_and_the_curves_show_the_bias(result):
 
 @pytest.mark.long
 def test_audit__without_a_map_has_all_other_results(data, monkeypatch):
-    monkeypatch.setattr("calibscale.auditing.smoother.MAX_PAIRS", 0)
-    monkeypatch.setattr("calibscale.auditing.smoother._FEW_PAIRS", -1)
-    monkeypatch.setattr("calibscale.auditing.smoother.Spectral.fitting", _no_series)
+    monkeypatch.setattr("calibscale.statistics.smoother.MAX_PAIRS", 0)
+    monkeypatch.setattr("calibscale.statistics.smoother._FEW_PAIRS", -1)
+    monkeypatch.setattr("calibscale.statistics.smoother.Spectral.fitting", _no_series)
     result = audit(audited_source(data), ("age", "sex"), categorical="sex", n_replicates=19)
     assert (result.curves, result.regions, result.bias_map) == ((), (), None)
     assert len([note for note in result.notes if note.startswith("no ")]) == 3

@@ -19,8 +19,8 @@ from calibscale.auditing.range_scan import ScanSums, ranges_of, scanned_ranges
 from calibscale.cli.bias_commands import bias
 from calibscale.data.covariates import PREDICTION, Axis, ColumnSummary, cells_of, prediction_cells
 from calibscale.errors import OptionError
-from calibscale.output.document import Article
-from calibscale.output.documents import article_of, document
+from calibscale.output.documents.articles import article_of, document
+from calibscale.output.documents.elements import Article
 from calibscale.output.reading import read
 from calibscale.output.text import print_article, terminal
 from calibscale.results.group_results import RangeScan

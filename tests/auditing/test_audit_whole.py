@@ -8,7 +8,7 @@ from scipy.special import expit, logit
 
 import calibscale as cs
 from calibscale.inference.multiple_testing import joint_p_values
-from calibscale.output.documents import article_of
+from calibscale.output.documents.articles import article_of
 from calibscale.output.reading import read
 
 

@@ -9,13 +9,14 @@ import numpy as np
 import pytest
 
 from calibscale import from_arrays
-from calibscale.auditing.smoother import Points, PointSums, StrengthModes, Strengths
-from calibscale.data import Rules, chunks
+from calibscale.data.rules import Rules
+from calibscale.data.validation import chunks
 from calibscale.errors import InvalidDataError, OptionError
-from calibscale.kernel_sums import ProductKernel
 from calibscale.kernel_sums.fourier_series import Factor, FourierSeries, NoSeries
+from calibscale.kernel_sums.product_kernel import ProductKernel
 from calibscale.results.bias_results import BiasMap
 from calibscale.statistics.fourier_modes import Modes
+from calibscale.statistics.smoother import Points, PointSums, StrengthModes, Strengths
 from tests.support.biased_rows import NAMES, N, biased_rows, biased_source
 from tests.support.local_settings import mapped
 from tests.support.zarr_arrays import zarr_arrays
@@ -309,11 +310,11 @@ def test_local_bias__error_without_a_series_has_the_reason_as_it_is(data, monkey
     def fitting(*arguments: Any) -> None:
         raise NoSeries(reason, "use method='{pairs}'")
 
-    monkeypatch.setattr("calibscale.auditing.smoother.Spectral.fitting", fitting)
+    monkeypatch.setattr("calibscale.statistics.smoother.Spectral.fitting", fitting)
     with pytest.raises(OptionError) as error:
         mapped(biased_source(data), ("age",), method="spectral")
     assert str(error.value) == f"{reason}: use method='direct'"
-    monkeypatch.setattr("calibscale.auditing.smoother._FEW_PAIRS", 0)
+    monkeypatch.setattr("calibscale.statistics.smoother._FEW_PAIRS", 0)
     notes = mapped(biased_source(data), ("age",), at=([0.5], [[50.0]])).notes
     assert f"direct: {reason}: use method='direct'" in notes
 

@@ -95,7 +95,7 @@ def test_ingests__at_once_into_one_store_have_one_winner(tmp_path, same):
         np.savez(tmp_path / f"{k}.npz", p=p, y=(rng.random(2000) < p).astype(int))
     code = """
 import sys, time
-from calibscale.data.ingest import ingest
+from calibscale.data.ingest.ingestion import ingest
 from calibscale.errors import StoreError
 file, store, start = sys.argv[1:]
 time.sleep(max(0.0, float(start) - time.time()))

@@ -21,8 +21,8 @@ from calibscale import (
     RandomFourier,
     SimplexECE,
 )
-from calibscale.estimators import ESTIMATORS
 from calibscale.estimators.binned import Binned
+from calibscale.estimators.registry import ESTIMATORS
 from tests.support.command_store import NAMES, ROWS, api
 
 

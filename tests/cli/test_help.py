@@ -61,7 +61,7 @@ def test_version__of_a_real_process():
 
 
 def test_cli__names_every_estimator_of_the_package(run):
-    from calibscale.estimators import ESTIMATORS
+    from calibscale.estimators.registry import ESTIMATORS
 
     kinds = ((name, kind) for name, kind in ESTIMATORS.items() if "classes" in kind.targets)
     assert [name for name, kind in kinds if kind.by_default] == NAMES
@@ -79,7 +79,7 @@ EVERY_KIND = """
 import importlib, pkgutil
 import numpy as np
 import calibscale.kernels
-from calibscale.cli import warm_up
+from calibscale.cli.machine_commands import warm_up
 
 def compiled():
     names = [module.name for module in pkgutil.iter_modules(calibscale.kernels.__path__)]
@@ -94,7 +94,7 @@ warm_up()
 before = compiled()
 assert sum(map(len, before.values())) > 20, before
 from calibscale import ECE, evaluate, from_arrays
-from calibscale.evaluation import default_estimators
+from calibscale.session import default_estimators
 q, y = np.full((5, 4), 0.25), np.arange(5) % 4
 many = (*default_estimators(), ECE(edges="equal-mass"), ECE(edges="netcal"))
 for dtype in (np.float16, np.float32, np.float64, ">f4"):

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 from calibscale import LogitStore, select
-from calibscale.formatting import number
+from calibscale.formatting.number_texts import number
 
 ROWS = 1500
 

@@ -284,7 +284,9 @@ def test_power__rows_of_no_weight_are_none(rng: Any) -> None:
 
 
 def test_bias__changes_the_event_and_keeps_the_rest_in_proportion(rng: Any) -> None:
-    from calibscale.data import Block, Rules, chunks
+    from calibscale.data.blocks import Block
+    from calibscale.data.rules import Rules
+    from calibscale.data.validation import chunks
 
     q = np.vstack([rng.dirichlet(np.ones(4), 30), [[1.0, 0, 0, 0]], [[0.25] * 4]])
     x = np.repeat([[0.0], [1.0]], 16, axis=0)
@@ -333,9 +335,9 @@ def test_test__refuses_replicates_without_end(run: Any, store: Path) -> None:
 
 
 def test_test__progress_is_of_all_passes(store: Path, monkeypatch: Any) -> None:
-    from calibscale import inference
+    from calibscale.inference import calibration_test
 
-    monkeypatch.setattr(inference, "batch_of", lambda run, n_replicates: 20)
+    monkeypatch.setattr(calibration_test, "batch_of", lambda run, n_replicates: 20)
     seen: list[tuple[int, int]] = []
     cs.calibration_test(
         store, cs.ECE(), n_replicates=99, block_rows=300, scheduler="serial",

@@ -13,7 +13,7 @@ import pytest
 
 import calibscale as cs
 from calibscale import InvalidDataError, LogitStore
-from calibscale.data.ingest import ingest
+from calibscale.data.ingest.ingestion import ingest
 
 N = 30
 CLASSES = ("cat", "dog", "eel")

@@ -18,7 +18,7 @@ from calibscale import (
     evaluate,
     from_arrays,
 )
-from calibscale.auditing.recalibration import TemperatureScaling
+from calibscale.recalibration.parametric import TemperatureScaling
 from tests.support import naive
 
 FEW = ["accuracy", "brier", "nll", "confidence_gap"]

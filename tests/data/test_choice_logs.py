@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 import calibscale as cs
-from calibscale.data.ingest import ingest
+from calibscale.data.ingest.ingestion import ingest
 
 LOG = Path(__file__).parents[1] / "support" / "samples_local_choice.jsonl"
 SAMPLES = [json.loads(line) for line in LOG.read_text().splitlines()]

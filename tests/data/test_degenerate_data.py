@@ -20,7 +20,7 @@ from calibscale import (
     evaluate,
     from_arrays,
 )
-from calibscale.statistics import MAX_GROUPS
+from calibscale.statistics.one_pass import MAX_GROUPS
 from tests.support.bad_rows import CLASSES, ROWS, assert_json_is_clean, columns, run, spoil
 
 # ---------------------------------------------------------------- little or nothing to go by

@@ -10,16 +10,11 @@ import pytest
 from scipy.special import expit
 
 from calibscale import ECE, KLCE, Brier, evaluate, from_arrays
-from calibscale.auditing.recalibration import (
-    Isotonic,
-    Platt,
-    TemperatureScaling,
-    left_out,
-    part_of,
-    recalibrated,
-)
-from calibscale.data.derived_sources import HoldOut
+from calibscale.data.derived_sources import HoldOut, left_out, part_of
 from calibscale.errors import InvalidDataError, OptionError
+from calibscale.recalibration.nonparametric import Isotonic
+from calibscale.recalibration.parametric import Platt, TemperatureScaling
+from calibscale.recalibration.recalibrator import recalibrated
 from tests.support.overconfident import (
     HALF,
     LOCAL,

@@ -10,7 +10,7 @@ import pyarrow as pa
 import pytest
 
 import calibscale as cs
-from calibscale.data.ingest import ingest
+from calibscale.data.ingest.ingestion import ingest
 from tests.support.doors import COLUMNS, DOORS, KINDS, Impossible, cells, disagreement
 
 # doors that write stores or ledgers

@@ -14,7 +14,7 @@ import pytest
 import calibscale as cs
 from calibscale import LogitStore, OptionError, StoreError, UnavailableError
 from calibscale.data import web_sessions
-from calibscale.data.ingest import ingest
+from calibscale.data.ingest.ingestion import ingest
 from calibscale.monitoring.night import night
 from tests.support.web_server import web_server
 

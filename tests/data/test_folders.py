@@ -15,7 +15,7 @@ import pytest
 
 import calibscale as cs
 from calibscale import InvalidDataError, LogitStore, OptionError
-from calibscale.data.ingest import ingest
+from calibscale.data.ingest.ingestion import ingest
 from calibscale.data.ingest.partitions import folder_texts
 from calibscale.errors import NoRowsError
 

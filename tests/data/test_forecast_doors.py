@@ -12,7 +12,7 @@ import zarr
 from pyarrow import feather, parquet
 
 import calibscale as cs
-from calibscale.data.ingest import ingest
+from calibscale.data.ingest.ingestion import ingest
 from tests.support.forecast_rows import FORECASTS, parts, rows
 
 N = 60

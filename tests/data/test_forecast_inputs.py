@@ -22,7 +22,7 @@ from calibscale import (
     open_arrays,
 )
 from calibscale.data import store_group
-from calibscale.data.ingest import ingest
+from calibscale.data.ingest.ingestion import ingest
 from tests.support.forecast_rows import FORECASTS, parts, rows
 
 N = 300
@@ -413,7 +413,7 @@ def test_accumulator__refuses_what_does_not_fit():
 
 @pytest.mark.parametrize("kind", FORECASTS)
 def test_results__conform_to_their_schemas(tmp_path, kind):
-    from calibscale.results.schemas import validated
+    from calibscale.results.schemas.result_models import validated
 
     store = written(tmp_path / "s.zarr", kind)
     for result in (

@@ -12,16 +12,9 @@ import pyarrow.feather
 import pyarrow.parquet
 import pytest
 
-from calibscale import (
-    InvalidDataError,
-    OptionError,
-    StoreError,
-    engine,
-    evaluate,
-    from_arrays,
-    from_frame,
-)
+from calibscale import InvalidDataError, OptionError, StoreError, evaluate, from_arrays, from_frame
 from calibscale.data.groups import grouped
+from calibscale.engine.dask_connection import available_cpus
 
 NAMES = np.array(["cat", "dog", "fox"])
 ESTIMATORS = ["ece", "nll", "jkce"]
@@ -159,7 +152,7 @@ def test_stream__is_read_once_a_pass_and_not_held(columns, expected, scheduler):
     assert result["ece"].value == pytest.approx(expected["ece"].value, rel=1e-12)
     stream = source.values.frame.table
     kept = sum(len(table) for _, table in stream._kept)
-    assert kept <= (engine.available_cpus() + 2) * stream._largest + 2 * frame.rows
+    assert kept <= (available_cpus() + 2) * stream._largest + 2 * frame.rows
 
 
 def test_stream__rows_in_any_order(columns, rng):

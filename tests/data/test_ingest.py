@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from calibscale import InvalidDataError, LogitStore, OptionError, StoreError, evaluate
-from calibscale.data.ingest import ingest
+from calibscale.data.ingest.ingestion import ingest
 from tests.support.ingest_files import (
     COLUMNS,
     FORMATS,

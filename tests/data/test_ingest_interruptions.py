@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 
 from calibscale import LogitStore, StoreError
-from calibscale.data.ingest import ingest
+from calibscale.data.ingest.ingestion import ingest
 from tests.support.ingest_files import assert_stored, chunks, rows, write, write_npz_fortran
 
 pytestmark = pytest.mark.process

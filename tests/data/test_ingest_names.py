@@ -12,8 +12,8 @@ import pytest
 from pyarrow import feather
 
 from calibscale import ECE, InvalidDataError, LogitStore, OptionError, audit, evaluate
-from calibscale.data.ingest import ingest
-from calibscale.formatting import one_line
+from calibscale.data.ingest.ingestion import ingest
+from calibscale.formatting.escapes import one_line
 from calibscale.output.report import report
 from tests.support.ingest_files import K, N, csv_file, failing, save_file, stored, write_table
 

@@ -13,7 +13,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from calibscale import InvalidDataError, LogitStore, OptionError
-from calibscale.data.ingest import ingest
+from calibscale.data.ingest.ingestion import ingest
 from tests.support.ingest_files import (
     FORMATS,
     TEXTS,

@@ -14,7 +14,7 @@ import zarr
 
 import calibscale as cs
 from calibscale import metrics
-from calibscale.data.ingest import ingest
+from calibscale.data.ingest.ingestion import ingest
 from calibscale.data.label_values import WORDS, key_of
 from calibscale.errors import CalibscaleError, InvalidDataError, OptionError
 from calibscale.monitoring.night import night

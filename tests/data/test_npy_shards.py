@@ -12,7 +12,7 @@ import pytest
 
 import calibscale as cs
 from calibscale import InvalidDataError, LogitStore, OptionError
-from calibscale.data.ingest import ingest
+from calibscale.data.ingest.ingestion import ingest
 
 K, COUNT = 4, 12
 

@@ -18,13 +18,13 @@ import pytest
 import calibscale as cs
 from calibscale import InvalidDataError, metrics
 from calibscale.addresses import Location
-from calibscale.data.ingest import ingest
+from calibscale.data.ingest.ingestion import ingest
 from calibscale.data.ingest.parquet_pages import PAGE_BYTES, largest_page
 from calibscale.data.ingest.row_bounds import ROW_BYTES
 from calibscale.data.read_errors import reading, reading_frame
 from calibscale.errors import causes
 from calibscale.monitoring.job.job_reader import read_job
-from calibscale.monitoring.ledger import Ledger
+from calibscale.monitoring.ledger.day_ledger import Ledger
 
 N = 200
 

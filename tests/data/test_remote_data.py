@@ -12,7 +12,7 @@ import zarr
 
 import calibscale as cs
 from calibscale import LogitStore, StoreError
-from calibscale.data.ingest import ingest
+from calibscale.data.ingest.ingestion import ingest
 from tests.support.ingest_files import assert_stored, rows, write
 
 SECRET = "wJalrXUtnFEMI-K7MDENG"

@@ -16,9 +16,9 @@ import pytest
 import calibscale as cs
 from calibscale import LogitStore
 from calibscale.addresses import Location, located, shown_address, without_secrets
-from calibscale.auditing.recalibration import load_recalibration
-from calibscale.data.ingest import ingest
+from calibscale.data.ingest.ingestion import ingest
 from calibscale.monitoring.job.job_reader import read_job
+from calibscale.recalibration.fits import load_recalibration
 from calibscale.simulation import simulate
 from tests.support.web_server import web_server
 

@@ -7,8 +7,7 @@ import pytest
 from scipy.stats import binom
 
 import calibscale as cs
-from calibscale.auditing.recalibration import part_of
-from calibscale.data.derived_sources import HoldOut
+from calibscale.data.derived_sources import HoldOut, part_of
 from tests.support import naive
 
 N, K = 90, 3

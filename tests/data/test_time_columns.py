@@ -16,7 +16,7 @@ import pytest
 import zarr
 
 import calibscale as cs
-from calibscale.data.ingest import ingest
+from calibscale.data.ingest.ingestion import ingest
 from calibscale.data.named_values import in_order
 from calibscale.data.store_group import KEY
 from calibscale.data.time_columns import seconds_of

@@ -12,7 +12,7 @@ import zarr
 from pyarrow import parquet
 
 import calibscale as cs
-from calibscale.data.ingest import ingest
+from calibscale.data.ingest.ingestion import ingest
 from calibscale.errors import InvalidDataError, OptionError
 
 N, CLASSES, K = 120, 9, 3

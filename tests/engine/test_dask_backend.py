@@ -26,9 +26,9 @@ import pytest
 import yaml
 
 import calibscale as cs
-from calibscale import engine
 from calibscale.cli import cli
 from calibscale.engine.dask_backend import versions
+from calibscale.engine.execution import Execution
 from calibscale.errors import ClusterError
 from tests.support import ROOT
 from tests.support.dask_cluster import LIMIT, At, Cluster, wait_for
@@ -348,7 +348,7 @@ def test_versions__of_a_worker_that_joins_later(
     frail: Cluster, store: Path, tmp_path: Path
 ) -> None:
     first = frail.worker()
-    with engine.Execution(frail.address).opened() as opened:
+    with Execution(frail.address).opened() as opened:
         cs.evaluate(store, [cs.ECE()], scheduler=opened.scheduler)
         frail.worker(**_reports(tmp_path, "calibscale", "0.0.7"))
         first.kill()

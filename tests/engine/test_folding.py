@@ -25,7 +25,11 @@ from hypothesis import strategies as st
 from threadpoolctl import threadpool_info
 
 import calibscale as cs
-from calibscale import engine
+from calibscale.engine.dask_connection import available_cpus, parse_bytes
+from calibscale.engine.execution import Execution
+from calibscale.engine.fold import fold
+from calibscale.engine.merge_tree import one_thread
+from calibscale.engine.schedulers import within_memory
 from tests.support import ROOT
 
 ROWS, CLASSES = 3000, 4
@@ -103,24 +107,24 @@ def _results(source, scheduler, block_rows=100, **options):
 @settings(max_examples=60, deadline=None)
 @given(blocks=st.integers(1, 300), workers=st.integers(1, 5))
 def test_fold__has_one_tree_for_any_number_of_workers(blocks, workers):
-    assert engine.fold(Spelling(blocks), f"threads:{workers}") == _tree(0, blocks)
+    assert fold(Spelling(blocks), f"threads:{workers}") == _tree(0, blocks)
 
 
 def test_fold__does_not_depend_on_the_order_of_arrival():
     slow = {0: 0.05, 5: 0.03, 11: 0.02}
-    assert engine.fold(Spelling(13, delay=slow), "threads:4") == _tree(0, 13)
+    assert fold(Spelling(13, delay=slow), "threads:4") == _tree(0, 13)
 
 
 @pytest.mark.parametrize("scheduler", ["serial", "threads:2", "threads:5"])
 def test_fold__raises_the_first_failure(scheduler):
     task = Spelling(12, delay={2: 0.1}, fails=(2, 3, 4, 11))
     with pytest.raises(ValueError, match="block 2"):
-        engine.fold(task, scheduler)
+        fold(task, scheduler)
 
 
 def test_fold__reports_progress_up_to_the_end():
     seen = []
-    engine.fold(Spelling(40), "threads:2", progress=lambda done, total: seen.append((done, total)))
+    fold(Spelling(40), "threads:2", progress=lambda done, total: seen.append((done, total)))
     assert seen[-1] == (40, 40)
     assert seen == sorted(seen)
 
@@ -165,7 +169,7 @@ def _is_told(message):
 
 @pytest.mark.cluster
 def test_local_processes__do_not_log_a_lost_scheduler():
-    with engine.Execution("local:1").opened() as opened:
+    with Execution("local:1").opened() as opened:
         client = opened.scheduler.client
         lost, full = "Failed to communicate with scheduler during heartbeat.", "Worker is at 80 %"
         assert list(client.run(_is_told, lost).values()) == [False]
@@ -229,17 +233,17 @@ def test_one_thread__holds_until_the_last_one_has_left():
     entered, leave = threading.Event(), threading.Event()
 
     def other():
-        with engine.one_thread():
+        with one_thread():
             entered.set()
             leave.wait(30)
 
     with ThreadPoolExecutor(1) as pool:
         there = pool.submit(other)
         assert entered.wait(30)
-        with engine.one_thread():
+        with one_thread():
             pass
         assert _blas_threads() == {1}  # the other thread is still inside
-        with engine.one_thread():
+        with one_thread():
             leave.set()
             there.result()
             assert _blas_threads() == {1}  # entered second, and still inside
@@ -314,9 +318,9 @@ def test_bad_rows__the_first_is_named_by_every_engine(arrays, cluster, scheduler
 
 def test_memory_limit__decides_how_many_blocks_are_in_flight(monkeypatch):
     task = Spelling(100, block_bytes=200_000_000, state_bytes=0)
-    monkeypatch.setattr(engine, "resident_bytes", lambda: 3 * 10**9)
-    assert engine._within_memory(task, 8, 4 * 10**9) == 5
-    assert engine._within_memory(task, 8, None) == 8
+    monkeypatch.setattr("calibscale.engine.memory.resident_bytes", lambda: 3 * 10**9)
+    assert within_memory(task, 8, 4 * 10**9) == 5
+    assert within_memory(task, 8, None) == 8
 
 
 def test_memory_limit__too_small_is_an_error_that_says_what_is_needed(store):
@@ -333,7 +337,7 @@ def test_memory_limit__never_changes_a_number(store):
 @pytest.mark.parametrize("scheduler", ["threads:2", "local:1"])
 def test_memory_limit__counts_the_states_of_every_group(scheduler, monkeypatch):
     """Forty groups of 2.5 MB each, whose number is not known in advance."""
-    monkeypatch.setattr(engine, "resident_bytes", lambda: 0)
+    monkeypatch.setattr("calibscale.engine.memory.resident_bytes", lambda: 0)
     rng = np.random.default_rng(0)
     source = cs.from_arrays(
         logits=rng.normal(size=(4000, 100)), labels=rng.integers(0, 100, 4000),
@@ -371,12 +375,12 @@ def test_scheduler__unknown_ones_are_refused(store, bad):
     ("text", "size"), [("2GB", 2 * 10**9), ("1.5 GiB", 3 * 2**29), (77, 77), (None, None)]
 )
 def test_parse_bytes__reads_sizes(text, size):
-    assert engine.parse_bytes(text) == size
+    assert parse_bytes(text) == size
 
 
 def test_parse_bytes__refuses_nonsense():
     with pytest.raises(cs.OptionError, match="is not a size"):
-        engine.parse_bytes("a lot")
+        parse_bytes("a lot")
 
 
 @pytest.mark.cluster
@@ -476,8 +480,8 @@ def test_fork__after_a_sum_over_pairs():
 
 @pytest.mark.process
 def test_available_cpus__are_those_of_the_affinity_mask_and_the_quota():
-    assert engine.available_cpus() == dask.system.cpu_count()  # an independent reading
+    assert available_cpus() == dask.system.cpu_count()  # an independent reading
     code = "import os; os.sched_setaffinity(0, {min(os.sched_getaffinity(0))})\n"
-    code += "from calibscale import engine; print(engine.available_cpus())"
+    code += "from calibscale.engine.dask_connection import available_cpus; print(available_cpus())"
     one = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert one.stdout == "1\n"

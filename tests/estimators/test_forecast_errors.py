@@ -8,6 +8,8 @@ from scipy.special import ndtr, ndtri
 from scipy.stats import kstest
 
 import calibscale as cs
+from calibscale.data.forecasts.kinds import forecast_of
+from calibscale.data.validation import chunks
 from tests.support import naive
 
 N, BANDWIDTH, TARGET = 70, 0.4, 1.3
@@ -59,7 +61,7 @@ def kinds(n=300, seed=0):
     unit = rng.random(n)
 
     def source(forecast, values, labels=None):
-        forecast = cs.data.forecasts.forecast_of(forecast)
+        forecast = forecast_of(forecast)
         y = forecast.drawn(np.asarray(values), m, unit) if labels is None else labels
         return cs.from_arrays(
             predictions=values, forecast=forecast, labels=y, covariates=x, covariate_names=["x"]
@@ -160,7 +162,7 @@ def test_replicates__are_residuals_of_drawn_outcomes():
     jkce = cs.JKCE(features, kernel="gaussian")
     test = cs.calibration_test(source, jkce, n_replicates=5, seed=3).results[0]
     null = cs.inference.nulls.DrawnLabels(3)
-    (chunk, _), *_ = cs.data.chunks(source.read(0, N), source.rules())
+    (chunk, _), *_ = chunks(source.read(0, N), source.rules())
     phi = features(chunk)[:, chunk.classes :]
     own = np.einsum("ij,ij->i", phi, phi)
     values = []

@@ -10,9 +10,9 @@ import pytest
 from scipy.spatial.distance import cdist
 
 import calibscale as cs
-from calibscale.data import Rules
+from calibscale.data.rules import Rules
 from calibscale.estimators.skce import KCE, KLCE, SKCE
-from calibscale.kernel_sums import DataProfile
+from calibscale.kernel_sums.data_profile import DataProfile
 from tests.support import naive
 from tests.support.local_calibration import (
     RADIAL,

@@ -8,9 +8,10 @@ import pytest
 import calibscale
 from calibscale import metrics
 from calibscale.errors import OptionError
-from calibscale.estimators import ESTIMATORS, estimator, named
+from calibscale.estimators.estimator_texts import estimator
+from calibscale.estimators.registry import ESTIMATORS, named
 from calibscale.estimators.synonyms import SYNONYMS
-from calibscale.formatting import plain_name
+from calibscale.formatting.naming import plain_name
 
 RNG = np.random.default_rng(8)
 P = RNG.random(300)

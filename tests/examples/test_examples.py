@@ -12,7 +12,7 @@ import pytest
 from click.testing import CliRunner
 
 import calibscale
-from calibscale.data import NotionView
+from calibscale.data.notions import NotionView
 from tests.support import ROOT
 
 EXAMPLES = ROOT / "examples"

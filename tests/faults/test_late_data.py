@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from calibscale.monitoring.ledger import Ledger
+from calibscale.monitoring.ledger.day_ledger import Ledger
 from calibscale.monitoring.night import night
 from tests.support.night_faults import (
     DAYS,

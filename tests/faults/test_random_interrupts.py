@@ -19,7 +19,7 @@ import pytest
 from threadpoolctl import threadpool_info
 
 import calibscale as cs
-from calibscale.data.ingest import ingest
+from calibscale.data.ingest.ingestion import ingest
 from calibscale.data.store import LogitStore
 from calibscale.monitoring.night import night
 from tests.support.night_faults import Forks, Scene

@@ -14,7 +14,7 @@ from typing import Any
 
 from calibscale.cli import main
 from calibscale.monitoring.job.job_reader import read_job
-from calibscale.monitoring.ledger import Ledger
+from calibscale.monitoring.ledger.day_ledger import Ledger
 from calibscale.monitoring.night import night
 from tests.fuzz.mutations import changed_bytes, changed_text, changed_words
 from tests.fuzz.readers import FORMATS

@@ -12,8 +12,8 @@ import pytest
 from scipy.stats import binom
 
 import calibscale as cs
-from calibscale import inference
-from calibscale.formatting import name_of
+from calibscale.formatting.naming import name_of
+from calibscale.inference import monte_carlo
 from tests.support.null_values import (
     BOTH,
     DRAWS,
@@ -137,7 +137,7 @@ def test_stop_after__stops_at_that_number_of_exceedances():
     for h in (1, 3, 10):
         for passes in (256, 4):
             with pytest.MonkeyPatch.context() as patched:
-                patched.setattr(inference, "_MAX_BATCH", passes)
+                patched.setattr(monte_carlo, "_MAX_BATCH", passes)
                 stopped = run_test(data.source(), *ONE_PASS, n_replicates=99, stop_after=h)
             for a, b in zip(full, stopped, strict=True):
                 above = np.flatnonzero(a.null_values >= a.value - 1e-12)

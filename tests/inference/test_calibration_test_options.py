@@ -10,9 +10,9 @@ import numpy as np
 import pytest
 
 import calibscale as cs
-from calibscale.formatting import name_of
+from calibscale.formatting.naming import name_of
 from calibscale.inference import nulls
-from calibscale.results.schemas import validated
+from calibscale.results.schemas.result_models import validated
 from tests.support.null_values import (
     DRAWS,
     FOURIER,

@@ -8,9 +8,11 @@ import numpy as np
 import pytest
 
 import calibscale as cs
-from calibscale import engine, inference, statistics
 from calibscale.data.derived_sources import HoldOut
+from calibscale.inference import monte_carlo
 from calibscale.inference.nulls import DrawnLabels
+from calibscale.session import Run
+from calibscale.statistics import statistic
 from tests.support.null_values import (
     BOTH,
     CASES,
@@ -157,14 +159,14 @@ def test_p_values__do_not_depend_on_passes(expected, kind, monkeypatch):
     source = labelled_rows(4, weighted=True, n=300).source()
     for name, value in (("_MAX_BATCH", 4), ("_STATE_BYTES", 2**17)):
         with monkeypatch.context() as patched:
-            patched.setattr(inference, name, value)
+            patched.setattr(monte_carlo, name, value)
             patched.setattr(
                 "calibscale.inference.nulls._DRAWN", 300 * 4 * 6
             )  # six replicates of all pairs
             result = run_test(source, *ONE_PASS, null=kind, n_replicates=31)
         assert_same(result, expected[kind], 1e-9)
     with monkeypatch.context() as patched:
-        patched.setattr(statistics, "_DRAWN", 1)  # a chunk is drawn in parts
+        patched.setattr(statistic, "_DRAWN", 1)  # a chunk is drawn in parts
         patched.setattr("calibscale.statistics.fourier_modes._DRAWN", 1)
         assert_same(run_test(source, *ONE_PASS, null=kind, n_replicates=31), expected[kind], 1e-9)
 
@@ -197,14 +199,14 @@ def test_memory_limit__makes_passes_of_fewer_replicates(monkeypatch):
     ]
     plain = run_test(source, *requested, n_replicates=40)
     passes = []
-    scan = inference.Run.scan
+    scan = Run.scan
 
     def counted(run, needed):
         passes.append(run)
         return scan(run, needed)
 
-    monkeypatch.setattr(inference.Run, "scan", counted)
-    monkeypatch.setattr(engine, "resident_bytes", lambda: 0)
+    monkeypatch.setattr(Run, "scan", counted)
+    monkeypatch.setattr("calibscale.engine.memory.resident_bytes", lambda: 0)
     small = run_test(source, *requested, n_replicates=40, memory_limit=150_000_000)
     assert_same(small, plain, 1e-12)
     assert len(passes) > 1

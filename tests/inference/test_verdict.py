@@ -12,8 +12,9 @@ import calibscale as cs
 from calibscale.inference.evidence import interval_p_value
 from calibscale.inference.verdict import judgement_of_evaluation
 from calibscale.inference.verdict_sentences import sentence_of_ranking
-from calibscale.results import POPULATION, THIS_N, Estimate, Floor, ImpossibleRows, Interval
+from calibscale.results.estimate import POPULATION, THIS_N, Estimate, Floor, Interval
 from calibscale.results.evaluation_results import Evaluation
+from calibscale.results.source_rows import ImpossibleRows
 from calibscale.results.verdict_results import Judgement
 
 GAP, ECE, TCE2, JKCE = "confidence_gap", "ece", "tce2_debiased", "jkce"

@@ -11,10 +11,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import calibscale as cs
-from calibscale import engine
-from calibscale.kernel_sums import NotionRows, ProductKernel, tile_layout
+from calibscale.engine.execution import Execution
+from calibscale.engine.fold import fold
+from calibscale.kernel_sums import tile_layout
+from calibscale.kernel_sums.notion_rows import NotionRows
 from calibscale.kernel_sums.pair_sums import Pairs
 from calibscale.kernel_sums.pair_tasks import PairSum, PairSumTask
+from calibscale.kernel_sums.product_kernel import ProductKernel
 from calibscale.kernels.tile_strips import LANES
 from tests.support.dense_pairs import BANDWIDTH, dense_kernel, overconfident_predictions
 
@@ -37,7 +40,7 @@ def test_panel_cuts__cover_every_row_once(rows, classes, multiple):
 
 def _pairs(logits, y, **options):
     source = cs.from_arrays(logits=logits, labels=y, **options)
-    return Pairs(source, source.rules(), engine.Execution())
+    return Pairs(source, source.rules(), Execution())
 
 
 def test_panels__sums_go_back_to_the_order_of_the_rows(rng):
@@ -72,7 +75,7 @@ def test_panels__a_tiny_budget_reads_again_and_gives_the_same_bits(rng, monkeypa
         reads.clear()
         with pairs.panels(spec.kernel, spec.notion) as panels:
             task = PairSumTask(replace(panels, budget=budget), spec=spec)
-            states.append(task.pack(engine.fold(task, "serial"))["sums"])
+            states.append(task.pack(fold(task, "serial"))["sums"])
             cached = [key for key in tile_layout._CACHE._panels if key[0] == panels.token]
             assert len(cached) == (len(panels) if budget > 1 else 2)
         assert len(reads) == len(panels) if budget > 1 else len(reads) > len(panels)

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from scipy.special import betaln
 
-from calibscale.data import NotionView
+from calibscale.data.notions import NotionView
 from calibscale.kernels import beta_cells, random_draws, row_sums
 from calibscale.kernels.beta_cells import NODES
 from calibscale.selection.kde import CellMasses, FittedCellKDE, KernelCellState

@@ -11,7 +11,10 @@ import pytest
 from scipy.spatial.distance import pdist
 from scipy.special import log_softmax, softmax
 
-from calibscale.data import LOG_SMALLEST, Block, Rules, chunks
+from calibscale.data.blocks import Block
+from calibscale.data.chunk import LOG_SMALLEST
+from calibscale.data.rules import Rules
+from calibscale.data.validation import chunks
 from calibscale.errors import InvalidDataError
 from calibscale.kernels import elementary, random_draws, row_sums, tile_strips
 from calibscale.statistics.bins import fine_borders, simplex_cell_count

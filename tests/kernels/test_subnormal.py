@@ -19,10 +19,11 @@ import numpy as np
 import pytest
 
 import calibscale as cs
-from calibscale import engine
-from calibscale.data import Rules, chunks
-from calibscale.kernel_sums import ProductKernel
+from calibscale.data.rules import Rules
+from calibscale.data.validation import chunks
+from calibscale.engine.execution import Execution
 from calibscale.kernel_sums.pair_sums import Pairs
+from calibscale.kernel_sums.product_kernel import ProductKernel
 from calibscale.kernels import row_sums, tiles
 from calibscale.statistics.score_sums import Moments
 from tests.support import ROOT
@@ -87,7 +88,7 @@ def extreme():
 
 def _panels(source, kernel, notion, precision):
     rules = Rules(source.kind, source.classes, 1, covariates=kernel.columns)
-    with Pairs(source, rules, engine.Execution()).panels(kernel, notion, precision) as panels:
+    with Pairs(source, rules, Execution()).panels(kernel, notion, precision) as panels:
         (laid_out,) = (panels[index] for index in range(len(panels)))
         return panels.layout, laid_out.panel
 

@@ -8,8 +8,8 @@ import xml.etree.ElementTree as ET
 import numpy as np
 import pytest
 
-from calibscale.monitoring.ledger import Ledger
 from calibscale.monitoring.ledger.alarms import evidence
+from calibscale.monitoring.ledger.day_ledger import Ledger
 from calibscale.monitoring.night import night
 from tests.support.named_days import JOB, columns_of, day_name, write_columns, write_job
 from tests.support.ten_nights import invoke

@@ -8,8 +8,8 @@ from xml.etree import ElementTree as ET
 import pytest
 
 import calibscale as cs
-from calibscale.monitoring.ledger import Ledger
 from calibscale.monitoring.ledger.broken_days import BrokenDays
+from calibscale.monitoring.ledger.day_ledger import Ledger
 from calibscale.monitoring.night import BrokenDayError, night
 from calibscale.output.documents.night_headline import head
 from calibscale.output.text import as_text

@@ -10,9 +10,10 @@ from dataclasses import FrozenInstanceError, fields
 import pytest
 
 from calibscale import CKCE, ECE, JKCE, KLCE, TCE2Debiased
-from calibscale.estimators import ESTIMATORS
-from calibscale.kernel_sums import RandomFourier
-from calibscale.monitoring.job import baseline_days, toml_lines, window_days
+from calibscale.estimators.registry import ESTIMATORS
+from calibscale.kernel_sums.features import RandomFourier
+from calibscale.monitoring.job import toml_lines
+from calibscale.monitoring.job.job_days import baseline_days, window_days
 from calibscale.monitoring.ledger.recipe import stored_name
 from tests.support.jobs import LARGE, SMALL
 
@@ -182,7 +183,7 @@ def test_window_days__cross_leap_days():
 
 def test_ledger__keeps_the_notions_that_it_was_created_with() -> None:
     """This includes ledgers created when the top label was the default for two classes."""
-    from calibscale.monitoring.job import _with_notions
+    from calibscale.monitoring.job.job_ledger import _with_notions
     from calibscale.monitoring.ledger.recipe import decode
 
     stored = [{"name": "ece", "notion": "top_label"}, {"name": "mce", "notion": "top_label"}]

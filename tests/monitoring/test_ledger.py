@@ -12,7 +12,7 @@ import pytest
 
 import calibscale as cs
 from calibscale.inference.e_process import BettingEProcess
-from calibscale.monitoring.ledger import FORMAT, KEY, Ledger
+from calibscale.monitoring.ledger.day_ledger import FORMAT, KEY, Ledger
 from calibscale.monitoring.ledger.recipe import Recipe, decode, encode
 from calibscale.session import Session
 from tests.support.ledgers import recipe_of, records_of, source_of_loans

@@ -14,7 +14,7 @@ import pytest
 
 import calibscale as cs
 from calibscale.atomic_files import aside_of
-from calibscale.monitoring.ledger import Ledger
+from calibscale.monitoring.ledger.day_ledger import Ledger
 from tests.support import ROOT
 from tests.support.ledgers import records_of
 
@@ -22,7 +22,7 @@ _WRITER = """
 import sys
 import time
 import numpy as np
-from calibscale.monitoring.ledger import Ledger, Record
+from calibscale.monitoring.ledger.day_ledger import Ledger, Record
 ledger = Ledger.open(sys.argv[1])
 print("start", flush=True)
 for turn in range(1, 10_000):
@@ -72,8 +72,8 @@ _STOPS = """
 import os, sys, time
 from pathlib import Path
 import numpy as np
-from calibscale.monitoring import ledger as module
-from calibscale.monitoring.ledger import Ledger, Record
+from calibscale.monitoring.ledger import day_ledger as module
+from calibscale.monitoring.ledger.day_ledger import Ledger, Record
 def hang(*_):
     print("midway", flush=True)
     time.sleep(600)

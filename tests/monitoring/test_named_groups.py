@@ -15,7 +15,7 @@ from prometheus_client.parser import text_string_to_metric_families
 
 import calibscale as cs
 from calibscale.data.levels import NO_NUMBER
-from calibscale.monitoring.ledger import KEY, Ledger
+from calibscale.monitoring.ledger.day_ledger import KEY, Ledger
 from calibscale.monitoring.ledger.group_keys import condition, order, shown
 from calibscale.monitoring.ledger.index import Entry, line_of
 from calibscale.monitoring.night import dry_run, night

@@ -9,7 +9,7 @@ import shutil
 import pytest
 
 import calibscale as cs
-from calibscale.monitoring.ledger import Ledger
+from calibscale.monitoring.ledger.day_ledger import Ledger
 from calibscale.monitoring.night import dry_run, night
 from tests.support.ten_nights import CLASSES, JOB, ROWS, day_name, run_again, write_day, write_job
 
@@ -62,7 +62,7 @@ def test_tests_of_a_night__are_the_same_in_several_passes(tmp_path, monkeypatch)
     write_day(tmp_path, 0)
     tests, ends = [], []
     for size, count in ((256, 2), (8, 6)):  # one of them reads the groups
-        monkeypatch.setattr("calibscale.inference._MAX_BATCH", size)
+        monkeypatch.setattr("calibscale.inference.monte_carlo._MAX_BATCH", size)
         night(job, day_name(0), force=True, progress=lambda done, total: ends.append(done == total))
         assert sum(ends) == count
         ends.clear()

@@ -7,7 +7,7 @@ import pytest
 from scipy.special import expit, logit
 
 import calibscale as cs
-from calibscale.monitoring.ledger import Ledger
+from calibscale.monitoring.ledger.day_ledger import Ledger
 from calibscale.monitoring.night import night
 
 JOB = """

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 import calibscale as cs
-from calibscale.monitoring.ledger import Ledger
+from calibscale.monitoring.ledger.day_ledger import Ledger
 from calibscale.monitoring.ledger.windows import window
 from calibscale.monitoring.night import night
 from tests.support.ten_nights import day_name, source_of, write_day, write_job

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 import calibscale as cs
-from calibscale.monitoring.ledger import Ledger
+from calibscale.monitoring.ledger.day_ledger import Ledger
 from calibscale.monitoring.night import dry_run, night
 from tests.support.ten_nights import (
     CLASSES,

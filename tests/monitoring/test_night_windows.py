@@ -12,7 +12,7 @@ import pytest
 import calibscale as cs
 from calibscale.inference.nulls import DrawnLabels, replicates_of
 from calibscale.monitoring.job.job_reader import read_job
-from calibscale.monitoring.ledger import Ledger, Record
+from calibscale.monitoring.ledger.day_ledger import Ledger, Record
 from calibscale.monitoring.ledger.windows import window
 from calibscale.monitoring.night import night, open_ledger
 from calibscale.session import Session

@@ -11,8 +11,8 @@ from pathlib import Path
 import pytest
 
 import calibscale as cs
-from calibscale.formatting import evidence
-from calibscale.monitoring.ledger import Ledger
+from calibscale.formatting.number_texts import evidence
+from calibscale.monitoring.ledger.day_ledger import Ledger
 from tests.support.ten_nights import DAYS, JOB, day_name, invoke, write_job
 
 

@@ -11,8 +11,8 @@ import pytest
 import calibscale as cs
 from calibscale.inference.e_process import BettingEProcess, advance, learn
 from calibscale.inference.resampling import Grouped
-from calibscale.monitoring.ledger import Ledger, Record
 from calibscale.monitoring.ledger.alarms import evidence, learned_bets
+from calibscale.monitoring.ledger.day_ledger import Ledger, Record
 from calibscale.monitoring.ledger.drifts import drifts
 from calibscale.monitoring.ledger.recipe import (
     PARTS,

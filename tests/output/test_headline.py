@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 
 import calibscale as cs
-from calibscale.output import document as doc
-from calibscale.output.documents import document
+from calibscale.output.documents import elements as doc
+from calibscale.output.documents.articles import document
 from calibscale.output.documents.night_headline import head
 
 

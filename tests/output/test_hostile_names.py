@@ -46,7 +46,7 @@ def _write(path: Path, seed: int = 0) -> Path:
 
 @pytest.fixture(scope="module")
 def store(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    from calibscale.data.ingest import ingest
+    from calibscale.data.ingest.ingestion import ingest
 
     folder = tmp_path_factory.mktemp("hostile")
     keys = {"probabilities": "p", "labels": "label", "covariates": "city,new"}

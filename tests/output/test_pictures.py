@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 import calibscale as cs
-from calibscale.output.plots.pictures import save_picture
+from calibscale.output.pictures import save_picture
 
 
 @pytest.mark.long

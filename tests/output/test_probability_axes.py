@@ -11,8 +11,9 @@ import pytest
 
 import calibscale as cs
 from calibscale.cli import main
-from calibscale.formatting import ece, unbroken
-from calibscale.output.plots.pictures import plot_result
+from calibscale.formatting.number_texts import unbroken
+from calibscale.formatting.terms import ece
+from calibscale.output.pictures import plot_result
 from calibscale.output.plots.prediction_plots import plot_reliability
 from calibscale.output.plots.probability_axes import probability_axes
 from calibscale.output.plots.score_plots import plot_corp

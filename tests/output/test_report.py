@@ -11,7 +11,8 @@ from typing import Any
 import pytest
 
 import calibscale
-from calibscale import ECE, TCE2Debiased, formatting
+from calibscale import ECE, TCE2Debiased
+from calibscale.formatting import number_texts
 from calibscale.output.report import report as page_of
 from tests.support.html_page import Page, checked, plain
 from tests.support.report_results import (
@@ -154,7 +155,7 @@ def test_report__headings_do_not_repeat_and_approximation_errors_have_a_note() -
     [(0.2, "0.2"), (1234.1, "1,234"), (3.12e10, "3.1e10"), (9.97e12, "1.0e13"), (4e-6, "4.0e−6")],
 )
 def test_evidence__has_two_digits(value: float, text: str) -> None:
-    assert formatting.evidence(math.log(value)) == text
+    assert number_texts.evidence(math.log(value)) == text
 
 
 def test_report__difference_is_worse_model_minus_better_model() -> None:

@@ -18,15 +18,16 @@ from jsonschema.exceptions import best_match
 import calibscale as cs
 from calibscale.cli.night_commands import ledger
 from calibscale.errors import OptionError
-from calibscale.evaluation import reliability
+from calibscale.evaluation.reliability import reliability
 from calibscale.inference.power import power
 from calibscale.monitoring.night import dry_run, night
 from calibscale.planning import plan
-from calibscale.ranking import rank
-from calibscale.results import Declared
+from calibscale.ranking.rank import rank
+from calibscale.results.declarations import Declared
 from calibscale.results.inference_results import Miscalibration
-from calibscale.results.schemas import names, path, schema, validated
-from calibscale.selection import select
+from calibscale.results.schemas.result_models import validated
+from calibscale.results.schemas.schema_files import names, path, schema
+from calibscale.selection.cross_validation import select
 from tests.support.local_settings import audit, local_bias
 from tests.support.nights import JOB, day_name, write_day, write_job
 from tests.support.schema_files import text_of_schema

@@ -9,7 +9,7 @@ import pytest
 from matplotlib.figure import Figure as Canvas
 
 import calibscale as cs
-from calibscale.output.documents import article_of, document
+from calibscale.output.documents.articles import article_of, document
 from calibscale.output.plots import plot_corp, plot_cumulative, plot_murphy, plot_risk_coverage
 from calibscale.output.reading import read
 from tests.support.score_peers import rows

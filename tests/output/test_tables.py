@@ -14,12 +14,12 @@ from rich.table import Table
 from rich.text import Text
 
 import calibscale as cs
-from calibscale import formatting
-from calibscale.auditing import audit
+from calibscale.auditing.audit import audit
 from calibscale.cli import main
-from calibscale.estimators import BIASED, ESTIMATORS
-from calibscale.output import document as doc
-from calibscale.output.documents import article_of
+from calibscale.estimators.registry import BIASED, ESTIMATORS
+from calibscale.formatting import number_texts
+from calibscale.output.documents import elements as doc
+from calibscale.output.documents.articles import article_of
 from calibscale.output.reading import read
 from calibscale.output.text import (
     SafeConsole,
@@ -281,8 +281,8 @@ def test_noise__is_beside_biased_estimates():
     floor = result["ece"].floor
     text = cs.as_text(result)
     (line,) = (line for line in text.splitlines() if line.startswith("ece") and "…" in line)
-    assert formatting.span(floor.mean, floor.high, 3).replace("\u00a0", " ") in line
-    assert formatting.p_value(floor.p_value) in line
+    assert number_texts.span(floor.mean, floor.high, 3).replace("\u00a0", " ") in line
+    assert number_texts.p_value(floor.p_value) in line
     assert "noise" not in cs.as_text(cs.evaluate(source, ["ece", "brier"], floor=False))
 
 

@@ -13,7 +13,7 @@ import pytest
 from calibscale import ECE, LogitStore
 from calibscale.cli import cli, main
 from calibscale.cli.choice_commands import rank as command
-from calibscale.ranking import rank
+from calibscale.ranking.rank import rank
 from tests.support.models import sources_of
 
 

@@ -31,8 +31,8 @@ from calibscale import (
 )
 from calibscale.inference.intervals import Parts
 from calibscale.inference.resampling import Grouped
-from calibscale.ranking import rank
 from calibscale.ranking.model_estimates import _adjusted, distinct_names, rank_probabilities, ranks
+from calibscale.ranking.rank import rank
 from calibscale.results.comparison_results import Difference
 from calibscale.simulation import GENERATORS
 from calibscale.statistics.score_sums import Totals

@@ -13,7 +13,8 @@ from calibscale import CKCE, ECE, JKCE, KCE, RandomFourier, SimplexECE, evaluate
 from calibscale.errors import InvalidDataError
 from calibscale.inference.resampling import Grouped
 from calibscale.kernels import random_draws
-from calibscale.ranking import SubsetPlan, agreement, rank
+from calibscale.ranking.rank import rank
+from calibscale.ranking.subset_rankings import SubsetPlan, agreement
 from calibscale.statistics.score_sums import Totals
 from tests.support.models import N, jackknife_error, simulated_models, sources_of
 
@@ -148,7 +149,7 @@ def test_rank__subsets_do_not_depend_on_passes(data, monkeypatch, by):
     models, y = data
     settings = dict(subset_size=100, trials=20)
     one = rank(sources_of(models, y), by, **settings).agreement[0]
-    monkeypatch.setattr("calibscale.ranking._STATE_BYTES", 1)
+    monkeypatch.setattr("calibscale.ranking.subset_rankings._STATE_BYTES", 1)
     other = rank(sources_of(models, y), by, **settings).agreement[0]
     np.testing.assert_allclose(other.values, one.values, rtol=1e-9, atol=1e-15)
 

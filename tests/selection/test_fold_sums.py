@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 import calibscale as cs
-from calibscale.data import views
+from calibscale.data.notions import views
 from calibscale.kernel_sums.landmarks import FourierFeatures, Gaussian
 from calibscale.kernels import row_sums
 from calibscale.selection.families import FoldResiduals, Subset

@@ -11,12 +11,16 @@ from scipy.special import gammaln, logsumexp, softmax
 from scipy.stats import binom, chi2
 
 import calibscale as cs
-from calibscale import selection
-from calibscale.data import NOTIONS, Block, Rules, chunks
+from calibscale.data.blocks import Block
 from calibscale.data.derived_sources import TEST, Split
+from calibscale.data.notions import NOTIONS
+from calibscale.data.rules import Rules
+from calibscale.data.validation import chunks
 from calibscale.kernel_sums.landmarks import Laplacian
-from calibscale.selection import KernelFeatures
+from calibscale.selection import cross_validation
 from calibscale.selection.families import Family, FoldScores, PlugIn
+from calibscale.selection.kernel_features import KernelFeatures
+from calibscale.selection.known_families import FAMILIES
 from calibscale.simulation import configured, draws
 from tests.support import naive
 from tests.support.selections import (
@@ -161,13 +165,13 @@ def test_projections__are_mean_losses_over_the_pairs_of_a_row(family, weighted, 
     data = toy("top_label", rows=60, k=2, weighted=weighted)
     kind, grid, reference = DENSE[family]
     seen = []
-    original = selection.compare
+    original = cross_validation.compare
 
     def spy(*arguments, **options):
         seen.extend(a for a in arguments if isinstance(a, list) and isinstance(a[0][0], FoldScores))
         return original(*arguments, **options)
 
-    monkeypatch.setattr(selection, "compare", spy)
+    monkeypatch.setattr(cross_validation, "compare", spy)
     data.select([kind(grid)])
     (scores,) = seen
     for h, value in enumerate(grid):
@@ -342,7 +346,7 @@ EVALUABLE = [  # families that can be evaluated at every prediction of the notio
         cs.UKKR((1e-2,)),
         cs.KDE((0.05,)),
         cs.selection.Temperature(),
-        *(cs.selection.FAMILIES[name]() for name in SCORE_FAMILIES),
+        *(FAMILIES[name]() for name in SCORE_FAMILIES),
     )
     for notion in ("top_label", "class_wise", "canonical")
     if notion in family.notions and (notion, family.name) != ("canonical", "kde")

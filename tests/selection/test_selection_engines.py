@@ -7,10 +7,12 @@ import pytest
 from scipy.stats import chi2
 
 import calibscale as cs
-from calibscale.data import Rules, views
 from calibscale.data.derived_sources import TEST, Split
+from calibscale.data.notions import views
+from calibscale.data.rules import Rules
 from calibscale.selection.families import FoldResiduals
 from calibscale.selection.kde import KernelSums
+from calibscale.selection.known_families import FAMILIES
 from calibscale.simulation import simulate
 from tests.support.selections import SCORE_FAMILIES, chunk_of, grids, toy
 
@@ -56,7 +58,7 @@ def test_processes__give_the_same_bits_with_explicit_folds(store):
     """The split is sliced with the rows: several blocks in each of several tasks."""
     folds = np.random.default_rng(5).integers(-1, 3, 2400)
     families = [cs.selection.Bins((10,)), cs.KKR((1e-2,)), cs.UKKR((1e-2,)), cs.KDE((0.1,))]
-    families += [cs.selection.FAMILIES[name]() for name in SCORE_FAMILIES]
+    families += [FAMILIES[name]() for name in SCORE_FAMILIES]
     options = dict(folds=folds, block_rows=90, subset_rows=500)
     expected = _comparable(cs.select(store, "top_label", families, scheduler="serial", **options))
     assert _comparable(cs.select(store, "top_label", families, scheduler="local:2", **options)) == (
@@ -173,7 +175,7 @@ def test_dask__shared_data_are_not_in_the_tasks(store):
     import pickle
 
     from calibscale.data.store import as_source
-    from calibscale.statistics import Scan
+    from calibscale.statistics.one_pass import Scan
 
     source = as_source(store)
     queries = [

@@ -17,16 +17,19 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 import calibscale
-from calibscale.auditing.smoother import Points, Strengths
-from calibscale.data import NO_WEIGHTS, Block, Chunk, ForecastChunk, Rules, chunks, views
+from calibscale.data.blocks import Block
+from calibscale.data.chunk import NO_WEIGHTS, Chunk, ForecastChunk
 from calibscale.data.covariates import Axis
 from calibscale.data.forecasts.mixtures import NormalForecast
+from calibscale.data.notions import views
+from calibscale.data.rules import Rules
+from calibscale.data.validation import chunks
 from calibscale.estimators.forecast_scores import PinballLoss
 from calibscale.inference.nulls import DrawnLabels
-from calibscale.kernel_sums import OneHot, ProductKernel, RandomFourier
+from calibscale.kernel_sums.features import OneHot, RandomFourier
 from calibscale.kernel_sums.fourier_series import Factor, FourierSeries
 from calibscale.kernel_sums.landmarks import FourierFeatures, Gaussian, choose_landmarks
-from calibscale.statistics import Statistic
+from calibscale.kernel_sums.product_kernel import ProductKernel
 from calibscale.statistics.bins import BinCounts
 from calibscale.statistics.fourier_modes import Modes
 from calibscale.statistics.score_sums import (
@@ -37,6 +40,8 @@ from calibscale.statistics.score_sums import (
     Totals,
 )
 from calibscale.statistics.segment_atoms import SegmentAtoms, coarsened
+from calibscale.statistics.smoother import Points, Strengths
+from calibscale.statistics.statistic import Statistic
 
 K = 2
 ROWS = 60

@@ -10,8 +10,8 @@ import pytest
 
 import calibscale as cs
 from calibscale.engine.merge_tree import Tree
-from calibscale.statistics import scan_of
 from calibscale.statistics.bins import CellNoise, SimplexCells
+from calibscale.statistics.one_pass import scan_of
 from calibscale.statistics.parked_states import FilledRows, parked, resumed
 
 

@@ -24,7 +24,7 @@ from click.testing import CliRunner
 
 import calibscale as cs
 from calibscale.cli import cli
-from calibscale.data.ingest import ingest
+from calibscale.data.ingest.ingestion import ingest
 from calibscale.monitoring.night import night
 
 ROWS, ROW = 24, 5  # of the table, and the row with the missing value

@@ -26,7 +26,7 @@ import calibscale.auditing.local_bias
 import calibscale.data.ingest
 import calibscale.monitoring.night
 import calibscale.monitoring.outputs
-import calibscale.output.plots.pictures
+import calibscale.output.pictures
 import calibscale.output.report
 from calibscale.cli import main
 from calibscale.data.store import LogitStore

@@ -6,7 +6,7 @@ import numpy as np
 
 import calibscale as cs
 from calibscale.inference.e_process import BettingEProcess
-from calibscale.monitoring.ledger import Record
+from calibscale.monitoring.ledger.day_ledger import Record
 from calibscale.monitoring.ledger.recipe import Recipe
 from calibscale.session import Session
 

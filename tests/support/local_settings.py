@@ -7,8 +7,8 @@ from functools import partial, wraps
 from typing import Any
 
 from calibscale import KLCE
-from calibscale.auditing import Recalibration
-from calibscale.auditing import audit as _audit
+from calibscale.auditing.audit import Recalibration
+from calibscale.auditing.audit import audit as _audit
 from calibscale.auditing.local_bias import local_bias as _local_bias
 
 SETTINGS = (

@@ -26,7 +26,7 @@ from prometheus_client.parser import text_string_to_metric_families
 
 import calibscale as cs
 from calibscale.data.store import LogitStore
-from calibscale.monitoring.ledger import Ledger
+from calibscale.monitoring.ledger.day_ledger import Ledger
 from calibscale.monitoring.night import night
 from tests.support import ROOT
 

@@ -7,9 +7,11 @@ from dataclasses import dataclass
 import numpy as np
 
 import calibscale as cs
-from calibscale.data import Rules
+from calibscale.data.rules import Rules
 from calibscale.inference.nulls import NULLS, Pool
-from calibscale.kernel_sums import DataProfile, NotionRows, frequencies
+from calibscale.kernel_sums.data_profile import DataProfile
+from calibscale.kernel_sums.features import frequencies
+from calibscale.kernel_sums.notion_rows import NotionRows
 from tests.support import naive
 
 ROWS = 130

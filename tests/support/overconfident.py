@@ -8,8 +8,9 @@ import numpy as np
 from scipy.special import expit
 
 from calibscale import ArraySource, from_arrays
-from calibscale.auditing.recalibration import LocalBias, Recalibrator
 from calibscale.data.derived_sources import HoldOut
+from calibscale.recalibration.nonparametric import LocalBias
+from calibscale.recalibration.recalibrator import Recalibrator
 
 N = 3000
 HALF = HoldOut(0.5, 7)

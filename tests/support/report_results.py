@@ -12,7 +12,7 @@ import numpy as np
 
 import calibscale
 from calibscale import ECE, KCE, TCE2Debiased, from_arrays
-from calibscale.auditing import audit
+from calibscale.auditing.audit import audit
 from calibscale.auditing.local_bias import local_bias
 from calibscale.inference.multiple_testing import holm
 

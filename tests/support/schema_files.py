@@ -10,7 +10,8 @@ from typing import Any
 from pydantic import TypeAdapter
 from pydantic.json_schema import GenerateJsonSchema
 
-from calibscale.results.schemas import models, names, path
+from calibscale.results.schemas.result_models import models
+from calibscale.results.schemas.schema_files import names, path
 
 
 class _Schema(GenerateJsonSchema):

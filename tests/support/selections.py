@@ -9,7 +9,11 @@ import pytest
 from scipy.special import softmax
 
 import calibscale as cs
-from calibscale.data import NOTIONS, Block, Rules, chunks
+from calibscale.data.blocks import Block
+from calibscale.data.notions import NOTIONS
+from calibscale.data.rules import Rules
+from calibscale.data.validation import chunks
+from calibscale.selection.known_families import FAMILIES
 from tests.support import naive
 
 
@@ -79,7 +83,7 @@ GRIDS = [
     cs.KKR((1e-3, 1.0)),
     cs.UKKR((1e-2, 1.0)),
     cs.selection.Temperature(),
-    *(cs.selection.FAMILIES[name]() for name in SCORE_FAMILIES),
+    *(FAMILIES[name]() for name in SCORE_FAMILIES),
 ]
 
 

@@ -9,10 +9,10 @@ from typing import Any, ClassVar
 import numpy as np
 from scipy.special import logsumexp, ndtr, ndtri
 
-from calibscale.data.forecasts import BAD_SCALE, FEW_MEMBERS, Forecast
+from calibscale.array_types import Floats, Ints
+from calibscale.data.forecasts.forecast import BAD_SCALE, FEW_MEMBERS, Forecast
 from calibscale.errors import InvalidDataError
 from calibscale.kernels import random_draws, row_sums
-from calibscale.results import Floats, Ints
 
 _STEPS = 60  # of the bisection for quantiles of mixtures: their rounding
 

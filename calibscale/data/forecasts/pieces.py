@@ -10,10 +10,10 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from calibscale.data.forecasts import CROSSING, Forecast
+from calibscale.array_types import Bools, Floats, Ints
+from calibscale.data.forecasts.forecast import CROSSING, Forecast
 from calibscale.errors import InvalidDataError, OptionError, require
 from calibscale.kernels import random_draws, row_sums, waves
-from calibscale.results import Bools, Floats, Ints
 
 
 class _PiecewiseUniform(Forecast):

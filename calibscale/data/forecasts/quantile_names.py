@@ -6,7 +6,8 @@ import re
 from collections.abc import Sequence
 from itertools import pairwise
 
-from calibscale.data.forecasts import Forecast, forecast_of
+from calibscale.data.forecasts.forecast import Forecast
+from calibscale.data.forecasts.kinds import forecast_of
 from calibscale.errors import OptionError
 
 _NUMBER = re.compile(r"(?:\d+\.\d*|\.?\d+)$")

@@ -11,7 +11,7 @@ from typing import Any
 
 from calibscale.data.ingest.parquet_pages import PAGE_BYTES
 from calibscale.errors import InvalidDataError
-from calibscale.formatting import size as size_text
+from calibscale.formatting.number_texts import size as size_text
 
 _MAGIC = b"ARROW1"  # of files; the messages of a stream begin after it and two bytes
 _HEADER, _BUFFERS, _COMPRESSION = 2, 2, 3  # fields of Message and RecordBatch

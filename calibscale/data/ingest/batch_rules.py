@@ -6,10 +6,12 @@ import logging
 from collections.abc import Mapping
 from typing import Any
 
-from calibscale.data import RowCounts, input_hints, valid_rows
+from calibscale.data import input_hints
+from calibscale.data.blocks import RowCounts
 from calibscale.data.ingest.columns import Batch
 from calibscale.data.source import ArraySource
 from calibscale.data.top_k import warn_of_rest
+from calibscale.data.validation import valid_rows
 from calibscale.errors import InvalidDataError, OptionError
 
 _log = logging.getLogger(__name__)
@@ -51,9 +53,14 @@ class BatchRules:
             At the first invalid row, if invalid rows are to be raised.
         """
         rows = ArraySource(
-            values=batch.values, labels=batch.labels, weights=batch.weights,
-            rows=len(batch.labels), first_row=batch.start, name=batch.file, **self._described,
-        )  # fmt: skip
+            values=batch.values,
+            labels=batch.labels,
+            weights=batch.weights,
+            rows=len(batch.labels),
+            first_row=batch.start,
+            name=batch.file,
+            **self._described,
+        )
         if self._first and rows.kind == "logits" and input_hints.seem_probabilities(rows.values):
             _log.warning(input_hints.ARE_PROBABILITIES, rows.name)
         if self._first and "top_k" in rows.columns:

@@ -185,7 +185,8 @@ class ChoiceLogFile(ChoicesFile):
         fitting = [label for label in candidates if (label == likeliest) == right]
         label = (fitting or candidates)[0]
         document = {
-            name: value for name, value in row.items()
+            name: value
+            for name, value in row.items()
             if name.startswith("doc.") and isinstance(value, str | int | float)
-        }  # fmt: skip
+        }
         return {"logits": self._padded(logits), "labels": label, "choices": count, **document}

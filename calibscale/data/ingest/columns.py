@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from calibscale.data import input_hints, percentages
-from calibscale.data.forecasts import Forecast
+from calibscale.data.forecasts.forecast import Forecast
 from calibscale.data.ingest.agreement import check_agreement, common_times, layouts_like_first
 from calibscale.data.ingest.column_layout import ColumnLayout
 from calibscale.data.ingest.formats import READERS, reader_of
@@ -46,7 +46,7 @@ from calibscale.errors import (
     OptionError,
     require,
 )
-from calibscale.formatting import listed_columns
+from calibscale.formatting.naming import listed_columns
 
 _COLUMNS = ("labels", "top_k", "covariates", "covariate_names", "weights")
 _ROLES = (*PREDICTIONS, *_COLUMNS)
@@ -179,9 +179,10 @@ def layout_of(
         named = (*roles["labels"], *roles.get("top_k", ()), *covariates)
         texts = tuple(name for name in named if _is_text(columns[name]))
         flags = tuple(
-            name for name in covariates
+            name
+            for name in covariates
             if columns[name].dtype.kind == "b" and not (columns[name].shape or heading)
-        )  # fmt: skip
+        )
         kinds = [columns[name].time for name in covariates]
         if covariates and columns[covariates[0]].shape:
             (length,) = columns[covariates[0]].shape
@@ -307,9 +308,10 @@ def _roles(
             raise InvalidDataError(f"{file}: two columns are called {double[0]!r}")
     own = {*roles[kinds[0]]}  # such as the weights of mixtures, unless named as a role as well
     return {
-        role: names for role, names in roles.items()
+        role: names
+        for role, names in roles.items()
         if names and (role in (*kinds, *keys) or not own.intersection(names))
-    }  # fmt: skip
+    }
 
 
 def numbered_columns(

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any, BinaryIO
 
 from calibscale.errors import InvalidDataError
-from calibscale.formatting import size as size_text
+from calibscale.formatting.number_texts import size as size_text
 
 PAGE_BYTES = 2**28  # of one page; writers make pages of about a megabyte
 _HEADER_BYTES = 2**12  # read at first; statistics of long texts may need more

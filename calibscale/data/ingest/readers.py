@@ -324,9 +324,12 @@ class ParquetTable(TableReader):
         self._input = file
         # small buffers: there may be one for each class
         self._file = parquet.ParquetFile(
-            file.parts(), buffer_size=2**16, pre_buffer=False, page_checksum_verification=True,
+            file.parts(),
+            buffer_size=2**16,
+            pre_buffer=False,
+            page_checksum_verification=True,
             thrift_string_size_limit=_THRIFT_BYTES,
-        )  # fmt: skip
+        )
         super().__init__(file, self._file.schema_arrow, self._file.metadata.num_rows)
 
     def batches(self, names: list[str], skip: int, step: int) -> tuple[int, Iterator[Any]]:

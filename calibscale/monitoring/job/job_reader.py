@@ -15,17 +15,20 @@ from typing import Any, get_args, get_type_hints
 from pydantic import TypeAdapter, ValidationError
 
 from calibscale.addresses import is_url, raise_from, shown_address
-from calibscale.data import SCALAR_NOTIONS
-from calibscale.data.forecasts import forecast_of
+from calibscale.data.forecasts.kinds import forecast_of
 from calibscale.data.forecasts.quantile_names import states_no_levels
 from calibscale.data.groups import Grouping
 from calibscale.data.ingest.formats import READERS
+from calibscale.data.notions import SCALAR_NOTIONS
 from calibscale.data.source import PREDICTIONS
 from calibscale.errors import OptionError
-from calibscale.estimators import ESTIMATORS, hint, named, shown
 from calibscale.estimators.base import Estimator
-from calibscale.formatting import given, window
-from calibscale.monitoring.job import Columns, Job, Source, Threshold, toml_lines
+from calibscale.estimators.registry import ESTIMATORS, named
+from calibscale.estimators.settings import hint, shown
+from calibscale.formatting.day_names import window
+from calibscale.formatting.number_texts import given
+from calibscale.monitoring.job import toml_lines
+from calibscale.monitoring.job.job_tables import Columns, Job, Source, Threshold
 from calibscale.monitoring.job.toml_lines import Problems, Where, parsed_toml
 
 _HISTORY = (".csv", ".parquet")
@@ -466,16 +469,24 @@ def _registered(name: str) -> str:
 
 # keys of tables that name estimators of the job
 _ESTIMATOR_KEYS = {
-    "test": ("statistics",), "alarms": ("tests",), "ranking": ("by",),
+    "test": ("statistics",),
+    "alarms": ("tests",),
+    "ranking": ("by",),
     "thresholds": ("estimator", "test", "drift"),
-}  # fmt: skip
+}
 _ADAPTER = TypeAdapter(Job)
 _STAND_INS: dict[Any, Any] = {"source": {"path": "{date}"}, "estimators": []}
 _KINDS = {
-    "int_type": "a whole number", "int_from_float": "a whole number", "float_type": "a number",
-    "finite_number": "a finite number", "string_type": "a string", "bool_type": "true or false",
-    "tuple_type": "a list", "dataclass_type": "a table", "dict_type": "a name or a table",
-}  # fmt: skip
+    "int_type": "a whole number",
+    "int_from_float": "a whole number",
+    "float_type": "a number",
+    "finite_number": "a finite number",
+    "string_type": "a string",
+    "bool_type": "true or false",
+    "tuple_type": "a list",
+    "dataclass_type": "a table",
+    "dict_type": "a name or a table",
+}
 _SWITCHES = (("alarms", "enabled"), ("alarms", "disabled"))
 
 

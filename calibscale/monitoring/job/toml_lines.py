@@ -12,9 +12,10 @@ from typing import Any
 from pydantic import ConfigDict
 
 from calibscale.errors import OptionError
-from calibscale.estimators import ESTIMATORS, LOCAL, Setting, build, hint, named, settings_of, shown
 from calibscale.estimators.base import Estimator
-from calibscale.formatting import parse
+from calibscale.estimators.registry import ESTIMATORS, LOCAL, named
+from calibscale.estimators.settings import Setting, build, hint, settings_of, shown
+from calibscale.formatting.naming import parse
 from calibscale.monitoring.ledger.recipe import current_name, stored_name
 
 Where = tuple[str | int, ...]  # ("thresholds", 1, "window")

@@ -13,11 +13,11 @@ from typing import Any
 
 import numpy as np
 
+from calibscale.array_types import Floats
 from calibscale.atomic_files import write_whole
-from calibscale.data import Floats
 from calibscale.errors import OptionError, StoreError
 from calibscale.inference.e_process import BettingEProcess, advance, log_e_value, places
-from calibscale.monitoring.ledger import Ledger
+from calibscale.monitoring.ledger.day_ledger import Ledger
 from calibscale.monitoring.ledger.group_keys import GroupKey, order
 from calibscale.monitoring.ledger.index import DAMAGE, Entry, check_key
 from calibscale.monitoring.ledger.windows import load, place, store
@@ -159,9 +159,13 @@ class _Walk:
     """Processes of a group, computed by blocks of nights."""
 
     def __init__(
-        self, ledger: Ledger, model: str, group: GroupKey | None, first: date,
+        self,
+        ledger: Ledger,
+        model: str,
+        group: GroupKey | None,
+        first: date,
         entries: Sequence[Entry],
-    ) -> None:  # fmt: skip
+    ) -> None:
         self.ledger, self.recipe = ledger, ledger.recipe
         self.model, self.group, self.first = model, group, first
         self.damaged: list[str] = []
@@ -352,9 +356,13 @@ class AlarmBook:
 
 
 _KINDS: dict[str, Any] = {
-    "model": str, "since": str | None, "level": float, "notion": str | None,
-    "group": float | int | str | None, "day": str,
-}  # fmt: skip
+    "model": str,
+    "since": str | None,
+    "level": float,
+    "notion": str | None,
+    "group": float | int | str | None,
+    "day": str,
+}
 
 
 def _key(group: Any) -> GroupKey:

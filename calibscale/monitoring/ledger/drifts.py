@@ -9,8 +9,8 @@ from datetime import date
 import numpy as np
 from scipy.special import ndtr, stdtr, stdtrit
 
-from calibscale import engine
-from calibscale.data import Floats
+from calibscale.array_types import Floats
+from calibscale.engine.merge_tree import one_thread
 from calibscale.errors import require
 from calibscale.estimators.base import BoundEstimator
 from calibscale.limits.excess import ratio
@@ -58,7 +58,7 @@ def drifts(later: Window, earlier: Window, confidence_level: float = 0.95) -> tu
     if len(later.runs) < 2 or len(earlier.runs) < 2:
         return ()
     out = []
-    with engine.one_thread():
+    with one_thread():
         effects = DayEffects(earlier.runs, later.runs)
         for k, e in enumerate(later.estimators):
             change = _of_bins(e, earlier, later, k) or _of_values(earlier, later, k)

@@ -16,7 +16,8 @@ from calibscale.data.groups import Grouping, fixed_grouping, grouped
 from calibscale.data.levels import NO_NUMBER, Level
 from calibscale.data.source import ArraySource
 from calibscale.errors import InvalidDataError, OptionError
-from calibscale.formatting import NO_LEVEL, group, missing_name, one_line
+from calibscale.formatting.escapes import one_line
+from calibscale.formatting.naming import NO_LEVEL, group, missing_name
 
 GroupKey = float | str
 FLAGS = ("false", "true")  # names of booleans

@@ -11,24 +11,27 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from calibscale.data import Floats
+from calibscale.array_types import Floats
 from calibscale.data.covariates import Axis
 from calibscale.data.derived_sources import HoldOut
-from calibscale.data.forecasts import Forecast, kinds_of_forecasts
+from calibscale.data.forecasts.forecast import Forecast
+from calibscale.data.forecasts.kinds import kinds_of_forecasts
 from calibscale.data.groups import Grouping
 from calibscale.errors import OptionError, require
-from calibscale.estimators import ESTIMATORS
 from calibscale.estimators.base import BoundEstimator
+from calibscale.estimators.registry import ESTIMATORS
 from calibscale.inference.e_process import BettingEProcess
 from calibscale.inference.intervals import Parts, has_limits, of_clusters
 from calibscale.inference.nulls import ClusterSigns, DrawnLabels, Replicates, replicates_of
 from calibscale.inference.resampling import Jackknife
 from calibscale.inference.tolerant_e_process import TolerantEProcess
-from calibscale.kernel_sums import OneHot, ProductKernel, RandomFourier
+from calibscale.kernel_sums.features import OneHot, RandomFourier
 from calibscale.kernel_sums.fourier_series import Factor, FourierSeries
+from calibscale.kernel_sums.product_kernel import ProductKernel
 from calibscale.monitoring.ledger.group_keys import LedgerGroups
-from calibscale.statistics import States, Statistic
+from calibscale.statistics.one_pass import States
 from calibscale.statistics.score_sums import Totals, TotalsState
+from calibscale.statistics.statistic import Statistic
 
 SECTION = "parts"
 PARTS = 5  # of a day's rows
@@ -144,8 +147,10 @@ def _kinds() -> dict[str, Any]:
 
 # names in ledgers and job files that differ from those in the code
 _STORED = {
-    "BettingEProcess": "Wagers", "bandwidth_share": "choose", "conditional_on": "within",
-}  # fmt: skip
+    "BettingEProcess": "Wagers",
+    "bandwidth_share": "choose",
+    "conditional_on": "within",
+}
 _CURRENT = {stored: name for name, stored in _STORED.items()}
 
 

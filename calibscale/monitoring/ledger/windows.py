@@ -22,24 +22,26 @@ from urllib.parse import quote
 import google_crc32c
 import numpy as np
 
-from calibscale import engine
+from calibscale.array_types import Floats
 from calibscale.atomic_files import write_whole
+from calibscale.engine.dask_connection import available_cpus
+from calibscale.engine.merge_tree import one_thread
 from calibscale.errors import StoreError
 from calibscale.estimators.base import BoundEstimator
-from calibscale.inference import result_of
 from calibscale.inference.intervals import Parts, has_limits, with_interval
+from calibscale.inference.monte_carlo import result_of
 from calibscale.inference.nulls import DrawnLabels
 from calibscale.inference.resampling import Resampling
-from calibscale.monitoring.ledger import STATES, SUMS, Ledger
+from calibscale.monitoring.ledger.day_ledger import STATES, SUMS, Ledger
 from calibscale.monitoring.ledger.group_keys import GroupKey
 from calibscale.monitoring.ledger.index import Entry
 from calibscale.monitoring.ledger.recipe import SECTION as PARTS_SECTION
 from calibscale.monitoring.ledger.recipe import STRATA, Recipe, Strata, parts_of_days
-from calibscale.results import Estimate, Floats
+from calibscale.results.estimate import Estimate
 from calibscale.results.evaluation_results import Clusters
 from calibscale.results.inference_results import TestResult
-from calibscale.statistics import States
 from calibscale.statistics.bins import BinCounts
+from calibscale.statistics.one_pass import States
 from calibscale.statistics.score_sums import with_variances
 
 _MIN_LEVEL = 3  # log2 of the days of the smallest block
@@ -150,7 +152,7 @@ def window(
     )
     states = recipe.states(np.sum(sums, axis=0))
     jackknife = recipe.jackknife(confidence_level)
-    with engine.one_thread():
+    with one_thread():
         frozen = tuple(e.frozen(*(states[s] for s in e.needs)) for e in recipe.estimators)
         strata: Strata | None = None
         tests: tuple[TestResult, ...] = ()
@@ -164,10 +166,16 @@ def window(
         with _noted(damaged):
             tests = _tests(ledger, frozen, states, [entry for run in read for entry in run])
     return Window(
-        frozen, tuple(estimate for estimate, _ in estimates), parts,
-        tuple(within for _, within in estimates), bins, runs, tests,
-        states if recipe.cluster else with_variances(states), tuple(damaged),
-    )  # fmt: skip
+        frozen,
+        tuple(estimate for estimate, _ in estimates),
+        parts,
+        tuple(within for _, within in estimates),
+        bins,
+        runs,
+        tests,
+        states if recipe.cluster else with_variances(states),
+        tuple(damaged),
+    )
 
 
 def runs_of(days: Sequence[str]) -> list[list[str]]:
@@ -201,9 +209,12 @@ def has_bins(e: BoundEstimator) -> bool:
 
 
 def _without_runs(
-    recipe: Recipe, estimators: Sequence[BoundEstimator], states: States, sums: list[Floats],
+    recipe: Recipe,
+    estimators: Sequence[BoundEstimator],
+    states: States,
+    sums: list[Floats],
     needed: Sequence[bool],
-) -> tuple[Parts, ...]:  # fmt: skip
+) -> tuple[Parts, ...]:
     """Value of each estimator, and its values without each run of days (NaN if not needed)."""
     left_out = np.full((len(estimators), len(sums)), np.nan)
     for g, rest in enumerate(_left_out(sums) if len(sums) > 1 and any(needed) else ()):
@@ -288,7 +299,7 @@ def _estimate(
 
 def _summed(ledger: Ledger, runs: Sequence[Sequence[Entry]], section: str) -> list[Sum]:
     """Sums of a section over runs of days, up to four at a time."""
-    with ThreadPoolExecutor(min(4, engine.available_cpus()), "calibscale") as pool:
+    with ThreadPoolExecutor(min(4, available_cpus()), "calibscale") as pool:
         return list(pool.map(lambda run: sum_of(ledger, run, section), runs))
 
 

@@ -7,9 +7,9 @@ from collections.abc import Iterator, Sequence
 from functools import partial
 from typing import Any
 
-from calibscale import formatting
-from calibscale.output import document as doc
+from calibscale.formatting import naming, number_texts, terms
 from calibscale.output.documents import comparisons, estimates
+from calibscale.output.documents import elements as doc
 from calibscale.output.plots.bias_plots import (
     CURVES_HEIGHT,
     MAP_HEIGHT,
@@ -20,7 +20,7 @@ from calibscale.output.plots.bias_plots import (
 )
 from calibscale.output.plots.curve_plots import IntervalPanel, IntervalRow
 
-_SIGN = f"bias: {formatting.SIGN}"
+_SIGN = f"bias: {terms.SIGN}"
 _MANY = (_SIGN, "The largest of many z-scores is not a test.")
 _LISTED = 15  # points in the table of a map
 _MAX_BARS = 14  # groups in a plot
@@ -48,7 +48,7 @@ def map_blocks(result: dict[str, Any]) -> list[doc.Block]:
         for i, value in enumerate(bias)
         if value is not None and not masked[i] and points["standard_error"][i] is not None
     ]
-    text = f"The map has {formatting.plural(len(bias), 'point')}"
+    text = f"The map has {number_texts.plural(len(bias), 'point')}"
     blank = len(bias) - len(shown)
     text += f"; {blank:,} of them are blank because too few rows are near them." if blank else "."
     if not shown:
@@ -73,12 +73,12 @@ def _map_figure(
     )
     low = sum(points["bias"][i] > 0 for i in drawn)
     caption = f"Bias over {name} and the prediction: predictions are too low at {low:,} and too "
-    caption += f"high at {len(drawn) - low:,} points. {formatting.plural(cells.marked, 'cell')} "
+    caption += f"high at {len(drawn) - low:,} points. {number_texts.plural(cells.marked, 'cell')} "
     caption += f"{'has' if cells.marked == 1 else 'have'} |z| above 2 (expected if calibrated: "
     caption += "2.3 % above 2 and 2.3 % below −2). The darkest shade is a bias of "
-    caption += f"{formatting.number(cells.largest, 2)} or more."
+    caption += f"{number_texts.number(cells.largest, 2)} or more."
     numbers = _most_biased(points, drawn, f"Data of the plot: most biased points ({name})")
-    draw = partial(plot_bias_map, cells, name, formatting.categories(points["source"], name))
+    draw = partial(plot_bias_map, cells, name, naming.categories(points["source"], name))
     return doc.Figure(draw, MAP_HEIGHT, f"Map of local bias over {name}", caption, numbers)
 
 
@@ -99,8 +99,8 @@ def _curve_figure(points: dict[str, Any], shown: list[int]) -> doc.Figure:
 
 def _value(source: dict[str, Any] | None, name: str, value: float | None) -> str:
     """Format a value of a covariate, by name if it is a category."""
-    level = formatting.level(source, name, value)
-    return level if isinstance(level, str) else formatting.number(level)
+    level = naming.level(source, name, value)
+    return level if isinstance(level, str) else number_texts.number(level)
 
 
 def _most_biased(
@@ -123,12 +123,12 @@ def region_table(
     names = list(regions[0]["covariates"])
     rows = [
         (
-            formatting.number(r["prediction"]),
+            number_texts.number(r["prediction"]),
             *(_value(source, name, r["covariates"].get(name)) for name in names),
-            formatting.signed(r["bias"]),
-            formatting.span(r.get("low"), r.get("high")),
-            formatting.number(r.get("z"), 2),
-            formatting.number(r["effective_rows"], 3),
+            number_texts.signed(r["bias"]),
+            number_texts.span(r.get("low"), r.get("high")),
+            number_texts.number(r.get("z"), 2),
+            number_texts.number(r["effective_rows"], 3),
         )
         for r in regions[:_LISTED]
     ]
@@ -153,7 +153,7 @@ def biased_groups(
     shown = groups[:_MAX_BARS]
     rows = tuple(
         IntervalRow(
-            f"{g[name]} ({formatting.count(g['n'])})",
+            f"{g[name]} ({number_texts.count(g['n'])})",
             g["bias"],
             g["low"],
             g["high"],
@@ -182,12 +182,12 @@ def biased_groups(
     listed = [
         (
             g[name],
-            formatting.count(g["n"]),
-            formatting.number(g["mean_prediction"]),
-            formatting.number(g["frequency"]),
-            formatting.signed(g["bias"]),
-            formatting.span(g["low"], g["high"]),
-            formatting.number(g.get("scaled")),
+            number_texts.count(g["n"]),
+            number_texts.number(g["mean_prediction"]),
+            number_texts.number(g["frequency"]),
+            number_texts.signed(g["bias"]),
+            number_texts.span(g["low"], g["high"]),
+            number_texts.number(g.get("scaled")),
             estimates.p_cell(g["adjusted"], alpha),
         )
         for g in groups
@@ -210,11 +210,11 @@ def range_blocks(scan: dict[str, Any] | None, level: float) -> list[doc.Block]:
     """Scan of ranges as sentences, and the ranges with the most evidence as a plot and a table."""
     if scan is None or not scan["listed"]:
         return []
-    columns = formatting.joined(list(scan["columns"]), _MAX_COLUMNS)
-    text = f"The bias of {formatting.plural(scan['count'], 'range')} of {columns} was estimated. "
+    columns = naming.joined(list(scan["columns"]), _MAX_COLUMNS)
+    text = f"The bias of {number_texts.plural(scan['count'], 'range')} of {columns} was estimated. "
     text += "Ranges have about 5, 10, 20 or 40 % of the rows."
     if scan["p_value"] is not None:
-        smallest = formatting.p_value(scan["p_value"])
+        smallest = number_texts.p_value(scan["p_value"])
         text += f" The smallest p-value, adjusted for all of them, is {smallest}."
     return [doc.Paragraph(text), *biased_groups(scan["listed"], level, "range", scan["count"])]
 
@@ -225,10 +225,12 @@ def segment_blocks(errors: dict[str, Any] | None, level: float) -> list[doc.Bloc
         return []
     if not errors["count"]:
         return [doc.Paragraph("There are no rows, and no segments.")]
-    columns = formatting.joined(list(errors["columns"]), len(errors["columns"]))
-    text = f"Multicalibration error {formatting.number(errors['error'])}: the largest ECCE of "
-    text += f"{formatting.plural(errors['count'], 'segment')} of {columns} is "
-    text += f"{formatting.number(errors['scaled'])} σ ({formatting.p_is(errors['p_value'])} for "
+    columns = naming.joined(list(errors["columns"]), len(errors["columns"]))
+    text = f"Multicalibration error {number_texts.number(errors['error'])}: the largest ECCE of "
+    text += f"{number_texts.plural(errors['count'], 'segment')} of {columns} is "
+    text += (
+        f"{number_texts.number(errors['scaled'])} σ ({number_texts.p_is(errors['p_value'])} for "
+    )
     text += "the largest of all segments)."
     return [doc.Paragraph(text), *biased_groups(errors["listed"], level, "segment")]
 
@@ -250,9 +252,7 @@ def curve_figures(
         label = "prediction" if name is None else name
         drawn = [
             BiasLine(
-                formatting.group(c["by"], formatting.level(source, c["by"], c["level"]))
-                if c["by"]
-                else "",
+                naming.group(c["by"], naming.level(source, c["by"], c["level"])) if c["by"] else "",
                 c["x"],
                 c["bias"],
                 c["low"],
@@ -262,7 +262,7 @@ def curve_figures(
         ]
         by = some[0]["by"]
         split = f", for each value of {by}" if len(some) > 1 and by else ""
-        title, names = f"Bias over {label}{split}", formatting.categories(source, name)
+        title, names = f"Bias over {label}{split}", naming.categories(source, name)
         draw = partial(plot_bias_curves, drawn, label, names, histograms.get(name))
         caption = f"{title}; above 0 predictions are too low."
         numbers = _curve_table(drawn, label, source, name)
@@ -278,8 +278,8 @@ def _curve_table(
         (
             curve.name,
             _value(source, name or "", curve.x[i]),
-            formatting.signed(curve.bias[i]),
-            formatting.span(curve.low[i], curve.high[i]),
+            number_texts.signed(curve.bias[i]),
+            number_texts.span(curve.low[i], curve.high[i]),
         )
         for curve in curves
         for i in range(0, len(curve.x), max(1, len(curve.x) // 20))
@@ -299,11 +299,11 @@ def bias(result: dict[str, Any]) -> doc.Article:
         for b, masked in zip(points["bias"], points["masked"], strict=True)
         if b is not None and not masked
     ]
-    names = formatting.joined(list(points["covariates"]))
+    names = naming.joined(list(points["covariates"]))
     verdict = "No point has enough rows near it"
     if biases:
-        verdict = f"The bias is between {formatting.signed(min(biases), 3)} and "
-        verdict += formatting.signed(max(biases), 3)
+        verdict = f"The bias is between {number_texts.signed(min(biases), 3)} and "
+        verdict += number_texts.signed(max(biases), 3)
     return doc.article(
         f"Local bias of {doc.source_name(result)}",
         f"{doc.size_of(result)}{', over ' + names if names else ''}",
@@ -325,8 +325,8 @@ def audit(result: dict[str, Any]) -> doc.Article:
     reasons: tuple[str, ...] = ()
     if overall is not None and overall["bias"] is not None:
         reasons = (
-            f"Bias over all rows: {formatting.signed(overall['bias'], 3)} "
-            f"({formatting.p_is(overall['p_value'])}).",
+            f"Bias over all rows: {number_texts.signed(overall['bias'], 3)} "
+            f"({number_texts.p_is(overall['p_value'])}).",
         )
     reasons += tuple(_without_covariates(result["tests"]))
     reasons += tuple(_biased(result["groups"], level))
@@ -337,7 +337,7 @@ def audit(result: dict[str, Any]) -> doc.Article:
     listed = region_table(regions, where, "Most biased regions of the map") if regions else None
     return doc.article(
         f"Audit of {doc.source_name(result)}",
-        f"{doc.size_of(result)}, {formatting.notion(result['notion'])}",
+        f"{doc.size_of(result)}, {terms.notion(result['notion'])}",
         result["verdict"][:1].upper() + result["verdict"][1:],
         doc.section(
             "tests",
@@ -377,7 +377,7 @@ def _without_covariates(tests: dict[str, Any]) -> Iterator[str]:
     if len(known) > 1:
         name = min(known, key=lambda each: known[each])
         count = len(known)
-        text = f"{formatting.p_is(known[name])}, the smallest of {count} statistics together"
+        text = f"{number_texts.p_is(known[name])}, the smallest of {count} statistics together"
         yield f"Calibration without covariates: {name} has {text}."
 
 
@@ -386,12 +386,12 @@ def _biased(groups: list[dict[str, Any]], level: float) -> Iterator[str]:
     biased = [g for g in groups if estimates.significant(g["adjusted"], 1 - level + 1e-12)]
     for direction, sign in (("low", 1), ("high", -1)):
         named = [
-            f"{g['group']} ({formatting.signed(g['bias'], 3)})"
+            f"{g['group']} ({number_texts.signed(g['bias'], 3)})"
             for g in biased
             if sign * g["bias"] > 0
         ]
         if named:
-            yield f"Predictions are too {direction} for {formatting.joined(named, 3)}."
+            yield f"Predictions are too {direction} for {naming.joined(named, 3)}."
     if any(g["adjusted"] is not None for g in groups) and not biased:
         yield "No group has a significant bias."
 
@@ -403,12 +403,12 @@ def range_sentences(scan: dict[str, Any] | None, level: float) -> Iterator[str]:
     for each in biased[:_MAX_SENTENCES]:
         direction = "low" if each["bias"] > 0 else "high"
         yield (
-            f"{each['group']}: predictions are {formatting.points(each['bias'])} too {direction} "
-            f"(adjusted {formatting.p_is(each['adjusted'])})."
+            f"{each['group']}: predictions are {number_texts.points(each['bias'])} too {direction} "
+            f"(adjusted {number_texts.p_is(each['adjusted'])})."
         )
     more = len(biased) - _MAX_SENTENCES
     if more > 0:
-        yield f"{formatting.plural(more, 'further range')} {'is' if more == 1 else 'are'} biased."
+        yield f"{number_texts.plural(more, 'further range')} {'is' if more == 1 else 'are'} biased."
 
 
 def _held_out(scores: list[dict[str, Any]] | None) -> str:
@@ -443,7 +443,7 @@ def _scores(scores: list[dict[str, Any]] | None, note: str = "") -> Any:
         unbounded = s["log_loss"] is None and s["brier"] is not None
         least = s["test"] is not None and comparisons.is_smallest_p(s["test"])
         remarks = (
-            formatting.fitted((s["fitted"] or {}).get("parameters")),
+            terms.fitted((s["fitted"] or {}).get("parameters")),
             s["reason"],
             s["note"],
             "a label had the probability 0" * unbounded,
@@ -451,12 +451,12 @@ def _scores(scores: list[dict[str, Any]] | None, note: str = "") -> Any:
         rows.append(
             (
                 s["method"],
-                formatting.count(s["n"]),
-                formatting.number(s["ece"]),
-                formatting.number(s["brier"]),
-                "∞" if unbounded else formatting.number(s["log_loss"]),
-                formatting.number(s["klce"]),
-                formatting.p_value(s["p_value"], least),
+                number_texts.count(s["n"]),
+                number_texts.number(s["ece"]),
+                number_texts.number(s["brier"]),
+                "∞" if unbounded else number_texts.number(s["log_loss"]),
+                number_texts.number(s["klce"]),
+                number_texts.p_value(s["p_value"], least),
                 "; ".join(filter(None, remarks)),
             )
         )
@@ -471,10 +471,10 @@ def _against(comparison: dict[str, Any] | None, level: float) -> list[doc.Block]
     rows = [
         (
             d["estimator"],
-            formatting.number(d["first"]),
-            formatting.number(d["second"]),
-            formatting.signed(d["difference"]),
-            formatting.span(*estimates.ends(d)),
+            number_texts.number(d["first"]),
+            number_texts.number(d["second"]),
+            number_texts.signed(d["difference"]),
+            number_texts.span(*estimates.ends(d)),
         )
         for d in comparison["differences"]
     ]

@@ -7,8 +7,8 @@ from collections.abc import Sequence
 from functools import partial
 from typing import Any, NamedTuple
 
-from calibscale import formatting
-from calibscale.output import document as doc
+from calibscale.formatting import day_names, naming, number_texts, terms
+from calibscale.output.documents import elements as doc
 from calibscale.output.documents.estimates import (
     NOISE,
     ends,
@@ -63,10 +63,10 @@ def test_blocks(tests: Sequence[Tested], what: str, alpha: float) -> list[doc.Bl
         (
             short_label(_as_estimate(test), clear),
             place,
-            formatting.number(test["value"]),
-            formatting.number(test["critical_value"]),
+            number_texts.number(test["value"]),
+            number_texts.number(test["critical_value"]),
             p_cell(test["p_value"], alpha, is_smallest_p(test)),
-            formatting.p_value(adjusted),
+            number_texts.p_value(adjusted),
         )
         for place, test, adjusted in tests
     ]
@@ -85,7 +85,7 @@ def _as_estimate(test: dict[str, Any]) -> dict[str, Any]:
 
 
 def _statistic(test: dict[str, Any]) -> str:
-    return formatting.label(_as_estimate(test))
+    return terms.label(_as_estimate(test))
 
 
 def _null_notes(tests: Sequence[Tested]) -> list[str]:
@@ -97,7 +97,7 @@ def _null_notes(tests: Sequence[Tested]) -> list[str]:
     count = max(one.test["replicates"] or 0 for one in tests)
     what = "outcomes" if first["notion"] in ("forecast", "pit") else "labels"
     drawn = f"{what} drawn from the predictions" if first["null"] == "labels" else first["null"]
-    text = f"null: {drawn}, {formatting.plural(count, 'replicate')}, seed {first['seed']}"
+    text = f"null: {drawn}, {number_texts.plural(count, 'replicate')}, seed {first['seed']}"
     notes = [text]
     factors = (first["parameters"] or {}).get("bandwidth_factors")
     if factors:
@@ -129,7 +129,7 @@ def _null_figures(tests: Sequence[Tested], what: str, alpha: float) -> doc.Figur
     strips = [IntervalPanel(name, tuple(rows)) for name, rows in by_statistic.items()]
     plots = []
     for some in in_pictures(strips):
-        names = formatting.joined([strip.title for strip in some])
+        names = naming.joined([strip.title for strip in some])
         caption = f"{names}: each point is the observed value, each bar the central 90 % of values "
         caption += "under calibration. A point far to the right of its bar is evidence against "
         caption += "calibration."
@@ -179,7 +179,7 @@ def _models_table(models: Sequence[dict[str, Any]], by: str, level: float | None
     for model in models:
         given = list(model["rank_probabilities"] or ())[:n_ranks]
         probabilities = [
-            "–" if p is None else doc.Cell(formatting.probability(p), "share", round(p, 3))
+            "–" if p is None else doc.Cell(number_texts.probability(p), "share", round(p, 3))
             for p in [*given, *[None] * (n_ranks - len(given))]
         ]
         rank = "–" if model["rank"] is None else str(model["rank"])
@@ -187,11 +187,11 @@ def _models_table(models: Sequence[dict[str, Any]], by: str, level: float | None
             (
                 model["name"],
                 rank,
-                formatting.number(model["value"]),
-                formatting.span(*ends(model)),
+                number_texts.number(model["value"]),
+                number_texts.span(*ends(model)),
                 *noise(model),
                 *probabilities,
-                *(formatting.number(model.get(key)) for key in extra),
+                *(number_texts.number(model.get(key)) for key in extra),
             )
         )
     head = ("model", "rank", by, interval_name(level), *(NOISE if noisy else (None, None)))
@@ -215,9 +215,9 @@ def difference_table(
             (
                 d["first"],
                 d["second"],
-                formatting.signed(d["value"]),
-                formatting.span(d["low"], d["high"]),
-                formatting.p_value(d["p"]),
+                number_texts.signed(d["value"]),
+                number_texts.span(d["low"], d["high"]),
+                number_texts.p_value(d["p"]),
                 "–" if d["p"] is None else state,
             )
         )
@@ -237,11 +237,9 @@ def difference_table(
 
 def drift_blocks(drift: dict[str, Any], column: str | None) -> list[doc.Block]:
     """Plot and table of differences from the baseline."""
-    results, base, window = drift["results"], drift["baseline"], formatting.window(drift["window"])
-    title = (
-        f"{window[:1].upper()}{window[1:]} against the baseline, {formatting.day(base['first'])}"
-    )
-    title += f" to {formatting.day(base['last'])} ({formatting.count(base['n'])} rows)"
+    results, base, window = drift["results"], drift["baseline"], day_names.window(drift["window"])
+    title = f"{window[:1].upper()}{window[1:]} against the baseline, {day_names.day(base['first'])}"
+    title += f" to {day_names.day(base['last'])} ({number_texts.count(base['n'])} rows)"
     if not results:
         return [doc.Paragraph(f"{title}: no comparison is possible yet.")]
     level = results[0]["level"]
@@ -249,23 +247,23 @@ def drift_blocks(drift: dict[str, Any], column: str | None) -> list[doc.Block]:
     for d in sorted(results, key=lambda d: d["group"] is not None):
         p = d["adjusted_p_value"] if d["adjusted_p_value"] is not None else d["p_value"]
         row = IntervalRow(
-            formatting.group(column, d["group"]),
+            naming.group(column, d["group"]),
             d["difference"],
             d["low"],
             d["high"],
             significant(p, 1 - level + 1e-12),
         )
-        by_estimator.setdefault(formatting.label(d), []).append(row)
+        by_estimator.setdefault(terms.label(d), []).append(row)
     strips = [IntervalPanel(name, tuple(rows), zero=True) for name, rows in by_estimator.items()]
     plots = doc.Figures(tuple(_drift_figure(some, title, level) for some in in_pictures(strips)))
     rows = [
         (
-            formatting.label(d),
-            formatting.group(column, d["group"]),
-            formatting.signed(d["difference"]),
-            formatting.span(d["low"], d["high"]),
-            formatting.p_value(d["p_value"]),
-            formatting.p_value(d["adjusted_p_value"]),
+            terms.label(d),
+            naming.group(column, d["group"]),
+            number_texts.signed(d["difference"]),
+            number_texts.span(d["low"], d["high"]),
+            number_texts.p_value(d["p_value"]),
+            number_texts.p_value(d["adjusted_p_value"]),
         )
         for d in results
     ]
@@ -282,7 +280,7 @@ def drift_blocks(drift: dict[str, Any], column: str | None) -> list[doc.Block]:
 
 
 def _drift_figure(some: Sequence[IntervalPanel], title: str, level: float) -> doc.Figure:
-    names = formatting.joined([strip.title for strip in some])
+    names = naming.joined([strip.title for strip in some])
     caption = (
         f"{names}: change since the baseline. Significance is by p-values adjusted for all "
         "comparisons; each bar is the unadjusted interval of one comparison."
@@ -308,7 +306,7 @@ def selection_blocks(result: dict[str, Any]) -> list[doc.Block | None]:
     grids = {name: [c for c in candidates if c["estimator"] == name] for name in names}
     best = {name: min(grid, key=_risk) for name, grid in grids.items()}
     chosen = result["selected"]
-    root = "" if chosen["root"] is None else f", its root {formatting.number(chosen['root'])}"
+    root = "" if chosen["root"] is None else f", its root {number_texts.number(chosen['root'])}"
     settings = _settings(chosen)
     if settings:
         settings = f" with {settings}"
@@ -316,7 +314,7 @@ def selection_blocks(result: dict[str, Any]) -> list[doc.Block | None]:
         doc.Paragraph(
             f"The estimator with the smallest risk is {chosen['estimator']}"
             f"{settings}"
-            f": the squared calibration error is {formatting.number(chosen['estimate'])}"
+            f": the squared calibration error is {number_texts.number(chosen['estimate'])}"
             f"{root}. {_interval_sentence(chosen)}"
         ),
         _risk_table(list(best.values()), chosen),
@@ -329,7 +327,7 @@ def selection_blocks(result: dict[str, Any]) -> list[doc.Block | None]:
             text = f"{name}: {_settings(best[name])} is at the end of its grid; extend it with "
             blocks.append(doc.Paragraph(f"{text}--grid."))
     if result["nested"] is not None:
-        nested = formatting.number(result["nested"]["estimate"])
+        nested = number_texts.number(result["nested"]["estimate"])
         blocks.append(doc.Paragraph(f"Nested cross-validation: {nested}."))
     return [*blocks, doc.figures(plots)]
 
@@ -350,7 +348,7 @@ def _settings(candidate: dict[str, Any]) -> str:
 
 def _digits(value: Any) -> str:
     number = isinstance(value, int | float)
-    return formatting.rounded(value, 4) if number else formatting.plain(value)
+    return number_texts.rounded(value, 4) if number else terms.plain(value)
 
 
 def _risk_table(best: list[dict[str, Any]], chosen: dict[str, Any]) -> doc.Block:
@@ -362,12 +360,12 @@ def _risk_table(best: list[dict[str, Any]], chosen: dict[str, Any]) -> doc.Block
             (
                 doc.Cell(c["estimator"], "strong" if best_one else ""),
                 _settings(c) or "–",
-                formatting.number(None if c["risk"] is None else root_risk(c), 6),
-                "–" if best_one else formatting.signed(c["difference"]),
-                "–" if best_one else formatting.number(c["difference_standard_error"], 2),
-                formatting.number(c["estimate"]),
-                formatting.number(c["root"]),
-                formatting.span(*_roots(c)),
+                number_texts.number(None if c["risk"] is None else root_risk(c), 6),
+                "–" if best_one else number_texts.signed(c["difference"]),
+                "–" if best_one else number_texts.number(c["difference_standard_error"], 2),
+                number_texts.number(c["estimate"]),
+                number_texts.number(c["root"]),
+                number_texts.span(*_roots(c)),
                 doc.Cell("selected", "strong") if best_one else state,
             )
         )
@@ -399,7 +397,7 @@ def _interval_sentence(chosen: dict[str, Any]) -> str:
     low, high = ends(chosen)
     if low is None or high is None:
         return ""
-    between = formatting.span(low, high)
+    between = number_texts.span(low, high)
     text = f"The {interval_name(level_of([chosen]))} of the squared error is {between}"
     if low <= 0:
         return f"{text}. It includes 0, although the estimate, a mean of squares, is positive."
@@ -434,10 +432,10 @@ def _risk_figure(
     values = [c["hyperparameter"][label] for c in drawn]
     rows = [
         (
-            formatting.number(value, 4),
-            formatting.number(root_risk(c)),
-            formatting.number(root_spread(c), 2),
-            formatting.number(c["estimate"]),
+            number_texts.number(value, 4),
+            number_texts.number(root_risk(c)),
+            number_texts.number(root_spread(c), 2),
+            number_texts.number(c["estimate"]),
         )
         for value, c in zip(values, drawn, strict=True)
     ]

@@ -8,11 +8,11 @@ from contextlib import suppress
 from functools import partial
 from typing import Any, NamedTuple
 
-from calibscale import formatting
 from calibscale.errors import OptionError
-from calibscale.estimators import BIASED, short_summary
-from calibscale.formatting import name_of
-from calibscale.output import document as doc
+from calibscale.estimators.registry import BIASED, short_summary
+from calibscale.formatting import naming, number_texts, terms
+from calibscale.formatting.naming import name_of
+from calibscale.output.documents import elements as doc
 from calibscale.output.plots.curve_plots import (
     IntervalPanel,
     IntervalRow,
@@ -22,7 +22,7 @@ from calibscale.output.plots.curve_plots import (
 )
 from calibscale.output.plots.prediction_plots import RELIABILITY_HEIGHT, draw_reliability
 from calibscale.output.plots.score_plots import SCORE_PLOTS, curve_of, plot_corp
-from calibscale.results import EXACT, POPULATION
+from calibscale.results.estimate import EXACT, POPULATION
 
 MAX_GROUPS = 12  # groups in a plot; tables contain all groups
 _GROUP_COLUMNS = 5  # estimators in a table of groups, which then fits a page
@@ -49,7 +49,7 @@ def level_of(results: Sequence[dict[str, Any]]) -> float | None:
 
 
 def interval_name(level: float | None) -> str:
-    return "interval" if level is None else f"{formatting.percent(level)} interval"
+    return "interval" if level is None else f"{number_texts.percent(level)} interval"
 
 
 def ends(result: dict[str, Any]) -> tuple[float | None, float | None]:
@@ -62,7 +62,7 @@ def in_brackets(result: dict[str, Any]) -> str:
     """Interval of a result with its level, in brackets after a space; empty if it has none."""
     if None in ends(result):
         return ""
-    return f" ({interval_name(result['interval']['level'])} {formatting.span(*ends(result))})"
+    return f" ({interval_name(result['interval']['level'])} {number_texts.span(*ends(result))})"
 
 
 # ---------------------------------------------------------------- estimates
@@ -116,7 +116,7 @@ def without_notion(every: Sequence[dict[str, Any]]) -> frozenset[str]:
 def short_label(estimate: dict[str, Any], clear: frozenset[str]) -> str:
     """Label of an estimate; without its notion if it is one of `without_notion`."""
     name = str(estimate["estimator"])
-    return name if name_of(name) in clear else formatting.label(estimate)
+    return name if name_of(name) in clear else terms.label(estimate)
 
 
 def notion_note(every: Sequence[dict[str, Any]]) -> list[str]:
@@ -126,7 +126,7 @@ def notion_note(every: Sequence[dict[str, Any]]) -> list[str]:
     if not names:
         return []
     verb = "is an error" if len(names) == 1 else "are errors"
-    return [f"{formatting.joined([*names])} {verb} of the positive class."]
+    return [f"{naming.joined([*names])} {verb} of the positive class."]
 
 
 def _row(place: Place, estimate: dict[str, Any]) -> IntervalRow:
@@ -138,7 +138,7 @@ def _row(place: Place, estimate: dict[str, Any]) -> IntervalRow:
 def _forest_figure(
     some: Sequence[IntervalPanel], places: Sequence[Place], what: str, level: float | None
 ) -> doc.Figure:
-    names = formatting.joined([strip.title for strip in some])
+    names = naming.joined([strip.title for strip in some])
     title = f"{names} by {what}" if len(places) > 1 else names
     caption = f"{title}: each point is an estimate"
     caption += f", each bar its {interval_name(level)}" if level is not None else ""
@@ -170,8 +170,8 @@ def interval_figure(
         (
             panel.title or "–",
             row.label,
-            formatting.number(row.value),
-            formatting.span(row.low, row.high, 4),
+            number_texts.number(row.value),
+            number_texts.span(row.low, row.high, 4),
         )
         for panel in panels
         for row in panel.rows
@@ -223,13 +223,13 @@ def estimate_table(
                 (
                     doc.Cell(label, "faint" if i else "strong"),
                     place.name,
-                    alert_cell(formatting.number(estimate["value"]), name in place.breached),
+                    alert_cell(number_texts.number(estimate["value"]), name in place.breached),
                     _interval(estimate),
                     *noise(estimate),
                     p_cell((p_values or {}).get(name), alpha),
-                    formatting.number(estimate["root"]) if estimate["squared"] else "",
+                    number_texts.number(estimate["root"]) if estimate["squared"] else "",
                     _approximation(estimate),
-                    formatting.count(n) if several else short_summary(name),
+                    number_texts.count(n) if several else short_summary(name),
                 )
             )
     remarks = [*_signs(every), *_coverages(places), *notion_note(every)]
@@ -238,7 +238,7 @@ def estimate_table(
         if e["interval"] is not None and e["interval"]["covers"] != POPULATION:
             covered.setdefault(e["interval"]["covers"], []).append(e["estimator"])
     for covers, names in covered.items():
-        listed = formatting.joined([*dict.fromkeys(names)])
+        listed = naming.joined([*dict.fromkeys(names)])
         remarks.append(
             f"The intervals of {listed} cover {covers}, which exceeds the population value."
         )
@@ -246,7 +246,7 @@ def estimate_table(
 
 
 def _interval(estimate: dict[str, Any]) -> str:
-    return formatting.span(*ends(estimate))
+    return number_texts.span(*ends(estimate))
 
 
 def alert_cell(text: str, alert: bool) -> doc.Cell:
@@ -256,7 +256,7 @@ def alert_cell(text: str, alert: bool) -> doc.Cell:
 
 def p_cell(p: float | None, alpha: float, least: bool = False) -> doc.Cell:
     """Cell of a p-value, red if it is at most `alpha`; `least` if it is the smallest possible."""
-    return alert_cell(formatting.p_value(p, least), significant(p, alpha))
+    return alert_cell(number_texts.p_value(p, least), significant(p, alpha))
 
 
 def significant(p: float | None, alpha: float) -> bool:
@@ -281,21 +281,21 @@ def noise(estimate: dict[str, Any], name: str = "value") -> list[str | doc.Cell]
     if not floor:
         return ["", ""]
     within = estimate[name] is not None and estimate[name] <= floor["high"]
-    text = formatting.span(floor["mean"], floor["high"], 3)
-    return [doc.Cell(text, "faint" if within else ""), formatting.p_value(floor["p_value"])]
+    text = number_texts.span(floor["mean"], floor["high"], 3)
+    return [doc.Cell(text, "faint" if within else ""), number_texts.p_value(floor["p_value"])]
 
 
 def _approximation(estimate: dict[str, Any]) -> str:
     error = estimate["approximation"]["error"]
     if estimate["approximation"]["kind"] == EXACT.kind:
         return ""
-    return "unknown" if error is None else formatting.number(error, 2)
+    return "unknown" if error is None else number_texts.number(error, 2)
 
 
 def _reasons(places: Sequence[Place]) -> list[doc.Block]:
     """Sentences about missing values, each once."""
     reasons = dict.fromkeys(
-        f"{formatting.label(e)}: {e['reason']}"
+        f"{terms.label(e)}: {e['reason']}"
         for place in places
         for e in place.results
         if e["value"] is None and e["reason"]
@@ -326,7 +326,7 @@ def group_blocks(
         return []
     places = [
         Place(
-            formatting.group(column, g["group"]),
+            naming.group(column, g["group"]),
             g["results"],
             g["n"],
             *(judged(g["group"]) if judged is not None else ()),
@@ -396,7 +396,7 @@ def group_tables(
         for g in groups:
             estimates = {short_label(e, clear): e for e in g["results"]}
             cells = [_value_and_interval(estimates.get(label)) for label in shown]
-            rows.append((formatting.group(column, g["group"]), formatting.count(g["n"]), *cells))
+            rows.append((naming.group(column, g["group"]), number_texts.count(g["n"]), *cells))
         caption = f"Groups {where}".rstrip()
         if part > 0:
             caption += f", part {part + 1} of {count}"
@@ -408,7 +408,7 @@ def group_tables(
 def _signs(estimates: Sequence[dict[str, Any]]) -> list[str]:
     """Explanation of the sign of signed estimates."""
     if any(estimate["estimator"] == "confidence_gap" for estimate in estimates):
-        return [formatting.GAP_SIGN]
+        return [terms.GAP_SIGN]
     return []
 
 
@@ -416,7 +416,7 @@ def _coverages(places: Sequence[Place]) -> list[str]:
     """Coverage at each of a few places with its level and its expectation."""
     remarks = []
     for place in places[:MAX_GROUPS]:
-        texts = filter(None, map(formatting.coverage, place.results))
+        texts = filter(None, map(terms.coverage, place.results))
         remarks += [f"{place.name}: {text}" if place.name else text for text in texts]
     return remarks
 
@@ -424,11 +424,11 @@ def _coverages(places: Sequence[Place]) -> list[str]:
 def _value_and_interval(estimate: dict[str, Any] | None) -> str:
     if estimate is None:
         return "–"
-    value = formatting.number(estimate["value"], 3)
+    value = number_texts.number(estimate["value"], 3)
     if None not in ends(estimate):
-        value += f" [{formatting.span(*ends(estimate), 2)}]"
+        value += f" [{number_texts.span(*ends(estimate), 2)}]"
     expected = (estimate.get("details") or {}).get("expected")
-    return value if expected is None else f"{value}, expected {formatting.number(expected, 3)}"
+    return value if expected is None else f"{value}, expected {number_texts.number(expected, 3)}"
 
 
 # ---------------------------------------------------------------- reliability
@@ -452,10 +452,12 @@ def reliability_figure(
     if not filled:
         return None
     level = interval_name(diagram["level"])
-    names = formatting.outcome(diagram["notion"]), formatting.prediction(diagram)
+    names = terms.outcome(diagram["notion"]), terms.prediction(diagram)
     outside = [b for b in filled if b["outside"]]
-    ece = "" if diagram["ece"] is None else f", {formatting.ece(diagram)}"
-    summary = f"{len(outside)} of {formatting.plural(len(filled), unit(diagram))} outside the band"
+    ece = "" if diagram["ece"] is None else f", {terms.ece(diagram)}"
+    summary = (
+        f"{len(outside)} of {number_texts.plural(len(filled), unit(diagram))} outside the band"
+    )
     high = sum((b["mean_p"] > b["frequency"]) != bool(diagram.get("pit")) for b in outside)
     sides = [
         text
@@ -466,7 +468,7 @@ def reliability_figure(
         if count
     ]
     direction = f" ({' and '.join(sides)})" if sides else ""
-    caption = f"{formatting.count(diagram['n'])} rows{ece}: {summary}{direction}."
+    caption = f"{number_texts.count(diagram['n'])} rows{ece}: {summary}{direction}."
     if title is None:
         title = f"{where[:1].upper()}{where[1:]}"
     if alone:
@@ -489,7 +491,7 @@ def reliability_figure(
         ),
         title,
         in_text,
-        "" if diagram["ece"] is None else formatting.ece(diagram),
+        "" if diagram["ece"] is None else terms.ece(diagram),
         probabilities=True,
     )
 
@@ -516,12 +518,12 @@ def bin_table(
     """
     rows = [
         (
-            f"{formatting.given(b['lower'], 3)}\u00a0–\u00a0{formatting.given(b['upper'], 3)}",
-            formatting.count(b["count"]),
-            formatting.number(b["mean_p"]),
-            formatting.number(b["frequency"]),
-            formatting.span(*(b["interval"] or (None, None))),
-            formatting.span(*(b["consistency"] or (None, None))),
+            f"{number_texts.given(b['lower'], 3)}\u00a0–\u00a0{number_texts.given(b['upper'], 3)}",
+            number_texts.count(b["count"]),
+            number_texts.number(b["mean_p"]),
+            number_texts.number(b["frequency"]),
+            number_texts.span(*(b["interval"] or (None, None))),
+            number_texts.span(*(b["consistency"] or (None, None))),
             "–"
             if b["mean_p"] is None
             else alert_cell("outside" if b["outside"] else "in", b["outside"]),
@@ -530,7 +532,7 @@ def bin_table(
         if b["count"] != 0
     ]
     empty = len(bins) - len(rows)
-    notes = f"{formatting.plural(empty, what)} without rows left out." if empty else ""
+    notes = f"{number_texts.plural(empty, what)} without rows left out." if empty else ""
     counts = "rows" if what == "bin" else None
     band = doc.TableColumn("band", optional=True, legend="range of the frequency if calibrated")
     head = (what, counts, names[1], names[0], level, band, doc.text_column("state"))
@@ -552,11 +554,11 @@ def score_figures(estimates: Sequence[dict[str, Any]]) -> Iterator[doc.Figure]:
             curve = curve_of(estimate, key)
             drawn.add((SCORE_PLOTS[name], notion))
             points = [*zip(*curve.values(), strict=True)]
-            rows = [map(formatting.number, point) for point in points[:: -(-len(points) // 25)]]
-            text = f"{formatting.label(estimate)} {formatting.number(estimate['value'])}"
+            rows = [map(number_texts.number, point) for point in points[:: -(-len(points) // 25)]]
+            text = f"{terms.label(estimate)} {number_texts.number(estimate['value'])}"
             if floor := estimate.get("floor"):
-                noise = formatting.number(floor["mean"])
-                text += f"; {noise} on average if calibrated, {formatting.p_is(floor['p_value'])}"
+                noise = number_texts.number(floor["mean"])
+                text += f"; {noise} on average if calibrated, {number_texts.p_is(floor['p_value'])}"
             yield doc.Figure(
                 partial(plot, estimate),
                 height,

@@ -7,9 +7,9 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
-from calibscale import formatting
+from calibscale.formatting import day_names, naming, number_texts, terms
 from calibscale.output.documents.estimates import ends, in_brackets
-from calibscale.results import rounding_advice
+from calibscale.results.source_rows import rounding_advice
 
 QUANTITIES = {
     "value": "value",
@@ -126,18 +126,18 @@ class Finding:
             return f"{self.refuted}, which refutes calibration{breaches}{error}"
         error = self.error or "the model is not calibrated"
         above = "" if self.tolerance is None else f"error above {self.tolerance:g}; "
-        since = f" since {formatting.day(self.since)}" if self.since else ""
+        since = f" since {day_names.day(self.since)}" if self.since else ""
         breaches = f"; {self._breaches()} breached" if self.breached else ""
         return f"{above}{error}{since}, {self.where}{breaches}"
 
     def _breaches(self) -> str:
-        return f"{self.breached} of {formatting.plural(self.thresholds, 'threshold')}"
+        return f"{self.breached} of {number_texts.plural(self.thresholds, 'threshold')}"
 
     def _error_over(self) -> str:
         return f"{self.error} over {self.over}, {self.where}" if self.error else ""
 
     def _fine(self) -> str:
-        text = f"none of {formatting.plural(self.thresholds, 'threshold')} is breached"
+        text = f"none of {number_texts.plural(self.thresholds, 'threshold')} is breached"
         if not self.thresholds:
             text = "no threshold is set"
         elif self.unknown:
@@ -152,7 +152,7 @@ class Finding:
         """Phrase about labels of probability 0, which refute calibration unless tolerated."""
         if self.impossible:
             verb = "has" if self.impossible == 1 else "have"
-            labels = formatting.plural(self.impossible, "label")
+            labels = number_texts.plural(self.impossible, "label")
             yield f"{labels} of the day {verb} the predicted probability 0"
 
     def _days(self) -> Iterator[str]:
@@ -167,11 +167,11 @@ class Finding:
 
 def _few_days(days: Sequence[str]) -> str:
     """The last days, in order, and the number of earlier ones."""
-    shown = [formatting.day(day) for day in days[-_NAMED_DAYS:]]
+    shown = [day_names.day(day) for day in days[-_NAMED_DAYS:]]
     earlier = len(days) - len(shown)
     if earlier:
-        return f"{formatting.plural(len(days), 'day')}, the last of them {formatting.joined(shown)}"
-    return formatting.joined(shown)
+        return f"{number_texts.plural(len(days), 'day')}, the last of them {naming.joined(shown)}"
+    return naming.joined(shown)
 
 
 def head(night: dict[str, Any]) -> Head:
@@ -234,14 +234,14 @@ def day_sentence(kind: str, days: Sequence[Any]) -> str:
     if not days:
         return ""
     if kind == "missing":
-        return f"There are no predictions for {formatting.joined([*days], 12)}."
+        return f"There are no predictions for {naming.joined([*days], 12)}."
     if kind == "broken":
         return " ".join(f"{each['day']} cannot be read: {each['reason']}" for each in days)
     shown = [
         f"{each['day']} ({each['n_unlabelled']:,} of {each['n'] + each['n_unlabelled']:,} rows)"
         for each in days
     ]
-    return f"Labels are missing for {formatting.joined(shown, 12)}."
+    return f"Labels are missing for {naming.joined(shown, 12)}."
 
 
 def _day_reasons(night: dict[str, Any]) -> Iterator[str]:
@@ -270,8 +270,8 @@ def _alarmed(night: dict[str, Any]) -> tuple[str, list[float | None]]:
     sized = [None] if all_rows else some
     if every and {*some} == every:
         return f"every {column or 'group'}", sized
-    names = ["all rows"] * all_rows + [formatting.group(column, group) for group in some]
-    return formatting.joined(names, 3), sized
+    names = ["all rows"] * all_rows + [naming.group(column, group) for group in some]
+    return naming.joined(names, 3), sized
 
 
 def _impossible_phrase(night: dict[str, Any], found: dict[str, Any]) -> str:
@@ -283,8 +283,8 @@ def _impossible_phrase(night: dict[str, Any], found: dict[str, Any]) -> str:
         labels, verb, rows = f"{found['count']:,} labels", "have", f"first in {rows}"
     where = ""
     if found["group"] is not None:
-        where = f" for {formatting.group(night['group_by'], found['group'])}"
-    day = formatting.day(found["day"])
+        where = f" for {naming.group(night['group_by'], found['group'])}"
+    day = day_names.day(found["day"])
     return f"{labels}{where} on {day} {verb} the predicted probability 0 ({rows})"
 
 
@@ -300,7 +300,7 @@ def _impossible_reasons(night: dict[str, Any]) -> list[str]:
     distinct = list({(each["day"], each["group"]): each for each in found}.values())
     sentences = [impossible_sentence(night, each) for each in distinct[:_NAMED]]
     if len(distinct) > _NAMED:
-        more = formatting.plural(len(distinct) - _NAMED, "more group")
+        more = number_texts.plural(len(distinct) - _NAMED, "more group")
         sentences.append(f"The evidence of {more} is infinite.")
     return sentences
 
@@ -324,13 +324,13 @@ def _since(night: dict[str, Any]) -> dict[str, Any] | None:
 def _processes(night: dict[str, Any]) -> list[str]:
     raised = _raised(night["alarms"])
     sentences = [
-        f"Alarm for {formatting.group(night['group_by'], p['group'])} "
-        f"({formatting.notion(p['notion'])})"
-        + (f" since {formatting.day(p['since'])}." if p["since"] else ".")
+        f"Alarm for {naming.group(night['group_by'], p['group'])} "
+        f"({terms.notion(p['notion'])})"
+        + (f" since {day_names.day(p['since'])}." if p["since"] else ".")
         for p in raised[:_NAMED]
     ]
     if len(raised) > _NAMED:
-        more = formatting.plural(len(raised) - _NAMED, "more alarm")
+        more = number_texts.plural(len(raised) - _NAMED, "more alarm")
         sentences.append(f"For {more} see the section on evidence.")
     return sentences
 
@@ -360,14 +360,14 @@ def _size(
     if not present:
         return "", []
     worst = max(e.size for _, e in present)
-    size = formatting.points(worst)
+    size = number_texts.points(worst)
     if len(present) > 1:
         size = f"up to {size}"
     sides = {e.side for _, e in present}
     side = sides.pop() if len(sides) == 1 else ""
     over = f"over {_days(window)}"
     basis = [
-        f"{e.basis} {over}{'' if group is None else ' for ' + formatting.group(column, group)}."
+        f"{e.basis} {over}{'' if group is None else ' for ' + naming.group(column, group)}."
         for group, e in present[:_NAMED]
     ]
     if side:
@@ -390,7 +390,7 @@ def _error(window: dict[str, Any], group: float | None, notions: Sequence[str]) 
         if gap is not None and abs(gap) >= 0.5 * (ece or 0.0):
             return _Error(abs(gap), _SIDES[notion][gap < 0], basis)
         if ece is not None:
-            return _Error(ece, "", f"ECE {formatting.number(ece, 3)}")
+            return _Error(ece, "", f"ECE {number_texts.number(ece, 3)}")
     return None
 
 
@@ -400,7 +400,7 @@ def _gap(
     """Mean prediction minus frequency, None if the interval includes 0, and its description."""
     if estimate is not None and estimate["value"] is not None:
         value, (low, high) = estimate["value"], ends(estimate)
-        basis = f"Mean prediction minus frequency: {formatting.signed(value, 3)}"
+        basis = f"Mean prediction minus frequency: {number_texts.signed(value, 3)}"
         certain = low is None or high is None or not low <= 0 <= high
         return (value if certain else None), basis + in_brackets(estimate)
     filled = [b for b in (diagram or {"bins": ()})["bins"] if b["frequency"] is not None]
@@ -409,7 +409,7 @@ def _gap(
         return None, ""
     gaps = ((b["mean_p"] or 0.0) - b["frequency"] for b in filled)
     value = sum(w * gap for w, gap in zip(rows, gaps, strict=True)) / sum(rows)
-    return value, f"Mean prediction minus frequency: {formatting.signed(value, 3)}"
+    return value, f"Mean prediction minus frequency: {number_texts.signed(value, 3)}"
 
 
 # ---------------------------------------------------------------- thresholds
@@ -426,7 +426,7 @@ def _breach(night: dict[str, Any]) -> tuple[str, str, str, list[str]]:
     groups = [t["group"] for t in errors if t["window"] == window["name"]]
     groups = [None] if None in groups else list(dict.fromkeys(groups))
     error, basis = _size(window, groups, tuple(_SIDES), night["group_by"])
-    whom = formatting.joined([formatting.group(night["group_by"], group) for group in groups], 3)
+    whom = naming.joined([naming.group(night["group_by"], group) for group in groups], 3)
     return error, _days(window), whom, basis
 
 
@@ -434,13 +434,13 @@ def _limits(night: dict[str, Any], breached: list[dict[str, Any]]) -> list[str]:
     """Sentences about the breached limits, each with the groups that breach it."""
     by_limit: dict[str, list[str]] = {}
     for t in breached:
-        limit, whom = _limit_text(night, t), formatting.group(night["group_by"], t["group"])
+        limit, whom = _limit_text(night, t), naming.group(night["group_by"], t["group"])
         if t["observed"] is None:
             by_limit.setdefault(f"{limit}, {missing_value(t)}", []).append(whom)
         else:
             by_limit.setdefault(limit, []).append(f"{observed(t)} for {whom}")
     listed = list(by_limit.items())[:_NAMED]
-    sentences = [f"{limit}: {formatting.joined(some, 4)}." for limit, some in listed]
+    sentences = [f"{limit}: {naming.joined(some, 4)}." for limit, some in listed]
     if len(by_limit) > _NAMED:
         sentences.append("For further breaches see the section on thresholds.")
     return sentences
@@ -449,9 +449,9 @@ def _limits(night: dict[str, Any], breached: list[dict[str, Any]]) -> list[str]:
 def _limit_text(night: dict[str, Any], t: dict[str, Any]) -> str:
     side, limit = limit_of(t)
     beyond = (
-        f"{side} {formatting.given(limit)}"
+        f"{side} {number_texts.given(limit)}"
         if side != "abs_above"
-        else (f"beyond ±{formatting.given(limit)}")
+        else (f"beyond ±{number_texts.given(limit)}")
     )
     return f"{what(t)} over {over(night, t['window'])}, {beyond}"
 
@@ -472,7 +472,7 @@ def what(t: dict[str, Any]) -> str:
 def observed(t: dict[str, Any]) -> str:
     """Format the observed value of a threshold."""
     is_p = t["quantity"] in ("p_value", "drift_p_value")
-    return formatting.p_value(t["observed"]) if is_p else formatting.number(t["observed"])
+    return number_texts.p_value(t["observed"]) if is_p else number_texts.number(t["observed"])
 
 
 def missing_value(t: dict[str, Any]) -> str:
@@ -484,13 +484,13 @@ def missing_value(t: dict[str, Any]) -> str:
 def over(night: dict[str, Any], name: str | None) -> str:
     """Name of a window; “2 of 7 days” if only these days are in the ledger."""
     window = next((w for w in night["windows"] if w["name"] == name), None)
-    return formatting.window(name) if window is None else _days(window)
+    return day_names.window(name) if window is None else _days(window)
 
 
 def _days(window: dict[str, Any]) -> str:
     length = re.fullmatch(r"(\d+)d", window["name"])
     present = len({day[:10] for day in window["days"] or ()})
-    text = formatting.window(window["name"])
+    text = day_names.window(window["name"])
     return f"{present} of {text}" if length and 0 < present < int(length[1]) else text
 
 

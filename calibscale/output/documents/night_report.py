@@ -5,9 +5,9 @@ from __future__ import annotations
 from functools import partial
 from typing import Any
 
-from calibscale import formatting
-from calibscale.output import document as doc
+from calibscale.formatting import day_names, naming, number_texts, terms
 from calibscale.output.documents import comparisons, estimates
+from calibscale.output.documents import elements as doc
 from calibscale.output.documents.bias_documents import map_blocks
 from calibscale.output.documents.night_headline import (
     head,
@@ -82,7 +82,7 @@ def _every(night: dict[str, Any]) -> list[dict[str, Any]]:
 
 def _subtitle(night: dict[str, Any]) -> str:
     created = night["created"]
-    text = f"Night of {formatting.day(night['day'])}, computed {created[:16].replace('T', ' ')}"
+    text = f"Night of {day_names.day(night['day'])}, computed {created[:16].replace('T', ' ')}"
     return text + " UTC" * created.endswith(("+00:00", "Z"))
 
 
@@ -91,17 +91,17 @@ def _subtitle(night: dict[str, Any]) -> str:
 
 def _facts(night: dict[str, Any]) -> doc.Facts:
     remarks = [_exclusions(night), doc.clusters_of(night).removeprefix(" ")]
-    facts = [("rows of the day", formatting.count(night["n"]), "; ".join(filter(None, remarks)))]
+    facts = [("rows of the day", number_texts.count(night["n"]), "; ".join(filter(None, remarks)))]
     for window, estimate in _key_estimates(night):
         remark = f"over {over(night, window)}"
         if estimate["interval"] is not None:
-            remark += f", {formatting.span(*estimates.ends(estimate), 2)}"
-        facts.append((formatting.label(estimate), formatting.number(estimate["value"]), remark))
+            remark += f", {number_texts.span(*estimates.ends(estimate), 2)}"
+        facts.append((terms.label(estimate), number_texts.number(estimate["value"]), remark))
     facts += _calibration(night.get("calibration"))
     alarms = night["alarms"]
     if alarms is not None:
         now = "yes" if alarms["alarm"] else "none"
-        since = f"since {formatting.day(alarms['since'])}" if alarms["since"] else ""
+        since = f"since {day_names.day(alarms['since'])}" if alarms["since"] else ""
         facts.append(("alarm", now, since))
     if night["thresholds"]:
         breached = sum(t["breached"] for t in night["thresholds"])
@@ -110,8 +110,8 @@ def _facts(night: dict[str, Any]) -> doc.Facts:
     if trend is not None and trend["days"]:
         count, first = trend["ledger_days"], trend["first_day"]
         count = len(trend["days"]) if count is None else count
-        since = formatting.day(trend["days"][0] if first is None else first)
-        facts.append(("days in the ledger", formatting.count(count), f"since {since}"))
+        since = day_names.day(trend["days"][0] if first is None else first)
+        facts.append(("days in the ledger", number_texts.count(count), f"since {since}"))
     return doc.Facts(tuple(facts))
 
 
@@ -123,16 +123,16 @@ def _calibration(tests: dict[str, Any] | None) -> list[tuple[str, str, str]]:
     remark = f"{tests['statistic']}, of {count} tests together"
     if tests["finding"] and tests["p_value"] <= estimates.ALPHA:
         remark += f": {tests['finding']}"
-    return [("calibration of the day", formatting.p_is(tests["p_value"]), remark)]
+    return [("calibration of the day", number_texts.p_is(tests["p_value"]), remark)]
 
 
 def _exclusions(result: dict[str, Any]) -> str:
     """Remark on the number of excluded rows."""
     parts = []
     if result["n_unlabelled"]:
-        parts.append(f"{formatting.count(result['n_unlabelled'])} without a label yet")
+        parts.append(f"{number_texts.count(result['n_unlabelled'])} without a label yet")
     if result["n_dropped"]:
-        parts.append(f"{formatting.count(result['n_dropped'])} dropped")
+        parts.append(f"{number_texts.count(result['n_dropped'])} dropped")
     return " and ".join(parts) if parts else "none left out"
 
 
@@ -168,7 +168,7 @@ def _thresholds(night: dict[str, Any]) -> list[doc.Block]:
     if not urgent or not within:
         return [_limit_table(night, thresholds, caption)] if thresholds else []
     folded = (_limit_table(night, within, "Limits that are not breached"),)
-    rest = f"{formatting.plural(len(within), 'limit')} not breached"
+    rest = f"{number_texts.plural(len(within), 'limit')} not breached"
     return [_limit_table(night, urgent, caption), doc.Folded(rest, folded)]
 
 
@@ -186,13 +186,13 @@ def _limit_table(
             state = doc.Cell("breached", "breached")
         else:
             state = doc.Cell("within", "fine")
-        whom = "" if t["group"] is None else f", {formatting.group(column, t['group'])}"
+        whom = "" if t["group"] is None else f", {naming.group(column, t['group'])}"
         rows.append(
             (
                 what(t) + whom,
                 state,
                 observed(t),
-                f"{sign}{formatting.given(limit)}",
+                f"{sign}{number_texts.given(limit)}",
                 over(night, t["window"]),
             )
         )
@@ -286,7 +286,7 @@ def _ranking(night: dict[str, Any]) -> list[doc.Block | None]:
         for d in ranking["differences"] or ()
     ]
     return [
-        doc.Paragraph(f"Over {formatting.window(ranking['window'])}."),
+        doc.Paragraph(f"Over {day_names.window(ranking['window'])}."),
         *comparisons.ranking_blocks(models, ranking["by"], ranking["level"]),
         comparisons.difference_table(differences, ranking["level"]),
     ]
@@ -305,8 +305,8 @@ def _evidence(night: dict[str, Any]) -> list[doc.Block]:
     notions = {p["notion"] for p in processes}
 
     def name(p: dict[str, Any]) -> str:
-        whom = formatting.short(formatting.group(column, p["group"]))
-        return f"{whom}, {formatting.notion(p['notion'])}" if len(notions) > 1 else whom
+        whom = naming.short(naming.group(column, p["group"]))
+        return f"{whom}, {terms.notion(p['notion'])}" if len(notions) > 1 else whom
 
     combined = evidence_logs(alarms, alarms["days"])[-DAYS:]
     threshold, each = alarms["threshold"], alarms["process_threshold"]
@@ -324,11 +324,11 @@ def _evidence(night: dict[str, Any]) -> list[doc.Block]:
         for p in processes
     ]
     groups = {p["group"] for p in processes} - {None}
-    level = formatting.percent(alarms["level"])
-    now = formatting.evidence(newest(combined))
+    level = number_texts.percent(alarms["level"])
+    now = number_texts.evidence(newest(combined))
     caption = f"Evidence against calibration after each day, currently E = {now}. "
     if alarms["since"]:
-        caption += f"There has been an alarm since {formatting.day(alarms['since'])}."
+        caption += f"There has been an alarm since {day_names.day(alarms['since'])}."
     else:
         caption += "There is an alarm." if alarms["alarm"] else "There is no alarm."
     top = max([*(v or 0.0 for p in drawn for v in p.values), *(v or 0.0 for v in combined)])
@@ -350,7 +350,7 @@ def _evidence(night: dict[str, Any]) -> list[doc.Block]:
         caption,
         "evidence E after each day",
         days,
-        [(one.name, map(formatting.evidence, one.values)) for one in (total, *drawn)],
+        [(one.name, map(number_texts.evidence, one.values)) for one in (total, *drawn)],
     )
     lines = [
         Line(p.name, each["at_least"][-DAYS:], alarm=p.alarm, colour=p.colour)
@@ -368,19 +368,19 @@ def _process_table(night: dict[str, Any], processes: list[dict[str, Any]]) -> do
         return newest(evidence_logs(p, days))
 
     named = [("combined", "–", night["alarms"])] + [
-        (formatting.group(night["group_by"], p["group"]), formatting.notion(p["notion"]), p)
+        (naming.group(night["group_by"], p["group"]), terms.notion(p["notion"]), p)
         for p in sorted(processes, key=lambda p: -(now(p) or 0.0))
     ]
     rows = []
     for name, notion, p in named:
-        since = f"alarm since {formatting.day(p['since'])}" if p["since"] else "alarm"
+        since = f"alarm since {day_names.day(p['since'])}" if p["since"] else "alarm"
         state = doc.Cell(since, "breached") if p["alarm"] else doc.Cell("no alarm", "fine")
         rows.append(
             (
                 name,
                 state,
-                formatting.evidence(now(p)),
-                formatting.evidence(p["threshold"]),
+                number_texts.evidence(now(p)),
+                number_texts.evidence(p["threshold"]),
                 notion,
             )
         )
@@ -397,13 +397,13 @@ def _left_out(night: dict[str, Any]) -> list[doc.Block | None]:
     rows = []
     for w in night["windows"]:
         missing, damaged = w["missing"] or [], w["damaged"] or []
-        named = formatting.joined([formatting.day_short(day) for day in missing], 8)
+        named = naming.joined([day_names.day_short(day) for day in missing], 8)
         rows.append(
             (
-                formatting.window(w["name"]),
+                day_names.window(w["name"]),
                 f"{w['first'] or '–'} … {w['last'] or '–'}",
-                formatting.count(len(w["days"] or ())),
-                formatting.count(w["n"]),
+                number_texts.count(len(w["days"] or ())),
+                number_texts.count(w["n"]),
                 named or "none",
                 doc.Cell(f"{len(damaged)} damaged", "breached") if damaged else "none",
             )

@@ -6,8 +6,8 @@ from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 from typing import Any
 
-from calibscale import formatting
-from calibscale.output import document as doc
+from calibscale.formatting import day_names, naming, number_texts, terms
+from calibscale.output.documents import elements as doc
 from calibscale.output.documents.estimates import error_name, goodness
 from calibscale.output.documents.night_headline import QUANTITIES, value_limits
 from calibscale.output.plots import day_plots
@@ -40,7 +40,7 @@ def size_figure(
     limit = day_plots.Limit(tolerance, f"tolerance {tolerance:g}")
     caption = (
         f"Lower bounds of the size of the calibration error (L1), currently "
-        f"{formatting.number(largest.values[-1], 3)} for {largest.name}. The probability that "
+        f"{number_texts.number(largest.values[-1], 3)} for {largest.name}. The probability that "
         f"a bound is ever above the error of all days is at most {level}."
     )
     draw = partial(day_plots.plot_trend, days, largest, others, [limit], of=largest.name)
@@ -51,7 +51,7 @@ def size_figure(
         caption,
         "the error is at least",
         days,
-        [(line.name, [formatting.number(v, 3) for v in line.values]) for line in lines],
+        [(line.name, [number_texts.number(v, 3) for v in line.values]) for line in lines],
     )
 
 
@@ -134,10 +134,10 @@ def _rows_figure(days: list[str], counts: list[int | None]) -> doc.Figure:
         partial(day_plots.plot_day_rows, days, counts),
         day_plots.DAYS_HEIGHT,
         "Rows of each day",
-        f"Rows of each day, at most {formatting.count(highest)}.",
+        f"Rows of each day, at most {number_texts.count(highest)}.",
         "rows of each day",
         days,
-        [("rows", map(formatting.count, counts))],
+        [("rows", map(number_texts.count, counts))],
         "Rows",
     )
 
@@ -145,7 +145,7 @@ def _rows_figure(days: list[str], counts: list[int | None]) -> doc.Figure:
 def _trend_figure(
     night: dict[str, Any], days: list[str], series: dict[str, Any], groups: list[dict[str, Any]]
 ) -> doc.Figure:
-    label, column = formatting.label(series), night["group_by"]
+    label, column = terms.label(series), night["group_by"]
     missing: list[float | None] = [None] * len(days)
     values = series["values"][-DAYS:]
     low, high = ((series[end] or missing)[-DAYS:] for end in ("low", "high"))
@@ -155,26 +155,26 @@ def _trend_figure(
     colours = group_colours(night)
     drawn = [
         day_plots.Line(
-            formatting.short(formatting.group(column, g["group"]), _LETTERS),
+            naming.short(naming.group(column, g["group"]), _LETTERS),
             g["values"][-DAYS:],
             colour=colours.get(g["group"], ""),
         )
         for g in groups
     ]
-    caption = f"{formatting.day(days[0])} to {formatting.day(days[-1])}, last "
-    caption += f"{formatting.number(day_plots.newest(values))}."
+    caption = f"{day_names.day(days[0])} to {day_names.day(days[-1])}, last "
+    caption += f"{number_texts.number(day_plots.newest(values))}."
     for limit in limits:
         if limit not in near:
             caption += f" The threshold {limit.name} is far outside the plot."
     if len(groups) > len(colours):
         caption += f" {colour_note(night, len(groups))}"
     columns = [
-        (label, map(formatting.number, values)),
-        ("interval", map(formatting.span, low, high)),
+        (label, map(number_texts.number, values)),
+        ("interval", map(number_texts.span, low, high)),
         *(
             (
-                formatting.group(column, g["group"]),
-                [formatting.number(v, 3) for v in g["values"][-DAYS:]],
+                naming.group(column, g["group"]),
+                [number_texts.number(v, 3) for v in g["values"][-DAYS:]],
             )
             for g in groups
         ),
@@ -198,7 +198,7 @@ def _trend_limits(night: dict[str, Any], estimator: str) -> tuple[list[day_plots
     for t, limit in value_limits(night):
         if (t["estimator"], t["group"]) == (estimator, None):
             bound = "" if t["quantity"] == "value" else f", {QUANTITIES[t['quantity']]}"
-            name = f"{formatting.given(limit)} ({formatting.window(t['window'])}{bound})"
+            name = f"{number_texts.given(limit)} ({day_names.window(t['window'])}{bound})"
             limits[name] = day_plots.Limit(limit, name)
             alert = alert or t["breached"]
     return list(limits.values()), alert

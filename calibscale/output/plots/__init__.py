@@ -16,7 +16,18 @@ from calibscale.output.plots.score_plots import (
 )
 
 __all__ = [
-    "map_cells", "plot_bias_curves", "plot_bias_map", "plot_corp", "plot_cumulative",
-    "plot_day_rows", "plot_evidence", "plot_intervals", "plot_murphy", "plot_power",
-    "plot_reliability", "plot_risk", "plot_risk_coverage", "plot_trend",
-]  # fmt: skip
+    "map_cells",
+    "plot_bias_curves",
+    "plot_bias_map",
+    "plot_corp",
+    "plot_cumulative",
+    "plot_day_rows",
+    "plot_evidence",
+    "plot_intervals",
+    "plot_murphy",
+    "plot_power",
+    "plot_reliability",
+    "plot_risk",
+    "plot_risk_coverage",
+    "plot_trend",
+]

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from calibscale.formatting import NO_LEVEL, missing_name, short
+from calibscale.formatting.naming import NO_LEVEL, missing_name, short
 from calibscale.output.plots.style import COLOURS, LINES, WIDTH, axes, floats, framed, named_ticks
 
 MAP_HEIGHT, CURVES_HEIGHT = 330.0, 220.0

@@ -8,7 +8,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from calibscale.formatting import number, short
+from calibscale.formatting.naming import short
+from calibscale.formatting.number_texts import number
 from calibscale.output.plots.style import (
     COLOURS,
     DASHED,

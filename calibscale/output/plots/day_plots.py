@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from calibscale import formatting
+from calibscale.formatting import day_names, number_texts
 from calibscale.output.plots.style import (
     COLOURS,
     DASHED,
@@ -182,7 +182,7 @@ def plot_evidence(
     high = max(min(max([*logs, 0.0]) * to_ten, max(2.5 * top, top + 3)) + 0.3, top + 0.5)
     ax.set_ylim(low, high)
     ax.locator_params(axis="y", nbins=7, integer=True)
-    ax.yaxis.set_major_formatter(lambda value, _: formatting.ten(round(value)))
+    ax.yaxis.set_major_formatter(lambda value, _: number_texts.ten(round(value)))
     framed(ax, "", "evidence E")
 
     def height(line: Line) -> Any:
@@ -193,11 +193,11 @@ def plot_evidence(
     _plot_groups(ax, x, [(p, height(p)) for p in processes], "other processes")
     ax.plot(x, height(combined), linewidth=2.2, color=COLOURS["accent"], label="combined")
     if combined.threshold is not None:
-        name = f"alarm: E = {formatting.evidence(combined.threshold)}"
+        name = f"alarm: E = {number_texts.evidence(combined.threshold)}"
         _limit(ax, combined.threshold * to_ten, name, each not in (None, combined.threshold))
     if each is not None and each != combined.threshold:
         sign = "≥" if len(set(thresholds)) > 1 else "="
-        name = f"alarm of one process: E {sign} {formatting.evidence(each)}"
+        name = f"alarm of one process: E {sign} {number_texts.evidence(each)}"
         _limit(ax, each * to_ten, name, False)
     return ax
 
@@ -247,7 +247,7 @@ def _day_axes(ax: Any, days: Sequence[str], height: float) -> tuple[Any, Any]:
     far = len(x) > 0 and x.max() - x.min() > 300
 
     def name(value: float, _: Any) -> str:
-        text = formatting.day(date.fromordinal(round(value)).isoformat())
+        text = day_names.day(date.fromordinal(round(value)).isoformat())
         return text.split(" ", 1)[1] if far else text.rsplit(" ", 1)[0]
 
     ax.xaxis.set_major_formatter(name)

@@ -7,7 +7,9 @@ from itertools import groupby
 from typing import Any
 
 from calibscale.errors import OptionError
-from calibscale.formatting import base, ece, number, outcome, percent, prediction
+from calibscale.formatting.naming import base
+from calibscale.formatting.number_texts import number, percent
+from calibscale.formatting.terms import ece, outcome, prediction
 from calibscale.output.plots.histograms import draw_counts, draw_pit, pit_shares
 from calibscale.output.plots.probability_axes import ProbabilityAxes, probability_axes
 from calibscale.output.plots.style import (

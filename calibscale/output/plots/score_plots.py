@@ -21,7 +21,8 @@ from typing import Any
 import numpy as np
 
 from calibscale.errors import OptionError
-from calibscale.formatting import label, number, outcome
+from calibscale.formatting.number_texts import number
+from calibscale.formatting.terms import label, outcome
 from calibscale.output.plots.prediction_plots import RELIABILITY_HEIGHT
 from calibscale.output.plots.probability_axes import probability_axes
 from calibscale.output.plots.style import COLOURS, DASHED, DOTTED, framed

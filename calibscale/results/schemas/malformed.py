@@ -8,7 +8,7 @@ from typing import Any
 from pydantic import ValidationError
 
 from calibscale.errors import OptionError
-from calibscale.formatting import short
+from calibscale.formatting.naming import short
 
 _KINDS = {
     "model_type": "an object",

@@ -1,0 +1,165 @@
+"""The command line as a program: all commands, and the exit codes of their errors."""
+
+from __future__ import annotations
+
+import gc
+import os
+import signal
+import sys
+from io import StringIO, TextIOWrapper
+from typing import Any
+
+import click
+from click.shell_completion import get_completion_class
+
+from calibscale.addresses import without_secrets
+from calibscale.cli import options as shared
+from calibscale.cli.bias_commands import audit, bias, recalibrate
+from calibscale.cli.choice_commands import rank, select
+from calibscale.cli.evaluate_commands import check, evaluate, list_estimators, plan, reliability
+from calibscale.cli.interrupts import ending_signals, interrupt, interrupt_again_later
+from calibscale.cli.machine_commands import doctor, warmup
+from calibscale.cli.night_commands import ledger, nightly, report
+from calibscale.cli.store_commands import demo, info, ingest, simulate
+from calibscale.cli.test_commands import power, test
+from calibscale.errors import (
+    CalibscaleError,
+    ClusterError,
+    InvalidDataError,
+    OptionError,
+    UnavailableError,
+)
+from calibscale.formatting.escapes import printable
+
+RUNTIME_ERROR, USAGE, INVALID_DATA, INTERRUPTED = 1, 2, 4, 75
+_ADDRESS_SPACE = 2**30  # bytes that numerical libraries reserve
+
+
+def main(arguments: list[str] | None = None) -> None:
+    """Run the command line and exit with the code of ``calibscale --help``."""
+    before = {number: signal.signal(number, interrupt) for number in ending_signals()}
+    unraisable, sys.unraisablehook = sys.unraisablehook, interrupt_again_later
+    collections = gc.get_threshold()
+    gc.set_threshold(20_000)  # at 700, collections are a sixth of the time of a short command
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, TextIOWrapper):  # a terminal without λ and ±
+            stream.reconfigure(errors="replace")
+    try:
+        code = cli.main(args=arguments, prog_name="calibscale", standalone_mode=False)
+        if code:  # from `click.exceptions.Exit`
+            sys.exit(code)
+    except click.ClickException as error:
+        shown = StringIO()
+        error.show(shown)
+        click.echo(printable(without_secrets(shown.getvalue())), nl=False, err=True)
+        sys.exit(error.exit_code)
+    except (KeyboardInterrupt, click.Abort):
+        advice = "nothing is lost, " if _resumes(arguments or sys.argv[1:]) else ""
+        click.echo(f"interrupted; {advice}run the same command again", err=True)
+        sys.exit(INTERRUPTED)
+    except (CalibscaleError, OSError) as error:
+        _discard_stdout()
+        _report_first_failure()
+        if isinstance(error, BrokenPipeError):  # the reader has closed the pipe
+            sys.exit(RUNTIME_ERROR)
+        click.echo(f"error: {printable(without_secrets(str(error)))}", err=True)
+        if isinstance(error, InvalidDataError):
+            sys.exit(INVALID_DATA)
+        if isinstance(error, ClusterError | UnavailableError):  # it can run again later
+            sys.exit(INTERRUPTED)
+        sys.exit(USAGE if isinstance(error, OptionError) else RUNTIME_ERROR)
+    except (MemoryError, RuntimeError, ImportError, SystemError) as error:
+        if not _lacks_memory(error):
+            raise
+        click.echo(
+            f"error: not enough memory{f' ({error})' if str(error) else ''}: raise the limit "
+            "(ulimit -v), or pass --memory-limit or fewer threads",
+            err=True,
+        )
+        sys.exit(RUNTIME_ERROR)
+    finally:
+        sys.unraisablehook = unraisable
+        gc.set_threshold(*collections)
+        for number, handler in before.items():
+            signal.signal(number, handler)
+        if arguments is None and signal.getsignal(signal.SIGINT) is signal.default_int_handler:
+            signal.signal(signal.SIGINT, signal.SIG_DFL)  # a late Ctrl-C prints no traceback
+
+
+def _lacks_memory(error: Exception) -> bool:
+    """Whether an error is caused by a memory limit: of arrays, thread stacks or libraries."""
+    phrases = ("can't start new thread", "llocate memory", "failed to map segment", "returned NULL")
+    return isinstance(error, MemoryError) or any(phrase in str(error) for phrase in phrases)
+
+
+def _report_first_failure() -> None:
+    """Let asyncio not log other writes that failed at the same time."""
+    import logging
+
+    logging.getLogger("asyncio").setLevel(logging.CRITICAL)
+
+
+def _resumes(arguments: list[str]) -> bool:
+    """Whether an interrupted command resumes when it is run again."""
+    return arguments[:1] in (["ingest"], ["nightly"], ["simulate"]) or any(
+        argument.partition("=")[0] == "--checkpoint" for argument in arguments
+    )
+
+
+def _discard_stdout() -> None:
+    """Keep the interpreter from writing to a broken standard output at exit."""
+    try:
+        sys.stdout.flush()
+    except OSError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+
+
+@click.group(
+    cls=shared.Commands,
+    context_settings=dict(
+        help_option_names=["-h", "--help"], max_content_width=100, show_default=True
+    ),
+)
+@click.version_option(package_name="calibscale")
+def cli() -> None:
+    """Measure how well predicted probabilities and forecasts are calibrated.
+
+    Exit codes: 0 success, 1 runtime error, 2 usage error, 3 threshold breached, 4 invalid data,
+    5 days missing, broken or provisional (nightly), 75 interrupted, or a cluster or server is lost
+    (run again).
+    """
+    _refuse_small_address_space()
+
+
+def _refuse_small_address_space() -> None:
+    """Raise MemoryError if numerical libraries would hang or abort while they are loaded."""
+    try:
+        import resource
+    except ImportError:  # Windows has no such limits
+        return
+    limit, _ = resource.getrlimit(resource.RLIMIT_AS)
+    if limit not in (-1, resource.RLIM_INFINITY) and limit < _ADDRESS_SPACE:
+        needed = _ADDRESS_SPACE // 2**20
+        raise MemoryError(f"the limit is {limit // 2**20:,} MiB, libraries need {needed:,} MiB")
+
+
+@click.command(cls=shared.Command, short_help="Print a script that completes commands in a shell.")
+@click.argument("shell", type=click.Choice(["bash", "zsh", "fish"]))
+def completion(shell: str) -> None:
+    """Print the script that makes SHELL complete commands, options, paths and estimators.
+
+    \b
+    bash: calibscale completion bash >> ~/.bashrc
+    zsh:  calibscale completion zsh >> ~/.zshrc
+    fish: calibscale completion fish > ~/.config/fish/completions/calibscale.fish
+    """
+    kind: Any = get_completion_class(shell)
+    click.echo(kind(cli, {}, "calibscale", "_CALIBSCALE_COMPLETE").source())
+
+
+for command in (
+    *(audit, bias, check, completion, demo, doctor, evaluate, info, ingest, ledger),
+    *(list_estimators, nightly, plan, power, rank, recalibrate, reliability, report, select),
+    *(simulate, test, warmup),
+):
+    cli.add_command(command)

@@ -1,0 +1,208 @@
+"""Validated rows in memory with their scores, the input of every statistic."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, fields, replace
+from functools import cached_property
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from calibscale.array_types import Floats, Ints
+from calibscale.data.decimals import MORE, decimals_of
+from calibscale.data.forecasts.forecast import Forecast
+from calibscale.kernels import random_draws as kernel_draws
+from calibscale.kernels import row_sums as kernel_rows
+
+NO_WEIGHTS: Floats = np.empty(0)
+# Value used for log 0, so that 0·log 0 is 0 in kernels, not NaN: log 5e-324, which a process that
+# flushes subnormal numbers to 0 cannot compute.
+LOG_SMALLEST = -744.4400719213812
+
+
+class Event(NamedTuple):
+    """A scalar prediction, each (c,): p, 1 − p, δ = p − event, and the event (0 or 1)."""
+
+    p: Floats
+    rest: Floats
+    delta: Floats
+    event: Floats
+
+
+@dataclass(frozen=True, eq=False)
+class Chunk:
+    """Labelled, valid rows of positive weight with their scores, computed by one fused kernel.
+
+    Row numbers in the source (c,); logits or probabilities as read (c, K), from which `q` is
+    computed on first use; labels y, and `top`, the first class of largest q (c,); `confidence`,
+    `rest`, `brier` and `nll` (c,): max q, 1 − max q (to all its digits), Σ_k (q_k − e_k)², −log
+    q_y; weights (c,), or empty for weight 1; covariates (c, d); in a pass by folds the fold of all
+    rows; and hashes of the clusters (c,), None without clusters.
+
+    With `soft` labels s (c, K), probabilities of the classes, `labels` are empty, δ is q − s,
+    `brier` Σ_k (q_k − s_k)², `nll` −Σ_k s_k log q_k, and events are probabilities.
+    """
+
+    rows: Ints
+    values: NDArray[Any]
+    kind: str
+    labels: Ints
+    top: Ints
+    confidence: Floats
+    rest: Floats
+    brier: Floats
+    nll: Floats
+    weights: Floats
+    covariates: Floats | None = None
+    fold: int | None = None
+    clusters: Ints | None = None
+    forecast: Forecast | None = None
+    soft: Floats | None = None
+
+    def __len__(self) -> int:
+        return len(self.rows)
+
+    @property
+    def classes(self) -> int:
+        return self.values.shape[1]
+
+    @property
+    def units(self) -> Ints:
+        """Numbers of what is drawn or grouped together (c,): hashes of clusters, else rows."""
+        return self.rows if self.clusters is None else self.clusters
+
+    @cached_property
+    def q(self) -> Floats:
+        """Predicted probabilities (c, K); computed from logits, values below 2⁻⁵⁰⁰ are 0."""
+        if self.kind == "probabilities":
+            return self.values.astype(np.float64)
+        q = np.empty(self.values.shape)
+        kernel_rows.softmax(self.values, self.confidence, q)
+        return q
+
+    @cached_property
+    def log_q(self) -> Floats:
+        """log q (c, K), computed from logits directly; −744.4 for log 0."""
+        if self.kind == "probabilities":
+            q = self.q
+            return np.log(q, out=np.full_like(q, LOG_SMALLEST), where=q > 0)
+        z = self.values.astype(np.float64)
+        z -= z.max(axis=1, keepdims=True)
+        z += np.log(self.confidence)[:, None]
+        return np.maximum(z, LOG_SMALLEST)
+
+    @cached_property
+    def factors(self) -> Floats:
+        """q (c, K) for sums of products: 0 where products would be subnormal, hence slow."""
+        q = self.q
+        if self.kind == "logits":  # `softmax` sets small values to 0
+            return q
+        small = q < kernel_rows.SMALLEST
+        return np.where(small, 0.0, q) if small.any() else q
+
+    @cached_property
+    def parameters(self) -> Floats:
+        """Predictions and outcomes of forecasts, from which nulls draw; else (c, 0)."""
+        return np.empty((len(self), 0))
+
+    @cached_property
+    def delta(self) -> Floats:
+        """δ = q − e_y (c, K), with `factors` as q."""
+        if self.soft is not None:
+            return self.factors - self.soft
+        delta = self.factors.copy()
+        delta[np.arange(len(self)), self.labels] -= 1.0
+        return delta
+
+    @property
+    def impossible(self) -> Ints:
+        """Numbers of the rows whose label has the predicted probability 0."""
+        return self.rows[np.isinf(self.nll)]
+
+    @property
+    def decimals(self) -> int:
+        """Number of decimals of the predicted probabilities, see `decimals_of`."""
+        return decimals_of(self.values) if self.kind == "probabilities" else MORE
+
+    @cached_property
+    def views(self) -> dict[Any, Any]:
+        """Cache of `notions.views` by notion, and of what a statistic computes once."""
+        return {}
+
+    @cached_property
+    def hit(self) -> Floats:
+        """1 where the top label equals the label, else 0; or its probability (c,)."""
+        if self.soft is not None:
+            return self.soft[np.arange(len(self)), self.top]
+        return (self.top == self.labels).astype(np.float64)
+
+    def event(self, notion: str) -> Event:
+        """Event that a scalar notion predicts: ``top_label``, or ``positive`` (class 1 of two)."""
+        if notion == "top_label":
+            delta = np.where(self.hit == 1.0, -self.rest, self.confidence - self.hit)
+            return Event(self.confidence, self.rest, delta, self.hit)
+        rest, p = np.ascontiguousarray(self.q.T)
+        delta = np.ascontiguousarray(self.delta[:, 1])
+        event = self.labels == 1 if self.soft is None else self.soft[:, 1]
+        return Event(p, rest, delta, event.astype(np.float64))
+
+    def starts(self, notion: str) -> Floats:
+        """Probability of the classes before the one that a scalar notion predicts (c,)."""
+        if notion == "positive":
+            return np.ascontiguousarray(self.q[:, 0])
+        out = np.empty(len(self))
+        kernel_draws.class_starts(self.q, self.top, out)
+        return out
+
+    def take(self, index: NDArray[Any] | slice) -> Chunk:
+        """Rows selected by `index`: a boolean mask, positions or a slice."""
+        columns: dict[str, Any] = {f.name: getattr(self, f.name) for f in fields(self)}
+        for name, column in columns.items():
+            if isinstance(column, np.ndarray) and len(column):
+                columns[name] = column[index]
+        return replace(self, **columns)
+
+
+@dataclass(frozen=True, eq=False)
+class ForecastChunk(Chunk):
+    """Rows of forecasts with outcomes (c,), without labels and scores of classes.
+
+    `q` is the mean embedding of each prediction and `delta` q − ψ(y), (c, 2D); see `Forecast`.
+    """
+
+    forecast: Forecast = field(kw_only=True)
+    outcomes: Floats = field(kw_only=True)
+
+    @property
+    def classes(self) -> int:
+        return self.forecast.width
+
+    @property
+    def impossible(self) -> Ints:
+        return self.rows[self.forecast.impossible(self.values, self.outcomes)]
+
+    @property
+    def decimals(self) -> int:
+        return MORE  # quantities of forecasts are not probabilities
+
+    @cached_property
+    def q(self) -> Floats:
+        return self.forecast.embedded(self.values, self.outcomes)
+
+    @cached_property
+    def factors(self) -> Floats:
+        return self.q
+
+    @property
+    def log_q(self) -> Floats:
+        return self.q  # forecasts have no logarithms; views need an array of this shape
+
+    @cached_property
+    def delta(self) -> Floats:
+        placed = self.forecast.placed(self.values, self.outcomes, self.rows)
+        return self.q - self.forecast.of_outcomes(placed)
+
+    @cached_property
+    def parameters(self) -> Floats:
+        return np.column_stack([self.values, self.outcomes])

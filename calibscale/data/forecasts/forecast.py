@@ -1,0 +1,371 @@
+"""Base class of predictive distributions."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable
+from dataclasses import dataclass, field, fields, replace
+from functools import cache, partial
+from operator import index
+from typing import Any, ClassVar, Self
+
+import numpy as np
+from numpy.polynomial.chebyshev import chebpts1
+from numpy.polynomial.legendre import leggauss
+from numpy.polynomial.polynomial import polyfit
+from numpy.typing import NDArray
+
+from calibscale.array_types import Bools, Floats, Ints
+from calibscale.data.array_layouts import as_numpy
+from calibscale.errors import InvalidDataError, OptionError, require
+from calibscale.kernels import random_draws, row_sums, waves
+from calibscale.kernels.tile_strips import LANES
+
+# reasons for which a row is invalid, beside those of `row_sums`
+BAD_SCALE, CROSSING, OUTCOME, FEW_MEMBERS = 10, 11, 12, 15
+REASONS = {
+    BAD_SCALE: "has no positive scale",
+    CROSSING: "has crossing quantiles",
+    OUTCOME: "is infinite",
+    FEW_MEMBERS: "has too few members",
+}
+_FARTHEST = 1e9  # angle, beyond which sines lose their digits
+_INTERVALS = 4  # of the grid of outcomes for each frequency
+_SHARP = 1e-4  # expected squared residual, below which errors of 1e-10 would be seen
+ResidualProducts = Callable[[Floats], tuple[Floats, Floats]]
+
+
+@cache
+def _lattice(frequencies: int) -> tuple[float, Floats]:
+    """Step of the frequencies in units of 1/bandwidth, and the roots of their weights."""
+    step = (2.0 + frequencies ** (1 / 3)) / frequencies
+    weights = np.exp(-0.5 * (step * (np.arange(frequencies) + 0.5)) ** 2)
+    return step, np.sqrt(weights / weights.sum())
+
+
+@cache
+def _grid(frequencies: int) -> tuple[Floats, Floats]:
+    """Coefficients for `waves.spread_rows`, and the waves (G + T, 2D) of its grid.
+
+    The weight of a point at distance x, in half widths of `TAPS` points, is that of Barnett,
+    Magland and af Klinteberg (2019), exp(β(√(1 − x²) − 1)), up to its Fourier transform.
+    """
+    beta, half = 0.97 * np.pi * waves.TAPS * (1.0 - 1.0 / _INTERVALS), 0.5 * waves.TAPS
+
+    def weight(x: Floats) -> Any:
+        return np.exp(beta * (np.sqrt(np.maximum(1.0 - x * x, 0.0)) - 1.0))
+
+    taps, fractions = 1.0 - half + np.arange(waves.TAPS), 0.5 + 0.5 * chebpts1(40)
+    values = weight((taps - fractions[:, None]) / half)
+    coefficients = np.ascontiguousarray(polyfit(fractions, values, 11)[::-1])
+    intervals = _INTERVALS * frequencies
+    interval = 2.0 * np.pi / intervals
+    points = interval * (taps[0] + np.arange(intervals + waves.TAPS))
+    grid = np.empty((len(points), 2 * frequencies))
+    waves.point_waves(points, _lattice(frequencies)[1], grid)
+    x, shares = leggauss(64)
+    omega = np.arange(frequencies) + 0.5
+    transform = half * (shares * weight(x)) @ np.cos(np.outer(half * interval * x, omega))
+    return coefficients, grid / np.tile(transform, 2)
+
+
+@dataclass(frozen=True)
+class Forecast(ABC):
+    """Base class of predictive distributions μ, one for each row, of a target Y.
+
+    The kernel on the target is ℓ(y, y') = exp(−(y − y')²/(2·bandwidth²)), as a sum of waves:
+    ⟨ψ(y), ψ(y')⟩ with ψ(y) = [√a_d cos ω_d(y − centre), √a_d sin ω_d(y − centre)], D equally spaced
+    frequencies ω_d and a_d in proportion to exp(−ω_d²·bandwidth²/2).  A prediction is its mean
+    embedding q = E ψ(Z), Z ~ μ, and its residual δ = q − ψ(y).
+
+    Parameters
+    ----------
+    bandwidth : float, optional
+        In the units of the target.  Default: median of the distances between 1,000 outcomes.
+    centre : float, optional
+        Origin of the waves, near the outcomes.  Default: their median.
+    frequencies : int
+        Number D of frequencies, at least 2.  With 16, ⟨ψ(y), ψ(y')⟩ equals ℓ to 1e-5 where
+        |y − y'| is below 17 bandwidths; with 32, to 4e-7 below 33; with 64, to 4e-9 below 60.
+
+    Examples
+    --------
+    >>> import calibscale as cs
+    >>> isinstance(cs.NormalForecast(frequencies=64), cs.Forecast)
+    True
+    """
+
+    bandwidth: float | None = field(default=None, kw_only=True)
+    centre: float | None = field(default=None, kw_only=True)
+    frequencies: int = field(default=16, kw_only=True)
+    name: ClassVar[str]
+    columns: ClassVar[int | None] = None  # of predictions; None if it depends on the settings
+    targets: ClassVar[str] = "numbers"
+    of_waves: ClassVar[bool] = True
+    with_missing: ClassVar[bool] = False  # whether numbers of a prediction may be missing
+
+    def __post_init__(self) -> None:
+        for name in ("bandwidth", "centre"):  # as JSON numbers
+            if (value := getattr(self, name)) is not None:
+                object.__setattr__(self, name, float(value))
+        object.__setattr__(self, "frequencies", index(self.frequencies))
+        if self.bandwidth is not None and not 0 < self.bandwidth < np.inf:
+            raise OptionError(f"bandwidth must be positive and finite, not {self.bandwidth}")
+        require(np.isfinite(self.centre or 0), "centre must be finite", self.centre)
+        require(2 <= self.frequencies <= 4096, "frequencies must be in 2..4096", self.frequencies)
+
+    # ---------------------------------------------------------------- layout
+
+    def stacked(self, predictions: Any) -> Any:
+        """Predictions as one array of rows, from it or from the tuple of its parts."""
+        if not isinstance(predictions, tuple):
+            return predictions
+        parts = [as_numpy(part, "predictions") for part in predictions]
+        try:
+            return np.column_stack(np.broadcast_arrays(*parts))
+        except ValueError:
+            shapes = ", ".join(str(part.shape) for part in parts)
+            raise InvalidDataError(f"the parts of predictions have the shapes {shapes}") from None
+
+    def check_columns(self, count: int, name: str) -> None:
+        """Raise `InvalidDataError` unless predictions have as many columns as they need."""
+        if self.columns not in (None, count):
+            raise InvalidDataError(
+                f"{name}: predictions of kind {self.name} have {self.columns} columns, not {count}"
+            )
+
+    @property
+    def width(self) -> int:
+        """Length 2D of an embedding."""
+        return 2 * self.frequencies
+
+    @property
+    def description(self) -> dict[str, Any]:
+        """Settings as written to results and stores."""
+        return {f.name: getattr(self, f.name) for f in fields(self)}
+
+    # ---------------------------------------------------------------- kernel on targets
+
+    @property
+    def bound(self) -> bool:
+        """Whether the kernel on targets has no defaults left."""
+        return None not in (self.bandwidth, self.centre)
+
+    def with_target(self, outcomes: Floats) -> Self:
+        """Forecast with the defaults of the kernel on targets, from a sample of outcomes."""
+        if self.bound:
+            return self
+        outcomes = np.sort(outcomes[np.isfinite(outcomes)])
+        bandwidth, centre = self.bandwidth, self.centre
+        if bandwidth is None:
+            distances = np.abs(np.subtract.outer(outcomes, outcomes))
+            positive = distances[distances > 0]
+            bandwidth = float(np.median(positive)) if positive.size else 1.0
+        if centre is None:
+            centre = float(outcomes[len(outcomes) // 2]) if len(outcomes) else 0.0
+        return replace(self, bandwidth=bandwidth, centre=centre)
+
+    def angles(self, y: Floats) -> Floats:
+        """Outcomes relative to the centre, in units of the step of the frequencies."""
+        assert self.centre is not None
+        with np.errstate(over="ignore"):
+            far = (y - self.centre) * self._per_unit
+        return np.ascontiguousarray(np.clip(far, -_FARTHEST, _FARTHEST))
+
+    @property
+    def roots(self) -> Floats:
+        """Roots √a_d of the weights of the frequencies (D,)."""
+        return _lattice(self.frequencies)[1]
+
+    @property
+    def _per_unit(self) -> float:
+        assert self.bandwidth is not None, "call with_target() first"
+        return float(_lattice(self.frequencies)[0] / self.bandwidth)
+
+    def _waves(self, weights: Floats, means: Floats, scales: Floats) -> Floats:
+        """Mean embeddings of mixtures (c, m) of normal distributions, (c, 2D)."""
+        out = np.empty((len(means), self.width))
+        weights = np.ascontiguousarray(np.broadcast_to(weights, means.shape))
+        scales = np.ascontiguousarray(np.broadcast_to(scales * self._per_unit, means.shape))
+        waves.normal_waves(weights, self.angles(means), scales, self.roots, out)
+        return out
+
+    def of_outcomes(self, y: Floats) -> Floats:
+        """ψ of outcomes (c,), (c, 2D)."""
+        out = np.empty((len(y), self.width))
+        waves.point_waves(self.angles(y), self.roots, out)
+        return out
+
+    @abstractmethod
+    def embedded(self, values: Floats, y: Floats) -> Floats:
+        """Mean embedding q of each prediction (c, 2D)."""
+
+    def residual_variance(self, q: Floats) -> Floats:
+        """E|q − ψ(Z)|² of outcomes Z drawn from predictions with embeddings q (c, 2D), (c,)."""
+        return 1.0 - np.einsum("ij,ij->i", q, q)  # |ψ|² is 1
+
+    def residual_products(self, q: Floats, phi: Floats) -> ResidualProducts:
+        """Function from outcomes y (c,) to (q − ψ(y))ᵀφ (2D, m) and |q − ψ(y)|² (c,).
+
+        Of many rows that are not all certain they are those of residuals that err by less than
+        1e-9, by a nonuniform Fourier transform.
+        """
+        lengths = np.einsum("ij,ij->i", q, q)
+
+        def of_residuals(y: Floats) -> tuple[Floats, Floats]:
+            delta = q - self.of_outcomes(y)
+            return delta.T @ phi, np.einsum("ij,ij->i", delta, delta)
+
+        few = len(q) <= _INTERVALS * self.frequencies
+        if few or not self.of_waves or np.mean(1.0 - lengths) < _SHARP:
+            return of_residuals
+        coefficients, grid = _grid(self.frequencies)
+        total, table, m = q.T @ phi, q @ grid.T, phi.shape[1]
+        padded = np.pad(phi, ((0, 0), (0, -m % LANES)))
+
+        def of_grid(y: Floats) -> tuple[Floats, Floats]:
+            sums, shared = np.zeros((len(grid), padded.shape[1])), np.empty(len(y))
+            waves.spread_rows(self.angles(y), coefficients, table, padded, sums, shared)
+            return total - grid.T @ sums[:, :m], 1.0 + lengths - 2.0 * shared
+
+        return of_grid
+
+    # ---------------------------------------------------------------- distributions
+
+    def status(self, values: Floats, y: Floats) -> Ints:
+        """Reason for which each row is invalid, or `row_sums.OK` (c,)."""
+        out = self.outcome_status(y)
+        with np.errstate(invalid="ignore", over="ignore"):
+            self.check_values(values, out)
+        out[self.not_finite(values)] = row_sums.NOT_FINITE
+        return out
+
+    def not_finite(self, values: Floats) -> Any:
+        """Whether each prediction has numbers that are not finite, but must be (c,)."""
+        return ~np.isfinite(values).all(axis=1)
+
+    def outcome_status(self, y: Floats) -> Ints:
+        """Reason for which each outcome is invalid, or `row_sums.OK` (c,)."""
+        out = np.full(len(y), row_sums.OK, np.int64)
+        out[np.isnan(y)] = row_sums.UNLABELLED
+        out[np.isinf(y)] = OUTCOME
+        return out
+
+    def checked(self, y: NDArray[Any], place: Callable[[int], str], first: int = 0) -> Floats:
+        """Outcomes of rows from `first` on as float64; an error names the place of a wrong one."""
+        y = y.astype(np.float64)
+        status = self.outcome_status(y)
+        for i in map(int, np.flatnonzero(status > row_sums.UNLABELLED)):
+            what = self.explained(int(status[i]), np.empty(0), float(y[i]))
+            raise InvalidDataError(f"{place(i)}: {what}", first + i)
+        return y
+
+    def check_values(self, values: Floats, status: Ints) -> None:  # noqa: B027
+        """Set the reason for which predictions are invalid; they may be NaN."""
+
+    def explained(self, reason: int, values: Floats, y: float) -> str:
+        """What is wrong with an invalid row, all of whose numbers are finite."""
+        if reason == OUTCOME:
+            missing = " (a missing chunk of a store reads like this)" * (y > 0)
+            return f"its outcome is {y:g}{missing}"
+        if reason == row_sums.OFF_SIMPLEX:
+            return f"its probabilities sum to {values.sum():.9g}, not to 1"
+        return f"it has the negative probability {values.min():g}"
+
+    @abstractmethod
+    def cdf(self, values: Floats, y: Floats) -> tuple[Floats, Floats]:
+        """P(Z < y) and P(Z ≤ y) (c,)."""
+
+    def pit(self, values: Floats, y: Floats, rows: Ints) -> Floats:
+        """Probability integral transform: P(Z < y) + v P(Z = y), v uniform by row number (c,)."""
+        below, at_most = self.cdf(values, y)
+        return below + random_draws.of_rows(rows, 0, random_draws.PIT) * (at_most - below)
+
+    def placed(self, values: Floats, y: Floats, rows: Ints) -> Floats:
+        """Outcomes (c,) that follow the predictive distributions if what these state is true.
+
+        They are the outcomes, but for predictions that state only the probabilities of ranges: an
+        outcome then has a place within its range that is drawn from the distribution, by row
+        number.
+        """
+        return y
+
+    def event_probability(self, values: Floats, y: Floats, thresholds: Floats) -> Floats:
+        """Predicted probability of an outcome of at most the threshold of each row (c,).
+
+        It is calibrated given itself if the prediction is calibrated.
+        """
+        return self.cdf(values, thresholds)[1]
+
+    @abstractmethod
+    def quantile(self, values: Floats, level: Any) -> Floats:
+        """Quantiles of the predictions at a level, or one level for each row (c,)."""
+
+    def interval(self, values: Floats, level: float) -> tuple[Floats, Floats]:
+        """Ends of the central prediction interval of a level, between two quantiles (c,)."""
+        low, high = (self.quantile(values, 0.5 + half * level) for half in (-0.5, 0.5))
+        return low, high
+
+    def spread(self, values: Floats, y: Floats) -> tuple[Floats, Floats]:
+        """Middle and width of the central half of each prediction (c,).
+
+        For a calibrated prediction they do not depend on the PIT value of the outcome.
+        """
+        low, high = self.interval(values, 0.5)
+        return (low + high) / 2, high - low
+
+    def covered_part(
+        self, values: Floats, y: Floats, level: float, interval: tuple[Floats, Floats]
+    ) -> tuple[Floats, Floats]:
+        """PIT value from which outcomes lie in the `interval`, and their probability, each (c,).
+
+        A calibrated prediction covers the outcome with this probability, which is that of the
+        closed interval: it exceeds the level where an end is a value with a probability of its own.
+        """
+        low, high = interval
+        start = self.cdf(values, low)[0]
+        return start, self.cdf(values, high)[1] - start
+
+    def sampler(self, values: Floats, y: Floats) -> Callable[[Floats], Floats]:
+        """Function from uniform numbers (c,) to outcomes drawn from the predictions (c,)."""
+        return partial(self.quantile, values)
+
+    def drawn(self, values: Floats, y: Floats, u: Floats) -> Floats:
+        """Outcomes drawn from the predictions, by uniform numbers (c,)."""
+        return self.sampler(values, y)(u)
+
+    def pit_sampler(self, values: Floats, y: Floats, rows: Ints) -> Callable[[Floats], Floats]:
+        """Function from uniform numbers (c,) to the PIT values of the outcomes of `sampler` (c,).
+
+        The position of an outcome within its probability is that of the row, as in `pit`.  Kinds
+        whose outcomes are continuous and increase with the numbers return these themselves.
+        """
+        outcomes = self.sampler(values, y)
+        return lambda u: self.pit(values, outcomes(u), rows)
+
+    def cdf_sampler(self, values: Floats, y: Floats, rows: Ints) -> Callable[[Floats], Floats]:
+        """As `pit_sampler`, of the outcomes where they are and not as `placed`."""
+        return self.pit_sampler(values, y, rows)
+
+    def placed_sampler(self, values: Floats, y: Floats, rows: Ints) -> Callable[[Floats], Floats]:
+        """Function from uniform numbers (c,) to outcomes of `sampler` as `placed` (c,)."""
+        return self.sampler(values, y)
+
+    @abstractmethod
+    def mean(self, values: Floats) -> Floats:
+        """Mean of each prediction (c,)."""
+
+    @abstractmethod
+    def crps(self, values: Floats, y: Floats) -> Floats:
+        """Continuous ranked probability score ∫(F(t) − 1{y ≤ t})² dt (c,)."""
+
+    def impossible(self, values: Floats, y: Floats) -> Bools:
+        """Whether the prediction gives an outcome the probability 0 (c,).
+
+        Quantiles and ensembles do not say what lies beyond them, and densities are positive.
+        """
+        return np.zeros(len(y), np.bool_)
+
+    def log_score(self, values: Floats, y: Floats) -> Floats:
+        """−log of the density at the outcome (c,); an OptionError if there is no density."""
+        raise OptionError(f"predictions of kind {self.name} have no density")

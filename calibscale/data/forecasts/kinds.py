@@ -1,0 +1,43 @@
+"""Kinds of forecasts by name, text and settings."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from calibscale.data.forecasts import mixtures, pieces
+from calibscale.data.forecasts.forecast import Forecast
+from calibscale.errors import OptionError, require
+from calibscale.formatting.naming import parse
+
+
+def kinds_of_forecasts() -> list[type[Forecast]]:
+    """Class of each kind of forecasts."""
+    return [
+        value
+        for module in (mixtures, pieces)
+        for value in vars(module).values()
+        if isinstance(value, type) and issubclass(value, Forecast) and hasattr(value, "name")
+    ]
+
+
+def role_of(forecast: Any, **given: Any) -> str | None:
+    """Role of the predictions among those given; an OptionError if several are, or kinds lack."""
+    roles = [role for role, predictions in given.items() if predictions is not None]
+    require(len(roles) < 2, f"give exactly one of {', '.join(f'{role}=' for role in given)}")
+    if (forecast is None) != ("predictions" not in roles):
+        raise OptionError("give predictions= together with their kind, forecast=")
+    return roles[0] if roles else None
+
+
+def forecast_of(kind: str | Forecast, **settings: Any) -> Forecast:
+    """Forecast of a kind given by name and settings, by text, or as it is."""
+    if isinstance(kind, Forecast):
+        return kind
+    if not settings:
+        kind, settings = parse(str(kind), "a forecast", "quantiles(levels=[0.1, 0.5, 0.9])")
+    kinds = {each.name: each for each in kinds_of_forecasts()}
+    require(kind in kinds, f"forecast must be one of {', '.join(kinds)}", kind)
+    try:
+        return kinds[kind](**settings)
+    except (TypeError, ValueError) as error:
+        raise OptionError(f"forecast {kind!r}: {error}") from None

@@ -1,0 +1,353 @@
+"""`ingest`: files of predictions copied into a store, in batches of rows and resumable."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from importlib import metadata
+from pathlib import Path
+from typing import Any, TypedDict, Unpack
+
+from calibscale.addresses import is_url, local_path, located, without_secrets
+from calibscale.data.forecasts.forecast import Forecast
+from calibscale.data.forecasts.kinds import role_of
+from calibscale.data.forecasts.quantile_names import forecast_of_columns
+from calibscale.data.ingest.batch_rules import BatchRules
+from calibscale.data.ingest.column_layout import ColumnLayout
+from calibscale.data.ingest.columns import (
+    Meaning,
+    agree,
+    batches,
+    check_files,
+    check_names_of_top_k,
+    filled,
+    labels_in,
+    layouts_of,
+    names_of_covariates,
+)
+from calibscale.data.ingest.folders import input_files
+from calibscale.data.ingest.npy_shards import with_role_files
+from calibscale.data.invalid_rows import need_rows
+from calibscale.data.label_values import label_values
+from calibscale.data.read_errors import reading
+from calibscale.data.store import LogitStore
+from calibscale.data.zarr_arrays import just_created, write_lock
+from calibscale.errors import InvalidDataError, NotFoundError, OptionError, StoreError, require
+from calibscale.formatting.progress import reporting
+from calibscale.results.declarations import Declared
+
+Progress = Callable[[int, int | None], None]  # (rows done, number of rows or None if unknown)
+
+
+@dataclass(frozen=True)
+class IngestReport(Declared):
+    """Result of `ingest`: number of rows in the store, and of rows added by this run.
+
+    `dropped` are the numbers of invalid rows that the store does not have, by column and fault.
+    """
+
+    store: str
+    rows: int
+    added: int
+    resumed: bool
+    files: tuple[str, ...]
+    dropped: dict[str, int] = field(default_factory=dict)
+
+    @property
+    def n_dropped(self) -> int:
+        """Number of dropped rows."""
+        return sum(self.dropped.values())
+
+
+class _StoreSettings(TypedDict, total=False):
+    positive: Any
+    ignore_index: Any
+    percent: bool
+    provenance: dict[str, Any] | None
+    overwrite: bool
+    storage_options: Mapping[str, Any] | None
+
+
+def ingest(
+    files: Sequence[str | Path],
+    url: str | Path,
+    *,
+    keys: Mapping[str, str] | None = None,
+    binary: bool = False,
+    forecast: str | Forecast | None = None,
+    class_names: Sequence[str] | None = None,
+    dtype: Any = None,
+    on_invalid: str = "raise",
+    tolerance: float | None = None,
+    progress: Progress | bool | None = None,
+    **settings: Unpack[_StoreSettings],
+) -> IngestReport:
+    """Write files of predictions and labels into a store, in constant memory.
+
+    The same call resumes an interrupted run; after a finished run it does nothing.
+
+    Parameters
+    ----------
+    files : paths or URLs of files or of folders of files of one format
+        Files that end in .npz, .safetensors, .parquet, .arrow, .feather, .csv, .tsv, .jsonl or
+        .ndjson, of the last four also in .gz, or in .npy.  Concatenated in this order, in a folder
+        by name; .npy files are the columns of one data set.
+    url : path or fsspec URL of the store
+    keys : {role: name}, optional
+        Names of the arrays, columns or .npy files of roles; default: the role itself.  Roles are
+        one of ``logits``, ``probabilities`` and, with `forecast`, ``predictions``; ``labels``; and
+        optionally ``top_k``, the classes of the k largest probabilities, ``weights``,
+        ``covariates`` (several names are separated by commas) and ``covariate_names`` (npz).
+        For predictions, ``p`` also means the columns ``p_0, p_1, …`` or ``p0, p1, …``, else all
+        that begin with ``p_``, such as ``p_cat, p_dog``; or list the columns, separated by commas.
+    binary : bool
+        Declares that the predictions are one column, P(y = 1) or its log-odds; otherwise inferred.
+    forecast : str or Forecast, optional
+        Kind of predictive distributions, such as ``normal`` or ``quantiles(levels=[0.1, 0.9])``,
+        see `from_arrays`.  Labels are then numbers; empty or null means "not yet known".
+    class_names : K names, optional
+        Names of the classes in the order of the columns, to which text labels refer; default: the
+        endings of the names of the columns, such as cat and dog of ``p_cat, p_dog``.
+    positive, ignore_index, percent : optional
+        Meaning of labels and probabilities, see `from_arrays`; labels that are −1 and 1 need
+        `positive` or `ignore_index`.
+    dtype : float16, float32 or float64, optional
+        Type of the stored predictions; default: as in the files, float64 for csv, tsv and jsonl and
+        for numbers without fractions of forecasts.
+    on_invalid : {"raise", "drop", "keep"}
+        Invalid predictions, labels and weights: raise an error at the first such row, leave the
+        rows out and count them, or store them as they are, so that each evaluation decides.
+        Covariates are stored as they are; evaluations judge those that they use.
+    tolerance : float, optional
+        Allowed deviation of a row's sum of probabilities from 1, see `Session.open`.
+    progress : callable(rows done, number of rows or None), or bool, optional
+        Called after every batch; True: show a bar.
+    provenance : JSON object, optional
+        Stored together with names and sizes of the files, keys, time and version.
+    overwrite : bool
+        Whether to replace an existing store, finished or not.
+    storage_options : dict, optional
+        Options of the file systems of all URLs, see `LogitStore.open`.
+
+    Raises
+    ------
+    OptionError
+        If the files cannot be ingested with these settings: unknown format or role, predictions
+        not declared as logits or probabilities, a missing name, a missing optional library.
+    InvalidDataError
+        If a file is damaged, contains pickled objects or violates a rule; names the file and row.
+        The unfinished store is then removed.
+    StoreError
+        If the store cannot be written (committed rows are kept), or was written from other files.
+
+    Notes
+    -----
+    Files at ``http://`` and ``https://`` URLs, and of formats that are read by path (npz, npy,
+    safetensors, arrow, feather) at other URLs, are copied to the folder of temporary files; others
+    are read from their URL in parts.
+
+    Lines of JSON are questions with any number of choices if they have lists `choices` of texts,
+    names ``logprobs`` (in place of ``logits``) or ``label``, or scores of different lengths among
+    the first 100 lines.  A label is the position of the right choice, or its text.  The column
+    ``choices`` is their number; questions with fewer have further choices of probability 0.
+
+    An empty or null label is −1, "not yet known"; an empty or null covariate is NaN.  Text and
+    boolean covariates become numbers, and the store keeps their sorted names; dates and times
+    become seconds, and the store keeps that they are times.  A warning is logged
+    if logits look like probabilities.  With ``on_invalid="drop"``, a resumed run reads all rows
+    again and counts all that are dropped.
+
+    Examples
+    --------
+    >>> import numpy as np, tempfile
+    >>> from calibscale.data.ingest.ingestion import ingest
+    >>> folder = tempfile.mkdtemp()
+    >>> np.savez(folder + "/day.npz", p=np.full((5, 2), 0.5), y=np.zeros(5, int))
+    >>> keys = {"probabilities": "p", "labels": "y"}
+    >>> ingest([folder + "/day.npz"], folder + "/day.zarr", keys=keys).added
+    5
+    """
+    if unknown := settings.keys() - _StoreSettings.__optional_keys__:
+        raise TypeError(f"ingest() has no parameter {min(unknown)!r}")
+    overwrite, storage_options = settings.get("overwrite", False), settings.get("storage_options")
+    url = located(url, storage_options)
+    keys = dict(keys or {})
+    inputs = with_role_files(input_files(files, storage_options), keys, storage_options)
+    if forecast is not None:
+        require(not binary and class_names is None, "forecast= has no binary= and no class_names=")
+        keys = {"predictions": "predictions", **keys}
+    role_of(forecast, predictions=keys.get("predictions"))
+    percent = bool(settings.get("percent"))
+    require(not percent or forecast is None, "forecast= has no percent=")
+    check_files(inputs)
+    layouts = filled(layouts_of(inputs, keys, binary, percent=percent))
+    kind = None
+    if forecast is not None:
+        kind = forecast_of_columns(forecast, layouts[0].roles["predictions"])
+    first, stored = agree(layouts, binary, dtype, kind, percent=percent)
+    require(not percent or first.kind == "probabilities", "percent= needs probabilities")
+    top_k = "top_k" in first.roles  # the store has a further class, of the rest
+    binary = kind is None and first.columns == 1 and not top_k
+    classes, labels = 2 if binary else first.columns + top_k, None
+    declared = {option: settings.get(option) for option in ("positive", "ignore_index")}
+    if top_k:
+        class_names = first.class_names if class_names is None else class_names
+        check_names_of_top_k(layouts, class_names)
+    elif kind is None:
+        names = class_names or (first.class_names if declared["positive"] is None else None)
+        labels = label_values(
+            lambda: labels_in(layouts),
+            classes,
+            first.file,
+            several=not binary,
+            class_names=names,
+            **declared,
+        )
+        class_names = labels.names
+    covariates = names_of_covariates(layouts)
+    counts = [layout.rows for layout in layouts if layout.rows is not None]
+    total = sum(counts) if len(counts) == len(layouts) else None
+    marks = []
+    for file in inputs:
+        with reading(file):
+            marks.append(file.fingerprint())
+    named_keys = {role: without_secrets(name) for role, name in keys.items()}
+    note = {"files": marks, "keys": named_keys, "binary": binary, "dtype": str(stored)}
+    note["class_names"] = None if class_names is None else list(class_names)
+    if on_invalid == "drop":  # otherwise a store has all rows, as those of earlier versions do
+        note |= {"on_invalid": on_invalid, "tolerance": tolerance}
+    note |= {option: value for option, value in declared.items() if value is not None}
+    if percent:
+        note["percent"] = True
+    columns: dict[str, Any] = {"forecast": kind, "columns": first.columns}
+    if kind is None:
+        columns = {"classes": classes, "kind": first.kind, "binary": binary}
+    else:
+        note["forecast"] = repr(kind)
+    named = {role: names for role, names in first.roles.items() if role != "covariates"}
+    rules = BatchRules(
+        on_invalid,
+        tolerance,
+        {
+            "kind": first.kind if kind is None else kind.name,
+            "binary": binary,
+            "forecast": kind,
+            "columns": named,
+        },
+    )
+    store = None if overwrite else _existing(url, note)
+    resumed = store is not None and not store.finished
+    if store is None:
+        origin = {
+            "files": [
+                {key: mark[key] for key in ("name", "size", "partition") if key in mark}
+                for mark in marks
+            ],
+            "keys": named_keys,
+            "columns": {role: list(names) for role, names in named.items()},
+            "time": datetime.now(UTC).isoformat(timespec="seconds"),
+            "calibscale": metadata.version("calibscale"),
+        }
+        with _creating(url, overwrite):
+            store = LogitStore.create(
+                url,
+                dtype=stored,
+                covariate_names=first.covariates,
+                categories=covariates.categories,
+                times=covariates.times,
+                weights=first.weights,
+                provenance={"ingest": origin, **(settings.get("provenance") or {})},
+                expected_rows=total,
+                notes={"ingest": note},
+                class_names=None if top_k else class_names,
+                overwrite=overwrite,
+                **columns,
+            )
+    before = store.rows
+    if not store.finished:
+        meaning = Meaning(covariates, labels, kind or store.classes, percent, class_names or ())
+        try:
+            with reporting(progress, "ingesting", "rows") as report:
+                before = _copied(store, layouts, rules, meaning, report, total)
+        except (InvalidDataError, OptionError):
+            # nothing stays behind, so that a repeated call has no interrupted ingest to report
+            with suppress(StoreError):
+                store.remove_unfinished()
+            raise
+    added, dropped = store.rows - before, store.notes.get("dropped", {})
+    return IngestReport(str(url), store.rows, added, resumed, tuple(map(str, inputs)), dropped)
+
+
+def _copied(
+    store: LogitStore,
+    layouts: Sequence[ColumnLayout],
+    rules: BatchRules,
+    meaning: Meaning,
+    report: Callable[[int, int | None], None] | None,
+    total: int | None,
+) -> int:
+    """Append the rows that a store does not have yet; the number of rows that it had."""
+    note = store.notes.get("ingest")
+    with store.writer() as writer:
+        before = store.rows  # read again under the lock
+        if store.notes.get("ingest") != note:
+            raise StoreError(f"{store.url}: another ingest has just replaced this store")
+        # rows that are dropped are not in the store, which hides how far an earlier run has read
+        done, there = (0, before) if rules.on_invalid == "drop" else (before, 0)
+        for batch in batches(layouts, store.dtype, meaning, done):
+            kept = rules.kept(batch)
+            done += len(batch.labels)
+            repeated = min(there, len(kept.labels))
+            there -= repeated
+            kept = kept.take(slice(repeated, None))
+            writer.append_any(**kept.columns)
+            if report is not None:
+                report(done, total)
+        dropped = rules.counts.dropped
+        need_rows(layouts[0].file, rules.counts)
+        if dropped:
+            writer.note("dropped", dropped)
+    return before
+
+
+@contextmanager
+def _creating(url: str | Path, overwrite: bool) -> Iterator[None]:
+    """Say so if another process has created the store since this one looked for it."""
+    try:
+        yield
+    except StoreError as error:
+        if not overwrite and _holds_store(url):
+            raise just_created(url) from error
+        raise
+
+
+def _holds_store(url: str | Path) -> bool:
+    try:
+        LogitStore.open(url, unfinished=True)
+    except StoreError:
+        return False
+    return True
+
+
+def _existing(url: str | Path, note: dict[str, Any]) -> LogitStore | None:
+    """Store that the same call has created earlier; None if there is no store."""
+    try:
+        store = LogitStore.open(url, unfinished=True)
+    except NotFoundError:
+        return None
+    if store.notes.get("ingest") != note:
+        if "ingest" in store.notes and not store.finished:
+            if not is_url(url):
+                write_lock(local_path(url)).release()  # held by an ingest that is still running
+            raise StoreError(
+                f"{url}: an earlier ingest of other (or changed) files, or with other settings, "
+                "was interrupted; start again with overwrite=True (--overwrite), or choose "
+                "another path"
+            )
+        raise StoreError(
+            f"{url}: this store was written from other files or with other settings; choose "
+            "another path, or replace the store with overwrite=True (--overwrite)"
+        )
+    return store

@@ -1,0 +1,51 @@
+"""Requirements on rows."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from calibscale.data.forecasts.forecast import Forecast
+from calibscale.errors import OptionError, require
+
+
+@dataclass(frozen=True)
+class Rules:
+    """Requirements on rows, and the treatment of rows that violate them.
+
+    `features` is the largest m of the statistics.  `tolerance` is the allowed deviation of a row's
+    sum of probabilities from 1: float16 and float32 softmax outputs deviate by rounding, a missing
+    class by far more.  `group` and `covariates` are positions of columns that must be finite,
+    `cluster` that of the hash of the cluster.  `large_chunks`: each chunk has a cost.  `soft`:
+    labels are probabilities of the classes.  `columns` are the names of the columns of each role.
+    """
+
+    kind: str
+    classes: int
+    chunk_rows: int = 1
+    features: int = 0
+    tolerance: float = 1e-4
+    on_invalid: str = "raise"
+    group: int | None = None
+    covariates: tuple[int, ...] = ()
+    large_chunks: bool = False
+    cluster: int | None = None
+    forecast: Forecast | None = None
+    soft: bool = False
+    columns: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        if self.on_invalid not in ("raise", "drop"):
+            raise OptionError(f"on_invalid must be 'raise' or 'drop', not {self.on_invalid!r}")
+        require(0 <= self.tolerance < 1, "tolerance must be in [0, 1)", self.tolerance)
+
+    @property
+    def reads_covariates(self) -> bool:
+        return bool(self.covariates) or {self.group, self.cluster} != {None}
+
+    @property
+    def compute_rows(self) -> int:
+        """Number of rows in a chunk: a few megabytes with m features, to stay in cache."""
+        if self.large_chunks:
+            return max(512, 2**20 // self.classes)
+        return min(8192, max(512, 2**20 // (2 * self.classes + self.features)))

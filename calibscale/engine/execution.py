@@ -1,0 +1,85 @@
+"""Options of folds, and their progress."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from dataclasses import dataclass, replace
+from typing import Any
+
+from calibscale.addresses import shown_address
+from calibscale.engine import dask_backend
+from calibscale.engine.dask_connection import parse_bytes
+from calibscale.engine.fold import fold
+from calibscale.engine.merge_tree import Checkpoint, Progress, Task, one_thread
+from calibscale.engine.schedulers import parse_scheduler
+from calibscale.errors import OptionError
+from calibscale.formatting.progress import reporting
+
+
+@dataclass(frozen=True)
+class Execution:
+    """Options of folds, with the meaning in `fold`, the size of blocks, and the name for results.
+
+    `block_rows` is the number of rows of a block, None for that of the source.  `progress` may be
+    True, for a progress bar.
+    """
+
+    scheduler: Any = None
+    memory_limit: int | str | None = None
+    progress: Progress | None = None
+    block_rows: int | None = None
+    name: str | None = None
+
+    def __post_init__(self) -> None:
+        if self.block_rows is not None and self.block_rows < 1:
+            raise OptionError(f"block_rows must be at least 1, not {self.block_rows}")
+
+    @contextmanager
+    def opened(self) -> Iterator[Execution]:
+        """Open the scheduler for several folds: start worker processes, or connect, once.
+
+        Meanwhile BLAS has one thread, so that computations between folds have the same bits too.
+        """
+        named = "auto" if self.scheduler is None else type(self.scheduler).__name__
+        name = shown_address(self.scheduler) if isinstance(self.scheduler, str) else named
+        kind, argument = parse_scheduler(self.scheduler)
+        opening: AbstractContextManager[Any] = nullcontext(self.scheduler)
+        if kind != "threads":
+            opening = dask_backend.connect(kind, argument, parse_bytes(self.memory_limit))
+        with (
+            reporting(self.progress, "computing", "steps") as report,
+            one_thread(),
+            opening as scheduler,
+        ):
+            yield replace(self, scheduler=scheduler, progress=report, name=self.name or name)
+
+    @property
+    def limit(self) -> int | None:
+        """Memory limit in bytes, of each worker process if there are any."""
+        return getattr(self.scheduler, "worker_limit", None) or parse_bytes(self.memory_limit)
+
+    def fold(self, task: Task, checkpoint: Checkpoint | None = None) -> Any:
+        """Fold a task; see `fold`."""
+        return fold(task, self.scheduler, self.memory_limit, self.progress, checkpoint)
+
+    def describe(self) -> dict[str, Any]:
+        """JSON object for the parameters of results."""
+        return {"scheduler": self.name, "memory_limit": parse_bytes(self.memory_limit)}
+
+
+class Stages:
+    """Progress of several folds reported as one, in hundredths of a fold."""
+
+    def __init__(self, progress: Progress | None, count: int) -> None:
+        self._progress, self._count, self._done = progress, count, 0
+
+    def next(self) -> Progress | None:
+        """Callback of the next fold."""
+        first, report = 100 * self._done, self._progress
+        self._done += 1
+        self._count = max(self._count, self._done)
+        last = 100 * self._count
+        if report is None:
+            return None
+        return lambda done, total: report(first + 100 * done // max(total, 1), last)

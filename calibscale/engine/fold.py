@@ -1,0 +1,116 @@
+"""Folds over blocks of rows in block order, on threads or on Dask, to the same bits."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
+from itertools import islice
+from typing import Any
+
+from calibscale.engine import dask_backend
+from calibscale.engine.dask_connection import available_cpus, parse_bytes
+from calibscale.engine.merge_tree import (
+    Add,
+    Checkpoint,
+    Outcomes,
+    Progress,
+    Runs,
+    Task,
+    merged,
+    one_thread,
+    parts_on_threads,
+    threads_can_start,
+)
+from calibscale.engine.schedulers import parse_scheduler, within_memory
+
+
+def fold(
+    task: Task,
+    scheduler: Any = None,
+    memory_limit: int | str | None = None,
+    progress: Progress | None = None,
+    checkpoint: Checkpoint | None = None,
+) -> Any:
+    """Compute the merged state of all blocks.
+
+    Parameters
+    ----------
+    scheduler : str, path, distributed.Client or None
+        ``"serial"``, ``"threads"``, ``"threads:N"``, ``"local:N"`` (Dask worker processes on this
+        machine), the address or scheduler file of a cluster, or a client.  None: the active
+        client if there is one, else threads.  In a task of a Dask worker, None means the calling
+        thread alone, because the task has one slot; with a client, the task leaves its slot.
+    memory_limit : int or str, optional
+        Bytes, or a string such as ``"2GB"``: maximum memory of the process (with ``local:N``, of
+        all worker processes together).
+    progress : callable, optional
+        Called with the number of finished blocks and of all blocks.
+    checkpoint : Checkpoint, optional
+        File to which a `PairTask` writes finished work, and from which it resumes.
+
+    Raises
+    ------
+    OptionError
+        If the scheduler is unknown, the checkpoint belongs to other work, the memory limit cannot
+        hold one block, or a machine of the cluster has other versions.
+    StoreError
+        If a worker cannot see a path of the source.
+    ClusterError
+        If the cluster has no workers, or its scheduler is lost.
+    """
+    limit = parse_bytes(memory_limit)
+    report = progress or (lambda done, total: None)
+    kind, argument = parse_scheduler(scheduler)
+    if kind == "threads":
+        threads = argument or available_cpus()
+        if hasattr(task, "threaded"):
+            within_memory(task, 1, limit)
+            return _fold_here(task, threads, report, checkpoint)
+        return _fold_threads(task, within_memory(task, threads, limit), report)
+    with dask_backend.connect(kind, argument, limit) as opened:
+        if opened.worker_limit is not None:
+            within_memory(task, 1, opened.worker_limit, " of a worker")
+        return dask_backend.fold(task, opened, report, checkpoint)
+
+
+def _fold_here(task: Any, threads: int, report: Progress, checkpoint: Checkpoint | None) -> Any:
+    """Fold long blocks one after another; the parts of a block run on several threads."""
+
+    def execute(runs: Runs, add: Add, stopped: Callable[[], bool]) -> Outcomes:
+        with one_thread(), parts_on_threads(threads) as run_parts:
+            inside = task.threaded(run_parts)
+            for block in runs:
+                add(block, inside.state(block))
+                yield block, None
+
+    return merged(task, 1, execute, report, checkpoint)
+
+
+def _fold_threads(task: Task, workers: int, report: Progress) -> Any:
+    def execute(runs: Runs, add: Add, stopped: Callable[[], bool]) -> Outcomes:
+        todo = iter(runs)
+        pending: dict[Future, int] = {}
+
+        def run(block: int) -> None:  # threads merge as well: fewer states wait
+            with one_thread():
+                add(block, task.state(block))
+
+        if not threads_can_start():
+            for block in todo:
+                run(block)
+                yield block, None
+            return
+        with one_thread(), ThreadPoolExecutor(workers, "calibscale") as pool:
+            try:
+                while True:
+                    free = 0 if stopped() else workers + 1 - len(pending)
+                    pending |= {pool.submit(run, block): block for block in islice(todo, free)}
+                    if not pending:
+                        break
+                    for future in wait(pending, return_when=FIRST_COMPLETED).done:
+                        yield pending.pop(future), future.exception()
+            except BaseException:  # an interrupt: finish the running blocks, start no others
+                pool.shutdown(wait=True, cancel_futures=True)
+                raise
+
+    return merged(task, 1, execute, report)

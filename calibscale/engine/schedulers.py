@@ -1,0 +1,101 @@
+"""Schedulers by name, and the number of blocks that one executes at a time within memory."""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+from typing import Any
+
+from calibscale.addresses import full_address, shown_address
+from calibscale.engine import dask_backend, dask_connection, memory
+from calibscale.engine.dask_connection import Connection, available_cpus, parse_bytes
+from calibscale.engine.merge_tree import Task, arities_of, tree_levels
+from calibscale.errors import OptionError, require
+
+# limit of the threads or processes that a scheduler may start, by its number of processors
+_WORKERS_PER_CPU, _LEAST_LIMIT = 8, 64
+_WORKERS = {"threads": "threads", "local": "worker processes"}
+
+
+class NoRoomError(OptionError):
+    """The memory limit cannot hold one block."""
+
+
+def workers(scheduler: Any = None) -> int:
+    """Number of blocks that a scheduler executes at a time."""
+    kind, argument = parse_scheduler(scheduler)
+    if kind in ("threads", "local"):
+        return argument or available_cpus()
+    with dask_backend.connect(kind, argument, None) as opened:
+        return opened.threads
+
+
+def roomy(task: Task, scheduler: Any = None, memory_limit: int | str | None = None) -> bool:
+    """Whether the memory limit, if any, holds one block for each worker."""
+    limit = parse_bytes(memory_limit)
+    kind, argument = parse_scheduler(scheduler)
+    if kind == "threads":
+        count = min(argument or available_cpus(), task.blocks)
+    else:
+        count = 1
+        limit = argument.worker_limit if kind == "connection" else None
+    try:
+        return within_memory(task, count, limit) == count
+    except NoRoomError:
+        return False
+
+
+def parse_scheduler(scheduler: Any) -> tuple[str, Any]:
+    if scheduler is None:
+        if dask_connection.in_task():
+            return "threads", 1
+        client = dask_connection.active_client()
+        return ("threads", None) if client is None else ("client", client)
+    if isinstance(scheduler, Connection):
+        return "connection", scheduler
+    if not isinstance(scheduler, str | Path):
+        return "client", scheduler
+    text = full_address(scheduler)
+    word, _, count = text.partition(":")
+    if text == "serial":
+        return "threads", 1
+    if word in ("threads", "local") and (not count or count.isdigit()):
+        number = int(count) if count else None
+        require(number != 0, f"scheduler {text!r}: at least one worker is needed")
+        most = max(_LEAST_LIMIT, _WORKERS_PER_CPU * available_cpus())
+        require(
+            number is None or number <= most,
+            f"scheduler {text!r}: at most {most} {_WORKERS[word]} are started on this machine, "
+            f"with {available_cpus()} processors; use {word}:N with a smaller N",
+        )
+        return word, number
+    if "://" in text:
+        return "address", text
+    if Path(text).is_file():
+        return "address", dask_connection.address_in(text)
+    raise OptionError(
+        f"unknown scheduler {shown_address(text)!r}: use serial, threads[:N], local:N, an address "
+        "such as tcp://host:8786, or the path of a scheduler file"
+    )
+
+
+def within_memory(task: Task, workers: int, limit: int | None, whose: str = "") -> int:
+    workers = min(workers, task.blocks)
+    if limit is None:
+        return workers
+    each, depth = (
+        task.block_bytes + task.state_bytes,
+        tree_levels(task.blocks, arities_of(task)) + 2,
+    )
+    used = memory.resident_bytes()
+    peak = used + each + depth * task.state_bytes  # with one worker
+    if peak <= limit:
+        return min(workers, 1 + (limit - peak) // max(1, each))
+    enough = math.ceil(1.1 * peak / 1e7) * 10  # MB, with a margin as the process still grows
+    text = f"{limit / 1e6:.0f} MB" if limit >= 10**6 else f"{limit} bytes"
+    text += f" (is {limit}GB meant?)" if limit < 1000 else ""
+    raise NoRoomError(
+        f"memory limit{whose} {text}, below the required {enough} MB, cannot hold one block: the "
+        f"process has {used / 1e6:.0f} MB, a block needs {task.block_bytes / 1e6:.0f} MB and its "
+        f"states {(depth + 1) * task.state_bytes / 1e6:.0f} MB"
+    )

@@ -1,0 +1,157 @@
+"""Estimates from the states of one pass, with their intervals, floors and groups."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from calibscale.engine.merge_tree import one_thread
+from calibscale.estimators.base import CLASSES, BoundEstimator
+from calibscale.evaluation.reliability_curves import drawn
+from calibscale.inference.floors import floor_statistics, noise_of, with_floor
+from calibscale.inference.intervals import (
+    estimate_of,
+    has_limits,
+    interval_statistics,
+    with_interval,
+)
+from calibscale.inference.nulls import Null
+from calibscale.inference.resampling import Jackknife, Resampling, merged, requested
+from calibscale.kernel_sums.pair_sums import Pairs
+from calibscale.results.estimate import Estimate
+from calibscale.results.evaluation_results import Clusters, Evaluation
+from calibscale.session import Run, Session, versions
+from calibscale.statistics.label_table import LabelTable, label_warnings
+from calibscale.statistics.one_pass import PassResult, States
+from calibscale.statistics.score_sums import Fingerprint, FingerprintState
+from calibscale.statistics.statistic import Statistic
+
+
+def session_intervals(
+    session: Session, interval: Resampling | str | bool | None, floor: bool
+) -> tuple[Resampling | None, Null | None]:
+    """Request of intervals, and null of floors, as clusters and labels allow; None for none."""
+    soft, clustered = session.rules.soft, session.rules.cluster is not None
+    request = requested(interval)
+    if clustered:
+        request = replace(request or Jackknife(), clustered=True)
+    elif request is not None:
+        request = replace(request, soft=soft)
+    return request, noise_of(session.rules) if floor else None
+
+
+_FINGERPRINT = Fingerprint()
+_LABELS = LabelTable()
+
+
+def needed_statistics(run: Run, interval: Resampling | None, noise: Null | None) -> list[Statistic]:
+    """Statistics of the pass of a run."""
+    needed: list[Statistic] = []
+    if any(estimator.pairwise for estimator in run.fitting):
+        needed.append(_FINGERPRINT)
+    needed += run.cluster_sums
+    if run.source.target == CLASSES:
+        needed.append(_LABELS)
+    for estimator in run.fitting:
+        needed += statistics_of(estimator, run.source.classes, interval, noise)
+    return needed
+
+
+def statistics_of(
+    estimator: BoundEstimator, classes: int, interval: Resampling | None, noise: Null | None
+) -> tuple[Statistic, ...]:
+    """Statistics of an estimator, its interval and its floor."""
+    grouped = interval_statistics(estimator, interval, classes) if interval else ()
+    floors = () if noise is None else floor_statistics(estimator, noise, classes)
+    return (*(grouped or estimator.needs), *estimator.counted, *floors)
+
+
+def fitting_in_memory(
+    run: Run, interval: Resampling | None, noise: Null | None, on_unsupported: str
+) -> Run:
+    """Run without the estimators that memory cannot hold; see `Run.within_memory`."""
+    classes = run.source.classes
+    return run.within_memory(lambda e: statistics_of(e, classes, interval, noise), on_unsupported)
+
+
+def evaluation_of(
+    run: Run,
+    names: Iterable[str],
+    result: PassResult,
+    interval: Resampling | None,
+    started: float,
+    checkpoint: str | Path | None = None,
+    noise: Null | None = None,
+) -> Evaluation:
+    """Evaluation from the result of the pass of a run, with a name for each of its estimators."""
+    classes, pairwise = run.source.classes, any(e.pairwise for e in run.fitting)
+    estimates, clusters = {}, run.clusters(result)
+    for key, states in result.groups.items():
+        pairs = None
+        if pairwise:
+            group = None if key is None else (run.source.covariate(run.group_by or ""), float(key))
+            identity = _identity(run, states[_FINGERPRINT])
+            pairs = run.pairs(checkpoint=checkpoint, identity=identity, group=group)
+        estimates[key] = tuple(
+            run.judged(
+                replace(
+                    _estimate(e, states, pairs, interval, classes, noise, clusters), estimator=name
+                )
+            )
+            for e, name in zip(run.chosen, names, strict=True)
+        )
+    overall, outcome = estimates.pop(None), run.outcome(result.counts, started)
+    table, names = result.groups[None].get(_LABELS), outcome["source"].get("class_names")
+    warnings: tuple[str, ...] = ()
+    if table is not None:
+        warnings = label_warnings(table.counts, outcome["n_unlabelled"], names)
+    return Evaluation(
+        estimates=overall,
+        reliability=None if run.cluster_sums or run.rules.soft else drawn(overall),
+        group_by=run.group_by,
+        groups={key: values for key, values in estimates.items() if key is not None},
+        clusters=clusters,
+        warnings=warnings,
+        **outcome,
+    )
+
+
+def _estimate(
+    estimator: BoundEstimator | Estimate,
+    states: States,
+    pairs: Pairs | None,
+    interval: Resampling | None,
+    classes: int,
+    noise: Null | None,
+    clusters: Clusters | None,
+) -> Estimate:
+    """Estimate with its notes, and with its floor and interval if requested."""
+    if isinstance(estimator, Estimate):
+        return estimator
+    independent = interval is None or has_limits(estimator, interval)
+    grouped = () if interval is None or independent else interval.needs(estimator)
+    with one_thread():
+        estimate = estimate_of(estimator, states, grouped, pairs)
+        estimate = estimator.noted(estimate, *(states[s] for s in estimator.counted))
+        if noise is not None:
+            sums = merged(states, grouped)
+            estimate = with_floor(estimator, estimate, sums, noise, classes, clusters)
+        if interval is None:
+            return estimate
+        return with_interval(estimator, estimate, interval, states, classes, pairs)
+
+
+def _identity(run: Run, fingerprint: FingerprintState) -> dict[str, Any]:
+    """Identity of the data, by which a checkpoint recognises them."""
+    return {
+        "version": versions()["calibscale"],
+        "source": {key: value for key, value in run.source.describe().items() if key != "name"},
+        "rows": [int(fingerprint.n), f"{int(fingerprint.hashes[0]):016x}"],
+        "rules": [run.rules.tolerance, run.rules.on_invalid],
+        "covariates": [
+            [c.name, *(f"{value:.10g}" for value in (c.mean, c.deviation, c.low, c.high))]
+            for c in run.columns.values()
+        ],
+    }

@@ -1,0 +1,260 @@
+"""Monte Carlo tests: the replicates of a null, counted pass by pass."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import numpy as np
+
+from calibscale.array_types import Floats
+from calibscale.engine import memory
+from calibscale.engine.merge_tree import one_thread
+from calibscale.errors import OptionError
+from calibscale.estimators.base import BoundEstimator
+from calibscale.inference.multiple_testing import combined
+from calibscale.inference.nulls import Null, Replicates, redraws, replicates_of
+from calibscale.results.estimate import Estimate
+from calibscale.results.evaluation_results import Clusters
+from calibscale.results.inference_results import TestResult
+from calibscale.session import Run
+from calibscale.statistics.one_pass import States
+from calibscale.statistics.statistic import Statistic
+
+_SCALED_BY = 64  # first replicates, which determine the factors of signed residuals
+TIE = 1e-9  # relative difference below which two values are tied
+ROUNDING = 1e-12  # error of a probability due to rounding of the predictions
+_STATE_BYTES = 2**23  # 8 MB, for the replicates of one pass; about eight such states are alive
+_MAX_BATCH = 256  # replicates of one pass
+
+
+@dataclass(eq=False)
+class MonteCarloTest:
+    """Running test of one statistic, whose `estimate` may lack a value.
+
+    `sign_scale` are the factors of signed residuals, which are those of the first replicates.
+    """
+
+    estimator: BoundEstimator
+    estimate: Estimate
+    weighted: bool = False
+    values: list[float] = field(default_factory=list)
+    exceedances: int = 0
+    p_value: float | None = None
+    stopped: bool = False
+    critical: float | None = None
+    sign_scale: Floats | None = None
+
+    @property
+    def value(self) -> float:
+        return float("nan") if self.estimate.value is None else self.estimate.value
+
+    @property
+    def done(self) -> bool:
+        return self.estimate.reason is not None or self.stopped
+
+    def add(self, values: Iterable[float], stop_after: int | None) -> None:
+        """Count values of the null until the test stops."""
+        if self.estimate.reason is not None:
+            return
+        for drawn in values:
+            self.values.append(drawn)
+            self.exceedances += not drawn < self.value - self._slack(drawn)
+            if self.exceedances == stop_after:
+                self.stopped = True
+                break
+        B = len(self.values)
+        self.p_value = self.exceedances / B if self.stopped else (1 + self.exceedances) / (B + 1)
+        self.critical = None if self.stopped else _largest(self.values, (B + 1) // 20)
+
+    def _slack(self, drawn: float) -> float:
+        """Allowed difference of a replicate below the value to count as a tie."""
+        larger = max(abs(self.value), abs(drawn))
+        scale = 2 * math.sqrt(larger) + ROUNDING if self.estimate.squared else 1.0
+        return TIE * larger + ROUNDING * scale
+
+    def centre(self) -> None:
+        """Replace the p-value by that of KiTE, from centred replicates."""
+        if self.estimate.reason is None:
+            values = np.array(self.values)
+            centred = values - values.mean()
+            self.exceedances = int(np.count_nonzero(centred > self.value))
+            self.p_value = max(1, self.exceedances) / len(values)
+            few = len(values) // 20
+            self.critical = _largest(centred, few + 1) if few else None
+
+    def bound(self) -> None:
+        """Set the p-value to the bound of Hoeffding's inequality."""
+        if self.estimate.reason is not None:
+            return
+        if self.weighted or not self.estimator.sum_scaled:
+            raise OptionError("null='hoeffding' is for n(n−1) equally weighted pairs")
+        b = self.estimator.largest_term
+        assert b is not None
+        half = self.estimate.n // 2
+        self.p_value = math.exp(-half * max(self.value, 0.0) ** 2 / (2 * b * b))
+        self.critical = b * math.sqrt(2 * math.log(1 / 0.05) / half)
+
+    def result(self, null: str, seed: int, certain: int) -> TestResult:
+        return TestResult(
+            statistic=self.estimator.name,
+            notion=self.estimator.notion or "canonical",
+            value=None if self.estimate.reason is not None else self.value,
+            p_value=self.p_value,
+            null=null,
+            replicates=len(self.values),
+            exceedances=self.exceedances,
+            seed=seed,
+            n=self.estimate.n,
+            null_values=np.array(self.values),
+            certain_rows=certain,
+            stopped=self.stopped,
+            critical_value=self.critical,
+            parameters=self.estimate.parameters,
+            reason=self.estimate.reason,
+            details=self.estimate.details if self.estimate.value is not None else {},
+            draws=repr(self.estimator.needs) if self.estimator.draws_cells else "",
+        )
+
+
+def _largest(values: Any, count: int) -> float | None:
+    """Smallest of the `count` largest values; None if `count` is 0."""
+    return float(np.sort(values)[len(values) - count]) if count else None
+
+
+def trial_of(estimator: BoundEstimator, run: Run | None, states: States) -> MonteCarloTest:
+    """Test of an estimator from its states, without replicates yet."""
+    estimator = estimator.as_error
+    parts: list[Any]
+    if estimator.pairwise:
+        assert run is not None
+        assert estimator.pair_sum is not None
+        pairs = run.pairs()
+        estimate = estimator.solve(pairs)
+        parts = [pairs.sum(estimator.pair_sum)]  # cached by `solve`
+    else:
+        parts = [states[s] for s in estimator.needs]
+        estimate = estimator.bare(*parts)
+        if estimate.value is not None:
+            estimator = estimator.frozen(*parts)
+    weighted = any(
+        not math.isclose(part.weight**2, part.n * part.weight2)
+        for part in parts
+        if hasattr(part, "weight2")
+    )
+    return MonteCarloTest(estimator, estimate, weighted)
+
+
+def refused(trial: MonteCarloTest, clusters: Clusters | None) -> MonteCarloTest:
+    """Test, or its refusal with the reason if signs of the clusters would not keep its level."""
+    if clusters is None or clusters.refusal is None or trial.estimate.reason is not None:
+        return trial
+    return replace(trial, estimate=replace(trial.estimate, value=None, reason=clusters.refusal))
+
+
+def jointly(trials: Sequence[MonteCarloTest], factors: Sequence[float]) -> MonteCarloTest:
+    """Test by the statistics of several bandwidths together, from all their replicates."""
+    first = trials[0]
+    if first.estimate.reason is not None:
+        return first
+    values = np.array([[trial.value, *trial.values] for trial in trials])
+    scores, which = combined(values)
+    largest = {"bandwidth_factors": list(factors), "largest_at": factors[which]}
+    estimate, covariates = trials[which].estimate, trials[which].estimator.covariates
+    estimate = replace(
+        estimate,
+        value=float(scores[0]),
+        squared=False,
+        parameters={**estimate.parameters, **largest},
+        details={**estimate.details, "covariates": list(covariates)},
+    )
+    out = MonteCarloTest(trials[which].estimator, estimate)
+    out.add(scores[1:].tolist(), None)
+    return out
+
+
+def result_of(
+    estimator: BoundEstimator,
+    states: States,
+    drawn: dict[Statistic, Replicates],
+    null: Null,
+    count: int,
+    certain: int = 0,
+    clusters: Clusters | None = None,
+) -> TestResult:
+    """Result of the test of an estimator from its states and those of all replicates."""
+    trial = refused(trial_of(estimator, None, states), clusters)
+    if not trial.done:
+        trial.add(_values(trial, states, drawn, null, range(count)), None)
+    return trial.result(null.name, null.seed, certain)
+
+
+def count_replicates(
+    run: Run,
+    trials: Iterable[MonteCarloTest],
+    null: Null,
+    n_replicates: int,
+    batch: int,
+    states: States,
+    stop_after: int | None = None,
+) -> None:
+    """Count the replicates of tests whose states merge.
+
+    The first batch was drawn in the pass over the data and is in `states`; each further batch takes
+    a pass.
+    """
+    for first in range(0, n_replicates, batch):
+        todo = [trial for trial in trials if not trial.done]
+        replicates = range(first, min(n_replicates, first + batch))
+        drawn = replicates_of((t.estimator for t in todo), null, first, replicates.stop)
+        if first and drawn:
+            states |= run.scan(drawn.values()).groups[None]
+        with one_thread():
+            for trial in todo:
+                values = _values(trial, states, drawn, null, replicates)
+                trial.add(values, stop_after)
+        for replicated in drawn.values():
+            states.pop(replicated, None)
+
+
+def batch_of(run: Run, n_replicates: int) -> int:
+    """Number of replicates that a pass draws, of `n_replicates` in about equal passes.
+
+    It is even where there are several passes, as one counter serves two replicates.
+    """
+    redrawn = {s for e in run.fitting for s in e.needs if redraws(s)}
+    zeros = [s.zero_drawn(run.source.classes, 1) for s in redrawn]
+    replicate_bytes = sum(array.nbytes for zero in zeros for array in zero)
+    largest = min(_MAX_BATCH, _STATE_BYTES // max(1, replicate_bytes))
+    limit = run.execution.limit
+    if limit is not None and replicate_bytes:
+        each = 2 * run.states_alive * replicate_bytes
+        largest = min(largest, (limit - memory.resident_bytes()) // each)
+    if n_replicates <= largest:
+        return n_replicates
+    passes = -(-n_replicates // max(2, largest // 2 * 2))
+    half = -(-n_replicates // (2 * passes))
+    return min(n_replicates, 2 * half)
+
+
+def _values(
+    trial: MonteCarloTest,
+    states: States,
+    drawn: dict[Statistic, Replicates],
+    null: Null,
+    replicates: range,
+) -> Iterable[float]:
+    """Value of each replicate."""
+    estimator = trial.estimator
+    own = [states[s] for s in estimator.needs]
+    if estimator.draws_cells:
+        return estimator.cell_values(own, null.seed, replicates)
+    sums = [states[drawn[s]] if s in drawn else None for s in estimator.needs]
+    if not null.signed:
+        return estimator.drawn_values(own, sums, len(replicates))
+    if replicates.start == 0:
+        count = min(len(replicates), _SCALED_BY)
+        trial.sign_scale = estimator.sign_scale(own, sums, count)
+    return estimator.signed_values(own, sums, len(replicates), trial.sign_scale)

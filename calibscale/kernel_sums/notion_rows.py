@@ -1,0 +1,83 @@
+"""Rows of one notion, as pair sums take them."""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from calibscale.array_types import Floats, Ints
+from calibscale.data.chunk import Chunk
+from calibscale.data.derived_sources import HoldOut
+from calibscale.data.forecasts.forecast import Forecast
+from calibscale.data.notions import SCALAR_NOTIONS, views
+
+
+class NotionRows(NamedTuple):
+    """Rows of one notion, as pair sums take them.
+
+    Predictions q, or the scalar p (c, e); δ (c, e); labels and weights (c,); covariates, all
+    columns of the source or none (c, d); row numbers, or hashes of clusters if any (c,); the
+    parameters that nulls draw from, which are predictions and outcomes of forecasts, and of scalar
+    notions the probability of the classes before the predicted one, else (c, 0); and the kind of
+    forecasts, or None.
+    """
+
+    points: Floats
+    delta: Floats
+    labels: Ints
+    weights: Floats
+    covariates: Floats
+    rows: Ints
+    parameters: Floats
+    forecast: Forecast | None = None
+
+    def __len__(self) -> int:
+        return len(self.points)
+
+    @property
+    def q(self) -> Floats:
+        return self.points
+
+    @property
+    def units(self) -> Ints:
+        return self.rows
+
+    @property
+    def starts(self) -> Floats | None:
+        """Probability of the classes before the predicted one (c,), if it is known."""
+        scalar = self.forecast is None and self.parameters.shape[1] == 1
+        return self.parameters[:, 0] if scalar else None
+
+    def take(self, index: Any) -> NotionRows:
+        """Rows selected by `index`."""
+        columns: Any = [array[index] for array in self[:-1]]
+        return NotionRows(*columns, self.forecast)  # type: ignore[call-arg]
+
+    @staticmethod
+    def of(chunk: Chunk, notion: str, hold_out: HoldOut | None = None) -> NotionRows:
+        """Rows of a chunk in the single problem of a notion, without the held-out rows."""
+        if hold_out is not None:
+            chunk = hold_out.rest(chunk)
+        (view,) = views(chunk, notion)
+        covariates = chunk.covariates if chunk.covariates is not None else np.empty((len(chunk), 0))
+        labels = chunk.labels if len(chunk.labels) else np.zeros(len(chunk), np.int64)
+        parameters = chunk.parameters
+        if notion in SCALAR_NOTIONS and chunk.soft is None:
+            parameters = chunk.starts(notion)[:, None]
+        return NotionRows(
+            view.points,
+            view.delta,
+            labels,
+            view.weights,
+            covariates,
+            chunk.units,
+            parameters,
+            chunk.forecast,
+        )
+
+    @staticmethod
+    def join(parts: list[NotionRows]) -> NotionRows:
+        """Concatenation of several."""
+        columns: Any = [np.concatenate(c) for c in zip(*(p[:-1] for p in parts), strict=True)]
+        return NotionRows(*columns, parts[0].forecast)  # type: ignore[call-arg]

@@ -1,0 +1,102 @@
+"""Confidence limits of the squared norm of a mean vector."""
+
+from __future__ import annotations
+
+import math
+from typing import NamedTuple
+
+import numpy as np
+from scipy.special import gammaincc, gammaincinv, ndtri
+
+from calibscale.array_types import Floats
+from calibscale.limits.inversion import highest_factor, lowest_factor
+from calibscale.limits.proportions import Limits
+
+
+class Noise(NamedTuple):
+    """Moments tr Σ, tr Σ² and uᵀΣu of the covariance Σ of a sum of vectors v, u = v/|v|."""
+
+    trace: float
+    square: float
+    along: float
+
+
+def noise_of(vectors: Floats, direction: Floats) -> Noise:
+    """Noise of independent draws of mean 0 (B, m): means of ⟨a, a⟩, of ⟨a, b⟩² and of ⟨a, u⟩²."""
+    gram = vectors @ vectors.T
+    return noise_of_gram(gram, vectors @ direction)
+
+
+def noise_of_gram(gram: Floats, along: Floats) -> Noise:
+    """Noise from inner products of draws with each other (B, B), and with u (B,)."""
+    B = len(gram)
+    own = np.diag(gram)
+    square = float((np.vdot(gram, gram) - own @ own) / (B * (B - 1)))
+    return Noise(float(own.mean()), square, float(np.mean(along**2)))
+
+
+_NODES = (np.arange(256) + 0.5) / 256
+_MAX_SKEWNESS = 4.0
+
+
+def quadratic_limits(
+    size: float,
+    calibrated: Noise,
+    observed: Noise,
+    tail: float,
+    events: tuple[float, float] = (np.inf, np.inf),
+) -> Limits:
+    """Limits of |E v|² from |v|² = `size`, where v is a sum over rows.
+
+    Under hypothesis s the mean is s·v and the covariance lies between that of a calibrated model (s
+    = 0) and the observed one (s = 1), extrapolated beyond where noise grows with the deviation.
+    |v*|² is then (s|v| + √(uᵀΣu)·z)² + c·χ²_ν: u = v/|v|, z has mean 0, variance 1 and the skewness
+    of a Poisson count, and the χ² has the mean and variance of the part orthogonal to u
+    [Satterthwaite, Biometrics Bulletin 2 (1946)].  For the upper limit, a |v|² below its mean under
+    calibration is replaced by this mean, as in `bin_limits`.  `events` are the numbers of rows of
+    the rarer outcome, expected of a calibrated model, and observed.
+    """
+    if not (size > 0 and calibrated.trace > 0):
+        return Limits(0.0, max(size, calibrated.trace), "quadratic_form")
+    length = math.sqrt(size)
+    raised = max(size, calibrated.trace)
+
+    def spread(s: float) -> tuple[float, float, float]:
+        """uᵀΣu, c and ν under hypothesis s."""
+        trace, square, along = (
+            max(a + s * (b - a), max(a, b) if s > 1.0 else 0.0)
+            for a, b in zip(calibrated, observed, strict=True)
+        )
+        along = min(along, 0.999 * trace)
+        rest = max(trace - along, 1e-300)
+        across = min(max(square - along * along, rest * rest / 200.0), rest * rest)
+        return along, across / rest, rest * rest / across
+
+    def above(s: float, value: float) -> float:
+        along, c, nu = spread(s)
+        z = _skewed(_skewness(events, s))
+        left = value - (s * length + math.sqrt(along) * z) ** 2
+        beyond = gammaincc(nu / 2.0, np.maximum(left, 0.0) / (2.0 * c))
+        return float(np.mean(np.where(left <= 0.0, 1.0, beyond)))
+
+    low = lowest_factor(lambda s: above(s, size), tail)
+    high = highest_factor(lambda s: 1.0 - above(s, raised), tail)
+    return Limits(low * low * size, high * high * size, "quadratic_form")
+
+
+def _skewness(events: tuple[float, float], s: float) -> float:
+    """Skewness of the number of rarer outcomes, signed by the observed direction."""
+    expected, observed = events
+    if not math.isfinite(expected):
+        return 0.0
+    count = max(expected + s * (observed - expected), _MAX_SKEWNESS**-2)
+    return math.copysign(count**-0.5, observed - expected)
+
+
+def _skewed(skewness: float) -> Floats:
+    """Quantiles of the Pearson type III distribution of mean 0 and variance 1."""
+    if abs(skewness) < 1e-3:
+        return ndtri(_NODES)
+    shape = 4.0 / skewness**2
+    z = (gammaincinv(shape, _NODES) - shape) / math.sqrt(shape)
+    return z if skewness > 0 else -z

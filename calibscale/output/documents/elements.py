@@ -1,0 +1,434 @@
+"""Elements of a document, for text and reports, and the sections that several documents share."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any, ClassVar, TypeAlias
+
+from calibscale.estimators.registry import SUMMARIES
+from calibscale.formatting import fault_texts, naming, number_texts, terms
+from calibscale.formatting.naming import name_of
+from calibscale.results.estimate import EXACT, POPULATION
+
+
+@dataclass(frozen=True)
+class Cell:
+    """Cell of a table.
+
+    Attributes
+    ----------
+    text : str
+    state : str
+        ``breached``, ``fine``, ``faint``, ``strong`` or empty; the text also expresses the state.
+    share : float or None
+        Probability that determines the shade of the cell.
+    """
+
+    text: str
+    state: str = ""
+    share: float | None = None
+
+
+@dataclass(frozen=True)
+class TableColumn:
+    """Header of a column.
+
+    Attributes
+    ----------
+    title : str
+    numbers : bool
+        Whether the cells are numbers, which are right-aligned.
+    optional : bool
+        Whether the column is left out of text that is too narrow for it.
+    legend : str
+        Explanation of the column, which is printed below the table.
+    """
+
+    title: str
+    numbers: bool = True
+    optional: bool = False
+    legend: str = ""
+
+    @property
+    def describes(self) -> bool:
+        """Whether the texts describe the rows, so that pages show them below the names."""
+        return self.optional and not self.numbers
+
+
+def text_column(title: str) -> TableColumn:
+    """Header of a column of texts, which are left-aligned."""
+    return TableColumn(title, numbers=False)
+
+
+Row: TypeAlias = Sequence[str | Cell]
+
+
+@dataclass(frozen=True)
+class Table:
+    """Table whose first column names the rows, with notes below it."""
+
+    kind: ClassVar[str] = "table"
+    caption: str
+    head: tuple[TableColumn, ...]
+    rows: tuple[tuple[Cell, ...], ...]
+    notes: tuple[str, ...] = ()
+
+    def description(self, row: Sequence[Cell]) -> str:
+        """Description of a row; empty without a column that describes the rows."""
+        columns = zip(row, self.head, strict=True)
+        return next((cell.text for cell, column in columns if column.describes), "")
+
+    @property
+    def legend(self) -> tuple[str, ...]:
+        """Lines below the table: a legend of each column that needs one, then the notes."""
+        columns = (f"{column.title}: {column.legend}" for column in self.head if column.legend)
+        return (*columns, *self.notes)
+
+
+@dataclass(frozen=True)
+class Figure:
+    """Plot with its caption and numbers.
+
+    Attributes
+    ----------
+    draw : callable
+        Function that draws on axes, passed as ``ax``.
+    height : float
+        Height of the plot in points.
+    label : str
+        Alternative text.
+    title : str
+        Heading above the plot.
+    in_text : bool
+        Whether the numbers are printed where there are no plots.
+    remark : str
+        Summary that is written above the plot where there is no caption.
+    probabilities : bool
+        Whether both axes are probabilities, so that `draw` takes ``axes``.
+    """
+
+    kind: ClassVar[str] = "figure"
+    draw: Callable[..., Any]
+    height: float
+    label: str
+    caption: str
+    numbers: Table
+    title: str = ""
+    in_text: bool = False
+    remark: str = ""
+    probabilities: bool = False
+
+    def draw_on(self, ax: Any, axes: str = "linear") -> Any:
+        """Draw the plot; `axes` are those of probabilities, see `plot_reliability`."""
+        return self.draw(ax=ax, axes=axes) if self.probabilities else self.draw(ax=ax)
+
+
+@dataclass(frozen=True)
+class Figures:
+    """Plots side by side if there is room, under one legend."""
+
+    kind: ClassVar[str] = "figures"
+    items: tuple[Figure, ...]
+
+
+@dataclass(frozen=True)
+class Paragraph:
+    """Paragraph of text."""
+
+    kind: ClassVar[str] = "paragraph"
+    text: str
+
+
+@dataclass(frozen=True)
+class Listing:
+    """List of sentences, or of terms with their definitions."""
+
+    kind: ClassVar[str] = "listing"
+    items: tuple[str, ...] = ()
+    terms: tuple[tuple[str, str], ...] = ()
+
+
+@dataclass(frozen=True)
+class Facts:
+    """Key numbers, as (name, number, remark)."""
+
+    kind: ClassVar[str] = "facts"
+    items: tuple[tuple[str, str, str], ...]
+
+
+@dataclass(frozen=True)
+class Folded:
+    """Blocks that are collapsed until the reader opens them."""
+
+    kind: ClassVar[str] = "folded"
+    summary: str
+    blocks: tuple[Block, ...]
+
+
+Block: TypeAlias = Table | Figures | Paragraph | Listing | Facts | Folded
+
+
+@dataclass(frozen=True)
+class Section:
+    """Blocks under a title; those of `detail` are in reports only."""
+
+    name: str
+    title: str
+    blocks: tuple[Block, ...]
+    detail: bool = False
+
+
+@dataclass(frozen=True)
+class Article:
+    """Document of one result.
+
+    Attributes
+    ----------
+    state : str
+        ``fine``, ``incomplete``, ``breached``, ``alarm``, or empty if the result has no status.
+    verdict : str
+        Conclusion in one sentence.
+    reasons : tuple of str
+        Sentences that support the verdict.
+    duration : str
+        Computing time; empty if unknown.  It is not shown in pictures, which are reproducible.
+    """
+
+    title: str
+    subtitle: str
+    verdict: str
+    state: str = ""
+    reasons: tuple[str, ...] = ()
+    sections: tuple[Section, ...] = ()
+    duration: str = ""
+
+    @property
+    def heading(self) -> str:
+        """Subtitle and computing time."""
+        return f"{self.subtitle}, {self.duration}" if self.duration else self.subtitle
+
+    @property
+    def figures(self) -> list[Figure]:
+        """Plots of all sections."""
+        blocks = [block for section in self.sections for block in section.blocks]
+        return [plot for block in blocks if isinstance(block, Figures) for plot in block.items]
+
+
+def table(
+    caption: str,
+    head: Sequence[str | TableColumn | None],
+    rows: Iterable[Row],
+    notes: str | Sequence[str] = (),
+) -> Table:
+    """Make a table of texts; by default the first column is text, the others are numbers.
+
+    Columns whose header is None are left out.
+    """
+    columns = tuple(
+        h if isinstance(h, TableColumn) else TableColumn(h, numbers=i > 0)
+        for i, h in enumerate(head)
+        if h is not None
+    )
+    cells = tuple(
+        tuple(
+            cell if isinstance(cell, Cell) else Cell(cell)
+            for h, cell in zip(head, row, strict=True)
+            if h is not None
+        )
+        for row in rows
+    )
+    lines = (notes,) if isinstance(notes, str) else tuple(notes)
+    return Table(caption, columns, cells, tuple(filter(None, lines)))
+
+
+def figures(items: Iterable[Figure | None]) -> Figures | None:
+    """Plots side by side, or None if all items are None."""
+    present = tuple(item for item in items if item is not None)
+    return Figures(present) if present else None
+
+
+def section(name: str, title: str, *blocks: Block | None, detail: bool = False) -> Section | None:
+    """Make a section, or None if all blocks are None."""
+    present = tuple(block for block in blocks if block is not None)
+    return Section(name, title, present, detail) if present else None
+
+
+def article(
+    title: str,
+    subtitle: str,
+    verdict: str,
+    *sections: Section | None,
+    state: str = "",
+    reasons: tuple[str, ...] = (),
+) -> Article:
+    """Make a document of the sections that are not None."""
+    present = tuple(one for one in sections if one is not None)
+    return Article(title, subtitle, verdict, state, reasons, present)
+
+
+# ---------------------------------------------------------------- shared sections
+
+
+def source_name(result: dict[str, Any]) -> str:
+    source = result.get("source") or {}
+    return naming.base(source.get("name") or "predictions")
+
+
+_NAMED_GROUPS = 3  # in a note
+_OF_CLUSTERS = ("intraclass_correlation", "design_effect")
+
+
+def size_of(result: dict[str, Any]) -> str:
+    """Number of rows, and of what."""
+    return rows_of(result["n"], result.get("source") or {}) + clusters_of(result)
+
+
+def rows_of(count: int, source: dict[str, Any]) -> str:
+    """Number of rows with the classes of a source, or the kind of its forecasts."""
+    rows = number_texts.plural(count, "row")
+    if source.get("forecast"):
+        return f"{rows} of forecasts ({source['kind']})"
+    if source.get("classes") is not None:
+        return f"{rows} of {source['classes']} classes"
+    return rows
+
+
+def clusters_of(result: dict[str, Any]) -> str:
+    """Number of clusters and their properties; empty without clusters."""
+    clusters = result.get("clusters")
+    if not clusters:
+        return ""
+    text = f" in {'' if clusters['exact'] else 'about '}{clusters['count']:,} clusters"
+    properties = []
+    if clusters.get("effective_count") is not None:  # older results lack it
+        properties.append(f"effectively {number_texts.number(clusters['effective_count'])}")
+    if clusters["design_effect"] is not None:
+        values = (number_texts.number(clusters[name]) for name in _OF_CLUSTERS)
+        properties.append("intraclass correlation {}, design effect {}".format(*values))
+    if properties:
+        text += f" ({', '.join(properties)})"
+    return "; ".join([f"{text} by {clusters['column']}", *clusters["notes"]])
+
+
+def closing(
+    result: dict[str, Any],
+    names: Iterable[str],
+    estimators: Iterable[str] = (),
+    remarks: Iterable[str] = (),
+    excluded: Sequence[Block | None] | None = None,
+    **others: Any,
+) -> tuple[Section | None, ...]:
+    """Sections that end a document: excluded rows, notes, terms, and all parameters and versions.
+
+    `excluded` replaces the table of `left_out`; `others` are settings besides the parameters.
+    """
+    if excluded is None:
+        excluded = [left_out(result)]
+    notes = tuple(dict.fromkeys(remarks))
+    return (
+        section("rows", "What was left out", *excluded),
+        section("notes", "Notes", Listing(notes) if notes else None),
+        _terms(names, estimators),
+        _settings(result, others),
+    )
+
+
+def left_out(result: dict[str, Any]) -> Table | None:
+    """Table of excluded rows by reason; None if all rows were used."""
+    rows = [(reason, number_texts.count(n)) for reason, n in exclusions(result, "dropped: ")]
+    if not rows:
+        return None
+    return table("Rows", ("status", "rows"), [("used", number_texts.count(result["n"])), *rows])
+
+
+def exclusions(result: dict[str, Any], dropped: str = "") -> Iterator[tuple[str, int]]:
+    """Reasons for excluding rows, and numbers of rows; `dropped` precedes reasons for dropping."""
+    if result["n_unlabelled"]:
+        yield "without a label yet", result["n_unlabelled"]
+    for reason, n in (result["dropped"] or {}).items():
+        yield f"{dropped}{fault_texts.fault_text(reason)}", n
+
+
+def estimator_notes(results: Iterable[dict[str, Any]]) -> list[str]:
+    """Notes of estimators on their results."""
+    return [f"{of}: {remark}" for of, remark in _remarks(results)]
+
+
+def group_notes(groups: Iterable[tuple[str, Iterable[dict[str, Any]]]]) -> list[str]:
+    """Notes of estimators on their results in groups, each with the groups that it is about."""
+    places: dict[tuple[str, str], list[str]] = {}
+    for group, results in groups:
+        for note in _remarks(results):
+            places.setdefault(note, []).append(group)
+    return [
+        f"{of}, where {naming.joined(names, _NAMED_GROUPS)}: {remark}"
+        for (of, remark), names in places.items()
+    ]
+
+
+def _remarks(results: Iterable[dict[str, Any]]) -> Iterator[tuple[str, str]]:
+    """Name of an estimate, and a note of its estimator."""
+    for estimate in results:
+        details = estimate.get("details")
+        remarks = details.get("notes") if isinstance(details, dict) else None
+        for remark in remarks if isinstance(remarks, list) else ():
+            yield terms.label(estimate), str(remark)
+
+
+def _terms(names: Iterable[str], estimators: Iterable[str]) -> Section:
+    """Section that defines each term and estimator of the report."""
+    listed = dict.fromkeys(map(name_of, estimators))
+    items = [(name, SUMMARIES[name]) for name in listed if name in SUMMARIES]
+    items += [(name, terms.TERMS[name]) for name in dict.fromkeys(names)]
+    folded = Folded("Definitions of terms", (Listing(terms=tuple(items)),))
+    return Section("terms", "How to read this report", (folded,))
+
+
+def _settings(result: dict[str, Any], others: dict[str, Any]) -> Section:
+    """Section of all parameters and versions."""
+    settings = {**others, **(result.get("parameters") or {})}
+    source = {k: v for k, v in (result.get("source") or {}).items() if v is not None}
+    tables = (
+        table(caption, head, list(_flat(values)))
+        for caption, head, values in (
+            ("Settings", ("parameter", "value"), settings),
+            ("Source", ("property", "value"), source),
+            ("Versions", ("package", "version"), result.get("versions") or {}),
+        )
+        if values
+    )
+    none = (Paragraph("The result contains no parameters."),)
+    folded = Folded("All parameters and versions", tuple(tables) or none)
+    return Section("settings", "Parameters", (folded,))
+
+
+def _flat(value: dict[str, Any], prefix: str = "") -> Iterable[tuple[str, str]]:
+    """Flatten nested settings to dotted names."""
+    for key, item in value.items():
+        name = f"{prefix}{key}"
+        if isinstance(item, dict) and item:
+            yield from _flat(item, f"{name}.")
+        elif isinstance(item, list) and any(isinstance(one, dict | list) for one in item):
+            for i, one in enumerate(item):
+                inner = one if isinstance(one, dict) else {"": one}
+                yield from _flat(
+                    inner, f"{name}[{i}]." if isinstance(one, dict) else f"{name}[{i}]"
+                )
+        else:
+            yield name, terms.plain(item)
+
+
+def interval_terms(results: Sequence[dict[str, Any]]) -> list[str]:
+    """Terms needed to explain a list of estimates."""
+    names = []
+    intervals = [e["interval"] for e in results if e["interval"] is not None]
+    if intervals:
+        names.append("interval")
+    if any(interval["covers"] != POPULATION for interval in intervals):
+        names.append("at this n")
+    if any(e["squared"] for e in results):
+        names.append("root")
+    if any(e["approximation"]["kind"] != EXACT.kind for e in results):
+        names.append("± approx.")
+    return names

@@ -1,0 +1,411 @@
+"""Recalibration by one or two numbers: temperature and Platt scaling."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Annotated, ClassVar, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+from pydantic import Field
+from scipy.special import expit
+
+from calibscale.array_types import Floats
+from calibscale.data.chunk import Chunk
+from calibscale.errors import OptionError, require
+from calibscale.kernel_sums.data_profile import DataProfile
+from calibscale.recalibration.recalibrator import (
+    FittedRecalibrator,
+    Measured,
+    NonNegative,
+    Read,
+    Recalibrator,
+    StoredFit,
+)
+from calibscale.statistics.statistic import Statistic, weighted_sum
+
+CLIP = 2.0**-53  # 1 − p of the largest float64 below 1: log-odds of ±36.7
+
+_PRECISION = 1e-8  # of a parameter; the last step is below it
+_MAX_PASSES = 60
+_LARGEST_STEP = math.log(16.0)
+_MASKED = -1e4  # logit of a masked class
+
+
+def clipped(chunk: Chunk, clip: float) -> Floats:
+    """Logits, or logarithms of probabilities raised to at least `clip`, with maximum 0 (c, K)."""
+    if chunk.kind == "logits":
+        z = chunk.values.astype(np.float64)
+    else:
+        z = np.log(np.maximum(chunk.q, clip))
+    z -= z.max(axis=1, keepdims=True)
+    z[np.isneginf(z)] = _MASKED  # its product with a probability of 0 is 0
+    return z
+
+
+def _below(chunk: Chunk, clip: float) -> NDArray[np.bool_]:
+    """Whether each entry of q was clipped (c, K)."""
+    if chunk.kind == "logits":
+        return np.zeros(chunk.values.shape, bool)
+    return chunk.q < clip
+
+
+# ---------------------------------------------------------------- temperature
+
+
+class TemperState(NamedTuple):
+    """Sums over rows, each a 0-d array.
+
+    Σw, the log loss of softmax(θz), its first two derivatives by θ and the sum of the squares of
+    the first one of each row, the limits of the slope at θ → 0 and θ → ∞, and the number of rows
+    whose label has a probability below the clip.
+    """
+
+    weight: Floats
+    loss: Floats
+    slope: Floats
+    curvature: Floats
+    squares: Floats
+    slope_zero: Floats
+    slope_infinity: Floats
+    clipped: Floats
+
+
+@dataclass(frozen=True)
+class TemperedLoss(Statistic):
+    """Σ w (log Σ_k exp θz_k − θz_y) and its derivatives, convex in θ, the inverse temperature."""
+
+    theta: float
+    clip: float = CLIP
+
+    def zero(self, classes: int) -> TemperState:
+        return TemperState(*(np.zeros(()) for _ in TemperState._fields))
+
+    def accumulate(self, state: TemperState, chunk: Chunk) -> TemperState:
+        z, rows = clipped(chunk, self.clip), np.arange(len(chunk))
+        own = z[rows, chunk.labels]
+        e = np.exp(self.theta * z)
+        total = e.sum(axis=1)
+        e *= z / total[:, None]  # in this order: e is 0 where the square of z overflows
+        mean = e.sum(axis=1)
+        spread = np.einsum("ij,ij->i", e, z) - mean * mean
+        w = chunk.weights
+        state.weight[...] += len(chunk) if len(w) == 0 else w.sum()
+        state.loss[...] += weighted_sum(np.log(total) - self.theta * own, w)
+        state.slope[...] += weighted_sum(mean - own, w)
+        state.curvature[...] += weighted_sum(spread, w)
+        with np.errstate(over="ignore"):
+            state.squares[...] += weighted_sum((mean - own) ** 2, w * w)
+        state.slope_zero[...] += weighted_sum(z.mean(axis=1) - own, w)
+        state.slope_infinity[...] += weighted_sum(-own, w)
+        state.clipped[...] += _below(chunk, self.clip)[rows, chunk.labels].sum()
+        return state
+
+
+@dataclass(frozen=True)
+class TemperatureScaling(Recalibrator):
+    """Maximum-likelihood fit of q' = softmax(z / T), one T for all classes (Guo et al. 2017).
+
+    Newton's method on log T, one pass per step.
+
+    Parameters
+    ----------
+    clip : float
+        Probabilities below `clip` are raised to it before their logarithms are taken as logits z.
+        Stored logits are not clipped.
+    """
+
+    clip: float = CLIP
+    name: ClassVar[str] = "temperature"
+    two_classes: ClassVar[bool] = False
+
+    def __post_init__(self) -> None:
+        require(0 < self.clip < 0.5, "clip must be in (0, 0.5)", self.clip)
+
+    def _fit(self, setup: DataProfile, read: Read) -> TemperatureFit:
+        theta, low, high = 1.0, 0.0, math.inf
+        for passes in range(1, _MAX_PASSES + 1):
+            statistic = TemperedLoss(theta, self.clip)
+            result = read(statistic)
+            state: TemperState = result.groups[None][statistic]
+            if passes == 1:
+                _check_temperature(state)
+                before = float(state.loss / state.weight)
+            slope = float(state.slope)
+            low, high = (theta, high) if slope < 0 else (low, theta)
+            following = _next_theta(theta, slope, float(state.curvature), low, high)
+            step = math.log(following / theta)
+            theta = following
+            if abs(step) <= _PRECISION:
+                notes = _clip_note(float(state.clipped), "whose label has", self.clip)
+                curvature = float(state.curvature) or math.nan  # 0: every row is certain
+                error = math.sqrt(state.squares) / curvature / theta**2
+                return TemperatureFit(
+                    temperature=1.0 / theta,
+                    standard_error=error,
+                    log_loss=(before, float(state.loss / state.weight)),
+                    method=self,
+                    classes=setup.classes,
+                    counts=result.counts,
+                    passes=passes,
+                    notes=notes,
+                )
+        raise _not_converged(self.name)
+
+
+def _next_theta(theta: float, slope: float, curvature: float, low: float, high: float) -> float:
+    """Newton step in log θ towards the root of the slope, within the bracket (low, high)."""
+    if slope == 0:
+        return theta
+    step = -slope / (theta * curvature) if curvature > 0 else -math.copysign(math.inf, slope)
+    following = theta * math.exp(min(max(step, -_LARGEST_STEP), _LARGEST_STEP))
+    if low < following < high or following == theta:
+        return following
+    if low > 0 and high < math.inf:
+        return math.sqrt(low * high)
+    return theta * math.exp(math.copysign(_LARGEST_STEP, step))
+
+
+def _check_temperature(state: TemperState) -> None:
+    """Require a change of sign of the slope between θ = 0 and ∞."""
+    if not (state.slope_infinity > 0 or state.slope_zero < 0):
+        raise OptionError("temperature: every prediction is uniform, which no temperature changes")
+    if not state.slope_infinity > 0:
+        raise OptionError(
+            "temperature: every labelled row is classified correctly, so that the log loss keeps "
+            "decreasing as the temperature goes to 0; fit to more rows"
+        )
+    if not state.slope_zero < 0:
+        raise OptionError(
+            "temperature: labels agree with the predictions no better than by chance, so that "
+            "the log loss keeps decreasing as the temperature grows; check that labels and "
+            "predictions are of the same rows and classes"
+        )
+
+
+def _clip_note(count: float, what: str, clip: float) -> tuple[str, ...]:
+    if not count:
+        return ()
+    return (f"{count:.0f} rows {what} a probability below {clip:.3g}, which it was raised to",)
+
+
+def _not_converged(name: str) -> OptionError:
+    return OptionError(
+        f"{name}: no convergence after {_MAX_PASSES} passes, because the labels hardly determine "
+        "the fit: fit to more rows"
+    )
+
+
+class StoredTemperature(StoredFit):
+    """State of `TemperatureFit`."""
+
+    temperature: Annotated[float, Field(gt=0.0)]
+    standard_error: Measured
+    log_loss: tuple[Measured, Measured]
+
+
+@dataclass(frozen=True, eq=False, kw_only=True)
+class TemperatureFit(FittedRecalibrator):
+    """Softmax of logits divided by `temperature`; `log_loss` of the rows before and after."""
+
+    method: TemperatureScaling
+    temperature: float
+    standard_error: float
+    log_loss: tuple[float, float]
+    stored: ClassVar[type[StoredFit]] = StoredTemperature
+
+    @property
+    def parameters(self) -> dict[str, float]:
+        before, after = self.log_loss
+        return {
+            "temperature": self.temperature,
+            "log_loss_before": before,
+            "log_loss_after": after,
+        }
+
+    @property
+    def standard_errors(self) -> dict[str, float]:
+        return {"temperature": self.standard_error}
+
+    def probabilities(self, chunk: Chunk) -> Floats:
+        q = clipped(chunk, self.method.clip)
+        q /= self.temperature
+        np.exp(q, out=q)
+        q /= q.sum(axis=1, keepdims=True)
+        return q
+
+
+# ---------------------------------------------------------------- Platt
+
+
+class PlattState(NamedTuple):
+    """Sums over rows for Newton's method, and extent of the log-odds.
+
+    Σw and the log loss (), its derivatives by (a, b), (2,) and (2, 2), and the sum of the outer
+    squares of the first ones of each row (2, 2); the smallest log-odds and smallest −log-odds
+    (columns) where y is 0 and 1 (rows), ∞ if none (2, 2); and the number of rows whose p or 1 − p
+    is below the clip ().
+    """
+
+    weight: Floats
+    loss: Floats
+    gradient: Floats
+    hessian: Floats
+    squares: Floats
+    extent: Floats
+    clipped: Floats
+
+
+@dataclass(frozen=True)
+class LogisticLoss(Statistic):
+    """Σ w (log(1 + e^η) − yη) of η = az + b, z the log-odds of p, and its derivatives."""
+
+    a: float
+    b: float
+    clip: float = CLIP
+
+    def zero(self, classes: int) -> PlattState:
+        return PlattState(
+            np.zeros(()),
+            np.zeros(()),
+            np.zeros(2),
+            np.zeros((2, 2)),
+            np.zeros((2, 2)),
+            np.full((2, 2), np.inf),
+            np.zeros(()),
+        )
+
+    def accumulate(self, state: PlattState, chunk: Chunk) -> PlattState:
+        z, y = log_odds(chunk, self.clip), chunk.labels.astype(np.float64)
+        w = chunk.weights if len(chunk.weights) else np.ones(len(chunk))
+        eta = self.a * z + self.b
+        p, rest = expit(eta), expit(-eta)
+        design = np.stack([z, np.ones_like(z)])
+        # log(1 + e^η) − yη is log(1 + e^−η) where y = 1
+        state.weight[...] += w.sum()
+        state.loss[...] += w @ np.logaddexp(0.0, np.where(y == 1, -eta, eta))
+        slopes = w * np.where(y == 1, -rest, p)
+        state.gradient[...] += design @ slopes
+        state.squares[...] += (design * slopes**2) @ design.T
+        state.hessian[...] += (design * (w * p * rest)) @ design.T
+        for label in (0, 1):
+            here = z[(y == label) & (w > 0)]
+            both = [here.min(initial=np.inf), (-here).min(initial=np.inf)]
+            np.minimum(state.extent[label], both, out=state.extent[label])
+        state.clipped[...] += _below(chunk, self.clip).any(axis=1).sum()
+        return state
+
+    def merge(self, a: PlattState, b: PlattState) -> PlattState:
+        extent = np.minimum(a.extent, b.extent)
+        return super().merge(a, b)._replace(extent=extent)
+
+
+def log_odds(chunk: Chunk, clip: float) -> Floats:
+    z = clipped(chunk, clip)
+    return z[:, 1] - z[:, 0]
+
+
+@dataclass(frozen=True)
+class Platt(Recalibrator):
+    """Maximum-likelihood fit of p' = sigmoid(a·logit p + b) for two classes (Platt 1999).
+
+    Newton's method, one pass per step.  Labels are 0 and 1, without Platt's smoothing.
+
+    Parameters
+    ----------
+    clip : float
+        p and 1 − p below `clip` are raised to it, so that p = 0 and 1 have finite log-odds (±36.7
+        by default).  Log-odds of stored logits are not clipped.
+    """
+
+    clip: float = CLIP
+    name: ClassVar[str] = "platt"
+
+    def __post_init__(self) -> None:
+        require(0 < self.clip < 0.5, "clip must be in (0, 0.5)", self.clip)
+
+    def _fit(self, setup: DataProfile, read: Read) -> PlattFit:
+        best: Floats = np.zeros(2)
+        step: Floats = np.zeros(2)
+        min_loss = math.inf
+        for passes in range(1, _MAX_PASSES + 1):
+            a, b = map(float, best + step)
+            statistic = LogisticLoss(a, b, self.clip)
+            result = read(statistic)
+            state: PlattState = result.groups[None][statistic]
+            if passes == 1:
+                _check_overlap(state.extent)
+            loss = float(state.loss / state.weight)
+            if loss > min_loss + 1e-12 * abs(min_loss):  # the step is too long
+                step = step / 2
+                continue
+            best, min_loss = best + step, loss
+            try:
+                step = -np.linalg.solve(state.hessian, state.gradient).astype(np.float64)
+            except np.linalg.LinAlgError:  # every row is certain to rounding
+                break
+            if np.abs(step).max() <= _PRECISION * max(1.0, np.abs(best).max()):
+                slope, intercept = map(float, best + step)
+                inverse = np.linalg.inv(state.hessian)
+                errors = np.sqrt(np.diag(inverse @ state.squares @ inverse).clip(0.0))
+                return PlattFit(
+                    slope=slope,
+                    intercept=intercept,
+                    errors=errors,
+                    log_loss=loss,
+                    method=self,
+                    classes=setup.classes,
+                    counts=result.counts,
+                    passes=passes,
+                    notes=_clip_note(float(state.clipped), "have", self.clip),
+                )
+        raise _not_converged(self.name)
+
+
+def _check_overlap(extent: Floats) -> None:
+    """Require overlapping log-odds of both labels; otherwise the likelihood has no maximum."""
+    (low0, high0), (low1, high1) = extent * [1, -1]
+    if low0 == high0 == low1 == high1:
+        raise OptionError("platt: all predictions are equal, so that no slope is determined")
+    if high0 <= low1 or high1 <= low0:
+        raise OptionError(
+            "platt: the predictions separate the labels, so that the log loss keeps decreasing as "
+            "the slope grows; fit to more rows"
+        )
+
+
+_Coefficient = Annotated[float, Field(ge=-1e150, le=1e150)]  # times log-odds, it is finite
+
+
+class StoredPlatt(StoredFit):
+    """State of `PlattFit`."""
+
+    slope: _Coefficient
+    intercept: _Coefficient
+    errors: Annotated[list[NonNegative], Field(min_length=2, max_length=2)]
+    log_loss: Measured
+
+
+@dataclass(frozen=True, eq=False, kw_only=True)
+class PlattFit(FittedRecalibrator):
+    """p' = sigmoid(slope · logit p + intercept)."""
+
+    method: Platt
+    slope: float
+    intercept: float
+    errors: Floats
+    log_loss: float
+    stored: ClassVar[type[StoredFit]] = StoredPlatt
+
+    @property
+    def parameters(self) -> dict[str, float]:
+        return {"slope": self.slope, "intercept": self.intercept, "log_loss_after": self.log_loss}
+
+    @property
+    def standard_errors(self) -> dict[str, float]:
+        return dict(zip(("slope", "intercept"), self.errors.tolist(), strict=True))
+
+    def probabilities(self, chunk: Chunk) -> Floats:
+        eta = self.slope * log_odds(chunk, self.method.clip) + self.intercept
+        return np.column_stack([expit(-eta), expit(eta)])

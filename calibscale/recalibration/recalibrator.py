@@ -1,0 +1,434 @@
+"""Base class of recalibration methods, and sources with recalibrated predictions."""
+
+from __future__ import annotations
+
+import json
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import asdict, dataclass, field, fields, replace
+from itertools import pairwise
+from typing import Annotated, Any, ClassVar, Self, TypeVar, Unpack
+
+import numpy as np
+from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError
+
+from calibscale.array_types import Floats
+from calibscale.data.blocks import Block, RowCounts
+from calibscale.data.chunk import Chunk
+from calibscale.data.derived_sources import DerivedSource, left_out
+from calibscale.data.source import ArraySource
+from calibscale.data.store import as_source
+from calibscale.data.validation import chunks
+from calibscale.errors import OptionError, require
+from calibscale.estimators.base import BoundEstimator
+from calibscale.formatting.naming import NO_LEVEL
+from calibscale.inference.nulls import Null
+from calibscale.kernel_sums.data_profile import DataProfile
+from calibscale.kernel_sums.notion_rows import NotionRows
+from calibscale.kernels import random_draws as kernel_draws
+from calibscale.results.declarations import as_json
+from calibscale.results.schemas.malformed import message_of
+from calibscale.session import Session, SessionOptions, verb
+from calibscale.statistics.label_table import LabelTable
+from calibscale.statistics.one_pass import PassResult
+
+Read = Callable[..., PassResult]  # one pass over the rows: statistics, and covariates= they need
+
+
+# ---------------------------------------------------------------- Files
+
+
+_T = TypeVar("_T")
+Share = Annotated[float, Field(ge=0.0, le=1.0)]
+NonNegative = Annotated[float, Field(ge=0.0, le=1e150)]  # its square is finite
+# null where the number was not finite, such as the log loss of a certain row that was wrong
+Measured = NonNegative | None
+
+
+class StoredFit(BaseModel):
+    """State of a fit in a file: types, lengths and ranges, checked before arrays are made."""
+
+    model_config = ConfigDict(strict=True, extra="forbid", allow_inf_nan=False)
+
+    @classmethod
+    def read(cls, state: dict[str, Any]) -> Self:
+        """State from a JSON object; an OptionError names the first value that is malformed."""
+        stored = read_json(TypeAdapter(cls), state, "state")
+        require_keys(state, stored.model_dump(mode="json"), "state")
+        return stored
+
+
+def read_json(adapter: TypeAdapter[_T], value: dict[str, Any], where: str) -> _T:
+    """Value of a type from a JSON object; an OptionError names the first malformed one."""
+    try:
+        return adapter.validate_json(json.dumps(value))  # in this mode, lists are also tuples
+    except ValidationError as error:
+        raise OptionError(message_of(error, where)) from error
+
+
+def require_keys(value: Any, complete: Any, where: str) -> None:
+    """Require every key of a complete JSON value, because a default is not what a fit had."""
+    if isinstance(value, list):
+        for i, (item, whole) in enumerate(zip(value, complete, strict=True)):
+            require_keys(item, whole, f"{where}[{i}]")
+    elif isinstance(value, dict):
+        for key, whole in complete.items():
+            require(key in value, f"{where} has no {key!r}")
+            require_keys(value[key], whole, f"{where}.{key}")
+
+
+def increasing(values: Sequence[float], strictly: bool = True) -> bool:
+    """Whether numbers are in increasing order."""
+    if strictly:
+        return all(a < b for a, b in pairwise(values))
+    return all(a <= b for a, b in pairwise(values))
+
+
+# ---------------------------------------------------------------- Methods and fits
+
+
+@dataclass(frozen=True)
+class Recalibrator(ABC):
+    """Method of recalibration; its fields are its settings."""
+
+    name: ClassVar[str]
+    two_classes: ClassVar[bool] = True
+    # rules of settings in files; pydantic reads this attribute of a dataclass
+    __pydantic_config__: ClassVar[ConfigDict] = ConfigDict(
+        strict=True, extra="forbid", allow_inf_nan=False
+    )
+
+    @classmethod
+    def check_classes(cls, classes: int) -> None:
+        """Raise an OptionError if the method is not for this number of classes."""
+        if cls.two_classes and classes != 2:
+            raise OptionError(
+                f"{cls.name} is for two classes; there are {classes}. Temperature is for any number"
+            )
+
+    @classmethod
+    def of_settings(cls, settings: dict[str, Any]) -> Self:
+        """Method of a stored fit, with the settings that it had if they were not stored."""
+        method = read_json(TypeAdapter(cls), settings, "settings")
+        require_keys(settings, asdict(method), "settings")
+        return method
+
+    @verb
+    def fit(self, source: Any, **options: Unpack[SessionOptions]) -> FittedRecalibrator:
+        """Fit to the labelled rows of a source in a few passes.
+
+        Parameters
+        ----------
+        source, **options
+            See `calibscale.evaluate`; also part of a source by `part_of`.
+
+        Raises
+        ------
+        InvalidDataError
+            At the first invalid row.
+        OptionError
+            If the method or a setting does not suit the data, all labels are of one class, or the
+            data do not determine the fit.
+        StoreError
+            If the source cannot be read.
+        """
+        with Session.open(source, **options) as session:
+            data = session.source
+            self.check_classes(data.classes)
+
+            labels = LabelTable()
+
+            def read(*statistics: Any, covariates: tuple[str, ...] = ()) -> PassResult:
+                result = session.scan((*statistics, labels), covariates=covariates)
+                if not result.counts.used:
+                    raise OptionError(
+                        f"{data.name}: there is no labelled row with a positive weight to fit to"
+                    )
+                seen = np.flatnonzero(result.groups[None][labels].counts.sum(axis=0))
+                if len(seen) == 1:
+                    (label,) = seen
+                    name = str(label)
+                    if data.class_names is not None:
+                        name = f"“{data.class_names[label]}”"
+                    raise OptionError(
+                        f"{data.name}: all labels are equal ({name} in {result.counts.used:,} "
+                        f"rows), which says nothing of how often other classes occur, so that "
+                        f"{self.name} is not fitted; fit to rows of two classes or more"
+                    )
+                return result
+
+            fitted = self._fit(session.profile, read)
+        counts = fitted.counts
+        counts = counts._replace(unlabelled=counts.unlabelled - left_out(data))
+        return replace(
+            fitted, counts=counts, source=data.describe(), tolerance=session.rules.tolerance
+        )
+
+    @abstractmethod
+    def _fit(self, setup: DataProfile, read: Read) -> FittedRecalibrator:
+        """Fit by one or more passes."""
+
+
+@dataclass(frozen=True, eq=False, kw_only=True)
+class FittedRecalibrator(ABC):
+    """Fitted recalibration of K classes, small enough to be sent to workers.
+
+    `counts` are the numbers of rows of the fit, of rows not yet labelled, and of dropped rows by
+    reason; `passes` the number of passes over the rows; `source` describes the source of the fit;
+    `tolerance` is the allowed deviation from 1 of the sum of a row to be recalibrated.
+    """
+
+    method: Recalibrator
+    classes: int
+    counts: RowCounts
+    passes: int
+    notes: tuple[str, ...] = ()
+    source: dict[str, Any] | None = None
+    tolerance: float = 1e-4
+    stored: ClassVar[type[StoredFit]]
+
+    @property
+    def covariates(self) -> tuple[str, ...]:
+        """Names of the covariates that a row's probabilities depend on."""
+        return getattr(self.method, "covariates", ())
+
+    @property
+    @abstractmethod
+    def parameters(self) -> dict[str, Any]:
+        """Fitted parameters, as JSON values."""
+
+    @property
+    def standard_errors(self) -> dict[str, float]:
+        """Standard errors of parameters, robust to a misspecified model [White 1982]."""
+        return {}
+
+    @property
+    def state(self) -> dict[str, Any]:
+        """JSON values of the fields that a class adds, from which `restored` makes the fit."""
+        common = {each.name for each in fields(FittedRecalibrator)}
+        own = (each.name for each in fields(self) if each.name not in common)
+        return as_json({name: getattr(self, name) for name in own})
+
+    @classmethod
+    def restored(cls, state: dict[str, Any], **common: Any) -> Self:
+        """Fit with a `state`, and the fields of all fits."""
+        stored = cls.stored.read(state)
+        values = {name: getattr(stored, name) for name in cls.stored.model_fields}
+        common |= {k: np.array(v) if isinstance(v, list) else v for k, v in values.items()}
+        return cls(**common)
+
+    @abstractmethod
+    def probabilities(self, chunk: Chunk) -> Floats:
+        """Recalibrated probabilities of valid rows (c, K).
+
+        Columns of the covariates of the chunk are those of `covariates`.
+        """
+
+    @property
+    def summary(self) -> dict[str, Any]:
+        """Method, settings and fitted parameters, as JSON values."""
+        settings, parameters = asdict(self.method), self.parameters
+        return as_json({"method": self.method.name, "settings": settings, "parameters": parameters})
+
+    def to_dict(self) -> dict[str, Any]:
+        """A JSON object: `summary`, counts of the rows of the fit, and notes."""
+        return as_json(
+            {
+                **self.summary,
+                "n": self.counts.used,
+                "n_unlabelled": self.counts.unlabelled,
+                "n_dropped": sum(self.counts.dropped.values()),
+                "dropped": self.counts.dropped,
+                "passes": self.passes,
+                "source": self.source,
+                "notes": list(self.notes),
+            }
+        )
+
+
+# ---------------------------------------------------------------- Refits
+
+
+DRAWN = 2**21  # numbers of replicates in memory at once: 16 MB
+
+
+@dataclass(frozen=True)
+class Refits(Null):
+    """Null whose replicates have the predictions of a refitted method.
+
+    Replicate b of a row is (m_b(p), y*_b), with y*_b drawn from the recalibrated prediction (see
+    `refits_of` for isotonic regression) and m_b refitted to labels of the fitting rows drawn in the
+    same way.  A draw depends on (seed, row, replicate) only, and a refit on (seed, replicate) and
+    the fitting rows only.  `note` is a limitation of the p-value, `columns` the number of columns
+    of `carried`.
+    """
+
+    note: str | None = field(default=None, compare=False)
+    max_replicates: int = 0
+    columns: ClassVar[int] = 1
+    name: ClassVar[str] = "refit"
+    moves: ClassVar[bool] = True
+
+    def unsupported(self, estimator: BoundEstimator) -> str | None:
+        local = estimator.covariates and estimator.centred_null
+        return None if local else "null='refit' is only for klce with at least one covariate"
+
+    @abstractmethod
+    def carried(self, chunk: Chunk, q: Floats) -> Floats:
+        """Columns (c, columns) of a chunk that refits read as the last covariates.
+
+        The chunk is not recalibrated; `q` (c, K) are its recalibrated probabilities.
+        """
+
+    @abstractmethod
+    def _versions(self, carried: Floats, p: Floats, first: int, last: int) -> tuple[Floats, Floats]:
+        """Probabilities that events are drawn with (c,), and predictions of the refits (B, c)."""
+
+    def moved(self, notion: str, rows: NotionRows, first: int, last: int) -> Iterator[NotionRows]:
+        """Rows of replicates first..last−1, one replicate after another."""
+        carried, starts = rows.covariates[:, -self.columns :], np.zeros(len(rows))
+        step = max(2, DRAWN // max(1, len(rows)) // 2 * 2)
+        for low in range(first, last, step):
+            high = min(last, low + step)
+            base, refitted = self._versions(carried, rows.points[:, 0], low, high)
+            delta = np.empty((high - low, len(rows)))
+            kernel_draws.events(np.uint64(self.seed), rows.rows, base, starts, low, delta)
+            delta += refitted - base
+            for p, d in zip(refitted, delta, strict=True):
+                yield self._row(notion, rows, p, d)
+
+    def _row(self, notion: str, rows: NotionRows, p: Floats, delta: Floats) -> NotionRows:
+        return NotionRows(p[:, None], delta[:, None], *rows[2:])
+
+
+# ---------------------------------------------------------------- Recalibrated sources
+
+
+@dataclass(frozen=True, eq=False)
+class _Recalibrated(DerivedSource):
+    """Probabilities (rows, K) of a recalibrated model.
+
+    With `refits`, their columns follow the covariates.
+    """
+
+    fitted: FittedRecalibrator = field(kw_only=True)
+    refits: Refits | None = None
+
+    @property
+    def row_bytes(self) -> int:
+        carried = 0 if self.refits is None else self.refits.columns
+        return self.before.row_bytes + 8 * (self.classes + carried)
+
+    def describe(self) -> dict[str, Any]:
+        description = self.before.describe()
+        steps = [*description.get("recalibrated", []), self.fitted.summary]
+        changes = {"name": self.name, "kind": self.kind, "binary": False, "recalibrated": steps}
+        return {**description, **changes}
+
+    def sample(self, count: int, seed: int = 0) -> Iterator[Block]:
+        for block in self.before.sample(count, seed):
+            yield self._changed(block)
+
+    @property
+    def _reads_covariates(self) -> bool:
+        return bool(self.fitted.covariates)
+
+    def _changed(self, block: Block) -> Block:
+        n, x = len(block.labels), None
+        if self.fitted.covariates:
+            assert block.covariates is not None
+            x = block.covariates[:, [self.covariate(name) for name in self.fitted.covariates]]
+            x = self._numbered(x.astype(np.float64))
+        # rows of invalid predictions are unchanged: the reader detects and names them
+        values = np.array(block.values, np.float64).reshape(n, -1)
+        if values.shape[1] == 1:
+            values = np.hstack([1.0 - values, values])
+        rules = replace(self.before.rules("drop", self.fitted.tolerance), large_chunks=True)
+        plain = Block(0, block.values, np.zeros(n, np.int64), None, x)
+        carried = np.zeros((n, 0 if self.refits is None else self.refits.columns))
+        for chunk, _ in chunks(plain, rules):
+            if len(chunk):
+                values[chunk.rows] = self.fitted.probabilities(chunk)
+                if self.refits is not None:
+                    carried[chunk.rows] = self.refits.carried(chunk, values[chunk.rows])
+        block = block._replace(values=values)
+        if self.refits is None or block.covariates is None:
+            return block
+        return block._replace(covariates=np.hstack([block.covariates, carried]))
+
+    def _numbered(self, x: Floats) -> Floats:
+        """Covariates with the numbers that categories have in the fit; NaN for unknown ones."""
+        known = (self.fitted.source or {}).get("categories", {})
+        for column, name in zip(x.T, self.fitted.covariates, strict=True):
+            names = self.categories.get(name, ())
+            if name in known and tuple(known[name]) != names:
+                numbers = [known[name].index(n) if n in known[name] else np.nan for n in names]
+                here = np.isin(column, np.arange(len(names)))
+                column[here] = np.array(numbers)[column[here].astype(int)]
+                column[~here & (column != NO_LEVEL)] = np.nan
+        return x
+
+
+def recalibrated(
+    source: Any, fitted: FittedRecalibrator, refits: Refits | None = None
+) -> ArraySource:
+    """Return a source with the recalibrated predictions of `source`.
+
+    Labels, weights, covariates and row numbers are those of `source`; predictions are
+    probabilities (rows, K) in float64, with two columns for a binary source.  They are computed
+    when read, one block at a time.  Invalid predictions (not finite, or further from the simplex
+    than the tolerance of the fit) are unchanged, and remain invalid to a reader whose tolerance is
+    not larger.
+
+    Parameters
+    ----------
+    source : path, URL, LogitStore or ArraySource
+    fitted : FittedRecalibrator
+        Result of `Recalibrator.fit`.
+    refits : Refits, optional
+        Result of `refits_of`, for tests that account for the noise of the fit.
+
+    Returns
+    -------
+    ArraySource
+        Source whose `describe` lists the recalibration.
+
+    Raises
+    ------
+    OptionError
+        If the source has another number of classes, or lacks a covariate.
+    StoreError
+        If the source cannot be read.
+
+    Examples
+    --------
+    >>> import numpy as np, calibscale
+    >>> from calibscale.recalibration.parametric import TemperatureScaling
+    >>> from calibscale.data.derived_sources import part_of
+    >>> from calibscale.recalibration.recalibrator import recalibrated
+    >>> from calibscale.data.derived_sources import HoldOut
+    >>> logits = np.tile([2.0, 0.0], (1000, 1))
+    >>> labels = (np.random.default_rng(0).random(1000) < 0.3).astype(int)
+    >>> data, half = calibscale.from_arrays(logits=logits, labels=labels), HoldOut(0.5)
+    >>> fitted = TemperatureScaling().fit(part_of(data, half))
+    >>> rest = recalibrated(part_of(data, half, held=False), fitted)
+    >>> calibscale.evaluate(rest, [calibscale.ECE()])["ece"].value < 0.1
+    True
+    """
+    data = as_source(source)
+    if data.classes != fitted.classes:
+        raise OptionError(
+            f"{fitted.method.name} was fitted to {fitted.classes} classes; there are {data.classes}"
+        )
+    known = (fitted.source or {}).get("categories", {})
+    for name in fitted.covariates:
+        data.covariate(name)
+        if (name in known) != (name in data.categories):
+            what = "names" if name in known else "numbers"
+            raise OptionError(
+                f"the values of {name!r} are {what} in the fit, but not in {data.name}"
+            )
+    name = f"{data.name}, recalibrated by {fitted.method.name}"
+    return _Recalibrated.of(
+        data, kind="probabilities", binary=False, name=name, fitted=fitted, refits=refits
+    )

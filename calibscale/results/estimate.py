@@ -1,0 +1,216 @@
+"""Estimates with their approximation errors, intervals and noise floors."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+from typing import Annotated, Any
+
+import numpy as np
+
+from calibscale.array_types import Floats
+from calibscale.results.declarations import (
+    Computed,
+    Count,
+    Declared,
+    Fraction,
+    Hidden,
+    Later,
+    Omitted,
+    Share,
+    Values,
+    key,
+)
+from calibscale.results.exported import Tabular
+
+
+@dataclass(frozen=True)
+class Approximation(Declared):
+    """Approximation error of a value.
+
+    Attributes
+    ----------
+    kind : str
+        ``exact``, or the approximation: ``random_features``, ``histogram_edges``, ``landmarks``,
+        ``low_rank`` (landmarks to rounding), ``cells``, ``subset``, ``float32``,
+        ``sampled_pairs``, ``blocks`` (only the pairs within blocks of rows).
+    error : float or None
+        Expected bound of the error; 0 if exact, None if unknown.
+    corrected : float or None
+        Value minus the estimated bias of the approximation.
+
+    Examples
+    --------
+    >>> from calibscale import from_arrays, evaluate
+    >>> p = [0.1, 0.3, 0.8, 0.9] * 50
+    >>> source = from_arrays(probabilities=p, labels=[0, 0, 1, 1] * 50, binary=True)
+    >>> evaluate(source, "ece")["ece"].approximation.kind
+    'exact'
+    >>> evaluate(source, "jkce")["jkce"].approximation.kind
+    'random_features'
+    """
+
+    kind: str = "exact"
+    error: float | None = 0.0
+    corrected: Omitted[float | None] = None
+
+
+EXACT = Approximation()
+# values of `Interval.covers`
+POPULATION, THIS_N = "the population", "the expectation at this n"
+BOTH = "the population and the expectation at this n"
+_METHODS = Values(
+    (
+        "jackknife",
+        "bootstrap",
+        "wald",
+        "clopper_pearson",
+        "weighted_counts",
+        "binned",
+        "quadratic_form",
+        "one_step",
+    )
+)
+
+
+@dataclass(frozen=True)
+class Interval(Declared):
+    """Confidence interval.
+
+    Attributes
+    ----------
+    method : str
+        ``clopper_pearson``, ``weighted_counts``, ``binned`` or ``quadratic_form`` for estimators
+        with limits in `calibscale.limits`, ``one_step`` in `select`, else ``jackknife``
+        or ``bootstrap``.
+    parts : int
+        Number of groups of rows, rows or folds that were left out one at a time.
+    standard_error : float
+        Standard error of the jackknife or the one-step estimate, else the half-length divided by
+        the normal quantile.
+    covers : str
+        Quantity covered: the population's value, the expectation of a biased estimate at this n, or
+        both, from the lower limit of the first to the upper limit of the second.
+
+    Examples
+    --------
+    >>> from calibscale import from_arrays, evaluate
+    >>> p = [0.1, 0.3, 0.8, 0.9] * 50
+    >>> source = from_arrays(probabilities=p, labels=[0, 0, 1, 1] * 50, binary=True)
+    >>> interval = evaluate(source, "accuracy", interval="jackknife")["accuracy"].interval
+    >>> round(interval.low, 3), interval.high
+    (0.982, 1.0)
+    """
+
+    low: float
+    high: float
+    level: Fraction
+    method: Annotated[str, _METHODS]
+    parts: Count
+    standard_error: float
+    covers: str
+
+
+@dataclass(frozen=True)
+class Floor(Declared):
+    """Noise floor of an estimate: its values if labels were drawn from the same predictions.
+
+    With clusters, or with soft labels, residuals with random signs are drawn instead.
+
+    An estimate above `high` is larger than that of a calibrated model, but for a share 1 − `level`
+    of data sets; one of the size of `mean` says nothing about miscalibration.
+
+    Attributes
+    ----------
+    mean, high : float
+        Mean, and quantile of order `level`, of the estimate over drawn labels.
+    p_value : float
+        Share of the draws with an estimate at least as large, (1 + #{T* ≥ T})/(1 + draws).
+    null : str or None
+        ``wild_cluster`` for residuals with one random sign a cluster, ``wild`` for those with one a
+        row; None for labels.
+    """
+
+    mean: float
+    high: float
+    level: Fraction
+    p_value: Share
+    null: Later[Omitted[str | None]] = None
+
+    @classmethod
+    def of(cls, values: Sequence[float] | Floats, estimate: float, level: float = 0.95) -> Floor:
+        """Floor from the values of drawn labels, at least one, and the estimate."""
+        exceeded = int((np.asarray(values) >= estimate * (1.0 - 1e-12)).sum())
+        p_value = (1 + exceeded) / (1 + len(values))
+        return cls(float(np.mean(values)), float(np.quantile(values, level)), level, p_value)
+
+
+@dataclass(frozen=True, repr=False)
+class Estimate(Tabular, Declared):
+    """Estimate of a calibration error or score, with its settings and errors.
+
+    Attributes
+    ----------
+    value : float or None
+        Value; None if undefined, for the given `reason`.
+    squared : bool
+        Whether `value` is a squared error; then `root` is its square root.
+    parameters : dict
+        All settings that the value depends on, with defaults resolved.
+    details : dict
+        Further results: the bin table, a value for each class, parts of a decomposition.
+    n : int
+        Number of rows used.
+    interval : Interval or None
+        Confidence interval, if requested and available.
+    floor : Floor or None
+        Noise floor of a biased estimate, if requested and available.
+
+    Examples
+    --------
+    >>> from calibscale import from_arrays, evaluate
+    >>> p = [0.1, 0.3, 0.8, 0.9] * 50
+    >>> source = from_arrays(probabilities=p, labels=[0, 0, 1, 1] * 50, binary=True)
+    >>> estimate = evaluate(source, "tce2")["tce2"]
+    >>> round(estimate.value, 4), round(estimate.root, 4), estimate.n
+    (0.0375, 0.1936, 200)
+    """
+
+    estimator: str
+    notion: str
+    value: float | None
+    squared: bool = False
+    approximation: Approximation = EXACT
+    parameters: dict[str, Any] = field(default_factory=dict)
+    details: Omitted[dict[str, Any]] = field(default_factory=dict)
+    n: Count = 0
+    reason: Hidden[str | None] = None
+    interval: Interval | None = None
+    floor: Later[Omitted[Floor | None]] = None
+
+    @property
+    def root(self) -> Computed[float | None]:
+        """√value of a squared error; None if negative, as unbiased estimates may be."""
+        if not self.squared or self.value is None or self.value < 0:
+            return None
+        return math.sqrt(self.value)
+
+    def __float__(self) -> float:
+        if self.value is None:
+            raise ValueError(f"{self.estimator} has no value: {self.reason}")
+        return float(self.value)
+
+    def with_note(self, note: str) -> Estimate:
+        """Copy of the estimate with a note added to `details`."""
+        notes = [*self.details.get("notes", ()), note]
+        return replace(self, details={**self.details, "notes": notes})
+
+    @property
+    def why(self) -> Annotated[Computed[Omitted[str | None]], key("reason")]:
+        """`reason`, or why `value` or `root` is null in JSON."""
+        if self.reason is not None or self.value is None:
+            return self.reason
+        if not math.isfinite(self.value):
+            return f"the value is {self.value}"
+        return "a negative value has no root" if self.squared and self.root is None else None

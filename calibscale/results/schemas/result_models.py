@@ -1,0 +1,207 @@
+"""Models of results, from which schemas are generated and results read from JSON validated."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from datetime import date
+from functools import cache, reduce
+from importlib import import_module
+from inspect import cleandoc
+from operator import or_
+from types import NoneType, UnionType
+from typing import Annotated, Any, Literal, Union, get_args, get_origin, get_type_hints
+
+import numpy as np
+from pydantic import (
+    AfterValidator,
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    create_model,
+    model_validator,
+)
+from pydantic_core import PydanticCustomError
+
+from calibscale.results.declarations import (
+    DAY,
+    Bounds,
+    Declared,
+    Having,
+    Member,
+    Object,
+    Values,
+    members,
+)
+from calibscale.results.schemas.schema_files import RESULTS
+
+
+def validated(value: dict[str, Any]) -> dict[str, Any]:
+    """Result with all keys of its schema; keys that it need not have, and has not, become None.
+
+    Unknown keys, of a newer version, are left out.
+
+    Raises
+    ------
+    pydantic.ValidationError
+        If the value is malformed.
+    """
+    first, *others = models(value["schema"])
+    model = others[0] if others and "tests" not in value else first
+    return model.model_validate(value).model_dump(mode="json", by_alias=True)
+
+
+def models(name: str) -> list[type[BaseModel]]:
+    """Models of the forms of a result, from which its schema is generated."""
+    stem, forms = RESULTS[name]
+    module = import_module(f"calibscale.results.{stem}_results")
+    return [_model(getattr(module, form)) for form in forms]
+
+
+class _Object(BaseModel):
+    """JSON object: in a file, unknown keys are ignored and omitted keys may be null."""
+
+    model_config = ConfigDict(extra="forbid", strict=True)
+
+    @model_validator(mode="before")
+    @classmethod
+    def _known(cls, value: Any) -> Any:
+        if not isinstance(value, dict):
+            return value
+        required = {f.alias: f.is_required() for f in cls.model_fields.values()}
+        return {
+            name: item
+            for name, item in value.items()
+            if name in required and (item is not None or required[name])
+        }
+
+
+@cache
+def _model(declared: Any) -> type[BaseModel]:
+    """Model of the JSON object that a dataclass or `Object` declares."""
+    text = cleandoc(declared.__doc__ or "")
+    descriptions = _descriptions(text)
+    definitions: dict[str, Any] = {}
+    name = getattr(declared, "schema", "")
+    if name:
+        definitions["schema"] = (Literal[name], Field(alias="schema"))
+    for member in _flat(declared):
+        kind = _json(member.type)
+        omitted = "omitted" in member.marks
+        if omitted:
+            kind = _without_none(kind)
+        settings: dict[str, Any] = {"default": None} if member.marks & _NOT_REQUIRED else {}
+        about = descriptions.get(member.attribute)
+        definitions[member.key] = (kind, Field(alias=member.key, description=about, **settings))
+    return create_model(
+        declared.__name__,
+        __base__=_Object,
+        __doc__=text.partition("\n")[0],
+        **{f"{key}_": definition for key, definition in definitions.items()},
+    )
+
+
+_NOT_REQUIRED = {"omitted", "later"}
+
+
+def _flat(declared: Any) -> list[Member]:
+    """Members, with those of inline members in their place."""
+    own = members(declared)
+    names = {member.key for member in own}
+    out: list[Member] = []
+    for member in own:
+        if "inline" in member.marks:
+            out += [m for m in _flat(member.type) if m.key not in names]
+        else:
+            out.append(member)
+    return out
+
+
+def _descriptions(text: str) -> dict[str, str]:
+    """Descriptions of attributes in a docstring."""
+    _, _, attributes = text.partition("Attributes\n----------\n")
+    out = {}
+    for entry in re.split(r"\n(?=\S)", attributes.partition("\n\n")[0]):
+        line, _, about = entry.partition("\n")
+        for name in line.partition(" : ")[0].split(", "):
+            out[name] = " ".join(about.split()).rstrip(".")
+    return {name: about for name, about in out.items() if about}
+
+
+def _json(hint: Any) -> Any:
+    """Type of the JSON values of an annotation."""
+    alias = getattr(get_origin(hint), "__value__", None)  # NDArray since NumPy 2.5
+    hint = hint if alias is None else alias[get_args(hint)]
+    origin, arguments = get_origin(hint), get_args(hint)
+    if origin is Annotated:
+        return _annotated(arguments[0], arguments[1:])
+    if isinstance(hint, type) and hasattr(hint, "_fields"):  # NamedTuple
+        return _pair(list(get_type_hints(hint, include_extras=True).values()))
+    if isinstance(hint, Object) or (isinstance(hint, type) and issubclass(hint, Declared)):
+        return _model(hint)  # type: ignore[arg-type]
+    if hint is float:
+        return _NUMBER | None
+    if hint is int:
+        return _WHOLE
+    if origin is np.ndarray:
+        return list[_json(_SCALARS[get_args(arguments[1])[0]])]  # type: ignore[misc]
+    if origin in (list, tuple) and (origin is list or arguments[-1] is Ellipsis):
+        return list[_json(arguments[0])]  # type: ignore[misc]
+    if origin is tuple:
+        return _pair(arguments)
+    if origin is dict:
+        return dict[str, _json(arguments[1])]  # type: ignore[misc]
+    if origin in (Union, UnionType):
+        return reduce(or_, map(_json, arguments))
+    return hint
+
+
+_SCALARS = {np.float64: float, np.int64: int, np.bool_: bool}
+
+
+def _pair(hints: Sequence[Any]) -> Any:
+    """Type of a list with a fixed number of values."""
+    size, item = len(hints), reduce(or_, map(_json, hints))
+    return Annotated[list[item], Field(min_length=size, max_length=size)]  # type: ignore[valid-type]
+
+
+def _annotated(plain: Any, data: tuple[Any, ...]) -> Any:
+    for each in data:
+        if isinstance(each, Object | type):
+            return _model(each)
+        if isinstance(each, Having):
+            return Annotated[plain, Field(json_schema_extra={"required": [*each]})]
+        if isinstance(each, Values):
+            return Literal[*each]
+        if isinstance(each, Bounds):
+            limits = {name: limit for name, limit in each._asdict().items() if limit is not None}
+            if plain is int:
+                return Annotated[int, Field(**limits), BeforeValidator(_whole)]
+            return Annotated[float, Field(allow_inf_nan=False, **limits)]
+        if each == DAY:
+            return Annotated[str, Field(pattern=_DAY), AfterValidator(_day)]
+    return _json(plain)
+
+
+def _without_none(kind: Any) -> Any:
+    if get_origin(kind) in (Union, UnionType):
+        return reduce(or_, [part for part in get_args(kind) if part is not NoneType])
+    return kind
+
+
+def _whole(value: Any) -> Any:
+    return int(value) if isinstance(value, float) and value.is_integer() else value
+
+
+_DAY = "^[0-9]{4}-[0-9]{2}-[0-9]{2}(T[0-9A-Za-z_.:+-]{1,20})?$"
+_NUMBER = Annotated[float, Field(allow_inf_nan=False)]
+_WHOLE = Annotated[int, BeforeValidator(_whole)]
+
+
+def _day(text: str) -> str:
+    try:
+        date.fromisoformat(text[:10])
+    except ValueError:
+        raise PydanticCustomError("day", "a day such as 2026-11-20") from None
+    return text
