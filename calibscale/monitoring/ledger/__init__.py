@@ -22,7 +22,7 @@ from calibscale.data import zarr_arrays
 from calibscale.errors import OptionError, StoreError
 from calibscale.monitoring.ledger import index as log
 from calibscale.monitoring.ledger.group_keys import GroupKey, order
-from calibscale.monitoring.ledger.index import INDEX, SLOTS, Entry, Key, check_key, identity
+from calibscale.monitoring.ledger.index import INDEX, LAST, SLOTS, Entry, Key, check_key, identity
 from calibscale.monitoring.ledger.recipe import Recipe
 from calibscale.results import Floats
 
@@ -137,6 +137,26 @@ class Ledger:
                     )
             return cls(place, recipe, group)
 
+    @staticmethod
+    def repair(path: str | Path) -> list[str]:
+        """Keep the days whose lines of the index can be read, where other lines were lost.
+
+        Returns error messages of damaged lines, which are removed.
+
+        Raises
+        ------
+        StoreError
+            If the index cannot be read or written, or another process writes to the ledger.
+        """
+        place = zarr_arrays.local_path(path)
+        if not (place / INDEX).is_file():
+            raise StoreError(f"{path}: there is no ledger with the file {INDEX}")
+        lock = zarr_arrays.write_lock(place)
+        try:
+            return log.repair(place)
+        finally:
+            lock.release()
+
     @property
     def notes(self) -> dict[str, Any]:
         """Notes passed to `create`."""
@@ -174,7 +194,7 @@ class Ledger:
 
     def _clean(self) -> None:
         """Remove temporary files of killed writers, and slots of replaced or removed days."""
-        for place in (self.path, self.path / INDEX):
+        for place in (self.path, self.path / INDEX, self.path / LAST):
             remove_leftovers(place)
         for aside in (self.path / SUMS).glob(".*.tmp"):
             with suppress(OSError):
@@ -258,11 +278,13 @@ class Ledger:
         self._commit((day, model), ())
 
     def _commit(self, key: Key, entries: tuple[Entry, ...]) -> None:
-        line = log.line_of(key, self.revision + 1, entries)
+        line = log.line_of(key, self.revision + 1, entries, self._index.link)
         log.append(self.path, self._index, line)
         self._index.put(key, entries, self.revision + 1)
         self._index.size += len(line)
+        self._index.link = log.link_of(line)
         self._seen = identity(self.path / INDEX)
+        log.write_last(self.path, self.revision)
         self.damaged.pop(key, None)
         self._sort()
 
