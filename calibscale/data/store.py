@@ -10,7 +10,6 @@ from pathlib import Path
 from typing import Any, Self, Unpack
 
 import numpy as np
-import zarr
 
 from calibscale.addresses import is_url, local_path, located
 from calibscale.data import input_hints
@@ -20,18 +19,13 @@ from calibscale.data.source import ArraySource
 from calibscale.data.store_group import (
     StoreColumns,
     StoreGroup,
+    begin_remote,
     describe_columns,
     is_store,
     lay_out,
 )
 from calibscale.data.top_k import top_k_columns
-from calibscale.data.zarr_arrays import (
-    for_zarr,
-    put_in_place,
-    remove_folder,
-    remove_remote,
-    write_lock,
-)
+from calibscale.data.zarr_arrays import put_in_place, remove_folder, write_lock
 from calibscale.errors import InvalidDataError, NoRowsError, OptionError, StoreError
 
 
@@ -365,12 +359,8 @@ class LogitStore(StoreGroup):
             if not is_url(url):
                 put_in_place(local_path(url), fill, overwrite and is_store(url))
             else:
-                if overwrite and is_store(url):
-                    zarr.open_group(**for_zarr(url), mode="w", zarr_format=3)
-                try:
-                    fill(url)
-                except (FileExistsError, zarr.errors.ContainsGroupError) as error:
-                    raise StoreError(f"{url}: already exists") from error
+                begin_remote(url, overwrite)
+                fill(url)
         return cls.open(url)
 
     @property
@@ -417,7 +407,7 @@ class LogitStore(StoreGroup):
         if is_url(self.url):
             with complaints(self.url):
                 if not self.finished:
-                    remove_remote(self.url)
+                    self._remove_remote()
             return
         place = local_path(self.url)
         with write_lock(place):

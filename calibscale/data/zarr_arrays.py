@@ -94,10 +94,24 @@ def remove_folder(place: Path) -> None:
     shutil.rmtree(aside, ignore_errors=True)
 
 
-def remove_remote(url: str | Path) -> None:
-    """Remove a store at a URL."""
+def remove_remote_arrays(url: str | Path) -> None:
+    """Remove all files of a group at a URL except its metadata."""
     system, path = file_system(url)
-    system.rm(path, recursive=True)
+    system.invalidate_cache()
+    files = [file for file in system.find(path) if file != _metadata_in(path)]
+    if files:
+        system.rm(files)
+
+
+def remove_remote(url: str | Path) -> None:
+    """Remove a group at a URL, its metadata last: a crash leaves what another call removes."""
+    remove_remote_arrays(url)
+    system, path = file_system(url)
+    system.rm(_metadata_in(path))
+
+
+def _metadata_in(path: str) -> str:
+    return f"{path.rstrip('/')}/zarr.json"
 
 
 def _exchange(aside: Path, place: Path) -> None:

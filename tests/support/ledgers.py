@@ -6,7 +6,7 @@ import numpy as np
 
 import calibscale as cs
 from calibscale.inference.e_process import BettingEProcess
-from calibscale.monitoring.ledger import Record
+from calibscale.monitoring.ledger import Ledger, Record
 from calibscale.monitoring.ledger.recipe import Recipe
 from calibscale.session import Session
 
@@ -39,6 +39,27 @@ def recipe_of(source, estimators=ESTIMATORS):
         states = run.scan(s for e in run.fitting for s in e.needs).groups[None]
         frozen = tuple(e.frozen(*(states[s] for s in e.needs)) for e in run.fitting)
     return Recipe(2, frozen, (BettingEProcess("positive"),), ("age", "sex"), seed=5)
+
+
+def change_days(path):
+    """Make several changes to a ledger, each within a `writing` of its own; yields after each."""
+    ledger = Ledger.open(path)
+    changes = [
+        *((f"2026-01-0{k}", k) for k in range(2, 6)),
+        ("2026-01-01", 9),
+        ("2026-01-03", None),
+    ]
+    for day, value in changes:
+        with ledger.writing():
+            if value is None:
+                ledger.remove(day, "v1")
+            else:
+                vector = np.full(ledger.recipe.sizes["states"], float(value))
+                records = records_of(
+                    {None: (value, vector), 1.0: (value, vector)}, {"value": value}
+                )
+                ledger.write(day, "v1", records)
+        yield
 
 
 def records_of(states, info):
