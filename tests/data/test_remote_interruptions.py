@@ -13,7 +13,7 @@ import calibscale as cs
 from calibscale import LogitStore, StoreError
 from calibscale.data.ingest import ingest
 from tests.support.ingest_files import rows, stored, write
-from tests.support.s3_server import S3Server, s3_server
+from tests.support.s3_server import BUCKET, S3Server, s3_server
 
 
 @pytest.fixture(scope="module")
@@ -42,7 +42,7 @@ def _columns(url: str, server: S3Server) -> dict[str, Any]:
 
 @pytest.mark.long
 def test_overwrite__replaces_a_store_at_a_url(server, files, tmp_path):
-    url = f"s3://data/{tmp_path.name}.zarr"
+    url = f"s3://{BUCKET}/{tmp_path.name}.zarr"
     LogitStore.create(url, classes=9, dtype=np.float16, storage_options=server.options)
     ingest(files[0], url, storage_options=server.options, overwrite=True)
     with pytest.raises(StoreError, match="written from other files"):
@@ -65,7 +65,7 @@ def test_ingest__refused_at_each_write_is_finished_by_the_same_call(
 ):
     """The server has no room from some request on: at no moment is there a wrong store."""
     folder = f"{tmp_path.name}-{overwrite}.zarr"
-    url, settings = f"s3://data/{folder}", {"storage_options": server.options}
+    url, settings = f"s3://{BUCKET}/{folder}", {"storage_options": server.options}
     if overwrite:
         ingest(files[0], url, **settings)
         settings["overwrite"] = True
@@ -90,7 +90,7 @@ def test_ingest__refused_at_each_write_is_finished_by_the_same_call(
 
 @pytest.mark.long
 def test_creation__that_was_interrupted_is_named_and_begun_again(server, tmp_path):
-    url, options = f"s3://data/{tmp_path.name}.zarr", server.options
+    url, options = f"s3://{BUCKET}/{tmp_path.name}.zarr", server.options
     server.fill(3)
     with pytest.raises(StoreError, match=url):
         LogitStore.create(url, classes=3, storage_options=options)
@@ -104,10 +104,10 @@ def test_creation__that_was_interrupted_is_named_and_begun_again(server, tmp_pat
 
 @pytest.mark.long
 def test_removal__of_an_unfinished_store_leaves_no_file(server, tmp_path):
-    url, options = f"s3://data/{tmp_path.name}.zarr", server.options
+    url, options = f"s3://{BUCKET}/{tmp_path.name}.zarr", server.options
     data = rows()
     data["logits"][40] = np.nan
     files, _ = write("npz", tmp_path / "in", data)
     with pytest.raises(cs.InvalidDataError, match="row 40"):
         ingest(files, url, storage_options=options)
-    assert server.files(url.removeprefix("s3://data/")) == {}
+    assert server.files(url.removeprefix(f"s3://{BUCKET}/")) == {}

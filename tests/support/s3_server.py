@@ -5,12 +5,12 @@ from __future__ import annotations
 import logging
 import threading
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import Any
 
 import pytest
 
-BUCKET = "data"
+BUCKET = "disk"  # servers of a process share their buckets
 _FULL = (
     b'<?xml version="1.0" encoding="UTF-8"?>\n<Error><Code>XMinioStorageFull</Code><Message>'
     b"Storage backend has reached its minimum free drive threshold.</Message></Error>"
@@ -46,7 +46,9 @@ class S3Server:
             "s3", endpoint_url=address, aws_access_key_id="AKIAEXAMPLE",
             aws_secret_access_key="example", region_name="us-east-1",
         )  # fmt: skip
-        self._client.create_bucket(Bucket=BUCKET)
+        there = self._client.exceptions
+        with suppress(there.BucketAlreadyOwnedByYou, there.BucketAlreadyExists):
+            self._client.create_bucket(Bucket=BUCKET)
 
     def _answer(self, environ: dict[str, Any], start: Callable[..., Any]) -> Iterable[bytes]:
         query = environ.get("QUERY_STRING", "")
