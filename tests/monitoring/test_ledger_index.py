@@ -9,7 +9,8 @@ import numpy as np
 import pytest
 
 import calibscale as cs
-from calibscale.monitoring.ledger import Ledger
+from calibscale.monitoring.ledger import KEY, Ledger
+from calibscale.monitoring.ledger.alarms import AlarmBook
 from calibscale.monitoring.ledger.index import write_last
 from tests.support.ledgers import records_of
 
@@ -206,3 +207,40 @@ def test_repair_command__names_what_is_damaged_and_what_is_left(path, run):
     assert (ran.code, "there is no ledger" in ran.err) == (1, True)
     with Ledger.open(path).writing():
         assert "another writer" in run("ledger", "repair", path).err
+
+
+# ---------------------------------------------------------------- other files of a ledger
+
+
+def test_recipe__with_a_changed_digit_is_an_error(path):
+    meta = path / "zarr.json"
+    text = meta.read_text()
+    recipe = Ledger.open(path).recipe
+    changed = text.replace('"seed": 5', '"seed": 4')
+    assert changed != text
+    meta.write_text(changed)
+    with pytest.raises(cs.StoreError, match=r"recipe of the ledger in zarr\.json is damaged"):
+        Ledger.open(path)
+    written = json.loads(text)
+    del written["attributes"][KEY]["checksum"]  # as ledgers of earlier versions
+    meta.write_text(json.dumps(written))
+    assert Ledger.open(path).recipe == recipe
+    assert Ledger.open(path).notes == {}
+
+
+def test_alarms__with_a_changed_digit_are_an_error(path):
+    ledger = Ledger.open(path)
+    book = AlarmBook(ledger)
+    book.start("v1", "2026-01-01")
+    with ledger.writing():
+        book.save()
+    file = path / "alarms.json"
+    text = file.read_text()
+    assert AlarmBook(ledger).start("v1", "2026-01-09") == "2026-01-01"
+    file.write_text(text.replace("2026-01-01", "2026-01-02"))
+    with pytest.raises(cs.StoreError, match=r"alarms\.json: .* its checksum does not match"):
+        AlarmBook(ledger)
+    earlier = json.loads(text)
+    del earlier["checksum"]
+    file.write_text(json.dumps(earlier))
+    assert AlarmBook(ledger).start("v1", "2026-01-09") == "2026-01-01"

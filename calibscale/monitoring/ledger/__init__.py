@@ -24,6 +24,7 @@ from calibscale.monitoring.ledger import index as log
 from calibscale.monitoring.ledger.group_keys import GroupKey, order
 from calibscale.monitoring.ledger.index import INDEX, LAST, SLOTS, Entry, Key, check_key, identity
 from calibscale.monitoring.ledger.recipe import Recipe
+from calibscale.monitoring.ledger.sealed_json import sealed, unsealed
 from calibscale.results import Floats
 
 FORMAT = 3
@@ -86,7 +87,7 @@ class Ledger:
                     dimension_names=("slot", "number"),
                 )
             write_whole(Path(address) / INDEX, b"")
-            group.attrs[KEY] = {"format": FORMAT, "recipe": json.loads(text), **notes}
+            group.attrs[KEY] = sealed({"format": FORMAT, "recipe": json.loads(text), **notes})
 
         with zarr_arrays.complaints(path):
             zarr_arrays.put_in_place(place, fill, False)
@@ -125,9 +126,14 @@ class Ledger:
                     "this version cannot read: name another ledger and run its days again"
                 )
             try:
-                recipe = Recipe.from_dict(meta["recipe"])
+                recipe = Recipe.from_dict(unsealed(meta)["recipe"])
             except OptionError as error:
                 raise StoreError(f"{path}: {error}") from error
+            except (ValueError, KeyError) as error:
+                raise StoreError(
+                    f"{path}: the recipe of the ledger in zarr.json is damaged: {error}. Restore "
+                    "the file from a backup, or use another ledger and run its days again"
+                ) from error
             for section, size in recipe.sizes.items():
                 array: Any = group[section]
                 if array.shape[1] != size:
@@ -160,7 +166,7 @@ class Ledger:
     @property
     def notes(self) -> dict[str, Any]:
         """Notes passed to `create`."""
-        meta = self._group.attrs[KEY]
+        meta = unsealed(self._group.attrs[KEY])
         return {key: value for key, value in meta.items() if key not in ("format", "recipe")}
 
     def result_path(self, model: str, day: str) -> Path:
