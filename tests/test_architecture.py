@@ -14,8 +14,8 @@ import calibscale
 PACKAGE = Path(calibscale.__file__).parent
 # A room may import the rooms before it.
 ROOMS = (
-    "errors", "addresses", "forks", "atomic_files", "formatting", "results", "kernels", "engine",
-    "data", "limits", "kernel_sums", "statistics", "estimators", "session", "inference",
+    "errors", "addresses", "forks", "signals", "atomic_files", "formatting", "results", "kernels",
+    "engine", "data", "limits", "kernel_sums", "statistics", "estimators", "session", "inference",
     "evaluation", "metrics", "planning", "selection", "ranking", "auditing",
     "simulation", "output", "monitoring", "cli", "calibscale", "__main__",
 )  # fmt: skip

@@ -13,7 +13,6 @@ from zarr.codecs import BloscCodec, Crc32cCodec
 
 from calibscale.addresses import is_url, local_path, located
 from calibscale.data import zarr_arrays
-from calibscale.data.file_systems import complaints
 from calibscale.data.forecasts import Forecast, forecast_of
 from calibscale.data.source import KINDS, ArraySource
 from calibscale.data.times import KINDS_OF_TIMES
@@ -278,7 +277,7 @@ class StoreGroup:
             If there is no store, if it is damaged, or if a newer calibscale wrote it.
         """
         url = located(url, storage_options, strict=True)
-        with complaints(url):
+        with zarr_arrays.zarr_calls(url):
             try:
                 group = zarr.open_group(**zarr_arrays.for_zarr(url), mode="r+")
             except (FileNotFoundError, zarr.errors.GroupNotFoundError, *_ARRAY) as error:
@@ -419,7 +418,7 @@ class StoreGroup:
         return zarr_arrays.DirectArray(local_path(self.url) / name, array)
 
     def _array(self, name: str) -> zarr.Array:
-        with complaints(self.url):
+        with zarr_arrays.zarr_calls(self.url):
             return self._group[name]  # type: ignore[return-value]
 
     def _check(self) -> None:

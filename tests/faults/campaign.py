@@ -23,6 +23,7 @@ from pathlib import Path
 
 import numpy as np
 
+from tests.support.night_faults import TABLES
 from tests.support.s3_server import S3Server, s3_server
 from tests.support.undertakings import (
     Injector,
@@ -46,10 +47,10 @@ UNDERTAKINGS: dict[tuple[str, str], Build] = {
     ("append", "disk"): lambda folder, server: loop_store(folder, "append"),
     ("append", "S3"): lambda folder, server: loop_store(folder, "append", server),
     ("ledger", "disk"): lambda folder, server: LedgerWriting(folder),
-    ("first night", "disk"): lambda folder, server: NightOf(folder, "first"),
-    ("first night", "S3"): lambda folder, server: NightOf(folder, "first", server),
-    ("late labels", "disk"): lambda folder, server: NightOf(folder, "late"),
-    ("late labels", "S3"): lambda folder, server: NightOf(folder, "late", server),
+    ("first night", "disk"): lambda folder, server: NightOf(folder, "first", None, TABLES),
+    ("first night", "S3"): lambda folder, server: NightOf(folder, "first", server, TABLES),
+    ("late labels", "disk"): lambda folder, server: NightOf(folder, "late", None, TABLES),
+    ("late labels", "S3"): lambda folder, server: NightOf(folder, "late", server, TABLES),
 }
 FAULTS = ("kill", "full disk")
 STATES = ("before", "between", "after")  # that a fault left

@@ -65,6 +65,12 @@ covariates = ["region", "age"]""",
 )
 
 
+TABLES = """
+junit = "out/{date}.xml"
+history = "out/history.csv"
+"""
+
+
 REPORT = """
 junit = "out/{date}.xml"
 history = "out/history.csv"
@@ -224,11 +230,12 @@ class Scene:
     """A night that can be undone and repeated."""
 
     def __init__(
-        self, folder: Path, kind: str, rows: int, groups: int, server: S3Server | None = None
-    ) -> None:
+        self, folder: Path, kind: str, rows: int, groups: int, server: S3Server | None = None,
+        outputs: str = REPORT,
+    ) -> None:  # fmt: skip
         self.folder, self.rows, self.groups = folder, rows, groups
         self._server = server  # of the predictions; None: they are files of this machine
-        self.job = write_job(folder, FILES + REPORT)
+        self.job = write_job(folder, FILES + outputs)
         if server is not None:
             options = ", ".join(f'{name} = "{value}"' for name, value in server.options.items())
             place = f"s3://{BUCKET}/{folder.name}/{{date}}.parquet"

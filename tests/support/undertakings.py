@@ -21,7 +21,7 @@ from calibscale.data.store import LogitStore
 from calibscale.monitoring.ledger import Ledger
 from tests.support import ROOT
 from tests.support.ledgers import change_days, recipe_of, records_of, source_of_loans
-from tests.support.night_faults import Forks, Scene, ledger_records, night_outputs
+from tests.support.night_faults import REPORT, Forks, Scene, ledger_records, night_outputs
 from tests.support.s3_server import BUCKET, S3Server
 
 ROWS, CLASSES = 200, 1000  # four chunks of a store
@@ -245,8 +245,10 @@ class LedgerWriting:
 class NightOf(Scene):
     """A night: the first one of its ledger, or one with late labels."""
 
-    def __init__(self, folder: Path, kind: str, server: S3Server | None = None) -> None:
-        super().__init__(folder, kind, rows=200, groups=2, server=server)
+    def __init__(
+        self, folder: Path, kind: str, server: S3Server | None = None, outputs: str = REPORT
+    ) -> None:
+        super().__init__(folder, kind, rows=200, groups=2, server=server, outputs=outputs)
         self.command = self.again = ["nightly", str(self.job), "--date", self.day, "-q"]
 
     server = None  # the outputs and the ledger are on this machine

@@ -89,7 +89,7 @@ class Ledger:
             write_whole(Path(address) / INDEX, b"")
             group.attrs[KEY] = sealed({"format": FORMAT, "recipe": json.loads(text), **notes})
 
-        with zarr_arrays.complaints(path):
+        with zarr_arrays.zarr_calls(path):
             zarr_arrays.put_in_place(place, fill, False)
         return cls.open(path)
 
@@ -107,7 +107,7 @@ class Ledger:
             raise StoreError(
                 f"{path}: is a file, and a ledger is a folder; pass the folder that the job names"
             )
-        with zarr_arrays.complaints(path):
+        with zarr_arrays.zarr_calls(path):
             try:
                 group = zarr.open_group(place, mode="r+")
             except (FileNotFoundError, zarr.errors.GroupNotFoundError) as error:
@@ -188,7 +188,7 @@ class Ledger:
         try:
             self._refresh()
             if self._index.worn:  # a log that consists mostly of replaced lines
-                with zarr_arrays.complaints(self.path):
+                with zarr_arrays.zarr_calls(self.path):
                     log.rewrite(self.path, self._index)
                 self._read_index()
             self._clean()
@@ -263,7 +263,7 @@ class Ledger:
         check_key(day)
         free = self._free_slots()
         fresh = []
-        with zarr_arrays.complaints(self.path):
+        with zarr_arrays.zarr_calls(self.path):
             for group, record in sorted(records.items(), key=lambda item: order(item[0])):
                 slot = next(free)
                 for section, vector in record.vectors.items():
@@ -351,10 +351,11 @@ class Ledger:
 
     @cached_property
     def _arrays(self) -> dict[str, zarr_arrays.DirectArray]:
-        return {
-            section: zarr_arrays.DirectArray(self.path / section, self._group[section])
-            for section in self.recipe.sizes
-        }
+        with zarr_arrays.zarr_calls(self.path):
+            return {
+                section: zarr_arrays.DirectArray(self.path / section, self._group[section])
+                for section in self.recipe.sizes
+            }
 
     @property
     def revision(self) -> int:
@@ -374,7 +375,7 @@ class Ledger:
 
     def _refresh(self) -> None:
         """Reread the index if another writer has changed it."""
-        with zarr_arrays.complaints(self.path):
+        with zarr_arrays.zarr_calls(self.path):
             if self._seen != identity(self.path / INDEX):
                 self._read_index()
 
