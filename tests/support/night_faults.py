@@ -230,9 +230,14 @@ class Scene:
     """A night that can be undone and repeated."""
 
     def __init__(
-        self, folder: Path, kind: str, rows: int, groups: int, server: S3Server | None = None,
+        self,
+        folder: Path,
+        kind: str,
+        rows: int,
+        groups: int,
+        server: S3Server | None = None,
         outputs: str = REPORT,
-    ) -> None:  # fmt: skip
+    ) -> None:
         self.folder, self.rows, self.groups = folder, rows, groups
         self._server = server  # of the predictions; None: they are files of this machine
         self.job = write_job(folder, FILES + outputs)

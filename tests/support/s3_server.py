@@ -43,9 +43,12 @@ class S3Server:
         address = f"http://127.0.0.1:{self._server.port}"
         self.options = {"key": "AKIAEXAMPLE", "secret": "example", "endpoint_url": address}
         self._client = boto3.client(
-            "s3", endpoint_url=address, aws_access_key_id="AKIAEXAMPLE",
-            aws_secret_access_key="example", region_name="us-east-1",
-        )  # fmt: skip
+            "s3",
+            endpoint_url=address,
+            aws_access_key_id="AKIAEXAMPLE",
+            aws_secret_access_key="example",
+            region_name="us-east-1",
+        )
         there = self._client.exceptions
         with suppress(there.BucketAlreadyOwnedByYou, there.BucketAlreadyExists):
             self._client.create_bucket(Bucket=BUCKET)

@@ -96,9 +96,13 @@ class StoreWriting:
     """A command that writes a new store or replaces an old one, here or on a server."""
 
     def __init__(
-        self, folder: Path, command: list[Any], again: list[Any], old: bool,
+        self,
+        folder: Path,
+        command: list[Any],
+        again: list[Any],
+        old: bool,
         server: S3Server | None = None,
-    ) -> None:  # fmt: skip
+    ) -> None:
         self.folder = folder / "work"
         self.server = server
         self.place = store_of(folder, server)
@@ -270,7 +274,8 @@ class NightOf(Scene):
 
 def simulate_store(folder: Path, overwrite: bool) -> StoreWriting:
     command = ["simulate", store_of(folder), "-n", ROWS, "-k", CLASSES, "-q"]
-    command += ["--overwrite"] * overwrite  # without it, the command resumes
+    if overwrite:  # without it, the command resumes
+        command.append("--overwrite")
     return StoreWriting(folder, command, command, overwrite)
 
 
@@ -280,7 +285,8 @@ def ingest_store(folder: Path, overwrite: bool, server: S3Server | None = None) 
     np.save(files[0], rng.normal(size=(ROWS, CLASSES)).astype(np.float32))
     np.save(files[1], rng.integers(0, CLASSES, ROWS))
     command = ["ingest", *files, store_of(folder, server), "-q"]
-    command += ["--overwrite"] * overwrite
+    if overwrite:
+        command.append("--overwrite")
     return StoreWriting(folder, command, command, overwrite, server)
 
 
