@@ -16,7 +16,7 @@ ROOT = Path(__file__).parents[1]
 EXAMPLES = """
 import doctest, sys
 import calibscale, calibscale.evaluation
-from calibscale.results.schemas import names, schema
+from calibscale.results.schemas.schema_files import names, schema
 
 assert "site-packages" in calibscale.__file__, calibscale.__file__
 assert all(schema(name)["title"] == name for name in names())

@@ -14,11 +14,37 @@ import calibscale
 PACKAGE = Path(calibscale.__file__).parent
 # A room may import the rooms before it.
 ROOMS = (
-    "errors", "array_types", "addresses", "forks", "atomic_files", "formatting", "results",
-    "kernels", "engine", "data", "limits", "kernel_sums", "statistics", "estimators", "session",
-    "inference", "evaluation", "metrics", "planning", "selection", "ranking", "recalibration",
-    "auditing", "simulation", "output", "monitoring", "cli", "calibscale", "__main__",
-)  # fmt: skip
+    "errors",
+    "array_types",
+    "addresses",
+    "forks",
+    "signals",
+    "atomic_files",
+    "formatting",
+    "results",
+    "kernels",
+    "engine",
+    "data",
+    "limits",
+    "kernel_sums",
+    "statistics",
+    "estimators",
+    "session",
+    "inference",
+    "evaluation",
+    "metrics",
+    "planning",
+    "selection",
+    "ranking",
+    "recalibration",
+    "auditing",
+    "simulation",
+    "output",
+    "monitoring",
+    "cli",
+    "calibscale",
+    "__main__",
+)
 # Folders that import each other: pairs are removed, none is added.
 CIRCLES = {("data", "data/forecasts"), ("data", "data/ingest")}
 LAZY = {"cli", "calibscale"}  # rooms whose functions may import, so that commands start quickly

@@ -124,9 +124,9 @@ def _print_plan(plan: NightPlan) -> None:
     show(terminal(), table)
 
 
-@click.group(cls=shared.Commands, short_help="Check, list or edit the ledger of a nightly job.")
+@click.group(cls=shared.Commands, short_help="Check, repair or edit the ledger of a nightly job.")
 def ledger() -> None:
-    """Check, list or edit the ledger, the folder in which `calibscale nightly` stores its days."""
+    """Check, repair, list or edit the ledger, the folder of the days of `calibscale nightly`."""
 
 
 @ledger.command()
@@ -144,6 +144,22 @@ def check(ledger: str) -> None:
     click.echo(f"{ledger}: {plural(days, 'day')}, {records}, {len(damaged)} damaged")
     if damaged:
         raise click.exceptions.Exit(1)
+
+
+@ledger.command()
+@click.argument("ledger")
+def repair(ledger: str) -> None:
+    """Keep the days that are left in LEDGER after lines of its index were lost.
+
+    Restore index.log from a backup where there is one: days of lost lines must be run again.
+    """
+    from calibscale.monitoring.ledger.day_ledger import Ledger
+
+    for message in Ledger.repair(ledger):
+        click.echo(message, err=True)
+    days = sorted({(e.day, e.model) for e in Ledger.open(ledger).entries})
+    names = f", from {days[0][0]} to {days[-1][0]}" if days else ""
+    click.echo(f"{ledger}: {plural(len(days), 'day')} left{names}; run the missing days again")
 
 
 @ledger.command("list")

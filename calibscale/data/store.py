@@ -10,28 +10,21 @@ from pathlib import Path
 from typing import Any, Self, Unpack
 
 import numpy as np
-import zarr
 
 from calibscale.addresses import is_url, local_path, located
 from calibscale.data import input_hints
 from calibscale.data.array_layouts import as_numpy, rows_of
-from calibscale.data.file_systems import complaints
 from calibscale.data.source import ArraySource
 from calibscale.data.store_group import (
     StoreColumns,
     StoreGroup,
+    begin_remote,
     describe_columns,
     is_store,
     lay_out,
 )
 from calibscale.data.top_k import top_k_columns
-from calibscale.data.zarr_arrays import (
-    for_zarr,
-    put_in_place,
-    remove_folder,
-    remove_remote,
-    write_lock,
-)
+from calibscale.data.zarr_arrays import put_in_place, remove_folder, write_lock, zarr_calls
 from calibscale.errors import InvalidDataError, NoRowsError, OptionError, StoreError
 
 
@@ -52,7 +45,7 @@ class Writer:
         self._open = True
         self._lock = None if is_url(store.url) else write_lock(local_path(store.url))
         try:
-            with complaints(store.url):
+            with zarr_calls(store.url):
                 fresh = StoreGroup.open(store.url)  # another writer may have changed it
                 store._meta, store._group = fresh._meta, fresh._group
                 if store.rows:
@@ -179,6 +172,9 @@ class Writer:
             self.close()
         elif self._open:
             try:
+                interrupted = not issubclass(kind, Exception)
+                if interrupted and is_url(self._store.url):
+                    return  # an interrupted wait for a server can have stopped the thread of zarr
                 if not self._store.finished:  # a later writer appends to these rows
                     with suppress(StoreError):
                         self._write(self._buffered)
@@ -193,7 +189,7 @@ class Writer:
         """Write rows; commit them if they finish the store or it is unfinished."""
         store, start = self._store, self._rows
         try:
-            with complaints(store.url):
+            with zarr_calls(store.url):
                 for name, column in self._take(count).items():
                     array = store._array(name)
                     if array.shape[0] < start + count:
@@ -377,16 +373,12 @@ class LogitStore(StoreGroup):
         }
         url = located(url, storage_options, strict=True)
         fill = partial(lay_out, meta=meta, dtype=dtype, expected_rows=expected_rows or 0)
-        with complaints(url):
+        with zarr_calls(url):
             if not is_url(url):
                 put_in_place(local_path(url), fill, overwrite and is_store(url))
             else:
-                if overwrite and is_store(url):
-                    zarr.open_group(**for_zarr(url), mode="w", zarr_format=3)
-                try:
-                    fill(url)
-                except (FileExistsError, zarr.errors.ContainsGroupError) as error:
-                    raise StoreError(f"{url}: already exists") from error
+                begin_remote(url, overwrite)
+                fill(url)
         return cls.open(url)
 
     @property
@@ -431,9 +423,9 @@ class LogitStore(StoreGroup):
     def remove_unfinished(self) -> None:
         """Remove the store, unless it is finished or has another writer."""
         if is_url(self.url):
-            with complaints(self.url):
+            with zarr_calls(self.url):
                 if not self.finished:
-                    remove_remote(self.url)
+                    self._remove_remote()
             return
         place = local_path(self.url)
         with write_lock(place):
@@ -469,7 +461,7 @@ class LogitStore(StoreGroup):
 
     def _stored_bytes(self) -> int:
         """Size of all arrays as they are stored."""
-        with complaints(self.url):
+        with zarr_calls(self.url):
             return sum(int(self._array(name).nbytes_stored()) for name in self._names())
 
     def writer(self) -> Writer:

@@ -13,7 +13,6 @@ from zarr.codecs import BloscCodec, Crc32cCodec
 
 from calibscale.addresses import is_url, local_path, located
 from calibscale.data import zarr_arrays
-from calibscale.data.file_systems import complaints
 from calibscale.data.forecasts.forecast import Forecast
 from calibscale.data.forecasts.kinds import forecast_of
 from calibscale.data.source import KINDS, ArraySource
@@ -22,6 +21,7 @@ from calibscale.errors import CalibscaleError, NotFoundError, OptionError, Store
 
 FORMAT = 2  # of stores of forecasts; those of classes have format 1
 KEY = "calibscale"  # attribute of the group that holds all metadata of the store
+_BEGUN = {"begun": True}  # in its place while arrays are created or removed at a URL
 LARGE = 2**30  # bytes of predictions above which chunks share files
 SHARD_CHUNKS = 4
 _NO_LABEL, _NO_OUTCOME = -2, np.inf  # fill values of labels: mark rows of a missing chunk
@@ -113,13 +113,36 @@ def _of_forecasts(forecast: Forecast, columns: int | None = None, **others: Any)
     return {"format": FORMAT, "kind": forecast.name, "forecast": settings, "columns": columns}
 
 
+def begin_remote(url: str | Path, replace: bool) -> None:
+    """Create the group of a store at a URL, which `lay_out` completes.
+
+    The group is marked until then, and so is a store before it is removed: a crash leaves no store,
+    and the next creation begins again.
+
+    Raises
+    ------
+    StoreError
+        If there is a group, unless its creation was interrupted or it is a store to replace.
+    """
+    place = zarr_arrays.for_zarr(url)
+    try:
+        group = zarr.open_group(**place, mode="r+")
+    except (FileNotFoundError, zarr.errors.GroupNotFoundError):
+        zarr.create_group(**place, zarr_format=3, attributes={KEY: _BEGUN})
+        return
+    if not (group.attrs.get(KEY) == _BEGUN or (replace and KEY in group.attrs)):
+        raise StoreError(f"{url}: already exists")
+    group.attrs[KEY] = _BEGUN
+    zarr_arrays.remove_remote_arrays(url)
+
+
 def lay_out(address: str | Path, meta: dict[str, Any], dtype: np.dtype, expected_rows: int) -> None:
-    """Create the group and its empty arrays."""
+    """Create the group, unless `begin_remote` has created it, and its empty arrays."""
     kind, d, columns = meta["kind"], len(meta["covariate_names"]), _columns(meta)
     empty = ArraySource(kind, np.empty((0, columns), dtype), None, binary=meta.get("binary", False))
     chunk = empty.block_rows
     sharded = expected_rows * columns * dtype.itemsize > LARGE
-    group = zarr.open_group(**zarr_arrays.for_zarr(address), mode="w-", zarr_format=3)
+    group = zarr.open_group(**zarr_arrays.for_zarr(address), mode="a", zarr_format=3)
 
     def add(name: str, width: int | None, dtype: Any, missing: Any) -> None:
         tail = () if width is None else (width,)
@@ -263,7 +286,7 @@ class StoreGroup:
             If there is no store, if it is damaged, or if a newer calibscale wrote it.
         """
         url = located(url, storage_options, strict=True)
-        with complaints(url):
+        with zarr_arrays.zarr_calls(url):
             try:
                 group = zarr.open_group(**zarr_arrays.for_zarr(url), mode="r+")
             except (FileNotFoundError, zarr.errors.GroupNotFoundError, *_ARRAY) as error:
@@ -286,6 +309,11 @@ class StoreGroup:
                     f"{url}: a zarr group, but not a prediction store (its creation may have been "
                     "interrupted); pass its arrays by name: --logits or --probabilities, and "
                     "--labels"
+                )
+            if meta == _BEGUN:
+                raise NotFoundError(
+                    f"{url}: there is no prediction store, as its creation was interrupted; run "
+                    "the command that writes it again"
                 )
             check_meta(url, meta)
             store = cls(url, group)
@@ -402,7 +430,7 @@ class StoreGroup:
         return zarr_arrays.DirectArray(local_path(self.url) / name, array)
 
     def _array(self, name: str) -> zarr.Array:
-        with complaints(self.url):
+        with zarr_arrays.zarr_calls(self.url):
             return self._group[name]  # type: ignore[return-value]
 
     def _check(self) -> None:
@@ -424,6 +452,11 @@ class StoreGroup:
                 raise StoreError(
                     f"{self.url}: {name} holds {array.shape[0]} of {self.rows} rows: truncated"
                 )
+
+    def _remove_remote(self) -> None:
+        """Remove the store at its URL; a crash leaves no store."""
+        self._group.attrs[KEY] = _BEGUN
+        zarr_arrays.remove_remote(self.url)
 
     def _commit(self, rows: int, notes: dict[str, Any], finished: bool) -> None:
         notes = {**self.notes, **notes}

@@ -8,7 +8,8 @@ import re
 import shutil
 import stat
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager, nullcontext
 from pathlib import Path, PurePosixPath
 from typing import Any
 
@@ -32,6 +33,7 @@ from calibscale.data.arrays import from_arrays
 from calibscale.data.file_systems import complaints, file_system, limited_options
 from calibscale.data.source import ArraySource
 from calibscale.errors import NotFoundError, StoreError
+from calibscale.signals import undisturbed
 
 _WAIT = "wait until it has finished, and run the same command again"
 _HERE, _EXCHANGE = -100, 2  # AT_FDCWD and RENAME_EXCHANGE of Linux
@@ -47,6 +49,16 @@ def for_zarr(url: str | Path) -> dict[str, Any]:
             "sign; pass a token in storage_options, such as headers"
         )
     return {"store": full_address(url), "storage_options": limited_options(url)}
+
+
+@contextmanager
+def zarr_calls(address: str | Path) -> Iterator[None]:
+    """Convert errors of calls of zarr to a `StoreError`; no signal interrupts those of local files.
+
+    An interrupted call can stop the thread of zarr, for which all later calls would wait.
+    """
+    with complaints(address), nullcontext() if is_url(address) else undisturbed():
+        yield
 
 
 def put_in_place(place: Path, fill: Callable[[str], None], replace: bool) -> None:
@@ -94,10 +106,24 @@ def remove_folder(place: Path) -> None:
     shutil.rmtree(aside, ignore_errors=True)
 
 
-def remove_remote(url: str | Path) -> None:
-    """Remove a store at a URL."""
+def remove_remote_arrays(url: str | Path) -> None:
+    """Remove all files of a group at a URL except its metadata."""
     system, path = file_system(url)
-    system.rm(path, recursive=True)
+    system.invalidate_cache()
+    files = [file for file in system.find(path) if file != _metadata_in(path)]
+    if files:
+        system.rm(files)
+
+
+def remove_remote(url: str | Path) -> None:
+    """Remove a group at a URL, its metadata last: a crash leaves what another call removes."""
+    remove_remote_arrays(url)
+    system, path = file_system(url)
+    system.rm(_metadata_in(path))
+
+
+def _metadata_in(path: str) -> str:
+    return f"{path.rstrip('/')}/zarr.json"
 
 
 def _exchange(aside: Path, place: Path) -> None:
@@ -207,7 +233,7 @@ def _inside(store: str | Path, name: str | Path) -> str:
 
 
 def _open_array(path: str | Path) -> zarr.Array:
-    with complaints(path):
+    with zarr_calls(path):
         try:
             array = zarr.open_array(**for_zarr(path), mode="r")
         except (FileNotFoundError, zarr.errors.ContainsGroupError, *_NO_ARRAY) as error:

@@ -24,6 +24,7 @@ from typing import Any
 
 from calibscale.addresses import raise_from, shown_address, without_secrets
 from calibscale.errors import CalibscaleError, ClusterError, OptionError, causes
+from calibscale.signals import ENDING, undisturbed
 
 _WORKER_TIMEOUT = "60s"  # where Dask's configuration has none
 _CONNECT_TIMEOUT = 20.0  # seconds for the first answer of a scheduler
@@ -246,11 +247,6 @@ def cancel(client: Any, futures: list[Any]) -> None:
             client.cancel(futures)
 
 
-_ENDING = tuple(
-    getattr(signal, name) for name in ("SIGINT", "SIGTERM", "SIGHUP") if hasattr(signal, name)
-)
-
-
 @contextmanager
 def started_processes(workers: int | None, limit: int | None) -> Iterator[Connection]:
     """Start worker processes on this machine, which share a memory limit."""
@@ -264,7 +260,7 @@ def started_processes(workers: int | None, limit: int | None) -> Iterator[Connec
     workers = workers or available_cpus()
     share = None if limit is None else limit // workers
     with ExitStack() as stack:
-        with _undisturbed(), _blocked():
+        with undisturbed(), _blocked():  # Dask cannot close a partly started cluster
             cluster = stack.enter_context(_started(workers, share))
             client = stack.enter_context(Client(cluster, set_as_default=False))
             client.run(_leave_quietly)
@@ -298,27 +294,6 @@ def _first(error: BaseException) -> BaseException:
 
 
 @contextmanager
-def _undisturbed() -> Iterator[None]:
-    """Delay signals until the end: Dask cannot close a partly started cluster."""
-    if threading.current_thread() is not threading.main_thread():
-        yield
-        return
-    received: list[int] = []
-    before = {
-        number: signal.signal(number, lambda which, _: received.append(which))
-        for number in _ENDING
-        if signal.getsignal(number) is not signal.SIG_IGN
-    }
-    try:
-        yield
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
-        if received:
-            signal.raise_signal(received[0])
-
-
-@contextmanager
 def _blocked() -> Iterator[None]:
     """Block termination signals in threads started inside, and in their processes.
 
@@ -328,7 +303,7 @@ def _blocked() -> Iterator[None]:
         yield
         return
     resource_tracker.ensure_running()  # its start unblocks SIGINT
-    before = signal.pthread_sigmask(signal.SIG_BLOCK, _ENDING)
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, ENDING)
     try:
         yield
     finally:

@@ -78,16 +78,35 @@ def test_damaged_index__is_reported(run: Any, folder: Path) -> None:
     assert not index.exists()
 
 
-def test_truncated_index__loses_the_last_day_which_is_read_again(
+def test_truncated_index__of_a_killed_night_loses_its_day_which_is_read_again(
     run: Any,
     folder: Path,
 ) -> None:
     index = folder / "ledger" / "index.log"
     whole, old = index.read_bytes(), night_outputs(folder)
     index.write_bytes(whole[:-20])
+    (folder / "ledger" / "index.last").unlink()  # it is written after the line
     assert run("nightly", folder / "job.toml", "--date", DAYS[0], "-q").code == 0
     assert index.read_bytes() == whole
     assert night_outputs(folder) == old
+
+
+def test_truncated_index__of_an_earlier_night_is_an_error_until_it_is_repaired(
+    run: Any, folder: Path
+) -> None:
+    job = folder / "job.toml"
+    night(job, write_store(folder, 1))
+    whole = ledger_records(folder)
+    index = folder / "ledger" / "index.log"
+    index.write_bytes(index.read_bytes().splitlines(keepends=True)[0])
+    write_store(folder, 2)
+    ran = run("nightly", job, "--date", DAYS[2], "-q")
+    assert ran.code == 1
+    assert "its last lines are missing" in ran.err
+    assert f"calibscale ledger repair {folder / 'ledger'}" in ran.err
+    assert run("ledger", "repair", folder / "ledger").code == 0
+    assert run("nightly", job, "--date", DAYS[1], "-q").code == 0
+    assert ledger_records(folder) == whole
 
 
 def test_damaged_result__is_recomputed(run: Any, folder: Path) -> None:

@@ -8,71 +8,35 @@ succeeds afterwards.
 from __future__ import annotations
 
 import errno
-import hashlib
 import json
-import mmap
 import shutil
 import signal
-import struct
-import subprocess
 from collections import Counter
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any, NamedTuple, Protocol
+from typing import Any
 
 import numpy as np
 import pytest
 
 import calibscale as cs
 from calibscale.data.store import LogitStore
-from tests.support import ROOT
-from tests.support.night_faults import Forks, Scene, read_output
+from tests.support.night_faults import read_output
+from tests.support.undertakings import (
+    Injector,
+    NightOf,
+    Ran,
+    Undertaking,
+    ingest_store,
+    loop_store,
+    simulate_store,
+)
 
 KINDS = {  # errno, and whether later calls fail as well
     "full disk": (errno.ENOSPC, True),
     "input/output error": (errno.EIO, False),
     "kill": (0, False),
 }
-ROWS, CLASSES = 200, 1000  # four chunks of a store
-_ORDERS = struct.Struct("4i32s512s512s")
-
-
-class Ran(NamedTuple):
-    code: int
-    err: str
-    calls: int  # number of calls that change the folder
-    failed: str  # the call that failed
-
-
-class Injector:
-    """Commands in processes in which a call fails."""
-
-    def __init__(self, folder: Path) -> None:
-        compiler = shutil.which("cc") or shutil.which("gcc") or shutil.which("clang")
-        if compiler is None:
-            pytest.skip("no C compiler, to build the library that has writes fail")
-        library, orders = folder / "failing_writes.so", folder / "orders"
-        source = ROOT / "tests" / "support" / "failing_writes.c"
-        command = [compiler, "-shared", "-fPIC", "-O1", "-o", str(library), str(source), "-ldl"]
-        built = subprocess.run(command, capture_output=True, text=True, check=False)
-        if built.returncode:
-            pytest.skip(f"the library that has writes fail cannot be built: {built.stderr}")
-        orders.write_bytes(bytes(_ORDERS.size))
-        with open(orders, "r+b") as file:
-            self._orders = mmap.mmap(file.fileno(), 0)
-        self.forks = Forks({"LD_PRELOAD": str(library), "FAILING_WRITES": str(orders)})
-
-    def run(
-        self, command: list[str], folder: Path, at: int = 0, error: int = 0, lasting: bool = False
-    ) -> Ran:
-        """Run a command; call number `at` of those that change the folder fails."""
-        _ORDERS.pack_into(self._orders, 0, 0, at, error, lasting, b"", b"", bytes(folder))
-        self.forks.begin(command)
-        (code,), err = self.forks.end()
-        err = "".join(line for line in err.splitlines(True) if not line.startswith("wrote "))
-        calls, _, _, _, call, path, _ = _ORDERS.unpack_from(self._orders)
-        failed = b" ".join(text.rstrip(b"\0") for text in (call, path)).decode()
-        return Ran(code, err, calls, failed)
 
 
 @pytest.fixture(scope="module")
@@ -83,75 +47,6 @@ def injector(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Injector]:
 
 
 # ---------------------------------------------------------------- commands
-
-
-class Undertaking(Protocol):
-    """A command, and the valid contents of its folder after a fault."""
-
-    folder: Path
-    command: list[str]
-    again: list[str]  # command that completes it
-
-    def undo(self) -> None: ...
-    def measure(self, injector: Injector) -> None: ...
-    def check(self) -> None: ...
-    def may_go_on(self) -> bool: ...
-    def check_done(self) -> None: ...
-
-
-class StoreWriting:
-    """A command that writes a new store or replaces an old one."""
-
-    def __init__(self, folder: Path, command: list[str], again: list[str], old: bool) -> None:
-        self.folder = folder / "work"
-        self.place = self.folder / "made.zarr"
-        self.command, self.again = ([str(x) for x in each] for each in (command, again))
-        self._kept = folder / "old.zarr" if old else None
-        if self._kept is not None:
-            rng = np.random.default_rng(1)
-            with LogitStore.create(self._kept, classes=CLASSES).writer() as writer:
-                writer.append(rng.normal(size=(70, CLASSES)), rng.integers(0, CLASSES, 70))
-        self.undo()
-        self.old = self._content()
-
-    def undo(self) -> None:
-        shutil.rmtree(self.folder, ignore_errors=True)
-        self.folder.mkdir()
-        if self._kept is not None:
-            shutil.copytree(self._kept, self.place)
-
-    def measure(self, injector: Injector) -> None:
-        self.new = self._content()
-        assert self.new not in (None, self.old)
-
-    def _content(self) -> Any:
-        """Number and hash of the rows of a complete store; None if there is no such store."""
-        try:
-            store = LogitStore.open(self.place)
-            if not store.finished:
-                with pytest.raises(cs.StoreError, match="did not finish"):
-                    _ = store.source
-                return None
-        except cs.StoreError as error:
-            if "there is no prediction store" not in str(error):  # for instance a damaged store
-                raise AssertionError(str(error)) from error
-            return None
-        columns = store.source.values, store.source.labels
-        data = b"".join(np.asarray(column[: store.rows]).tobytes() for column in columns)
-        return store.rows, hashlib.sha256(data).hexdigest()
-
-    def check(self) -> None:
-        assert self._content() in (None, self.old, self.new)
-        if self.command[-1] == "append":  # the old rows were complete
-            assert self._content() is not None
-
-    def may_go_on(self) -> bool:
-        """Whether `again` gives the new store: rows appended twice would be in it twice."""
-        return self.command[-1] != "append" or self._content() == self.old
-
-    def check_done(self) -> None:
-        assert self._content() == self.new
-        assert [path.name for path in self.folder.iterdir()] == [self.place.name]
 
 
 class Outputs:
@@ -192,43 +87,6 @@ class Outputs:
         assert {path.name for path in self.folder.iterdir()} == {*self.names}
 
 
-class NightOf(Scene):
-    """A night: the first one of its ledger, or one with late labels."""
-
-    def __init__(self, folder: Path, kind: str) -> None:
-        super().__init__(folder, kind, rows=200, groups=2)
-        self.command = self.again = ["nightly", str(self.job), "--date", self.day, "-q"]
-
-    def measure(self, injector: Injector) -> None:  # type: ignore[override]
-        super().measure(injector.forks)
-
-    def may_go_on(self) -> bool:
-        return True
-
-
-def _simulate(folder: Path, overwrite: bool) -> StoreWriting:
-    place = folder / "work" / "made.zarr"
-    command = ["simulate", place, "-n", ROWS, "-k", CLASSES, "-q"]
-    command += ["--overwrite"] * overwrite  # without it, the command resumes
-    return StoreWriting(folder, command, command, overwrite)
-
-
-def _ingest(folder: Path, overwrite: bool) -> StoreWriting:
-    rng = np.random.default_rng(2)
-    files = folder / "logits.npy", folder / "labels.npy"
-    np.save(files[0], rng.normal(size=(ROWS, CLASSES)).astype(np.float32))
-    np.save(files[1], rng.integers(0, CLASSES, ROWS))
-    command = ["ingest", *files, folder / "work" / "made.zarr", "-q"]
-    command += ["--overwrite"] * overwrite
-    return StoreWriting(folder, command, command, overwrite)
-
-
-def _loop(folder: Path, mode: str) -> StoreWriting:
-    command = ["loop", folder / "work" / "made.zarr"]
-    again = "append" if mode == "append" else "overwrite"
-    return StoreWriting(folder, [*command, mode], [*command, again], mode != "new")
-
-
 def _toy(folder: Path) -> Path:
     """A small store of two classes and a covariate."""
     rng = np.random.default_rng(3)
@@ -263,13 +121,13 @@ def _command(name: str, *outputs: str, more: tuple[str, ...] = ()) -> Callable[[
 
 
 UNDERTAKINGS: dict[str, Callable[[Path], Undertaking]] = {
-    "simulate": lambda folder: _simulate(folder, False),
-    "simulate over an old store": lambda folder: _simulate(folder, True),
-    "ingest": lambda folder: _ingest(folder, False),
-    "ingest over an old store": lambda folder: _ingest(folder, True),
-    "loop": lambda folder: _loop(folder, "new"),
-    "loop over an old store": lambda folder: _loop(folder, "overwrite"),
-    "loop appending": lambda folder: _loop(folder, "append"),
+    "simulate": lambda folder: simulate_store(folder, False),
+    "simulate over an old store": lambda folder: simulate_store(folder, True),
+    "ingest": lambda folder: ingest_store(folder, False),
+    "ingest over an old store": lambda folder: ingest_store(folder, True),
+    "loop": lambda folder: loop_store(folder, "new"),
+    "loop over an old store": lambda folder: loop_store(folder, "overwrite"),
+    "loop appending": lambda folder: loop_store(folder, "append"),
     "first night": lambda folder: NightOf(folder, "first"),
     "late labels": lambda folder: NightOf(folder, "late"),
     "report": _report,

@@ -22,7 +22,7 @@ import calibscale as cs
 from calibscale.data.ingest.ingestion import ingest
 from calibscale.data.store import LogitStore
 from calibscale.monitoring.night import night
-from tests.support.night_faults import Forks, Scene
+from tests.support.night_faults import TABLES, Forks, Scene
 
 COUNTS = [10, pytest.param(1000, marks=pytest.mark.slow)]
 
@@ -70,6 +70,8 @@ def _interrupts(
         outcomes[interrupted] += 1
         seconds *= 1.0 if interrupted else 0.98
         after(interrupted, outcomes.total())
+        if outcomes.total() % 50 == 0:
+            print(f"{outcomes[True]} interrupts so far", flush=True)
     print(f"{outcomes[True]} interrupts, {outcomes[False]} too late, of calls of {seconds:.3f} s")
 
 
@@ -137,7 +139,12 @@ def test_ingest__interrupted_leaves_a_store_that_the_same_call_finishes(count, t
 
 @pytest.mark.process
 @pytest.mark.parametrize("count", COUNTS)
-def test_night__interrupted_leaves_the_old_state_or_the_new_one(count, scene: Scene, forks: Forks):
+def test_night__interrupted_leaves_the_old_state_or_the_new_one(
+    count: int, tmp_path: Path, forks: Forks
+) -> None:
+    scene = Scene(tmp_path, "late", rows=200, groups=2, outputs=TABLES)
+    scene.measure(forks)
+
     def call() -> Any:
         return night(scene.job, scene.day)
 

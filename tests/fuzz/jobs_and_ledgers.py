@@ -107,7 +107,7 @@ def night_case(folder: Path, rng: random.Random) -> tuple[Any, Callable[[], Any]
     def run() -> Any:
         intact = _intact_night(folder.parent)
         found = _numbers(night(copy / "job.toml", _DAYS[-1]))
-        # a log that has lost whole lines is one of fewer days, which windows name
+        # a log with a damaged line is one of fewer days, which windows name
         wrong = [days for days, numbers in found.items() if intact.get(days, numbers) != numbers]
         return f"the numbers of {wrong} differ: {found}, but {intact}" if wrong else None
 

@@ -13,6 +13,7 @@ import pytest
 import calibscale as cs
 from calibscale.inference.e_process import BettingEProcess
 from calibscale.monitoring.ledger.day_ledger import FORMAT, KEY, Ledger
+from calibscale.monitoring.ledger.index import write_last
 from calibscale.monitoring.ledger.recipe import Recipe, decode, encode
 from calibscale.session import Session
 from tests.support.ledgers import recipe_of, records_of, source_of_loans
@@ -38,11 +39,12 @@ def test_recipe__comes_back_from_json(recipe):
     assert back.statistics == recipe.statistics
     called = {"number": 5.0}  # a covariate may have the name of a JSON key
     for estimator in (
-        cs.CMMD(exponent=1.5), cs.OneHot(((0.5, 0.5),)),
+        cs.CMMD(exponent=1.5),
+        cs.OneHot(((0.5, 0.5),)),
         cs.KLCE(("number",), covariate_bandwidth=called),
         cs.KLCE(("kind", "settings"), covariate_bandwidth={"kind": 1.0, "settings": 2.0}),
         cs.CertifiedL1("positive", covariates=("age",), cuts=((0, (30.0, 50.0)),)),
-    ):  # fmt: skip
+    ):
         assert decode(json.loads(json.dumps(encode(estimator)))) == estimator
 
 
@@ -123,9 +125,12 @@ def test_states__come_back_and_add_up_to_those_of_all_rows(rng, recipe, tmp_path
 
     def rows(part):
         return cs.from_arrays(
-            probabilities=p[part], labels=y[part], covariates=x[part], binary=True,
+            probabilities=p[part],
+            labels=y[part],
+            covariates=x[part],
+            binary=True,
             covariate_names=("age", "sex"),
-        )  # fmt: skip
+        )
 
     ledger = Ledger.create(tmp_path / "ledger", recipe)
     with ledger.writing():
@@ -250,6 +255,13 @@ def test_read__of_a_day_that_was_replaced_is_refused(small, tmp_path):
     np.testing.assert_array_equal(reader.read(reader.select()[0]), 5.0)
 
 
+def _changed(line, change):
+    """Line with other values in its head, and the checksum of them."""
+    head, *facts = line.rstrip(b"\n")[9:].split(b"\t")
+    body = b"\t".join([json.dumps(json.loads(head) | change).encode(), *facts])
+    return b"%08x %s\n" % (google_crc32c.value(body), body)
+
+
 def _two_days(path, recipe):
     ledger = Ledger.create(path, recipe)
     with ledger.writing():
@@ -263,20 +275,28 @@ def _two_days(path, recipe):
 @pytest.mark.parametrize(
     "damage",
     [
-        {"day": 5}, {"day": None}, {"day": "2026-02-30"}, {"model": 3}, {"revision": None},
-        {"records": [["0", None, 1, []]]}, {"records": [[-1, None, 1, []]]}, {"records": 1},
-        {"records": [[2**30, None, 1, []]]}, {"records": [[0, "x", 1, []]]}, {"records": [[0]]},
-        {"records": [[0, None, None, []]]}, {"records": [[0, None, 1, [[]]]]},
+        {"day": 5},
+        {"day": None},
+        {"day": "2026-02-30"},
+        {"model": 3},
+        {"revision": None},
+        {"records": [["0", None, 1, []]]},
+        {"records": [[-1, None, 1, []]]},
+        {"records": 1},
+        {"records": [[2**30, None, 1, []]]},
+        {"records": [[0, "x", 1, []]]},
+        {"records": [[0]]},
+        {"records": [[0, None, None, []]]},
+        {"records": [[0, None, 1, [[]]]]},
     ],
-)  # fmt: skip
+)
 def test_log__a_line_of_other_types_is_named_and_other_days_can_be_used(small, tmp_path, damage):
     path = tmp_path / "ledger"
     _two_days(path, small)
     first, second = (path / "index.log").read_bytes().splitlines()
-    head, *facts = first[9:].split(b"\t")
-    body = b"\t".join([json.dumps(json.loads(head) | damage).encode(), *facts])
-    line = b"%08x %s\n" % (google_crc32c.value(body), body)
-    (path / "index.log").write_bytes(line + second + b"\n")
+    changed = _changed(first, damage)
+    after = {"after": changed[:8].decode()}
+    (path / "index.log").write_bytes(changed + _changed(second, after))
     ledger = Ledger.open(path)
     (message,) = ledger.check()
     assert str(path) in message
@@ -323,6 +343,8 @@ def test_truncated_log__has_the_days_before_or_after_the_write(small, tmp_path):
     border = whole.index(b"\n") + 1
     for end in (*range(0, len(whole), 13), border - 1, border, border + 1, len(whole) - 1):
         (path / "index.log").write_bytes(whole[:end])
+        (path / "index.last").unlink(missing_ok=True)
+        write_last(path, whole[:end].count(b"\n"))
         opened = Ledger.open(path)
         days = ["2026-01-01", "2026-01-02"][: whole[:end].count(b"\n")]
         assert [opened.days(), [*opened._index.damaged]] == [days, []]
@@ -374,12 +396,12 @@ def test_log__is_rewritten_when_most_of_its_lines_are_replaced(small, tmp_path):
     assert opened.revision == 2 + 80 + 16
     with opened.writing():
         opened.remove("2026-01-02", "v1")
-    log = path / "index.log"
-    log.write_bytes(log.read_bytes() + 70 * log.read_bytes().splitlines(keepends=True)[-1])
+        for _ in range(70):
+            opened.remove("2026-01-02", "v1")
     with opened.writing():
         pass
-    assert log.read_bytes().count(b"\n") == 2
-    assert Ledger.open(path).revision == 2 + 80 + 16 + 1  # rewriting keeps the revision
+    assert (path / "index.log").read_bytes().count(b"\n") == 2
+    assert Ledger.open(path).revision == 2 + 80 + 16 + 71  # rewriting keeps the revision
 
 
 def test_log__grows_by_the_same_size_every_night(small, tmp_path):

@@ -17,7 +17,7 @@ import calibscale as cs
 from calibscale.data.levels import NO_NUMBER
 from calibscale.monitoring.ledger.day_ledger import KEY, Ledger
 from calibscale.monitoring.ledger.group_keys import condition, order, shown
-from calibscale.monitoring.ledger.index import Entry, line_of
+from calibscale.monitoring.ledger.index import START, Entry, line_of
 from calibscale.monitoring.night import dry_run, night
 from tests.support.named_days import JOB, columns_of, day_name, write_columns, write_day, write_job
 
@@ -252,7 +252,7 @@ def test_history__has_names_and_the_numbers_of_other_jobs(tmp_path):
 @pytest.mark.parametrize("key", [None, 2.0, NO_NUMBER, "", "north", "2", "a\tb\nc", "\ud800"])
 def test_index__reads_the_keys_that_it_writes(tmp_path, key):
     (tmp_path / "index.log").write_bytes(
-        line_of(("2026-11-01", "m"), 1, (Entry("2026-11-01", "m", 0, key, 5),))
+        line_of(("2026-11-01", "m"), 1, (Entry("2026-11-01", "m", 0, key, 5),), START)
     )
     from calibscale.monitoring.ledger.index import read_index
 

@@ -1,8 +1,9 @@
 """Server that forks commands which tests kill, after it has loaded modules and kernels.
 
 Each line of input lists commands to start at once: [maximum file size in bytes or null, arguments
-of `calibscale`], or the arguments of `loop`, an evaluation loop as users write it.  The server
-prints the process ids and, after the next line of input, the exit codes when all have ended.
+of `calibscale`], or the arguments of `loop`, an evaluation loop as users write it, or of `days`,
+which changes a ledger.  The server prints the process ids and, after the next line of input, the
+exit codes when all have ended.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ import resource
 import signal
 import sys
 import threading
+from contextlib import suppress
 from typing import Any
 
 import dask.system  # noqa: F401
@@ -32,6 +34,10 @@ from calibscale.cli import main
 from calibscale.data.store import LogitStore
 from calibscale.errors import CalibscaleError
 from calibscale.simulation import configured
+from tests.support.ledgers import change_days
+
+with suppress(ImportError):
+    import s3fs  # noqa: F401
 
 HANGS = 300  # seconds after which a command is ended
 
@@ -68,6 +74,16 @@ def loop(url: str, mode: str) -> None:
         sys.exit(1)
 
 
+def days(path: str) -> None:
+    """Write, replace and remove days of a ledger."""
+    try:
+        for _ in change_days(path):
+            pass
+    except CalibscaleError as error:
+        print(f"error: {error}", file=sys.stderr)
+        sys.exit(1)
+
+
 def fork(limit: int | None, arguments: list[str]) -> int:
     """Run a command in a forked process; returns its id."""
     process = os.fork()
@@ -77,6 +93,8 @@ def fork(limit: int | None, arguments: list[str]) -> int:
             resource.setrlimit(resource.RLIMIT_FSIZE, (limit, limit))
         if arguments[0] == "loop":
             loop(*arguments[1:])
+        elif arguments[0] == "days":
+            days(*arguments[1:])
         else:
             main(arguments)
         sys.exit()

@@ -6,7 +6,7 @@ import numpy as np
 
 import calibscale as cs
 from calibscale.inference.e_process import BettingEProcess
-from calibscale.monitoring.ledger.day_ledger import Record
+from calibscale.monitoring.ledger.day_ledger import Ledger, Record
 from calibscale.monitoring.ledger.recipe import Recipe
 from calibscale.session import Session
 
@@ -28,9 +28,12 @@ def source_of_loans(rng, n=300):
     x = np.column_stack([rng.uniform(20, 80, n), rng.integers(0, 2, n)])
     x[:2, 0] = 20, 80  # the box of the series
     return cs.from_arrays(
-        probabilities=p, labels=(rng.random(n) < p).astype(int), covariates=x, binary=True,
+        probabilities=p,
+        labels=(rng.random(n) < p).astype(int),
+        covariates=x,
+        binary=True,
         covariate_names=("age", "sex"),
-    )  # fmt: skip
+    )
 
 
 def recipe_of(source, estimators=ESTIMATORS):
@@ -39,6 +42,27 @@ def recipe_of(source, estimators=ESTIMATORS):
         states = run.scan(s for e in run.fitting for s in e.needs).groups[None]
         frozen = tuple(e.frozen(*(states[s] for s in e.needs)) for e in run.fitting)
     return Recipe(2, frozen, (BettingEProcess("positive"),), ("age", "sex"), seed=5)
+
+
+def change_days(path):
+    """Make several changes to a ledger, each within a `writing` of its own; yields after each."""
+    ledger = Ledger.open(path)
+    changes = [
+        *((f"2026-01-0{k}", k) for k in range(2, 6)),
+        ("2026-01-01", 9),
+        ("2026-01-03", None),
+    ]
+    for day, value in changes:
+        with ledger.writing():
+            if value is None:
+                ledger.remove(day, "v1")
+            else:
+                vector = np.full(ledger.recipe.sizes["states"], float(value))
+                records = records_of(
+                    {None: (value, vector), 1.0: (value, vector)}, {"value": value}
+                )
+                ledger.write(day, "v1", records)
+        yield
 
 
 def records_of(states, info):

@@ -29,6 +29,7 @@ from calibscale.data.store import LogitStore
 from calibscale.monitoring.ledger.day_ledger import Ledger
 from calibscale.monitoring.night import night
 from tests.support import ROOT
+from tests.support.s3_server import BUCKET, S3Server
 
 DAYS = [f"2026-03-{k:02}" for k in range(1, 8)]
 
@@ -62,6 +63,12 @@ logits = "z"
 labels = "y"
 covariates = ["region", "age"]""",
 )
+
+
+TABLES = """
+junit = "out/{date}.xml"
+history = "out/history.csv"
+"""
 
 
 REPORT = """
@@ -222,18 +229,43 @@ class Forks:
 class Scene:
     """A night that can be undone and repeated."""
 
-    def __init__(self, folder: Path, kind: str, rows: int, groups: int) -> None:
-        self.folder, self.rows = folder, rows
-        self.job = write_job(folder, FILES + REPORT)
-        self.day = write_parquet(folder, 1, rows, groups=groups)
+    def __init__(
+        self,
+        folder: Path,
+        kind: str,
+        rows: int,
+        groups: int,
+        server: S3Server | None = None,
+        outputs: str = REPORT,
+    ) -> None:
+        self.folder, self.rows, self.groups = folder, rows, groups
+        self._server = server  # of the predictions; None: they are files of this machine
+        self.job = write_job(folder, FILES + outputs)
+        if server is not None:
+            options = ", ".join(f'{name} = "{value}"' for name, value in server.options.items())
+            place = f"s3://{BUCKET}/{folder.name}/{{date}}.parquet"
+            text = self.job.read_text().replace("days/{date}.parquet", place)
+            text = text.replace(
+                "[source.columns]", f"storage_options = {{{options}}}\n[source.columns]"
+            )
+            self.job.write_text(text)
+        self.day = self._write(1)
         if kind != "first":
-            night(self.job, write_parquet(folder, 0, rows, groups=groups))
+            night(self.job, self._write(0))
         if kind == "late":
-            night(self.job, write_parquet(folder, 1, rows, labelled=rows // 2, groups=groups))
-            write_parquet(folder, 1, rows, groups=groups)
+            night(self.job, self._write(1, labelled=rows // 2))
+            self._write(1)
         self.old_records, self.old = ledger_records(folder), night_outputs(folder)
         (folder / "before").mkdir()
         self._copy(folder, folder / "before")
+
+    def _write(self, k: int, labelled: int | None = None) -> str:
+        """Write the predictions of a day; returns the day."""
+        day = write_parquet(self.folder, k, self.rows, labelled, self.groups)
+        if self._server is not None:
+            file = self.folder / "days" / f"{day}.parquet"
+            self._server.put_file(self.folder.name, file.name, file.read_bytes())
+        return day
 
     def _copy(self, start: Path, end: Path) -> None:
         for name in ("ledger", "out"):
@@ -291,11 +323,9 @@ class Scene:
 
     def check(self) -> None:
         """Check that each record and output is the old one or that of an undisturbed night."""
+        records = ledger_records(self.folder)
         for day in self.new_records:
-            assert ledger_records(self.folder).get(day) in (
-                self.old_records.get(day),
-                self.new_records[day],
-            )
+            assert records.get(day) in (self.old_records.get(day), self.new_records[day])
         outputs = night_outputs(self.folder)
         assert outputs.keys() <= self.new.keys()
         for name, new in self.new.items():

@@ -20,6 +20,7 @@ from calibscale.inference.e_process import BettingEProcess, advance, log_e_value
 from calibscale.monitoring.ledger.day_ledger import Ledger
 from calibscale.monitoring.ledger.group_keys import GroupKey, order
 from calibscale.monitoring.ledger.index import DAMAGE, Entry, check_key
+from calibscale.monitoring.ledger.sealed_json import sealed, unsealed
 from calibscale.monitoring.ledger.windows import load, place, store
 
 BLOCK = 16  # nights
@@ -298,7 +299,7 @@ class AlarmBook:
         self._data = b""
         try:
             self._data = self._path.read_bytes()
-            book = json.loads(self._data)
+            book = unsealed(json.loads(self._data))
             self._starts: dict[str, str] = dict(book["starts"])
             self._raised: list[dict[str, Any]] = list(book["raised"])
             _check(self._starts, self._raised, book.get("groups", ()))
@@ -350,7 +351,7 @@ class AlarmBook:
             for (model, since), by_group in self._places.items()
         ]
         book = {"starts": self._starts, "raised": self._raised, "groups": groups}
-        data = json.dumps(book, indent=1).encode()
+        data = json.dumps(sealed(book), indent=1).encode()
         if data != self._data:
             write_whole(self._path, data)
 

@@ -23,8 +23,9 @@ from calibscale.data import zarr_arrays
 from calibscale.errors import OptionError, StoreError
 from calibscale.monitoring.ledger import index as log
 from calibscale.monitoring.ledger.group_keys import GroupKey, order
-from calibscale.monitoring.ledger.index import INDEX, SLOTS, Entry, Key, check_key, identity
+from calibscale.monitoring.ledger.index import INDEX, LAST, SLOTS, Entry, Key, check_key, identity
 from calibscale.monitoring.ledger.recipe import Recipe
+from calibscale.monitoring.ledger.sealed_json import sealed, unsealed
 
 FORMAT = 3
 KEY = "calibscale_ledger"
@@ -86,9 +87,9 @@ class Ledger:
                     dimension_names=("slot", "number"),
                 )
             write_whole(Path(address) / INDEX, b"")
-            group.attrs[KEY] = {"format": FORMAT, "recipe": json.loads(text), **notes}
+            group.attrs[KEY] = sealed({"format": FORMAT, "recipe": json.loads(text), **notes})
 
-        with zarr_arrays.complaints(path):
+        with zarr_arrays.zarr_calls(path):
             zarr_arrays.put_in_place(place, fill, False)
         return cls.open(path)
 
@@ -106,7 +107,7 @@ class Ledger:
             raise StoreError(
                 f"{path}: is a file, and a ledger is a folder; pass the folder that the job names"
             )
-        with zarr_arrays.complaints(path):
+        with zarr_arrays.zarr_calls(path):
             try:
                 group = zarr.open_group(place, mode="r+")
             except (FileNotFoundError, zarr.errors.GroupNotFoundError) as error:
@@ -125,9 +126,14 @@ class Ledger:
                     "this version cannot read: name another ledger and run its days again"
                 )
             try:
-                recipe = Recipe.from_dict(meta["recipe"])
+                recipe = Recipe.from_dict(unsealed(meta)["recipe"])
             except OptionError as error:
                 raise StoreError(f"{path}: {error}") from error
+            except (ValueError, KeyError) as error:
+                raise StoreError(
+                    f"{path}: the recipe of the ledger in zarr.json is damaged: {error}. Restore "
+                    "the file from a backup, or use another ledger and run its days again"
+                ) from error
             for section, size in recipe.sizes.items():
                 array: Any = group[section]
                 if array.shape[1] != size:
@@ -137,10 +143,30 @@ class Ledger:
                     )
             return cls(place, recipe, group)
 
+    @staticmethod
+    def repair(path: str | Path) -> list[str]:
+        """Keep the days whose lines of the index can be read, where other lines were lost.
+
+        Returns error messages of damaged lines, which are removed.
+
+        Raises
+        ------
+        StoreError
+            If the index cannot be read or written, or another process writes to the ledger.
+        """
+        place = zarr_arrays.local_path(path)
+        if not (place / INDEX).is_file():
+            raise StoreError(f"{path}: there is no ledger with the file {INDEX}")
+        lock = zarr_arrays.write_lock(place)
+        try:
+            return log.repair(place)
+        finally:
+            lock.release()
+
     @property
     def notes(self) -> dict[str, Any]:
         """Notes passed to `create`."""
-        meta = self._group.attrs[KEY]
+        meta = unsealed(self._group.attrs[KEY])
         return {key: value for key, value in meta.items() if key not in ("format", "recipe")}
 
     def result_path(self, model: str, day: str) -> Path:
@@ -162,7 +188,7 @@ class Ledger:
         try:
             self._refresh()
             if self._index.worn:  # a log that consists mostly of replaced lines
-                with zarr_arrays.complaints(self.path):
+                with zarr_arrays.zarr_calls(self.path):
                     log.rewrite(self.path, self._index)
                 self._read_index()
             self._clean()
@@ -174,7 +200,7 @@ class Ledger:
 
     def _clean(self) -> None:
         """Remove temporary files of killed writers, and slots of replaced or removed days."""
-        for place in (self.path, self.path / INDEX):
+        for place in (self.path, self.path / INDEX, self.path / LAST):
             remove_leftovers(place)
         for aside in (self.path / SUMS).glob(".*.tmp"):
             with suppress(OSError):
@@ -237,7 +263,7 @@ class Ledger:
         check_key(day)
         free = self._free_slots()
         fresh = []
-        with zarr_arrays.complaints(self.path):
+        with zarr_arrays.zarr_calls(self.path):
             for group, record in sorted(records.items(), key=lambda item: order(item[0])):
                 slot = next(free)
                 for section, vector in record.vectors.items():
@@ -264,11 +290,13 @@ class Ledger:
         self._commit((day, model), ())
 
     def _commit(self, key: Key, entries: tuple[Entry, ...]) -> None:
-        line = log.line_of(key, self.revision + 1, entries)
+        line = log.line_of(key, self.revision + 1, entries, self._index.link)
         log.append(self.path, self._index, line)
         self._index.put(key, entries, self.revision + 1)
         self._index.size += len(line)
+        self._index.link = log.link_of(line)
         self._seen = identity(self.path / INDEX)
+        log.write_last(self.path, self.revision)
         self.damaged.pop(key, None)
         self._sort()
 
@@ -329,10 +357,11 @@ class Ledger:
 
     @cached_property
     def _arrays(self) -> dict[str, zarr_arrays.DirectArray]:
-        return {
-            section: zarr_arrays.DirectArray(self.path / section, self._group[section])
-            for section in self.recipe.sizes
-        }
+        with zarr_arrays.zarr_calls(self.path):
+            return {
+                section: zarr_arrays.DirectArray(self.path / section, self._group[section])
+                for section in self.recipe.sizes
+            }
 
     @property
     def revision(self) -> int:
@@ -352,7 +381,7 @@ class Ledger:
 
     def _refresh(self) -> None:
         """Reread the index if another writer has changed it."""
-        with zarr_arrays.complaints(self.path):
+        with zarr_arrays.zarr_calls(self.path):
             if self._seen != identity(self.path / INDEX):
                 self._read_index()
 

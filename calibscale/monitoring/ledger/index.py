@@ -4,6 +4,17 @@ A line is ``CHECKSUM HEAD<tab>FACTS<tab>FACTS…``: a CRC-32C of the rest of the
 the day as JSON, and information about each of them, which is parsed on demand.  The end of the line
 commits the day, so that a night writes one line regardless of the age of the ledger.  Text after
 the last line end was left by a killed writer and is ignored.
+
+The log must be complete, because a lost line is a lost day of which no other file knows:
+
+- The head of a line has the checksum of the line before it (``after``), so that lines that were
+  lost, swapped or repeated are found.  Lines of earlier versions have none and are accepted.
+- The file ``index.last`` has the revision of the last line, and is written after that line.  A log
+  that ends before this revision has lost its last lines.  A process that is killed between the two
+  files leaves a log that is one line ahead, which is no damage.
+
+Both are errors, because the days of lost lines are unknown.  A line whose own content is damaged
+usually names its day, and the other days can be used.
 """
 
 from __future__ import annotations
@@ -16,7 +27,7 @@ from dataclasses import dataclass, field
 from datetime import date
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import google_crc32c
 
@@ -26,6 +37,10 @@ from calibscale.monitoring.ledger.group_keys import GroupKey
 
 SLOTS = 2**24  # more than any ledger needs, so that its arrays never change their shape
 INDEX = "index.log"
+LAST = "index.last"
+START = b"00000000"  # the first line has it in place of the checksum of a line before it
+_LINK = 8  # digits of the checksum of a line
+_BODY = _LINK + 1  # where the body of a line begins
 _STALE_LINES = 64  # allowed beyond one stale line per day
 _KEY = re.compile(r"\d{4}-\d{2}-\d{2}(T([01]\d|2[0-3])(:[0-5]\d)?)?")
 _NAMED = re.compile(rb'"day": "([^"\\]{1,20})", "model": ("(?:[^"\\]|\\.)*")')
@@ -86,6 +101,8 @@ class Index:
         Bytes of the log up to its last line end.
     lines : int
         Number of lines, including those that later lines replaced.
+    link : bytes
+        Checksum of the last line, which the next line must have.
     """
 
     days: dict[Key, tuple[Entry, ...]] = field(default_factory=dict)
@@ -93,6 +110,7 @@ class Index:
     damaged: dict[bytes, str] = field(default_factory=dict)
     size: int = 0
     lines: int = 0
+    link: bytes = START
 
     def put(self, key: Key, entries: tuple[Entry, ...], revision: int) -> None:
         """Replace the entries and damaged lines of a day."""
@@ -120,7 +138,7 @@ class Index:
                 owner[entry.slot] = key
                 if lost is not None and lost in self.days:
                     what = f"{path}: the record of {lost[0]} ({lost[1]}) is damaged"
-                    line = _head(lost, 0, ())
+                    line = _head(lost, 0, (), START)
                     self.spoil(line, f"{what}: {key[0]} ({key[1]}) uses its slot. {_REMEDY}")
 
     @property
@@ -139,16 +157,36 @@ def check_key(day: str) -> None:
     raise OptionError(f"a day must be a date such as 2026-11-21, or 2026-11-21T06, not {day!r}")
 
 
-def _head(key: Key, revision: int, entries: tuple[Entry, ...]) -> bytes:
+def _head(key: Key, revision: int, entries: tuple[Entry, ...], after: bytes) -> bytes:
     records = [[e.slot, e.group, e.n, list(e.sections)] for e in entries]
     head = {"day": key[0], "model": key[1], "revision": revision, "records": records}
-    return json.dumps(head, allow_nan=False).encode()
+    return json.dumps(head | {"after": after.decode()}, allow_nan=False).encode()
 
 
-def line_of(key: Key, revision: int, entries: tuple[Entry, ...]) -> bytes:
-    """Line of a day; a line without entries removes the day."""
-    body = b"\t".join([_head(key, revision, entries), *(e.facts for e in entries)])
-    return b"%08x %s\n" % (google_crc32c.value(body), body)
+def line_of(key: Key, revision: int, entries: tuple[Entry, ...], after: bytes) -> bytes:
+    """Line of a day, after a line with a checksum; a line without entries removes the day."""
+    return _line(b"\t".join([_head(key, revision, entries, after), *(e.facts for e in entries)]))
+
+
+def link_of(line: bytes) -> bytes:
+    """Checksum of a line, which the next line must have."""
+    return _checksum(line.removesuffix(b"\n")[_BODY:])
+
+
+def _line(body: bytes) -> bytes:
+    return b"%s %s\n" % (_checksum(body), body)
+
+
+def _body(line: bytes) -> bytes:
+    """Text of a line after its checksum, which must match."""
+    body = line[_BODY:]
+    if line[:_BODY] != _checksum(body) + b" ":
+        raise ValueError("its checksum does not match")
+    return body
+
+
+def _checksum(body: bytes) -> bytes:
+    return b"%08x" % google_crc32c.value(body)
 
 
 def key_of(line: bytes) -> Key | None:
@@ -160,14 +198,21 @@ def key_of(line: bytes) -> Key | None:
         return None
 
 
-def _parsed(line: bytes) -> tuple[Key, tuple[Entry, ...], int]:
-    """Day, entries and revision of a line; raises an error of `DAMAGE` if it is damaged."""
-    body = line[9:]
-    if line[:9] != b"%08x " % google_crc32c.value(body):
-        raise ValueError("its checksum does not match")
-    text, *facts = body.split(b"\t")
+class _Change(NamedTuple):
+    """Contents of a line, with the checksum of the line before it if the line has it."""
+
+    key: Key
+    entries: tuple[Entry, ...]
+    revision: int
+    after: bytes | None
+
+
+def _parsed(line: bytes) -> _Change:
+    """Contents of a line; raises an error of `DAMAGE` if it is damaged."""
+    text, *facts = _body(line).split(b"\t")
     head = json.loads(text)
     day, model, revision = (head[key] for key in ("day", "model", "revision"))
+    after = head["after"].encode() if "after" in head else None
     check_key(day)
     if type(model) is not str or type(revision) is not int:
         raise ValueError(f"model {model!r} or revision {revision!r} has the wrong type")
@@ -177,7 +222,7 @@ def _parsed(line: bytes) -> tuple[Key, tuple[Entry, ...], int]:
         if not typed or not 0 <= slot < SLOTS or not all(type(s) is str for s in sections):
             raise ValueError(f"{[slot, group, n, sections]} is not a record")
         entries.append(Entry(day, model, slot, group, n, tuple(sections), revision, own))
-    return (day, model), tuple(entries), revision
+    return _Change((day, model), tuple(entries), revision, after)
 
 
 DAMAGE = (OptionError, ValueError, KeyError, TypeError, AttributeError, RecursionError)
@@ -189,9 +234,48 @@ def read_index(path: Path) -> tuple[Index, tuple[int, ...]]:
     Raises
     ------
     StoreError
-        If the index cannot be read.
+        If the index cannot be read, or lines were lost, swapped or repeated.
     """
-    place, index = path / INDEX, Index()
+    last = last_revision(path)  # before the log, as writers write it after the log
+    lines, seen = _lines(path)
+    index, before, spoilt = Index(), {START}, 0
+    for number, line in enumerate(lines, 1):
+        where = f"{path / INDEX}: line {number}"
+        index.size += len(line) + 1
+        index.link = link_of(line)
+        try:
+            change = _parsed(line)
+        except DAMAGE as error:
+            index.spoil(line, _message(where, key_of(line), error))
+            before |= {index.link, line[:_LINK]}  # the text or the checksum is damaged
+            spoilt += 1
+            continue
+        if change.after is not None and change.after not in before:
+            seems = f"does not follow line {number - 1}" if number > 1 else "was not the first line"
+            raise _loss(path, f"{where} {seems}: lines were lost, swapped or repeated")
+        index.put(change.key, change.entries, change.revision)
+        before, spoilt = {index.link}, 0
+    if index.revision + spoilt < last:
+        raise _loss(
+            path,
+            f"{path / INDEX}: its last lines are missing: it ends after line {len(lines)} with "
+            f"change {index.revision} of {last}",
+        )
+    index.revision = max(index.revision, last)  # a revision is never used again
+    index.refuse_shared_slots(path)
+    return index, seen
+
+
+def _loss(path: Path, message: str) -> StoreError:
+    return StoreError(
+        f"{message}. Restore the file from a backup, or keep the lines that are left by "
+        f"`calibscale ledger repair {path}` and run the missing days again"
+    )
+
+
+def _lines(path: Path) -> tuple[list[bytes], tuple[int, ...]]:
+    """Complete lines of the log of a ledger's folder, and the identity of the file."""
+    place = path / INDEX
     try:
         with open(place, "rb") as file:
             seen = identity(file.fileno())
@@ -201,15 +285,7 @@ def read_index(path: Path) -> tuple[Index, tuple[int, ...]]:
             f"{path}: its index is damaged: {error.strerror or error} ({place.name}). Restore the "
             "file from a backup, or use another ledger and run its days again"
         ) from error
-    lines = log.split(b"\n")[:-1]  # text after the last line end was left by a killed writer
-    for number, line in enumerate(lines, 1):
-        index.size += len(line) + 1
-        try:
-            index.put(*_parsed(line))
-        except DAMAGE as error:
-            index.spoil(line, _message(f"{place}: line {number}", key_of(line), error))
-    index.refuse_shared_slots(path)
-    return index, seen
+    return log.split(b"\n")[:-1], seen  # text after the last line end is of a killed writer
 
 
 def _message(where: str, key: Key | None, error: Exception) -> str:
@@ -220,12 +296,39 @@ def _message(where: str, key: Key | None, error: Exception) -> str:
 
 def rewrite(path: Path, index: Index) -> None:
     """Replace the log by one with only the current and the damaged lines."""
-    lines = [line + b"\n" for line in index.damaged]
     ordered = sorted(index.days.items(), key=lambda item: item[1][0].revision)
-    lines += [line_of(key, entries[0].revision, entries) for key, entries in ordered]
+    changes = [(key, entries[0].revision, entries) for key, entries in ordered]
     if not ordered or ordered[-1][1][0].revision < index.revision:  # the last change removed a day
-        lines.append(line_of(("0001-01-01", ""), index.revision, ()))
+        changes.append((("0001-01-01", ""), index.revision, ()))
+    lines = [line + b"\n" for line in index.damaged]
+    for change in changes:
+        lines.append(line_of(*change, link_of(lines[-1]) if lines else START))
     write_whole(path / INDEX, b"".join(lines))
+
+
+def repair(path: Path) -> list[str]:
+    """Replace the log by one of the lines that can be read; error messages of the other lines.
+
+    Raises
+    ------
+    StoreError
+        If the index cannot be read or written.
+    """
+    index = Index()
+    lost, found = [], []
+    for number, line in enumerate(_lines(path)[0], 1):
+        try:
+            found.append(_parsed(line))
+        except DAMAGE as error:
+            lost.append(_message(f"{path / INDEX}: line {number}", key_of(line), error))
+    for change in sorted(found, key=lambda each: each.revision):
+        index.put(change.key, change.entries, change.revision)
+    index.refuse_shared_slots(path)
+    lost += index.damaged.values()
+    index.damaged = {}
+    index.revision = max(index.revision, last_revision(path))
+    rewrite(path, index)
+    return lost
 
 
 def append(path: Path, index: Index, line: bytes) -> None:
@@ -253,6 +356,20 @@ def append(path: Path, index: Index, line: bytes) -> None:
                 raise
     except OSError as error:
         raise StoreError(f"{place}: cannot be written: {error.strerror or error}") from error
+
+
+def last_revision(path: Path) -> int:
+    """Revision up to which the log must go; 0 if it is unknown, as in earlier versions."""
+    try:
+        return int(_body((path / LAST).read_bytes().removesuffix(b"\n")))
+    except (OSError, ValueError):
+        return 0
+
+
+def write_last(path: Path, revision: int) -> None:
+    """Write the revision of the last line; a failure leaves an earlier one, which is valid."""
+    with suppress(StoreError):
+        write_whole(path / LAST, _line(b"%d" % revision))
 
 
 def identity(index: Path | int) -> tuple[int, ...]:

@@ -1,0 +1,32 @@
+"""JSON objects of ledgers with a checksum, so that a changed digit is an error and no other number.
+
+Objects of earlier versions have no checksum and are accepted.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from typing import Any
+
+import google_crc32c
+
+_SEAL = "checksum"
+
+
+def sealed(value: Mapping[str, Any]) -> dict[str, Any]:
+    """Object with a checksum of its other values."""
+    return {**value, _SEAL: _checksum(value)}
+
+
+def unsealed(value: Mapping[str, Any]) -> dict[str, Any]:
+    """Object without its checksum; a ValueError if the checksum does not match."""
+    content = {key: item for key, item in value.items() if key != _SEAL}
+    if _SEAL in value and value[_SEAL] != _checksum(content):
+        raise ValueError("its checksum does not match")
+    return content
+
+
+def _checksum(value: Mapping[str, Any]) -> str:
+    text = json.dumps(value, sort_keys=True, allow_nan=False)
+    return f"{google_crc32c.value(text.encode()):08x}"

@@ -1,0 +1,25 @@
+"""Some kills and full disks of each command that writes, here and on a local S3 server."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+
+import pytest
+
+from tests.faults.campaign import FAILURES, FAULTS, UNDERTAKINGS, Campaign, prepared_campaign
+
+
+@pytest.fixture(scope="module")
+def campaign(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Campaign]:
+    pytest.importorskip("s3fs", "2024.1", reason="needs s3fs: pip install calibscale[s3]")
+    with prepared_campaign(tmp_path_factory.mktemp("campaign")) as prepared:
+        yield prepared
+
+
+@pytest.mark.process
+@pytest.mark.parametrize("name", UNDERTAKINGS, ids=" ".join)
+def test_fault__is_undone_by_the_same_command(campaign: Campaign, name: tuple[str, str]) -> None:
+    for fault in FAULTS:
+        outcome = campaign.run(fault, name, int.from_bytes(os.urandom(4)))
+        assert outcome.state not in FAILURES, outcome
