@@ -83,7 +83,8 @@ def plan(
     with Session.open(source, **options) as session:
         request, _ = session_intervals(session, interval, False)
         run = session.run(estimators, on_unsupported)
-        run = fitting_in_memory(run, request, None, on_unsupported)
+        room = _least_room(run, scheduler)
+        run = fitting_in_memory(run, request, None, on_unsupported, room)
         rows = run.source.rows if rows is None else rows
         count = engine.workers(scheduler or run.execution.scheduler) if workers is None else workers
         linear, cluster, task = _pass(run, rows, count, request)
@@ -101,6 +102,14 @@ def plan(
     return Plan(
         run.source.describe(), rows, count, pieces, None if workers is None else cluster, left_out
     )
+
+
+def _least_room(run: Run, scheduler: Any) -> engine.Room:
+    """Memory of this process, which times a block, or that of a worker if it is less."""
+    here = run.execution.room()
+    there = engine.room_with(scheduler, run.execution.memory_limit)
+    known = [room for room in (there, here) if room.free is not None]
+    return min(known, key=lambda room: room.free or 0, default=here)
 
 
 def _pass(

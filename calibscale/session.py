@@ -298,15 +298,17 @@ class Run(Session):
         self,
         statistics_of: Callable[[BoundEstimator], Iterable[Statistic]],
         on_unsupported: str = "raise",
+        room: engine.Room | None = None,
     ) -> Self:
         """This run, or without the estimators for whose sums there is no memory.
 
-        Estimators are considered in their order, with the sums that those before them have in
-        common with them.  An OptionError is raised, or the estimate has the reason in place of a
-        value, as for an estimator that the data do not support.
+        By default the memory is that of the scheduler of this run.  Estimators are considered in
+        their order, with the sums that those before them have in common with them.  An OptionError
+        is raised, or the estimate has the reason in place of a value, as for an estimator that the
+        data do not support.
         """
-        limit = self.execution.limit
-        free = engine.free_bytes(limit)
+        room = room or self.execution.room()
+        free = room.free
         chosen: list[BoundEstimator | Estimate] = []
         counted: dict[Statistic, int] = {}
         for each in self.chosen:
@@ -322,8 +324,10 @@ class Run(Session):
                 continue
             own = size_text(self.states_alive * sum(sizes.values()))
             there = f"of {size_text(free)} that is free"
-            if limit is not None:
-                there = f"limit of {size_text(limit)} (memory_limit=, --memory-limit)"
+            if room.limit is not None:
+                there = f"limit{room.whose} of {size_text(room.limit)}"
+                if room.requested:
+                    there += " (memory_limit=, --memory-limit)"
             reason = (
                 f"its sums over {self.source.classes:,} classes need {own}, above the memory "
                 f"{there}"

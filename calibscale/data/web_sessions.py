@@ -38,7 +38,7 @@ class WebSessions:
         if not hasattr(aiohttp, "ClientMiddlewareType"):
             raise OptionError(
                 f"http:// requires aiohttp 3.12 or later, not {aiohttp.__version__}: "
-                "pip install 'calibscale[http]'"
+                "pip install 'aiohttp>=3.12'"
             )
         seconds = self.timeout
         limits = aiohttp.ClientTimeout(total=None, sock_connect=seconds, sock_read=seconds)

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import math
-import os
-import sys
 from collections.abc import Callable, Iterator
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from contextlib import AbstractContextManager, contextmanager, nullcontext
@@ -14,8 +12,9 @@ from pathlib import Path
 from typing import Any
 
 from calibscale.addresses import full_address, shown_address
-from calibscale.engine import dask_backend, dask_connection
+from calibscale.engine import dask_backend, dask_connection, memory
 from calibscale.engine.dask_connection import Connection, available_cpus, parse_bytes
+from calibscale.engine.memory import Room
 from calibscale.engine.merge_tree import (
     Add,
     Checkpoint,
@@ -82,12 +81,13 @@ def fold(
     if kind == "threads":
         threads = argument or available_cpus()
         if hasattr(task, "threaded"):
-            _within_memory(task, 1, limit)
+            _within_memory(task, 1, memory.room_here(limit))
             return _fold_here(task, threads, report, checkpoint)
-        return _fold_threads(task, _within_memory(task, threads, limit), report)
+        count = _within_memory(task, threads, memory.room_here(limit))
+        return _fold_threads(task, count, report)
     with dask_backend.connect(kind, argument, limit) as opened:
-        if opened.worker_limit is not None:
-            _within_memory(task, 1, opened.worker_limit, " of a worker")
+        if opened.started:
+            _within_memory(task, 1, opened.room())
         return dask_backend.fold(task, opened, report, checkpoint)
 
 
@@ -130,8 +130,16 @@ class Execution:
 
     @property
     def limit(self) -> int | None:
-        """Memory limit in bytes, of each worker process if there are any."""
-        return getattr(self.scheduler, "worker_limit", None) or parse_bytes(self.memory_limit)
+        """Memory limit in bytes that was requested, of each worker process if we start them."""
+        if isinstance(self.scheduler, Connection) and self.scheduler.started:
+            return self.scheduler.worker_limit
+        return parse_bytes(self.memory_limit)
+
+    def room(self) -> Room:
+        """Memory for the blocks and states of a pass."""
+        if isinstance(self.scheduler, Connection):
+            return self.scheduler.room()
+        return memory.room_here(parse_bytes(self.memory_limit))
 
     def fold(self, task: Task, checkpoint: Checkpoint | None = None) -> Any:
         """Fold a task; see `fold`."""
@@ -168,17 +176,30 @@ def workers(scheduler: Any = None) -> int:
         return opened.threads
 
 
+def room_with(scheduler: Any = None, memory_limit: int | str | None = None) -> Room:
+    """Memory for the blocks and states of a pass with a scheduler, without starting processes."""
+    kind, argument = _parse_scheduler(scheduler)
+    limit = parse_bytes(memory_limit)
+    if kind == "threads":
+        return memory.room_here(limit)
+    if kind == "local":
+        return dask_connection.room_of_process(argument, limit)
+    with dask_backend.connect(kind, argument, limit) as opened:
+        return opened.room()
+
+
 def roomy(task: Task, scheduler: Any = None, memory_limit: int | str | None = None) -> bool:
     """Whether the memory limit, if any, holds one block for each worker."""
-    limit = parse_bytes(memory_limit)
     kind, argument = _parse_scheduler(scheduler)
     if kind == "threads":
         count = min(argument or available_cpus(), task.blocks)
+        room = memory.room_here(parse_bytes(memory_limit))
+    elif kind == "connection" and argument.started:
+        count, room = 1, argument.room()
     else:
-        count = 1
-        limit = argument.worker_limit if kind == "connection" else None
+        return True
     try:
-        return _within_memory(task, count, limit) == count
+        return _within_memory(task, count, room) == count
     except NoRoomError:
         return False
 
@@ -217,15 +238,14 @@ def _parse_scheduler(scheduler: Any) -> tuple[str, Any]:
     )
 
 
-def _within_memory(task: Task, workers: int, limit: int | None, whose: str = "") -> int:
-    workers = min(workers, task.blocks)
+def _within_memory(task: Task, workers: int, room: Room) -> int:
+    workers, limit, used = min(workers, task.blocks), room.limit, room.used
     if limit is None:
         return workers
     each, depth = (
         task.block_bytes + task.state_bytes,
         tree_levels(task.blocks, arities_of(task)) + 2,
     )
-    used = resident_bytes()
     peak = used + each + depth * task.state_bytes  # with one worker
     if peak <= limit:
         return min(workers, 1 + (limit - peak) // max(1, each))
@@ -233,37 +253,10 @@ def _within_memory(task: Task, workers: int, limit: int | None, whose: str = "")
     text = f"{limit / 1e6:.0f} MB" if limit >= 10**6 else f"{limit} bytes"
     text += f" (is {limit}GB meant?)" if limit < 1000 else ""
     raise NoRoomError(
-        f"memory limit{whose} {text}, below the required {enough} MB, cannot hold one block: the "
-        f"process has {used / 1e6:.0f} MB, a block needs {task.block_bytes / 1e6:.0f} MB and its "
-        f"states {(depth + 1) * task.state_bytes / 1e6:.0f} MB"
+        f"memory limit{room.whose} {text}, below the required {enough} MB, cannot hold one block: "
+        f"the process has {used / 1e6:.0f} MB, a block needs {task.block_bytes / 1e6:.0f} MB and "
+        f"its states {(depth + 1) * task.state_bytes / 1e6:.0f} MB"
     )
-
-
-def free_bytes(limit: int | None = None) -> int | None:
-    """Memory that this process may still use: up to a limit, else what the machine has free.
-
-    None if the system does not say.
-    """
-    if limit is not None:
-        return limit - resident_bytes()
-    try:
-        lines = Path("/proc/meminfo").read_text().splitlines()
-        kibibytes = next(line.split()[1] for line in lines if line.startswith("MemAvailable:"))
-        return 1024 * int(kibibytes)
-    except (OSError, StopIteration, IndexError, ValueError):
-        return None
-
-
-def resident_bytes() -> int:
-    """Resident memory of this process in bytes (its peak where only that is available)."""
-    try:
-        pages = int(Path("/proc/self/statm").read_text().split()[1])
-        return pages * os.sysconf("SC_PAGE_SIZE")
-    except (OSError, ValueError):
-        import resource
-
-        peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-        return peak if sys.platform == "darwin" else 1024 * peak
 
 
 def _fold_here(task: Any, threads: int, report: Progress, checkpoint: Checkpoint | None) -> Any:

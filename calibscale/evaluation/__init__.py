@@ -226,11 +226,17 @@ def statistics_of(
 
 
 def fitting_in_memory(
-    run: Run, interval: Resampling | None, noise: Null | None, on_unsupported: str
+    run: Run,
+    interval: Resampling | None,
+    noise: Null | None,
+    on_unsupported: str,
+    room: engine.Room | None = None,
 ) -> Run:
     """Run without the estimators that memory cannot hold; see `Run.within_memory`."""
     classes = run.source.classes
-    return run.within_memory(lambda e: statistics_of(e, classes, interval, noise), on_unsupported)
+    return run.within_memory(
+        lambda e: statistics_of(e, classes, interval, noise), on_unsupported, room
+    )
 
 
 def evaluation_of(

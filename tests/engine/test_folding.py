@@ -314,9 +314,9 @@ def test_bad_rows__the_first_is_named_by_every_engine(arrays, cluster, scheduler
 
 def test_memory_limit__decides_how_many_blocks_are_in_flight(monkeypatch):
     task = Spelling(100, block_bytes=200_000_000, state_bytes=0)
-    monkeypatch.setattr(engine, "resident_bytes", lambda: 3 * 10**9)
-    assert engine._within_memory(task, 8, 4 * 10**9) == 5
-    assert engine._within_memory(task, 8, None) == 8
+    monkeypatch.setattr("calibscale.engine.memory.resident_bytes", lambda: 3 * 10**9)
+    assert engine._within_memory(task, 8, engine.memory.room_here(4 * 10**9)) == 5
+    assert engine._within_memory(task, 8, engine.memory.room_here(None)) == 8
 
 
 def test_memory_limit__too_small_is_an_error_that_says_what_is_needed(store):
@@ -333,7 +333,7 @@ def test_memory_limit__never_changes_a_number(store):
 @pytest.mark.parametrize("scheduler", ["threads:2", "local:1"])
 def test_memory_limit__counts_the_states_of_every_group(scheduler, monkeypatch):
     """Forty groups of 2.5 MB each, whose number is not known in advance."""
-    monkeypatch.setattr(engine, "resident_bytes", lambda: 0)
+    monkeypatch.setattr("calibscale.engine.memory.resident_bytes", lambda: 0)
     rng = np.random.default_rng(0)
     source = cs.from_arrays(
         logits=rng.normal(size=(4000, 100)), labels=rng.integers(0, 100, 4000),

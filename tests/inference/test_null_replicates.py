@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 import calibscale as cs
-from calibscale import engine, inference, statistics
+from calibscale import inference, statistics
 from calibscale.data.derived_sources import HoldOut
 from calibscale.inference.nulls import DrawnLabels
 from tests.support.null_values import (
@@ -204,7 +204,7 @@ def test_memory_limit__makes_passes_of_fewer_replicates(monkeypatch):
         return scan(run, needed)
 
     monkeypatch.setattr(inference.Run, "scan", counted)
-    monkeypatch.setattr(engine, "resident_bytes", lambda: 0)
+    monkeypatch.setattr("calibscale.engine.memory.resident_bytes", lambda: 0)
     small = run_test(source, *requested, n_replicates=40, memory_limit=150_000_000)
     assert_same(small, plain, 1e-12)
     assert len(passes) > 1

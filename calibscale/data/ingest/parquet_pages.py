@@ -7,6 +7,8 @@ before them, in the compact protocol of Thrift: parquet.thrift of the Parquet fo
 
 from __future__ import annotations
 
+import os
+import struct
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Any, BinaryIO
@@ -14,6 +16,7 @@ from typing import Any, BinaryIO
 from calibscale.errors import InvalidDataError
 from calibscale.formatting import size as size_text
 
+_FOOTER = struct.Struct("<I4s")  # at the end of a file: bytes of the metadata before it, and PAR1
 PAGE_BYTES = 2**28  # of one page; writers make pages of about a megabyte
 _HEADER_BYTES = 2**12  # read at first; statistics of long texts may need more
 _LONGEST_HEADER = 2**24
@@ -46,6 +49,23 @@ def refuse_large_pages(path: Path, metadata: Any, names: Iterable[str], file: An
                         f"{size_text(PAGE_BYTES)}; write the file with smaller pages "
                         "(data_page_size=)"
                     )
+
+
+def refuse_large_metadata(file: Any, limit: int) -> None:
+    """Raise an InvalidDataError if the metadata of a file are above a limit of their texts.
+
+    Metadata below the limit have no text above it, so that a file which says so is damaged.
+    """
+    with file.open() as content:
+        content.seek(-_FOOTER.size, os.SEEK_END)
+        size, _ = _FOOTER.unpack(content.read(_FOOTER.size))
+    if size > limit:
+        raise InvalidDataError(
+            f"{file}: its metadata of {size_text(size)} are too large, because texts in them are "
+            f"read up to {size_text(limit)}; write the file without them "
+            "(table.replace_schema_metadata() and store_schema=False of pyarrow) or with fewer "
+            "columns"
+        )
 
 
 def largest_page(content: BinaryIO, chunk: Any) -> int:

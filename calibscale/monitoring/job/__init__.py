@@ -102,6 +102,11 @@ def _template(text: str) -> str:
     return text
 
 
+def _address(text: str) -> str | Path:
+    """Address that shows no secrets; of one parameter, as validators of pydantic 2.7 must be."""
+    return located(text)
+
+
 def _names(value: Any) -> str | tuple[str, ...]:
     """Check one name or a list of names."""
     many = value if isinstance(value, list | tuple) else [value]
@@ -139,7 +144,7 @@ Window = Annotated[str, AfterValidator(_window)]
 Baseline = Annotated[str, AfterValidator(_baseline)]
 Name = Annotated[str, AfterValidator(_name)]
 Template = Annotated[str, AfterValidator(_template)]
-Address = Annotated[str, AfterValidator(_template), AfterValidator(located)]
+Address = Annotated[str, AfterValidator(_template), AfterValidator(_address)]
 Names = Annotated[str | tuple[str, ...], BeforeValidator(_names)]
 Group = Annotated[float | str, BeforeValidator(_group)]
 Size = Annotated[int | str, BeforeValidator(_size)]
@@ -325,7 +330,7 @@ class Outputs:
 class RunSettings:
     """Execution of the passes over rows."""
 
-    scheduler: Annotated[Text, AfterValidator(located)] | None = None
+    scheduler: Annotated[Text, AfterValidator(_address)] | None = None
     memory_limit: Size | None = None
 
 
