@@ -25,13 +25,7 @@ from calibscale.data.store_group import (
     lay_out,
 )
 from calibscale.data.top_k import top_k_columns
-from calibscale.data.zarr_arrays import (
-    for_zarr,
-    put_in_place,
-    remove_folder,
-    remove_remote,
-    write_lock,
-)
+from calibscale.data.zarr_arrays import put_in_place, remove_folder, remove_remote, write_lock
 from calibscale.errors import InvalidDataError, NoRowsError, OptionError, StoreError
 
 
@@ -365,10 +359,9 @@ class LogitStore(StoreGroup):
             if not is_url(url):
                 put_in_place(local_path(url), fill, overwrite and is_store(url))
             else:
-                if overwrite and is_store(url):
-                    zarr.open_group(**for_zarr(url), mode="w", zarr_format=3)
+                replaces = overwrite and is_store(url)
                 try:
-                    fill(url)
+                    fill(url, mode="w" if replaces else "w-")
                 except (FileExistsError, zarr.errors.ContainsGroupError) as error:
                     raise StoreError(f"{url}: already exists") from error
         return cls.open(url)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any, Self, TypedDict
+from typing import Any, Literal, Self, TypedDict
 
 import numpy as np
 import zarr
@@ -107,13 +107,19 @@ def _of_forecasts(forecast: Forecast, columns: int | None = None, **others: Any)
     return {"format": FORMAT, "kind": forecast.name, "forecast": settings, "columns": columns}
 
 
-def lay_out(address: str | Path, meta: dict[str, Any], dtype: np.dtype, expected_rows: int) -> None:
-    """Create the group and its empty arrays."""
+def lay_out(
+    address: str | Path,
+    meta: dict[str, Any],
+    dtype: np.dtype,
+    expected_rows: int,
+    mode: Literal["w-", "w"] = "w-",
+) -> None:
+    """Create the group and its empty arrays; the mode "w" removes what is there."""
     kind, d, columns = meta["kind"], len(meta["covariate_names"]), _columns(meta)
     empty = ArraySource(kind, np.empty((0, columns), dtype), None, binary=meta.get("binary", False))
     chunk = empty.block_rows
     sharded = expected_rows * columns * dtype.itemsize > LARGE
-    group = zarr.open_group(**zarr_arrays.for_zarr(address), mode="w-", zarr_format=3)
+    group = zarr.open_group(**zarr_arrays.for_zarr(address), mode=mode, zarr_format=3)
 
     def add(name: str, width: int | None, dtype: Any, missing: Any) -> None:
         tail = () if width is None else (width,)

@@ -93,6 +93,18 @@ def test_s3__stores_are_written_read_and_resumed(tmp_path, s3, tables):
         LogitStore.open(private, storage_options=anonymous)
 
 
+def test_s3__stores_are_replaced_on_request(tmp_path, s3):
+    place = f"s3://data/{tmp_path.name}-replaced.zarr"
+    for count in (7, 5):
+        store = LogitStore.create(place, classes=2, storage_options=s3, overwrite=True)
+        with store.writer() as writer:
+            writer.append(np.zeros((count, 2)), np.zeros(count, int))
+        assert LogitStore.open(place, storage_options=s3).rows == count
+    with pytest.raises(StoreError, match="already exists"):
+        LogitStore.create(place, classes=2, storage_options=s3)
+    assert LogitStore.open(place, storage_options=s3).rows == 5
+
+
 @pytest.mark.long
 def test_s3__folders_with_partitions_are_tables(tmp_path, s3, run):
     import s3fs
