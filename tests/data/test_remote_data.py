@@ -13,6 +13,8 @@ import zarr
 import calibscale as cs
 from calibscale import LogitStore, StoreError
 from calibscale.data.ingest import ingest
+from calibscale.monitoring.ledger import Ledger
+from tests.support.commands import finish, start
 from tests.support.ingest_files import assert_stored, rows, write
 
 SECRET = "wJalrXUtnFEMI-K7MDENG"
@@ -184,6 +186,34 @@ def test_s3__jobs_have_options_with_variables_of_the_environment(tmp_path, s3, t
     monkeypatch.delenv("THE_SECRET")
     with pytest.raises(cs.OptionError, match=r"storage_options: .*THE_SECRET is not set"):
         night(tmp_path / "job.toml", "2026-11-20")
+
+
+@pytest.mark.process
+def test_s3__nights_at_once_lose_nothing(tmp_path, s3, tables):
+    """One of them does the work; the others say that it holds the lock, or find it done."""
+    import s3fs
+
+    _, url = tables
+    options = ", ".join(f'{name} = "{value}"' for name, value in s3.items())
+    bucket = f"s3://data/{tmp_path.name}.days"
+    (tmp_path / "job.toml").write_text(
+        'estimators = ["brier"]\n[source]\nformat = "files"\n'
+        f'path = "{bucket}/{{date}}"\nstorage_options = {{{options}}}\n'
+        '[source.columns]\nlogits = "logits"\nlabels = "labels"\n'
+    )
+    days = ["2026-11-20", "2026-11-21"]
+    command = ("nightly", tmp_path / "job.toml", "--date")
+    for day in days:
+        s3fs.S3FileSystem(**s3).copy(url, f"{bucket}/{day}", recursive=True)
+        ended = [finish(process) for process in [start(*command, day) for _ in range(3)]]
+        assert 0 in [each.code for each in ended], ended
+        for each in ended:
+            assert each.code == 0 or (each.code == 1 and "locked by another" in each.err), each
+    ledger = Ledger.open(tmp_path / "ledger")
+    assert ledger.days() == days
+    assert ledger.check() == []
+    first, second = (ledger.day(day, ledger.models[0])[0] for day in days)
+    np.testing.assert_array_equal(ledger.read(first), ledger.read(second))
 
 
 @pytest.mark.long
