@@ -433,6 +433,25 @@ def test_large_batch__behind_a_dictionary_is_counted_from_zero(tmp_path):
         cs.from_file(path, probabilities="p", labels="y")
 
 
+def test_page__whose_header_is_damaged_is_refused_before_it_is_allocated(tmp_path):
+    """A file of two kilobytes, and a page of one gigabyte in its header."""
+    path = tmp_path / "damaged.parquet"
+    columns = {"y": np.arange(100) % 2, "p": np.linspace(0, 1, 100)}
+    pq.write_table(pa.table(columns), path, use_dictionary=False)
+    data = bytearray(path.read_bytes())
+    place = pq.read_metadata(path).row_group(0).column(1).data_page_offset
+    assert data[place] == data[place + 2] == 0x15  # the type of the page, and its size
+    end = place + 3
+    while data[end] & 0x80:
+        end += 1
+    data[place + 3 : end + 1] = b"\x80\x80\x80\x80\x08"  # 2 ** 30
+    path.write_bytes(data)
+    with pytest.raises(
+        cs.InvalidDataError, match=r"'p' has a page of 1\.07 GB in row group 0.*is damaged"
+    ):
+        cs.from_file(path, probabilities="p", labels="y")
+
+
 @pytest.mark.parametrize("size", [2_000_000, 12_000_000])
 def test_large_metadata__of_a_parquet_file_are_not_damage(tmp_path, size):
     table = pa.table({"p": np.full(10, 0.5), "y": np.arange(10) % 2})

@@ -322,6 +322,7 @@ class ParquetTable(TableReader):
         from pyarrow import parquet
 
         self._input = file
+        self._checked: set[str] = set()  # columns whose pages have been checked
         # small buffers: there may be one for each class
         try:
             self._file = parquet.ParquetFile(
@@ -340,8 +341,10 @@ class ParquetTable(TableReader):
         while group < meta.num_row_groups and start + meta.row_group(group).num_rows <= skip:
             start += meta.row_group(group).num_rows  # not decoded
             group += 1
-        if not self._input.remote:
-            refuse_large_pages(self._input.path, meta, names, self._input)
+        unchecked = set(names) - self._checked
+        if unchecked and not self._input.remote:
+            refuse_large_pages(self._input.path, meta, unchecked, self._input)
+            self._checked |= unchecked
         groups = range(group, meta.num_row_groups)
         return start, self._file.iter_batches(step, row_groups=groups, columns=names)
 
