@@ -274,11 +274,12 @@ def no_workers(where: str) -> ClusterError:
 @contextmanager
 def reaching(where: str) -> Iterator[None]:
     """Convert Dask's errors of an unreachable scheduler to ours."""
-    from distributed.client import ClosedClientError
+    import distributed
 
+    closed = getattr(distributed.client, "ClosedClientError", OSError)  # not in the oldest version
     try:
         yield
-    except (OSError, ClosedClientError) as error:
+    except (OSError, closed) as error:
         raise scheduler_lost(where) from error
 
 

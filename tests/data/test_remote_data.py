@@ -190,14 +190,14 @@ def test_s3__jobs_have_options_with_variables_of_the_environment(tmp_path, s3, t
 
 @pytest.mark.process
 def test_s3__nights_at_once_lose_nothing(tmp_path, s3, tables):
-    """One of them does the work; the others say that it holds the lock, or find it done."""
+    """One of them does the work; the other says that it holds the lock, or finds it done."""
     import s3fs
 
     _, url = tables
     options = ", ".join(f'{name} = "{value}"' for name, value in s3.items())
     bucket = f"s3://data/{tmp_path.name}.days"
     (tmp_path / "job.toml").write_text(
-        'estimators = ["brier"]\n[source]\nformat = "files"\n'
+        'estimators = ["brier"]\nalarms = false\n[source]\nformat = "files"\n'
         f'path = "{bucket}/{{date}}"\nstorage_options = {{{options}}}\n'
         '[source.columns]\nlogits = "logits"\nlabels = "labels"\n'
     )
@@ -205,10 +205,11 @@ def test_s3__nights_at_once_lose_nothing(tmp_path, s3, tables):
     command = ("nightly", tmp_path / "job.toml", "--date")
     for day in days:
         s3fs.S3FileSystem(**s3).copy(url, f"{bucket}/{day}", recursive=True)
-        ended = [finish(process) for process in [start(*command, day) for _ in range(3)]]
-        assert 0 in [each.code for each in ended], ended
-        for each in ended:
-            assert each.code == 0 or (each.code == 1 and "locked by another" in each.err), each
+        ended = [finish(process) for process in [start(*command, day) for _ in range(2)]]
+        lost = [each for each in ended if each.code == 1]
+        assert len(lost) < len(ended), ended
+        assert all("locked by another writer" in each.err for each in lost), lost
+        assert all(each.code in (0, 1, 5) for each in ended), ended  # 5: rows have no labels
     ledger = Ledger.open(tmp_path / "ledger")
     assert ledger.days() == days
     assert ledger.check() == []
