@@ -9,6 +9,7 @@ Sejdinovic 2025.
 from __future__ import annotations
 
 import ast
+import sys
 from functools import cache
 from importlib import import_module
 from pathlib import Path
@@ -91,6 +92,12 @@ if TYPE_CHECKING:
     from calibscale.selection.risk import plug_in_risk, plug_in_risk_error, sampled_risk
     from calibscale.selection.simple_families import DebiasedBins
     from calibscale.session import Session
+
+if not getattr(sys, "_is_gil_enabled", lambda: True)():  # a function of Python 3.13 and later
+    raise ImportError(
+        "calibscale is not tested on free-threaded Python without its global lock, where threads "
+        "might give wrong numbers: set PYTHON_GIL=1, or use a build that is not free-threaded"
+    )
 
 # Names are imported on first use, so that `import calibscale` and `calibscale --help` load neither
 # NumPy nor the compiler: the imports above, for type checkers, say where they are.

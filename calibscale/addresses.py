@@ -15,7 +15,7 @@ from urllib.parse import parse_qsl, quote, unquote
 from calibscale.errors import causes, require
 
 HIDDEN = "***"
-_SHORTEST = 4  # characters of a secret that is replaced in the texts of other libraries
+_SHORTEST = 4  # characters of a text that is replaced wherever it occurs, also inside of a word
 _LONGEST_PORT = 5  # digits
 _CONTAINERS = ("abfs", "abfss", "wasb", "wasbs")  # the part before @ is a container of Azure
 
@@ -23,6 +23,12 @@ _CONTAINERS = ("abfs", "abfss", "wasb", "wasbs")  # the part before @ is a conta
 _CHAIN = re.compile(r"::(?=[a-zA-Z][a-zA-Z0-9+.-]*(?:://|::|$))")
 _PART = re.compile(r"([a-zA-Z][a-zA-Z0-9+.-]+:/+)?([^/?#]*)(.*)", re.DOTALL)
 _QUERY = re.compile(r"([?#]|%3f|%23).*", re.DOTALL | re.IGNORECASE)
+# names of options whose values are secrets; the values of others are hidden if they are long
+_SECRET_NAMES = re.compile(
+    r"(pass(word|wd|phrase)?|secret|token|key(_id)?|sas|signature|credentials?|authorization|auth|"
+    r"cookie|user(name)?)$",
+    re.IGNORECASE,
+)
 _AT = re.compile(r".*(?:@|%40)", re.DOTALL | re.IGNORECASE)
 # a URL in a sentence, without the punctuation behind it
 _URL_IN_TEXT = re.compile(r"[a-zA-Z][a-zA-Z0-9+.-]+:/{1,3}[^\s'\"<>]*[^\s'\"<>:;,.()\[\]{}]")
@@ -162,9 +168,17 @@ def without_secrets(text: str, *addresses: Any) -> str:
         secrets.update(_texts(options_of(address)))
     for secret in sorted(secrets, key=len, reverse=True):
         for form in (secret, quote(secret, safe=""), unquote(secret)):
-            if len(form) >= _SHORTEST:
-                text = text.replace(form, HIDDEN)
+            text = _hidden(text, form)
     return _URL_IN_TEXT.sub(lambda match: shown_address(match[0]), text)
+
+
+def _hidden(text: str, secret: str) -> str:
+    """Text without a secret; a short one is hidden where it is a word of its own."""
+    if len(secret) >= _SHORTEST:
+        return text.replace(secret, HIDDEN)
+    if not secret:
+        return text
+    return re.sub(rf"(?<![\w.*-]){re.escape(secret)}(?![\w*-]|\.\w)", HIDDEN, text)
 
 
 def _secrets(url: str) -> Iterator[str]:
@@ -184,21 +198,25 @@ def _secrets(url: str) -> Iterator[str]:
             yield from (value for _, value in parse_qsl(content))
 
 
-def _texts(value: Any) -> Iterator[str]:
-    """All texts in the options of a file system, except URLs, whose secrets are hidden anyway."""
+def _texts(value: Any, secret: bool = False) -> Iterator[str]:
+    """Texts in the options of a file system that may be secrets: all long ones, and some short.
+
+    With `secret`, they are values of an option whose name says that they are.  Secrets of URLs are
+    hidden anyway.
+    """
     if isinstance(value, bytes):
         value = value.decode(errors="replace")
     if isinstance(value, str):
         if "://" in value:
             yield from _secrets(value)
-        else:
+        elif secret or len(value) >= _SHORTEST:
             yield value
     elif isinstance(value, Mapping):
-        for inner in value.values():
-            yield from _texts(inner)
+        for name, inner in value.items():
+            yield from _texts(inner, secret or bool(_SECRET_NAMES.search(str(name))))
     elif isinstance(value, Iterable):
         for inner in value:
-            yield from _texts(inner)
+            yield from _texts(inner, secret)
 
 
 # ---------------------------------------------------------------- Errors without secrets

@@ -13,6 +13,7 @@ import numpy as np
 from calibscale.data.notions import width
 from calibscale.engine import schedulers
 from calibscale.engine.dask_connection import parse_bytes
+from calibscale.engine.memory import Room
 from calibscale.engine.merge_tree import arities_of, one_thread, run_length, tree_levels
 from calibscale.errors import require
 from calibscale.estimators.base import BoundEstimator, Estimator
@@ -92,7 +93,8 @@ def plan(
     with Session.open(source, **options) as session:
         request, _ = session_intervals(session, interval, False)
         run = session.run(estimators, on_unsupported)
-        run = fitting_in_memory(run, request, None, on_unsupported)
+        room = _least_room(run, scheduler)
+        run = fitting_in_memory(run, request, None, on_unsupported, room)
         rows = run.source.rows if rows is None else rows
         count = workers
         if count is None:
@@ -112,6 +114,14 @@ def plan(
     return Plan(
         run.source.describe(), rows, count, pieces, None if workers is None else cluster, left_out
     )
+
+
+def _least_room(run: Run, scheduler: Any) -> Room:
+    """Memory of this process, which times a block, or that of a worker if it is less."""
+    here = run.execution.room()
+    there = schedulers.room_with(scheduler, run.execution.memory_limit)
+    known = [room for room in (there, here) if room.free is not None]
+    return min(known, key=lambda room: room.free or 0, default=here)
 
 
 def _pass(

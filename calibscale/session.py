@@ -20,9 +20,9 @@ from calibscale.data.invalid_rows import CLUSTER_OF, need_rows
 from calibscale.data.rules import Rules
 from calibscale.data.source import ArraySource
 from calibscale.data.store import as_source
-from calibscale.engine import memory
 from calibscale.engine.dask_backend import PACKAGES, installed
 from calibscale.engine.execution import Execution
+from calibscale.engine.memory import Room
 from calibscale.engine.merge_tree import Progress, tree_levels
 from calibscale.errors import OptionError
 from calibscale.estimators.base import CLASSES, BoundEstimator, Estimator
@@ -317,15 +317,17 @@ class Run(Session):
         self,
         statistics_of: Callable[[BoundEstimator], Iterable[Statistic]],
         on_unsupported: str = "raise",
+        room: Room | None = None,
     ) -> Self:
         """This run, or without the estimators for whose sums there is no memory.
 
-        Estimators are considered in their order, with the sums that those before them have in
-        common with them.  An OptionError is raised, or the estimate has the reason in place of a
-        value, as for an estimator that the data do not support.
+        By default the memory is that of the scheduler of this run.  Estimators are considered in
+        their order, with the sums that those before them have in common with them.  An OptionError
+        is raised, or the estimate has the reason in place of a value, as for an estimator that the
+        data do not support.
         """
-        limit = self.execution.limit
-        free = memory.free_bytes(limit)
+        room = room or self.execution.room()
+        free = room.free
         chosen: list[BoundEstimator | Estimate] = []
         counted: dict[Statistic, int] = {}
         for each in self.chosen:
@@ -341,8 +343,10 @@ class Run(Session):
                 continue
             own = size_text(self.states_alive * sum(sizes.values()))
             there = f"of {size_text(free)} that is free"
-            if limit is not None:
-                there = f"limit of {size_text(limit)} (memory_limit=, --memory-limit)"
+            if room.limit is not None:
+                there = f"limit{room.whose} of {size_text(room.limit)}"
+                if room.requested:
+                    there += " (memory_limit=, --memory-limit)"
             reason = (
                 f"its sums over {self.source.classes:,} classes need {own}, above the memory "
                 f"{there}"

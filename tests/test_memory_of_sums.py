@@ -8,7 +8,8 @@ import numpy as np
 import pytest
 
 import calibscale as cs
-from calibscale.engine.memory import free_bytes, resident_bytes
+from calibscale.engine.memory import resident_bytes, room_here
+from calibscale.engine.schedulers import room_with
 
 CLASSES, ROWS = 20_000, 100
 NEED = r"its sums over 20,000 classes need \d+ GB, above the memory limit of [\d.]+ GB"
@@ -79,9 +80,29 @@ def test_plan__command_prints_what_is_left_out(run, tmp_path):
 
 
 def test_free_memory__is_that_of_the_limit_or_of_the_machine():
-    limit = resident_bytes() + 10**9
-    left = free_bytes(limit)
+    left = room_here(resident_bytes() + 10**9).free
     assert left is not None
     assert abs(left - 10**9) < 10**8
-    machine = free_bytes()
+    machine = room_here(None).free
     assert machine is None or machine > 0
+
+
+@pytest.mark.cluster
+@pytest.mark.parametrize("limit", [10**9, 0])
+def test_cluster__is_judged_by_the_limits_of_its_workers(source, limit):
+    """A limit of zero bytes is none: nothing is said of workers without a limit."""
+    distributed = pytest.importorskip("distributed")
+    with (
+        distributed.LocalCluster(
+            1, processes=False, memory_limit=limit, dashboard_address=None
+        ) as cluster,
+        distributed.Client(cluster, set_as_default=False) as client,
+    ):
+        options = {"on_unsupported": "report", "scheduler": client}
+        if not limit:
+            assert room_with(client).free is None
+            return
+        result = cs.evaluate(source, ["ece", "jkce"], **options)
+        planned = cs.plan(source, ["ece", "jkce"], **options)
+    for reason in (result["jkce"].reason, planned.left_out["jkce"]):
+        assert re.search(r"need \d+ GB, above the memory limit of a worker of 1 GB$", reason)

@@ -15,7 +15,6 @@ from scipy.special import ndtri
 from calibscale.array_types import Floats, Ints
 from calibscale.data.chunk import Chunk
 from calibscale.data.covariates import PREDICTION, Axis
-from calibscale.engine import memory
 from calibscale.inference.multiple_testing import StepDown
 from calibscale.inference.nulls import ClusterSigns, DrawnLabels, Null
 from calibscale.kernels import drawn_sums
@@ -446,10 +445,10 @@ def drawn_batches(
 ) -> Iterator[Any]:
     """Sums of replicates, of as many in one pass over the rows as fit into 32 MB, or a limit."""
     size = sum(array.nbytes for array in statistic.zero_drawn(session.source.classes, 1))
-    max_replicates, limit = _STATE_BYTES // size, session.execution.limit
-    if limit is not None:
+    max_replicates, room = _STATE_BYTES // size, session.execution.room()
+    if room.limit is not None:
         each = 4 * session.states_alive * size
-        max_replicates = min(max_replicates, (limit - memory.resident_bytes()) // each)
+        max_replicates = min(max_replicates, (room.limit - room.used) // each)
     step = max(2, max_replicates // 2 * 2)
     for first in range(0, n_replicates, step):
         part = Replicates(statistic, null, first, min(n_replicates, first + step))

@@ -6,6 +6,7 @@ import socket
 import ssl
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
+from importlib import import_module
 from typing import Any
 
 from calibscale.addresses import (
@@ -38,15 +39,34 @@ _NO_ANSWER = (
 )
 # errors of encrypted connections, such as an expired certificate, which will not pass
 _NOT_TRUSTED = ("aiohttp.client_exceptions.ClientSSLError", "botocore.exceptions.SSLError")
+_S3 = ("s3://", "s3a://")
+_S3_ATTEMPTS = 4  # of 15 seconds each, if a server is silent
 _REDIRECTED = ("aiohttp.client_exceptions.TooManyRedirects",)
 
 
-def file_system(address: Any) -> tuple[Any, str]:
-    """File system of fsspec for a URL, and the path in it."""
+def file_system(address: Any, **settings: Any) -> tuple[Any, str]:
+    """File system of fsspec for a URL, and the path in it; `settings` are those of fsspec."""
+    from fsspec import get_filesystem_class
     from fsspec.core import url_to_fs
 
+    url = full_address(address)
     with complaints(address):
-        return url_to_fs(full_address(address), **limited_options(address))
+        options = {**settings, **limited_options(address)}
+        if not is_s3(address):
+            return url_to_fs(url, **options)
+        get_filesystem_class("s3")  # says what to install
+        kind = import_module("calibscale.data.s3_files").PatientS3  # s3fs is optional
+        in_url = kind._get_kwargs_from_urls(url)
+        return kind(**{**in_url, **options}), kind._strip_protocol(url)
+
+
+def is_s3(address: Any) -> bool:
+    """Whether a URL is that of S3 itself, not of a file system around it."""
+    return (
+        is_url(address)
+        and "::" not in full_address(address)
+        and (full_address(address).startswith(_S3))
+    )
 
 
 def limited_options(address: Any) -> dict[str, Any]:
@@ -74,7 +94,7 @@ def _limited(protocol: str, options: Mapping[str, Any]) -> dict[str, Any]:
     if protocol in ("s3", "s3a"):
         settings = limited.get("config_kwargs", configured.get("config_kwargs", {}))
         if isinstance(settings, Mapping):
-            retries = {"total_max_attempts": 3, "mode": "standard"}
+            retries = {"total_max_attempts": _S3_ATTEMPTS, "mode": "standard"}
             limited["config_kwargs"] = {"retries": retries, **settings}
     return limited
 
@@ -112,8 +132,10 @@ def complaints(address: Any) -> Iterator[None]:
     try:
         yield
     except CalibscaleError as error:
-        forget_secrets(error, address)
-        raise
+        try:
+            raise
+        finally:
+            forget_secrets(error, address)
     except Exception as error:
         text = without_secrets(str(error), address) or type(error).__name__
         failure = server_failure(address, error) or StoreError(f"{address}: {text}")

@@ -13,6 +13,7 @@ from calibscale.errors import OptionError
 TRANSIENT = (429, 500, 502, 503, 504)  # statuses of servers that may answer again soon
 _FIRST_WAIT, _LONGEST_WAIT = 0.5, 30.0  # seconds before another request
 _SLOWEST = 1_000  # bytes a second below which a server is given up
+_LOOKS = 20  # at an answer within the limit of time
 
 
 @dataclass(frozen=True)
@@ -38,7 +39,7 @@ class WebSessions:
         if not hasattr(aiohttp, "ClientMiddlewareType"):
             raise OptionError(
                 f"http:// requires aiohttp 3.12 or later, not {aiohttp.__version__}: "
-                "pip install 'calibscale[http]'"
+                "pip install 'aiohttp>=3.12'"
             )
         seconds = self.timeout
         limits = aiohttp.ClientTimeout(total=None, sock_connect=seconds, sock_read=seconds)
@@ -68,19 +69,34 @@ class WebSessions:
         async with asyncio.timeout(2 * self.timeout):
             return await handler(request)
 
-    def _watched(self, answer: Any, before: int = 0) -> Any:
-        """Answer that is closed while it is read if its bytes come too slowly."""
+    def _watched(self, answer: Any) -> Any:
+        """Answer that is closed if its bytes come too slowly while a reader waits for them.
+
+        A reader that works between its reads fills the buffers, so that no bytes come; that time
+        does not count.
+        """
+        loop, interval = asyncio.get_running_loop(), self.timeout / _LOOKS
+        waited, before = 0, 0  # looks at a waiting reader, and bytes before the first of them
 
         def look() -> None:
+            nonlocal waited, before
             if answer.closed or answer.content.is_eof():
                 return
-            if answer.content.total_bytes - before < self.timeout * _SLOWEST:
-                answer.close()
-            else:
-                self._watched(answer, answer.content.total_bytes)
+            waited += _is_awaited(answer.content)
+            if waited >= _LOOKS:
+                if answer.content.total_bytes - before < self.timeout * _SLOWEST:
+                    answer.close()
+                    return
+                waited, before = 0, answer.content.total_bytes
+            loop.call_later(interval, look)
 
-        asyncio.get_running_loop().call_later(self.timeout, look)
+        loop.call_later(interval, look)
         return answer
+
+
+def _is_awaited(content: Any) -> bool:
+    """Whether a reader waits for the next bytes of an answer; aiohttp has no public name for it."""
+    return getattr(content, "_waiter", content) is not None
 
 
 def _wait(attempt: int, requested: str | None) -> float:

@@ -19,6 +19,7 @@ import zarr
 from filelock import FileLock, Timeout
 from numcodecs import blosc
 from zarr.codecs import BloscCodec, BytesCodec, Crc32cCodec
+from zarr.storage import FsspecStore
 
 from calibscale.addresses import (
     full_address,
@@ -30,7 +31,7 @@ from calibscale.addresses import (
 )
 from calibscale.atomic_files import aside_of, remove_leftovers
 from calibscale.data.arrays import from_arrays
-from calibscale.data.file_systems import complaints, file_system, limited_options
+from calibscale.data.file_systems import complaints, file_system, is_s3, limited_options
 from calibscale.data.source import ArraySource
 from calibscale.errors import NotFoundError, StoreError
 from calibscale.signals import undisturbed
@@ -48,6 +49,9 @@ def for_zarr(url: str | Path) -> dict[str, Any]:
             f"{url}: a zarr store is a folder of files, whose URL has no question mark and no hash "
             "sign; pass a token in storage_options, such as headers"
         )
+    if is_s3(url):
+        system, path = file_system(url, asynchronous=True)
+        return {"store": FsspecStore(system, path=path)}
     return {"store": full_address(url), "storage_options": limited_options(url)}
 
 

@@ -1,7 +1,8 @@
 """Folds on Dask: worker processes of this machine, or a running cluster.
 
 Before any work is sent, all machines must have the same versions of the packages that numbers
-depend on; a worker checks that it sees the same content at the paths in a task.  Zarr reads a
+depend on.  A worker checks that its source files of calibscale are the same, as a checkout may have
+others in the same version, and that it sees the same content at the paths in a task.  Zarr reads a
 missing chunk file as one that was never written: a machine that cannot see a store would silently
 read it as empty.
 """
@@ -48,21 +49,20 @@ def connect(kind: str, argument: Any, limit: int | None) -> Iterator[dask_connec
         with dask_connection.started_processes(argument, limit) as opened:
             yield opened
     elif kind == "client":
-        _make_ready(dask_connection.usable(argument))
-        yield dask_connection.Connection(argument)
+        yield _ready(dask_connection.usable(argument))
     else:
         with dask_connection.client_of(argument) as client:
-            _make_ready(client)
-            yield dask_connection.Connection(client)
+            yield _ready(client)
 
 
-def _make_ready(client: Any) -> None:
+def _ready(client: Any) -> dask_connection.Connection:
     """Wait for a first worker, and check the versions of all machines."""
     where = dask_connection.address_of(client)
     with dask_connection.reaching(where):
         if not dask_connection.worker_threads(client):
             _await_worker(client, where)
         check_worker_versions(client)
+        return dask_connection.Connection(client, dask_connection.least_memory_limit(client))
 
 
 def _await_worker(client: Any, where: str) -> None:
@@ -94,10 +94,18 @@ def check_worker_versions(client: Any) -> None:
     check_versions(theirs, mine)
 
 
+def check_worker_sources(client: Any) -> None:
+    """Refuse workers with other source files of calibscale."""
+    found = client.run(source_version, on_error="ignore")
+    machines = {f"worker {address}": {_SOURCE: there} for address, there in found.items()}
+    check_versions(machines, {_SOURCE: source_version()})
+
+
 # ---------------------------------------------------------------- Checks
 
 
 PACKAGES = ("calibscale", "numpy", "scipy", "numba", "zarr", "finufft")  # numbers depend on them
+_SOURCE = "calibscale source"  # name of the version of the source files
 
 _NAMED = 5  # maximum number of differences in an error
 _METADATA = ("zarr.json", ".zarray", ".zgroup")  # identify a folder of arrays
@@ -119,6 +127,18 @@ def versions() -> Versions:
     return {name: installed(name) for name in PACKAGES} | {"python": minor(sys.version)}
 
 
+@cache
+def source_version() -> str:
+    """Version of the imported calibscale, with a digest of its source files."""
+    package = sys.modules["calibscale"]
+    root = Path(package.__path__[0])
+    digest = hashlib.sha256()
+    for path in sorted(root.rglob("*.py")):
+        digest.update(path.relative_to(root).as_posix().encode())
+        digest.update(path.read_bytes().replace(b"\r\n", b"\n"))  # of checkouts on Windows
+    return f"{package.__version__} (digest {digest.hexdigest()[:8]})"
+
+
 def minor(python: str) -> str:
     """Shorten ``"3.11.2.final.0"`` to ``"3.11"``."""
     return ".".join(python.split(".")[:2])
@@ -127,11 +147,11 @@ def minor(python: str) -> str:
 def check_versions(machines: Mapping[str, Versions], mine: Versions) -> None:
     """Raise an OptionError that names machines with other versions, with both versions."""
     wrong = [
-        f"{machine} has {f'{name} {there[name]}' if there[name] else f'no {name}'}, "
+        f"{machine} has {f'{name} {there[name]}' if there.get(name) else f'no {name}'}, "
         f"not {here or 'none'}"
         for machine, there in machines.items()
         for name, here in mine.items()
-        if there[name] != here
+        if there.get(name) != here
     ]
     if wrong:
         more = f"; and {len(wrong) - _NAMED} more" if len(wrong) > _NAMED else ""
@@ -158,13 +178,14 @@ class Terms:
         seen = {
             path: state for path in _Paths.within(sent) if (state := _identity(path)) is not None
         }
-        return cls(fold, tuple(versions().items()), tuple(sorted(seen.items())))
+        here = {**versions(), _SOURCE: source_version()}
+        return cls(fold, tuple(here.items()), tuple(sorted(seen.items())))
 
 
 @lru_cache(maxsize=256)
 def check_terms(terms: Terms, worker: str) -> None:
     """Refuse work on a worker with other versions, or that sees something else at a path."""
-    check_versions({worker: versions()}, dict(terms.versions))
+    check_versions({worker: {**versions(), _SOURCE: source_version()}}, dict(terms.versions))
     for path, expected in terms.places:
         identity = _identity(path)
         if identity != expected:
@@ -286,6 +307,7 @@ class _Work:
             )
         with suppress(ClusterError), dask_connection.reaching(self._where):
             check_worker_versions(self._client)  # of workers that joined later
+            check_worker_sources(self._client)  # which may lack what a task needs
         return error
 
     def _send(self, run: int, first: int, last: int) -> None:

@@ -23,6 +23,7 @@ from pathlib import Path
 from typing import Any
 
 from calibscale.addresses import raise_from, shown_address, without_secrets
+from calibscale.engine import control_groups, memory
 from calibscale.errors import CalibscaleError, ClusterError, OptionError, causes
 from calibscale.signals import ENDING, undisturbed
 
@@ -33,15 +34,47 @@ _CLOSE_TIMEOUT = 5.0  # seconds for closing a client
 
 @dataclass(frozen=True)
 class Connection:
-    """A Dask client, and the memory limit in bytes of each worker that we started."""
+    """A Dask client, and the memory of its workers.
+
+    Attributes
+    ----------
+    client : distributed.Client
+    worker_limit : int or None
+        Least memory limit of a worker in bytes; None if there is none.
+    started : bool
+        Whether the workers are processes that we started on this machine.
+    worker_bytes : int
+        Memory that each of these has before any work.
+    """
 
     client: Any
     worker_limit: int | None = None
+    started: bool = False
+    worker_bytes: int = 0
 
     @property
     def threads(self) -> int:
         """Number of blocks that the workers execute at a time."""
         return worker_threads(self.client) or 1
+
+    def room(self) -> memory.Room:
+        """Memory for blocks and states in a worker, without a claim if its limit is not known."""
+        if self.started and self.worker_limit is None:
+            return memory.room_here(None)
+        return memory.room_of_worker(self.worker_limit, self.worker_bytes, self.started)
+
+
+def room_of_process(workers: int | None, limit: int | None) -> memory.Room:
+    """Memory of each of several processes that are not started yet."""
+    if limit is None:
+        return memory.room_here(None)
+    share = _share(workers or available_cpus(), limit)
+    return memory.room_of_worker(share, memory.resident_bytes(), True)
+
+
+def _share(workers: int, limit: int | None) -> int | None:
+    """Memory limit of each process of several, which share a limit."""
+    return None if limit is None else limit // workers
 
 
 @contextmanager
@@ -210,6 +243,16 @@ def worker_threads(client: Any) -> int:
     return sum(threads.values())
 
 
+def least_memory_limit(client: Any) -> int | None:
+    """Least memory limit of the workers in bytes; None if they have none, or do not say."""
+    limits = client.run(_memory_limit, on_error="ignore").values()
+    return min((limit for limit in limits if limit), default=None)
+
+
+def _memory_limit(dask_worker: Any) -> int | None:
+    return dask_worker.memory_manager.memory_limit
+
+
 def is_lost(client: Any) -> bool:
     return client.status != "running"
 
@@ -232,11 +275,12 @@ def no_workers(where: str) -> ClusterError:
 @contextmanager
 def reaching(where: str) -> Iterator[None]:
     """Convert Dask's errors of an unreachable scheduler to ours."""
-    from distributed.client import ClosedClientError
+    import distributed
 
+    closed = getattr(distributed.client, "ClosedClientError", OSError)  # not in the oldest version
     try:
         yield
-    except (OSError, ClosedClientError) as error:
+    except (OSError, closed) as error:
         raise scheduler_lost(where) from error
 
 
@@ -258,14 +302,15 @@ def started_processes(workers: int | None, limit: int | None) -> Iterator[Connec
             "processes; pass scheduler='threads:N' or the client of the cluster"
         )
     workers = workers or available_cpus()
-    share = None if limit is None else limit // workers
+    share = _share(workers, limit)
     with ExitStack() as stack:
         with undisturbed(), _blocked():  # Dask cannot close a partly started cluster
             cluster = stack.enter_context(_started(workers, share))
             client = stack.enter_context(Client(cluster, set_as_default=False))
             client.run(_leave_quietly)
+            used = client.run(memory.resident_bytes)
         stack.push(_quiet_end)
-        yield Connection(client, share)
+        yield Connection(client, share, started=True, worker_bytes=max(used.values()))
 
 
 def _started(workers: int, share: int | None) -> Any:
@@ -331,12 +376,8 @@ def available_cpus() -> int:
     """Number of processors that this process may use, by affinity mask and container quota."""
     affinity = getattr(os, "sched_getaffinity", None)
     cpus = len(affinity(0)) if affinity else os.cpu_count() or 1
-    groups = Path("/sys/fs/cgroup")
-    for names in (("cpu.max",), ("cpu/cpu.cfs_quota_us", "cpu/cpu.cfs_period_us")):
-        with suppress(OSError, ValueError):  # no such file, or no quota: "max"
-            quota, period = map(int, " ".join((groups / n).read_text() for n in names).split())
-            cpus = min(cpus, -(-quota // period)) if quota > 0 else cpus
-    return max(1, cpus)
+    quota = control_groups.cpu_quota()
+    return max(1, cpus if quota is None else min(cpus, quota))
 
 
 def parse_bytes(size: int | str | None) -> int | None:

@@ -8,9 +8,10 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from calibscale.addresses import shown_address
-from calibscale.engine import dask_backend
-from calibscale.engine.dask_connection import parse_bytes
+from calibscale.engine import dask_backend, memory
+from calibscale.engine.dask_connection import Connection, parse_bytes
 from calibscale.engine.fold import fold
+from calibscale.engine.memory import Room
 from calibscale.engine.merge_tree import Checkpoint, Progress, Task, one_thread
 from calibscale.engine.schedulers import parse_scheduler
 from calibscale.errors import OptionError
@@ -56,8 +57,16 @@ class Execution:
 
     @property
     def limit(self) -> int | None:
-        """Memory limit in bytes, of each worker process if there are any."""
-        return getattr(self.scheduler, "worker_limit", None) or parse_bytes(self.memory_limit)
+        """Memory limit in bytes that was requested, of each worker process if we start them."""
+        if isinstance(self.scheduler, Connection) and self.scheduler.started:
+            return self.scheduler.worker_limit
+        return parse_bytes(self.memory_limit)
+
+    def room(self) -> Room:
+        """Memory for the blocks and states of a pass."""
+        if isinstance(self.scheduler, Connection):
+            return self.scheduler.room()
+        return memory.room_here(parse_bytes(self.memory_limit))
 
     def fold(self, task: Task, checkpoint: Checkpoint | None = None) -> Any:
         """Fold a task; see `fold`."""

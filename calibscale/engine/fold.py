@@ -7,7 +7,7 @@ from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from itertools import islice
 from typing import Any
 
-from calibscale.engine import dask_backend
+from calibscale.engine import dask_backend, memory
 from calibscale.engine.dask_connection import available_cpus, parse_bytes
 from calibscale.engine.merge_tree import (
     Add,
@@ -64,12 +64,13 @@ def fold(
     if kind == "threads":
         threads = argument or available_cpus()
         if hasattr(task, "threaded"):
-            within_memory(task, 1, limit)
+            within_memory(task, 1, memory.room_here(limit))
             return _fold_here(task, threads, report, checkpoint)
-        return _fold_threads(task, within_memory(task, threads, limit), report)
+        count = within_memory(task, threads, memory.room_here(limit))
+        return _fold_threads(task, count, report)
     with dask_backend.connect(kind, argument, limit) as opened:
-        if opened.worker_limit is not None:
-            within_memory(task, 1, opened.worker_limit, " of a worker")
+        if opened.started:
+            within_memory(task, 1, opened.room())
         return dask_backend.fold(task, opened, report, checkpoint)
 
 

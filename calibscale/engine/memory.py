@@ -1,19 +1,62 @@
-"""Memory that this process has, and that it may still use."""
+"""Memory that this process has, and that it or a worker may still use."""
 
 from __future__ import annotations
 
 import os
 import sys
 from pathlib import Path
+from typing import NamedTuple
+
+from calibscale.engine import control_groups
 
 
-def free_bytes(limit: int | None = None) -> int | None:
-    """Memory that this process may still use: up to a limit, else what the machine has free.
+class Room(NamedTuple):
+    """Memory for the blocks and states of a pass, in bytes.
+
+    Attributes
+    ----------
+    limit : int or None
+        Maximum memory of the process that holds them, if it is known.
+    used : int
+        Memory that this process has already.
+    free : int or None
+        Memory that it may still use; None if that is not known.
+    whose : str
+        Words for whose limit it is, for messages.
+    requested : bool
+        Whether the limit is that of the option `memory_limit`.
+    """
+
+    limit: int | None
+    used: int
+    free: int | None
+    whose: str = ""
+    requested: bool = False
+
+
+def room_here(limit: int | None) -> Room:
+    """Room in this process, under a memory limit or else on the machine."""
+    used = resident_bytes()
+    if limit is None:
+        return Room(None, used, free_bytes())
+    return Room(limit, used, limit - used, requested=True)
+
+
+def room_of_worker(limit: int | None, used: int, requested: bool) -> Room:
+    """Room in a worker under its memory limit, with the memory it has before any work."""
+    return Room(limit, used, None if limit is None else limit - used, " of a worker", requested)
+
+
+def free_bytes() -> int | None:
+    """Memory that the machine and the control groups of this process leave to it.
 
     None if the system does not say.
     """
-    if limit is not None:
-        return limit - resident_bytes()
+    amounts = (_free_of_machine(), control_groups.free_memory())
+    return min((amount for amount in amounts if amount is not None), default=None)
+
+
+def _free_of_machine() -> int | None:
     try:
         lines = Path("/proc/meminfo").read_text().splitlines()
         kibibytes = next(line.split()[1] for line in lines if line.startswith("MemAvailable:"))

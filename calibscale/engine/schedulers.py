@@ -9,6 +9,7 @@ from typing import Any
 from calibscale.addresses import full_address, shown_address
 from calibscale.engine import dask_backend, dask_connection, memory
 from calibscale.engine.dask_connection import Connection, available_cpus, parse_bytes
+from calibscale.engine.memory import Room
 from calibscale.engine.merge_tree import Task, arities_of, tree_levels
 from calibscale.errors import OptionError, require
 
@@ -30,17 +31,30 @@ def workers(scheduler: Any = None) -> int:
         return opened.threads
 
 
+def room_with(scheduler: Any = None, memory_limit: int | str | None = None) -> Room:
+    """Memory for the blocks and states of a pass with a scheduler, without starting processes."""
+    kind, argument = parse_scheduler(scheduler)
+    limit = parse_bytes(memory_limit)
+    if kind == "threads":
+        return memory.room_here(limit)
+    if kind == "local":
+        return dask_connection.room_of_process(argument, limit)
+    with dask_backend.connect(kind, argument, limit) as opened:
+        return opened.room()
+
+
 def roomy(task: Task, scheduler: Any = None, memory_limit: int | str | None = None) -> bool:
     """Whether the memory limit, if any, holds one block for each worker."""
-    limit = parse_bytes(memory_limit)
     kind, argument = parse_scheduler(scheduler)
     if kind == "threads":
         count = min(argument or available_cpus(), task.blocks)
+        room = memory.room_here(parse_bytes(memory_limit))
+    elif kind == "connection" and argument.started:
+        count, room = 1, argument.room()
     else:
-        count = 1
-        limit = argument.worker_limit if kind == "connection" else None
+        return True
     try:
-        return within_memory(task, count, limit) == count
+        return within_memory(task, count, room) == count
     except NoRoomError:
         return False
 
@@ -79,15 +93,18 @@ def parse_scheduler(scheduler: Any) -> tuple[str, Any]:
     )
 
 
-def within_memory(task: Task, workers: int, limit: int | None, whose: str = "") -> int:
-    workers = min(workers, task.blocks)
+def within_memory(task: Task, workers: int, room: Room) -> int:
+    """Number of workers, at most `workers`, whose blocks and states a room holds at a time.
+
+    A NoRoomError is raised if it cannot hold one block.
+    """
+    workers, limit, used = min(workers, task.blocks), room.limit, room.used
     if limit is None:
         return workers
     each, depth = (
         task.block_bytes + task.state_bytes,
         tree_levels(task.blocks, arities_of(task)) + 2,
     )
-    used = memory.resident_bytes()
     peak = used + each + depth * task.state_bytes  # with one worker
     if peak <= limit:
         return min(workers, 1 + (limit - peak) // max(1, each))
@@ -95,7 +112,7 @@ def within_memory(task: Task, workers: int, limit: int | None, whose: str = "") 
     text = f"{limit / 1e6:.0f} MB" if limit >= 10**6 else f"{limit} bytes"
     text += f" (is {limit}GB meant?)" if limit < 1000 else ""
     raise NoRoomError(
-        f"memory limit{whose} {text}, below the required {enough} MB, cannot hold one block: the "
-        f"process has {used / 1e6:.0f} MB, a block needs {task.block_bytes / 1e6:.0f} MB and its "
-        f"states {(depth + 1) * task.state_bytes / 1e6:.0f} MB"
+        f"memory limit{room.whose} {text}, below the required {enough} MB, cannot hold one block: "
+        f"the process has {used / 1e6:.0f} MB, a block needs {task.block_bytes / 1e6:.0f} MB and "
+        f"its states {(depth + 1) * task.state_bytes / 1e6:.0f} MB"
     )

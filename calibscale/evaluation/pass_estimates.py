@@ -7,6 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from calibscale.engine.memory import Room
 from calibscale.engine.merge_tree import one_thread
 from calibscale.estimators.base import CLASSES, BoundEstimator
 from calibscale.evaluation.reliability_curves import drawn
@@ -69,11 +70,17 @@ def statistics_of(
 
 
 def fitting_in_memory(
-    run: Run, interval: Resampling | None, noise: Null | None, on_unsupported: str
+    run: Run,
+    interval: Resampling | None,
+    noise: Null | None,
+    on_unsupported: str,
+    room: Room | None = None,
 ) -> Run:
     """Run without the estimators that memory cannot hold; see `Run.within_memory`."""
     classes = run.source.classes
-    return run.within_memory(lambda e: statistics_of(e, classes, interval, noise), on_unsupported)
+    return run.within_memory(
+        lambda e: statistics_of(e, classes, interval, noise), on_unsupported, room
+    )
 
 
 def evaluation_of(

@@ -10,7 +10,6 @@ from typing import Any
 import numpy as np
 
 from calibscale.array_types import Floats
-from calibscale.engine import memory
 from calibscale.engine.merge_tree import one_thread
 from calibscale.errors import OptionError
 from calibscale.estimators.base import BoundEstimator
@@ -228,10 +227,10 @@ def batch_of(run: Run, n_replicates: int) -> int:
     zeros = [s.zero_drawn(run.source.classes, 1) for s in redrawn]
     replicate_bytes = sum(array.nbytes for zero in zeros for array in zero)
     largest = min(_MAX_BATCH, _STATE_BYTES // max(1, replicate_bytes))
-    limit = run.execution.limit
-    if limit is not None and replicate_bytes:
+    room = run.execution.room()
+    if room.limit is not None and replicate_bytes:
         each = 2 * run.states_alive * replicate_bytes
-        largest = min(largest, (limit - memory.resident_bytes()) // each)
+        largest = min(largest, (room.limit - room.used) // each)
     if n_replicates <= largest:
         return n_replicates
     passes = -(-n_replicates // max(2, largest // 2 * 2))

@@ -15,6 +15,7 @@ from __future__ import annotations
 import hashlib
 import os
 import pickle
+import shlex
 import stat
 import warnings
 from collections.abc import Callable
@@ -55,6 +56,7 @@ def _source_stamp() -> str:
 
 _STAMP = _source_stamp()
 _FOLDER = Path(os.path.realpath(cache_folder() / _STAMP[:16]))
+_KERNELS = _FOLDER.parents[1]  # folder of the entries of all versions of Numba and kernels
 
 
 class _RefusedError(Exception):
@@ -65,17 +67,37 @@ def _require_trusted(path: Path, status: os.stat_result, sticky: bool) -> None:
     """Refuse a file or folder that another user may have written; `sticky` folders are allowed."""
     if os.name != "posix":  # Windows has no owners and modes of this kind
         return
-    mode = status.st_mode
     if status.st_uid not in (0, os.geteuid()):
         raise _RefusedError(
             f"{path} belongs to user {status.st_uid}, and a cache must belong to you or to root; "
             f"{_VARIABLE}"
         )
-    if mode & _OTHERS_WRITE and not (sticky and mode & stat.S_ISVTX):
+    if _others_write(status, sticky):
         raise _RefusedError(
-            f"other users can write to {path} (mode {stat.S_IMODE(mode):04o}), and a cache must "
-            f"be protected from them; run chmod go-w {path}, or {_VARIABLE}"
+            f"other users can write to {path} (mode {stat.S_IMODE(status.st_mode):04o}), and a "
+            f"cache must be protected from them; run {_mending()}, or {_VARIABLE}"
         )
+
+
+def _others_write(status: os.stat_result, sticky: bool) -> bool:
+    mode = status.st_mode
+    return bool(mode & _OTHERS_WRITE) and not (sticky and mode & stat.S_ISVTX)
+
+
+def _mending() -> str:
+    """Command that protects the folders above the cache, and removes what others can write.
+
+    An earlier umask of 002 lets the group write to all of them.  Removed kernels are compiled
+    again, because others may have changed the old ones.
+    """
+    above = [
+        each for each in reversed(_KERNELS.parents) if _others_write(each.lstat(), sticky=True)
+    ]
+    commands = [f"chmod go-w {' '.join(shlex.quote(str(each)) for each in above)}"] if above else []
+    inside = [_KERNELS, *_KERNELS.rglob("*")] if _KERNELS.is_dir() else []
+    if any(_others_write(each.lstat(), sticky=False) for each in inside if not each.is_symlink()):
+        commands.append(f"rm -r {shlex.quote(str(_KERNELS))}")
+    return " && ".join(commands)
 
 
 def _trusted_folder(create: bool = False) -> bool:

@@ -123,3 +123,12 @@ except StoreError as error:
         finished = "was written from other files"
         assert any(text in sentence for text in (*others, finished)), sentence
     assert cs.LogitStore.open(place).rows == 2000
+
+
+@pytest.mark.process
+@pytest.mark.parametrize("locked", [True, False])
+def test_python__without_its_global_lock_is_refused(locked):
+    """As the interpreter of free-threaded builds reports it."""
+    ran = _python(f"import sys; sys._is_gil_enabled = lambda: {locked}; import calibscale")
+    assert ran.returncode == (0 if locked else 1)
+    assert locked or "not tested on free-threaded Python" in ran.stderr.splitlines()[-1]

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import asyncio
 import http.client
 import http.server
+import socket
 import threading
 import time
 from contextlib import contextmanager
@@ -113,6 +115,24 @@ def test_slow_server__is_an_error_within_the_limits(server, pause, tmp_path):
     assert time.monotonic() - started < 15
 
 
+def test_reader__that_works_between_its_reads_is_no_slow_server(server, tmp_path):
+    """The buffers are full meanwhile, so that no bytes come for longer than the limit."""
+    content = bytes(range(256)) * 2**16
+    (tmp_path / "served" / "large.bin").write_bytes(content)
+
+    async def read() -> bytes:
+        sessions = web_sessions.WebSessions(timeout=0.3)
+        url = f"http://{server.address}/large.bin"
+        async with await sessions() as session, session.get(url) as answer:
+            parts = [await answer.content.read(1000)]
+            for _ in range(2):
+                await asyncio.sleep(0.8)
+                parts.append(await answer.content.readexactly(1_000_000))
+            return b"".join([*parts, await answer.content.read()])
+
+    assert asyncio.run(read()) == content
+
+
 def test_lost_connection__is_an_error_that_may_pass(server):
     address = server.address
     server.shutdown()
@@ -176,6 +196,7 @@ class _Proxy(http.server.ThreadingHTTPServer):
     daemon_threads = True
     statuses: tuple[int, ...] = ()
     silent = False
+    broken = 0  # number of the next answers with content that break off
     failed = 0
 
     def __init__(self, host, port):
@@ -221,7 +242,13 @@ class _Passing(http.server.BaseHTTPRequestHandler):
             self.send_header(name, value)
         self.send_header("Content-Length", length or str(len(content)))
         self.end_headers()
-        if self.command != "HEAD":
+        if self.command == "GET" and status < 300 and b"<" not in content and self.server.broken:
+            self.server.broken -= 1
+            self.wfile.write(content[: len(content) // 2])
+            self.wfile.flush()
+            self.connection.shutdown(socket.SHUT_RDWR)
+            self.close_connection = True
+        elif self.command != "HEAD":
             self.wfile.write(content)
 
     do_GET = do_PUT = do_HEAD = do_POST = do_DELETE = _pass
@@ -325,3 +352,37 @@ labels = "y"
     assert time.monotonic() - started < 60
     proxy.silent, proxy.statuses = False, ()
     assert run(*night_of).code == 0
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("door", ["table", "store", "chunk"])
+def test_s3__silent_server_is_asked_four_times(failing_s3, door):
+    """By one library: with 15 seconds for each, a night gives up after about a minute."""
+    proxy, options = failing_s3
+    place = "s3://days/chunks.zarr"
+    store = LogitStore.create(place, classes=2, storage_options=options, overwrite=True)
+    with store.writer() as writer:
+        writer.append(np.zeros((50, 2)), np.arange(50) % 2)
+    source = LogitStore.open(place, storage_options=options)
+    doors = {
+        "table": lambda: cs.from_file(
+            "s3://days/2026-11-20.csv", **COLUMNS, storage_options=options
+        ),
+        "store": lambda: LogitStore.open(place, storage_options=options),
+        "chunk": lambda: cs.evaluate(source, "brier", scheduler="serial"),
+    }
+    proxy.silent = True
+    with pytest.raises(UnavailableError, match="the server does not answer"):
+        doors[door]()
+    files = 5 if door == "store" else 1  # zarr asks for several files of metadata at once
+    assert proxy.failed <= 4 * files
+
+
+def test_s3__answer_that_breaks_off_is_read_again(failing_s3):
+    proxy, options = failing_s3
+    source = cs.from_file("s3://days/2026-11-20.csv", **COLUMNS, storage_options=options)
+    expected = cs.evaluate(source, "brier")["brier"].value
+    proxy.broken = 1
+    again = cs.from_file("s3://days/2026-11-20.csv", **COLUMNS, storage_options=options)
+    assert cs.evaluate(again, "brier")["brier"].value == expected
+    assert proxy.broken == 0

@@ -392,8 +392,89 @@ def test_large_buffer__of_an_arrow_file_is_refused(tmp_path, form, compression):
     with opened(path, table.schema, options=options) as writer:
         writer.write_table(table)
     assert path.stat().st_size < PAGE_BYTES / 50
-    with pytest.raises(cs.InvalidDataError, match="batch 0 has a compressed column of 277 MB"):
+    with pytest.raises(
+        cs.InvalidDataError,
+        match=r"batch 0 has a compressed column of 277 MB.*max_chunksize=.*record_batch_size=",
+    ):
         cs.from_file(path, probabilities="p", labels="y")
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("form", ["file", "stream"])
+def test_large_dictionary__of_an_arrow_file_is_refused(tmp_path, form):
+    """Its texts are before the first batch, and are no batch themselves."""
+    text = "x" * (PAGE_BYTES + 2**20)
+    sites = pa.DictionaryArray.from_arrays(np.zeros(100, np.int8), pa.array([text]))
+    table = pa.table({"y": np.arange(100) % 2, "p": np.full(100, 0.5), "site": sites})
+    path = tmp_path / "large.arrow"
+    options = pa.ipc.IpcWriteOptions(compression="zstd")
+    opened = {"file": pa.ipc.new_file, "stream": pa.ipc.new_stream}[form]
+    with opened(path, table.schema, options=options) as writer:
+        writer.write_table(table)
+    assert path.stat().st_size < PAGE_BYTES / 50
+    with pytest.raises(
+        cs.InvalidDataError,
+        match=r"a dictionary of texts has a .* of 269 MB.*decode",
+    ):
+        cs.from_file(path, probabilities="p", labels="y")
+
+
+@pytest.mark.long
+def test_large_batch__behind_a_dictionary_is_counted_from_zero(tmp_path):
+    rows = PAGE_BYTES // 8 + 2**20
+    sites = pa.DictionaryArray.from_arrays(np.zeros(rows, np.int8), pa.array(["a"]))
+    table = pa.table({"y": np.zeros(rows, np.int8), "p": np.zeros(rows), "site": sites})
+    path = tmp_path / "large.arrow"
+    options = pa.ipc.IpcWriteOptions(compression="zstd")
+    with pa.ipc.new_file(path, table.schema, options=options) as writer:
+        writer.write_table(table.slice(0, 1))
+        writer.write_table(table)
+    with pytest.raises(cs.InvalidDataError, match="record batch 1 has a compressed column"):
+        cs.from_file(path, probabilities="p", labels="y")
+
+
+def test_page__whose_header_is_damaged_is_refused_before_it_is_allocated(tmp_path):
+    """A file of two kilobytes, and a page of one gigabyte in its header."""
+    path = tmp_path / "damaged.parquet"
+    columns = {"y": np.arange(100) % 2, "p": np.linspace(0, 1, 100)}
+    pq.write_table(pa.table(columns), path, use_dictionary=False)
+    data = bytearray(path.read_bytes())
+    place = pq.read_metadata(path).row_group(0).column(1).data_page_offset
+    assert data[place] == data[place + 2] == 0x15  # the type of the page, and its size
+    end = place + 3
+    while data[end] & 0x80:
+        end += 1
+    data[place + 3 : end + 1] = b"\x80\x80\x80\x80\x08"  # 2 ** 30
+    path.write_bytes(data)
+    with pytest.raises(
+        cs.InvalidDataError, match=r"'p' has a page of 1\.07 GB in row group 0.*is damaged"
+    ):
+        cs.from_file(path, probabilities="p", labels="y")
+
+
+@pytest.mark.parametrize("size", [2_000_000, 12_000_000])
+def test_large_metadata__of_a_parquet_file_are_not_damage(tmp_path, size):
+    table = pa.table({"p": np.full(10, 0.5), "y": np.arange(10) % 2})
+    path = tmp_path / "noted.parquet"
+    pq.write_table(table.replace_schema_metadata({"note": "x" * size}), path)
+    if size < 10**7:
+        assert cs.from_file(path, probabilities="p", labels="y").rows == 10
+        return
+    with pytest.raises(cs.InvalidDataError, match=r"metadata of \d+ MB are too large.*up to 10 MB"):
+        cs.from_file(path, probabilities="p", labels="y")
+
+
+def test_metadata__of_damaged_sizes_are_damage(tmp_path):
+    """The size of a text in the metadata is above the limit, but the metadata are not."""
+    path = tmp_path / "damaged.parquet"
+    name = "a_long_name_of_a_column"
+    pq.write_table(pa.table({name: np.full(10, 0.5), "y": np.arange(10) % 2}), path)
+    data = bytearray(path.read_bytes())
+    place = data.rindex(b"created_by") if b"created_by" in data else data.rindex(name.encode())
+    data[place - 1 : place + 4] = b"\xff\xff\xff\xff\x07"  # a length of two gigabytes
+    path.write_bytes(data)
+    with pytest.raises(cs.InvalidDataError, match="the file is damaged"):
+        cs.from_file(path, probabilities=name, labels="y")
 
 
 @pytest.mark.parametrize("compression", [None, "lz4", "zstd"])

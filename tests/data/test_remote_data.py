@@ -13,6 +13,8 @@ import zarr
 import calibscale as cs
 from calibscale import LogitStore, StoreError
 from calibscale.data.ingest.ingestion import ingest
+from calibscale.monitoring.ledger.day_ledger import Ledger
+from tests.support.commands import finish, start
 from tests.support.ingest_files import assert_stored, rows, write
 
 SECRET = "wJalrXUtnFEMI-K7MDENG"
@@ -93,6 +95,18 @@ def test_s3__stores_are_written_read_and_resumed(tmp_path, s3, tables):
         LogitStore.open(private, storage_options=anonymous)
 
 
+def test_s3__stores_are_replaced_on_request(tmp_path, s3):
+    place = f"s3://data/{tmp_path.name}-replaced.zarr"
+    for count in (7, 5):
+        store = LogitStore.create(place, classes=2, storage_options=s3, overwrite=True)
+        with store.writer() as writer:
+            writer.append(np.zeros((count, 2)), np.zeros(count, int))
+        assert LogitStore.open(place, storage_options=s3).rows == count
+    with pytest.raises(StoreError, match="already exists"):
+        LogitStore.create(place, classes=2, storage_options=s3)
+    assert LogitStore.open(place, storage_options=s3).rows == 5
+
+
 @pytest.mark.long
 def test_s3__folders_with_partitions_are_tables(tmp_path, s3, run):
     import s3fs
@@ -116,7 +130,7 @@ def test_s3__folders_with_partitions_are_tables(tmp_path, s3, run):
         done = run(
             *("evaluate", url, "--logits", "logits_", "--labels", "labels"),
             *("-e", "brier", "--group-by", "region", "--json", "-", *with_options),
-        )  # fmt: skip
+        )
         assert [group["name"] for group in done.json["groups"]["values"]] == ["a b", "north"]
         assert SECRET not in done.out + done.err
 
@@ -132,7 +146,7 @@ def test_s3__tables_and_arrays_are_read_with_options(tmp_path, s3, tables, run):
     done = run(
         *("evaluate", f"{url}/a.parquet", "--logits", "logits_", "--labels", "labels"),
         *("-e", "brier", "--json", "-", *with_options),
-    )  # fmt: skip
+    )
     first = cs.from_file(folder / "a.parquet", logits="logits_", labels="labels")
     assert done.json["results"][0]["value"] == cs.evaluate(first, "brier")["brier"].value
     assert SECRET not in done.out + done.err
@@ -172,6 +186,35 @@ def test_s3__jobs_have_options_with_variables_of_the_environment(tmp_path, s3, t
     monkeypatch.delenv("THE_SECRET")
     with pytest.raises(cs.OptionError, match=r"storage_options: .*THE_SECRET is not set"):
         night(tmp_path / "job.toml", "2026-11-20")
+
+
+@pytest.mark.process
+def test_s3__nights_at_once_lose_nothing(tmp_path, s3, tables):
+    """One of them does the work; the other says that it holds the lock, or finds it done."""
+    import s3fs
+
+    _, url = tables
+    options = ", ".join(f'{name} = "{value}"' for name, value in s3.items())
+    bucket = f"s3://data/{tmp_path.name}.days"
+    (tmp_path / "job.toml").write_text(
+        'estimators = ["brier"]\nalarms = false\n[source]\nformat = "files"\n'
+        f'path = "{bucket}/{{date}}"\nstorage_options = {{{options}}}\n'
+        '[source.columns]\nlogits = "logits"\nlabels = "labels"\n'
+    )
+    days = ["2026-11-20", "2026-11-21"]
+    command = ("nightly", tmp_path / "job.toml", "--date")
+    for day in days:
+        s3fs.S3FileSystem(**s3).copy(url, f"{bucket}/{day}", recursive=True)
+        ended = [finish(process) for process in [start(*command, day) for _ in range(2)]]
+        lost = [each for each in ended if each.code == 1]
+        assert len(lost) < len(ended), ended
+        assert all("locked by another writer" in each.err for each in lost), lost
+        assert all(each.code in (0, 1, 5) for each in ended), ended  # 5: rows have no labels
+    ledger = Ledger.open(tmp_path / "ledger")
+    assert ledger.days() == days
+    assert ledger.check() == []
+    first, second = (ledger.day(day, ledger.models[0])[0] for day in days)
+    np.testing.assert_array_equal(ledger.read(first), ledger.read(second))
 
 
 @pytest.mark.long

@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import json
 import logging
+import re
 import traceback
 import warnings
 from pathlib import Path
@@ -17,6 +18,7 @@ import calibscale as cs
 from calibscale import LogitStore
 from calibscale.addresses import Location, located, shown_address, without_secrets
 from calibscale.data.ingest.ingestion import ingest
+from calibscale.errors import causes
 from calibscale.monitoring.job.job_reader import read_job
 from calibscale.recalibration.fits import load_recalibration
 from calibscale.simulation import simulate
@@ -47,7 +49,7 @@ ADDRESSES: dict[str, tuple[str, dict[str, Any]]] = {
     "ftp": ("ftp://annZq7:passZq7@127.0.0.1:9/DAY.csv", {}),
     "sftp": ("sftp://annZq7:passZq7@127.0.0.1:9/DAY.csv", {}),
     "hdfs": ("hdfs://annZq7@127.0.0.1:9/DAY.csv", {}),
-}  # fmt: skip
+}
 READ = ("user", "token", "signature of Azure", "percent-encoded", "fragment", "header", "chain")
 
 
@@ -160,10 +162,14 @@ def _search_everything(search, url, options, folder):
     options_of = [f"--storage-option={text}" for text in texts]
     columns = ["--probabilities", "p", "--labels", "y", *options_of]
     for command, further in (
-        ("check", []), ("evaluate", ["-e", "brier"]), ("test", ["--replicates", "19", "-s", "ece"]),
-        ("plan", ["-e", "brier"]), ("reliability", []), ("rank", [table, "--by", "brier"]),
+        ("check", []),
+        ("evaluate", ["-e", "brier"]),
+        ("test", ["--replicates", "19", "-s", "ece"]),
+        ("plan", ["-e", "brier"]),
+        ("reliability", []),
+        ("rank", [table, "--by", "brier"]),
         ("recalibrate", []),
-    ):  # fmt: skip
+    ):
         path = folder / f"{command}.json"
         search.command(command, table, *further, *columns, "--json", path)
     search.command("ingest", table, folder / "j.zarr", *columns)
@@ -299,3 +305,44 @@ def test_without_secrets__hides_all_forms_of_a_secret():
     place = Location("http://ann:p%40ss@h/x?sig=a%2Bbc", {"headers": {"A": "Bearer 1234"}})
     text = "p@ss p%40ss a+bc a%2Bbc Bearer 1234 http://u:v@w/x?y"
     assert without_secrets(text, place) == "*** *** *** *** *** http://***@w/x?***"
+
+
+@pytest.mark.parametrize(
+    ("url", "options", "text", "shown"),
+    [
+        (
+            "ftp://al:pw@h/x",
+            {},
+            "login al with pw failed, or al:pw?",
+            "login *** with *** failed, or ***?",
+        ),
+        ("http://h/x?t=7b", {}, "no token 7b (t=7b).", "no token *** (***)."),
+        ("http://h/x?7b", {}, "no '7b'", "no '***'"),
+        (
+            "s3://b/x",
+            {"key": "AK", "secret": "s3c"},
+            "AK and s3c are refused",
+            "*** and *** are refused",
+        ),
+        ("http://h/x", {"headers": {"Authorization": "xy"}}, "got xy", "got ***"),
+        ("s3://b/x", {"client_kwargs": {"region": "eu"}}, "region eu", "region eu"),
+        ("s3://b/x", {"config_kwargs": {"signature_version": "s3"}}, "s3: no", "s3: no"),
+        (
+            "ftp://a:b@h/x",
+            {},
+            "a bad file at 1.b.c, a-b and abba",
+            "*** bad file at 1.b.c, a-b and abba",
+        ),
+    ],
+)
+def test_without_secrets__hides_short_ones_as_words(url, options, text, shown):
+    assert without_secrets(text, Location(url, options)) == shown
+
+
+def test_short_secrets__of_a_failing_server_are_nowhere(server):
+    """A password and a token of two characters, in the error and in the errors before it."""
+    url = f"http://an:qz@{server.address}/none-{DAY}.csv?t=kv"
+    with pytest.raises(cs.CalibscaleError) as caught:
+        cs.from_file(url, **KEYS, storage_options={"retries": 0})
+    texts = [str(error) for error in (caught.value, *causes(caught.value))]
+    assert not re.search(r"\b(qz|kv)\b", " ".join(texts))

@@ -6,6 +6,7 @@ import ast
 import http.server
 import logging
 import os
+import shutil
 import signal
 import sys
 import sysconfig
@@ -354,6 +355,21 @@ def test_versions__of_a_worker_that_joins_later(
         first.kill()
         with pytest.raises(cs.OptionError, match=r"has calibscale 0\.0\.7, not"):
             cs.evaluate(store, [cs.ECE()], scheduler=opened.scheduler)
+
+
+@pytest.mark.cluster
+@pytest.mark.parametrize("version", ["0.0.7", cs.__version__])
+def test_versions__of_the_source_files_are_checked(
+    frail: Cluster, store: Path, tmp_path: Path, version: str
+) -> None:
+    """A worker whose calibscale is a checkout, which the installed version does not tell."""
+    shutil.copytree(ROOT / "calibscale", tmp_path / "calibscale")
+    with (tmp_path / "calibscale" / "__init__.py").open("a") as changed:
+        changed.write(f'__version__ = "{version}"\n')
+    frail.worker(PYTHONPATH=str(tmp_path))
+    both = rf"has calibscale source {version} \(digest \w+\), not {cs.__version__} \(digest"
+    with pytest.raises(cs.OptionError, match=both):
+        cs.evaluate(store, [cs.ECE()], scheduler=frail.address)
 
 
 # ---------------------------------------------------------------- what may be lost

@@ -25,6 +25,7 @@ from hypothesis import strategies as st
 from threadpoolctl import threadpool_info
 
 import calibscale as cs
+from calibscale.engine import memory
 from calibscale.engine.dask_connection import available_cpus, parse_bytes
 from calibscale.engine.execution import Execution
 from calibscale.engine.fold import fold
@@ -310,17 +311,19 @@ def test_bad_rows__the_first_is_named_by_every_engine(arrays, cluster, scheduler
     source = cs.from_arrays(logits=logits, labels=arrays["labels"])
     with pytest.raises(cs.InvalidDataError, match=r"row 111\b") as caught:
         cs.evaluate(
-            source, [cs.ECE()], scheduler=cluster if scheduler == "cluster" else scheduler,
+            source,
+            [cs.ECE()],
+            scheduler=cluster if scheduler == "cluster" else scheduler,
             block_rows=20,
-        )  # fmt: skip
+        )
     assert caught.value.row == 111
 
 
 def test_memory_limit__decides_how_many_blocks_are_in_flight(monkeypatch):
     task = Spelling(100, block_bytes=200_000_000, state_bytes=0)
     monkeypatch.setattr("calibscale.engine.memory.resident_bytes", lambda: 3 * 10**9)
-    assert within_memory(task, 8, 4 * 10**9) == 5
-    assert within_memory(task, 8, None) == 8
+    assert within_memory(task, 8, memory.room_here(4 * 10**9)) == 5
+    assert within_memory(task, 8, memory.room_here(None)) == 8
 
 
 def test_memory_limit__too_small_is_an_error_that_says_what_is_needed(store):
@@ -340,18 +343,25 @@ def test_memory_limit__counts_the_states_of_every_group(scheduler, monkeypatch):
     monkeypatch.setattr("calibscale.engine.memory.resident_bytes", lambda: 0)
     rng = np.random.default_rng(0)
     source = cs.from_arrays(
-        logits=rng.normal(size=(4000, 100)), labels=rng.integers(0, 100, 4000),
-        covariates=np.arange(4000)[:, None] // 100, covariate_names=("day",),
-    )  # fmt: skip
+        logits=rng.normal(size=(4000, 100)),
+        labels=rng.integers(0, 100, 4000),
+        covariates=np.arange(4000)[:, None] // 100,
+        covariate_names=("day",),
+    )
     done_blocks = []
     options = {
-        "estimators": [cs.JKCE(cs.RandomFourier(200))], "group_by": "day", "block_rows": 500,
-    }  # fmt: skip
+        "estimators": [cs.JKCE(cs.RandomFourier(200))],
+        "group_by": "day",
+        "block_rows": 500,
+    }
     expected = _results(source, scheduler, **options)
     limited = _results(
-        source, scheduler, memory_limit="0.9GB", progress=lambda done, _: done_blocks.append(done),
+        source,
+        scheduler,
+        memory_limit="0.9GB",
+        progress=lambda done, _: done_blocks.append(done),
         **options,
-    )  # fmt: skip
+    )
     assert limited == expected
     begun_again = any(later <= done for done, later in itertools.pairwise(done_blocks))
     assert begun_again == (scheduler == "threads:2")  # with one worker, for more memory per worker
@@ -437,9 +447,12 @@ def test_asynchronous_client__is_refused_and_works_from_another_thread():
 
     async def run():
         async with Client(
-            asynchronous=True, processes=False, n_workers=1, threads_per_worker=1,
+            asynchronous=True,
+            processes=False,
+            n_workers=1,
+            threads_per_worker=1,
             dashboard_address=None,
-        ):  # fmt: skip
+        ):
             with pytest.raises(cs.OptionError, match=r"asynchronous.*to_thread"):
                 cs.evaluate(_small(), [cs.JKCE()])
             return await asyncio.to_thread(cs.evaluate, _small(), [cs.JKCE()])

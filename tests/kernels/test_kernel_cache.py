@@ -142,6 +142,30 @@ def test_cache__that_others_can_write_is_left_alone(cache, compiled, tmp_path, p
     assert not (tmp_path / "marker").exists()
 
 
+def test_warning__names_the_command_for_a_cache_that_does_not_exist_yet(tmp_path):
+    tmp_path.chmod(0o775)
+    (warning,) = kernels(tmp_path / "cache")["warnings"]
+    assert f"; run chmod go-w {tmp_path}, or set" in warning
+
+
+@pytest.mark.parametrize("umask", ["everything", "above"])
+def test_warning__names_the_command_that_mends_a_cache_of_umask_002(cache, compiled, umask):
+    """The command of the warning is run, and the next warning would be of the next folder."""
+    folders = [path for path in (cache, *cache.rglob("*")) if path.is_dir()]
+    for path in (cache.parent, *(folders if umask == "everything" else [cache])):
+        path.chmod(0o775)
+    (warning,) = kernels(cache)["warnings"]
+    command = warning.partition("; run ")[2].partition(", or set CALIBSCALE_CACHE_DIR")[0]
+    assert command.startswith(f"chmod go-w {cache.parent} {cache}")
+    assert ("rm -r" in command) == (umask == "everything")
+    subprocess.run(command, shell=True, check=True)
+    kept = 2 if umask == "above" else 0
+    assert kernels(cache) == {"results": compiled[1], "hits": kept, "warnings": []}
+    assert kernels(cache)["hits"] == 2
+    modes = [stat.S_IMODE(path.stat().st_mode) for path in (cache / "kernels").rglob("*")]
+    assert not any(mode & 0o022 for mode in modes)
+
+
 @root_only
 @pytest.mark.parametrize("place", ["file", "folder", "parent", "above"])
 def test_cache__of_another_user_is_left_alone(cache, compiled, tmp_path, place):

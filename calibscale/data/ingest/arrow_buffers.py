@@ -1,7 +1,8 @@
 """Sizes of the compressed buffers of Arrow files, each of which is decompressed as a whole.
 
 The message of a record batch has the places of its buffers, as a FlatBuffer: Message.fbs of the
-Arrow format.  A compressed buffer begins with its size.
+Arrow format.  The message of a dictionary, the texts of a column of categories, has a record batch
+inside.  A compressed buffer begins with its size.
 """
 
 from __future__ import annotations
@@ -15,6 +16,15 @@ from calibscale.formatting.number_texts import size as size_text
 
 _MAGIC = b"ARROW1"  # of files; the messages of a stream begin after it and two bytes
 _HEADER, _BUFFERS, _COMPRESSION = 2, 2, 3  # fields of Message and RecordBatch
+_DATA = 1  # field of DictionaryBatch
+_FEWER_ROWS = (
+    "write the file with fewer rows in a batch: max_chunksize= of write_table of pyarrow, "
+    "chunksize= of write_feather, record_batch_size= of write_ipc of polars"
+)
+_NO_DICTIONARY = (
+    "write the column as plain texts: dictionary_decode() of pyarrow, cast(pl.String) of polars, "
+    "and fewer rows in a batch"
+)
 _BUFFER = 16  # bytes of the offset and the length of a buffer
 
 
@@ -27,25 +37,29 @@ def refuse_large_buffers(path: str, file: Any) -> None:
             content.seek(len(_MAGIC) + 2)
         else:
             content.seek(0)
-        for number, message in enumerate(pa.ipc.MessageReader.open_stream(content)):
-            if message.type != "record batch":
+        batches = 0
+        for message in pa.ipc.MessageReader.open_stream(content):
+            header = memoryview(message.metadata)
+            batch = _table(header, _followed(header, 0), _HEADER)
+            if message.type == "record batch":
+                place, remedy = f"record batch {batches} has a compressed column", _FEWER_ROWS
+                batches += 1
+            elif message.type == "dictionary":
+                place, remedy = "a dictionary of texts has a compressed buffer", _NO_DICTIONARY
+                batch = None if batch is None else _table(header, batch, _DATA)
+            else:
                 continue
-            largest = _largest_buffer(memoryview(message.metadata), memoryview(message.body))
+            largest = _largest_buffer(header, batch, memoryview(message.body))
             if largest > PAGE_BYTES:
-                raise InvalidDataError(
-                    f"{file}: record batch {number - 1} has a compressed column of "
-                    f"{size_text(largest)}, which is read as a whole, up to "
-                    f"{size_text(PAGE_BYTES)}; write the file with fewer rows in a batch "
-                    "(chunksize=, max_chunksize=)"
-                )
+                size, limit = size_text(largest), size_text(PAGE_BYTES)
+                text = f"{place} of {size}, which is read as a whole, up to {limit}; {remedy}"
+                raise InvalidDataError(f"{file}: {text}")
 
 
-def _largest_buffer(message: memoryview, body: memoryview) -> int:
+def _largest_buffer(message: memoryview, batch: int | None, body: memoryview) -> int:
     """Bytes of the largest compressed buffer of a record batch; 0 if it is not compressed."""
-    batch = _field(message, _followed(message, 0), _HEADER)
     if batch is None:
         return 0
-    batch = _followed(message, batch)
     buffers, compression = (_field(message, batch, each) for each in (_BUFFERS, _COMPRESSION))
     if buffers is None or compression is None:
         return 0
@@ -58,6 +72,12 @@ def _largest_buffer(message: memoryview, body: memoryview) -> int:
             (size,) = struct.unpack_from("<q", body, offset)
             largest = max(largest, size)
     return largest
+
+
+def _table(data: memoryview, outer: int, number: int) -> int | None:
+    """Place of the table in a field of another one; None if that lacks it."""
+    field = _field(data, outer, number)
+    return None if field is None else _followed(data, field)
 
 
 def _followed(data: memoryview, place: int) -> int:

@@ -7,6 +7,8 @@ before them, in the compact protocol of Thrift: parquet.thrift of the Parquet fo
 
 from __future__ import annotations
 
+import os
+import struct
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Any, BinaryIO
@@ -14,6 +16,7 @@ from typing import Any, BinaryIO
 from calibscale.errors import InvalidDataError
 from calibscale.formatting.number_texts import size as size_text
 
+_FOOTER = struct.Struct("<I4s")  # at the end of a file: bytes of the metadata before it, and PAR1
 PAGE_BYTES = 2**28  # of one page; writers make pages of about a megabyte
 _HEADER_BYTES = 2**12  # read at first; statistics of long texts may need more
 _LONGEST_HEADER = 2**24
@@ -24,39 +27,66 @@ _TRUE, _FALSE, _BYTE, _DOUBLE, _BINARY, _LIST, _SET, _MAP, _STRUCT = 1, 2, 3, 7,
 def refuse_large_pages(path: Path, metadata: Any, names: Iterable[str], file: Any) -> None:
     """Raise an InvalidDataError for a page of the named columns that is above `PAGE_BYTES`.
 
-    Only columns in row groups that are themselves above the limit are searched.
+    The header of a damaged page may have any size, which a reader would allocate.
     """
     wanted = set(names)
     with open(path, "rb") as content:
         for g in range(metadata.num_row_groups):
             group = metadata.row_group(g)
-            if group.total_byte_size <= PAGE_BYTES:
-                continue
             for c in range(group.num_columns):
                 chunk = group.column(c)
                 name = chunk.path_in_schema.partition(".")[0]
-                large = chunk.total_uncompressed_size > PAGE_BYTES
-                if not large or not wanted.intersection((name, chunk.path_in_schema)):
+                if not wanted.intersection((name, chunk.path_in_schema)):
                     continue
                 largest = largest_page(content, chunk)
-                if largest > PAGE_BYTES:
+                if largest <= PAGE_BYTES:
+                    continue
+                size = size_text(largest)
+                page = f"{file}: the column {name!r} has a page of {size} in row group {g}"
+                if largest > chunk.total_uncompressed_size:
                     raise InvalidDataError(
-                        f"{file}: the column {name!r} has a page of {size_text(largest)} in row "
-                        f"group {g}, and pages are read as a whole, up to "
-                        f"{size_text(PAGE_BYTES)}; write the file with smaller pages "
-                        "(data_page_size=)"
+                        f"{page}, and all its pages have "
+                        f"{size_text(chunk.total_uncompressed_size)}: the file is damaged"
                     )
+                raise InvalidDataError(
+                    f"{page}, and pages are read as a whole, up to {size_text(PAGE_BYTES)}; "
+                    "write the file with smaller pages (data_page_size=)"
+                )
+
+
+def refuse_large_metadata(file: Any, limit: int) -> None:
+    """Raise an InvalidDataError if the metadata of a file are above a limit of their texts.
+
+    Metadata below the limit have no text above it, so that a file which says so is damaged.
+    """
+    with file.open() as content:
+        content.seek(-_FOOTER.size, os.SEEK_END)
+        size, _ = _FOOTER.unpack(content.read(_FOOTER.size))
+    if size > limit:
+        raise InvalidDataError(
+            f"{file}: its metadata of {size_text(size)} are too large, because texts in them are "
+            f"read up to {size_text(limit)}; write the file without them "
+            "(table.replace_schema_metadata() and store_schema=False of pyarrow) or with fewer "
+            "columns"
+        )
 
 
 def largest_page(content: BinaryIO, chunk: Any) -> int:
-    """Bytes of the largest page of a column in a row group, uncompressed."""
+    """Bytes of the largest page of a column in a row group, compressed or not.
+
+    The search ends at a header that cannot be read, which the reader of the file reports.
+    """
     starts = [chunk.dictionary_page_offset, chunk.data_page_offset]
     place = min(start for start in starts if start)
     end, largest = place + chunk.total_compressed_size, 0
     while place < end:
-        fields, length = _header(content, place)
-        largest = max(largest, fields.get(_UNCOMPRESSED, 0))
-        place += length + max(0, fields.get(_COMPRESSED, 0))
+        try:
+            fields, length = _header(content, place)
+        except ValueError:
+            break
+        stored = max(0, fields.get(_COMPRESSED, 0))
+        largest = max(largest, stored, fields.get(_UNCOMPRESSED, 0))
+        place += length + stored
     return largest
 
 

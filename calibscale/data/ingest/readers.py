@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 
 from calibscale.data.ingest.arrow_buffers import refuse_large_buffers
 from calibscale.data.ingest.input_files import InputFile
-from calibscale.data.ingest.parquet_pages import refuse_large_pages
+from calibscale.data.ingest.parquet_pages import refuse_large_metadata, refuse_large_pages
 from calibscale.data.missing import of_arrow, plain_arrow, plain_type
 from calibscale.data.row_origins import place_in
 from calibscale.data.time_columns import kind_of_arrow, kind_of_type, seconds_of
@@ -322,14 +322,21 @@ class ParquetTable(TableReader):
         from pyarrow import parquet
 
         self._input = file
+        self._checked: set[str] = set()  # columns whose pages have been checked
         # small buffers: there may be one for each class
-        self._file = parquet.ParquetFile(
-            file.parts(),
-            buffer_size=2**16,
-            pre_buffer=False,
-            page_checksum_verification=True,
-            thrift_string_size_limit=_THRIFT_BYTES,
-        )
+        try:
+            self._file = parquet.ParquetFile(
+                file.parts(),
+                buffer_size=2**16,
+                pre_buffer=False,
+                page_checksum_verification=True,
+                thrift_string_size_limit=_THRIFT_BYTES,
+            )
+        except OSError as error:
+            if "Exceeded size limit" not in str(error):
+                raise
+            refuse_large_metadata(file, _THRIFT_BYTES)
+            raise
         super().__init__(file, self._file.schema_arrow, self._file.metadata.num_rows)
 
     def batches(self, names: list[str], skip: int, step: int) -> tuple[int, Iterator[Any]]:
@@ -337,8 +344,10 @@ class ParquetTable(TableReader):
         while group < meta.num_row_groups and start + meta.row_group(group).num_rows <= skip:
             start += meta.row_group(group).num_rows  # not decoded
             group += 1
-        if not self._input.remote:
-            refuse_large_pages(self._input.path, meta, names, self._input)
+        unchecked = set(names) - self._checked
+        if unchecked and not self._input.remote:
+            refuse_large_pages(self._input.path, meta, unchecked, self._input)
+            self._checked |= unchecked
         groups = range(group, meta.num_row_groups)
         return start, self._file.iter_batches(step, row_groups=groups, columns=names)
 

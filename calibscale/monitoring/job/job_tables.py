@@ -12,7 +12,7 @@ from typing import Annotated, Any, Literal
 from pydantic import AfterValidator, Field
 from pydantic.dataclasses import dataclass
 
-from calibscale.addresses import Location, is_url, located, shown_address
+from calibscale.addresses import Location, is_url, shown_address
 from calibscale.data.times import WEEKDAYS
 from calibscale.estimators.base import Estimator
 from calibscale.monitoring.job import toml_lines
@@ -31,6 +31,7 @@ from calibscale.monitoring.job.job_values import (
     Text,
     Unique,
     Window,
+    address_of,
 )
 
 LIMITS = ("above", "below", "abs_above")  # keys of a threshold
@@ -211,7 +212,7 @@ class Outputs:
 class RunSettings:
     """Execution of the passes over rows."""
 
-    scheduler: Annotated[Text, AfterValidator(located)] | None = None
+    scheduler: Annotated[Text, AfterValidator(address_of)] | None = None
     memory_limit: Size | None = None
 
 
