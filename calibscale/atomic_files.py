@@ -103,7 +103,7 @@ def _write_to_pipe(path: str | Path, content: bytes) -> None:
 
 
 def _opened_pipe(path: str | Path) -> int:
-    """Handle of a pipe or a device, whose reader may start a little later."""
+    """Handle of a pipe or a device.  The reader may start a little later."""
     deadline = time.monotonic() + _READER_WAIT
     while True:
         try:
@@ -118,10 +118,10 @@ def _opened_pipe(path: str | Path) -> int:
         time.sleep(0.05)
 
 
-def refuse_pipe(path: str | Path, what: str) -> None:
+def refuse_pipe(path: str | Path, role: str) -> None:
     """Raise an OptionError for a pipe, a device or a folder, except streams of this process."""
     if Path(path).exists() and not (os.path.isfile(path) or _is_stream(path)):
-        raise OptionError(f"{path} is a pipe, a device or a folder: {what} must be a file")
+        raise OptionError(f"{path} is a pipe, a device or a folder: {role} must be a file")
 
 
 def _is_stream(path: str | Path) -> bool:
@@ -153,13 +153,13 @@ def _real(path: str | Path) -> Path:
 
 
 def aside_of(place: Path, ending: str = "tmp") -> Path:
-    """Unique temporary path beside a file; its name identifies the process."""
+    """Unique temporary path beside a file, with a name that identifies the process."""
     owner = f"{_process_space()}.{os.getpid()}.{secrets.token_hex(4)}"
     return place.with_name(f".{_short(place.name)}.{owner}.{ending}")
 
 
 def _short(name: str) -> str:
-    """Name short enough to be extended; a long one is cut and ends in its digest."""
+    """Name short enough to be extended.  A long name is cut and ends in its digest."""
     data = os.fsencode(name)
     if len(data) <= _NAME_BYTES:
         return name
@@ -183,20 +183,20 @@ def remove_leftovers(place: Path) -> None:
     with suppress(OSError):
         now = place.stat().st_mtime  # by the clock of the file system
         for match in filter(None, map(name.fullmatch, os.listdir(place.parent))):
-            other, space = place.with_name(match[0]), match[1]
+            leftover, space = place.with_name(match[0]), match[1]
             with suppress(OSError):
                 if space in (here, None) and _runs(int(match[2])):
                     continue
-                if space != here and now - other.lstat().st_mtime <= _DAY:
+                if space != here and now - leftover.lstat().st_mtime <= _DAY:
                     continue
                 if place.is_dir():
-                    shutil.rmtree(other, ignore_errors=True)
+                    shutil.rmtree(leftover, ignore_errors=True)
                 else:
-                    other.unlink()
+                    leftover.unlink()
 
 
 def _process_space() -> str:
-    """Name of the namespace of process ids; a new one at each call if unknown."""
+    """Name of the namespace of process ids, or a new name at each call if unknown."""
     try:
         namespace = os.readlink("/proc/self/ns/pid")
         boot = Path("/proc/sys/kernel/random/boot_id").read_text()

@@ -1,6 +1,6 @@
 """Calibration errors of arrays, one function for each estimator: ``ece(y_true, y_prob)``.
 
-The functions are made from the registry of estimators, whose settings are their keywords.  They are
+The functions are made from the registry of estimators, with the settings as keywords.  They are
 scores of scikit-learn:
 
 >>> from sklearn.metrics import make_scorer
@@ -175,7 +175,7 @@ def _source(
 def _positions(
     y_true: Any, labels: Any, positive: Any, classes: int, columns: Any
 ) -> NDArray[np.int64]:
-    """Column of each label (n,); −1 for None and NaN."""
+    """Column of each label (n,), −1 for None and NaN."""
     y = as_numpy(y_true, "y_true")
     y = y[:, 0] if y.ndim == 2 and y.shape[1] == 1 else y
     if y.ndim != 1:
@@ -220,7 +220,7 @@ def _sections(kind: Any) -> tuple[str, str]:
 
 
 def _described(*kinds: Any) -> dict[str, str]:
-    """Description of each parameter; those of later classes come first."""
+    """Description of each parameter.  Later classes take precedence."""
     described = {}
     for kind in kinds:
         for entry in re.split(r"\n(?=\S)", _sections(kind)[1]):
@@ -239,8 +239,8 @@ def _documentation(name: str, form: str, on_covariates: bool, parameters: list[s
     listed = [_ROWS]
     if on_covariates:
         listed.append(_COVARIATES.format("" if local else ", optional"))
-    known = ("labels", "sample_weight", "covariates", "positive", "percent")
-    listed += [described[key] for key in parameters if key not in known]
+    described_above = ("labels", "sample_weight", "covariates", "positive", "percent")
+    listed += [described[key] for key in parameters if key not in described_above]
     listed.append(_MEANING)
     text = _DOCUMENTATION.format(
         summary=_sections(kind)[0],
@@ -261,11 +261,13 @@ def __getattr__(name: str) -> Callable[..., float]:
     if name.startswith("__"):
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     try:
-        known, settings = named(name)
+        metric_name, settings = named(name)
     except OptionError as error:
         raise AttributeError(f"calibscale.metrics has no {name!r}: {error}") from None
-    if known not in __all__:
-        what = f"{known} is for predictive distributions: use calibscale.evaluate"
-        raise AttributeError(f"calibscale.metrics has no {name!r}: {what}")
+    if metric_name not in __all__:
+        explanation = f"{metric_name} is for predictive distributions: use calibscale.evaluate"
+        raise AttributeError(f"calibscale.metrics has no {name!r}: {explanation}")
     listed = "".join(f", {key}={value!r}" for key, value in settings.items())
-    raise AttributeError(f"calibscale.metrics has no {name!r}; use {known}(y_true, y_prob{listed})")
+    raise AttributeError(
+        f"calibscale.metrics has no {name!r}; use {metric_name}(y_true, y_prob{listed})"
+    )

@@ -51,15 +51,15 @@ def plan(
     Parameters
     ----------
     source, estimators, on_unsupported, interval, **options
-        See `evaluate`; `left_out` of the plan has the reasons of estimators that would not be
+        See `evaluate`.  `left_out` of the plan has the reasons of estimators that would not be
         computed.
     rows : int, optional
-        Number of rows of a larger or smaller source of this kind; default: that of the source.
+        Number of rows of a larger or smaller source of this kind.  Default: the rows of the source.
     workers : int, optional
-        Number of single-threaded worker processes of a cluster; default: that of the scheduler,
-        without the costs of a cluster.
+        Number of single-threaded worker processes of a cluster.  Default: the workers of the
+        scheduler, without the costs of a cluster.
     n_replicates : int
-        Number of draws of labels of a test; 0 for no test.
+        Number of draws of labels of a test, or 0 for no test.
 
     Raises
     ------
@@ -99,7 +99,9 @@ def plan(
                 costs.append(_pair_draws(run.profile, e, rows, count, n_replicates))
     pieces = tuple(cost for cost in costs if cost is not None)
     left_out = {
-        each.estimator: str(each.reason) for each in run.chosen if isinstance(each, Estimate)
+        estimate.estimator: str(estimate.reason)
+        for estimate in run.chosen
+        if isinstance(estimate, Estimate)
     }
     return Plan(
         run.source.describe(), rows, count, pieces, None if workers is None else cluster, left_out
@@ -121,10 +123,10 @@ def _pass(
         state = task.state(0)  # compile outside the clock
         sent = len(pickle.dumps(state)), len(pickle.dumps((task.part(0, 1), task.shared)))
         started = time.perf_counter()
-        other = task.state(0)
+        second = task.state(0)
         block = (time.perf_counter() - started) * size / max(1, min(size, data.rows))
         started = time.perf_counter()
-        task.merge(state, other)
+        task.merge(state, second)
         merge = time.perf_counter() - started
     busy = min(workers, task.blocks)
     length = run_length(task, workers)
@@ -157,7 +159,7 @@ def _pass(
 def _draws(
     task: Scan, chosen: list[BoundEstimator], rows: int, workers: int, n_replicates: int
 ) -> Cost | None:
-    """Cost of the replicates of a test whose states merge, from the time of a few."""
+    """Cost of the replicates of a test with states that merge, from the time of a few."""
     drawn = replicates_of(
         (e for e in chosen if not e.pairwise), DrawnLabels(0), 0, min(n_replicates, _FEW)
     )
@@ -206,7 +208,7 @@ def _pair_draws(
 
 
 def _pairs(run: Run, estimator: BoundEstimator, n: int, workers: int) -> Cost | None:
-    """Cost of the sums over pairs of n rows of one estimator; None if it has none."""
+    """Cost of the sums over pairs of n rows of one estimator, or None if it has no such sums."""
     K, limit = run.source.classes, engine.parse_bytes(run.execution.memory_limit)
     work = estimator.pair_work(n, K)
     if work is None:

@@ -1,4 +1,4 @@
-"""Sessions: what every verb opens, with the options that all of them share."""
+"""Sessions: open sources with the options that all verbs share."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ R = TypeVar("R")
 
 
 def default_estimators(target: str = CLASSES) -> tuple[Estimator, ...]:
-    """Default estimators of a kind of sources; those with features share one feature map."""
+    """Default estimators of a kind of sources.  Estimators with features share one feature map."""
     kinds = ((name, kind) for name, kind in ESTIMATORS.items() if kind.by_default)
     return tuple(build(name, {}) for name, kind in kinds if target in kind.targets)
 
@@ -69,13 +69,13 @@ _DEFAULTS = SessionOptions(
 def verb(function: Callable[P, R]) -> Callable[P, R]:
     """Show `SessionOptions` in the signature of a function, and name misspelt parameters."""
     signature = inspect.signature(function)
-    own = [p for p in signature.parameters.values() if p.kind is not p.VAR_KEYWORD]
+    parameters = [p for p in signature.parameters.values() if p.kind is not p.VAR_KEYWORD]
     shared = [
         inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=value)
         for name, value in _DEFAULTS.items()
     ]
-    names = [parameter.name for parameter in (*own, *shared)]
-    places = [p.name for p in own if p.kind is p.POSITIONAL_OR_KEYWORD]
+    names = [parameter.name for parameter in (*parameters, *shared)]
+    places = [p.name for p in parameters if p.kind is p.POSITIONAL_OR_KEYWORD]
 
     @wraps(function)
     def call(*args: P.args, **kwargs: P.kwargs) -> R:
@@ -93,7 +93,7 @@ def verb(function: Callable[P, R]) -> Callable[P, R]:
             )
         return function(*args, **kwargs)
 
-    call.__signature__ = signature.replace(parameters=[*own, *shared])  # type: ignore[attr-defined]
+    call.__signature__ = signature.replace(parameters=[*parameters, *shared])  # type: ignore[attr-defined]
     return call
 
 
@@ -126,7 +126,7 @@ class Session:
     @classmethod
     @contextmanager
     def open(cls, source: Any, **options: Unpack[SessionOptions]) -> Iterator[Session]:
-        """Open a source for any number of passes; a session is used with changed options.
+        """Open a source for any number of passes, or change the options of a session.
 
         Parameters
         ----------
@@ -142,7 +142,7 @@ class Session:
         block_rows : int, optional
             Number of rows of a unit of work.  Results of different sizes agree to a relative 1e-12.
         scheduler, memory_limit
-            See `calibscale.engine.fold`; results do not depend on them.
+            See `calibscale.engine.fold`.  Results do not depend on them.
         progress : bool or callable, optional
             True: show a bar in a notebook or on a terminal, else lines on standard error.  A
             callable is called with the numbers of finished blocks and of all blocks.
@@ -185,7 +185,7 @@ class Session:
         return replace(self, execution=replace(self.execution, progress=progress))
 
     def by_cluster(self, column: str | None) -> Self:
-        """This session with the values of a covariate as clusters; itself without a column."""
+        """This session with the values of a covariate as clusters, or itself without a column."""
         if column is None:
             return self
         source, position = clustered(self.source, column)
@@ -216,10 +216,10 @@ class Session:
         covariates: tuple[str, ...] = (),
         split: Split | None = None,
     ) -> PassResult:
-        """Run one pass; see `calibscale.statistics.scan`.
+        """Run one pass, see `calibscale.statistics.scan`.
 
         A repeated statistic is computed once.  There are states as well for each value of the
-        covariate `group_by`, or for each fold of `split`; `covariates` must be finite.  An
+        covariate `group_by`, or for each fold of `split`.  `covariates` must be finite.  An
         InvalidDataError is raised if every row was dropped as invalid.
         """
         task = scan_of(
@@ -237,7 +237,7 @@ class Session:
 
     @property
     def cluster_sums(self) -> tuple[Statistic, ...]:
-        """Statistics that describe the clusters; none without clusters."""
+        """Statistics that describe the clusters, empty without clusters."""
         return () if self.rules.cluster is None else (ClusterSums(),)
 
     def clusters(self, result: PassResult) -> Clusters | None:
@@ -253,7 +253,7 @@ class Session:
         on_unsupported: str = "raise",
         group_by: str | None = None,
     ) -> Run:
-        """Resolve estimators for the source; parameters as in `evaluate`."""
+        """Resolve estimators for the source, with parameters as in `evaluate`."""
         requested = listed(estimators)
         if group_by is not None:
             self.source.covariate(group_by)  # fails for an unknown name before anything is read
@@ -284,9 +284,9 @@ class Session:
 class Run(Session):
     """Session with the estimators resolved for its source.
 
-    `chosen` are bound estimators, or for an unsupported one an `Estimate` without a value;
-    `group_by` is the covariate by which passes have groups, `also_finite` further covariates that
-    must be finite.
+    `chosen` are bound estimators, or for an unsupported estimator an `Estimate` without a value.
+    `group_by` is the covariate that defines the groups of passes.  `also_finite` are further
+    covariates that must be finite.
     """
 
     chosen: tuple[BoundEstimator | Estimate, ...] = ()
@@ -312,7 +312,7 @@ class Run(Session):
         statistics_of: Callable[[BoundEstimator], Iterable[Statistic]],
         on_unsupported: str = "raise",
     ) -> Self:
-        """This run, or without the estimators for whose sums there is no memory.
+        """This run, without the estimators with sums that exceed the memory.
 
         Estimators are considered in their order, with the sums that those before them have in
         common with them.  An OptionError is raised, or the estimate has the reason in place of a
@@ -322,40 +322,42 @@ class Run(Session):
         free = engine.free_bytes(limit)
         chosen: list[BoundEstimator | Estimate] = []
         counted: dict[Statistic, int] = {}
-        for each in self.chosen:
-            if free is None or isinstance(each, Estimate):
-                chosen.append(each)
+        for candidate in self.chosen:
+            if free is None or isinstance(candidate, Estimate):
+                chosen.append(candidate)
                 continue
-            sizes = {s: s.nbytes(self.source.classes) for s in statistics_of(each)}
+            sizes = {s: s.nbytes(self.source.classes) for s in statistics_of(candidate)}
             further = sum(size for s, size in sizes.items() if s not in counted)
             needed = self.states_alive * (sum(counted.values()) + further)
             if needed <= free or further <= _SMALL:
                 counted |= sizes
-                chosen.append(each)
+                chosen.append(candidate)
                 continue
-            own = size_text(self.states_alive * sum(sizes.values()))
+            amount = size_text(self.states_alive * sum(sizes.values()))
             there = f"of {size_text(free)} that is free"
             if limit is not None:
                 there = f"limit of {size_text(limit)} (memory_limit=, --memory-limit)"
             reason = (
-                f"its sums over {self.source.classes:,} classes need {own}, above the memory "
+                f"its sums over {self.source.classes:,} classes need {amount}, above the memory "
                 f"{there}"
             )
             if on_unsupported == "raise":
                 remedy = "leave it out, or compute it without intervals"
-                raise OptionError(f"{each.name}: {reason}; {remedy}")
-            chosen.append(Estimate(each.name, each.notion or "canonical", None, reason=reason))
+                raise OptionError(f"{candidate.name}: {reason}; {remedy}")
+            chosen.append(
+                Estimate(candidate.name, candidate.notion or "canonical", None, reason=reason)
+            )
         return replace(self, chosen=tuple(chosen))
 
     def judged(self, result: R) -> R:
-        """Estimate or test, whose notion is the forecast where there are no classes."""
-        whole = self.source.forecast is not None and result.notion == "canonical"  # type: ignore[attr-defined]
-        return replace(result, notion="forecast") if whole else result  # type: ignore[type-var]
+        """Estimate or test, with the notion ``forecast`` where there are no classes."""
+        of_forecast = self.source.forecast is not None and result.notion == "canonical"  # type: ignore[attr-defined]
+        return replace(result, notion="forecast") if of_forecast else result  # type: ignore[type-var]
 
     def scan(self, statistics: Iterable[Statistic], **options: Any) -> PassResult:
         """Run one pass over the rows that the estimators use, by group."""
-        own = {"group_by": self.group_by, "covariates": self.covariates}
-        return super().scan(statistics, **{**own, **options})
+        defaults = {"group_by": self.group_by, "covariates": self.covariates}
+        return super().scan(statistics, **{**defaults, **options})
 
     def pairs(self, **options: Any) -> Pairs:
         """Sums over pairs of the rows, with the options of `Pairs`."""
@@ -374,22 +376,22 @@ def listed(estimators: Estimator | str | Iterable[Estimator | str]) -> list[Esti
     An OptionError is raised if an element is not an estimator, or its text is invalid.
     """
     several = isinstance(estimators, Iterable) and not isinstance(estimators, str)
-    return [estimator(each) for each in (estimators if several else [estimators])]  # type: ignore[union-attr]
+    return [estimator(item) for item in (estimators if several else [estimators])]  # type: ignore[union-attr]
 
 
-def unsuitable(what: str, source: ArraySource) -> OptionError:
-    """Error of what is for other predictions than those of a source."""
-    source.need_integer_labels(what)
+def unsuitable(subject: str, source: ArraySource) -> OptionError:
+    """Return the OptionError for a feature that this kind of prediction does not support."""
+    source.need_integer_labels(subject)
     target = "forecasts" if source.forecast is None else "classes"
-    return OptionError(f"{what} is for predictions of {target}, and these are {source.kind}")
+    return OptionError(f"{subject} is for predictions of {target}, and these are {source.kind}")
 
 
-def classes_only(what: str, source: ArraySource) -> None:
+def classes_only(subject: str, source: ArraySource) -> None:
     """Raise an OptionError if the predictions of a source are forecasts, or its labels soft."""
-    source.need_integer_labels(what)
+    source.need_integer_labels(subject)
     if source.forecast is not None:
         raise OptionError(
-            f"{unsuitable(what, source)}; use forecast_events(source, level=0.5) (--event "
+            f"{unsuitable(subject, source)}; use forecast_events(source, level=0.5) (--event "
             "level=0.5) for two"
         )
 
@@ -411,7 +413,7 @@ def resolved(
 
 
 def impossible_rows(counts: RowCounts) -> ImpossibleRows | None:
-    """Rows of a pass whose label has the predicted probability 0; None if there are none."""
+    """Rows of a pass with a label of predicted probability 0, or None if there are none."""
     if counts.first_impossible is None:
         return None
     rounded = FEWEST_DECIMALS <= counts.decimals <= MOST_DECIMALS

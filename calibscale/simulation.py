@@ -44,7 +44,7 @@ class Draw(NamedTuple):
 
 @dataclass(frozen=True)
 class Generator(ABC):
-    """Distribution of rows; fields after `classes` are its parameters, `minima` their minima."""
+    """Distribution of rows.  Fields after `classes` are its parameters, with minima in `minima`."""
 
     description: str
     classes: int
@@ -70,12 +70,12 @@ class Generator(ABC):
 
     @abstractmethod
     def draw(self, seed: int, start: int, stop: int) -> Draw:
-        """Draw rows start..stop−1; a row is the same in every range that contains it."""
+        """Draw rows start..stop−1.  A row is the same in every range that contains it."""
 
 
 @dataclass(frozen=True)
 class Dirichlet(Generator):
-    """P ~ Dirichlet(alpha, …, alpha); q = softmax(sharpness·log P), over-confident above 1."""
+    """P ~ Dirichlet(alpha, …, alpha) and q = softmax(sharpness·log P), over-confident above 1."""
 
     alpha: float
     sharpness: float
@@ -103,7 +103,7 @@ class _Binary(Generator):
 
 @dataclass(frozen=True)
 class Shift(_Binary):
-    """x ~ N(alpha, scale²) on [−1, 1]; P(y=1) = sigmoid(x), q(1) = sigmoid(sharpness · x)."""
+    """x ~ N(alpha, scale²) on [−1, 1], P(y=1) = sigmoid(x), q(1) = sigmoid(sharpness · x)."""
 
     alpha: float
     scale: float
@@ -126,7 +126,7 @@ class Shift(_Binary):
 
 @dataclass(frozen=True)
 class Missing(_Binary):
-    """x ~ N(0, I_d); P(y=1) = sigmoid(Σx), q(1) = sigmoid of the sum without the last covariate."""
+    """x ~ N(0, I_d), P(y=1) = sigmoid(Σx), q(1) = sigmoid of the sum without the last covariate."""
 
     d: float
     minima: ClassVar[dict[str, float]] = {"d": 1}
@@ -178,8 +178,8 @@ def simulate(
 ) -> LogitStore:
     """Write a store of simulated logits, with memory use independent of the number of rows.
 
-    Row i depends only on `seed`, K, the parameters and i: a longer store begins with the rows of
-    a shorter one.  An interrupted run is resumed; a complete store is left unchanged.
+    Row i depends only on `seed`, K, the parameters and i: a longer store begins with the rows of a
+    shorter one.  An interrupted run is resumed.  A complete store is left unchanged.
 
     Parameters
     ----------
@@ -187,19 +187,19 @@ def simulate(
     rows : int
         Number of rows.
     classes : int, optional
-        Number of classes K.  Default: that of the paper.
+        Number of classes K.  Default: the classes of the paper.
     generator : str
         A name of `GENERATORS`.
     seed : int
         Seed in 0..2^64−1.
     parameters : mapping, optional
-        Values that replace parameters of the generator; `GENERATORS` shows their names.
+        Values that replace parameters of the generator.  `GENERATORS` shows their names.
     dtype : float16, float32 or float64
         Type of the stored logits.  Labels are drawn from the float64 P.
     overwrite : bool
         Replace an existing store.
     progress : callable or bool, optional
-        Called with the number of rows written and the total number of rows; True: show a bar.
+        Called with the number of rows written and the total number of rows.  True: show a bar.
 
     Raises
     ------
@@ -251,12 +251,12 @@ def _begun(url: str | Path, provenance: dict[str, Any], dtype: Any) -> LogitStor
         store = LogitStore.open(url, unfinished=True)
     except StoreError:
         return None
-    same = store.provenance.get("simulated") == provenance and store.dtype == np.dtype(dtype)
-    return store if same else None
+    matches = store.provenance.get("simulated") == provenance and store.dtype == np.dtype(dtype)
+    return store if matches else None
 
 
 def draws(generator: Generator, seed: int, first: int, count: int) -> Iterator[Draw]:
-    """Yield `count` rows from `first` on in order; threads draw them."""
+    """Yield `count` rows from `first` on in order, drawn by threads."""
     step = max(1, _BATCH_NUMBERS // generator.classes)
     workers = available_cpus()
     waiting: deque[Future[Draw]] = deque()
@@ -278,8 +278,8 @@ def configured(
     **counts: int,
 ) -> Generator:
     """Return the generator with the given settings after checking them."""
-    for what, count in counts.items():
-        require(count >= 1, f"{what} must be at least 1", count)
+    for name_of_count, count in counts.items():
+        require(count >= 1, f"{name_of_count} must be at least 1", count)
     require(0 <= seed < 2**64, "seed must be in 0..2^64−1", seed)
     require(name in GENERATORS, f"unknown generator {name!r}; available: {', '.join(GENERATORS)}")
     generator = GENERATORS[name]
@@ -292,14 +292,14 @@ def configured(
 
 
 def _labels(seed: int, start: int, log_p: Floats) -> Ints:
-    """Draw y ~ softmax(log_p); `log_p` is normalised in place."""
+    """Draw y ~ softmax(log_p), which normalises `log_p` in place."""
     labels = np.empty(len(log_p), np.int64)
     random_draws.label_rows(np.uint64(seed), start, log_p, labels)
     return labels
 
 
 def _uniforms(seed: int, start: int, stop: int, d: int) -> Floats:
-    """Uniform numbers (rows, d) for covariates; a column does not depend on d."""
+    """Uniform numbers (rows, d) for covariates.  A column does not depend on d."""
     u = random_draws.table(stop - start, -(-d // 2), seed, random_draws.COVARIATES, start)
     return np.ascontiguousarray(u.reshape(len(u), -1)[:, :d])
 
@@ -336,12 +336,12 @@ def truth(
     classes, generator, seed, parameters
         See `simulate`.
     sample : int
-        Number of rows drawn; the random error is of order 1/√sample.
+        Number of rows drawn.  The random error is of order 1/√sample.
 
     Returns
     -------
     tuple of Estimate
-        Estimates in the order of `estimators`; their `n` is `sample`.
+        Estimates in the order of `estimators`, with `sample` as their `n`.
 
     Raises
     ------
@@ -372,7 +372,7 @@ def truth(
 
 
 def soft_chunks(draw: Draw, rules: Rules) -> Iterator[Chunk]:
-    """Rows of a draw as chunks with label probabilities P; scores are means over y ~ P."""
+    """Rows of a draw as chunks with label probabilities P.  Scores are means over y ~ P."""
     predicted = Block(draw.start, draw.logits, draw.labels, None, draw.covariates)
     true = predicted._replace(values=draw.log_p)
     for (chunk, _), (exact, _) in zip(chunks(predicted, rules), chunks(true, rules), strict=True):

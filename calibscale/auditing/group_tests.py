@@ -39,7 +39,7 @@ class GroupState(NamedTuple):
 class DrawnGroups(NamedTuple):
     """Sums of B replicates, with δ* = p − y* for y* drawn with probability p.
 
-    deltas (B, G): Σwδ* of each group; squares (B, 2): Σw²δ* and Σw²δ*² over all rows.
+    deltas (B, G): Σwδ* of each group.  squares (B, 2): Σw²δ* and Σw²δ*² over all rows.
     """
 
     deltas: Floats
@@ -78,12 +78,12 @@ class GroupSums(Statistic):
         return GroupState(np.zeros((8, 2, count)), np.zeros((2, count)))
 
     def accumulate(self, state: GroupState, chunk: Chunk) -> GroupState:
-        p, rest, _, hit = chunk.event(self.notion)
-        w = self._weights(chunk, p, rest)
-        a, b = w * p, w * rest
-        event, high = (hit > 0.5).astype(np.int64), (p > rest).astype(np.int64)
+        p, complement, _, hit = chunk.event(self.notion)
+        w = self._weights(chunk, p, complement)
+        a, b = w * p, w * complement
+        event, high = (hit > 0.5).astype(np.int64), (p > complement).astype(np.int64)
         split = [(event, value) for value in (w > 0, w, w * w, a, b, a * a, a * b, b * b)]
-        split.append((high, w * a * b * (rest - p)))
+        split.append((high, w * a * b * (complement - p)))
         codes = self._codes(chunk, p)
         first = 0
         for axes in self.crossed:
@@ -96,13 +96,13 @@ class GroupSums(Statistic):
             first += size
         return state
 
-    def _weights(self, chunk: Chunk, p: Floats, rest: Floats) -> Floats:
+    def _weights(self, chunk: Chunk, p: Floats, complement: Floats) -> Floats:
         """Weights of the rows of a chunk (c,)."""
         w = weights_of(chunk)
-        return w if self.damping is None else w / (np.maximum(p * rest, 0.0) + self.damping)
+        return w if self.damping is None else w / (np.maximum(p * complement, 0.0) + self.damping)
 
     def _codes(self, chunk: Chunk, p: Floats) -> dict[Axis, Ints]:
-        """Part of each axis that contains each row, whose prediction is p."""
+        """Part of each axis that contains each row, which has the prediction p."""
         codes = {}
         for axis in self.axes:
             if axis.position == PREDICTION:
@@ -117,8 +117,8 @@ class GroupSums(Statistic):
 
     def draw(self, sums: tuple[Any, ...], chunk: Chunk, replicates: Replicates) -> None:
         deltas, squares = sums
-        p, rest, delta, _ = chunk.event(self.notion)
-        w, codes = self._weights(chunk, p, rest), self._codes(chunk, p)
+        p, complement, delta, _ = chunk.event(self.notion)
+        w, codes = self._weights(chunk, p, complement), self._codes(chunk, p)
         p = p + self.flips * (1 - 2 * p)
         drawn = replicates.scalars(self.notion, chunk.units, p, delta)
         drawn *= w
@@ -137,8 +137,8 @@ class GroupSums(Statistic):
             drawn_sums.add_bins(drawn, code, table)
             table = table.reshape(-1, *shape)
             for parts in [parts for parts in todo if set(parts) <= set(axes)]:
-                others = tuple(1 + i for i, axis in enumerate(axes) if axis not in parts)
-                totals = table.sum(axis=others).reshape(len(drawn), -1)
+                summed_axes = tuple(1 + i for i, axis in enumerate(axes) if axis not in parts)
+                totals = table.sum(axis=summed_axes).reshape(len(drawn), -1)
                 first = todo.pop(parts)
                 deltas[:, first : first + totals.shape[1]] += totals
 
@@ -195,7 +195,8 @@ def group_biases(
     """Groups with enough effective rows, with p-values and intervals over all of them.
 
     A crossing with the same rows as one of its conditions alone is not listed.  `draw` yields
-    replicates in any number of parts; those of `clustered` rows, with signs, have the variances.
+    replicates in any number of parts.  Replicates of `clustered` rows, with signs, have the
+    variances.
     """
     sums = totals_of(state)
     if not sums.w[0] > 0:  # weight of all rows
@@ -229,7 +230,7 @@ def group_biases(
 
 
 class GroupFamily(NamedTuple):
-    """Tests of all rows and of the listed groups; see `Groups` about dispersion and flips."""
+    """Tests of all rows and of the listed groups, see `Groups` about dispersion and flips."""
 
     all_rows: StepDown
     family: StepDown
@@ -256,10 +257,11 @@ def family_of(
 
 
 def with_signs(sums: GroupTotals, drawn: Iterable[DrawnGroups]) -> GroupTotals:
-    """Sums with the variances of replicates with random signs, at least those of drawn labels.
+    """Sums with the variances of replicates with random signs, or of drawn labels if larger.
 
     Where events are rare, a group may have none by chance.  Its residuals then have one sign, and
-    those of replicates vary less than labels do.  The skewness remains that of labels.
+    the residuals of replicates vary less than labels do.  The skewness remains the skewness of
+    labels.
     """
     squares, count = np.zeros(len(sums.w)), 0
     for part in drawn:
@@ -329,20 +331,20 @@ class GroupTotals(NamedTuple):
 
 def totals_of(state: GroupState) -> GroupTotals:
     n, w, w2, p, _, _, spread, _ = state.sums.sum(1)
-    others, events = state.sums[3:, 0], state.sums[3:, 1]
-    w2d = others[2] + others[3] - events[3] - events[4]
+    no_events, events = state.sums[3:, 0], state.sums[3:, 1]
+    w2d = no_events[2] + no_events[3] - events[3] - events[4]
     return GroupTotals(
         n,
         w,
         w2,
         p,
         state.sums[1, 1],
-        others[0] - events[1],
+        no_events[0] - events[1],
         w2d,
-        others[2] + events[4],
+        no_events[2] + events[4],
         spread,
         state.thirds,
-        others,
+        no_events,
         events,
     )
 
@@ -377,7 +379,7 @@ def _around_mean(gap: Any, w2d: Any, w2d2: Any, w2: Any) -> Any:
 
 
 def _scores(sums: GroupTotals, groups: list[int], d: Floats, dispersion: Any) -> Floats:
-    """Approximate p-value of Σwδ (…, groups) under calibration; see `Group.p_value`."""
+    """Approximate p-value of Σwδ (…, groups) under calibration, see `Group.p_value`."""
     spread, (rare, frequent) = sums.spread[groups], sums.thirds[:, groups]
     certain = ~(spread > 0)
     safe = np.where(certain, 1.0, spread)
@@ -447,8 +449,8 @@ def drawn_batches(
     size = sum(array.nbytes for array in statistic.zero_drawn(session.source.classes, 1))
     max_replicates, limit = _STATE_BYTES // size, session.execution.limit
     if limit is not None:
-        each = 4 * session.states_alive * size
-        max_replicates = min(max_replicates, (limit - engine.resident_bytes()) // each)
+        replicate_bytes = 4 * session.states_alive * size
+        max_replicates = min(max_replicates, (limit - engine.resident_bytes()) // replicate_bytes)
     step = max(2, max_replicates // 2 * 2)
     for first in range(0, n_replicates, step):
         part = Replicates(statistic, null, first, min(n_replicates, first + step))

@@ -48,19 +48,19 @@ def local_bias(
 ) -> BiasMap:
     """Estimate the bias Σ_i w_i (y_i − f_i) κ_i / Σ_i w_i κ_i, κ_i = k(f_i, f') l(x_i, x').
 
-    Local calibration bias at points (f', x') [VF, eq. 7]; with ``prediction_kernel="none"``, k = 1,
-    the estimate of Luo et al. (2022).  The sum includes a row at the point itself.
+    Local calibration bias at points (f', x') [VF, eq. 7].  With ``prediction_kernel="none"``, k =
+    1, it is the estimate of Luo et al. (2022).  The sum includes a row at the point itself.
 
     Parameters
     ----------
     source, **options
         See `evaluate`.
     covariates : sequence of str, or KLCE
-        Names of the columns x; or a `KLCE` with its covariates, bandwidths, kernels
-        (``prediction_kernel="none"`` is k = 1), and notion (``positive`` or ``top_label``; default:
-        ``positive`` for two classes).
+        Names of the columns x, or a `KLCE` with its covariates, bandwidths, kernels
+        (``prediction_kernel="none"`` is k = 1), and notion (``positive`` or ``top_label``, by
+        default ``positive`` for two classes).
     at : {"rows", "grid"} or (predictions (m,), covariates (m, d))
-        Points of the map: every valid labelled row, a grid, or the given points; predictions may
+        Points of the map: every valid labelled row, a grid, or the given points.  Predictions may
         be None if k = 1.
     points : int
         Number of values on each axis of the grid: predictions from 0 to 1, covariates between the
@@ -68,19 +68,20 @@ def local_bias(
     min_rows : float
         Effective rows, at least 2, below which a point is masked.
     method : {"auto", "spectral", "direct"}
-        ``spectral``: a Fourier series, in one pass, for Gaussian kernels; ``direct``: sums over
-        all rows for every point; ``auto``: ``direct`` for few rows and points, else ``spectral``
+        ``spectral``: a Fourier series, in one pass, for Gaussian kernels.  ``direct``: sums over
+        all rows for every point.  ``auto``: ``direct`` for few rows and points, else ``spectral``
         where there is a series.
     series_tolerance : float
         The error of Σwκ is below series_tolerance·Σw.
     n_replicates, seed : int
         Number and seed of the replicates of drawn labels with which ranges of the prediction and of
-        the covariates are tested, see `RangeScan`; 0: no ranges are tested.
+        the covariates are tested, see `RangeScan`.  With 0 replicates no ranges are tested.
 
     Raises
     ------
     InvalidDataError, OptionError, StoreError
-        At the first invalid row; if a setting does not suit the data, or the source cannot be read.
+        At the first invalid row, if a setting does not suit the data, or if the source cannot be
+        read.
 
     Examples
     --------
@@ -189,25 +190,30 @@ class Effective(NamedTuple):
 def effective(weights: Floats, squares: Floats, errors: Any, min_rows: float) -> Effective:
     """Effective rows near each point from Σwκ and Σw²κ², and the `errors` of these sums."""
     exact = (weights > errors[0]) & (squares > _PRECISION * errors[1])
-    one = np.where(exact, weights, 1.0)
-    rows = np.where(exact, one * (one / np.where(exact, squares, 1.0)), 0.0)
-    return Effective(one, rows, ~(rows >= min_rows * (1 - _ROUNDING)))
+    positive = np.where(exact, weights, 1.0)
+    rows = np.where(exact, positive * (positive / np.where(exact, squares, 1.0)), 0.0)
+    return Effective(positive, rows, ~(rows >= min_rows * (1 - _ROUNDING)))
 
 
 def _map_columns(measured: Measured, min_rows: float) -> dict[str, Any]:
     """Bias, standard error, low, high, z, effective rows, and mask."""
     first, second = (np.maximum(sums, 0.0) for sums in (measured.first, measured.second[:6]))
-    others, events = np.vstack([first[:2], second[:3]]), np.vstack([first[2:], second[3:]])
-    both = second[:3] + second[3:]
-    squares, spread = both[0] + 2 * both[1] + both[2], np.maximum(both[1], measured.errors[1])
+    no_events, events = np.vstack([first[:2], second[:3]]), np.vstack([first[2:], second[3:]])
+    moments = second[:3] + second[3:]
+    squares, spread = (
+        moments[0] + 2 * moments[1] + moments[2],
+        np.maximum(moments[1], measured.errors[1]),
+    )
     weights, rows, masked = effective(first.sum(0), squares, measured.errors, min_rows)
-    excess = events[1] - others[0]  # Σwκ(y − f)
+    excess = events[1] - no_events[0]  # Σwκ(y − f)
     mean = excess / weights
     # Σw²κ²(δ − δ̄)², expanded
-    residuals = others[2] + others[3] - events[3] - events[4]
-    around = others[2] + events[4] + mean * (2 * residuals + mean * squares)
+    residuals = no_events[2] + no_events[3] - events[3] - events[4]
+    around = no_events[2] + events[4] + mean * (2 * residuals + mean * squares)
     variance = np.maximum(around * (rows / np.maximum(rows - 1, 1.0)), spread)
-    low, high = (limit / weights for limit in excess_limits(others, events, (1 - CONFIDENCE) / 2))
+    low, high = (
+        limit / weights for limit in excess_limits(no_events, events, (1 - CONFIDENCE) / 2)
+    )
     z = excess_deviate(excess, spread, measured.second[6] * (squares / weights))
     columns = {
         "bias": mean,
@@ -251,7 +257,7 @@ def given_points(at: Any, names: tuple[str, ...], kernel: ProductKernel) -> Poin
 def grid_points(
     setup: DataProfile, notion: str, kernel: ProductKernel, names: tuple[str, ...], points: int
 ) -> Points:
-    """All combinations of the values of the axes; predictions vary slowest."""
+    """All combinations of the values of the axes, with predictions varying slowest."""
     columns = setup.columns(names)
     sample = setup.sample(notion).covariates
     constant = kernel.prediction == "none"

@@ -48,7 +48,7 @@ class Ranges(NamedTuple):
     """Ranges of the axes of a `GroupSums`: unions of adjacent cells.
 
     axes (M,): number of the axis of each range.  first, last (M,): its cells, the last excluded.
-    shares (M,): shares of α; their sum is 1 unless a column has a range of all rows.
+    shares (M,): shares of α, with the sum 1 unless a column has a range of all rows.
     """
 
     axes: Ints
@@ -60,20 +60,20 @@ class Ranges(NamedTuple):
         return len(self.axes)
 
     def take(self, index: Ints) -> Ranges:
-        """The ranges at `index`, whose shares have the sum 1."""
+        """The ranges at `index`, with shares scaled to the sum 1."""
         shares = self.shares[index]
         return Ranges(self.axes[index], self.first[index], self.last[index], shares / shares.sum())
 
     def overlap(self, i: int, j: int) -> bool:
         """Whether two ranges are of one axis and have a cell in common."""
-        same = self.axes[i] == self.axes[j]
-        return bool(same and self.first[i] < self.last[j] and self.first[j] < self.last[i])
+        same_axis = self.axes[i] == self.axes[j]
+        return bool(same_axis and self.first[i] < self.last[j] and self.first[j] < self.last[i])
 
 
 def scan_axes(
     session: Session, names: tuple[str, ...], notion: str, categorical: tuple[str, ...]
 ) -> tuple[Axis, ...]:
-    """Cells of the prediction and of each covariate whose values are ordered."""
+    """Cells of the prediction and of each covariate with ordered values."""
     sample = session.profile.sample(notion)
     title = "prediction"
     while title in names:
@@ -90,7 +90,7 @@ def scan_axes(
 def ranges_of(axes: tuple[Axis, ...], weights: Floats) -> Ranges:
     """Ranges of several widths of each axis, and their shares of α.
 
-    `weights` are those of the cells of all axes, one axis after another.
+    `weights` are the weights of the cells of all axes, one axis after another.
     """
     covariates = sum(axis.position != PREDICTION for axis in axes)
     ends = np.cumsum([0, *map(len, axes)])
@@ -157,8 +157,8 @@ class _Unions:
 class ScanSums:
     """Sums over the cells of all axes.
 
-    `plain` has the weights of the rows, from which biases follow; `weighted`, which is tested, has
-    them divided by p(1 − p) and a damping.
+    `plain` has the weights of the rows, from which biases follow.  `weighted`, which is tested, has
+    the weights divided by p(1 − p) and a damping.
     """
 
     axes: tuple[Axis, ...]
@@ -169,7 +169,7 @@ class ScanSums:
     def of(
         cls, session: Session, names: tuple[str, ...], notion: str, categorical: tuple[str, ...]
     ) -> ScanSums:
-        """Sums for a session; those of clusters, whose residuals have signs, are all plain."""
+        """Sums for a session.  With clusters, residuals have signs and all sums are plain."""
         axes = scan_axes(session, names, notion, categorical)
         plain = GroupSums(axes, notion, crossings=False)
         p = session.profile.sample(notion).points[:, 0]
@@ -207,20 +207,20 @@ def scanned_ranges(
         batches = drawn_batches(session, statistic, null, n_replicates, names)
         return map(_Unions(scan.axes, ranges).drawn, batches)
 
-    every = ranges_of(scan.axes, weights)
-    sums = totals_of(_Unions(scan.axes, every).state(states[scan.plain]))
+    all_ranges = ranges_of(scan.axes, weights)
+    sums = totals_of(_Unions(scan.axes, all_ranges).state(states[scan.plain]))
     least = min_rows * (1 - 1e-9)
     if clustered:
         # rows count as many as independent rows with the same variance of the sum of all residuals
         label_variance = sums.spread[0]
-        sums = with_signs(sums, draw(every))
+        sums = with_signs(sums, draw(all_ranges))
         least *= max(1.0, sums.spread[0] / label_variance) if label_variance > 0 else 1.0
     large = (sums.w > 0) & (sums.w**2 >= least * sums.w2)
-    kept = np.flatnonzero(large[1:])
-    if not len(kept):
+    large_enough = np.flatnonzero(large[1:])
+    if not len(large_enough):
         return RangeScan(columns, 0)
-    ranges = every.take(kept)
-    sums = sums.take([0, *(1 + kept)])
+    ranges = all_ranges.take(large_enough)
+    sums = sums.take([0, *(1 + large_enough)])
     weighted = sums
     if scan.weighted != scan.plain:
         weighted = totals_of(_Unions(scan.axes, ranges).state(states[scan.weighted]))

@@ -25,7 +25,7 @@ _CLUSTER_ATOMS = 2**14  # with clusters, whose replicates are drawn for rows, no
 
 @dataclass(frozen=True)
 class Segments:
-    """Columns whose intersections an audit judges, in the place of its covariates.
+    """Columns that segments of an audit intersect, instead of its covariates.
 
     Parameters
     ----------
@@ -106,7 +106,7 @@ def tested_segments(
             family.add(-scaled[None])
         low, high = table.limits(tail)
     segments = [*_segments(table, family, low, high)]
-    segments.sort(key=lambda each: (-each.certain_bias, -each.scaled))
+    segments.sort(key=lambda segment: (-segment.certain_bias, -segment.scaled))
     details = estimate.details
     return SegmentErrors(
         names,

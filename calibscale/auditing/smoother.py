@@ -57,7 +57,7 @@ class RowPoints(Statistic):
 
 
 class Measured(NamedTuple):
-    """Sums of `Strengths` at points, with κ (s, m) and κ² (t, m); errors of Σwκ and Σw²κ²."""
+    """Sums of `Strengths` at points, with κ (s, m) and κ² (t, m), and errors of Σwκ and Σw²κ²."""
 
     points: Points
     first: Floats
@@ -70,9 +70,9 @@ class Measured(NamedTuple):
 class Strengths:
     """Terms of each row that a map sums with κ, and with κ².
 
-    Without `limits`: wδ and w; w².  With `limits`, r = 1 − p: wp and wr of rows without the event,
-    then of rows with it; w²p², w²pr and w²r² of rows without the event, then of rows with it, and
-    w²pr(r − p) of all rows.
+    Without `limits`, they are wδ and w for κ, and w² for κ².  With `limits` and r = 1 − p, they are
+    wp and wr of rows without the event and then of rows with it for κ.  For κ², they are w²p², w²pr
+    and w²r² of rows without the event and then of rows with it, and w²pr(r − p) of all rows.
     """
 
     notion: str
@@ -148,7 +148,7 @@ def _square_of(kernel: ProductKernel) -> ProductKernel:
 
 
 def _require_modes(name: str, modes: Modes, kernel: ProductKernel) -> None:
-    """Raise an OptionError unless modes are those of a kernel, and few."""
+    """Raise an OptionError unless modes belong to a kernel and are few."""
     series = modes.series
     bandwidths = [kernel.prediction_bandwidth] if kernel.prediction != "none" else []
     bandwidths += [
@@ -205,7 +205,7 @@ def choose(
     tolerance: float,
     points: Points | None,
 ) -> tuple[Spectral | None, str]:
-    """Fourier series of the map (None: direct sums), and the reason; points None: the rows."""
+    """Fourier series of the map at points (None: the rows), or None, and the reason for it."""
     pairs = setup.rows * (setup.rows if points is None else len(points.predictions))
     reason = "as requested"
     if method == "auto" and pairs <= _FEW_PAIRS:
@@ -256,7 +256,7 @@ class Spectral:
         tolerance: float,
         points: Points | None,
     ) -> Spectral:
-        """Series on the box of the data and of the points, if any; NoSeries if it is too long."""
+        """Series on the box of the data and of the points, if any.  NoSeries if it is too long."""
         gaussian = not kernel.columns or kernel.covariate == "gaussian"
         if not (gaussian and kernel.prediction in ("gaussian", "none")):
             raise NoSeries("the square of the kernel has a series only if it is Gaussian")
@@ -349,8 +349,8 @@ class Spectral:
     ) -> Measured:
         """Sums at the points, or at the rows, from the modes of one pass."""
         gather = RowPoints(self.modes.notion, self.positions)
-        both = self.statistics(strengths)
-        statistics = (*both, *(() if points is not None else (gather,)))
+        statistics_pair = self.statistics(strengths)
+        statistics = (*statistics_pair, *(() if points is not None else (gather,)))
         result = read(*statistics)
         states = result.groups[None]
         at = states[gather] if points is None else points
@@ -363,12 +363,14 @@ class Spectral:
                     inside = np.flatnonzero(self._inside(piece))
                 piece = piece.take(inside)
                 for out, statistic, kernel in zip(
-                    sums, both, (self.kernel, self.squared), strict=True
+                    sums, statistics_pair, (self.kernel, self.squared), strict=True
                 ):
                     F = states[statistic].sums
                     out[:, first + inside] = self._evaluate(statistic.modes, kernel, F, piece)
-        one, two = (self.tolerance * float(states[statistic].weight) for statistic in both)
-        return Measured(at, sums[0], sums[1], (one, two), result.counts)
+        error, squared_error = (
+            self.tolerance * float(states[statistic].weight) for statistic in statistics_pair
+        )
+        return Measured(at, sums[0], sums[1], (error, squared_error), result.counts)
 
     def _evaluate(
         self, modes: Modes, kernel: ProductKernel, F: Complexes, points: Points
@@ -461,7 +463,7 @@ class PointState(NamedTuple):
 
 @dataclass(frozen=True, eq=False)
 class PointSums(Statistic):
-    """Kernel sums over the rows at points; columns of `kernel` are those of the points."""
+    """Kernel sums over the rows at points.  `kernel` has the columns of the points."""
 
     strengths: Strengths
     kernel: ProductKernel
@@ -474,13 +476,13 @@ class PointSums(Statistic):
 
     def accumulate(self, state: PointState, chunk: Chunk) -> PointState:
         rows = NotionRows.of(chunk, self.strengths.notion)
-        mine = Points(rows.points[:, 0], rows.covariates[:, self.positions])
+        row_points = Points(rows.points[:, 0], rows.covariates[:, self.positions])
         first, second = self.strengths.of(chunk)
         tall, wide = _TILE
         for j in range(0, len(self.points.predictions), wide):
-            theirs = self.points.take(slice(j, j + wide))
+            map_points = self.points.take(slice(j, j + wide))
             for i in range(0, len(rows), tall):
-                K = _kernel_matrix(self.kernel, mine.take(slice(i, i + tall)), theirs)
+                K = _kernel_matrix(self.kernel, row_points.take(slice(i, i + tall)), map_points)
                 state.first[:, j : j + wide] += first[:, i : i + tall] @ K
                 K *= K
                 state.second[:, j : j + wide] += second[:, i : i + tall] @ K

@@ -49,8 +49,8 @@ from calibscale.session import Run, Session
 def local_estimators(joint: SKCE) -> tuple[SKCE, ...]:
     """KLCE on all covariates, KCE, and KLCE on each covariate if there are several."""
     bandwidth = joint.covariate_bandwidth
-    own = ("covariates", "covariate_bandwidth", "covariate_kernel", "categorical")
-    names = [f.name for f in fields(joint) if f.init and f.name not in own]
+    local_settings = ("covariates", "covariate_bandwidth", "covariate_kernel", "categorical")
+    names = [f.name for f in fields(joint) if f.init and f.name not in local_settings]
 
     def alone(name: str) -> SKCE:
         width = bandwidth
@@ -61,13 +61,13 @@ def local_estimators(joint: SKCE) -> tuple[SKCE, ...]:
             joint, covariates=(name,), covariate_bandwidth=width, categorical=categorical
         )
 
-    each = [alone(name) for name in joint.covariates] if len(joint.covariates) > 1 else []
-    return (joint, KCE(**{name: getattr(joint, name) for name in names}), *each)
+    single = [alone(name) for name in joint.covariates] if len(joint.covariates) > 1 else []
+    return (joint, KCE(**{name: getattr(joint, name) for name in names}), *single)
 
 
 def frozen(estimators: tuple[SKCE, ...], tests: LocalTests) -> tuple[SKCE, ...]:
     """Estimators with the bandwidths of the tests, for other predictions of the same rows."""
-    results = [tests.joint, tests.plain, *(one.test for one in tests.each)]
+    results = [tests.joint, tests.plain, *(covariate_test.test for covariate_test in tests.each)]
     return tuple(
         replace(
             estimator,
@@ -83,21 +83,23 @@ def local_tests(
     session: Session, estimators: tuple[SKCE, ...], n_replicates: int, seed: int
 ) -> tuple[LocalTests, CalibrationTests]:
     """All tests, from the same passes."""
-    whole = default_tests(session)
-    tests = calibration_test(session, [*estimators, *whole], n_replicates=n_replicates, seed=seed)
+    defaults = default_tests(session)
+    tests = calibration_test(
+        session, [*estimators, *defaults], n_replicates=n_replicates, seed=seed
+    )
     count = len(estimators)
-    joint, plain, *each = (
+    joint, plain, *single = (
         replace(test, statistic=name_of(test.statistic)) for test in tests.results[:count]
     )
     names = estimators[0].covariates
-    each = each or [joint]
-    adjusted = holm([one.p_value for one in each])
+    single = single or [joint]
+    adjusted = holm([covariate_test.p_value for covariate_test in single])
     of_all_rows = [plain, *tests.results[count:]]
     jointly = adjusted_tests(of_all_rows)
     return LocalTests(
         joint,
         plain,
-        tuple(map(CovariateTest, names, each, adjusted)),
+        tuple(map(CovariateTest, names, single, adjusted)),
         tuple(map(AdjustedTest, of_all_rows[1:], jointly[1:])),
         jointly[0],
     ), tests
@@ -119,7 +121,7 @@ def scores(
     tested: TestResult | None = None,
     null: str | Null = "labels",
 ) -> Scores:
-    """Scores of the tested rows; `tested` is the test if it has been run."""
+    """Scores of the tested rows.  `tested` is the test if it has been run."""
     requested = [ECE(notion=estimator.notion or "top_label"), Brier(), NLL(), estimator]
     run = session.run(requested)
     scored = run.fitting[:3]
@@ -140,7 +142,7 @@ def methods_named(
 ) -> tuple[tuple[Recalibrator, ...], list[str]]:
     """Methods of the requested names, with the settings of the test, and notes.
 
-    ``all`` requests every method for this number of classes; a note names the others.
+    ``all`` requests every method for this number of classes.  A note names the others.
     """
     suitable = [n for n, method in METHODS.items() if classes == 2 or not method.two_classes]
     unsuitable = [n for n in METHODS if n not in suitable]
@@ -172,11 +174,13 @@ def recalibrations(
 ) -> tuple[Scores, ...]:
     """Scores on held-out rows, before and after each method, fitted to the other rows.
 
-    The null of a test after recalibration refits the method; see `refits_of`.
+    The null of a test after recalibration refits the method, see `refits_of`.
     """
     parts = HoldOut(hold_out, seed ^ _PART_SEED)
-    fitting, rest = (session.on(part_of(session.source, parts, held)) for held in (False, True))
-    results = [scores("before", rest, estimator, n_replicates, seed)]
+    fitting, testing = (
+        session.on(part_of(session.source, parts, is_test)) for is_test in (False, True)
+    )
+    results = [scores("before", testing, estimator, n_replicates, seed)]
     for method in methods:
         try:
             fit = method.fit(fitting)
@@ -184,7 +188,7 @@ def recalibrations(
             results.append(Scores(method.name, reason=str(error)))
             continue
         refits = refits_of(fit, fitting, estimator.notion or "top_label", n_replicates, seed)
-        model = session.on(recalibrated(rest.source, fit, refits))
+        model = session.on(recalibrated(testing.source, fit, refits))
         after = scores(method.name, model, estimator, n_replicates, seed, null=refits or "labels")
         results.append(replace(after, fitted=fit.to_dict(), note=_note(refits, after)))
     return tuple(results)
@@ -216,7 +220,7 @@ def against(
 ) -> Against:
     """Tests of another model, and paired differences of scores.
 
-    `estimators` are those of `tests`, the tests of the first model, with the bandwidths used.
+    `estimators` belong to `tests`, the tests of the first model, with the bandwidths used.
     """
     second = session.on(predicted(as_source(other), session.source))
     joint, names = estimators[0], distinct_names([session.source.name, second.source.name])
@@ -227,7 +231,9 @@ def against(
         *estimators[:2],
     ]
     jackknife = Jackknife(confidence_level=confidence_level, seed=seed)
-    values = [_values(one.run(compared), jackknife) for one in (session, second)]
+    values = [
+        _values(compared_session.run(compared), jackknife) for compared_session in (session, second)
+    ]
     return Against(
         name=names[1],
         tests=second_tests,
@@ -250,11 +256,11 @@ def _values(run: Run, design: Resampling) -> list[_Value]:
         needed = design.needs(estimator)
         size = sum(s.statistic.nbytes(run.source.classes) for s in needed)
         grouped.append(needed if design.groups * size <= GROUPED_BYTES else ())
-    every = list(zip(run.fitting, grouped, strict=True))
-    states = run.scan(s for e, groups in every for s in groups or e.needs).groups[None]
+    grouped_pairs = list(zip(run.fitting, grouped, strict=True))
+    states = run.scan(s for e, groups in grouped_pairs for s in groups or e.needs).groups[None]
     values: list[_Value] = []
     with engine.one_thread():
-        for e, groups in every:
+        for e, groups in grouped_pairs:
             pairs = run.pairs() if e.pairwise else None
             estimate, parts = estimate_of(e, states, groups, pairs), None
             if estimate.value is not None and (groups or pairs is not None):

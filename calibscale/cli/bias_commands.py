@@ -309,7 +309,7 @@ def bias(
 
 
 def _print(result: BiasMap, count: int) -> None:
-    """Print the points whose bias is the most standard errors from 0."""
+    """Print the points with a bias of the most standard errors from 0."""
     from rich.table import Table
     from rich.text import Text
 
@@ -439,10 +439,10 @@ def recalibrate(
 
         judged = rows or open_sources((store,), dict(options))[0]
         with shared.progress("counting") as report:
-            both = fitted.diagrams(
+            diagrams = fitted.diagrams(
                 judged, progress=report, **{name: options[name] for name in EXECUTION}
             )
-        save_comparison(both, DIAGRAMS, figure)
+        save_comparison(diagrams, DIAGRAMS, figure)
         shared.wrote(figure)
     if place:
         rules = {"on_invalid": options["on_invalid"], "overwrite": overwrite}

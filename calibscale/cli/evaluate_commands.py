@@ -120,24 +120,24 @@ def estimators(
     values["covariates"] = shared.columns(values["covariates"])
     target = "forecasts" if forecasts else "classes"
     kinds = ESTIMATORS.items() if "all" in texts else ()
-    every = [name for name, kind in kinds if kind.by_default and target in kind.targets]
-    chosen = dict.fromkeys(e for text in texts for e in (every if text == "all" else (text,)))
+    defaults = [name for name, kind in kinds if kind.by_default and target in kind.targets]
+    chosen = dict.fromkeys(e for text in texts for e in (defaults if text == "all" else (text,)))
     built, used = [], set()
     for text in chosen or DEFAULT:
-        name, given = parse(text)
+        name, text_settings = parse(text)
         name, settings = named(name)
-        settings |= given
-        known = settings_of(name)
+        settings |= text_settings
+        accepted = settings_of(name)
         for key, option in _SHARED.items():
-            if key not in known or values[option] in (None, ()):
+            if key not in accepted or values[option] in (None, ()):
                 continue
             used.add(option)
             # of all estimators, those of all classes keep their notion
-            if key != "notion" or text in texts or known[key].default != "canonical":
+            if key != "notion" or text in texts or accepted[key].default != "canonical":
                 settings.setdefault(key, values[option])
         if name in LOCAL and not settings.get("covariates"):
-            other = " (without covariates, use kce)" if name == "klce" else ""
-            raise click.UsageError(f"{name} needs --covariates A,B{other}")
+            advice = " (without covariates, use kce)" if name == "klce" else ""
+            raise click.UsageError(f"{name} needs --covariates A,B{advice}")
         built.append(build(name, settings))
     for option in _SHARED.values():
         if shared.was_passed(option) and option != "seed" and option not in used:
@@ -154,8 +154,8 @@ def list_estimators(name: str | None) -> None:
         from calibscale.output.text import grid, show, terminal
 
         table = grid("", "", show_header=False)
-        for each, summary in SUMMARIES.items():
-            table.add_row(each, summary)
+        for estimator, summary in SUMMARIES.items():
+            table.add_row(estimator, summary)
         show(terminal(), table)
         return
     name, _ = named(name_of(name))

@@ -206,8 +206,8 @@ def forget(ledger: str, day: str, model: str, yes: bool) -> None:
         models = [e.model for e in opened.select(day, day) if e.day == day]
         broken = BrokenDays(opened.path)
         if model not in models and day not in broken.of(model):
-            others = f"; models of that day: {', '.join(models)}" if models else ""
-            raise OptionError(f"{ledger} has no {day} of {model}{others}")
+            alternatives = f"; models of that day: {', '.join(models)}" if models else ""
+            raise OptionError(f"{ledger} has no {day} of {model}{alternatives}")
         opened.remove(day, model)
         broken.remove(model, day)
         for suffix in (".json", ".outputs"):

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 class _NullChoice(click.Choice):
-    """Names of the nulls, whose classes are imported when the option is read."""
+    """Names of the nulls.  Their classes are imported when the option is read."""
 
     def __init__(self) -> None:
         self.case_sensitive = True
@@ -117,7 +117,7 @@ def test(
         several = not names and not any(map(shared.was_passed, settings))
         tested = estimators(names or (default,), options)
         if drawn_from.draws:
-            centred = drawn_from.centred and any(each.centred_null for each in tested)
+            centred = drawn_from.centred and any(estimator.centred_null for estimator in tested)
             shared.check_level(alpha, n_replicates, 0 if centred else 1)
         result = run(
             session,
@@ -135,9 +135,9 @@ def test(
     shared.finish(result)
     if alpha is None:
         return
-    for one in result.results:
-        if one.p_value is None:  # a gate must not pass without data
-            raise InvalidDataError(f"{one.statistic} has no p-value: {one.reason}")
+    for outcome in result.results:
+        if outcome.p_value is None:  # a gate must not pass without data
+            raise InvalidDataError(f"{outcome.statistic} has no p-value: {outcome.reason}")
     if result.judgement is not None and result.judgement.miscalibrated:
         raise click.exceptions.Exit(3)
 

@@ -81,7 +81,7 @@ def night(
 
     Notes
     -----
-    A day without predictions is no error: the result is that of the earlier days, its
+    A day without predictions is no error: the result describes the earlier days, its
     `incomplete_days` name the day, and its status is ``incomplete``.
     """
     job = job if isinstance(job, Job) else read_job(job)
@@ -164,7 +164,7 @@ class _Run:
     # ---------------------------------------------------------------- the day's record
 
     def _current_mark(self) -> str | None:
-        """Mark of the predictions; None if there is none, or there are no predictions."""
+        """Mark of the predictions, or None if there is no mark or no predictions."""
         try:
             return day_source.mark(self.job, self.day)
         except day_source.NoPredictionsError as error:
@@ -185,7 +185,7 @@ class _Run:
         return entries[0] if entries and entries[0].group is None else None
 
     def _mark(self) -> str | None:
-        """Mark of the predictions when they were read; None if the record is damaged."""
+        """Mark of the predictions when they were read, or None if the record is damaged."""
         entry = self._entry()
         if entry is None or self.ledger is None:
             return None
@@ -215,7 +215,7 @@ class _Run:
         return day_source.place(self.job, self.day)
 
     def _session(self, stack: ExitStack) -> Session | None:
-        """Session of the rows of the day until the stack is closed; None if there are none."""
+        """Session of the rows of the day until the stack is closed, or None without rows."""
         job, progress = self.job, self.progress
         opened = day_source.opened(job, self.day, day_source.copies(job), progress)
         source = stack.enter_context(opened)
@@ -224,7 +224,7 @@ class _Run:
         return stack.enter_context(Session.open(source, progress=progress, **job.options))
 
     def _reading(self, session: Session | None) -> Reading | None:
-        """Recipe of the ledger and records of the day; None if nothing is to be kept."""
+        """Recipe of the ledger and records of the day, or None if nothing is to be kept."""
         if session is None:
             if self.ledger is None:
                 return None
@@ -237,7 +237,7 @@ class _Run:
     def _keep(
         self, recipe: Recipe, records: dict[GroupKey | None, Record], mark: str | None
     ) -> None:
-        """Write the record of the day to the ledger; the first record creates the ledger."""
+        """Write the record of the day to the ledger, which the first record creates."""
         if self.ledger is None:
             if records[None].n == 0:  # no rows to choose bandwidths from
                 self.unlabelled = records[None].info["n_unlabelled"]
@@ -254,7 +254,7 @@ class _Run:
         self.broken.remove(self.job.model, self.day)
 
     def _is_broken_by(self, error: Exception) -> bool:
-        """Whether an error is that of the predictions of the day, and stays until they change.
+        """Whether the predictions of the day cause an error, which stays until they change.
 
         A file system of a URL may be unreachable for a while.  A setting is at fault if it has
         never worked.
@@ -302,7 +302,7 @@ class _Run:
     # ---------------------------------------------------------------- results
 
     def _stored(self) -> dict[str, Any]:
-        """Stored result of this night; empty if there is none or the file was changed."""
+        """Stored result of this night, or empty if there is no result or the file was changed."""
         assert self.ledger is not None
         path = self.ledger.result_path(self.job.model, self.day)
         try:
@@ -537,13 +537,13 @@ def dry_run(job: Job | str | Path, day: str) -> NightPlan:
 
 
 def _opened_for_plan(job: Job, day: str, stack: ExitStack) -> ArraySource | None:
-    """Source of a day; files are copied to a temporary folder, and not next to the ledger."""
+    """Source of a day.  Files are copied to a temporary folder, and not next to the ledger."""
     folder = stack.enter_context(tempfile.TemporaryDirectory(prefix="calibscale-plan-"))
     return stack.enter_context(day_source.opened(job, day, Path(folder)))
 
 
 def _checked(job: Job, source: ArraySource, ledger: Ledger | None) -> tuple[float | None, Recipe]:
-    """Duration of a pass over a day, and the recipe of its ledger; raises the errors of a night."""
+    """Duration of a pass over a day, and the recipe of its ledger, or the errors of a night."""
     day_source.check_covariates(job, source)
     bound = () if ledger is None else ledger.recipe.estimators
     estimators = [e.settings for e in bound] or job.built_estimators()

@@ -81,8 +81,8 @@ def write_prometheus(path: str | Path, result: Result) -> None:
             continue
         labels = {"job": result["job"], "model": result["model"], **labels}
         if name not in gauges:
-            what = _GAUGES[name]
-            gauges[name] = Gauge(f"calibscale_{name}", what, [*labels], registry=registry)
+            description = _GAUGES[name]
+            gauges[name] = Gauge(f"calibscale_{name}", description, [*labels], registry=registry)
         gauges[name].labels(**{key: _text(text) for key, text in labels.items()}).set(value)
     write_whole(path, generate_latest(registry))
 
@@ -90,19 +90,19 @@ def write_prometheus(path: str | Path, result: Result) -> None:
 def _samples(result: Result) -> Iterator[tuple[str, float | None, dict[str, str]]]:
     """Name, value and labels of every sample."""
     for window in result["windows"]:
-        of = {"window": window["name"]}
+        window_label = {"window": window["name"]}
         for row in estimate_rows({**result, "windows": [window]}):
-            labels = _labels(row, row["estimator"], of, row["group"])
+            labels = _labels(row, row["estimator"], window_label, row["group"])
             yield "estimate", row["value"], labels
             yield "estimate_low", row["low"], labels
             yield "estimate_high", row["high"], labels
             yield "estimate_noise", row["floor_high"], labels
         for test in window["tests"]:
-            yield "p_value", test["p_value"], _labels(test, test["statistic"], of)
+            yield "p_value", test["p_value"], _labels(test, test["statistic"], window_label)
     if result["drift"] is not None:
-        of = {"window": result["drift"]["window"]}
+        window_label = {"window": result["drift"]["window"]}
         for change in result["drift"]["results"]:
-            labels = _labels(change, change["estimator"], of, change["group"])
+            labels = _labels(change, change["estimator"], window_label, change["group"])
             yield "drift_p_value", change["adjusted_p_value"], labels
     judged = [t for t in result["thresholds"] if t["observed"] is not None or t["breached"]]
     for threshold in sorted(judged, key=lambda t: t["breached"]):  # of equal names, a breached one
@@ -130,13 +130,13 @@ def _samples(result: Result) -> Iterator[tuple[str, float | None, dict[str, str]
 
 
 def _labels(
-    result: dict[str, Any], name: str, of: dict[str, str], group: Group = None
+    result: dict[str, Any], name: str, extra: dict[str, str], group: Group = None
 ) -> dict[str, str]:
-    return {"estimator": name, "notion": result["notion"], "group": _group(group), **of}
+    return {"estimator": name, "notion": result["notion"], "group": _group(group), **extra}
 
 
 def _group(group: Group) -> str:
-    """Name or number of a group; empty for all rows."""
+    """Name or number of a group, empty for all rows."""
     if group is None or isinstance(group, str):
         return group or ""
     return repr(float(group)).removesuffix(".0")
@@ -191,10 +191,10 @@ def _threshold_case(threshold: dict[str, Any], result: Result) -> tuple[str, str
         outcome = "failure" if threshold["breached"] else "skipped"
         return threshold["name"], outcome, f"{threshold['name']}: {reason}"
     side, limit = limit_of(threshold)
-    what = f"{threshold['estimator']} {threshold['quantity']} over {threshold['window']}"
+    subject = f"{threshold['estimator']} {threshold['quantity']} over {threshold['window']}"
     where = _where(threshold["group"], result)
     is_beyond = f"is {side} {limit!r}" if side != "abs_above" else f"is not within ±{limit!r}"
-    message = f"{what}{where}: {observed!r} {is_beyond}"
+    message = f"{subject}{where}: {observed!r} {is_beyond}"
     return threshold["name"], "failure" if threshold["breached"] else None, message
 
 
@@ -203,7 +203,7 @@ def _alarm_case(alarms: dict[str, Any] | None, result: Result) -> tuple[str, str
         return "alarms", "skipped", "alarms are off"
     if not alarms["alarm"]:
         return "alarms", None, ""
-    which = [
+    sentences = [
         f"{p['notion']}{_where(p['group'], result, ',')} since {p['since']}"
         for p in alarms["processes"]
         if p["alarm"]
@@ -214,12 +214,12 @@ def _alarm_case(alarms: dict[str, Any] | None, result: Result) -> tuple[str, str
         f"threshold is {alarms['threshold']!r}"
     )
     if alarms.get("impossible"):
-        which.append(impossible_sentence(result, alarms["impossible"]))
-    return "alarms", "failure", "; ".join([message, *which])
+        sentences.append(impossible_sentence(result, alarms["impossible"]))
+    return "alarms", "failure", "; ".join([message, *sentences])
 
 
 def _day_cases(result: Result) -> Iterator[tuple[str, str | None, str]]:
-    """Test cases of missing, broken and provisional days; later labels may be expected."""
+    """Test cases of missing, broken and provisional days, skipped if the job expects them."""
     days = result.get("incomplete_days")
     if days is None:
         return
@@ -230,7 +230,7 @@ def _day_cases(result: Result) -> Iterator[tuple[str, str | None, str]]:
 
 
 def _where(group: Group, result: Result, end: str = "") -> str:
-    """Group as a condition; empty for all rows.
+    """Group as a condition, empty for all rows.
 
     The groups of ledgers of earlier versions are numbers, for which the day's data may have names.
     """
@@ -249,7 +249,7 @@ def _xml(value: Any) -> str:
 
 
 class HistoryRow(NamedTuple):
-    """One estimate of a night: a row of the history; `group` is a number or a name."""
+    """One estimate of a night: a row of the history, with a number or a name as `group`."""
 
     job: str
     model: str
@@ -282,15 +282,15 @@ class HistoryRow(NamedTuple):
             raise ValueError(f"{len(texts)} columns instead of {len(cls._fields)}")
         row: dict[str, Any] = dict(zip(cls._fields, texts, strict=True))
         numbers = {name: float(row[name]) if row[name] else None for name in _NUMBERS}
-        others = {"group": row["group"] or None, "n": int(row["n"]), "day": _day(row["day"])}
-        return cls(**{**row, **numbers, **others})
+        labels = {"group": row["group"] or None, "n": int(row["n"]), "day": _day(row["day"])}
+        return cls(**{**row, **numbers, **labels})
 
 
 _NUMBERS = ("value", "low", "high", "p_value")
 
 
 def _number(text: str) -> float | None:
-    """Number of a group; None for a name."""
+    """Number of a group, or None for a name."""
     try:
         number = float(text)
     except ValueError:
@@ -299,7 +299,7 @@ def _number(text: str) -> float | None:
 
 
 def write_history(path: str | Path, result: Result) -> None:
-    """Write the estimates of a night to a history of nights, replacing those of the same night.
+    """Write the estimates of a night to a history, replacing earlier rows of the same night.
 
     A history is a ``.csv`` or ``.parquet`` file with a row for each estimator, window and group.
 
@@ -323,8 +323,8 @@ def write_history(path: str | Path, result: Result) -> None:
         with lock.acquire(timeout=_WAIT):
             data = _appended(place, fresh) if suffix == ".csv" else None
             if data is None:
-                others = [row for row in _existing(place, read) if row.night != night]
-                data = written(sorted([*others, *fresh], key=lambda row: row.order))
+                earlier = [row for row in _existing(place, read) if row.night != night]
+                data = written(sorted([*earlier, *fresh], key=lambda row: row.order))
             write_whole(path, data)
     except Timeout as error:
         raise StoreError(
@@ -335,7 +335,7 @@ def write_history(path: str | Path, result: Result) -> None:
 
 
 def _appended(place: Path, fresh: list[HistoryRow]) -> bytes | None:
-    """A CSV file with the rows of a night appended; None if they do not belong at its end."""
+    """A CSV file with the rows of a night appended, or None if they do not belong at its end."""
     try:
         data = place.read_bytes()
         last = data[data.rfind(b"\n", 0, -1) + 1 :].decode()
@@ -357,7 +357,7 @@ def _rows(result: Result) -> Iterator[HistoryRow]:
 
 
 def _existing(place: Path, read: Any) -> list[HistoryRow]:
-    """Rows of an existing file; empty if there is no file."""
+    """Rows of an existing file, empty if there is no file."""
     if not place.exists():
         return []
     try:

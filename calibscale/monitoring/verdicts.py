@@ -45,7 +45,7 @@ _FEW_DAYS = 5  # fewer days make an interval that is based on them unreliable
 
 @dataclass(frozen=True)
 class Judged:
-    """A window of a night by the key of the group, None for all rows; empty if it has no rows."""
+    """A window of a night by the key of the group, None for all rows.  It may have no rows."""
 
     name: str
     first: str
@@ -75,7 +75,7 @@ class NightJudge:
         return shown(group, self._keys)
 
     def _key(self, group: GroupKey | None) -> GroupKey | None:
-        """Key of a group that the job names or numbers; 0 and 1 are false and true."""
+        """Key of a group that the job names or numbers, where 0 and 1 are false and true."""
         if group in (0.0, 1.0) and {*FLAGS} >= {*self._keys} - {NO_NUMBER} != set():
             return FLAGS[int(group)]
         return next((key for key in self._keys if self._shown(key) == group), group)
@@ -120,26 +120,26 @@ class NightJudge:
         return [self._described(self.judged(name)) for name in self.job.windows]
 
     def _described(self, judged: Judged) -> dict[str, Any]:
-        whole = judged.whole
+        total = judged.whole
         begin = self._first_day()
         first = max(judged.first, begin) if judged.name == "all" else judged.first
-        missing = _missing(max(first, begin), judged.last, whole.days if whole else ())
+        missing = _missing(max(first, begin), judged.last, total.days if total else ())
         entries = self.ledger.select(judged.first, judged.last, self.job.model)
         unread = [judged.reason] if any(e.n for e in entries) else []
-        if whole and whole.by_days and len(whole.days) < _FEW_DAYS:
+        if total and total.by_days and len(total.days) < _FEW_DAYS:
             self.notes.append(
-                f"The intervals of {', '.join(whole.by_days)} over {judged.name} "
-                f"({len(whole.days)} days) are rough: they are based on the variation between "
+                f"The intervals of {', '.join(total.by_days)} over {judged.name} "
+                f"({len(total.days)} days) are rough: they are based on the variation between "
                 f"days, and there are fewer than {_FEW_DAYS}."
             )
         return {
             "name": judged.name,
             "first": first,
             "last": judged.last,
-            "days": list(whole.days) if whole else [],
+            "days": list(total.days) if total else [],
             "missing": missing,
-            "damaged": list(whole.damaged) if whole else unread,
-            "n": whole.n if whole else 0,
+            "damaged": list(total.damaged) if total else unread,
+            "n": total.n if total else 0,
             "results": self._results(judged, None),
             "tests": self._tests(judged),
             "groups": [
@@ -151,7 +151,7 @@ class NightJudge:
                 for group, part in judged.parts.items()
                 if group is not None
             ],
-            "reliability": self._reliability(whole) if whole and not self.recipe.cluster else None,
+            "reliability": self._reliability(total) if total and not self.recipe.cluster else None,
         }
 
     def _results(self, judged: Judged, group: GroupKey | None) -> list[dict[str, Any]]:
@@ -166,8 +166,8 @@ class NightJudge:
                 estimate = part.estimators[k].with_floor(estimate, part.states)
             shown = estimate.to_dict()
             details = shown.pop("details", None) or {}
-            if kept := {key: details[key] for key in _KEPT_DETAILS if key in details}:
-                shown["details"] = kept
+            if details_kept := {key: details[key] for key in _KEPT_DETAILS if key in details}:
+                shown["details"] = details_kept
             results.append(self.recipe.named(shown))
         return results
 
@@ -175,13 +175,13 @@ class NightJudge:
         """Estimate of a day with the floor and the interval of its record."""
         (entry,) = [e for e in self.ledger.day(day, self.job.model) if e.group == group]
         floor = entry.info.get("floors", {k: None})[k]
-        value, low, high, error, *rest = entry.info["estimates"][k]
+        value, low, high, error, *methods = entry.info["estimates"][k]
         value = value if self.recipe.cluster and estimate.interval is None else estimate.value
         estimate = replace(estimate, value=value, floor=floor and Floor(**floor))
         if low is None or estimate.interval is not None:
             return estimate
         jackknife, e, level = self._jackknife, self.recipe.estimators[k], self.job.confidence
-        method = rest[0] if rest else jackknife.method
+        method = methods[0] if methods else jackknife.method
         resampled = method == jackknife.method
         covers = POPULATION if e.unbiased else THIS_N if resampled else BOTH
         parts = jackknife.groups if resampled else 0
@@ -195,12 +195,12 @@ class NightJudge:
             return [*map(self.recipe.named, entry.info["tests"])]
         return [self.recipe.named(test.to_dict()) for test in judged.whole.tests]
 
-    def _reliability(self, whole: Window) -> dict[str, Any] | None:
+    def _reliability(self, total: Window) -> dict[str, Any] | None:
         notion, level = self.job.report.reliability, self.job.confidence
         for e in self.recipe.estimators:
             if notion not in (None, e.notion):
                 continue
-            curve = curve_of(e, whole.states, level)
+            curve = curve_of(e, total.states, level)
             if curve is not None:
                 return Diagram(e.notion or "canonical", level, curve).to_dict()
         return None
@@ -278,7 +278,7 @@ class NightJudge:
         for threshold in self.job.thresholds:
             group = threshold.group
             groups = self._groups() if group == "each" else [self._key(group)]
-            verdicts += [self._threshold(threshold, each) for each in groups]
+            verdicts += [self._threshold(threshold, key) for key in groups]
         return verdicts
 
     def _threshold(self, t: Threshold, group: GroupKey | None) -> dict[str, Any]:
@@ -288,11 +288,11 @@ class NightJudge:
         observed, reason = self._observed(t, quantity, group)
         breached = t.missing == "breach" if observed is None else _exceeds(t, observed)
         ((side, number),) = t.limits.items()
-        what = subject if quantity == "value" else f"{subject}.{quantity}"
-        what = f"|{what}|" if side == "abs_above" else what
-        of = "" if group is None else f", {self._condition(group)}"
+        measure = subject if quantity == "value" else f"{subject}.{quantity}"
+        measure = f"|{measure}|" if side == "abs_above" else measure
+        place = name if group is None else f"{name}, {self._condition(group)}"
         return {
-            "name": f"{what} over {name}{of} {side.removeprefix('abs_')} {number:g}",
+            "name": f"{measure} over {place} {side.removeprefix('abs_')} {number:g}",
             "window": name,
             "group": self._shown(group),
             "estimator": subject,
@@ -337,11 +337,11 @@ class NightJudge:
             return "there are no rows"
         text = f"no rows of {self._condition(group)}"
         names = [str(self._shown(key)) for key in self._keys]
-        known = group in self._keys or not isinstance(group, str)
-        return text if known else f"{text}; {hint(group, names)}"
+        expected = group in self._keys or not isinstance(group, str)
+        return text if expected else f"{text}; {hint(group, names)}"
 
     def _bound(self, result: dict[str, Any], quantity: str, t: Threshold) -> float:
-        """End of an interval; adds a note if the interval does not cover the population value.
+        """End of an interval.  A note is added if the interval does not cover the population value.
 
         For a limit of the size, it is the end of the smallest size (0 if the interval includes 0)
         or of the largest one.
@@ -422,27 +422,31 @@ class NightJudge:
             "tolerance": next((p.sizes[0] for p in processes if p.sizes), None),
             "certainty_tolerance": settings.certainty_tolerance,
             "impossible": self._impossible(
-                min(first_of_all, key=lambda found: (found.day, found.first_row), default=None)
+                min(
+                    first_of_all,
+                    key=lambda refutation: (refutation.day, refutation.first_row),
+                    default=None,
+                )
             ),
         }
 
-    def _impossible(self, found: Impossible | None) -> dict[str, Any] | None:
+    def _impossible(self, refutation: Impossible | None) -> dict[str, Any] | None:
         """Labels of probability 0, which make E infinite, in results."""
-        if found is None:
+        if refutation is None:
             return None
         return {
-            "day": found.day,
-            "group": self._shown(found.group),
-            "count": found.count,
-            "first_row": found.first_row,
+            "day": refutation.day,
+            "group": self._shown(refutation.group),
+            "count": refutation.count,
+            "first_row": refutation.first_row,
         }
 
     # ---------------------------------------------------------------- days, models
 
     def trend(self) -> dict[str, Any]:
         """Estimates of the last 90 days, day by day."""
-        every = self._entries()
-        entries = every[-_TREND_DAYS:]
+        all_entries = self._entries()
+        entries = all_entries[-_TREND_DAYS:]
         days = [e.day for e in entries]
         groups = self.ledger.groups(self.job.model)
         series = list(self._series(days, entries, None))
@@ -451,8 +455,8 @@ class NightJudge:
                 recent = self.ledger.select(days[0], self.day, self.job.model, group)
                 series += self._series(days, recent, group)
         return {
-            "ledger_days": len(every),
-            "first_day": every[0].day if every else None,
+            "ledger_days": len(all_entries),
+            "first_day": all_entries[0].day if all_entries else None,
             "days": days,
             "n": [e.n for e in entries],
             "series": series,
@@ -476,7 +480,7 @@ class NightJudge:
             )
 
     def _shared_days(self, models: Sequence[str], first: str, last: str) -> set[str]:
-        """Days of which every model has readable rows."""
+        """Days with readable rows of every model."""
         by_model = []
         for model in models:
             days = set()
@@ -507,7 +511,7 @@ class NightJudge:
             )
             if part.estimates[k].value is not None:
                 ranked.append((model, part))
-        ranked.sort(key=lambda each: float(each[1].estimates[k].value or 0.0))
+        ranked.sort(key=lambda pair: float(pair[1].estimates[k].value or 0.0))
         e: BoundEstimator = self.recipe.estimators[k]
         parts = [part.parts[k] for _, part in ranked]
         rows = [part.n for _, part in ranked]  # equal numbers count as the same rows
@@ -566,5 +570,5 @@ def _missing(first: str, last: str, days: Sequence[str]) -> list[str]:
     present = {day[:10] for day in days}
     start = date.fromisoformat(first)
     count = (date.fromisoformat(last) - start).days + 1
-    every = ((start + timedelta(k)).isoformat() for k in range(count))
-    return [day for day in every if day not in present][-_NAMED_MISSING:]
+    expected = ((start + timedelta(k)).isoformat() for k in range(count))
+    return [day for day in expected if day not in present][-_NAMED_MISSING:]

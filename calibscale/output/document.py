@@ -20,7 +20,7 @@ class Cell:
     ----------
     text : str
     state : str
-        ``breached``, ``fine``, ``faint``, ``strong`` or empty; the text also expresses the state.
+        ``breached``, ``fine``, ``faint``, ``strong`` or empty.  The text also expresses the state.
     share : float or None
         Probability that determines the shade of the cell.
     """
@@ -66,7 +66,7 @@ Row: TypeAlias = Sequence[str | Cell]
 
 @dataclass(frozen=True)
 class Table:
-    """Table whose first column names the rows, with notes below it."""
+    """Table with notes below it.  The first column names the rows."""
 
     kind: ClassVar[str] = "table"
     caption: str
@@ -75,7 +75,7 @@ class Table:
     notes: tuple[str, ...] = ()
 
     def description(self, row: Sequence[Cell]) -> str:
-        """Description of a row; empty without a column that describes the rows."""
+        """Description of a row, or an empty text if no column describes the rows."""
         columns = zip(row, self.head, strict=True)
         return next((cell.text for cell, column in columns if column.describes), "")
 
@@ -120,7 +120,7 @@ class Figure:
     probabilities: bool = False
 
     def draw_on(self, ax: Any, axes: str = "linear") -> Any:
-        """Draw the plot; `axes` are those of probabilities, see `plot_reliability`."""
+        """Draw the plot; for probabilities, `axes` is the scale, see `plot_reliability`."""
         return self.draw(ax=ax, axes=axes) if self.probabilities else self.draw(ax=ax)
 
 
@@ -171,7 +171,7 @@ Block: TypeAlias = Table | Figures | Paragraph | Listing | Facts | Folded
 
 @dataclass(frozen=True)
 class Section:
-    """Blocks under a title; those of `detail` are in reports only."""
+    """Blocks under a title.  Sections with `detail` are in reports only."""
 
     name: str
     title: str
@@ -192,7 +192,8 @@ class Article:
     reasons : tuple of str
         Sentences that support the verdict.
     duration : str
-        Computing time; empty if unknown.  It is not shown in pictures, which are reproducible.
+        Computing time, or empty if it is unknown.  It is not shown in pictures, which are
+        reproducible.
     """
 
     title: str
@@ -221,7 +222,7 @@ def table(
     rows: Iterable[Row],
     notes: str | Sequence[str] = (),
 ) -> Table:
-    """Make a table of texts; by default the first column is text, the others are numbers.
+    """Make a table of texts, by default with a first column of text and others of numbers.
 
     Columns whose header is None are left out.
     """
@@ -263,7 +264,7 @@ def article(
     reasons: tuple[str, ...] = (),
 ) -> Article:
     """Make a document of the sections that are not None."""
-    present = tuple(one for one in sections if one is not None)
+    present = tuple(part for part in sections if part is not None)
     return Article(title, subtitle, verdict, state, reasons, present)
 
 
@@ -280,7 +281,7 @@ _OF_CLUSTERS = ("intraclass_correlation", "design_effect")
 
 
 def size_of(result: dict[str, Any]) -> str:
-    """Number of rows, and of what."""
+    """Number of rows, with their kind and their clusters."""
     return rows_of(result["n"], result.get("source") or {}) + clusters_of(result)
 
 
@@ -295,7 +296,7 @@ def rows_of(count: int, source: dict[str, Any]) -> str:
 
 
 def clusters_of(result: dict[str, Any]) -> str:
-    """Number of clusters and their properties; empty without clusters."""
+    """Number of clusters and their properties, or an empty text without clusters."""
     clusters = result.get("clusters")
     if not clusters:
         return ""
@@ -317,11 +318,11 @@ def closing(
     estimators: Iterable[str] = (),
     remarks: Iterable[str] = (),
     excluded: Sequence[Block | None] | None = None,
-    **others: Any,
+    **settings: Any,
 ) -> tuple[Section | None, ...]:
     """Sections that end a document: excluded rows, notes, terms, and all parameters and versions.
 
-    `excluded` replaces the table of `left_out`; `others` are settings besides the parameters.
+    `excluded` replaces the table of `left_out`.  `settings` come in addition to the parameters.
     """
     if excluded is None:
         excluded = [left_out(result)]
@@ -330,12 +331,12 @@ def closing(
         section("rows", "What was left out", *excluded),
         section("notes", "Notes", Listing(notes) if notes else None),
         _terms(names, estimators),
-        _settings(result, others),
+        _settings(result, settings),
     )
 
 
 def left_out(result: dict[str, Any]) -> Table | None:
-    """Table of excluded rows by reason; None if all rows were used."""
+    """Table of excluded rows by reason, or None if all rows were used."""
     rows = [(reason, formatting.count(n)) for reason, n in exclusions(result, "dropped: ")]
     if not rows:
         return None
@@ -343,7 +344,7 @@ def left_out(result: dict[str, Any]) -> Table | None:
 
 
 def exclusions(result: dict[str, Any], dropped: str = "") -> Iterator[tuple[str, int]]:
-    """Reasons for excluding rows, and numbers of rows; `dropped` precedes reasons for dropping."""
+    """Reasons for excluding rows, with the numbers of rows, after `dropped` for dropped rows."""
     if result["n_unlabelled"]:
         yield "without a label yet", result["n_unlabelled"]
     for reason, n in (result["dropped"] or {}).items():
@@ -385,9 +386,9 @@ def _terms(names: Iterable[str], estimators: Iterable[str]) -> Section:
     return Section("terms", "How to read this report", (folded,))
 
 
-def _settings(result: dict[str, Any], others: dict[str, Any]) -> Section:
+def _settings(result: dict[str, Any], further: dict[str, Any]) -> Section:
     """Section of all parameters and versions."""
-    settings = {**others, **(result.get("parameters") or {})}
+    settings = {**further, **(result.get("parameters") or {})}
     source = {k: v for k, v in (result.get("source") or {}).items() if v is not None}
     tables = (
         table(caption, head, list(_flat(values)))
@@ -398,8 +399,8 @@ def _settings(result: dict[str, Any], others: dict[str, Any]) -> Section:
         )
         if values
     )
-    none = (Paragraph("The result contains no parameters."),)
-    folded = Folded("All parameters and versions", tuple(tables) or none)
+    no_parameters = (Paragraph("The result contains no parameters."),)
+    folded = Folded("All parameters and versions", tuple(tables) or no_parameters)
     return Section("settings", "Parameters", (folded,))
 
 

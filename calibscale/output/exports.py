@@ -31,7 +31,7 @@ _CLOSING = ("rows", "notes", "terms", "settings")  # sections that end every doc
 
 
 def to_frame(result: Any, library: str) -> Any:
-    """Tidy table of a result as a data frame; see `Tabular.to_frame`."""
+    """Tidy table of a result as a data frame, see `Tabular.to_frame`."""
     require(library in ("pandas", "polars"), "library must be pandas or polars", library)
     try:
         frames = import_module(library)
@@ -57,7 +57,7 @@ def _arrow(result: Any) -> Any:
 
 
 def save_csv(result: Any, path: str | Path) -> None:
-    """Write the tidy table as CSV, booleans as 0 and 1; ``-`` is standard output."""
+    """Write the tidy table as CSV, with booleans as 0 and 1.  ``-`` is standard output."""
     table = _arrow(result)
     opened: Any = nullcontext(sys.stdout) if path == "-" else replacing(path)
     with opened as file:
@@ -88,7 +88,7 @@ _PICTURES: dict[str, Callable[[Any, str | Path, str], None]] = {
 
 
 def save(result: Any, path: str | Path, axes: str | None) -> None:
-    """Write a result in the format that the suffix names; see `Tabular.save`."""
+    """Write a result in the format that the suffix names, see `Tabular.save`."""
     pictures = _PICTURES if isinstance(result, Shown) else {}  # others have no report
     suffix, shown = Path(path).suffix, shown_address(path)
     if suffix in pictures:
@@ -103,7 +103,7 @@ def save(result: Any, path: str | Path, axes: str | None) -> None:
 
 
 def plot(result: Any, ax: Any, axes: str) -> Any:
-    """Draw the first plot of the report of a result; see `Shown.plot`."""
+    """Draw the first plot of the report of a result, see `Shown.plot`."""
     first = next(iter(document(result).figures), None)
     if first is None:
         raise OptionError("there is nothing to draw: the result has no estimates with a value")
@@ -143,10 +143,10 @@ def notebook_page(result: Any) -> str:
 
 def _listed(table: Table) -> Table:
     """First rows of a table, without its optional columns."""
-    kept = [k for k, column in enumerate(table.head) if not column.optional]
-    rows = tuple(tuple(row[k] for k in kept) for row in table.rows[:_LISTED])
+    columns = [k for k, column in enumerate(table.head) if not column.optional]
+    rows = tuple(tuple(row[k] for k in columns) for row in table.rows[:_LISTED])
     more = len(table.rows) - len(rows)
     notes = table.notes
     if more:
         notes = (f"{plural(more, 'more row')} in to_frame().", *notes)
-    return replace(table, head=tuple(table.head[k] for k in kept), rows=rows, notes=notes)
+    return replace(table, head=tuple(table.head[k] for k in columns), rows=rows, notes=notes)

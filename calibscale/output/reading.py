@@ -17,7 +17,7 @@ _SCHEMA = re.compile(r"calibscale\.([a-z]+)/(\d+)")
 
 
 def read(value: Any, where: str = "the result") -> dict[str, Any]:
-    """Return a result with every key of its schema; keys that it need not have become None.
+    """Return a result with every key of its schema.  Optional keys that it lacks become None.
 
     Raises
     ------

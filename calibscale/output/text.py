@@ -65,7 +65,7 @@ _SPAN = re.compile(r"(?<=\d) … (?=[\d−])")  # of an interval
 def as_text(result: Any, max_lines: int | None = None) -> str:
     """Return the document of a result as text without colours, as commands print it.
 
-    After `max_lines` lines, if given, there is a line about the rest; `print` shows 24.
+    After `max_lines` lines, if given, a line states how much is left.  `print` shows 24 lines.
 
     Examples
     --------
@@ -141,7 +141,7 @@ def _print_block(console: Console, block: doc.Block, max_rows: int | None) -> No
 
 
 def _print(console: Console, text: str, style: str = "") -> None:
-    """Print text, whose lines are not broken between a number and its unit."""
+    """Print text without line breaks between a number and its unit."""
     bound = unbroken(text)
     lines = textwrap.wrap(bound, console.width, break_on_hyphens=False)
     if any(cell_len(line) > console.width for line in lines):  # wide letters
@@ -150,9 +150,9 @@ def _print(console: Console, text: str, style: str = "") -> None:
 
 
 def _print_table(console: Console, table: doc.Table, max_rows: int | None) -> None:
-    """Print a table; its optional columns only if they fit."""
+    """Print a table, with its optional columns only if they fit."""
     shown = table.rows[: _MAX_ROWS if max_rows is None else max_rows]
-    kept = [
+    shown_columns = [
         k
         for k, column in enumerate(table.head)
         if k == 0 or any(row[k].text not in ("", "–") for row in shown)
@@ -160,16 +160,16 @@ def _print_table(console: Console, table: doc.Table, max_rows: int | None) -> No
     cells = [[cell.text.replace("\u00a0", " ") for cell in row] for row in shown]
     widths = {
         k: max(map(cell_len, (*table.head[k].title.split(" "), *(row[k] for row in cells))))
-        for k in kept
+        for k in shown_columns
     }
-    while width_of(widths[k] for k in kept) > console.width:
-        optional = [k for k in kept if table.head[k].optional]
+    while width_of(widths[k] for k in shown_columns) > console.width:
+        optional = [k for k in shown_columns if table.head[k].optional]
         if not optional:
             cells = [[_SPAN.sub("…", text) for text in row] for row in cells]
             break
-        kept.remove(optional[-1])
+        shown_columns.remove(optional[-1])
     rich = RichTable(box=None, pad_edge=False)
-    for k in kept:
+    for k in shown_columns:
         column = table.head[k]
         rich.add_column(
             Text(column.title.replace("\u00a0", " ")),
@@ -179,22 +179,26 @@ def _print_table(console: Console, table: doc.Table, max_rows: int | None) -> No
             style="dim" if column.optional else "",
         )
     for row, texts in zip(shown, cells, strict=True):
-        rich.add_row(*(Text(texts[k], _COLOURS.get(row[k].state, "")) for k in kept))
-    show(console, rich, keys=_key_columns([table.head[k] for k in kept], shown, kept))
+        rich.add_row(*(Text(texts[k], _COLOURS.get(row[k].state, "")) for k in shown_columns))
+    show(
+        console,
+        rich,
+        keys=_key_columns([table.head[k] for k in shown_columns], shown, shown_columns),
+    )
     if len(shown) < len(table.rows):
         more = plural(len(table.rows) - len(shown), "more row")
         _print(console, f"and {more}, in the JSON output", "dim")
-    for line in replace(table, head=tuple(table.head[k] for k in kept)).legend:
+    for line in replace(table, head=tuple(table.head[k] for k in shown_columns)).legend:
         _print(console, line, "dim")
 
 
 def _key_columns(
-    head: Sequence[doc.TableColumn], rows: Sequence[Sequence[doc.Cell]], kept: Sequence[int]
+    head: Sequence[doc.TableColumn], rows: Sequence[Sequence[doc.Cell]], positions: Sequence[int]
 ) -> int:
     """Number of the first columns of texts that tell rows apart, such as estimator and window."""
     count = 1
     while count < len(head) and not head[count].numbers:
-        if len({tuple(row[k].text for k in kept[:count]) for row in rows}) == len(rows):
+        if len({tuple(row[k].text for k in positions[:count]) for row in rows}) == len(rows):
             break
         count += 1
     return count
@@ -214,7 +218,7 @@ class SafeConsole(Console):
 
 
 def terminal() -> Console:
-    """Console on standard output; lines do not wrap in files and pipes unless COLUMNS is set."""
+    """Console on standard output.  Lines wrap in files and pipes only if COLUMNS is set."""
     console = SafeConsole(highlight=False, soft_wrap=False)
     if not console.is_terminal and "COLUMNS" not in os.environ:
         console.width = _UNBROKEN
@@ -227,12 +231,12 @@ def escape(text: str) -> str:
 
 
 def number(value: float | None) -> str:
-    """Format a value with five digits; a dash if it is missing."""
+    """Format a value with five digits, or as a dash if it is missing."""
     return "–" if value is None else rounded(value, 5)
 
 
 def grid(*texts: str, numbers: Iterable[str] = (), **style: Any) -> RichTable:
-    """Table without borders: columns of texts, the last one of which wraps, and of numbers."""
+    """Table without borders, with columns of texts and then of numbers.  The last text wraps."""
     table = RichTable(box=None, pad_edge=False, **style)
     for k, name in enumerate(texts):
         last = 0 < k == len(texts) - 1
@@ -243,13 +247,13 @@ def grid(*texts: str, numbers: Iterable[str] = (), **style: Any) -> RichTable:
 
 
 def show(console: Console, table: RichTable, keys: int = 1) -> None:
-    """Print a table; if it is too wide, in parts that each repeat the first `keys` columns.
+    """Print a table.  If it is too wide, each of its parts repeats the first `keys` columns.
 
-    Numbers are never truncated; only columns with ``overflow="fold"`` are narrowed, to `_NAME`.
+    Numbers are never truncated.  Only columns with ``overflow="fold"`` are narrowed, to `_NAME`.
     """
-    every = list(range(len(table.columns)))
+    all_columns = list(range(len(table.columns)))
     if width_of(_min_width(console, column) for column in table.columns) <= console.width:
-        console.print(_folded(console, table, every))
+        console.print(_folded(console, table, all_columns))
         return
     widths = [_min_width(console, column, narrow=True) for column in table.columns]
     parts = _parts(widths, keys, console.width)
@@ -271,7 +275,7 @@ def show(console: Console, table: RichTable, keys: int = 1) -> None:
 
 
 def _parts(widths: Sequence[int], keys: int, width: int) -> list[list[int]]:
-    """Columns of each part of a table, whose first `keys` columns each part repeats."""
+    """Columns of each part of a table.  Each part repeats the first `keys` columns."""
     parts = [list(range(keys))]
     for i in range(keys, len(widths)):
         if len(parts[-1]) > keys and width_of(widths[k] for k in [*parts[-1], i]) > width:
@@ -283,7 +287,7 @@ def _parts(widths: Sequence[int], keys: int, width: int) -> list[list[int]]:
 def _folded(
     console: Console, table: RichTable, chosen: Sequence[int], widths: Sequence[int] | None = None
 ) -> RichTable:
-    """Copy of the chosen columns whose wrapped names break after a separator, not within a word.
+    """Copy of the chosen columns, with wrapped names that break after a separator, not in a word.
 
     With `widths`, the copy is wider than the console only if its columns need it.
     """
@@ -357,7 +361,7 @@ def width_of(columns: Iterable[int]) -> int:
 
 
 def _min_width(console: Console, column: Column, narrow: bool = False) -> int:
-    """Minimum width of a column; if `narrow`, its header wraps after every word."""
+    """Minimum width of a column.  If `narrow`, its header wraps after every word."""
     head, *cells = (_text(console, cell) for cell in (column.header, *column.cells))
     width = max(text.cell_len for text in (*(head.split(" ") if narrow else [head]), *cells))
     return min(width, _NAME) if column.overflow == "fold" else width

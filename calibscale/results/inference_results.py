@@ -45,17 +45,17 @@ class TestResult(Declared):
     Attributes
     ----------
     value : float or None
-        Observed value; None where undefined, for the given `reason`.
+        Observed value, or None where undefined for the given `reason`.
     p_value : float or None
         Probability under the null of a value at least as large.
     replicates : int
-        Number of draws; fewer than requested if the test stopped early.
+        Number of draws, fewer than requested if the test stopped early.
     exceedances : int
         Number of draws at least as large as the value.
     null_values : (replicates,)
         Values of the draws, not centred.
     certain_rows : int
-        Rows with a prediction of exactly 0 or 1, whose drawn label is always the same.
+        Rows with a prediction of exactly 0 or 1, where the drawn label is always the same.
     stopped : bool
         Whether the test stopped early.
     details : dict
@@ -64,8 +64,8 @@ class TestResult(Declared):
         What is drawn: tests with equal `draws` share them.  Empty: labels, outcomes or signs of
         rows, which all tests but those with draws of cells share.
     critical_value : float or None
-        Value that must be exceeded for a p-value of at most 5 %; None if the replicates are too few
-        or the test stopped early.
+        Value that must be exceeded for a p-value of at most 5 %.  None if the replicates are too
+        few or the test stopped early.
 
     Examples
     --------
@@ -99,7 +99,7 @@ class TestResult(Declared):
 
     @property
     def null_distribution(self) -> Annotated[Computed[Omitted[Json]], _NULL]:
-        """Mean, standard deviation and quantiles of the null values; empty without them."""
+        """Mean, standard deviation and quantiles of the null values, or empty without them."""
         values = self.null_values
         if not len(values):
             return {}
@@ -143,7 +143,7 @@ class CalibrationTests(Labelled[TestResult], Outcome, SourceRows):
     verdict : str or None
         The sentence of `judgement`.
     judgement : Judgement or None
-        What the tests say together; None if none has a p-value.
+        Conclusion from all tests together, or None if no test has a p-value.
 
     Examples
     --------
@@ -173,7 +173,7 @@ class CalibrationTests(Labelled[TestResult], Outcome, SourceRows):
         return f"CalibrationTests(n={self.n}, {tests})"
 
     def to_dict(self) -> dict[str, Any]:
-        """JSON object of the result; several results are in a list `tests`."""
+        """JSON object of the result, with several results in a list `tests`."""
         if len(self.results) != 1:
             return super().to_dict()
         run = {name: value for name, value in vars(self).items() if name != "results"}
@@ -194,11 +194,13 @@ class Miscalibration(Declared):
     ----------
     shift : float
         Number added to the probability of the event (class 1 of two classes, else the top label),
-        clipped to 0..1; above 0 if predictions are too low.  Other classes keep their proportions.
+        clipped to 0..1.  It is above 0 if predictions are too low.  Other classes keep their
+        proportions.
     temperature : float
-        T, where labels are drawn from softmax(log q / T); above 1 for an overconfident model.
+        T, where labels are drawn from softmax(log q / T).  It is above 1 for an overconfident
+        model.
     where : (name, value), optional
-        Name and value of a covariate; other rows are calibrated.
+        Name and value of a covariate.  Other rows are calibrated.
 
     Examples
     --------
@@ -213,7 +215,7 @@ class Miscalibration(Declared):
 
     @property
     def biased_rows(self) -> Annotated[Computed[Annotated[Json, _WHERE] | None], key("where")]:
-        """Value of the covariate in the rows that are miscalibrated; None: all rows."""
+        """Value of the covariate in the rows that are miscalibrated, or None for all rows."""
         return self.where and {"covariate": self.where[0], "value": self.where[1]}
 
     def __post_init__(self) -> None:
@@ -244,10 +246,10 @@ class Power(Outcome, SourceRows):
     Attributes
     ----------
     rows : int or None
-        Number of rows needed for the requested power; None if `max_rows` rows are too few.
+        Number of rows needed for the requested power, or None if `max_rows` rows are too few.
     interval : (int, int) or None
-        95 % confidence interval of `rows`, as finitely many data sets are simulated; None if all of
-        them were rejected, or too few.
+        95 % confidence interval of `rows`, as finitely many data sets are simulated.  None if all
+        of them were rejected, or too few.
     curve : tuple of PowerPoint
         Power at each simulated number of rows.
 
@@ -287,8 +289,8 @@ class Check(Evaluation):
     Attributes
     ----------
     tests : tuple of TestResult
-        Tests of the estimates, in their order, and then of further statistics; the gap is tested by
-        its size, `ece` with one bin.
+        Tests of the estimates, in their order, and then of further statistics.  The gap is tested
+        by its size, `ece` with one bin.
     adjusted_p_values : dict
         p-values by name of the estimate, or of the test where there is no estimate, adjusted for
         the number of tests (Westfall and Young).

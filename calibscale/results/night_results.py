@@ -244,13 +244,13 @@ def evidence_logs(process: dict[str, Any], days: list[str]) -> list[float | None
 
 @dataclass(frozen=True, kw_only=True, repr=False)
 class Night(Outcome, SourceRows):
-    """Result of a night; its parts are JSON objects.
+    """Result of a night, with parts that are JSON objects.
 
     Attributes
     ----------
     status : str
-        ``breached`` if a threshold is breached or there is an alarm; else ``incomplete`` if days
-        are missing, broken or provisional, see the job; else ``fine``.
+        ``breached`` if a threshold is breached or there is an alarm.  Otherwise ``incomplete`` if
+        days are missing, broken or provisional, see the job, else ``fine``.
     created : str
         Time at which the day was judged, with the offset from UTC.
     bias, selection : dict or None

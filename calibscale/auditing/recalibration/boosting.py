@@ -37,21 +37,22 @@ class MCBoost(Recalibrator):
     """Boosting until groups are calibrated in every bin of p' (Hébert-Johnson et al. 2018).
 
     For two classes.  Groups are all rows, the levels of covariates with few values, quantile bins
-    of others, and their intersections; a category is a group and a bin of p'.  In a round, one
+    of others, and their intersections.  A category is a group and a bin of p'.  In a round, one
     group after another, the mean of y − p' of each category where it exceeds `alpha` is added to
-    p', which then is clipped to [0, 1]; rounds end when nothing changes.  They are on the atoms of
-    `SegmentAtoms`, which one pass counts and whose rows have the same p'; so the bound holds for
-    the rows of the fit.  p' may be exactly 0 or 1, which costs an infinite log loss where wrong.
+    p', which then is clipped to [0, 1].  Rounds end when nothing changes.  They are on the atoms of
+    `SegmentAtoms`, which one pass counts.  All rows of an atom have the same p', so the bound holds
+    for the rows of the fit.  p' may be exactly 0 or 1, which costs an infinite log loss where
+    wrong.
 
     Parameters
     ----------
     covariates, categorical : sequence of str
-        Covariates that define groups; those with a group for each of up to 64 values.
+        Covariates that define groups, and the covariates with a group for each of up to 64 values.
     depth : int or tuple of int
-        Largest number of covariates that groups intersect; or the numbers, of which 0 is all rows.
+        Largest number of covariates that groups intersect, or the numbers, where 0 means all rows.
     bins, score_bins, max_rounds : int
-        Numbers of quantile bins of a covariate with more than ten values, and of equal bins of p';
-        largest number of rounds.
+        Numbers of quantile bins of a covariate with more than ten values, and of equal bins of p',
+        and the largest number of rounds.
     alpha : float
         Largest |mean of y − p'| that is left as it is.
     min_share, min_rows : float
@@ -103,8 +104,10 @@ class MCBoost(Recalibrator):
         return self.depth
 
     def _fit(self, setup: DataProfile, read: Read) -> MCBoostFit:
-        own = Multicalibration(self.covariates, 2, self.categorical, self.bins, notion="positive")
-        atoms = own.bind(setup).atoms
+        segmentation = Multicalibration(
+            self.covariates, 2, self.categorical, self.bins, notion="positive"
+        )
+        atoms = segmentation.bind(setup).atoms
         result = read(atoms, covariates=self.covariates)
         state = result.groups[None][atoms]
         weight, p, delta = state.sums[[1, 3, 4]]
@@ -150,7 +153,7 @@ class StoredMCBoost(StoredFit):
 class MCBoostFit(FittedRecalibrator):
     """Updates of p' in cells of `bits` bits of the score.
 
-    `updates` (u, 3) are round, category and what is added to p'; `groups` is the number of groups
+    `updates` (u, 3) are round, category and the term added to p'.  `groups` is the number of groups
     that are large enough, `errors` the largest |mean of y − p'| of their categories before and
     after, divided by max(mean of y, rho) if proportional.
     """
@@ -213,7 +216,7 @@ class MCBoostFit(FittedRecalibrator):
         )
 
     def _require_axes(self) -> None:
-        """Raise an OptionError unless the axes of a file are those of its settings."""
+        """Raise an OptionError unless the axes of a file match its settings."""
         method = self.method
         require(
             tuple(axis.name for axis in self.axes) == method.covariates,
@@ -258,7 +261,7 @@ class MCBoostFit(FittedRecalibrator):
         return np.searchsorted(np.arange(1, count) / count, np.round(p, 9))
 
     def boosted(self, keys: Ints, weight: Floats, frequency: Floats) -> Self:
-        """Fit to atoms; weights sum to the number of rows."""
+        """Fit to atoms, with weights that sum to the number of rows."""
         self._require_size()
         crossings, p = self._start(keys)
         method, bins, updates, errors = self.method, self.method.score_bins, [self.updates], [0.0]
@@ -271,8 +274,8 @@ class MCBoostFit(FittedRecalibrator):
                 rows = np.bincount(category, weight, length)
                 used = np.flatnonzero(np.repeat(large, bins) & (rows >= method.min_rows))
                 y, then, now = (
-                    np.bincount(category, weight * each, length)[used] / rows[used]
-                    for each in (frequency, start, p)
+                    np.bincount(category, weight * quantity, length)[used] / rows[used]
+                    for quantity in (frequency, start, p)
                 )
                 unit = np.ones(len(y)) if method.rho is None else np.maximum(y, method.rho)
                 error = max(error, np.max(np.abs(y - then) / unit, initial=0.0))

@@ -57,10 +57,9 @@ class Isotonic(Recalibrator):
         with the next one where their order requires it.  This is what Venn-Abers predictors say
         there: those with the new row as either label are 0 and 1/(n + 1), which their authors
         combine to 1/(n + 2) (Vovk & Petej 2014).  So p' is never 0 or 1, and the log loss of new
-        rows is finite.  Other steps are those of the pure regression.  With weights, each
-        row that is added has the weight Σw²/Σw.
-        ``pure``: the regression alone, which may be exactly 0 or 1, and costs an infinite log loss
-        where wrong.
+        rows is finite.  Other steps are steps of the pure regression.  With weights, each row that
+        is added has the weight Σw²/Σw.  ``pure``: the regression alone, which may be exactly 0 or
+        1, and costs an infinite log loss where wrong.
     """
 
     ends: str = "laplace"
@@ -149,8 +148,9 @@ class BBQ(Recalibrator):
     Parameters
     ----------
     score : {"bdeu", "bic"}
-        Weight of a histogram: marginal likelihood, with two prior rows in each bin whose mean is
-        its middle, and posterior means; or exp(−BIC/2), and frequencies.
+        Weight of a histogram, and the values in its bins.  ``bdeu``: marginal likelihood, with two
+        prior rows in each bin that have the middle of the bin as their mean, and posterior means.
+        ``bic``: exp(−BIC/2), and frequencies.
     bins : {"mass", "width"}
         Bins of equal mass, or of equal width: ``BBQ("bic", "width")`` is the BBQ of netcal.
     """
@@ -175,15 +175,15 @@ class BBQ(Recalibrator):
         gaps = -np.diff(weights[order], append=weights[order[-1]])
         first = int(np.argmax(gaps > 0.0))
         order = order[: first + int(np.argmax(gaps[first:] <= 1e-3 * weights.var())) + 1]
-        every = np.unique(np.concatenate([edges[i][:-1] for i in order]))
+        starts = np.unique(np.concatenate([edges[i][:-1] for i in order]))
         mean = np.average(
-            [values[i][np.searchsorted(edges[i], every, "right") - 1] for i in order],
+            [values[i][np.searchsorted(edges[i], starts, "right") - 1] for i in order],
             axis=0,
             weights=weights[order],
         )
         steps = np.flatnonzero(np.diff(mean, prepend=-1.0))
         return BBQFit(
-            edges=every[steps],
+            edges=starts[steps],
             values=np.clip(mean[steps], 0.0, 1.0),
             histograms=len(order),
             method=self,
@@ -200,14 +200,16 @@ class BBQ(Recalibrator):
             edges, full = np.linspace(0.0, 1.0, count + 1), sums[:, sums[1] > 0]
             bins = np.searchsorted(edges[1:-1], np.round(full[3] / full[1], 12), "right")
             rows, p, delta = (np.bincount(bins, full[k], count).astype(float) for k in (1, 3, 4))
-        events, rows = (each * n / sums[1].sum() for each in (np.clip(p - delta, 0.0, rows), rows))
-        middles, others = (edges[:-1] + edges[1:]) / 2.0, rows - events
+        events, rows = (
+            scaled * n / sums[1].sum() for scaled in (np.clip(p - delta, 0.0, rows), rows)
+        )
+        middles, no_events = (edges[:-1] + edges[1:]) / 2.0, rows - events
         if self.score == "bdeu":
             a = 2.0 * np.clip(middles, 0.005, 0.995)  # limits of the authors' code
-            weight = betaln(events + a, others + 2.0 - a) - betaln(a, 2.0 - a)
+            weight = betaln(events + a, no_events + 2.0 - a) - betaln(a, 2.0 - a)
             return float(weight.sum()), edges, (events + a) / (rows + 2.0)
         value = np.where(rows > 0.0, events / np.maximum(rows, 1e-300), middles)
-        fit = float((xlogy(events, value) + xlog1py(others, -value)).sum())
+        fit = float((xlogy(events, value) + xlog1py(no_events, -value)).sum())
         return fit - math.log(n) / 2.0 * len(rows), edges, value
 
 
@@ -256,8 +258,8 @@ _PLAN = TypeAdapter(Spectral)
 class LocalBias(Recalibrator):
     """p' = p + LCB(p, x), within [0, 1]: "correct the model's output" [VF, §3.3, eq. 7].
 
-    For two classes.  The map is computed in one pass, as a Fourier series whose length does not
-    depend on the number of rows, so kernels are Gaussian and there are at most three continuous
+    For two classes.  The map is computed in one pass, as a Fourier series with a length that does
+    not depend on the number of rows, so kernels are Gaussian and there are at most three continuous
     dimensions, including the prediction.  Where the map is masked, p' = p.  p' may be exactly 0 or
     1, which costs an infinite log loss where wrong.
 
@@ -283,8 +285,8 @@ class LocalBias(Recalibrator):
         set_names(self, "covariates", "categorical")
         if isinstance(self.covariate_bandwidth, Mapping):
             object.__setattr__(self, "covariate_bandwidth", dict(self.covariate_bandwidth))
-        known = self.prediction_kernel in ("gaussian", "none")
-        require(known, "prediction_kernel must be gaussian or none", self.prediction_kernel)
+        supported = self.prediction_kernel in ("gaussian", "none")
+        require(supported, "prediction_kernel must be gaussian or none", self.prediction_kernel)
         self._local()  # validates the shared settings
 
     def _local(self) -> KLCE:
@@ -384,7 +386,7 @@ class LocalBiasFit(FittedRecalibrator):
         sums = (states[s].sums for s in self.plan.statistics(_STRENGTHS))
         return {
             "plan": _PLAN.dump_python(self.plan, mode="json"),
-            "modes": [b64encode(each.astype("<c16").tobytes()).decode() for each in sums],
+            "modes": [b64encode(mode.astype("<c16").tobytes()).decode() for mode in sums],
             "weights": [float(states[s].weight) for s in self.plan.statistics(_STRENGTHS)],
         }
 
@@ -428,13 +430,13 @@ class LocalBiasFit(FittedRecalibrator):
         return Correction(bias, unchanged)
 
     def probabilities(self, chunk: Chunk) -> Floats:
-        p, rest = chunk.event("positive")[:2]
+        p, complement = chunk.event("positive")[:2]
         x = np.empty((len(p), 0)) if chunk.covariates is None else chunk.covariates
         bias = self.correction(p, x).bias
-        return np.clip(np.column_stack([rest - bias, p + bias]), 0.0, 1.0)
+        return np.clip(np.column_stack([complement - bias, p + bias]), 0.0, 1.0)
 
     def uncorrected(self, source: Any, **options: Unpack[SessionOptions]) -> tuple[int, int]:
-        """Number of labelled rows of a source, and of those whose p is unchanged; one pass."""
+        """Numbers of labelled rows, and of labelled rows with an unchanged p, by one pass."""
         with Session.open(source, **options) as session:
             positions = tuple(session.source.covariate(name) for name in self.covariates)
             statistic = _Unchanged(self, positions)

@@ -58,7 +58,7 @@ class TemperState(NamedTuple):
 
     Σw, the log loss of softmax(θz), its first two derivatives by θ and the sum of the squares of
     the first one of each row, the limits of the slope at θ → 0 and θ → ∞, and the number of rows
-    whose label has a probability below the clip.
+    with a label of a probability below the clip.
     """
 
     weight: Floats
@@ -83,7 +83,7 @@ class TemperedLoss(Statistic):
 
     def accumulate(self, state: TemperState, chunk: Chunk) -> TemperState:
         z, rows = clipped(chunk, self.clip), np.arange(len(chunk))
-        own = z[rows, chunk.labels]
+        label_logits = z[rows, chunk.labels]
         e = np.exp(self.theta * z)
         total = e.sum(axis=1)
         e *= z / total[:, None]  # in this order: e is 0 where the square of z overflows
@@ -91,13 +91,13 @@ class TemperedLoss(Statistic):
         spread = np.einsum("ij,ij->i", e, z) - mean * mean
         w = chunk.weights
         state.weight[...] += len(chunk) if len(w) == 0 else w.sum()
-        state.loss[...] += weighted_sum(np.log(total) - self.theta * own, w)
-        state.slope[...] += weighted_sum(mean - own, w)
+        state.loss[...] += weighted_sum(np.log(total) - self.theta * label_logits, w)
+        state.slope[...] += weighted_sum(mean - label_logits, w)
         state.curvature[...] += weighted_sum(spread, w)
         with np.errstate(over="ignore"):
-            state.squares[...] += weighted_sum((mean - own) ** 2, w * w)
-        state.slope_zero[...] += weighted_sum(z.mean(axis=1) - own, w)
-        state.slope_infinity[...] += weighted_sum(-own, w)
+            state.squares[...] += weighted_sum((mean - label_logits) ** 2, w * w)
+        state.slope_zero[...] += weighted_sum(z.mean(axis=1) - label_logits, w)
+        state.slope_infinity[...] += weighted_sum(-label_logits, w)
         state.clipped[...] += _below(chunk, self.clip)[rows, chunk.labels].sum()
         return state
 
@@ -183,10 +183,10 @@ def _check_temperature(state: TemperState) -> None:
         )
 
 
-def _clip_note(count: float, what: str, clip: float) -> tuple[str, ...]:
+def _clip_note(count: float, subject: str, clip: float) -> tuple[str, ...]:
     if not count:
         return ()
-    return (f"{count:.0f} rows {what} a probability below {clip:.3g}, which it was raised to",)
+    return (f"{count:.0f} rows {subject} a probability below {clip:.3g}, which it was raised to",)
 
 
 def _not_converged(name: str) -> OptionError:
@@ -206,7 +206,7 @@ class StoredTemperature(StoredFit):
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class TemperatureFit(FittedRecalibrator):
-    """Softmax of logits divided by `temperature`; `log_loss` of the rows before and after."""
+    """Softmax of logits divided by `temperature`, with `log_loss` of the rows before and after."""
 
     method: TemperatureScaling
     temperature: float
@@ -242,9 +242,9 @@ class PlattState(NamedTuple):
     """Sums over rows for Newton's method, and extent of the log-odds.
 
     Σw and the log loss (), its derivatives by (a, b), (2,) and (2, 2), and the sum of the outer
-    squares of the first ones of each row (2, 2); the smallest log-odds and smallest −log-odds
-    (columns) where y is 0 and 1 (rows), ∞ if none (2, 2); and the number of rows whose p or 1 − p
-    is below the clip ().
+    squares of the gradients of each row (2, 2).  The smallest log-odds and smallest −log-odds
+    (columns) where y is 0 and 1 (rows), ∞ if none (2, 2).  The number of rows with p or 1 − p below
+    the clip ().
     """
 
     weight: Floats
@@ -279,19 +279,19 @@ class LogisticLoss(Statistic):
         z, y = log_odds(chunk, self.clip), chunk.labels.astype(np.float64)
         w = chunk.weights if len(chunk.weights) else np.ones(len(chunk))
         eta = self.a * z + self.b
-        p, rest = expit(eta), expit(-eta)
+        p, complement = expit(eta), expit(-eta)
         design = np.stack([z, np.ones_like(z)])
         # log(1 + e^η) − yη is log(1 + e^−η) where y = 1
         state.weight[...] += w.sum()
         state.loss[...] += w @ np.logaddexp(0.0, np.where(y == 1, -eta, eta))
-        slopes = w * np.where(y == 1, -rest, p)
+        slopes = w * np.where(y == 1, -complement, p)
         state.gradient[...] += design @ slopes
         state.squares[...] += (design * slopes**2) @ design.T
-        state.hessian[...] += (design * (w * p * rest)) @ design.T
+        state.hessian[...] += (design * (w * p * complement)) @ design.T
         for label in (0, 1):
             here = z[(y == label) & (w > 0)]
-            both = [here.min(initial=np.inf), (-here).min(initial=np.inf)]
-            np.minimum(state.extent[label], both, out=state.extent[label])
+            extents = [here.min(initial=np.inf), (-here).min(initial=np.inf)]
+            np.minimum(state.extent[label], extents, out=state.extent[label])
         state.clipped[...] += _below(chunk, self.clip).any(axis=1).sum()
         return state
 
@@ -363,7 +363,7 @@ class Platt(Recalibrator):
 
 
 def _check_overlap(extent: Floats) -> None:
-    """Require overlapping log-odds of both labels; otherwise the likelihood has no maximum."""
+    """Require overlapping log-odds of both labels, without which the likelihood has no maximum."""
     (low0, high0), (low1, high1) = extent * [1, -1]
     if low0 == high0 == low1 == high1:
         raise OptionError("platt: all predictions are equal, so that no slope is determined")

@@ -48,14 +48,14 @@ class StoredFit(BaseModel):
 
     @classmethod
     def read(cls, state: dict[str, Any]) -> Self:
-        """State from a JSON object; an OptionError names the first value that is malformed."""
+        """State from a JSON object.  An OptionError names the first malformed value."""
         stored = read_json(TypeAdapter(cls), state, "state")
         require_keys(state, stored.model_dump(mode="json"), "state")
         return stored
 
 
 def read_json(adapter: TypeAdapter[_T], value: dict[str, Any], where: str) -> _T:
-    """Value of a type from a JSON object; an OptionError names the first malformed one."""
+    """Value of a type from a JSON object.  An OptionError names the first malformed value."""
     try:
         return adapter.validate_json(json.dumps(value))  # in this mode, lists are also tuples
     except ValidationError as error:
@@ -65,12 +65,12 @@ def read_json(adapter: TypeAdapter[_T], value: dict[str, Any], where: str) -> _T
 def require_keys(value: Any, complete: Any, where: str) -> None:
     """Require every key of a complete JSON value, because a default is not what a fit had."""
     if isinstance(value, list):
-        for i, (item, whole) in enumerate(zip(value, complete, strict=True)):
-            require_keys(item, whole, f"{where}[{i}]")
+        for i, (item, template) in enumerate(zip(value, complete, strict=True)):
+            require_keys(item, template, f"{where}[{i}]")
     elif isinstance(value, dict):
-        for key, whole in complete.items():
+        for key, template in complete.items():
             require(key in value, f"{where} has no {key!r}")
-            require_keys(value[key], whole, f"{where}.{key}")
+            require_keys(value[key], template, f"{where}.{key}")
 
 
 def increasing(values: Sequence[float], strictly: bool = True) -> bool:
@@ -85,7 +85,7 @@ def increasing(values: Sequence[float], strictly: bool = True) -> bool:
 
 @dataclass(frozen=True)
 class Recalibrator(ABC):
-    """Method of recalibration; its fields are its settings."""
+    """Method of recalibration, with its settings as fields."""
 
     name: ClassVar[str]
     two_classes: ClassVar[bool] = True
@@ -116,7 +116,7 @@ class Recalibrator(ABC):
         Parameters
         ----------
         source, **options
-            See `calibscale.evaluate`; also part of a source by `part_of`.
+            See `calibscale.evaluate`.  A part of a source, see `part_of`, is accepted too.
 
         Raises
         ------
@@ -170,8 +170,8 @@ class FittedRecalibrator(ABC):
     """Fitted recalibration of K classes, small enough to be sent to workers.
 
     `counts` are the numbers of rows of the fit, of rows not yet labelled, and of dropped rows by
-    reason; `passes` the number of passes over the rows; `source` describes the source of the fit;
-    `tolerance` is the allowed deviation from 1 of the sum of a row to be recalibrated.
+    reason.  `passes` is the number of passes over the rows.  `source` describes the source of the
+    fit.  `tolerance` is the allowed deviation from 1 of the sum of a row to be recalibrated.
     """
 
     method: Recalibrator
@@ -201,9 +201,9 @@ class FittedRecalibrator(ABC):
     @property
     def state(self) -> dict[str, Any]:
         """JSON values of the fields that a class adds, from which `restored` makes the fit."""
-        common = {each.name for each in fields(FittedRecalibrator)}
-        own = (each.name for each in fields(self) if each.name not in common)
-        return as_json({name: getattr(self, name) for name in own})
+        common = {entry.name for entry in fields(FittedRecalibrator)}
+        names = (entry.name for entry in fields(self) if entry.name not in common)
+        return as_json({name: getattr(self, name) for name in names})
 
     @classmethod
     def restored(cls, state: dict[str, Any], **common: Any) -> Self:
@@ -217,7 +217,7 @@ class FittedRecalibrator(ABC):
     def probabilities(self, chunk: Chunk) -> Floats:
         """Recalibrated probabilities of valid rows (c, K).
 
-        Columns of the covariates of the chunk are those of `covariates`.
+        The covariates of the chunk have the columns `covariates`.
         """
 
     @property
@@ -250,7 +250,7 @@ DRAWN = 2**21  # numbers of replicates in memory at once: 16 MB
 
 @dataclass(frozen=True)
 class Refits(Null):
-    """Null whose replicates have the predictions of a refitted method.
+    """Null with replicates that have the predictions of a refitted method.
 
     Replicate b of a row is (m_b(p), y*_b), with y*_b drawn from the recalibrated prediction (see
     `refits_of` for isotonic regression) and m_b refitted to labels of the fitting rows drawn in the
@@ -273,7 +273,7 @@ class Refits(Null):
     def carried(self, chunk: Chunk, q: Floats) -> Floats:
         """Columns (c, columns) of a chunk that refits read as the last covariates.
 
-        The chunk is not recalibrated; `q` (c, K) are its recalibrated probabilities.
+        The chunk is not recalibrated.  `q` (c, K) are its recalibrated probabilities.
         """
 
     @abstractmethod
@@ -353,12 +353,14 @@ class _Recalibrated(DerivedSource):
         return block._replace(covariates=np.hstack([block.covariates, carried]))
 
     def _numbered(self, x: Floats) -> Floats:
-        """Covariates with the numbers that categories have in the fit; NaN for unknown ones."""
-        known = (self.fitted.source or {}).get("categories", {})
+        """Covariates with the numbers of categories in the fit, NaN for unknown categories."""
+        categories = (self.fitted.source or {}).get("categories", {})
         for column, name in zip(x.T, self.fitted.covariates, strict=True):
             names = self.categories.get(name, ())
-            if name in known and tuple(known[name]) != names:
-                numbers = [known[name].index(n) if n in known[name] else np.nan for n in names]
+            if name in categories and tuple(categories[name]) != names:
+                numbers = [
+                    categories[name].index(n) if n in categories[name] else np.nan for n in names
+                ]
                 here = np.isin(column, np.arange(len(names)))
                 column[here] = np.array(numbers)[column[here].astype(int)]
                 column[~here & (column != NO_LEVEL)] = np.nan
@@ -370,11 +372,11 @@ def recalibrated(
 ) -> ArraySource:
     """Return a source with the recalibrated predictions of `source`.
 
-    Labels, weights, covariates and row numbers are those of `source`; predictions are
-    probabilities (rows, K) in float64, with two columns for a binary source.  They are computed
-    when read, one block at a time.  Invalid predictions (not finite, or further from the simplex
-    than the tolerance of the fit) are unchanged, and remain invalid to a reader whose tolerance is
-    not larger.
+    Labels, weights, covariates and row numbers come from `source`.  Predictions are probabilities
+    (rows, K) in float64, with two columns for a binary source.  They are computed when read, one
+    block at a time.  Invalid predictions (not finite, or further from the simplex than the
+    tolerance of the fit) are unchanged, and remain invalid to a reader with the same or a smaller
+    tolerance.
 
     Parameters
     ----------
@@ -387,7 +389,7 @@ def recalibrated(
     Returns
     -------
     ArraySource
-        Source whose `describe` lists the recalibration.
+        Source with the recalibration in its `describe`.
 
     Raises
     ------
@@ -414,13 +416,13 @@ def recalibrated(
         raise OptionError(
             f"{fitted.method.name} was fitted to {fitted.classes} classes; there are {data.classes}"
         )
-    known = (fitted.source or {}).get("categories", {})
+    categories = (fitted.source or {}).get("categories", {})
     for name in fitted.covariates:
         data.covariate(name)
-        if (name in known) != (name in data.categories):
-            what = "names" if name in known else "numbers"
+        if (name in categories) != (name in data.categories):
+            kind = "names" if name in categories else "numbers"
             raise OptionError(
-                f"the values of {name!r} are {what} in the fit, but not in {data.name}"
+                f"the values of {name!r} are {kind} in the fit, but not in {data.name}"
             )
     name = f"{data.name}, recalibrated by {fitted.method.name}"
     return _Recalibrated.of(

@@ -85,9 +85,11 @@ def _map_figure(
 def _curve_figure(points: dict[str, Any], shown: list[int]) -> doc.Figure:
     order = sorted((points["prediction"][i] or 0.0, i) for i in shown)
     step = max(1, len(order) // 200)
-    some = order[::step]
-    x = [a for a, _ in some]
-    curve = BiasLine("", x, *([points[key][i] for _, i in some] for key in ("bias", "low", "high")))
+    thinned = order[::step]
+    x = [a for a, _ in thinned]
+    curve = BiasLine(
+        "", x, *([points[key][i] for _, i in thinned] for key in ("bias", "low", "high"))
+    )
     return doc.Figure(
         partial(plot_bias_curves, [curve], "prediction"),
         CURVES_HEIGHT,
@@ -163,16 +165,16 @@ def biased_groups(
     )
     panel = IntervalPanel("bias y − p", rows, zero=True)
     count = count or len(groups)
-    some = f"The {len(shown)} most biased of {count:,} {kind}s"
+    selection = f"The {len(shown)} most biased of {count:,} {kind}s"
     if kind == "range":
-        some = f"The ranges with the most evidence, of {count:,}"
+        selection = f"The ranges with the most evidence, of {count:,}"
     elif count == len(shown):
-        some = f"All {kind}s"
+        selection = f"All {kind}s"
     intervals = f"simultaneous {estimates.interval_name(level)}s over all {count:,}"
     figure = estimates.interval_figure(
         [panel],
-        f"Bias of {kind}s: {some}",
-        f"{some} (rows in brackets) with {intervals}. Above 0 predictions are too low.",
+        f"Bias of {kind}s: {selection}",
+        f"{selection} (rows in brackets) with {intervals}. Above 0 predictions are too low.",
         f"bias of {kind}s",
         ("quantity", kind, "bias", estimates.interval_name(level)),
         point="bias",
@@ -246,7 +248,7 @@ def curve_figures(
     for curve in curves:
         by_covariate.setdefault(curve["covariate"], []).append(curve)
     plots = []
-    for name, some in by_covariate.items():
+    for name, curve_set in by_covariate.items():
         label = "prediction" if name is None else name
         drawn = [
             BiasLine(
@@ -258,10 +260,10 @@ def curve_figures(
                 c["low"],
                 c["high"],
             )
-            for c in some
+            for c in curve_set
         ]
-        by = some[0]["by"]
-        split = f", for each value of {by}" if len(some) > 1 and by else ""
+        by = curve_set[0]["by"]
+        split = f", for each value of {by}" if len(curve_set) > 1 and by else ""
         title, names = f"Bias over {label}{split}", formatting.categories(source, name)
         draw = partial(plot_bias_curves, drawn, label, names, histograms.get(name))
         caption = f"{title}; above 0 predictions are too low."
@@ -370,14 +372,14 @@ def audit(result: dict[str, Any]) -> doc.Article:
 
 
 def _without_covariates(tests: dict[str, Any]) -> Iterator[str]:
-    """Sentence about the tests without covariates together; none for earlier versions' results."""
+    """Sentence about all tests without covariates, or None for results of earlier versions."""
     adjusted = {tests["calibration"]["statistic"]: tests.get("plain_adjusted")}
     adjusted |= {t["statistic"]: t["adjusted"] for t in tests.get("whole") or ()}
-    known = {name: p for name, p in adjusted.items() if p is not None}
-    if len(known) > 1:
-        name = min(known, key=lambda each: known[each])
-        count = len(known)
-        text = f"{formatting.p_is(known[name])}, the smallest of {count} statistics together"
+    p_values = {name: p for name, p in adjusted.items() if p is not None}
+    if len(p_values) > 1:
+        name = min(p_values, key=lambda statistic: p_values[statistic])
+        count = len(p_values)
+        text = f"{formatting.p_is(p_values[name])}, the smallest of {count} statistics together"
         yield f"Calibration without covariates: {name} has {text}."
 
 
@@ -400,11 +402,11 @@ def range_sentences(scan: dict[str, Any] | None, level: float) -> Iterator[str]:
     """Sentences that name significantly biased ranges, with their bias and p-value."""
     listed = () if scan is None else scan["listed"]
     biased = [g for g in listed if estimates.significant(g["adjusted"], 1 - level + 1e-12)]
-    for each in biased[:_MAX_SENTENCES]:
-        direction = "low" if each["bias"] > 0 else "high"
+    for scanned in biased[:_MAX_SENTENCES]:
+        direction = "low" if scanned["bias"] > 0 else "high"
         yield (
-            f"{each['group']}: predictions are {formatting.points(each['bias'])} too {direction} "
-            f"(adjusted {formatting.p_is(each['adjusted'])})."
+            f"{scanned['group']}: predictions are {formatting.points(scanned['bias'])} too "
+            f"{direction} (adjusted {formatting.p_is(scanned['adjusted'])})."
         )
     more = len(biased) - _MAX_SENTENCES
     if more > 0:

@@ -46,18 +46,18 @@ def is_smallest_p(test: dict[str, Any]) -> bool:
     return bool(test["replicates"]) and test["exceedances"] == 0
 
 
-def test_blocks(tests: Sequence[Tested], what: str, alpha: float) -> list[doc.Block | None]:
+def test_blocks(tests: Sequence[Tested], place_title: str, alpha: float) -> list[doc.Block | None]:
     """Values compared with the null, and p-values."""
     if not tests:
         return []
-    clear = without_notion([_as_estimate(one.test) for one in tests])
+    clear = without_notion([_as_estimate(tested.test) for tested in tests])
     head = (
         "statistic",
-        doc.text_column(what) if any(one.place for one in tests) else None,
+        doc.text_column(place_title) if any(tested.place for tested in tests) else None,
         "value",
         "95 % null quantile",
         "p-value",
-        "adjusted" if any(one.adjusted is not None for one in tests) else None,
+        "adjusted" if any(tested.adjusted is not None for tested in tests) else None,
     )
     rows = [
         (
@@ -71,10 +71,12 @@ def test_blocks(tests: Sequence[Tested], what: str, alpha: float) -> list[doc.Bl
         for place, test, adjusted in tests
     ]
     missing = dict.fromkeys(
-        f"{_statistic(one.test)}: {one.test['reason']}" for one in tests if one.test["reason"]
+        f"{_statistic(tested.test)}: {tested.test['reason']}"
+        for tested in tests
+        if tested.test["reason"]
     )
     return [
-        _null_figures(tests, what, alpha),
+        _null_figures(tests, place_title, alpha),
         doc.table("Tests of calibration", head, rows, _null_notes(tests)),
         *(doc.Paragraph(f"{text}.") for text in missing),
     ]
@@ -90,13 +92,15 @@ def _statistic(test: dict[str, Any]) -> str:
 
 def _null_notes(tests: Sequence[Tested]) -> list[str]:
     """Sentences about the null, and about the notion of statistics that are named without it."""
-    notion = notion_note([_as_estimate(one.test) for one in tests])
+    notion = notion_note([_as_estimate(tested.test) for tested in tests])
     first = tests[0].test
     if first["null"] == "hoeffding":
         return ["The p-values are upper bounds, by Hoeffding's inequality.", *notion]
-    count = max(one.test["replicates"] or 0 for one in tests)
-    what = "outcomes" if first["notion"] in ("forecast", "pit") else "labels"
-    drawn = f"{what} drawn from the predictions" if first["null"] == "labels" else first["null"]
+    count = max(tested.test["replicates"] or 0 for tested in tests)
+    responses = "outcomes" if first["notion"] in ("forecast", "pit") else "labels"
+    drawn = (
+        f"{responses} drawn from the predictions" if first["null"] == "labels" else first["null"]
+    )
     text = f"null: {drawn}, {formatting.plural(count, 'replicate')}, seed {first['seed']}"
     notes = [text]
     factors = (first["parameters"] or {}).get("bandwidth_factors")
@@ -111,7 +115,7 @@ def _null_notes(tests: Sequence[Tested]) -> list[str]:
     return [*notes, *notion]
 
 
-def _null_figures(tests: Sequence[Tested], what: str, alpha: float) -> doc.Figures | None:
+def _null_figures(tests: Sequence[Tested], place_title: str, alpha: float) -> doc.Figures | None:
     """Plots of observed values over the range of the null, if its quantiles are available."""
     by_statistic: dict[str, list[IntervalRow]] = {}
     for place, test, _ in tests:
@@ -128,18 +132,18 @@ def _null_figures(tests: Sequence[Tested], what: str, alpha: float) -> doc.Figur
             by_statistic.setdefault(_statistic(test), []).append(row)
     strips = [IntervalPanel(name, tuple(rows)) for name, rows in by_statistic.items()]
     plots = []
-    for some in in_pictures(strips):
-        names = formatting.joined([strip.title for strip in some])
+    for panels in in_pictures(strips):
+        names = formatting.joined([strip.title for strip in panels])
         caption = f"{names}: each point is the observed value, each bar the central 90 % of values "
         caption += "under calibration. A point far to the right of its bar is evidence against "
         caption += "calibration."
         plots.append(
             interval_figure(
-                some,
+                panels,
                 f"Tests of {names}",
                 caption,
                 f"tests of {names}",
-                ("statistic", what, "value", "5 % … 95 % null quantiles"),
+                ("statistic", place_title, "value", "5 % … 95 % null quantiles"),
                 point="value",
                 interval="central 90 % of the null",
                 alert=f"p ≤ {alpha:.2g}",
@@ -152,24 +156,30 @@ def _null_figures(tests: Sequence[Tested], what: str, alpha: float) -> doc.Figur
 
 
 def ranking_blocks(
-    models: Sequence[dict[str, Any]], by: str, level: float | None, notes: Sequence[str] = ()
+    models: Sequence[dict[str, Any]], estimator: str, level: float | None, notes: Sequence[str] = ()
 ) -> list[doc.Block]:
     """Plot and table of ranked models (keys: name, rank, value, interval, rank_probabilities)."""
     if not models:
         return []
     rows = tuple(IntervalRow(m["name"], m["value"], *ends(m)) for m in models)
     figure = interval_figure(
-        [IntervalPanel(by, rows)],
-        f"Models by {by}",
-        f"{by} of each model, smallest first. If bars overlap, the order is uncertain.",
-        f"models by {by}",
+        [IntervalPanel(estimator, rows)],
+        f"Models by {estimator}",
+        f"{estimator} of each model, smallest first. If bars overlap, the order is uncertain.",
+        f"models by {estimator}",
         ("quantity", "model", "value", interval_name(level)),
-        point=by,
+        point=estimator,
     )
-    return [doc.Figures((figure,)), _models_table(models, by, level), *map(doc.Paragraph, notes)]
+    return [
+        doc.Figures((figure,)),
+        _models_table(models, estimator, level),
+        *map(doc.Paragraph, notes),
+    ]
 
 
-def _models_table(models: Sequence[dict[str, Any]], by: str, level: float | None) -> doc.Block:
+def _models_table(
+    models: Sequence[dict[str, Any]], estimator: str, level: float | None
+) -> doc.Block:
     n_ranks = max((len(model["rank_probabilities"] or ()) for model in models), default=0)
     n_ranks = n_ranks if n_ranks > 1 else 0  # the only rank is certain
     scores = ("accuracy", "brier", "nll", "crps")
@@ -177,10 +187,10 @@ def _models_table(models: Sequence[dict[str, Any]], by: str, level: float | None
     noisy = any(m.get("floor") for m in models)
     rows = []
     for model in models:
-        given = list(model["rank_probabilities"] or ())[:n_ranks]
+        rank_shares = list(model["rank_probabilities"] or ())[:n_ranks]
         probabilities = [
             "–" if p is None else doc.Cell(formatting.probability(p), "share", round(p, 3))
-            for p in [*given, *[None] * (n_ranks - len(given))]
+            for p in [*rank_shares, *[None] * (n_ranks - len(rank_shares))]
         ]
         rank = "–" if model["rank"] is None else str(model["rank"])
         rows.append(
@@ -194,11 +204,11 @@ def _models_table(models: Sequence[dict[str, Any]], by: str, level: float | None
                 *(formatting.number(model.get(key)) for key in extra),
             )
         )
-    head = ("model", "rank", by, interval_name(level), *(NOISE if noisy else (None, None)))
+    head = ("model", "rank", estimator, interval_name(level), *(NOISE if noisy else (None, None)))
     ranks = [doc.TableColumn(f"P(rank {i + 1})", optional=i > 0) for i in range(n_ranks)]
     scores_head = [doc.TableColumn(name, optional=True) for name in extra]
     notes = ["P(rank): probability of the rank"] if n_ranks else []
-    return doc.table(f"Models by {by}", (*head, *ranks, *scores_head), rows, notes)
+    return doc.table(f"Models by {estimator}", (*head, *ranks, *scores_head), rows, notes)
 
 
 def difference_table(
@@ -257,7 +267,9 @@ def drift_blocks(drift: dict[str, Any], column: str | None) -> list[doc.Block]:
         )
         by_estimator.setdefault(formatting.label(d), []).append(row)
     strips = [IntervalPanel(name, tuple(rows), zero=True) for name, rows in by_estimator.items()]
-    plots = doc.Figures(tuple(_drift_figure(some, title, level) for some in in_pictures(strips)))
+    plots = doc.Figures(
+        tuple(_drift_figure(panels, title, level) for panels in in_pictures(strips))
+    )
     rows = [
         (
             formatting.label(d),
@@ -281,14 +293,14 @@ def drift_blocks(drift: dict[str, Any], column: str | None) -> list[doc.Block]:
     return [doc.Paragraph(f"{title}."), plots, doc.Folded("Differences and p-values", (listed,))]
 
 
-def _drift_figure(some: Sequence[IntervalPanel], title: str, level: float) -> doc.Figure:
-    names = formatting.joined([strip.title for strip in some])
+def _drift_figure(panels: Sequence[IntervalPanel], title: str, level: float) -> doc.Figure:
+    names = formatting.joined([strip.title for strip in panels])
     caption = (
         f"{names}: change since the baseline. Significance is by p-values adjusted for all "
         "comparisons; each bar is the unadjusted interval of one comparison."
     )
     return interval_figure(
-        some,
+        panels,
         f"Drift of {names}. {title}",
         caption,
         f"drift of {names}",

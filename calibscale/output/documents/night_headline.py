@@ -44,8 +44,8 @@ class Finding:
     Attributes
     ----------
     error : str
-        Subject, size and direction of the error, such as “predictions are 2.0 points too high”;
-        empty if unknown.
+        Subject, size and direction of the error, such as “predictions are 2.0 points too high”, or
+        empty if they are unknown.
     where : str
         Rows of the alarm or of the breached thresholds.
     over : str
@@ -65,7 +65,7 @@ class Finding:
     impossible : int
         Number of labels of the day that have the predicted probability 0.
     refuted : str
-        Rows, day and group of the first such label that made the evidence infinite; else empty.
+        Rows, day and group of the first such label that made the evidence infinite, else empty.
     tolerated : bool
         Whether alarms tolerate such labels.
     """
@@ -180,25 +180,25 @@ def head(night: dict[str, Any]) -> Head:
     breached = [t for t in thresholds if t["breached"]]
     alarm = alarms is not None and bool(alarms["alarm"])
     reasons = [*_limits(night, breached), *_day_reasons(night)]
-    found: dict[str, Any] = {}
+    parts: dict[str, Any] = {}
     if alarm:
         where, groups = _alarmed(night)
         error, basis = _size(_since(night), groups, _notions(alarms), night["group_by"])
-        found = {"where": where, "since": alarms["since"], "tolerance": alarms.get("tolerance")}
+        parts = {"where": where, "since": alarms["since"], "tolerance": alarms.get("tolerance")}
         refuting = alarms.get("impossible")
         if refuting:
-            found["refuted"] = _impossible_phrase(night, refuting)
+            parts["refuted"] = _impossible_phrase(night, refuting)
             if alarms["since"] >= refuting["day"][:10]:  # no alarm by the size of an error
                 error, basis = "", []
             basis = [*basis, *_impossible_reasons(night)]
         reasons = [*basis, *_processes(night), *reasons]
     else:
         error, over, where, basis = _breach(night)
-        found = {"where": where, "over": over}
+        parts = {"where": where, "over": over}
         reasons = [*basis, *reasons]
     days = night.get("incomplete_days") or {}
     impossible = night.get("impossible") or {}
-    if impossible and found.get("refuted") and alarms["impossible"]["day"] == night["day"]:
+    if impossible and parts.get("refuted") and alarms["impossible"]["day"] == night["day"]:
         impossible = {}  # said by the alarm
     if impossible:
         row = impossible["first_row"]
@@ -213,13 +213,13 @@ def head(night: dict[str, Any]) -> Head:
         breached=len(breached),
         unknown=sum(t["observed"] is None for t in thresholds),
         missing=tuple(days.get("missing") or ()),
-        broken=tuple(each["day"] for each in days.get("broken") or ()),
-        provisional=tuple(each["day"] for each in days.get("provisional") or ()),
+        broken=tuple(record["day"] for record in days.get("broken") or ()),
+        provisional=tuple(record["day"] for record in days.get("provisional") or ()),
         incomplete=night["status"] == "incomplete",
         impossible=impossible.get("count", 0),
         tolerated=alarms is not None
         and bool(alarms.get("tolerance") or alarms.get("certainty_tolerance")),
-        **found,
+        **parts,
     )
     if finding.state == "fine" and night["status"] == "breached":
         return Head("breached", "Breached")
@@ -230,16 +230,16 @@ def head(night: dict[str, Any]) -> Head:
 
 
 def day_sentence(kind: str, days: Sequence[Any]) -> str:
-    """Sentence about the missing, broken or provisional days of a night; empty without days."""
+    """Sentence about missing, broken or provisional days, or an empty text without days."""
     if not days:
         return ""
     if kind == "missing":
         return f"There are no predictions for {formatting.joined([*days], 12)}."
     if kind == "broken":
-        return " ".join(f"{each['day']} cannot be read: {each['reason']}" for each in days)
+        return " ".join(f"{entry['day']} cannot be read: {entry['reason']}" for entry in days)
     shown = [
-        f"{each['day']} ({each['n_unlabelled']:,} of {each['n'] + each['n_unlabelled']:,} rows)"
-        for each in days
+        f"{entry['day']} ({entry['n_unlabelled']:,} of {entry['n'] + entry['n_unlabelled']:,} rows)"
+        for entry in days
     ]
     return f"Labels are missing for {formatting.joined(shown, 12)}."
 
@@ -255,50 +255,56 @@ def _day_reasons(night: dict[str, Any]) -> Iterator[str]:
 
 
 def _raised(alarms: dict[str, Any]) -> list[dict[str, Any]]:
-    """Processes with an alarm, by day, those of all rows first."""
+    """Processes with an alarm by day.  The processes of all rows come first."""
     raised = [p for p in alarms["processes"] or () if p["alarm"]]
     return sorted(raised, key=lambda p: (p["since"] or "", p["group"] is not None))
 
 
 def _alarmed(night: dict[str, Any]) -> tuple[str, list[float | None]]:
-    """Name the rows with an alarm, and list the groups whose error is reported."""
+    """Name the rows with an alarm, and list the groups to report an error for."""
     alarms, column = night["alarms"], night["group_by"]
-    every = {p["group"] for p in alarms["processes"] or ()} - {None}
+    all_groups = {p["group"] for p in alarms["processes"] or ()} - {None}
     raised = list(dict.fromkeys(p["group"] for p in _raised(alarms)))
-    some = [group for group in raised if group is not None]
+    alarmed_groups = [group for group in raised if group is not None]
     all_rows = None in raised or not raised
-    sized = [None] if all_rows else some
-    if every and {*some} == every:
+    sized = [None] if all_rows else alarmed_groups
+    if all_groups and {*alarmed_groups} == all_groups:
         return f"every {column or 'group'}", sized
-    names = ["all rows"] * all_rows + [formatting.group(column, group) for group in some]
+    names = ["all rows"] * all_rows + [formatting.group(column, group) for group in alarmed_groups]
     return formatting.joined(names, 3), sized
 
 
-def _impossible_phrase(night: dict[str, Any], found: dict[str, Any]) -> str:
+def _impossible_phrase(night: dict[str, Any], refutation: dict[str, Any]) -> str:
     """Number, group, day and row of labels that have the probability 0."""
-    rows = f"row {found['first_row']:,}"
-    if found["count"] == 1:
+    rows = f"row {refutation['first_row']:,}"
+    if refutation["count"] == 1:
         labels, verb = "a label", "has"
     else:
-        labels, verb, rows = f"{found['count']:,} labels", "have", f"first in {rows}"
+        labels, verb, rows = f"{refutation['count']:,} labels", "have", f"first in {rows}"
     where = ""
-    if found["group"] is not None:
-        where = f" for {formatting.group(night['group_by'], found['group'])}"
-    day = formatting.day(found["day"])
+    if refutation["group"] is not None:
+        where = f" for {formatting.group(night['group_by'], refutation['group'])}"
+    day = formatting.day(refutation["day"])
     return f"{labels}{where} on {day} {verb} the predicted probability 0 ({rows})"
 
 
-def impossible_sentence(night: dict[str, Any], found: dict[str, Any]) -> str:
+def impossible_sentence(night: dict[str, Any], refutation: dict[str, Any]) -> str:
     """Sentence about labels of probability 0, since which E is infinite."""
-    phrase = _impossible_phrase(night, found)
+    phrase = _impossible_phrase(night, refutation)
     return f"E is infinite, as {phrase}, which refutes calibration."
 
 
 def _impossible_reasons(night: dict[str, Any]) -> list[str]:
     """Sentences about the first labels of probability 0 of each group."""
-    found = [p["impossible"] for p in night["alarms"]["processes"] or () if p.get("impossible")]
-    distinct = list({(each["day"], each["group"]): each for each in found}.values())
-    sentences = [impossible_sentence(night, each) for each in distinct[:_NAMED]]
+    refutations = [
+        p["impossible"] for p in night["alarms"]["processes"] or () if p.get("impossible")
+    ]
+    distinct = list(
+        {
+            (refutation["day"], refutation["group"]): refutation for refutation in refutations
+        }.values()
+    )
+    sentences = [impossible_sentence(night, refutation) for refutation in distinct[:_NAMED]]
     if len(distinct) > _NAMED:
         more = formatting.plural(len(distinct) - _NAMED, "more group")
         sentences.append(f"The evidence of {more} is infinite.")
@@ -306,7 +312,7 @@ def _impossible_reasons(night: dict[str, Any]) -> list[str]:
 
 
 def _notions(alarms: dict[str, Any]) -> tuple[str, ...]:
-    """Notions of one probability that have an alarm; both if no process has one."""
+    """Notions of one probability that have an alarm, or both notions if no process has an alarm."""
     raised = {p["notion"] for p in _raised(alarms)}
     return tuple(notion for notion in _SIDES if not raised or notion in raised)
 
@@ -426,21 +432,23 @@ def _breach(night: dict[str, Any]) -> tuple[str, str, str, list[str]]:
     groups = [t["group"] for t in errors if t["window"] == window["name"]]
     groups = [None] if None in groups else list(dict.fromkeys(groups))
     error, basis = _size(window, groups, tuple(_SIDES), night["group_by"])
-    whom = formatting.joined([formatting.group(night["group_by"], group) for group in groups], 3)
-    return error, _days(window), whom, basis
+    group_names = formatting.joined(
+        [formatting.group(night["group_by"], group) for group in groups], 3
+    )
+    return error, _days(window), group_names, basis
 
 
 def _limits(night: dict[str, Any], breached: list[dict[str, Any]]) -> list[str]:
     """Sentences about the breached limits, each with the groups that breach it."""
     by_limit: dict[str, list[str]] = {}
     for t in breached:
-        limit, whom = _limit_text(night, t), formatting.group(night["group_by"], t["group"])
+        limit, group_name = _limit_text(night, t), formatting.group(night["group_by"], t["group"])
         if t["observed"] is None:
-            by_limit.setdefault(f"{limit}, {missing_value(t)}", []).append(whom)
+            by_limit.setdefault(f"{limit}, {missing_value(t)}", []).append(group_name)
         else:
-            by_limit.setdefault(limit, []).append(f"{observed(t)} for {whom}")
+            by_limit.setdefault(limit, []).append(f"{observed(t)} for {group_name}")
     listed = list(by_limit.items())[:_NAMED]
-    sentences = [f"{limit}: {formatting.joined(some, 4)}." for limit, some in listed]
+    sentences = [f"{limit}: {formatting.joined(subjects, 4)}." for limit, subjects in listed]
     if len(by_limit) > _NAMED:
         sentences.append("For further breaches see the section on thresholds.")
     return sentences
@@ -482,7 +490,7 @@ def missing_value(t: dict[str, Any]) -> str:
 
 
 def over(night: dict[str, Any], name: str | None) -> str:
-    """Name of a window; “2 of 7 days” if only these days are in the ledger."""
+    """Name of a window, such as “2 of 7 days” if only these days are in the ledger."""
     window = next((w for w in night["windows"] if w["name"] == name), None)
     return formatting.window(name) if window is None else _days(window)
 

@@ -38,7 +38,7 @@ def nightly(night: dict[str, Any]) -> doc.Article:
     group, selected, bias = night["group_by"] or "group", night["selection"], night["bias"]
     risk = [] if selected is None else comparisons.selection_blocks(selected)
     drift = comparisons.drift_blocks(night["drift"], night["group_by"]) if night["drift"] else []
-    every = _every(night)
+    results = _every(night)
     return doc.article(
         f"{night['job']}, model {night['model']}",
         _subtitle(night),
@@ -58,8 +58,8 @@ def nightly(night: dict[str, Any]) -> doc.Article:
         *doc.closing(
             night,
             _terms(night),
-            [e["estimator"] for e in every],
-            [*(night["notes"] or ()), *doc.estimator_notes(every)],
+            [e["estimator"] for e in results],
+            [*(night["notes"] or ()), *doc.estimator_notes(results)],
             _left_out(night),
             model=night["model"],
             day=night["day"],
@@ -137,7 +137,7 @@ def _exclusions(result: dict[str, Any]) -> str:
 
 
 def _key_estimates(night: dict[str, Any]) -> list[tuple[str, dict[str, Any]]]:
-    """Estimates with thresholds; without thresholds, the first estimate with an interval."""
+    """Estimates with thresholds, or the first estimate with an interval if there are none."""
     limited: dict[str, tuple[str, dict[str, Any]]] = {}
     for t in night["thresholds"] or ():
         estimate = _estimate(night, t["window"], t["estimator"])
@@ -168,8 +168,8 @@ def _thresholds(night: dict[str, Any]) -> list[doc.Block]:
     if not urgent or not within:
         return [_limit_table(night, thresholds, caption)] if thresholds else []
     folded = (_limit_table(night, within, "Limits that are not breached"),)
-    rest = f"{formatting.plural(len(within), 'limit')} not breached"
-    return [_limit_table(night, urgent, caption), doc.Folded(rest, folded)]
+    summary = f"{formatting.plural(len(within), 'limit')} not breached"
+    return [_limit_table(night, urgent, caption), doc.Folded(summary, folded)]
 
 
 def _limit_table(
@@ -186,10 +186,10 @@ def _limit_table(
             state = doc.Cell("breached", "breached")
         else:
             state = doc.Cell("within", "fine")
-        whom = "" if t["group"] is None else f", {formatting.group(column, t['group'])}"
+        group_suffix = "" if t["group"] is None else f", {formatting.group(column, t['group'])}"
         rows.append(
             (
-                what(t) + whom,
+                what(t) + group_suffix,
                 state,
                 observed(t),
                 f"{sign}{formatting.given(limit)}",
@@ -238,7 +238,7 @@ def _diagrams(night: dict[str, Any]) -> doc.Figures | None:
 
 
 def _groups(night: dict[str, Any]) -> list[doc.Block]:
-    """Groups of the window with the most rows; those of other windows are collapsed."""
+    """Groups of the window with the most rows.  The groups of other windows are collapsed."""
     windows = [w for w in night["windows"] if w["groups"]]
     if not windows:
         return []
@@ -264,7 +264,7 @@ def _tests(night: dict[str, Any]) -> list[doc.Block | None]:
         for w in night["windows"]
         for test in w["tests"] or ()
     ]
-    tests.sort(key=lambda one: one.test["statistic"])
+    tests.sort(key=lambda tested: tested.test["statistic"])
     return comparisons.test_blocks(tests, "window", estimates.ALPHA)
 
 
@@ -305,11 +305,11 @@ def _evidence(night: dict[str, Any]) -> list[doc.Block]:
     notions = {p["notion"] for p in processes}
 
     def name(p: dict[str, Any]) -> str:
-        whom = formatting.short(formatting.group(column, p["group"]))
-        return f"{whom}, {formatting.notion(p['notion'])}" if len(notions) > 1 else whom
+        group_name = formatting.short(formatting.group(column, p["group"]))
+        return f"{group_name}, {formatting.notion(p['notion'])}" if len(notions) > 1 else group_name
 
     combined = evidence_logs(alarms, alarms["days"])[-DAYS:]
-    threshold, each = alarms["threshold"], alarms["process_threshold"]
+    threshold, process_threshold = alarms["threshold"], alarms["process_threshold"]
     colours = group_colours(night)
     if not colours:  # processes of notions
         colours = dict(zip((p["notion"] for p in processes), GROUPS, strict=False))
@@ -332,7 +332,7 @@ def _evidence(night: dict[str, Any]) -> list[doc.Block]:
     else:
         caption += "There is an alarm." if alarms["alarm"] else "There is no alarm."
     top = max([*(v or 0.0 for p in drawn for v in p.values), *(v or 0.0 for v in combined)])
-    if top > 3 * max(threshold or 0.0, each or 0.0) + 7:
+    if top > 3 * max(threshold or 0.0, process_threshold or 0.0) + 7:
         caption += " Lines continue above the plot."
     if alarms.get("impossible"):
         caption += f" {impossible_sentence(night, alarms['impossible'])}"
@@ -350,12 +350,12 @@ def _evidence(night: dict[str, Any]) -> list[doc.Block]:
         caption,
         "evidence E after each day",
         days,
-        [(one.name, map(formatting.evidence, one.values)) for one in (total, *drawn)],
+        [(line.name, map(formatting.evidence, line.values)) for line in (total, *drawn)],
     )
     lines = [
-        Line(p.name, each["at_least"][-DAYS:], alarm=p.alarm, colour=p.colour)
-        for p, each in zip(drawn, processes, strict=True)
-        if each.get("at_least")
+        Line(p.name, process["at_least"][-DAYS:], alarm=p.alarm, colour=p.colour)
+        for p, process in zip(drawn, processes, strict=True)
+        if process.get("at_least")
     ]
     sizes = [size_figure(days, lines, tolerance, level)] if tolerance and lines else []
     return [doc.Figures((figure, *sizes)), _process_table(night, processes)]
@@ -419,13 +419,13 @@ def _left_out(night: dict[str, Any]) -> list[doc.Block | None]:
             text("damaged days"),
         )
         blocks.append(doc.table("Days of each window", head, rows))
-    damaged = dict.fromkeys(each for w in night["windows"] for each in w["damaged"] or ())
+    damaged = dict.fromkeys(date for w in night["windows"] for date in w["damaged"] or ())
     return [*blocks, *map(doc.Paragraph, damaged)]
 
 
 def _terms(night: dict[str, Any]) -> list[str]:
-    every = _every(night)
-    names = ["calibrated", "window", *doc.interval_terms(every)]
+    results = _every(night)
+    names = ["calibrated", "window", *doc.interval_terms(results)]
     names += ["threshold"] if night["thresholds"] else []
     if any(w["tests"] for w in night["windows"]):
         names += ["p-value", "95 % null quantile"]

@@ -24,7 +24,7 @@ def day_figure(
     columns: Iterable[tuple[str, Iterable[str]]],
     title: str = "",
 ) -> doc.Figure:
-    """Plot over days; `columns` are the headers and cells of its table, which `numbers` names."""
+    """Plot over days.  `numbers` names its table, and `columns` are its headers and cells."""
     names, cells = zip(*columns, strict=True)
     rows = zip(days, *cells, strict=True)
     listed = doc.table(f"Data of the plot: {numbers}", ("day", *names), list(rows))
@@ -36,14 +36,14 @@ def size_figure(
 ) -> doc.Figure:
     """Plot of the lower confidence sequence of the error of each process."""
     largest = max(lines, key=lambda line: line.values[-1] or 0.0)
-    others = [line for line in lines if line is not largest]
+    smaller = [line for line in lines if line is not largest]
     limit = day_plots.Limit(tolerance, f"tolerance {tolerance:g}")
     caption = (
         f"Lower bounds of the size of the calibration error (L1), currently "
         f"{formatting.number(largest.values[-1], 3)} for {largest.name}. The probability that "
         f"a bound is ever above the error of all days is at most {level}."
     )
-    draw = partial(day_plots.plot_trend, days, largest, others, [limit], of=largest.name)
+    draw = partial(day_plots.plot_trend, days, largest, smaller, [limit], of=largest.name)
     return day_figure(
         draw,
         day_plots.DAYS_HEIGHT,
@@ -72,10 +72,11 @@ def trend_figures(night: dict[str, Any]) -> doc.Figures | None:
     for series in trend["series"]:
         if series["group"] is None:
             groups = [
-                other
-                for other in trend["series"]
-                if other["group"] is not None
-                and (other["estimator"], other["notion"]) == (series["estimator"], series["notion"])
+                candidate
+                for candidate in trend["series"]
+                if candidate["group"] is not None
+                and (candidate["estimator"], candidate["notion"])
+                == (series["estimator"], series["notion"])
             ]
             plots.append(_trend_figure(night, days, series, groups))
     return doc.figures(plots)

@@ -26,7 +26,7 @@ class MapScale(NamedTuple):
     columns, rows : ndarray
         Edges of the cells along the covariate and the prediction.
     bias, z : (columns, rows) ndarray
-        Means over the points of each cell, weighted by their effective rows; NaN without points.
+        Means over the points of each cell, weighted by their effective rows, or NaN without points.
     largest : float
         Bias of the darkest shade, the 98 % quantile of the absolute values.
     marked : int
@@ -42,7 +42,7 @@ class MapScale(NamedTuple):
 
 
 class BiasLine(NamedTuple):
-    """Bias along x; None where too few rows are near the point."""
+    """Bias along x, or None where too few rows are near the point."""
 
     name: str
     x: Sequence[float]
@@ -105,10 +105,10 @@ def plot_bias_map(
     shade = np.ceil(_SHADES * np.abs(np.nan_to_num(cells.bias)) / cells.largest)
     shade = np.sign(np.nan_to_num(cells.bias)) * np.minimum(_SHADES, shade)
     for level in range(-_SHADES, _SHADES + 1):
-        some = np.argwhere(shade == level)
-        if level == 0 or not len(some):
+        marked_cells = np.argwhere(shade == level)
+        if level == 0 or not len(marked_cells):
             continue
-        (i, j), role = some.T, "high" if level > 0 else "accent"
+        (i, j), role = marked_cells.T, "high" if level > 0 else "accent"
         across, up = (columns[i], columns[i + 1]), (rows[j], rows[j + 1])
         corners = [(across[a], up[b]) for a, b in ((0, 0), (1, 0), (1, 1), (0, 1), (0, 0))]
         outlines = Path.make_compound_path_from_polys(np.array(corners).transpose(2, 0, 1))
@@ -233,7 +233,7 @@ def _covariate_ticks(ax: Any, names: Sequence[str], edges: Any = ()) -> None:
 
 
 def _values_of(edges: Any) -> Any:
-    """Values whose midpoints are the inner edges, with equal margins at both ends."""
+    """Values at ticks: the inner edges are their midpoints, and both ends have equal margins."""
     values = [(edges[0] + edges[1]) / 2]
     for edge in edges[1:-1]:
         values.append(2 * edge - values[-1])

@@ -160,7 +160,7 @@ _HEIGHT = 230.0  # preferred maximum height of a picture
 class IntervalRow(NamedTuple):
     """Value with its interval.
 
-    `limits` are thresholds; `bar` is the colour of a bar that is not an interval of the value.
+    `limits` are thresholds.  `bar` is the colour of a bar that is not an interval of the value.
     """
 
     label: str
@@ -173,7 +173,7 @@ class IntervalRow(NamedTuple):
 
 
 class IntervalPanel(NamedTuple):
-    """Values on a common scale; `zero` if 0 is the reference value."""
+    """Values on a common scale, with a line at 0 if `zero`."""
 
     title: str
     rows: tuple[IntervalRow, ...]

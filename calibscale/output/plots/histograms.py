@@ -43,11 +43,11 @@ def draw_pit(ax: Any, bins: Sequence[dict[str, Any]]) -> None:
     """Draw the histogram of PIT values, with the range of each bar if calibrated."""
     edges, heights, (low, high) = pit_shares(bins, "frequency", "consistency")
     outside, left, width = np.array([b["outside"] for b in bins], bool), edges[:-1], np.diff(edges)
-    for role, some in (("rows", ~outside), ("alert", outside)):
+    for role, selected in (("rows", ~outside), ("alert", outside)):
         ax.bar(
-            left[some] + 0.03 * width[some],
-            heights[some],
-            0.94 * width[some],
+            left[selected] + 0.03 * width[selected],
+            heights[selected],
+            0.94 * width[selected],
             align="edge",
             color=COLOURS[role],
             alpha=1.0 - 0.5 * (role == "alert"),

@@ -94,7 +94,7 @@ def plot_result(result: Any, axes: str = "linear") -> Any:
             part = figure.add_subfigure(grid[k + 1, i])
             ax = part.subplots()
             drawn = plot.draw_on(ax, axes)
-            if any(other.remark in remarks for other in line):  # plots in a line are level
+            if any(neighbour.remark in remarks for neighbour in line):  # plots in a line are level
                 add_remark(drawn, unbroken(plot.remark) if plot.remark in remarks else "")
             entries |= legend_entries(ax)
             heading = plot.title or plot.label * (len(plots) > 1)
@@ -106,7 +106,7 @@ def plot_result(result: Any, axes: str = "linear") -> Any:
                 color=COLOURS["ink"],
                 parse_math=False,
             )
-    add_legend(figure, {unbroken(name): one for name, one in entries.items()}, 2 * columns)
+    add_legend(figure, {unbroken(name): handle for name, handle in entries.items()}, 2 * columns)
     return figure
 
 
@@ -140,7 +140,7 @@ def _legend_columns(names: Sequence[str], columns: int, width: float) -> int:
 
 
 def save_picture(result: Any, path: str | Path, axes: str = "linear") -> None:
-    """Write `plot_result` to a png, svg or pdf file, atomically; equal results give equal files.
+    """Write `plot_result` to a png, svg or pdf file, atomically and reproducibly.
 
     Raises
     ------

@@ -37,7 +37,7 @@ class ProbabilityAxis:
         Places where exactly 0 and 1 are drawn.  On log-odds, where 0 and 1 are infinitely far, they
         are at the edges of the axis.
     inner : tuple of (float, float)
-        Range of other values; those outside of it are drawn at its ends.
+        Range of other values.  Values outside the range are drawn at its ends.
     marked : tuple of float
         Those of 0 and 1 that have a place of their own on an axis of log-odds.
     """
@@ -112,7 +112,7 @@ def probability_axes(
     Parameters
     ----------
     axes : {"linear", "logit", "auto"}
-        Scale of both axes; "auto" is "logit" if more than half of the rows have predictions below
+        Scale of both axes.  "auto" is "logit" if more than half of the rows have predictions below
         5 % or above 95 %.
     x, y : iterable of float
         Predictions and frequencies of the points.
@@ -133,20 +133,20 @@ def probability_axes(
     if logit:
         near = _finite_log_odds(np.concatenate([x, y]))
         far = _log_odds(spread)
-        kept = (far >= near.min() - _FAR) & (far <= near.max() + _FAR) | ~np.isfinite(far)
-        spread = spread[kept]
+        visible = (far >= near.min() - _FAR) & (far <= near.max() + _FAR) | ~np.isfinite(far)
+        spread = spread[visible]
     up = np.concatenate([y, spread])
-    every = np.concatenate([x, up])
-    both = scale(every)
+    positions = np.concatenate([x, up])
+    square_axis = scale(positions)
     filled = _extent(x, logit) * _extent(np.append(up, x), logit)
-    for square in (both,) if logit else (_full(), both):
+    for square in (square_axis,) if logit else (_full(), square_axis):
         if filled >= _FILLED * (_position(square.high, logit) - _position(square.low, logit)) ** 2:
             # an axis names 0 and 1 only if it has such values
             marks = (scale(x).marked, scale(up).marked)
             return ProbabilityAxes(logit, *(replace(square, marked=ends) for ends in marks))
     # the vertical axis has the predictions as well, so that the diagonal is visible
     only_ends = logit and not np.any((x > 0) & (x < 1))
-    return ProbabilityAxes(logit, both if only_ends else scale(x), both)
+    return ProbabilityAxes(logit, square_axis if only_ends else scale(x), square_axis)
 
 
 def _extreme(x: Any, rows: Sequence[float] | None) -> bool:
@@ -190,7 +190,7 @@ def _probability(log_odds: Any) -> Any:
 
 
 def _finite_log_odds(p: Any) -> Any:
-    """Log-odds of the values between 0 and 1; of 0.5 if there are none."""
+    """Log-odds of the values between 0 and 1, or of 0.5 if there are none."""
     values = _log_odds(p)
     values = values[np.isfinite(values)]
     return values if len(values) else np.zeros(1)
@@ -204,14 +204,14 @@ def _log_odds_axis(p: Any) -> ProbabilityAxis:
     margin, edge = _MARGIN * (high - low), _EDGE * (high - low)
     inner = float(_probability(low)), float(_probability(high))
     marked = tuple(end for end in (0.0, 1.0) if np.any(p == end))
-    zero, one = _probability(low - edge), _probability(high + edge)
+    lower, upper = _probability(low - edge), _probability(high + edge)
     first = low - edge if 0.0 in marked else low
     last = high + edge if 1.0 in marked else high
     return ProbabilityAxis(
         float(_probability(first - margin)),
         float(_probability(last + margin)),
-        float(zero),
-        float(one),
+        float(lower),
+        float(upper),
         inner,
         marked,
     )

@@ -55,8 +55,8 @@ def curve_of(estimate: Any, key: str) -> dict[str, Any]:
 def plot_corp(estimate: Any, ax: Any = None, axes: str = "linear") -> Any:
     """Draw the isotonic regression of the events on the score (Dimitriadis et al. 2021).
 
-    Thick parts of the line are ranges of scores whose rows have one frequency.  The area contains
-    95 % of the curves, at each score, of labels drawn from the predictions.  `axes` are those of
+    Thick parts of the line are ranges of scores with one frequency.  The area contains 95 % of the
+    curves, at each score, of labels drawn from the predictions.  `axes` has the meaning as in
     `plot_reliability`.
     """
     low, high, frequency, weight = curve_of(estimate, "steps").values()

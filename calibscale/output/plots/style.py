@@ -136,7 +136,7 @@ def some_ticks(values: Sequence[float], count: int = 5) -> list[float]:
 
 
 def named_ticks(axis: Any, places: Sequence[float], names: Sequence[str]) -> None:
-    """Label the ticks of an x or y axis; `$` in names is not the start of a formula."""
+    """Label the ticks of an x or y axis, where `$` in names does not start a formula."""
     axis.set_ticks(places, names)
     for label in axis.get_ticklabels():
         label.set_parse_math(False)
@@ -160,8 +160,8 @@ def write(ax: Any, x: float, y: float, text: str, role: str = "ink", **how: Any)
 def legend_entries(ax: Any) -> dict[str, Any]:
     """Artists with a label in axes and their insets, by label."""
     entries: dict[str, Any] = {}
-    for one in (ax, *ax.child_axes):
-        handles, labels = one.get_legend_handles_labels()
+    for part in (ax, *ax.child_axes):
+        handles, labels = part.get_legend_handles_labels()
         entries |= dict(zip(labels, handles, strict=True))
     return entries
 
@@ -203,7 +203,7 @@ def own_style() -> Iterator[None]:
 
 
 def drawing(draw: Callable[..., Any], height: float, salt: str) -> Drawing:
-    """Draw a plot of the given height within `own_style`; `salt` makes its ids unique."""
+    """Draw a plot of the given height within `own_style`.  `salt` makes its ids unique."""
     matplotlib = library()
     from matplotlib.backends.backend_svg import FigureCanvasSVG
     from matplotlib.figure import Figure

@@ -30,7 +30,7 @@ _DEEPEST = 100  # levels of lists and objects
 
 def message_of(error: ValidationError, where: str = "") -> str:
     """Message of the first value of a wrong type, or else of the first missing key."""
-    first = min(error.errors(include_url=False), key=lambda each: each["type"] in _MISSING)
+    first = min(error.errors(include_url=False), key=lambda detail: detail["type"] in _MISSING)
     outer, key = first["loc"][:-1], first["loc"][-1:]
     if first["type"] in _MISSING:
         return f"{_place(where, outer) or 'the object'} has no {key[0]!r}"
@@ -68,9 +68,9 @@ def require_plain(value: Any) -> None:
                 "no result has"
             )
         if isinstance(item, dict):
-            pending += [((*keys, key), each) for key, each in item.items()]
+            pending += [((*keys, key), member) for key, member in item.items()]
         elif isinstance(item, list):
-            pending += [((*keys, i), each) for i, each in enumerate(item)]
+            pending += [((*keys, i), member) for i, member in enumerate(item)]
         elif isinstance(item, float) and not math.isfinite(item):
             raise OptionError(f"{_place('', keys)} must be a finite number or null, not {item}")
         elif isinstance(item, int) and item.bit_length() > 1023:
