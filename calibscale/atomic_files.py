@@ -75,7 +75,8 @@ def replacing(path: str | Path, mode: int = 0o666) -> Iterator[BinaryIO]:
             flush(place.parent)
         remove_leftovers(place)
     except OSError as error:
-        reason = f"{shown_address(path)}: cannot be written: {error.strerror or error}"
+        fault = error.strerror or error
+        reason = f"{shown_address(path)}: cannot be written: {fault}"
         raise_from(StoreError(reason), error, path)
 
 

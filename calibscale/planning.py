@@ -124,11 +124,13 @@ def _pass(
         sent = len(pickle.dumps(state)), len(pickle.dumps((task.part(0, 1), task.shared)))
         started = time.perf_counter()
         second = task.state(0)
+        # The first block may have fewer rows than a block of a larger source.
         block = (time.perf_counter() - started) * size / max(1, min(size, data.rows))
         started = time.perf_counter()
         task.merge(state, second)
         merge = time.perf_counter() - started
     busy = min(workers, task.blocks)
+    # A task is a run of blocks, merged by the worker before it is sent.
     length = run_length(task, workers)
     tasks = -(-task.blocks // length)
     depth = tree_levels(task.blocks, arities_of(task))
@@ -171,6 +173,7 @@ def _draws(
         started = time.perf_counter()
         few.state(0)
         seconds = time.perf_counter() - started
+    # Time and states grow in proportion to the number of replicates.
     share = n_replicates / min(n_replicates, _FEW)
     seconds *= share * task.block_rows / max(1, min(task.block_rows, task.source.rows))
     names = ", ".join(e.name for e in chosen if any(s in drawn for s in e.needs))
@@ -195,6 +198,7 @@ def _pair_draws(
     cuts = panel_cuts(n, profile.classes)
     columns = n_replicates * width(spec.notion, profile.classes)
     at_once = min(columns, _COLUMNS)
+    # Unordered pairs of different rows.
     pairs = n * (n - 1) // 2
     rate = _rate(profile, spec, cuts[0][1] - cuts[0][0], at_once)
     return Cost(
@@ -218,6 +222,7 @@ def _pairs(run: Run, estimator: BoundEstimator, n: int, workers: int) -> Cost | 
     rate, pairs = _rate(run.profile, work.sum, rows, work.vectors), work.times * work.pairs
     row_bytes = 8 * (6 * K + 20)
     cached = min(n * row_bytes, 2**29 if limit is None else limit // 4)
+    # Panels that do not fit into the cache are read again, on average for half of the panels.
     reads = 1 if n * row_bytes <= cached else max(1, len(cuts) // 2)
     return Cost(
         estimator.name,
@@ -233,6 +238,7 @@ def _rate(profile: DataProfile, spec: PairSum, rows: int, vectors: int) -> float
     """Unordered pairs per second of one core, measured on panels that repeat a sample."""
     layout = TileLayout(spec.tiled, width(spec.notion, profile.classes), spec.precision)
     sample = profile.sample(spec.notion)
+    # The time of a pair does not depend on values, so that a sample may stand for any rows.
     repeated = sample.take(np.arange(rows if len(sample) else 0) % max(1, len(sample)))
     panel, _ = layout.panel(repeated)
     form, size = layout.form, panel.s.size
@@ -252,6 +258,7 @@ def _rate(profile: DataProfile, spec: PairSum, rows: int, vectors: int) -> float
         i0, i1, j0, j1, _ = tile[0]
         return int((i1 - i0) * (j1 - j0))
 
+    # Compile outside of the clock.
     part(0)
     visited, index, started = 0, 0, time.perf_counter()
     while (elapsed := time.perf_counter() - started) < _SAMPLE_SECONDS or not index:

@@ -87,9 +87,10 @@ def verb(function: Callable[P, R]) -> Callable[P, R]:
         if args and places[0] == "source":
             need_source(function.__name__, args[0])
         if len(args) > len(places):
+            named = ", ".join(name for name in names if name not in places)
             raise OptionError(
                 f"{function.__name__} takes {' and '.join(places)} by position; name the other "
-                f"arguments: {', '.join(name for name in names if name not in places)}"
+                f"arguments: {named}"
             )
         return function(*args, **kwargs)
 

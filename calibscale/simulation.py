@@ -237,6 +237,7 @@ def simulate(
     with store.writer() as writer, reporting(progress, "simulating", "rows") as report:
         done = store.rows
         for draw in draws(configuration, seed, done, rows - done):
+            # A logit beyond the range of the stored type would become infinite.
             stored = np.clip(draw.logits, -largest, largest).astype(dtype)
             writer.append(stored, draw.labels, covariates=draw.covariates)
             done += len(stored)
@@ -263,6 +264,8 @@ def draws(generator: Generator, seed: int, first: int, count: int) -> Iterator[D
     with ThreadPoolExecutor(workers, "calibscale") as pool:
         for start in range(first, first + count, step):
             stop = min(start + step, first + count)
+            # Draws leave in order, and at most two for each thread wait, so that memory does not
+            # grow with the number of rows.
             waiting.append(pool.submit(generator.draw, seed, start, stop))
             if len(waiting) > 2 * workers:
                 yield waiting.popleft().result()
@@ -300,6 +303,8 @@ def _labels(seed: int, start: int, log_p: Floats) -> Ints:
 
 def _uniforms(seed: int, start: int, stop: int, d: int) -> Floats:
     """Uniform numbers (rows, d) for covariates.  A column does not depend on d."""
+    # A block of the counter-based generator has two numbers, so that pairs of columns are drawn
+    # together.
     u = random_draws.table(stop - start, -(-d // 2), seed, random_draws.COVARIATES, start)
     return np.ascontiguousarray(u.reshape(len(u), -1)[:, :d])
 
@@ -377,7 +382,9 @@ def soft_chunks(draw: Draw, rules: Rules) -> Iterator[Chunk]:
     true = predicted._replace(values=draw.log_p)
     for (chunk, _), (exact, _) in zip(chunks(predicted, rules), chunks(true, rules), strict=True):
         q, P = chunk.q, exact.q
+        # log q = z − max z + log(max q): without the rounding errors of log(q) where q is tiny
         logits = draw.logits[chunk.rows - draw.start]
         log_q = logits - logits.max(axis=1, keepdims=True) + np.log(chunk.confidence)[:, None]
+        # E‖q − e_y‖² = ‖q − P‖² + 1 − ‖P‖² over y ~ P.
         brier = np.sum((q - P) ** 2, axis=1) + 1.0 - np.sum(P * P, axis=1)
         yield replace(chunk, soft=P, brier=brier, nll=-np.sum(P * log_q, axis=1))

@@ -82,7 +82,11 @@ class GroupSums(Statistic):
         w = self._weights(chunk, p, complement)
         a, b = w * p, w * complement
         event, high = (hit > 0.5).astype(np.int64), (p > complement).astype(np.int64)
+        # Rows without and with the event have sums of their own.  δ is p without the event and −r
+        # with it, so that sums of δ are differences of positive sums, see `totals_of`.
         split = [(event, value) for value in (w > 0, w, w * w, a, b, a * a, a * b, b * b)]
+        # w³pr(r − p) is the third moment of w(y − p).  It changes its sign at p = 1/2, so that rows
+        # on both sides have sums of their own.
         split.append((high, w * a * b * (complement - p)))
         codes = self._codes(chunk, p)
         first = 0
@@ -91,6 +95,8 @@ class GroupSums(Statistic):
             for axis in axes:
                 code, size = code * len(axis) + codes[axis], size * len(axis)
             for total, (half, value) in zip((*state.sums, state.thirds), split, strict=True):
+                # One count for both halves: the groups of the second half follow the groups of the
+                # first.
                 counts = np.bincount(code + size * half, value, 2 * size)
                 total[:, first : first + size] += counts.reshape(2, size)
             first += size
@@ -119,6 +125,7 @@ class GroupSums(Statistic):
         deltas, squares = sums
         p, complement, delta, _ = chunk.event(self.notion)
         w, codes = self._weights(chunk, p, complement), self._codes(chunk, p)
+        # The probability of the event after a share of labels is flipped, see `Groups`.
         p = p + self.flips * (1 - 2 * p)
         drawn = replicates.scalars(self.notion, chunk.units, p, delta)
         drawn *= w
@@ -136,6 +143,8 @@ class GroupSums(Statistic):
             table = np.zeros((len(drawn), math.prod(shape)))
             drawn_sums.add_bins(drawn, code, table)
             table = table.reshape(-1, *shape)
+            # Every table over a subset of these axes, all rows included, is a sum over this table.
+            # It leaves `todo`, so that rows are counted once for each crossing only.
             for parts in [parts for parts in todo if set(parts) <= set(axes)]:
                 summed_axes = tuple(1 + i for i, axis in enumerate(axes) if axis not in parts)
                 totals = table.sum(axis=summed_axes).reshape(len(drawn), -1)
@@ -212,6 +221,7 @@ def group_biases(
     tested = family_of(sums, listed, flipped)
     family = tested.family
     overall = group_of(conditions[0], sums, 0, tested.dispersion, tested.all_rows.alone[0])
+    # Bonferroni over both limits of all groups makes the intervals simultaneous.
     tail = (1 - confidence_level) / (2 * max(len(listed), 1))
     low, high = limits_of(sums, listed, tail)
     groups = [
@@ -250,6 +260,7 @@ def family_of(
     """
     dispersion, flips = dispersion_of(sums), 0.0
     all_rows, family, above = _families(sums, listed, dispersion, draw(0.0), shares)
+    # Labels are drawn again only if chance explains the dispersion rarely, and it matters.
     if dispersion > _MIN_DISPERSION and above <= _ALPHA * family.replicates:
         flips = _flips(sums, dispersion)
         all_rows, family, _ = _families(sums, listed, dispersion, draw(flips), shares)
@@ -273,6 +284,7 @@ def limits_of(sums: GroupTotals, groups: list[int], tail: float) -> tuple[Floats
     """Limits of the bias of groups, each exceeded with a probability of about `tail`."""
     low, high = excess_limits(sums.others[:, groups], sums.events[:, groups], tail)
     if sums.clustered:
+        # Exact limits need independent labels.  Sums of signed clusters are nearly normal.
         half = -ndtri(tail) * np.sqrt(sums.spread[groups])
         low, high = -sums.d[groups] - half, -sums.d[groups] + half
     return low / sums.w[groups], high / sums.w[groups]
@@ -287,6 +299,8 @@ def _families(
 ) -> tuple[StepDown, StepDown, int]:
     """Test of all rows, tests of groups, and number of replicates with at least the dispersion."""
     members: tuple[tuple[list[int], Any], ...] = (([0], 1.0), (listed, shares))
+    # A score is like a p-value: the smallest one decides.  Division by its share of α lets a group
+    # with a larger share win more often.
     families = [StepDown(_scores(sums, i, sums.d[i], dispersion) / share) for i, share in members]
     above = 0
     for part in drawn:
@@ -300,7 +314,9 @@ def _families(
 def _flips(sums: GroupTotals, dispersion: float) -> float:
     """Solution ε of Σw²(pr + e(1 − 4pr)) = dispersion·Σw²pr, e = ε(1 − ε)."""
     spread = float(sums.spread[0])
+    # Σw²(1 − 4pr), the increase of the variance with e
     slope = float(sums.w2[0]) - 4 * spread
+    # e = 1/4 is ε = 1/2: every label is a coin flip, which varies most.
     e = min(0.25, (dispersion - 1) * spread / slope) if slope > 0 else 0.25
     return (1 - math.sqrt(1 - 4 * e)) / 2
 
@@ -332,6 +348,7 @@ class GroupTotals(NamedTuple):
 def totals_of(state: GroupState) -> GroupTotals:
     n, w, w2, p, _, _, spread, _ = state.sums.sum(1)
     no_events, events = state.sums[3:, 0], state.sums[3:, 1]
+    # p = p² + pr without the event, and r = pr + r² with it
     w2d = no_events[2] + no_events[3] - events[3] - events[4]
     return GroupTotals(
         n,
@@ -354,6 +371,7 @@ def _listed(conditions: list[tuple[Where, ...]], sums: GroupTotals, min_rows: fl
     rows = dict(zip(conditions, sums.n.tolist(), strict=True))
     listed = []
     for i, (where, w, w2) in enumerate(zip(conditions, sums.w, sums.w2, strict=True)):
+        # A crossing with as many rows as one of its conditions has the same rows.
         repeated = len(where) > 1 and any(rows[(alone,)] == sums.n[i] for alone in where)
         if where and w > 0 and w * w / w2 >= min_rows * (1 - 1e-9) and not repeated:
             listed.append(i)
@@ -446,6 +464,7 @@ def drawn_batches(
     session: Session, statistic: Statistic, null: Null, n_replicates: int, names: tuple[str, ...]
 ) -> Iterator[Any]:
     """Sums of replicates, of as many in one pass over the rows as fit into 32 MB, or a limit."""
+    # Bytes of the state of one replicate.
     size = sum(array.nbytes for array in statistic.zero_drawn(session.source.classes, 1))
     max_replicates, limit = _STATE_BYTES // size, session.execution.limit
     if limit is not None:

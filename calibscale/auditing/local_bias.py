@@ -118,6 +118,8 @@ def local_bias(
         measured = (plan or direct).measure(read, where, Strengths(notion))
         ranges = None
         if n_replicates:
+            # Masked points show no bias.  Ranges of many rows also find a small bias that is spread
+            # widely.
             scan = ScanSums.of(session, names, notion, local.categorical)
             states = read(*scan.needs).groups[None]
             rows = max(min_rows, _RANGE_ROWS)
@@ -174,6 +176,7 @@ def _check(
     require(method in METHODS, f"method must be one of {', '.join(METHODS)}", method)
     if isinstance(at, str) and at not in ("rows", "grid"):
         raise OptionError(f"at must be rows, grid or (predictions, covariates), not {at!r}")
+    # Below 1e-14 rounding errors dominate, above 0.1 the series is no approximation.
     require(1e-14 <= tolerance <= 0.1, "series_tolerance must be in 1e-14..0.1", tolerance)
     require(points >= 2, "points must be at least 2", points)
     require(2 <= min_rows < np.inf, "min_rows must be at least 2", min_rows)
@@ -197,6 +200,8 @@ def effective(weights: Floats, squares: Floats, errors: Any, min_rows: float) ->
 
 def _map_columns(measured: Measured, min_rows: float) -> dict[str, Any]:
     """Bias, standard error, low, high, z, effective rows, and mask."""
+    # A Fourier series has errors of either sign, which may turn small positive sums negative.  The
+    # seventh sum with κ² may be negative by itself.
     first, second = (np.maximum(sums, 0.0) for sums in (measured.first, measured.second[:6]))
     no_events, events = np.vstack([first[:2], second[:3]]), np.vstack([first[2:], second[3:]])
     moments = second[:3] + second[3:]
@@ -210,10 +215,13 @@ def _map_columns(measured: Measured, min_rows: float) -> dict[str, Any]:
     # Σw²κ²(δ − δ̄)², expanded
     residuals = no_events[2] + no_events[3] - events[3] - events[4]
     around = no_events[2] + events[4] + mean * (2 * residuals + mean * squares)
+    # Never less than the variance of calibrated labels: near few rows the residuals may all agree.
     variance = np.maximum(around * (rows / np.maximum(rows - 1, 1.0)), spread)
     low, high = (
         limit / weights for limit in excess_limits(no_events, events, (1 - CONFIDENCE) / 2)
     )
+    # The third moment needs κ³, which has no series here.  One effective weight stands for it, see
+    # `BiasMap`.
     z = excess_deviate(excess, spread, measured.second[6] * (squares / weights))
     columns = {
         "bias": mean,
@@ -244,6 +252,7 @@ def given_points(at: Any, names: tuple[str, ...], kernel: ProductKernel) -> Poin
     x = x.reshape(-1, 1) if x.ndim == 1 and d == 1 else x
     if x.ndim != 2 or x.shape[1] != d:
         raise OptionError(f"the points' covariates must be (m, {d}), not of shape {x.shape}")
+    # Without a kernel of predictions, the bias does not depend on f'.
     constant = kernel.prediction == "none"
     if predictions is None and not constant:
         raise OptionError("the points need predictions unless prediction_kernel is 'none'")
@@ -269,6 +278,7 @@ def grid_points(
             continue
         values = sample[:, column.position]
         values = values[np.isfinite(values)]
+        # A few outliers would stretch the grid over an empty range.
         low, high = np.percentile(values, [1, 99]) if len(values) else (column.low, column.high)
         axes.append(np.unique(np.linspace(low, high, points)))
     count = math.prod(len(axis) for axis in axes)

@@ -102,9 +102,12 @@ def ranges_of(axes: tuple[Axis, ...], weights: Floats) -> Ranges:
             share = (1.0 - _PREDICTION_SHARE * predicted) / covariates
         below = np.cumsum([0.0, *weights[ends[number] : ends[number + 1]]])
         for (first, last), part in _ranges(below / max(below[-1], 1e-300)):
+            # The sum of all rows is tested by itself.
             if last - first == len(axis):  # all rows
                 continue
             key = number, first, last
+            # Ranges of different widths may end at the same edges, if cells are few.  Their
+            # shares add up.
             shares[key] = shares.get(key, 0.0) + share * part
     keys = np.array(list(shares), np.int64).reshape(-1, 3)
     return Ranges(keys[:, 0], keys[:, 1], keys[:, 2], np.array(list(shares.values())))
@@ -115,6 +118,7 @@ def _ranges(below: Floats) -> Iterator[tuple[tuple[int, int], float]]:
 
     `below` (C + 1,) is the share of the rows below each edge of a cell, 0 and 1 included.
     """
+    # The first and the last tenth, where models err most.
     for start in (0.0, 1.0 - _OUTER):
         yield _nearest(below, start, start + _OUTER), _OUTER_SHARE / 2
     for width in _WIDTHS:
@@ -143,6 +147,9 @@ class _Unions:
 
         They are sums, not differences of cumulative sums: what is 0 in every cell stays 0.
         """
+        # `reduceat` adds the numbers from each bound to the next, so that every second sum is a
+        # range and the others lie between ranges.  A bound may be the number of cells, which needs
+        # the padding.
         padded = np.concatenate([cells, np.zeros((*cells.shape[:-1], 1))], axis=-1)
         return np.add.reduceat(padded, self._bounds, axis=-1)[..., ::2]
 
@@ -221,6 +228,7 @@ def scanned_ranges(
         return RangeScan(columns, 0)
     ranges = all_ranges.take(large_enough)
     sums = sums.take([0, *(1 + large_enough)])
+    # Biases use plain weights.  Evidence uses damped weights, which have more power.
     weighted = sums
     if scan.weighted != scan.plain:
         weighted = totals_of(_Unions(scan.axes, ranges).state(states[scan.weighted]))
@@ -230,6 +238,7 @@ def scanned_ranges(
     alpha = 1 - confidence_level
     groups: list[Group] = []
     for i in _separate(ranges, tested.family.order, adjusted <= alpha + 1e-12):
+        # The interval of a range has its share of α, which makes all intervals simultaneous.
         low, high = limits_of(sums, [1 + i], alpha * float(ranges.shares[i]) / 2)
         where = _where(scan.axes[ranges.axes[i]], ranges.first[i], ranges.last[i])
         group = group_of((where,), sums, 1 + i, dispersion_of(sums), alone[i])

@@ -90,7 +90,9 @@ def tested_segments(
         return SegmentErrors(names, estimator.depth, 0)
     table = bound.table(state)
     estimate = bound.estimate_of(table)
+    # The smallest score decides, and a large ECCE/σ is evidence: hence the minus sign.
     family, squares = StepDown(-table.scaled), np.zeros(len(table))
+    # Bonferroni over both limits of all segments.
     tail = (1 - confidence_level) / (2 * len(table))
     if clustered:
         residuals = AtomResiduals(atoms, int(state.bits), state.keys.tobytes())
@@ -99,6 +101,7 @@ def tested_segments(
                 ecce, totals = table.walked(-replicate[table.order])
                 family.add(-table.in_sigmas(ecce)[None])
                 squares += totals**2
+        # The replicates keep the dependence within clusters, which limits from counts would ignore.
         half = -ndtri(tail) * np.sqrt(squares / n_replicates) / table.sums.weight
         low, high = table.bias - half, table.bias + half
     else:

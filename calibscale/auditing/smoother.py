@@ -81,6 +81,8 @@ class Strengths:
     @property
     def counts(self) -> tuple[int, int]:
         """Number of sums with κ, and with κ²."""
+        # Rows without and with the event have 2 sums each with κ, and 3 each with κ².  The seventh
+        # is the third moment of all rows.
         return (4, 7) if self.limits else (2, 1)
 
     def of(self, chunk: Chunk) -> tuple[Floats, Floats]:
@@ -91,6 +93,7 @@ class Strengths:
             return np.stack([w * delta, w]), (w * w)[None]
         event = hit > 0.5
         a, b = w * p, w * r
+        # The order is that of the class docstring: 5 terms without the event, then 5 with it.
         halves = [
             np.where(half, value, 0.0)
             for half in (~event, event)
@@ -257,6 +260,7 @@ class Spectral:
         points: Points | None,
     ) -> Spectral:
         """Series on the box of the data and of the points, if any.  NoSeries if it is too long."""
+        # κ² must have a series on the same box, for effective rows and variances.
         gaussian = not kernel.columns or kernel.covariate == "gaussian"
         if not (gaussian and kernel.prediction in ("gaussian", "none")):
             raise NoSeries("the square of the kernel has a series only if it is Gaussian")
@@ -268,6 +272,7 @@ class Spectral:
         spectral = Spectral(kernel, squared, modes, squares, tolerance, positions)
         if points is not None and len(points.predictions):
             # of farther points κ is below the tolerance for every row: they will be masked
+            # exp(−r²/2) is below the tolerance for r > √(−2 log tolerance).
             near = points.take(spectral._inside(points, math.sqrt(-2 * math.log(tolerance))))
             modes, squares = spectral._reaching(modes, near), spectral._reaching(squares, near)
             spectral = replace(spectral, modes=modes, squares=squares)
@@ -309,6 +314,7 @@ class Spectral:
         z = self._coordinates(self.modes, points)
         factors = self.modes.series.factors
         low, high, bandwidth = np.hstack([(f.low, f.high, f.bandwidths) for f in factors])
+        # The reach of each coordinate, in the units of the coordinate.
         reach = bandwidths * bandwidth
         return ((z >= low - reach) & (z <= high + reach)).all(axis=1)
 
@@ -326,6 +332,7 @@ class Spectral:
 
     def _reaching(self, modes: Modes, near: Points) -> Modes:
         """Modes on a box that includes the points: a series is periodic outside its box."""
+        # The box needs no extension, as no point is near the data.
         if not len(near.predictions):
             return modes
         z = self._coordinates(modes, near)
@@ -356,10 +363,13 @@ class Spectral:
         at = states[gather] if points is None else points
         sums = [np.zeros((count, len(at.predictions))) for count in strengths.counts]
         with engine.one_thread():
+            # Points in pieces bound the memory of their modes.
             for first in range(0, len(at.predictions), _PIECE):
                 piece = at.take(slice(first, first + _PIECE))
                 inside = np.arange(len(piece.predictions))
                 if points is not None:
+                    # Outside of its box the series is periodic, and would repeat rows far away.
+                    # Sums there stay 0.
                     inside = np.flatnonzero(self._inside(piece))
                 piece = piece.take(inside)
                 for out, statistic, kernel in zip(
@@ -381,9 +391,12 @@ class Spectral:
         seen = self._seen(modes, kernel, points.covariates[first])
         out = np.zeros((len(F), len(z)))
         if len(first) <= modes.combinations:  # few distinct points: couple, then evaluate
+            # Points with equal levels share one coupled sum of modes.
             ends = np.cumsum(np.bincount(group, minlength=len(first)))
             split = np.split(np.argsort(group, kind="stable"), ends[:-1])
             for g, here in enumerate(split if len(z) else []):
+                # Kronecker products run over the combinations of levels in the order of their
+                # codes.
                 seen_by: Floats = np.ones(1)
                 for part in seen:
                     seen_by = np.kron(seen_by, part[g])
@@ -394,6 +407,7 @@ class Spectral:
         sizes = [part.shape[1] for part in seen]
         for code in range(modes.combinations):
             places = zip(seen, np.unravel_index(code, sizes), strict=True)
+            # Kernel between each point and this combination of levels, 0 for most points.
             share = math.prod(part[group, i] for part, i in places)
             here = np.flatnonzero(share)
             out[:, here] += share[here] * modes.series.evaluate(F[:, code], z[here])
@@ -419,6 +433,7 @@ def _distinct(x: Floats) -> tuple[Ints, Ints]:
     group = np.zeros(len(x), np.int64)
     for column in x.T:
         values, place = np.unique(column, return_inverse=True)
+        # Numbers are renewed after each column, so that they stay below the number of rows.
         group = np.unique(group * len(values) + place, return_inverse=True)[1]
     first = np.unique(group, return_index=True)[1]
     return first, group
@@ -478,12 +493,14 @@ class PointSums(Statistic):
         rows = NotionRows.of(chunk, self.strengths.notion)
         row_points = Points(rows.points[:, 0], rows.covariates[:, self.positions])
         first, second = self.strengths.of(chunk)
+        # Tiles keep the kernel matrix in the cache.
         tall, wide = _TILE
         for j in range(0, len(self.points.predictions), wide):
             map_points = self.points.take(slice(j, j + wide))
             for i in range(0, len(rows), tall):
                 K = _kernel_matrix(self.kernel, row_points.take(slice(i, i + tall)), map_points)
                 state.first[:, j : j + wide] += first[:, i : i + tall] @ K
+                # κ² in place: κ of this tile is not needed again.
                 K *= K
                 state.second[:, j : j + wide] += second[:, i : i + tall] @ K
         return state

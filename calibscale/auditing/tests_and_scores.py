@@ -55,6 +55,7 @@ def local_estimators(joint: SKCE) -> tuple[SKCE, ...]:
     def alone(name: str) -> SKCE:
         width = bandwidth
         if isinstance(bandwidth, Mapping):
+            # Bandwidths by name belong to one column each.  A number is for every column.
             width = {n: b for n, b in bandwidth.items() if n == name}
         categorical = (name,) if name in joint.categorical else ()
         return replace(
@@ -92,8 +93,11 @@ def local_tests(
         replace(test, statistic=name_of(test.statistic)) for test in tests.results[:count]
     )
     names = estimators[0].covariates
+    # With one covariate, the joint test is also the test of this covariate.
     single = single or [joint]
+    # Tests of single covariates are one family.  The joint test is not adjusted: it is the verdict.
     adjusted = holm([covariate_test.p_value for covariate_test in single])
+    # All tests without covariates judge the same rows, and are adjusted together.
     of_all_rows = [plain, *tests.results[count:]]
     jointly = adjusted_tests(of_all_rows)
     return LocalTests(
@@ -126,6 +130,7 @@ def scores(
     run = session.run(requested)
     scored = run.fitting[:3]
     states = run.scan(s for e in scored for s in e.needs).groups[None]
+    # The kernel estimator is left to the test, which computes it anyway.
     ece, brier, loss = (e.finalize(*(states[s] for s in e.needs)) for e in scored)
     if tested is None:
         tested = calibration_test(
@@ -152,6 +157,7 @@ def methods_named(
     shared = ("covariates", "prediction_bandwidth", "covariate_bandwidth", "categorical")
     methods = []
     for text in dict.fromkeys(requested):
+        # An unknown name takes any class here, because `method_of` refuses it with a hint.
         kind = METHODS.get(text.partition("(")[0], LocalBias)
         settings = {key: getattr(estimator, key) for key in shared if hasattr(kind, key)}
         methods.append(method_of(text, **settings))
@@ -187,6 +193,7 @@ def recalibrations(
         except OptionError as error:  # the rows do not determine the fit
             results.append(Scores(method.name, reason=str(error)))
             continue
+        # Without refits, a test would find the noise of the fit, see `refits_of`.
         refits = refits_of(fit, fitting, estimator.notion or "top_label", n_replicates, seed)
         model = session.on(recalibrated(testing.source, fit, refits))
         after = scores(method.name, model, estimator, n_replicates, seed, null=refits or "labels")
@@ -255,6 +262,7 @@ def _values(run: Run, design: Resampling) -> list[_Value]:
     for estimator in run.fitting:
         needed = design.needs(estimator)
         size = sum(s.statistic.nbytes(run.source.classes) for s in needed)
+        # Leave-group-out values need one state for each group of rows.
         grouped.append(needed if design.groups * size <= GROUPED_BYTES else ())
     grouped_pairs = list(zip(run.fitting, grouped, strict=True))
     states = run.scan(s for e, groups in grouped_pairs for s in groups or e.needs).groups[None]
@@ -281,6 +289,7 @@ def _difference(estimator: Estimator, a: _Value, b: _Value, design: Resampling) 
         reason = "some rows are valid for one of the models only"
     else:
         covers = POPULATION if estimator.unbiased else THIS_N
+        # The jackknife of the difference keeps the correlation of both models on the same rows.
         interval = (second_parts - first_parts).interval(design, covers)
         reason = None if interval else "the estimate of a part of the rows is undefined"
     gap = float(np.subtract(second.value, first.value))

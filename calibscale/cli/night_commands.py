@@ -309,7 +309,8 @@ def _read(path: Path) -> dict[str, Any]:
     except FileNotFoundError:
         raise OptionError(f"{path}: there is no such file") from None
     except OSError as error:
-        raise OptionError(f"{path}: cannot be read: {error.strerror or error}") from error
+        fault = error.strerror or error
+        raise OptionError(f"{path}: cannot be read: {fault}") from error
     except (ValueError, RecursionError) as error:
         raise OptionError(f"{path}: not JSON: {error}") from error
     from calibscale.output.reading import read

@@ -153,6 +153,8 @@ class Accumulator:
         exactly_one = (classes is None) != (forecast is None)
         require(exactly_one, "give exactly one of classes= and forecast=")
         self._forecast = None if forecast is None else forecast_of(forecast)
+        # Estimators by default are left out with a reason where the rows do not suit them.
+        # Requested estimators raise an error.
         self._report = estimators is None
         by_default = default_estimators(CLASSES if forecast is None else FORECASTS)
         self._requested = listed(by_default if estimators is None else estimators)
@@ -292,6 +294,7 @@ class Accumulator:
         labels, label_keys = self._known_labels(labels, ignore_index)
         with converting("the batch"):
             shape = np.shape(logits if probabilities is None else probabilities)
+            # One number for each row: the probability of the second of two classes.
             single = 1 in (len(shape), *shape[1:2]) or shape == np.shape(labels)
         single &= top_k is None
         names: Sequence[str] | None = (
@@ -320,6 +323,7 @@ class Accumulator:
                 ignore_index=self._ignored(ignore_index),
                 percent=self._percent,
             )
+        # An empty batch is no error: a stream may have one.
         except NoRowsError:
             return
         categories = {**batch.categories, **self._categories}
@@ -398,6 +402,7 @@ class Accumulator:
             raise OptionError("accumulators with different settings cannot be merged")
         if not other.rows:
             return
+        # Groups of the jackknife follow from row numbers, which must not be repeated.
         if self._interval is not None and self.rows and self._first_row == other._first_row:
             raise OptionError(
                 "intervals depend on the numbers of rows: give each process another first_row="
@@ -416,6 +421,7 @@ class Accumulator:
             for part in (other._total, other._recent):
                 total = self._scan.merge(total, part)
             self._total = total
+        # Rows whose accumulator has not fixed its bandwidths yet are added like new rows.
         for block in other._blocks:
             self._add(block)
         self.rows = rows
@@ -431,6 +437,7 @@ class Accumulator:
             If there are no rows, or all of them were dropped as invalid.
         """
         started = time.perf_counter()
+        # The copy may fix bandwidths and merge states, without a change of this accumulator.
         now = self._copied()
         if not now.rows:
             raise NoRowsError("the accumulator has no rows; call update first")
@@ -442,6 +449,7 @@ class Accumulator:
         assert now._run is not None and now._source is not None and now._scan is not None  # noqa: PT018
         result = finished(now._scan, now._scan.merge(now._total, now._recent))
         need_rows(now._source.name, result.counts)
+        # Estimates have the number of all rows, not of the first rows in the source.
         run = replace(now._run, source=replace(now._source, rows=now.rows))
         names = labels_of(now._estimators)
         started -= now._seconds
@@ -449,6 +457,7 @@ class Accumulator:
         evaluation = judged(evaluation, now._negligible)
         if all_fix:
             return evaluation
+        # From here on bandwidths differ from `evaluate`, which takes a sample of all rows.
         note = f"bandwidths are fixed by the first {BANDWIDTH_ROWS:,} rows"
         kernel = now._forecast is not None and not now._forecast.bound  # on targets
         bound = zip(evaluation.estimates, run.chosen, now._imagined.chosen, strict=True)

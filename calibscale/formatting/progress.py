@@ -103,7 +103,8 @@ def _texts(
         if time_now - last < interval:
             return
         last, passed = time_now, time_now - started
-        line = f"{printable(now or description)}: {_count(done, unit)} after {passed:.0f} s"
+        shown = now or description
+        line = f"{printable(shown)}: {_count(done, unit)} after {passed:.0f} s"
         if total and 0 < done < total and not several_passes:
             line += f", about {passed * (total - done) / done:.0f} s left"
         show(line, done, total)

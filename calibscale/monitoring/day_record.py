@@ -171,19 +171,20 @@ def _with_tests(job: Job, recipe: Recipe) -> Recipe:
 def _check_same(source: ArraySource, recipe: Recipe) -> None:
     kinds = [f and f.name for f in (source.forecast, recipe.forecast)]
     if kinds[0] != kinds[1]:
+        kind, expected_kind = kinds[0] or source.kind, kinds[1] or "classes"
         raise InvalidDataError(
-            f"{source.name}: predictions of kind {kinds[0] or source.kind}, but the ledger has "
-            f"{kinds[1] or 'classes'}"
+            f"{source.name}: predictions of kind {kind}, but the ledger has {expected_kind}"
         )
     if source.classes != recipe.classes:
         raise InvalidDataError(
             f"{source.name}: {source.classes} classes, but the ledger has {recipe.classes}"
         )
     if source.covariate_names != recipe.covariates:
-        names, expected = ", ".join(source.covariate_names), ", ".join(recipe.covariates)
+        names = ", ".join(source.covariate_names) or "none"
+        expected = ", ".join(recipe.covariates) or "none"
         raise InvalidDataError(
-            f"{source.name}: the covariates are {names or 'none'}, but the ledger has "
-            f"{expected or 'none'}, in that order"
+            f"{source.name}: the covariates are {names}, but the ledger has {expected}, in that "
+            "order"
         )
 
 

@@ -146,9 +146,13 @@ class _Run:
         parameters = stored.get("parameters", {})
         if stored and mark is not None and parameters.get("extras") == self._extras_key(mark):
             self.extras = {name: stored[name] for name in ("selection", "bias")}
+        # The rows are read if they are new, have other marks than the record, or have no marks at
+        # all.
         changed = not self.absent and (self.force or mark is None or self._mark() != mark)
         if changed or self.extras is None:
             self._read(mark, changed)
+        # The key covers job, ledger, days and versions: if it is the same and the outputs are as
+        # written, a new run would write the same files.
         if not changed and stored and parameters["key"] == self._key() and self._written():
             return Night.from_dict(stored, fresh=False)
         return self._judged(mark)
@@ -250,6 +254,7 @@ class _Run:
         assert self.ledger is not None
         assert self.broken is not None
         records[None].info["mark"] = mark
+        # The record comes first: a crash in between must not lose the reason without a record.
         self.ledger.write(self.day, self.job.model, records)
         self.broken.remove(self.job.model, self.day)
 
@@ -325,6 +330,8 @@ class _Run:
             "places": outputs.stamps(self.job, self.day),
             "result": hashlib.sha256(data).hexdigest(),
         }
+        # The stamps come first.  After a crash in between, the hash of the result does not match
+        # them, and the night is judged again.
         write_whole(path.with_suffix(".outputs"), json.dumps(written, sort_keys=True).encode())
         write_whole(path, data)
 
@@ -506,6 +513,7 @@ def dry_run(job: Job | str | Path, day: str) -> NightPlan:
         if day in marks:
             reads = "the day again: its predictions or labels have changed"
     rows = seconds = None
+    # Sources that are not files are opened even if nothing is to be read, because opening is cheap.
     reading = mark is None or marks.get(day) != mark
     if reading or job.source.format != "files":
         with ExitStack() as stack:

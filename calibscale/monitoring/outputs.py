@@ -331,7 +331,8 @@ def write_history(path: str | Path, result: Result) -> None:
             f"{path}: another process has been writing it for a minute; it holds {lock.lock_file}"
         ) from error
     except OSError as error:
-        raise StoreError(f"{path}: cannot be written: {error.strerror or error}") from error
+        fault = error.strerror or error
+        raise StoreError(f"{path}: cannot be written: {fault}") from error
 
 
 def _appended(place: Path, fresh: list[HistoryRow]) -> bytes | None:

@@ -111,6 +111,8 @@ class NightJudge:
                 damaged.append(str(error))
                 continue
             damaged += part.damaged
+            # Only the window of all rows is judged by its states again, for floors and diagrams.
+            # The states of many groups would fill the memory.
             parts[group] = part if group is None else replace(part, states={})
         parts[None] = replace(parts[None], damaged=tuple(damaged))
         return Judged(name, first, last, parts)
@@ -175,6 +177,8 @@ class NightJudge:
         """Estimate of a day with the floor and the interval of its record."""
         (entry,) = [e for e in self.ledger.day(day, self.job.model) if e.group == group]
         floor = entry.info.get("floors", {k: None})[k]
+        # A single day has no variation between days: its record has an interval from groups of
+        # rows.  Records of earlier versions do not name the method, which was the jackknife.
         value, low, high, error, *methods = entry.info["estimates"][k]
         value = value if self.recipe.cluster and estimate.interval is None else estimate.value
         estimate = replace(estimate, value=value, floor=floor and Floor(**floor))
@@ -256,6 +260,7 @@ class NightJudge:
                         "p_value": change.p_value,
                     }
                 )
+        # One family: all estimators and all groups of the comparison.
         adjusted = holm([result["p_value"] for result in out["results"]])
         for result, p in zip(out["results"], adjusted, strict=True):
             result["adjusted_p_value"] = p
@@ -264,6 +269,7 @@ class NightJudge:
     def _note_bias(self, later: Window | None, earlier: Window | None) -> None:
         """Add a note if windows of different size make biased estimates differ."""
         biased = [e.name for e in self.recipe.estimators if e.testable and not comparable(e)]
+        # A bias of order 1/n nearly cancels between windows of similar size.
         if later and earlier and biased and not 0.8 < later.n / earlier.n < 1.25:
             self.notes.append(
                 f"The baseline has {earlier.n:,} rows, the window {later.n:,}: {', '.join(biased)} "
@@ -372,17 +378,21 @@ class NightJudge:
         places = book.places(model, settings.since, first_nights(self.ledger, model, begin))
         collected = evidence(self.ledger, model, begin, shares(places), _TREND_DAYS, settings.tests)
         if not collected.processes:
+            begun = settings.since or first
             self.notes.append(
-                f"There is no evidence yet: no labelled row of {model} since "
-                f"{settings.since or first}."
+                f"There is no evidence yet: no labelled row of {model} since {begun}."
             )
             return None
         self.notes += collected.damaged
         days, processes = collected.days, collected.processes
         weights = np.array([p.weight for p in processes])
+        # The weighted mean of e-processes is an e-process: one alarm level for all groups and
+        # notions.
         mean = mean_evidence(np.array([p.log_evidence for p in processes]), weights)
         limit = math.log(1 / settings.level)
         key = {"model": model, "since": settings.since, "level": settings.level}
+        # By Ville's inequality, E of a calibrated model ever reaches 1/level with probability at
+        # most the level.
         since = book.since(bool(mean[-1] >= limit), days[-1], **key, notion=None, group=None)
         entries = []
         first_of_all: list[Impossible] = []

@@ -300,7 +300,8 @@ def clusters_of(result: dict[str, Any]) -> str:
     clusters = result.get("clusters")
     if not clusters:
         return ""
-    text = f" in {'' if clusters['exact'] else 'about '}{clusters['count']:,} clusters"
+    accuracy = "" if clusters["exact"] else "about "
+    text = f" in {accuracy}{clusters['count']:,} clusters"
     properties = []
     if clusters.get("effective_count") is not None:  # older results lack it
         properties.append(f"effectively {formatting.number(clusters['effective_count'])}")

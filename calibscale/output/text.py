@@ -402,10 +402,10 @@ def plan_table(plan: Plan) -> None:
     console = terminal()
     source = plan.source
     like = "" if plan.rows == source["rows"] else "a store like "
+    unit = "core" if plan.cluster is None else "worker"
     head = (
         f"{like}{source['name']}: {doc.rows_of(plan.rows, source)}, "
-        f"{plural(plan.workers, 'core' if plan.cluster is None else 'worker')}: "
-        f"about {seconds(plan.seconds)}"
+        f"{plural(plan.workers, unit)}: about {seconds(plan.seconds)}"
     )
     _print(console, head, "bold")
     table = grid("work", "method", numbers=("pairs", "time", "memory", "read"))

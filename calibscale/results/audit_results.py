@@ -331,7 +331,8 @@ class Audit(Outcome, SourceRows):
         test = self.tests.joint
         if test.p_value is None:
             return f"no test of local calibration on {names}: {test.reason}"
-        p = f"p {'≤' if test.exceedances == 0 else '='} {test.p_value:.3g}"
+        relation = "≤" if test.exceedances == 0 else "="  # no replicate reached the value
+        p = f"p {relation} {test.p_value:.3g}"
         if self.miscalibrated:
             return f"locally miscalibrated on {names} ({p})"
         text = f"no evidence of local miscalibration on {names} ({p})"

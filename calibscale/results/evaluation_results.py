@@ -428,7 +428,8 @@ class Reliability(Outcome, SourceRows):
         """Name of the prediction that is judged."""
         if self.class_index is not None:
             names = self.source.get("class_names")
-            return f"class {one_line(names[self.class_index]) if names else self.class_index}"
+            name = one_line(names[self.class_index]) if names else self.class_index
+            return f"class {name}"
         names = {"top_label": "top label", "class_wise": "each class", "pit": "quantiles"}
         return names.get(self.notion, "positive class")
 

@@ -252,6 +252,7 @@ class MCBoostFit(FittedRecalibrator):
     def _start(self, keys: Ints) -> tuple[Ints, Floats]:
         """Crossings, and p in the middle of the cells of the score, of atoms or rows."""
         state = AtomState(keys, np.empty((6, 0)), np.array(self.bits))
+        # Cells are equal in t, with p = t²/(t² + (1 − t)²), so that they are finer near 0 and 1.
         t = ((state.cell >> (40 - self.bits)) + 0.5) / 2.0**self.bits
         return state.crossing, t * t / (t * t + (1.0 - t) ** 2)
 
@@ -273,12 +274,17 @@ class MCBoostFit(FittedRecalibrator):
                 category, length = group * bins + place, count * bins
                 rows = np.bincount(category, weight, length)
                 used = np.flatnonzero(np.repeat(large, bins) & (rows >= method.min_rows))
+                # Means of y, of p' at the start of the round, and of p' after the groups before
+                # this one.
                 y, then, now = (
                     np.bincount(category, weight * quantity, length)[used] / rows[used]
                     for quantity in (frequency, start, p)
                 )
                 unit = np.ones(len(y)) if method.rho is None else np.maximum(y, method.rho)
+                # The guarantee is for the p' of whole rounds: categories are bins of p' at the
+                # start.
                 error = max(error, np.max(np.abs(y - then) / unit, initial=0.0))
+                # The standard error of a mean of rows with probability p' is √(p'(1 − p')/rows).
                 noise = method.z * np.sqrt(np.clip(now * (1.0 - now), 0.0, None) / rows[used])
                 far = np.flatnonzero(np.abs(y - now) > np.maximum(method.alpha * unit, noise))
                 if len(far) and number < method.max_rounds:
@@ -304,6 +310,7 @@ class MCBoostFit(FittedRecalibrator):
         crossings, p = self._start(SegmentAtoms(self.axes, "positive").located(chunk)[0])
         groups, bins = list(self._numbered(crossings)), self.method.score_bins
         table = np.zeros(sum(groups[-1][:2]) * bins)
+        # Replay the fit: within a round bins do not change, and p' is clipped after it.
         for updates in np.split(self.updates, np.flatnonzero(np.diff(self.updates[:, 0])) + 1):
             table[:] = 0.0
             table[updates[:, 1].astype(int)] = updates[:, 2]

@@ -127,9 +127,11 @@ class FittedRecalibration(RecalibrationResult):
         values = as_numpy(probabilities if logits is None else logits, kind)
         predictions: dict[str, Any] = {kind: values}
         binary = values.ndim == 1 or values.shape[1:] == (1,)
+        # A data frame names its columns.  An array has the order of the fit.
         named = covariates is None or hasattr(covariates, "columns")
         source = from_arrays(
             **predictions,
+            # Labels are required by sources, and have no effect on predictions.
             labels=np.zeros(len(values), np.int64),
             binary=binary,
             covariates=covariates,
@@ -195,6 +197,7 @@ class FittedRecalibration(RecalibrationResult):
         """
         data: Any = recalibrated(source, self.fit)
         rules, root = data.rules(on_invalid, self.fit.tolerance), data
+        # The new store must not be the store that is being read, however derived.
         while isinstance(root, DerivedSource):
             root = root.before
         place = shown_address(url)
@@ -203,6 +206,7 @@ class FittedRecalibration(RecalibrationResult):
         provenance = {"recalibrated": data.describe()}
         with suppress(StoreError):
             begun = LogitStore.open(url, unfinished=True)
+            # An unfinished store of the same call is the rest of an interrupted run.
             overwrite |= not begun.finished and begun.provenance == provenance
         store = LogitStore.create(
             url,
@@ -266,6 +270,7 @@ class FittedRecalibration(RecalibrationResult):
             validated(value)
             read_json(TypeAdapter(_Parameters), value["parameters"], "parameters")
             source = {name: item for name, item in value["source"].items() if item is not None}
+            # JSON has no infinity: a log loss of null was infinite.
             infinite = {name: math.inf for name in cls.measures if value[name] is None}
             fitted = super().from_dict({**value, "source": source, **infinite}, **rest)
             fitted._require_sound()
@@ -289,6 +294,8 @@ class FittedRecalibration(RecalibrationResult):
                 if name.startswith("log_loss"):  # in the file, of all labelled rows
                     continue
                 require(name in stated, f"{part} has no {name!r}")
+                # A fit is applied by its state.  Stated parameters that differ from it would
+                # mislead.
                 if not _equal(stated[name], number):
                     seen = short(repr(stated[name]), 40)
                     raise OptionError(f"{part}.{name} must be {number}, as in state, not {seen}")
@@ -393,6 +400,7 @@ def recalibrate(
         versions = (data, recalibrated(data, fit))
         losses = [evaluate(session.on(version), [NLL()])["nll"].value for version in versions]
     summary = fit.summary
+    # Log losses of all labelled rows replace the log losses of the fit.
     values = summary["parameters"].items()
     fitted = FittedRecalibration(
         method=method.name,
@@ -427,7 +435,8 @@ def load_recalibration(path: str | Path) -> FittedRecalibration:
     try:
         return FittedRecalibration.from_dict(json.loads(Path(path).read_text(encoding="utf-8")))
     except OSError as error:
-        reason = f"{shown_address(path)}: cannot be read: {error.strerror or error}"
+        fault = error.strerror or error
+        reason = f"{shown_address(path)}: cannot be read: {fault}"
         raise_from(StoreError(reason), error, path)
     except (OptionError, ValueError, RecursionError) as error:
         raise OptionError(f"{path}: {error}") from error

@@ -166,15 +166,19 @@ class BBQ(Recalibrator):
     def _fit(self, setup: DataProfile, read: Read) -> BBQFit:
         result = read(HISTOGRAM)
         sums = result.groups[None][HISTOGRAM].sums
+        # Effective rows, which are rows without weights.
         n = float(sums[1].sum() ** 2 / sums[2].sum())
         root = n ** (1.0 / 3.0)
         numbers = range(max(1, int(root / 10)), max(1, math.ceil(min(n / 5, 10 * root))) + 1)
         scores, edges, values = zip(*(self._histogram(sums, count, n) for count in numbers))  # noqa: B905
         weights = np.exp(np.array(scores) - max(scores))
         order = np.argsort(-weights, kind="stable")
+        # The last gap is 0, so that all histograms stay if no earlier gap is small.
         gaps = -np.diff(weights[order], append=weights[order[-1]])
+        # Gaps between equal weights at the top are no end.
         first = int(np.argmax(gaps > 0.0))
         order = order[: first + int(np.argmax(gaps[first:] <= 1e-3 * weights.var())) + 1]
+        # The average of step functions is a step function on the union of their edges.
         starts = np.unique(np.concatenate([edges[i][:-1] for i in order]))
         mean = np.average(
             [values[i][np.searchsorted(edges[i], starts, "right") - 1] for i in order],
@@ -205,11 +209,13 @@ class BBQ(Recalibrator):
         )
         middles, no_events = (edges[:-1] + edges[1:]) / 2.0, rows - events
         if self.score == "bdeu":
+            # The prior Beta(a, 2 − a) weighs two rows, with the middle of the bin as its mean.
             a = 2.0 * np.clip(middles, 0.005, 0.995)  # limits of the authors' code
             weight = betaln(events + a, no_events + 2.0 - a) - betaln(a, 2.0 - a)
             return float(weight.sum()), edges, (events + a) / (rows + 2.0)
         value = np.where(rows > 0.0, events / np.maximum(rows, 1e-300), middles)
         fit = float((xlogy(events, value) + xlog1py(no_events, -value)).sum())
+        # −BIC/2: each bin costs log(n)/2, like one parameter
         return fit - math.log(n) / 2.0 * len(rows), edges, value
 
 
@@ -342,6 +348,7 @@ class StoredLocalBias(StoredFit):
         self.plan.require_sound()
         for statistic, text in zip(self.plan.statistics(_STRENGTHS), self.modes, strict=True):
             numbers = statistic.strengths.counts[statistic.squared] * statistic.modes.numbers
+            # base64 has 4 characters for 3 bytes, and a complex number 16 bytes.
             length = 4 * math.ceil(16 * numbers / 3)
             require(
                 len(text) == length,
@@ -420,11 +427,13 @@ class LocalBiasFit(FittedRecalibrator):
         finite.
         """
         bias, unchanged = np.zeros(len(p)), np.ones(len(p), bool)
+        # A row without a finite covariate has no place on the map.
         here = np.flatnonzero(np.isfinite(covariates).all(axis=1))
         points = Points(p[here], covariates[here])
         measured = self.plan.measure(lambda *statistics: self.result, points, _STRENGTHS)
         (residuals, weights), (squares,) = measured.first, measured.second
         weights, _, masked = effective(weights, squares, measured.errors, _MIN_ROWS)
+        # Residuals are δ = p − y, and the bias is y − p [VF, eq. 7].
         bias[here[~masked]] = -(residuals / weights)[~masked]
         unchanged[here] = masked
         return Correction(bias, unchanged)

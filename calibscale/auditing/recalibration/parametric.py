@@ -87,6 +87,7 @@ class TemperedLoss(Statistic):
         e = np.exp(self.theta * z)
         total = e.sum(axis=1)
         e *= z / total[:, None]  # in this order: e is 0 where the square of z overflows
+        # E_θ[z] and Var_θ[z] under softmax(θz): derivatives of log Σ exp θz by θ.
         mean = e.sum(axis=1)
         spread = np.einsum("ij,ij->i", e, z) - mean * mean
         w = chunk.weights
@@ -96,6 +97,8 @@ class TemperedLoss(Statistic):
         state.curvature[...] += weighted_sum(spread, w)
         with np.errstate(over="ignore"):
             state.squares[...] += weighted_sum((mean - label_logits) ** 2, w * w)
+        # The slope is Σw(E_θ[z] − z_y).  At θ = 0 the mean is over equal probabilities, and at θ =
+        # ∞ it is the largest z, which is 0.
         state.slope_zero[...] += weighted_sum(z.mean(axis=1) - label_logits, w)
         state.slope_infinity[...] += weighted_sum(-label_logits, w)
         state.clipped[...] += _below(chunk, self.clip)[rows, chunk.labels].sum()
@@ -132,12 +135,15 @@ class TemperatureScaling(Recalibrator):
                 _check_temperature(state)
                 before = float(state.loss / state.weight)
             slope = float(state.slope)
+            # The loss is convex in θ: its minimum lies above θ where the slope is negative, else
+            # below.
             low, high = (theta, high) if slope < 0 else (low, theta)
             following = _next_theta(theta, slope, float(state.curvature), low, high)
             step = math.log(following / theta)
             theta = following
             if abs(step) <= _PRECISION:
                 notes = _clip_note(float(state.clipped), "whose label has", self.clip)
+                # Sandwich standard error of θ [White 1982], times |dT/dθ| = 1/θ² for T = 1/θ.
                 curvature = float(state.curvature) or math.nan  # 0: every row is certain
                 error = math.sqrt(state.squares) / curvature / theta**2
                 return TemperatureFit(
@@ -157,10 +163,12 @@ def _next_theta(theta: float, slope: float, curvature: float, low: float, high: 
     """Newton step in log θ towards the root of the slope, within the bracket (low, high)."""
     if slope == 0:
         return theta
+    # d slope / d log θ = θ · curvature; steps in log θ keep θ positive
     step = -slope / (theta * curvature) if curvature > 0 else -math.copysign(math.inf, slope)
     following = theta * math.exp(min(max(step, -_LARGEST_STEP), _LARGEST_STEP))
     if low < following < high or following == theta:
         return following
+    # Outside of the bracket: bisect it in log θ if it has two ends, else take the longest step.
     if low > 0 and high < math.inf:
         return math.sqrt(low * high)
     return theta * math.exp(math.copysign(_LARGEST_STEP, step))
@@ -301,6 +309,7 @@ class LogisticLoss(Statistic):
 
 
 def log_odds(chunk: Chunk, clip: float) -> Floats:
+    # log p − log(1 − p), or the difference of two logits
     z = clipped(chunk, clip)
     return z[:, 1] - z[:, 0]
 
@@ -346,6 +355,7 @@ class Platt(Recalibrator):
                 break
             if np.abs(step).max() <= _PRECISION * max(1.0, np.abs(best).max()):
                 slope, intercept = map(float, best + step)
+                # Sandwich covariance [White 1982], which does not assume that the model is right.
                 inverse = np.linalg.inv(state.hessian)
                 errors = np.sqrt(np.diag(inverse @ state.squares @ inverse).clip(0.0))
                 return PlattFit(

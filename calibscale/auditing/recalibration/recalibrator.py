@@ -140,6 +140,8 @@ class Recalibrator(ABC):
                     raise OptionError(
                         f"{data.name}: there is no labelled row with a positive weight to fit to"
                     )
+                # Every pass counts the labels, so that labels of one class are refused without a
+                # pass of their own.
                 seen = np.flatnonzero(result.groups[None][labels].counts.sum(axis=0))
                 if len(seen) == 1:
                     (label,) = seen
@@ -155,6 +157,7 @@ class Recalibrator(ABC):
 
             fitted = self._fit(session.profile, read)
         counts = fitted.counts
+        # Rows outside of the part are hidden as unlabelled rows, and are no part of the fit.
         counts = counts._replace(unlabelled=counts.unlabelled - left_out(data))
         return replace(
             fitted, counts=counts, source=data.describe(), tolerance=session.rules.tolerance
@@ -283,12 +286,15 @@ class Refits(Null):
     def moved(self, notion: str, rows: NotionRows, first: int, last: int) -> Iterator[NotionRows]:
         """Rows of replicates first..last−1, one replicate after another."""
         carried, starts = rows.covariates[:, -self.columns :], np.zeros(len(rows))
+        # A batch of replicates is as large as the memory allows.
         step = max(2, DRAWN // max(1, len(rows)) // 2 * 2)
         for low in range(first, last, step):
             high = min(last, low + step)
             base, refitted = self._versions(carried, rows.points[:, 0], low, high)
             delta = np.empty((high - low, len(rows)))
             kernel_draws.events(np.uint64(self.seed), rows.rows, base, starts, low, delta)
+            # `events` gives base − y*, which becomes refitted − y*, the residual of the refitted
+            # prediction.
             delta += refitted - base
             for p, d in zip(refitted, delta, strict=True):
                 yield self._row(notion, rows, p, d)
@@ -339,6 +345,7 @@ class _Recalibrated(DerivedSource):
         values = np.array(block.values, np.float64).reshape(n, -1)
         if values.shape[1] == 1:
             values = np.hstack([1.0 - values, values])
+        # Invalid rows are dropped here, not refused, so that they keep their values.
         rules = replace(self.before.rules("drop", self.fitted.tolerance), large_chunks=True)
         plain = Block(0, block.values, np.zeros(n, np.int64), None, x)
         carried = np.zeros((n, 0 if self.refits is None else self.refits.columns))
@@ -361,6 +368,8 @@ class _Recalibrated(DerivedSource):
                 numbers = [
                     categories[name].index(n) if n in categories[name] else np.nan for n in names
                 ]
+                # Codes of this source become codes of the fit.  A category that the fit has not
+                # seen is NaN.
                 here = np.isin(column, np.arange(len(names)))
                 column[here] = np.array(numbers)[column[here].astype(int)]
                 column[~here & (column != NO_LEVEL)] = np.nan

@@ -130,6 +130,8 @@ def _frequencies(cells: OccupiedCells, p: Floats, n_replicates: int, seed: int) 
     trials = np.maximum(1, np.rint(cells.effective)).astype(np.int64)
     scale = np.sqrt(trials / cells.effective)  # 1 where weights are equal
     for b in range(n_replicates):
+        # The key has the number of the replicate, so that a replicate does not depend on how many
+        # there are.
         rng = np.random.Generator(np.random.Philox(key=np.array([seed, b], np.uint64)))
         yield p + scale * (rng.binomial(trials, p) / trials - p)
 
@@ -154,11 +156,13 @@ class _Logistics(_OnCells):
 def _logistics(
     fit: parametric.PlattFit, cells: OccupiedCells, n_replicates: int, seed: int
 ) -> _Logistics:
+    # A cell may have a mean p of exactly 0 or 1, which has no log-odds.
     min_p = max(fit.method.clip, 2.0**-53)
     p = np.clip(cells.score, min_p, 1.0 - min_p)
     eta = fit.slope * (np.log(p) - np.log1p(-p)) + fit.intercept
     design = np.stack([eta, np.ones_like(eta)])  # refits are relative to the fit, which is (1, 0)
     weighted = design * cells.weight
+    # Σwy and Σwyη of the drawn labels: the fit depends on labels through these sums only.
     targets = np.array(
         [f @ weighted.T for f in _frequencies(cells, expit(eta), n_replicates, seed)]
     )
@@ -193,12 +197,16 @@ def _newton(design: Floats, weighted: Floats, targets: Floats) -> tuple[Floats, 
     squares = weighted[[0, 0, 1]] * design[[0, 1, 1]]
     p = expit(design[0])[None]  # at the first step, of every replicate
     for _ in range(_MAX_STEPS):
+        # Newton's method for all replicates together.  A replicate leaves `todo` when its step is
+        # small.
         gradient = p @ weighted.T - targets[todo]
         hessian = (p * (1.0 - p)) @ squares.T[:, [0, 1, 1, 2]]
+        # Where drawn labels are separable, the Hessian tends to 0 and would be singular.
         ridge = 1e-12 * hessian[:, [0]] + 1e-12 * hessian[:, [3]] + 1e-300
         hessian = (hessian + ridge * [1, 0, 0, 1]).reshape(-1, 2, 2)
         move = -np.linalg.solve(hessian, gradient[:, :, None])[:, :, 0]
         size = np.abs(move).max(axis=1)
+        # A step of at most 1: beyond, σ is flat and Newton's method overshoots.
         at[todo] += move / np.maximum(1.0, size)[:, None]
         todo = todo[size > _PRECISION]
         if not len(todo):
@@ -223,6 +231,7 @@ class _Isotonics(_OnCells):
 
     def _versions(self, carried: Floats, p: Floats, first: int, last: int) -> tuple[Floats, Floats]:
         x, out = carried[:, 0], np.empty((1 + last - first, len(carried)))
+        # The first function belongs to the fit, the others to the replicates.
         order = np.argsort(x)  # interpolation is faster in sorted order
         for row, b in zip(out, [0, *range(first + 1, last + 1)], strict=True):
             here = slice(self.cuts[b], self.cuts[b + 1])
@@ -252,11 +261,13 @@ def _smoothed(cells: OccupiedCells) -> tuple[Floats, Floats]:
     """Mean p of each step, and its value (k + ½)/(n + 1) for k events in n rows."""
     knots, values, _ = cell_steps(cells)
     value = np.interp(cells.score, knots, values)
+    # First cell of each step of the regression.
     starts = np.flatnonzero(np.diff(value, prepend=-1.0))
     weight, weight2, p = (
         np.add.reduceat(sums, starts)
         for sums in (cells.weight, cells.weight**2 / cells.effective, cells.weight * cells.score)
     )
+    # Effective rows of each step.
     n = weight**2 / weight2
     return p / weight, np.maximum.accumulate((n * value[starts] + 0.5) / (n + 1.0))
 
@@ -323,13 +334,18 @@ def _temperatures(
     states: States = model.scan([label_logits, best, *drawn]).groups[None]
     observed = float(states[label_logits].own)
     sums = np.concatenate([states[d][0] for d in drawn]) - observed  # (B,)
+    # One Newton step from α = 1 estimates log α of each replicate.  The nodes reach twice as far as
+    # the farthest, because a single step may fall short.
     farthest = np.abs((sums - states[best].slope) / states[best].curvature).max()
     reach = min(2.0 * float(farthest) + 1e-6, _WIDEST) if np.isfinite(farthest) else _WIDEST
+    # Interpolation at Chebyshev points is stable, and its error falls exponentially with their
+    # number.
     places = chebyshev.chebpts1(_NODES)
     nodes = tuple(reach * places)
     losses = [parametric.TemperedLoss(math.exp(node), clip) for node in nodes]
     states = model.scan(losses).groups[None]
     log_alpha = _log_alpha(np.array(nodes), [states[loss] for loss in losses], sums)
+    # Row b of the weights interpolates from the nodes to log α of replicate b: T(log α)·T(nodes)⁻¹.
     basis = chebyshev.chebvander(places, _NODES - 1)
     weights = chebyshev.chebvander(log_alpha / reach, _NODES - 1) @ np.linalg.inv(basis)
     return _Temperatures(

@@ -43,6 +43,7 @@ def map_blocks(result: dict[str, Any]) -> list[doc.Block]:
     """A map for each covariate, or a curve without covariates, and the most biased points."""
     points = {**result["points"], "source": result["source"]}
     bias, masked = points["bias"], points["masked"]
+    # Points with too few rows near them are masked, and null in JSON.
     shown = [
         i
         for i, value in enumerate(bias)
@@ -74,9 +75,10 @@ def _map_figure(
     low = sum(points["bias"][i] > 0 for i in drawn)
     caption = f"Bias over {name} and the prediction: predictions are too low at {low:,} and too "
     caption += f"high at {len(drawn) - low:,} points. {formatting.plural(cells.marked, 'cell')} "
-    caption += f"{'has' if cells.marked == 1 else 'have'} |z| above 2 (expected if calibrated: "
-    caption += "2.3 % above 2 and 2.3 % below −2). The darkest shade is a bias of "
-    caption += f"{formatting.number(cells.largest, 2)} or more."
+    caption += "has" if cells.marked == 1 else "have"
+    # Normal tails beyond ±2.
+    caption += " |z| above 2 (expected if calibrated: 2.3 % above 2 and 2.3 % below −2). "
+    caption += f"The darkest shade is a bias of {formatting.number(cells.largest, 2)} or more."
     numbers = _most_biased(points, drawn, f"Data of the plot: most biased points ({name})")
     draw = partial(plot_bias_map, cells, name, formatting.categories(points["source"], name))
     return doc.Figure(draw, MAP_HEIGHT, f"Map of local bias over {name}", caption, numbers)
@@ -84,6 +86,7 @@ def _map_figure(
 
 def _curve_figure(points: dict[str, Any], shown: list[int]) -> doc.Figure:
     order = sorted((points["prediction"][i] or 0.0, i) for i in shown)
+    # More than about 200 points make the page larger, and the curve no better.
     step = max(1, len(order) // 200)
     thinned = order[::step]
     x = [a for a, _ in thinned]
@@ -302,13 +305,14 @@ def bias(result: dict[str, Any]) -> doc.Article:
         if b is not None and not masked
     ]
     names = formatting.joined(list(points["covariates"]))
+    over = f", over {names}" if names else ""
     verdict = "No point has enough rows near it"
     if biases:
         verdict = f"The bias is between {formatting.signed(min(biases), 3)} and "
         verdict += formatting.signed(max(biases), 3)
     return doc.article(
         f"Local bias of {doc.source_name(result)}",
-        f"{doc.size_of(result)}{', over ' + names if names else ''}",
+        f"{doc.size_of(result)}{over}",
         verdict,
         doc.section("map", "Map", *map_blocks(result)),
         doc.section("ranges", "Ranges", *range_blocks(result.get("ranges"), _LEVEL)),
@@ -410,7 +414,8 @@ def range_sentences(scan: dict[str, Any] | None, level: float) -> Iterator[str]:
         )
     more = len(biased) - _MAX_SENTENCES
     if more > 0:
-        yield f"{formatting.plural(more, 'further range')} {'is' if more == 1 else 'are'} biased."
+        verb = "is" if more == 1 else "are"
+        yield f"{formatting.plural(more, 'further range')} {verb} biased."
 
 
 def _held_out(scores: list[dict[str, Any]] | None) -> str:

@@ -188,6 +188,7 @@ def _models_table(
     rows = []
     for model in models:
         rank_shares = list(model["rank_probabilities"] or ())[:n_ranks]
+        # Models without probabilities of ranks get dashes in every column of ranks.
         probabilities = [
             "–" if p is None else doc.Cell(formatting.probability(p), "share", round(p, 3))
             for p in [*rank_shares, *[None] * (n_ranks - len(rank_shares))]
@@ -219,6 +220,7 @@ def difference_table(
         return None
     rows = []
     for d in differences:
+        # 1e-12 keeps p = 1 − level significant in spite of rounding.
         differ = level is not None and significant(d["p"], 1 - level + 1e-12)
         state = doc.Cell("different", "strong") if differ else "undecided"
         rows.append(
@@ -257,6 +259,7 @@ def drift_blocks(drift: dict[str, Any], column: str | None) -> list[doc.Block]:
     level = results[0]["level"]
     by_estimator: dict[str, list[IntervalRow]] = {}
     for d in sorted(results, key=lambda d: d["group"] is not None):
+        # Records of single comparisons have no adjusted p-value.
         p = d["adjusted_p_value"] if d["adjusted_p_value"] is not None else d["p_value"]
         row = IntervalRow(
             formatting.group(column, d["group"]),

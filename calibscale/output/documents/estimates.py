@@ -235,6 +235,8 @@ def estimate_table(
                 )
             )
     remarks = [*_signs(estimates), *_coverages(places), *notion_note(estimates)]
+    # An interval of a biased estimator covers its expectation at this n, which readers may take for
+    # the population value.
     covered: dict[str, list[str]] = {}
     for e in estimates:
         if e["interval"] is not None and e["interval"]["covers"] != POPULATION:
@@ -338,8 +340,9 @@ def group_blocks(
     level = level_of([e for g in ordered for e in g["results"]])
     many = len(places) > MAX_GROUPS
     shown = f"The plots show {MAX_GROUPS} of {len(places):,} groups" if many else "All groups"
+    of_window = f", {where}" if where else ""
     return [
-        doc.Paragraph(f"{shown}, {order} first{', ' + where if where else ''}."),
+        doc.Paragraph(f"{shown}, {order} first{of_window}."),
         _forest(places, "group", level),
         *group_tables(column, ordered, where),
         *map(doc.Paragraph, _size_notes(ordered)),
@@ -367,6 +370,7 @@ def _size_notes(groups: Sequence[dict[str, Any]]) -> Iterator[str]:
     by_name: dict[str, list[dict[str, Any]]] = {}
     for estimate in (e for g in groups for e in g["results"]):
         by_name.setdefault(estimate["estimator"], []).append(estimate)
+    # The default λ depends on n, so that groups of different sizes are regularised differently.
     ridges = [
         name
         for name, members in by_name.items()
@@ -391,6 +395,7 @@ def group_tables(
     level = level_of(results)
     remarks = [] if level is None else [f"The {interval_name(level)} is in brackets."]
     remarks += [*_signs(results), *notion_note(results)]
+    # Tables of nearly equal width instead of full ones and a narrow last one.
     count = max(1, -(-len(labels) // _GROUP_COLUMNS))
     tables = []
     for part in range(count):
@@ -459,6 +464,8 @@ def reliability_figure(
     outside = [b for b in filled if b["outside"]]
     ece = "" if diagram["ece"] is None else f", {formatting.ece(diagram)}"
     summary = f"{len(outside)} of {formatting.plural(len(filled), unit(diagram))} outside the band"
+    # In a diagram of levels the x axis is the level, so that a high frequency means outcomes below
+    # the predicted quantiles: predictions are too high.
     high = sum((b["mean_p"] > b["frequency"]) != bool(diagram.get("pit")) for b in outside)
     sides = [
         text
@@ -498,7 +505,7 @@ def reliability_figure(
 
 
 def unit(diagram: dict[str, Any]) -> str:
-    """Name of what a reliability diagram has a point for."""
+    """Name of the parts of a reliability diagram: each point is a level or a bin."""
     return "level" if diagram["notion"] == "pit" else "bin"
 
 
@@ -515,7 +522,7 @@ def bin_table(
 ) -> doc.Table:
     """Table of bins with rows.  `names` are the names of the observed and the predicted quantity.
 
-    Bins of PIT values have no numbers of rows, which are all rows.
+    Bins of PIT values have no numbers of rows, because each of them is about all rows.
     """
     rows = [
         (
@@ -548,6 +555,7 @@ def score_figures(estimates: Sequence[dict[str, Any]]) -> Iterator[doc.Figure]:
     drawn = set()
     for estimate in estimates:
         name, notion = name_of(estimate["estimator"]), estimate["notion"]
+        # Estimators that share a plot, such as an error and its score, would repeat it.
         if name not in SCORE_PLOTS or (SCORE_PLOTS[name], notion) in drawn:
             continue
         key, plot, height, title = SCORE_PLOTS[name]
@@ -555,6 +563,7 @@ def score_figures(estimates: Sequence[dict[str, Any]]) -> Iterator[doc.Figure]:
             curve = curve_of(estimate, key)
             drawn.add((SCORE_PLOTS[name], notion))
             points = [*zip(*curve.values(), strict=True)]
+            # About 25 points are enough to read; the JSON output has all.
             rows = [map(formatting.number, point) for point in points[:: -(-len(points) // 25)]]
             text = f"{formatting.label(estimate)} {formatting.number(estimate['value'])}"
             if floor := estimate.get("floor"):

@@ -91,6 +91,7 @@ class Finding:
     @property
     def state(self) -> str:
         """State of the night, the most urgent one."""
+        # A breach is more urgent than an alarm: the job has set its limits.
         if self.breached:
             return "breached"
         if self._refutes and not self.alarm:
@@ -141,12 +142,12 @@ class Finding:
         if not self.thresholds:
             text = "no threshold is set"
         elif self.unknown:
-            text += (
-                f", but {self.unknown} of them {'has' if self.unknown == 1 else 'have'} no value"
-            )
+            verb = "has" if self.unknown == 1 else "have"
+            text += f", but {self.unknown} of them {verb} no value"
         if not self.watched:
             return text
-        return f"{text}{';' if self.unknown else ' and'} there is no alarm"
+        conjunction = ";" if self.unknown else " and"
+        return f"{text}{conjunction} there is no alarm"
 
     def _impossible(self) -> Iterator[str]:
         """Phrase about labels of probability 0, which refute calibration unless tolerated."""
@@ -180,14 +181,17 @@ def head(night: dict[str, Any]) -> Head:
     breached = [t for t in thresholds if t["breached"]]
     alarm = alarms is not None and bool(alarms["alarm"])
     reasons = [*_limits(night, breached), *_day_reasons(night)]
+    # Parts of the finding that depend on whether there is an alarm.
     parts: dict[str, Any] = {}
     if alarm:
+        # An alarm is about all days since it began, so that its size is too.
         where, groups = _alarmed(night)
         error, basis = _size(_since(night), groups, _notions(alarms), night["group_by"])
         parts = {"where": where, "since": alarms["since"], "tolerance": alarms.get("tolerance")}
         refuting = alarms.get("impossible")
         if refuting:
             parts["refuted"] = _impossible_phrase(night, refuting)
+            # Without the label of probability 0 there was no alarm before.
             if alarms["since"] >= refuting["day"][:10]:  # no alarm by the size of an error
                 error, basis = "", []
             basis = [*basis, *_impossible_reasons(night)]
@@ -269,7 +273,8 @@ def _alarmed(night: dict[str, Any]) -> tuple[str, list[float | None]]:
     all_rows = None in raised or not raised
     sized = [None] if all_rows else alarmed_groups
     if all_groups and {*alarmed_groups} == all_groups:
-        return f"every {column or 'group'}", sized
+        title = column or "group"
+        return f"every {title}", sized
     names = ["all rows"] * all_rows + [formatting.group(column, group) for group in alarmed_groups]
     return formatting.joined(names, 3), sized
 
@@ -365,6 +370,7 @@ def _size(
     present = [(group, e) for group, e in errors.items() if e is not None]
     if not present:
         return "", []
+    # A sentence names one size: the largest of all groups, as an upper end.
     worst = max(e.size for _, e in present)
     size = formatting.points(worst)
     if len(present) > 1:
@@ -372,10 +378,10 @@ def _size(
     sides = {e.side for _, e in present}
     side = sides.pop() if len(sides) == 1 else ""
     over = f"over {_days(window)}"
-    basis = [
-        f"{e.basis} {over}{'' if group is None else ' for ' + formatting.group(column, group)}."
-        for group, e in present[:_NAMED]
-    ]
+    basis = []
+    for group, e in present[:_NAMED]:
+        rows = "" if group is None else f" for {formatting.group(column, group)}"
+        basis.append(f"{e.basis} {over}{rows}.")
     if side:
         subject = next(_SUBJECTS[notion] for notion, sides in _SIDES.items() if side in sides)
         return f"{subject} {size} {side}", basis
@@ -393,6 +399,8 @@ def _error(window: dict[str, Any], group: float | None, notions: Sequence[str]) 
         drawn = drawn if drawn is not None and drawn["notion"] == notion else None
         gap, basis = _gap(named.get("confidence_gap"), drawn)
         ece = named["ece"]["value"] if "ece" in named else drawn["ece"] if drawn else None
+        # The gap has a direction and explains at least half of the binned error; otherwise errors
+        # of both signs cancel in it.
         if gap is not None and abs(gap) >= 0.5 * (ece or 0.0):
             return _Error(abs(gap), _SIDES[notion][gap < 0], basis)
         if ece is not None:
@@ -407,6 +415,7 @@ def _gap(
     if estimate is not None and estimate["value"] is not None:
         value, (low, high) = estimate["value"], ends(estimate)
         basis = f"Mean prediction minus frequency: {formatting.signed(value, 3)}"
+        # A gap whose interval includes 0 has no certain direction.
         certain = low is None or high is None or not low <= 0 <= high
         return (value if certain else None), basis + in_brackets(estimate)
     filled = [b for b in (diagram or {"bins": ()})["bins"] if b["frequency"] is not None]
@@ -424,6 +433,7 @@ def _gap(
 def _breach(night: dict[str, Any]) -> tuple[str, str, str, list[str]]:
     """Error in the window of the first breached threshold, this window, its groups, the numbers."""
     breached = [t for t, _ in value_limits(night) if t["breached"]]
+    # Scores are no errors of calibration, and have no direction.
     errors = [t for t in breached if t["estimator"] not in _SCORES]
     first = errors[0]["window"] if errors else None
     window = next((w for w in night["windows"] if w["name"] == first), None)
@@ -440,6 +450,7 @@ def _breach(night: dict[str, Any]) -> tuple[str, str, str, list[str]]:
 
 def _limits(night: dict[str, Any], breached: list[dict[str, Any]]) -> list[str]:
     """Sentences about the breached limits, each with the groups that breach it."""
+    # Groups that breach the same limit share a sentence.
     by_limit: dict[str, list[str]] = {}
     for t in breached:
         limit, group_name = _limit_text(night, t), formatting.group(night["group_by"], t["group"])

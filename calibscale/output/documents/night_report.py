@@ -165,6 +165,7 @@ def _thresholds(night: dict[str, Any]) -> list[doc.Block]:
     urgent = [t for t in thresholds if t["breached"] or t["observed"] is None]
     within = [t for t in thresholds if t not in urgent]
     caption = "Limits and observed values"
+    # One table is enough if all limits are in the same state.
     if not urgent or not within:
         return [_limit_table(night, thresholds, caption)] if thresholds else []
     folded = (_limit_table(night, within, "Limits that are not breached"),)
@@ -242,6 +243,7 @@ def _groups(night: dict[str, Any]) -> list[doc.Block]:
     windows = [w for w in night["windows"] if w["groups"]]
     if not windows:
         return []
+    # The window with the most rows has the most precise estimates of groups.
     first = max(windows, key=lambda w: w["n"] or 0)
     blocks = estimates.group_blocks(
         night["group_by"],
@@ -311,6 +313,7 @@ def _evidence(night: dict[str, Any]) -> list[doc.Block]:
     combined = evidence_logs(alarms, alarms["days"])[-DAYS:]
     threshold, process_threshold = alarms["threshold"], alarms["process_threshold"]
     colours = group_colours(night)
+    # Without groups there is a process for each notion, which then gets the colour.
     if not colours:  # processes of notions
         colours = dict(zip((p["notion"] for p in processes), GROUPS, strict=False))
     drawn = [
@@ -339,9 +342,11 @@ def _evidence(night: dict[str, Any]) -> list[doc.Block]:
     if len(groups) > len(colours):
         caption += f" {colour_note(night, len(groups))}"
     tolerance = alarms.get("tolerance")
-    error = f"model whose error is at most {tolerance} every day"
-    caption += f" A {error if tolerance else 'calibrated model'} ever raises an alarm with "
-    caption += f"probability at most {level}."
+    tolerated = "calibrated model"
+    if tolerance:
+        tolerated = f"model whose error is at most {tolerance} every day"
+    caption += f" A {tolerated} ever raises an alarm with probability at most {level}."
+    # E of all processes together raises the alarm.  Lines of single processes explain it.
     total = Line("combined", combined, threshold=threshold)
     figure = day_figure(
         partial(plot_evidence, days, total, drawn),
@@ -398,10 +403,11 @@ def _left_out(night: dict[str, Any]) -> list[doc.Block | None]:
     for w in night["windows"]:
         missing, damaged = w["missing"] or [], w["damaged"] or []
         named = formatting.joined([formatting.day_short(day) for day in missing], 8)
+        first, last = w["first"] or "–", w["last"] or "–"
         rows.append(
             (
                 formatting.window(w["name"]),
-                f"{w['first'] or '–'} … {w['last'] or '–'}",
+                f"{first} … {last}",
                 formatting.count(len(w["days"] or ())),
                 formatting.count(w["n"]),
                 named or "none",

@@ -35,6 +35,7 @@ def size_figure(
     days: list[str], lines: list[day_plots.Line], tolerance: float, level: str
 ) -> doc.Figure:
     """Plot of the lower confidence sequence of the error of each process."""
+    # The line of the largest bound is drawn as the main line, the others as groups.
     largest = max(lines, key=lambda line: line.values[-1] or 0.0)
     smaller = [line for line in lines if line is not largest]
     limit = day_plots.Limit(tolerance, f"tolerance {tolerance:g}")
@@ -85,6 +86,7 @@ def trend_figures(night: dict[str, Any]) -> doc.Figures | None:
 def group_colours(night: dict[str, Any]) -> dict[Any, str]:
     """Colours of lines by group: of groups with an alarm, then of the worst ones."""
     ranked = _worst_first(night)
+    # Every group has a colour: keep the colours of other nights.
     if len(ranked) <= len(GROUPS):  # in the order of the groups, which is that of other nights
         ranked = [group for group in _all_groups(night) if group in ranked]
     return dict(zip(ranked, GROUPS, strict=False))

@@ -118,12 +118,14 @@ def plot_trend(
         ax.fill_between(
             x, low, high, color=COLOURS["accent"], alpha=0.2, linewidth=0, label="interval"
         )
+        # A day with an interval between days without one has no area, and gets a bar.
         edges = np.isnan(np.concatenate(([np.nan], low + high, [np.nan])))
         alone = edges[:-2] & ~edges[1:-1] & edges[2:]  # an area needs two days
         ax.vlines(
             x[alone], low[alone], high[alone], color=COLOURS["accent"], linewidth=3, alpha=0.35
         )
     _plot_groups(ax, x, [(group, floats(group.values)) for group in groups], by)
+    # Markers of many days would touch each other.
     marker = "o" if np.isfinite(values).sum() <= 40 else ""
     ax.plot(
         x,
@@ -149,6 +151,7 @@ def near_limits(line: Line, limits: Sequence[Limit]) -> list[Limit]:
     if not drawn:
         return []
     bottom, top = min(drawn), max(drawn)
+    # A threshold farther away than three times the spread would flatten the trend.
     room = 3 * (top - bottom) or abs(top)
     return [limit for limit in limits if bottom - room <= limit.value <= top + room]
 
@@ -178,8 +181,11 @@ def plot_evidence(
     thresholds = [p.threshold for p in processes if p.threshold is not None]
     lowest = min(thresholds, default=None)
     limits = [v for v in (combined.threshold, *thresholds[:1]) if v is not None]
+    # E far below 1 is no evidence, and needs no room: the axis starts at 10⁻³ at the lowest.
     low = max(min([*logs, 0.0]) * to_ten, -3.0) - 0.15
     top = max([*limits, 0.0]) * to_ten
+    # The axis ends at 2.5 times the height of the alarm, or three powers of ten above it.  Higher
+    # lines leave the plot.
     high = max(min(max([*logs, 0.0]) * to_ten, max(2.5 * top, top + 3)) + 0.3, top + 0.5)
     ax.set_ylim(low, high)
     ax.locator_params(axis="y", nbins=7, integer=True)
@@ -216,6 +222,7 @@ def ordinals(days: Sequence[str]) -> list[float]:
     numbers: list[float] = []
     for day, keys in groupby(days, key=lambda key: key[:10]):
         parts = len(list(keys))
+        # Parts of a day are equally far apart, and the first is at the date.
         numbers += [date.fromisoformat(day).toordinal() + i / parts for i in range(parts)]
     return numbers
 
@@ -267,11 +274,13 @@ def _trend_reach(
     if not inner:
         return 0.0, 1.0
     bottom, top = min(inner), max(inner)
+    # Intervals may extend the range of values by 1.5 times on either side.
     room = 1.5 * (top - bottom) or 0.5 * abs(top) or 1.0
     outer = [v for ends in (line.low, line.high) for v in ends if v is not None]
     bottom = min(bottom, max(bottom - room, min(outer, default=bottom)))
     top = max(top, min(top + room, max(outer, default=top)))
     pad = 0.06 * (top - bottom) or 0.1 * abs(top) or 1.0
+    # A range that starts close above 0 starts at 0, which is the natural origin of errors.
     return (bottom - pad if not 0 <= bottom <= pad else 0.0), top + pad
 
 

@@ -115,7 +115,8 @@ def draw_reliability(
     interval = "interval"
     if diagram["level"] is not None:
         interval = f"{percent(diagram['level'])} interval"
-    name = f"{'share of outcomes' if pit else outcome(diagram['notion'])} with its {interval}"
+    quantity = "share of outcomes" if pit else outcome(diagram["notion"])
+    name = f"{quantity} with its {interval}"
     for role, outside, label in (("accent", False, name), ("alert", True, "outside the band")):
         points = [b for b in filled if bool(b["outside"]) is outside]
         _points(ax, points, role, label, scale, small=len(filled) > 25)

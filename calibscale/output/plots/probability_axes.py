@@ -39,7 +39,7 @@ class ProbabilityAxis:
     inner : tuple of (float, float)
         Range of other values.  Values outside the range are drawn at its ends.
     marked : tuple of float
-        Those of 0 and 1 that have a place of their own on an axis of log-odds.
+        The values among 0 and 1 that have a place of their own on an axis of log-odds.
     """
 
     low: float
@@ -131,6 +131,7 @@ def probability_axes(
     logit = axes == "logit" or (axes == "auto" and _extreme(x, rows))
     scale = _log_odds_axis if logit else _linear_axis
     if logit:
+        # Far ends of intervals would compress the points, which are what the plot is for.
         near = _finite_log_odds(np.concatenate([x, y]))
         far = _log_odds(spread)
         visible = (far >= near.min() - _FAR) & (far <= near.max() + _FAR) | ~np.isfinite(far)
@@ -138,6 +139,7 @@ def probability_axes(
     up = np.concatenate([y, spread])
     positions = np.concatenate([x, up])
     square_axis = scale(positions)
+    # A square with equal axes is easiest to read, if the points fill enough of it.
     filled = _extent(x, logit) * _extent(np.append(up, x), logit)
     for square in (square_axis,) if logit else (_full(), square_axis):
         if filled >= _FILLED * (_position(square.high, logit) - _position(square.low, logit)) ** 2:
@@ -168,6 +170,7 @@ def _linear_axis(values: Any) -> ProbabilityAxis:
     low, high = max(values.min(), 0.0), min(values.max(), 1.0)
     if high == low:
         low, high = max(low - 0.05, 0.0), min(high + 0.05, 1.0)
+    # Axes that nearly reach 0 or 1 include them.
     if low < _FROM_END * high:
         low = 0.0
     if 1 - high < _FROM_END * (1 - low):
@@ -223,6 +226,7 @@ def _log_odds_ticks(axis: Any, limits: ProbabilityAxis) -> None:
 
     ends = [(limits.zero, 0.0), (limits.one, 1.0)]
     marks = [(place, end) for place, end in ends if end in limits.marked]
+    # Labels of 0 and 1 must not touch the neighbouring ticks.
     room = _TICK_ROOM * (_log_odds(limits.high) - _log_odds(limits.low))
     for p in _round_values(limits):
         if all(abs(_log_odds(p) - _log_odds(place)) > room for place, _ in marks):

@@ -33,7 +33,8 @@ def message_of(error: ValidationError, where: str = "") -> str:
     first = min(error.errors(include_url=False), key=lambda detail: detail["type"] in _MISSING)
     outer, key = first["loc"][:-1], first["loc"][-1:]
     if first["type"] in _MISSING:
-        return f"{_place(where, outer) or 'the object'} has no {key[0]!r}"
+        outside = _place(where, outer) or "the object"
+        return f"{outside} has no {key[0]!r}"
     place, expected = _place(where, (*outer, *key)), first["msg"]
     if first["type"] == "value_error":  # raised by a check of several values
         reason = str(first["ctx"]["error"])
@@ -45,7 +46,8 @@ def message_of(error: ValidationError, where: str = "") -> str:
         bound = "at least" if first["type"] == "too_short" else "at most"
         return f"{place} must have {bound} {limit:,} values, not {length}"
     expected = expected.removeprefix("Input should ").removeprefix("be ")
-    return f"{place or 'it'} must be {_KINDS.get(first['type'], expected)}, not {value}"
+    subject = place or "it"
+    return f"{subject} must be {_KINDS.get(first['type'], expected)}, not {value}"
 
 
 _MISSING = ("missing", "missing_argument")
