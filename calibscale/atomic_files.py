@@ -48,8 +48,9 @@ def replacing(path: str | Path, mode: int = 0o666) -> Iterator[BinaryIO]:
 
     An interruption leaves the old file.  Missing folders are created, links keep their target, and
     a pipe or a device gets the content at the end.  Temporary files of killed writers are removed.
-    The file has the permissions `mode`, less those that the user withholds by umask.  A StoreError
-    that names the path is raised if the file cannot be written, or if no program reads a pipe.
+    The file has the permissions `mode`, less the permissions that the user withholds by umask.  A
+    StoreError that names the path is raised if the file cannot be written, or if no program reads a
+    pipe.
     """
     if is_url(path):
         raise StoreError(f"{shown_address(path)}: outputs are local files, not URLs")

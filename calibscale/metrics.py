@@ -126,6 +126,7 @@ def _metric(name: str) -> Callable[..., float]:
         (estimate,) = evaluate(source, build(form, chosen), floor=False, **rules).estimates
         return float("nan") if estimate.value is None else float(estimate.value)
 
+    # Names as in scikit-learn, which passes both by position.
     of_arrays = inspect.Parameter.POSITIONAL_OR_KEYWORD
     parameters = [inspect.Parameter(key, of_arrays) for key in ("y_true", "y_prob")]
     for key, default in defaults.items():
@@ -158,6 +159,7 @@ def _source(
             p = p.astype(np.float64)
         except (TypeError, ValueError) as error:
             raise InvalidDataError(f"y_prob must be numbers{of_texts(p)}: {error}") from error
+    # One column is the probability of the positive class.
     p = p[:, 0] if p.ndim == 2 and p.shape[1] == 1 else p
     columns = getattr(y_prob, "column_names", getattr(y_prob, "columns", None))
     source = from_arrays(
@@ -186,10 +188,12 @@ def _positions(
         require(labels is None, "give only one of positive= and labels=")
         meaning = label_values(pieces_of(y), classes, "y_true", positive=positive)
         return meaning.numbers(y, 0, "row {} of y_true".format)
+    # Words such as yes and no have a meaning, whatever their alphabetical order.
     if y.dtype.kind in "OUT" and labels is None and classes == 2 and _are_words(y):
         return label_values(pieces_of(y), 2, "y_true").numbers(y, 0, "row {} of y_true".format)
     codes, names = encoded(y, "y_true", labels)
     if labels is None and columns is not None and set(names) <= set(columns):
+        # Names of columns that contain all labels are the classes, in the order of the columns.
         codes, names = encoded(y, "y_true", list(columns))
     if len(names) == classes or not len(y):
         return codes
@@ -233,6 +237,7 @@ def _described(*kinds: Any) -> dict[str, str]:
 
 def _documentation(name: str, form: str, on_covariates: bool, parameters: list[str]) -> str:
     kind = SKCE if name == "skce" else ESTIMATORS[name]
+    # Later classes replace earlier descriptions: the estimator itself comes last.
     described = _described(RandomFourier, KLCE, Session.open, *reversed(ESTIMATORS[form].__mro__))
     described["features"] = _described(RandomFourier)["n_features"].replace("n_", "", 1)
     local = name in LOCAL

@@ -80,6 +80,7 @@ def verb(function: Callable[P, R]) -> Callable[P, R]:
     @wraps(function)
     def call(*args: P.args, **kwargs: P.kwargs) -> R:
         for name in kwargs:
+            # A misspelt option would otherwise reach the session as an unknown keyword.
             if name not in names:
                 near = get_close_matches(name, names, 1)
                 hint = f"did you mean {near[0]!r}?" if near else f"it has {', '.join(names)}"
@@ -162,6 +163,7 @@ class Session:
         allowed = {n: value for n, value in allowed.items() if value is not None}
         if isinstance(source, Session):
             data, rules = source.source, replace(source.rules, **allowed)
+            # The name of the scheduler is only kept with the scheduler.
             name = None if "scheduler" in settings else source.execution.name
             execution = replace(source.execution, name=name, **settings)
         else:
@@ -169,6 +171,7 @@ class Session:
             rules, execution = data.rules(**allowed), engine.Execution(**settings)
         with execution.opened() as opened:
             profile = DataProfile(data, rules, opened.scheduler)
+            # A profile depends on the rules: other rules drop other rows of the sample.
             if isinstance(source, Session) and rules == source.rules:
                 profile = source.profile.narrowed()
             yield Session(data, rules, opened, profile)
@@ -315,9 +318,9 @@ class Run(Session):
     ) -> Self:
         """This run, without the estimators with sums that exceed the memory.
 
-        Estimators are considered in their order, with the sums that those before them have in
-        common with them.  An OptionError is raised, or the estimate has the reason in place of a
-        value, as for an estimator that the data do not support.
+        Estimators are considered in their order, and a sum that several of them share counts once.
+        An OptionError is raised, or the estimate has the reason in place of a value, as for an
+        estimator that the data do not support.
         """
         limit = self.execution.limit
         free = engine.free_bytes(limit)
@@ -327,6 +330,7 @@ class Run(Session):
             if free is None or isinstance(candidate, Estimate):
                 chosen.append(candidate)
                 continue
+            # Equal statistics of several estimators are one state of the pass.
             sizes = {s: s.nbytes(self.source.classes) for s in statistics_of(candidate)}
             further = sum(size for s, size in sizes.items() if s not in counted)
             needed = self.states_alive * (sum(counted.values()) + further)
@@ -417,6 +421,7 @@ def impossible_rows(counts: RowCounts) -> ImpossibleRows | None:
     """Rows of a pass with a label of predicted probability 0, or None if there are none."""
     if counts.first_impossible is None:
         return None
+    # Few decimals suggest that a small probability was rounded to 0 in a file.
     rounded = FEWEST_DECIMALS <= counts.decimals <= MOST_DECIMALS
     return ImpossibleRows(
         counts.impossible, counts.first_impossible, counts.decimals if rounded else None

@@ -145,7 +145,7 @@ class _Unions:
     def __call__(self, cells: Floats) -> Floats:
         """Sums of cells (…, G) as sums of ranges (…, 1 + M).
 
-        They are sums, not differences of cumulative sums: what is 0 in every cell stays 0.
+        They are sums, not differences of cumulative sums: a sum of zeros stays exactly 0.
         """
         # `reduceat` adds the numbers from each bound to the next, so that every second sum is a
         # range and the others lie between ranges.  A bound may be the number of cells, which needs

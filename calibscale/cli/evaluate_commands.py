@@ -110,10 +110,11 @@ def estimators(
 ) -> list[Estimator]:
     """Estimators by their text, with the shared settings.
 
-    By default those of `DEFAULT`, or all default estimators of forecasts.
+    By default the estimators of `DEFAULT`, or all default estimators of forecasts.
 
     Options of settings are removed, except the seed.
     """
+    # `DEFAULT` names estimators of classes.
     texts = ("all",) if forecasts and not texts else texts
     values = {option: options.pop(option) for option in {*_SHARED.values()}}
     options["seed"] = values["seed"]
@@ -139,6 +140,7 @@ def estimators(
             advice = " (without covariates, use kce)" if name == "klce" else ""
             raise click.UsageError(f"{name} needs --covariates A,B{advice}")
         built.append(build(name, settings))
+    # An option that no estimator uses is a misunderstanding, and would be ignored silently.
     for option in _SHARED.values():
         if shared.was_passed(option) and option != "seed" and option not in used:
             listed = ", ".join(chosen or DEFAULT)

@@ -108,6 +108,8 @@ class Command(click.Command):
     def invoke(self, ctx: click.Context) -> Any:
         outputs = {p.opts[0]: ctx.params[p.name] for p in self.params if p.name in _OUTPUTS}
         ctx.invoke(check_outputs, outputs, picture=ctx.params.get("figure"))
+        # Shared options are read by `finish` from the context, so that functions need no parameters
+        # for them.
         parameters = {name: value for name, value in ctx.params.items() if name not in _SHARED}
         return ctx.invoke(self.callback, **parameters)  # type: ignore[arg-type]
 
@@ -162,6 +164,7 @@ def replicates_option(default: int, description: str, least: int = 1) -> Callabl
 
 def add_options(command: Callable, options: Iterable[Callable], section: str) -> Callable:
     """Add options to a command, in this order, under one section of its help."""
+    # Decorators add parameters from the last to the first.
     for option in reversed(tuple(options)):
         command = option(command)
         command.__click_params__[-1].section = section  # type: ignore[attr-defined]
@@ -178,6 +181,8 @@ class Commands(click.Group):
     ) -> tuple[str | None, click.Command | None, list[str]]:
         name, command, arguments = super().resolve_command(ctx, args)
         if command is not None and not isinstance(command, click.Group):
+            # Click keeps the last of repeated options silently.  A repeated option is more likely a
+            # mistake.
             with command.make_context(name, [], ctx, resilient_parsing=True) as inner:
                 _, _, parsed = command.make_parser(inner).parse_args(args=list(arguments))
                 for parameter in dict.fromkeys(parsed):
@@ -306,6 +311,7 @@ def _at_outer_commas(text: str) -> list[str]:
     """Parts of a text between the commas outside of brackets."""
     parts, depth = [""], 0
     for character in text:
+        # Brackets nest: a setting may be a list.
         depth += (character in "([") - (character in ")]")
         if character == "," and depth == 0:
             parts.append("")
@@ -330,6 +336,7 @@ def check_outputs(
     Outputs must differ from each other and from the inputs: `inputs`, and all other paths on the
     command line.
     """
+    # An output must not replace a file that the command still reads.
     read = [*inputs, *_named_paths(outputs)]
     options: dict[str, str] = {}
     for option, path in outputs.items():
@@ -342,6 +349,7 @@ def check_outputs(
                 continue
             _check_place(path, option)
             refuse_overwriting(path, read)
+        # Two paths of one file are the same output, also by links.
         first = options.setdefault(path if path == "-" else os.path.realpath(path), option)
         if first != option:
             destination = "standard output" if path == "-" else path
@@ -380,7 +388,7 @@ def _named_paths(outputs: Iterable[str]) -> list[str]:
 
 
 def check_level(alpha: float | None, n_replicates: int, observed: int = 1) -> None:
-    """Reject an alpha below 1 / (n_replicates + own), the smallest possible p-value."""
+    """Reject an alpha below 1 / (n_replicates + observed), the smallest possible p-value."""
     if alpha is None or 1 / (n_replicates + observed) <= alpha:
         return
     raise click.UsageError(

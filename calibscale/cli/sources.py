@@ -141,6 +141,8 @@ def _listed(
     from calibscale.data.ingest.folders import is_table
     from calibscale.data.ingest.npy_shards import as_listed
 
+    # A shell lists the files of a pattern, which are shards of one table, but two stores are a
+    # mistake.
     for address in addresses:
         if not (is_url(address) or is_table(address)):
             raise click.UsageError(
@@ -194,7 +196,7 @@ def open_sources(stores: Sequence[Any], options: dict[str, Any]) -> list[ArraySo
 
 
 def open_other(store: str, options: dict[str, Any]) -> ArraySource:
-    """Second store or table, with the options of the first, which are kept."""
+    """Second store or table, with the options of the first, which stay in `options`."""
     from calibscale.data.ingest.folders import is_table
 
     named = {name: options[name] for name in _SOURCE_NAMES}
@@ -221,6 +223,7 @@ def _described(store: str | tuple[str, ...] | None, options: dict[str, Any]) -> 
     kinds = ("logits", "probabilities", "predictions")
     paths = {name: options[name] for name in (*kinds, "top_k", "weights")}
     storage = options["storage_options"]
+    # Options that are not passed are left to the reader of the data.
     meaning = {name: options[name] for name in ("binary", *shared.MEANING) if options[name]}
     if class_names := shared.split(options["class_names"]):
         meaning["class_names"] = class_names

@@ -226,7 +226,7 @@ class Accumulator:
     def _choose(self, estimators: list[Estimator]) -> None:
         """Set the estimators.  `_fix` adds bins of equal mass if the first rows need them.
 
-        An OptionError is raised for what no rows allow.
+        An OptionError is raised for an estimator that no rows allow.
         """
         self._estimators = estimators
         self._imagined = self._bound(self._some_rows())

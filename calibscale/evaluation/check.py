@@ -39,7 +39,7 @@ def check(
     negligible: float = NEGLIGIBLE,
     **options: Unpack[SessionOptions],
 ) -> Check:
-    """Check whether predictions are calibrated: a verdict in one sentence, and what supports it.
+    """Check whether predictions are calibrated: a verdict in one sentence, and its evidence.
 
     The numbers are the gap between confidence and accuracy, the expected calibration error and the
     squared error without bias in 15 bins, and the kernel calibration error of whole predictions.
@@ -91,10 +91,12 @@ def check(
                 kernel_error(session, seed),
                 Coverage(),
             ]
+        # A default test of a kernel error that is tested already would count twice.
         kinds = {type(estimator) for estimator in tested if isinstance(estimator, JKCE | KCE)}
         further = [
             estimator for estimator in default_tests(session) if type(estimator) not in kinds
         ]
+        # Only estimates that will be reported are tested.
         fitting = _in_memory(session, estimators, intervals)
         tested = [
             test for test, estimator in zip(tested, estimators, strict=True) if estimator in fitting
@@ -115,8 +117,10 @@ def check(
         for estimate, estimator in zip(first.estimates, estimators, strict=True)
         if estimator in fitting
     ]
+    # Tests follow the order of `tested`, then of the further statistics.
     names += [test.statistic for test in tests.results[len(tested) :]]
     adjusted = dict(zip(names, adjusted_tests(tests.results), strict=True))
+    # Tests with the same draws form a family, and the smallest p-value of a family is 1/(B + 1).
     families = len({test.draws for test in tests.results if test.p_value is not None})
     judgement = judgement_of_evaluation(
         first,

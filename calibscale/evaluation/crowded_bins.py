@@ -24,6 +24,8 @@ def with_equal_mass(profile: DataProfile, estimators: Sequence[Estimator]) -> li
         return list(estimators)
     completed: list[Estimator] = []
     for estimator in estimators:
+        # Both are reported: equal widths for comparison with other programs, equal mass for rare
+        # events.
         completed.append(estimator)
         if estimator in (ECE(), TCE2Debiased()):
             completed.append(replace(estimator, edges="equal-mass"))

@@ -98,8 +98,10 @@ def _texts(
 
     def report(done: int, total: int | None = None, now: str | None = None) -> None:
         nonlocal last, previous, several_passes
+        # A count that falls begins another pass, of unknown length.
         previous, several_passes = done, several_passes or done < previous
         time_now = time.monotonic()
+        # The first line comes after an interval, so that quick work prints none.
         if time_now - last < interval:
             return
         last, passed = time_now, time_now - started
@@ -123,6 +125,7 @@ def _cell(description: str, unit: str) -> Iterator[Callable[..., None]]:
     """Bar in the output of the cell, without widgets, which is emptied at the end."""
     from IPython.display import display
 
+    # The display is updated in place, so that the output of a cell does not grow.
     handle = display({"text/plain": ""}, raw=True, display_id=True)
 
     def show(line: str, done: int, total: int | None) -> None:

@@ -115,6 +115,8 @@ def _new_recipe(
     """Recipe of a new ledger, before the first day's rows fix bandwidths, λ and edges."""
     estimators = tuple(e.open_ended() for e in run.fitting)
     for e in estimators:
+        # A day is added to a window by the sum of states, which a statistic with a merge of its own
+        # does not have.
         for s in e.needs:
             if type(s).merge is not Statistic.merge:
                 raise OptionError(f"{e.name} has no mergeable state and cannot be kept in a ledger")
@@ -208,10 +210,12 @@ class _Reader:
         )
         intervals = [*dict.fromkeys(s for statistics in statistic_sets for s in statistics)]
         grouped = {g.statistic: g for g in intervals if isinstance(g, Grouped)}
+        # The jackknife needs a state for each group of rows, and each worker has a few of them.
         if sum(s.nbytes(classes) for s in grouped) * resampling.groups > _GROUPED_BYTES:
             intervals, grouped = [], {}
         needed |= grouped
         bets = bets_of(self.job, self.recipe, self.ledger, self.day)
+        # Rows have the day's numbers of groups, records the keys of the ledger.
         wagers = self._by_value(bets)
         if wagers and self.recipe.cluster:
             (counts,) = self.run.scan([ClusterRows()]).groups[None][ClusterRows()]
@@ -236,6 +240,7 @@ class _Reader:
         certain = 0 if self.recipe.cluster else int(states[CERTAIN][0][0])
         clusters = self.run.clusters(passed)
         with engine.one_thread():
+            # Bandwidths, λ and edges are fixed by the first day, so that later states can be added.
             frozen = (e.frozen(*(merged[s] for s in e.needs)) for e in self.recipe.estimators)
             self.recipe = replace(self.recipe, estimators=tuple(frozen))
             estimates = [
@@ -246,6 +251,7 @@ class _Reader:
             vectors["replicates"] = self.recipe.pack(states[r] for r in drawn.values())
         tested = [*self.recipe.under_test, *defaults]
         tests = self._tests(tested, merged | states, batch, certain, clusters)
+        # Default tests are about the day alone.  Windows have only the tests of the recipe.
         tests, of_whole = tests[: len(tests) - len(defaults)], tests[len(tests) - len(defaults) :]
         info = {
             **self._facts(counts),
@@ -400,6 +406,7 @@ def bets_of(
     """Bets of a day, from its existing record or learned from earlier days."""
     if ledger is None or job.alarms is None:
         return recipe.wagers
+    # A day that is read again keeps its bets: bets learned after the labels would be no bets.
     for entry in ledger.day(day, job.model)[:1]:
         if entry.group is None and entry.info["bets"]:
             return tuple(

@@ -63,6 +63,7 @@ def mark(job: Job, day: str) -> str | None:
         If there are no predictions.
     """
     where = place(job, day)
+    # The mark is of metadata: reading all bytes would take as long as the night.
     files = _remote_files(job, where) if is_url(where) else _local_files(job, where)
     if files is None:
         return None
@@ -160,6 +161,7 @@ def _copy(job: Job, day: str, folder: Path, progress: Callable[..., None] | None
         names |= _unlisted(job, files)
     keys = {role: n if isinstance(n, str) else ",".join(n) for role, n in names.items()}
     begin = f"{quote(job.model, safe='')}-{day}-"
+    # The name has the mark, so that an interrupted ingest is resumed only for the same files.
     copy = folder / f"{begin}{str(mark(job, day))[:16]}.zarr"
     for sibling in folder.glob(f"{glob.escape(begin)}*"):
         if sibling != copy:  # its files have changed since
@@ -226,6 +228,7 @@ def _remove(copy: Path) -> None:
     """Delete a copy.  A killed process leaves it complete, or under another name."""
     removed = copy.with_suffix(".gone")
     shutil.rmtree(removed, ignore_errors=True)
+    # The copy is renamed first: a killed process must not leave half of a store under its name.
     with suppress(OSError):
         copy.rename(removed)
     shutil.rmtree(removed, ignore_errors=True)
@@ -245,6 +248,7 @@ def _local_files(job: Job, where: str) -> list[Any]:
         paths = [Path(name) for name in _expanded(where)]
     else:
         root = local_path(where)
+        # Hidden files are temporary files of writers.
         paths = [p for p in root.rglob("*") if p.is_file() and not p.name.startswith(".")]
     files = []
     for path in paths:

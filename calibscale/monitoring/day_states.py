@@ -41,6 +41,7 @@ def incomplete_days(
     reasons = {key: text for key, text in (damaged | {**broken}).items() if key[:10] <= day[:10]}
     first = _first(job, day, entries, reasons)
     dates = [date.fromordinal(k) for k in range(first.toordinal(), _date(day).toordinal() + 1)]
+    # A day without labels yet is provisional, not missing.
     filled = {entry.date for entry in entries if entry.n or _unlabelled(entry)}
     accounted = filled | {key[:10] for key in reasons} | ({day[:10]} if unlabelled else set())
     missing = [d.isoformat() for d in dates if d.isoformat() not in accounted and not job.off(d)]

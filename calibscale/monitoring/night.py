@@ -352,7 +352,7 @@ class _Run:
         return [mark, self.job.to_dict()["report"]]
 
     def _written(self) -> bool:
-        """Whether the outputs are still those that this night wrote."""
+        """Whether the outputs are still as this night wrote them."""
         try:
             return outputs.stamps(self.job, self.day) == self._places
         except OSError:

@@ -174,6 +174,7 @@ def write_junit(path: str | Path, result: Result) -> None:
     properties = ET.SubElement(suite, "properties")
     for name in ("job", "model", "day", "schema"):
         ET.SubElement(properties, "property", name=name, value=_xml(result[name]))
+    # Viewers group test cases by the class name.
     folder = _xml(f"calibscale.{result['job']}.{result['model']}")
     for name, outcome, message in cases:
         case = ET.SubElement(suite, "testcase", classname=folder, name=_xml(name), time="0")
@@ -320,7 +321,9 @@ def write_history(path: str | Path, result: Result) -> None:
     lock = FileLock(place.with_name(f".{place.name}.lock"))
     try:
         place.parent.mkdir(parents=True, exist_ok=True)
+        # Nights of several models may share a history.
         with lock.acquire(timeout=_WAIT):
+            # Most nights come in order: appending does not read years of rows.
             data = _appended(place, fresh) if suffix == ".csv" else None
             if data is None:
                 earlier = [row for row in _existing(place, read) if row.night != night]
@@ -340,6 +343,7 @@ def _appended(place: Path, fresh: list[HistoryRow]) -> bytes | None:
     try:
         data = place.read_bytes()
         last = data[data.rfind(b"\n", 0, -1) + 1 :].decode()
+        # A quoted field may hold a line break, so that the last line may not be a row.
         if '"' in last or not data.endswith(b"\n") or not data.startswith(_written_csv([])):
             return None
         (texts,) = csv.reader([last], strict=True)

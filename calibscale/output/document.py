@@ -380,6 +380,7 @@ def _remarks(results: Iterable[dict[str, Any]]) -> Iterator[tuple[str, str]]:
 
 def _terms(names: Iterable[str], estimators: Iterable[str]) -> Section:
     """Section that defines each term and estimator of the report."""
+    # Settings in brackets share the definition of the estimator.
     listed = dict.fromkeys(map(name_of, estimators))
     items = [(name, SUMMARIES[name]) for name in listed if name in SUMMARIES]
     items += [(name, formatting.TERMS[name]) for name in dict.fromkeys(names)]
@@ -389,6 +390,7 @@ def _terms(names: Iterable[str], estimators: Iterable[str]) -> Section:
 
 def _settings(result: dict[str, Any], further: dict[str, Any]) -> Section:
     """Section of all parameters and versions."""
+    # Parameters of the result replace settings of the same name.
     settings = {**further, **(result.get("parameters") or {})}
     source = {k: v for k, v in (result.get("source") or {}).items() if v is not None}
     tables = (

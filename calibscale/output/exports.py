@@ -48,6 +48,7 @@ def _arrow(result: Any) -> Any:
     def column(values: Any) -> Any:
         if hasattr(values, "dtype"):
             return pa.array(values, from_pandas=True)
+        # Arrow columns have one type, and a group may have a number or a name.
         kinds = {isinstance(value, str) for value in values if value is not None}
         if len(kinds) > 1:
             values = [value if value is None else str(value) for value in values]
@@ -66,6 +67,7 @@ def save_csv(result: Any, path: str | Path) -> None:
         writer.writerow(table.column_names)
         for batch in table.to_batches(_BATCH):
             for row in zip(*(column.to_pylist() for column in batch), strict=True):
+                # Programs for tables read 0 and 1 as numbers, and True as text.
                 writer.writerow([int(value) if isinstance(value, bool) else value for value in row])
 
 
@@ -113,6 +115,7 @@ def plot(result: Any, ax: Any, axes: str) -> Any:
         return _drawn(first, ax, axes)
     ax = _drawn(first, new_axes(None, first.height + 50), axes)
     entries = legend_entries(ax)
+    # Long names need the whole width of the figure.
     add_legend(ax.figure, entries, 1 if max(map(len, entries), default=0) > 30 else 2)
     return ax
 
@@ -136,6 +139,7 @@ def notebook_page(result: Any) -> str:
         for block in section.blocks
         if isinstance(block, Table)
     )
+    # A document without a table still has the numbers of its plot.
     table = next(tables, plots[0].numbers if plots else None)
     listed = None if table is None else _listed(table)
     return as_page("notebook.html", article=article, table=listed, plots=plots)

@@ -63,6 +63,7 @@ def as_page(template: str, axes: str = "linear", **values: Any) -> str:
         trim_blocks=True,
         lstrip_blocks=True,
     )
+    # Ids in inline SVG are global in a page, so that every plot has a salt of its own.
     salts = map(str, count())
 
     def draw(figures: Sequence[Figure]) -> list[Drawing]:

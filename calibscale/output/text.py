@@ -163,8 +163,10 @@ def _print_table(console: Console, table: doc.Table, max_rows: int | None) -> No
         for k in shown_columns
     }
     while width_of(widths[k] for k in shown_columns) > console.width:
+        # Columns are dropped from the right, until the table fits or none is optional.
         optional = [k for k in shown_columns if table.head[k].optional]
         if not optional:
+            # Without spaces, intervals may still fit.
             cells = [[_SPAN.sub("…", text) for text in row] for row in cells]
             break
         shown_columns.remove(optional[-1])
@@ -186,6 +188,7 @@ def _print_table(console: Console, table: doc.Table, max_rows: int | None) -> No
         keys=_key_columns([table.head[k] for k in shown_columns], shown, shown_columns),
     )
     if len(shown) < len(table.rows):
+        # A table of a terminal ends here, so that nothing is cut silently.
         more = plural(len(table.rows) - len(shown), "more row")
         _print(console, f"and {more}, in the JSON output", "dim")
     for line in replace(table, head=tuple(table.head[k] for k in shown_columns)).legend:
@@ -214,6 +217,7 @@ class SafeConsole(Console):
         self, renderable: RenderableType, options: ConsoleOptions | None = None
     ) -> Iterable[Segment]:
         for segment in super().render(renderable, options):
+            # Names come from files: control characters could move the cursor or hide text.
             yield segment if segment.control else segment._replace(text=printable(segment.text))
 
 
@@ -221,6 +225,7 @@ def terminal() -> Console:
     """Console on standard output.  Lines wrap in files and pipes only if COLUMNS is set."""
     console = SafeConsole(highlight=False, soft_wrap=False)
     if not console.is_terminal and "COLUMNS" not in os.environ:
+        # Programs read lines of files and pipes, which must not depend on a terminal.
         console.width = _UNBROKEN
     return console
 
@@ -297,6 +302,7 @@ def _folded(
     width = None
     if widths is not None:
         for k, (i, column) in enumerate(zip(chosen, columns, strict=True)):
+            # Numbers keep their width, which would otherwise be shared with the names.
             column.width = None if k in names else widths[i]
             column.overflow, column.no_wrap = "fold", False
         least = [

@@ -327,7 +327,7 @@ class Agreement(Declared):
     size : int
         Mean number of rows of a subset.  The number of rows of each subset is binomial.
     trials, undefined : int
-        Number of subsets, and of those in which an estimate was undefined and which do not count.
+        Number of subsets, and number of subsets with an undefined estimate, which do not count.
     same, same_best : float or None
         Share of subsets with the same ranking, and with the same best model.
     tau : float or None
@@ -383,7 +383,7 @@ class Ranking(Labelled[RankedModel], Outcome):
     notes : tuple of str
         Reasons to trust the ranking less.
     verdict : str or None
-        Sentence about the first model, which names what the models are ranked by.
+        Sentence about the first model, which names the estimator that ranks the models.
 
     Examples
     --------

@@ -44,6 +44,7 @@ def _grouped(column: str | None, groups: dict[float, Json]) -> Json | None:
     values = []
     for value, group in groups.items():
         name = getattr(value, "name", None)
+        # The number of the missing group is no value of the column.
         number = None if getattr(value, "missing", False) else value
         values.append({"value": number, **({} if name is None else {"name": name}), **group})
     return {"column": column, "values": values}
@@ -105,6 +106,7 @@ class ReliabilityBin(Declared):
         if self.frequency is None or self.consistency is None:
             return False
         low, high = self.consistency
+        # A frequency on the border is inside: bands of counts end at possible frequencies.
         return not low - _ROUNDING <= self.frequency <= high + _ROUNDING
 
 
@@ -191,7 +193,7 @@ class Clusters(Declared):
     count : int
         Number of clusters, exact below 16,384, else with a relative standard error of 0.8 %.
     largest_share : float
-        Share of the rows in the largest cluster, of those in the sample.
+        Share of the rows in the largest cluster of the sample.
     intraclass_correlation, design_effect : float or None
         Of the residuals of the default scalar notion, by an analysis of variance without weights of
         at most 16,384 clusters.  The design effect is the factor by which clusters increase the
@@ -215,9 +217,9 @@ class Clusters(Declared):
         """Bounds of the clusters of several days from the number of rows and the JSON of each.
 
         With the sizes m_d of the clusters on day d, |Σ_d m_d| ≤ Σ_d |m_d| for the root of the sum
-        of squares and for the largest size, with equality if the shares of the clusters are those
-        of every day.  The number of clusters, and the effective one, are therefore at least those
-        returned, and the largest share at most.  None if a day does not say how many they are.
+        of squares and for the largest size, with equality if every cluster has the same share each
+        day.  The returned number of clusters and effective number are therefore lower bounds, and
+        the returned largest share is an upper bound.  None if a day does not state its clusters.
         """
         total = largest = norm = 0.0
         counts, column = [0], ""
@@ -226,6 +228,7 @@ class Clusters(Declared):
                 return None
             total += rows
             largest += rows * description["largest_share"]
+            # Σm² = n²/n_eff gives the norm of the sizes on a day: |m| = n/√n_eff.
             norm += rows / math.sqrt(description["effective_count"])
             counts.append(description["count"])
             column = description["column"]
@@ -245,6 +248,7 @@ class Clusters(Declared):
         """
         if self.effective_count is None or self.count < 5 or self.largest_share <= _LARGE_SHARE:
             return None
+        # Σ of the squared shares of all other clusters.
         squares = 1.0 / self.effective_count - self.largest_share**2
         if squares <= 0.0:
             return None

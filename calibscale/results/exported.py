@@ -61,6 +61,7 @@ class Tabular:
         """Columns of the tidy table.  A value that a row does not have is None."""
         rows = list(self.records())
         distinct = dict.fromkeys(name for row in rows for name in row)
+        # Columns that name a row come first.  The sort is stable, so that others keep their order.
         names = sorted(distinct, key=lambda name: name not in _NAMES)
         return {name: [row.get(name) for row in rows] for name in names}
 
@@ -75,7 +76,7 @@ class Tabular:
         Raises
         ------
         OptionError
-            If the library is another one, or is not installed.
+            If the library is unknown or not installed.
 
         Examples
         --------
@@ -107,6 +108,7 @@ class Tabular:
             label = "/".join(_REFUSED.sub("_", text).strip("_ ") for text in texts)
             for column, ending in _MEASURES.items():
                 value = row.get(column)
+                # Trackers of experiments refuse NaN and infinity.
                 if isinstance(value, int | float) and math.isfinite(value):
                     numbers[label + ending] = float(value)
         return numbers
@@ -133,7 +135,7 @@ class Tabular:
         Raises
         ------
         OptionError
-            If the suffix is another one, the result has no report, or `axes` is given for a table.
+            If the suffix is unknown, the result has no report, or `axes` is given for a table.
         StoreError
             If the file cannot be written.
         """

@@ -62,7 +62,7 @@ class TestResult(Declared):
         What the statistic says about the error, such as the interval of a `ResidualScan`.
     draws : str
         What is drawn: tests with equal `draws` share them.  Empty: labels, outcomes or signs of
-        rows, which all tests but those with draws of cells share.
+        rows, which all tests share except tests with draws of cells.
     critical_value : float or None
         Value that must be exceeded for a p-value of at most 5 %.  None if the replicates are too
         few or the test stopped early.
@@ -109,7 +109,7 @@ class TestResult(Declared):
 
 @dataclass(frozen=True)
 class AdjustedTest(Declared):
-    """Test of calibration, with the p-value `adjusted` for those that it is computed with."""
+    """Test of calibration, with the p-value `adjusted` for the tests computed together with it."""
 
     test: Inline[TestResult]
     adjusted: Share | None
@@ -228,7 +228,7 @@ class Miscalibration(Declared):
 
 @dataclass(frozen=True, order=True)
 class PowerPoint(Declared):
-    """Number of simulated data sets of one size, and of those that the test rejected."""
+    """Number of simulated data sets of one size, and number that the test rejected."""
 
     rows: Count
     rejections: Count

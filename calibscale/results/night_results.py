@@ -222,6 +222,7 @@ def estimate_rows(night: dict[str, Any]) -> Iterator[Row]:
                 ends = e["interval"] or {"low": None, "high": None}
                 floor = e.get("floor") or {}
                 row |= {f"floor_{key}": floor.get(key) for key in ("mean", "high")}
+                # Tests are of all rows of a window, and not of its groups.
                 p = p_values.get((e["estimator"], e["notion"])) if group is None else None
                 yield row | {"low": ends["low"], "high": ends["high"], "n": e["n"], "p_value": p}
 
@@ -235,6 +236,7 @@ def evidence_logs(process: dict[str, Any], days: list[str]) -> list[float | None
     impossible = process.get("impossible")
     if impossible is None:
         return logs
+    # Only null values from this day on are infinite.
     first = impossible["day"][:10]
     return [
         math.inf if log is None and day >= first else log

@@ -51,6 +51,7 @@ class ErrorSize(Declared):
     @property
     def smallest(self) -> float:
         """Smallest absolute value within the interval, 0 without an interval."""
+        # An interval that includes 0 allows any size down to 0.
         if self.low is None or self.high is None or self.low <= 0.0 <= self.high:
             return 0.0
         return min(abs(self.low), abs(self.high))

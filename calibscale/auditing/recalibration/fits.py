@@ -76,7 +76,7 @@ DIAGRAMS = ("before", "after recalibration")
 
 @dataclass(frozen=True, kw_only=True, repr=False)
 class FittedRecalibration(RecalibrationResult):
-    """Fitted recalibration: its numbers (see `RecalibrationResult`), and what applies it.
+    """Fitted recalibration: its numbers (see `RecalibrationResult`), and methods that apply it.
 
     Examples
     --------

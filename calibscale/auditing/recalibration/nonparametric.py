@@ -54,12 +54,12 @@ class Isotonic(Recalibrator):
         ``laplace``: if the lowest step has no events, an event and another row are added below all
         scores before the regression, and above them if the highest step has events only.  A step
         with k events in n rows becomes (k + 1)/(n + 2), Laplace's rule of succession, and is joined
-        with the next one where their order requires it.  This is what Venn-Abers predictors say
-        there: those with the new row as either label are 0 and 1/(n + 1), which their authors
-        combine to 1/(n + 2) (Vovk & Petej 2014).  So p' is never 0 or 1, and the log loss of new
-        rows is finite.  Other steps are steps of the pure regression.  With weights, each row that
-        is added has the weight Σw²/Σw.  ``pure``: the regression alone, which may be exactly 0 or
-        1, and costs an infinite log loss where wrong.
+        with the next one where their order requires it.  Venn-Abers predictors give the same value:
+        with the new row as either label they are 0 and 1/(n + 1), which their authors combine to
+        1/(n + 2) (Vovk & Petej 2014).  So p' is never 0 or 1, and the log loss of new rows is
+        finite.  Other steps are steps of the pure regression.  With weights, each row that is added
+        has the weight Σw²/Σw.  ``pure``: the regression alone, which may be exactly 0 or 1, and
+        costs an infinite log loss where wrong.
     """
 
     ends: str = "laplace"
@@ -142,8 +142,8 @@ class BBQ(Recalibrator):
     """Bayesian binning into quantiles: an average of histograms (Naeini, Cooper & Hauskrecht 2015).
 
     For two classes, in one pass: the histograms of n^(1/3)/10 to 10 n^(1/3) bins, at most n/5, join
-    the 2^16 cells of `FineHistogram`.  As in the authors' code, those after the first gap between
-    sorted weights that is below 0.001 of the variance of the weights are left out.
+    the 2^16 cells of `FineHistogram`.  As in the authors' code, histograms are left out after the
+    first gap between sorted weights that is below 0.001 of the variance of the weights.
 
     Parameters
     ----------

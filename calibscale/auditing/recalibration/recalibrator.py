@@ -63,7 +63,7 @@ def read_json(adapter: TypeAdapter[_T], value: dict[str, Any], where: str) -> _T
 
 
 def require_keys(value: Any, complete: Any, where: str) -> None:
-    """Require every key of a complete JSON value, because a default is not what a fit had."""
+    """Require every key of a complete JSON value, because a fit may differ from a default."""
     if isinstance(value, list):
         for i, (item, template) in enumerate(zip(value, complete, strict=True)):
             require_keys(item, template, f"{where}[{i}]")

@@ -32,7 +32,7 @@ ALPHA = 0.05  # level of tests without another one
 class Place(NamedTuple):
     """Estimates of one window, group or model.
 
-    `limits` are the thresholds of each estimator, `breached` the estimators that breach one.
+    `limits` are the thresholds of each estimator, `breached` the estimators beyond a threshold.
     """
 
     name: str
@@ -350,7 +350,7 @@ def group_blocks(
 
 
 def error_name(groups: Sequence[dict[str, Any]]) -> str | None:
-    """Name of the error by which groups are ordered: ece, or else the first one."""
+    """Name of the error by which groups are ordered: ece, or else the first error."""
     names = [e["estimator"] for g in groups for e in g["results"]]
     return "ece" if "ece" in names else next(iter(names), None)
 

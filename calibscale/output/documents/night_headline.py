@@ -57,7 +57,7 @@ class Finding:
     tolerance : float or None
         Size of the error that is tolerated by the alarm.
     thresholds, breached, unknown : int
-        Numbers of thresholds, of breached ones, and of those without a value.
+        Numbers of all thresholds, of breached thresholds, and of thresholds without a value.
     missing, broken, provisional : tuple of str
         Days.
     incomplete : bool
@@ -90,7 +90,7 @@ class Finding:
 
     @property
     def state(self) -> str:
-        """State of the night, the most urgent one."""
+        """Most urgent state of the night."""
         # A breach is more urgent than an alarm: the job has set its limits.
         if self.breached:
             return "breached"
@@ -167,7 +167,7 @@ class Finding:
 
 
 def _few_days(days: Sequence[str]) -> str:
-    """The last days, in order, and the number of earlier ones."""
+    """The last days, in order, and the number of earlier days."""
     shown = [formatting.day(day) for day in days[-_NAMED_DAYS:]]
     earlier = len(days) - len(shown)
     if earlier:

@@ -205,7 +205,7 @@ def _limit_table(
 def _limits(
     night: dict[str, Any], window: str, group: float | None
 ) -> tuple[dict[str, tuple[float, ...]], frozenset[str]]:
-    """Thresholds of one window and group by estimator, and the estimators that breach one."""
+    """Thresholds of a window and group by estimator, and the estimators beyond a threshold."""
     limits: dict[str, tuple[float, ...]] = {}
     breached = set()
     for t, limit in value_limits(night):

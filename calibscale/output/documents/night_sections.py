@@ -84,7 +84,7 @@ def trend_figures(night: dict[str, Any]) -> doc.Figures | None:
 
 
 def group_colours(night: dict[str, Any]) -> dict[Any, str]:
-    """Colours of lines by group: of groups with an alarm, then of the worst ones."""
+    """Colours of lines by group: of groups with an alarm, then of the worst groups."""
     ranked = _worst_first(night)
     # Every group has a colour: keep the colours of other nights.
     if len(ranked) <= len(GROUPS):  # in the order of the groups, which is that of other nights

@@ -65,6 +65,7 @@ def map_cells(
     total = np.histogram2d(x, prediction, edges, weights=weight)[0]
 
     def means(values: Sequence[float]) -> Any:
+        # An infinite z times an effective weight of 0 would be NaN.
         sums = np.histogram2d(x, prediction, edges, weights=weight * np.clip(values, -1e300, 1e300))
         return np.where(counts > 0, sums[0] / np.where(total > 0, total, 1), np.nan)
 
@@ -102,6 +103,7 @@ def plot_bias_map(
     ax = axes(ax, MAP_HEIGHT)
     columns, rows = cells.columns, cells.rows
     ax.set(xlim=(columns[0], columns[-1]), ylim=(rows[0], rows[-1]))
+    # A few shades make one path each, which is much smaller than a patch for each cell.
     shade = np.ceil(_SHADES * np.abs(np.nan_to_num(cells.bias)) / cells.largest)
     shade = np.sign(np.nan_to_num(cells.bias)) * np.minimum(_SHADES, shade)
     for level in range(-_SHADES, _SHADES + 1):
@@ -173,10 +175,12 @@ def plot_bias_curves(
             ),
         ]
     )
+    # Wide intervals of few rows may extend the axis by 70 % of the range of the bias.
     room = 0.7 * np.ptp(inner) + 0.01
     low = max(np.nanmin(halfway), inner.min() - room)
     high = min(np.nanmax(halfway), inner.max() + room)
     pad = 0.05 * (high - low) or 0.01
+    # The histogram needs room below the curves.
     low, high = low - (pad if histogram is None else 4 * pad), high + pad
     ends = [v for curve in curves for v in curve.x] or [0.0, 1.0]
     ax.set(ylim=(low, high), xlim=(min(ends), max(ends) if max(ends) > min(ends) else ends[0] + 1))
@@ -236,6 +240,7 @@ def _values_of(edges: Any) -> Any:
     """Values at ticks: the inner edges are their midpoints, and both ends have equal margins."""
     values = [(edges[0] + edges[1]) / 2]
     for edge in edges[1:-1]:
+        # The edge is the middle of the value before it and the value after it.
         values.append(2 * edge - values[-1])
     return values
 
@@ -244,6 +249,7 @@ def _edges(values: Sequence[float]) -> Any:
     """Edges of cells: midpoints between the values, or equally spaced if there are many values."""
     distinct = sorted(set(values))
     if len(distinct) > _MAX_CELLS:
+        # About √n/1.5 cells on each axis leave a few points for each cell.
         count = max(6, min(_MAX_CELLS, round(len(values) ** 0.5 / 1.5)))
         return np.linspace(distinct[0], distinct[-1], count + 1)
     if len(distinct) == 1:

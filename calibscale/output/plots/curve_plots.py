@@ -204,6 +204,7 @@ def plot_intervals(
     """
     ax = axes(ax, intervals_height(panels))
     ax.set_axis_off()
+    # All panels of a picture have their labels at the same side.
     above = _above(panels)
     heights = [_height(panel, above) for panel in panels]
     top = 0.0
@@ -219,10 +220,12 @@ def in_pictures(panels: Sequence[IntervalPanel]) -> list[list[IntervalPanel]]:
     """Distribute panels over pictures of similar height."""
     pictures: list[list[IntervalPanel]] = []
     total = sum(_height(panel, False) for panel in panels)
+    # Pictures of equal heights, not full ones and a short last one.
     goal = total / max(1, math.ceil(total / _HEIGHT))
     used = 0.0
     for panel in panels:
         height = _height(panel, False)
+        # A panel goes to the picture that contains its middle.
         if not pictures or used + height / 2 > goal:
             pictures.append([])
             used = 0.0
@@ -254,9 +257,11 @@ def _reach(panel: IntervalPanel) -> tuple[float, float]:
     if panel.zero or not values:
         values.append(0.0)
     low, high = min(values), max(values)
+    # A far threshold would squeeze the bars, and is named in the table.
     far = 3 * (high - low) if high > low else math.inf
     limits = [v for row in panel.rows for v in row.limits if low - far <= v <= high + far]
     low, high = min([low, *limits]), max([high, *limits])
+    # Numbers that are not far above 0 are compared with 0.
     if low >= 0 and low < 0.4 * high:
         low = 0.0
     room = 0.04 * (high - low) or 0.05 * abs(high) or 1.0

@@ -228,7 +228,7 @@ def ordinals(days: Sequence[str]) -> list[float]:
 
 
 def _plot_groups(ax: Any, x: Any, lines: Sequence[tuple[Line, Any]], dimension: str) -> None:
-    """Draw lines of groups: grey ones first, then those with a colour, thicker with an alarm."""
+    """Draw lines of groups: grey lines first, then coloured lines, thicker with an alarm."""
     grey = dimension
     for line, values in sorted(lines, key=lambda pair: bool(pair[0].colour)):
         if not line.colour:

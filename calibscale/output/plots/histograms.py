@@ -19,6 +19,7 @@ def draw_counts(ax: Any, bins: list[dict[str, Any]], scale: ProbabilityAxes) -> 
         np.array([b["lower"] for b in filled]).clip(0.0, 1.0),
         np.array([b["upper"] for b in filled]).clip(0.0, 1.0),
     )
+    # On a linear axis, bins with less than 1 % of the largest one would be invisible.
     if counts.max() > 100 * counts.min():
         ax.set_yscale("log")
         ax.set_ylim(0.5, 2 * counts.max())
@@ -33,7 +34,7 @@ def draw_counts(ax: Any, bins: list[dict[str, Any]], scale: ProbabilityAxes) -> 
 
 
 def pit_shares(bins: Sequence[dict[str, Any]], *names: str) -> tuple[Any, ...]:
-    """Edges of PIT bins, and their shares of the rows relative to those if calibrated."""
+    """Edges of PIT bins, and their shares of the rows relative to calibrated shares."""
     edges = np.array([*(b["lower"] for b in bins), 1.0])
     shares = (np.array([b[name] for b in bins]).T / np.diff(edges) for name in names)
     return edges, *shares

@@ -64,6 +64,7 @@ def plot_result(result: Any, axes: str = "linear") -> Any:
 
     article = document(result)
     plots = article.figures
+    # Few plots are larger, many form a grid.
     columns = _COLUMNS.get(len(plots), 4)
     lines = [plots[i : i + columns] for i in range(0, len(plots), columns)]
     heights = [max(plot.height for plot in line) + 24.0 for line in lines]
@@ -145,7 +146,7 @@ def save_picture(result: Any, path: str | Path, axes: str = "linear") -> None:
     Raises
     ------
     OptionError
-        If the ending of the path is another one.
+        If the path has another ending.
     """
     check_format(path)
     _write(plot_result(result, axes), path)

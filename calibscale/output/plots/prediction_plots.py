@@ -156,6 +156,7 @@ def _intervals(
 
 def _scale(axes: str, diagrams: Sequence[Sequence[dict[str, Any]]], pit: Any) -> ProbabilityAxes:
     """Axes that show the bins of all diagrams.  For quantile levels they are linear."""
+    # Diagrams that are compared have the same axes.
     bins = [b for diagram in diagrams for b in diagram]
     x, y = _means(bins)
     counts = None if pit else [b["count"] for b in bins]
@@ -239,6 +240,7 @@ def worst_classes(values: list[dict[str, Any]]) -> list[dict[str, Any]]:
     """Curves of classes in their order, or by decreasing ECE if they are too many to draw."""
     if len(values) <= MAX_DIAGRAMS:
         return values
+    # Readers look for the classes with the largest errors first.
     return sorted(values, key=lambda curve: -(curve["ece"] or 0.0))
 
 

@@ -1,4 +1,4 @@
-"""Axes of probabilities: linear ones or log-odds, with limits that fit the data."""
+"""Axes of probabilities, linear or of log-odds, with limits that fit the data."""
 
 from __future__ import annotations
 
@@ -124,7 +124,7 @@ def probability_axes(
     Raises
     ------
     OptionError
-        If the name is another one.
+        If `axes` is another name.
     """
     require(axes in AXES, f"axes must be {', '.join(AXES[:-1])} or {AXES[-1]}", axes)
     x, y, spread = (np.array(list(values), dtype=float) for values in (x, y, spread))

@@ -115,6 +115,7 @@ def plot_cumulative(estimate: Any, ax: Any = None) -> Any:
     ax.plot(
         share[ends], reached[ends], "o", color=COLOURS["accent"], markersize=6, mew=0, clip_on=False
     )
+    # The axis is the share of rows.  Ticks name the score at these shares.
     places = np.searchsorted(share, np.linspace(0, 1, 6)).clip(0, len(share) - 1)
     ax.set_xticks(share[places], [f"{100 * share[i]:.0f} %\n{number(score[i], 2)}" for i in places])
     ax.set_xlim(0, 1)
@@ -130,6 +131,7 @@ def plot_murphy(estimate: Any, ax: Any = None) -> Any:
     there up to the score of the mean event rate the discrimination.
     """
     x, score, *parts = curve_of(estimate, "murphy").values()
+    # Score = miscalibration − discrimination + score of the mean event rate.
     fitted = score - parts[0]
     ax = new_axes(ax, _HEIGHT)
     ax.plot(
@@ -154,6 +156,7 @@ def plot_murphy(estimate: Any, ax: Any = None) -> Any:
     )
     worst = parts[0].argmax()
     ax.vlines(x[worst], fitted[worst], score[worst], color=COLOURS["alert"], linewidth=2)
+    # Thresholds without rows near them have no score, and would fill most of the axis.
     seen = x[np.any([part > _SMALL * part.max() for part in parts], axis=0)]
     if len(seen) > 1:
         ax.set_xlim(seen[0], seen[-1])
@@ -169,6 +172,7 @@ def plot_risk_coverage(estimate: Any, ax: Any = None) -> Any:
     The area is the excess over the best order of the same errors.
     """
     coverage, risk, _ = curve_of(estimate, "risk_coverage").values()
+    # The best order has all errors last: the risk is 0 until only errors are left.
     best = np.maximum(0.0, 1.0 - (1.0 - risk[-1]) / coverage)
     ax = new_axes(ax, _HEIGHT)
     ax.fill_between(coverage, best, risk, color=COLOURS["band"], linewidth=0, label="excess")

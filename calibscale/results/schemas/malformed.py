@@ -30,6 +30,7 @@ _DEEPEST = 100  # levels of lists and objects
 
 def message_of(error: ValidationError, where: str = "") -> str:
     """Message of the first value of a wrong type, or else of the first missing key."""
+    # A wrong type explains more than a missing key, which may follow from it.
     first = min(error.errors(include_url=False), key=lambda detail: detail["type"] in _MISSING)
     outer, key = first["loc"][:-1], first["loc"][-1:]
     if first["type"] in _MISSING:
@@ -61,6 +62,7 @@ def _place(where: str, keys: tuple[Any, ...]) -> str:
 
 def require_plain(value: Any) -> None:
     """Require that numbers are finite float64 numbers and that nesting is not deep."""
+    # A list of pending values instead of recursion: the nesting is what is checked.
     pending: list[tuple[tuple[Any, ...], Any]] = [((), value)]
     while pending:
         keys, item = pending.pop()
