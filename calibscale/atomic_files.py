@@ -56,6 +56,7 @@ def replacing(path: str | Path, mode: int = 0o666) -> Iterator[BinaryIO]:
         raise StoreError(f"{shown_address(path)}: outputs are local files, not URLs")
     try:
         place = _real(path)
+        # A pipe or a device cannot be replaced by a rename.
         if os.path.exists(path) and not place.is_file():  # /dev/stdout has no real path
             content = io.BytesIO()
             yield content
@@ -64,9 +65,12 @@ def replacing(path: str | Path, mode: int = 0o666) -> Iterator[BinaryIO]:
         place.parent.mkdir(parents=True, exist_ok=True)
         aside = aside_of(place)
         try:
+            # The file is beside its target, because a rename is atomic within a file system only.
             with open(aside, "xb", opener=partial(os.open, mode=mode)) as file:
                 yield file
                 file.flush()
+                # The content is on the disk before the name is: a power failure leaves the old file
+                # or the new one.
                 os.fsync(file.fileno())
             os.replace(aside, place)
         finally:
@@ -93,6 +97,7 @@ def _write_to_pipe(path: str | Path, content: bytes) -> None:
         ready.register(pipe, select.POLLOUT)
         left = memoryview(content)
         while left:
+            # A reader that has stopped must not hang a night.
             if not ready.poll(1000 * _PIPE_WAIT):
                 raise StoreError(
                     f"{path}: the program that reads this pipe has taken nothing for "
@@ -109,6 +114,7 @@ def _opened_pipe(path: str | Path) -> int:
     deadline = time.monotonic() + _READER_WAIT
     while True:
         try:
+            # Without O_NONBLOCK, opening waits for a reader without any limit.
             return os.open(path, os.O_WRONLY | os.O_NONBLOCK)
         except OSError as error:
             if error.errno != errno.ENXIO or not stat.S_ISFIFO(os.stat(path).st_mode):
@@ -177,6 +183,7 @@ def remove_leftovers(place: Path) -> None:
     than the path, and so is ``.NAME.PID.tmp`` or ``.new`` unless a process here has that id.
     Files that cannot be removed are left, and so are folders beside a file.
     """
+    # Names of earlier versions have neither SPACE nor TOKEN.
     name = re.compile(
         rf"\.{re.escape(_short(place.name))}\."
         r"(?:([0-9a-f]{8})\.)?([0-9]{1,10})(?(1)\.[0-9a-f]{8})\.(?:tmp|new)"
@@ -204,6 +211,7 @@ def _process_space() -> str:
         boot = Path("/proc/sys/kernel/random/boot_id").read_text()
     except OSError:
         return secrets.token_hex(4)
+    # Ids of processes are unique in one namespace of one boot of one machine.
     return hashlib.sha256(repr((platform.node(), boot, namespace)).encode()).hexdigest()[:8]
 
 
@@ -214,6 +222,7 @@ def _runs(pid: int) -> bool:
     try:
         os.kill(pid, 0)
     except (OSError, OverflowError) as error:
+        # A process of another user exists, although signals to it are refused.
         return not isinstance(error, ProcessLookupError)
     return True
 

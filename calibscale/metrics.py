@@ -121,8 +121,11 @@ def _metric(name: str) -> Callable[..., float]:
             if name in LOCAL and rows["covariates"] is None:
                 kce = "; without covariates it is kce" if name == "klce" else ""
                 raise OptionError(f"{name} needs covariates={kce}")
+            # Estimators take the names of covariates.  The arrays are columns of the source.
             given["covariates"] = source.covariate_names
+        # Settings are Python numbers, and callers may pass numbers of NumPy.
         chosen = {key: v.tolist() if hasattr(v, "tolist") else v for key, v in given.items()}
+        # Without a noise floor, which would draw labels and is not returned.
         (estimate,) = evaluate(source, build(form, chosen), floor=False, **rules).estimates
         return float("nan") if estimate.value is None else float(estimate.value)
 

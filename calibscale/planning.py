@@ -82,6 +82,7 @@ def plan(
         ("n_replicates", n_replicates, 0),
     ):
         require(count is None or count >= minimum, f"{name} must be at least {minimum}", count)
+    # A plan must not start processes.  It only needs to know how many there would be.
     scheduler = options.pop("scheduler", None)  # not started
     with Session.open(source, **options) as session:
         request, _ = session_intervals(session, interval, False)
@@ -118,6 +119,7 @@ def _pass(
         needed = needed_statistics(run, interval, None)
     statistics = tuple(dict.fromkeys(needed))
     task = scan_of(data, statistics, run.rules, size, covariates=run.covariates)
+    # The timed block is of this source, and the number of blocks of the planned one.
     task = replace(task, blocks=-(-rows // size))
     with engine.one_thread():
         state = task.state(0)  # compile outside the clock
@@ -129,6 +131,7 @@ def _pass(
         started = time.perf_counter()
         task.merge(state, second)
         merge = time.perf_counter() - started
+    # More workers than blocks have nothing to do.
     busy = min(workers, task.blocks)
     # A task is a run of blocks, merged by the worker before it is sent.
     length = run_length(task, workers)
@@ -152,6 +155,7 @@ def _pass(
         bytes_moved=tasks * sum(sent),
         worker_memory=task.block_bytes + (tree_levels(length, arities_of(task)) + 1) * state_bytes,
         client_memory=(2 * workers + depth) * state_bytes,
+        # Workers run tasks in rounds, each with all of its blocks and their merges.
         worker_seconds=-(-tasks // busy) * length * (block + merge),
         client_seconds=tasks * merge,
     )
@@ -167,6 +171,7 @@ def _draws(
     )
     if not drawn:
         return None
+    # The sums of a few replicates are timed, without the other sums of the pass.
     few = replace(task, statistics=tuple(drawn.values()))
     with engine.one_thread():
         few.state(0)  # compile outside the clock
@@ -263,5 +268,6 @@ def _rate(profile: DataProfile, spec: PairSum, rows: int, vectors: int) -> float
     visited, index, started = 0, 0, time.perf_counter()
     while (elapsed := time.perf_counter() - started) < _SAMPLE_SECONDS or not index:
         visited, index = visited + part(index), index + 1
+    # Panels are padded to whole tiles.  Only this share of the visited pairs are pairs of rows.
     padding = (max(1, len(repeated)) / size) ** 2
     return visited * padding / elapsed

@@ -70,6 +70,7 @@ def verb(function: Callable[P, R]) -> Callable[P, R]:
     """Show `SessionOptions` in the signature of a function, and name misspelt parameters."""
     signature = inspect.signature(function)
     parameters = [p for p in signature.parameters.values() if p.kind is not p.VAR_KEYWORD]
+    # The shared options stand after the parameters of the function, as keywords.
     shared = [
         inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=value)
         for name, value in _DEFAULTS.items()
@@ -85,6 +86,7 @@ def verb(function: Callable[P, R]) -> Callable[P, R]:
                 near = get_close_matches(name, names, 1)
                 hint = f"did you mean {near[0]!r}?" if near else f"it has {', '.join(names)}"
                 raise TypeError(f"{function.__name__}() has no parameter {name!r}; {hint}")
+        # Arrays in the place of a source get a hint, before anything is bound to them.
         if args and places[0] == "source":
             need_source(function.__name__, args[0])
         if len(args) > len(places):
@@ -160,6 +162,7 @@ class Session:
             return
         settings: dict[str, Any] = {**options}
         allowed = {n: settings.pop(n, None) for n in ("on_invalid", "tolerance")}
+        # None means the default of the source, or the option of the session that is reused.
         allowed = {n: value for n, value in allowed.items() if value is not None}
         if isinstance(source, Session):
             data, rules = source.source, replace(source.rules, **allowed)
@@ -192,6 +195,7 @@ class Session:
         """This session with the values of a covariate as clusters, or itself without a column."""
         if column is None:
             return self
+        # The source gets a further column, the hashes of the clusters.
         source, position = clustered(self.source, column)
         names = {**self.rules.columns, "covariates": source.covariate_names}
         rules = replace(self.rules, cluster=position, columns=names)
@@ -205,6 +209,7 @@ class Session:
     @property
     def blocks(self) -> int:
         """Number of blocks of a pass."""
+        # Rounded up: the last block may be smaller.
         return -(-self.source.rows // self.block_rows)
 
     @property
@@ -228,6 +233,7 @@ class Session:
         """
         task = scan_of(
             self.source,
+            # Statistics with equal parameters are equal, and computed once.
             tuple(dict.fromkeys(statistics)),
             self.rules,
             self.execution.block_rows,
@@ -236,6 +242,7 @@ class Session:
             split=split,
         )
         result = scan(task, self.execution)
+        # Estimates of no rows would be NaN without a reason.
         need_rows(self.source.name, result.counts)
         return result
 
@@ -304,6 +311,8 @@ class Run(Session):
     @property
     def covariates(self) -> tuple[str, ...]:
         """Names of the covariates that must be finite."""
+        # A row without a finite covariate is invalid for all estimators, so that all have the same
+        # rows.
         read = [name for e in self.fitting for name in e.covariates]
         return tuple(dict.fromkeys([*read, *self.also_finite]))
 
@@ -380,6 +389,7 @@ def listed(estimators: Estimator | str | Iterable[Estimator | str]) -> list[Esti
 
     An OptionError is raised if an element is not an estimator, or its text is invalid.
     """
+    # A string is iterable too, and would be a list of letters.
     several = isinstance(estimators, Iterable) and not isinstance(estimators, str)
     return [estimator(item) for item in (estimators if several else [estimators])]  # type: ignore[union-attr]
 

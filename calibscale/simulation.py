@@ -83,10 +83,12 @@ class Dirichlet(Generator):
 
     def draw(self, seed: int, start: int, stop: int) -> Draw:
         log_p = np.empty((stop - start, self.classes))
+        # Gamma(alpha) variables divided by their sum are Dirichlet(alpha).  `_labels` divides them.
         random_draws.log_gamma_rows(np.uint64(seed), start, float(self.alpha), log_p)
         labels = _labels(seed, start, log_p)
         logits = self.sharpness * log_p
         if self.sharpness == 0:
+            # Predictions are constant: given them, P is the mean of the Dirichlet distribution.
             log_p[:] = -np.log(self.classes)
         return Draw(start, log_p, logits, labels)
 
@@ -120,6 +122,7 @@ class Shift(_Binary):
         location = abs(self.alpha)
         low, high = log_ndtr((np.array([-1.0, 1.0]) - location) / self.scale)
         x = location + self.scale * ndtri_exp(high + np.log(u + (1.0 - u) * np.exp(low - high)))
+        # The distribution for −alpha is the mirror image.
         x = np.copysign(1.0, self.alpha) * np.clip(x, -1.0, 1.0)
         return self._draw(seed, start, x, self.sharpness * x, x[:, None])
 
@@ -364,6 +367,7 @@ def truth(
     first = configuration.draw(seed, _FIRST_ROW, _FIRST_ROW + min(sample, BANDWIDTH_ROWS))
     source = from_arrays(logits=first.logits, labels=first.labels)
     with Session.open(source, scheduler="serial") as session:
+        # Only settings that depend on n, such as a ridge, use the number of rows of the store.
         run = session.run([estimator.population(rows) for estimator in estimators])
         chosen = run.fitting
         states = {s: s.zero(configuration.classes) for e in chosen for s in e.needs}

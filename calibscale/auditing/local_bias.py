@@ -141,6 +141,7 @@ def local_bias(
     }
     if n_replicates:
         parameters |= {"replicates": n_replicates, "seed": seed}
+    # Only settings that had an effect are reported.
     if parameters["at"] == "grid":
         parameters["points"] = points
     if plan is not None:

@@ -76,6 +76,7 @@ def scan_axes(
     """Cells of the prediction and of each covariate with ordered values."""
     sample = session.profile.sample(notion)
     title = "prediction"
+    # A covariate may have the name of the prediction.
     while title in names:
         title = f"predicted {title}"
     axes = [prediction_cells(title, sample.points[:, 0], _CELLS)]

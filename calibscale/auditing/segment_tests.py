@@ -105,10 +105,12 @@ def tested_segments(
         half = -ndtri(tail) * np.sqrt(squares / n_replicates) / table.sums.weight
         low, high = table.bias - half, table.bias + half
     else:
+        # Rows of an atom have one p, so that a replicate is one binomial count for each atom.
         for scaled in table.drawn(np.random.default_rng([seed, b]) for b in range(n_replicates)):
             family.add(-scaled[None])
         low, high = table.limits(tail)
     segments = [*_segments(table, family, low, high)]
+    # Segments with a bias beyond chance come first, by its certain size.
     segments.sort(key=lambda segment: (-segment.certain_bias, -segment.scaled))
     details = estimate.details
     return SegmentErrors(

@@ -246,6 +246,8 @@ def evaluate(
     from calibscale.evaluation.crowded_bins import with_equal_mass
     from calibscale.inference.resampling import resampling
 
+    # The default estimators have intervals.  Named estimators may be slow ones, and have intervals
+    # only on request.
     method = interval or ("none" if names else "jackknife")
     intervals = None
     if method != "none":
@@ -257,6 +259,7 @@ def evaluate(
     with open_session(store, options, "evaluating") as session:
         chosen = estimators(names, options, session.source.forecast is not None)
         if not names:
+            # Rare events leave bins of equal width nearly empty, see `with_equal_mass`.
             chosen = with_equal_mass(session.profile, chosen)
         data, columns = by_groups(session.by_cluster(cluster), group_by)
         result = run(
@@ -288,6 +291,7 @@ def _print_missing(result: Evaluation, groups: int) -> None:
         and not ESTIMATORS[name_of(e.estimator)].no_interval
     ]
     if missing:
+        # The jackknife leaves out one group of rows at a time, each with at least one row.
         few = result.n < groups
         reason = "they need more rows" if few else "not available with this method"
         terminal().print(Text(f"no intervals of {', '.join(missing)}: {reason}", style="yellow"))
@@ -379,6 +383,7 @@ def plan(store: str | tuple[str, ...] | None, names: tuple[str, ...], **options:
 
     (source,) = open_sources((store,), options)
     chosen = estimators(names, options, source.forecast is not None)
+    # The cost does not depend on draws.
     del options["seed"]
     interval = None if names else "jackknife"  # as `evaluate`
     result = run(source, chosen, on_unsupported=on_unsupported(names), interval=interval, **options)
@@ -457,6 +462,7 @@ def reliability(
       calibscale reliability before.zarr after.zarr --output both.png
       calibscale reliability loans.zarr --edges equal-mass --output diagram.png
     """
+    # One JSON file has one result.
     if len(stores) > 1 and shared.was_passed("json_path"):
         raise click.UsageError("--json is for one STORE")
     if notion not in (None, "class_wise") and class_index is not None:
@@ -467,6 +473,7 @@ def reliability(
     notion = notion or (None if class_index is None else "class_wise")
     results = []
     for store in stores or (None,):
+        # `open_session` removes options, which the next store needs again.
         settings = dict(options)
         with open_session(store, settings, "counting") as session:
             settings |= {"edges": bin_edges(edges), "notion": notion, "class_index": class_index}

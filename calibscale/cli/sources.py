@@ -246,11 +246,13 @@ def _described(store: str | tuple[str, ...] | None, options: dict[str, Any]) -> 
         )
     paths["covariates"] = options["covariate_array"]
     named = {name: path for name, path in paths.items() if path is not None}
+    # A store names its arrays itself.  With names of arrays, STORE is a folder of arrays.
     if store is not None and not named and options["labels"] is None:
         for name in ("covariate_names", "forecast", "class_names", *shared.MEANING):
             _refuse(options, name, "tables and arrays; the store declares it itself")
         assert isinstance(store, str)
         source = as_source(located(store, storage))
+        # The declaration is checked, because a store with two columns is judged by other notions.
         if options["binary"] and not source.binary:
             raise BinaryError(
                 f"{shown_address(store)}: binary is declared, but the store has {source.classes} "

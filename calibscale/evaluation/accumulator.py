@@ -333,6 +333,7 @@ class Accumulator:
         self._check(batch)
         self._add(batch.read(0, batch.rows, covariates=True))
         self.rows += batch.rows
+        # Labels -1 and 1 are recognised only over all batches, see `compute`.
         self._label_keys |= label_keys
         self._seconds += time.perf_counter() - started
 
@@ -441,6 +442,7 @@ class Accumulator:
         now = self._copied()
         if not now.rows:
             raise NoRowsError("the accumulator has no rows; call update first")
+        # −1 is a missing label elsewhere: here it would be half of the labels.
         if now._label_keys == {"-1", "1"}:
             raise signs_error(_NAME)
         all_fix = now._scan is None  # bandwidths, as in `evaluate`
@@ -492,12 +494,14 @@ class Accumulator:
         """Add a block after all of its rows have been validated."""
         scan = self._scan or self._task(self._imagined)
         parts = list(chunks(block, scan.rules))
+        # Rows wait until there are enough for bandwidths and bins as in `evaluate`.
         if self._scan is None:
             copied = block.take(np.arange(len(block.labels)), block.start)
             self._blocks = (*self._blocks, copied)
             if sum(len(waiting.labels) for waiting in self._blocks) > BANDWIDTH_ROWS:
                 self._fix()
             return
+        # Sums of a batch are formed apart, so that an error leaves the earlier sums unchanged.
         batch = _nothing()
         with engine.one_thread():
             for chunk, counts in parts:
@@ -536,6 +540,7 @@ class Accumulator:
 
     def _some_rows(self) -> ArraySource:
         """Source of drawn rows."""
+        # The rows are imagined: they let estimators check their settings before data arrive.
         rng, n = np.random.default_rng(0), 50
         names = {name for e in self._requested for name in e.covariates}
         kind, values = "probabilities", rng.dirichlet(np.ones(self._classes), n)

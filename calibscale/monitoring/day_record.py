@@ -93,6 +93,7 @@ def prepared(
     else:
         recipe = _new_recipe(job, run, names, ledger_groups, groups)
     # the groups of ledgers of earlier versions are numbers, none of which is missing
+    # The groups of new ledgers include a group of missing values.
     finite = () if recipe.group_by is None or groups is not None else (recipe.group_by,)
     return replace(run, chosen=recipe.estimators, also_finite=finite), recipe, groups
 
@@ -120,6 +121,7 @@ def _new_recipe(
         for s in e.needs:
             if type(s).merge is not Statistic.merge:
                 raise OptionError(f"{e.name} has no mergeable state and cannot be kept in a ledger")
+    # The wagers of a group see the group by the position of its column.
     column = None if groups is None else run.source.covariate(groups.column)
     notions: tuple[str, ...] = ()
     process: Callable[[str], BettingEProcess] = BettingEProcess
@@ -278,6 +280,7 @@ class _Reader:
 
     def _needed(self) -> dict[Statistic, Statistic]:
         """Statistics of the pass, grouped if the ledger keeps parts of the rows."""
+        # Parts of a day's rows are the groups that the jackknife of a window leaves out.
         parted = {s: Grouped(s, PARTS) for s in self.recipe.parted}
         return {s: s for s in self.recipe.statistics} | parted
 
@@ -338,6 +341,7 @@ class _Reader:
         """Number of replicates that a pass draws: all of them if the ledger keeps them."""
         recipe = self.recipe
         tested = (*recipe.under_test, *defaults)
+        # Replicates that the ledger keeps are added over days, and all must be drawn.
         if recipe.keep or not replicates_of(tested, recipe.null(self.day), 0, 1):
             return recipe.replicates
         return batch_of(replace(self.run, chosen=tested), recipe.replicates)
@@ -374,6 +378,7 @@ class _Reader:
                 estimates = [
                     _brief(e.finalize(*(merged[s] for s in e.needs))) for e in recipe.estimators
                 ]
+            # Ledgers of earlier versions have numbers as keys.
             key = float(value) if groups is None else groups.key(value)
             impossible = states[FirstImpossible()]
             info = {
@@ -386,6 +391,7 @@ class _Reader:
 
 def together(names: Iterable[str], tests: Iterable[TestResult]) -> dict[str, Any]:
     """JSON object of tests of all rows of a day, with the p-value of all of them together."""
+    # Two tests may have the same statistic with different settings.
     named = [replace(test, statistic=name) for name, test in zip(names, tests, strict=True)]
     adjusted = adjusted_tests(named)
     joint = [evidence for evidence in evidence_of_tests(named, ALPHA, adjusted) if evidence.joint]

@@ -78,6 +78,7 @@ def mark(job: Job, day: str) -> str | None:
             if table.get(key, "") is None:
                 del table[key]
     test = settings["test"] or {}
+    # Tests with kept replicates belong to the ledger, so that a change of the job has no effect.
     how = [settings["source"], None if test.get("keep") else test]
     return hashlib.sha256(repr([how, sorted(files)]).encode()).hexdigest()
 

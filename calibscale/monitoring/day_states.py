@@ -73,6 +73,7 @@ def _first(job: Job, day: str, entries: list[Entry], reasons: Mapping[str, str])
     """First day to examine."""
     last = _date(day)
     earliest = [window_days(name, day[:10])[0] for name in job.windows]
+    # Days before the first record, or the first broken day, are no missing days.
     begun = min([entry.date for entry in entries[:1]] + [key[:10] for key in reasons], default=day)
     return max(min(map(_date, earliest)), _date(begun), last - timedelta(MOST_DAYS - 1))
 

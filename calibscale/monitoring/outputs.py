@@ -79,6 +79,7 @@ def write_prometheus(path: str | Path, result: Result) -> None:
     for name, value, labels in _samples(result):
         if value is None:
             continue
+        # Every sample names the job and the model, because one exporter serves many.
         labels = {"job": result["job"], "model": result["model"], **labels}
         if name not in gauges:
             description = _GAUGES[name]
@@ -124,6 +125,7 @@ def _samples(result: Result) -> Iterator[tuple[str, float | None, dict[str, str]
     yield "rows", result["n"], {}
     yield "rows_dropped", result["n_dropped"], {}
     yield "rows_unlabelled", result["n_unlabelled"], {}
+    # Alerts on the age of the newest day need a number.
     midnight = datetime.fromisoformat(result["day"][:10]).replace(tzinfo=UTC)
     yield "day_timestamp_seconds", midnight.timestamp(), {}
     yield "run_timestamp_seconds", datetime.fromisoformat(result["created"]).timestamp(), {}
@@ -351,6 +353,7 @@ def _appended(place: Path, fresh: list[HistoryRow]) -> bytes | None:
             return None
     except (FileNotFoundError, ValueError, csv.Error):
         return None
+    # The header is in the file already.
     behind = _written_csv(sorted(fresh, key=lambda row: row.order))
     return data + behind.removeprefix(_written_csv([]))
 
@@ -414,6 +417,7 @@ def _written_parquet(rows: list[HistoryRow]) -> bytes:
 
     pq, (schema, of_names) = _parquet()
     out = pa.BufferOutputStream()
+    # A column of Parquet has one type: one named group makes all groups texts.
     if any(isinstance(row.group, str) for row in rows):
         rows = [row._replace(group=_group(row.group) or None) for row in rows]
         schema = of_names

@@ -96,11 +96,13 @@ class NightJudge:
 
     def _judge(self, name: str, first: str, last: str) -> Judged:
         model, level, settings = self.job.model, self.job.confidence, self.job.drift
+        # Only windows that are compared need the values without each run of days.
         compared = settings is not None and name in (str(settings.window), "baseline")
         parts: dict[GroupKey | None, Window] = {}
         damaged: list[str] = []
         for group in (None, *self.ledger.groups(model)):
             entries = self.ledger.select(first, last, model, group)
+            # A group may have no rows in this window.
             if group is not None and not any(e.n for e in entries):
                 continue
             try:
@@ -124,6 +126,7 @@ class NightJudge:
     def _described(self, judged: Judged) -> dict[str, Any]:
         total = judged.whole
         begin = self._first_day()
+        # The window of all days begins with the first day of the model, and not with the calendar.
         first = max(judged.first, begin) if judged.name == "all" else judged.first
         missing = _missing(max(first, begin), judged.last, total.days if total else ())
         entries = self.ledger.select(judged.first, judged.last, self.job.model)
@@ -164,6 +167,7 @@ class NightJudge:
         for k, estimate in enumerate(part.estimates):
             if len(part.days) == 1:
                 estimate = self._of_day(estimate, part.days[0], group, k)
+            # A floor needs independent rows, and the states of the whole window.
             elif group is None and not self.recipe.cluster:
                 estimate = part.estimators[k].with_floor(estimate, part.states)
             shown = estimate.to_dict()
@@ -202,6 +206,8 @@ class NightJudge:
     def _reliability(self, total: Window) -> dict[str, Any] | None:
         notion, level = self.job.report.reliability, self.job.confidence
         for e in self.recipe.estimators:
+            # The job may name the notion of the diagram.  Otherwise the first estimator with bins
+            # has it.
             if notion not in (None, e.notion):
                 continue
             curve = curve_of(e, total.states, level)
@@ -241,6 +247,7 @@ class NightJudge:
             },
             "results": [],
         }
+        # Shared days would hide a drift, because they are in both windows.
         if first <= later.last and later.first <= last:
             self.notes.append(f"The window {later.name} still shares days with its baseline.")
             return out
@@ -512,6 +519,7 @@ class NightJudge:
             return None
         name = str(settings.window)
         first, last = window_days(name, self.day[:10])
+        # Models are compared on equal days: a hard day must not count for one of them alone.
         days = self._shared_days(settings.models, first, min(last, self.day[:10]))
         k = [e.name for e in self.recipe.estimators].index(settings.by)
         ranked = []

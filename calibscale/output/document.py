@@ -239,6 +239,7 @@ def table(
         )
         for row in rows
     )
+    # Empty notes are left out, so that callers need no conditions.
     lines = (notes,) if isinstance(notes, str) else tuple(notes)
     return Table(caption, columns, cells, tuple(filter(None, lines)))
 
@@ -251,6 +252,7 @@ def figures(items: Iterable[Figure | None]) -> Figures | None:
 
 def section(name: str, title: str, *blocks: Block | None, detail: bool = False) -> Section | None:
     """Make a section, or None if all blocks are None."""
+    # Sections without content vanish, with their titles.
     present = tuple(block for block in blocks if block is not None)
     return Section(name, title, present, detail) if present else None
 
@@ -327,6 +329,7 @@ def closing(
     """
     if excluded is None:
         excluded = [left_out(result)]
+    # Several parts of a document may have the same note.
     notes = tuple(dict.fromkeys(remarks))
     return (
         section("rows", "What was left out", *excluded),
@@ -359,6 +362,7 @@ def estimator_notes(results: Iterable[dict[str, Any]]) -> list[str]:
 
 def group_notes(groups: Iterable[tuple[str, Iterable[dict[str, Any]]]]) -> list[str]:
     """Notes of estimators on their results in groups, each with the groups that it is about."""
+    # A note that several groups share is printed once, with the names of the groups.
     places: dict[tuple[str, str], list[str]] = {}
     for group, results in groups:
         for note in _remarks(results):
@@ -373,6 +377,7 @@ def _remarks(results: Iterable[dict[str, Any]]) -> Iterator[tuple[str, str]]:
     """Name of an estimate, and a note of its estimator."""
     for estimate in results:
         details = estimate.get("details")
+        # Details are free-form JSON, which a file may have in other types.
         remarks = details.get("notes") if isinstance(details, dict) else None
         for remark in remarks if isinstance(remarks, list) else ():
             yield formatting.label(estimate), str(remark)

@@ -200,6 +200,7 @@ def _key_columns(
 ) -> int:
     """Number of the first columns of texts that tell rows apart, such as estimator and window."""
     count = 1
+    # Columns of texts are added until no two rows have equal keys.
     while count < len(head) and not head[count].numbers:
         if len({tuple(row[k].text for k in positions[:count]) for row in rows}) == len(rows):
             break
@@ -354,6 +355,7 @@ def _broken(console: Console, cell: Any, width: int) -> Any:
     for line in text.plain.split("\n"):
         lines.append("")
         for word in re.split(r"(?<= )", line):
+            # A word that fits a line stays whole.
             pieces = [word] if cell_len(word.rstrip()) <= width else _SEPARATED.split(word)
             for piece in pieces:
                 if lines[-1] and cell_len(lines[-1] + piece.rstrip()) > width:

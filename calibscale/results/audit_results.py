@@ -146,6 +146,7 @@ class LocalTests(Declared):
     @property
     def p_value(self) -> float | None:
         """p-value of calibration without covariates, of all tests together."""
+        # The p-values are adjusted for each other: the smallest is a p-value of all tests together.
         p_values = (self.plain_adjusted, *(adjusted_test.adjusted for adjusted_test in self.whole))
         return min((p for p in p_values if p is not None), default=None)
 

@@ -125,6 +125,7 @@ class BiasMap(Outcome, SourceRows):
                 columns[name] = np.where(np.isfinite(values), values, np.nan)
         for name in self.source.get("categories", {}).keys() & set(self.covariates):
             category_names = self.source["categories"][name]
+            # Categories are numbers in the points.  Values without a category remain numbers.
             names = dict(enumerate(category_names)) | {NO_LEVEL: missing_name(category_names)}
             columns[name] = [names.get(value, value) for value in columns[name].tolist()]
         return columns
@@ -132,6 +133,7 @@ class BiasMap(Outcome, SourceRows):
     def most_biased(self, count: int) -> Ints:
         """Indices of the unmasked points of largest |z|, in decreasing order."""
         points = np.flatnonzero(~self.masked)
+        # A stable sort keeps the order of points with equal z.
         return points[np.argsort(-np.abs(self.z[points]), kind="stable")[: max(count, 0)]]
 
 

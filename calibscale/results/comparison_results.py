@@ -170,6 +170,7 @@ class Selection(Outcome, SourceRows):
         return self.candidates[self.best]
 
     def _measured(self) -> Iterator[Row]:
+        # Trackers of experiments want one number for the selection: its estimate.
         yield {**flat(self.selected), "value": self.selected.estimate}
 
     @property
@@ -204,6 +205,7 @@ class Selection(Outcome, SourceRows):
         candidates = [c for c in self.candidates if c.estimator == estimator]
         if not candidates:
             raise KeyError(not_there(estimator, self.estimators))
+        # A fit may diverge at the end of a grid: a risk of NaN is never the smallest.
         return min(candidates, key=lambda c: c.risk if math.isfinite(c.risk) else math.inf)
 
     @property

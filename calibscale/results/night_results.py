@@ -212,6 +212,7 @@ def estimate_rows(night: dict[str, Any]) -> Iterator[Row]:
     """Rows of the tidy table of a night: one for each estimator, window and group."""
     for window in night["windows"]:
         p_values = {(t["statistic"], t["notion"]): t["p_value"] for t in window["tests"]}
+        # All rows, and then each group.
         parts = [(None, window["results"])]
         parts += [(group["group"], group["results"]) for group in window["groups"]]
         for group, results in parts:

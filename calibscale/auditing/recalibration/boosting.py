@@ -111,6 +111,7 @@ class MCBoost(Recalibrator):
         result = read(atoms, covariates=self.covariates)
         state = result.groups[None][atoms]
         weight, p, delta = state.sums[[1, 3, 4]]
+        # In units of rows, in which `min_rows` is.
         scaled = weight * (result.counts.used / weight.sum())
         return MCBoostFit(
             axes=tuple(replace(axis, position=i) for i, axis in enumerate(atoms.axes)),

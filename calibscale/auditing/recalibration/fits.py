@@ -141,6 +141,7 @@ class FittedRecalibration(RecalibrationResult):
         try:
             blocks = [b.values for b, _ in _valid(data, data.rules(tolerance=self.fit.tolerance))]
         except InvalidDataError as error:
+            # Arrays have no option to drop rows.
             text = str(error).replace(DROP_REMEDY, "Fix the row, or leave it out.")
             raise InvalidDataError(text, error.row) from None
         out = np.concatenate(blocks)
@@ -331,6 +332,7 @@ def method_of(text: str, **settings: Any) -> Recalibrator:
     """Parse a recalibration method, such as ``mc(depth=1)``, and add settings."""
     name, text_settings = parse(text)
     require(name in METHODS, f"method must be one of {', '.join(METHODS)}", name)
+    # A setting of another method names the methods that have it.
     for key in {**settings, **text_settings}:
         owners = ", ".join(method for method in METHODS if hasattr(METHODS[method], key))
         near = f"methods with it: {owners}" if owners else hint(key, vars(METHODS[name]()))
@@ -456,6 +458,7 @@ def _valid(
 
 def _fingerprint(data: ArraySource) -> str:
     """Checksum of a few rows, and of the part of the rows to which the source is restricted."""
+    # A few rows are enough to recognise the rows of the fit: it is a hint, and no proof.
     crc = zlib.crc32(json.dumps([data.rows, data.describe().get("parts")]).encode())
     for block in data.sample(_SAMPLED):
         for column in (block.values, block.labels):

@@ -202,6 +202,7 @@ class BBQ(Recalibrator):
             edges, _, rows, _, p, delta = equal_mass(sums, count, fine_borders())[:6]
         else:
             edges, full = np.linspace(0.0, 1.0, count + 1), sums[:, sums[1] > 0]
+            # Rounded, so that a mean p on an edge is in the bin above in spite of rounding errors.
             bins = np.searchsorted(edges[1:-1], np.round(full[3] / full[1], 12), "right")
             rows, p, delta = (np.bincount(bins, full[k], count).astype(float) for k in (1, 3, 4))
         events, rows = (
@@ -430,6 +431,7 @@ class LocalBiasFit(FittedRecalibrator):
         # A row without a finite covariate has no place on the map.
         here = np.flatnonzero(np.isfinite(covariates).all(axis=1))
         points = Points(p[here], covariates[here])
+        # The modes are stored: no pass over rows is needed.
         measured = self.plan.measure(lambda *statistics: self.result, points, _STRENGTHS)
         (residuals, weights), (squares,) = measured.first, measured.second
         weights, _, masked = effective(weights, squares, measured.errors, _MIN_ROWS)

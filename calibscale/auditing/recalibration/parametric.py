@@ -28,6 +28,7 @@ CLIP = 2.0**-53  # 1 − p of the largest float64 below 1: log-odds of ±36.7
 
 _PRECISION = 1e-8  # of a parameter; the last step is below it
 _MAX_PASSES = 60
+# A step changes θ by at most this factor: far from the root, the curvature tells little.
 _LARGEST_STEP = math.log(16.0)
 _MASKED = -1e4  # logit of a masked class
 
@@ -334,6 +335,7 @@ class Platt(Recalibrator):
         require(0 < self.clip < 0.5, "clip must be in (0, 0.5)", self.clip)
 
     def _fit(self, setup: DataProfile, read: Read) -> PlattFit:
+        # At a = b = 0 every row has p' = 1/2, and a finite loss whatever the data.
         best: Floats = np.zeros(2)
         step: Floats = np.zeros(2)
         min_loss = math.inf

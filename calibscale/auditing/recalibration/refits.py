@@ -127,6 +127,7 @@ class _OnCells(Refits):
 
 def _frequencies(cells: OccupiedCells, p: Floats, n_replicates: int, seed: int) -> Iterator[Floats]:
     """Frequencies (c,) of events with probability p in the cells, one replicate after another."""
+    # Binomial counts need whole numbers of rows.  `scale` restores the variance.
     trials = np.maximum(1, np.rint(cells.effective)).astype(np.int64)
     scale = np.sqrt(trials / cells.effective)  # 1 where weights are equal
     for b in range(n_replicates):

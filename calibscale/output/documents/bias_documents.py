@@ -36,6 +36,7 @@ _INTERVAL = "95 % interval"
 def _z(points: dict[str, Any], i: int) -> float:
     """Return z, infinite (null in JSON) for a bias of certain predictions."""
     bias, z = points["bias"][i], points["z"][i]
+    # Certain predictions that are wrong have an infinite z, which JSON writes as null.
     return z if z is not None else math.copysign(math.inf, bias) if bias else 0.0
 
 
@@ -167,6 +168,7 @@ def biased_groups(
         for g in shown
     )
     panel = IntervalPanel("bias y − p", rows, zero=True)
+    # A scan lists a few of the ranges, and its intervals are simultaneous over all of them.
     count = count or len(groups)
     selection = f"The {len(shown)} most biased of {count:,} {kind}s"
     if kind == "range":
@@ -249,6 +251,7 @@ def curve_figures(
     """Plots of the bias along the prediction and along each covariate."""
     by_covariate: dict[str | None, list[dict[str, Any]]] = {}
     for curve in curves:
+        # Curves of one covariate for each value of another one share a plot.
         by_covariate.setdefault(curve["covariate"], []).append(curve)
     plots = []
     for name, curve_set in by_covariate.items():
@@ -299,6 +302,7 @@ def _curve_table(
 def bias(result: dict[str, Any]) -> doc.Article:
     """Document of ``calibscale bias``."""
     points = result["points"]
+    # Masked points have too few rows, and their bias is noise.
     biases = [
         b
         for b, masked in zip(points["bias"], points["masked"], strict=True)
@@ -326,6 +330,7 @@ def audit(result: dict[str, Any]) -> doc.Article:
     level = result["level"]
     tests = _local_tests(result["tests"], "")
     against = result["against"]
+    # Tests of both models share a table, so that they can be compared.
     tests += _local_tests(against["tests"], against["name"]) if against else []
     overall = result["overall"]
     reasons: tuple[str, ...] = ()
@@ -377,6 +382,7 @@ def audit(result: dict[str, Any]) -> doc.Article:
 
 def _without_covariates(tests: dict[str, Any]) -> Iterator[str]:
     """Sentence about all tests without covariates, or None for results of earlier versions."""
+    # Results of earlier versions have one test without covariates, and no adjusted p-value.
     adjusted = {tests["calibration"]["statistic"]: tests.get("plain_adjusted")}
     adjusted |= {t["statistic"]: t["adjusted"] for t in tests.get("whole") or ()}
     p_values = {name: p for name, p in adjusted.items() if p is not None}
@@ -390,6 +396,7 @@ def _without_covariates(tests: dict[str, Any]) -> Iterator[str]:
 def _biased(groups: list[dict[str, Any]], level: float) -> Iterator[str]:
     """Sentences that name the significantly biased groups by the direction of their bias."""
     biased = [g for g in groups if estimates.significant(g["adjusted"], 1 - level + 1e-12)]
+    # The bias is y − p: above 0, predictions are too low.
     for direction, sign in (("low", 1), ("high", -1)):
         named = [
             f"{g['group']} ({formatting.signed(g['bias'], 3)})"
@@ -422,6 +429,7 @@ def _held_out(scores: list[dict[str, Any]] | None) -> str:
     """Note about the rows of the scores after recalibration, and the null of their tests."""
     note = "on rows held out from the fits"
     if any(s["test"] is not None and s["test"]["null"] == "refit" for s in scores or ()):
+        # The bootstrap of `refits_of` draws the labels of the fit as well.
         note += "; under the null, labels of all rows are drawn and the methods refitted"
     return note
 
@@ -447,6 +455,7 @@ def _scores(scores: list[dict[str, Any]] | None, note: str = "") -> Any:
         return None
     rows = []
     for s in scores:
+        # JSON has no infinity: with a Brier score, the missing log loss was infinite.
         unbounded = s["log_loss"] is None and s["brier"] is not None
         least = s["test"] is not None and comparisons.is_smallest_p(s["test"])
         remarks = (

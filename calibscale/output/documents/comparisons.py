@@ -50,6 +50,7 @@ def test_blocks(tests: Sequence[Tested], place_title: str, alpha: float) -> list
     """Values compared with the null, and p-values."""
     if not tests:
         return []
+    # Tests are named like estimates.
     clear = without_notion([_as_estimate(tested.test) for tested in tests])
     head = (
         "statistic",
@@ -70,6 +71,7 @@ def test_blocks(tests: Sequence[Tested], place_title: str, alpha: float) -> list
         )
         for place, test, adjusted in tests
     ]
+    # Places with the same reason share a sentence.
     missing = dict.fromkeys(
         f"{_statistic(tested.test)}: {tested.test['reason']}"
         for tested in tests
@@ -96,6 +98,7 @@ def _null_notes(tests: Sequence[Tested]) -> list[str]:
     first = tests[0].test
     if first["null"] == "hoeffding":
         return ["The p-values are upper bounds, by Hoeffding's inequality.", *notion]
+    # Tests that stopped early have fewer replicates.
     count = max(tested.test["replicates"] or 0 for tested in tests)
     responses = "outcomes" if first["notion"] in ("forecast", "pit") else "labels"
     drawn = (
@@ -120,6 +123,7 @@ def _null_figures(tests: Sequence[Tested], place_title: str, alpha: float) -> do
     by_statistic: dict[str, list[IntervalRow]] = {}
     for place, test, _ in tests:
         drawn = test["null_distribution"]
+        # Bounds without draws have no null values to draw.
         if drawn is None or test["value"] is None:
             continue
         quantiles = drawn["quantiles"]
@@ -180,6 +184,7 @@ def ranking_blocks(
 def _models_table(
     models: Sequence[dict[str, Any]], estimator: str, level: float | None
 ) -> doc.Block:
+    # Models without an estimate have no probabilities, and fewer ranks are possible.
     n_ranks = max((len(model["rank_probabilities"] or ()) for model in models), default=0)
     n_ranks = n_ranks if n_ranks > 1 else 0  # the only rank is certain
     scores = ("accuracy", "brier", "nll", "crps")
@@ -253,11 +258,13 @@ def drift_blocks(drift: dict[str, Any], column: str | None) -> list[doc.Block]:
     title = (
         f"{window[:1].upper()}{window[1:]} against the baseline, {formatting.day(base['first'])}"
     )
+    # The baseline is a fixed period, which a reader must know to judge a drift.
     title += f" to {formatting.day(base['last'])} ({formatting.count(base['n'])} rows)"
     if not results:
         return [doc.Paragraph(f"{title}: no comparison is possible yet.")]
     level = results[0]["level"]
     by_estimator: dict[str, list[IntervalRow]] = {}
+    # All rows come first, then the groups in their order.
     for d in sorted(results, key=lambda d: d["group"] is not None):
         # Records of single comparisons have no adjusted p-value.
         p = d["adjusted_p_value"] if d["adjusted_p_value"] is not None else d["p_value"]
@@ -321,6 +328,7 @@ def selection_blocks(result: dict[str, Any]) -> list[doc.Block | None]:
     candidates = result["candidates"]
     names = list(dict.fromkeys(c["estimator"] for c in candidates))
     grids = {name: [c for c in candidates if c["estimator"] == name] for name in names}
+    # Each estimator is represented by its best point of the grid.
     best = {name: min(grid, key=_risk) for name, grid in grids.items()}
     chosen = result["selected"]
     root = "" if chosen["root"] is None else f", its root {formatting.number(chosen['root'])}"
@@ -359,6 +367,7 @@ def _settings(candidate: dict[str, Any]) -> str:
     for name, values in (candidate["fitted"] or {}).items():
         numbers = values if isinstance(values, list) else [values]
         if numbers and all(isinstance(v, int | float) for v in numbers):
+            # Folds have fits of their own.  A reader needs their order of magnitude.
             settings[name.replace("theta", "θ")] = sum(numbers) / len(numbers)
     return ", ".join(f"{name} = {_digits(value)}" for name, value in settings.items())
 
@@ -406,6 +415,7 @@ def _roots(candidate: dict[str, Any]) -> tuple[float | None, float | None]:
     low, high = ends(candidate)
     if low is None or high is None:
         return None, None
+    # The limits are of a square, and may be 0 after the correction for noise.
     return math.sqrt(max(low, 0.0)), math.sqrt(max(high, 0.0))
 
 
@@ -416,6 +426,7 @@ def _interval_sentence(chosen: dict[str, Any]) -> str:
         return ""
     between = formatting.span(low, high)
     text = f"The {interval_name(level_of([chosen]))} of the squared error is {between}"
+    # A mean of squares is positive by its noise alone, which an interval must not hide.
     if low <= 0:
         return f"{text}. It includes 0, although the estimate, a mean of squares, is positive."
     return f"{text}."
@@ -439,6 +450,7 @@ def _risk_figure(
     name: str, grid: list[dict[str, Any]], best: dict[str, Any], selected: dict[str, Any]
 ) -> doc.Figure | None:
     """Plot of the risk along a grid of one hyper-parameter."""
+    # A line needs one hyper-parameter, and three points to show a minimum.
     drawn = [c for c in grid if c["risk"] is not None and len(c["hyperparameter"] or {}) == 1]
     if len(drawn) < 3 or selected["risk"] is None or best not in drawn:
         return None

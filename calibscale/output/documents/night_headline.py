@@ -268,10 +268,12 @@ def _alarmed(night: dict[str, Any]) -> tuple[str, list[float | None]]:
     """Name the rows with an alarm, and list the groups to report an error for."""
     alarms, column = night["alarms"], night["group_by"]
     all_groups = {p["group"] for p in alarms["processes"] or ()} - {None}
+    # A group may have an alarm of each notion.
     raised = list(dict.fromkeys(p["group"] for p in _raised(alarms)))
     alarmed_groups = [group for group in raised if group is not None]
     all_rows = None in raised or not raised
     sized = [None] if all_rows else alarmed_groups
+    # All groups together are shorter than their names.
     if all_groups and {*alarmed_groups} == all_groups:
         title = column or "group"
         return f"every {title}", sized
@@ -367,6 +369,7 @@ def _size(
     if window is None:
         return "", []
     errors = {group: _error(window, group, notions) for group in groups}
+    # A group may have no rows in this window.
     present = [(group, e) for group, e in errors.items() if e is not None]
     if not present:
         return "", []

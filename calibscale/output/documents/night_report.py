@@ -82,6 +82,7 @@ def _every(night: dict[str, Any]) -> list[dict[str, Any]]:
 
 def _subtitle(night: dict[str, Any]) -> str:
     created = night["created"]
+    # The time of the computation tells reports of a repeated night apart.
     text = f"Night of {formatting.day(night['day'])}, computed {created[:16].replace('T', ' ')}"
     return text + " UTC" * created.endswith(("+00:00", "Z"))
 
@@ -108,6 +109,7 @@ def _facts(night: dict[str, Any]) -> doc.Facts:
         facts.append(("thresholds breached", str(breached), f"of {len(night['thresholds'])}"))
     trend = night["trend"]
     if trend is not None and trend["days"]:
+        # Results of earlier versions do not state them.
         count, first = trend["ledger_days"], trend["first_day"]
         count = len(trend["days"]) if count is None else count
         since = formatting.day(trend["days"][0] if first is None else first)
@@ -141,6 +143,7 @@ def _key_estimates(night: dict[str, Any]) -> list[tuple[str, dict[str, Any]]]:
     limited: dict[str, tuple[str, dict[str, Any]]] = {}
     for t in night["thresholds"] or ():
         estimate = _estimate(night, t["window"], t["estimator"])
+        # Key numbers are about all rows, each estimator once.
         if estimate is not None and t["group"] is None and t["estimator"] not in limited:
             limited[t["estimator"]] = (t["window"], estimate)
     if not limited:
@@ -162,6 +165,7 @@ def _estimate(night: dict[str, Any], window: str | None, name: str | None) -> di
 def _thresholds(night: dict[str, Any]) -> list[doc.Block]:
     """Tables of the breached or unknown thresholds, and of the others, collapsed."""
     thresholds = night["thresholds"] or []
+    # A threshold without a value is as urgent as a breach: nothing watches it.
     urgent = [t for t in thresholds if t["breached"] or t["observed"] is None]
     within = [t for t in thresholds if t not in urgent]
     caption = "Limits and observed values"
@@ -178,6 +182,7 @@ def _limit_table(
 ) -> doc.Table:
     column = night["group_by"]
     rows = []
+    # Breached limits come first.  The sort keeps the order of the job.
     for t in sorted(thresholds, key=lambda t: not t["breached"]):
         side, limit = limit_of(t)
         sign = {"above": "> ", "below": "< ", "abs_above": "beyond ±"}[side]
@@ -276,6 +281,7 @@ def _ranking(night: dict[str, Any]) -> list[doc.Block | None]:
         return []
     models = [{**m, "name": m["model"]} for m in ranking["models"]]
     models.sort(key=lambda m: (m["rank"] is None, m["rank"]))
+    # The ranking of a night has the better model first.  The table shows worse minus better.
     differences = [
         {
             "first": d["b"],

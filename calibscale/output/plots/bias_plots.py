@@ -226,6 +226,7 @@ def _covariate_ticks(ax: Any, names: Sequence[str], edges: Any = ()) -> None:
     """Label the x axis with numbers, or with the names of categories."""
     low, high = ax.get_xlim()
     if names:
+        # The missing category has the number before the first one.
         values = [k for k in range(int(NO_LEVEL), len(names)) if low <= k <= high]
         letters = max(3, int((WIDTH - 60) / 7 / max(len(values), 1)) - 1)
         shown = [names[k] if k != NO_LEVEL else missing_name(names) for k in values]

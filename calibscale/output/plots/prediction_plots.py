@@ -215,6 +215,7 @@ def _several(results: Sequence[Any], names: Sequence[str] | None, ax: Any, axes:
         ax.plot(
             x,
             frequency,
+            # Lines repeat after four models, which markers then tell apart.
             "os^D"[k // len(LINES) % 4],
             linestyle=dashes,
             color=COLOURS[role],
