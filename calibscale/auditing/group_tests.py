@@ -203,7 +203,7 @@ def group_biases(
 ) -> Groups:
     """Groups with enough effective rows, with p-values and intervals over all of them.
 
-    A crossing with the same rows as one of its conditions alone is not listed.  `draw` yields
+    A crossing is not listed if one of its conditions alone has the same rows.  `draw` yields
     replicates in any number of parts.  Replicates of `clustered` rows, with signs, have the
     variances.
     """

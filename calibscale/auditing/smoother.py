@@ -211,6 +211,7 @@ def choose(
     """Fourier series of the map at points (None: the rows), or None, and the reason for it."""
     pairs = setup.rows * (setup.rows if points is None else len(points.predictions))
     reason = "as requested"
+    # Direct sums have no error of a series, and are no slower for few pairs.
     if method == "auto" and pairs <= _FEW_PAIRS:
         return None, f"direct: {pairs:,} pairs of rows and points are quick"
     if method != "direct":

@@ -159,6 +159,7 @@ def methods_named(
     for text in dict.fromkeys(requested):
         # An unknown name takes any class here, because `method_of` refuses it with a hint.
         kind = METHODS.get(text.partition("(")[0], LocalBias)
+        # Methods with covariates correct the bias that the test sees, with its kernels.
         settings = {key: getattr(estimator, key) for key in shared if hasattr(kind, key)}
         methods.append(method_of(text, **settings))
         methods[-1].check_classes(classes)

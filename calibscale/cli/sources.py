@@ -252,7 +252,7 @@ def _described(store: str | tuple[str, ...] | None, options: dict[str, Any]) -> 
             _refuse(options, name, "tables and arrays; the store declares it itself")
         assert isinstance(store, str)
         source = as_source(located(store, storage))
-        # The declaration is checked, because a store with two columns is judged by other notions.
+        # A store of several columns contradicts the declaration.
         if options["binary"] and not source.binary:
             raise BinaryError(
                 f"{shown_address(store)}: binary is declared, but the store has {source.classes} "

@@ -36,6 +36,7 @@ def progress(task: str, unit: str, quiet: bool = False) -> Iterator[Callable[...
     `now` replaces the description `task`.  If `done` decreases, the work takes several passes and
     the remaining time is not estimated.
     """
+    # The callback of a quiet command has the same signature, and does nothing.
     if quiet:
         yield lambda done, total=None, now=None: None
     elif _in_notebook():

@@ -339,6 +339,8 @@ class _Run:
         """Hash that identifies a finished night: job, ledger, days, versions."""
         if self.ledger is None:
             return ""
+        # The result states which days are missing or broken, although these days are not in the
+        # ledger.
         days = [self.absent, self._broken()]
         text = json.dumps([self.job.to_dict(), self.ledger.revision, self.day, days, versions()])
         return hashlib.sha256(text.encode()).hexdigest()
@@ -449,6 +451,7 @@ class _Run:
         if sum(out["dropped"].values()):
             notes.append(f"{dropped_text(out['dropped'])}.")
         notes += [*self.ledger.damaged.values(), *self.ledger.unreadable]
+        # A threshold without a value guards nothing, which a status of fine would hide.
         blind = [t for t in out["thresholds"] if t["observed"] is None]
         if blind:
             subject = f"{len(blind)} thresholds have" if len(blind) > 1 else "One threshold has"
@@ -505,6 +508,7 @@ def dry_run(job: Job | str | Path, day: str) -> NightPlan:
     entries = [] if ledger is None else ledger.select(model=job.model)
     marks = {e.day: e.info.get("mark") for e in entries}
     days = {e.day for e in entries if e.n}
+    # The plan repeats the decisions of `_Run.run`, without its locks and files.
     reads = "nothing: the day in the ledger is up to date"
     recipe = None if ledger is None else ledger.recipe
     if mark is None or marks.get(day) != mark:

@@ -322,6 +322,7 @@ def write_history(path: str | Path, result: Result) -> None:
     night = (_text(result["job"]), _text(result["model"]), result["day"])
     lock = FileLock(place.with_name(f".{place.name}.lock"))
     try:
+        # The lock is a file in this folder, which the first night creates.
         place.parent.mkdir(parents=True, exist_ok=True)
         # Nights of several models may share a history.
         with lock.acquire(timeout=_WAIT):

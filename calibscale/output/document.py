@@ -418,6 +418,7 @@ def _flat(value: dict[str, Any], prefix: str = "") -> Iterable[tuple[str, str]]:
         name = f"{prefix}{key}"
         if isinstance(item, dict) and item:
             yield from _flat(item, f"{name}.")
+        # A list of plain values is one setting.  Objects in a list are numbered and flattened.
         elif isinstance(item, list) and any(isinstance(one, dict | list) for one in item):
             for i, one in enumerate(item):
                 inner = one if isinstance(one, dict) else {"": one}

@@ -109,6 +109,7 @@ def print_article(article: doc.Article, console: Console, max_groups: int | None
         console.print()
         if i:
             _print(console, section.title, "bold underline")
+        # A result may have thousands of groups.  Its other tables are short.
         limit = max_groups if section.name in ("groups", "curves") else None
         for k, block in enumerate(blocks):
             if k and isinstance(block, doc.Table):
@@ -152,6 +153,7 @@ def _print(console: Console, text: str, style: str = "") -> None:
 def _print_table(console: Console, table: doc.Table, max_rows: int | None) -> None:
     """Print a table, with its optional columns only if they fit."""
     shown = table.rows[: _MAX_ROWS if max_rows is None else max_rows]
+    # A column without any value is left out, except the names of the rows.
     shown_columns = [
         k
         for k, column in enumerate(table.head)

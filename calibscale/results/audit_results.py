@@ -310,6 +310,8 @@ class Audit(Outcome, SourceRows):
     @property
     def miscalibrated(self) -> Computed[bool]:
         """Whether the test on all covariates rejects at 1 − level."""
+        # 1 − 0.95 is above 0.05 by rounding, and 1 − 0.9 below 0.1: the tolerance keeps p = α
+        # significant.
         return self.p_value is not None and self.p_value <= 1 - self.level + 1e-12
 
     @property

@@ -423,4 +423,5 @@ class Ranking(Labelled[RankedModel], Outcome):
     @property
     def probabilities(self) -> Floats:
         """P(rank) as (models, ranks), without the models that have no estimate."""
+        # Models without an estimate have no rank, and no row.
         return np.array([model.probabilities for model in self.models if model.probabilities])

@@ -441,11 +441,13 @@ class Reliability(Outcome, SourceRows):
     def verdict(self) -> str:
         """Number of bins outside the range of a calibrated model, as a sentence."""
         class_wise = self.notion == "class_wise" and self.class_index is None
+        # Without a class, each class is a group of its own.
         curves = tuple(self.groups.values()) if class_wise else (self.overall,)
         filled = sum(len(curve.filled) for curve in curves)
         outside = sum(len(curve.outside) for curve in curves)
         if not filled:
             return str(self.overall.reason)
+        # A bin of a calibrated model lies outside of its band with probability at most 1 − level.
         expected = filled * (1.0 - self.level)
         bins = plural(filled, "level" if self.notion == "pit" else "bin")
         return f"{outside} of {bins} outside the band (at most {expected:.2g} expected by chance)"

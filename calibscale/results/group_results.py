@@ -19,6 +19,7 @@ class Where(Declared):
 
     def __str__(self) -> str:
         name = self.covariate
+        # Ten digits tell edges apart, without their rounding errors.
         if self.value is not None:
             return f"{name} = {self.value:.10g}"
         if self.above is None:
@@ -112,8 +113,8 @@ class RangeScan(Declared):
     p_value : float or None
         Smallest adjusted p-value.
     dispersion : float or None
-        Ratio of the variance of y − p to that implied by the predictions, as in `Audit`, with the
-        weights of the scan.
+        Variance of y − p divided by the variance that the predictions imply, as in `Audit`, with
+        the weights of the scan.
     flips : float
         Share of the drawn labels that are flipped, if y − p varies significantly more than the
         predictions imply.

@@ -174,6 +174,7 @@ class CalibrationTests(Labelled[TestResult], Outcome, SourceRows):
 
     def to_dict(self) -> dict[str, Any]:
         """JSON object of the result, with several results in a list `tests`."""
+        # A single test has a schema of its own, without a list.
         if len(self.results) != 1:
             return super().to_dict()
         run = {name: value for name, value in vars(self).items() if name != "results"}
@@ -222,6 +223,7 @@ class Miscalibration(Declared):
         require(-1 <= self.shift <= 1, "a bias must be in -1..1", self.shift)
         if not 0 < self.temperature < math.inf:
             raise OptionError(f"temperature must be positive and finite, not {self.temperature}")
+        # Without a miscalibration, the power is the level of the test, whatever the number of rows.
         if self.shift == 0 and self.temperature == 1:
             raise OptionError("nothing to detect: give a bias, or a temperature other than 1")
 

@@ -213,6 +213,7 @@ class FittedRecalibrator(ABC):
         """Fit with a `state`, and the fields of all fits."""
         stored = cls.stored.read(state)
         values = {name: getattr(stored, name) for name in cls.stored.model_fields}
+        # Lists of JSON are arrays in fits.
         common |= {k: np.array(v) if isinstance(v, list) else v for k, v in values.items()}
         return cls(**common)
 
@@ -428,6 +429,7 @@ def recalibrated(
     categories = (fitted.source or {}).get("categories", {})
     for name in fitted.covariates:
         data.covariate(name)
+        # Categories are matched by name.  Numbers have no names to match.
         if (name in categories) != (name in data.categories):
             kind = "names" if name in categories else "numbers"
             raise OptionError(

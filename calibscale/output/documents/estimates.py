@@ -322,6 +322,8 @@ def group_blocks(
     `groups` have the keys ``group``, ``n`` and ``results``.  `judged` returns the thresholds of a
     group by estimator, and the estimators that breach a threshold.
     """
+    # Groups by size are in the same order every night.  The worst groups first answer where errors
+    # are.
     order, rank = "largest", lambda g: -(g["n"] or 0)
     if worst_first and (name := error_name(groups)) is not None:
         order, rank = f"largest {name}", partial(goodness, name)

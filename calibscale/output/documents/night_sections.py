@@ -128,6 +128,7 @@ def _worst_first(night: dict[str, Any]) -> list[Any]:
     name = error_name(groups)
     by_error = sorted(groups, key=partial(goodness, name)) if name else groups
     ranked = [p["group"] for p in alarmed] + [g["group"] for g in by_error]
+    # The first place of a group counts: its alarm, then its error, then its order.
     return list(dict.fromkeys([*ranked, *_all_groups(night)]))
 
 

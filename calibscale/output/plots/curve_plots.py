@@ -32,6 +32,7 @@ def root_risk(candidate: dict[str, Any]) -> float:
 def root_spread(candidate: dict[str, Any]) -> float:
     """Two standard errors of the difference from the best, on the scale of √risk × 100."""
     error = candidate["difference_standard_error"] or 0.0
+    # d√r = dr/(2√r), so that two standard errors of √r are one standard error of r over √r.
     return 100 * error / math.sqrt(max(candidate["risk"], 1e-300))
 
 
@@ -65,11 +66,13 @@ def plot_risk(
     y = np.array([root_risk(c) for c in candidates])
     floor, top = root_risk(selected), float(np.median(y))
     spread = [root_spread(c) for c in candidates]
+    # A few bad candidates at an end of the grid must not flatten the minimum.
     high = max(min(y.max(), top + 2 * (top - floor)), y.min(), floor)
     low = min(y.min(), floor)
     room = max(0.08 * (high - low), 1e-9 * abs(high)) or 1.0
     ax = axes(ax, CURVE_HEIGHT)
     ax.set_ylim(low - room, high + 2 * room)
+    # Bandwidths and ridges span orders of magnitude, numbers of bins do not.
     _sizes(ax, x, "linear" if label == "bins" or min(x) <= 0 else "log")
     ax.fill_between(
         x,
@@ -121,6 +124,7 @@ def plot_power(result: Any, ax: Any = None) -> Any:
     _sizes(ax, x, "log")
     goal = {"color": COLOURS["high"], "linewidth": 1.2}
     ax.axhline(power["power"], linestyle=DASHED, label="requested power and required rows", **goal)
+    # A logarithmic axis has no 0.
     if power["interval"] is not None and power["interval"][0] > 0:
         ax.axvspan(*power["interval"], color=COLOURS["high"], alpha=0.15, linewidth=0)
     if needed:
@@ -286,6 +290,7 @@ def _panel(ax: Any, panel: IntervalPanel, above: bool, names: tuple[str, str, st
         pad=3,
         parse_math=False,
     )
+    # Labels above the bars need the upper half of a row.
     middle = 0.7 if above else 0.5  # position of a bar within its row
     if panel.zero:
         ax.axvline(0, color=COLOURS["muted"], linewidth=1)

@@ -103,6 +103,7 @@ def draw_reliability(
     shown = [filled] if reference is None else [filled, _filled(reference)]
     scale = _scale(axes, shown, pit)
     ax = _square(ax, scale, pit)
+    # A band is drawn for each run of bins with rows, and is interrupted at empty bins.
     for empty, run in groupby(
         diagram["bins"], key=lambda b: b["frequency"] is None or not b["consistency"]
     ):
@@ -111,6 +112,7 @@ def draw_reliability(
     if reference is not None:
         x, y = _places(_filled(reference), scale)
         ax.plot(x, y, color=COLOURS["other"], linewidth=2.5, alpha=0.45, label="all rows")
+    # A thin line guides the eye from bin to bin.
     ax.plot(*_places(filled, scale), color=COLOURS["accent"], linewidth=0.8)
     interval = "interval"
     if diagram["level"] is not None:
@@ -272,6 +274,7 @@ def _points(
     start = scale.y.place([b["mean_p"] for b in bins])
     ax.vlines(x, start, y, color=COLOURS[role], linewidth=2 if small else 4, alpha=0.3)
     _intervals(ax, bins, scale, color=COLOURS[role], linewidth=1.1)
+    # Points at the edge of log-odds are triangles that point to their place at infinity.
     by_marker: dict[str, list[tuple[float, float]]] = {}
     for b, across, up in zip(bins, x, y, strict=True):
         by_marker.setdefault(_marker(b, scale), []).append((across, up))
@@ -302,6 +305,7 @@ def _band(ax: Any, run: list[dict[str, Any]], scale: ProbabilityAxes) -> None:
     """Draw the consistency intervals of adjacent bins, extended along the diagonal at both ends."""
     first, last = run[0], run[-1]
     points = [(b["mean_p"], *b["consistency"]) for b in run]
+    # A band ends at mean predictions, which are inside of the outer bins.
     points.insert(0, _moved(first, min(max(first["lower"], 0.0), first["mean_p"])))
     points.append(_moved(last, max(min(last["upper"], 1.0), last["mean_p"])))
     x, low, high = zip(*points, strict=True)

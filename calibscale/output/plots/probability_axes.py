@@ -88,6 +88,7 @@ class ProbabilityAxes:
 
     def bars(self, lower: Any, upper: Any) -> tuple[Any, Any]:
         """Left ends and widths of bars between probabilities, with gaps of equal visible size."""
+        # Bars of outer bins may extend beyond the axis.
         left, right = self.x.place(lower), self.x.place(upper)
         left, right = (
             np.clip(left, self.x.low, self.x.high),
@@ -256,6 +257,7 @@ def _round_values(limits: ProbabilityAxis) -> list[float]:
         *(f * p for p in powers for f in (2.0, 5.0)),
         *(1 - f * p for p in powers[:12] for f in (2.0, 5.0)),
     ]
+    # Powers of ten and one half if there are enough of them, else also their multiples by 2 and 5.
     for values in (coarse, fine):
         places = sorted({p for p in values if low <= p <= high})
         if len(places) >= _MIN_TICKS:

@@ -240,6 +240,7 @@ def _fit(ax: Any) -> None:
     inner, size = ax.get_window_extent(), ax.figure.bbox.size
     outer = ax.get_tightbbox(FigureCanvasAgg(ax.figure).get_renderer(), for_layout_only=True)
     margins = np.stack([inner.min - outer.min, outer.max - inner.max]) + _EDGE
+    # Very long names would leave no room for the plot.
     margins *= np.minimum(1, 0.75 * size / margins.sum(axis=0))
     (left, bottom), (right, top) = margins / size
     ax.figure.subplots_adjust(left=left, right=1 - right, bottom=bottom, top=1 - top)
