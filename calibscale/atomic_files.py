@@ -24,7 +24,7 @@ from calibscale.addresses import is_url, raise_from, shown_address
 from calibscale.errors import OptionError, StoreError
 
 _ZARR = ("zarr.json", ".zgroup", ".zarray")  # one of them is in every store and ledger
-_NAME_BYTES = 200  # longest name used in temporary names; file systems take 255
+_NAME_BYTES = 200  # longest name used in temporary names, where file systems take 255
 _DAY = 86_400.0  # seconds
 _READER_WAIT, _PIPE_WAIT = 10.0, 60.0  # seconds until a pipe is read, and takes something
 _STREAMS = ("/dev/std", "/dev/fd/", "/dev/null", "/proc/self/fd/")

@@ -31,7 +31,7 @@ from calibscale.statistics import Statistic
 # The ends of a range are edges of cells.  With 160 cells, the nearest range of cells differs from
 # any tenth of the rows by at most about 3 % of its rows at either end.
 _CELLS = 160
-_WIDTHS = (0.05, 0.1, 0.2, 0.4)  # shares of the rows; neighbours are a quarter of a width apart
+_WIDTHS = (0.05, 0.1, 0.2, 0.4)  # shares of the rows, with neighbours a quarter of a width apart
 _OUTER = 0.1  # share of the rows of the first and of the last range of a covariate
 # Shares of α.  Models err most at the ends of a covariate, where training rows are few.  An error
 # of the prediction alone is what the tests without covariates are for.

@@ -78,7 +78,7 @@ def tested_segments(
 ) -> SegmentErrors:
     """Errors of all segments of an estimator, from one pass and labels drawn for its atoms.
 
-    Of clusters, which take further passes, residuals of rows have random signs.
+    With clusters, residuals of rows have random signs, which takes further passes.
     """
     bound = estimator.bind(session.profile)
     names, atoms = bound.covariates, bound.atoms

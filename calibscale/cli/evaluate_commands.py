@@ -246,8 +246,8 @@ def evaluate(
     from calibscale.evaluation.crowded_bins import with_equal_mass
     from calibscale.inference.resampling import resampling
 
-    # The default estimators have intervals.  Named estimators may be slow ones, and have intervals
-    # only on request.
+    # The default estimators have intervals.  Named estimators may be slow, and have intervals only
+    # on request.
     method = interval or ("none" if names else "jackknife")
     intervals = None
     if method != "none":
@@ -259,7 +259,7 @@ def evaluate(
     with open_session(store, options, "evaluating") as session:
         chosen = estimators(names, options, session.source.forecast is not None)
         if not names:
-            # Rare events leave bins of equal width nearly empty, see `with_equal_mass`.
+            # Rare events crowd one bin of equal width, see `with_equal_mass`.
             chosen = with_equal_mass(session.profile, chosen)
         data, columns = by_groups(session.by_cluster(cluster), group_by)
         result = run(

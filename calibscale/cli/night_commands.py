@@ -270,7 +270,7 @@ def report(
     ledgers = [path for path in paths if Path(path).is_dir()]
     if (models or day) and not ledgers:
         raise click.UsageError("--model and --date need a LEDGER, whose nights they select")
-    # A ledger stands for the results of its nights, in the place of the ledger in the page.
+    # The results of a ledger stand at the place of the ledger among the arguments.
     files: list[Path] = []
     for path in paths:
         files += _nights(Path(path), models, day) if path in ledgers else [Path(path)]

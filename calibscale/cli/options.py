@@ -18,7 +18,7 @@ from calibscale.formatting import printable
 from calibscale.formatting.progress import progress as shown_progress
 
 _FILE = "calibscale.scheduler_file"
-_OUTPUTS = ("output", "figure", "json_path")  # options of files; a figure is a picture
+_OUTPUTS = ("output", "figure", "json_path")  # options of files, where a figure is a picture
 _SHARED = ("json_path", "quiet")  # options that `finish` reads, not the function of a command
 
 

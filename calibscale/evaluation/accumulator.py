@@ -333,7 +333,7 @@ class Accumulator:
         self._check(batch)
         self._add(batch.read(0, batch.rows, covariates=True))
         self.rows += batch.rows
-        # Labels -1 and 1 are recognised only over all batches, see `compute`.
+        # Labels −1 and 1 are recognised only over all batches, see `compute`.
         self._label_keys |= label_keys
         self._seconds += time.perf_counter() - started
 
@@ -442,7 +442,7 @@ class Accumulator:
         now = self._copied()
         if not now.rows:
             raise NoRowsError("the accumulator has no rows; call update first")
-        # −1 is a missing label elsewhere: here it would be half of the labels.
+        # Labels −1 and 1 alone are two classes, but −1 was taken for a missing label.
         if now._label_keys == {"-1", "1"}:
             raise signs_error(_NAME)
         all_fix = now._scan is None  # bandwidths, as in `evaluate`

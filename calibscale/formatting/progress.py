@@ -93,7 +93,7 @@ def _bar(description: str, unit: str) -> Iterator[Callable[..., None]]:
 def _texts(
     description: str, unit: str, interval: float, show: Callable[..., None]
 ) -> Callable[..., None]:
-    """Callback that passes a line of text, `done` and `total` to `show` every so many seconds."""
+    """Callback that passes a line of text, `done` and `total` to `show`, once per interval."""
     started = last = time.monotonic()
     previous, several_passes = 0, False
 

@@ -42,7 +42,7 @@ from calibscale.statistics.score_sums import FirstImpossible
 
 Reading = tuple[Recipe, dict[GroupKey | None, Record]]
 
-_GROUPED_BYTES = 2**26  # maximum size of grouped states; beyond it a day has no intervals
+_GROUPED_BYTES = 2**26  # maximum size of grouped states, beyond which a day has no intervals
 
 
 def read_day(job: Job, session: Session, day: str, ledger: Ledger | None) -> Reading:
@@ -412,7 +412,7 @@ def bets_of(
     """Bets of a day, from its existing record or learned from earlier days."""
     if ledger is None or job.alarms is None:
         return recipe.wagers
-    # A day that is read again keeps its bets: bets learned after the labels would be no bets.
+    # Bets are made before the labels are seen: a day that is read again keeps its bets.
     for entry in ledger.day(day, job.model)[:1]:
         if entry.group is None and entry.info["bets"]:
             return tuple(

@@ -249,7 +249,6 @@ def _local_files(job: Job, where: str) -> list[Any]:
         paths = [Path(name) for name in _expanded(where)]
     else:
         root = local_path(where)
-        # Hidden files are temporary files of writers.
         paths = [p for p in root.rglob("*") if p.is_file() and not p.name.startswith(".")]
     files = []
     for path in paths:

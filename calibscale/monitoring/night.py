@@ -566,7 +566,7 @@ def _checked(job: Job, source: ArraySource, ledger: Ledger | None) -> tuple[floa
 
 
 def _alarms_in_words(job: Job, recipe: Recipe | None) -> str:
-    """What raises an alarm, or why nothing does."""
+    """Sources of alarms in words, or the reason why alarms are off."""
     if job.alarms is None:
         return "off: alarms = false"
     tests = list(job.alarms.tests)

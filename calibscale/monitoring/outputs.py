@@ -31,7 +31,7 @@ from calibscale.results import as_json
 from calibscale.results.night_results import estimate_rows, evidence_logs
 
 Result = dict[str, Any]  # schema calibscale.nightly/1
-Group = float | str | None  # number or name of a group; None for all rows
+Group = float | str | None  # number or name of a group, None for all rows
 
 _WAIT = 60.0  # seconds to wait for another night that writes the same history
 _NOT_XML = re.compile("[^\t\n\r\x20-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
@@ -326,7 +326,7 @@ def write_history(path: str | Path, result: Result) -> None:
         place.parent.mkdir(parents=True, exist_ok=True)
         # Nights of several models may share a history.
         with lock.acquire(timeout=_WAIT):
-            # Most nights come in order: appending does not read years of rows.
+            # Most nights come in order: appending parses the last row only.
             data = _appended(place, fresh) if suffix == ".csv" else None
             if data is None:
                 earlier = [row for row in _existing(place, read) if row.night != night]

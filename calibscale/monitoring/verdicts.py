@@ -39,7 +39,7 @@ from calibscale.results.evaluation_results import Diagram
 _TREND_DAYS = 90  # days of each estimate and of the evidence in a result
 _TREND_GROUPS = 12  # a model with more groups has no trends of groups
 _NAMED_MISSING = 60
-_KEPT_DETAILS = ("level", "expected")  # of coverage; other details are tables
+_KEPT_DETAILS = ("level", "expected")  # of coverage, while other details are tables
 _FEW_DAYS = 5  # fewer days make an interval that is based on them unreliable
 
 

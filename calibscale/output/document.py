@@ -120,7 +120,7 @@ class Figure:
     probabilities: bool = False
 
     def draw_on(self, ax: Any, axes: str = "linear") -> Any:
-        """Draw the plot; for probabilities, `axes` is the scale, see `plot_reliability`."""
+        """Draw the plot.  For probabilities, `axes` is their scale, see `plot_reliability`."""
         return self.draw(ax=ax, axes=axes) if self.probabilities else self.draw(ax=ax)
 
 

@@ -38,10 +38,10 @@ if TYPE_CHECKING:
     from calibscale.results import Estimate
     from calibscale.results.evaluation_results import ClusterCost, Evaluation, Plan
 
-_NAME = 12  # minimum width of a column of names before they wrap; halved if there is no room
+_NAME = 12  # minimum width of a column of names before they wrap, halved if there is no room
 BETWEEN = 2  # spaces between columns
 _UNBROKEN = 10_000  # line width of files and pipes
-_MAX_ROWS = 100  # of a table; the JSON output has all rows
+_MAX_ROWS = 100  # of a table, while the JSON output has all rows
 _COLOURS = {
     "breached": "bold red",
     "alarm": "bold red",
@@ -317,7 +317,7 @@ def _folded(
         0 if k in names else column.width or _min_width(console, old[k])
         for k, column in enumerate(columns)
     )
-    # short columns first; the others share the width that remains
+    # Short columns come first.  The others share the width that remains.
     longest = [_longest(console, column) for column in old]
     for n, k in enumerate(sorted(names, key=longest.__getitem__)):
         columns[k].width = share = min(longest[k], max(1, room // (len(names) - n)))

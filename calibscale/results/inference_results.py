@@ -59,9 +59,9 @@ class TestResult(Declared):
     stopped : bool
         Whether the test stopped early.
     details : dict
-        What the statistic says about the error, such as the interval of a `ResidualScan`.
+        Further information about the error, such as the interval of a `ResidualScan`.
     draws : str
-        What is drawn: tests with equal `draws` share them.  Empty: labels, outcomes or signs of
+        Name of the draws: tests with equal `draws` share them.  Empty: labels, outcomes or signs of
         rows, which all tests share except tests with draws of cells.
     critical_value : float or None
         Value that must be exceeded for a p-value of at most 5 %.  None if the replicates are too

@@ -35,7 +35,7 @@ from calibscale.results.evaluation_results import Clusters, Diagram
 from calibscale.results.exported import Row
 from calibscale.results.inference_results import AdjustedTest, TestResult
 
-_Group = float | str | None  # number or name of a group; None for all rows
+_Group = float | str | None  # number or name of a group, None for all rows
 _GROUP = Object("GroupResult", group=Finite | str, n=Count, results=list[Estimate])
 _WINDOW = Object(
     "WindowResult",

@@ -59,7 +59,7 @@ class ErrorSize(Declared):
 
 @dataclass(frozen=True)
 class Judgement(Declared):
-    """What the numbers of a result say together about calibration.
+    """Joint conclusion about calibration from the numbers of a result.
 
     Attributes
     ----------

@@ -56,7 +56,8 @@ class MCBoost(Recalibrator):
     alpha : float
         Largest |mean of y − p'| that is left as it is.
     min_share, min_rows : float
-        Groups have a larger share γ of the rows, categories at least so many rows.
+        Groups have a larger share γ of the rows than `min_share`, and categories at least
+        `min_rows` rows.
     z : float
         Means within z standard errors √(p'(1 − p')/rows) are left as they are.  Published
         algorithms have z = 0, and fit the noise of small categories.

@@ -367,7 +367,7 @@ class StoredLocalBias(StoredFit):
                 sums = np.frombuffer(b64decode(text, validate=True), "<c16").astype(complex)
             except ValueError as error:
                 raise OptionError(f"state.modes must be numbers in base64: {error}") from error
-            # |Σ w δ exp(i⟨ω, z⟩)| ≤ Σ w; with this bound, no sum of modes overflows
+            # |Σ w δ exp(i⟨ω, z⟩)| ≤ Σ w.  With this bound, no sum of modes overflows.
             largest = max(np.abs(sums.real).max(), np.abs(sums.imag).max())
             require(
                 largest <= weight * (1 + 1e-6),

@@ -26,7 +26,7 @@ from calibscale.statistics import Statistic, weighted_sum
 
 CLIP = 2.0**-53  # 1 − p of the largest float64 below 1: log-odds of ±36.7
 
-_PRECISION = 1e-8  # of a parameter; the last step is below it
+_PRECISION = 1e-8  # of a parameter, above the last step
 _MAX_PASSES = 60
 # A step changes θ by at most this factor: far from the root, the curvature tells little.
 _LARGEST_STEP = math.log(16.0)
@@ -164,7 +164,7 @@ def _next_theta(theta: float, slope: float, curvature: float, low: float, high: 
     """Newton step in log θ towards the root of the slope, within the bracket (low, high)."""
     if slope == 0:
         return theta
-    # d slope / d log θ = θ · curvature; steps in log θ keep θ positive
+    # d slope / d log θ = θ · curvature.  Steps in log θ keep θ positive.
     step = -slope / (theta * curvature) if curvature > 0 else -math.copysign(math.inf, slope)
     following = theta * math.exp(min(max(step, -_LARGEST_STEP), _LARGEST_STEP))
     if low < following < high or following == theta:

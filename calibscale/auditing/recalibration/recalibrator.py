@@ -89,7 +89,7 @@ class Recalibrator(ABC):
 
     name: ClassVar[str]
     two_classes: ClassVar[bool] = True
-    # rules of settings in files; pydantic reads this attribute of a dataclass
+    # Rules of settings in files.  Pydantic reads this attribute of a dataclass.
     __pydantic_config__: ClassVar[ConfigDict] = ConfigDict(
         strict=True, extra="forbid", allow_inf_nan=False
     )

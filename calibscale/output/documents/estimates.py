@@ -24,7 +24,7 @@ from calibscale.output.plots.prediction_plots import RELIABILITY_HEIGHT, draw_re
 from calibscale.output.plots.score_plots import SCORE_PLOTS, curve_of, plot_corp
 from calibscale.results import EXACT, POPULATION
 
-MAX_GROUPS = 12  # groups in a plot; tables contain all groups
+MAX_GROUPS = 12  # groups in a plot, while tables contain all groups
 _GROUP_COLUMNS = 5  # estimators in a table of groups, which then fits a page
 ALPHA = 0.05  # level of tests without another one
 
@@ -565,7 +565,7 @@ def score_figures(estimates: Sequence[dict[str, Any]]) -> Iterator[doc.Figure]:
             curve = curve_of(estimate, key)
             drawn.add((SCORE_PLOTS[name], notion))
             points = [*zip(*curve.values(), strict=True)]
-            # About 25 points are enough to read; the JSON output has all.
+            # About 25 points are enough to read.  The JSON output has all points.
             rows = [map(formatting.number, point) for point in points[:: -(-len(points) // 25)]]
             text = f"{formatting.label(estimate)} {formatting.number(estimate['value'])}"
             if floor := estimate.get("floor"):

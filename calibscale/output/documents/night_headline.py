@@ -39,7 +39,7 @@ class Head(NamedTuple):
 
 @dataclass(frozen=True)
 class Finding:
-    """What a night has found, from which its verdict is composed.
+    """Findings of a night, the parts of its verdict.
 
     Attributes
     ----------
@@ -191,7 +191,6 @@ def head(night: dict[str, Any]) -> Head:
         refuting = alarms.get("impossible")
         if refuting:
             parts["refuted"] = _impossible_phrase(night, refuting)
-            # Without the label of probability 0 there was no alarm before.
             if alarms["since"] >= refuting["day"][:10]:  # no alarm by the size of an error
                 error, basis = "", []
             basis = [*basis, *_impossible_reasons(night)]
@@ -402,7 +401,7 @@ def _error(window: dict[str, Any], group: float | None, notions: Sequence[str]) 
         drawn = drawn if drawn is not None and drawn["notion"] == notion else None
         gap, basis = _gap(named.get("confidence_gap"), drawn)
         ece = named["ece"]["value"] if "ece" in named else drawn["ece"] if drawn else None
-        # The gap has a direction and explains at least half of the binned error; otherwise errors
+        # The gap has a direction and explains at least half of the binned error.  Otherwise errors
         # of both signs cancel in it.
         if gap is not None and abs(gap) >= 0.5 * (ece or 0.0):
             return _Error(abs(gap), _SIDES[notion][gap < 0], basis)

@@ -109,7 +109,7 @@ def _facts(night: dict[str, Any]) -> doc.Facts:
         facts.append(("thresholds breached", str(breached), f"of {len(night['thresholds'])}"))
     trend = night["trend"]
     if trend is not None and trend["days"]:
-        # Results of earlier versions do not state them.
+        # Results of earlier versions do not state these numbers.
         count, first = trend["ledger_days"], trend["first_day"]
         count = len(trend["days"]) if count is None else count
         since = formatting.day(trend["days"][0] if first is None else first)

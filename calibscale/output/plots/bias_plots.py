@@ -14,7 +14,7 @@ from calibscale.output.plots.style import COLOURS, LINES, WIDTH, axes, floats, f
 MAP_HEIGHT, CURVES_HEIGHT = 330.0, 220.0
 _SHADES = 6  # shades of each sign
 _MAX_CELLS = 30  # cells along each axis of a map whose points are not on a grid
-_MAX_TICKS = 8  # ticks at the values of a covariate; beyond, ticks are at round numbers
+_MAX_TICKS = 8  # ticks at the values of a covariate, else ticks are at round numbers
 _MARKED_Z = 2.0  # |z| above which a cell is marked
 
 

@@ -156,7 +156,7 @@ def _sizes(ax: Any, values: Sequence[float], scale: str) -> None:
 # ---------------------------------------------------------------- Intervals
 
 
-_LABELS = 17  # maximum letters of labels beside the bars; longer labels are above
+_LABELS = 17  # maximum letters of labels beside the bars, longer labels are above
 _STEP, _HIGH_STEP = 18.0, 29.0  # height of a row, and of a row with its label above
 _HEIGHT = 230.0  # preferred maximum height of a picture
 

@@ -16,7 +16,7 @@ from markupsafe import Markup
 
 from calibscale.errors import OptionError
 
-WIDTH = 380.0  # points of a plot's width; a phone of 360 px shows 0.88 px per point
+WIDTH = 380.0  # points of a plot's width, where a phone of 360 px shows 0.88 px per point
 TEXT = 11.0
 _TICK_DIGITS = 6
 COLOURS = {  # reports replace these by variables of their style sheet
