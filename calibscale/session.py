@@ -168,6 +168,7 @@ class Session:
             data, rules = source.source, replace(source.rules, **allowed)
             # The name of the scheduler is only kept with the scheduler.
             name = None if "scheduler" in settings else source.execution.name
+            # The open scheduler of the session is used again, unless another one is requested.
             execution = replace(source.execution, name=name, **settings)
         else:
             data = as_source(source).with_target()

@@ -261,6 +261,7 @@ def _begun(url: str | Path, provenance: dict[str, Any], dtype: Any) -> LogitStor
 
 def draws(generator: Generator, seed: int, first: int, count: int) -> Iterator[Draw]:
     """Yield `count` rows from `first` on in order, drawn by threads."""
+    # Batches hold about equally many numbers, whatever the number of classes.
     step = max(1, _BATCH_NUMBERS // generator.classes)
     workers = available_cpus()
     waiting: deque[Future[Draw]] = deque()
@@ -383,6 +384,7 @@ def truth(
 def soft_chunks(draw: Draw, rules: Rules) -> Iterator[Chunk]:
     """Rows of a draw as chunks with label probabilities P.  Scores are means over y ~ P."""
     predicted = Block(draw.start, draw.logits, draw.labels, None, draw.covariates)
+    # P is read like predictions, so that its chunks have the same rows as the chunks of q.
     true = predicted._replace(values=draw.log_p)
     for (chunk, _), (exact, _) in zip(chunks(predicted, rules), chunks(true, rules), strict=True):
         q, P = chunk.q, exact.q

@@ -418,6 +418,8 @@ class Accumulator:
         if self._scan is not None and other._scan is not None:
             first, second = ((s.statistics, s.rules.forecast) for s in (self._scan, other._scan))
             require(first == second, _OTHER_BANDWIDTHS)
+            # The draft shares its states with the accumulator that it replaces, so that they must
+            # not change in place.
             total = _copy_of(self._total)
             for part in (other._total, other._recent):
                 total = self._scan.merge(total, part)

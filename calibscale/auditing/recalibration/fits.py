@@ -267,6 +267,7 @@ class FittedRecalibration(RecalibrationResult):
             shown = short(repr(schema), 80)
             raise OptionError(f"not a recalibration: its schema is {shown}, not {cls.schema!r}")
         try:
+            # First of all, because deep nesting and huge numbers would fail inside of other checks.
             require_plain(value)
             validated(value)
             read_json(TypeAdapter(_Parameters), value["parameters"], "parameters")
@@ -400,6 +401,8 @@ def recalibrate(
             method = replace(method, categorical=levels)
         fit = method.fit(session)
         versions = (data, recalibrated(data, fit))
+        # Every method is judged by the same loss on the same rows, whatever loss its fit has
+        # minimised.
         losses = [evaluate(session.on(version), [NLL()])["nll"].value for version in versions]
     summary = fit.summary
     # Log losses of all labelled rows replace the log losses of the fit.
