@@ -24,7 +24,7 @@ from calibscale.addresses import is_url, raise_from, shown_address
 from calibscale.errors import OptionError, StoreError
 
 _ZARR = ("zarr.json", ".zgroup", ".zarray")  # one of them is in every store and ledger
-_NAME_BYTES = 200  # longest name used in temporary names; file systems take 255
+_NAME_BYTES = 200  # longest name used in temporary names, where file systems take 255
 _DAY = 86_400.0  # seconds
 _READER_WAIT, _PIPE_WAIT = 10.0, 60.0  # seconds until a pipe is read, and takes something
 _STREAMS = ("/dev/std", "/dev/fd/", "/dev/null", "/proc/self/fd/")
@@ -48,13 +48,15 @@ def replacing(path: str | Path, mode: int = 0o666) -> Iterator[BinaryIO]:
 
     An interruption leaves the old file.  Missing folders are created, links keep their target, and
     a pipe or a device gets the content at the end.  Temporary files of killed writers are removed.
-    The file has the permissions `mode`, less those that the user withholds by umask.  A StoreError
-    that names the path is raised if the file cannot be written, or if no program reads a pipe.
+    The file has the permissions `mode`, less the permissions that the user withholds by umask.  A
+    StoreError that names the path is raised if the file cannot be written, or if no program reads a
+    pipe.
     """
     if is_url(path):
         raise StoreError(f"{shown_address(path)}: outputs are local files, not URLs")
     try:
         place = _real(path)
+        # A pipe or a device cannot be replaced by a rename.
         if os.path.exists(path) and not place.is_file():  # /dev/stdout has no real path
             content = io.BytesIO()
             yield content
@@ -63,9 +65,12 @@ def replacing(path: str | Path, mode: int = 0o666) -> Iterator[BinaryIO]:
         place.parent.mkdir(parents=True, exist_ok=True)
         aside = aside_of(place)
         try:
+            # The file is beside its target, because a rename is atomic within a file system only.
             with open(aside, "xb", opener=partial(os.open, mode=mode)) as file:
                 yield file
                 file.flush()
+                # The content is on the disk before the name is: a power failure leaves the old file
+                # or the new one.
                 os.fsync(file.fileno())
             os.replace(aside, place)
         finally:
@@ -75,7 +80,8 @@ def replacing(path: str | Path, mode: int = 0o666) -> Iterator[BinaryIO]:
             flush(place.parent)
         remove_leftovers(place)
     except OSError as error:
-        reason = f"{shown_address(path)}: cannot be written: {error.strerror or error}"
+        fault = error.strerror or error
+        reason = f"{shown_address(path)}: cannot be written: {fault}"
         raise_from(StoreError(reason), error, path)
 
 
@@ -91,6 +97,7 @@ def _write_to_pipe(path: str | Path, content: bytes) -> None:
         ready.register(pipe, select.POLLOUT)
         left = memoryview(content)
         while left:
+            # A reader that has stopped must not hang a night.
             if not ready.poll(1000 * _PIPE_WAIT):
                 raise StoreError(
                     f"{path}: the program that reads this pipe has taken nothing for "
@@ -103,10 +110,11 @@ def _write_to_pipe(path: str | Path, content: bytes) -> None:
 
 
 def _opened_pipe(path: str | Path) -> int:
-    """Handle of a pipe or a device, whose reader may start a little later."""
+    """Handle of a pipe or a device.  The reader may start a little later."""
     deadline = time.monotonic() + _READER_WAIT
     while True:
         try:
+            # Without O_NONBLOCK, opening waits for a reader without any limit.
             return os.open(path, os.O_WRONLY | os.O_NONBLOCK)
         except OSError as error:
             if error.errno != errno.ENXIO or not stat.S_ISFIFO(os.stat(path).st_mode):
@@ -118,10 +126,10 @@ def _opened_pipe(path: str | Path) -> int:
         time.sleep(0.05)
 
 
-def refuse_pipe(path: str | Path, what: str) -> None:
+def refuse_pipe(path: str | Path, role: str) -> None:
     """Raise an OptionError for a pipe, a device or a folder, except streams of this process."""
     if Path(path).exists() and not (os.path.isfile(path) or _is_stream(path)):
-        raise OptionError(f"{path} is a pipe, a device or a folder: {what} must be a file")
+        raise OptionError(f"{path} is a pipe, a device or a folder: {role} must be a file")
 
 
 def _is_stream(path: str | Path) -> bool:
@@ -153,13 +161,13 @@ def _real(path: str | Path) -> Path:
 
 
 def aside_of(place: Path, ending: str = "tmp") -> Path:
-    """Unique temporary path beside a file; its name identifies the process."""
+    """Unique temporary path beside a file, with a name that identifies the process."""
     owner = f"{_process_space()}.{os.getpid()}.{secrets.token_hex(4)}"
     return place.with_name(f".{_short(place.name)}.{owner}.{ending}")
 
 
 def _short(name: str) -> str:
-    """Name short enough to be extended; a long one is cut and ends in its digest."""
+    """Name short enough to be extended.  A long name is cut and ends in its digest."""
     data = os.fsencode(name)
     if len(data) <= _NAME_BYTES:
         return name
@@ -175,6 +183,7 @@ def remove_leftovers(place: Path) -> None:
     than the path, and so is ``.NAME.PID.tmp`` or ``.new`` unless a process here has that id.
     Files that cannot be removed are left, and so are folders beside a file.
     """
+    # Names of earlier versions have neither SPACE nor TOKEN.
     name = re.compile(
         rf"\.{re.escape(_short(place.name))}\."
         r"(?:([0-9a-f]{8})\.)?([0-9]{1,10})(?(1)\.[0-9a-f]{8})\.(?:tmp|new)"
@@ -183,25 +192,26 @@ def remove_leftovers(place: Path) -> None:
     with suppress(OSError):
         now = place.stat().st_mtime  # by the clock of the file system
         for match in filter(None, map(name.fullmatch, os.listdir(place.parent))):
-            other, space = place.with_name(match[0]), match[1]
+            leftover, space = place.with_name(match[0]), match[1]
             with suppress(OSError):
                 if space in (here, None) and _runs(int(match[2])):
                     continue
-                if space != here and now - other.lstat().st_mtime <= _DAY:
+                if space != here and now - leftover.lstat().st_mtime <= _DAY:
                     continue
                 if place.is_dir():
-                    shutil.rmtree(other, ignore_errors=True)
+                    shutil.rmtree(leftover, ignore_errors=True)
                 else:
-                    other.unlink()
+                    leftover.unlink()
 
 
 def _process_space() -> str:
-    """Name of the namespace of process ids; a new one at each call if unknown."""
+    """Name of the namespace of process ids, or a new name at each call if unknown."""
     try:
         namespace = os.readlink("/proc/self/ns/pid")
         boot = Path("/proc/sys/kernel/random/boot_id").read_text()
     except OSError:
         return secrets.token_hex(4)
+    # Ids of processes are unique in one namespace of one boot of one machine.
     return hashlib.sha256(repr((platform.node(), boot, namespace)).encode()).hexdigest()[:8]
 
 
@@ -212,6 +222,7 @@ def _runs(pid: int) -> bool:
     try:
         os.kill(pid, 0)
     except (OSError, OverflowError) as error:
+        # A process of another user exists, although signals to it are refused.
         return not isinstance(error, ProcessLookupError)
     return True
 

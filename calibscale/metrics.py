@@ -1,6 +1,6 @@
 """Calibration errors of arrays, one function for each estimator: ``ece(y_true, y_prob)``.
 
-The functions are made from the registry of estimators, whose settings are their keywords.  They are
+The functions are made from the registry of estimators, with the settings as keywords.  They are
 scores of scikit-learn:
 
 >>> from sklearn.metrics import make_scorer
@@ -122,11 +122,15 @@ def _metric(name: str) -> Callable[..., float]:
             if name in LOCAL and rows["covariates"] is None:
                 kce = "; without covariates it is kce" if name == "klce" else ""
                 raise OptionError(f"{name} needs covariates={kce}")
+            # Estimators take the names of covariates.  The arrays are columns of the source.
             given["covariates"] = source.covariate_names
+        # Settings are Python numbers, and callers may pass numbers of NumPy.
         chosen = {key: v.tolist() if hasattr(v, "tolist") else v for key, v in given.items()}
+        # Without a noise floor, which would draw labels and is not returned.
         (estimate,) = evaluate(source, build(form, chosen), floor=False, **rules).estimates
         return float("nan") if estimate.value is None else float(estimate.value)
 
+    # Names as in scikit-learn, which passes both by position.
     of_arrays = inspect.Parameter.POSITIONAL_OR_KEYWORD
     parameters = [inspect.Parameter(key, of_arrays) for key in ("y_true", "y_prob")]
     for key, default in defaults.items():
@@ -159,6 +163,7 @@ def _source(
             p = p.astype(np.float64)
         except (TypeError, ValueError) as error:
             raise InvalidDataError(f"y_prob must be numbers{of_texts(p)}: {error}") from error
+    # One column is the probability of the positive class.
     p = p[:, 0] if p.ndim == 2 and p.shape[1] == 1 else p
     columns = getattr(y_prob, "column_names", getattr(y_prob, "columns", None))
     source = from_arrays(
@@ -176,7 +181,7 @@ def _source(
 def _positions(
     y_true: Any, labels: Any, positive: Any, classes: int, columns: Any
 ) -> NDArray[np.int64]:
-    """Column of each label (n,); −1 for None and NaN."""
+    """Column of each label (n,), −1 for None and NaN."""
     y = as_numpy(y_true, "y_true")
     y = y[:, 0] if y.ndim == 2 and y.shape[1] == 1 else y
     if y.ndim != 1:
@@ -187,10 +192,12 @@ def _positions(
         require(labels is None, "give only one of positive= and labels=")
         meaning = label_values(pieces_of(y), classes, "y_true", positive=positive)
         return meaning.numbers(y, 0, "row {} of y_true".format)
+    # Words such as yes and no have a meaning, whatever their alphabetical order.
     if y.dtype.kind in "OUT" and labels is None and classes == 2 and _are_words(y):
         return label_values(pieces_of(y), 2, "y_true").numbers(y, 0, "row {} of y_true".format)
     codes, names = encoded(y, "y_true", labels)
     if labels is None and columns is not None and set(names) <= set(columns):
+        # Names of columns that contain all labels are the classes, in the order of the columns.
         codes, names = encoded(y, "y_true", list(columns))
     if len(names) == classes or not len(y):
         return codes
@@ -221,7 +228,7 @@ def _sections(kind: Any) -> tuple[str, str]:
 
 
 def _described(*kinds: Any) -> dict[str, str]:
-    """Description of each parameter; those of later classes come first."""
+    """Description of each parameter.  Later classes take precedence."""
     described = {}
     for kind in kinds:
         for entry in re.split(r"\n(?=\S)", _sections(kind)[1]):
@@ -234,14 +241,15 @@ def _described(*kinds: Any) -> dict[str, str]:
 
 def _documentation(name: str, form: str, on_covariates: bool, parameters: list[str]) -> str:
     kind = SKCE if name == "skce" else ESTIMATORS[name]
+    # Later classes replace earlier descriptions: the estimator itself comes last.
     described = _described(RandomFourier, KLCE, Session.open, *reversed(ESTIMATORS[form].__mro__))
     described["features"] = _described(RandomFourier)["n_features"].replace("n_", "", 1)
     local = name in LOCAL
     listed = [_ROWS]
     if on_covariates:
         listed.append(_COVARIATES.format("" if local else ", optional"))
-    known = ("labels", "sample_weight", "covariates", "positive", "percent")
-    listed += [described[key] for key in parameters if key not in known]
+    described_above = ("labels", "sample_weight", "covariates", "positive", "percent")
+    listed += [described[key] for key in parameters if key not in described_above]
     listed.append(_MEANING)
     text = _DOCUMENTATION.format(
         summary=_sections(kind)[0],
@@ -262,11 +270,13 @@ def __getattr__(name: str) -> Callable[..., float]:
     if name.startswith("__"):
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     try:
-        known, settings = named(name)
+        metric_name, settings = named(name)
     except OptionError as error:
         raise AttributeError(f"calibscale.metrics has no {name!r}: {error}") from None
-    if known not in __all__:
-        what = f"{known} is for predictive distributions: use calibscale.evaluate"
-        raise AttributeError(f"calibscale.metrics has no {name!r}: {what}")
+    if metric_name not in __all__:
+        explanation = f"{metric_name} is for predictive distributions: use calibscale.evaluate"
+        raise AttributeError(f"calibscale.metrics has no {name!r}: {explanation}")
     listed = "".join(f", {key}={value!r}" for key, value in settings.items())
-    raise AttributeError(f"calibscale.metrics has no {name!r}; use {known}(y_true, y_prob{listed})")
+    raise AttributeError(
+        f"calibscale.metrics has no {name!r}; use {metric_name}(y_true, y_prob{listed})"
+    )

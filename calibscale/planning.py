@@ -58,15 +58,15 @@ def plan(
     Parameters
     ----------
     source, estimators, on_unsupported, interval, **options
-        See `evaluate`; `left_out` of the plan has the reasons of estimators that would not be
+        See `evaluate`.  `left_out` of the plan has the reasons of estimators that would not be
         computed.
     rows : int, optional
-        Number of rows of a larger or smaller source of this kind; default: that of the source.
+        Number of rows of a larger or smaller source of this kind.  Default: the rows of the source.
     workers : int, optional
-        Number of single-threaded worker processes of a cluster; default: that of the scheduler,
-        without the costs of a cluster.
+        Number of single-threaded worker processes of a cluster.  Default: the workers of the
+        scheduler, without the costs of a cluster.
     n_replicates : int
-        Number of draws of labels of a test; 0 for no test.
+        Number of draws of labels of a test, or 0 for no test.
 
     Raises
     ------
@@ -89,6 +89,7 @@ def plan(
         ("n_replicates", n_replicates, 0),
     ):
         require(count is None or count >= minimum, f"{name} must be at least {minimum}", count)
+    # A plan must not start processes.  It only needs to know how many there would be.
     scheduler = options.pop("scheduler", None)  # not started
     with Session.open(source, **options) as session:
         request, _ = session_intervals(session, interval, False)
@@ -109,7 +110,9 @@ def plan(
                 costs.append(_pair_draws(run.profile, e, rows, count, n_replicates))
     pieces = tuple(cost for cost in costs if cost is not None)
     left_out = {
-        each.estimator: str(each.reason) for each in run.chosen if isinstance(each, Estimate)
+        estimate.estimator: str(estimate.reason)
+        for estimate in run.chosen
+        if isinstance(estimate, Estimate)
     }
     return Plan(
         run.source.describe(), rows, count, pieces, None if workers is None else cluster, left_out
@@ -134,17 +137,21 @@ def _pass(
         needed = needed_statistics(run, interval, None)
     statistics = tuple(dict.fromkeys(needed))
     task = scan_of(data, statistics, run.rules, size, covariates=run.covariates)
+    # The timed block is of this source, and the number of blocks of the planned one.
     task = replace(task, blocks=-(-rows // size))
     with one_thread():
         state = task.state(0)  # compile outside the clock
         sent = len(pickle.dumps(state)), len(pickle.dumps((task.part(0, 1), task.shared)))
         started = time.perf_counter()
-        other = task.state(0)
+        second = task.state(0)
+        # The first block may have fewer rows than a block of a larger source.
         block = (time.perf_counter() - started) * size / max(1, min(size, data.rows))
         started = time.perf_counter()
-        task.merge(state, other)
+        task.merge(state, second)
         merge = time.perf_counter() - started
+    # More workers than blocks have nothing to do.
     busy = min(workers, task.blocks)
+    # A task is a run of blocks, merged by the worker before it is sent.
     length = run_length(task, workers)
     tasks = -(-task.blocks // length)
     depth = tree_levels(task.blocks, arities_of(task))
@@ -166,6 +173,7 @@ def _pass(
         bytes_moved=tasks * sum(sent),
         worker_memory=task.block_bytes + (tree_levels(length, arities_of(task)) + 1) * state_bytes,
         client_memory=(2 * workers + depth) * state_bytes,
+        # Workers run tasks in rounds, each with all of its blocks and their merges.
         worker_seconds=-(-tasks // busy) * length * (block + merge),
         client_seconds=tasks * merge,
     )
@@ -175,18 +183,20 @@ def _pass(
 def _draws(
     task: Scan, chosen: list[BoundEstimator], rows: int, workers: int, n_replicates: int
 ) -> Cost | None:
-    """Cost of the replicates of a test whose states merge, from the time of a few."""
+    """Cost of the replicates of a test with states that merge, from the time of a few."""
     drawn = replicates_of(
         (e for e in chosen if not e.pairwise), DrawnLabels(0), 0, min(n_replicates, _FEW)
     )
     if not drawn:
         return None
+    # The sums of a few replicates are timed, without the other sums of the pass.
     few = replace(task, statistics=tuple(drawn.values()))
     with one_thread():
         few.state(0)  # compile outside the clock
         started = time.perf_counter()
         few.state(0)
         seconds = time.perf_counter() - started
+    # Time and states grow in proportion to the number of replicates.
     share = n_replicates / min(n_replicates, _FEW)
     seconds *= share * task.block_rows / max(1, min(task.block_rows, task.source.rows))
     names = ", ".join(e.name for e in chosen if any(s in drawn for s in e.needs))
@@ -211,6 +221,7 @@ def _pair_draws(
     cuts = panel_cuts(n, profile.classes)
     columns = n_replicates * width(spec.notion, profile.classes)
     at_once = min(columns, _COLUMNS)
+    # Unordered pairs of different rows.
     pairs = n * (n - 1) // 2
     rate = _rate(profile, spec, cuts[0][1] - cuts[0][0], at_once)
     return Cost(
@@ -224,7 +235,7 @@ def _pair_draws(
 
 
 def _pairs(run: Run, estimator: BoundEstimator, n: int, workers: int) -> Cost | None:
-    """Cost of the sums over pairs of n rows of one estimator; None if it has none."""
+    """Cost of the sums over pairs of n rows of one estimator, or None if it has no such sums."""
     K, limit = run.source.classes, parse_bytes(run.execution.memory_limit)
     work = estimator.pair_work(n, K)
     if work is None:
@@ -234,6 +245,7 @@ def _pairs(run: Run, estimator: BoundEstimator, n: int, workers: int) -> Cost | 
     rate, pairs = _rate(run.profile, work.sum, rows, work.vectors), work.times * work.pairs
     row_bytes = 8 * (6 * K + 20)
     cached = min(n * row_bytes, 2**29 if limit is None else limit // 4)
+    # Panels that do not fit into the cache are read again, on average for half of the panels.
     reads = 1 if n * row_bytes <= cached else max(1, len(cuts) // 2)
     return Cost(
         estimator.name,
@@ -249,6 +261,7 @@ def _rate(profile: DataProfile, spec: PairSum, rows: int, vectors: int) -> float
     """Unordered pairs per second of one core, measured on panels that repeat a sample."""
     layout = TileLayout(spec.tiled, width(spec.notion, profile.classes), spec.precision)
     sample = profile.sample(spec.notion)
+    # The time of a pair does not depend on values, so that a sample may stand for any rows.
     repeated = sample.take(np.arange(rows if len(sample) else 0) % max(1, len(sample)))
     panel, _ = layout.panel(repeated)
     form, size = layout.form, panel.s.size
@@ -268,9 +281,11 @@ def _rate(profile: DataProfile, spec: PairSum, rows: int, vectors: int) -> float
         i0, i1, j0, j1, _ = tile[0]
         return int((i1 - i0) * (j1 - j0))
 
+    # Compile outside of the clock.
     part(0)
     visited, index, started = 0, 0, time.perf_counter()
     while (elapsed := time.perf_counter() - started) < _SAMPLE_SECONDS or not index:
         visited, index = visited + part(index), index + 1
+    # Panels are padded to whole tiles.  Only this share of the visited pairs are pairs of rows.
     padding = (max(1, len(repeated)) / size) ** 2
     return visited * padding / elapsed

@@ -1,4 +1,4 @@
-"""Sessions: what every verb opens, with the options that all of them share."""
+"""Sessions: open sources with the options that all verbs share."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ R = TypeVar("R")
 
 
 def default_estimators(target: str = CLASSES) -> tuple[Estimator, ...]:
-    """Default estimators of a kind of sources; those with features share one feature map."""
+    """Default estimators of a kind of sources.  Estimators with features share one feature map."""
     kinds = ((name, kind) for name, kind in ESTIMATORS.items() if kind.by_default)
     return tuple(build(name, {}) for name, kind in kinds if target in kind.targets)
 
@@ -75,31 +75,35 @@ _DEFAULTS = SessionOptions(
 def verb(function: Callable[P, R]) -> Callable[P, R]:
     """Show `SessionOptions` in the signature of a function, and name misspelt parameters."""
     signature = inspect.signature(function)
-    own = [p for p in signature.parameters.values() if p.kind is not p.VAR_KEYWORD]
+    parameters = [p for p in signature.parameters.values() if p.kind is not p.VAR_KEYWORD]
+    # The shared options stand after the parameters of the function, as keywords.
     shared = [
         inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=value)
         for name, value in _DEFAULTS.items()
     ]
-    names = [parameter.name for parameter in (*own, *shared)]
-    places = [p.name for p in own if p.kind is p.POSITIONAL_OR_KEYWORD]
+    names = [parameter.name for parameter in (*parameters, *shared)]
+    places = [p.name for p in parameters if p.kind is p.POSITIONAL_OR_KEYWORD]
 
     @wraps(function)
     def call(*args: P.args, **kwargs: P.kwargs) -> R:
         for name in kwargs:
+            # A misspelt option would otherwise reach the session as an unknown keyword.
             if name not in names:
                 near = get_close_matches(name, names, 1)
                 hint = f"did you mean {near[0]!r}?" if near else f"it has {', '.join(names)}"
                 raise TypeError(f"{function.__name__}() has no parameter {name!r}; {hint}")
+        # Arrays in the place of a source get a hint, before anything is bound to them.
         if args and places[0] == "source":
             need_source(function.__name__, args[0])
         if len(args) > len(places):
+            named = ", ".join(name for name in names if name not in places)
             raise OptionError(
                 f"{function.__name__} takes {' and '.join(places)} by position; name the other "
-                f"arguments: {', '.join(name for name in names if name not in places)}"
+                f"arguments: {named}"
             )
         return function(*args, **kwargs)
 
-    call.__signature__ = signature.replace(parameters=[*own, *shared])  # type: ignore[attr-defined]
+    call.__signature__ = signature.replace(parameters=[*parameters, *shared])  # type: ignore[attr-defined]
     return call
 
 
@@ -132,7 +136,7 @@ class Session:
     @classmethod
     @contextmanager
     def open(cls, source: Any, **options: Unpack[SessionOptions]) -> Iterator[Session]:
-        """Open a source for any number of passes; a session is used with changed options.
+        """Open a source for any number of passes, or change the options of a session.
 
         Parameters
         ----------
@@ -148,7 +152,7 @@ class Session:
         block_rows : int, optional
             Number of rows of a unit of work.  Results of different sizes agree to a relative 1e-12.
         scheduler, memory_limit
-            See `calibscale.engine.fold.fold`; results do not depend on them.
+            See `calibscale.engine.fold.fold`.  Results do not depend on them.
         progress : bool or callable, optional
             True: show a bar in a notebook or on a terminal, else lines on standard error.  A
             callable is called with the numbers of finished blocks and of all blocks.
@@ -164,16 +168,20 @@ class Session:
             return
         settings: dict[str, Any] = {**options}
         allowed = {n: settings.pop(n, None) for n in ("on_invalid", "tolerance")}
+        # None means the default of the source, or the option of the session that is reused.
         allowed = {n: value for n, value in allowed.items() if value is not None}
         if isinstance(source, Session):
             data, rules = source.source, replace(source.rules, **allowed)
+            # The name of the scheduler is only kept with the scheduler.
             name = None if "scheduler" in settings else source.execution.name
+            # The open scheduler of the session is used again, unless another one is requested.
             execution = replace(source.execution, name=name, **settings)
         else:
             data = as_source(source).with_target()
             rules, execution = data.rules(**allowed), Execution(**settings)
         with execution.opened() as opened:
             profile = DataProfile(data, rules, opened.scheduler)
+            # A profile depends on the rules: other rules drop other rows of the sample.
             if isinstance(source, Session) and rules == source.rules:
                 profile = source.profile.narrowed()
             yield Session(data, rules, opened, profile)
@@ -191,9 +199,10 @@ class Session:
         return replace(self, execution=replace(self.execution, progress=progress))
 
     def by_cluster(self, column: str | None) -> Self:
-        """This session with the values of a covariate as clusters; itself without a column."""
+        """This session with the values of a covariate as clusters, or itself without a column."""
         if column is None:
             return self
+        # The source gets a further column, the hashes of the clusters.
         source, position = clustered(self.source, column)
         names = {**self.rules.columns, "covariates": source.covariate_names}
         rules = replace(self.rules, cluster=position, columns=names)
@@ -207,6 +216,7 @@ class Session:
     @property
     def blocks(self) -> int:
         """Number of blocks of a pass."""
+        # Rounded up: the last block may be smaller.
         return -(-self.source.rows // self.block_rows)
 
     @property
@@ -222,14 +232,15 @@ class Session:
         covariates: tuple[str, ...] = (),
         split: Split | None = None,
     ) -> PassResult:
-        """Run one pass; see `calibscale.statistics.one_pass.scan`.
+        """Run one pass, see `calibscale.statistics.one_pass.scan`.
 
         A repeated statistic is computed once.  There are states as well for each value of the
-        covariate `group_by`, or for each fold of `split`; `covariates` must be finite.  An
+        covariate `group_by`, or for each fold of `split`.  `covariates` must be finite.  An
         InvalidDataError is raised if every row was dropped as invalid.
         """
         task = scan_of(
             self.source,
+            # Statistics with equal parameters are equal, and computed once.
             tuple(dict.fromkeys(statistics)),
             self.rules,
             self.execution.block_rows,
@@ -238,12 +249,13 @@ class Session:
             split=split,
         )
         result = scan(task, self.execution)
+        # Estimates of no rows would be NaN without a reason.
         need_rows(self.source.name, result.counts)
         return result
 
     @property
     def cluster_sums(self) -> tuple[Statistic, ...]:
-        """Statistics that describe the clusters; none without clusters."""
+        """Statistics that describe the clusters, empty without clusters."""
         return () if self.rules.cluster is None else (ClusterSums(),)
 
     def clusters(self, result: PassResult) -> Clusters | None:
@@ -259,7 +271,7 @@ class Session:
         on_unsupported: str = "raise",
         group_by: str | None = None,
     ) -> Run:
-        """Resolve estimators for the source; parameters as in `evaluate`."""
+        """Resolve estimators for the source, with parameters as in `evaluate`."""
         requested = listed(estimators)
         if group_by is not None:
             self.source.covariate(group_by)  # fails for an unknown name before anything is read
@@ -290,9 +302,9 @@ class Session:
 class Run(Session):
     """Session with the estimators resolved for its source.
 
-    `chosen` are bound estimators, or for an unsupported one an `Estimate` without a value;
-    `group_by` is the covariate by which passes have groups, `also_finite` further covariates that
-    must be finite.
+    `chosen` are bound estimators, or for an unsupported estimator an `Estimate` without a value.
+    `group_by` is the covariate that defines the groups of passes.  `also_finite` are further
+    covariates that must be finite.
     """
 
     chosen: tuple[BoundEstimator | Estimate, ...] = ()
@@ -306,6 +318,8 @@ class Run(Session):
     @property
     def covariates(self) -> tuple[str, ...]:
         """Names of the covariates that must be finite."""
+        # A row without a finite covariate is invalid for all estimators, so that all have the same
+        # rows.
         read = [name for e in self.fitting for name in e.covariates]
         return tuple(dict.fromkeys([*read, *self.also_finite]))
 
@@ -319,53 +333,56 @@ class Run(Session):
         on_unsupported: str = "raise",
         room: Room | None = None,
     ) -> Self:
-        """This run, or without the estimators for whose sums there is no memory.
+        """This run, without the estimators with sums that exceed the memory.
 
         By default the memory is that of the scheduler of this run.  Estimators are considered in
-        their order, with the sums that those before them have in common with them.  An OptionError
-        is raised, or the estimate has the reason in place of a value, as for an estimator that the
-        data do not support.
+        their order, and a sum that several of them share counts once.
+        An OptionError is raised, or the estimate has the reason in place of a value, as for an
+        estimator that the data do not support.
         """
         room = room or self.execution.room()
         free = room.free
         chosen: list[BoundEstimator | Estimate] = []
         counted: dict[Statistic, int] = {}
-        for each in self.chosen:
-            if free is None or isinstance(each, Estimate):
-                chosen.append(each)
+        for candidate in self.chosen:
+            if free is None or isinstance(candidate, Estimate):
+                chosen.append(candidate)
                 continue
-            sizes = {s: s.nbytes(self.source.classes) for s in statistics_of(each)}
+            # Equal statistics of several estimators are one state of the pass.
+            sizes = {s: s.nbytes(self.source.classes) for s in statistics_of(candidate)}
             further = sum(size for s, size in sizes.items() if s not in counted)
             needed = self.states_alive * (sum(counted.values()) + further)
             if needed <= free or further <= _SMALL:
                 counted |= sizes
-                chosen.append(each)
+                chosen.append(candidate)
                 continue
-            own = size_text(self.states_alive * sum(sizes.values()))
+            amount = size_text(self.states_alive * sum(sizes.values()))
             there = f"of {size_text(free)} that is free"
             if room.limit is not None:
                 there = f"limit{room.whose} of {size_text(room.limit)}"
                 if room.requested:
                     there += " (memory_limit=, --memory-limit)"
             reason = (
-                f"its sums over {self.source.classes:,} classes need {own}, above the memory "
+                f"its sums over {self.source.classes:,} classes need {amount}, above the memory "
                 f"{there}"
             )
             if on_unsupported == "raise":
                 remedy = "leave it out, or compute it without intervals"
-                raise OptionError(f"{each.name}: {reason}; {remedy}")
-            chosen.append(Estimate(each.name, each.notion or "canonical", None, reason=reason))
+                raise OptionError(f"{candidate.name}: {reason}; {remedy}")
+            chosen.append(
+                Estimate(candidate.name, candidate.notion or "canonical", None, reason=reason)
+            )
         return replace(self, chosen=tuple(chosen))
 
     def judged(self, result: R) -> R:
-        """Estimate or test, whose notion is the forecast where there are no classes."""
-        whole = self.source.forecast is not None and result.notion == "canonical"  # type: ignore[attr-defined]
-        return replace(result, notion="forecast") if whole else result  # type: ignore[type-var]
+        """Estimate or test, with the notion ``forecast`` where there are no classes."""
+        of_forecast = self.source.forecast is not None and result.notion == "canonical"  # type: ignore[attr-defined]
+        return replace(result, notion="forecast") if of_forecast else result  # type: ignore[type-var]
 
     def scan(self, statistics: Iterable[Statistic], **options: Any) -> PassResult:
         """Run one pass over the rows that the estimators use, by group."""
-        own = {"group_by": self.group_by, "covariates": self.covariates}
-        return super().scan(statistics, **{**own, **options})
+        defaults = {"group_by": self.group_by, "covariates": self.covariates}
+        return super().scan(statistics, **{**defaults, **options})
 
     def pairs(self, **options: Any) -> Pairs:
         """Sums over pairs of the rows, with the options of `Pairs`."""
@@ -383,23 +400,24 @@ def listed(estimators: Estimator | str | Iterable[Estimator | str]) -> list[Esti
 
     An OptionError is raised if an element is not an estimator, or its text is invalid.
     """
+    # A string is iterable too, and would be a list of letters.
     several = isinstance(estimators, Iterable) and not isinstance(estimators, str)
-    return [estimator(each) for each in (estimators if several else [estimators])]  # type: ignore[union-attr]
+    return [estimator(item) for item in (estimators if several else [estimators])]  # type: ignore[union-attr]
 
 
-def unsuitable(what: str, source: ArraySource) -> OptionError:
-    """Error of what is for other predictions than those of a source."""
-    source.need_integer_labels(what)
+def unsuitable(subject: str, source: ArraySource) -> OptionError:
+    """Return the OptionError for a feature that this kind of prediction does not support."""
+    source.need_integer_labels(subject)
     target = "forecasts" if source.forecast is None else "classes"
-    return OptionError(f"{what} is for predictions of {target}, and these are {source.kind}")
+    return OptionError(f"{subject} is for predictions of {target}, and these are {source.kind}")
 
 
-def classes_only(what: str, source: ArraySource) -> None:
+def classes_only(subject: str, source: ArraySource) -> None:
     """Raise an OptionError if the predictions of a source are forecasts, or its labels soft."""
-    source.need_integer_labels(what)
+    source.need_integer_labels(subject)
     if source.forecast is not None:
         raise OptionError(
-            f"{unsuitable(what, source)}; use forecast_events(source, level=0.5) (--event "
+            f"{unsuitable(subject, source)}; use forecast_events(source, level=0.5) (--event "
             "level=0.5) for two"
         )
 
@@ -421,9 +439,10 @@ def resolved(
 
 
 def impossible_rows(counts: RowCounts) -> ImpossibleRows | None:
-    """Rows of a pass whose label has the predicted probability 0; None if there are none."""
+    """Rows of a pass with a label of predicted probability 0, or None if there are none."""
     if counts.first_impossible is None:
         return None
+    # Few decimals suggest that a small probability was rounded to 0 in a file.
     rounded = FEWEST_DECIMALS <= counts.decimals <= MOST_DECIMALS
     return ImpossibleRows(
         counts.impossible, counts.first_impossible, counts.decimals if rounded else None

@@ -48,7 +48,7 @@ class Draw(NamedTuple):
 
 @dataclass(frozen=True)
 class Generator(ABC):
-    """Distribution of rows; fields after `classes` are its parameters, `minima` their minima."""
+    """Distribution of rows.  Fields after `classes` are its parameters, with minima in `minima`."""
 
     description: str
     classes: int
@@ -74,12 +74,12 @@ class Generator(ABC):
 
     @abstractmethod
     def draw(self, seed: int, start: int, stop: int) -> Draw:
-        """Draw rows start..stop−1; a row is the same in every range that contains it."""
+        """Draw rows start..stop−1.  A row is the same in every range that contains it."""
 
 
 @dataclass(frozen=True)
 class Dirichlet(Generator):
-    """P ~ Dirichlet(alpha, …, alpha); q = softmax(sharpness·log P), over-confident above 1."""
+    """P ~ Dirichlet(alpha, …, alpha) and q = softmax(sharpness·log P), over-confident above 1."""
 
     alpha: float
     sharpness: float
@@ -87,10 +87,12 @@ class Dirichlet(Generator):
 
     def draw(self, seed: int, start: int, stop: int) -> Draw:
         log_p = np.empty((stop - start, self.classes))
+        # Gamma(alpha) variables divided by their sum are Dirichlet(alpha).  `_labels` divides them.
         random_draws.log_gamma_rows(np.uint64(seed), start, float(self.alpha), log_p)
         labels = _labels(seed, start, log_p)
         logits = self.sharpness * log_p
         if self.sharpness == 0:
+            # Predictions are constant: given them, P is the mean of the Dirichlet distribution.
             log_p[:] = -np.log(self.classes)
         return Draw(start, log_p, logits, labels)
 
@@ -107,7 +109,7 @@ class _Binary(Generator):
 
 @dataclass(frozen=True)
 class Shift(_Binary):
-    """x ~ N(alpha, scale²) on [−1, 1]; P(y=1) = sigmoid(x), q(1) = sigmoid(sharpness · x)."""
+    """x ~ N(alpha, scale²) on [−1, 1], P(y=1) = sigmoid(x), q(1) = sigmoid(sharpness · x)."""
 
     alpha: float
     scale: float
@@ -124,13 +126,14 @@ class Shift(_Binary):
         location = abs(self.alpha)
         low, high = log_ndtr((np.array([-1.0, 1.0]) - location) / self.scale)
         x = location + self.scale * ndtri_exp(high + np.log(u + (1.0 - u) * np.exp(low - high)))
+        # The distribution for −alpha is the mirror image.
         x = np.copysign(1.0, self.alpha) * np.clip(x, -1.0, 1.0)
         return self._draw(seed, start, x, self.sharpness * x, x[:, None])
 
 
 @dataclass(frozen=True)
 class Missing(_Binary):
-    """x ~ N(0, I_d); P(y=1) = sigmoid(Σx), q(1) = sigmoid of the sum without the last covariate."""
+    """x ~ N(0, I_d), P(y=1) = sigmoid(Σx), q(1) = sigmoid of the sum without the last covariate."""
 
     d: float
     minima: ClassVar[dict[str, float]] = {"d": 1}
@@ -182,8 +185,8 @@ def simulate(
 ) -> LogitStore:
     """Write a store of simulated logits, with memory use independent of the number of rows.
 
-    Row i depends only on `seed`, K, the parameters and i: a longer store begins with the rows of
-    a shorter one.  An interrupted run is resumed; a complete store is left unchanged.
+    Row i depends only on `seed`, K, the parameters and i: a longer store begins with the rows of a
+    shorter one.  An interrupted run is resumed.  A complete store is left unchanged.
 
     Parameters
     ----------
@@ -191,19 +194,19 @@ def simulate(
     rows : int
         Number of rows.
     classes : int, optional
-        Number of classes K.  Default: that of the paper.
+        Number of classes K.  Default: the classes of the paper.
     generator : str
         A name of `GENERATORS`.
     seed : int
         Seed in 0..2^64−1.
     parameters : mapping, optional
-        Values that replace parameters of the generator; `GENERATORS` shows their names.
+        Values that replace parameters of the generator.  `GENERATORS` shows their names.
     dtype : float16, float32 or float64
         Type of the stored logits.  Labels are drawn from the float64 P.
     overwrite : bool
         Replace an existing store.
     progress : callable or bool, optional
-        Called with the number of rows written and the total number of rows; True: show a bar.
+        Called with the number of rows written and the total number of rows.  True: show a bar.
 
     Raises
     ------
@@ -241,6 +244,7 @@ def simulate(
     with store.writer() as writer, reporting(progress, "simulating", "rows") as report:
         done = store.rows
         for draw in draws(configuration, seed, done, rows - done):
+            # A logit beyond the range of the stored type would become infinite.
             stored = np.clip(draw.logits, -largest, largest).astype(dtype)
             writer.append(stored, draw.labels, covariates=draw.covariates)
             done += len(stored)
@@ -255,18 +259,21 @@ def _begun(url: str | Path, provenance: dict[str, Any], dtype: Any) -> LogitStor
         store = LogitStore.open(url, unfinished=True)
     except StoreError:
         return None
-    same = store.provenance.get("simulated") == provenance and store.dtype == np.dtype(dtype)
-    return store if same else None
+    matches = store.provenance.get("simulated") == provenance and store.dtype == np.dtype(dtype)
+    return store if matches else None
 
 
 def draws(generator: Generator, seed: int, first: int, count: int) -> Iterator[Draw]:
-    """Yield `count` rows from `first` on in order; threads draw them."""
+    """Yield `count` rows from `first` on in order, drawn by threads."""
+    # Batches hold about equally many numbers, whatever the number of classes.
     step = max(1, _BATCH_NUMBERS // generator.classes)
     workers = available_cpus()
     waiting: deque[Future[Draw]] = deque()
     with ThreadPoolExecutor(workers, "calibscale") as pool:
         for start in range(first, first + count, step):
             stop = min(start + step, first + count)
+            # Draws leave in order, and at most two for each thread wait, so that memory does not
+            # grow with the number of rows.
             waiting.append(pool.submit(generator.draw, seed, start, stop))
             if len(waiting) > 2 * workers:
                 yield waiting.popleft().result()
@@ -282,8 +289,8 @@ def configured(
     **counts: int,
 ) -> Generator:
     """Return the generator with the given settings after checking them."""
-    for what, count in counts.items():
-        require(count >= 1, f"{what} must be at least 1", count)
+    for name_of_count, count in counts.items():
+        require(count >= 1, f"{name_of_count} must be at least 1", count)
     require(0 <= seed < 2**64, "seed must be in 0..2^64−1", seed)
     require(name in GENERATORS, f"unknown generator {name!r}; available: {', '.join(GENERATORS)}")
     generator = GENERATORS[name]
@@ -296,14 +303,16 @@ def configured(
 
 
 def _labels(seed: int, start: int, log_p: Floats) -> Ints:
-    """Draw y ~ softmax(log_p); `log_p` is normalised in place."""
+    """Draw y ~ softmax(log_p), which normalises `log_p` in place."""
     labels = np.empty(len(log_p), np.int64)
     random_draws.label_rows(np.uint64(seed), start, log_p, labels)
     return labels
 
 
 def _uniforms(seed: int, start: int, stop: int, d: int) -> Floats:
-    """Uniform numbers (rows, d) for covariates; a column does not depend on d."""
+    """Uniform numbers (rows, d) for covariates.  A column does not depend on d."""
+    # A block of the counter-based generator has two numbers, so that pairs of columns are drawn
+    # together.
     u = random_draws.table(stop - start, -(-d // 2), seed, random_draws.COVARIATES, start)
     return np.ascontiguousarray(u.reshape(len(u), -1)[:, :d])
 
@@ -340,12 +349,12 @@ def truth(
     classes, generator, seed, parameters
         See `simulate`.
     sample : int
-        Number of rows drawn; the random error is of order 1/√sample.
+        Number of rows drawn.  The random error is of order 1/√sample.
 
     Returns
     -------
     tuple of Estimate
-        Estimates in the order of `estimators`; their `n` is `sample`.
+        Estimates in the order of `estimators`, with `sample` as their `n`.
 
     Raises
     ------
@@ -363,6 +372,7 @@ def truth(
     first = configuration.draw(seed, _FIRST_ROW, _FIRST_ROW + min(sample, BANDWIDTH_ROWS))
     source = from_arrays(logits=first.logits, labels=first.labels)
     with Session.open(source, scheduler="serial") as session:
+        # Only settings that depend on n, such as a ridge, use the number of rows of the store.
         run = session.run([estimator.population(rows) for estimator in estimators])
         chosen = run.fitting
         states = {s: s.zero(configuration.classes) for e in chosen for s in e.needs}
@@ -376,12 +386,15 @@ def truth(
 
 
 def soft_chunks(draw: Draw, rules: Rules) -> Iterator[Chunk]:
-    """Rows of a draw as chunks with label probabilities P; scores are means over y ~ P."""
+    """Rows of a draw as chunks with label probabilities P.  Scores are means over y ~ P."""
     predicted = Block(draw.start, draw.logits, draw.labels, None, draw.covariates)
+    # P is read like predictions, so that its chunks have the same rows as the chunks of q.
     true = predicted._replace(values=draw.log_p)
     for (chunk, _), (exact, _) in zip(chunks(predicted, rules), chunks(true, rules), strict=True):
         q, P = chunk.q, exact.q
+        # log q = z − max z + log(max q): without the rounding errors of log(q) where q is tiny
         logits = draw.logits[chunk.rows - draw.start]
         log_q = logits - logits.max(axis=1, keepdims=True) + np.log(chunk.confidence)[:, None]
+        # E‖q − e_y‖² = ‖q − P‖² + 1 − ‖P‖² over y ~ P.
         brier = np.sum((q - P) ** 2, axis=1) + 1.0 - np.sum(P * P, axis=1)
         yield replace(chunk, soft=P, brier=brier, nll=-np.sum(P * log_q, axis=1))

@@ -39,7 +39,7 @@ class GroupState(NamedTuple):
 class DrawnGroups(NamedTuple):
     """Sums of B replicates, with δ* = p − y* for y* drawn with probability p.
 
-    deltas (B, G): Σwδ* of each group; squares (B, 2): Σw²δ* and Σw²δ*² over all rows.
+    deltas (B, G): Σwδ* of each group.  squares (B, 2): Σw²δ* and Σw²δ*² over all rows.
     """
 
     deltas: Floats
@@ -78,12 +78,16 @@ class GroupSums(Statistic):
         return GroupState(np.zeros((8, 2, count)), np.zeros((2, count)))
 
     def accumulate(self, state: GroupState, chunk: Chunk) -> GroupState:
-        p, rest, _, hit = chunk.event(self.notion)
-        w = self._weights(chunk, p, rest)
-        a, b = w * p, w * rest
-        event, high = (hit > 0.5).astype(np.int64), (p > rest).astype(np.int64)
+        p, complement, _, hit = chunk.event(self.notion)
+        w = self._weights(chunk, p, complement)
+        a, b = w * p, w * complement
+        event, high = (hit > 0.5).astype(np.int64), (p > complement).astype(np.int64)
+        # Rows without and with the event have sums of their own.  δ is p without the event and −r
+        # with it, so that sums of δ are differences of positive sums, see `totals_of`.
         split = [(event, value) for value in (w > 0, w, w * w, a, b, a * a, a * b, b * b)]
-        split.append((high, w * a * b * (rest - p)))
+        # w³pr(r − p) is the third moment of w(y − p).  It changes its sign at p = 1/2, so that rows
+        # on both sides have sums of their own.
+        split.append((high, w * a * b * (complement - p)))
         codes = self._codes(chunk, p)
         first = 0
         for axes in self.crossed:
@@ -91,18 +95,20 @@ class GroupSums(Statistic):
             for axis in axes:
                 code, size = code * len(axis) + codes[axis], size * len(axis)
             for total, (half, value) in zip((*state.sums, state.thirds), split, strict=True):
+                # One count for both halves: the groups of the second half follow the groups of the
+                # first.
                 counts = np.bincount(code + size * half, value, 2 * size)
                 total[:, first : first + size] += counts.reshape(2, size)
             first += size
         return state
 
-    def _weights(self, chunk: Chunk, p: Floats, rest: Floats) -> Floats:
+    def _weights(self, chunk: Chunk, p: Floats, complement: Floats) -> Floats:
         """Weights of the rows of a chunk (c,)."""
         w = weights_of(chunk)
-        return w if self.damping is None else w / (np.maximum(p * rest, 0.0) + self.damping)
+        return w if self.damping is None else w / (np.maximum(p * complement, 0.0) + self.damping)
 
     def _codes(self, chunk: Chunk, p: Floats) -> dict[Axis, Ints]:
-        """Part of each axis that contains each row, whose prediction is p."""
+        """Part of each axis that contains each row, which has the prediction p."""
         codes = {}
         for axis in self.axes:
             if axis.position == PREDICTION:
@@ -117,8 +123,9 @@ class GroupSums(Statistic):
 
     def draw(self, sums: tuple[Any, ...], chunk: Chunk, replicates: Replicates) -> None:
         deltas, squares = sums
-        p, rest, delta, _ = chunk.event(self.notion)
-        w, codes = self._weights(chunk, p, rest), self._codes(chunk, p)
+        p, complement, delta, _ = chunk.event(self.notion)
+        w, codes = self._weights(chunk, p, complement), self._codes(chunk, p)
+        # The probability of the event after a share of labels is flipped, see `Groups`.
         p = p + self.flips * (1 - 2 * p)
         drawn = replicates.scalars(self.notion, chunk.units, p, delta)
         drawn *= w
@@ -136,9 +143,11 @@ class GroupSums(Statistic):
             table = np.zeros((len(drawn), math.prod(shape)))
             drawn_sums.add_bins(drawn, code, table)
             table = table.reshape(-1, *shape)
+            # Every table over a subset of these axes, all rows included, is a sum over this table.
+            # It leaves `todo`, so that rows are counted once for each crossing only.
             for parts in [parts for parts in todo if set(parts) <= set(axes)]:
-                others = tuple(1 + i for i, axis in enumerate(axes) if axis not in parts)
-                totals = table.sum(axis=others).reshape(len(drawn), -1)
+                summed_axes = tuple(1 + i for i, axis in enumerate(axes) if axis not in parts)
+                totals = table.sum(axis=summed_axes).reshape(len(drawn), -1)
                 first = todo.pop(parts)
                 deltas[:, first : first + totals.shape[1]] += totals
 
@@ -194,8 +203,9 @@ def group_biases(
 ) -> Groups:
     """Groups with enough effective rows, with p-values and intervals over all of them.
 
-    A crossing with the same rows as one of its conditions alone is not listed.  `draw` yields
-    replicates in any number of parts; those of `clustered` rows, with signs, have the variances.
+    A crossing is not listed if one of its conditions alone has the same rows.  `draw` yields
+    replicates in any number of parts.  Replicates of `clustered` rows, with signs, have the
+    variances.
     """
     sums = totals_of(state)
     if not sums.w[0] > 0:  # weight of all rows
@@ -211,6 +221,7 @@ def group_biases(
     tested = family_of(sums, listed, flipped)
     family = tested.family
     overall = group_of(conditions[0], sums, 0, tested.dispersion, tested.all_rows.alone[0])
+    # Bonferroni over both limits of all groups makes the intervals simultaneous.
     tail = (1 - confidence_level) / (2 * max(len(listed), 1))
     low, high = limits_of(sums, listed, tail)
     groups = [
@@ -229,7 +240,7 @@ def group_biases(
 
 
 class GroupFamily(NamedTuple):
-    """Tests of all rows and of the listed groups; see `Groups` about dispersion and flips."""
+    """Tests of all rows and of the listed groups, see `Groups` about dispersion and flips."""
 
     all_rows: StepDown
     family: StepDown
@@ -249,6 +260,7 @@ def family_of(
     """
     dispersion, flips = dispersion_of(sums), 0.0
     all_rows, family, above = _families(sums, listed, dispersion, draw(0.0), shares)
+    # Labels are drawn again only if chance explains the dispersion rarely, and it matters.
     if dispersion > _MIN_DISPERSION and above <= _ALPHA * family.replicates:
         flips = _flips(sums, dispersion)
         all_rows, family, _ = _families(sums, listed, dispersion, draw(flips), shares)
@@ -256,10 +268,11 @@ def family_of(
 
 
 def with_signs(sums: GroupTotals, drawn: Iterable[DrawnGroups]) -> GroupTotals:
-    """Sums with the variances of replicates with random signs, at least those of drawn labels.
+    """Sums with the variances of replicates with random signs, or of drawn labels if larger.
 
     Where events are rare, a group may have none by chance.  Its residuals then have one sign, and
-    those of replicates vary less than labels do.  The skewness remains that of labels.
+    the residuals of replicates vary less than labels do.  The skewness remains the skewness of
+    labels.
     """
     squares, count = np.zeros(len(sums.w)), 0
     for part in drawn:
@@ -271,6 +284,7 @@ def limits_of(sums: GroupTotals, groups: list[int], tail: float) -> tuple[Floats
     """Limits of the bias of groups, each exceeded with a probability of about `tail`."""
     low, high = excess_limits(sums.others[:, groups], sums.events[:, groups], tail)
     if sums.clustered:
+        # Exact limits need independent labels.  Sums of signed clusters are nearly normal.
         half = -ndtri(tail) * np.sqrt(sums.spread[groups])
         low, high = -sums.d[groups] - half, -sums.d[groups] + half
     return low / sums.w[groups], high / sums.w[groups]
@@ -285,6 +299,8 @@ def _families(
 ) -> tuple[StepDown, StepDown, int]:
     """Test of all rows, tests of groups, and number of replicates with at least the dispersion."""
     members: tuple[tuple[list[int], Any], ...] = (([0], 1.0), (listed, shares))
+    # A score is like a p-value: the smallest one decides.  Division by its share of α lets a group
+    # with a larger share win more often.
     families = [StepDown(_scores(sums, i, sums.d[i], dispersion) / share) for i, share in members]
     above = 0
     for part in drawn:
@@ -298,7 +314,9 @@ def _families(
 def _flips(sums: GroupTotals, dispersion: float) -> float:
     """Solution ε of Σw²(pr + e(1 − 4pr)) = dispersion·Σw²pr, e = ε(1 − ε)."""
     spread = float(sums.spread[0])
+    # Σw²(1 − 4pr), the increase of the variance with e
     slope = float(sums.w2[0]) - 4 * spread
+    # e = 1/4 is ε = 1/2: every label is a coin flip, which varies most.
     e = min(0.25, (dispersion - 1) * spread / slope) if slope > 0 else 0.25
     return (1 - math.sqrt(1 - 4 * e)) / 2
 
@@ -329,20 +347,21 @@ class GroupTotals(NamedTuple):
 
 def totals_of(state: GroupState) -> GroupTotals:
     n, w, w2, p, _, _, spread, _ = state.sums.sum(1)
-    others, events = state.sums[3:, 0], state.sums[3:, 1]
-    w2d = others[2] + others[3] - events[3] - events[4]
+    no_events, events = state.sums[3:, 0], state.sums[3:, 1]
+    # p = p² + pr without the event, and r = pr + r² with it
+    w2d = no_events[2] + no_events[3] - events[3] - events[4]
     return GroupTotals(
         n,
         w,
         w2,
         p,
         state.sums[1, 1],
-        others[0] - events[1],
+        no_events[0] - events[1],
         w2d,
-        others[2] + events[4],
+        no_events[2] + events[4],
         spread,
         state.thirds,
-        others,
+        no_events,
         events,
     )
 
@@ -352,6 +371,7 @@ def _listed(conditions: list[tuple[Where, ...]], sums: GroupTotals, min_rows: fl
     rows = dict(zip(conditions, sums.n.tolist(), strict=True))
     listed = []
     for i, (where, w, w2) in enumerate(zip(conditions, sums.w, sums.w2, strict=True)):
+        # A crossing with as many rows as one of its conditions has the same rows.
         repeated = len(where) > 1 and any(rows[(alone,)] == sums.n[i] for alone in where)
         if where and w > 0 and w * w / w2 >= min_rows * (1 - 1e-9) and not repeated:
             listed.append(i)
@@ -377,7 +397,7 @@ def _around_mean(gap: Any, w2d: Any, w2d2: Any, w2: Any) -> Any:
 
 
 def _scores(sums: GroupTotals, groups: list[int], d: Floats, dispersion: Any) -> Floats:
-    """Approximate p-value of Σwδ (…, groups) under calibration; see `Group.p_value`."""
+    """Approximate p-value of Σwδ (…, groups) under calibration, see `Group.p_value`."""
     spread, (rare, frequent) = sums.spread[groups], sums.thirds[:, groups]
     certain = ~(spread > 0)
     safe = np.where(certain, 1.0, spread)
@@ -444,6 +464,7 @@ def drawn_batches(
     session: Session, statistic: Statistic, null: Null, n_replicates: int, names: tuple[str, ...]
 ) -> Iterator[Any]:
     """Sums of replicates, of as many in one pass over the rows as fit into 32 MB, or a limit."""
+    # Bytes of the state of one replicate.
     size = sum(array.nbytes for array in statistic.zero_drawn(session.source.classes, 1))
     max_replicates, room = _STATE_BYTES // size, session.execution.room()
     if room.limit is not None:

@@ -49,19 +49,19 @@ def local_bias(
 ) -> BiasMap:
     """Estimate the bias Σ_i w_i (y_i − f_i) κ_i / Σ_i w_i κ_i, κ_i = k(f_i, f') l(x_i, x').
 
-    Local calibration bias at points (f', x') [VF, eq. 7]; with ``prediction_kernel="none"``, k = 1,
-    the estimate of Luo et al. (2022).  The sum includes a row at the point itself.
+    Local calibration bias at points (f', x') [VF, eq. 7].  With ``prediction_kernel="none"``, k =
+    1, it is the estimate of Luo et al. (2022).  The sum includes a row at the point itself.
 
     Parameters
     ----------
     source, **options
         See `evaluate`.
     covariates : sequence of str, or KLCE
-        Names of the columns x; or a `KLCE` with its covariates, bandwidths, kernels
-        (``prediction_kernel="none"`` is k = 1), and notion (``positive`` or ``top_label``; default:
-        ``positive`` for two classes).
+        Names of the columns x, or a `KLCE` with its covariates, bandwidths, kernels
+        (``prediction_kernel="none"`` is k = 1), and notion (``positive`` or ``top_label``, by
+        default ``positive`` for two classes).
     at : {"rows", "grid"} or (predictions (m,), covariates (m, d))
-        Points of the map: every valid labelled row, a grid, or the given points; predictions may
+        Points of the map: every valid labelled row, a grid, or the given points.  Predictions may
         be None if k = 1.
     points : int
         Number of values on each axis of the grid: predictions from 0 to 1, covariates between the
@@ -69,19 +69,20 @@ def local_bias(
     min_rows : float
         Effective rows, at least 2, below which a point is masked.
     method : {"auto", "spectral", "direct"}
-        ``spectral``: a Fourier series, in one pass, for Gaussian kernels; ``direct``: sums over
-        all rows for every point; ``auto``: ``direct`` for few rows and points, else ``spectral``
+        ``spectral``: a Fourier series, in one pass, for Gaussian kernels.  ``direct``: sums over
+        all rows for every point.  ``auto``: ``direct`` for few rows and points, else ``spectral``
         where there is a series.
     series_tolerance : float
         The error of Σwκ is below series_tolerance·Σw.
     n_replicates, seed : int
         Number and seed of the replicates of drawn labels with which ranges of the prediction and of
-        the covariates are tested, see `RangeScan`; 0: no ranges are tested.
+        the covariates are tested, see `RangeScan`.  With 0 replicates no ranges are tested.
 
     Raises
     ------
     InvalidDataError, OptionError, StoreError
-        At the first invalid row; if a setting does not suit the data, or the source cannot be read.
+        At the first invalid row, if a setting does not suit the data, or if the source cannot be
+        read.
 
     Examples
     --------
@@ -118,6 +119,8 @@ def local_bias(
         measured = (plan or direct).measure(read, where, Strengths(notion))
         ranges = None
         if n_replicates:
+            # Masked points show no bias.  Ranges of many rows also find a small bias that is spread
+            # widely.
             scan = ScanSums.of(session, names, notion, local.categorical)
             states = read(*scan.needs).groups[None]
             rows = max(min_rows, _RANGE_ROWS)
@@ -139,6 +142,7 @@ def local_bias(
     }
     if n_replicates:
         parameters |= {"replicates": n_replicates, "seed": seed}
+    # Only settings that had an effect are reported.
     if parameters["at"] == "grid":
         parameters["points"] = points
     if plan is not None:
@@ -174,6 +178,7 @@ def _check(
     require(method in METHODS, f"method must be one of {', '.join(METHODS)}", method)
     if isinstance(at, str) and at not in ("rows", "grid"):
         raise OptionError(f"at must be rows, grid or (predictions, covariates), not {at!r}")
+    # Below 1e-14 rounding errors dominate, above 0.1 the series is no approximation.
     require(1e-14 <= tolerance <= 0.1, "series_tolerance must be in 1e-14..0.1", tolerance)
     require(points >= 2, "points must be at least 2", points)
     require(2 <= min_rows < np.inf, "min_rows must be at least 2", min_rows)
@@ -181,18 +186,28 @@ def _check(
 
 def _map_columns(measured: Measured, min_rows: float) -> dict[str, Any]:
     """Bias, standard error, low, high, z, effective rows, and mask."""
+    # A Fourier series has errors of either sign, which may turn small positive sums negative.  The
+    # seventh sum with κ² may be negative by itself.
     first, second = (np.maximum(sums, 0.0) for sums in (measured.first, measured.second[:6]))
-    others, events = np.vstack([first[:2], second[:3]]), np.vstack([first[2:], second[3:]])
-    both = second[:3] + second[3:]
-    squares, spread = both[0] + 2 * both[1] + both[2], np.maximum(both[1], measured.errors[1])
+    no_events, events = np.vstack([first[:2], second[:3]]), np.vstack([first[2:], second[3:]])
+    moments = second[:3] + second[3:]
+    squares, spread = (
+        moments[0] + 2 * moments[1] + moments[2],
+        np.maximum(moments[1], measured.errors[1]),
+    )
     weights, rows, masked = effective(first.sum(0), squares, measured.errors, min_rows)
-    excess = events[1] - others[0]  # Σwκ(y − f)
+    excess = events[1] - no_events[0]  # Σwκ(y − f)
     mean = excess / weights
     # Σw²κ²(δ − δ̄)², expanded
-    residuals = others[2] + others[3] - events[3] - events[4]
-    around = others[2] + events[4] + mean * (2 * residuals + mean * squares)
+    residuals = no_events[2] + no_events[3] - events[3] - events[4]
+    around = no_events[2] + events[4] + mean * (2 * residuals + mean * squares)
+    # Never less than the variance of calibrated labels: near few rows the residuals may all agree.
     variance = np.maximum(around * (rows / np.maximum(rows - 1, 1.0)), spread)
-    low, high = (limit / weights for limit in excess_limits(others, events, (1 - CONFIDENCE) / 2))
+    low, high = (
+        limit / weights for limit in excess_limits(no_events, events, (1 - CONFIDENCE) / 2)
+    )
+    # The third moment needs κ³, which has no series here.  One effective weight stands for it, see
+    # `BiasMap`.
     z = excess_deviate(excess, spread, measured.second[6] * (squares / weights))
     columns = {
         "bias": mean,
@@ -223,6 +238,7 @@ def given_points(at: Any, names: tuple[str, ...], kernel: ProductKernel) -> Poin
     x = x.reshape(-1, 1) if x.ndim == 1 and d == 1 else x
     if x.ndim != 2 or x.shape[1] != d:
         raise OptionError(f"the points' covariates must be (m, {d}), not of shape {x.shape}")
+    # Without a kernel of predictions, the bias does not depend on f'.
     constant = kernel.prediction == "none"
     if predictions is None and not constant:
         raise OptionError("the points need predictions unless prediction_kernel is 'none'")
@@ -236,7 +252,7 @@ def given_points(at: Any, names: tuple[str, ...], kernel: ProductKernel) -> Poin
 def grid_points(
     setup: DataProfile, notion: str, kernel: ProductKernel, names: tuple[str, ...], points: int
 ) -> Points:
-    """All combinations of the values of the axes; predictions vary slowest."""
+    """All combinations of the values of the axes, with predictions varying slowest."""
     columns = setup.columns(names)
     sample = setup.sample(notion).covariates
     constant = kernel.prediction == "none"
@@ -248,6 +264,7 @@ def grid_points(
             continue
         values = sample[:, column.position]
         values = values[np.isfinite(values)]
+        # A few outliers would stretch the grid over an empty range.
         low, high = np.percentile(values, [1, 99]) if len(values) else (column.low, column.high)
         axes.append(np.unique(np.linspace(low, high, points)))
     count = math.prod(len(axis) for axis in axes)

@@ -31,7 +31,7 @@ from calibscale.statistics.statistic import Statistic
 # The ends of a range are edges of cells.  With 160 cells, the nearest range of cells differs from
 # any tenth of the rows by at most about 3 % of its rows at either end.
 _CELLS = 160
-_WIDTHS = (0.05, 0.1, 0.2, 0.4)  # shares of the rows; neighbours are a quarter of a width apart
+_WIDTHS = (0.05, 0.1, 0.2, 0.4)  # shares of the rows, with neighbours a quarter of a width apart
 _OUTER = 0.1  # share of the rows of the first and of the last range of a covariate
 # Shares of α.  Models err most at the ends of a covariate, where training rows are few.  An error
 # of the prediction alone is what the tests without covariates are for.
@@ -48,7 +48,7 @@ class Ranges(NamedTuple):
     """Ranges of the axes of a `GroupSums`: unions of adjacent cells.
 
     axes (M,): number of the axis of each range.  first, last (M,): its cells, the last excluded.
-    shares (M,): shares of α; their sum is 1 unless a column has a range of all rows.
+    shares (M,): shares of α, with the sum 1 unless a column has a range of all rows.
     """
 
     axes: Ints
@@ -60,22 +60,23 @@ class Ranges(NamedTuple):
         return len(self.axes)
 
     def take(self, index: Ints) -> Ranges:
-        """The ranges at `index`, whose shares have the sum 1."""
+        """The ranges at `index`, with shares scaled to the sum 1."""
         shares = self.shares[index]
         return Ranges(self.axes[index], self.first[index], self.last[index], shares / shares.sum())
 
     def overlap(self, i: int, j: int) -> bool:
         """Whether two ranges are of one axis and have a cell in common."""
-        same = self.axes[i] == self.axes[j]
-        return bool(same and self.first[i] < self.last[j] and self.first[j] < self.last[i])
+        same_axis = self.axes[i] == self.axes[j]
+        return bool(same_axis and self.first[i] < self.last[j] and self.first[j] < self.last[i])
 
 
 def scan_axes(
     session: Session, names: tuple[str, ...], notion: str, categorical: tuple[str, ...]
 ) -> tuple[Axis, ...]:
-    """Cells of the prediction and of each covariate whose values are ordered."""
+    """Cells of the prediction and of each covariate with ordered values."""
     sample = session.profile.sample(notion)
     title = "prediction"
+    # A covariate may have the name of the prediction.
     while title in names:
         title = f"predicted {title}"
     axes = [prediction_cells(title, sample.points[:, 0], _CELLS)]
@@ -90,7 +91,7 @@ def scan_axes(
 def ranges_of(axes: tuple[Axis, ...], weights: Floats) -> Ranges:
     """Ranges of several widths of each axis, and their shares of α.
 
-    `weights` are those of the cells of all axes, one axis after another.
+    `weights` are the weights of the cells of all axes, one axis after another.
     """
     covariates = sum(axis.position != PREDICTION for axis in axes)
     ends = np.cumsum([0, *map(len, axes)])
@@ -102,9 +103,12 @@ def ranges_of(axes: tuple[Axis, ...], weights: Floats) -> Ranges:
             share = (1.0 - _PREDICTION_SHARE * predicted) / covariates
         below = np.cumsum([0.0, *weights[ends[number] : ends[number + 1]]])
         for (first, last), part in _ranges(below / max(below[-1], 1e-300)):
+            # The sum of all rows is tested by itself.
             if last - first == len(axis):  # all rows
                 continue
             key = number, first, last
+            # Ranges of different widths may end at the same edges, if cells are few.  Their
+            # shares add up.
             shares[key] = shares.get(key, 0.0) + share * part
     keys = np.array(list(shares), np.int64).reshape(-1, 3)
     return Ranges(keys[:, 0], keys[:, 1], keys[:, 2], np.array(list(shares.values())))
@@ -115,6 +119,7 @@ def _ranges(below: Floats) -> Iterator[tuple[tuple[int, int], float]]:
 
     `below` (C + 1,) is the share of the rows below each edge of a cell, 0 and 1 included.
     """
+    # The first and the last tenth, where models err most.
     for start in (0.0, 1.0 - _OUTER):
         yield _nearest(below, start, start + _OUTER), _OUTER_SHARE / 2
     for width in _WIDTHS:
@@ -141,8 +146,11 @@ class _Unions:
     def __call__(self, cells: Floats) -> Floats:
         """Sums of cells (…, G) as sums of ranges (…, 1 + M).
 
-        They are sums, not differences of cumulative sums: what is 0 in every cell stays 0.
+        They are sums, not differences of cumulative sums: a sum of zeros stays exactly 0.
         """
+        # `reduceat` adds the numbers from each bound to the next, so that every second sum is a
+        # range and the others lie between ranges.  A bound may be the number of cells, which needs
+        # the padding.
         padded = np.concatenate([cells, np.zeros((*cells.shape[:-1], 1))], axis=-1)
         return np.add.reduceat(padded, self._bounds, axis=-1)[..., ::2]
 
@@ -157,8 +165,8 @@ class _Unions:
 class ScanSums:
     """Sums over the cells of all axes.
 
-    `plain` has the weights of the rows, from which biases follow; `weighted`, which is tested, has
-    them divided by p(1 − p) and a damping.
+    `plain` has the weights of the rows, from which biases follow.  `weighted`, which is tested, has
+    the weights divided by p(1 − p) and a damping.
     """
 
     axes: tuple[Axis, ...]
@@ -169,7 +177,7 @@ class ScanSums:
     def of(
         cls, session: Session, names: tuple[str, ...], notion: str, categorical: tuple[str, ...]
     ) -> ScanSums:
-        """Sums for a session; those of clusters, whose residuals have signs, are all plain."""
+        """Sums for a session.  With clusters, residuals have signs and all sums are plain."""
         axes = scan_axes(session, names, notion, categorical)
         plain = GroupSums(axes, notion, crossings=False)
         p = session.profile.sample(notion).points[:, 0]
@@ -207,20 +215,21 @@ def scanned_ranges(
         batches = drawn_batches(session, statistic, null, n_replicates, names)
         return map(_Unions(scan.axes, ranges).drawn, batches)
 
-    every = ranges_of(scan.axes, weights)
-    sums = totals_of(_Unions(scan.axes, every).state(states[scan.plain]))
+    all_ranges = ranges_of(scan.axes, weights)
+    sums = totals_of(_Unions(scan.axes, all_ranges).state(states[scan.plain]))
     least = min_rows * (1 - 1e-9)
     if clustered:
         # rows count as many as independent rows with the same variance of the sum of all residuals
         label_variance = sums.spread[0]
-        sums = with_signs(sums, draw(every))
+        sums = with_signs(sums, draw(all_ranges))
         least *= max(1.0, sums.spread[0] / label_variance) if label_variance > 0 else 1.0
     large = (sums.w > 0) & (sums.w**2 >= least * sums.w2)
-    kept = np.flatnonzero(large[1:])
-    if not len(kept):
+    large_enough = np.flatnonzero(large[1:])
+    if not len(large_enough):
         return RangeScan(columns, 0)
-    ranges = every.take(kept)
-    sums = sums.take([0, *(1 + kept)])
+    ranges = all_ranges.take(large_enough)
+    sums = sums.take([0, *(1 + large_enough)])
+    # Biases use plain weights.  Evidence uses damped weights, which have more power.
     weighted = sums
     if scan.weighted != scan.plain:
         weighted = totals_of(_Unions(scan.axes, ranges).state(states[scan.weighted]))
@@ -230,6 +239,7 @@ def scanned_ranges(
     alpha = 1 - confidence_level
     groups: list[Group] = []
     for i in _separate(ranges, tested.family.order, adjusted <= alpha + 1e-12):
+        # The interval of a range has its share of α, which makes all intervals simultaneous.
         low, high = limits_of(sums, [1 + i], alpha * float(ranges.shares[i]) / 2)
         where = _where(scan.axes[ranges.axes[i]], ranges.first[i], ranges.last[i])
         group = group_of((where,), sums, 1 + i, dispersion_of(sums), alone[i])

@@ -25,7 +25,7 @@ _CLUSTER_ATOMS = 2**14  # with clusters, whose replicates are drawn for rows, no
 
 @dataclass(frozen=True)
 class Segments:
-    """Columns whose intersections an audit judges, in the place of its covariates.
+    """Columns that segments of an audit intersect, instead of its covariates.
 
     Parameters
     ----------
@@ -78,7 +78,7 @@ def tested_segments(
 ) -> SegmentErrors:
     """Errors of all segments of an estimator, from one pass and labels drawn for its atoms.
 
-    Of clusters, which take further passes, residuals of rows have random signs.
+    With clusters, residuals of rows have random signs, which takes further passes.
     """
     bound = estimator.bind(session.profile)
     names, atoms = bound.covariates, bound.atoms
@@ -90,7 +90,9 @@ def tested_segments(
         return SegmentErrors(names, estimator.depth, 0)
     table = bound.table(state)
     estimate = bound.estimate_of(table)
+    # The smallest score decides, and a large ECCE/σ is evidence: hence the minus sign.
     family, squares = StepDown(-table.scaled), np.zeros(len(table))
+    # Bonferroni over both limits of all segments.
     tail = (1 - confidence_level) / (2 * len(table))
     if clustered:
         residuals = AtomResiduals(atoms, int(state.bits), state.keys.tobytes())
@@ -99,14 +101,17 @@ def tested_segments(
                 ecce, totals = table.walked(-replicate[table.order])
                 family.add(-table.in_sigmas(ecce)[None])
                 squares += totals**2
+        # The replicates keep the dependence within clusters, which limits from counts would ignore.
         half = -ndtri(tail) * np.sqrt(squares / n_replicates) / table.sums.weight
         low, high = table.bias - half, table.bias + half
     else:
+        # Rows of an atom have one p, so that a replicate is one binomial count for each atom.
         for scaled in table.drawn(np.random.default_rng([seed, b]) for b in range(n_replicates)):
             family.add(-scaled[None])
         low, high = table.limits(tail)
     segments = [*_segments(table, family, low, high)]
-    segments.sort(key=lambda each: (-each.certain_bias, -each.scaled))
+    # Segments with a bias beyond chance come first, by its certain size.
+    segments.sort(key=lambda segment: (-segment.certain_bias, -segment.scaled))
     details = estimate.details
     return SegmentErrors(
         names,

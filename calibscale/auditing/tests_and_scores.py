@@ -43,25 +43,26 @@ from calibscale.session import Run, Session
 def local_estimators(joint: SKCE) -> tuple[SKCE, ...]:
     """KLCE on all covariates, KCE, and KLCE on each covariate if there are several."""
     bandwidth = joint.covariate_bandwidth
-    own = ("covariates", "covariate_bandwidth", "covariate_kernel", "categorical")
-    names = [f.name for f in fields(joint) if f.init and f.name not in own]
+    local_settings = ("covariates", "covariate_bandwidth", "covariate_kernel", "categorical")
+    names = [f.name for f in fields(joint) if f.init and f.name not in local_settings]
 
     def alone(name: str) -> SKCE:
         width = bandwidth
         if isinstance(bandwidth, Mapping):
+            # Bandwidths by name belong to one column each.  A number is for every column.
             width = {n: b for n, b in bandwidth.items() if n == name}
         categorical = (name,) if name in joint.categorical else ()
         return replace(
             joint, covariates=(name,), covariate_bandwidth=width, categorical=categorical
         )
 
-    each = [alone(name) for name in joint.covariates] if len(joint.covariates) > 1 else []
-    return (joint, KCE(**{name: getattr(joint, name) for name in names}), *each)
+    single = [alone(name) for name in joint.covariates] if len(joint.covariates) > 1 else []
+    return (joint, KCE(**{name: getattr(joint, name) for name in names}), *single)
 
 
 def frozen(estimators: tuple[SKCE, ...], tests: LocalTests) -> tuple[SKCE, ...]:
     """Estimators with the bandwidths of the tests, for other predictions of the same rows."""
-    results = [tests.joint, tests.plain, *(one.test for one in tests.each)]
+    results = [tests.joint, tests.plain, *(covariate_test.test for covariate_test in tests.each)]
     return tuple(
         replace(
             estimator,
@@ -77,21 +78,26 @@ def local_tests(
     session: Session, estimators: tuple[SKCE, ...], n_replicates: int, seed: int
 ) -> tuple[LocalTests, CalibrationTests]:
     """All tests, from the same passes."""
-    whole = default_tests(session)
-    tests = calibration_test(session, [*estimators, *whole], n_replicates=n_replicates, seed=seed)
+    defaults = default_tests(session)
+    tests = calibration_test(
+        session, [*estimators, *defaults], n_replicates=n_replicates, seed=seed
+    )
     count = len(estimators)
-    joint, plain, *each = (
+    joint, plain, *single = (
         replace(test, statistic=name_of(test.statistic)) for test in tests.results[:count]
     )
     names = estimators[0].covariates
-    each = each or [joint]
-    adjusted = holm([one.p_value for one in each])
+    # With one covariate, the joint test is also the test of this covariate.
+    single = single or [joint]
+    # Tests of single covariates are one family.  The joint test is not adjusted: it is the verdict.
+    adjusted = holm([covariate_test.p_value for covariate_test in single])
+    # All tests without covariates judge the same rows, and are adjusted together.
     of_all_rows = [plain, *tests.results[count:]]
     jointly = adjusted_tests(of_all_rows)
     return LocalTests(
         joint,
         plain,
-        tuple(map(CovariateTest, names, each, adjusted)),
+        tuple(map(CovariateTest, names, single, adjusted)),
         tuple(map(AdjustedTest, of_all_rows[1:], jointly[1:])),
         jointly[0],
     ), tests
@@ -113,11 +119,12 @@ def scores(
     tested: TestResult | None = None,
     null: str | Null = "labels",
 ) -> Scores:
-    """Scores of the tested rows; `tested` is the test if it has been run."""
+    """Scores of the tested rows.  `tested` is the test if it has been run."""
     requested = [ECE(notion=estimator.notion or "top_label"), Brier(), NLL(), estimator]
     run = session.run(requested)
     scored = run.fitting[:3]
     states = run.scan(s for e in scored for s in e.needs).groups[None]
+    # The kernel estimator is left to the test, which computes it anyway.
     ece, brier, loss = (e.finalize(*(states[s] for s in e.needs)) for e in scored)
     if tested is None:
         tested = calibration_test(
@@ -134,7 +141,7 @@ def methods_named(
 ) -> tuple[tuple[Recalibrator, ...], list[str]]:
     """Methods of the requested names, with the settings of the test, and notes.
 
-    ``all`` requests every method for this number of classes; a note names the others.
+    ``all`` requests every method for this number of classes.  A note names the others.
     """
     suitable = [n for n, method in METHODS.items() if classes == 2 or not method.two_classes]
     unsuitable = [n for n in METHODS if n not in suitable]
@@ -144,7 +151,9 @@ def methods_named(
     shared = ("covariates", "prediction_bandwidth", "covariate_bandwidth", "categorical")
     methods = []
     for text in dict.fromkeys(requested):
+        # An unknown name takes any class here, because `method_of` refuses it with a hint.
         kind = METHODS.get(text.partition("(")[0], LocalBias)
+        # Methods with covariates correct the bias that the test sees, with its kernels.
         settings = {key: getattr(estimator, key) for key in shared if hasattr(kind, key)}
         methods.append(method_of(text, **settings))
         methods[-1].check_classes(classes)
@@ -166,19 +175,22 @@ def recalibrations(
 ) -> tuple[Scores, ...]:
     """Scores on held-out rows, before and after each method, fitted to the other rows.
 
-    The null of a test after recalibration refits the method; see `refits_of`.
+    The null of a test after recalibration refits the method, see `refits_of`.
     """
     parts = HoldOut(hold_out, seed ^ _PART_SEED)
-    fitting, rest = (session.on(part_of(session.source, parts, held)) for held in (False, True))
-    results = [scores("before", rest, estimator, n_replicates, seed)]
+    fitting, testing = (
+        session.on(part_of(session.source, parts, is_test)) for is_test in (False, True)
+    )
+    results = [scores("before", testing, estimator, n_replicates, seed)]
     for method in methods:
         try:
             fit = method.fit(fitting)
         except OptionError as error:  # the rows do not determine the fit
             results.append(Scores(method.name, reason=str(error)))
             continue
+        # Without refits, a test would find the noise of the fit, see `refits_of`.
         refits = refits_of(fit, fitting, estimator.notion or "top_label", n_replicates, seed)
-        model = session.on(recalibrated(rest.source, fit, refits))
+        model = session.on(recalibrated(testing.source, fit, refits))
         after = scores(method.name, model, estimator, n_replicates, seed, null=refits or "labels")
         results.append(replace(after, fitted=fit.to_dict(), note=_note(refits, after)))
     return tuple(results)
@@ -210,7 +222,7 @@ def against(
 ) -> Against:
     """Tests of another model, and paired differences of scores.
 
-    `estimators` are those of `tests`, the tests of the first model, with the bandwidths used.
+    `estimators` belong to `tests`, the tests of the first model, with the bandwidths used.
     """
     second = session.on(predicted(as_source(other), session.source))
     joint, names = estimators[0], distinct_names([session.source.name, second.source.name])
@@ -221,7 +233,9 @@ def against(
         *estimators[:2],
     ]
     jackknife = Jackknife(confidence_level=confidence_level, seed=seed)
-    values = [_values(one.run(compared), jackknife) for one in (session, second)]
+    values = [
+        _values(compared_session.run(compared), jackknife) for compared_session in (session, second)
+    ]
     return Against(
         name=names[1],
         tests=second_tests,
@@ -243,12 +257,13 @@ def _values(run: Run, design: Resampling) -> list[_Value]:
     for estimator in run.fitting:
         needed = design.needs(estimator)
         size = sum(s.statistic.nbytes(run.source.classes) for s in needed)
+        # Leave-group-out values need one state for each group of rows.
         grouped.append(needed if design.groups * size <= GROUPED_BYTES else ())
-    every = list(zip(run.fitting, grouped, strict=True))
-    states = run.scan(s for e, groups in every for s in groups or e.needs).groups[None]
+    grouped_pairs = list(zip(run.fitting, grouped, strict=True))
+    states = run.scan(s for e, groups in grouped_pairs for s in groups or e.needs).groups[None]
     values: list[_Value] = []
     with one_thread():
-        for e, groups in every:
+        for e, groups in grouped_pairs:
             pairs = run.pairs() if e.pairwise else None
             estimate, parts = estimate_of(e, states, groups, pairs), None
             if estimate.value is not None and (groups or pairs is not None):
@@ -269,6 +284,7 @@ def _difference(estimator: Estimator, a: _Value, b: _Value, design: Resampling) 
         reason = "some rows are valid for one of the models only"
     else:
         covers = POPULATION if estimator.unbiased else THIS_N
+        # The jackknife of the difference keeps the correlation of both models on the same rows.
         interval = (second_parts - first_parts).interval(design, covers)
         reason = None if interval else "the estimate of a part of the rows is undefined"
     gap = float(np.subtract(second.value, first.value))

@@ -83,6 +83,7 @@ def bandwidths(texts: tuple[str, ...]) -> float | dict[str, float] | None:
     """Bandwidth for all covariates, or bandwidths by name, from --covariate-bandwidth."""
     option = "--covariate-bandwidth"
     named = [text.rpartition("=") for text in texts]
+    # A column may have = in its name, so that the last one separates the number.
     if texts and all(name for name, _, _ in named):
         return {name: shared.number(value, option) for name, _, value in named}
     if len(texts) > 1 or any(name for name, _, _ in named):
@@ -197,6 +198,7 @@ def audit(
     recalibration or of another model.
     """
     shared.check_level(alpha, options["n_replicates"])
+    # An option without effect is a misunderstanding, and not ignored silently.
     if shared.was_passed("hold_out") and not options["recalibrate"]:
         raise click.UsageError("--hold-out needs --recalibrate")
     if shared.was_passed("depth") and segments is None:
@@ -208,10 +210,12 @@ def audit(
     from calibscale.auditing.audit import audit as run
     from calibscale.auditing.segment_tests import Segments
 
+    # The method of the test is a setting of the estimator, and no option of the audit.
     local: Any = replace(local_estimator(names, options), method=options.pop("method"))
     if segments is not None:
         local = Segments(shared.columns(segments), depth, local)
     recalibrate = Recalibration(options.pop("recalibrate"), options.pop("hold_out"))
+    # The second model is opened before `open_session` removes the options of sources.
     if options["against"] is not None:
         options["against"] = open_other(options["against"], options)
     cluster = options.pop("cluster")
@@ -219,6 +223,7 @@ def audit(
         session = session.by_cluster(cluster)
         result = run(session, local, recalibrate=recalibrate, **options)
     shared.finish(result, figure, top)
+    # Exit code 3 is the code of a gate: the work succeeded, and the result is bad.
     if alpha is not None and result.p_value is not None and result.p_value <= alpha:
         raise click.exceptions.Exit(3)
 
@@ -313,7 +318,7 @@ def bias(
 
 
 def _print(result: BiasMap, count: int) -> None:
-    """Print the points whose bias is the most standard errors from 0."""
+    """Print the points with a bias of the most standard errors from 0."""
     from rich.table import Table
     from rich.text import Text
 
@@ -340,6 +345,7 @@ def _print(result: BiasMap, count: int) -> None:
     for i in result.most_biased(count):
         values = zip(result.covariates, result.values[i], strict=True)
         shown = [result.predictions[i], *(level(result.source, *value) for value in values)]
+        # x != x is true for NaN: such a prediction or covariate has an empty cell.
         cells = [escape(x) if isinstance(x, str) else "" if x != x else f"{x:.4g}" for x in shown]
         table.add_row(
             *([str(result.index[i])] if result.index is not None else []),
@@ -412,6 +418,7 @@ def recalibrate(
       calibscale recalibrate old.zarr --json fitted.json
       calibscale recalibrate --load fitted.json --apply new.zarr -o recalibrated.zarr
     """
+    # A loaded fit needs no rows to fit to, and a new fit needs them.
     if store is not None if load is not None else store is None and options["labels"] is None:
         raise click.UsageError("pass either STORE, to fit to, or --load FITTED")
     if (target is None and new is not None) or (target and not (new or figure)):
@@ -426,6 +433,7 @@ def recalibrate(
         if place and not overwrite and LogitStore.open(place, unfinished=True).finished:
             raise click.UsageError(f"{place} already exists; pass --overwrite to replace it")
     settings = {"covariates": shared.columns(options.pop("covariates")), **local_settings(options)}
+    # Options that are not passed keep the defaults of the method, which may lack the setting.
     settings = {name: value for name, value in settings.items() if value not in (None, ())}
     if load is not None and (settings or shared.was_passed("method")):
         raise click.UsageError("--method and options of covariates do not apply to --load")
@@ -434,6 +442,7 @@ def recalibrate(
     if load is not None:
         fitted = fits.load_recalibration(load)
     else:
+        # A copy of the options: they are used again for the rows to judge on.
         with open_session(store, dict(options), "fitting") as session:
             fitted = fits.recalibrate(session, method)
     shared.finish(fitted)
@@ -441,12 +450,13 @@ def recalibrate(
         from calibscale.output.pictures import save_comparison
         from calibscale.recalibration.fits import DIAGRAMS
 
+        # Without other rows, the diagrams are of the rows of the fit.
         judged = rows or open_sources((store,), dict(options))[0]
         with shared.progress("counting") as report:
-            both = fitted.diagrams(
+            diagrams = fitted.diagrams(
                 judged, progress=report, **{name: options[name] for name in EXECUTION}
             )
-        save_comparison(both, DIAGRAMS, figure)
+        save_comparison(diagrams, DIAGRAMS, figure)
         shared.wrote(figure)
     if place:
         rules = {"on_invalid": options["on_invalid"], "overwrite": overwrite}

@@ -59,6 +59,8 @@ def rank(stores: tuple[str, ...], by: str, model_names: tuple[str, ...], **optio
 
     (estimator,) = estimators((by,), options)
     sources = open_sources(stores, options)
+    # Stores with equal names, such as folders of two days, get the parts of their paths that
+    # differ.
     models = dict(zip(model_names or distinct_names(stores), sources, strict=True))
     with shared.progress("ranking", "steps") as report:
         result = run(models, estimator, progress=report, **options)
@@ -194,6 +196,7 @@ def _families(names: str | None, grids: tuple[str, ...], notion: str) -> list[Fa
     chosen = default_families(notion)
     if names is not None:
         chosen = tuple(name.strip() for name in names.split(","))
+    # The names are checked here, where the option is known that has the mistake.
     for name in (*chosen, *grid_of):
         if name not in FAMILIES:
             raise click.BadParameter(
@@ -218,6 +221,7 @@ def _folds(path: str) -> Any:
     import numpy as np
 
     try:
+        # Without pickle, a file of another person cannot run code.
         return np.load(path, mmap_mode="r", allow_pickle=False)
     except (OSError, ValueError) as error:
         raise click.BadParameter(f"{path} cannot be read: {error}", param_hint="--split") from error

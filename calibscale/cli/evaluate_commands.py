@@ -111,35 +111,37 @@ def estimators(
 ) -> list[Estimator]:
     """Estimators by their text, with the shared settings.
 
-    By default those of `DEFAULT`, or all default estimators of forecasts.
+    By default the estimators of `DEFAULT`, or all default estimators of forecasts.
 
     Options of settings are removed, except the seed.
     """
+    # `DEFAULT` names estimators of classes.
     texts = ("all",) if forecasts and not texts else texts
     values = {option: options.pop(option) for option in {*_SHARED.values()}}
     options["seed"] = values["seed"]
     values["covariates"] = shared.columns(values["covariates"])
     target = "forecasts" if forecasts else "classes"
     kinds = ESTIMATORS.items() if "all" in texts else ()
-    every = [name for name, kind in kinds if kind.by_default and target in kind.targets]
-    chosen = dict.fromkeys(e for text in texts for e in (every if text == "all" else (text,)))
+    defaults = [name for name, kind in kinds if kind.by_default and target in kind.targets]
+    chosen = dict.fromkeys(e for text in texts for e in (defaults if text == "all" else (text,)))
     built, used = [], set()
     for text in chosen or DEFAULT:
-        name, given = parse(text)
+        name, text_settings = parse(text)
         name, settings = named(name)
-        settings |= given
-        known = settings_of(name)
+        settings |= text_settings
+        accepted = settings_of(name)
         for key, option in _SHARED.items():
-            if key not in known or values[option] in (None, ()):
+            if key not in accepted or values[option] in (None, ()):
                 continue
             used.add(option)
             # of all estimators, those of all classes keep their notion
-            if key != "notion" or text in texts or known[key].default != "canonical":
+            if key != "notion" or text in texts or accepted[key].default != "canonical":
                 settings.setdefault(key, values[option])
         if name in LOCAL and not settings.get("covariates"):
-            other = " (without covariates, use kce)" if name == "klce" else ""
-            raise click.UsageError(f"{name} needs --covariates A,B{other}")
+            advice = " (without covariates, use kce)" if name == "klce" else ""
+            raise click.UsageError(f"{name} needs --covariates A,B{advice}")
         built.append(build(name, settings))
+    # An option that no estimator uses is a misunderstanding, and would be ignored silently.
     for option in _SHARED.values():
         if shared.was_passed(option) and option != "seed" and option not in used:
             listed = ", ".join(chosen or DEFAULT)
@@ -155,8 +157,8 @@ def list_estimators(name: str | None) -> None:
         from calibscale.output.text import grid, show, terminal
 
         table = grid("", "", show_header=False)
-        for each, summary in SUMMARIES.items():
-            table.add_row(each, summary)
+        for estimator, summary in SUMMARIES.items():
+            table.add_row(estimator, summary)
         show(terminal(), table)
         return
     name, _ = named(name_of(name))
@@ -245,6 +247,8 @@ def evaluate(
     from calibscale.evaluation.group_sessions import by_groups
     from calibscale.inference.resampling import resampling
 
+    # The default estimators have intervals.  Named estimators may be slow, and have intervals only
+    # on request.
     method = interval or ("none" if names else "jackknife")
     intervals = None
     if method != "none":
@@ -256,6 +260,7 @@ def evaluate(
     with open_session(store, options, "evaluating") as session:
         chosen = estimators(names, options, session.source.forecast is not None)
         if not names:
+            # Rare events crowd one bin of equal width, see `with_equal_mass`.
             chosen = with_equal_mass(session.profile, chosen)
         data, columns = by_groups(session.by_cluster(cluster), group_by)
         result = run(
@@ -287,6 +292,7 @@ def _print_missing(result: Evaluation, groups: int) -> None:
         and not ESTIMATORS[name_of(e.estimator)].no_interval
     ]
     if missing:
+        # The jackknife leaves out one group of rows at a time, each with at least one row.
         few = result.n < groups
         reason = "they need more rows" if few else "not available with this method"
         terminal().print(Text(f"no intervals of {', '.join(missing)}: {reason}", style="yellow"))
@@ -378,6 +384,7 @@ def plan(store: str | tuple[str, ...] | None, names: tuple[str, ...], **options:
 
     (source,) = open_sources((store,), options)
     chosen = estimators(names, options, source.forecast is not None)
+    # The cost does not depend on draws.
     del options["seed"]
     interval = None if names else "jackknife"  # as `evaluate`
     result = run(source, chosen, on_unsupported=on_unsupported(names), interval=interval, **options)
@@ -456,6 +463,7 @@ def reliability(
       calibscale reliability before.zarr after.zarr --output both.png
       calibscale reliability loans.zarr --edges equal-mass --output diagram.png
     """
+    # One JSON file has one result.
     if len(stores) > 1 and shared.was_passed("json_path"):
         raise click.UsageError("--json is for one STORE")
     if notion not in (None, "class_wise") and class_index is not None:
@@ -466,6 +474,7 @@ def reliability(
     notion = notion or (None if class_index is None else "class_wise")
     results = []
     for store in stores or (None,):
+        # `open_session` removes options, which the next store needs again.
         settings = dict(options)
         with open_session(store, settings, "counting") as session:
             settings |= {"edges": bin_edges(edges), "notion": notion, "class_index": class_index}

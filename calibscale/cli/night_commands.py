@@ -27,6 +27,7 @@ def _day(context: click.Context, parameter: click.Parameter, value: str | None) 
     from calibscale.monitoring.ledger.index import check_key
 
     if value is None:
+        # A job runs after midnight for the day that has ended.
         return (datetime.now(UTC).date() - timedelta(1)).isoformat()
     try:
         check_key(value)
@@ -72,6 +73,7 @@ def nightly(job: str, day: str, dry_run: bool, force: bool, scheduler: str | Non
 
     settings = read_job(job)
     if scheduler is not None:
+        # The job is frozen.  Only its scheduler changes, on which no result depends.
         object.__setattr__(settings, "run", replace(settings.run, scheduler=scheduler))
     if dry_run:
         planned = plan(settings, day)
@@ -83,6 +85,7 @@ def nightly(job: str, day: str, dry_run: bool, force: bool, scheduler: str | Non
     with shared.progress("reading") as report:
         try:
             result = run(settings, day, force=force, progress=report)
+        # A broken day is reported after the outputs, which have the state of the earlier days.
         except BrokenDayError as error:
             result, failure = error.night, error
     if shared.prints():
@@ -91,6 +94,7 @@ def nightly(job: str, day: str, dry_run: bool, force: bool, scheduler: str | Non
         print_result(result)
         if not result.fresh:
             terminal().print("nothing has changed, nothing was done")
+    # A stored result has its outputs from an earlier run.
     for template in settings.outputs.templates.values() if result.fresh else ():
         shared.wrote(settings.place(template, day))
     shared.write_json(result.to_dict())
@@ -209,6 +213,7 @@ def forget(ledger: str, day: str, model: str, yes: bool) -> None:
     from calibscale.monitoring.ledger.day_ledger import Ledger
 
     opened = Ledger.open(ledger)
+    # A day that could not be read has no record to lose, and needs no confirmation.
     if opened.day(day, model) and not yes:
         n = opened.day(day, model)[0].n
         if not sys.stdin.isatty():
@@ -220,13 +225,15 @@ def forget(ledger: str, day: str, model: str, yes: bool) -> None:
             click.echo(f"{ledger}: nothing was removed")
             raise click.exceptions.Exit(1)
     with opened.writing():
+        # Under the lock, the day is looked up again: a night may have changed the ledger meanwhile.
         models = [e.model for e in opened.select(day, day) if e.day == day]
         broken = BrokenDays(opened.path)
         if model not in models and day not in broken.of(model):
-            others = f"; models of that day: {', '.join(models)}" if models else ""
-            raise OptionError(f"{ledger} has no {day} of {model}{others}")
+            alternatives = f"; models of that day: {', '.join(models)}" if models else ""
+            raise OptionError(f"{ledger} has no {day} of {model}{alternatives}")
         opened.remove(day, model)
         broken.remove(model, day)
+        # The stored result of this night rests on the day that is removed.
         for suffix in (".json", ".outputs"):
             opened.result_path(model, day).with_suffix(suffix).unlink(missing_ok=True)
     click.echo(f"{ledger}: removed {day} of {model}")
@@ -280,6 +287,7 @@ def report(
     ledgers = [path for path in paths if Path(path).is_dir()]
     if (models or day) and not ledgers:
         raise click.UsageError("--model and --date need a LEDGER, whose nights they select")
+    # The results of a ledger stand at the place of the ledger among the arguments.
     files: list[Path] = []
     for path in paths:
         files += _nights(Path(path), models, day) if path in ledgers else [Path(path)]
@@ -298,6 +306,7 @@ def report(
 def _nights(ledger: Path, models: tuple[str, ...], day: str | None) -> list[Path]:
     """Results of the requested night, or of the newest night, of each model."""
     if not (ledger / _INDEX).is_file():
+        # A store in place of a result is a frequent mistake.
         if (ledger / "labels" / "zarr.json").is_file():
             raise OptionError(
                 f"{ledger}: is a store, not a result; first write a result: "
@@ -311,6 +320,7 @@ def _nights(ledger: Path, models: tuple[str, ...], day: str | None) -> list[Path
     if unknown:
         names = ", ".join(by_model) or "none"
         raise OptionError(f"{ledger}: there is no night of model {unknown[0]!r}; models: {names}")
+    # Names of days sort by date, so that the largest is the newest.
     requested = [by_model[name] for name in (models or by_model)]
     chosen = [nights[day or max(nights)] for nights in requested if day in (None, *nights)]
     if not chosen:
@@ -326,7 +336,8 @@ def _read(path: Path) -> dict[str, Any]:
     except FileNotFoundError:
         raise OptionError(f"{path}: there is no such file") from None
     except OSError as error:
-        raise OptionError(f"{path}: cannot be read: {error.strerror or error}") from error
+        fault = error.strerror or error
+        raise OptionError(f"{path}: cannot be read: {fault}") from error
     except (ValueError, RecursionError) as error:
         raise OptionError(f"{path}: not JSON: {error}") from error
     from calibscale.output.reading import read

@@ -18,7 +18,7 @@ from calibscale.formatting.escapes import printable
 from calibscale.formatting.progress import progress as shown_progress
 
 _FILE = "calibscale.scheduler_file"
-_OUTPUTS = ("output", "figure", "json_path")  # options of files; a figure is a picture
+_OUTPUTS = ("output", "figure", "json_path")  # options of files, where a figure is a picture
 _SHARED = ("json_path", "quiet")  # options that `finish` reads, not the function of a command
 
 
@@ -94,7 +94,7 @@ meaning_options = (
 
 
 class Command(click.Command):
-    """A command whose help has one section for each set of shared options.
+    """A command with help that has one section for each set of shared options.
 
     The files of `_OUTPUTS` are checked before the work.
     """
@@ -108,8 +108,10 @@ class Command(click.Command):
     def invoke(self, ctx: click.Context) -> Any:
         outputs = {p.opts[0]: ctx.params[p.name] for p in self.params if p.name in _OUTPUTS}
         ctx.invoke(check_outputs, outputs, picture=ctx.params.get("figure"))
-        own = {name: value for name, value in ctx.params.items() if name not in _SHARED}
-        return ctx.invoke(self.callback, **own)  # type: ignore[arg-type]
+        # Shared options are read by `finish` from the context, so that functions need no parameters
+        # for them.
+        parameters = {name: value for name, value in ctx.params.items() if name not in _SHARED}
+        return ctx.invoke(self.callback, **parameters)  # type: ignore[arg-type]
 
     def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         sections: dict[str, list[tuple[str, str]]] = {"Options": []}
@@ -128,14 +130,14 @@ def command(short_help: str) -> Callable:
     return click.command(cls=Command, short_help=short_help)
 
 
-def confidence_option(what: str) -> Callable:
-    """Option --confidence, described as the level of `what`."""
+def confidence_option(subject: str) -> Callable:
+    """Option --confidence, described as the level of `subject`."""
     return click.option(
         "--confidence",
         "confidence_level",
         type=SHARE,
         default=0.95,
-        help=f"Confidence level of {what}.",
+        help=f"Confidence level of {subject}.",
     )
 
 
@@ -148,20 +150,21 @@ negligible_option = click.option(
 )
 
 
-def replicates_option(default: int, what: str, least: int = 1) -> Callable:
-    """Option --replicates, described as the number of draws; `what` says of or from what."""
+def replicates_option(default: int, description: str, least: int = 1) -> Callable:
+    """Option --replicates, described as the number of draws and `description`."""
     return click.option(
         "--replicates",
         "-b",
         "n_replicates",
         type=click.IntRange(least),
         default=default,
-        help=f"Number of draws {what}.",
+        help=f"Number of draws {description}.",
     )
 
 
 def add_options(command: Callable, options: Iterable[Callable], section: str) -> Callable:
     """Add options to a command, in this order, under one section of its help."""
+    # Decorators add parameters from the last to the first.
     for option in reversed(tuple(options)):
         command = option(command)
         command.__click_params__[-1].section = section  # type: ignore[attr-defined]
@@ -176,19 +179,21 @@ class Commands(click.Group):
     def resolve_command(
         self, ctx: click.Context, args: list[str]
     ) -> tuple[str | None, click.Command | None, list[str]]:
-        name, command, rest = super().resolve_command(ctx, args)
+        name, command, arguments = super().resolve_command(ctx, args)
         if command is not None and not isinstance(command, click.Group):
+            # Click keeps the last of repeated options silently.  A repeated option is more likely a
+            # mistake.
             with command.make_context(name, [], ctx, resilient_parsing=True) as inner:
-                _, _, parsed = command.make_parser(inner).parse_args(args=list(rest))
+                _, _, parsed = command.make_parser(inner).parse_args(args=list(arguments))
                 for parameter in dict.fromkeys(parsed):
                     once = isinstance(parameter, click.Option) and not parameter.is_flag
                     if once and not parameter.multiple and parsed.count(parameter) > 1:
                         raise click.UsageError(f"{parameter.opts[0]} is given twice", inner)
-        return name, command, rest
+        return name, command, arguments
 
 
 def _scheduler_file(context: click.Context, parameter: click.Parameter, path: str | None) -> None:
-    """Store the absolute path for `_scheduler`; no scheduler name is an absolute path."""
+    """Store the absolute path for `_scheduler`, because no scheduler name is an absolute path."""
     context.meta[_FILE] = None if path is None else os.path.abspath(path)
 
 
@@ -241,7 +246,7 @@ READING = (
 
 
 def scheduler_options(command: Callable) -> Callable:
-    """Add the options of the scheduler, without those of a source."""
+    """Add the options of the scheduler, without the options of a source."""
     return add_options(command, _SCHEDULER, "Execution")
 
 
@@ -261,7 +266,7 @@ def was_passed(option: str) -> bool:
 
 
 def _value(option: str) -> Any:
-    """Value of an option of the running command; None outside of commands."""
+    """Value of an option of the running command, or None outside of commands."""
     context = click.get_current_context(silent=True)
     return None if context is None else context.params.get(option)
 
@@ -290,15 +295,15 @@ def split(text: str | None) -> tuple[str, ...]:
 
 
 def listed_names(
-    context: click.Context, parameter: click.Parameter, given: tuple[str, ...]
+    context: click.Context, parameter: click.Parameter, texts: tuple[str, ...]
 ) -> tuple[str, ...]:
-    """Names of a repeatable option, each of which may also be several, separated by commas.
+    """Names of a repeatable option, where one value may be several names separated by commas.
 
     Commas in brackets separate settings, as in ``ckce(ridge=0.03, features=200)``.
     """
-    names = [name for text in given for name in _at_outer_commas(text)]
+    names = [name for text in texts for name in _at_outer_commas(text)]
     if not all(names):
-        raise click.BadParameter(f"{', '.join(map(repr, given))} has an empty name")
+        raise click.BadParameter(f"{', '.join(map(repr, texts))} has an empty name")
     return tuple(names)
 
 
@@ -306,6 +311,7 @@ def _at_outer_commas(text: str) -> list[str]:
     """Parts of a text between the commas outside of brackets."""
     parts, depth = [""], 0
     for character in text:
+        # Brackets nest: a setting may be a list.
         depth += (character in "([") - (character in ")]")
         if character == "," and depth == 0:
             parts.append("")
@@ -315,7 +321,7 @@ def _at_outer_commas(text: str) -> list[str]:
 
 
 def columns(text: str | None) -> tuple[str, ...]:
-    """Names in --covariates; at least one if the option is passed."""
+    """Names in --covariates, at least one if the option is passed."""
     names = split(text)
     if text is not None and not any(names):
         raise click.BadParameter(f"{text!r} names no column", param_hint="--covariates")
@@ -330,6 +336,7 @@ def check_outputs(
     Outputs must differ from each other and from the inputs: `inputs`, and all other paths on the
     command line.
     """
+    # An output must not replace a file that the command still reads.
     read = [*inputs, *_named_paths(outputs)]
     options: dict[str, str] = {}
     for option, path in outputs.items():
@@ -342,10 +349,11 @@ def check_outputs(
                 continue
             _check_place(path, option)
             refuse_overwriting(path, read)
+        # Two paths of one file are the same output, also by links.
         first = options.setdefault(path if path == "-" else os.path.realpath(path), option)
         if first != option:
-            what = "standard output" if path == "-" else path
-            raise click.UsageError(f"{first} and {option} cannot both be {what}")
+            destination = "standard output" if path == "-" else path
+            raise click.UsageError(f"{first} and {option} cannot both be {destination}")
     if picture is not None:
         from calibscale.output.pictures import check_format
 
@@ -366,7 +374,7 @@ def _check_place(path: str, option: str) -> None:
 
 
 def _named_paths(outputs: Iterable[str]) -> list[str]:
-    """Existing files and folders on the command line, except those of the options `outputs`."""
+    """Existing files and folders on the command line, except values of the options `outputs`."""
     context = click.get_current_context(silent=True)
     if context is None:
         return []
@@ -379,13 +387,13 @@ def _named_paths(outputs: Iterable[str]) -> list[str]:
     return [text for text in named if os.path.exists(text)]
 
 
-def check_level(alpha: float | None, n_replicates: int, own: int = 1) -> None:
-    """Reject an alpha below 1 / (n_replicates + own), the smallest possible p-value."""
-    if alpha is None or 1 / (n_replicates + own) <= alpha:
+def check_level(alpha: float | None, n_replicates: int, observed: int = 1) -> None:
+    """Reject an alpha below 1 / (n_replicates + observed), the smallest possible p-value."""
+    if alpha is None or 1 / (n_replicates + observed) <= alpha:
         return
     raise click.UsageError(
         f"--alpha {alpha:g} cannot be reached with --replicates {n_replicates}: it needs at least "
-        f"{math.ceil(1 / alpha - 1e-9) - own}"
+        f"{math.ceil(1 / alpha - 1e-9) - observed}"
     )
 
 
@@ -426,7 +434,7 @@ def finish(
 
 
 def write_json(value: dict[str, Any]) -> None:
-    """Write a result to the path of --json, if there is one; ``-`` is standard output."""
+    """Write a result to the path of --json, if given.  ``-`` is standard output."""
     path = _value("json_path")
     if path is None:
         return

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 def _storage_options(
     context: click.Context, parameter: click.Parameter, texts: tuple[str, ...]
 ) -> dict[str, Any] | None:
-    """Options of a file system; texts that are not JSON are strings."""
+    """Options of a file system, where texts that are not JSON are strings."""
     options: dict[str, Any] = {}
     for text in texts:
         name, equals, value = text.partition("=")
@@ -42,12 +42,12 @@ def _event(
         return None
     name, _, value = text.partition("=")
     try:
-        first, *others = map(float, value.split(","))
+        first, *bounds = map(float, value.split(","))
     except ValueError:
         name = ""
-    if name not in ("level", "threshold") or len(others) > (name == "threshold"):
+    if name not in ("level", "threshold") or len(bounds) > (name == "threshold"):
         raise click.BadParameter("an event is level=NUMBER or threshold=NUMBER[,NUMBER]")
-    return {name: (first, *others) if others else first}
+    return {name: (first, *bounds) if bounds else first}
 
 
 storage_option = click.option(
@@ -133,21 +133,23 @@ _SOURCE_NAMES = (
 
 
 def _listed(
-    context: click.Context, parameter: click.Parameter, given: tuple[str, ...]
+    context: click.Context, parameter: click.Parameter, addresses: tuple[str, ...]
 ) -> str | tuple[str, ...] | None:
     """Store or table, or files of one table, which a shell has listed."""
-    if len(given) < 2:
-        return given[0] if given else None
+    if len(addresses) < 2:
+        return addresses[0] if addresses else None
     from calibscale.data.ingest.folders import is_table
     from calibscale.data.ingest.npy_shards import as_listed
 
-    for address in given:
+    # A shell lists the files of a pattern, which are shards of one table, but two stores are a
+    # mistake.
+    for address in addresses:
         if not (is_url(address) or is_table(address)):
             raise click.UsageError(
                 f"several files are read as one table, and {address} is not a file that can be "
                 "read (a command takes one STORE)"
             )
-    return tuple(as_listed(given))
+    return tuple(as_listed(addresses))
 
 
 store_argument = click.argument("store", nargs=-1, callback=_listed, metavar="[STORE|FILE...]")
@@ -168,7 +170,7 @@ def array_options(command: Callable) -> Callable:
 def open_session(
     store: str | tuple[str, ...] | None, options: dict[str, Any], what: str, unit: str = "blocks"
 ) -> Iterator[Session]:
-    """Session of the store, or of the arrays that the options name; removes their options.
+    """Session of the store, or of the arrays that the options name and that are then removed.
 
     Progress is shown as `what`, in `unit`.
     """
@@ -184,24 +186,24 @@ def open_session(
 
 
 def open_sources(stores: Sequence[Any], options: dict[str, Any]) -> list[ArraySource]:
-    """Open stores, or in each of them the arrays that the options name; removes these options."""
-    given = {name: options.pop(name) for name in _SOURCE_NAMES}
+    """Open stores, or the arrays in each that the options name, and remove these options."""
+    named = {name: options.pop(name) for name in _SOURCE_NAMES}
     tables = [(store,) if isinstance(store, str) else store or () for store in stores]
-    addresses = [*chain(*tables), *(path for path in given.values() if isinstance(path, str))]
-    if given["storage_options"] and not any(map(is_url, addresses)):
+    addresses = [*chain(*tables), *(path for path in named.values() if isinstance(path, str))]
+    if named["storage_options"] and not any(map(is_url, addresses)):
         raise click.UsageError("--storage-option applies to URLs")
-    return [_opened(store, given) for store in stores]
+    return [_opened(store, named) for store in stores]
 
 
 def open_other(store: str, options: dict[str, Any]) -> ArraySource:
-    """Second store or table, with the options of the first, which are kept."""
+    """Second store or table, with the options of the first, which stay in `options`."""
     from calibscale.data.ingest.folders import is_table
 
-    given = {name: options[name] for name in _SOURCE_NAMES}
-    if not is_table(store, given["storage_options"]):  # a store names its arrays itself
-        kept = {name: given[name] for name in ("storage_options", "event")}
-        given = dict.fromkeys(_SOURCE_NAMES) | kept
-    return _opened(store, given)
+    named = {name: options[name] for name in _SOURCE_NAMES}
+    if not is_table(store, named["storage_options"]):  # a store names its arrays itself
+        settings = {name: named[name] for name in ("storage_options", "event")}
+        named = dict.fromkeys(_SOURCE_NAMES) | settings
+    return _opened(store, named)
 
 
 def _opened(store: str | tuple[str, ...] | None, options: dict[str, Any]) -> ArraySource:
@@ -221,6 +223,7 @@ def _described(store: str | tuple[str, ...] | None, options: dict[str, Any]) -> 
     kinds = ("logits", "probabilities", "predictions")
     paths = {name: options[name] for name in (*kinds, "top_k", "weights")}
     storage = options["storage_options"]
+    # Options that are not passed are left to the reader of the data.
     meaning = {name: options[name] for name in ("binary", *shared.MEANING) if options[name]}
     if class_names := shared.split(options["class_names"]):
         meaning["class_names"] = class_names
@@ -243,11 +246,13 @@ def _described(store: str | tuple[str, ...] | None, options: dict[str, Any]) -> 
         )
     paths["covariates"] = options["covariate_array"]
     named = {name: path for name, path in paths.items() if path is not None}
+    # A store names its arrays itself.  With names of arrays, STORE is a folder of arrays.
     if store is not None and not named and options["labels"] is None:
         for name in ("covariate_names", "forecast", "class_names", *shared.MEANING):
             _refuse(options, name, "tables and arrays; the store declares it itself")
         assert isinstance(store, str)
         source = as_source(located(store, storage))
+        # A store of several columns contradicts the declaration.
         if options["binary"] and not source.binary:
             raise BinaryError(
                 f"{shown_address(store)}: binary is declared, but the store has {source.classes} "
@@ -268,18 +273,21 @@ def _described(store: str | tuple[str, ...] | None, options: dict[str, Any]) -> 
     )
 
 
-def _refuse(options: dict[str, Any], name: str, what: str) -> None:
+def _refuse(options: dict[str, Any], name: str, scope: str) -> None:
     if options[name]:
-        raise click.UsageError(f"--{name.replace('_', '-')} applies to {what}")
+        raise click.UsageError(f"--{name.replace('_', '-')} applies to {scope}")
 
 
 def _covariates() -> list[str]:
     """Columns of a table that the options of the command name as covariates or groups."""
     from calibscale.data.groups import Grouping, listed_groups
 
-    given = click.get_current_context().params
-    names = [*shared.split(given.get("covariates")), *filter(None, [given.get("cluster")])]
-    names += [Grouping.parse(text).column for text in listed_groups(given.get("group_by"))]
+    parameters = click.get_current_context().params
+    names = [
+        *shared.split(parameters.get("covariates")),
+        *filter(None, [parameters.get("cluster")]),
+    ]
+    names += [Grouping.parse(text).column for text in listed_groups(parameters.get("group_by"))]
     return list(dict.fromkeys(names))
 
 

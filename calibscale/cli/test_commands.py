@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 class _NullChoice(click.Choice):
-    """Names of the nulls, whose classes are imported when the option is read."""
+    """Names of the nulls.  Their classes are imported when the option is read."""
 
     def __init__(self) -> None:
         self.case_sensitive = True
@@ -103,6 +103,7 @@ def test(
     from calibscale.inference.verdict import judgement_of_tests
 
     drawn_from = NULLS[null or "labels"]
+    # Hoeffding's bound has no replicates, so that options about them would have no effect.
     if not drawn_from.draws:
         for option, flag in (("n_replicates", "replicates"), ("stop_after", "stop-after")):
             if shared.was_passed(option):
@@ -111,13 +112,16 @@ def test(
         raise click.UsageError(f"--stop-after cannot be used with --null {null}")
     with open_session(store, options, "testing") as session:
         kernel = "jkce" if session.source.forecast is None else "kce"
+        # This estimator alone carries the settings.  Without settings, its covariates go to `run`.
         default = "klce" if options["covariates"] else kernel
         local = bool(options["covariates"])
         settings = set(SETTINGS) - {"covariates", "categorical"}
+        # Settings are for one estimator: with them, the default is a single test.
         several = not names and not any(map(shared.was_passed, settings))
         tested = estimators(names or (default,), options)
         if drawn_from.draws:
-            centred = drawn_from.centred and any(each.centred_null for each in tested)
+            centred = drawn_from.centred and any(estimator.centred_null for estimator in tested)
+            # A centred null does not count the observed value among its replicates.
             shared.check_level(alpha, n_replicates, 0 if centred else 1)
         result = run(
             session,
@@ -130,14 +134,15 @@ def test(
             **options,
         )
     if alpha is not None:
+        # The gate uses the requested level in place of the level of the report.
         judgement = judgement_of_tests(result, options["negligible"], alpha)
         result = replace(result, judgement=judgement)
     shared.finish(result)
     if alpha is None:
         return
-    for one in result.results:
-        if one.p_value is None:  # a gate must not pass without data
-            raise InvalidDataError(f"{one.statistic} has no p-value: {one.reason}")
+    for outcome in result.results:
+        if outcome.p_value is None:  # a gate must not pass without data
+            raise InvalidDataError(f"{outcome.statistic} has no p-value: {outcome.reason}")
     if result.judgement is not None and result.judgement.miscalibrated:
         raise click.exceptions.Exit(3)
 
@@ -216,6 +221,7 @@ def power(
     if where is not None:
         ((column, value),) = shared.pairs((where,), "--where")
         group = (column, shared.number(value, "--where"))
+    # Validated before the source is opened, which may take long.
     bias = Miscalibration(shift, temperature, group)
     (statistic,) = estimators((name or ("klce" if options["covariates"] else "kce"),), options)
     with open_session(store, options, "simulating", "data sets") as session:

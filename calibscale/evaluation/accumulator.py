@@ -59,7 +59,7 @@ _RECENT_ROWS = 2**16  # rows summed at a time, so that rounding errors do not gr
 
 @dataclass(frozen=True)
 class _StreamProfile(DataProfile):
-    """Profile of a stream of rows, whose first rows are the source."""
+    """Profile of a stream of rows, with its first rows as the source."""
 
     @property
     def rows(self) -> int:
@@ -75,9 +75,10 @@ class _StreamProfile(DataProfile):
 class Accumulator:
     """Evaluation of rows that come in batches, which are not kept.
 
-    The estimates are those of `evaluate` on the same rows.  Memory does not depend on the number of
-    rows.  Accumulators can be pickled, and those of several processes merged.  Threads may share an
-    accumulator.  A call that fails or is interrupted changes nothing: it can be repeated.
+    The estimates equal the estimates of `evaluate` on the same rows.  Memory does not depend on the
+    number of rows.  Accumulators can be pickled, and accumulators of several processes merged.
+    Threads may share an accumulator.  A call that fails or is interrupted changes nothing: it can
+    be repeated.
 
     Parameters
     ----------
@@ -88,13 +89,13 @@ class Accumulator:
     forecast : str or Forecast
         In place of `classes`: kind of predictive distributions, see `from_arrays`.
     covariate_names : d names, optional
-        Names of the columns of covariates.  Default: those of the first batch.
+        Names of the columns of covariates.  Default: the names in the first batch.
     categories : {covariate: names}, optional
         Values of the covariates that are texts.
     group_by : str, optional
-        Name of a covariate; all estimators are also computed for each of its values.
+        Name of a covariate.  All estimators are also computed for each of its values.
     interval : Resampling, {"jackknife", "bootstrap"} or bool, optional
-        Confidence intervals of the estimates; True: by the jackknife.
+        Confidence intervals of the estimates.  True: by the jackknife.
     first_row : int
         Number of the first row, on which intervals and certified bounds depend: another one in
         each process, such as ``rank * 10**9``.
@@ -154,9 +155,11 @@ class Accumulator:
         percent: bool = False,
         **rules: Any,
     ) -> None:
-        one = (classes is None) != (forecast is None)
-        require(one, "give exactly one of classes= and forecast=")
+        exactly_one = (classes is None) != (forecast is None)
+        require(exactly_one, "give exactly one of classes= and forecast=")
         self._forecast = None if forecast is None else forecast_of(forecast)
+        # Estimators by default are left out with a reason where the rows do not suit them.
+        # Requested estimators raise an error.
         self._report = estimators is None
         by_default = default_estimators(CLASSES if forecast is None else FORECASTS)
         self._requested = listed(by_default if estimators is None else estimators)
@@ -182,7 +185,7 @@ class Accumulator:
     def reset(self, *, keep_bandwidths: bool = False, first_row: int | None = None) -> None:
         """Forget all rows, and unless they are kept the bandwidths that the rows have fixed.
 
-        `first_row` is the number of the next row, by default that of the first.
+        `first_row` is the number of the next row, by default the number of the first row.
         """
         with self._lock:
             draft = self._draft()
@@ -190,7 +193,7 @@ class Accumulator:
             self.__dict__ = draft.__dict__
 
     def _draft(self) -> Accumulator:
-        """Copy to be changed by a call, whose attributes become those of this one at its end.
+        """Copy to be changed by a call, which replaces this accumulator's attributes at its end.
 
         An interrupt, an error and another thread therefore see the attributes before or after the
         call.  The states of `_total` and `_recent`, which both share, are not modified.
@@ -226,9 +229,9 @@ class Accumulator:
             self._choose(self._requested)
 
     def _choose(self, estimators: list[Estimator]) -> None:
-        """Set the estimators; `_fix` adds bins of equal mass if the first rows need them.
+        """Set the estimators.  `_fix` adds bins of equal mass if the first rows need them.
 
-        An OptionError is raised for what no rows allow.
+        An OptionError is raised for an estimator that no rows allow.
         """
         self._estimators = estimators
         self._imagined = self._bound(self._some_rows())
@@ -253,14 +256,14 @@ class Accumulator:
         ignore_index: int | None = None,
         top_k: Any = None,
     ) -> None:
-        """Add rows; a batch with an error adds none.
+        """Add rows.  A batch with an error adds no rows.
 
         Parameters
         ----------
         probabilities, logits : (r, K) array-like
-            Exactly one of the two; of two classes also (r,), P(y = 1) or its log-odds.
+            Exactly one of the two.  For two classes also (r,), P(y = 1) or its log-odds.
         predictions : (r, P) array-like, or tuple of its parts
-            In place of them with ``forecast=``; labels are then the observed numbers.
+            Instead of them with ``forecast=``.  Labels are then the observed numbers.
         labels, covariates, weights, ignore_index
             See `from_arrays`.
         top_k : (r, k) array-like of integers, optional
@@ -269,7 +272,7 @@ class Accumulator:
         Raises
         ------
         OptionError
-            If columns differ from those of earlier batches, or a text is not in `categories`.
+            If columns differ from the columns of earlier batches, or a text is not in `categories`.
         InvalidDataError
             At the first invalid row, or if lengths, shapes or types are impossible.
         """
@@ -296,6 +299,7 @@ class Accumulator:
         labels, label_keys = self._known_labels(labels, ignore_index)
         with converting("the batch"):
             shape = np.shape(logits if probabilities is None else probabilities)
+            # One number for each row: the probability of the second of two classes.
             single = 1 in (len(shape), *shape[1:2]) or shape == np.shape(labels)
         single &= top_k is None
         names: Sequence[str] | None = (
@@ -324,6 +328,7 @@ class Accumulator:
                 ignore_index=self._ignored(ignore_index),
                 percent=self._percent,
             )
+        # An empty batch is no error: a stream may have one.
         except NoRowsError:
             return
         categories = {**batch.categories, **self._categories}
@@ -333,6 +338,7 @@ class Accumulator:
         self._check(batch)
         self._add(batch.read(0, batch.rows, covariates=True))
         self.rows += batch.rows
+        # Labels −1 and 1 are recognised only over all batches, see `compute`.
         self._label_keys |= label_keys
         self._seconds += time.perf_counter() - started
 
@@ -362,7 +368,7 @@ class Accumulator:
         return labels, frozenset(distinct_values(values)) if ignore_index is None else frozenset()
 
     def merge(self, other: Accumulator) -> Self:
-        """Add the rows of another accumulator with the same settings; return this one.
+        """Add the rows of another accumulator with the same settings, and return this one.
 
         The other accumulator does not change.
 
@@ -402,6 +408,7 @@ class Accumulator:
             raise OptionError("accumulators with different settings cannot be merged")
         if not other.rows:
             return
+        # Groups of the jackknife follow from row numbers, which must not be repeated.
         if self._interval is not None and self.rows and self._first_row == other._first_row:
             raise OptionError(
                 "intervals depend on the numbers of rows: give each process another first_row="
@@ -410,16 +417,19 @@ class Accumulator:
         assert other._source is not None
         self._check(other._source)
         if self._scan is None and other._scan is not None:  # the bandwidths are those of the other
-            own = copy(self)
+            exchanged = copy(self)
             vars(self).update(other.__getstate__())
-            other = own
+            other = exchanged
         if self._scan is not None and other._scan is not None:
-            mine, theirs = ((s.statistics, s.rules.forecast) for s in (self._scan, other._scan))
-            require(mine == theirs, _OTHER_BANDWIDTHS)
+            first, second = ((s.statistics, s.rules.forecast) for s in (self._scan, other._scan))
+            require(first == second, _OTHER_BANDWIDTHS)
+            # The draft shares its states with the accumulator that it replaces, so that they must
+            # not change in place.
             total = _copy_of(self._total)
             for part in (other._total, other._recent):
                 total = self._scan.merge(total, part)
             self._total = total
+        # Rows whose accumulator has not fixed its bandwidths yet are added like new rows.
         for block in other._blocks:
             self._add(block)
         self.rows = rows
@@ -427,7 +437,7 @@ class Accumulator:
         self._seconds += other._seconds
 
     def compute(self) -> Evaluation:
-        """Estimates of all rows so far; more rows can be added afterwards.
+        """Estimates of all rows so far.  More rows can be added afterwards.
 
         Raises
         ------
@@ -435,9 +445,11 @@ class Accumulator:
             If there are no rows, or all of them were dropped as invalid.
         """
         started = time.perf_counter()
+        # The copy may fix bandwidths and merge states, without a change of this accumulator.
         now = self._copied()
         if not now.rows:
             raise NoRowsError("the accumulator has no rows; call update first")
+        # Labels −1 and 1 alone are two classes, but −1 was taken for a missing label.
         if now._label_keys == {"-1", "1"}:
             raise signs_error(_NAME)
         all_fix = now._scan is None  # bandwidths, as in `evaluate`
@@ -446,6 +458,7 @@ class Accumulator:
         assert now._run is not None and now._source is not None and now._scan is not None  # noqa: PT018
         result = finished(now._scan, now._scan.merge(now._total, now._recent))
         need_rows(now._source.name, result.counts)
+        # Estimates have the number of all rows, not of the first rows in the source.
         run = replace(now._run, source=replace(now._source, rows=now.rows))
         names = labels_of(now._estimators)
         started -= now._seconds
@@ -453,6 +466,7 @@ class Accumulator:
         evaluation = judged(evaluation, now._negligible)
         if all_fix:
             return evaluation
+        # From here on bandwidths differ from `evaluate`, which takes a sample of all rows.
         note = f"bandwidths are fixed by the first {BANDWIDTH_ROWS:,} rows"
         kernel = now._forecast is not None and not now._forecast.bound  # on targets
         bound = zip(evaluation.estimates, run.chosen, now._imagined.chosen, strict=True)
@@ -465,7 +479,7 @@ class Accumulator:
     # ---------------------------------------------------------------- states
 
     def _check(self, batch: ArraySource) -> None:
-        """Check that columns are those of earlier batches."""
+        """Check that columns agree with earlier batches."""
         columns = {
             "classes": batch.classes,
             "kind": batch.kind,
@@ -484,15 +498,17 @@ class Accumulator:
             self._columns, self._source = columns, batch.part(0, 0, covariates=True)
 
     def _add(self, block: Block) -> None:
-        """Add a block; all of its rows are validated before."""
+        """Add a block after all of its rows have been validated."""
         scan = self._scan or self._task(self._imagined)
         parts = list(chunks(block, scan.rules))
+        # Rows wait until there are enough for bandwidths and bins as in `evaluate`.
         if self._scan is None:
             copied = block.take(np.arange(len(block.labels)), block.start)
             self._blocks = (*self._blocks, copied)
-            if sum(len(each.labels) for each in self._blocks) > BANDWIDTH_ROWS:
+            if sum(len(waiting.labels) for waiting in self._blocks) > BANDWIDTH_ROWS:
                 self._fix()
             return
+        # Sums of a batch are formed apart, so that an error leaves the earlier sums unchanged.
         batch = _nothing()
         with one_thread():
             for chunk, counts in parts:
@@ -531,6 +547,7 @@ class Accumulator:
 
     def _some_rows(self) -> ArraySource:
         """Source of drawn rows."""
+        # The rows are imagined: they let estimators check their settings before data arrive.
         rng, n = np.random.default_rng(0), 50
         names = {name for e in self._requested for name in e.covariates}
         kind, values = "probabilities", rng.dirichlet(np.ones(self._classes), n)
@@ -553,27 +570,29 @@ class Accumulator:
         rules = source.rules(**self._rules)
         profile = _StreamProfile(source, rules, "serial")
         chosen: list[BoundEstimator | Estimate] = []
-        for each in self._estimators:
+        for estimator in self._estimators:
             try:
-                bound = resolved(each, profile, "raise").open_ended()  # type: ignore[union-attr]
+                bound = resolved(estimator, profile, "raise").open_ended()  # type: ignore[union-attr]
                 if bound.pairwise:
                     raise OptionError(
-                        f"{each.name} needs all pairs of rows, which an Accumulator does not keep; "
-                        "use method='features', or evaluate on a store"
+                        f"{estimator.name} needs all pairs of rows, which an Accumulator does not "
+                        "keep; use method='features', or evaluate on a store"
                     )
                 chosen.append(bound)
             except OptionError as error:
                 if not self._report:
                     raise
-                notion = each.notion_for(self._classes)
-                chosen.append(Estimate(each.name, notion, None, reason=str(error)))
+                notion = estimator.notion_for(self._classes)
+                chosen.append(Estimate(estimator.name, notion, None, reason=str(error)))
         execution = Execution(scheduler="serial", name="serial")
         return Run(source, rules, execution, profile, tuple(chosen), self._group_by)
 
 
 def _copy_of(result: PassResult) -> PassResult:
     """Copy of a result and of the arrays of its states, which `deepcopy` makes more slowly."""
-    groups = {key: [_copy_of_state(state) for state in each] for key, each in result.groups.items()}
+    groups = {
+        key: [_copy_of_state(state) for state in states] for key, states in result.groups.items()
+    }
     return PassResult(result.counts, groups, dict(result.group_counts))
 
 

@@ -41,13 +41,13 @@ def check(
     negligible: float = NEGLIGIBLE,
     **options: Unpack[SessionOptions],
 ) -> Check:
-    """Check whether predictions are calibrated: a verdict in one sentence, and what supports it.
+    """Check whether predictions are calibrated: a verdict in one sentence, and its evidence.
 
     The numbers are the gap between confidence and accuracy, the expected calibration error and the
-    squared error without bias in 15 bins, and the kernel calibration error of whole predictions; of
-    forecasts the quantile calibration error, Kuiper's distance of PIT values, the kernel
-    calibration error, and the coverage of 90 % intervals.  Each has a jackknife interval, where
-    there is one, and the p-value of `calibration_test`.  The default statistics of
+    squared error without bias in 15 bins, and the kernel calibration error of whole predictions.
+    For forecasts they are the quantile calibration error, Kuiper's distance of PIT values, the
+    kernel calibration error, and the coverage of 90 % intervals.  Each has a jackknife interval,
+    where there is one, and the p-value of `calibration_test`.  The default statistics of
     `calibration_test` are tested as well.  p-values of the verdict are adjusted for all tests.
 
     Parameters
@@ -58,9 +58,9 @@ def check(
         Groups that are also evaluated, such as ``"region"``, ``"age:5"`` or ``"signup:month"``, see
         `evaluate`.  Numbers with more than 64 distinct values are cut into 5 ranges.
     n_replicates : int
-        Number of draws of the tests; the smallest p-value is 1 / (n_replicates + 1).
+        Number of draws of the tests.  The smallest p-value is 1 / (n_replicates + 1).
     confidence_level : float
-        Level of the intervals; tests use α = 1 − `confidence_level`.
+        Level of the intervals.  Tests use α = 1 − `confidence_level`.
     seed : int
         Seed of the draws and of the groups of rows of the intervals.
     negligible : float
@@ -69,8 +69,8 @@ def check(
     Raises
     ------
     InvalidDataError, OptionError, StoreError
-        At the first invalid row, with its number, its chunk and the remedy; if the data do not
-        support a setting, or cannot be read.
+        At the first invalid row, with its number, its chunk and the remedy, or if the data do not
+        support a setting or cannot be read.
 
     Examples
     --------
@@ -93,10 +93,16 @@ def check(
                 kernel_error(session, seed),
                 Coverage(),
             ]
-        kinds = {type(each) for each in tested if isinstance(each, JKCE | KCE)}
-        further = [each for each in default_tests(session) if type(each) not in kinds]
+        # A default test of a kernel error that is tested already would count twice.
+        kinds = {type(estimator) for estimator in tested if isinstance(estimator, JKCE | KCE)}
+        further = [
+            estimator for estimator in default_tests(session) if type(estimator) not in kinds
+        ]
+        # Only estimates that will be reported are tested.
         fitting = _in_memory(session, estimators, intervals)
-        tested = [test for test, each in zip(tested, estimators, strict=True) if each in fitting]
+        tested = [
+            test for test, estimator in zip(tested, estimators, strict=True) if estimator in fitting
+        ]
         data, columns = by_groups(session, group_by)
         first = evaluate(
             data,
@@ -110,11 +116,13 @@ def check(
         tests = calibration_test(session, [*tested, *further], n_replicates=n_replicates, seed=seed)
     names = [
         estimate.estimator
-        for estimate, each in zip(first.estimates, estimators, strict=True)
-        if each in fitting
+        for estimate, estimator in zip(first.estimates, estimators, strict=True)
+        if estimator in fitting
     ]
+    # Tests follow the order of `tested`, then of the further statistics.
     names += [test.statistic for test in tests.results[len(tested) :]]
     adjusted = dict(zip(names, adjusted_tests(tests.results), strict=True))
+    # Tests with the same draws form a family, and the smallest p-value of a family is 1/(B + 1).
     families = len({test.draws for test in tests.results if test.p_value is not None})
     judgement = judgement_of_evaluation(
         first,
@@ -124,10 +132,10 @@ def check(
         alpha=1.0 - confidence_level,
         least=families / (n_replicates + 1),
     )
-    same = {f.name: getattr(first, f.name) for f in fields(Evaluation)}
+    evaluation = {f.name: getattr(first, f.name) for f in fields(Evaluation)}
     settings = {"n_replicates": n_replicates, "confidence_level": confidence_level, "seed": seed}
     return Check(
-        **same
+        **evaluation
         | {
             "judgement": judgement,
             "tests": tests.results,
@@ -141,11 +149,11 @@ def check(
 def _in_memory(
     session: Session, estimators: Sequence[Estimator], intervals: Resampling
 ) -> list[Estimator]:
-    """Estimators for whose sums, with those of their intervals, there is memory."""
+    """Estimators with sums, including the sums of their intervals, that fit into memory."""
     request, noise = session_intervals(session, intervals, False)
     run = fitting_in_memory(session.run(estimators), request, noise, "report")
     pairs = zip(estimators, run.chosen, strict=True)
-    return [each for each, bound in pairs if isinstance(bound, BoundEstimator)]
+    return [estimator for estimator, bound in pairs if isinstance(bound, BoundEstimator)]
 
 
 def _of_classes(session: Session, seed: int) -> list[Estimator]:

@@ -1,4 +1,4 @@
-"""Equal-mass bins beside those of equal width, where the latter hold most rows in one bin."""
+"""Equal-mass bins beside equal-width bins, where one equal-width bin holds most rows."""
 
 from __future__ import annotations
 
@@ -15,15 +15,17 @@ from calibscale.kernel_sums.data_profile import DataProfile
 
 
 def with_equal_mass(profile: DataProfile, estimators: Sequence[Estimator]) -> list[Estimator]:
-    """The estimators, with `ece` and `tce2_debiased` in equal-mass bins if those are needed.
+    """The estimators, with `ece` and `tce2_debiased` in equal-mass bins where they are needed.
 
-    Of rare events, nearly all predictions lie in the first of 15 bins of equal width: the binned
-    error is then that of the mean.  A sample of the rows decides.
+    For rare events, nearly all predictions lie in the first of 15 bins of equal width.  The binned
+    error is then the error of the mean.  A sample of the rows decides.
     """
     if profile.source.forecast is not None or not _is_crowded(profile):
         return list(estimators)
     completed: list[Estimator] = []
     for estimator in estimators:
+        # Both are reported: equal widths for comparison with other programs, equal mass for rare
+        # events.
         completed.append(estimator)
         if estimator in (ECE(), TCE2Debiased()):
             completed.append(replace(estimator, edges="equal-mass"))

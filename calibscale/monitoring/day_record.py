@@ -44,7 +44,7 @@ from calibscale.statistics.statistic import Statistic
 
 Reading = tuple[Recipe, dict[GroupKey | None, Record]]
 
-_GROUPED_BYTES = 2**26  # maximum size of grouped states; beyond it a day has no intervals
+_GROUPED_BYTES = 2**26  # maximum size of grouped states, beyond which a day has no intervals
 
 
 def read_day(job: Job, session: Session, day: str, ledger: Ledger | None) -> Reading:
@@ -55,8 +55,8 @@ def read_day(job: Job, session: Session, day: str, ledger: Ledger | None) -> Rea
     Raises
     ------
     InvalidDataError
-        If rows are invalid, if all of them were dropped as invalid, or if the classes or
-        covariates differ from those of the ledger.
+        If rows are invalid, if all of them were dropped as invalid, or if the classes or covariates
+        differ from the ledger.
     """
     run, recipe, groups = prepared(job, session, ledger)
     return _Reader(job, run, day, ledger, recipe, groups).read()
@@ -67,7 +67,7 @@ def prepared(
 ) -> tuple[Run, Recipe, DayGroups | None]:
     """Run of a day's passes, the recipe of the ledger, new or existing, and the day's groups.
 
-    This does all that can fail before rows are read for the record; a plan of a night does it too.
+    This does all that can fail before rows are read for the record.  A plan of a night does it too.
     """
     session = session.by_cluster(job.cluster)
     requested: Iterable[Estimator] = ()
@@ -83,18 +83,19 @@ def prepared(
         if session.source.forecast is not None:  # with the kernel on targets of the first day
             session = session.on(replace(session.source, forecast=ledger.recipe.forecast))
     names = session.source.covariate_names
-    kept = ledger.recipe.groups if ledger is not None else _new_groups(job, session)
+    ledger_groups = ledger.recipe.groups if ledger is not None else _new_groups(job, session)
     groups = None
-    if kept is not None:
-        groups = kept.of_day(session.source, session.execution.scheduler)
+    if ledger_groups is not None:
+        groups = ledger_groups.of_day(session.source, session.execution.scheduler)
         if groups.source is not session.source:
             session = session.on(groups.source)
     run = session.run(requested)
     if ledger is not None:
         recipe = _with_tests(job, ledger.recipe)
     else:
-        recipe = _new_recipe(job, run, names, kept, groups)
+        recipe = _new_recipe(job, run, names, ledger_groups, groups)
     # the groups of ledgers of earlier versions are numbers, none of which is missing
+    # The groups of new ledgers include a group of missing values.
     finite = () if recipe.group_by is None or groups is not None else (recipe.group_by,)
     return replace(run, chosen=recipe.estimators, also_finite=finite), recipe, groups
 
@@ -111,15 +112,18 @@ def _new_recipe(
     job: Job,
     run: Run,
     covariates: tuple[str, ...],
-    kept: LedgerGroups | None,
+    ledger_groups: LedgerGroups | None,
     groups: DayGroups | None,
 ) -> Recipe:
     """Recipe of a new ledger, before the first day's rows fix bandwidths, λ and edges."""
     estimators = tuple(e.open_ended() for e in run.fitting)
     for e in estimators:
+        # A day is added to a window by the sum of states, which a statistic with a merge of its own
+        # does not have.
         for s in e.needs:
             if type(s).merge is not Statistic.merge:
                 raise OptionError(f"{e.name} has no mergeable state and cannot be kept in a ledger")
+    # The wagers of a group see the group by the position of its column.
     column = None if groups is None else run.source.covariate(groups.column)
     notions: tuple[str, ...] = ()
     process: Callable[[str], BettingEProcess] = BettingEProcess
@@ -155,7 +159,7 @@ def _new_recipe(
         parted=parted(estimators, run.source.classes, job.cluster is not None),
         cluster=job.cluster,
         forecast=run.source.forecast,
-        groups=kept,
+        groups=ledger_groups,
     )
     return replace(_with_tests(job, recipe), keep=job.test is not None and job.test.keep)
 
@@ -173,19 +177,20 @@ def _with_tests(job: Job, recipe: Recipe) -> Recipe:
 def _check_same(source: ArraySource, recipe: Recipe) -> None:
     kinds = [f and f.name for f in (source.forecast, recipe.forecast)]
     if kinds[0] != kinds[1]:
+        kind, expected_kind = kinds[0] or source.kind, kinds[1] or "classes"
         raise InvalidDataError(
-            f"{source.name}: predictions of kind {kinds[0] or source.kind}, but the ledger has "
-            f"{kinds[1] or 'classes'}"
+            f"{source.name}: predictions of kind {kind}, but the ledger has {expected_kind}"
         )
     if source.classes != recipe.classes:
         raise InvalidDataError(
             f"{source.name}: {source.classes} classes, but the ledger has {recipe.classes}"
         )
     if source.covariate_names != recipe.covariates:
-        names, expected = ", ".join(source.covariate_names), ", ".join(recipe.covariates)
+        names = ", ".join(source.covariate_names) or "none"
+        expected = ", ".join(recipe.covariates) or "none"
         raise InvalidDataError(
-            f"{source.name}: the covariates are {names or 'none'}, but the ledger has "
-            f"{expected or 'none'}, in that order"
+            f"{source.name}: the covariates are {names}, but the ledger has {expected}, in that "
+            "order"
         )
 
 
@@ -204,27 +209,31 @@ class _Reader:
         resampling = self.recipe.jackknife(self.job.confidence)
         needed = self._needed()
         classes = self.recipe.classes
-        every = (interval_statistics(e, resampling, classes) for e in self.recipe.estimators)
-        intervals = [*dict.fromkeys(s for statistics in every for s in statistics)]
+        statistic_sets = (
+            interval_statistics(e, resampling, classes) for e in self.recipe.estimators
+        )
+        intervals = [*dict.fromkeys(s for statistics in statistic_sets for s in statistics)]
         grouped = {g.statistic: g for g in intervals if isinstance(g, Grouped)}
+        # The jackknife needs a state for each group of rows, and each worker has a few of them.
         if sum(s.nbytes(classes) for s in grouped) * resampling.groups > _GROUPED_BYTES:
             intervals, grouped = [], {}
         needed |= grouped
         bets = bets_of(self.job, self.recipe, self.ledger, self.day)
+        # Rows have the day's numbers of groups, records the keys of the ledger.
         wagers = self._by_value(bets)
         if wagers and self.recipe.cluster:
             (counts,) = self.run.scan([ClusterRows()]).groups[None][ClusterRows()]
             wagers = tuple(replace(w, clusters=counts) for w in wagers)
-        whole = self._default_tests()
-        batch = self._batch(whole)
+        defaults = self._default_tests()
+        batch = self._batch(defaults)
         drawn = self.recipe.replicated(self.day, batch)
         overall = () if self.recipe.group_by else wagers  # wagers on all rows together
-        others = (*intervals, *drawn.values(), *overall, CERTAIN, *self.run.cluster_sums)
-        others += tuple(s for e in whole for s in e.needs)
-        others += tuple(replicates_of(whole, self.recipe.null(self.day), 0, batch).values())
+        further = (*intervals, *drawn.values(), *overall, CERTAIN, *self.run.cluster_sums)
+        further += tuple(s for e in defaults for s in e.needs)
+        further += tuple(replicates_of(defaults, self.recipe.null(self.day), 0, batch).values())
         for e in self.recipe.estimators:
-            others += floor_statistics(e, noise_of(self.run.rules), classes)
-        passed = self.run.scan([*needed.values(), *others])
+            further += floor_statistics(e, noise_of(self.run.rules), classes)
+        passed = self.run.scan([*needed.values(), *further])
         counts = passed.counts
         if not counts.used:
             empty = empty_record(self.recipe, bets)
@@ -235,6 +244,7 @@ class _Reader:
         certain = 0 if self.recipe.cluster else int(states[CERTAIN][0][0])
         clusters = self.run.clusters(passed)
         with one_thread():
+            # Bandwidths, λ and edges are fixed by the first day, so that later states can be added.
             frozen = (e.frozen(*(merged[s] for s in e.needs)) for e in self.recipe.estimators)
             self.recipe = replace(self.recipe, estimators=tuple(frozen))
             estimates = [
@@ -243,9 +253,10 @@ class _Reader:
             ]
         if drawn and self.recipe.keep:
             vectors["replicates"] = self.recipe.pack(states[r] for r in drawn.values())
-        tested = [*self.recipe.under_test, *whole]
+        tested = [*self.recipe.under_test, *defaults]
         tests = self._tests(tested, merged | states, batch, certain, clusters)
-        tests, of_whole = tests[: len(tests) - len(whole)], tests[len(tests) - len(whole) :]
+        # Default tests are about the day alone.  Windows have only the tests of the recipe.
+        tests, of_whole = tests[: len(tests) - len(defaults)], tests[len(tests) - len(defaults) :]
         info = {
             **self._facts(counts),
             "bets": [w.learned for w in bets],
@@ -254,8 +265,8 @@ class _Reader:
             "floors": [e.floor and e.floor.to_dict() for e in estimates],
             "tests": [test.to_dict() for test in tests],
         }
-        if whole:
-            info["calibration"] = together(labels(e.settings for e in whole), of_whole)
+        if defaults:
+            info["calibration"] = together(labels(e.settings for e in defaults), of_whole)
         if clusters is not None:
             info["clusters"] = clusters.to_dict()
         records: dict[GroupKey | None, Record] = {None: Record(counts.used, vectors, info)}
@@ -270,7 +281,8 @@ class _Reader:
         return tuple(replace(bet, learned=self.groups.by_value(bet.learned)) for bet in bets)
 
     def _needed(self) -> dict[Statistic, Statistic]:
-        """Statistics of the pass, by statistic; grouped if the ledger keeps parts of the rows."""
+        """Statistics of the pass, grouped if the ledger keeps parts of the rows."""
+        # Parts of a day's rows are the groups that the jackknife of a window leaves out.
         parted = {s: Grouped(s, PARTS) for s in self.recipe.parted}
         return {s: s for s in self.recipe.statistics} | parted
 
@@ -320,17 +332,18 @@ class _Reader:
         return with_interval(e, estimate, resampling, merged | states, self.recipe.classes)
 
     def _default_tests(self) -> list[BoundEstimator]:
-        """Default statistics of a test of the day, of which the ledger keeps no states."""
+        """Default statistics of a test of the day.  The ledger keeps no states of them."""
         if not self.recipe.replicates or self.run.rules.soft:
             return []
         profile = self.run.profile
-        bound = (each.bind(profile) for each in default_tests(self.run))
-        return [each.for_test(profile) for each in bound]
+        bound = (test.bind(profile) for test in default_tests(self.run))
+        return [test.for_test(profile) for test in bound]
 
-    def _batch(self, whole: Iterable[BoundEstimator]) -> int:
+    def _batch(self, defaults: Iterable[BoundEstimator]) -> int:
         """Number of replicates that a pass draws: all of them if the ledger keeps them."""
         recipe = self.recipe
-        tested = (*recipe.under_test, *whole)
+        tested = (*recipe.under_test, *defaults)
+        # Replicates that the ledger keeps are added over days, and all must be drawn.
         if recipe.keep or not replicates_of(tested, recipe.null(self.day), 0, 1):
             return recipe.replicates
         return batch_of(replace(self.run, chosen=tested), recipe.replicates)
@@ -347,8 +360,8 @@ class _Reader:
             return []
         null = self.recipe.null(self.day)
         with one_thread():
-            every = [trial_of(e, None, states) for e in estimators]
-            trials = [refused(trial, clusters) for trial in every]
+            unclustered = [trial_of(e, None, states) for e in estimators]
+            trials = [refused(trial, clusters) for trial in unclustered]
         count_replicates(self.run, trials, null, self.recipe.replicates, batch, states)
         return [trial.result(null.name, null.seed, certain) for trial in trials]
 
@@ -367,6 +380,7 @@ class _Reader:
                 estimates = [
                     _brief(e.finalize(*(merged[s] for s in e.needs))) for e in recipe.estimators
                 ]
+            # Ledgers of earlier versions have numbers as keys.
             key = float(value) if groups is None else groups.key(value)
             impossible = states[FirstImpossible()]
             info = {
@@ -379,10 +393,13 @@ class _Reader:
 
 def together(names: Iterable[str], tests: Iterable[TestResult]) -> dict[str, Any]:
     """JSON object of tests of all rows of a day, with the p-value of all of them together."""
+    # Two tests may have the same statistic with different settings.
     named = [replace(test, statistic=name) for name, test in zip(names, tests, strict=True)]
     adjusted = adjusted_tests(named)
-    known = [one for one in evidence_of_tests(named, ALPHA, adjusted) if one.joint]
-    strongest = min(known, key=lambda one: (one.p_value, -one.surprise), default=None)
+    joint = [evidence for evidence in evidence_of_tests(named, ALPHA, adjusted) if evidence.joint]
+    strongest = min(
+        joint, key=lambda evidence: (evidence.p_value, -evidence.surprise), default=None
+    )
     return {
         "p_value": None if strongest is None else strongest.p_value,
         "statistic": None if strongest is None else strongest.label,
@@ -394,9 +411,10 @@ def together(names: Iterable[str], tests: Iterable[TestResult]) -> dict[str, Any
 def bets_of(
     job: Job, recipe: Recipe, ledger: Ledger | None, day: str
 ) -> tuple[BettingEProcess, ...]:
-    """Bets of a day: those of its existing record, or bets learned from earlier days."""
+    """Bets of a day, from its existing record or learned from earlier days."""
     if ledger is None or job.alarms is None:
         return recipe.wagers
+    # Bets are made before the labels are seen: a day that is read again keeps its bets.
     for entry in ledger.day(day, job.model)[:1]:
         if entry.group is None and entry.info["bets"]:
             return tuple(
@@ -422,7 +440,7 @@ def empty_record(recipe: Recipe, wagers: tuple[BettingEProcess, ...]) -> Record:
 
 
 def _brief(estimate: Estimate) -> list[float | str | None]:
-    """Value, ends of the interval, standard error and method; None for those that are missing."""
+    """Value, ends of the interval, standard error and method, with None for a missing number."""
     value, interval = estimate.value, estimate.interval
     if value is None or not np.isfinite(value):
         return [None, None, None, None]

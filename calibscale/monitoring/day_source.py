@@ -55,7 +55,7 @@ def place(job: Job, day: str) -> str:
 def mark(job: Job, day: str) -> str | None:
     """Hash of the names, sizes and times of a day's files, and of the settings that read them.
 
-    None for URLs whose file system reports no times: their days are always read again.
+    None for URLs of a file system that reports no times: such days are always read again.
 
     Raises
     ------
@@ -63,6 +63,7 @@ def mark(job: Job, day: str) -> str | None:
         If there are no predictions.
     """
     where = place(job, day)
+    # The mark is of metadata: reading all bytes would take as long as the night.
     files = _remote_files(job, where) if is_url(where) else _local_files(job, where)
     if files is None:
         return None
@@ -77,6 +78,7 @@ def mark(job: Job, day: str) -> str | None:
             if table.get(key, "") is None:
                 del table[key]
     test = settings["test"] or {}
+    # Tests with kept replicates belong to the ledger, so that a change of the job has no effect.
     how = [settings["source"], None if test.get("keep") else test]
     return hashlib.sha256(repr([how, sorted(files)]).encode()).hexdigest()
 
@@ -85,9 +87,9 @@ def mark(job: Job, day: str) -> str | None:
 def opened(
     job: Job, day: str, folder: Path, progress: Callable[..., None] | None = None
 ) -> Iterator[ArraySource | None]:
-    """Open the predictions of a day as a source; None if they have no rows.
+    """Open the predictions of a day as a source, or return None if they have no rows.
 
-    Files are first ingested into a store in a folder, which is deleted at the end; an interrupted
+    Files are first ingested into a store in a folder, which is deleted at the end.  An interrupted
     ingest is resumed.
     """
     with ExitStack() as stack:
@@ -133,12 +135,12 @@ def _source(
 
 
 def _storage(job: Job) -> dict[str, Any]:
-    """Options of the file system of the source; ``${NAME}`` is an environment variable."""
+    """Options of the file system of the source, with ``${NAME}`` for environment variables."""
 
     def variable(match: re.Match[str]) -> str:
         if match[1] not in os.environ:
-            what = f"the environment variable {match[1]} is not set"
-            _complain(job, ("source", "storage_options"), what)
+            message = f"the environment variable {match[1]} is not set"
+            _complain(job, ("source", "storage_options"), message)
         return os.environ[match[1]]
 
     def filled(value: Any) -> Any:
@@ -150,7 +152,7 @@ def _storage(job: Job) -> dict[str, Any]:
 
 
 def _copy(job: Job, day: str, folder: Path, progress: Callable[..., None] | None) -> Path:
-    """Ingest the files of a day; the path of the store."""
+    """Ingest the files of a day, and return the path of the store."""
     where, settings = place(job, day), job.source
     assert settings.columns is not None
     files = [where] if is_url(where) else _expanded(where)
@@ -160,10 +162,11 @@ def _copy(job: Job, day: str, folder: Path, progress: Callable[..., None] | None
         names |= _unlisted(job, files)
     keys = {role: n if isinstance(n, str) else ",".join(n) for role, n in names.items()}
     begin = f"{quote(job.model, safe='')}-{day}-"
+    # The name has the mark, so that an interrupted ingest is resumed only for the same files.
     copy = folder / f"{begin}{str(mark(job, day))[:16]}.zarr"
-    for other in folder.glob(f"{glob.escape(begin)}*"):
-        if other != copy:  # its files have changed since
-            shutil.rmtree(other, ignore_errors=True)
+    for sibling in folder.glob(f"{glob.escape(begin)}*"):
+        if sibling != copy:  # its files have changed since
+            shutil.rmtree(sibling, ignore_errors=True)
     try:
         ingest(
             files,
@@ -192,9 +195,9 @@ def _unlisted(job: Job, files: list[str]) -> dict[str, tuple[str, ...]]:
     return {"covariates": named} if named and {*named} <= {*available} else {}
 
 
-def _complain(job: Job, where: Where, what: str) -> None:
+def _complain(job: Job, where: Where, message: str) -> None:
     problems = of_file(job.file)
-    problems.add(where, what)
+    problems.add(where, message)
     problems.complain()
 
 
@@ -206,7 +209,7 @@ def check_covariates(job: Job, source: ArraySource) -> None:
     Raises
     ------
     OptionError
-        If covariates are missing or are text; the message has a line for each of them.
+        If covariates are missing or are text.  The message has a line for each of them.
     """
     problems, available = of_file(job.file), source.covariate_names
     for where, name in named_covariates(job, available):
@@ -223,9 +226,10 @@ def check_covariates(job: Job, source: ArraySource) -> None:
 
 
 def _remove(copy: Path) -> None:
-    """Delete a copy; a killed process leaves it complete, or under another name."""
+    """Delete a copy.  A killed process leaves it complete, or under another name."""
     removed = copy.with_suffix(".gone")
     shutil.rmtree(removed, ignore_errors=True)
+    # The copy is renamed first: a killed process must not leave half of a store under its name.
     with suppress(OSError):
         copy.rename(removed)
     shutil.rmtree(removed, ignore_errors=True)
@@ -255,7 +259,7 @@ def _local_files(job: Job, where: str) -> list[Any]:
 
 
 def _remote_files(job: Job, where: str) -> list[Any] | None:
-    """Names, sizes and times of the files at a URL; None if their times are not known."""
+    """Names, sizes and times of the files at a URL, or None if their times are not known."""
     place = InputFile(located(where, _storage(job)))
     if place.whole and job.source.format != "files":
         return None  # web servers list no folders
@@ -277,11 +281,11 @@ def _remote_files(job: Job, where: str) -> list[Any] | None:
 
 
 def _listing(place: InputFile) -> dict[str, dict[str, Any]]:
-    """Description of each file at a URL, by its path; a NotFoundError if there is nothing."""
+    """Description of each file at a URL by its path, or a NotFoundError if there is none."""
     if place.whole:
         return {place.name: place.ask("info")}
     if is_pattern(place.address):
-        found = matched(place.address, options_of(place.address))
-        return {file.system[1]: file.ask("info") for file in found}
+        entries = matched(place.address, options_of(place.address))
+        return {file.system[1]: file.ask("info") for file in entries}
     listing = place.ask("find", detail=True)
     return listing or {place.name: place.ask("info")}

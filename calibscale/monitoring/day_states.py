@@ -25,8 +25,8 @@ def incomplete_days(
 ) -> dict[str, Any]:
     """Days up to `day` without predictions, with predictions that cannot be read, without labels.
 
-    The days are those of the windows of the job since the first day of the model, at most the last
-    60.  A day without rows is missing, unless it is one of `off_days`.
+    The days belong to the windows of the job since the first day of the model, and are at most the
+    last 60.  A day without rows is missing, unless it is one of `off_days`.
 
     Parameters
     ----------
@@ -35,16 +35,17 @@ def incomplete_days(
     broken : dict
         Reasons why days cannot be read, by day.
     unlabelled : int
-        Number of rows of `day` of which nothing is kept, as none has a label on the first night.
+        Number of rows of `day` without any record, because no row has a label on the first night.
     """
     entries = [] if ledger is None else ledger.select(None, day, job.model)
     damaged = {} if ledger is None else ledger.damaged_days(job.model)
     reasons = {key: text for key, text in (damaged | {**broken}).items() if key[:10] <= day[:10]}
     first = _first(job, day, entries, reasons)
     dates = [date.fromordinal(k) for k in range(first.toordinal(), _date(day).toordinal() + 1)]
+    # A day without labels yet is provisional, not missing.
     filled = {entry.date for entry in entries if entry.n or _unlabelled(entry)}
-    known = filled | {key[:10] for key in reasons} | ({day[:10]} if unlabelled else set())
-    missing = [d.isoformat() for d in dates if d.isoformat() not in known and not job.off(d)]
+    accounted = filled | {key[:10] for key in reasons} | ({day[:10]} if unlabelled else set())
+    missing = [d.isoformat() for d in dates if d.isoformat() not in accounted and not job.off(d)]
     if absent and day not in missing and not (job.off(_date(day)) or day in reasons):
         missing.append(day)  # a part of a day of which there are other parts
     inside = {d.isoformat() for d in dates}
@@ -73,6 +74,7 @@ def _first(job: Job, day: str, entries: list[Entry], reasons: Mapping[str, str])
     """First day to examine."""
     last = _date(day)
     earliest = [window_days(name, day[:10])[0] for name in job.windows]
+    # Days before the first record, or the first broken day, are no missing days.
     begun = min([entry.date for entry in entries[:1]] + [key[:10] for key in reasons], default=day)
     return max(min(map(_date, earliest)), _date(begun), last - timedelta(MOST_DAYS - 1))
 

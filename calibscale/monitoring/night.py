@@ -85,7 +85,7 @@ def night(
 
     Notes
     -----
-    A day without predictions is no error: the result is that of the earlier days, its
+    A day without predictions is no error: the result describes the earlier days, its
     `incomplete_days` name the day, and its status is ``incomplete``.
     """
     job = job if isinstance(job, Job) else read_job(job)
@@ -150,9 +150,13 @@ class _Run:
         parameters = stored.get("parameters", {})
         if stored and mark is not None and parameters.get("extras") == self._extras_key(mark):
             self.extras = {name: stored[name] for name in ("selection", "bias")}
+        # The rows are read if they are new, have other marks than the record, or have no marks at
+        # all.
         changed = not self.absent and (self.force or mark is None or self._mark() != mark)
         if changed or self.extras is None:
             self._read(mark, changed)
+        # The key covers job, ledger, days and versions: if it is the same and the outputs are as
+        # written, a new run would write the same files.
         if not changed and stored and parameters["key"] == self._key() and self._written():
             return Night.from_dict(stored, fresh=False)
         return self._judged(mark)
@@ -168,7 +172,7 @@ class _Run:
     # ---------------------------------------------------------------- the day's record
 
     def _current_mark(self) -> str | None:
-        """Mark of the predictions; None if there is none, or there are no predictions."""
+        """Mark of the predictions, or None if there is no mark or no predictions."""
         try:
             return day_source.mark(self.job, self.day)
         except day_source.NoPredictionsError as error:
@@ -189,7 +193,7 @@ class _Run:
         return entries[0] if entries and entries[0].group is None else None
 
     def _mark(self) -> str | None:
-        """Mark of the predictions when they were read; None if the record is damaged."""
+        """Mark of the predictions when they were read, or None if the record is damaged."""
         entry = self._entry()
         if entry is None or self.ledger is None:
             return None
@@ -219,7 +223,7 @@ class _Run:
         return day_source.place(self.job, self.day)
 
     def _session(self, stack: ExitStack) -> Session | None:
-        """Session of the rows of the day until the stack is closed; None if there are none."""
+        """Session of the rows of the day until the stack is closed, or None without rows."""
         job, progress = self.job, self.progress
         opened = day_source.opened(job, self.day, day_source.copies(job), progress)
         source = stack.enter_context(opened)
@@ -228,7 +232,7 @@ class _Run:
         return stack.enter_context(Session.open(source, progress=progress, **job.options))
 
     def _reading(self, session: Session | None) -> Reading | None:
-        """Recipe of the ledger and records of the day; None if nothing is to be kept."""
+        """Recipe of the ledger and records of the day, or None if nothing is to be kept."""
         if session is None:
             if self.ledger is None:
                 return None
@@ -241,7 +245,7 @@ class _Run:
     def _keep(
         self, recipe: Recipe, records: dict[GroupKey | None, Record], mark: str | None
     ) -> None:
-        """Write the record of the day to the ledger; the first record creates the ledger."""
+        """Write the record of the day to the ledger, which the first record creates."""
         if self.ledger is None:
             if records[None].n == 0:  # no rows to choose bandwidths from
                 self.unlabelled = records[None].info["n_unlabelled"]
@@ -254,11 +258,12 @@ class _Run:
         assert self.ledger is not None
         assert self.broken is not None
         records[None].info["mark"] = mark
+        # The record comes first: a crash in between must not lose the reason without a record.
         self.ledger.write(self.day, self.job.model, records)
         self.broken.remove(self.job.model, self.day)
 
     def _is_broken_by(self, error: Exception) -> bool:
-        """Whether an error is that of the predictions of the day, and stays until they change.
+        """Whether the predictions of the day cause an error, which stays until they change.
 
         A file system of a URL may be unreachable for a while.  A setting is at fault if it has
         never worked.
@@ -306,7 +311,7 @@ class _Run:
     # ---------------------------------------------------------------- results
 
     def _stored(self) -> dict[str, Any]:
-        """Stored result of this night; empty if there is none or the file was changed."""
+        """Stored result of this night, or empty if there is no result or the file was changed."""
         assert self.ledger is not None
         path = self.ledger.result_path(self.job.model, self.day)
         try:
@@ -329,6 +334,8 @@ class _Run:
             "places": outputs.stamps(self.job, self.day),
             "result": hashlib.sha256(data).hexdigest(),
         }
+        # The stamps come first.  After a crash in between, the hash of the result does not match
+        # them, and the night is judged again.
         write_whole(path.with_suffix(".outputs"), json.dumps(written, sort_keys=True).encode())
         write_whole(path, data)
 
@@ -336,6 +343,8 @@ class _Run:
         """Hash that identifies a finished night: job, ledger, days, versions."""
         if self.ledger is None:
             return ""
+        # The result states which days are missing or broken, although these days are not in the
+        # ledger.
         days = [self.absent, self._broken()]
         text = json.dumps([self.job.to_dict(), self.ledger.revision, self.day, days, versions()])
         return hashlib.sha256(text.encode()).hexdigest()
@@ -349,7 +358,7 @@ class _Run:
         return [mark, self.job.to_dict()["report"]]
 
     def _written(self) -> bool:
-        """Whether the outputs are still those that this night wrote."""
+        """Whether the outputs are still as this night wrote them."""
         try:
             return outputs.stamps(self.job, self.day) == self._places
         except OSError:
@@ -446,6 +455,7 @@ class _Run:
         if sum(out["dropped"].values()):
             notes.append(f"{dropped_text(out['dropped'])}.")
         notes += [*self.ledger.damaged.values(), *self.ledger.unreadable]
+        # A threshold without a value guards nothing, which a status of fine would hide.
         blind = [t for t in out["thresholds"] if t["observed"] is None]
         if blind:
             subject = f"{len(blind)} thresholds have" if len(blind) > 1 else "One threshold has"
@@ -502,6 +512,7 @@ def dry_run(job: Job | str | Path, day: str) -> NightPlan:
     entries = [] if ledger is None else ledger.select(model=job.model)
     marks = {e.day: e.info.get("mark") for e in entries}
     days = {e.day for e in entries if e.n}
+    # The plan repeats the decisions of `_Run.run`, without its locks and files.
     reads = "nothing: the day in the ledger is up to date"
     recipe = None if ledger is None else ledger.recipe
     if mark is None or marks.get(day) != mark:
@@ -510,6 +521,7 @@ def dry_run(job: Job | str | Path, day: str) -> NightPlan:
         if day in marks:
             reads = "the day again: its predictions or labels have changed"
     rows = seconds = None
+    # Sources that are not files are opened even if nothing is to be read, because opening is cheap.
     reading = mark is None or marks.get(day) != mark
     if reading or job.source.format != "files":
         with ExitStack() as stack:
@@ -541,13 +553,13 @@ def dry_run(job: Job | str | Path, day: str) -> NightPlan:
 
 
 def _opened_for_plan(job: Job, day: str, stack: ExitStack) -> ArraySource | None:
-    """Source of a day; files are copied to a temporary folder, and not next to the ledger."""
+    """Source of a day.  Files are copied to a temporary folder, and not next to the ledger."""
     folder = stack.enter_context(tempfile.TemporaryDirectory(prefix="calibscale-plan-"))
     return stack.enter_context(day_source.opened(job, day, Path(folder)))
 
 
 def _checked(job: Job, source: ArraySource, ledger: Ledger | None) -> tuple[float | None, Recipe]:
-    """Duration of a pass over a day, and the recipe of its ledger; raises the errors of a night."""
+    """Duration of a pass over a day, and the recipe of its ledger, or the errors of a night."""
     day_source.check_covariates(job, source)
     bound = () if ledger is None else ledger.recipe.estimators
     estimators = [e.settings for e in bound] or job.built_estimators()
@@ -558,7 +570,7 @@ def _checked(job: Job, source: ArraySource, ledger: Ledger | None) -> tuple[floa
 
 
 def _alarms_in_words(job: Job, recipe: Recipe | None) -> str:
-    """What raises an alarm, or why nothing does."""
+    """Sources of alarms in words, or the reason why alarms are off."""
     if job.alarms is None:
         return "off: alarms = false"
     tests = list(job.alarms.tests)

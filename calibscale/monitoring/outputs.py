@@ -31,7 +31,7 @@ from calibscale.results.declarations import as_json
 from calibscale.results.night_results import estimate_rows, evidence_logs
 
 Result = dict[str, Any]  # schema calibscale.nightly/1
-Group = float | str | None  # number or name of a group; None for all rows
+Group = float | str | None  # number or name of a group, None for all rows
 
 _WAIT = 60.0  # seconds to wait for another night that writes the same history
 _NOT_XML = re.compile("[^\t\n\r\x20-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
@@ -79,10 +79,11 @@ def write_prometheus(path: str | Path, result: Result) -> None:
     for name, value, labels in _samples(result):
         if value is None:
             continue
+        # Every sample names the job and the model, because one exporter serves many.
         labels = {"job": result["job"], "model": result["model"], **labels}
         if name not in gauges:
-            what = _GAUGES[name]
-            gauges[name] = Gauge(f"calibscale_{name}", what, [*labels], registry=registry)
+            description = _GAUGES[name]
+            gauges[name] = Gauge(f"calibscale_{name}", description, [*labels], registry=registry)
         gauges[name].labels(**{key: _text(text) for key, text in labels.items()}).set(value)
     write_whole(path, generate_latest(registry))
 
@@ -90,19 +91,19 @@ def write_prometheus(path: str | Path, result: Result) -> None:
 def _samples(result: Result) -> Iterator[tuple[str, float | None, dict[str, str]]]:
     """Name, value and labels of every sample."""
     for window in result["windows"]:
-        of = {"window": window["name"]}
+        window_label = {"window": window["name"]}
         for row in estimate_rows({**result, "windows": [window]}):
-            labels = _labels(row, row["estimator"], of, row["group"])
+            labels = _labels(row, row["estimator"], window_label, row["group"])
             yield "estimate", row["value"], labels
             yield "estimate_low", row["low"], labels
             yield "estimate_high", row["high"], labels
             yield "estimate_noise", row["floor_high"], labels
         for test in window["tests"]:
-            yield "p_value", test["p_value"], _labels(test, test["statistic"], of)
+            yield "p_value", test["p_value"], _labels(test, test["statistic"], window_label)
     if result["drift"] is not None:
-        of = {"window": result["drift"]["window"]}
+        window_label = {"window": result["drift"]["window"]}
         for change in result["drift"]["results"]:
-            labels = _labels(change, change["estimator"], of, change["group"])
+            labels = _labels(change, change["estimator"], window_label, change["group"])
             yield "drift_p_value", change["adjusted_p_value"], labels
     judged = [t for t in result["thresholds"] if t["observed"] is not None or t["breached"]]
     for threshold in sorted(judged, key=lambda t: t["breached"]):  # of equal names, a breached one
@@ -124,19 +125,20 @@ def _samples(result: Result) -> Iterator[tuple[str, float | None, dict[str, str]
     yield "rows", result["n"], {}
     yield "rows_dropped", result["n_dropped"], {}
     yield "rows_unlabelled", result["n_unlabelled"], {}
+    # Alerts on the age of the newest day need a number.
     midnight = datetime.fromisoformat(result["day"][:10]).replace(tzinfo=UTC)
     yield "day_timestamp_seconds", midnight.timestamp(), {}
     yield "run_timestamp_seconds", datetime.fromisoformat(result["created"]).timestamp(), {}
 
 
 def _labels(
-    result: dict[str, Any], name: str, of: dict[str, str], group: Group = None
+    result: dict[str, Any], name: str, extra: dict[str, str], group: Group = None
 ) -> dict[str, str]:
-    return {"estimator": name, "notion": result["notion"], "group": _group(group), **of}
+    return {"estimator": name, "notion": result["notion"], "group": _group(group), **extra}
 
 
 def _group(group: Group) -> str:
-    """Name or number of a group; empty for all rows."""
+    """Name or number of a group, empty for all rows."""
     if group is None or isinstance(group, str):
         return group or ""
     return repr(float(group)).removesuffix(".0")
@@ -174,6 +176,7 @@ def write_junit(path: str | Path, result: Result) -> None:
     properties = ET.SubElement(suite, "properties")
     for name in ("job", "model", "day", "schema"):
         ET.SubElement(properties, "property", name=name, value=_xml(result[name]))
+    # Viewers group test cases by the class name.
     folder = _xml(f"calibscale.{result['job']}.{result['model']}")
     for name, outcome, message in cases:
         case = ET.SubElement(suite, "testcase", classname=folder, name=_xml(name), time="0")
@@ -191,10 +194,10 @@ def _threshold_case(threshold: dict[str, Any], result: Result) -> tuple[str, str
         outcome = "failure" if threshold["breached"] else "skipped"
         return threshold["name"], outcome, f"{threshold['name']}: {reason}"
     side, limit = limit_of(threshold)
-    what = f"{threshold['estimator']} {threshold['quantity']} over {threshold['window']}"
+    subject = f"{threshold['estimator']} {threshold['quantity']} over {threshold['window']}"
     where = _where(threshold["group"], result)
     is_beyond = f"is {side} {limit!r}" if side != "abs_above" else f"is not within ±{limit!r}"
-    message = f"{what}{where}: {observed!r} {is_beyond}"
+    message = f"{subject}{where}: {observed!r} {is_beyond}"
     return threshold["name"], "failure" if threshold["breached"] else None, message
 
 
@@ -203,7 +206,7 @@ def _alarm_case(alarms: dict[str, Any] | None, result: Result) -> tuple[str, str
         return "alarms", "skipped", "alarms are off"
     if not alarms["alarm"]:
         return "alarms", None, ""
-    which = [
+    sentences = [
         f"{p['notion']}{_where(p['group'], result, ',')} since {p['since']}"
         for p in alarms["processes"]
         if p["alarm"]
@@ -214,12 +217,12 @@ def _alarm_case(alarms: dict[str, Any] | None, result: Result) -> tuple[str, str
         f"threshold is {alarms['threshold']!r}"
     )
     if alarms.get("impossible"):
-        which.append(impossible_sentence(result, alarms["impossible"]))
-    return "alarms", "failure", "; ".join([message, *which])
+        sentences.append(impossible_sentence(result, alarms["impossible"]))
+    return "alarms", "failure", "; ".join([message, *sentences])
 
 
 def _day_cases(result: Result) -> Iterator[tuple[str, str | None, str]]:
-    """Test cases of missing, broken and provisional days; later labels may be expected."""
+    """Test cases of missing, broken and provisional days, skipped if the job expects them."""
     days = result.get("incomplete_days")
     if days is None:
         return
@@ -230,7 +233,7 @@ def _day_cases(result: Result) -> Iterator[tuple[str, str | None, str]]:
 
 
 def _where(group: Group, result: Result, end: str = "") -> str:
-    """Group as a condition; empty for all rows.
+    """Group as a condition, empty for all rows.
 
     The groups of ledgers of earlier versions are numbers, for which the day's data may have names.
     """
@@ -249,7 +252,7 @@ def _xml(value: Any) -> str:
 
 
 class HistoryRow(NamedTuple):
-    """One estimate of a night: a row of the history; `group` is a number or a name."""
+    """One estimate of a night: a row of the history, with a number or a name as `group`."""
 
     job: str
     model: str
@@ -282,15 +285,15 @@ class HistoryRow(NamedTuple):
             raise ValueError(f"{len(texts)} columns instead of {len(cls._fields)}")
         row: dict[str, Any] = dict(zip(cls._fields, texts, strict=True))
         numbers = {name: float(row[name]) if row[name] else None for name in _NUMBERS}
-        others = {"group": row["group"] or None, "n": int(row["n"]), "day": _day(row["day"])}
-        return cls(**{**row, **numbers, **others})
+        labels = {"group": row["group"] or None, "n": int(row["n"]), "day": _day(row["day"])}
+        return cls(**{**row, **numbers, **labels})
 
 
 _NUMBERS = ("value", "low", "high", "p_value")
 
 
 def _number(text: str) -> float | None:
-    """Number of a group; None for a name."""
+    """Number of a group, or None for a name."""
     try:
         number = float(text)
     except ValueError:
@@ -299,7 +302,7 @@ def _number(text: str) -> float | None:
 
 
 def write_history(path: str | Path, result: Result) -> None:
-    """Write the estimates of a night to a history of nights, replacing those of the same night.
+    """Write the estimates of a night to a history, replacing earlier rows of the same night.
 
     A history is a ``.csv`` or ``.parquet`` file with a row for each estimator, window and group.
 
@@ -319,26 +322,31 @@ def write_history(path: str | Path, result: Result) -> None:
     night = (_text(result["job"]), _text(result["model"]), result["day"])
     lock = FileLock(place.with_name(f".{place.name}.lock"))
     try:
+        # The lock is a file in this folder, which the first night creates.
         place.parent.mkdir(parents=True, exist_ok=True)
+        # Nights of several models may share a history.
         with lock.acquire(timeout=_WAIT):
+            # Most nights come in order: appending parses the last row only.
             data = _appended(place, fresh) if suffix == ".csv" else None
             if data is None:
-                others = [row for row in _existing(place, read) if row.night != night]
-                data = written(sorted([*others, *fresh], key=lambda row: row.order))
+                earlier = [row for row in _existing(place, read) if row.night != night]
+                data = written(sorted([*earlier, *fresh], key=lambda row: row.order))
             write_whole(path, data)
     except Timeout as error:
         raise StoreError(
             f"{path}: another process has been writing it for a minute; it holds {lock.lock_file}"
         ) from error
     except OSError as error:
-        raise StoreError(f"{path}: cannot be written: {error.strerror or error}") from error
+        fault = error.strerror or error
+        raise StoreError(f"{path}: cannot be written: {fault}") from error
 
 
 def _appended(place: Path, fresh: list[HistoryRow]) -> bytes | None:
-    """A CSV file with the rows of a night appended; None if they do not belong at its end."""
+    """A CSV file with the rows of a night appended, or None if they do not belong at its end."""
     try:
         data = place.read_bytes()
         last = data[data.rfind(b"\n", 0, -1) + 1 :].decode()
+        # A quoted field may hold a line break, so that the last line may not be a row.
         if '"' in last or not data.endswith(b"\n") or not data.startswith(_written_csv([])):
             return None
         (texts,) = csv.reader([last], strict=True)
@@ -346,6 +354,7 @@ def _appended(place: Path, fresh: list[HistoryRow]) -> bytes | None:
             return None
     except (FileNotFoundError, ValueError, csv.Error):
         return None
+    # The header is in the file already.
     behind = _written_csv(sorted(fresh, key=lambda row: row.order))
     return data + behind.removeprefix(_written_csv([]))
 
@@ -357,7 +366,7 @@ def _rows(result: Result) -> Iterator[HistoryRow]:
 
 
 def _existing(place: Path, read: Any) -> list[HistoryRow]:
-    """Rows of an existing file; empty if there is no file."""
+    """Rows of an existing file, empty if there is no file."""
     if not place.exists():
         return []
     try:
@@ -409,6 +418,7 @@ def _written_parquet(rows: list[HistoryRow]) -> bytes:
 
     pq, (schema, of_names) = _parquet()
     out = pa.BufferOutputStream()
+    # A column of Parquet has one type: one named group makes all groups texts.
     if any(isinstance(row.group, str) for row in rows):
         rows = [row._replace(group=_group(row.group) or None) for row in rows]
         schema = of_names

@@ -40,13 +40,13 @@ from calibscale.results.evaluation_results import Diagram
 _TREND_DAYS = 90  # days of each estimate and of the evidence in a result
 _TREND_GROUPS = 12  # a model with more groups has no trends of groups
 _NAMED_MISSING = 60
-_KEPT_DETAILS = ("level", "expected")  # of coverage; other details are tables
+_KEPT_DETAILS = ("level", "expected")  # of coverage, while other details are tables
 _FEW_DAYS = 5  # fewer days make an interval that is based on them unreliable
 
 
 @dataclass(frozen=True)
 class Judged:
-    """A window of a night by the key of the group, None for all rows; empty if it has no rows."""
+    """A window of a night by the key of the group, None for all rows.  It may have no rows."""
 
     name: str
     first: str
@@ -76,7 +76,7 @@ class NightJudge:
         return shown(group, self._keys)
 
     def _key(self, group: GroupKey | None) -> GroupKey | None:
-        """Key of a group that the job names or numbers; 0 and 1 are false and true."""
+        """Key of a group that the job names or numbers, where 0 and 1 are false and true."""
         if group in (0.0, 1.0) and {*FLAGS} >= {*self._keys} - {NO_NUMBER} != set():
             return FLAGS[int(group)]
         return next((key for key in self._keys if self._shown(key) == group), group)
@@ -97,11 +97,13 @@ class NightJudge:
 
     def _judge(self, name: str, first: str, last: str) -> Judged:
         model, level, settings = self.job.model, self.job.confidence, self.job.drift
+        # Only windows that are compared need the values without each run of days.
         compared = settings is not None and name in (str(settings.window), "baseline")
         parts: dict[GroupKey | None, Window] = {}
         damaged: list[str] = []
         for group in (None, *self.ledger.groups(model)):
             entries = self.ledger.select(first, last, model, group)
+            # A group may have no rows in this window.
             if group is not None and not any(e.n for e in entries):
                 continue
             try:
@@ -112,6 +114,8 @@ class NightJudge:
                 damaged.append(str(error))
                 continue
             damaged += part.damaged
+            # Only the window of all rows is judged by its states again, for floors and diagrams.
+            # The states of many groups would fill the memory.
             parts[group] = part if group is None else replace(part, states={})
         parts[None] = replace(parts[None], damaged=tuple(damaged))
         return Judged(name, first, last, parts)
@@ -121,26 +125,27 @@ class NightJudge:
         return [self._described(self.judged(name)) for name in self.job.windows]
 
     def _described(self, judged: Judged) -> dict[str, Any]:
-        whole = judged.whole
+        total = judged.whole
         begin = self._first_day()
+        # The window of all days begins with the first day of the model, and not with the calendar.
         first = max(judged.first, begin) if judged.name == "all" else judged.first
-        missing = _missing(max(first, begin), judged.last, whole.days if whole else ())
+        missing = _missing(max(first, begin), judged.last, total.days if total else ())
         entries = self.ledger.select(judged.first, judged.last, self.job.model)
         unread = [judged.reason] if any(e.n for e in entries) else []
-        if whole and whole.by_days and len(whole.days) < _FEW_DAYS:
+        if total and total.by_days and len(total.days) < _FEW_DAYS:
             self.notes.append(
-                f"The intervals of {', '.join(whole.by_days)} over {judged.name} "
-                f"({len(whole.days)} days) are rough: they are based on the variation between "
+                f"The intervals of {', '.join(total.by_days)} over {judged.name} "
+                f"({len(total.days)} days) are rough: they are based on the variation between "
                 f"days, and there are fewer than {_FEW_DAYS}."
             )
         return {
             "name": judged.name,
             "first": first,
             "last": judged.last,
-            "days": list(whole.days) if whole else [],
+            "days": list(total.days) if total else [],
             "missing": missing,
-            "damaged": list(whole.damaged) if whole else unread,
-            "n": whole.n if whole else 0,
+            "damaged": list(total.damaged) if total else unread,
+            "n": total.n if total else 0,
             "results": self._results(judged, None),
             "tests": self._tests(judged),
             "groups": [
@@ -152,7 +157,7 @@ class NightJudge:
                 for group, part in judged.parts.items()
                 if group is not None
             ],
-            "reliability": self._reliability(whole) if whole and not self.recipe.cluster else None,
+            "reliability": self._reliability(total) if total and not self.recipe.cluster else None,
         }
 
     def _results(self, judged: Judged, group: GroupKey | None) -> list[dict[str, Any]]:
@@ -163,12 +168,13 @@ class NightJudge:
         for k, estimate in enumerate(part.estimates):
             if len(part.days) == 1:
                 estimate = self._of_day(estimate, part.days[0], group, k)
+            # A floor needs independent rows, and the states of the whole window.
             elif group is None and not self.recipe.cluster:
                 estimate = part.estimators[k].with_floor(estimate, part.states)
             shown = estimate.to_dict()
             details = shown.pop("details", None) or {}
-            if kept := {key: details[key] for key in _KEPT_DETAILS if key in details}:
-                shown["details"] = kept
+            if details_kept := {key: details[key] for key in _KEPT_DETAILS if key in details}:
+                shown["details"] = details_kept
             results.append(self.recipe.named(shown))
         return results
 
@@ -176,13 +182,15 @@ class NightJudge:
         """Estimate of a day with the floor and the interval of its record."""
         (entry,) = [e for e in self.ledger.day(day, self.job.model) if e.group == group]
         floor = entry.info.get("floors", {k: None})[k]
-        value, low, high, error, *rest = entry.info["estimates"][k]
+        # A single day has no variation between days: its record has an interval from groups of
+        # rows.  Records of earlier versions do not name the method, which was the jackknife.
+        value, low, high, error, *methods = entry.info["estimates"][k]
         value = value if self.recipe.cluster and estimate.interval is None else estimate.value
         estimate = replace(estimate, value=value, floor=floor and Floor(**floor))
         if low is None or estimate.interval is not None:
             return estimate
         jackknife, e, level = self._jackknife, self.recipe.estimators[k], self.job.confidence
-        method = rest[0] if rest else jackknife.method
+        method = methods[0] if methods else jackknife.method
         resampled = method == jackknife.method
         covers = POPULATION if e.unbiased else THIS_N if resampled else BOTH
         parts = jackknife.groups if resampled else 0
@@ -196,12 +204,14 @@ class NightJudge:
             return [*map(self.recipe.named, entry.info["tests"])]
         return [self.recipe.named(test.to_dict()) for test in judged.whole.tests]
 
-    def _reliability(self, whole: Window) -> dict[str, Any] | None:
+    def _reliability(self, total: Window) -> dict[str, Any] | None:
         notion, level = self.job.report.reliability, self.job.confidence
         for e in self.recipe.estimators:
+            # The job may name the notion of the diagram.  Otherwise the first estimator with bins
+            # has it.
             if notion not in (None, e.notion):
                 continue
-            curve = curve_of(e, whole.states, level)
+            curve = curve_of(e, total.states, level)
             if curve is not None:
                 return Diagram(e.notion or "canonical", level, curve).to_dict()
         return None
@@ -238,6 +248,7 @@ class NightJudge:
             },
             "results": [],
         }
+        # Shared days would hide a drift, because they are in both windows.
         if first <= later.last and later.first <= last:
             self.notes.append(f"The window {later.name} still shares days with its baseline.")
             return out
@@ -257,6 +268,7 @@ class NightJudge:
                         "p_value": change.p_value,
                     }
                 )
+        # One family: all estimators and all groups of the comparison.
         adjusted = holm([result["p_value"] for result in out["results"]])
         for result, p in zip(out["results"], adjusted, strict=True):
             result["adjusted_p_value"] = p
@@ -265,6 +277,7 @@ class NightJudge:
     def _note_bias(self, later: Window | None, earlier: Window | None) -> None:
         """Add a note if windows of different size make biased estimates differ."""
         biased = [e.name for e in self.recipe.estimators if e.testable and not comparable(e)]
+        # A bias of order 1/n nearly cancels between windows of similar size.
         if later and earlier and biased and not 0.8 < later.n / earlier.n < 1.25:
             self.notes.append(
                 f"The baseline has {earlier.n:,} rows, the window {later.n:,}: {', '.join(biased)} "
@@ -279,7 +292,7 @@ class NightJudge:
         for threshold in self.job.thresholds:
             group = threshold.group
             groups = self._groups() if group == "each" else [self._key(group)]
-            verdicts += [self._threshold(threshold, each) for each in groups]
+            verdicts += [self._threshold(threshold, key) for key in groups]
         return verdicts
 
     def _threshold(self, t: Threshold, group: GroupKey | None) -> dict[str, Any]:
@@ -289,11 +302,11 @@ class NightJudge:
         observed, reason = self._observed(t, quantity, group)
         breached = t.missing == "breach" if observed is None else _exceeds(t, observed)
         ((side, number),) = t.limits.items()
-        what = subject if quantity == "value" else f"{subject}.{quantity}"
-        what = f"|{what}|" if side == "abs_above" else what
-        of = "" if group is None else f", {self._condition(group)}"
+        measure = subject if quantity == "value" else f"{subject}.{quantity}"
+        measure = f"|{measure}|" if side == "abs_above" else measure
+        place = name if group is None else f"{name}, {self._condition(group)}"
         return {
-            "name": f"{what} over {name}{of} {side.removeprefix('abs_')} {number:g}",
+            "name": f"{measure} over {place} {side.removeprefix('abs_')} {number:g}",
             "window": name,
             "group": self._shown(group),
             "estimator": subject,
@@ -338,11 +351,11 @@ class NightJudge:
             return "there are no rows"
         text = f"no rows of {self._condition(group)}"
         names = [str(self._shown(key)) for key in self._keys]
-        known = group in self._keys or not isinstance(group, str)
-        return text if known else f"{text}; {hint(group, names)}"
+        expected = group in self._keys or not isinstance(group, str)
+        return text if expected else f"{text}; {hint(group, names)}"
 
     def _bound(self, result: dict[str, Any], quantity: str, t: Threshold) -> float:
-        """End of an interval; adds a note if the interval does not cover the population value.
+        """End of an interval.  A note is added if the interval does not cover the population value.
 
         For a limit of the size, it is the end of the smallest size (0 if the interval includes 0)
         or of the largest one.
@@ -373,17 +386,21 @@ class NightJudge:
         places = book.places(model, settings.since, first_nights(self.ledger, model, begin))
         collected = evidence(self.ledger, model, begin, shares(places), _TREND_DAYS, settings.tests)
         if not collected.processes:
+            begun = settings.since or first
             self.notes.append(
-                f"There is no evidence yet: no labelled row of {model} since "
-                f"{settings.since or first}."
+                f"There is no evidence yet: no labelled row of {model} since {begun}."
             )
             return None
         self.notes += collected.damaged
         days, processes = collected.days, collected.processes
         weights = np.array([p.weight for p in processes])
+        # The weighted mean of e-processes is an e-process: one alarm level for all groups and
+        # notions.
         mean = mean_evidence(np.array([p.log_evidence for p in processes]), weights)
         limit = math.log(1 / settings.level)
         key = {"model": model, "since": settings.since, "level": settings.level}
+        # By Ville's inequality, E of a calibrated model ever reaches 1/level with probability at
+        # most the level.
         since = book.since(bool(mean[-1] >= limit), days[-1], **key, notion=None, group=None)
         entries = []
         first_of_all: list[Impossible] = []
@@ -423,27 +440,31 @@ class NightJudge:
             "tolerance": next((p.sizes[0] for p in processes if p.sizes), None),
             "certainty_tolerance": settings.certainty_tolerance,
             "impossible": self._impossible(
-                min(first_of_all, key=lambda found: (found.day, found.first_row), default=None)
+                min(
+                    first_of_all,
+                    key=lambda refutation: (refutation.day, refutation.first_row),
+                    default=None,
+                )
             ),
         }
 
-    def _impossible(self, found: Impossible | None) -> dict[str, Any] | None:
+    def _impossible(self, refutation: Impossible | None) -> dict[str, Any] | None:
         """Labels of probability 0, which make E infinite, in results."""
-        if found is None:
+        if refutation is None:
             return None
         return {
-            "day": found.day,
-            "group": self._shown(found.group),
-            "count": found.count,
-            "first_row": found.first_row,
+            "day": refutation.day,
+            "group": self._shown(refutation.group),
+            "count": refutation.count,
+            "first_row": refutation.first_row,
         }
 
     # ---------------------------------------------------------------- days, models
 
     def trend(self) -> dict[str, Any]:
         """Estimates of the last 90 days, day by day."""
-        every = self._entries()
-        entries = every[-_TREND_DAYS:]
+        all_entries = self._entries()
+        entries = all_entries[-_TREND_DAYS:]
         days = [e.day for e in entries]
         groups = self.ledger.groups(self.job.model)
         series = list(self._series(days, entries, None))
@@ -452,8 +473,8 @@ class NightJudge:
                 recent = self.ledger.select(days[0], self.day, self.job.model, group)
                 series += self._series(days, recent, group)
         return {
-            "ledger_days": len(every),
-            "first_day": every[0].day if every else None,
+            "ledger_days": len(all_entries),
+            "first_day": all_entries[0].day if all_entries else None,
             "days": days,
             "n": [e.n for e in entries],
             "series": series,
@@ -477,7 +498,7 @@ class NightJudge:
             )
 
     def _shared_days(self, models: Sequence[str], first: str, last: str) -> set[str]:
-        """Days of which every model has readable rows."""
+        """Days with readable rows of every model."""
         by_model = []
         for model in models:
             days = set()
@@ -499,6 +520,7 @@ class NightJudge:
             return None
         name = str(settings.window)
         first, last = window_days(name, self.day[:10])
+        # Models are compared on equal days: a hard day must not count for one of them alone.
         days = self._shared_days(settings.models, first, min(last, self.day[:10]))
         k = [e.name for e in self.recipe.estimators].index(settings.by)
         ranked = []
@@ -508,7 +530,7 @@ class NightJudge:
             )
             if part.estimates[k].value is not None:
                 ranked.append((model, part))
-        ranked.sort(key=lambda each: float(each[1].estimates[k].value or 0.0))
+        ranked.sort(key=lambda pair: float(pair[1].estimates[k].value or 0.0))
         e: BoundEstimator = self.recipe.estimators[k]
         parts = [part.parts[k] for _, part in ranked]
         rows = [part.n for _, part in ranked]  # equal numbers count as the same rows
@@ -567,5 +589,5 @@ def _missing(first: str, last: str, days: Sequence[str]) -> list[str]:
     present = {day[:10] for day in days}
     start = date.fromisoformat(first)
     count = (date.fromisoformat(last) - start).days + 1
-    every = ((start + timedelta(k)).isoformat() for k in range(count))
-    return [day for day in every if day not in present][-_NAMED_MISSING:]
+    expected = ((start + timedelta(k)).isoformat() for k in range(count))
+    return [day for day in expected if day not in present][-_NAMED_MISSING:]

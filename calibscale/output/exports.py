@@ -31,7 +31,7 @@ _CLOSING = ("rows", "notes", "terms", "settings")  # sections that end every doc
 
 
 def to_frame(result: Any, library: str) -> Any:
-    """Tidy table of a result as a data frame; see `Tabular.to_frame`."""
+    """Tidy table of a result as a data frame, see `Tabular.to_frame`."""
     require(library in ("pandas", "polars"), "library must be pandas or polars", library)
     try:
         frames = import_module(library)
@@ -48,6 +48,7 @@ def _arrow(result: Any) -> Any:
     def column(values: Any) -> Any:
         if hasattr(values, "dtype"):
             return pa.array(values, from_pandas=True)
+        # Arrow columns have one type, and a group may have a number or a name.
         kinds = {isinstance(value, str) for value in values if value is not None}
         if len(kinds) > 1:
             values = [value if value is None else str(value) for value in values]
@@ -57,7 +58,7 @@ def _arrow(result: Any) -> Any:
 
 
 def save_csv(result: Any, path: str | Path) -> None:
-    """Write the tidy table as CSV, booleans as 0 and 1; ``-`` is standard output."""
+    """Write the tidy table as CSV, with booleans as 0 and 1.  ``-`` is standard output."""
     table = _arrow(result)
     opened: Any = nullcontext(sys.stdout) if path == "-" else replacing(path)
     with opened as file:
@@ -66,6 +67,7 @@ def save_csv(result: Any, path: str | Path) -> None:
         writer.writerow(table.column_names)
         for batch in table.to_batches(_BATCH):
             for row in zip(*(column.to_pylist() for column in batch), strict=True):
+                # Programs for tables read 0 and 1 as numbers, and True as text.
                 writer.writerow([int(value) if isinstance(value, bool) else value for value in row])
 
 
@@ -88,7 +90,7 @@ _PICTURES: dict[str, Callable[[Any, str | Path, str], None]] = {
 
 
 def save(result: Any, path: str | Path, axes: str | None) -> None:
-    """Write a result in the format that the suffix names; see `Tabular.save`."""
+    """Write a result in the format that the suffix names, see `Tabular.save`."""
     pictures = _PICTURES if isinstance(result, Shown) else {}  # others have no report
     suffix, shown = Path(path).suffix, shown_address(path)
     if suffix in pictures:
@@ -103,7 +105,7 @@ def save(result: Any, path: str | Path, axes: str | None) -> None:
 
 
 def plot(result: Any, ax: Any, axes: str) -> Any:
-    """Draw the first plot of the report of a result; see `Shown.plot`."""
+    """Draw the first plot of the report of a result, see `Shown.plot`."""
     first = next(iter(document(result).figures), None)
     if first is None:
         raise OptionError("there is nothing to draw: the result has no estimates with a value")
@@ -113,6 +115,7 @@ def plot(result: Any, ax: Any, axes: str) -> Any:
         return _drawn(first, ax, axes)
     ax = _drawn(first, new_axes(None, first.height + 50), axes)
     entries = legend_entries(ax)
+    # Long names need the whole width of the figure.
     add_legend(ax.figure, entries, 1 if max(map(len, entries), default=0) > 30 else 2)
     return ax
 
@@ -136,6 +139,7 @@ def notebook_page(result: Any) -> str:
         for block in section.blocks
         if isinstance(block, Table)
     )
+    # A document without a table still has the numbers of its plot.
     table = next(tables, plots[0].numbers if plots else None)
     listed = None if table is None else _listed(table)
     return as_page("notebook.html", article=article, table=listed, plots=plots)
@@ -143,10 +147,10 @@ def notebook_page(result: Any) -> str:
 
 def _listed(table: Table) -> Table:
     """First rows of a table, without its optional columns."""
-    kept = [k for k, column in enumerate(table.head) if not column.optional]
-    rows = tuple(tuple(row[k] for k in kept) for row in table.rows[:_LISTED])
+    columns = [k for k, column in enumerate(table.head) if not column.optional]
+    rows = tuple(tuple(row[k] for k in columns) for row in table.rows[:_LISTED])
     more = len(table.rows) - len(rows)
     notes = table.notes
     if more:
         notes = (f"{plural(more, 'more row')} in to_frame().", *notes)
-    return replace(table, head=tuple(table.head[k] for k in kept), rows=rows, notes=notes)
+    return replace(table, head=tuple(table.head[k] for k in columns), rows=rows, notes=notes)

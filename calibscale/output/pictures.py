@@ -64,6 +64,7 @@ def plot_result(result: Any, axes: str = "linear") -> Any:
 
     article = document(result)
     plots = article.figures
+    # Few plots are larger, many form a grid.
     columns = _COLUMNS.get(len(plots), 4)
     lines = [plots[i : i + columns] for i in range(0, len(plots), columns)]
     heights = [max(plot.height for plot in line) + 24.0 for line in lines]
@@ -94,7 +95,7 @@ def plot_result(result: Any, axes: str = "linear") -> Any:
             part = figure.add_subfigure(grid[k + 1, i])
             ax = part.subplots()
             drawn = plot.draw_on(ax, axes)
-            if any(other.remark in remarks for other in line):  # plots in a line are level
+            if any(neighbour.remark in remarks for neighbour in line):  # plots in a line are level
                 add_remark(drawn, unbroken(plot.remark) if plot.remark in remarks else "")
             entries |= legend_entries(ax)
             heading = plot.title or plot.label * (len(plots) > 1)
@@ -106,7 +107,7 @@ def plot_result(result: Any, axes: str = "linear") -> Any:
                 color=COLOURS["ink"],
                 parse_math=False,
             )
-    add_legend(figure, {unbroken(name): one for name, one in entries.items()}, 2 * columns)
+    add_legend(figure, {unbroken(name): handle for name, handle in entries.items()}, 2 * columns)
     return figure
 
 
@@ -140,12 +141,12 @@ def _legend_columns(names: Sequence[str], columns: int, width: float) -> int:
 
 
 def save_picture(result: Any, path: str | Path, axes: str = "linear") -> None:
-    """Write `plot_result` to a png, svg or pdf file, atomically; equal results give equal files.
+    """Write `plot_result` to a png, svg or pdf file, atomically and reproducibly.
 
     Raises
     ------
     OptionError
-        If the ending of the path is another one.
+        If the path has another ending.
     """
     check_format(path)
     _write(plot_result(result, axes), path)

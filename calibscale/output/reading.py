@@ -17,7 +17,7 @@ _SCHEMA = re.compile(r"calibscale\.([a-z]+)/(\d+)")
 
 
 def read(value: Any, where: str = "the result") -> dict[str, Any]:
-    """Return a result with every key of its schema; keys that it need not have become None.
+    """Return a result with every key of its schema.  Optional keys that it lacks become None.
 
     Raises
     ------
@@ -43,6 +43,7 @@ def read(value: Any, where: str = "the result") -> dict[str, Any]:
     except ValidationError as error:
         raise OptionError(message_of(error, where)) from None
     _check_lengths(out, where)
+    # Documents of tests iterate over a list.
     if name == "test" and "tests" not in out:  # the result is a single test
         return {**out, "tests": [out]}
     return out
@@ -65,6 +66,7 @@ def _check_lengths(value: Any, where: str, days: int | None = None) -> None:
     if len(set(series.values())) > 1:
         lengths = ", ".join(f"{key} {length:,}" for key, length in series.items())
         raise OptionError(f"{where}: lists of different lengths: {lengths}")
+    # Lists of a series inside of this object have an item for each of these days.
     days = lists.get("days") if lists.keys() & _BY_DAY else days
     for key in ("n", "values", "log_evidence"):
         if days is not None and lists.get(key, days) != days:

@@ -38,7 +38,7 @@ def report(
     Returns
     -------
     str
-        HTML with inline style and plots; the page has no scripts and loads no other files.
+        HTML with inline style and plots.  The page has no scripts and loads no other files.
 
     Raises
     ------
@@ -64,6 +64,7 @@ def as_page(template: str, axes: str = "linear", **values: Any) -> str:
         trim_blocks=True,
         lstrip_blocks=True,
     )
+    # Ids in inline SVG are global in a page, so that every plot has a salt of its own.
     salts = map(str, count())
 
     def draw(figures: Sequence[Figure]) -> list[Drawing]:
@@ -80,13 +81,13 @@ def as_page(template: str, axes: str = "linear", **values: Any) -> str:
 
 
 def _share_legend(drawings: Sequence[Drawing]) -> bool:
-    """Whether plots side by side have one legend, as those of one kind, which have common keys."""
+    """Whether plots side by side share a legend, because plots of one kind have common keys."""
     legends = [set(drawing.legend) for drawing in drawings]
     return len(legends) > 1 and bool(set.intersection(*legends))
 
 
 def _unbroken(value: Any) -> Any:
-    """Value of a template, whose numbers are not separated from their units."""
+    """Value of a template, with numbers that stay on the line of their units."""
     return unbroken(value) if isinstance(value, str) and not isinstance(value, Markup) else value
 
 

@@ -30,10 +30,10 @@ if TYPE_CHECKING:
     from calibscale.results.estimate import Estimate
     from calibscale.results.evaluation_results import ClusterCost, Evaluation, Plan
 
-_NAME = 12  # minimum width of a column of names before they wrap; halved if there is no room
+_NAME = 12  # minimum width of a column of names before they wrap, halved if there is no room
 BETWEEN = 2  # spaces between columns
 _UNBROKEN = 10_000  # line width of files and pipes
-_MAX_ROWS = 100  # of a table; the JSON output has all rows
+_MAX_ROWS = 100  # of a table, while the JSON output has all rows
 _COLOURS = {
     "breached": "bold red",
     "alarm": "bold red",
@@ -57,7 +57,7 @@ _SPAN = re.compile(r"(?<=\d) … (?=[\d−])")  # of an interval
 def as_text(result: Any, max_lines: int | None = None) -> str:
     """Return the document of a result as text without colours, as commands print it.
 
-    After `max_lines` lines, if given, there is a line about the rest; `print` shows 24.
+    After `max_lines` lines, if given, a line states how much is left.  `print` shows 24 lines.
 
     Examples
     --------
@@ -101,6 +101,7 @@ def print_article(article: doc.Article, console: Console, max_groups: int | None
         console.print()
         if i:
             _print(console, section.title, "bold underline")
+        # A result may have thousands of groups.  Its other tables are short.
         limit = max_groups if section.name in ("groups", "curves") else None
         for k, block in enumerate(blocks):
             if k and isinstance(block, doc.Table):
@@ -133,7 +134,7 @@ def _print_block(console: Console, block: doc.Block, max_rows: int | None) -> No
 
 
 def _print(console: Console, text: str, style: str = "") -> None:
-    """Print text, whose lines are not broken between a number and its unit."""
+    """Print text without line breaks between a number and its unit."""
     bound = unbroken(text)
     lines = textwrap.wrap(bound, console.width, break_on_hyphens=False)
     if any(cell_len(line) > console.width for line in lines):  # wide letters
@@ -142,9 +143,10 @@ def _print(console: Console, text: str, style: str = "") -> None:
 
 
 def _print_table(console: Console, table: doc.Table, max_rows: int | None) -> None:
-    """Print a table; its optional columns only if they fit."""
+    """Print a table, with its optional columns only if they fit."""
     shown = table.rows[: _MAX_ROWS if max_rows is None else max_rows]
-    kept = [
+    # A column without any value is left out, except the names of the rows.
+    shown_columns = [
         k
         for k, column in enumerate(table.head)
         if k == 0 or any(row[k].text not in ("", "–") for row in shown)
@@ -152,16 +154,18 @@ def _print_table(console: Console, table: doc.Table, max_rows: int | None) -> No
     cells = [[cell.text.replace("\u00a0", " ") for cell in row] for row in shown]
     widths = {
         k: max(map(cell_len, (*table.head[k].title.split(" "), *(row[k] for row in cells))))
-        for k in kept
+        for k in shown_columns
     }
-    while width_of(widths[k] for k in kept) > console.width:
-        optional = [k for k in kept if table.head[k].optional]
+    while width_of(widths[k] for k in shown_columns) > console.width:
+        # Columns are dropped from the right, until the table fits or none is optional.
+        optional = [k for k in shown_columns if table.head[k].optional]
         if not optional:
+            # Without spaces, intervals may still fit.
             cells = [[_SPAN.sub("…", text) for text in row] for row in cells]
             break
-        kept.remove(optional[-1])
+        shown_columns.remove(optional[-1])
     rich = RichTable(box=None, pad_edge=False)
-    for k in kept:
+    for k in shown_columns:
         column = table.head[k]
         rich.add_column(
             Text(column.title.replace("\u00a0", " ")),
@@ -171,22 +175,28 @@ def _print_table(console: Console, table: doc.Table, max_rows: int | None) -> No
             style="dim" if column.optional else "",
         )
     for row, texts in zip(shown, cells, strict=True):
-        rich.add_row(*(Text(texts[k], _COLOURS.get(row[k].state, "")) for k in kept))
-    show(console, rich, keys=_key_columns([table.head[k] for k in kept], shown, kept))
+        rich.add_row(*(Text(texts[k], _COLOURS.get(row[k].state, "")) for k in shown_columns))
+    show(
+        console,
+        rich,
+        keys=_key_columns([table.head[k] for k in shown_columns], shown, shown_columns),
+    )
     if len(shown) < len(table.rows):
+        # A table of a terminal ends here, so that nothing is cut silently.
         more = plural(len(table.rows) - len(shown), "more row")
         _print(console, f"and {more}, in the JSON output", "dim")
-    for line in replace(table, head=tuple(table.head[k] for k in kept)).legend:
+    for line in replace(table, head=tuple(table.head[k] for k in shown_columns)).legend:
         _print(console, line, "dim")
 
 
 def _key_columns(
-    head: Sequence[doc.TableColumn], rows: Sequence[Sequence[doc.Cell]], kept: Sequence[int]
+    head: Sequence[doc.TableColumn], rows: Sequence[Sequence[doc.Cell]], positions: Sequence[int]
 ) -> int:
     """Number of the first columns of texts that tell rows apart, such as estimator and window."""
     count = 1
+    # Columns of texts are added until no two rows have equal keys.
     while count < len(head) and not head[count].numbers:
-        if len({tuple(row[k].text for k in kept[:count]) for row in rows}) == len(rows):
+        if len({tuple(row[k].text for k in positions[:count]) for row in rows}) == len(rows):
             break
         count += 1
     return count
@@ -202,13 +212,15 @@ class SafeConsole(Console):
         self, renderable: RenderableType, options: ConsoleOptions | None = None
     ) -> Iterable[Segment]:
         for segment in super().render(renderable, options):
+            # Names come from files: control characters could move the cursor or hide text.
             yield segment if segment.control else segment._replace(text=printable(segment.text))
 
 
 def terminal() -> Console:
-    """Console on standard output; lines do not wrap in files and pipes unless COLUMNS is set."""
+    """Console on standard output.  Lines wrap in files and pipes only if COLUMNS is set."""
     console = SafeConsole(highlight=False, soft_wrap=False)
     if not console.is_terminal and "COLUMNS" not in os.environ:
+        # Programs read lines of files and pipes, which must not depend on a terminal.
         console.width = _UNBROKEN
     return console
 
@@ -219,12 +231,12 @@ def escape(text: str) -> str:
 
 
 def number(value: float | None) -> str:
-    """Format a value with five digits; a dash if it is missing."""
+    """Format a value with five digits, or as a dash if it is missing."""
     return "–" if value is None else rounded(value, 5)
 
 
 def grid(*texts: str, numbers: Iterable[str] = (), **style: Any) -> RichTable:
-    """Table without borders: columns of texts, the last one of which wraps, and of numbers."""
+    """Table without borders, with columns of texts and then of numbers.  The last text wraps."""
     table = RichTable(box=None, pad_edge=False, **style)
     for k, name in enumerate(texts):
         last = 0 < k == len(texts) - 1
@@ -235,13 +247,13 @@ def grid(*texts: str, numbers: Iterable[str] = (), **style: Any) -> RichTable:
 
 
 def show(console: Console, table: RichTable, keys: int = 1) -> None:
-    """Print a table; if it is too wide, in parts that each repeat the first `keys` columns.
+    """Print a table.  If it is too wide, each of its parts repeats the first `keys` columns.
 
-    Numbers are never truncated; only columns with ``overflow="fold"`` are narrowed, to `_NAME`.
+    Numbers are never truncated.  Only columns with ``overflow="fold"`` are narrowed, to `_NAME`.
     """
-    every = list(range(len(table.columns)))
+    all_columns = list(range(len(table.columns)))
     if width_of(_min_width(console, column) for column in table.columns) <= console.width:
-        console.print(_folded(console, table, every))
+        console.print(_folded(console, table, all_columns))
         return
     widths = [_min_width(console, column, narrow=True) for column in table.columns]
     parts = _parts(widths, keys, console.width)
@@ -263,7 +275,7 @@ def show(console: Console, table: RichTable, keys: int = 1) -> None:
 
 
 def _parts(widths: Sequence[int], keys: int, width: int) -> list[list[int]]:
-    """Columns of each part of a table, whose first `keys` columns each part repeats."""
+    """Columns of each part of a table.  Each part repeats the first `keys` columns."""
     parts = [list(range(keys))]
     for i in range(keys, len(widths)):
         if len(parts[-1]) > keys and width_of(widths[k] for k in [*parts[-1], i]) > width:
@@ -275,7 +287,7 @@ def _parts(widths: Sequence[int], keys: int, width: int) -> list[list[int]]:
 def _folded(
     console: Console, table: RichTable, chosen: Sequence[int], widths: Sequence[int] | None = None
 ) -> RichTable:
-    """Copy of the chosen columns whose wrapped names break after a separator, not within a word.
+    """Copy of the chosen columns, with wrapped names that break after a separator, not in a word.
 
     With `widths`, the copy is wider than the console only if its columns need it.
     """
@@ -285,6 +297,7 @@ def _folded(
     width = None
     if widths is not None:
         for k, (i, column) in enumerate(zip(chosen, columns, strict=True)):
+            # Numbers keep their width, which would otherwise be shared with the names.
             column.width = None if k in names else widths[i]
             column.overflow, column.no_wrap = "fold", False
         least = [
@@ -296,7 +309,7 @@ def _folded(
         0 if k in names else column.width or _min_width(console, old[k])
         for k, column in enumerate(columns)
     )
-    # short columns first; the others share the width that remains
+    # Short columns come first.  The others share the width that remains.
     longest = [_longest(console, column) for column in old]
     for n, k in enumerate(sorted(names, key=longest.__getitem__)):
         columns[k].width = share = min(longest[k], max(1, room // (len(names) - n)))
@@ -336,6 +349,7 @@ def _broken(console: Console, cell: Any, width: int) -> Any:
     for line in text.plain.split("\n"):
         lines.append("")
         for word in re.split(r"(?<= )", line):
+            # A word that fits a line stays whole.
             pieces = [word] if cell_len(word.rstrip()) <= width else _SEPARATED.split(word)
             for piece in pieces:
                 if lines[-1] and cell_len(lines[-1] + piece.rstrip()) > width:
@@ -349,7 +363,7 @@ def width_of(columns: Iterable[int]) -> int:
 
 
 def _min_width(console: Console, column: Column, narrow: bool = False) -> int:
-    """Minimum width of a column; if `narrow`, its header wraps after every word."""
+    """Minimum width of a column.  If `narrow`, its header wraps after every word."""
     head, *cells = (_text(console, cell) for cell in (column.header, *column.cells))
     width = max(text.cell_len for text in (*(head.split(" ") if narrow else [head]), *cells))
     return min(width, _NAME) if column.overflow == "fold" else width
@@ -390,10 +404,10 @@ def plan_table(plan: Plan) -> None:
     console = terminal()
     source = plan.source
     like = "" if plan.rows == source["rows"] else "a store like "
+    unit = "core" if plan.cluster is None else "worker"
     head = (
         f"{like}{source['name']}: {doc.rows_of(plan.rows, source)}, "
-        f"{plural(plan.workers, 'core' if plan.cluster is None else 'worker')}: "
-        f"about {seconds(plan.seconds)}"
+        f"{plural(plan.workers, unit)}: about {seconds(plan.seconds)}"
     )
     _print(console, head, "bold")
     table = grid("work", "method", numbers=("pairs", "time", "memory", "read"))

@@ -38,25 +38,27 @@ class MCBoost(Recalibrator):
     """Boosting until groups are calibrated in every bin of p' (Hébert-Johnson et al. 2018).
 
     For two classes.  Groups are all rows, the levels of covariates with few values, quantile bins
-    of others, and their intersections; a category is a group and a bin of p'.  In a round, one
+    of others, and their intersections.  A category is a group and a bin of p'.  In a round, one
     group after another, the mean of y − p' of each category where it exceeds `alpha` is added to
-    p', which then is clipped to [0, 1]; rounds end when nothing changes.  They are on the atoms of
-    `SegmentAtoms`, which one pass counts and whose rows have the same p'; so the bound holds for
-    the rows of the fit.  p' may be exactly 0 or 1, which costs an infinite log loss where wrong.
+    p', which then is clipped to [0, 1].  Rounds end when nothing changes.  They are on the atoms of
+    `SegmentAtoms`, which one pass counts.  All rows of an atom have the same p', so the bound holds
+    for the rows of the fit.  p' may be exactly 0 or 1, which costs an infinite log loss where
+    wrong.
 
     Parameters
     ----------
     covariates, categorical : sequence of str
-        Covariates that define groups; those with a group for each of up to 64 values.
+        Covariates that define groups, and the covariates with a group for each of up to 64 values.
     depth : int or tuple of int
-        Largest number of covariates that groups intersect; or the numbers, of which 0 is all rows.
+        Largest number of covariates that groups intersect, or the numbers, where 0 means all rows.
     bins, score_bins, max_rounds : int
-        Numbers of quantile bins of a covariate with more than ten values, and of equal bins of p';
-        largest number of rounds.
+        Numbers of quantile bins of a covariate with more than ten values, and of equal bins of p',
+        and the largest number of rounds.
     alpha : float
         Largest |mean of y − p'| that is left as it is.
     min_share, min_rows : float
-        Groups have a larger share γ of the rows, categories at least so many rows.
+        Groups have a larger share γ of the rows than `min_share`, and categories at least
+        `min_rows` rows.
     z : float
         Means within z standard errors √(p'(1 − p')/rows) are left as they are.  Published
         algorithms have z = 0, and fit the noise of small categories.
@@ -104,11 +106,14 @@ class MCBoost(Recalibrator):
         return self.depth
 
     def _fit(self, setup: DataProfile, read: Read) -> MCBoostFit:
-        own = Multicalibration(self.covariates, 2, self.categorical, self.bins, notion="positive")
-        atoms = own.bind(setup).atoms
+        segmentation = Multicalibration(
+            self.covariates, 2, self.categorical, self.bins, notion="positive"
+        )
+        atoms = segmentation.bind(setup).atoms
         result = read(atoms, covariates=self.covariates)
         state = result.groups[None][atoms]
         weight, p, delta = state.sums[[1, 3, 4]]
+        # In units of rows, in which `min_rows` is.
         scaled = weight * (result.counts.used / weight.sum())
         return MCBoostFit(
             axes=tuple(replace(axis, position=i) for i, axis in enumerate(atoms.axes)),
@@ -151,7 +156,7 @@ class StoredMCBoost(StoredFit):
 class MCBoostFit(FittedRecalibrator):
     """Updates of p' in cells of `bits` bits of the score.
 
-    `updates` (u, 3) are round, category and what is added to p'; `groups` is the number of groups
+    `updates` (u, 3) are round, category and the term added to p'.  `groups` is the number of groups
     that are large enough, `errors` the largest |mean of y − p'| of their categories before and
     after, divided by max(mean of y, rho) if proportional.
     """
@@ -214,7 +219,7 @@ class MCBoostFit(FittedRecalibrator):
         )
 
     def _require_axes(self) -> None:
-        """Raise an OptionError unless the axes of a file are those of its settings."""
+        """Raise an OptionError unless the axes of a file match its settings."""
         method = self.method
         require(
             tuple(axis.name for axis in self.axes) == method.covariates,
@@ -250,6 +255,7 @@ class MCBoostFit(FittedRecalibrator):
     def _start(self, keys: Ints) -> tuple[Ints, Floats]:
         """Crossings, and p in the middle of the cells of the score, of atoms or rows."""
         state = AtomState(keys, np.empty((6, 0)), np.array(self.bits))
+        # Cells are equal in t, with p = t²/(t² + (1 − t)²), so that they are finer near 0 and 1.
         t = ((state.cell >> (40 - self.bits)) + 0.5) / 2.0**self.bits
         return state.crossing, t * t / (t * t + (1.0 - t) ** 2)
 
@@ -259,7 +265,7 @@ class MCBoostFit(FittedRecalibrator):
         return np.searchsorted(np.arange(1, count) / count, np.round(p, 9))
 
     def boosted(self, keys: Ints, weight: Floats, frequency: Floats) -> Self:
-        """Fit to atoms; weights sum to the number of rows."""
+        """Fit to atoms, with weights that sum to the number of rows."""
         self._require_size()
         crossings, p = self._start(keys)
         method, bins, updates, errors = self.method, self.method.score_bins, [self.updates], [0.0]
@@ -271,12 +277,17 @@ class MCBoostFit(FittedRecalibrator):
                 category, length = group * bins + place, count * bins
                 rows = np.bincount(category, weight, length)
                 used = np.flatnonzero(np.repeat(large, bins) & (rows >= method.min_rows))
+                # Means of y, of p' at the start of the round, and of p' after the groups before
+                # this one.
                 y, then, now = (
-                    np.bincount(category, weight * each, length)[used] / rows[used]
-                    for each in (frequency, start, p)
+                    np.bincount(category, weight * quantity, length)[used] / rows[used]
+                    for quantity in (frequency, start, p)
                 )
                 unit = np.ones(len(y)) if method.rho is None else np.maximum(y, method.rho)
+                # The guarantee is for the p' of whole rounds: categories are bins of p' at the
+                # start.
                 error = max(error, np.max(np.abs(y - then) / unit, initial=0.0))
+                # The standard error of a mean of rows with probability p' is √(p'(1 − p')/rows).
                 noise = method.z * np.sqrt(np.clip(now * (1.0 - now), 0.0, None) / rows[used])
                 far = np.flatnonzero(np.abs(y - now) > np.maximum(method.alpha * unit, noise))
                 if len(far) and number < method.max_rounds:
@@ -302,6 +313,7 @@ class MCBoostFit(FittedRecalibrator):
         crossings, p = self._start(SegmentAtoms(self.axes, "positive").located(chunk)[0])
         groups, bins = list(self._numbered(crossings)), self.method.score_bins
         table = np.zeros(sum(groups[-1][:2]) * bins)
+        # Replay the fit: within a round bins do not change, and p' is clipped after it.
         for updates in np.split(self.updates, np.flatnonzero(np.diff(self.updates[:, 0])) + 1):
             table[:] = 0.0
             table[updates[:, 1].astype(int)] = updates[:, 2]

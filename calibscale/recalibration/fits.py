@@ -80,7 +80,7 @@ DIAGRAMS = ("before", "after recalibration")
 
 @dataclass(frozen=True, kw_only=True, repr=False)
 class FittedRecalibration(RecalibrationResult):
-    """Fitted recalibration: its numbers (see `RecalibrationResult`), and what applies it.
+    """Fitted recalibration: its numbers (see `RecalibrationResult`), and methods that apply it.
 
     Examples
     --------
@@ -114,27 +114,29 @@ class FittedRecalibration(RecalibrationResult):
         Parameters
         ----------
         probabilities, logits : (n, K) or (n,) array-like
-            One of them; (n,) is P(y = 1) or its log-odds.
+            Exactly one of the two.  (n,) is P(y = 1) or its log-odds.
         covariates : (n, d) array-like or data frame, optional
-            Covariates of the fit in its order; columns of a data frame are matched by name.
+            Covariates of the fit in its order.  Columns of a data frame are matched by name.
 
         Raises
         ------
         InvalidDataError, OptionError
-            At the first invalid row; for another number of classes, or a missing covariate.
+            At the first invalid row, for another number of classes, or for a missing covariate.
         """
         if (probabilities is None) == (logits is None):
             raise OptionError("give exactly one of probabilities= and logits=")
         if isinstance(probabilities, ArraySource | LogitStore | str | Path):
             raise OptionError("transform takes an array; for a source or a store use apply(source)")
         kind = "probabilities" if logits is None else "logits"
-        given = as_numpy(probabilities if logits is None else logits, kind)
-        predictions: dict[str, Any] = {kind: given}
-        binary = given.ndim == 1 or given.shape[1:] == (1,)
+        values = as_numpy(probabilities if logits is None else logits, kind)
+        predictions: dict[str, Any] = {kind: values}
+        binary = values.ndim == 1 or values.shape[1:] == (1,)
+        # A data frame names its columns.  An array has the order of the fit.
         named = covariates is None or hasattr(covariates, "columns")
         source = from_arrays(
             **predictions,
-            labels=np.zeros(len(given), np.int64),
+            # Labels are required by sources, and have no effect on predictions.
+            labels=np.zeros(len(values), np.int64),
             binary=binary,
             covariates=covariates,
             covariate_names=None if named else self.fit.covariates,
@@ -143,13 +145,14 @@ class FittedRecalibration(RecalibrationResult):
         try:
             blocks = [b.values for b, _ in _valid(data, data.rules(tolerance=self.fit.tolerance))]
         except InvalidDataError as error:
+            # Arrays have no option to drop rows.
             text = str(error).replace(DROP_REMEDY, "Fix the row, or leave it out.")
             raise InvalidDataError(text, error.row) from None
         out = np.concatenate(blocks)
-        return out[:, 1].reshape(given.shape) if binary else out
+        return out[:, 1].reshape(values.shape) if binary else out
 
     def apply(self, source: Any) -> ArraySource:
-        """Source with recalibrated predictions, computed when read; see `recalibrated`.
+        """Source with recalibrated predictions, computed when read, see `recalibrated`.
 
         A warning is logged if it has the rows of the fit, because estimates on them are too
         optimistic: fit and judge on the two parts of `calibscale.data.derived_sources.part_of`.
@@ -182,7 +185,7 @@ class FittedRecalibration(RecalibrationResult):
         source : path, URL, LogitStore or ArraySource
         url : path or fsspec URL of the new store
         on_invalid : {"raise", "drop"}
-            Raise an error at the first invalid row, or leave such rows out; ``dropped`` among the
+            Raise an error at the first invalid row, or leave such rows out.  ``dropped`` among the
             notes of the store has their numbers.
         overwrite : bool
             Whether to replace an existing store.
@@ -194,10 +197,12 @@ class FittedRecalibration(RecalibrationResult):
         Raises
         ------
         InvalidDataError, OptionError, StoreError
-            At the first invalid row; as `recalibrated`; if the store exists or cannot be written.
+            At the first invalid row, as `recalibrated`, or if the store exists or cannot be
+            written.
         """
         data: Any = recalibrated(source, self.fit)
         rules, root = data.rules(on_invalid, self.fit.tolerance), data
+        # The new store must not be the store that is being read, however derived.
         while isinstance(root, DerivedSource):
             root = root.before
         place = shown_address(url)
@@ -206,6 +211,7 @@ class FittedRecalibration(RecalibrationResult):
         provenance = {"recalibrated": data.describe()}
         with suppress(StoreError):
             begun = LogitStore.open(url, unfinished=True)
+            # An unfinished store of the same call is the rest of an interrupted run.
             overwrite |= not begun.finished and begun.provenance == provenance
         store = LogitStore.create(
             url,
@@ -235,7 +241,7 @@ class FittedRecalibration(RecalibrationResult):
     def diagrams(
         self, source: Any, **options: Unpack[SessionOptions]
     ) -> tuple[Reliability, Reliability]:
-        """Reliability of a source before and after recalibration; options as in `evaluate`."""
+        """Reliability of a source before and after recalibration, with options as in `evaluate`."""
         with Session.open(source, **options) as session:
             data = session.source
             return reliability(session), reliability(session.on(self.apply(data)))
@@ -248,27 +254,29 @@ class FittedRecalibration(RecalibrationResult):
         Parameters
         ----------
         source, **options
-            See `evaluate`; rows that the fit did not use.
+            See `evaluate`.  The fit should not have used these rows.
         ax : matplotlib axes, optional
-            Default: those of a new figure.
+            Default: axes of a new figure.
         axes : {"linear", "logit", "auto"}
             Scale of both axes, see `plot_reliability`.
         """
-        both, plots = self.diagrams(source, **options), import_module("calibscale.output.plots")
-        return plots.plot_reliability(both, ax=ax, names=DIAGRAMS, axes=axes)
+        diagrams, plots = self.diagrams(source, **options), import_module("calibscale.output.plots")
+        return plots.plot_reliability(diagrams, ax=ax, names=DIAGRAMS, axes=axes)
 
     @classmethod
     def from_dict(cls, value: dict[str, Any], **rest: Any) -> Self:
-        """Fit from its JSON object; an OptionError is raised for another or a damaged one."""
+        """Fit from its JSON object.  Another or a damaged object raises an OptionError."""
         schema = value.get("schema") if isinstance(value, dict) else None
         if schema != cls.schema:
             shown = short(repr(schema), 80)
             raise OptionError(f"not a recalibration: its schema is {shown}, not {cls.schema!r}")
         try:
+            # First of all, because deep nesting and huge numbers would fail inside of other checks.
             require_plain(value)
             validated(value)
             read_json(TypeAdapter(_Parameters), value["parameters"], "parameters")
             source = {name: item for name, item in value["source"].items() if item is not None}
+            # JSON has no infinity: a log loss of null was infinite.
             infinite = {name: math.inf for name in cls.measures if value[name] is None}
             fitted = super().from_dict({**value, "source": source, **infinite}, **rest)
             fitted._require_sound()
@@ -292,6 +300,8 @@ class FittedRecalibration(RecalibrationResult):
                 if name.startswith("log_loss"):  # in the file, of all labelled rows
                     continue
                 require(name in stated, f"{part} has no {name!r}")
+                # A fit is applied by its state.  Stated parameters that differ from it would
+                # mislead.
                 if not _equal(stated[name], number):
                     seen = short(repr(stated[name]), 40)
                     raise OptionError(f"{part}.{name} must be {number}, as in state, not {seen}")
@@ -324,15 +334,16 @@ def _equal(a: Any, b: Any) -> bool:
 
 
 def method_of(text: str, **settings: Any) -> Recalibrator:
-    """Method of a name, or of a name and its settings, such as ``mc(depth=1)``; more settings."""
-    name, own = parse(text)
+    """Parse a recalibration method, such as ``mc(depth=1)``, and add settings."""
+    name, text_settings = parse(text)
     require(name in METHODS, f"method must be one of {', '.join(METHODS)}", name)
-    for key in {**settings, **own}:
-        owners = ", ".join(other for other in METHODS if hasattr(METHODS[other], key))
+    # A setting of another method names the methods that have it.
+    for key in {**settings, **text_settings}:
+        owners = ", ".join(method for method in METHODS if hasattr(METHODS[method], key))
         near = f"methods with it: {owners}" if owners else hint(key, vars(METHODS[name]()))
         require(hasattr(METHODS[name], key), f"{name} has no {key} ({near})")
     try:
-        return METHODS[name](**{**settings, **own})
+        return METHODS[name](**{**settings, **text_settings})
     except TypeError as error:
         raise OptionError(f"{text}: {error}") from None
 
@@ -352,24 +363,25 @@ def recalibrate(
     source, **options
         See `evaluate`.
     method : str or Recalibrator
-        ``temperature`` (Guo et al. 2017), for any number of classes; for two ``platt`` (1999),
-        ``isotonic`` (Zadrozny & Elkan 2002), ``bbq`` (Naeini et al. 2015), ``local_bias`` [VF, eq.
-        7], ``mc`` (Hébert-Johnson et al. 2018), ``pmc`` (La Cava et al. 2023); with settings as in
-        ``mc(depth=1)``.  `calibscale.recalibration` has their classes.
+        ``temperature`` (Guo et al. 2017), for any number of classes.  For two classes ``platt``
+        (1999), ``isotonic`` (Zadrozny & Elkan 2002), ``bbq`` (Naeini et al. 2015), ``local_bias``
+        [VF, eq. 7], ``mc`` (Hébert-Johnson et al. 2018), ``pmc`` (La Cava et al. 2023).  Settings
+        are written as in ``mc(depth=1)``.  `calibscale.recalibration` has the classes of the
+        methods.
     covariates : sequence of str
         Names of the covariates of ``local_bias``, ``mc`` and ``pmc``.
 
     Returns
     -------
     FittedRecalibration
-        Parameters with standard errors and the log loss before and after; `print` shows them,
+        Parameters with standard errors and the log loss before and after.  `print` shows them,
         `transform` recalibrates arrays, `apply` and `write` sources, `save` writes the fit.
 
     Raises
     ------
     InvalidDataError, OptionError, StoreError
-        At the first invalid row; if the method does not suit the data, or the data do not determine
-        the fit; if the source cannot be read.
+        At the first invalid row, if the method does not suit the data, if the data do not determine
+        the fit, or if the source cannot be read.
 
     Examples
     --------
@@ -392,9 +404,12 @@ def recalibrate(
             levels = data.categorical(method.covariates, method.categorical)
             method = replace(method, categorical=levels)
         fit = method.fit(session)
-        both = (data, recalibrated(data, fit))
-        losses = [evaluate(session.on(one), [NLL()])["nll"].value for one in both]
+        versions = (data, recalibrated(data, fit))
+        # Every method is judged by the same loss on the same rows, whatever loss its fit has
+        # minimised.
+        losses = [evaluate(session.on(version), [NLL()])["nll"].value for version in versions]
     summary = fit.summary
+    # Log losses of all labelled rows replace the log losses of the fit.
     values = summary["parameters"].items()
     fitted = FittedRecalibration(
         method=method.name,
@@ -429,7 +444,8 @@ def load_recalibration(path: str | Path) -> FittedRecalibration:
     try:
         return FittedRecalibration.from_dict(json.loads(Path(path).read_text(encoding="utf-8")))
     except OSError as error:
-        reason = f"{shown_address(path)}: cannot be read: {error.strerror or error}"
+        fault = error.strerror or error
+        reason = f"{shown_address(path)}: cannot be read: {fault}"
         raise_from(StoreError(reason), error, path)
     except (OptionError, ValueError, RecursionError) as error:
         raise OptionError(f"{path}: {error}") from error
@@ -449,6 +465,7 @@ def _valid(
 
 def _fingerprint(data: ArraySource) -> str:
     """Checksum of a few rows, and of the part of the rows to which the source is restricted."""
+    # A few rows are enough to recognise the rows of the fit: it is a hint, and no proof.
     crc = zlib.crc32(json.dumps([data.rows, data.describe().get("parts")]).encode())
     for block in data.sample(_SAMPLED):
         for column in (block.values, block.labels):

@@ -56,13 +56,12 @@ class Isotonic(Recalibrator):
         ``laplace``: if the lowest step has no events, an event and another row are added below all
         scores before the regression, and above them if the highest step has events only.  A step
         with k events in n rows becomes (k + 1)/(n + 2), Laplace's rule of succession, and is joined
-        with the next one where their order requires it.  This is what Venn-Abers predictors say
-        there: those with the new row as either label are 0 and 1/(n + 1), which their authors
-        combine to 1/(n + 2) (Vovk & Petej 2014).  So p' is never 0 or 1, and the log loss of new
-        rows is finite.  Other steps are those of the pure regression.  With weights, each
-        row that is added has the weight Σw²/Σw.
-        ``pure``: the regression alone, which may be exactly 0 or 1, and costs an infinite log loss
-        where wrong.
+        with the next one where their order requires it.  Venn-Abers predictors give the same value:
+        with the new row as either label they are 0 and 1/(n + 1), which their authors combine to
+        1/(n + 2) (Vovk & Petej 2014).  So p' is never 0 or 1, and the log loss of new rows is
+        finite.  Other steps are steps of the pure regression.  With weights, each row that is added
+        has the weight Σw²/Σw.  ``pure``: the regression alone, which may be exactly 0 or 1, and
+        costs an infinite log loss where wrong.
     """
 
     ends: str = "laplace"
@@ -145,14 +144,15 @@ class BBQ(Recalibrator):
     """Bayesian binning into quantiles: an average of histograms (Naeini, Cooper & Hauskrecht 2015).
 
     For two classes, in one pass: the histograms of n^(1/3)/10 to 10 n^(1/3) bins, at most n/5, join
-    the 2^16 cells of `FineHistogram`.  As in the authors' code, those after the first gap between
-    sorted weights that is below 0.001 of the variance of the weights are left out.
+    the 2^16 cells of `FineHistogram`.  As in the authors' code, histograms are left out after the
+    first gap between sorted weights that is below 0.001 of the variance of the weights.
 
     Parameters
     ----------
     score : {"bdeu", "bic"}
-        Weight of a histogram: marginal likelihood, with two prior rows in each bin whose mean is
-        its middle, and posterior means; or exp(−BIC/2), and frequencies.
+        Weight of a histogram, and the values in its bins.  ``bdeu``: marginal likelihood, with two
+        prior rows in each bin that have the middle of the bin as their mean, and posterior means.
+        ``bic``: exp(−BIC/2), and frequencies.
     bins : {"mass", "width"}
         Bins of equal mass, or of equal width: ``BBQ("bic", "width")`` is the BBQ of netcal.
     """
@@ -168,24 +168,28 @@ class BBQ(Recalibrator):
     def _fit(self, setup: DataProfile, read: Read) -> BBQFit:
         result = read(HISTOGRAM)
         sums = result.groups[None][HISTOGRAM].sums
+        # Effective rows, which are rows without weights.
         n = float(sums[1].sum() ** 2 / sums[2].sum())
         root = n ** (1.0 / 3.0)
         numbers = range(max(1, int(root / 10)), max(1, math.ceil(min(n / 5, 10 * root))) + 1)
         scores, edges, values = zip(*(self._histogram(sums, count, n) for count in numbers))  # noqa: B905
         weights = np.exp(np.array(scores) - max(scores))
         order = np.argsort(-weights, kind="stable")
+        # The last gap is 0, so that all histograms stay if no earlier gap is small.
         gaps = -np.diff(weights[order], append=weights[order[-1]])
+        # Gaps between equal weights at the top are no end.
         first = int(np.argmax(gaps > 0.0))
         order = order[: first + int(np.argmax(gaps[first:] <= 1e-3 * weights.var())) + 1]
-        every = np.unique(np.concatenate([edges[i][:-1] for i in order]))
+        # The average of step functions is a step function on the union of their edges.
+        starts = np.unique(np.concatenate([edges[i][:-1] for i in order]))
         mean = np.average(
-            [values[i][np.searchsorted(edges[i], every, "right") - 1] for i in order],
+            [values[i][np.searchsorted(edges[i], starts, "right") - 1] for i in order],
             axis=0,
             weights=weights[order],
         )
         steps = np.flatnonzero(np.diff(mean, prepend=-1.0))
         return BBQFit(
-            edges=every[steps],
+            edges=starts[steps],
             values=np.clip(mean[steps], 0.0, 1.0),
             histograms=len(order),
             method=self,
@@ -200,16 +204,21 @@ class BBQ(Recalibrator):
             edges, _, rows, _, p, delta = equal_mass(sums, count, fine_borders())[:6]
         else:
             edges, full = np.linspace(0.0, 1.0, count + 1), sums[:, sums[1] > 0]
+            # Rounded, so that a mean p on an edge is in the bin above in spite of rounding errors.
             bins = np.searchsorted(edges[1:-1], np.round(full[3] / full[1], 12), "right")
             rows, p, delta = (np.bincount(bins, full[k], count).astype(float) for k in (1, 3, 4))
-        events, rows = (each * n / sums[1].sum() for each in (np.clip(p - delta, 0.0, rows), rows))
-        middles, others = (edges[:-1] + edges[1:]) / 2.0, rows - events
+        events, rows = (
+            scaled * n / sums[1].sum() for scaled in (np.clip(p - delta, 0.0, rows), rows)
+        )
+        middles, no_events = (edges[:-1] + edges[1:]) / 2.0, rows - events
         if self.score == "bdeu":
+            # The prior Beta(a, 2 − a) weighs two rows, with the middle of the bin as its mean.
             a = 2.0 * np.clip(middles, 0.005, 0.995)  # limits of the authors' code
-            weight = betaln(events + a, others + 2.0 - a) - betaln(a, 2.0 - a)
+            weight = betaln(events + a, no_events + 2.0 - a) - betaln(a, 2.0 - a)
             return float(weight.sum()), edges, (events + a) / (rows + 2.0)
         value = np.where(rows > 0.0, events / np.maximum(rows, 1e-300), middles)
-        fit = float((xlogy(events, value) + xlog1py(others, -value)).sum())
+        fit = float((xlogy(events, value) + xlog1py(no_events, -value)).sum())
+        # −BIC/2: each bin costs log(n)/2, like one parameter
         return fit - math.log(n) / 2.0 * len(rows), edges, value
 
 
@@ -258,8 +267,8 @@ _PLAN = TypeAdapter(Spectral)
 class LocalBias(Recalibrator):
     """p' = p + LCB(p, x), within [0, 1]: "correct the model's output" [VF, §3.3, eq. 7].
 
-    For two classes.  The map is computed in one pass, as a Fourier series whose length does not
-    depend on the number of rows, so kernels are Gaussian and there are at most three continuous
+    For two classes.  The map is computed in one pass, as a Fourier series with a length that does
+    not depend on the number of rows, so kernels are Gaussian and there are at most three continuous
     dimensions, including the prediction.  Where the map is masked, p' = p.  p' may be exactly 0 or
     1, which costs an infinite log loss where wrong.
 
@@ -285,8 +294,8 @@ class LocalBias(Recalibrator):
         set_names(self, "covariates", "categorical")
         if isinstance(self.covariate_bandwidth, Mapping):
             object.__setattr__(self, "covariate_bandwidth", dict(self.covariate_bandwidth))
-        known = self.prediction_kernel in ("gaussian", "none")
-        require(known, "prediction_kernel must be gaussian or none", self.prediction_kernel)
+        supported = self.prediction_kernel in ("gaussian", "none")
+        require(supported, "prediction_kernel must be gaussian or none", self.prediction_kernel)
         self._local()  # validates the shared settings
 
     def _local(self) -> KLCE:
@@ -342,6 +351,7 @@ class StoredLocalBias(StoredFit):
         self.plan.require_sound()
         for statistic, text in zip(self.plan.statistics(_STRENGTHS), self.modes, strict=True):
             numbers = statistic.strengths.counts[statistic.squared] * statistic.modes.numbers
+            # base64 has 4 characters for 3 bytes, and a complex number 16 bytes.
             length = 4 * math.ceil(16 * numbers / 3)
             require(
                 len(text) == length,
@@ -359,7 +369,7 @@ class StoredLocalBias(StoredFit):
                 sums = np.frombuffer(b64decode(text, validate=True), "<c16").astype(complex)
             except ValueError as error:
                 raise OptionError(f"state.modes must be numbers in base64: {error}") from error
-            # |Σ w δ exp(i⟨ω, z⟩)| ≤ Σ w; with this bound, no sum of modes overflows
+            # |Σ w δ exp(i⟨ω, z⟩)| ≤ Σ w.  With this bound, no sum of modes overflows.
             largest = max(np.abs(sums.real).max(), np.abs(sums.imag).max())
             require(
                 largest <= weight * (1 + 1e-6),
@@ -386,7 +396,7 @@ class LocalBiasFit(FittedRecalibrator):
         sums = (states[s].sums for s in self.plan.statistics(_STRENGTHS))
         return {
             "plan": _PLAN.dump_python(self.plan, mode="json"),
-            "modes": [b64encode(each.astype("<c16").tobytes()).decode() for each in sums],
+            "modes": [b64encode(mode.astype("<c16").tobytes()).decode() for mode in sums],
             "weights": [float(states[s].weight) for s in self.plan.statistics(_STRENGTHS)],
         }
 
@@ -420,23 +430,26 @@ class LocalBiasFit(FittedRecalibrator):
         finite.
         """
         bias, unchanged = np.zeros(len(p)), np.ones(len(p), bool)
+        # A row without a finite covariate has no place on the map.
         here = np.flatnonzero(np.isfinite(covariates).all(axis=1))
         points = Points(p[here], covariates[here])
+        # The modes are stored: no pass over rows is needed.
         measured = self.plan.measure(lambda *statistics: self.result, points, _STRENGTHS)
         (residuals, weights), (squares,) = measured.first, measured.second
         weights, _, masked = effective(weights, squares, measured.errors, _MIN_ROWS)
+        # Residuals are δ = p − y, and the bias is y − p [VF, eq. 7].
         bias[here[~masked]] = -(residuals / weights)[~masked]
         unchanged[here] = masked
         return Correction(bias, unchanged)
 
     def probabilities(self, chunk: Chunk) -> Floats:
-        p, rest = chunk.event("positive")[:2]
+        p, complement = chunk.event("positive")[:2]
         x = np.empty((len(p), 0)) if chunk.covariates is None else chunk.covariates
         bias = self.correction(p, x).bias
-        return np.clip(np.column_stack([rest - bias, p + bias]), 0.0, 1.0)
+        return np.clip(np.column_stack([complement - bias, p + bias]), 0.0, 1.0)
 
     def uncorrected(self, source: Any, **options: Unpack[SessionOptions]) -> tuple[int, int]:
-        """Number of labelled rows of a source, and of those whose p is unchanged; one pass."""
+        """Numbers of labelled rows, and of labelled rows with an unchanged p, by one pass."""
         with Session.open(source, **options) as session:
             positions = tuple(session.source.covariate(name) for name in self.covariates)
             statistic = _Unchanged(self, positions)

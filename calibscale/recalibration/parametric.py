@@ -27,8 +27,9 @@ from calibscale.statistics.statistic import Statistic, weighted_sum
 
 CLIP = 2.0**-53  # 1 − p of the largest float64 below 1: log-odds of ±36.7
 
-_PRECISION = 1e-8  # of a parameter; the last step is below it
+_PRECISION = 1e-8  # of a parameter, above the last step
 _MAX_PASSES = 60
+# A step changes θ by at most this factor: far from the root, the curvature tells little.
 _LARGEST_STEP = math.log(16.0)
 _MASKED = -1e4  # logit of a masked class
 
@@ -59,7 +60,7 @@ class TemperState(NamedTuple):
 
     Σw, the log loss of softmax(θz), its first two derivatives by θ and the sum of the squares of
     the first one of each row, the limits of the slope at θ → 0 and θ → ∞, and the number of rows
-    whose label has a probability below the clip.
+    with a label of a probability below the clip.
     """
 
     weight: Floats
@@ -84,21 +85,24 @@ class TemperedLoss(Statistic):
 
     def accumulate(self, state: TemperState, chunk: Chunk) -> TemperState:
         z, rows = clipped(chunk, self.clip), np.arange(len(chunk))
-        own = z[rows, chunk.labels]
+        label_logits = z[rows, chunk.labels]
         e = np.exp(self.theta * z)
         total = e.sum(axis=1)
         e *= z / total[:, None]  # in this order: e is 0 where the square of z overflows
+        # E_θ[z] and Var_θ[z] under softmax(θz): derivatives of log Σ exp θz by θ.
         mean = e.sum(axis=1)
         spread = np.einsum("ij,ij->i", e, z) - mean * mean
         w = chunk.weights
         state.weight[...] += len(chunk) if len(w) == 0 else w.sum()
-        state.loss[...] += weighted_sum(np.log(total) - self.theta * own, w)
-        state.slope[...] += weighted_sum(mean - own, w)
+        state.loss[...] += weighted_sum(np.log(total) - self.theta * label_logits, w)
+        state.slope[...] += weighted_sum(mean - label_logits, w)
         state.curvature[...] += weighted_sum(spread, w)
         with np.errstate(over="ignore"):
-            state.squares[...] += weighted_sum((mean - own) ** 2, w * w)
-        state.slope_zero[...] += weighted_sum(z.mean(axis=1) - own, w)
-        state.slope_infinity[...] += weighted_sum(-own, w)
+            state.squares[...] += weighted_sum((mean - label_logits) ** 2, w * w)
+        # The slope is Σw(E_θ[z] − z_y).  At θ = 0 the mean is over equal probabilities, and at θ =
+        # ∞ it is the largest z, which is 0.
+        state.slope_zero[...] += weighted_sum(z.mean(axis=1) - label_logits, w)
+        state.slope_infinity[...] += weighted_sum(-label_logits, w)
         state.clipped[...] += _below(chunk, self.clip)[rows, chunk.labels].sum()
         return state
 
@@ -133,12 +137,15 @@ class TemperatureScaling(Recalibrator):
                 _check_temperature(state)
                 before = float(state.loss / state.weight)
             slope = float(state.slope)
+            # The loss is convex in θ: its minimum lies above θ where the slope is negative, else
+            # below.
             low, high = (theta, high) if slope < 0 else (low, theta)
             following = _next_theta(theta, slope, float(state.curvature), low, high)
             step = math.log(following / theta)
             theta = following
             if abs(step) <= _PRECISION:
                 notes = _clip_note(float(state.clipped), "whose label has", self.clip)
+                # Sandwich standard error of θ [White 1982], times |dT/dθ| = 1/θ² for T = 1/θ.
                 curvature = float(state.curvature) or math.nan  # 0: every row is certain
                 error = math.sqrt(state.squares) / curvature / theta**2
                 return TemperatureFit(
@@ -158,10 +165,12 @@ def _next_theta(theta: float, slope: float, curvature: float, low: float, high: 
     """Newton step in log θ towards the root of the slope, within the bracket (low, high)."""
     if slope == 0:
         return theta
+    # d slope / d log θ = θ · curvature.  Steps in log θ keep θ positive.
     step = -slope / (theta * curvature) if curvature > 0 else -math.copysign(math.inf, slope)
     following = theta * math.exp(min(max(step, -_LARGEST_STEP), _LARGEST_STEP))
     if low < following < high or following == theta:
         return following
+    # Outside of the bracket: bisect it in log θ if it has two ends, else take the longest step.
     if low > 0 and high < math.inf:
         return math.sqrt(low * high)
     return theta * math.exp(math.copysign(_LARGEST_STEP, step))
@@ -184,10 +193,10 @@ def _check_temperature(state: TemperState) -> None:
         )
 
 
-def _clip_note(count: float, what: str, clip: float) -> tuple[str, ...]:
+def _clip_note(count: float, subject: str, clip: float) -> tuple[str, ...]:
     if not count:
         return ()
-    return (f"{count:.0f} rows {what} a probability below {clip:.3g}, which it was raised to",)
+    return (f"{count:.0f} rows {subject} a probability below {clip:.3g}, which it was raised to",)
 
 
 def _not_converged(name: str) -> OptionError:
@@ -207,7 +216,7 @@ class StoredTemperature(StoredFit):
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class TemperatureFit(FittedRecalibrator):
-    """Softmax of logits divided by `temperature`; `log_loss` of the rows before and after."""
+    """Softmax of logits divided by `temperature`, with `log_loss` of the rows before and after."""
 
     method: TemperatureScaling
     temperature: float
@@ -243,9 +252,9 @@ class PlattState(NamedTuple):
     """Sums over rows for Newton's method, and extent of the log-odds.
 
     Σw and the log loss (), its derivatives by (a, b), (2,) and (2, 2), and the sum of the outer
-    squares of the first ones of each row (2, 2); the smallest log-odds and smallest −log-odds
-    (columns) where y is 0 and 1 (rows), ∞ if none (2, 2); and the number of rows whose p or 1 − p
-    is below the clip ().
+    squares of the gradients of each row (2, 2).  The smallest log-odds and smallest −log-odds
+    (columns) where y is 0 and 1 (rows), ∞ if none (2, 2).  The number of rows with p or 1 − p below
+    the clip ().
     """
 
     weight: Floats
@@ -280,19 +289,19 @@ class LogisticLoss(Statistic):
         z, y = log_odds(chunk, self.clip), chunk.labels.astype(np.float64)
         w = chunk.weights if len(chunk.weights) else np.ones(len(chunk))
         eta = self.a * z + self.b
-        p, rest = expit(eta), expit(-eta)
+        p, complement = expit(eta), expit(-eta)
         design = np.stack([z, np.ones_like(z)])
         # log(1 + e^η) − yη is log(1 + e^−η) where y = 1
         state.weight[...] += w.sum()
         state.loss[...] += w @ np.logaddexp(0.0, np.where(y == 1, -eta, eta))
-        slopes = w * np.where(y == 1, -rest, p)
+        slopes = w * np.where(y == 1, -complement, p)
         state.gradient[...] += design @ slopes
         state.squares[...] += (design * slopes**2) @ design.T
-        state.hessian[...] += (design * (w * p * rest)) @ design.T
+        state.hessian[...] += (design * (w * p * complement)) @ design.T
         for label in (0, 1):
             here = z[(y == label) & (w > 0)]
-            both = [here.min(initial=np.inf), (-here).min(initial=np.inf)]
-            np.minimum(state.extent[label], both, out=state.extent[label])
+            extents = [here.min(initial=np.inf), (-here).min(initial=np.inf)]
+            np.minimum(state.extent[label], extents, out=state.extent[label])
         state.clipped[...] += _below(chunk, self.clip).any(axis=1).sum()
         return state
 
@@ -302,6 +311,7 @@ class LogisticLoss(Statistic):
 
 
 def log_odds(chunk: Chunk, clip: float) -> Floats:
+    # log p − log(1 − p), or the difference of two logits
     z = clipped(chunk, clip)
     return z[:, 1] - z[:, 0]
 
@@ -326,6 +336,7 @@ class Platt(Recalibrator):
         require(0 < self.clip < 0.5, "clip must be in (0, 0.5)", self.clip)
 
     def _fit(self, setup: DataProfile, read: Read) -> PlattFit:
+        # At a = b = 0 every row has p' = 1/2, and a finite loss whatever the data.
         best: Floats = np.zeros(2)
         step: Floats = np.zeros(2)
         min_loss = math.inf
@@ -347,6 +358,7 @@ class Platt(Recalibrator):
                 break
             if np.abs(step).max() <= _PRECISION * max(1.0, np.abs(best).max()):
                 slope, intercept = map(float, best + step)
+                # Sandwich covariance [White 1982], which does not assume that the model is right.
                 inverse = np.linalg.inv(state.hessian)
                 errors = np.sqrt(np.diag(inverse @ state.squares @ inverse).clip(0.0))
                 return PlattFit(
@@ -364,7 +376,7 @@ class Platt(Recalibrator):
 
 
 def _check_overlap(extent: Floats) -> None:
-    """Require overlapping log-odds of both labels; otherwise the likelihood has no maximum."""
+    """Require overlapping log-odds of both labels, without which the likelihood has no maximum."""
     (low0, high0), (low1, high1) = extent * [1, -1]
     if low0 == high0 == low1 == high1:
         raise OptionError("platt: all predictions are equal, so that no slope is determined")

@@ -52,14 +52,14 @@ class StoredFit(BaseModel):
 
     @classmethod
     def read(cls, state: dict[str, Any]) -> Self:
-        """State from a JSON object; an OptionError names the first value that is malformed."""
+        """State from a JSON object.  An OptionError names the first malformed value."""
         stored = read_json(TypeAdapter(cls), state, "state")
         require_keys(state, stored.model_dump(mode="json"), "state")
         return stored
 
 
 def read_json(adapter: TypeAdapter[_T], value: dict[str, Any], where: str) -> _T:
-    """Value of a type from a JSON object; an OptionError names the first malformed one."""
+    """Value of a type from a JSON object.  An OptionError names the first malformed value."""
     try:
         return adapter.validate_json(json.dumps(value))  # in this mode, lists are also tuples
     except ValidationError as error:
@@ -67,14 +67,14 @@ def read_json(adapter: TypeAdapter[_T], value: dict[str, Any], where: str) -> _T
 
 
 def require_keys(value: Any, complete: Any, where: str) -> None:
-    """Require every key of a complete JSON value, because a default is not what a fit had."""
+    """Require every key of a complete JSON value, because a fit may differ from a default."""
     if isinstance(value, list):
-        for i, (item, whole) in enumerate(zip(value, complete, strict=True)):
-            require_keys(item, whole, f"{where}[{i}]")
+        for i, (item, template) in enumerate(zip(value, complete, strict=True)):
+            require_keys(item, template, f"{where}[{i}]")
     elif isinstance(value, dict):
-        for key, whole in complete.items():
+        for key, template in complete.items():
             require(key in value, f"{where} has no {key!r}")
-            require_keys(value[key], whole, f"{where}.{key}")
+            require_keys(value[key], template, f"{where}.{key}")
 
 
 def increasing(values: Sequence[float], strictly: bool = True) -> bool:
@@ -89,11 +89,11 @@ def increasing(values: Sequence[float], strictly: bool = True) -> bool:
 
 @dataclass(frozen=True)
 class Recalibrator(ABC):
-    """Method of recalibration; its fields are its settings."""
+    """Method of recalibration, with its settings as fields."""
 
     name: ClassVar[str]
     two_classes: ClassVar[bool] = True
-    # rules of settings in files; pydantic reads this attribute of a dataclass
+    # Rules of settings in files.  Pydantic reads this attribute of a dataclass.
     __pydantic_config__: ClassVar[ConfigDict] = ConfigDict(
         strict=True, extra="forbid", allow_inf_nan=False
     )
@@ -120,7 +120,7 @@ class Recalibrator(ABC):
         Parameters
         ----------
         source, **options
-            See `calibscale.evaluate`; also part of a source by `part_of`.
+            See `calibscale.evaluate`.  A part of a source, see `part_of`, is accepted too.
 
         Raises
         ------
@@ -144,6 +144,8 @@ class Recalibrator(ABC):
                     raise OptionError(
                         f"{data.name}: there is no labelled row with a positive weight to fit to"
                     )
+                # Every pass counts the labels, so that labels of one class are refused without a
+                # pass of their own.
                 seen = np.flatnonzero(result.groups[None][labels].counts.sum(axis=0))
                 if len(seen) == 1:
                     (label,) = seen
@@ -159,6 +161,7 @@ class Recalibrator(ABC):
 
             fitted = self._fit(session.profile, read)
         counts = fitted.counts
+        # Rows outside of the part are hidden as unlabelled rows, and are no part of the fit.
         counts = counts._replace(unlabelled=counts.unlabelled - left_out(data))
         return replace(
             fitted, counts=counts, source=data.describe(), tolerance=session.rules.tolerance
@@ -174,8 +177,8 @@ class FittedRecalibrator(ABC):
     """Fitted recalibration of K classes, small enough to be sent to workers.
 
     `counts` are the numbers of rows of the fit, of rows not yet labelled, and of dropped rows by
-    reason; `passes` the number of passes over the rows; `source` describes the source of the fit;
-    `tolerance` is the allowed deviation from 1 of the sum of a row to be recalibrated.
+    reason.  `passes` is the number of passes over the rows.  `source` describes the source of the
+    fit.  `tolerance` is the allowed deviation from 1 of the sum of a row to be recalibrated.
     """
 
     method: Recalibrator
@@ -205,15 +208,16 @@ class FittedRecalibrator(ABC):
     @property
     def state(self) -> dict[str, Any]:
         """JSON values of the fields that a class adds, from which `restored` makes the fit."""
-        common = {each.name for each in fields(FittedRecalibrator)}
-        own = (each.name for each in fields(self) if each.name not in common)
-        return as_json({name: getattr(self, name) for name in own})
+        common = {entry.name for entry in fields(FittedRecalibrator)}
+        names = (entry.name for entry in fields(self) if entry.name not in common)
+        return as_json({name: getattr(self, name) for name in names})
 
     @classmethod
     def restored(cls, state: dict[str, Any], **common: Any) -> Self:
         """Fit with a `state`, and the fields of all fits."""
         stored = cls.stored.read(state)
         values = {name: getattr(stored, name) for name in cls.stored.model_fields}
+        # Lists of JSON are arrays in fits.
         common |= {k: np.array(v) if isinstance(v, list) else v for k, v in values.items()}
         return cls(**common)
 
@@ -221,7 +225,7 @@ class FittedRecalibrator(ABC):
     def probabilities(self, chunk: Chunk) -> Floats:
         """Recalibrated probabilities of valid rows (c, K).
 
-        Columns of the covariates of the chunk are those of `covariates`.
+        The covariates of the chunk have the columns `covariates`.
         """
 
     @property
@@ -254,7 +258,7 @@ DRAWN = 2**21  # numbers of replicates in memory at once: 16 MB
 
 @dataclass(frozen=True)
 class Refits(Null):
-    """Null whose replicates have the predictions of a refitted method.
+    """Null with replicates that have the predictions of a refitted method.
 
     Replicate b of a row is (m_b(p), y*_b), with y*_b drawn from the recalibrated prediction (see
     `refits_of` for isotonic regression) and m_b refitted to labels of the fitting rows drawn in the
@@ -277,7 +281,7 @@ class Refits(Null):
     def carried(self, chunk: Chunk, q: Floats) -> Floats:
         """Columns (c, columns) of a chunk that refits read as the last covariates.
 
-        The chunk is not recalibrated; `q` (c, K) are its recalibrated probabilities.
+        The chunk is not recalibrated.  `q` (c, K) are its recalibrated probabilities.
         """
 
     @abstractmethod
@@ -287,12 +291,15 @@ class Refits(Null):
     def moved(self, notion: str, rows: NotionRows, first: int, last: int) -> Iterator[NotionRows]:
         """Rows of replicates first..last−1, one replicate after another."""
         carried, starts = rows.covariates[:, -self.columns :], np.zeros(len(rows))
+        # A batch of replicates is as large as the memory allows.
         step = max(2, DRAWN // max(1, len(rows)) // 2 * 2)
         for low in range(first, last, step):
             high = min(last, low + step)
             base, refitted = self._versions(carried, rows.points[:, 0], low, high)
             delta = np.empty((high - low, len(rows)))
             kernel_draws.events(np.uint64(self.seed), rows.rows, base, starts, low, delta)
+            # `events` gives base − y*, which becomes refitted − y*, the residual of the refitted
+            # prediction.
             delta += refitted - base
             for p, d in zip(refitted, delta, strict=True):
                 yield self._row(notion, rows, p, d)
@@ -343,6 +350,7 @@ class _Recalibrated(DerivedSource):
         values = np.array(block.values, np.float64).reshape(n, -1)
         if values.shape[1] == 1:
             values = np.hstack([1.0 - values, values])
+        # Invalid rows are dropped here, not refused, so that they keep their values.
         rules = replace(self.before.rules("drop", self.fitted.tolerance), large_chunks=True)
         plain = Block(0, block.values, np.zeros(n, np.int64), None, x)
         carried = np.zeros((n, 0 if self.refits is None else self.refits.columns))
@@ -357,12 +365,16 @@ class _Recalibrated(DerivedSource):
         return block._replace(covariates=np.hstack([block.covariates, carried]))
 
     def _numbered(self, x: Floats) -> Floats:
-        """Covariates with the numbers that categories have in the fit; NaN for unknown ones."""
-        known = (self.fitted.source or {}).get("categories", {})
+        """Covariates with the numbers of categories in the fit, NaN for unknown categories."""
+        categories = (self.fitted.source or {}).get("categories", {})
         for column, name in zip(x.T, self.fitted.covariates, strict=True):
             names = self.categories.get(name, ())
-            if name in known and tuple(known[name]) != names:
-                numbers = [known[name].index(n) if n in known[name] else np.nan for n in names]
+            if name in categories and tuple(categories[name]) != names:
+                numbers = [
+                    categories[name].index(n) if n in categories[name] else np.nan for n in names
+                ]
+                # Codes of this source become codes of the fit.  A category that the fit has not
+                # seen is NaN.
                 here = np.isin(column, np.arange(len(names)))
                 column[here] = np.array(numbers)[column[here].astype(int)]
                 column[~here & (column != NO_LEVEL)] = np.nan
@@ -374,11 +386,11 @@ def recalibrated(
 ) -> ArraySource:
     """Return a source with the recalibrated predictions of `source`.
 
-    Labels, weights, covariates and row numbers are those of `source`; predictions are
-    probabilities (rows, K) in float64, with two columns for a binary source.  They are computed
-    when read, one block at a time.  Invalid predictions (not finite, or further from the simplex
-    than the tolerance of the fit) are unchanged, and remain invalid to a reader whose tolerance is
-    not larger.
+    Labels, weights, covariates and row numbers come from `source`.  Predictions are probabilities
+    (rows, K) in float64, with two columns for a binary source.  They are computed when read, one
+    block at a time.  Invalid predictions (not finite, or further from the simplex than the
+    tolerance of the fit) are unchanged, and remain invalid to a reader with the same or a smaller
+    tolerance.
 
     Parameters
     ----------
@@ -391,7 +403,7 @@ def recalibrated(
     Returns
     -------
     ArraySource
-        Source whose `describe` lists the recalibration.
+        Source with the recalibration in its `describe`.
 
     Raises
     ------
@@ -420,13 +432,14 @@ def recalibrated(
         raise OptionError(
             f"{fitted.method.name} was fitted to {fitted.classes} classes; there are {data.classes}"
         )
-    known = (fitted.source or {}).get("categories", {})
+    categories = (fitted.source or {}).get("categories", {})
     for name in fitted.covariates:
         data.covariate(name)
-        if (name in known) != (name in data.categories):
-            what = "names" if name in known else "numbers"
+        # Categories are matched by name.  Numbers have no names to match.
+        if (name in categories) != (name in data.categories):
+            kind = "names" if name in categories else "numbers"
             raise OptionError(
-                f"the values of {name!r} are {what} in the fit, but not in {data.name}"
+                f"the values of {name!r} are {kind} in the fit, but not in {data.name}"
             )
     name = f"{data.name}, recalibrated by {fitted.method.name}"
     return _Recalibrated.of(

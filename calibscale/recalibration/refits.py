@@ -1,11 +1,11 @@
 """Tests of a recalibrated model that account for the noise of its fit: a parametric bootstrap.
 
-Labels drawn from the recalibrated predictions q' give the distribution of a test statistic if q'
-is the true distribution.  But q' is fitted, and its noise increases the deviation from the truth by
-a factor √(1 + n_test/n_fit): a model whose family contains the truth is rejected too often.
+Labels drawn from the recalibrated predictions q' give the distribution of a test statistic if q' is
+the true distribution.  But q' is fitted, and its noise increases the deviation from the truth by a
+factor √(1 + n_test/n_fit): a model is rejected too often although its family contains the truth.
 Therefore each replicate draws the labels of the fitting rows from q', refits, and tests the
 refitted predictions of the other rows on labels drawn from q' [Efron & Tibshirani 1993, section
-6.5; valid for tests of fit with estimated parameters: Genest & Rémillard 2008].
+6.5].  This is valid for tests of fit with estimated parameters [Genest & Rémillard 2008].
 """
 
 from __future__ import annotations
@@ -61,8 +61,8 @@ def refits_of(
     Returns
     -------
     Refits or None
-        Argument `refits` of `recalibrated`, and `null` of `calibscale.calibration_test`; None for
-        other methods.
+        Argument `refits` of `recalibrated`, and `null` of `calibscale.calibration_test`, or None
+        for other methods.
 
     Notes
     -----
@@ -71,12 +71,12 @@ def refits_of(
     the counts are of (Σw)²/Σw² rows of equal weight, rounded, and their deviations are scaled to
     the variance Σw²p(1 − p).  A bootstrap from a step function is not consistent, whereas one from
     a smooth monotone function is [Sen, Banerjee & Woodroofe 2010]: labels are drawn from lines
-    between the middles of the steps, whose values are (k + ½)/(n + 1).
+    between the middles of the steps, with the values (k + ½)/(n + 1).
 
-    Temperature, any number of classes: softmax(α log q') has the score Σw E_α[z] − Σw z_y with
-    z = log q', which depends on labels through one sum only.  One pass draws that sum for all
+    Temperature, any number of classes: softmax(α log q') has the score Σw E_α[z] − Σw z_y with z =
+    log q', which depends on labels through one sum only.  One pass draws that sum for all
     replicates, a second one tabulates Σw E_α[z] at Chebyshev nodes of log α, and the α of each
-    replicate follows by inverse interpolation; rows carry their predictions at the nodes.
+    replicate follows by inverse interpolation.  Rows carry their predictions at the nodes.
 
     Examples
     --------
@@ -127,9 +127,12 @@ class _OnCells(Refits):
 
 def _frequencies(cells: OccupiedCells, p: Floats, n_replicates: int, seed: int) -> Iterator[Floats]:
     """Frequencies (c,) of events with probability p in the cells, one replicate after another."""
+    # Binomial counts need whole numbers of rows.  `scale` restores the variance.
     trials = np.maximum(1, np.rint(cells.effective)).astype(np.int64)
     scale = np.sqrt(trials / cells.effective)  # 1 where weights are equal
     for b in range(n_replicates):
+        # The key has the number of the replicate, so that a replicate does not depend on how many
+        # there are.
         rng = np.random.Generator(np.random.Philox(key=np.array([seed, b], np.uint64)))
         yield p + scale * (rng.binomial(trials, p) / trials - p)
 
@@ -154,18 +157,22 @@ class _Logistics(_OnCells):
 def _logistics(
     fit: parametric.PlattFit, cells: OccupiedCells, n_replicates: int, seed: int
 ) -> _Logistics:
+    # A cell may have a mean p of exactly 0 or 1, which has no log-odds.
     min_p = max(fit.method.clip, 2.0**-53)
     p = np.clip(cells.score, min_p, 1.0 - min_p)
     eta = fit.slope * (np.log(p) - np.log1p(-p)) + fit.intercept
     design = np.stack([eta, np.ones_like(eta)])  # refits are relative to the fit, which is (1, 0)
     weighted = design * cells.weight
-    own = np.array([f @ weighted.T for f in _frequencies(cells, expit(eta), n_replicates, seed)])
+    # Σwy and Σwyη of the drawn labels: the fit depends on labels through these sums only.
+    targets = np.array(
+        [f @ weighted.T for f in _frequencies(cells, expit(eta), n_replicates, seed)]
+    )
     parameters = np.empty((n_replicates, 2))
     diverged = 0
     step = max(1, DRAWN // len(eta))
     for low in range(0, n_replicates, step):
         part = slice(low, low + step)
-        parameters[part], left = _newton(design, weighted, own[part])
+        parameters[part], left = _newton(design, weighted, targets[part])
         diverged += left
     alpha, beta = np.vstack([[1.0, 0.0], parameters]).T
     note = None
@@ -184,19 +191,23 @@ def _logistics(
     )
 
 
-def _newton(design: Floats, weighted: Floats, own: Floats) -> tuple[Floats, int]:
-    """(α, β) (B, 2) at which Σw σ(αη + β)(η, 1) is `own` (B, 2); number without convergence."""
-    at = np.tile([1.0, 0.0], (len(own), 1))
-    todo = np.arange(len(own))
+def _newton(design: Floats, weighted: Floats, targets: Floats) -> tuple[Floats, int]:
+    """(α, β) (B, 2) where Σw σ(αη + β)(η, 1) is `targets` (B, 2), and how many did not converge."""
+    at = np.tile([1.0, 0.0], (len(targets), 1))
+    todo = np.arange(len(targets))
     squares = weighted[[0, 0, 1]] * design[[0, 1, 1]]
     p = expit(design[0])[None]  # at the first step, of every replicate
     for _ in range(_MAX_STEPS):
-        gradient = p @ weighted.T - own[todo]
+        # Newton's method for all replicates together.  A replicate leaves `todo` when its step is
+        # small.
+        gradient = p @ weighted.T - targets[todo]
         hessian = (p * (1.0 - p)) @ squares.T[:, [0, 1, 1, 2]]
+        # Where drawn labels are separable, the Hessian tends to 0 and would be singular.
         ridge = 1e-12 * hessian[:, [0]] + 1e-12 * hessian[:, [3]] + 1e-300
         hessian = (hessian + ridge * [1, 0, 0, 1]).reshape(-1, 2, 2)
         move = -np.linalg.solve(hessian, gradient[:, :, None])[:, :, 0]
         size = np.abs(move).max(axis=1)
+        # A step of at most 1: beyond, σ is flat and Newton's method overshoots.
         at[todo] += move / np.maximum(1.0, size)[:, None]
         todo = todo[size > _PRECISION]
         if not len(todo):
@@ -209,7 +220,7 @@ def _newton(design: Floats, weighted: Floats, own: Floats) -> tuple[Floats, int]
 class _Isotonics(_OnCells):
     """Linear interpolation of the probabilities of drawn labels, which is first, and of the refits.
 
-    `knots` and `values` are concatenated; `cuts` are the limits of each function.
+    `knots` and `values` are concatenated.  `cuts` are the limits of each function.
     """
 
     knots: Floats = field(compare=False, repr=False)
@@ -221,6 +232,7 @@ class _Isotonics(_OnCells):
 
     def _versions(self, carried: Floats, p: Floats, first: int, last: int) -> tuple[Floats, Floats]:
         x, out = carried[:, 0], np.empty((1 + last - first, len(carried)))
+        # The first function belongs to the fit, the others to the replicates.
         order = np.argsort(x)  # interpolation is faster in sorted order
         for row, b in zip(out, [0, *range(first + 1, last + 1)], strict=True):
             here = slice(self.cuts[b], self.cuts[b + 1])
@@ -250,11 +262,13 @@ def _smoothed(cells: OccupiedCells) -> tuple[Floats, Floats]:
     """Mean p of each step, and its value (k + ½)/(n + 1) for k events in n rows."""
     knots, values, _ = cell_steps(cells)
     value = np.interp(cells.score, knots, values)
+    # First cell of each step of the regression.
     starts = np.flatnonzero(np.diff(value, prepend=-1.0))
     weight, weight2, p = (
         np.add.reduceat(sums, starts)
         for sums in (cells.weight, cells.weight**2 / cells.effective, cells.weight * cells.score)
     )
+    # Effective rows of each step.
     n = weight**2 / weight2
     return p / weight, np.maximum.accumulate((n * value[starts] + 0.5) / (n + 1.0))
 
@@ -300,9 +314,11 @@ class _Temperatures(Refits):
     def carried(self, chunk: Chunk, q: Floats) -> Floats:
         z = np.log(np.maximum(q, self.clip))
         z -= z.max(axis=1, keepdims=True)
-        own = z[:, 1] if self.notion == "positive" else np.zeros(len(z))
+        label_logits = z[:, 1] if self.notion == "positive" else np.zeros(len(z))
         powers = np.exp(self.nodes)
-        return np.stack([np.exp(a * own) / np.exp(a * z).sum(axis=1) for a in powers], axis=1)
+        return np.stack(
+            [np.exp(a * label_logits) / np.exp(a * z).sum(axis=1) for a in powers], axis=1
+        )
 
     def _versions(self, carried: Floats, p: Floats, first: int, last: int) -> tuple[Floats, Floats]:
         return p, np.clip(self.weights[first:last] @ carried.T, 0.0, 1.0)
@@ -312,20 +328,25 @@ def _temperatures(
     fit: parametric.TemperatureFit, model: Session, notion: str, n_replicates: int, seed: int
 ) -> _Temperatures:
     clip = fit.method.clip
-    null, own = DrawnLabels(seed), OwnLogit(clip)
+    null, label_logits = DrawnLabels(seed), OwnLogit(clip)
     cuts = range(0, n_replicates, _TOGETHER)
-    drawn = [Replicates(own, null, a, min(a + _TOGETHER, n_replicates)) for a in cuts]
+    drawn = [Replicates(label_logits, null, a, min(a + _TOGETHER, n_replicates)) for a in cuts]
     best = parametric.TemperedLoss(1.0, clip)
-    states: States = model.scan([own, best, *drawn]).groups[None]
-    observed = float(states[own].own)
+    states: States = model.scan([label_logits, best, *drawn]).groups[None]
+    observed = float(states[label_logits].own)
     sums = np.concatenate([states[d][0] for d in drawn]) - observed  # (B,)
+    # One Newton step from α = 1 estimates log α of each replicate.  The nodes reach twice as far as
+    # the farthest, because a single step may fall short.
     farthest = np.abs((sums - states[best].slope) / states[best].curvature).max()
     reach = min(2.0 * float(farthest) + 1e-6, _WIDEST) if np.isfinite(farthest) else _WIDEST
+    # Interpolation at Chebyshev points is stable, and its error falls exponentially with their
+    # number.
     places = chebyshev.chebpts1(_NODES)
     nodes = tuple(reach * places)
     losses = [parametric.TemperedLoss(math.exp(node), clip) for node in nodes]
     states = model.scan(losses).groups[None]
     log_alpha = _log_alpha(np.array(nodes), [states[loss] for loss in losses], sums)
+    # Row b of the weights interpolates from the nodes to log α of replicate b: T(log α)·T(nodes)⁻¹.
     basis = chebyshev.chebvander(places, _NODES - 1)
     weights = chebyshev.chebvander(log_alpha / reach, _NODES - 1) @ np.linalg.inv(basis)
     return _Temperatures(

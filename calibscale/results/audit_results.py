@@ -36,7 +36,7 @@ class Segment(GroupRows):
     Attributes
     ----------
     where : tuple of Where
-        Conditions that define the segment; empty: all rows.
+        Conditions that define the segment, or no conditions for all rows.
     n : int
         Number of rows with a positive weight.
     effective_rows : float
@@ -72,7 +72,7 @@ class Segment(GroupRows):
 
     @property
     def certain_bias(self) -> float:
-        """Distance from 0 of the interval of the bias; 0 if it contains 0."""
+        """Distance from 0 of the interval of the bias, or 0 if the interval contains 0."""
         return max(self.low, -self.high, 0.0)
 
 
@@ -83,9 +83,9 @@ class SegmentErrors(Declared):
     Attributes
     ----------
     columns : tuple of str
-        Columns whose intersections are segments, of at most `depth` columns.
+        Columns that segments intersect, at most `depth` of them together.
     count : int
-        Number of segments with enough rows, all rows included; 0 without rows.
+        Number of segments with enough rows, including all rows, or 0 without rows.
     error, scaled, relative, proportional : float or None
         Value and details of `Multicalibration`.
     p_value : float or None
@@ -111,7 +111,7 @@ class SegmentErrors(Declared):
 
 @dataclass(frozen=True)
 class CovariateTest(Declared):
-    """Test on one covariate alone; `adjusted` is the Holm p-value over all covariates."""
+    """Test on one covariate alone.  `adjusted` is the Holm p-value over all covariates."""
 
     covariate: str
     test: Inline[TestResult]
@@ -146,8 +146,9 @@ class LocalTests(Declared):
     @property
     def p_value(self) -> float | None:
         """p-value of calibration without covariates, of all tests together."""
-        known = (self.plain_adjusted, *(one.adjusted for one in self.whole))
-        return min((p for p in known if p is not None), default=None)
+        # The p-values are adjusted for each other: the smallest is a p-value of all tests together.
+        p_values = (self.plain_adjusted, *(adjusted_test.adjusted for adjusted_test in self.whole))
+        return min((p for p in p_values if p is not None), default=None)
 
 
 @dataclass(frozen=True)
@@ -198,7 +199,7 @@ class PairedDifference(Declared):
     first, second, difference : float or None
         difference = second − first: negative if the second model is better.
     interval : Interval or None
-        Interval of the difference, by a joint jackknife; `reason` says why it is None.
+        Interval of the difference, by a joint jackknife.  `reason` says why it is None.
     """
 
     estimator: str
@@ -240,9 +241,9 @@ class Audit(Outcome, SourceRows):
     Attributes
     ----------
     notion : str
-        ``positive``: P(class 1); ``top_label``: the confidence in the predicted class.
+        ``positive`` is P(class 1), and ``top_label`` the confidence in the predicted class.
     level : float
-        Confidence level of the simultaneous intervals; tests use alpha = 1 − level.
+        Confidence level of the simultaneous intervals.  Tests use alpha = 1 − level.
     tests : LocalTests
         Tests on all covariates, on none, and on each alone.
     overall : Group or None
@@ -250,7 +251,8 @@ class Audit(Outcome, SourceRows):
     groups : tuple of Group
         Groups in decreasing order of |z|.
     dispersion : float
-        Ratio of the variance of y − p to that implied by the predictions, at least 1; see `Groups`.
+        Variance of y − p divided by the variance that the predictions imply, at least 1, see
+        `Groups`.
     regions : tuple of Region
         Most biased regions of the map.
     curves, histograms
@@ -260,11 +262,11 @@ class Audit(Outcome, SourceRows):
     against : Against or None
         Comparison with another model on the same rows.
     bias_map : BiasMap or None
-        Map that contains the regions; None if too slow to compute (see `notes`).
+        Map that contains the regions, or None if it is too slow to compute (see `notes`).
     segments : SegmentErrors or None
         Errors of the intersections of columns, if requested by `Segments`.
     ranges : RangeScan or None
-        Biased ranges of covariates and of the prediction; None in results of earlier versions.
+        Biased ranges of covariates and of the prediction, or None in results of earlier versions.
 
     Examples
     --------
@@ -308,17 +310,19 @@ class Audit(Outcome, SourceRows):
     @property
     def miscalibrated(self) -> Computed[bool]:
         """Whether the test on all covariates rejects at 1 − level."""
+        # 1 − 0.95 is above 0.05 by rounding, and 1 − 0.9 below 0.1: the tolerance keeps p = α
+        # significant.
         return self.p_value is not None and self.p_value <= 1 - self.level + 1e-12
 
     @property
     def biased_groups(self) -> tuple[Group, ...]:
-        """Groups whose adjusted p-value is at most 1 − level."""
+        """Groups with an adjusted p-value of at most 1 − level."""
         alpha = 1 - self.level + 1e-12
         return tuple(g for g in self.groups if g.adjusted is not None and g.adjusted <= alpha)
 
     @property
     def biased_ranges(self) -> tuple[Group, ...]:
-        """Scanned ranges whose adjusted p-value is at most 1 − level."""
+        """Scanned ranges with an adjusted p-value of at most 1 − level."""
         alpha = 1 - self.level + 1e-12
         listed = () if self.ranges is None else self.ranges.listed
         return tuple(g for g in listed if g.adjusted is not None and g.adjusted <= alpha)
@@ -330,7 +334,8 @@ class Audit(Outcome, SourceRows):
         test = self.tests.joint
         if test.p_value is None:
             return f"no test of local calibration on {names}: {test.reason}"
-        p = f"p {'≤' if test.exceedances == 0 else '='} {test.p_value:.3g}"
+        relation = "≤" if test.exceedances == 0 else "="  # no replicate reached the value
+        p = f"p {relation} {test.p_value:.3g}"
         if self.miscalibrated:
             return f"locally miscalibrated on {names} ({p})"
         text = f"no evidence of local miscalibration on {names} ({p})"
@@ -345,9 +350,14 @@ class Audit(Outcome, SourceRows):
         points = self.bias_map
         if points is None:
             return None
-        own = {k: v for k, v in points.parameters.items() if k not in _RUN_PARAMETERS}
+        settings = {k: v for k, v in points.parameters.items() if k not in _RUN_PARAMETERS}
         masked = points.masked.sum()
-        return {"parameters": own, "points": len(points), "masked": masked, "regions": self.regions}
+        return {
+            "parameters": settings,
+            "points": len(points),
+            "masked": masked,
+            "regions": self.regions,
+        }
 
 
 @dataclass(frozen=True, kw_only=True, repr=False)
@@ -359,16 +369,18 @@ class RecalibrationResult(Outcome, SourceRows):
     estimates : dict
         Fitted parameters.
     standard_errors : dict
-        Standard errors of parameters where known; they do not assume that the recalibrated model is
-        calibrated [White 1982].
+        Standard errors of parameters where known.  They do not assume that the recalibrated model
+        is calibrated [White 1982].
     log_loss_before, log_loss_after : float or None
-        Mean log loss on the rows of the fit; on other rows the decrease is smaller.
+        Mean log loss on the rows of the fit.  On other rows the decrease is smaller.
     fingerprint : str
         Checksum of a few rows of the fit.
     state : dict
-        Numbers that recalibrated predictions are computed from; ``modes`` are complex128 in base64.
+        Numbers that recalibrated predictions are computed from.  ``modes`` are complex128 in
+        base64.
     checksum : str or None
-        SHA-256 of all that recalibrated predictions depend on; None in files of earlier versions.
+        SHA-256 of all that recalibrated predictions depend on, or None in files of earlier
+        versions.
     """
 
     schema: ClassVar[str] = "calibscale.recalibration/1"

@@ -44,19 +44,19 @@ class BiasMap(Outcome, SourceRows):
     covariates : tuple of str
         Names of the d columns of `values`.
     predictions : (m,)
-        f' of each point; NaN if the kernel does not depend on the prediction.
+        f' of each point, or NaN if the kernel does not depend on the prediction.
     values : (m, d)
         x' of each point.
     bias : (m,)
-        Mean of y − f near the point: positive where predictions are too low; NaN where masked.
+        Mean of y − f near the point, positive where predictions are too low and NaN where masked.
     standard_error : (m,)
-        √max(Σw²κ²(δ − δ̄)²·n′/(n′ − 1), Σw²κ²p(1 − p))/Σwκ, with n′ effective rows: the spread of
-        y − f near the point, at least that of calibrated labels.  NaN where masked.
+        √max(Σw²κ²(δ − δ̄)²·n′/(n′ − 1), Σw²κ²p(1 − p))/Σwκ, with n′ effective rows: the spread of y
+        − f near the point, at least the spread of calibrated labels.  NaN where masked.
     low, high : (m,)
-        Limits of the pointwise 95 % interval of the bias, by `excess_limits` with the weights wκ;
-        far from symmetric where events are rare.
+        Limits of the pointwise 95 % interval of the bias, by `excess_limits` with the weights wκ.
+        They are far from symmetric where events are rare.
     z : (m,)
-        Normal deviate of the bias if all rows are calibrated, see `excess_deviate`; its third
+        Normal deviate of the bias if all rows are calibrated, see `excess_deviate`.  Its third
         moment approximates Σw³κ³p(1 − p)(1 − 2p) by Σw²κ²p(1 − p)(1 − 2p)·Σw²κ²/Σwκ.
     effective_rows : (m,)
         (Σwκ)²/Σw²κ², 0 where the sums do not exceed their error.
@@ -65,7 +65,7 @@ class BiasMap(Outcome, SourceRows):
     index : (m,) int64 or None
         Row numbers in the source, if the points are its rows.
     ranges : RangeScan or None
-        Biased ranges of the prediction and of the covariates; None without replicates.
+        Biased ranges of the prediction and of the covariates, or None without replicates.
 
     Examples
     --------
@@ -122,14 +122,16 @@ class BiasMap(Outcome, SourceRows):
             if values.dtype.kind == "f":
                 columns[name] = np.where(np.isfinite(values), values, np.nan)
         for name in self.source.get("categories", {}).keys() & set(self.covariates):
-            given = self.source["categories"][name]
-            names = dict(enumerate(given)) | {NO_LEVEL: missing_name(given)}
+            category_names = self.source["categories"][name]
+            # Categories are numbers in the points.  Values without a category remain numbers.
+            names = dict(enumerate(category_names)) | {NO_LEVEL: missing_name(category_names)}
             columns[name] = [names.get(value, value) for value in columns[name].tolist()]
         return columns
 
     def most_biased(self, count: int) -> Ints:
         """Indices of the unmasked points of largest |z|, in decreasing order."""
         points = np.flatnonzero(~self.masked)
+        # A stable sort keeps the order of points with equal z.
         return points[np.argsort(-np.abs(self.z[points]), kind="stable")[: max(count, 0)]]
 
 
@@ -140,13 +142,13 @@ class BiasCurve(Declared):
     Attributes
     ----------
     covariate : str or None
-        Name of the covariate x; None: the prediction.
+        Name of the covariate x, or None for the prediction.
     by, level : str and float, or None
         Covariate that separates curves, and its value in the rows of this curve.
     bandwidth : float
         Bandwidth of the Gaussian kernel, in the units of x.
     x, bias, standard_error, low, high, effective_rows : (m,)
-        Values of x, and columns of `BiasMap` with pointwise 95 % intervals; all but x and
+        Values of x, and columns of `BiasMap` with pointwise 95 % intervals.  All but x and
         `effective_rows` are NaN where there are fewer than `min_rows` effective rows.
     """
 
@@ -173,7 +175,7 @@ class Region(Declared):
     bias, standard_error, low, high, effective_rows
         See `BiasMap`.
     z : float
-        See `BiasMap`; a maximum over many points, not a test.
+        See `BiasMap`.  As a maximum over many points it is no test.
     """
 
     prediction: float

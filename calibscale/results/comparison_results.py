@@ -38,7 +38,7 @@ class Candidate(Declared):
     Attributes
     ----------
     hyperparameter : dict
-        Name and value of the hyper-parameter; empty without one.
+        Name and value of the hyper-parameter, or empty without a hyper-parameter.
     risk, risk_folds : float, tuple of k floats
         Mean over folds of the risk R̂_CE, and its value in each fold.
     risk_error : float
@@ -49,9 +49,9 @@ class Candidate(Declared):
         Risk minus the risk of the selected candidate, and the standard error of this difference,
         paired by rows because risks share most of their noise.
     estimate, estimate_folds : float, tuple of k floats
-        Squared calibration error on the test part: mean over the k fits, and their values.  As
-        ⟨r̂, r̂⟩ ≥ 0, noise of the fits biases the estimate upwards; for a calibrated model it is
-        noise only.
+        Squared calibration error on the test part: mean over the k fits, and their values.  As ⟨r̂,
+        r̂⟩ ≥ 0, noise of the fits biases the estimate upwards.  For a calibrated model it is noise
+        only.
     estimate_error : float
         Standard error over folds, which share most of their training rows: the spread of the
         fits, not the distance of the estimate from the truth.
@@ -59,10 +59,9 @@ class Candidate(Declared):
         Interval of the squared calibration error E|r(p)|², r(p) = E[δ | p], for the selected
         candidate and the best candidate of each estimator.  It uses all rows with fits on other
         rows: the lower limit comes from ⟨r̂, δ⟩/|r̂|, the upper limit from the one-step estimate,
-        corrected for noise and misses of the fits (see
-        `calibscale.selection.comparison`).  The interval is not negative, contains
-        the estimate if this is not negative, and its standard error is that of the one-step
-        estimate.
+        corrected for noise and misses of the fits (see `calibscale.selection.comparison`).  The
+        interval is not negative, contains the estimate if this is not negative, and its standard
+        error is the standard error of the one-step estimate.
     approximation : Approximation
         Error of the estimate from a finite number of features or a subset of rows.
     risk_approximation : Approximation
@@ -102,17 +101,17 @@ class Candidate(Declared):
 
     @property
     def distinguishable(self) -> Computed[bool]:
-        """Whether the risk exceeds that of the selected candidate by over two standard errors."""
+        """Whether the risk exceeds the selected candidate's risk by over two standard errors."""
         return self.difference > 2.0 * self.difference_error
 
     @property
     def root(self) -> Computed[float | None]:
-        """√estimate; None if the estimate is negative."""
+        """√estimate, or None if the estimate is negative."""
         return math.sqrt(self.estimate) if self.estimate >= 0 else None
 
     @property
     def root_interval(self) -> tuple[float, float] | None:
-        """Square roots of the limits of the interval; None without an interval."""
+        """Square roots of the limits of the interval, or None without an interval."""
         if self.interval is None:
             return None
         return math.sqrt(self.interval.low), math.sqrt(self.interval.high)
@@ -132,9 +131,10 @@ class Selection(Outcome, SourceRows):
     best : int
         Position of the selected candidate.
     nested_estimates : tuple of float
-        Estimates on each fold by the estimator selected without it; empty unless nested.
+        Estimates on each fold by the estimator selected without it, or empty unless nested.
     features : dict
-        Feature map of kkr and ukkr: kernel, bandwidth, rank, trace residual; empty without them.
+        Feature map of kkr and ukkr (kernel, bandwidth, rank, trace residual), or empty without
+        them.
     pointwise : (c, K) or (c,) -> (c,)
         Squared calibration error at each prediction (of class 1 of two classes), the mean over the
         fits of the selected candidate; see `calibscale.selection.pointwise.Pointwise`.
@@ -165,6 +165,7 @@ class Selection(Outcome, SourceRows):
         return self.candidates[self.best]
 
     def _measured(self) -> Iterator[Row]:
+        # Trackers of experiments want one number for the selection: its estimate.
         yield {**flat(self.selected), "value": self.selected.estimate}
 
     @property
@@ -175,7 +176,7 @@ class Selection(Outcome, SourceRows):
 
     @property
     def nested_estimate(self) -> float | None:
-        """Mean of the nested estimates; None unless the run was nested."""
+        """Mean of the nested estimates, or None unless the run was nested."""
         if not self.nested_estimates:
             return None
         return sum(self.nested_estimates) / len(self.nested_estimates)
@@ -189,7 +190,7 @@ class Selection(Outcome, SourceRows):
         )
 
     def best_of(self, estimator: str) -> Candidate:
-        """Candidate with the smallest risk among those of one estimator.
+        """Candidate of one estimator with the smallest risk.
 
         Raises
         ------
@@ -199,6 +200,7 @@ class Selection(Outcome, SourceRows):
         candidates = [c for c in self.candidates if c.estimator == estimator]
         if not candidates:
             raise KeyError(not_there(estimator, self.estimators))
+        # A fit may diverge at the end of a grid: a risk of NaN is never the smallest.
         return min(candidates, key=lambda c: c.risk if math.isfinite(c.risk) else math.inf)
 
     @property
@@ -217,14 +219,14 @@ class RankedModel(SourceRows):
     Attributes
     ----------
     rank : int or None
-        1 is the model with the smallest estimate; models with equal estimates share a rank; None
+        1 is the model with the smallest estimate.  Models with equal estimates share a rank.  None
         where the estimate is not defined.
     estimate : Estimate
         The estimate with its interval.
     probabilities : tuple of float
-        Probability of each rank, the best first; empty where there are no intervals.
+        Probability of each rank, the best first, or empty where there are no intervals.
     accuracy, brier, nll, crps : float or None
-        Quality of the predictions, which calibration does not measure; crps is that of forecasts.
+        Quality of the predictions, which calibration does not measure.  crps is for forecasts.
 
     Examples
     --------
@@ -257,7 +259,7 @@ class RankedModel(SourceRows):
 
     @property
     def rank_probabilities(self) -> Computed[tuple[Share, ...] | None]:
-        """`probabilities`; None where there are no intervals."""
+        """`probabilities`, or None where there are no intervals."""
         return self.probabilities or None
 
 
@@ -270,9 +272,9 @@ class Difference(Declared):
     better, worse : str
         Names of the models with the smaller and the larger estimate.
     value : float
-        Estimate of the worse model minus that of the better.
+        Estimate of the worse model minus the estimate of the better model.
     paired : bool
-        Whether both models have the same rows and labels; otherwise they are treated as
+        Whether both models have the same rows and labels.  Otherwise they are treated as
         independent.
     interval : Interval or None
         Interval of this difference alone.
@@ -284,7 +286,7 @@ class Difference(Declared):
         Whether `p_adjusted` is at most 1 − level: all such claims of a ranking are right with
         probability `level`.
     approximation_error : float or None
-        Expected bound of the approximation error of `value`; 0 where exact, None where unknown.
+        Expected bound of the approximation error of `value`, 0 where exact and None where unknown.
 
     Examples
     --------
@@ -315,14 +317,14 @@ _SPREAD = Object("Spread", mean=float, deviation=float)
 
 @dataclass(frozen=True)
 class Agreement(Declared):
-    """Agreement of rankings of random subsets with that of all rows [MS, §5.1.2].
+    """Agreement of rankings of random subsets with the ranking of all rows [MS, §5.1.2].
 
     Attributes
     ----------
     size : int
-        Mean number of rows of a subset; the number of each subset is binomial.
+        Mean number of rows of a subset.  The number of rows of each subset is binomial.
     trials, undefined : int
-        Number of subsets, and of those in which an estimate was undefined and which do not count.
+        Number of subsets, and number of subsets with an undefined estimate, which do not count.
     same, same_best : float or None
         Share of subsets with the same ranking, and with the same best model.
     tau : float or None
@@ -370,7 +372,7 @@ class Ranking(Labelled[RankedModel], Outcome):
     agreement : tuple of Agreement
         One for each size of subsets requested.
     p_order : float or None
-        Probability that the order is right; models that share a rank may be in any order.
+        Probability that the order is right.  Models that share a rank may be in any order.
     common : dict
         Settings that all estimates share, such as bandwidth and ridge.
     paired : bool
@@ -378,7 +380,7 @@ class Ranking(Labelled[RankedModel], Outcome):
     notes : tuple of str
         Reasons to trust the ranking less.
     verdict : str or None
-        Sentence about the first model, which names what the models are ranked by.
+        Sentence about the first model, which names the estimator that ranks the models.
 
     Examples
     --------
@@ -415,5 +417,6 @@ class Ranking(Labelled[RankedModel], Outcome):
 
     @property
     def probabilities(self) -> Floats:
-        """P(rank) as (models, ranks); models without an estimate are left out."""
+        """P(rank) as (models, ranks), without the models that have no estimate."""
+        # Models without an estimate have no rank, and no row.
         return np.array([model.probabilities for model in self.models if model.probabilities])

@@ -36,12 +36,13 @@ _ROUNDING = 1e-9  # rounding error of a frequency that lies on a border
 
 
 def _grouped(column: str | None, groups: dict[float, Json]) -> Json | None:
-    """JSON object of groups by value of a column, with their names; missing ones have no value."""
+    """JSON object of groups by value of a column, with their names, and no value if missing."""
     if column is None:
         return None
     values = []
     for value, group in groups.items():
         name = getattr(value, "name", None)
+        # The number of the missing group is no value of the column.
         number = None if getattr(value, "missing", False) else value
         values.append({"value": number, **({} if name is None else {"name": name}), **group})
     return {"column": column, "values": values}
@@ -51,8 +52,8 @@ def _strata(overall: Any, *columns: tuple[str | None, dict[float, Any]]) -> Iter
     """Values of all rows and of groups, with the columns of tidy tables that name the group."""
     yield {"covariate": None, "group": None} if columns[0][1] else {}, overall
     for column, groups in columns:
-        for value, some in groups.items():
-            yield {"covariate": column, "group": getattr(value, "name", value)}, some
+        for value, members in groups.items():
+            yield {"covariate": column, "group": getattr(value, "name", value)}, members
 
 
 class Range(NamedTuple):
@@ -64,7 +65,7 @@ class Range(NamedTuple):
 
 @dataclass(frozen=True)
 class ReliabilityBin(Declared):
-    """Bin of a reliability diagram; means and intervals of an empty bin are None.
+    """Bin of a reliability diagram.  Means and intervals of an empty bin are None.
 
     Attributes
     ----------
@@ -92,7 +93,7 @@ class ReliabilityBin(Declared):
 
     @property
     def gap(self) -> float | None:
-        """mean_p − frequency; above 0 if predictions are too high."""
+        """mean_p − frequency, which is above 0 if predictions are too high."""
         if self.mean_p is None or self.frequency is None:
             return None
         return self.mean_p - self.frequency
@@ -103,6 +104,7 @@ class ReliabilityBin(Declared):
         if self.frequency is None or self.consistency is None:
             return False
         low, high = self.consistency
+        # A frequency on the border is inside: bands of counts end at possible frequencies.
         return not low - _ROUNDING <= self.frequency <= high + _ROUNDING
 
 
@@ -115,7 +117,7 @@ class ReliabilityCurve(Declared):
     n : int
         Number of rows.
     bins : tuple of ReliabilityBin
-        Bins in increasing order; empty, with a `reason`, if no row has a positive weight.
+        Bins in increasing order, or no bins and a `reason` if no row has a positive weight.
     ece : float or None
         Σ_b (n_b/n) |conf_b − acc_b| of these bins.
     tce2_debiased : float or None
@@ -123,8 +125,9 @@ class ReliabilityCurve(Declared):
     floor : Floor or None
         Noise floor of `ece`.
     pit : tuple of ReliabilityBin
-        PIT histogram of forecasts, whose `bins` are levels: `frequency` is the share of all rows
-        within, `mean_p` that of calibrated forecasts, and `ece` the quantile calibration error.
+        PIT histogram of forecasts.  The `bins` of forecasts are levels: `frequency` is the share of
+        all rows within, `mean_p` the share of calibrated forecasts, and `ece` the quantile
+        calibration error.
     """
 
     n: Count
@@ -142,7 +145,7 @@ class ReliabilityCurve(Declared):
 
     @property
     def outside(self) -> tuple[ReliabilityBin, ...]:
-        """Bins whose frequency lies outside the range of a calibrated model."""
+        """Bins with a frequency outside the range of a calibrated model."""
         return tuple(b for b in self.bins if b.outside)
 
 
@@ -184,19 +187,19 @@ class Clusters(Declared):
     Attributes
     ----------
     column : str
-        Covariate whose values are the clusters.
+        Covariate with a value for each cluster.
     count : int
-        Number of clusters; exact below 16,384, else with a relative standard error of 0.8 %.
+        Number of clusters, exact below 16,384, else with a relative standard error of 0.8 %.
     largest_share : float
-        Share of the rows in the largest cluster, of those in the sample.
+        Share of the rows in the largest cluster of the sample.
     intraclass_correlation, design_effect : float or None
         Of the residuals of the default scalar notion, by an analysis of variance without weights of
-        at most 16,384 clusters; the design effect is the factor by which clusters increase the
+        at most 16,384 clusters.  The design effect is the factor by which clusters increase the
         variance of a mean.  None if every cluster has one row, or there is only one.
     effective_count : float or None
         Number of clusters of equal size that say as much, (Σm)²/Σm² of the sizes m, if rows of a
-        cluster agree; far below `count` if one cluster has a large share of the rows.  None for a
-        result of an earlier version.
+        cluster agree.  It is far below `count` if one cluster has a large share of the rows, and
+        None for a result of an earlier version.
     """
 
     column: str
@@ -212,20 +215,21 @@ class Clusters(Declared):
         """Bounds of the clusters of several days from the number of rows and the JSON of each.
 
         With the sizes m_d of the clusters on day d, |Σ_d m_d| ≤ Σ_d |m_d| for the root of the sum
-        of squares and for the largest size, with equality if the shares of the clusters are those
-        of every day.  The number of clusters, and the effective one, are therefore at least those
-        returned, and the largest share at most.  None if a day does not say how many they are.
+        of squares and for the largest size, with equality if every cluster has the same share each
+        day.  The returned number of clusters and effective number are therefore lower bounds, and
+        the returned largest share is an upper bound.  None if a day does not state its clusters.
         """
         total = largest = norm = 0.0
         counts, column = [0], ""
-        for rows, one in days:
-            if not one or one.get("effective_count") is None:
+        for rows, description in days:
+            if not description or description.get("effective_count") is None:
                 return None
             total += rows
-            largest += rows * one["largest_share"]
-            norm += rows / math.sqrt(one["effective_count"])
-            counts.append(one["count"])
-            column = one["column"]
+            largest += rows * description["largest_share"]
+            # Σm² = n²/n_eff gives the norm of the sizes on a day: |m| = n/√n_eff.
+            norm += rows / math.sqrt(description["effective_count"])
+            counts.append(description["count"])
+            column = description["column"]
         if not total:
             return None
         effective = (total / norm) ** 2
@@ -233,7 +237,7 @@ class Clusters(Declared):
 
     @property
     def refusal(self) -> str | None:
-        """Why random signs of these clusters do not test calibration; None if they do.
+        """Why random signs of these clusters do not test calibration, or None if they do.
 
         Beside a large cluster the sums of the others must be symmetric, for which they must be
         many.  At a share of 30 to 80 % of the rows, default tests at 5 % rejected 4.6 to 6.0 % of
@@ -242,17 +246,18 @@ class Clusters(Declared):
         """
         if self.effective_count is None or self.count < 5 or self.largest_share <= _LARGE_SHARE:
             return None
+        # Σ of the squared shares of all other clusters.
         squares = 1.0 / self.effective_count - self.largest_share**2
         if squares <= 0.0:
             return None
-        others = (1.0 - self.largest_share) ** 2 / squares
-        if others >= _FEWEST_OTHERS - 0.5:
+        effective_others = (1.0 - self.largest_share) ** 2 / squares
+        if effective_others >= _FEWEST_OTHERS - 0.5:
             return None
         return (
             f"one cluster has {100 * self.largest_share:.0f} % of the rows, and the others are "
-            f"effectively {others:.0f}, fewer than {_FEWEST_OTHERS}, so that a test may reject "
-            "calibrated predictions too often; use smaller units as clusters, add rows of other "
-            "clusters, or leave out the large one"
+            f"effectively {effective_others:.0f}, fewer than {_FEWEST_OTHERS}, so that a test "
+            "may reject calibrated predictions too often; use smaller units as clusters, add rows "
+            "of other clusters, or leave out the large one"
         )
 
     @property
@@ -281,8 +286,9 @@ class Evaluation(Labelled[Estimate], Outcome, SourceRows):
     verdict : str or None
         The sentence of `judgement`.
     judgement : Judgement or None
-        What the estimates of all rows and of groups say together, see
-        `calibscale.inference.verdict`; None if none has an interval, a noise floor or a p-value.
+        Conclusion from the estimates of all rows and of groups together, see
+        `calibscale.inference.verdict`.  None if no estimate has an interval, a noise floor or a
+        p-value.
     reliability : Diagram or None
         Reliability diagram of the first binned error of one probability.
     clusters : Clusters or None
@@ -323,20 +329,20 @@ class Evaluation(Labelled[Estimate], Outcome, SourceRows):
 
     @property
     def grouped(self) -> Annotated[Computed[Omitted[Json | None]], key("groups"), _GROUPS]:
-        """Estimates by value of `group_by`; None without it."""
+        """Estimates by value of `group_by`, or None without groups."""
         groups = {
-            value: {"n": some[0].n if some else 0, "results": some}
-            for value, some in self.groups.items()
+            value: {"n": estimates[0].n if estimates else 0, "results": estimates}
+            for value, estimates in self.groups.items()
         }
         return _grouped(self.group_by, groups)
 
     @property
     def other_groups(self) -> Computed[Omitted[list[Annotated[Json | None, _GROUPS]]]]:
         """Estimates by value of the further columns."""
-        return [other.grouped for other in self.others]
+        return [evaluation.grouped for evaluation in self.others]
 
     def _strata(self) -> Iterator[tuple[Row, Iterable[Estimate]]]:
-        columns = [(one.group_by, one.groups) for one in (self, *self.others)]
+        columns = [(evaluation.group_by, evaluation.groups) for evaluation in (self, *self.others)]
         return _strata(self.estimates, *columns)
 
     def __repr__(self) -> str:
@@ -396,7 +402,7 @@ class Reliability(Outcome, SourceRows):
 
     @property
     def grouped(self) -> Annotated[Computed[Omitted[Json | None]], key("groups"), _GROUP_CURVES]:
-        """Curves by value of `group_by`; None without it."""
+        """Curves by value of `group_by`, or None without groups."""
         curves = {value: curve.to_dict() for value, curve in self.groups.items()}
         return _grouped(self.group_by, curves)
 
@@ -424,19 +430,22 @@ class Reliability(Outcome, SourceRows):
         """Name of the prediction that is judged."""
         if self.class_index is not None:
             names = self.source.get("class_names")
-            return f"class {one_line(names[self.class_index]) if names else self.class_index}"
+            name = one_line(names[self.class_index]) if names else self.class_index
+            return f"class {name}"
         names = {"top_label": "top label", "class_wise": "each class", "pit": "quantiles"}
         return names.get(self.notion, "positive class")
 
     @property
     def verdict(self) -> str:
         """Number of bins outside the range of a calibrated model, as a sentence."""
-        each = self.notion == "class_wise" and self.class_index is None
-        curves = tuple(self.groups.values()) if each else (self.overall,)
+        class_wise = self.notion == "class_wise" and self.class_index is None
+        # Without a class, each class is a group of its own.
+        curves = tuple(self.groups.values()) if class_wise else (self.overall,)
         filled = sum(len(curve.filled) for curve in curves)
         outside = sum(len(curve.outside) for curve in curves)
         if not filled:
             return str(self.overall.reason)
+        # A bin of a calibrated model lies outside of its band with probability at most 1 − level.
         expected = filled * (1.0 - self.level)
         bins = plural(filled, "level" if self.notion == "pit" else "bin")
         return f"{outside} of {bins} outside the band (at most {expected:.2g} expected by chance)"
@@ -500,7 +509,7 @@ class ClusterCost(Declared):
 
 @dataclass(frozen=True, repr=False)
 class Plan(Tabular, Declared):
-    """Expected costs of a run; `cluster` if a number of workers was given.
+    """Expected costs of a run, with `cluster` if a number of workers was given.
 
     `left_out` are the reasons why estimators would have no value, by name.
 

@@ -1,4 +1,4 @@
-"""Tidy tables and metrics of results; `calibscale.output.exports` makes frames and files of them.
+"""Tidy tables and metrics of results, which `calibscale.output.exports` writes to files.
 
 The functions of `calibscale.output` are imported when they are called, as most runs need none.
 """
@@ -38,10 +38,10 @@ def flat(part: Any) -> Row:
 
 
 class Tabular:
-    """Base of results that have a tidy table, of which frames, files and metrics are made.
+    """Base of results with a tidy table, the source of frames, files and metrics.
 
-    `table` names the attribute whose parts are the rows, `measures` the attributes that are
-    metrics, by default those of the rows.
+    `table` names the attribute with a part for each row.  `measures` names the attributes that are
+    metrics, by default the metrics of the rows.
     """
 
     table: ClassVar[str] = ""
@@ -58,9 +58,10 @@ class Tabular:
                 yield {**names, **flat(part)}
 
     def columns(self) -> dict[str, Any]:
-        """Columns of the tidy table; a value that a row does not have is None."""
+        """Columns of the tidy table.  A value that a row does not have is None."""
         rows = list(self.records())
         distinct = dict.fromkeys(name for row in rows for name in row)
+        # Columns that name a row come first.  The sort is stable, so that others keep their order.
         names = sorted(distinct, key=lambda name: name not in _NAMES)
         return {name: [row.get(name) for row in rows] for name in names}
 
@@ -75,7 +76,7 @@ class Tabular:
         Raises
         ------
         OptionError
-            If the library is another one, or is not installed.
+            If the library is unknown or not installed.
 
         Examples
         --------
@@ -90,8 +91,8 @@ class Tabular:
         """Finite numbers of the result by name, for MLflow, Weights & Biases and the like.
 
         An estimate has its name, its limits ``/low`` and ``/high`` after it, as well as its
-        ``/p_value``; one of a group also has the covariate and the group in its name, as in
-        ``ece/region/north``.  Characters that MLflow does not allow are replaced by ``_``.
+        ``/p_value``.  An estimate of a group also has the covariate and the group in its name, as
+        in ``ece/region/north``.  Characters that MLflow does not allow are replaced by ``_``.
 
         Examples
         --------
@@ -107,6 +108,7 @@ class Tabular:
             label = "/".join(_REFUSED.sub("_", text).strip("_ ") for text in texts)
             for column, ending in _MEASURES.items():
                 value = row.get(column)
+                # Trackers of experiments refuse NaN and infinity.
                 if isinstance(value, int | float) and math.isfinite(value):
                     numbers[label + ending] = float(value)
         return numbers
@@ -115,8 +117,8 @@ class Tabular:
         """Rows that have a name and a value each."""
         if not self.measures:
             return self.records()
-        own = {k: v for k, v in flat(self).items() if k in ("statistic", "low", "high")}
-        return [{**own, "name": name, "value": getattr(self, name)} for name in self.measures]
+        shared = {k: v for k, v in flat(self).items() if k in ("statistic", "low", "high")}
+        return [{**shared, "name": name, "value": getattr(self, name)} for name in self.measures]
 
     def save(self, path: str | Path, axes: str | None = None) -> None:
         """Write the result to a file, atomically, in the format that its suffix names.
@@ -124,8 +126,8 @@ class Tabular:
         Parameters
         ----------
         path : path
-            .json, as by ``--json``; .csv or .parquet, the tidy table; .html, the report; .png, .svg
-            or .pdf, its plots.
+            The suffix chooses the format: .json as by ``--json``, .csv or .parquet for the tidy
+            table, .html for the report, and .png, .svg or .pdf for its plots.
         axes : {"linear", "logit", "auto"}, optional
             Axes of reliability diagrams on pages and in pictures, see `plot_reliability`.
             Default: linear.
@@ -133,7 +135,7 @@ class Tabular:
         Raises
         ------
         OptionError
-            If the suffix is another one, the result has no report, or `axes` is given for a table.
+            If the suffix is unknown, the result has no report, or `axes` is given for a table.
         StoreError
             If the file cannot be written.
         """
@@ -160,9 +162,9 @@ class Shown:
         Parameters
         ----------
         ax : matplotlib.axes.Axes, optional
-            Axes to draw on.  Default: those of a new figure, which a notebook shows.
+            Axes to draw on.  Default: axes of a new figure, which a notebook shows.
         axes : {"linear", "logit", "auto"}
-            Axes of a reliability diagram, see `plot_reliability`; other plots do not depend on it.
+            Axes of a reliability diagram, see `plot_reliability`.  Other plots do not depend on it.
 
         Raises
         ------

@@ -19,6 +19,7 @@ class Where(Declared):
 
     def __str__(self) -> str:
         name = self.covariate
+        # Ten digits tell edges apart, without their rounding errors.
         if self.value is not None:
             return f"{name} = {self.value:.10g}"
         if self.above is None:
@@ -52,11 +53,11 @@ class Group(GroupRows):
     Attributes
     ----------
     where : tuple of Where
-        Conditions that define the group; empty: all rows.
+        Conditions that define the group, or no conditions for all rows.
     n : int
         Number of rows with a positive weight.
     effective_rows : float
-        (Σw)²/Σw²; n without weights.
+        (Σw)²/Σw², which is n without weights.
     mean_prediction, frequency : float
         Weighted means of p and of the event.
     bias : float
@@ -71,7 +72,7 @@ class Group(GroupRows):
     p_value : float
         (1 + #{score* ≤ score})/(replicates + 1), with labels drawn from the predictions.  A score
         approximates the two-sided p-value of z, so that groups of all sizes are comparable.  Each
-        tail is that of a Pearson III distribution, shifted by half an event towards 0, with the
+        tail is the tail of a Pearson III distribution, shifted by half an event towards 0, with the
         skewness of the events that are rare on its side, because few rare events are not normal.
     adjusted : float or None
         Westfall–Young p-value over the listed groups, from the same scores and replicates, see
@@ -106,14 +107,14 @@ class RangeScan(Declared):
     Attributes
     ----------
     columns : tuple of str
-        Columns with scanned ranges; ``prediction`` is the predicted probability.
+        Columns with scanned ranges.  ``prediction`` is the predicted probability.
     count : int
         Number of ranges with enough rows.
     p_value : float or None
         Smallest adjusted p-value.
     dispersion : float or None
-        Ratio of the variance of y − p to that implied by the predictions, as in `Audit`, with the
-        weights of the scan.
+        Variance of y − p divided by the variance that the predictions imply, as in `Audit`, with
+        the weights of the scan.
     flips : float
         Share of the drawn labels that are flipped, if y − p varies significantly more than the
         predictions imply.
@@ -126,13 +127,14 @@ class RangeScan(Declared):
     Notes
     -----
     The ranges of a column have 5, 10, 20 and 40 % of the rows, and start a quarter of their width
-    apart.  The score of a range is that of a group, see `Group`, of residuals that are weighted by
-    1/(p(1 − p) + c/4), where c is the mean of p(1 − p): the same bias is more visible where labels
-    vary less.  With clusters the weights are equal.  Scores are divided by a share of α.  The
-    prediction has a share of 5 %, and the covariates share the others equally.  Of the share of a
-    column, 60 % is for its first and its last tenth, because models err most there, and the rest
-    is divided among the four widths.  The smallest score of all ranges is compared with that of the
-    replicates, see `StepDown`, so that the level is exact whatever the shares.
+    apart.  The score of a range is the score of a group, see `Group`, with residuals that are
+    weighted by 1/(p(1 − p) + c/4), where c is the mean of p(1 − p): the same bias is more visible
+    where labels vary less.  With clusters the weights are equal.  Scores are divided by a share of
+    α.  The prediction has a share of 5 %, and the covariates share the others equally.  Of the
+    share of a column, 60 % is for its first and its last tenth, because models err most there, and
+    the rest is divided among the four widths.  The smallest score of all ranges is compared with
+    the smallest score of the replicates, see `StepDown`, so that the level is exact whatever the
+    shares.
     """
 
     columns: tuple[str, ...]

@@ -44,27 +44,27 @@ class TestResult(Declared):
     Attributes
     ----------
     value : float or None
-        Observed value; None where undefined, for the given `reason`.
+        Observed value, or None where undefined for the given `reason`.
     p_value : float or None
         Probability under the null of a value at least as large.
     replicates : int
-        Number of draws; fewer than requested if the test stopped early.
+        Number of draws, fewer than requested if the test stopped early.
     exceedances : int
         Number of draws at least as large as the value.
     null_values : (replicates,)
         Values of the draws, not centred.
     certain_rows : int
-        Rows with a prediction of exactly 0 or 1, whose drawn label is always the same.
+        Rows with a prediction of exactly 0 or 1, where the drawn label is always the same.
     stopped : bool
         Whether the test stopped early.
     details : dict
-        What the statistic says about the error, such as the interval of a `ResidualScan`.
+        Further information about the error, such as the interval of a `ResidualScan`.
     draws : str
-        What is drawn: tests with equal `draws` share them.  Empty: labels, outcomes or signs of
-        rows, which all tests but those with draws of cells share.
+        Name of the draws: tests with equal `draws` share them.  Empty: labels, outcomes or signs of
+        rows, which all tests share except tests with draws of cells.
     critical_value : float or None
-        Value that must be exceeded for a p-value of at most 5 %; None if the replicates are too few
-        or the test stopped early.
+        Value that must be exceeded for a p-value of at most 5 %.  None if the replicates are too
+        few or the test stopped early.
 
     Examples
     --------
@@ -98,7 +98,7 @@ class TestResult(Declared):
 
     @property
     def null_distribution(self) -> Annotated[Computed[Omitted[Json]], _NULL]:
-        """Mean, standard deviation and quantiles of the null values; empty without them."""
+        """Mean, standard deviation and quantiles of the null values, or empty without them."""
         values = self.null_values
         if not len(values):
             return {}
@@ -108,7 +108,7 @@ class TestResult(Declared):
 
 @dataclass(frozen=True)
 class AdjustedTest(Declared):
-    """Test of calibration, with the p-value `adjusted` for those that it is computed with."""
+    """Test of calibration, with the p-value `adjusted` for the tests computed together with it."""
 
     test: Inline[TestResult]
     adjusted: Share | None
@@ -142,7 +142,7 @@ class CalibrationTests(Labelled[TestResult], Outcome, SourceRows):
     verdict : str or None
         The sentence of `judgement`.
     judgement : Judgement or None
-        What the tests say together; None if none has a p-value.
+        Conclusion from all tests together, or None if no test has a p-value.
 
     Examples
     --------
@@ -172,7 +172,8 @@ class CalibrationTests(Labelled[TestResult], Outcome, SourceRows):
         return f"CalibrationTests(n={self.n}, {tests})"
 
     def to_dict(self) -> dict[str, Any]:
-        """JSON object of the result; several results are in a list `tests`."""
+        """JSON object of the result, with several results in a list `tests`."""
+        # A single test has a schema of its own, without a list.
         if len(self.results) != 1:
             return super().to_dict()
         run = {name: value for name, value in vars(self).items() if name != "results"}
@@ -193,11 +194,13 @@ class Miscalibration(Declared):
     ----------
     shift : float
         Number added to the probability of the event (class 1 of two classes, else the top label),
-        clipped to 0..1; above 0 if predictions are too low.  Other classes keep their proportions.
+        clipped to 0..1.  It is above 0 if predictions are too low.  Other classes keep their
+        proportions.
     temperature : float
-        T, where labels are drawn from softmax(log q / T); above 1 for an overconfident model.
+        T, where labels are drawn from softmax(log q / T).  It is above 1 for an overconfident
+        model.
     where : (name, value), optional
-        Name and value of a covariate; other rows are calibrated.
+        Name and value of a covariate.  Other rows are calibrated.
 
     Examples
     --------
@@ -212,20 +215,21 @@ class Miscalibration(Declared):
 
     @property
     def biased_rows(self) -> Annotated[Computed[Annotated[Json, _WHERE] | None], key("where")]:
-        """Value of the covariate in the rows that are miscalibrated; None: all rows."""
+        """Value of the covariate in the rows that are miscalibrated, or None for all rows."""
         return self.where and {"covariate": self.where[0], "value": self.where[1]}
 
     def __post_init__(self) -> None:
         require(-1 <= self.shift <= 1, "a bias must be in -1..1", self.shift)
         if not 0 < self.temperature < math.inf:
             raise OptionError(f"temperature must be positive and finite, not {self.temperature}")
+        # Without a miscalibration, the power is the level of the test, whatever the number of rows.
         if self.shift == 0 and self.temperature == 1:
             raise OptionError("nothing to detect: give a bias, or a temperature other than 1")
 
 
 @dataclass(frozen=True, order=True)
 class PowerPoint(Declared):
-    """Number of simulated data sets of one size, and of those that the test rejected."""
+    """Number of simulated data sets of one size, and number that the test rejected."""
 
     rows: Count
     rejections: Count
@@ -243,10 +247,10 @@ class Power(Outcome, SourceRows):
     Attributes
     ----------
     rows : int or None
-        Number of rows needed for the requested power; None if `max_rows` rows are too few.
+        Number of rows needed for the requested power, or None if `max_rows` rows are too few.
     interval : (int, int) or None
-        95 % confidence interval of `rows`, as finitely many data sets are simulated; None if all of
-        them were rejected, or too few.
+        95 % confidence interval of `rows`, as finitely many data sets are simulated.  None if all
+        of them were rejected, or too few.
     curve : tuple of PowerPoint
         Power at each simulated number of rows.
 
@@ -286,8 +290,8 @@ class Check(Evaluation):
     Attributes
     ----------
     tests : tuple of TestResult
-        Tests of the estimates, in their order, and then of further statistics; the gap is tested by
-        its size, `ece` with one bin.
+        Tests of the estimates, in their order, and then of further statistics.  The gap is tested
+        by its size, `ece` with one bin.
     adjusted_p_values : dict
         p-values by name of the estimate, or of the test where there is no estimate, adjusted for
         the number of tests (Westfall and Young).

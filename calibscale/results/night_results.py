@@ -33,7 +33,7 @@ from calibscale.results.inference_results import AdjustedTest, TestResult
 from calibscale.results.outcome import Outcome
 from calibscale.results.source_rows import Source, SourceRows
 
-_Group = float | str | None  # number or name of a group; None for all rows
+_Group = float | str | None  # number or name of a group, None for all rows
 _GROUP = Object("GroupResult", group=Finite | str, n=Count, results=list[Estimate])
 _WINDOW = Object(
     "WindowResult",
@@ -210,6 +210,7 @@ def estimate_rows(night: dict[str, Any]) -> Iterator[Row]:
     """Rows of the tidy table of a night: one for each estimator, window and group."""
     for window in night["windows"]:
         p_values = {(t["statistic"], t["notion"]): t["p_value"] for t in window["tests"]}
+        # All rows, and then each group.
         parts = [(None, window["results"])]
         parts += [(group["group"], group["results"]) for group in window["groups"]]
         for group, results in parts:
@@ -220,6 +221,7 @@ def estimate_rows(night: dict[str, Any]) -> Iterator[Row]:
                 ends = e["interval"] or {"low": None, "high": None}
                 floor = e.get("floor") or {}
                 row |= {f"floor_{key}": floor.get(key) for key in ("mean", "high")}
+                # Tests are of all rows of a window, and not of its groups.
                 p = p_values.get((e["estimator"], e["notion"])) if group is None else None
                 yield row | {"low": ends["low"], "high": ends["high"], "n": e["n"], "p_value": p}
 
@@ -233,6 +235,7 @@ def evidence_logs(process: dict[str, Any], days: list[str]) -> list[float | None
     impossible = process.get("impossible")
     if impossible is None:
         return logs
+    # Only null values from this day on are infinite.
     first = impossible["day"][:10]
     return [
         math.inf if log is None and day >= first else log
@@ -242,13 +245,13 @@ def evidence_logs(process: dict[str, Any], days: list[str]) -> list[float | None
 
 @dataclass(frozen=True, kw_only=True, repr=False)
 class Night(Outcome, SourceRows):
-    """Result of a night; its parts are JSON objects.
+    """Result of a night, with parts that are JSON objects.
 
     Attributes
     ----------
     status : str
-        ``breached`` if a threshold is breached or there is an alarm; else ``incomplete`` if days
-        are missing, broken or provisional, see the job; else ``fine``.
+        ``breached`` if a threshold is breached or there is an alarm.  Otherwise ``incomplete`` if
+        days are missing, broken or provisional, see the job, else ``fine``.
     created : str
         Time at which the day was judged, with the offset from UTC.
     bias, selection : dict or None

@@ -28,11 +28,11 @@ class ErrorSize(Declared):
     Attributes
     ----------
     estimator : str
-        Estimate from which the size follows; a squared error gives its root.
+        Estimate from which the size follows.  A squared error gives its root.
     value : float
-        The size; signed for `confidence_gap` and `coverage`.
+        The size, with a sign for `confidence_gap` and `coverage`.
     low, high : float or None
-        Interval of the population's value; None where there is none.  `high` alone is the upper
+        Interval of the population's value, or None without an interval.  `high` alone is the upper
         limit of the expectation of a biased estimate, which is above the population's value.
     """
 
@@ -43,14 +43,15 @@ class ErrorSize(Declared):
 
     @property
     def largest(self) -> float:
-        """Largest absolute value within the limits; infinite without an upper limit."""
+        """Largest absolute value within the limits, infinite without an upper limit."""
         if self.high is None:
             return math.inf
         return max(abs(self.high), abs(self.low or 0.0))
 
     @property
     def smallest(self) -> float:
-        """Smallest absolute value within the interval; 0 without one."""
+        """Smallest absolute value within the interval, 0 without an interval."""
+        # An interval that includes 0 allows any size down to 0.
         if self.low is None or self.high is None or self.low <= 0.0 <= self.high:
             return 0.0
         return min(abs(self.low), abs(self.high))
@@ -58,16 +59,17 @@ class ErrorSize(Declared):
 
 @dataclass(frozen=True)
 class Judgement(Declared):
-    """What the numbers of a result say together about calibration.
+    """Joint conclusion about calibration from the numbers of a result.
 
     Attributes
     ----------
     state : str
-        ``refuted``: a label has the predicted probability 0; ``miscalibrated``: chance does not
-        explain the numbers; ``small``: nor does it here, but the error is below `negligible`;
-        ``unclear``: a number alone is beyond chance, but not among all numbers looked at;
-        ``few_rows``: all are within chance, and only errors above `detectable` would be seen;
-        ``within_chance``: all are within chance; ``nothing``: there are no rows.
+        ``refuted``: a label has the predicted probability 0.  ``miscalibrated``: chance does not
+        explain the numbers.  ``small``: chance does not explain them either, but the error is below
+        `negligible`.  ``unclear``: a number alone is beyond chance, but not among all numbers
+        looked at.  ``few_rows``: all numbers are within chance, and only errors above `detectable`
+        would be seen.  ``within_chance``: all numbers are within chance.  ``nothing``: there are no
+        rows.
     sentence : str
         The judgement as a sentence.
     numbers : int
@@ -75,14 +77,14 @@ class Judgement(Declared):
     p_value : float or None
         Adjusted p-value in the sentence.
     estimator, group : str or None
-        Number in the sentence, and the group of rows that it is about; None for all rows.
+        Number in the sentence, and the group of rows that it is about, or None for all rows.
     size : ErrorSize or None
         Size of the error, if chance does not explain it and a number has the units of a
         probability.
     detectable : float or None
         Size of a difference of the mean prediction and the frequency that is called miscalibrated
-        in 80 % of such data sets; without the interval of the gap or of the coverage, the smallest
-        size that exceeds a noise floor.
+        in 80 % of such data sets.  Without the interval of the gap or of the coverage, it is the
+        smallest size that exceeds a noise floor.
     negligible : float
         Size below which an error is called small.
     """

@@ -62,7 +62,7 @@ class RowPoints(Statistic):
 
 
 class Measured(NamedTuple):
-    """Sums of `Strengths` at points, with κ (s, m) and κ² (t, m); errors of Σwκ and Σw²κ²."""
+    """Sums of `Strengths` at points, with κ (s, m) and κ² (t, m), and errors of Σwκ and Σw²κ²."""
 
     points: Points
     first: Floats
@@ -75,9 +75,9 @@ class Measured(NamedTuple):
 class Strengths:
     """Terms of each row that a map sums with κ, and with κ².
 
-    Without `limits`: wδ and w; w².  With `limits`, r = 1 − p: wp and wr of rows without the event,
-    then of rows with it; w²p², w²pr and w²r² of rows without the event, then of rows with it, and
-    w²pr(r − p) of all rows.
+    Without `limits`, they are wδ and w for κ, and w² for κ².  With `limits` and r = 1 − p, they are
+    wp and wr of rows without the event and then of rows with it for κ.  For κ², they are w²p², w²pr
+    and w²r² of rows without the event and then of rows with it, and w²pr(r − p) of all rows.
     """
 
     notion: str
@@ -86,6 +86,8 @@ class Strengths:
     @property
     def counts(self) -> tuple[int, int]:
         """Number of sums with κ, and with κ²."""
+        # Rows without and with the event have 2 sums each with κ, and 3 each with κ².  The seventh
+        # is the third moment of all rows.
         return (4, 7) if self.limits else (2, 1)
 
     def of(self, chunk: Chunk) -> tuple[Floats, Floats]:
@@ -96,6 +98,7 @@ class Strengths:
             return np.stack([w * delta, w]), (w * w)[None]
         event = hit > 0.5
         a, b = w * p, w * r
+        # The order is that of the class docstring: 5 terms without the event, then 5 with it.
         halves = [
             np.where(half, value, 0.0)
             for half in (~event, event)
@@ -153,7 +156,7 @@ def _square_of(kernel: ProductKernel) -> ProductKernel:
 
 
 def _require_modes(name: str, modes: Modes, kernel: ProductKernel) -> None:
-    """Raise an OptionError unless modes are those of a kernel, and few."""
+    """Raise an OptionError unless modes belong to a kernel and are few."""
     series = modes.series
     bandwidths = [kernel.prediction_bandwidth] if kernel.prediction != "none" else []
     bandwidths += [
@@ -210,9 +213,10 @@ def choose(
     tolerance: float,
     points: Points | None,
 ) -> tuple[Spectral | None, str]:
-    """Fourier series of the map (None: direct sums), and the reason; points None: the rows."""
+    """Fourier series of the map at points (None: the rows), or None, and the reason for it."""
     pairs = setup.rows * (setup.rows if points is None else len(points.predictions))
     reason = "as requested"
+    # Direct sums have no error of a series, and are no slower for few pairs.
     if method == "auto" and pairs <= _FEW_PAIRS:
         return None, f"direct: {pairs:,} pairs of rows and points are quick"
     if method != "direct":
@@ -261,7 +265,8 @@ class Spectral:
         tolerance: float,
         points: Points | None,
     ) -> Spectral:
-        """Series on the box of the data and of the points, if any; NoSeries if it is too long."""
+        """Series on the box of the data and of the points, if any.  NoSeries if it is too long."""
+        # κ² must have a series on the same box, for effective rows and variances.
         gaussian = not kernel.columns or kernel.covariate == "gaussian"
         if not (gaussian and kernel.prediction in ("gaussian", "none")):
             raise NoSeries("the square of the kernel has a series only if it is Gaussian")
@@ -273,6 +278,7 @@ class Spectral:
         spectral = Spectral(kernel, squared, modes, squares, tolerance, positions)
         if points is not None and len(points.predictions):
             # of farther points κ is below the tolerance for every row: they will be masked
+            # exp(−r²/2) is below the tolerance for r > √(−2 log tolerance).
             near = points.take(spectral._inside(points, math.sqrt(-2 * math.log(tolerance))))
             modes, squares = spectral._reaching(modes, near), spectral._reaching(squares, near)
             spectral = replace(spectral, modes=modes, squares=squares)
@@ -314,6 +320,7 @@ class Spectral:
         z = self._coordinates(self.modes, points)
         factors = self.modes.series.factors
         low, high, bandwidth = np.hstack([(f.low, f.high, f.bandwidths) for f in factors])
+        # The reach of each coordinate, in the units of the coordinate.
         reach = bandwidths * bandwidth
         return ((z >= low - reach) & (z <= high + reach)).all(axis=1)
 
@@ -331,6 +338,7 @@ class Spectral:
 
     def _reaching(self, modes: Modes, near: Points) -> Modes:
         """Modes on a box that includes the points: a series is periodic outside its box."""
+        # The box needs no extension, as no point is near the data.
         if not len(near.predictions):
             return modes
         z = self._coordinates(modes, near)
@@ -354,26 +362,31 @@ class Spectral:
     ) -> Measured:
         """Sums at the points, or at the rows, from the modes of one pass."""
         gather = RowPoints(self.modes.notion, self.positions)
-        both = self.statistics(strengths)
-        statistics = (*both, *(() if points is not None else (gather,)))
+        statistics_pair = self.statistics(strengths)
+        statistics = (*statistics_pair, *(() if points is not None else (gather,)))
         result = read(*statistics)
         states = result.groups[None]
         at = states[gather] if points is None else points
         sums = [np.zeros((count, len(at.predictions))) for count in strengths.counts]
         with one_thread():
+            # Points in pieces bound the memory of their modes.
             for first in range(0, len(at.predictions), _PIECE):
                 piece = at.take(slice(first, first + _PIECE))
                 inside = np.arange(len(piece.predictions))
                 if points is not None:
+                    # Outside of its box the series is periodic, and would repeat rows far away.
+                    # Sums there stay 0.
                     inside = np.flatnonzero(self._inside(piece))
                 piece = piece.take(inside)
                 for out, statistic, kernel in zip(
-                    sums, both, (self.kernel, self.squared), strict=True
+                    sums, statistics_pair, (self.kernel, self.squared), strict=True
                 ):
                     F = states[statistic].sums
                     out[:, first + inside] = self._evaluate(statistic.modes, kernel, F, piece)
-        one, two = (self.tolerance * float(states[statistic].weight) for statistic in both)
-        return Measured(at, sums[0], sums[1], (one, two), result.counts)
+        error, squared_error = (
+            self.tolerance * float(states[statistic].weight) for statistic in statistics_pair
+        )
+        return Measured(at, sums[0], sums[1], (error, squared_error), result.counts)
 
     def _evaluate(
         self, modes: Modes, kernel: ProductKernel, F: Complexes, points: Points
@@ -384,9 +397,12 @@ class Spectral:
         seen = self._seen(modes, kernel, points.covariates[first])
         out = np.zeros((len(F), len(z)))
         if len(first) <= modes.combinations:  # few distinct points: couple, then evaluate
+            # Points with equal levels share one coupled sum of modes.
             ends = np.cumsum(np.bincount(group, minlength=len(first)))
             split = np.split(np.argsort(group, kind="stable"), ends[:-1])
             for g, here in enumerate(split if len(z) else []):
+                # Kronecker products run over the combinations of levels in the order of their
+                # codes.
                 seen_by: Floats = np.ones(1)
                 for part in seen:
                     seen_by = np.kron(seen_by, part[g])
@@ -397,6 +413,7 @@ class Spectral:
         sizes = [part.shape[1] for part in seen]
         for code in range(modes.combinations):
             places = zip(seen, np.unravel_index(code, sizes), strict=True)
+            # Kernel between each point and this combination of levels, 0 for most points.
             share = math.prod(part[group, i] for part, i in places)
             here = np.flatnonzero(share)
             out[:, here] += share[here] * modes.series.evaluate(F[:, code], z[here])
@@ -422,6 +439,7 @@ def _distinct(x: Floats) -> tuple[Ints, Ints]:
     group = np.zeros(len(x), np.int64)
     for column in x.T:
         values, place = np.unique(column, return_inverse=True)
+        # Numbers are renewed after each column, so that they stay below the number of rows.
         group = np.unique(group * len(values) + place, return_inverse=True)[1]
     first = np.unique(group, return_index=True)[1]
     return first, group
@@ -466,7 +484,7 @@ class PointState(NamedTuple):
 
 @dataclass(frozen=True, eq=False)
 class PointSums(Statistic):
-    """Kernel sums over the rows at points; columns of `kernel` are those of the points."""
+    """Kernel sums over the rows at points.  `kernel` has the columns of the points."""
 
     strengths: Strengths
     kernel: ProductKernel
@@ -479,14 +497,16 @@ class PointSums(Statistic):
 
     def accumulate(self, state: PointState, chunk: Chunk) -> PointState:
         rows = NotionRows.of(chunk, self.strengths.notion)
-        mine = Points(rows.points[:, 0], rows.covariates[:, self.positions])
+        row_points = Points(rows.points[:, 0], rows.covariates[:, self.positions])
         first, second = self.strengths.of(chunk)
+        # Tiles keep the kernel matrix in the cache.
         tall, wide = _TILE
         for j in range(0, len(self.points.predictions), wide):
-            theirs = self.points.take(slice(j, j + wide))
+            map_points = self.points.take(slice(j, j + wide))
             for i in range(0, len(rows), tall):
-                K = _kernel_matrix(self.kernel, mine.take(slice(i, i + tall)), theirs)
+                K = _kernel_matrix(self.kernel, row_points.take(slice(i, i + tall)), map_points)
                 state.first[:, j : j + wide] += first[:, i : i + tall] @ K
+                # κ² in place: κ of this tile is not needed again.
                 K *= K
                 state.second[:, j : j + wide] += second[:, i : i + tall] @ K
         return state

@@ -36,6 +36,7 @@ _INTERVAL = "95 % interval"
 def _z(points: dict[str, Any], i: int) -> float:
     """Return z, infinite (null in JSON) for a bias of certain predictions."""
     bias, z = points["bias"][i], points["z"][i]
+    # Certain predictions that are wrong have an infinite z, which JSON writes as null.
     return z if z is not None else math.copysign(math.inf, bias) if bias else 0.0
 
 
@@ -43,6 +44,7 @@ def map_blocks(result: dict[str, Any]) -> list[doc.Block]:
     """A map for each covariate, or a curve without covariates, and the most biased points."""
     points = {**result["points"], "source": result["source"]}
     bias, masked = points["bias"], points["masked"]
+    # Points with too few rows near them are masked, and null in JSON.
     shown = [
         i
         for i, value in enumerate(bias)
@@ -74,9 +76,10 @@ def _map_figure(
     low = sum(points["bias"][i] > 0 for i in drawn)
     caption = f"Bias over {name} and the prediction: predictions are too low at {low:,} and too "
     caption += f"high at {len(drawn) - low:,} points. {number_texts.plural(cells.marked, 'cell')} "
-    caption += f"{'has' if cells.marked == 1 else 'have'} |z| above 2 (expected if calibrated: "
-    caption += "2.3 % above 2 and 2.3 % below −2). The darkest shade is a bias of "
-    caption += f"{number_texts.number(cells.largest, 2)} or more."
+    caption += "has" if cells.marked == 1 else "have"
+    # Normal tails beyond ±2.
+    caption += " |z| above 2 (expected if calibrated: 2.3 % above 2 and 2.3 % below −2). "
+    caption += f"The darkest shade is a bias of {number_texts.number(cells.largest, 2)} or more."
     numbers = _most_biased(points, drawn, f"Data of the plot: most biased points ({name})")
     draw = partial(plot_bias_map, cells, name, naming.categories(points["source"], name))
     return doc.Figure(draw, MAP_HEIGHT, f"Map of local bias over {name}", caption, numbers)
@@ -84,10 +87,13 @@ def _map_figure(
 
 def _curve_figure(points: dict[str, Any], shown: list[int]) -> doc.Figure:
     order = sorted((points["prediction"][i] or 0.0, i) for i in shown)
+    # More than about 200 points make the page larger, and the curve no better.
     step = max(1, len(order) // 200)
-    some = order[::step]
-    x = [a for a, _ in some]
-    curve = BiasLine("", x, *([points[key][i] for _, i in some] for key in ("bias", "low", "high")))
+    thinned = order[::step]
+    x = [a for a, _ in thinned]
+    curve = BiasLine(
+        "", x, *([points[key][i] for _, i in thinned] for key in ("bias", "low", "high"))
+    )
     return doc.Figure(
         partial(plot_bias_curves, [curve], "prediction"),
         CURVES_HEIGHT,
@@ -162,17 +168,18 @@ def biased_groups(
         for g in shown
     )
     panel = IntervalPanel("bias y − p", rows, zero=True)
+    # A scan lists a few of the ranges, and its intervals are simultaneous over all of them.
     count = count or len(groups)
-    some = f"The {len(shown)} most biased of {count:,} {kind}s"
+    selection = f"The {len(shown)} most biased of {count:,} {kind}s"
     if kind == "range":
-        some = f"The ranges with the most evidence, of {count:,}"
+        selection = f"The ranges with the most evidence, of {count:,}"
     elif count == len(shown):
-        some = f"All {kind}s"
+        selection = f"All {kind}s"
     intervals = f"simultaneous {estimates.interval_name(level)}s over all {count:,}"
     figure = estimates.interval_figure(
         [panel],
-        f"Bias of {kind}s: {some}",
-        f"{some} (rows in brackets) with {intervals}. Above 0 predictions are too low.",
+        f"Bias of {kind}s: {selection}",
+        f"{selection} (rows in brackets) with {intervals}. Above 0 predictions are too low.",
         f"bias of {kind}s",
         ("quantity", kind, "bias", estimates.interval_name(level)),
         point="bias",
@@ -246,9 +253,10 @@ def curve_figures(
     """Plots of the bias along the prediction and along each covariate."""
     by_covariate: dict[str | None, list[dict[str, Any]]] = {}
     for curve in curves:
+        # Curves of one covariate for each value of another one share a plot.
         by_covariate.setdefault(curve["covariate"], []).append(curve)
     plots = []
-    for name, some in by_covariate.items():
+    for name, curve_set in by_covariate.items():
         label = "prediction" if name is None else name
         drawn = [
             BiasLine(
@@ -258,10 +266,10 @@ def curve_figures(
                 c["low"],
                 c["high"],
             )
-            for c in some
+            for c in curve_set
         ]
-        by = some[0]["by"]
-        split = f", for each value of {by}" if len(some) > 1 and by else ""
+        by = curve_set[0]["by"]
+        split = f", for each value of {by}" if len(curve_set) > 1 and by else ""
         title, names = f"Bias over {label}{split}", naming.categories(source, name)
         draw = partial(plot_bias_curves, drawn, label, names, histograms.get(name))
         caption = f"{title}; above 0 predictions are too low."
@@ -294,19 +302,21 @@ def _curve_table(
 def bias(result: dict[str, Any]) -> doc.Article:
     """Document of ``calibscale bias``."""
     points = result["points"]
+    # Masked points have too few rows, and their bias is noise.
     biases = [
         b
         for b, masked in zip(points["bias"], points["masked"], strict=True)
         if b is not None and not masked
     ]
     names = naming.joined(list(points["covariates"]))
+    over = f", over {names}" if names else ""
     verdict = "No point has enough rows near it"
     if biases:
         verdict = f"The bias is between {number_texts.signed(min(biases), 3)} and "
         verdict += number_texts.signed(max(biases), 3)
     return doc.article(
         f"Local bias of {doc.source_name(result)}",
-        f"{doc.size_of(result)}{', over ' + names if names else ''}",
+        f"{doc.size_of(result)}{over}",
         verdict,
         doc.section("map", "Map", *map_blocks(result)),
         doc.section("ranges", "Ranges", *range_blocks(result.get("ranges"), _LEVEL)),
@@ -320,6 +330,7 @@ def audit(result: dict[str, Any]) -> doc.Article:
     level = result["level"]
     tests = _local_tests(result["tests"], "")
     against = result["against"]
+    # Tests of both models share a table, so that they can be compared.
     tests += _local_tests(against["tests"], against["name"]) if against else []
     overall = result["overall"]
     reasons: tuple[str, ...] = ()
@@ -370,20 +381,22 @@ def audit(result: dict[str, Any]) -> doc.Article:
 
 
 def _without_covariates(tests: dict[str, Any]) -> Iterator[str]:
-    """Sentence about the tests without covariates together; none for earlier versions' results."""
+    """Sentence about all tests without covariates, or None for results of earlier versions."""
+    # Results of earlier versions have one test without covariates, and no adjusted p-value.
     adjusted = {tests["calibration"]["statistic"]: tests.get("plain_adjusted")}
     adjusted |= {t["statistic"]: t["adjusted"] for t in tests.get("whole") or ()}
-    known = {name: p for name, p in adjusted.items() if p is not None}
-    if len(known) > 1:
-        name = min(known, key=lambda each: known[each])
-        count = len(known)
-        text = f"{number_texts.p_is(known[name])}, the smallest of {count} statistics together"
+    p_values = {name: p for name, p in adjusted.items() if p is not None}
+    if len(p_values) > 1:
+        name = min(p_values, key=lambda statistic: p_values[statistic])
+        count = len(p_values)
+        text = f"{number_texts.p_is(p_values[name])}, the smallest of {count} statistics together"
         yield f"Calibration without covariates: {name} has {text}."
 
 
 def _biased(groups: list[dict[str, Any]], level: float) -> Iterator[str]:
     """Sentences that name the significantly biased groups by the direction of their bias."""
     biased = [g for g in groups if estimates.significant(g["adjusted"], 1 - level + 1e-12)]
+    # The bias is y − p: above 0, predictions are too low.
     for direction, sign in (("low", 1), ("high", -1)):
         named = [
             f"{g['group']} ({number_texts.signed(g['bias'], 3)})"
@@ -400,21 +413,23 @@ def range_sentences(scan: dict[str, Any] | None, level: float) -> Iterator[str]:
     """Sentences that name significantly biased ranges, with their bias and p-value."""
     listed = () if scan is None else scan["listed"]
     biased = [g for g in listed if estimates.significant(g["adjusted"], 1 - level + 1e-12)]
-    for each in biased[:_MAX_SENTENCES]:
-        direction = "low" if each["bias"] > 0 else "high"
+    for scanned in biased[:_MAX_SENTENCES]:
+        direction = "low" if scanned["bias"] > 0 else "high"
         yield (
-            f"{each['group']}: predictions are {number_texts.points(each['bias'])} too {direction} "
-            f"(adjusted {number_texts.p_is(each['adjusted'])})."
+            f"{scanned['group']}: predictions are {number_texts.points(scanned['bias'])} too "
+            f"{direction} (adjusted {number_texts.p_is(scanned['adjusted'])})."
         )
     more = len(biased) - _MAX_SENTENCES
     if more > 0:
-        yield f"{number_texts.plural(more, 'further range')} {'is' if more == 1 else 'are'} biased."
+        verb = "is" if more == 1 else "are"
+        yield f"{number_texts.plural(more, 'further range')} {verb} biased."
 
 
 def _held_out(scores: list[dict[str, Any]] | None) -> str:
     """Note about the rows of the scores after recalibration, and the null of their tests."""
     note = "on rows held out from the fits"
     if any(s["test"] is not None and s["test"]["null"] == "refit" for s in scores or ()):
+        # The bootstrap of `refits_of` draws the labels of the fit as well.
         note += "; under the null, labels of all rows are drawn and the methods refitted"
     return note
 
@@ -440,6 +455,7 @@ def _scores(scores: list[dict[str, Any]] | None, note: str = "") -> Any:
         return None
     rows = []
     for s in scores:
+        # JSON has no infinity: with a Brier score, the missing log loss was infinite.
         unbounded = s["log_loss"] is None and s["brier"] is not None
         least = s["test"] is not None and comparisons.is_smallest_p(s["test"])
         remarks = (

@@ -46,18 +46,19 @@ def is_smallest_p(test: dict[str, Any]) -> bool:
     return bool(test["replicates"]) and test["exceedances"] == 0
 
 
-def test_blocks(tests: Sequence[Tested], what: str, alpha: float) -> list[doc.Block | None]:
+def test_blocks(tests: Sequence[Tested], place_title: str, alpha: float) -> list[doc.Block | None]:
     """Values compared with the null, and p-values."""
     if not tests:
         return []
-    clear = without_notion([_as_estimate(one.test) for one in tests])
+    # Tests are named like estimates.
+    clear = without_notion([_as_estimate(tested.test) for tested in tests])
     head = (
         "statistic",
-        doc.text_column(what) if any(one.place for one in tests) else None,
+        doc.text_column(place_title) if any(tested.place for tested in tests) else None,
         "value",
         "95 % null quantile",
         "p-value",
-        "adjusted" if any(one.adjusted is not None for one in tests) else None,
+        "adjusted" if any(tested.adjusted is not None for tested in tests) else None,
     )
     rows = [
         (
@@ -70,11 +71,14 @@ def test_blocks(tests: Sequence[Tested], what: str, alpha: float) -> list[doc.Bl
         )
         for place, test, adjusted in tests
     ]
+    # Places with the same reason share a sentence.
     missing = dict.fromkeys(
-        f"{_statistic(one.test)}: {one.test['reason']}" for one in tests if one.test["reason"]
+        f"{_statistic(tested.test)}: {tested.test['reason']}"
+        for tested in tests
+        if tested.test["reason"]
     )
     return [
-        _null_figures(tests, what, alpha),
+        _null_figures(tests, place_title, alpha),
         doc.table("Tests of calibration", head, rows, _null_notes(tests)),
         *(doc.Paragraph(f"{text}.") for text in missing),
     ]
@@ -90,13 +94,16 @@ def _statistic(test: dict[str, Any]) -> str:
 
 def _null_notes(tests: Sequence[Tested]) -> list[str]:
     """Sentences about the null, and about the notion of statistics that are named without it."""
-    notion = notion_note([_as_estimate(one.test) for one in tests])
+    notion = notion_note([_as_estimate(tested.test) for tested in tests])
     first = tests[0].test
     if first["null"] == "hoeffding":
         return ["The p-values are upper bounds, by Hoeffding's inequality.", *notion]
-    count = max(one.test["replicates"] or 0 for one in tests)
-    what = "outcomes" if first["notion"] in ("forecast", "pit") else "labels"
-    drawn = f"{what} drawn from the predictions" if first["null"] == "labels" else first["null"]
+    # Tests that stopped early have fewer replicates.
+    count = max(tested.test["replicates"] or 0 for tested in tests)
+    responses = "outcomes" if first["notion"] in ("forecast", "pit") else "labels"
+    drawn = (
+        f"{responses} drawn from the predictions" if first["null"] == "labels" else first["null"]
+    )
     text = f"null: {drawn}, {number_texts.plural(count, 'replicate')}, seed {first['seed']}"
     notes = [text]
     factors = (first["parameters"] or {}).get("bandwidth_factors")
@@ -111,11 +118,12 @@ def _null_notes(tests: Sequence[Tested]) -> list[str]:
     return [*notes, *notion]
 
 
-def _null_figures(tests: Sequence[Tested], what: str, alpha: float) -> doc.Figures | None:
+def _null_figures(tests: Sequence[Tested], place_title: str, alpha: float) -> doc.Figures | None:
     """Plots of observed values over the range of the null, if its quantiles are available."""
     by_statistic: dict[str, list[IntervalRow]] = {}
     for place, test, _ in tests:
         drawn = test["null_distribution"]
+        # Bounds without draws have no null values to draw.
         if drawn is None or test["value"] is None:
             continue
         quantiles = drawn["quantiles"]
@@ -128,18 +136,18 @@ def _null_figures(tests: Sequence[Tested], what: str, alpha: float) -> doc.Figur
             by_statistic.setdefault(_statistic(test), []).append(row)
     strips = [IntervalPanel(name, tuple(rows)) for name, rows in by_statistic.items()]
     plots = []
-    for some in in_pictures(strips):
-        names = naming.joined([strip.title for strip in some])
+    for panels in in_pictures(strips):
+        names = naming.joined([strip.title for strip in panels])
         caption = f"{names}: each point is the observed value, each bar the central 90 % of values "
         caption += "under calibration. A point far to the right of its bar is evidence against "
         caption += "calibration."
         plots.append(
             interval_figure(
-                some,
+                panels,
                 f"Tests of {names}",
                 caption,
                 f"tests of {names}",
-                ("statistic", what, "value", "5 % … 95 % null quantiles"),
+                ("statistic", place_title, "value", "5 % … 95 % null quantiles"),
                 point="value",
                 interval="central 90 % of the null",
                 alert=f"p ≤ {alpha:.2g}",
@@ -152,24 +160,31 @@ def _null_figures(tests: Sequence[Tested], what: str, alpha: float) -> doc.Figur
 
 
 def ranking_blocks(
-    models: Sequence[dict[str, Any]], by: str, level: float | None, notes: Sequence[str] = ()
+    models: Sequence[dict[str, Any]], estimator: str, level: float | None, notes: Sequence[str] = ()
 ) -> list[doc.Block]:
     """Plot and table of ranked models (keys: name, rank, value, interval, rank_probabilities)."""
     if not models:
         return []
     rows = tuple(IntervalRow(m["name"], m["value"], *ends(m)) for m in models)
     figure = interval_figure(
-        [IntervalPanel(by, rows)],
-        f"Models by {by}",
-        f"{by} of each model, smallest first. If bars overlap, the order is uncertain.",
-        f"models by {by}",
+        [IntervalPanel(estimator, rows)],
+        f"Models by {estimator}",
+        f"{estimator} of each model, smallest first. If bars overlap, the order is uncertain.",
+        f"models by {estimator}",
         ("quantity", "model", "value", interval_name(level)),
-        point=by,
+        point=estimator,
     )
-    return [doc.Figures((figure,)), _models_table(models, by, level), *map(doc.Paragraph, notes)]
+    return [
+        doc.Figures((figure,)),
+        _models_table(models, estimator, level),
+        *map(doc.Paragraph, notes),
+    ]
 
 
-def _models_table(models: Sequence[dict[str, Any]], by: str, level: float | None) -> doc.Block:
+def _models_table(
+    models: Sequence[dict[str, Any]], estimator: str, level: float | None
+) -> doc.Block:
+    # Models without an estimate have no probabilities, and fewer ranks are possible.
     n_ranks = max((len(model["rank_probabilities"] or ()) for model in models), default=0)
     n_ranks = n_ranks if n_ranks > 1 else 0  # the only rank is certain
     scores = ("accuracy", "brier", "nll", "crps")
@@ -177,10 +192,11 @@ def _models_table(models: Sequence[dict[str, Any]], by: str, level: float | None
     noisy = any(m.get("floor") for m in models)
     rows = []
     for model in models:
-        given = list(model["rank_probabilities"] or ())[:n_ranks]
+        rank_shares = list(model["rank_probabilities"] or ())[:n_ranks]
+        # Models without probabilities of ranks get dashes in every column of ranks.
         probabilities = [
             "–" if p is None else doc.Cell(number_texts.probability(p), "share", round(p, 3))
-            for p in [*given, *[None] * (n_ranks - len(given))]
+            for p in [*rank_shares, *[None] * (n_ranks - len(rank_shares))]
         ]
         rank = "–" if model["rank"] is None else str(model["rank"])
         rows.append(
@@ -194,11 +210,11 @@ def _models_table(models: Sequence[dict[str, Any]], by: str, level: float | None
                 *(number_texts.number(model.get(key)) for key in extra),
             )
         )
-    head = ("model", "rank", by, interval_name(level), *(NOISE if noisy else (None, None)))
+    head = ("model", "rank", estimator, interval_name(level), *(NOISE if noisy else (None, None)))
     ranks = [doc.TableColumn(f"P(rank {i + 1})", optional=i > 0) for i in range(n_ranks)]
     scores_head = [doc.TableColumn(name, optional=True) for name in extra]
     notes = ["P(rank): probability of the rank"] if n_ranks else []
-    return doc.table(f"Models by {by}", (*head, *ranks, *scores_head), rows, notes)
+    return doc.table(f"Models by {estimator}", (*head, *ranks, *scores_head), rows, notes)
 
 
 def difference_table(
@@ -209,6 +225,7 @@ def difference_table(
         return None
     rows = []
     for d in differences:
+        # 1e-12 keeps p = 1 − level significant in spite of rounding.
         differ = level is not None and significant(d["p"], 1 - level + 1e-12)
         state = doc.Cell("different", "strong") if differ else "undecided"
         rows.append(
@@ -239,12 +256,15 @@ def drift_blocks(drift: dict[str, Any], column: str | None) -> list[doc.Block]:
     """Plot and table of differences from the baseline."""
     results, base, window = drift["results"], drift["baseline"], day_names.window(drift["window"])
     title = f"{window[:1].upper()}{window[1:]} against the baseline, {day_names.day(base['first'])}"
+    # The baseline is a fixed period, which a reader must know to judge a drift.
     title += f" to {day_names.day(base['last'])} ({number_texts.count(base['n'])} rows)"
     if not results:
         return [doc.Paragraph(f"{title}: no comparison is possible yet.")]
     level = results[0]["level"]
     by_estimator: dict[str, list[IntervalRow]] = {}
+    # All rows come first, then the groups in their order.
     for d in sorted(results, key=lambda d: d["group"] is not None):
+        # Records of single comparisons have no adjusted p-value.
         p = d["adjusted_p_value"] if d["adjusted_p_value"] is not None else d["p_value"]
         row = IntervalRow(
             naming.group(column, d["group"]),
@@ -255,7 +275,9 @@ def drift_blocks(drift: dict[str, Any], column: str | None) -> list[doc.Block]:
         )
         by_estimator.setdefault(terms.label(d), []).append(row)
     strips = [IntervalPanel(name, tuple(rows), zero=True) for name, rows in by_estimator.items()]
-    plots = doc.Figures(tuple(_drift_figure(some, title, level) for some in in_pictures(strips)))
+    plots = doc.Figures(
+        tuple(_drift_figure(panels, title, level) for panels in in_pictures(strips))
+    )
     rows = [
         (
             terms.label(d),
@@ -279,14 +301,14 @@ def drift_blocks(drift: dict[str, Any], column: str | None) -> list[doc.Block]:
     return [doc.Paragraph(f"{title}."), plots, doc.Folded("Differences and p-values", (listed,))]
 
 
-def _drift_figure(some: Sequence[IntervalPanel], title: str, level: float) -> doc.Figure:
-    names = naming.joined([strip.title for strip in some])
+def _drift_figure(panels: Sequence[IntervalPanel], title: str, level: float) -> doc.Figure:
+    names = naming.joined([strip.title for strip in panels])
     caption = (
         f"{names}: change since the baseline. Significance is by p-values adjusted for all "
         "comparisons; each bar is the unadjusted interval of one comparison."
     )
     return interval_figure(
-        some,
+        panels,
         f"Drift of {names}. {title}",
         caption,
         f"drift of {names}",
@@ -304,6 +326,7 @@ def selection_blocks(result: dict[str, Any]) -> list[doc.Block | None]:
     candidates = result["candidates"]
     names = list(dict.fromkeys(c["estimator"] for c in candidates))
     grids = {name: [c for c in candidates if c["estimator"] == name] for name in names}
+    # Each estimator is represented by its best point of the grid.
     best = {name: min(grid, key=_risk) for name, grid in grids.items()}
     chosen = result["selected"]
     root = "" if chosen["root"] is None else f", its root {number_texts.number(chosen['root'])}"
@@ -342,6 +365,7 @@ def _settings(candidate: dict[str, Any]) -> str:
     for name, values in (candidate["fitted"] or {}).items():
         numbers = values if isinstance(values, list) else [values]
         if numbers and all(isinstance(v, int | float) for v in numbers):
+            # Folds have fits of their own.  A reader needs their order of magnitude.
             settings[name.replace("theta", "θ")] = sum(numbers) / len(numbers)
     return ", ".join(f"{name} = {_digits(value)}" for name, value in settings.items())
 
@@ -389,6 +413,7 @@ def _roots(candidate: dict[str, Any]) -> tuple[float | None, float | None]:
     low, high = ends(candidate)
     if low is None or high is None:
         return None, None
+    # The limits are of a square, and may be 0 after the correction for noise.
     return math.sqrt(max(low, 0.0)), math.sqrt(max(high, 0.0))
 
 
@@ -399,6 +424,7 @@ def _interval_sentence(chosen: dict[str, Any]) -> str:
         return ""
     between = number_texts.span(low, high)
     text = f"The {interval_name(level_of([chosen]))} of the squared error is {between}"
+    # A mean of squares is positive by its noise alone, which an interval must not hide.
     if low <= 0:
         return f"{text}. It includes 0, although the estimate, a mean of squares, is positive."
     return f"{text}."
@@ -422,6 +448,7 @@ def _risk_figure(
     name: str, grid: list[dict[str, Any]], best: dict[str, Any], selected: dict[str, Any]
 ) -> doc.Figure | None:
     """Plot of the risk along a grid of one hyper-parameter."""
+    # A line needs one hyper-parameter, and three points to show a minimum.
     drawn = [c for c in grid if c["risk"] is not None and len(c["hyperparameter"] or {}) == 1]
     if len(drawn) < 3 or selected["risk"] is None or best not in drawn:
         return None

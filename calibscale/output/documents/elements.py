@@ -20,7 +20,7 @@ class Cell:
     ----------
     text : str
     state : str
-        ``breached``, ``fine``, ``faint``, ``strong`` or empty; the text also expresses the state.
+        ``breached``, ``fine``, ``faint``, ``strong`` or empty.  The text also expresses the state.
     share : float or None
         Probability that determines the shade of the cell.
     """
@@ -66,7 +66,7 @@ Row: TypeAlias = Sequence[str | Cell]
 
 @dataclass(frozen=True)
 class Table:
-    """Table whose first column names the rows, with notes below it."""
+    """Table with notes below it.  The first column names the rows."""
 
     kind: ClassVar[str] = "table"
     caption: str
@@ -75,7 +75,7 @@ class Table:
     notes: tuple[str, ...] = ()
 
     def description(self, row: Sequence[Cell]) -> str:
-        """Description of a row; empty without a column that describes the rows."""
+        """Description of a row, or an empty text if no column describes the rows."""
         columns = zip(row, self.head, strict=True)
         return next((cell.text for cell, column in columns if column.describes), "")
 
@@ -120,7 +120,7 @@ class Figure:
     probabilities: bool = False
 
     def draw_on(self, ax: Any, axes: str = "linear") -> Any:
-        """Draw the plot; `axes` are those of probabilities, see `plot_reliability`."""
+        """Draw the plot.  For probabilities, `axes` is their scale, see `plot_reliability`."""
         return self.draw(ax=ax, axes=axes) if self.probabilities else self.draw(ax=ax)
 
 
@@ -171,7 +171,7 @@ Block: TypeAlias = Table | Figures | Paragraph | Listing | Facts | Folded
 
 @dataclass(frozen=True)
 class Section:
-    """Blocks under a title; those of `detail` are in reports only."""
+    """Blocks under a title.  Sections with `detail` are in reports only."""
 
     name: str
     title: str
@@ -192,7 +192,8 @@ class Article:
     reasons : tuple of str
         Sentences that support the verdict.
     duration : str
-        Computing time; empty if unknown.  It is not shown in pictures, which are reproducible.
+        Computing time, or empty if it is unknown.  It is not shown in pictures, which are
+        reproducible.
     """
 
     title: str
@@ -221,7 +222,7 @@ def table(
     rows: Iterable[Row],
     notes: str | Sequence[str] = (),
 ) -> Table:
-    """Make a table of texts; by default the first column is text, the others are numbers.
+    """Make a table of texts, by default with a first column of text and others of numbers.
 
     Columns whose header is None are left out.
     """
@@ -238,6 +239,7 @@ def table(
         )
         for row in rows
     )
+    # Empty notes are left out, so that callers need no conditions.
     lines = (notes,) if isinstance(notes, str) else tuple(notes)
     return Table(caption, columns, cells, tuple(filter(None, lines)))
 
@@ -250,6 +252,7 @@ def figures(items: Iterable[Figure | None]) -> Figures | None:
 
 def section(name: str, title: str, *blocks: Block | None, detail: bool = False) -> Section | None:
     """Make a section, or None if all blocks are None."""
+    # Sections without content vanish, with their titles.
     present = tuple(block for block in blocks if block is not None)
     return Section(name, title, present, detail) if present else None
 
@@ -263,7 +266,7 @@ def article(
     reasons: tuple[str, ...] = (),
 ) -> Article:
     """Make a document of the sections that are not None."""
-    present = tuple(one for one in sections if one is not None)
+    present = tuple(part for part in sections if part is not None)
     return Article(title, subtitle, verdict, state, reasons, present)
 
 
@@ -280,7 +283,7 @@ _OF_CLUSTERS = ("intraclass_correlation", "design_effect")
 
 
 def size_of(result: dict[str, Any]) -> str:
-    """Number of rows, and of what."""
+    """Number of rows, with their kind and their clusters."""
     return rows_of(result["n"], result.get("source") or {}) + clusters_of(result)
 
 
@@ -295,11 +298,12 @@ def rows_of(count: int, source: dict[str, Any]) -> str:
 
 
 def clusters_of(result: dict[str, Any]) -> str:
-    """Number of clusters and their properties; empty without clusters."""
+    """Number of clusters and their properties, or an empty text without clusters."""
     clusters = result.get("clusters")
     if not clusters:
         return ""
-    text = f" in {'' if clusters['exact'] else 'about '}{clusters['count']:,} clusters"
+    accuracy = "" if clusters["exact"] else "about "
+    text = f" in {accuracy}{clusters['count']:,} clusters"
     properties = []
     if clusters.get("effective_count") is not None:  # older results lack it
         properties.append(f"effectively {number_texts.number(clusters['effective_count'])}")
@@ -317,25 +321,26 @@ def closing(
     estimators: Iterable[str] = (),
     remarks: Iterable[str] = (),
     excluded: Sequence[Block | None] | None = None,
-    **others: Any,
+    **settings: Any,
 ) -> tuple[Section | None, ...]:
     """Sections that end a document: excluded rows, notes, terms, and all parameters and versions.
 
-    `excluded` replaces the table of `left_out`; `others` are settings besides the parameters.
+    `excluded` replaces the table of `left_out`.  `settings` come in addition to the parameters.
     """
     if excluded is None:
         excluded = [left_out(result)]
+    # Several parts of a document may have the same note.
     notes = tuple(dict.fromkeys(remarks))
     return (
         section("rows", "What was left out", *excluded),
         section("notes", "Notes", Listing(notes) if notes else None),
         _terms(names, estimators),
-        _settings(result, others),
+        _settings(result, settings),
     )
 
 
 def left_out(result: dict[str, Any]) -> Table | None:
-    """Table of excluded rows by reason; None if all rows were used."""
+    """Table of excluded rows by reason, or None if all rows were used."""
     rows = [(reason, number_texts.count(n)) for reason, n in exclusions(result, "dropped: ")]
     if not rows:
         return None
@@ -343,7 +348,7 @@ def left_out(result: dict[str, Any]) -> Table | None:
 
 
 def exclusions(result: dict[str, Any], dropped: str = "") -> Iterator[tuple[str, int]]:
-    """Reasons for excluding rows, and numbers of rows; `dropped` precedes reasons for dropping."""
+    """Reasons for excluding rows, with the numbers of rows, after `dropped` for dropped rows."""
     if result["n_unlabelled"]:
         yield "without a label yet", result["n_unlabelled"]
     for reason, n in (result["dropped"] or {}).items():
@@ -357,6 +362,7 @@ def estimator_notes(results: Iterable[dict[str, Any]]) -> list[str]:
 
 def group_notes(groups: Iterable[tuple[str, Iterable[dict[str, Any]]]]) -> list[str]:
     """Notes of estimators on their results in groups, each with the groups that it is about."""
+    # A note that several groups share is printed once, with the names of the groups.
     places: dict[tuple[str, str], list[str]] = {}
     for group, results in groups:
         for note in _remarks(results):
@@ -371,6 +377,7 @@ def _remarks(results: Iterable[dict[str, Any]]) -> Iterator[tuple[str, str]]:
     """Name of an estimate, and a note of its estimator."""
     for estimate in results:
         details = estimate.get("details")
+        # Details are free-form JSON, which a file may have in other types.
         remarks = details.get("notes") if isinstance(details, dict) else None
         for remark in remarks if isinstance(remarks, list) else ():
             yield terms.label(estimate), str(remark)
@@ -378,6 +385,7 @@ def _remarks(results: Iterable[dict[str, Any]]) -> Iterator[tuple[str, str]]:
 
 def _terms(names: Iterable[str], estimators: Iterable[str]) -> Section:
     """Section that defines each term and estimator of the report."""
+    # Settings in brackets share the definition of the estimator.
     listed = dict.fromkeys(map(name_of, estimators))
     items = [(name, SUMMARIES[name]) for name in listed if name in SUMMARIES]
     items += [(name, terms.TERMS[name]) for name in dict.fromkeys(names)]
@@ -385,9 +393,10 @@ def _terms(names: Iterable[str], estimators: Iterable[str]) -> Section:
     return Section("terms", "How to read this report", (folded,))
 
 
-def _settings(result: dict[str, Any], others: dict[str, Any]) -> Section:
+def _settings(result: dict[str, Any], further: dict[str, Any]) -> Section:
     """Section of all parameters and versions."""
-    settings = {**others, **(result.get("parameters") or {})}
+    # Parameters of the result replace settings of the same name.
+    settings = {**further, **(result.get("parameters") or {})}
     source = {k: v for k, v in (result.get("source") or {}).items() if v is not None}
     tables = (
         table(caption, head, list(_flat(values)))
@@ -398,8 +407,8 @@ def _settings(result: dict[str, Any], others: dict[str, Any]) -> Section:
         )
         if values
     )
-    none = (Paragraph("The result contains no parameters."),)
-    folded = Folded("All parameters and versions", tuple(tables) or none)
+    no_parameters = (Paragraph("The result contains no parameters."),)
+    folded = Folded("All parameters and versions", tuple(tables) or no_parameters)
     return Section("settings", "Parameters", (folded,))
 
 
@@ -409,6 +418,7 @@ def _flat(value: dict[str, Any], prefix: str = "") -> Iterable[tuple[str, str]]:
         name = f"{prefix}{key}"
         if isinstance(item, dict) and item:
             yield from _flat(item, f"{name}.")
+        # A list of plain values is one setting.  Objects in a list are numbered and flattened.
         elif isinstance(item, list) and any(isinstance(one, dict | list) for one in item):
             for i, one in enumerate(item):
                 inner = one if isinstance(one, dict) else {"": one}

@@ -24,7 +24,7 @@ from calibscale.output.plots.prediction_plots import RELIABILITY_HEIGHT, draw_re
 from calibscale.output.plots.score_plots import SCORE_PLOTS, curve_of, plot_corp
 from calibscale.results.estimate import EXACT, POPULATION
 
-MAX_GROUPS = 12  # groups in a plot; tables contain all groups
+MAX_GROUPS = 12  # groups in a plot, while tables contain all groups
 _GROUP_COLUMNS = 5  # estimators in a table of groups, which then fits a page
 ALPHA = 0.05  # level of tests without another one
 
@@ -32,7 +32,7 @@ ALPHA = 0.05  # level of tests without another one
 class Place(NamedTuple):
     """Estimates of one window, group or model.
 
-    `limits` are the thresholds of each estimator, `breached` the estimators that breach one.
+    `limits` are the thresholds of each estimator, `breached` the estimators beyond a threshold.
     """
 
     name: str
@@ -53,13 +53,13 @@ def interval_name(level: float | None) -> str:
 
 
 def ends(result: dict[str, Any]) -> tuple[float | None, float | None]:
-    """Ends of the interval of a result; None if it has none."""
+    """Ends of the interval of a result, or None without an interval."""
     interval = result["interval"]
     return (None, None) if interval is None else (interval["low"], interval["high"])
 
 
 def in_brackets(result: dict[str, Any]) -> str:
-    """Interval of a result with its level, in brackets after a space; empty if it has none."""
+    """Interval of a result with its level, in brackets after a space, or an empty text."""
     if None in ends(result):
         return ""
     return f" ({interval_name(result['interval']['level'])} {number_texts.span(*ends(result))})"
@@ -70,22 +70,22 @@ def in_brackets(result: dict[str, Any]) -> str:
 
 def estimate_blocks(
     places: Sequence[Place],
-    what: str,
+    place_title: str,
     p_values: dict[str, float | None] | None = None,
     alpha: float = ALPHA,
 ) -> list[doc.Block]:
-    """Plots and a table of the same estimators at several places; `what` is the kind of place.
+    """Plots and a table of the same estimators at several places of the kind `place_title`.
 
     p-values of at most `alpha` are marked.
     """
     if not any(place.results for place in places):
         return []
     level = level_of([e for place in places for e in place.results])
-    listed = estimate_table(places, what, level, p_values, alpha)
-    return [_forest(places, what, level), listed, *_reasons(places)]
+    listed = estimate_table(places, place_title, level, p_values, alpha)
+    return [_forest(places, place_title, level), listed, *_reasons(places)]
 
 
-def _forest(places: Sequence[Place], what: str, level: float | None) -> doc.Figures:
+def _forest(places: Sequence[Place], place_title: str, level: float | None) -> doc.Figures:
     """Strips of each estimator, with a row for each place."""
     panels = []
     for label, rows in _by_estimator(places).items():
@@ -93,7 +93,9 @@ def _forest(places: Sequence[Place], what: str, level: float | None) -> doc.Figu
         if any(row.value is not None for row in drawn):
             panels.append(IntervalPanel(label, drawn))
     pictures = in_pictures(panels)
-    return doc.Figures(tuple(_forest_figure(some, places, what, level) for some in pictures))
+    return doc.Figures(
+        tuple(_forest_figure(chunk, places, place_title, level) for chunk in pictures)
+    )
 
 
 def _by_estimator(places: Sequence[Place]) -> dict[str, list[tuple[Place, dict[str, Any]]]]:
@@ -105,24 +107,24 @@ def _by_estimator(places: Sequence[Place]) -> dict[str, list[tuple[Place, dict[s
     return groups
 
 
-def without_notion(every: Sequence[dict[str, Any]]) -> frozenset[str]:
-    """Estimators of the positive class whose names need no notion, as no other is in a table."""
+def without_notion(estimates: Sequence[dict[str, Any]]) -> frozenset[str]:
+    """Estimators that a table has only for the positive class, so that names need no notion."""
     notions: dict[str, set[str | None]] = {}
-    for estimate in every:
+    for estimate in estimates:
         notions.setdefault(name_of(estimate["estimator"]), set()).add(estimate["notion"])
     return frozenset(name for name, judged in notions.items() if judged == {"positive"})
 
 
 def short_label(estimate: dict[str, Any], clear: frozenset[str]) -> str:
-    """Label of an estimate; without its notion if it is one of `without_notion`."""
+    """Label of an estimate, without its notion if its estimator is in `clear`."""
     name = str(estimate["estimator"])
     return name if name_of(name) in clear else terms.label(estimate)
 
 
-def notion_note(every: Sequence[dict[str, Any]]) -> list[str]:
+def notion_note(estimates: Sequence[dict[str, Any]]) -> list[str]:
     """Sentence about the notion of estimators that are named without it."""
-    clear = without_notion(every)
-    names = dict.fromkeys(name for e in every if (name := name_of(e["estimator"])) in clear)
+    clear = without_notion(estimates)
+    names = dict.fromkeys(name for e in estimates if (name := name_of(e["estimator"])) in clear)
     if not names:
         return []
     verb = "is an error" if len(names) == 1 else "are errors"
@@ -136,18 +138,18 @@ def _row(place: Place, estimate: dict[str, Any]) -> IntervalRow:
 
 
 def _forest_figure(
-    some: Sequence[IntervalPanel], places: Sequence[Place], what: str, level: float | None
+    panels: Sequence[IntervalPanel], places: Sequence[Place], place_title: str, level: float | None
 ) -> doc.Figure:
-    names = naming.joined([strip.title for strip in some])
-    title = f"{names} by {what}" if len(places) > 1 else names
+    names = naming.joined([strip.title for strip in panels])
+    title = f"{names} by {place_title}" if len(places) > 1 else names
     caption = f"{title}: each point is an estimate"
     caption += f", each bar its {interval_name(level)}" if level is not None else ""
     return interval_figure(
-        some,
+        panels,
         f"Estimates of {title}",
         f"{caption}. Every strip has its own scale.",
         title,
-        ("quantity", what, "value", interval_name(level)),
+        ("quantity", place_title, "value", interval_name(level)),
     )
 
 
@@ -162,7 +164,7 @@ def interval_figure(
 ) -> doc.Figure:
     """Figure of panels of intervals.
 
-    `numbers` names its table, whose headers for panels, rows, values and intervals are in `head`.
+    `numbers` names its table.  `head` has the headers for panels, rows, values and intervals.
     """
     quantity, row, value, interval = head
     named = any(row.label for panel in panels for row in panel.rows)
@@ -189,23 +191,23 @@ def interval_figure(
 
 def estimate_table(
     places: Sequence[Place],
-    what: str,
+    place_title: str,
     level: float | None,
     p_values: dict[str, float | None] | None = None,
     alpha: float = ALPHA,
 ) -> doc.Table:
     """Table of estimates with intervals, adjusted p-values, roots, and approximation errors."""
-    every = [e for place in places for e in place.results]
+    estimates = [e for place in places for e in place.results]
     several = len(places) > 1 or any(place.name for place in places)
-    rooted = any(e["squared"] and e["root"] is not None for e in every)
-    noisy = any(e.get("floor") for e in every)
-    approximate = any(_approximation(e) for e in every)
+    rooted = any(e["squared"] and e["root"] is not None for e in estimates)
+    noisy = any(e.get("floor") for e in estimates)
+    approximate = any(_approximation(e) for e in estimates)
     root = "square root of a squared error, in the unit of a probability"
     error = "numerical error of an approximation, not sampling error"
     adjusted = "adjusted for the number of estimators"
     head = (
         "estimator",
-        doc.text_column(what) if several else None,
+        doc.text_column(place_title) if several else None,
         "value",
         None if level is None else interval_name(level),
         *(NOISE if noisy else (None, None)),
@@ -215,8 +217,8 @@ def estimate_table(
         doc.TableColumn("rows" if several else "description", numbers=several, optional=True),
     )
     rows = []
-    for label, some in _by_estimator(places).items():
-        for i, (place, estimate) in enumerate(some):
+    for label, members in _by_estimator(places).items():
+        for i, (place, estimate) in enumerate(members):
             name = estimate["estimator"]
             n = estimate["n"] if estimate["n"] is not None else place.n
             rows.append(
@@ -232,9 +234,11 @@ def estimate_table(
                     number_texts.count(n) if several else short_summary(name),
                 )
             )
-    remarks = [*_signs(every), *_coverages(places), *notion_note(every)]
+    remarks = [*_signs(estimates), *_coverages(places), *notion_note(estimates)]
+    # An interval of a biased estimator covers its expectation at this n, which readers may take for
+    # the population value.
     covered: dict[str, list[str]] = {}
-    for e in every:
+    for e in estimates:
         if e["interval"] is not None and e["interval"]["covers"] != POPULATION:
             covered.setdefault(e["interval"]["covers"], []).append(e["estimator"])
     for covers, names in covered.items():
@@ -255,7 +259,7 @@ def alert_cell(text: str, alert: bool) -> doc.Cell:
 
 
 def p_cell(p: float | None, alpha: float, least: bool = False) -> doc.Cell:
-    """Cell of a p-value, red if it is at most `alpha`; `least` if it is the smallest possible."""
+    """Cell of a p-value, red if it is at most `alpha`, with ≤ if it is the smallest possible."""
     return alert_cell(number_texts.p_value(p, least), significant(p, alpha))
 
 
@@ -276,7 +280,7 @@ NOISE = (
 
 
 def noise(estimate: dict[str, Any], name: str = "value") -> list[str | doc.Cell]:
-    """Noise floor of an estimate and its p-value; the floor of an estimate within it is faint."""
+    """Noise floor of an estimate, faint if the estimate is within it, and its p-value."""
     floor = estimate.get("floor")
     if not floor:
         return ["", ""]
@@ -315,9 +319,11 @@ def group_blocks(
 ) -> list[doc.Block]:
     """Plot of the first groups and table of all groups, largest or worst first, with notes.
 
-    `groups` have the keys ``group``, ``n`` and ``results``; `judged` returns the thresholds of a
-    group by estimator, and the estimators that breach one.
+    `groups` have the keys ``group``, ``n`` and ``results``.  `judged` returns the thresholds of a
+    group by estimator, and the estimators that breach a threshold.
     """
+    # Groups by size are in the same order every night.  The worst groups first answer where errors
+    # are.
     order, rank = "largest", lambda g: -(g["n"] or 0)
     if worst_first and (name := error_name(groups)) is not None:
         order, rank = f"largest {name}", partial(goodness, name)
@@ -336,8 +342,9 @@ def group_blocks(
     level = level_of([e for g in ordered for e in g["results"]])
     many = len(places) > MAX_GROUPS
     shown = f"The plots show {MAX_GROUPS} of {len(places):,} groups" if many else "All groups"
+    of_window = f", {where}" if where else ""
     return [
-        doc.Paragraph(f"{shown}, {order} first{', ' + where if where else ''}."),
+        doc.Paragraph(f"{shown}, {order} first{of_window}."),
         _forest(places, "group", level),
         *group_tables(column, ordered, where),
         *map(doc.Paragraph, _size_notes(ordered)),
@@ -345,7 +352,7 @@ def group_blocks(
 
 
 def error_name(groups: Sequence[dict[str, Any]]) -> str | None:
-    """Name of the error by which groups are ordered: ece, or else the first one."""
+    """Name of the error by which groups are ordered: ece, or else the first error."""
     names = [e["estimator"] for g in groups for e in g["results"]]
     return "ece" if "ece" in names else next(iter(names), None)
 
@@ -365,10 +372,12 @@ def _size_notes(groups: Sequence[dict[str, Any]]) -> Iterator[str]:
     by_name: dict[str, list[dict[str, Any]]] = {}
     for estimate in (e for g in groups for e in g["results"]):
         by_name.setdefault(estimate["estimator"], []).append(estimate)
+    # The default λ depends on n, so that groups of different sizes are regularised differently.
     ridges = [
         name
-        for name, some in by_name.items()
-        if len({(e["parameters"] or {}).get("ridge") for e in some if e["value"] is not None}) > 1
+        for name, members in by_name.items()
+        if len({(e["parameters"] or {}).get("ridge") for e in members if e["value"] is not None})
+        > 1
     ]
     biased = [name for name in by_name if name_of(name) in BIASED and name not in ridges]
     if ridges:
@@ -382,12 +391,13 @@ def group_tables(
     column: str | None, groups: Sequence[dict[str, Any]], where: str
 ) -> list[doc.Table]:
     """Tables with a row for each group and a column for each estimator, few in each table."""
-    every = [e for g in groups for e in g["results"]]
-    clear = without_notion(every)
-    labels = list(dict.fromkeys(short_label(e, clear) for e in every))
-    level = level_of(every)
+    results = [e for g in groups for e in g["results"]]
+    clear = without_notion(results)
+    labels = list(dict.fromkeys(short_label(e, clear) for e in results))
+    level = level_of(results)
     remarks = [] if level is None else [f"The {interval_name(level)} is in brackets."]
-    remarks += [*_signs(every), *notion_note(every)]
+    remarks += [*_signs(results), *notion_note(results)]
+    # Tables of nearly equal width instead of full ones and a narrow last one.
     count = max(1, -(-len(labels) // _GROUP_COLUMNS))
     tables = []
     for part in range(count):
@@ -444,8 +454,8 @@ def reliability_figure(
 ) -> doc.Figure | None:
     """Reliability diagram, or None if every bin is empty.
 
-    If it is `alone` in a document, whose title and verdict state its rows, error and bins, the
-    caption does not repeat them.  `title` is by default made from `where`.
+    If it is `alone` in a document, the caption does not repeat the rows, the error and the bins,
+    because the title and the verdict state them.  `title` is by default made from `where`.
     """
     bins = diagram["bins"]
     filled = [b for b in bins if b["frequency"] is not None]
@@ -458,6 +468,8 @@ def reliability_figure(
     summary = (
         f"{len(outside)} of {number_texts.plural(len(filled), unit(diagram))} outside the band"
     )
+    # In a diagram of levels the x axis is the level, so that a high frequency means outcomes below
+    # the predicted quantiles: predictions are too high.
     high = sum((b["mean_p"] > b["frequency"]) != bool(diagram.get("pit")) for b in outside)
     sides = [
         text
@@ -497,12 +509,12 @@ def reliability_figure(
 
 
 def unit(diagram: dict[str, Any]) -> str:
-    """Name of what a reliability diagram has a point for."""
+    """Name of the parts of a reliability diagram: each point is a level or a bin."""
     return "level" if diagram["notion"] == "pit" else "bin"
 
 
 def pit_table(diagram: dict[str, Any]) -> doc.Table | None:
-    """PIT histogram of forecasts; None for other predictions."""
+    """PIT histogram of forecasts, or None for other predictions."""
     if not (bins := diagram.get("pit")):
         return None
     names = "within", "calibrated"
@@ -510,11 +522,11 @@ def pit_table(diagram: dict[str, Any]) -> doc.Table | None:
 
 
 def bin_table(
-    caption: str, bins: Sequence[dict[str, Any]], names: tuple[str, str], level: str, what: str
+    caption: str, bins: Sequence[dict[str, Any]], names: tuple[str, str], level: str, row_unit: str
 ) -> doc.Table:
-    """Table of bins with rows; `names` are those of the observed and the predicted quantity.
+    """Table of bins with rows.  `names` are the names of the observed and the predicted quantity.
 
-    Bins of PIT values have no numbers of rows, which are all rows.
+    Bins of PIT values have no numbers of rows, because each of them is about all rows.
     """
     rows = [
         (
@@ -532,10 +544,10 @@ def bin_table(
         if b["count"] != 0
     ]
     empty = len(bins) - len(rows)
-    notes = f"{number_texts.plural(empty, what)} without rows left out." if empty else ""
-    counts = "rows" if what == "bin" else None
+    notes = f"{number_texts.plural(empty, row_unit)} without rows left out." if empty else ""
+    counts = "rows" if row_unit == "bin" else None
     band = doc.TableColumn("band", optional=True, legend="range of the frequency if calibrated")
-    head = (what, counts, names[1], names[0], level, band, doc.text_column("state"))
+    head = (row_unit, counts, names[1], names[0], level, band, doc.text_column("state"))
     return doc.table(caption, head, rows, notes)
 
 
@@ -547,6 +559,7 @@ def score_figures(estimates: Sequence[dict[str, Any]]) -> Iterator[doc.Figure]:
     drawn = set()
     for estimate in estimates:
         name, notion = name_of(estimate["estimator"]), estimate["notion"]
+        # Estimators that share a plot, such as an error and its score, would repeat it.
         if name not in SCORE_PLOTS or (SCORE_PLOTS[name], notion) in drawn:
             continue
         key, plot, height, title = SCORE_PLOTS[name]
@@ -554,6 +567,7 @@ def score_figures(estimates: Sequence[dict[str, Any]]) -> Iterator[doc.Figure]:
             curve = curve_of(estimate, key)
             drawn.add((SCORE_PLOTS[name], notion))
             points = [*zip(*curve.values(), strict=True)]
+            # About 25 points are enough to read.  The JSON output has all points.
             rows = [map(number_texts.number, point) for point in points[:: -(-len(points) // 25)]]
             text = f"{terms.label(estimate)} {number_texts.number(estimate['value'])}"
             if floor := estimate.get("floor"):

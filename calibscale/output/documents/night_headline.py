@@ -39,13 +39,13 @@ class Head(NamedTuple):
 
 @dataclass(frozen=True)
 class Finding:
-    """What a night has found, from which its verdict is composed.
+    """Findings of a night, the parts of its verdict.
 
     Attributes
     ----------
     error : str
-        Subject, size and direction of the error, such as “predictions are 2.0 points too high”;
-        empty if unknown.
+        Subject, size and direction of the error, such as “predictions are 2.0 points too high”, or
+        empty if they are unknown.
     where : str
         Rows of the alarm or of the breached thresholds.
     over : str
@@ -57,7 +57,7 @@ class Finding:
     tolerance : float or None
         Size of the error that is tolerated by the alarm.
     thresholds, breached, unknown : int
-        Numbers of thresholds, of breached ones, and of those without a value.
+        Numbers of all thresholds, of breached thresholds, and of thresholds without a value.
     missing, broken, provisional : tuple of str
         Days.
     incomplete : bool
@@ -65,7 +65,7 @@ class Finding:
     impossible : int
         Number of labels of the day that have the predicted probability 0.
     refuted : str
-        Rows, day and group of the first such label that made the evidence infinite; else empty.
+        Rows, day and group of the first such label that made the evidence infinite, else empty.
     tolerated : bool
         Whether alarms tolerate such labels.
     """
@@ -90,7 +90,8 @@ class Finding:
 
     @property
     def state(self) -> str:
-        """State of the night, the most urgent one."""
+        """Most urgent state of the night."""
+        # A breach is more urgent than an alarm: the job has set its limits.
         if self.breached:
             return "breached"
         if self._refutes and not self.alarm:
@@ -141,12 +142,12 @@ class Finding:
         if not self.thresholds:
             text = "no threshold is set"
         elif self.unknown:
-            text += (
-                f", but {self.unknown} of them {'has' if self.unknown == 1 else 'have'} no value"
-            )
+            verb = "has" if self.unknown == 1 else "have"
+            text += f", but {self.unknown} of them {verb} no value"
         if not self.watched:
             return text
-        return f"{text}{';' if self.unknown else ' and'} there is no alarm"
+        conjunction = ";" if self.unknown else " and"
+        return f"{text}{conjunction} there is no alarm"
 
     def _impossible(self) -> Iterator[str]:
         """Phrase about labels of probability 0, which refute calibration unless tolerated."""
@@ -166,7 +167,7 @@ class Finding:
 
 
 def _few_days(days: Sequence[str]) -> str:
-    """The last days, in order, and the number of earlier ones."""
+    """The last days, in order, and the number of earlier days."""
     shown = [day_names.day(day) for day in days[-_NAMED_DAYS:]]
     earlier = len(days) - len(shown)
     if earlier:
@@ -180,25 +181,27 @@ def head(night: dict[str, Any]) -> Head:
     breached = [t for t in thresholds if t["breached"]]
     alarm = alarms is not None and bool(alarms["alarm"])
     reasons = [*_limits(night, breached), *_day_reasons(night)]
-    found: dict[str, Any] = {}
+    # Parts of the finding that depend on whether there is an alarm.
+    parts: dict[str, Any] = {}
     if alarm:
+        # An alarm is about all days since it began, so that its size is too.
         where, groups = _alarmed(night)
         error, basis = _size(_since(night), groups, _notions(alarms), night["group_by"])
-        found = {"where": where, "since": alarms["since"], "tolerance": alarms.get("tolerance")}
+        parts = {"where": where, "since": alarms["since"], "tolerance": alarms.get("tolerance")}
         refuting = alarms.get("impossible")
         if refuting:
-            found["refuted"] = _impossible_phrase(night, refuting)
+            parts["refuted"] = _impossible_phrase(night, refuting)
             if alarms["since"] >= refuting["day"][:10]:  # no alarm by the size of an error
                 error, basis = "", []
             basis = [*basis, *_impossible_reasons(night)]
         reasons = [*basis, *_processes(night), *reasons]
     else:
         error, over, where, basis = _breach(night)
-        found = {"where": where, "over": over}
+        parts = {"where": where, "over": over}
         reasons = [*basis, *reasons]
     days = night.get("incomplete_days") or {}
     impossible = night.get("impossible") or {}
-    if impossible and found.get("refuted") and alarms["impossible"]["day"] == night["day"]:
+    if impossible and parts.get("refuted") and alarms["impossible"]["day"] == night["day"]:
         impossible = {}  # said by the alarm
     if impossible:
         row = impossible["first_row"]
@@ -213,13 +216,13 @@ def head(night: dict[str, Any]) -> Head:
         breached=len(breached),
         unknown=sum(t["observed"] is None for t in thresholds),
         missing=tuple(days.get("missing") or ()),
-        broken=tuple(each["day"] for each in days.get("broken") or ()),
-        provisional=tuple(each["day"] for each in days.get("provisional") or ()),
+        broken=tuple(record["day"] for record in days.get("broken") or ()),
+        provisional=tuple(record["day"] for record in days.get("provisional") or ()),
         incomplete=night["status"] == "incomplete",
         impossible=impossible.get("count", 0),
         tolerated=alarms is not None
         and bool(alarms.get("tolerance") or alarms.get("certainty_tolerance")),
-        **found,
+        **parts,
     )
     if finding.state == "fine" and night["status"] == "breached":
         return Head("breached", "Breached")
@@ -230,16 +233,16 @@ def head(night: dict[str, Any]) -> Head:
 
 
 def day_sentence(kind: str, days: Sequence[Any]) -> str:
-    """Sentence about the missing, broken or provisional days of a night; empty without days."""
+    """Sentence about missing, broken or provisional days, or an empty text without days."""
     if not days:
         return ""
     if kind == "missing":
         return f"There are no predictions for {naming.joined([*days], 12)}."
     if kind == "broken":
-        return " ".join(f"{each['day']} cannot be read: {each['reason']}" for each in days)
+        return " ".join(f"{entry['day']} cannot be read: {entry['reason']}" for entry in days)
     shown = [
-        f"{each['day']} ({each['n_unlabelled']:,} of {each['n'] + each['n_unlabelled']:,} rows)"
-        for each in days
+        f"{entry['day']} ({entry['n_unlabelled']:,} of {entry['n'] + entry['n_unlabelled']:,} rows)"
+        for entry in days
     ]
     return f"Labels are missing for {naming.joined(shown, 12)}."
 
@@ -255,50 +258,59 @@ def _day_reasons(night: dict[str, Any]) -> Iterator[str]:
 
 
 def _raised(alarms: dict[str, Any]) -> list[dict[str, Any]]:
-    """Processes with an alarm, by day, those of all rows first."""
+    """Processes with an alarm by day.  The processes of all rows come first."""
     raised = [p for p in alarms["processes"] or () if p["alarm"]]
     return sorted(raised, key=lambda p: (p["since"] or "", p["group"] is not None))
 
 
 def _alarmed(night: dict[str, Any]) -> tuple[str, list[float | None]]:
-    """Name the rows with an alarm, and list the groups whose error is reported."""
+    """Name the rows with an alarm, and list the groups to report an error for."""
     alarms, column = night["alarms"], night["group_by"]
-    every = {p["group"] for p in alarms["processes"] or ()} - {None}
+    all_groups = {p["group"] for p in alarms["processes"] or ()} - {None}
+    # A group may have an alarm of each notion.
     raised = list(dict.fromkeys(p["group"] for p in _raised(alarms)))
-    some = [group for group in raised if group is not None]
+    alarmed_groups = [group for group in raised if group is not None]
     all_rows = None in raised or not raised
-    sized = [None] if all_rows else some
-    if every and {*some} == every:
-        return f"every {column or 'group'}", sized
-    names = ["all rows"] * all_rows + [naming.group(column, group) for group in some]
+    sized = [None] if all_rows else alarmed_groups
+    # All groups together are shorter than their names.
+    if all_groups and {*alarmed_groups} == all_groups:
+        title = column or "group"
+        return f"every {title}", sized
+    names = ["all rows"] * all_rows + [naming.group(column, group) for group in alarmed_groups]
     return naming.joined(names, 3), sized
 
 
-def _impossible_phrase(night: dict[str, Any], found: dict[str, Any]) -> str:
+def _impossible_phrase(night: dict[str, Any], refutation: dict[str, Any]) -> str:
     """Number, group, day and row of labels that have the probability 0."""
-    rows = f"row {found['first_row']:,}"
-    if found["count"] == 1:
+    rows = f"row {refutation['first_row']:,}"
+    if refutation["count"] == 1:
         labels, verb = "a label", "has"
     else:
-        labels, verb, rows = f"{found['count']:,} labels", "have", f"first in {rows}"
+        labels, verb, rows = f"{refutation['count']:,} labels", "have", f"first in {rows}"
     where = ""
-    if found["group"] is not None:
-        where = f" for {naming.group(night['group_by'], found['group'])}"
-    day = day_names.day(found["day"])
+    if refutation["group"] is not None:
+        where = f" for {naming.group(night['group_by'], refutation['group'])}"
+    day = day_names.day(refutation["day"])
     return f"{labels}{where} on {day} {verb} the predicted probability 0 ({rows})"
 
 
-def impossible_sentence(night: dict[str, Any], found: dict[str, Any]) -> str:
+def impossible_sentence(night: dict[str, Any], refutation: dict[str, Any]) -> str:
     """Sentence about labels of probability 0, since which E is infinite."""
-    phrase = _impossible_phrase(night, found)
+    phrase = _impossible_phrase(night, refutation)
     return f"E is infinite, as {phrase}, which refutes calibration."
 
 
 def _impossible_reasons(night: dict[str, Any]) -> list[str]:
     """Sentences about the first labels of probability 0 of each group."""
-    found = [p["impossible"] for p in night["alarms"]["processes"] or () if p.get("impossible")]
-    distinct = list({(each["day"], each["group"]): each for each in found}.values())
-    sentences = [impossible_sentence(night, each) for each in distinct[:_NAMED]]
+    refutations = [
+        p["impossible"] for p in night["alarms"]["processes"] or () if p.get("impossible")
+    ]
+    distinct = list(
+        {
+            (refutation["day"], refutation["group"]): refutation for refutation in refutations
+        }.values()
+    )
+    sentences = [impossible_sentence(night, refutation) for refutation in distinct[:_NAMED]]
     if len(distinct) > _NAMED:
         more = number_texts.plural(len(distinct) - _NAMED, "more group")
         sentences.append(f"The evidence of {more} is infinite.")
@@ -306,7 +318,7 @@ def _impossible_reasons(night: dict[str, Any]) -> list[str]:
 
 
 def _notions(alarms: dict[str, Any]) -> tuple[str, ...]:
-    """Notions of one probability that have an alarm; both if no process has one."""
+    """Notions of one probability that have an alarm, or both notions if no process has an alarm."""
     raised = {p["notion"] for p in _raised(alarms)}
     return tuple(notion for notion in _SIDES if not raised or notion in raised)
 
@@ -356,9 +368,11 @@ def _size(
     if window is None:
         return "", []
     errors = {group: _error(window, group, notions) for group in groups}
+    # A group may have no rows in this window.
     present = [(group, e) for group, e in errors.items() if e is not None]
     if not present:
         return "", []
+    # A sentence names one size: the largest of all groups, as an upper end.
     worst = max(e.size for _, e in present)
     size = number_texts.points(worst)
     if len(present) > 1:
@@ -366,10 +380,10 @@ def _size(
     sides = {e.side for _, e in present}
     side = sides.pop() if len(sides) == 1 else ""
     over = f"over {_days(window)}"
-    basis = [
-        f"{e.basis} {over}{'' if group is None else ' for ' + naming.group(column, group)}."
-        for group, e in present[:_NAMED]
-    ]
+    basis = []
+    for group, e in present[:_NAMED]:
+        rows = "" if group is None else f" for {naming.group(column, group)}"
+        basis.append(f"{e.basis} {over}{rows}.")
     if side:
         subject = next(_SUBJECTS[notion] for notion, sides in _SIDES.items() if side in sides)
         return f"{subject} {size} {side}", basis
@@ -387,6 +401,8 @@ def _error(window: dict[str, Any], group: float | None, notions: Sequence[str]) 
         drawn = drawn if drawn is not None and drawn["notion"] == notion else None
         gap, basis = _gap(named.get("confidence_gap"), drawn)
         ece = named["ece"]["value"] if "ece" in named else drawn["ece"] if drawn else None
+        # The gap has a direction and explains at least half of the binned error.  Otherwise errors
+        # of both signs cancel in it.
         if gap is not None and abs(gap) >= 0.5 * (ece or 0.0):
             return _Error(abs(gap), _SIDES[notion][gap < 0], basis)
         if ece is not None:
@@ -401,6 +417,7 @@ def _gap(
     if estimate is not None and estimate["value"] is not None:
         value, (low, high) = estimate["value"], ends(estimate)
         basis = f"Mean prediction minus frequency: {number_texts.signed(value, 3)}"
+        # A gap whose interval includes 0 has no certain direction.
         certain = low is None or high is None or not low <= 0 <= high
         return (value if certain else None), basis + in_brackets(estimate)
     filled = [b for b in (diagram or {"bins": ()})["bins"] if b["frequency"] is not None]
@@ -418,6 +435,7 @@ def _gap(
 def _breach(night: dict[str, Any]) -> tuple[str, str, str, list[str]]:
     """Error in the window of the first breached threshold, this window, its groups, the numbers."""
     breached = [t for t, _ in value_limits(night) if t["breached"]]
+    # Scores are no errors of calibration, and have no direction.
     errors = [t for t in breached if t["estimator"] not in _SCORES]
     first = errors[0]["window"] if errors else None
     window = next((w for w in night["windows"] if w["name"] == first), None)
@@ -426,21 +444,22 @@ def _breach(night: dict[str, Any]) -> tuple[str, str, str, list[str]]:
     groups = [t["group"] for t in errors if t["window"] == window["name"]]
     groups = [None] if None in groups else list(dict.fromkeys(groups))
     error, basis = _size(window, groups, tuple(_SIDES), night["group_by"])
-    whom = naming.joined([naming.group(night["group_by"], group) for group in groups], 3)
-    return error, _days(window), whom, basis
+    group_names = naming.joined([naming.group(night["group_by"], group) for group in groups], 3)
+    return error, _days(window), group_names, basis
 
 
 def _limits(night: dict[str, Any], breached: list[dict[str, Any]]) -> list[str]:
     """Sentences about the breached limits, each with the groups that breach it."""
+    # Groups that breach the same limit share a sentence.
     by_limit: dict[str, list[str]] = {}
     for t in breached:
-        limit, whom = _limit_text(night, t), naming.group(night["group_by"], t["group"])
+        limit, group_name = _limit_text(night, t), naming.group(night["group_by"], t["group"])
         if t["observed"] is None:
-            by_limit.setdefault(f"{limit}, {missing_value(t)}", []).append(whom)
+            by_limit.setdefault(f"{limit}, {missing_value(t)}", []).append(group_name)
         else:
-            by_limit.setdefault(limit, []).append(f"{observed(t)} for {whom}")
+            by_limit.setdefault(limit, []).append(f"{observed(t)} for {group_name}")
     listed = list(by_limit.items())[:_NAMED]
-    sentences = [f"{limit}: {naming.joined(some, 4)}." for limit, some in listed]
+    sentences = [f"{limit}: {naming.joined(subjects, 4)}." for limit, subjects in listed]
     if len(by_limit) > _NAMED:
         sentences.append("For further breaches see the section on thresholds.")
     return sentences
@@ -482,7 +501,7 @@ def missing_value(t: dict[str, Any]) -> str:
 
 
 def over(night: dict[str, Any], name: str | None) -> str:
-    """Name of a window; “2 of 7 days” if only these days are in the ledger."""
+    """Name of a window, such as “2 of 7 days” if only these days are in the ledger."""
     window = next((w for w in night["windows"] if w["name"] == name), None)
     return day_names.window(name) if window is None else _days(window)
 

@@ -38,7 +38,7 @@ def nightly(night: dict[str, Any]) -> doc.Article:
     group, selected, bias = night["group_by"] or "group", night["selection"], night["bias"]
     risk = [] if selected is None else comparisons.selection_blocks(selected)
     drift = comparisons.drift_blocks(night["drift"], night["group_by"]) if night["drift"] else []
-    every = _every(night)
+    results = _every(night)
     return doc.article(
         f"{night['job']}, model {night['model']}",
         _subtitle(night),
@@ -58,8 +58,8 @@ def nightly(night: dict[str, Any]) -> doc.Article:
         *doc.closing(
             night,
             _terms(night),
-            [e["estimator"] for e in every],
-            [*(night["notes"] or ()), *doc.estimator_notes(every)],
+            [e["estimator"] for e in results],
+            [*(night["notes"] or ()), *doc.estimator_notes(results)],
             _left_out(night),
             model=night["model"],
             day=night["day"],
@@ -82,6 +82,7 @@ def _every(night: dict[str, Any]) -> list[dict[str, Any]]:
 
 def _subtitle(night: dict[str, Any]) -> str:
     created = night["created"]
+    # The time of the computation tells reports of a repeated night apart.
     text = f"Night of {day_names.day(night['day'])}, computed {created[:16].replace('T', ' ')}"
     return text + " UTC" * created.endswith(("+00:00", "Z"))
 
@@ -108,6 +109,7 @@ def _facts(night: dict[str, Any]) -> doc.Facts:
         facts.append(("thresholds breached", str(breached), f"of {len(night['thresholds'])}"))
     trend = night["trend"]
     if trend is not None and trend["days"]:
+        # Results of earlier versions do not state these numbers.
         count, first = trend["ledger_days"], trend["first_day"]
         count = len(trend["days"]) if count is None else count
         since = day_names.day(trend["days"][0] if first is None else first)
@@ -137,10 +139,11 @@ def _exclusions(result: dict[str, Any]) -> str:
 
 
 def _key_estimates(night: dict[str, Any]) -> list[tuple[str, dict[str, Any]]]:
-    """Estimates with thresholds; without thresholds, the first estimate with an interval."""
+    """Estimates with thresholds, or the first estimate with an interval if there are none."""
     limited: dict[str, tuple[str, dict[str, Any]]] = {}
     for t in night["thresholds"] or ():
         estimate = _estimate(night, t["window"], t["estimator"])
+        # Key numbers are about all rows, each estimator once.
         if estimate is not None and t["group"] is None and t["estimator"] not in limited:
             limited[t["estimator"]] = (t["window"], estimate)
     if not limited:
@@ -162,14 +165,16 @@ def _estimate(night: dict[str, Any], window: str | None, name: str | None) -> di
 def _thresholds(night: dict[str, Any]) -> list[doc.Block]:
     """Tables of the breached or unknown thresholds, and of the others, collapsed."""
     thresholds = night["thresholds"] or []
+    # A threshold without a value is as urgent as a breach: nothing watches it.
     urgent = [t for t in thresholds if t["breached"] or t["observed"] is None]
     within = [t for t in thresholds if t not in urgent]
     caption = "Limits and observed values"
+    # One table is enough if all limits are in the same state.
     if not urgent or not within:
         return [_limit_table(night, thresholds, caption)] if thresholds else []
     folded = (_limit_table(night, within, "Limits that are not breached"),)
-    rest = f"{number_texts.plural(len(within), 'limit')} not breached"
-    return [_limit_table(night, urgent, caption), doc.Folded(rest, folded)]
+    summary = f"{number_texts.plural(len(within), 'limit')} not breached"
+    return [_limit_table(night, urgent, caption), doc.Folded(summary, folded)]
 
 
 def _limit_table(
@@ -177,6 +182,7 @@ def _limit_table(
 ) -> doc.Table:
     column = night["group_by"]
     rows = []
+    # Breached limits come first.  The sort keeps the order of the job.
     for t in sorted(thresholds, key=lambda t: not t["breached"]):
         side, limit = limit_of(t)
         sign = {"above": "> ", "below": "< ", "abs_above": "beyond ±"}[side]
@@ -186,10 +192,10 @@ def _limit_table(
             state = doc.Cell("breached", "breached")
         else:
             state = doc.Cell("within", "fine")
-        whom = "" if t["group"] is None else f", {naming.group(column, t['group'])}"
+        group_suffix = "" if t["group"] is None else f", {naming.group(column, t['group'])}"
         rows.append(
             (
-                what(t) + whom,
+                what(t) + group_suffix,
                 state,
                 observed(t),
                 f"{sign}{number_texts.given(limit)}",
@@ -204,7 +210,7 @@ def _limit_table(
 def _limits(
     night: dict[str, Any], window: str, group: float | None
 ) -> tuple[dict[str, tuple[float, ...]], frozenset[str]]:
-    """Thresholds of one window and group by estimator, and the estimators that breach one."""
+    """Thresholds of a window and group by estimator, and the estimators beyond a threshold."""
     limits: dict[str, tuple[float, ...]] = {}
     breached = set()
     for t, limit in value_limits(night):
@@ -238,10 +244,11 @@ def _diagrams(night: dict[str, Any]) -> doc.Figures | None:
 
 
 def _groups(night: dict[str, Any]) -> list[doc.Block]:
-    """Groups of the window with the most rows; those of other windows are collapsed."""
+    """Groups of the window with the most rows.  The groups of other windows are collapsed."""
     windows = [w for w in night["windows"] if w["groups"]]
     if not windows:
         return []
+    # The window with the most rows has the most precise estimates of groups.
     first = max(windows, key=lambda w: w["n"] or 0)
     blocks = estimates.group_blocks(
         night["group_by"],
@@ -264,7 +271,7 @@ def _tests(night: dict[str, Any]) -> list[doc.Block | None]:
         for w in night["windows"]
         for test in w["tests"] or ()
     ]
-    tests.sort(key=lambda one: one.test["statistic"])
+    tests.sort(key=lambda tested: tested.test["statistic"])
     return comparisons.test_blocks(tests, "window", estimates.ALPHA)
 
 
@@ -274,6 +281,7 @@ def _ranking(night: dict[str, Any]) -> list[doc.Block | None]:
         return []
     models = [{**m, "name": m["model"]} for m in ranking["models"]]
     models.sort(key=lambda m: (m["rank"] is None, m["rank"]))
+    # The ranking of a night has the better model first.  The table shows worse minus better.
     differences = [
         {
             "first": d["b"],
@@ -305,12 +313,13 @@ def _evidence(night: dict[str, Any]) -> list[doc.Block]:
     notions = {p["notion"] for p in processes}
 
     def name(p: dict[str, Any]) -> str:
-        whom = naming.short(naming.group(column, p["group"]))
-        return f"{whom}, {terms.notion(p['notion'])}" if len(notions) > 1 else whom
+        group_name = naming.short(naming.group(column, p["group"]))
+        return f"{group_name}, {terms.notion(p['notion'])}" if len(notions) > 1 else group_name
 
     combined = evidence_logs(alarms, alarms["days"])[-DAYS:]
-    threshold, each = alarms["threshold"], alarms["process_threshold"]
+    threshold, process_threshold = alarms["threshold"], alarms["process_threshold"]
     colours = group_colours(night)
+    # Without groups there is a process for each notion, which then gets the colour.
     if not colours:  # processes of notions
         colours = dict(zip((p["notion"] for p in processes), GROUPS, strict=False))
     drawn = [
@@ -332,16 +341,18 @@ def _evidence(night: dict[str, Any]) -> list[doc.Block]:
     else:
         caption += "There is an alarm." if alarms["alarm"] else "There is no alarm."
     top = max([*(v or 0.0 for p in drawn for v in p.values), *(v or 0.0 for v in combined)])
-    if top > 3 * max(threshold or 0.0, each or 0.0) + 7:
+    if top > 3 * max(threshold or 0.0, process_threshold or 0.0) + 7:
         caption += " Lines continue above the plot."
     if alarms.get("impossible"):
         caption += f" {impossible_sentence(night, alarms['impossible'])}"
     if len(groups) > len(colours):
         caption += f" {colour_note(night, len(groups))}"
     tolerance = alarms.get("tolerance")
-    error = f"model whose error is at most {tolerance} every day"
-    caption += f" A {error if tolerance else 'calibrated model'} ever raises an alarm with "
-    caption += f"probability at most {level}."
+    tolerated = "calibrated model"
+    if tolerance:
+        tolerated = f"model whose error is at most {tolerance} every day"
+    caption += f" A {tolerated} ever raises an alarm with probability at most {level}."
+    # E of all processes together raises the alarm.  Lines of single processes explain it.
     total = Line("combined", combined, threshold=threshold)
     figure = day_figure(
         partial(plot_evidence, days, total, drawn),
@@ -350,12 +361,12 @@ def _evidence(night: dict[str, Any]) -> list[doc.Block]:
         caption,
         "evidence E after each day",
         days,
-        [(one.name, map(number_texts.evidence, one.values)) for one in (total, *drawn)],
+        [(line.name, map(number_texts.evidence, line.values)) for line in (total, *drawn)],
     )
     lines = [
-        Line(p.name, each["at_least"][-DAYS:], alarm=p.alarm, colour=p.colour)
-        for p, each in zip(drawn, processes, strict=True)
-        if each.get("at_least")
+        Line(p.name, process["at_least"][-DAYS:], alarm=p.alarm, colour=p.colour)
+        for p, process in zip(drawn, processes, strict=True)
+        if process.get("at_least")
     ]
     sizes = [size_figure(days, lines, tolerance, level)] if tolerance and lines else []
     return [doc.Figures((figure, *sizes)), _process_table(night, processes)]
@@ -398,10 +409,11 @@ def _left_out(night: dict[str, Any]) -> list[doc.Block | None]:
     for w in night["windows"]:
         missing, damaged = w["missing"] or [], w["damaged"] or []
         named = naming.joined([day_names.day_short(day) for day in missing], 8)
+        first, last = w["first"] or "–", w["last"] or "–"
         rows.append(
             (
                 day_names.window(w["name"]),
-                f"{w['first'] or '–'} … {w['last'] or '–'}",
+                f"{first} … {last}",
                 number_texts.count(len(w["days"] or ())),
                 number_texts.count(w["n"]),
                 named or "none",
@@ -419,13 +431,13 @@ def _left_out(night: dict[str, Any]) -> list[doc.Block | None]:
             text("damaged days"),
         )
         blocks.append(doc.table("Days of each window", head, rows))
-    damaged = dict.fromkeys(each for w in night["windows"] for each in w["damaged"] or ())
+    damaged = dict.fromkeys(date for w in night["windows"] for date in w["damaged"] or ())
     return [*blocks, *map(doc.Paragraph, damaged)]
 
 
 def _terms(night: dict[str, Any]) -> list[str]:
-    every = _every(night)
-    names = ["calibrated", "window", *doc.interval_terms(every)]
+    results = _every(night)
+    names = ["calibrated", "window", *doc.interval_terms(results)]
     names += ["threshold"] if night["thresholds"] else []
     if any(w["tests"] for w in night["windows"]):
         names += ["p-value", "95 % null quantile"]

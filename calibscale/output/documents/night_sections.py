@@ -24,7 +24,7 @@ def day_figure(
     columns: Iterable[tuple[str, Iterable[str]]],
     title: str = "",
 ) -> doc.Figure:
-    """Plot over days; `columns` are the headers and cells of its table, which `numbers` names."""
+    """Plot over days.  `numbers` names its table, and `columns` are its headers and cells."""
     names, cells = zip(*columns, strict=True)
     rows = zip(days, *cells, strict=True)
     listed = doc.table(f"Data of the plot: {numbers}", ("day", *names), list(rows))
@@ -35,15 +35,16 @@ def size_figure(
     days: list[str], lines: list[day_plots.Line], tolerance: float, level: str
 ) -> doc.Figure:
     """Plot of the lower confidence sequence of the error of each process."""
+    # The line of the largest bound is drawn as the main line, the others as groups.
     largest = max(lines, key=lambda line: line.values[-1] or 0.0)
-    others = [line for line in lines if line is not largest]
+    smaller = [line for line in lines if line is not largest]
     limit = day_plots.Limit(tolerance, f"tolerance {tolerance:g}")
     caption = (
         f"Lower bounds of the size of the calibration error (L1), currently "
         f"{number_texts.number(largest.values[-1], 3)} for {largest.name}. The probability that "
         f"a bound is ever above the error of all days is at most {level}."
     )
-    draw = partial(day_plots.plot_trend, days, largest, others, [limit], of=largest.name)
+    draw = partial(day_plots.plot_trend, days, largest, smaller, [limit], of=largest.name)
     return day_figure(
         draw,
         day_plots.DAYS_HEIGHT,
@@ -72,18 +73,20 @@ def trend_figures(night: dict[str, Any]) -> doc.Figures | None:
     for series in trend["series"]:
         if series["group"] is None:
             groups = [
-                other
-                for other in trend["series"]
-                if other["group"] is not None
-                and (other["estimator"], other["notion"]) == (series["estimator"], series["notion"])
+                candidate
+                for candidate in trend["series"]
+                if candidate["group"] is not None
+                and (candidate["estimator"], candidate["notion"])
+                == (series["estimator"], series["notion"])
             ]
             plots.append(_trend_figure(night, days, series, groups))
     return doc.figures(plots)
 
 
 def group_colours(night: dict[str, Any]) -> dict[Any, str]:
-    """Colours of lines by group: of groups with an alarm, then of the worst ones."""
+    """Colours of lines by group: of groups with an alarm, then of the worst groups."""
     ranked = _worst_first(night)
+    # Every group has a colour: keep the colours of other nights.
     if len(ranked) <= len(GROUPS):  # in the order of the groups, which is that of other nights
         ranked = [group for group in _all_groups(night) if group in ranked]
     return dict(zip(ranked, GROUPS, strict=False))
@@ -125,6 +128,7 @@ def _worst_first(night: dict[str, Any]) -> list[Any]:
     name = error_name(groups)
     by_error = sorted(groups, key=partial(goodness, name)) if name else groups
     ranked = [p["group"] for p in alarmed] + [g["group"] for g in by_error]
+    # The first place of a group counts: its alarm, then its error, then its order.
     return list(dict.fromkeys([*ranked, *_all_groups(night)]))
 
 

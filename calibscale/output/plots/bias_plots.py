@@ -14,7 +14,7 @@ from calibscale.output.plots.style import COLOURS, LINES, WIDTH, axes, floats, f
 MAP_HEIGHT, CURVES_HEIGHT = 330.0, 220.0
 _SHADES = 6  # shades of each sign
 _MAX_CELLS = 30  # cells along each axis of a map whose points are not on a grid
-_MAX_TICKS = 8  # ticks at the values of a covariate; beyond, ticks are at round numbers
+_MAX_TICKS = 8  # ticks at the values of a covariate, else ticks are at round numbers
 _MARKED_Z = 2.0  # |z| above which a cell is marked
 
 
@@ -26,7 +26,7 @@ class MapScale(NamedTuple):
     columns, rows : ndarray
         Edges of the cells along the covariate and the prediction.
     bias, z : (columns, rows) ndarray
-        Means over the points of each cell, weighted by their effective rows; NaN without points.
+        Means over the points of each cell, weighted by their effective rows, or NaN without points.
     largest : float
         Bias of the darkest shade, the 98 % quantile of the absolute values.
     marked : int
@@ -42,7 +42,7 @@ class MapScale(NamedTuple):
 
 
 class BiasLine(NamedTuple):
-    """Bias along x; None where too few rows are near the point."""
+    """Bias along x, or None where too few rows are near the point."""
 
     name: str
     x: Sequence[float]
@@ -65,6 +65,7 @@ def map_cells(
     total = np.histogram2d(x, prediction, edges, weights=weight)[0]
 
     def means(values: Sequence[float]) -> Any:
+        # An infinite z times an effective weight of 0 would be NaN.
         sums = np.histogram2d(x, prediction, edges, weights=weight * np.clip(values, -1e300, 1e300))
         return np.where(counts > 0, sums[0] / np.where(total > 0, total, 1), np.nan)
 
@@ -102,13 +103,14 @@ def plot_bias_map(
     ax = axes(ax, MAP_HEIGHT)
     columns, rows = cells.columns, cells.rows
     ax.set(xlim=(columns[0], columns[-1]), ylim=(rows[0], rows[-1]))
+    # A few shades make one path each, which is much smaller than a patch for each cell.
     shade = np.ceil(_SHADES * np.abs(np.nan_to_num(cells.bias)) / cells.largest)
     shade = np.sign(np.nan_to_num(cells.bias)) * np.minimum(_SHADES, shade)
     for level in range(-_SHADES, _SHADES + 1):
-        some = np.argwhere(shade == level)
-        if level == 0 or not len(some):
+        marked_cells = np.argwhere(shade == level)
+        if level == 0 or not len(marked_cells):
             continue
-        (i, j), role = some.T, "high" if level > 0 else "accent"
+        (i, j), role = marked_cells.T, "high" if level > 0 else "accent"
         across, up = (columns[i], columns[i + 1]), (rows[j], rows[j + 1])
         corners = [(across[a], up[b]) for a, b in ((0, 0), (1, 0), (1, 1), (0, 1), (0, 0))]
         outlines = Path.make_compound_path_from_polys(np.array(corners).transpose(2, 0, 1))
@@ -173,10 +175,12 @@ def plot_bias_curves(
             ),
         ]
     )
+    # Wide intervals of few rows may extend the axis by 70 % of the range of the bias.
     room = 0.7 * np.ptp(inner) + 0.01
     low = max(np.nanmin(halfway), inner.min() - room)
     high = min(np.nanmax(halfway), inner.max() + room)
     pad = 0.05 * (high - low) or 0.01
+    # The histogram needs room below the curves.
     low, high = low - (pad if histogram is None else 4 * pad), high + pad
     ends = [v for curve in curves for v in curve.x] or [0.0, 1.0]
     ax.set(ylim=(low, high), xlim=(min(ends), max(ends) if max(ends) > min(ends) else ends[0] + 1))
@@ -222,6 +226,7 @@ def _covariate_ticks(ax: Any, names: Sequence[str], edges: Any = ()) -> None:
     """Label the x axis with numbers, or with the names of categories."""
     low, high = ax.get_xlim()
     if names:
+        # The missing category has the number before the first one.
         values = [k for k in range(int(NO_LEVEL), len(names)) if low <= k <= high]
         letters = max(3, int((WIDTH - 60) / 7 / max(len(values), 1)) - 1)
         shown = [names[k] if k != NO_LEVEL else missing_name(names) for k in values]
@@ -233,9 +238,10 @@ def _covariate_ticks(ax: Any, names: Sequence[str], edges: Any = ()) -> None:
 
 
 def _values_of(edges: Any) -> Any:
-    """Values whose midpoints are the inner edges, with equal margins at both ends."""
+    """Values at ticks: the inner edges are their midpoints, and both ends have equal margins."""
     values = [(edges[0] + edges[1]) / 2]
     for edge in edges[1:-1]:
+        # The edge is the middle of the value before it and the value after it.
         values.append(2 * edge - values[-1])
     return values
 
@@ -244,6 +250,7 @@ def _edges(values: Sequence[float]) -> Any:
     """Edges of cells: midpoints between the values, or equally spaced if there are many values."""
     distinct = sorted(set(values))
     if len(distinct) > _MAX_CELLS:
+        # About √n/1.5 cells on each axis leave a few points for each cell.
         count = max(6, min(_MAX_CELLS, round(len(values) ** 0.5 / 1.5)))
         return np.linspace(distinct[0], distinct[-1], count + 1)
     if len(distinct) == 1:

@@ -33,6 +33,7 @@ def root_risk(candidate: dict[str, Any]) -> float:
 def root_spread(candidate: dict[str, Any]) -> float:
     """Two standard errors of the difference from the best, on the scale of √risk × 100."""
     error = candidate["difference_standard_error"] or 0.0
+    # d√r = dr/(2√r), so that two standard errors of √r are one standard error of r over √r.
     return 100 * error / math.sqrt(max(candidate["risk"], 1e-300))
 
 
@@ -66,11 +67,13 @@ def plot_risk(
     y = np.array([root_risk(c) for c in candidates])
     floor, top = root_risk(selected), float(np.median(y))
     spread = [root_spread(c) for c in candidates]
+    # A few bad candidates at an end of the grid must not flatten the minimum.
     high = max(min(y.max(), top + 2 * (top - floor)), y.min(), floor)
     low = min(y.min(), floor)
     room = max(0.08 * (high - low), 1e-9 * abs(high)) or 1.0
     ax = axes(ax, CURVE_HEIGHT)
     ax.set_ylim(low - room, high + 2 * room)
+    # Bandwidths and ridges span orders of magnitude, numbers of bins do not.
     _sizes(ax, x, "linear" if label == "bins" or min(x) <= 0 else "log")
     ax.fill_between(
         x,
@@ -122,6 +125,7 @@ def plot_power(result: Any, ax: Any = None) -> Any:
     _sizes(ax, x, "log")
     goal = {"color": COLOURS["high"], "linewidth": 1.2}
     ax.axhline(power["power"], linestyle=DASHED, label="requested power and required rows", **goal)
+    # A logarithmic axis has no 0.
     if power["interval"] is not None and power["interval"][0] > 0:
         ax.axvspan(*power["interval"], color=COLOURS["high"], alpha=0.15, linewidth=0)
     if needed:
@@ -153,7 +157,7 @@ def _sizes(ax: Any, values: Sequence[float], scale: str) -> None:
 # ---------------------------------------------------------------- Intervals
 
 
-_LABELS = 17  # maximum letters of labels beside the bars; longer labels are above
+_LABELS = 17  # maximum letters of labels beside the bars, longer labels are above
 _STEP, _HIGH_STEP = 18.0, 29.0  # height of a row, and of a row with its label above
 _HEIGHT = 230.0  # preferred maximum height of a picture
 
@@ -161,7 +165,7 @@ _HEIGHT = 230.0  # preferred maximum height of a picture
 class IntervalRow(NamedTuple):
     """Value with its interval.
 
-    `limits` are thresholds; `bar` is the colour of a bar that is not an interval of the value.
+    `limits` are thresholds.  `bar` is the colour of a bar that is not an interval of the value.
     """
 
     label: str
@@ -174,7 +178,7 @@ class IntervalRow(NamedTuple):
 
 
 class IntervalPanel(NamedTuple):
-    """Values on a common scale; `zero` if 0 is the reference value."""
+    """Values on a common scale, with a line at 0 if `zero`."""
 
     title: str
     rows: tuple[IntervalRow, ...]
@@ -205,6 +209,7 @@ def plot_intervals(
     """
     ax = axes(ax, intervals_height(panels))
     ax.set_axis_off()
+    # All panels of a picture have their labels at the same side.
     above = _above(panels)
     heights = [_height(panel, above) for panel in panels]
     top = 0.0
@@ -220,10 +225,12 @@ def in_pictures(panels: Sequence[IntervalPanel]) -> list[list[IntervalPanel]]:
     """Distribute panels over pictures of similar height."""
     pictures: list[list[IntervalPanel]] = []
     total = sum(_height(panel, False) for panel in panels)
+    # Pictures of equal heights, not full ones and a short last one.
     goal = total / max(1, math.ceil(total / _HEIGHT))
     used = 0.0
     for panel in panels:
         height = _height(panel, False)
+        # A panel goes to the picture that contains its middle.
         if not pictures or used + height / 2 > goal:
             pictures.append([])
             used = 0.0
@@ -255,9 +262,11 @@ def _reach(panel: IntervalPanel) -> tuple[float, float]:
     if panel.zero or not values:
         values.append(0.0)
     low, high = min(values), max(values)
+    # A far threshold would squeeze the bars, and is named in the table.
     far = 3 * (high - low) if high > low else math.inf
     limits = [v for row in panel.rows for v in row.limits if low - far <= v <= high + far]
     low, high = min([low, *limits]), max([high, *limits])
+    # Numbers that are not far above 0 are compared with 0.
     if low >= 0 and low < 0.4 * high:
         low = 0.0
     room = 0.04 * (high - low) or 0.05 * abs(high) or 1.0
@@ -282,6 +291,7 @@ def _panel(ax: Any, panel: IntervalPanel, above: bool, names: tuple[str, str, st
         pad=3,
         parse_math=False,
     )
+    # Labels above the bars need the upper half of a row.
     middle = 0.7 if above else 0.5  # position of a bar within its row
     if panel.zero:
         ax.axvline(0, color=COLOURS["muted"], linewidth=1)

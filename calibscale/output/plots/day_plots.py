@@ -34,9 +34,10 @@ class Limit(NamedTuple):
 
 
 class Line(NamedTuple):
-    """Values of one quantity on each day; `threshold` is the alarm of an e-process.
+    """Values of one quantity on each day.  `threshold` is the alarm of an e-process.
 
-    `colour` is a role of `COLOURS`; a line without one is grey and not in the legend by its name.
+    `colour` is a role of `COLOURS`.  A line without a colour is grey, and the legend omits its
+    name.
     """
 
     name: str
@@ -87,9 +88,9 @@ def plot_trend(
     ----------
     days : sequence of str
     line : Line
-        Estimates of all rows; the last point is red if `line.alarm`.
+        Estimates of all rows.  The last point is red if `line.alarm`.
     groups : sequence of Line
-        Estimates of groups; those with a colour are in the legend.
+        Estimates of groups.  Groups with a colour are in the legend.
     limits : sequence of Limit
         Thresholds, see `near_limits`.
     by : str
@@ -117,12 +118,14 @@ def plot_trend(
         ax.fill_between(
             x, low, high, color=COLOURS["accent"], alpha=0.2, linewidth=0, label="interval"
         )
+        # A day with an interval between days without one has no area, and gets a bar.
         edges = np.isnan(np.concatenate(([np.nan], low + high, [np.nan])))
         alone = edges[:-2] & ~edges[1:-1] & edges[2:]  # an area needs two days
         ax.vlines(
             x[alone], low[alone], high[alone], color=COLOURS["accent"], linewidth=3, alpha=0.35
         )
     _plot_groups(ax, x, [(group, floats(group.values)) for group in groups], by)
+    # Markers of many days would touch each other.
     marker = "o" if np.isfinite(values).sum() <= 40 else ""
     ax.plot(
         x,
@@ -144,10 +147,11 @@ def plot_trend(
 
 def near_limits(line: Line, limits: Sequence[Limit]) -> list[Limit]:
     """Thresholds close enough to the values that the trend stays visible."""
-    drawn = [v for some in (line.values, line.low, line.high) for v in some if v is not None]
+    drawn = [v for values in (line.values, line.low, line.high) for v in values if v is not None]
     if not drawn:
         return []
     bottom, top = min(drawn), max(drawn)
+    # A threshold farther away than three times the spread would flatten the trend.
     room = 3 * (top - bottom) or abs(top)
     return [limit for limit in limits if bottom - room <= limit.value <= top + room]
 
@@ -173,12 +177,15 @@ def plot_evidence(
     """
     to_ten = 1 / math.log(10)
     ax, x = _day_axes(ax, days, EVIDENCE_HEIGHT)
-    logs = [v for one in (combined, *processes) for v in one.values if v is not None]
+    logs = [v for drawn in (combined, *processes) for v in drawn.values if v is not None]
     thresholds = [p.threshold for p in processes if p.threshold is not None]
-    each = min(thresholds, default=None)
+    lowest = min(thresholds, default=None)
     limits = [v for v in (combined.threshold, *thresholds[:1]) if v is not None]
+    # E far below 1 is no evidence, and needs no room: the axis starts at 10⁻³ at the lowest.
     low = max(min([*logs, 0.0]) * to_ten, -3.0) - 0.15
     top = max([*limits, 0.0]) * to_ten
+    # The axis ends at 2.5 times the height of the alarm, or three powers of ten above it.  Higher
+    # lines leave the plot.
     high = max(min(max([*logs, 0.0]) * to_ten, max(2.5 * top, top + 3)) + 0.3, top + 0.5)
     ax.set_ylim(low, high)
     ax.locator_params(axis="y", nbins=7, integer=True)
@@ -186,7 +193,7 @@ def plot_evidence(
     framed(ax, "", "evidence E")
 
     def height(line: Line) -> Any:
-        """Powers of ten, at least the lower end of the axis; ∞ is far above its upper end."""
+        """Powers of ten, at least the lower end of the axis, where ∞ is far above the upper end."""
         powers = to_ten * np.maximum(floats(line.values), low / to_ten)
         return np.where(np.isposinf(powers), 10.0 * high, powers)
 
@@ -194,11 +201,11 @@ def plot_evidence(
     ax.plot(x, height(combined), linewidth=2.2, color=COLOURS["accent"], label="combined")
     if combined.threshold is not None:
         name = f"alarm: E = {number_texts.evidence(combined.threshold)}"
-        _limit(ax, combined.threshold * to_ten, name, each not in (None, combined.threshold))
-    if each is not None and each != combined.threshold:
+        _limit(ax, combined.threshold * to_ten, name, lowest not in (None, combined.threshold))
+    if lowest is not None and lowest != combined.threshold:
         sign = "≥" if len(set(thresholds)) > 1 else "="
-        name = f"alarm of one process: E {sign} {number_texts.evidence(each)}"
-        _limit(ax, each * to_ten, name, False)
+        name = f"alarm of one process: E {sign} {number_texts.evidence(lowest)}"
+        _limit(ax, lowest * to_ten, name, False)
     return ax
 
 
@@ -211,18 +218,19 @@ def newest(values: Sequence[float | None]) -> float | None:
 
 
 def ordinals(days: Sequence[str]) -> list[float]:
-    """Days as numbers; parts of a day are spaced evenly."""
+    """Days as numbers, with parts of a day spaced evenly."""
     numbers: list[float] = []
     for day, keys in groupby(days, key=lambda key: key[:10]):
         parts = len(list(keys))
+        # Parts of a day are equally far apart, and the first is at the date.
         numbers += [date.fromisoformat(day).toordinal() + i / parts for i in range(parts)]
     return numbers
 
 
-def _plot_groups(ax: Any, x: Any, lines: Sequence[tuple[Line, Any]], by: str) -> None:
-    """Draw lines of groups: grey ones first, then those with a colour, thicker with an alarm."""
-    grey = by
-    for line, values in sorted(lines, key=lambda each: bool(each[0].colour)):
+def _plot_groups(ax: Any, x: Any, lines: Sequence[tuple[Line, Any]], dimension: str) -> None:
+    """Draw lines of groups: grey lines first, then coloured lines, thicker with an alarm."""
+    grey = dimension
+    for line, values in sorted(lines, key=lambda pair: bool(pair[0].colour)):
         if not line.colour:
             ax.plot(x, values, color=COLOURS["other"], linewidth=0.8, alpha=0.55, label=grey)
             grey = ""
@@ -258,7 +266,7 @@ def _day_axes(ax: Any, days: Sequence[str], height: float) -> tuple[Any, Any]:
 def _trend_reach(
     line: Line, groups: Sequence[Line], limits: Sequence[Limit]
 ) -> tuple[float, float]:
-    """Range of values, thresholds and most group values; much wider intervals are clipped."""
+    """Range of values, thresholds and most group values.  Much wider intervals are clipped."""
     inner = [v for v in line.values if v is not None] + [limit.value for limit in limits]
     crowd = sorted(v for group in groups for v in group.values if v is not None)
     if inner and crowd:  # without the 5 % most extreme values at each end
@@ -266,11 +274,13 @@ def _trend_reach(
     if not inner:
         return 0.0, 1.0
     bottom, top = min(inner), max(inner)
+    # Intervals may extend the range of values by 1.5 times on either side.
     room = 1.5 * (top - bottom) or 0.5 * abs(top) or 1.0
-    outer = [v for some in (line.low, line.high) for v in some if v is not None]
+    outer = [v for ends in (line.low, line.high) for v in ends if v is not None]
     bottom = min(bottom, max(bottom - room, min(outer, default=bottom)))
     top = max(top, min(top + room, max(outer, default=top)))
     pad = 0.06 * (top - bottom) or 0.1 * abs(top) or 1.0
+    # A range that starts close above 0 starts at 0, which is the natural origin of errors.
     return (bottom - pad if not 0 <= bottom <= pad else 0.0), top + pad
 
 

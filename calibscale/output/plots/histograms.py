@@ -19,6 +19,7 @@ def draw_counts(ax: Any, bins: list[dict[str, Any]], scale: ProbabilityAxes) -> 
         np.array([b["lower"] for b in filled]).clip(0.0, 1.0),
         np.array([b["upper"] for b in filled]).clip(0.0, 1.0),
     )
+    # On a linear axis, bins with less than 1 % of the largest one would be invisible.
     if counts.max() > 100 * counts.min():
         ax.set_yscale("log")
         ax.set_ylim(0.5, 2 * counts.max())
@@ -33,7 +34,7 @@ def draw_counts(ax: Any, bins: list[dict[str, Any]], scale: ProbabilityAxes) -> 
 
 
 def pit_shares(bins: Sequence[dict[str, Any]], *names: str) -> tuple[Any, ...]:
-    """Edges of PIT bins, and their shares of the rows relative to those if calibrated."""
+    """Edges of PIT bins, and their shares of the rows relative to calibrated shares."""
     edges = np.array([*(b["lower"] for b in bins), 1.0])
     shares = (np.array([b[name] for b in bins]).T / np.diff(edges) for name in names)
     return edges, *shares
@@ -43,11 +44,11 @@ def draw_pit(ax: Any, bins: Sequence[dict[str, Any]]) -> None:
     """Draw the histogram of PIT values, with the range of each bar if calibrated."""
     edges, heights, (low, high) = pit_shares(bins, "frequency", "consistency")
     outside, left, width = np.array([b["outside"] for b in bins], bool), edges[:-1], np.diff(edges)
-    for role, some in (("rows", ~outside), ("alert", outside)):
+    for role, selected in (("rows", ~outside), ("alert", outside)):
         ax.bar(
-            left[some] + 0.03 * width[some],
-            heights[some],
-            0.94 * width[some],
+            left[selected] + 0.03 * width[selected],
+            heights[selected],
+            0.94 * width[selected],
             align="edge",
             color=COLOURS[role],
             alpha=1.0 - 0.5 * (role == "alert"),

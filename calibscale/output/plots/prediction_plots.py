@@ -42,8 +42,8 @@ def plot_reliability(
     For forecasts, draw the share of outcomes below each quantile, and the PIT histogram.
 
     A point is the frequency of a bin at its mean prediction, with its confidence interval.  The
-    stem is the gap to the diagonal; both are red if the point lies outside the shaded band that
-    is expected of a calibrated model.  Several models are lines with intervals on the same axes; if
+    stem is the gap to the diagonal.  Both are red if the point lies outside the shaded band that is
+    expected of a calibrated model.  Several models are lines with intervals on the same axes.  If
     each class is judged, the axes are divided among the classes (at most 12, of largest ECE).
 
     The limits of the axes follow from the points, intervals and bands.  They are 0 and 1 if these
@@ -52,16 +52,16 @@ def plot_reliability(
     Parameters
     ----------
     result : Reliability or dict, or list of these
-        Result of `calibscale.reliability`, or its JSON object; a list of them for several models.
+        Result of `calibscale.reliability` or its JSON object, or a list of them for several models.
     reference : dict, optional
         Diagram of all rows, drawn as a grey line behind the diagram of a group.
     ax : matplotlib.axes.Axes, optional
-        Axes with room below for the number of rows, as ``layout="constrained"`` leaves.  Default:
-        those of a new figure.
+        Axes with room below for the number of rows, as ``layout="constrained"`` leaves.
+        Default: axes of a new figure.
     names : sequence of str, optional
         Names of several models.  Default: the names of their sources.
     axes : {"linear", "logit", "auto"}
-        Scale of both axes.  "logit" stretches predictions near 0 and 1, as of rare events; points
+        Scale of both axes.  "logit" stretches predictions near 0 and 1, as of rare events.  Points
         at exactly 0 or 1 are triangles at the edge.  "auto" is "logit" if more than half of the
         rows have predictions below 5 % or above 95 %.  Quantile levels of forecasts are always on
         linear axes.
@@ -69,7 +69,7 @@ def plot_reliability(
     Raises
     ------
     OptionError
-        If the number of names is not that of the models, or `axes` is another name.
+        If the number of names differs from the number of models, or `axes` is another name.
 
     See Also
     --------
@@ -100,11 +100,12 @@ def plot_reliability(
 def draw_reliability(
     diagram: dict[str, Any], reference: Any = None, ax: Any = None, axes: str = "linear"
 ) -> Any:
-    """Draw the diagram of one model without its ECE; parameters as in `plot_reliability`."""
+    """Draw the diagram of one model without its ECE, with parameters as in `plot_reliability`."""
     filled, pit = _filled(diagram), diagram.get("pit")
     shown = [filled] if reference is None else [filled, _filled(reference)]
     scale = _scale(axes, shown, pit)
     ax = _square(ax, scale, pit)
+    # A band is drawn for each run of bins with rows, and is interrupted at empty bins.
     for empty, run in groupby(
         diagram["bins"], key=lambda b: b["frequency"] is None or not b["consistency"]
     ):
@@ -113,11 +114,13 @@ def draw_reliability(
     if reference is not None:
         x, y = _places(_filled(reference), scale)
         ax.plot(x, y, color=COLOURS["other"], linewidth=2.5, alpha=0.45, label="all rows")
+    # A thin line guides the eye from bin to bin.
     ax.plot(*_places(filled, scale), color=COLOURS["accent"], linewidth=0.8)
     interval = "interval"
     if diagram["level"] is not None:
         interval = f"{percent(diagram['level'])} interval"
-    name = f"{'share of outcomes' if pit else outcome(diagram['notion'])} with its {interval}"
+    quantity = "share of outcomes" if pit else outcome(diagram["notion"])
+    name = f"{quantity} with its {interval}"
     for role, outside, label in (("accent", False, name), ("alert", True, "outside the band")):
         points = [b for b in filled if bool(b["outside"]) is outside]
         _points(ax, points, role, label, scale, small=len(filled) > 25)
@@ -156,7 +159,8 @@ def _intervals(
 
 
 def _scale(axes: str, diagrams: Sequence[Sequence[dict[str, Any]]], pit: Any) -> ProbabilityAxes:
-    """Axes on which the bins of all diagrams are visible; linear ones for quantile levels."""
+    """Axes that show the bins of all diagrams.  For quantile levels they are linear."""
+    # Diagrams that are compared have the same axes.
     bins = [b for diagram in diagrams for b in diagram]
     x, y = _means(bins)
     counts = None if pit else [b["count"] for b in bins]
@@ -172,7 +176,7 @@ def _ends(b: dict[str, Any]) -> Iterator[float]:
 
 
 def _square(ax: Any, scale: ProbabilityAxes, pit: Any) -> Any:
-    """Axes of a diagram with its diagonal; with PIT values, above the room for their histogram."""
+    """Axes of a diagram with its diagonal.  PIT values have a histogram in the room below."""
     ax = new_axes(ax, RELIABILITY_HEIGHT)
     if pit:
         ax.set_axis_off()
@@ -182,7 +186,7 @@ def _square(ax: Any, scale: ProbabilityAxes, pit: Any) -> Any:
 
 
 def _below(ax: Any, diagram: dict[str, Any]) -> Any:
-    """Frame a diagram; axes for the numbers of rows below it."""
+    """Frame a diagram, and return axes for the numbers of rows below it."""
     framed(ax, "", outcome(diagram["notion"]), base=False)
     ax.grid(axis="x", color=COLOURS["line"], linewidth=0.7)
     ax.tick_params(labelbottom=False)
@@ -195,13 +199,15 @@ def _below(ax: Any, diagram: dict[str, Any]) -> Any:
 
 def _several(results: Sequence[Any], names: Sequence[str] | None, ax: Any, axes: str) -> Any:
     """Draw the bins of several models as lines with intervals, and their numbers of rows."""
-    diagrams = [one if isinstance(one, dict) else one.to_dict() for one in results]
+    diagrams = [result if isinstance(result, dict) else result.to_dict() for result in results]
     if names is None:
-        names = [base((one.get("source") or {}).get("name") or "predictions") for one in diagrams]
+        names = [
+            base((result.get("source") or {}).get("name") or "predictions") for result in diagrams
+        ]
     if len(names) != len(diagrams) or not diagrams:
         raise OptionError(f"{len(diagrams)} results need as many names, not {len(names)}")
     pit = diagrams[0].get("pit")
-    scale = _scale(axes, [_filled(one) for one in diagrams], pit)
+    scale = _scale(axes, [_filled(result) for result in diagrams], pit)
     ax = _square(ax, scale, pit)
     counts = _below(ax, diagrams[0])
     for k, (diagram, name) in enumerate(zip(diagrams, names, strict=True)):
@@ -213,6 +219,7 @@ def _several(results: Sequence[Any], names: Sequence[str] | None, ax: Any, axes:
         ax.plot(
             x,
             frequency,
+            # Lines repeat after four models, which markers then tell apart.
             "os^D"[k // len(LINES) % 4],
             linestyle=dashes,
             color=COLOURS[role],
@@ -238,7 +245,8 @@ def worst_classes(values: list[dict[str, Any]]) -> list[dict[str, Any]]:
     """Curves of classes in their order, or by decreasing ECE if they are too many to draw."""
     if len(values) <= MAX_DIAGRAMS:
         return values
-    return sorted(values, key=lambda one: -(one["ece"] or 0.0))
+    # Readers look for the classes with the largest errors first.
+    return sorted(values, key=lambda curve: -(curve["ece"] or 0.0))
 
 
 def _classes(diagram: dict[str, Any], ax: Any, axes: str) -> Any:
@@ -251,10 +259,10 @@ def _classes(diagram: dict[str, Any], ax: Any, axes: str) -> Any:
     for i, curve in enumerate(curves):
         line, column = divmod(i, columns)
         box = ((column + 0.1) / columns, 1 - (line + 0.7) / lines, 0.85 / columns, 0.6 / lines)
-        one = {**diagram, **curve, "class": int(curve["value"])}
-        drawn = draw_reliability(one, ax=ax.inset_axes(box), axes=axes)
-        if one["ece"] is not None:
-            add_remark(drawn, f"ECE {number(one['ece'], 3)}")
+        class_diagram = {**diagram, **curve, "class": int(curve["value"])}
+        drawn = draw_reliability(class_diagram, ax=ax.inset_axes(box), axes=axes)
+        if class_diagram["ece"] is not None:
+            add_remark(drawn, f"ECE {number(class_diagram['ece'], 3)}")
     return ax
 
 
@@ -268,6 +276,7 @@ def _points(
     start = scale.y.place([b["mean_p"] for b in bins])
     ax.vlines(x, start, y, color=COLOURS[role], linewidth=2 if small else 4, alpha=0.3)
     _intervals(ax, bins, scale, color=COLOURS[role], linewidth=1.1)
+    # Points at the edge of log-odds are triangles that point to their place at infinity.
     by_marker: dict[str, list[tuple[float, float]]] = {}
     for b, across, up in zip(bins, x, y, strict=True):
         by_marker.setdefault(_marker(b, scale), []).append((across, up))
@@ -298,6 +307,7 @@ def _band(ax: Any, run: list[dict[str, Any]], scale: ProbabilityAxes) -> None:
     """Draw the consistency intervals of adjacent bins, extended along the diagonal at both ends."""
     first, last = run[0], run[-1]
     points = [(b["mean_p"], *b["consistency"]) for b in run]
+    # A band ends at mean predictions, which are inside of the outer bins.
     points.insert(0, _moved(first, min(max(first["lower"], 0.0), first["mean_p"])))
     points.append(_moved(last, max(min(last["upper"], 1.0), last["mean_p"])))
     x, low, high = zip(*points, strict=True)

@@ -1,4 +1,4 @@
-"""Axes of probabilities: linear ones or log-odds, with limits that fit the data."""
+"""Axes of probabilities, linear or of log-odds, with limits that fit the data."""
 
 from __future__ import annotations
 
@@ -37,9 +37,9 @@ class ProbabilityAxis:
         Places where exactly 0 and 1 are drawn.  On log-odds, where 0 and 1 are infinitely far, they
         are at the edges of the axis.
     inner : tuple of (float, float)
-        Range of other values; those outside of it are drawn at its ends.
+        Range of other values.  Values outside the range are drawn at its ends.
     marked : tuple of float
-        Those of 0 and 1 that have a place of their own on an axis of log-odds.
+        The values among 0 and 1 that have a place of their own on an axis of log-odds.
     """
 
     low: float
@@ -88,6 +88,7 @@ class ProbabilityAxes:
 
     def bars(self, lower: Any, upper: Any) -> tuple[Any, Any]:
         """Left ends and widths of bars between probabilities, with gaps of equal visible size."""
+        # Bars of outer bins may extend beyond the axis.
         left, right = self.x.place(lower), self.x.place(upper)
         left, right = (
             np.clip(left, self.x.low, self.x.high),
@@ -112,7 +113,7 @@ def probability_axes(
     Parameters
     ----------
     axes : {"linear", "logit", "auto"}
-        Scale of both axes; "auto" is "logit" if more than half of the rows have predictions below
+        Scale of both axes.  "auto" is "logit" if more than half of the rows have predictions below
         5 % or above 95 %.
     x, y : iterable of float
         Predictions and frequencies of the points.
@@ -124,29 +125,31 @@ def probability_axes(
     Raises
     ------
     OptionError
-        If the name is another one.
+        If `axes` is another name.
     """
     require(axes in AXES, f"axes must be {', '.join(AXES[:-1])} or {AXES[-1]}", axes)
     x, y, spread = (np.array(list(values), dtype=float) for values in (x, y, spread))
     logit = axes == "logit" or (axes == "auto" and _extreme(x, rows))
     scale = _log_odds_axis if logit else _linear_axis
     if logit:
+        # Far ends of intervals would compress the points, which are what the plot is for.
         near = _finite_log_odds(np.concatenate([x, y]))
         far = _log_odds(spread)
-        kept = (far >= near.min() - _FAR) & (far <= near.max() + _FAR) | ~np.isfinite(far)
-        spread = spread[kept]
+        visible = (far >= near.min() - _FAR) & (far <= near.max() + _FAR) | ~np.isfinite(far)
+        spread = spread[visible]
     up = np.concatenate([y, spread])
-    every = np.concatenate([x, up])
-    both = scale(every)
+    positions = np.concatenate([x, up])
+    square_axis = scale(positions)
+    # A square with equal axes is easiest to read, if the points fill enough of it.
     filled = _extent(x, logit) * _extent(np.append(up, x), logit)
-    for square in (both,) if logit else (_full(), both):
+    for square in (square_axis,) if logit else (_full(), square_axis):
         if filled >= _FILLED * (_position(square.high, logit) - _position(square.low, logit)) ** 2:
             # an axis names 0 and 1 only if it has such values
             marks = (scale(x).marked, scale(up).marked)
             return ProbabilityAxes(logit, *(replace(square, marked=ends) for ends in marks))
     # the vertical axis has the predictions as well, so that the diagonal is visible
     only_ends = logit and not np.any((x > 0) & (x < 1))
-    return ProbabilityAxes(logit, both if only_ends else scale(x), both)
+    return ProbabilityAxes(logit, square_axis if only_ends else scale(x), square_axis)
 
 
 def _extreme(x: Any, rows: Sequence[float] | None) -> bool:
@@ -168,6 +171,7 @@ def _linear_axis(values: Any) -> ProbabilityAxis:
     low, high = max(values.min(), 0.0), min(values.max(), 1.0)
     if high == low:
         low, high = max(low - 0.05, 0.0), min(high + 0.05, 1.0)
+    # Axes that nearly reach 0 or 1 include them.
     if low < _FROM_END * high:
         low = 0.0
     if 1 - high < _FROM_END * (1 - low):
@@ -190,7 +194,7 @@ def _probability(log_odds: Any) -> Any:
 
 
 def _finite_log_odds(p: Any) -> Any:
-    """Log-odds of the values between 0 and 1; of 0.5 if there are none."""
+    """Log-odds of the values between 0 and 1, or of 0.5 if there are none."""
     values = _log_odds(p)
     values = values[np.isfinite(values)]
     return values if len(values) else np.zeros(1)
@@ -204,14 +208,14 @@ def _log_odds_axis(p: Any) -> ProbabilityAxis:
     margin, edge = _MARGIN * (high - low), _EDGE * (high - low)
     inner = float(_probability(low)), float(_probability(high))
     marked = tuple(end for end in (0.0, 1.0) if np.any(p == end))
-    zero, one = _probability(low - edge), _probability(high + edge)
+    lower, upper = _probability(low - edge), _probability(high + edge)
     first = low - edge if 0.0 in marked else low
     last = high + edge if 1.0 in marked else high
     return ProbabilityAxis(
         float(_probability(first - margin)),
         float(_probability(last + margin)),
-        float(zero),
-        float(one),
+        float(lower),
+        float(upper),
         inner,
         marked,
     )
@@ -223,6 +227,7 @@ def _log_odds_ticks(axis: Any, limits: ProbabilityAxis) -> None:
 
     ends = [(limits.zero, 0.0), (limits.one, 1.0)]
     marks = [(place, end) for place, end in ends if end in limits.marked]
+    # Labels of 0 and 1 must not touch the neighbouring ticks.
     room = _TICK_ROOM * (_log_odds(limits.high) - _log_odds(limits.low))
     for p in _round_values(limits):
         if all(abs(_log_odds(p) - _log_odds(place)) > room for place, _ in marks):
@@ -252,6 +257,7 @@ def _round_values(limits: ProbabilityAxis) -> list[float]:
         *(f * p for p in powers for f in (2.0, 5.0)),
         *(1 - f * p for p in powers[:12] for f in (2.0, 5.0)),
     ]
+    # Powers of ten and one half if there are enough of them, else also their multiples by 2 and 5.
     for values in (coarse, fine):
         places = sorted({p for p in values if low <= p <= high})
         if len(places) >= _MIN_TICKS:

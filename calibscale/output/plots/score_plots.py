@@ -56,8 +56,8 @@ def curve_of(estimate: Any, key: str) -> dict[str, Any]:
 def plot_corp(estimate: Any, ax: Any = None, axes: str = "linear") -> Any:
     """Draw the isotonic regression of the events on the score (Dimitriadis et al. 2021).
 
-    Thick parts of the line are ranges of scores whose rows have one frequency.  The area contains
-    95 % of the curves, at each score, of labels drawn from the predictions.  `axes` are those of
+    Thick parts of the line are ranges of scores with one frequency.  The area contains 95 % of the
+    curves, at each score, of labels drawn from the predictions.  `axes` has the meaning as in
     `plot_reliability`.
     """
     low, high, frequency, weight = curve_of(estimate, "steps").values()
@@ -116,6 +116,7 @@ def plot_cumulative(estimate: Any, ax: Any = None) -> Any:
     ax.plot(
         share[ends], reached[ends], "o", color=COLOURS["accent"], markersize=6, mew=0, clip_on=False
     )
+    # The axis is the share of rows.  Ticks name the score at these shares.
     places = np.searchsorted(share, np.linspace(0, 1, 6)).clip(0, len(share) - 1)
     ax.set_xticks(share[places], [f"{100 * share[i]:.0f} %\n{number(score[i], 2)}" for i in places])
     ax.set_xlim(0, 1)
@@ -131,6 +132,7 @@ def plot_murphy(estimate: Any, ax: Any = None) -> Any:
     there up to the score of the mean event rate the discrimination.
     """
     x, score, *parts = curve_of(estimate, "murphy").values()
+    # Score = miscalibration − discrimination + score of the mean event rate.
     fitted = score - parts[0]
     ax = new_axes(ax, _HEIGHT)
     ax.plot(
@@ -155,6 +157,7 @@ def plot_murphy(estimate: Any, ax: Any = None) -> Any:
     )
     worst = parts[0].argmax()
     ax.vlines(x[worst], fitted[worst], score[worst], color=COLOURS["alert"], linewidth=2)
+    # Thresholds without rows near them have no score, and would fill most of the axis.
     seen = x[np.any([part > _SMALL * part.max() for part in parts], axis=0)]
     if len(seen) > 1:
         ax.set_xlim(seen[0], seen[-1])
@@ -170,6 +173,7 @@ def plot_risk_coverage(estimate: Any, ax: Any = None) -> Any:
     The area is the excess over the best order of the same errors.
     """
     coverage, risk, _ = curve_of(estimate, "risk_coverage").values()
+    # The best order has all errors last: the risk is 0 until only errors are left.
     best = np.maximum(0.0, 1.0 - (1.0 - risk[-1]) / coverage)
     ax = new_axes(ax, _HEIGHT)
     ax.fill_between(coverage, best, risk, color=COLOURS["band"], linewidth=0, label="excess")

@@ -16,7 +16,7 @@ from markupsafe import Markup
 
 from calibscale.errors import OptionError
 
-WIDTH = 380.0  # points of a plot's width; a phone of 360 px shows 0.88 px per point
+WIDTH = 380.0  # points of a plot's width, where a phone of 360 px shows 0.88 px per point
 TEXT = 11.0
 _TICK_DIGITS = 6
 COLOURS = {  # reports replace these by variables of their style sheet
@@ -99,6 +99,7 @@ def _tick_of(axis: Any) -> Callable[[float, Any], str]:
         low, high = sorted(axis.get_view_interval())
         digits = _TICK_DIGITS
         if high > low and (largest := max(abs(low), abs(high))) > 0:
+            # Ticks of a narrow range far from 0 differ in late digits only.
             digits = max(digits, 3 + math.ceil(math.log10(largest / (high - low))))
         return tick(value, min(digits, 15))
 
@@ -114,7 +115,8 @@ def add_remark(ax: Any, text: str) -> None:
 def tick(value: float, digits: int = _TICK_DIGITS) -> str:
     """Label of a tick."""
     mantissa, e, exponent = f"{value:,.{digits}g}".partition("e")
-    return f"{mantissa}{e}{int(exponent) if exponent else ''}".replace("-", "−")
+    power = int(exponent) if exponent else ""  # without leading zeros
+    return f"{mantissa}{e}{power}".replace("-", "−")
 
 
 def short_count(value: float, _: Any = None) -> str:
@@ -136,7 +138,7 @@ def some_ticks(values: Sequence[float], count: int = 5) -> list[float]:
 
 
 def named_ticks(axis: Any, places: Sequence[float], names: Sequence[str]) -> None:
-    """Label the ticks of an x or y axis; `$` in names is not the start of a formula."""
+    """Label the ticks of an x or y axis, where `$` in names does not start a formula."""
     axis.set_ticks(places, names)
     for label in axis.get_ticklabels():
         label.set_parse_math(False)
@@ -160,8 +162,9 @@ def write(ax: Any, x: float, y: float, text: str, role: str = "ink", **how: Any)
 def legend_entries(ax: Any) -> dict[str, Any]:
     """Artists with a label in axes and their insets, by label."""
     entries: dict[str, Any] = {}
-    for one in (ax, *ax.child_axes):
-        handles, labels = one.get_legend_handles_labels()
+    # Histograms and diagrams of classes are insets with labels of their own.
+    for part in (ax, *ax.child_axes):
+        handles, labels = part.get_legend_handles_labels()
         entries |= dict(zip(labels, handles, strict=True))
     return entries
 
@@ -203,11 +206,12 @@ def own_style() -> Iterator[None]:
 
 
 def drawing(draw: Callable[..., Any], height: float, salt: str) -> Drawing:
-    """Draw a plot of the given height within `own_style`; `salt` makes its ids unique."""
+    """Draw a plot of the given height within `own_style`.  `salt` makes its ids unique."""
     matplotlib = library()
     from matplotlib.backends.backend_svg import FigureCanvasSVG
     from matplotlib.figure import Figure
 
+    # A figure without pyplot has no global state, and is freed with its last reference.
     figure = Figure(figsize=(WIDTH / 72, height / 72), dpi=72, facecolor="none")
     ax = axes(figure.subplots())
     draw(ax=ax)
@@ -236,6 +240,7 @@ def _fit(ax: Any) -> None:
     inner, size = ax.get_window_extent(), ax.figure.bbox.size
     outer = ax.get_tightbbox(FigureCanvasAgg(ax.figure).get_renderer(), for_layout_only=True)
     margins = np.stack([inner.min - outer.min, outer.max - inner.max]) + _EDGE
+    # Very long names would leave no room for the plot.
     margins *= np.minimum(1, 0.75 * size / margins.sum(axis=0))
     (left, bottom), (right, top) = margins / size
     ax.figure.subplots_adjust(left=left, right=1 - right, bottom=bottom, top=1 - top)
@@ -246,6 +251,7 @@ def _short(match: re.Match[str]) -> str:
     tag = _DEFAULTS.sub("", _NAME.sub("", " ".join(match[0].split())))
     tag = _NUMBER.sub(lambda number: f"{round(float(number[0]), 1) + 0.0:g}", tag)
     tag = _COLOUR.sub(lambda colour: _VARIABLES[colour[0]], tag)
+    # SVG paths need no spaces around their commands.
     return re.sub(r" ?([MLCQz]) ?", r"\1", tag) if tag.startswith("<path") else tag
 
 
@@ -264,4 +270,5 @@ def _key(artist: Any) -> str:
     thin = not len(patch.get_facecolor())  # lines
     colour = np.atleast_2d(patch.get_edgecolor() if thin else patch.get_facecolor())[0]
     height = ";height:5px" if thin else ""
-    return f"background:{_VARIABLES[to_hex(colour)]};opacity:{patch.get_alpha() or 1:g}{height}"
+    opacity = patch.get_alpha() or 1
+    return f"background:{_VARIABLES[to_hex(colour)]};opacity:{opacity:g}{height}"

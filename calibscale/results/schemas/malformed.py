@@ -30,10 +30,12 @@ _DEEPEST = 100  # levels of lists and objects
 
 def message_of(error: ValidationError, where: str = "") -> str:
     """Message of the first value of a wrong type, or else of the first missing key."""
-    first = min(error.errors(include_url=False), key=lambda each: each["type"] in _MISSING)
+    # A wrong type explains more than a missing key, which may follow from it.
+    first = min(error.errors(include_url=False), key=lambda detail: detail["type"] in _MISSING)
     outer, key = first["loc"][:-1], first["loc"][-1:]
     if first["type"] in _MISSING:
-        return f"{_place(where, outer) or 'the object'} has no {key[0]!r}"
+        outside = _place(where, outer) or "the object"
+        return f"{outside} has no {key[0]!r}"
     place, expected = _place(where, (*outer, *key)), first["msg"]
     if first["type"] == "value_error":  # raised by a check of several values
         reason = str(first["ctx"]["error"])
@@ -45,7 +47,8 @@ def message_of(error: ValidationError, where: str = "") -> str:
         bound = "at least" if first["type"] == "too_short" else "at most"
         return f"{place} must have {bound} {limit:,} values, not {length}"
     expected = expected.removeprefix("Input should ").removeprefix("be ")
-    return f"{place or 'it'} must be {_KINDS.get(first['type'], expected)}, not {value}"
+    subject = place or "it"
+    return f"{subject} must be {_KINDS.get(first['type'], expected)}, not {value}"
 
 
 _MISSING = ("missing", "missing_argument")
@@ -59,6 +62,7 @@ def _place(where: str, keys: tuple[Any, ...]) -> str:
 
 def require_plain(value: Any) -> None:
     """Require that numbers are finite float64 numbers and that nesting is not deep."""
+    # A list of pending values instead of recursion: the nesting is what is checked.
     pending: list[tuple[tuple[Any, ...], Any]] = [((), value)]
     while pending:
         keys, item = pending.pop()
@@ -68,9 +72,9 @@ def require_plain(value: Any) -> None:
                 "no result has"
             )
         if isinstance(item, dict):
-            pending += [((*keys, key), each) for key, each in item.items()]
+            pending += [((*keys, key), member) for key, member in item.items()]
         elif isinstance(item, list):
-            pending += [((*keys, i), each) for i, each in enumerate(item)]
+            pending += [((*keys, i), member) for i, member in enumerate(item)]
         elif isinstance(item, float) and not math.isfinite(item):
             raise OptionError(f"{_place('', keys)} must be a finite number or null, not {item}")
         elif isinstance(item, int) and item.bit_length() > 1023:
