@@ -1,7 +1,7 @@
 """Sums over drawn labels: by class and feature, by cell, by bin.
 
-The sums start from those of the observed labels and are updated for the rows whose label differs,
-so that a replicate that repeats the observed labels has the same bits.
+The sums of a replicate start from the sums of the observed labels.  Rows with another label then
+move their terms, so that a replicate that repeats the observed labels has the same bits.
 """
 
 from __future__ import annotations
@@ -15,8 +15,8 @@ Floats = NDArray[np.float64]
 Ints = NDArray[np.integer]
 
 _ROWS = 256  # rows whose features stay in cache while all replicates add them
-# With few labels, rows and features enough, a matrix product is faster than adding the rows that
-# moved, although most of its factors are zeros: on a processor with 512-bit registers, 1,000
+# With few labels and enough rows and features, a matrix product is faster than adding the rows
+# that moved, although most of its factors are zeros.  On a processor with 512-bit registers, 1,000
 # features of 10 classes take a fifth of the time.
 _PRODUCT_LABELS = 32
 _PRODUCT_ROWS = 256
@@ -29,11 +29,12 @@ _BLOCK_ROWS = 2048
 
 @inlined()
 def _find_moved(drawn, labels, start, moved):
-    """Write the positions from `start` on whose drawn label differs; return how many there are.
+    """Write the positions, from `start` on, where the drawn label differs, and return their number.
 
     A loop over these positions alone has no branch that the processor fails to predict.
     """
     count = 0
+    # Every position is written, and kept only if the count moves on: there is no branch here.
     for i in range(start, min(start + moved.size, labels.size)):
         moved[count] = i
         count += 1 if drawn[i] != labels[i] else 0
@@ -43,7 +44,11 @@ def _find_moved(drawn, labels, start, moved):
 def move_features(drawn: Ints, labels: Ints, phi: Floats, weights: Floats, out: Floats) -> None:
     """out[b, y] += wφ and out[b, y*] −= wφ for rows whose drawn label y* differs from y.
 
-    axes: drawn (B, c) int32; labels, weights (c,); phi (c, m); out (B, K, m)
+    Axes:
+        drawn (B, c) int32
+        labels, weights (c,)
+        phi (c, m)
+        out (B, K, m)
     """
     rows, m = phi.shape
     few_labels = out.shape[1] <= _PRODUCT_LABELS
@@ -71,31 +76,38 @@ def _move_by_products(drawn: Ints, labels: Ints, phi: Floats, weights: Floats, o
 
 @kernel
 def _write_moves(drawn, labels, weights, moves):
-    """moves[b, y, i] = w and moves[b, y*, i] = −w; the last class is the rest, and left out.
+    """moves[b, y, i] = w and moves[b, y*, i] = −w, without the last class.
 
-    axes: drawn (B, c) int32; labels, weights (c,); moves (B, K − 1, c) float32, zeros at first
+    The moves of a row sum to 0 over the classes, which determines the last one.
+
+    Axes:
+        drawn (B, c) int32
+        labels, weights (c,)
+        moves (B, K − 1, c) float32, zeros at first
     """
-    B, kept, rows = moves.shape
+    B, last_class, rows = moves.shape
     for b in range(B):
         for i in range(rows):
             old, new = labels[i], drawn[b, i]
             if old != new:
-                if old < kept:
+                if old < last_class:
                     moves[b, old, i] = weights[i]
-                if new < kept:
+                if new < last_class:
                     moves[b, new, i] = -weights[i]
 
 
 @kernel
 def _add_product(product, scale, out):
-    """out += scale · product, and the last class gets what the others lose.
+    """out += scale · product, and the last class loses the sum of these changes.
 
-    axes: product (B, K − 1, m) float32; out (B, K, m)
+    Axes:
+        product (B, K − 1, m) float32
+        out (B, K, m)
     """
-    B, kept, m = product.shape
+    B, last_class, m = product.shape
     for b in range(B):
-        last = out[b, kept]
-        for k in range(kept):
+        last = out[b, last_class]
+        for k in range(last_class):
             moved, total = product[b, k], out[b, k]
             for j in range(m):
                 change = scale * np.float64(moved[j])
@@ -125,18 +137,22 @@ def label_sums(drawn, q, a, t, out):
 
     The square for the largest q_y is computed apart: the formula loses digits where q_y ≈ 1.
 
-    axes: drawn (B, c) int32; q (c, K); a, t (c,); out (2, B)
+    Axes:
+        drawn (B, c) int32
+        q (c, K)
+        a, t (c,)
+        out (2, B)
     """
     rows, K = q.shape
     for i in range(rows):
         top = 0
         for k in range(1, K):
             top = k if q[i, k] > q[i, top] else top
-        others = 0.0
+        without_top = 0.0
         for k in range(K):
-            others += q[i, k] * q[i, k] if k != top else 0.0
-        square = 1.0 + others + q[i, top] * q[i, top]
-        at_top = others + (1.0 - q[i, top]) ** 2
+            without_top += q[i, k] * q[i, k] if k != top else 0.0
+        square = 1.0 + without_top + q[i, top] * q[i, top]
+        at_top = without_top + (1.0 - q[i, top]) ** 2
         for b in range(drawn.shape[0]):
             y = drawn[b, i]
             d = at_top if y == top else square - 2.0 * q[i, y]
@@ -148,7 +164,10 @@ def label_sums(drawn, q, a, t, out):
 def move_cells(drawn, labels, cells, weights, out):
     """out[b, cell, y] += w and out[b, cell, y*] −= w for rows whose drawn label differs from y.
 
-    axes: drawn (B, c) int32; labels, cells, weights (c,); out (B, cells, K)
+    Axes:
+        drawn (B, c) int32
+        labels, cells, weights (c,)
+        out (B, cells, K)
     """
     moved = np.empty(_ROWS, np.int64)
     for start in range(0, cells.size, _ROWS):
@@ -163,7 +182,12 @@ def move_cells(drawn, labels, cells, weights, out):
 def move_bins(drawn, labels, bins, weights, out):
     """out[b, y, bin of q_y] += w, and −= w for y*, for rows whose drawn label y* differs from y.
 
-    axes: drawn (B, c) int32; labels (c,); bins (c, K); weights (c,); out (B, K, bins)
+    Axes:
+        drawn (B, c) int32
+        labels (c,)
+        bins (c, K)
+        weights (c,)
+        out (B, K, bins)
     """
     moved = np.empty(_ROWS, np.int64)
     for start in range(0, weights.size, _ROWS):
@@ -177,23 +201,30 @@ def move_bins(drawn, labels, bins, weights, out):
 
 @kernel
 def move_hits(drawn, hits, predicted, bins, weights, out):
-    """out[b, bin] += w (hit − hit*) for rows whose drawn label hits the prediction, unlike y.
+    """out[b, bin] += w (hit − hit*) for rows where y or y*, but not both, is the predicted label.
 
-    axes: drawn (B, c) int32; hits (c,), 1 where y is the predicted label; predicted, bins, weights
-    (c,); out (B, bins)
+    Axes:
+        drawn (B, c) int32
+        hits (c,), 1 where y is the predicted label
+        predicted, bins, weights (c,)
+        out (B, bins)
     """
     for b in range(drawn.shape[0]):
         sums = out[b]
         for i in range(bins.size):
             hit = 1.0 if drawn[b, i] == predicted[i] else 0.0
-            sums[bins[i]] += (hits[i] - hit) * weights[i]  # of most rows 0, without a branch
+            # The product is 0 for most rows.  Adding it is faster than a branch around it.
+            sums[bins[i]] += (hits[i] - hit) * weights[i]
 
 
 @kernel
 def add_bins(values, bins, out):
     """out[b, bin] += Σ values over the rows of the bin.
 
-    axes: values (B, c); bins (c,); out (B, bins)
+    Axes:
+        values (B, c)
+        bins (c,)
+        out (B, bins)
     """
     for b in range(values.shape[0]):
         for i in range(bins.size):
