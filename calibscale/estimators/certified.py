@@ -20,7 +20,7 @@ from calibscale.limits.excess import ratio
 from calibscale.results import Estimate
 from calibscale.statistics import Statistic, weights_of
 
-GROUPS = 20
+GROUPS = 20  # groups of rows, in an order in which each is judged by models of those before it
 BORDERS = 1.0 / (1.0 + np.exp(-0.25 * np.arange(-28, 29)))  # of the cells, in log-odds
 CENTRES = 1.0 / (1.0 + np.exp(-0.25 * np.arange(-28.5, 29.5)))
 MODELS = ("isotonic", "bins", "temperature", "ukkr")
@@ -29,11 +29,12 @@ FITS = {"best": MODELS[:3], **{by: (by,) for by in MODELS}, "ukkr": (*REGS,)}
 MAX_PARTS = 64  # parts of the covariates' values
 SLOPES = tuple(2.5 ** (k / 12.0) for k in range(-12, 13) if k)  # 1/T of whole predictions
 RANGE = 0.25  # largest max − min of d of a row
-SIDES = {"both": (-np.inf, np.inf), "over": (0.0, np.inf), "under": (-np.inf, 0.0)}  # of E[δ | p]
+# Ranges of E[δ | p].
+SIDES = {"both": (-np.inf, np.inf), "over": (0.0, np.inf), "under": (-np.inf, 0.0)}
 
 
 class GroupCellState(NamedTuple):
-    """Σ1, Σp, Σδ, Σδ² by group, problem and cell (4, G, J, cells); rows of a weight not 1 (0-d)."""
+    """Σ1, Σp, Σδ, Σδ² by group, problem and cell (4, G, J, cells), and rows of weight not 1."""
 
     sums: Floats
     weighted: Floats
@@ -41,7 +42,7 @@ class GroupCellState(NamedTuple):
 
 @dataclass(frozen=True)
 class GroupCells(Statistic):
-    """Sums over rows by cell of p and by group, a hash of the row number; J is 1, or K by class.
+    """Sums over rows by cell of p and by group, a hash of the row number.  J is 1, or K by class.
 
     With `cuts`, the position of each covariate and the inner edges of its parts, the cells of each
     combination of parts follow one another.
@@ -89,7 +90,7 @@ class GroupTemperatures(Statistic):
 
     def accumulate(self, state: GroupCellState, chunk: Chunk) -> GroupCellState:
         state.weighted[...] += np.count_nonzero(weights_of(chunk) != 1.0)
-        groups, own = _groups(chunk), chunk.log_q[np.arange(len(chunk)), chunk.labels]
+        groups, label_log_q = _groups(chunk), chunk.log_q[np.arange(len(chunk)), chunk.labels]
         for k, slope in enumerate(SLOPES):
             r = np.exp(slope * chunk.log_q)
             scale = r.sum(axis=1)
@@ -98,7 +99,7 @@ class GroupTemperatures(Statistic):
             shrunk = RANGE / np.maximum(d.max(axis=1) - d.min(axis=1), RANGE)
             z = 2.0 * shrunk * np.einsum("ij,ij->i", d, chunk.delta)
             z -= shrunk**2 * np.einsum("ij,ij->i", d, d)
-            sums = (x**0, np.log(scale) - slope * own, x, x * x, z, z * z)
+            sums = (x**0, np.log(scale) - slope * label_log_q, x, x * x, z, z * z)
             for total, values in zip(state.sums[:, :, k], sums, strict=True):
                 total += np.bincount(groups, values, GROUPS)
         return state
@@ -121,11 +122,11 @@ class CertifiedL1(ScalarEstimator):
 
     Rows are independent and of any law.  The terms s·δ have a sign s for each of 58 cells of p from
     earlier groups of rows, so that their mean is at most the error [Braun et al. 2026].  The bound
-    (Σλx − Σψ(λ)x² − log 1/α) / Σλ, with ψ(λ) = −log(1 − λ) − λ and λ from earlier groups, is that
-    of Waudby-Smith & Ramdas (2023, Thm. 2).  It is not squared: 0.02 means that predictions are off
-    by at least 2 points on average, and 0 claims nothing.  `details` has the one-step estimate, the
+    is (Σλx − Σψ(λ)x² − log 1/α) / Σλ, with ψ(λ) = −log(1 − λ) − λ and λ from earlier groups
+    (Waudby-Smith & Ramdas 2023, Thm. 2).  It is not squared: 0.02 means that predictions are off by
+    at least 2 points on average, and 0 claims nothing.  `details` has the one-step estimate, the
     mean of the terms, and its standard error.  ``class_wise`` sums over the classes, which is at
-    most the canonical L1 error.  One pass; weights other than 0 are ignored.
+    most the canonical L1 error.  One pass.  Weights other than 0 are ignored.
 
     Parameters
     ----------
@@ -135,16 +136,17 @@ class CertifiedL1(ScalarEstimator):
     by : {"best", "isotonic", "bins", "temperature", "ukkr"}
         Model of E[δ | p]: isotonic regression, the means of the cells, shrunk for noise, a factor
         of the log-odds of p, kernel ridge regression (`UKKR`) with reg 0.1, 0.01 or 0.001, or in
-        every group the one with the largest terms in earlier groups (of ukkr: with covariates).
+        every group the model with the largest terms in earlier groups (``ukkr`` only with
+        covariates).
     side : {"both", "over", "under"}
-        Parts of the error: ``over`` is of predictions that are too high, max(E[δ | p], 0) in the
-        place of |E[δ | p]|, and ``under`` of those that are too low.
+        Parts of the error: ``over`` counts predictions that are too high, with max(E[δ | p], 0)
+        instead of |E[δ | p]|.  ``under`` counts predictions that are too low.
     level : float
         Confidence level.
     covariates : tuple of str
         Covariates x of the local error E|E[δ | p, x]|: the models are for each combination of their
-        categories, values (at most 10) or fifths, at most 64; the kernel of ``ukkr`` is a Gaussian
-        on p times (1 + 1{same combination})/2.  The bound is also one of the error given all of x.
+        categories, values (at most 10) or fifths, at most 64.  The kernel of ``ukkr`` is a Gaussian
+        on p times (1 + 1{same combination})/2.  The bound also holds for the error given all of x.
 
     Examples
     --------
@@ -170,13 +172,13 @@ class CertifiedL1(ScalarEstimator):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        known = self.by in FITS and self.side in SIDES
-        if not (known and 0 < self.level < 1):
+        valid = self.by in FITS and self.side in SIDES
+        if not (valid and 0 < self.level < 1):
             models, sides = ", ".join(("best", *MODELS)), ", ".join(SIDES)
             raise OptionError(f"by is one of {models}, side of {sides}, and level in (0, 1)")
         set_names(self, "covariates")
-        by, canonical = self.by in ("best", "temperature"), self.notion == "canonical"
-        fits = by and self.side == "both" and not self.covariates
+        scales, canonical = self.by in ("best", "temperature"), self.notion == "canonical"
+        fits = scales and self.side == "both" and not self.covariates
         require(not canonical or fits, "canonical: by temperature, no side and no covariates")
 
     def bind(self, setup: DataProfile) -> Self:
@@ -195,8 +197,8 @@ class CertifiedL1(ScalarEstimator):
         edges = (a.edges if a.levels is None else a.levels[:-1] for a in axes)
         cuts = tuple((a.position, tuple(map(float, e))) for a, e in zip(axes, edges, strict=True))
         if (parts := _parts(cuts)) > MAX_PARTS:
-            each = " × ".join(f"{len(axis)} of {axis.name}" for axis in axes)
-            raise OptionError(f"{parts} combinations ({each}) exceed {MAX_PARTS}: name fewer")
+            counts = " × ".join(f"{len(axis)} of {axis.name}" for axis in axes)
+            raise OptionError(f"{parts} combinations ({counts}) exceed {MAX_PARTS}: name fewer")
         return replace(bound, cuts=cuts)
 
     @property
@@ -214,6 +216,8 @@ class CertifiedL1(ScalarEstimator):
         if not rows.sum() > 0:
             return self.unknown(parameters, self.squared)
         used = rows[np.flatnonzero(rows)[0] + 1 :].sum()  # all groups but the first
+        # Confidence sequence by betting: for every stake λ of earlier rows, the product of
+        # exp(λ(x − E x) − ψ(λ)x²) is a supermartingale.  Ville's inequality bounds it by 1/α.
         price = math.log(1.0 / (1.0 - self.level))
         gain, stakes = -price, 0.0
         counted, total, squares = 0.0, 0.0, 0.0
@@ -234,6 +238,8 @@ class CertifiedL1(ScalarEstimator):
                     continue
                 _, before = _moments(past, slope, offset)
                 first, second = _moments(sums, slope, offset)
+            # Terms are divided by `bound`, so that they are at least −1.  The stake √(2
+            # log(1/α)/(n· spread)) minimises the width for a variance that earlier groups estimate.
             spread = max(before / rows[:g].sum() / bound**2, 1e-12)
             stake = min(0.5, math.sqrt(2.0 * price / (used * spread)))
             gain += stake * first / bound + (math.log1p(-stake) + stake) * second / bound**2
@@ -259,12 +265,13 @@ class CertifiedL1(ScalarEstimator):
         self, past: Floats, sums: Floats, totals: dict[str, float], phi: Floats
     ) -> tuple[Floats, Floats, float]:
         """Terms of the model with the largest `totals` in earlier groups, which are updated."""
-        leader = max(totals, key=lambda by: totals[by])
-        fits = {by: _residuals(past, by) for by in totals if by not in REGS}
+        # The leader is chosen before the totals get this group's terms, which it is judged by.
+        leader = max(totals, key=lambda model: totals[model])
+        fits = {model: _residuals(past, model) for model in totals if model not in REGS}
         fits |= _ridge(past, phi) if phi.size else {}
-        terms = {by: self._terms(np.clip(r, *SIDES[self.side])) for by, r in fits.items()}
-        for by, (slope, offset, _) in terms.items():
-            totals[by] += _moments(sums, slope, offset)[0]
+        terms = {model: self._terms(np.clip(r, *SIDES[self.side])) for model, r in fits.items()}
+        for model, (slope, offset, _) in terms.items():
+            totals[model] += _moments(sums, slope, offset)[0]
         return terms[leader]
 
     def _terms(self, r: Floats) -> tuple[Floats, Floats, float]:
@@ -276,7 +283,8 @@ class CertifiedL1(ScalarEstimator):
 class CertifiedL2(CertifiedL1):
     """Lower confidence bound of the squared L2 calibration error E (E[δ | p])², valid at every n.
 
-    The terms are 2rδ − r², with r from earlier groups.  The value is squared; see `CertifiedL1`.
+    The terms are 2rδ − r², with r from earlier groups.  The value is squared.  Otherwise see
+    `CertifiedL1`.
 
     Examples
     --------
@@ -295,15 +303,15 @@ class CertifiedL2(CertifiedL1):
         return 2.0 * r, r * r, 2.0 * largest * min(len(r), 2) + len(r) * largest**2
 
 
-def _residuals(past: Floats, by: str) -> Floats:
+def _residuals(past: Floats, model: str) -> Floats:
     """Mean residual E[δ | cell] from earlier groups (J, cells)."""
     n, p, delta, squares = past.reshape(4, -1, len(CENTRES))  # a row for each problem and part
     mean = ratio(delta, n)
     forecast = ratio(p, n)
-    if by == "bins":  # shrunk for noise
+    if model == "bins":  # shrunk for noise
         mean = mean * np.maximum(1.0 - ratio(squares, delta**2), 0.0)
-    elif by == "temperature":
-        scaled = (_scaled(*each) for each in zip(n, forecast, mean, strict=True))
+    elif model == "temperature":
+        scaled = (_scaled(*problem) for problem in zip(n, forecast, mean, strict=True))
         mean = forecast - np.array([*scaled])
     else:
         for j, at in enumerate(n > 0):
@@ -317,7 +325,7 @@ def _features(n: Floats, parts: int) -> Floats:
     p = np.tile(CENTRES, parts)
     bandwidth = math.sqrt(max(float(np.cov(p, fweights=n.astype(np.int64), ddof=0)), 1e-12))
     values, vectors = np.linalg.eigh(np.exp(-0.5 * ((CENTRES[:, None] - CENTRES) / bandwidth) ** 2))
-    used = values > 1e-8 * values[-1]
+    used = values > 1e-8 * values[-1]  # the kernel matrix has a low numerical rank
     shared = np.hstack([np.ones((parts, 1)), np.eye(parts)]) * math.sqrt(0.5)
     return np.kron(shared if parts > 1 else [[1.0]], vectors[:, used] * np.sqrt(values[used]))
 
@@ -327,7 +335,7 @@ def _ridge(past: Floats, phi: Floats) -> dict[str, Floats]:
     n, _, delta, _ = past
     S, C = (phi.T * n[:, None]) @ phi, (delta @ phi)[..., None]
     ridge = n[0].sum() ** 0.75 * np.eye(phi.shape[1])
-    return {by: np.linalg.solve(S + reg * ridge, C)[..., 0] @ phi.T for by, reg in REGS.items()}
+    return {name: np.linalg.solve(S + reg * ridge, C)[..., 0] @ phi.T for name, reg in REGS.items()}
 
 
 def _scaled(n: Floats, p: Floats, mean: Floats) -> Floats:

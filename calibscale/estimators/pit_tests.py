@@ -64,8 +64,8 @@ class NormalScores(PITTest):
     """Squared mean and variance scores of the normal scores z = Φ⁻¹(u) of PIT values u.
 
     (Σwz)²/Σw² + (Σw(z² − 1))²/2Σw², χ² with two degrees of freedom for calibrated forecasts and
-    many rows.  Of normal forecasts z is the standardised outcome: the statistic sees forecasts that
-    are too high or too low, too narrow or too wide.  `details` has the mean of z, in predicted
+    many rows.  For normal forecasts z is the standardised outcome.  The statistic sees forecasts
+    that are too high or too low, too narrow or too wide.  `details` has the mean of z, in predicted
     standard deviations, and the root of the mean of z², 1 if calibrated.  [Berkowitz 2001]
 
     Examples
