@@ -60,6 +60,7 @@ def set_names(settings: Any, *options: str) -> None:
         names = getattr(settings, option)
         if not isinstance(names, str | Iterable):
             raise OptionError(f"{option} must be a name or several, not {names!r}")
+        # Estimators are frozen, because equal settings identify a statistic.
         object.__setattr__(settings, option, (names,) if isinstance(names, str) else tuple(names))
 
 

@@ -88,12 +88,14 @@ class Binned(ScalarEstimator):
             return tuple(self.edges)
         values = np.linspace(0.0, 1.0, self.bins + 1)
         if self.edges == "torchmetrics":
+            # torchmetrics puts values of exactly 1 into a bin of their own, [1, 1 + 1/bins).
             values = np.append(_torch_linspace(self.bins), 1.0 + 1.0 / self.bins)
         return tuple(values.tolist())
 
     @property
     def needs(self) -> tuple[Statistic, ...]:
         if self.edges in MASS:
+            # The quantiles are known after the pass only.
             return (FineHistogram(self.judged),)
         left_closed = self.edges in ("netcal", "torchmetrics")
         return (BinCounts(self.judged, self.edge_values, left_closed),)
@@ -171,6 +173,7 @@ class _MeanGaps(Binned):
         """Limits by `calibscale.limits.gap_limits.bin_limits`."""
         gaps, tail = self._bins(*states).gaps, (1.0 - confidence_level) / 2.0
         limits = bin_limits(gaps, self.gap_power or 1, tail, self.unbiased)
+        # A biased error has the noise of the frequencies in its expectation at this n.
         high = limits.high if self.unbiased else limits.mean_at_high
         return Limits(limits.low, high, "binned")
 
@@ -227,6 +230,8 @@ class ECE(_MeanGaps):
         its label frequency says little about Σp(1 − p).
         """
         bins = self._bins(*states)
+        # The number of bins of a sweep differs between replicates, so that there are no factors by
+        # bin.
         drawn = list(self._drawn_sums(states, sums, count))
         if any(len(delta) != len(bins.delta) for delta in drawn):
             return None
@@ -380,6 +385,7 @@ class TCE2Kumar(_SquaredGaps):
     unbiased: ClassVar[bool] = True
 
     def _value(self, bins: BinTable) -> float:
+        # gap² − acc (1 − acc)/(n − 1) is 0 in a bin of one row, which says nothing on its noise.
         several = (bins.rows > 1) & (bins.effective > 1.0)
         noise = np.divide(
             bins.frequency * (1.0 - bins.frequency),

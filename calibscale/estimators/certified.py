@@ -21,10 +21,13 @@ from calibscale.results import Estimate
 from calibscale.statistics import Statistic, weights_of
 
 GROUPS = 20  # groups of rows, in an order in which each is judged by models of those before it
-BORDERS = 1.0 / (1.0 + np.exp(-0.25 * np.arange(-28, 29)))  # of the cells, in log-odds
+# Borders and centres of the cells, which are 0.25 of log-odds wide from −7 to 7.
+BORDERS = 1.0 / (1.0 + np.exp(-0.25 * np.arange(-28, 29)))
 CENTRES = 1.0 / (1.0 + np.exp(-0.25 * np.arange(-28.5, 29.5)))
 MODELS = ("isotonic", "bins", "temperature", "ukkr")
+# Kernel ridge regression has a model for each of three values of `reg` from the grid of [GB].
 REGS = {f"ukkr {reg}": reg for reg in (0.1, 0.01, 0.001)}
+# Models of each setting `by`.
 FITS = {"best": MODELS[:3], **{by: (by,) for by in MODELS}, "ukkr": (*REGS,)}
 MAX_PARTS = 64  # parts of the covariates' values
 SLOPES = tuple(2.5 ** (k / 12.0) for k in range(-12, 13) if k)  # 1/T of whole predictions
@@ -62,6 +65,7 @@ class GroupCells(Statistic):
         part = np.zeros(len(chunk), np.int64)
         for position, edges in self.cuts:
             assert chunk.covariates is not None
+            # Combinations of parts are numbered with the last covariate fastest.
             codes = np.searchsorted(np.array(edges), chunk.covariates[:, position])
             part = part * (len(edges) + 1) + codes
         cells = state.sums.shape[-1]
@@ -94,6 +98,8 @@ class GroupTemperatures(Statistic):
         for k, slope in enumerate(SLOPES):
             r = np.exp(slope * chunk.log_q)
             scale = r.sum(axis=1)
+            # d guesses E[δ | q].  Any signs s(q) give E⟨s, δ⟩ ≤ E‖E[δ | q]‖₁, and any guess gives
+            # E(2⟨d, δ⟩ − |d|²) ≤ E‖E[δ | q]‖².
             d = chunk.q - r / scale[:, None]
             x = np.einsum("ij,ij->i", np.sign(d), chunk.delta)
             shrunk = RANGE / np.maximum(d.max(axis=1) - d.min(axis=1), RANGE)
@@ -215,7 +221,8 @@ class CertifiedL1(ScalarEstimator):
         rows = rows if rows.ndim == 1 else rows.sum(axis=1)
         if not rows.sum() > 0:
             return self.unknown(parameters, self.squared)
-        used = rows[np.flatnonzero(rows)[0] + 1 :].sum()  # all groups but the first
+        # The first group has no earlier groups to learn from, and only teaches the others.
+        used = rows[np.flatnonzero(rows)[0] + 1 :].sum()
         # Confidence sequence by betting: for every stake λ of earlier rows, the product of
         # exp(λ(x − E x) − ψ(λ)x²) is a supermartingale.  Ville's inequality bounds it by 1/α.
         price = math.log(1.0 / (1.0 - self.level))
@@ -276,6 +283,7 @@ class CertifiedL1(ScalarEstimator):
 
     def _terms(self, r: Floats) -> tuple[Floats, Floats, float]:
         """Slope and offset of the terms slope·δ − offset by cell, and the bound of −Σ_j terms."""
+        # |δ| ≤ 1 for a scalar, and Σ_k |δ_k| ≤ 2 over the classes.
         return np.sign(r), np.zeros_like(r), float(min(len(r), 2))
 
 
@@ -299,6 +307,7 @@ class CertifiedL2(CertifiedL1):
     squared: ClassVar[bool] = True
 
     def _terms(self, r: Floats) -> tuple[Floats, Floats, float]:
+        # −Σ_j (2 r_j δ_j − r_j²) is at most 2 max|r|·Σ|δ_j| + Σ r_j².
         largest = float(np.abs(r).max())
         return 2.0 * r, r * r, 2.0 * largest * min(len(r), 2) + len(r) * largest**2
 
@@ -326,6 +335,7 @@ def _features(n: Floats, parts: int) -> Floats:
     bandwidth = math.sqrt(max(float(np.cov(p, fweights=n.astype(np.int64), ddof=0)), 1e-12))
     values, vectors = np.linalg.eigh(np.exp(-0.5 * ((CENTRES[:, None] - CENTRES) / bandwidth) ** 2))
     used = values > 1e-8 * values[-1]  # the kernel matrix has a low numerical rank
+    # Rows of these features have the inner product (1 + 1{same part})/2.
     shared = np.hstack([np.ones((parts, 1)), np.eye(parts)]) * math.sqrt(0.5)
     return np.kron(shared if parts > 1 else [[1.0]], vectors[:, used] * np.sqrt(values[used]))
 
@@ -343,6 +353,8 @@ def _scaled(n: Floats, p: Floats, mean: Floats) -> Floats:
     x, factor = logit(np.clip(p, 1e-12, 1.0 - 1e-12)), 1.0
     for _ in range(20):  # Newton's method
         q = expit(factor * x)
+        # The factor at most halves or doubles in a step, so that flat likelihoods cannot throw it
+        # off.
         slope, curvature = float(n @ ((p - mean - q) * x)), float(n @ (q * (1.0 - q) * x * x))
         factor = min(max(factor + slope / max(curvature, 1e-300), 0.5 * factor), 2.0 * factor)
     return np.where(n > 0, expit(factor * x), p)
@@ -352,5 +364,6 @@ def _moments(sums: Floats, slope: Floats, offset: Floats) -> tuple[float, float]
     """Σx of x = Σ_j (slope·δ − offset) over rows, and J·Σ_j of the squares, at least Σx²."""
     n, _, delta, squares = sums
     first = np.sum(slope * delta - offset * n)
+    # (Σ_j x_j)² ≤ J Σ_j x_j², as sums by problem do not have the products of problems.
     second = np.sum(slope**2 * squares - 2.0 * slope * offset * delta + offset**2 * n)
     return float(first), float(len(n) * second)

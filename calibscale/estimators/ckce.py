@@ -196,6 +196,7 @@ class CMMD(MomentError):
         inverse = _inverse(states[0], self._ridge(states[0]))
         if self.exponent == 0:
             return lambda phi: inverse(phi.T).T
+        # Coordinates in the eigenbasis of S, where (S/n)^{s/2} is diagonal.
         sigma, U = eigh(states[0].S)
         powers = np.maximum(sigma / states[0].weight, 0.0) ** (self.exponent / 2.0)
         return lambda phi: inverse(phi.T).T @ U * powers
@@ -219,6 +220,7 @@ def _cmmd(moments: MomentState, C: Floats, ridge: float, exponent: float) -> Flo
     if exponent == 0:
         terms = np.einsum("ij,ij->j", W, W)
     elif exponent == 1:
+        # The columns of W are the rows of C (S + λnI)⁻¹.
         terms = np.einsum("ij,ij->j", W, S @ W) / n
     elif exponent == 2:
         half = S @ W
@@ -305,6 +307,7 @@ class CKCECentred(CMMD):
         moments, noise = states
         A = _inverse(moments, self._ridge(moments))(np.eye(len(moments.S)))
         W = C @ A
+        # ‖CA‖²_F − tr(AᵀMA), with the symmetric matrix A.
         return np.einsum("bij,bij->b", W, W) - float(np.vdot(noise.M, A @ A))
 
 
@@ -375,6 +378,7 @@ class CKCE(CMMD):
                 raise OptionError(
                     f"{self.conditional_on!r} has more than 64 values: too many groups"
                 )
+            # The indicator 1{a = a'} is the kernel of a categorical covariate.
             categorical, levels = (column.position,), (column.levels,)
         kernel = ProductKernel(
             "linear+gaussian", features.bandwidth, categorical=categorical, levels=levels
@@ -476,6 +480,7 @@ class ExactCKCE(BoundEstimator):
             details,
             len(delta),
         )
+        # An iteration that stops far from its tolerance has found no solution.
         if solution.relative_residual <= max(1e3 * settings.tolerance, 1e-6):
             return estimate
         reason = (

@@ -110,6 +110,7 @@ class LogScore(_ForecastScore):
 
     def rows(self, forecast: Forecast, values: Floats, y: Floats) -> Sequence[Any]:
         score = forecast.log_score(values, y)
+        # The second column counts the rows with an infinite score.
         return [score, np.isposinf(score)]
 
     def _estimate(self, means: Floats, n: int, **about: Any) -> Estimate:
@@ -322,6 +323,7 @@ class _PITError(Estimator):
 
     @property
     def needs(self) -> tuple[Statistic, ...]:
+        # Ledgers add states, and values of single rows do not add.
         return (PITCells() if self.fixed_cells else PITValues(),)
 
     floor_needs = needs
@@ -397,6 +399,7 @@ class PITKuiper(_PITError):
         return after.max(axis=-1) - before.min(axis=-1)
 
     def _error(self, curve: PITCurve) -> float:
+        # Each of the two distances changes by at most the width of a cell.
         return 2.0 / CELLS
 
 
@@ -450,6 +453,8 @@ class PITCvM(_PITError):
         return np.einsum("...i,...i->...", np.diff(curve.x), a * a + a * b + b * b) / 3.0
 
     def _error(self, curve: PITCurve) -> float:
+        # Within a cell F rises by at most its weight, so that (F − u)² changes by at most 2|F −
+        # u|·weight + weight².
         weights, gaps = np.diff(curve.at), np.abs(curve.gaps[0])
         return float(weights @ (2.0 * np.maximum(gaps[:-1], gaps[1:]) + weights)) / CELLS
 
@@ -509,6 +514,7 @@ class QuantileECE(_AtLevels, _PITError):
         return level_limits(levels, shares, rows, (1.0 - confidence_level) / 2.0)
 
     def _error(self, curve: PITCurve) -> float:
+        # The values of a cell that contains a level may lie on either side of the level.
         return float(np.diff(curve.at)[(np.array(self.levels) * CELLS).astype(np.int64)].mean())
 
     def _about(self, state: PITState, curve: PITCurve) -> dict[str, Any]:

@@ -169,6 +169,7 @@ class SegmentTable:
         _, w, w2, wp, _, spread = self._sums
         draw = residual_draws(ratio(wp, w), w, ratio(w * w, w2), spread)
         for rng in rngs:
+            # Draws are of Σw(p − event), and walks of Σw(event − p).
             yield self.in_sigmas(self.walked(-draw(1, rng)[0])[0])
 
     def walked(self, differences: Floats) -> tuple[Floats, Floats]:
@@ -209,6 +210,7 @@ def _segments(
             f"{MAX_SEGMENTS:,}: use fewer columns, fewer bins, or a smaller depth"
         )
     where: list[tuple[Where, ...]] = []
+    # Each crossing is in one segment for each subset of the columns.
     members = np.full((len(codes), len(subsets)), -1)
     rows: dict[tuple[Where, ...], float] = {}
     for t, subset in enumerate(subsets):
@@ -351,6 +353,8 @@ class Multicalibration(ScalarEstimator):
         scaled, sigma, rows = table.scaled, table.sigma, table.sums.n
         error = float(np.max(ratio(table.error, sigma)) * sigma[0])
         prevalence = float(table.sums.event[0] / table.sums.weight[0])
+        # The largest error in units of its noise is shown in units of a probability, by σ of all
+        # rows.
         value, rarer = float(scaled.max() * sigma[0]), min(prevalence, 1.0 - prevalence)
         columns = {
             "bias": table.bias,

@@ -57,6 +57,7 @@ class Spiegelhalter(ScalarEstimator):
         if not n:
             return self.unknown()
         if not variance > 0.0:
+            # The variance Σw²(1 − 2p)²p(1 − p) is 0.
             reason = "all predictions are 0, 0.5 or 1, whose Brier score does not vary"
             return Estimate(self.name, self.judged, None, reason=reason)
         z = difference / math.sqrt(variance)
@@ -203,6 +204,7 @@ def _logistic(
         if not np.isfinite(hessian).all() or np.linalg.cond(hessian) > _SINGULAR:
             return None
         step = np.linalg.solve(hessian, gradient)
+        # Steps are cut because the likelihood is flat far from its maximum.
         step *= min(1.0, _LONGEST / float(np.abs(step).max(initial=_LONGEST)))
         beta = beta + step
         if np.abs(step).max() <= 1e-12 * (1.0 + np.abs(beta).max()):

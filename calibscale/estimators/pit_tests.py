@@ -85,6 +85,7 @@ class NormalScores(PITTest):
 
     def finding(self, state: PITMomentState, sums: Floats) -> dict[str, Any]:
         mean, square = sums[WAVES : WAVES + 2, 0] / float(state.weight)
+        # The second Hermite polynomial is (z² − 1)/√2, so that the mean of z² is 1 + √2·square.
         dispersion = np.sqrt(max(0.0, 1.0 + np.sqrt(2.0) * square))
         by_mean = bool(abs(mean) > abs(square))
         return {"mean_score": float(mean), "dispersion": float(dispersion), "by_mean": by_mean}
@@ -140,6 +141,7 @@ class PITByForecast(PITTest):
     def sizes(self, state: PITMomentState, sums: Floats) -> Floats:
         variance = np.diag(state.ranks)[1:]
         squares = (sums[:, WAVES : WAVES + _BY_RANK, 1:] ** 2).sum(axis=1)
+        # A function of ranks that is constant, as of equal forecasts, has no score.
         scaled = squares / np.where(variance > 0, variance, np.inf)
         return scaled.sum(axis=1)
 

@@ -244,6 +244,7 @@ class TemperatureScore(ResidualTest):
     def sizes(self, cells: Cells, residuals: Floats) -> Floats:
         direction = np.log(np.clip(cells.p, _LEAST, 1.0))
         total = (residuals * direction).sum(axis=(1, 2))
+        # δ of a class times log q is the derivative of the log loss with respect to 1/T.
         return total**2 / max((cells.variance * direction**2).sum(), _LEAST)
 
     def finding(self, cells: Cells, residuals: Floats) -> dict[str, Any]:
@@ -284,6 +285,7 @@ class SmoothTest(ResidualTest):
     @staticmethod
     def _squares(cells: Cells, residuals: Floats) -> Floats:
         """Squared score of each polynomial (B, J, degrees)."""
+        # Legendre polynomials times these norms are orthonormal for a uniform rank.
         norms = np.sqrt(2.0 * np.arange(_ORDER + 1) + 1.0)
         polynomials = legvander(2.0 * cells.place - 1.0, _ORDER) * norms
         scores = np.einsum("bjc,jcd->bjd", residuals, polynomials, optimize=True)
@@ -362,6 +364,7 @@ def _intervals(cells: Cells, residuals: Floats, j: int) -> Iterable[tuple[Any, i
 
 def _squared_score(cells: Cells, residuals: Floats, direction: Floats) -> Floats:
     """(Σwδg)² of a direction g of cells (J, C), over its variance, (B, J)."""
+    # Labels of different cells are independent, so that the variances add.
     squares = (residuals * direction).sum(axis=2) ** 2
     variance = (cells.variance * direction**2).sum(axis=1)
     return ratio(squares, np.broadcast_to(variance, squares.shape))

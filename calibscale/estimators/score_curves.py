@@ -32,6 +32,7 @@ def _scores(cells: OccupiedCells, k: Ints, thresholds: Floats) -> Floats:
 def _fitted(cells: OccupiedCells, thresholds: Floats) -> Floats:
     """Mean elementary scores of the isotonic regression."""
     fit = isotonic_regression(cells.frequency, weights=cells.weight)
+    # Blocks have increasing values.  All cells of the first blocks, up to θ, are below it.
     below = np.searchsorted(fit.x[fit.blocks[:-1]], thresholds, "right")
     return _scores(cells, fit.blocks[below], thresholds)
 
@@ -89,6 +90,7 @@ class Murphy(ScoreError):
         score = _scores(cells, np.searchsorted(cells.score, thresholds, "right"), thresholds)
         fitted = _fitted(cells, thresholds)
         rate = cells.share @ cells.frequency
+        # Score of the constant forecast of the rate, which decides alike for all rows.
         constant = np.minimum(thresholds * (1.0 - rate), (1.0 - thresholds) * rate)
         return self._result(
             float(parts.max()),
@@ -143,6 +145,7 @@ class AURC(ScoreMeasure):
         wide = cells.width[::-1] > 0
         share = np.where(wide, weight, 0.0) / covered[-1]
         value, rate = float(weight @ risk / covered[-1]), float(risk[-1])
+        # Area under the curve if all errors had the lowest confidence.
         best = rate + (1.0 - rate) * math.log1p(-rate) if rate < 1.0 else 1.0
         places = np.searchsorted(covered, np.linspace(0.0, covered[-1], 2 * _POINTS + 1))
         points = np.unique(np.minimum(places, len(risk) - 1))

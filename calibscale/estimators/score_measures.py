@@ -111,6 +111,7 @@ class ScoreError(ScoreMeasure):
             coarse = (replicate.coarse(most) for replicate in _with_residuals(cells, drawn))
             sizes += self._sizes(cells, drawn).mean() - np.mean([*map(self._size, coarse)])
         mean = self._mean(cells)
+        # A mean in closed form corrects the mean of finitely many draws.
         sizes *= 1.0 if mean is None or not sizes.any() else mean / sizes.mean()
         return Floor.of(sizes, self._size(cells))
 
@@ -182,6 +183,7 @@ class _Cumulative(ScoreError):
         scaled = value / sigma if sigma > 0 else None
         reached, share = walk(cells), np.append(0.0, np.cumsum(cells.share))
         places = np.searchsorted(share, np.linspace(0.0, 1.0, _POINTS)).clip(0, len(share) - 1)
+        # Results have evenly spaced points of the walk, and its extremes.
         points = np.unique([*places, reached.argmin(), reached.argmax()])
         drawn = curve(
             share=share[points],
@@ -305,6 +307,8 @@ class CORP(ScoreError):
         score = float(exact.squared / exact.weight)
         fit, share = isotonic(cells), cells.share
         recalibrated = _brier(cells.frequency, fit, share)
+        # Isotonic regression of single rows fits at least as well as of cells, and at most as well
+        # as with zeros first in every cell.
         error = recalibrated - _refined(cells) if cells.width.any() else 0.0
         rate = float(share @ cells.frequency)
         uncertainty = rate * (1.0 - rate)
@@ -326,6 +330,7 @@ def _band(cells: OccupiedCells) -> dict[str, list[float]]:
     points = np.unique(np.linspace(0, len(cells.score) - 1, _POINTS).astype(int))
     drawn = _drawn_cells(cells, [np.random.default_rng(0)] * _BAND_DRAWS)
     curves = [isotonic(replicate)[points] for replicate in drawn]
+    # Pointwise quantiles, without a claim on the whole curve.
     low, high = np.quantile(curves, [0.025, 0.975], axis=0)
     return curve(score=cells.score[points], low=low, high=high)
 
@@ -370,6 +375,7 @@ class ICI(ScoreError):
         Fits to all groups but one would share their noise, and the limit would be too high.
         """
         histogram, variances = states[:2]
+        # A third of the groups fits the signs, two thirds estimate the mean.
         fitted = np.arange(len(histogram.sums)) % 3 == 0
         squares = SquareState(variances.squares[fitted].sum(axis=0))
         cells = self._cells(BinState(histogram.sums[fitted].sum(axis=0)), squares)

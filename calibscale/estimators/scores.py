@@ -142,6 +142,7 @@ class ConfidenceGap(_MeanScore, ScalarEstimator):
 
     def _total(self, totals: score_sums.TotalsState, *extra_states: Any) -> float:
         if self.judged == "top_label":
+            # Totals have the sums of the top label already.
             return float(totals.confidence - totals.hit)
         (events,) = extra_states
         (p, _), (_, complement) = events.sums[2:4]  # δ is p without the event, −(1 − p) with it
@@ -262,6 +263,8 @@ class NLLDecomposition(_Decomposition):
         entropy = -xlogy(acc, acc) - xlogy(1.0 - acc, 1.0 - acc)
         refinement = float(bins.share @ entropy)
         with np.errstate(divide="ignore"):
+            # KL(acc ‖ conf) is the cross entropy minus the entropy.  Sums of 1 − p keep the digits
+            # of 1 − conf.
             cross = bins.share @ (-xlogy(acc, conf) - xlogy(1.0 - acc, np.maximum(complement, 0.0)))
         return float(cross) - refinement, refinement
 

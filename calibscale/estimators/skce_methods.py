@@ -135,6 +135,7 @@ class BoundSKCE(BoundEstimator):
         if self.settings.method in ("blocks", "pairs"):
             raise no_replicates(self.name, self.settings.method)
         if setup.source.forecast is not None and self.chosen:  # replicates take the time
+            # Every replicate evaluates the features of all rows anew.
             count = min(self.settings.n_features, max(_FEATURE_ROWS // setup.rows, 32))
             return replace(self.settings, method="features", n_features=count).bind(setup)
         if self.settings.method == "nystrom":
@@ -290,6 +291,7 @@ class BoundSKCE(BoundEstimator):
             if not self.sum_scaled:
                 kernel_sum = float(2 * state.kernel_pairs + state.kernel_diagonal)
                 total = abs(float(2 * state.pairs))
+                # A relative error of the divisor is a relative error of the value.
                 rounding += total * 2 * state.kernel_rounding / kernel_sum
             error = Approximation("float32", self.from_sums(rounding, 0.0, state))
         return self._estimate(value, state.n, error)

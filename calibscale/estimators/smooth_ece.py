@@ -29,6 +29,7 @@ _FLOOR = 1e-4  # added to densities, which are sums over rows
 
 def _intervals(k: int) -> int:
     """Number of intervals of the grid for the bandwidth k/1024."""
+    # relplot has max(2000, 20/σ) points on the interval and its reflection.
     return max(2000, round(20 * _WIDTHS / k)) // 2
 
 
@@ -220,6 +221,8 @@ def _smoothed(transform: Any, k: int) -> Floats:
     """Sums smoothed with the bandwidth k/1024 at the points of its grid (B, points)."""
     sigma, size = k / _WIDTHS, _intervals(k)
     z = (np.arange(size + 1) / size - 0.5) / sigma
+    # The reflected sums are periodic, so that a circular convolution smooths them with the kernel
+    # that is reflected at 0 and 1.
     kernel = np.zeros(2 * size)
     kernel[np.arange(size + 1) - (size + 1) // 2] = np.exp(-0.5 * z * z)
     kernel /= np.sqrt(2 * np.pi) * sigma

@@ -34,6 +34,8 @@ def _error(cells: OccupiedCells) -> float:
     def largest(values: Floats) -> Floats:
         return np.maximum(np.abs(values[1:]), np.abs(values[:-1]))
 
+    # Within a cell both sums move by at most `step`, which changes their squares by at most
+    # 2·step·(|sum| + step).
     slope = largest(reached) + largest(reached[-1] - reached)
     return float(cells.width @ (2.0 * step * (slope + step)))
 

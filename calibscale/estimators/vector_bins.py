@@ -82,6 +82,7 @@ class CWCE2(Binned):
         def vectors(q: Floats, k: int) -> Floats:
             """1/√(W_b W) at the bin of each row (s, B)."""
             numbers = self.needs[0].numbers(np.ascontiguousarray(q[:, k]))  # type: ignore[attr-defined]
+            # The error of class k is Σ_b (Σwδ)²/(W_b W), the squared norm of Σwδg.
             g: Floats = np.arange(weight.shape[1]) == numbers[:, None]
             return g * np.sqrt(ratio(np.ones_like(weight[k]), weight[k] * total))
 

@@ -61,6 +61,7 @@ class _Counts(Statistic):
             drawn_sums.add_bins(drawn * weights, bins, out)
 
     def zero_drawn(self, classes: int, count: int) -> tuple[Floats, ...]:
+        # Replicates have the sum Σwδ alone of the five sums of a bin.
         sums = np.moveaxis(self._sums(self.zero(classes)), 0, -1)
         return (np.zeros((count, *sums.shape[:-1])),)
 

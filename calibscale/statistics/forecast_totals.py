@@ -158,6 +158,7 @@ class PITState(NamedTuple):
     def curve(self) -> PITCurve:
         if not self.exact:
             return PITCurve.of(self.weights)
+        # Ties are sorted by weight, so that the curve does not depend on the order of the rows.
         order = np.lexsort((self.weights, self.values))
         return PITCurve.of(self.weights[order], self.values[order])
 
@@ -213,6 +214,7 @@ class PITValues(Statistic):
         return self.merge(state, _pit(chunk))
 
     def merge(self, a: PITState, b: PITState) -> PITState:
+        # The number of rows decides, so that the state does not depend on the order of merges.
         if not a.exact or not b.exact or len(a.values) + len(b.values) > CELLS:
             return super().merge(a.in_cells(), b.in_cells())
         totals = (np.add(x, y)[...] for x, y in zip(a[:3], b[:3], strict=True))

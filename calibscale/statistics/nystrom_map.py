@@ -115,6 +115,7 @@ class Nystrom(PairStatistic):
 
     def pair_total(self, state: NystromState) -> tuple[float, float]:
         n, s = float(state.n), len(state.points)
+        # Σ_{i≠j} of ⟨φ, φ⟩ follows from ‖Σ wδφᵀ‖²_F without the diagonal.
         low_rank = float(np.vdot(state.sums, state.sums)) - float(state.squares)
         if s < min(n, 4):
             return low_rank, float("nan")

@@ -85,6 +85,7 @@ class Moments(Statistic):
             drawn_sums.move_features(drawn, chunk.labels, phi, w, C)
             norms = np.zeros((2, len(d)))
             drawn_sums.label_sums(drawn, chunk.q, w * w, squares, norms)
+            # |δ*|² of drawn labels is not |δ|².
             d += norms[0]
             t += norms[1]
         else:
@@ -235,6 +236,7 @@ class Fingerprint(Statistic):
             columns += [chunk.weights] if len(chunk.weights) else []
             columns += [] if chunk.covariates is None else [*chunk.covariates.T]
         for column in columns:
+            # Mixing after every column makes the hash depend on the order of the columns.
             hashes = mixed(hashes ^ np.ascontiguousarray(column, np.float64).view(np.uint64))
         state.n[...] += len(chunk)
         state.hashes[...] += hashes.sum(keepdims=True)

@@ -98,6 +98,7 @@ class SegmentAtoms(Statistic):
         crossing = np.zeros(len(chunk), np.int64)
         for axis, size in zip(self.axes, self.sizes, strict=True):
             assert chunk.covariates is not None
+            # Crossings are numbered with the last axis fastest.
             crossing = crossing * size + axis.known(chunk.covariates[:, axis.position])
         counted = (w > 0).astype(np.float64)
         pairs = (
