@@ -70,6 +70,11 @@ class CRPS(_ForecastScore):
     of the distribution that the members are draws of.  For ordered classes it is the ranked
     probability score.
 
+    See Also
+    --------
+    LogScore : Negative log density of the outcome.
+    PinballLoss : Mean loss of predicted quantiles.
+
     Examples
     --------
     >>> import calibscale as cs
@@ -91,6 +96,10 @@ class LogScore(_ForecastScore):
     A proper score in nats that depends on the units of the target.  It is infinite if the density
     is 0 at an outcome, as the density of quantiles is far beyond the outer quantiles.  Ensembles
     have no density.
+
+    See Also
+    --------
+    CRPS : Continuous ranked probability score.
 
     Examples
     --------
@@ -153,6 +162,11 @@ class PinballLoss(_AtLevels, _ForecastScore):
     levels : sequence of float, optional
         Increasing levels in (0, 1).  Default: the levels of forecasts of quantiles, else 0.1 … 0.9.
 
+    See Also
+    --------
+    CRPS : Continuous ranked probability score.
+    QuantileECE : Mean distance of the quantile reliability diagram.
+
     Examples
     --------
     >>> import calibscale as cs
@@ -214,6 +228,11 @@ class Coverage(_ForecastScore):
         Nominal coverage, in (0, 1).  Default: 0.9.  For forecasts of quantiles it is the nearest
         level between two of their levels t and 1 − t, if there are such levels, as these forecasts
         state no other interval.
+
+    See Also
+    --------
+    QuantileECE : Mean distance of the quantile reliability diagram.
+    PITKuiper : Largest excess of PIT values between two quantiles.
 
     Examples
     --------
@@ -382,6 +401,12 @@ class PITKuiper(_PITError):
     numbers.  With weights these are weighted as the rows are in a test of up to 65,536 rows, else
     they are (Σw)²/Σw² numbers of equal weight.
 
+    See Also
+    --------
+    PITKS : Largest distance of PIT values from uniform.
+    PITCvM : Mean squared distance of PIT values from uniform.
+    QuantileECE : Mean distance of the quantile reliability diagram.
+
     Examples
     --------
     >>> import calibscale as cs
@@ -409,6 +434,11 @@ class PITKS(_PITError):
 
     An error between 0 and 1.  It sees shifts best.  Otherwise see `PITKuiper`.
 
+    See Also
+    --------
+    PITKuiper : Largest excess of PIT values between two quantiles.
+    PITCvM : Mean squared distance of PIT values from uniform.
+
     Examples
     --------
     >>> import calibscale as cs
@@ -433,6 +463,11 @@ class PITCvM(_PITError):
     """Cramér–von Mises distance ∫(F(u) − u)² du of the PIT values from uniform.
 
     A squared error, the usual statistic divided by n.  Otherwise see `PITKuiper`.
+
+    See Also
+    --------
+    PITKuiper : Largest excess of PIT values between two quantiles.
+    PITKS : Largest distance of PIT values from uniform.
 
     Examples
     --------
@@ -476,6 +511,11 @@ class QuantileECE(_AtLevels, _PITError):
     bins : int, optional
         Bins of the histogram.  Default: the m + 1 ranks of ensembles of m ≤ 100, the bins between
         the levels of forecasts of quantiles, else 20.
+
+    See Also
+    --------
+    PITKuiper : Largest excess of PIT values between two quantiles.
+    Coverage : Share of outcomes in central prediction intervals.
 
     Examples
     --------

@@ -29,7 +29,7 @@ EXPONENTS = (0.0, 1.0, 2.0)  # for which the value follows from Y without a prod
 
 
 class _GroupOfFeatures(NamedTuple):
-    """Features that are left out, and what the inverse without them needs.
+    """Features that are left out, and the matrices that the inverse without them needs.
 
     `correction` is (P_GG)⁻¹ P_G·, (2b, m).  `damping` is the diagonal of D⁻² (m,).
     """

@@ -68,6 +68,11 @@ class NormalScores(PITTest):
     that are too high or too low, too narrow or too wide.  `details` has the mean of z, in predicted
     standard deviations, and the root of the mean of z², 1 if calibrated.  [Berkowitz 2001]
 
+    See Also
+    --------
+    PITSmooth : Test of the shape of PIT values.
+    PITByForecast : Test of the relation of PIT values to the forecast.
+
     Examples
     --------
     >>> import numpy as np, calibscale as cs
@@ -98,6 +103,11 @@ class PITSmooth(PITTest):
     The polynomials have degree 1 to 8, so that the statistic sees any distribution of PIT values
     that is not uniform, such as a wrong shape.  [Neyman 1937]
 
+    See Also
+    --------
+    NormalScores : Test of the mean and spread of PIT values.
+    PITKuiper : Largest excess of PIT values between two quantiles.
+
     Examples
     --------
     >>> import numpy as np, calibscale as cs
@@ -124,6 +134,11 @@ class PITByForecast(PITTest):
     Squared scores of Hermite polynomials of degree 1 to 3 times linear and quadratic functions of
     the ranks of the forecast's median and width, summed.  The statistic sees errors that cancel
     between rows, such as a spread that should depend on the forecast.
+
+    See Also
+    --------
+    NormalScores : Test of the mean and spread of PIT values.
+    KCE : Kernel error without covariates.
 
     Examples
     --------

@@ -45,8 +45,8 @@ class Murphy(ScoreError):
     for a row with p ≤ θ and the event, else 0 (Ehm, Gneiting, Jordan & Krüger 2016).  Every proper
     score is a mixture of them.  The Brier score of the event is 2∫S_θ dθ.  The isotonic regression
     f of the events minimises all of them among increasing maps of p, and the value is max_θ (S_θ(p)
-    − S_θ(f)) ≥ 0: what decisions lose for lack of recalibration, at the worst ratio of costs.  The
-    mean over θ is half the value of `CORP` (Dimitriadis et al. 2021).
+    − S_θ(f)) ≥ 0, the loss of decisions for lack of recalibration, at the worst ratio of costs.
+    The mean over θ is half the value of `CORP` (Dimitriadis et al. 2021).
 
     `details` has the `threshold` of the maximum, and the Murphy diagram as `murphy`: thresholds
     with their mean score, its miscalibration and its discrimination.  Noise biases it upwards.

@@ -34,7 +34,7 @@ STRENGTHS = (0.5, 1.0)  # multiples of the learned shifts
 CELLS = 18  # cells of log-odds in which scalar bets are learned, at a resolution of 1
 # Resolution of new ledgers: a change of sign is at most 0.012 in p from the border of a cell.
 RESOLUTION = 16
-_WIDTH = 0.75  # width of a cell at a resolution of 1; the outermost cells are unbounded
+_WIDTH = 0.75  # width of a cell at a resolution of 1, but the outermost cells are unbounded
 _LARGEST = 1.0  # largest learned shift of log-odds at a resolution of 1
 _DIGITS = 4  # digits of learned shifts, which are kept as JSON for each day
 # Largest number of classes with shifts of their own for `top_label`.  Beyond it a class has few

@@ -1,4 +1,4 @@
-"""Noise floors: of drawn labels by the estimator itself, else from residuals with random signs.
+"""Noise floors: from drawn labels by the estimator itself, else from residuals with random signs.
 
 Labels of dependent rows, and distributions over the classes, cannot be drawn from the predictions.
 There the floor comes from `Replicates`: residuals with a random sign for each cluster, or for each

@@ -22,7 +22,7 @@ from calibscale.statistics import Replicates, Statistic, redraws
 
 _log = logging.getLogger(__name__)
 MAX_POOL = 2**27  # residuals in memory: 1 GB
-_DRAWN = 2**21  # residuals drawn at a time, over all rows: 16 MB; 64 MB take twice the time
+_DRAWN = 2**21  # residuals drawn at a time, over all rows: 16 MB, as 64 MB take twice the time
 
 Labels = NDArray[np.int32]
 

@@ -73,6 +73,10 @@ def power(
     InvalidDataError, OptionError, StoreError
         At the first invalid row, if a parameter is out of range, or if the data cannot be read.
 
+    See Also
+    --------
+    calibration_test : Test of a data set, as it is simulated here.
+
     Examples
     --------
     >>> import numpy as np

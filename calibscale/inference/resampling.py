@@ -95,6 +95,11 @@ class Jackknife(Resampling):
     OptionError
         If a parameter is out of range.
 
+    See Also
+    --------
+    Bootstrap : Intervals from groups that are drawn with replacement.
+    evaluate : Estimates with intervals.
+
     Examples
     --------
     >>> import numpy as np
@@ -128,6 +133,11 @@ class Bootstrap(Resampling):
     ------
     OptionError
         If a parameter is out of range.
+
+    See Also
+    --------
+    Jackknife : Intervals from groups that are left out.
+    evaluate : Estimates with intervals.
 
     Examples
     --------

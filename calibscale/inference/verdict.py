@@ -164,7 +164,7 @@ def _judged(facts: JudgedNumbers) -> Judgement | None:
 
 
 def _why_no_rows(facts: JudgedNumbers) -> str:
-    """Sentence that says why no rows are left, and what to do."""
+    """Sentence that says why no rows are left, and names the remedy."""
     if not facts.dropped:
         return "there are no rows with a label and a positive weight."
     return (
@@ -304,7 +304,7 @@ def _has_small_size(facts: JudgedNumbers, indication: Indication) -> bool:
 
 
 def _same_predictions(facts: JudgedNumbers, indication: Indication) -> list[Indication]:
-    """Numbers with a size and without a direction that judge at least what the number judges."""
+    """Numbers with a size and without a direction that judge at least the same predictions."""
     notions = (indication.notion, *_COVERED_BY.get(indication.notion, ()))
     return [
         candidate

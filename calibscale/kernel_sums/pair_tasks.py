@@ -145,7 +145,7 @@ class _SharedTask:
 class _PanelPairTask(_SharedTask):
     """Base of the tasks over pairs of panels."""
 
-    panels: Any  # Panels; None while a part is sent to a worker
+    panels: Any  # Panels, or None while a part is sent to a worker
     run_parts: RunParts = in_one_part
     large: ClassVar[tuple[str, ...]] = ("panels",)
 

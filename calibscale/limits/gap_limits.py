@@ -20,7 +20,7 @@ from calibscale.limits import Limits, clopper_pearson, highest_factor
 from calibscale.limits.excess import ratio
 
 _SEED = 20261122  # seed of the simulated bins: equal sums have equal limits
-_DRAWS = 399  # simulated data sets per hypothesis of the upper limit; 10 of 400 are 2.5 %
+_DRAWS = 399  # simulated data sets per hypothesis of the upper limit, as 10 of 400 are 2.5 %
 _LOW_DRAWS = 999  # simulated data sets of the lower limit, which needs only two hypotheses
 _MAX_DRAWS = 3999
 _GAP_ROUNDING = 1e-13  # rounding error of the gap of a bin, far below one event in 10^9 rows

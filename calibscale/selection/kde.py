@@ -328,6 +328,11 @@ class KDE(GridFamily):
     exact : bool
         Use exact sums for scalar notions, too, at the rows kept in memory and in quadratic time.
 
+    See Also
+    --------
+    LeaveOneOutKDE : The bandwidth of the largest leave-one-out likelihood.
+    UKKR : Kernel ridge regression of the residuals.
+
     Examples
     --------
     >>> import numpy as np
@@ -419,6 +424,10 @@ class LeaveOneOutKDE(KDE):
 
     In each training set, the h of the grid with the largest Σ_i log Σ_{j≠i} k_dir(f_i; f_j) over
     the rows kept in memory (some of them for a scalar notion) is used, as in the published method.
+
+    See Also
+    --------
+    KDE : Kernel density ratios for a grid of bandwidths.
 
     Examples
     --------

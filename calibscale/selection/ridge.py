@@ -300,6 +300,11 @@ class UKKR(Ridge):
 
     W = (S + λnI)⁻¹Cᵀ with λ = reg·n^(−1/4) and n training rows.
 
+    See Also
+    --------
+    KKR : Kernel ridge regression of pairs.
+    KDE : Kernel density ratios for a grid of bandwidths.
+
     Examples
     --------
     >>> import numpy as np
@@ -325,6 +330,10 @@ class KKR(Ridge):
     """Kernel ridge regression of ⟨δ, δ'⟩ on pairs: h(p, p') = φᵀBφ' [GB eq. 28, 29].
 
     B = U[(GGᵀ)_ab/(σ_aσ_b + λn²)]Uᵀ with S = UσUᵀ, G = UᵀCᵀ, λ = reg·n^(−1/2), n training rows.
+
+    See Also
+    --------
+    UKKR : Kernel ridge regression of the residuals.
 
     Examples
     --------

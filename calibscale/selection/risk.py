@@ -55,6 +55,11 @@ def plug_in_risk(delta: Floats, residuals: Floats, weights: Floats | None = None
     OptionError
         If there are fewer than two rows with a positive weight.
 
+    See Also
+    --------
+    plug_in_risk_error : Standard error of the exact risk.
+    sampled_risk : Risk of any function from drawn pairs.
+
     Examples
     --------
     >>> import numpy as np
@@ -81,6 +86,10 @@ def plug_in_risk_error(delta: Floats, residuals: Floats, weights: Floats | None 
     ----------
     delta, residuals, weights
         See `plug_in_risk`.
+
+    See Also
+    --------
+    plug_in_risk : Exact risk of plug-in functions.
 
     Examples
     --------
@@ -133,6 +142,10 @@ def sampled_risk(
     ------
     OptionError
         If there are fewer than two rows or pairs.
+
+    See Also
+    --------
+    plug_in_risk : Exact risk of plug-in functions.
 
     Examples
     --------

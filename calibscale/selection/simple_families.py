@@ -150,6 +150,11 @@ class Bins(GridFamily):
 class DebiasedBins(Bins):
     """`Bins` with ``debiased=True``, named ``bins_debiased``.
 
+    See Also
+    --------
+    KDE : Kernel density ratios for a grid of bandwidths.
+    TCE2Kumar : The correction of Kumar, Liang & Ma.
+
     Examples
     --------
     >>> import numpy as np

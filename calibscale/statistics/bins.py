@@ -435,7 +435,7 @@ _ROUNDING = 1e-12  # frequencies that differ by less are equal
 
 
 def mass_bins(sums: Floats, bins: int, edges: Any, borders: Any = None) -> BinTable:
-    """Equal-mass bins: of the given number, ⌈n^(1/3)⌉, or as many as a monotone sweep allows.
+    """Equal-mass bins: the given number, ⌈n^(1/3)⌉, or as many as a monotone sweep allows.
 
     The sweep ends before the first number of bins with frequencies that do not increase (Roelofs et
     al. 2022), or at 1,000.  `borders` (c + 1,) of the cells are by default the borders of the fine

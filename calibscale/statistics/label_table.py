@@ -1,4 +1,4 @@
-"""Counts of labels by the class that predictions put first, and what they say about a source."""
+"""Counts of labels by the class that predictions put first, and warnings that follow from them."""
 
 from __future__ import annotations
 
