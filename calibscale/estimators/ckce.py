@@ -268,7 +268,7 @@ class CKCECentred(CMMD):
     features : FeatureMap
         Features of the kernel on predictions.
     ridge : float, optional
-        λ; see `CMMD`.
+        λ, see `CMMD`.
 
     Examples
     --------
@@ -327,7 +327,7 @@ class CKCE(CMMD):
     features : FeatureMap
         Features of the kernel on predictions. method="exact" uses only their bandwidth.
     ridge : float, optional
-        λ; see `CMMD`.
+        λ, see `CMMD`.
     method : {"features", "exact"}
         ``exact``: tr(WᵀKW) with W = (K + λnI)⁻¹Δ by block conjugate gradients on the kernel matrix
         of all rows, which is never stored.  Each product with it takes a pass over all pairs.

@@ -22,7 +22,7 @@ from calibscale.statistics.bins import BinCounts, BinRests, BinState, BinTable, 
 class _MeanScore(Estimator):
     unbiased: ClassVar[bool] = True
     targets: ClassVar[tuple[str, ...]] = (CLASSES, SOFT)
-    total: ClassVar[str]  # field of the state of `Totals` of which the value is the mean
+    total: ClassVar[str]  # field of the state of `Totals` that becomes the value, a mean
 
     @property
     def needs(self) -> tuple[Statistic, ...]:

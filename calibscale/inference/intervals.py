@@ -61,11 +61,11 @@ class Parts:
         """Number of defined values with rows left out."""
         return int(np.isfinite(self.left_out).sum())
 
-    def __sub__(self, other: Parts) -> Parts:
+    def __sub__(self, subtrahend: Parts) -> Parts:
         return Parts(
-            self.value - other.value,
-            self.left_out - other.left_out,
-            self.resampled - other.resampled,
+            self.value - subtrahend.value,
+            self.left_out - subtrahend.left_out,
+            self.resampled - subtrahend.resampled,
             freedom=self.freedom if self.error is None else None,
         )
 

@@ -13,7 +13,7 @@ from calibscale.kernel_sums.pair_tasks import PairSumTask
 from calibscale.kernel_sums.tile_layout import LaidOutRows, TileLayout
 from calibscale.kernels import tiles
 
-_STRIP = 64  # rows whose pairs with a panel are summed together
+_STRIP = 64  # rows that are summed together over their pairs with a panel
 
 
 def _squared_norms(variance: Floats) -> Floats:

@@ -243,8 +243,8 @@ def choose_landmarks(
 
     Blocks of pivots are drawn with probability proportional to the residual of the diagonal, and
     thinned by pivoted Cholesky within the block, until the mean residual k(x, x) − |φ(x)|² over the
-    candidates is below `tolerance` (Chen, Epperly, Tropp & Webber, arXiv 2207.06503; Epperly, Tropp
-    & Webber, arXiv 2410.03969).
+    candidates is below `tolerance` (Chen, Epperly, Tropp & Webber, arXiv 2207.06503, and Epperly,
+    Tropp & Webber, arXiv 2410.03969).
     """
     n = len(candidates)
     limit = min(limit, n)

@@ -111,7 +111,7 @@ class PairState(NamedTuple):
 # ---------------------------------------------------------------- Tasks
 
 
-_PROBES = 8  # maximum number of units of which a small sub-tile is also summed in float64
+_PROBES = 8  # most units with a small sub-tile that is also summed in float64
 _PROBE_SIDE = 64
 _FEW = 1024  # rows up to which all pairs are faster than sub-tiles beside the diagonal
 
@@ -409,7 +409,7 @@ class MovedSumTask(_SharedTask):
         layout, sums = TileLayout(self.kernel, self.rows.points.shape[1]), {}
         for index, rows in enumerate(self.versions(self.rows, first, last), first):
             panel, _ = layout.panel(rows)
-            # All ordered pairs of few rows are one rectangle, whose loop is the fastest.
+            # All ordered pairs of few rows are one rectangle, which has the fastest loop.
             halved = len(rows) > _FEW
             grid = layout.grid(panel, panel, halved)
             out = np.zeros((len(grid), 2))

@@ -138,7 +138,7 @@ def beta_ratios(logs, f, bias, mass, cell, h, out):
         b = logs[r, 1] / h
         low = 0
         high = N - 1
-        while low < high:  # the first i whose successor is smaller
+        while low < high:  # the first i with a smaller successor
             i = (low + high) // 2
             if _exponent(i + 1, f, bias, a, b) < _exponent(i, f, bias, a, b):
                 high = i
@@ -220,7 +220,7 @@ def take_nodes(counts, points, masses, moments, edges, transform, theta, mass, c
 
 @kernel
 def shifted_exp(tile, bias, top):
-    """tile ← exp(tile + bias − top), with top the maximum of each row; 0 where top is −∞.
+    """tile ← exp(tile + bias − top), with top the maximum of each row, or 0 where top is −∞.
 
     Axes:
         tile (queries, keys)

@@ -14,7 +14,7 @@ from calibscale.kernels import inlined, kernel
 Floats = NDArray[np.float64]
 Ints = NDArray[np.integer]
 
-_ROWS = 256  # rows whose features stay in cache while all replicates add them
+_ROWS = 256  # rows with features that stay in cache while all replicates add them
 # With few labels and enough rows and features, a matrix product is faster than adding the rows
 # that moved, although most of its factors are zeros.  On a processor with 512-bit registers, 1,000
 # features of 10 classes take a fifth of the time.
@@ -42,7 +42,7 @@ def _find_moved(drawn, labels, start, moved):
 
 
 def move_features(drawn: Ints, labels: Ints, phi: Floats, weights: Floats, out: Floats) -> None:
-    """out[b, y] += wφ and out[b, y*] −= wφ for rows whose drawn label y* differs from y.
+    """out[b, y] += wφ and out[b, y*] −= wφ for rows with a drawn label y* other than y.
 
     Axes:
         drawn (B, c) int32
@@ -162,7 +162,7 @@ def label_sums(drawn, q, a, t, out):
 
 @kernel
 def move_cells(drawn, labels, cells, weights, out):
-    """out[b, cell, y] += w and out[b, cell, y*] −= w for rows whose drawn label differs from y.
+    """out[b, cell, y] += w and out[b, cell, y*] −= w for rows with a drawn label other than y.
 
     Axes:
         drawn (B, c) int32
@@ -180,7 +180,7 @@ def move_cells(drawn, labels, cells, weights, out):
 
 @kernel
 def move_bins(drawn, labels, bins, weights, out):
-    """out[b, y, bin of q_y] += w, and −= w for y*, for rows whose drawn label y* differs from y.
+    """out[b, y, bin of q_y] += w, and −= w for y*, for rows with a drawn label y* other than y.
 
     Axes:
         drawn (B, c) int32

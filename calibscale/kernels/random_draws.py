@@ -134,7 +134,7 @@ PIT = 16
 
 
 _FEISTEL_ROUNDS = 8
-_ROWS = 256  # rows whose running sums stay in cache
+_ROWS = 256  # rows with running sums that stay in cache
 
 
 @kernel

@@ -188,7 +188,7 @@ def score_probabilities(x, labels, tolerance, top, confidence, complement, brier
 
 
 _MANTISSA_BITS = 9  # a cell of the fine histogram spans 2^-9 of its distance to the nearer end
-_EXPONENTS = 64  # down to 2^-64; smaller distances share one cell
+_EXPONENTS = 64  # down to 2^-64, as smaller distances share one cell
 FINE_HALF = _EXPONENTS << _MANTISSA_BITS
 FINE_CELLS = 2 * FINE_HALF
 

@@ -242,7 +242,7 @@ def normal_products(mean, variance, y, means, variances, ys, targets, shared):
     for i in range(mean.size):
         for j in range(means.size):
             # ⟨δ, δ'⟩ = ℓ(y, y') − E ℓ(Z, y') − E ℓ(y, Z') + E ℓ(Z, Z') for draws Z, Z' of the
-            # two forecasts; a point has variance 0.
+            # two forecasts.  A point has variance 0.
             forecasts = _overlap(mean[i] - means[j], variance[i] + variances[j])
             shared[i, j] = forecasts
             mixed = _overlap(mean[i] - ys[j], variance[i]) + _overlap(means[j] - y[i], variances[j])

@@ -14,7 +14,7 @@ from calibscale.kernels.tile_strips import whole
 
 _LOWEST = -300.0  # exponent: smaller factors would have subnormal squares, which are slow
 TAPS = 10  # points of a grid to which `spread_rows` adds a row, even
-_ROWS = 256  # rows whose weights stay in cache
+_ROWS = 256  # rows with weights that stay in cache
 _NARROW = 1e-6  # half a width below which sin x / x is 1
 
 

@@ -155,7 +155,7 @@ class CubeRootBins(ScoreFamily):
     edges = "cube-root"
 
     def _curve(self, sums: Floats) -> Curve:
-        # Edges are positions of cells, of which the first and last of each bin become knots.
+        # Edges are positions of cells.  The first and last cell of each bin become knots.
         table = mass_bins(sums, 0, self.edges, np.arange(sums.shape[1] + 1))  # positions of cells
         ends = np.column_stack([table.edges[:-1], table.edges[1:] - 1]).ravel()
         return Curve(OccupiedCells.of(sums).score[ends], np.repeat(table.gap, 2), len(table.gap))
