@@ -20,14 +20,14 @@ from calibscale.statistics.statistic import Statistic
 CLASSES, FORECASTS, SOFT = ALL = "classes", "forecasts", "soft labels"  # kinds of predictions
 NO_ROWS = "no rows with a label and a positive weight"
 NO_CALIBRATED_VALUE = "a calibrated model need not have any particular value of it"
-# why test statistics have no interval
+# Reason why test statistics have no interval.
 TEST_STATISTIC = "a test statistic is in units of its noise; calibration_test gives its p-value"
 
 
 class Quadratic(NamedTuple):
-    """Sum over rows v = Σ w δ⊗φ (m,) whose squared norm estimates a squared error times `scale`.
+    """Sum over rows v = Σ w δ⊗φ (m,) with a squared norm that estimates a squared error · `scale`.
 
-    `scale` is (Σw)².  `own` is Σw²|δ|²|φ|², the part of |v|² due to pairs of a row with itself;
+    `scale` is (Σw)².  `own` is Σw²|δ|²|φ|², the part of |v|² due to pairs of a row with itself.
     `squares` is Σw²|δ|².
     """
 
@@ -40,7 +40,7 @@ class Quadratic(NamedTuple):
 class PairWork(NamedTuple):
     """Pairs that a sum visits, and the number of sums.
 
-    `vectors` is the number of vectors that the kernel matrix is multiplied with; 0 for a sum.
+    `vectors` is the number of vectors that the kernel matrix is multiplied with, or 0 for a sum.
     """
 
     sum: PairSum
@@ -51,7 +51,7 @@ class PairWork(NamedTuple):
 
 
 def no_replicates(name: str, method: str) -> OptionError:
-    """Error of a method whose replicates cannot be drawn."""
+    """Error of a method without replicates for a test."""
     return OptionError(f"{name} by method={method!r} has no test; use method='features'")
 
 
@@ -61,6 +61,7 @@ def set_names(settings: Any, *options: str) -> None:
         names = getattr(settings, option)
         if not isinstance(names, str | Iterable):
             raise OptionError(f"{option} must be a name or several, not {names!r}")
+        # Estimators are frozen, because equal settings identify a statistic.
         object.__setattr__(settings, option, (names,) if isinstance(names, str) else tuple(names))
 
 
@@ -70,22 +71,46 @@ class BoundEstimator(ABC):
     It names the statistics needed and computes an `Estimate` from their states.  Estimators that
     need sums over pairs of rows (`pairwise`) implement `solve` instead of `finalize`.
 
-    `notion` is what is judged, None before it is bound; `testable`: whether the value of `as_error`
-    increases with miscalibration, so that it can be tested; `unbiased`: whether the expectation
-    does not depend on n; `smaller_is_better`: whether models can be ranked by the value, of which
-    the smallest is the best; `signed`: whether a calibrated model has a value of about 0, and
-    others on both sides; `no_interval`: reason for having no interval; `no_resampling`: reason for
-    having none by jackknife or bootstrap, where `limits` does not apply; `gap_power`: power of
-    |conf_b − acc_b| of which the value is the mean over bins, None for other values;
-    `centred_null`: whether KiTE tests the value against centred permutations; `bin_settings`:
-    settings `bins` and `edges`, None without bins; `pairwise`: whether sums over pairs of rows are
-    needed; `covariates`: names of the covariates read; `counted`: statistics whose states `noted`
-    takes, computed in evaluations only; `is_quadratic`: whether the estimate is a squared norm,
-    returned by `quadratic`; `pair_sum`: sum over pairs that the value is computed from by
-    `from_sums`, None if there is none; `rows_left_out`: whether `from_sums` gives the value without
-    each row; `sum_scaled`: whether the sum over pairs is divided by n(n−1) or n², not by a sum of
-    kernels; `largest_term`: bound of |⟨δ_i, δ_j⟩ k_ij| of a mean over pairs, for Hoeffding's
-    inequality, or None; `draws_cells`: whether `cell_values` has the replicates of drawn labels.
+    Attributes
+    ----------
+    notion : str or None
+        Notion of calibration that is judged, None before the estimator is bound.
+    testable : bool
+        Whether the value of `as_error` increases with miscalibration, so that it can be tested.
+    unbiased : bool
+        Whether the expectation does not depend on n.
+    smaller_is_better : bool
+        Whether models can be ranked by the value, the smallest being the best.
+    signed : bool
+        Whether a calibrated model has a value of about 0, and other models values on both sides.
+    no_interval : str or None
+        Reason for having no interval.
+    no_resampling : str or None
+        Reason for having no interval by jackknife or bootstrap, where `limits` does not apply.
+    gap_power : int or None
+        Power of |conf_b − acc_b| if the value is its mean over bins.
+    centred_null : bool
+        Whether KiTE tests the value against centred permutations.
+    bin_settings : tuple or None
+        Settings `bins` and `edges`, None without bins.
+    pairwise : bool
+        Whether sums over pairs of rows are needed.
+    covariates : tuple of str
+        Names of the covariates that are read.
+    counted : tuple of Statistic
+        Statistics that give the arguments of `noted`, computed in evaluations only.
+    is_quadratic : bool
+        Whether the estimate is a squared norm, returned by `quadratic`.
+    pair_sum : PairSum or None
+        Sum over pairs from which `from_sums` computes the value.
+    rows_left_out : bool
+        Whether `from_sums` gives the value without each row.
+    sum_scaled : bool
+        Whether the sum over pairs is divided by n(n−1) or n², not by a sum of kernels.
+    largest_term : float or None
+        Bound of |⟨δ_i, δ_j⟩ k_ij| of a mean over pairs, for Hoeffding's inequality.
+    draws_cells : bool
+        Whether `cell_values` has the replicates of drawn labels.
     """
 
     settings: Estimator
@@ -112,7 +137,7 @@ class BoundEstimator(ABC):
 
     @property
     def judged(self) -> str:
-        """Notion that is judged; the top label while the number of classes is unknown."""
+        """Notion that is judged, or the top label while the number of classes is unknown."""
         return self.notion or "top_label"
 
     def unknown(self, parameters: dict[str, Any] | None = None, squared: bool = False) -> Estimate:
@@ -123,7 +148,7 @@ class BoundEstimator(ABC):
     @property
     @abstractmethod
     def needs(self) -> tuple[Statistic, ...]:
-        """Statistics whose states are the arguments of `finalize`, in order."""
+        """Statistics that give the arguments of `finalize`, in order, as their states."""
 
     @abstractmethod
     def finalize(self, *states: Any) -> Estimate:
@@ -134,7 +159,7 @@ class BoundEstimator(ABC):
         return estimate
 
     def value(self, *states: Any) -> float:
-        """Value alone, without errors and tables; NaN where undefined."""
+        """Value alone, without errors and tables, or NaN where it is undefined."""
         value = self.finalize(*states).value
         return float("nan") if value is None else value
 
@@ -179,27 +204,27 @@ class BoundEstimator(ABC):
 
     @property
     def no_floor(self) -> str | None:
-        """Reason for having no noise floor of any rows; None if some have one."""
+        """Reason for having no noise floor of any rows, or None if there may be a floor."""
         if self.unbiased:
             return "it is unbiased: noise does not raise its mean"
         return "sums over pairs of rows have no drawn labels" if self.pairwise else None
 
     @property
     def floor_needs(self) -> tuple[Statistic, ...]:
-        """Statistics whose states `floor` takes; computed in evaluations only."""
+        """Statistics that give the arguments of `floor`, computed in evaluations only."""
         return ()
 
     def floor(self, *states: Any) -> Floor | None:
-        """Noise floor of an estimate with a value: that for labels drawn from the predictions."""
+        """Noise floor of an estimate with a value, for labels drawn from the predictions."""
         return None
 
     @property
     def floor_statistics(self) -> tuple[Statistic, ...]:
-        """Statistics of `floor_needs` besides those of the estimate."""
+        """Statistics of `floor_needs` that the estimate does not need."""
         return tuple(s for s in self.floor_needs if s not in self.needs)
 
     def with_floor(self, estimate: Estimate, states: Mapping[Statistic, Any]) -> Estimate:
-        """Return the estimate with its noise floor, if the states are those that it needs."""
+        """Return the estimate with its noise floor, if all states that it needs are there."""
         needed = self.floor_needs
         if estimate.value is None or not needed or any(s not in states for s in needed):
             return estimate
@@ -207,21 +232,21 @@ class BoundEstimator(ABC):
 
     @property
     def parted(self) -> BoundEstimator:
-        """Estimator whose states of parts of the rows add, for the jackknife and the bootstrap.
+        """Estimator with states that add over parts of the rows, for jackknife and bootstrap.
 
         By default it is the estimator itself.
         """
         return self
 
     def frozen(self, *states: Any) -> BoundEstimator:
-        """Return the estimator with settings that depend on n fixed to those of these states.
+        """Return the estimator with settings that depend on n fixed to the values of these states.
 
-        Values of parts of the rows are comparable to that of all rows with this estimator.
+        With this estimator, values of parts of the rows are comparable to the value of all rows.
         """
         return self
 
     def limits(self, confidence_level: float, *states: Any) -> Limits | None:
-        """Confidence limits from the states of all rows; None if the jackknife is to be used.
+        """Confidence limits from the states of all rows, or None if the jackknife is to be used.
 
         The limits of a biased estimator are the lower limit of the population's value and the upper
         limit of the expectation at this n.
@@ -251,36 +276,36 @@ class BoundEstimator(ABC):
         raise NotImplementedError(self.name)
 
     def undefined(self, state: Any) -> str | None:
-        """Reason why a state has too few rows for `from_sums`; None if it has enough."""
+        """Reason why a state has too few rows for `from_sums`, or None if it has enough."""
         return None
 
     def pair_work(self, rows: int, classes: int) -> PairWork | None:
-        """Pairs that `solve` visits, for `plan`; None without pairs."""
+        """Pairs that `solve` visits, for `plan`, or None without pairs."""
         if self.pair_sum is None:
             return None
         return PairWork(self.pair_sum, "tiles", rows * (rows - 1) // 2)
 
     def for_test(self, setup: DataProfile) -> BoundEstimator:
-        """Return the estimator with a method that has replicates; an OptionError if none has."""
+        """Return the estimator with a method that has replicates, or raise an OptionError."""
         return self
 
     @property
     def as_error(self) -> BoundEstimator:
-        """Estimator of the same statistics whose value a test compares with replicates.
+        """Estimator of the same statistics with the value that a test compares with replicates.
 
         By default it is the estimator itself.
         """
         return self
 
     def open_ended(self) -> BoundEstimator:
-        """Return the estimator for values of covariates beyond those of the data it is bound to."""
+        """Return the estimator for values of covariates that its data do not have."""
         return self
 
 
 class Estimator(BoundEstimator):
-    """Base class of estimators: frozen dataclasses whose fields are settings.
+    """Base class of estimators, which are frozen dataclasses with settings as fields.
 
-    `bind` returns the estimator for data.  By default that is the estimator itself, so that an
+    `bind` returns the estimator for data.  By default this is the estimator itself, so that an
     estimator without settings that depend on the data implements `needs` and `finalize` only.
 
     Examples
@@ -333,19 +358,19 @@ class Estimator(BoundEstimator):
         return self
 
     def mergeable(self, classes: int) -> Self:
-        """Return the estimator with a notion whose states merge, if it leaves the notion open."""
+        """Return the estimator with a notion that has mergeable states, if the notion is open."""
         return self
 
     def population(self, rows: int) -> Estimator:
         """Return the estimator of the same population value for residuals without label noise.
 
-        A ridge that is not set is that of the given number of rows.
+        A ridge that is not set is the default for the given number of rows.
         """
         return self
 
 
 class ScalarEstimator(Estimator):
-    """Base class of estimators with a setting `notion` whose default depends on the data."""
+    """Base class of estimators with a setting `notion` and a default that depends on the data."""
 
     notions: ClassVar[tuple[str, ...]] = SCALAR_NOTIONS
 

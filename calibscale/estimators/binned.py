@@ -42,14 +42,14 @@ class Binned(ScalarEstimator):
     bins : int
         Number of bins.
     edges : str or increasing numbers
-        ``equal-width``: (lo, hi] with 0 in the first bin; ``sklearn`` is a synonym.
+        ``equal-width``: (lo, hi] with 0 in the first bin.  ``sklearn`` is a synonym.
         ``equal-mass``: edges at quantiles of p, moved to the nearest of 2^16 cell borders.
-        ``cube-root`` and ``sweep``: equal-mass bins whose number does not depend on `bins`.  It is
-        the ceiling of n^(1/3), as in scikit-learn, or the largest up to which all frequencies
+        ``cube-root`` and ``sweep``: equal-mass bins.  Their number does not depend on `bins`.  It
+        is the ceiling of n^(1/3), as in scikit-learn, or the largest up to which all frequencies
         increase (Roelofs et al. 2022).
         ``netcal``: [lo, hi), the last bin closed.
-        ``torchmetrics``: [lo, hi), and one more bin for values of exactly 1; edges as rounded by
-        torch.linspace in float64 (torchmetrics has float32 edges for float32 predictions).
+        ``torchmetrics``: [lo, hi), and one more bin for values of exactly 1, with edges as rounded
+        by torch.linspace in float64 (torchmetrics has float32 edges for float32 predictions).
         Numbers are the edges of bins (lo, hi].
     notion : {"top_label", "positive"}, optional
         ``positive`` is class 1 of a binary source.  Default: ``positive`` for two classes, else
@@ -88,12 +88,14 @@ class Binned(ScalarEstimator):
             return tuple(self.edges)
         values = np.linspace(0.0, 1.0, self.bins + 1)
         if self.edges == "torchmetrics":
+            # torchmetrics puts values of exactly 1 into a bin of their own, [1, 1 + 1/bins).
             values = np.append(_torch_linspace(self.bins), 1.0 + 1.0 / self.bins)
         return tuple(values.tolist())
 
     @property
     def needs(self) -> tuple[Statistic, ...]:
         if self.edges in MASS:
+            # The quantiles are known after the pass only.
             return (FineHistogram(self.judged),)
         left_closed = self.edges in ("netcal", "torchmetrics")
         return (BinCounts(self.judged, self.edge_values, left_closed),)
@@ -107,7 +109,8 @@ class Binned(ScalarEstimator):
     @property
     def floor_needs(self) -> tuple[Statistic, ...]:
         counts = self.needs[0]
-        drawn = self.of_gaps is not None and self.edges != "sweep"  # draws keep the bins
+        # Drawn labels keep the bins, but a sweep chooses its number of bins by the labels.
+        drawn = self.of_gaps is not None and self.edges != "sweep"
         return (counts, LabelVariances(counts)) if drawn else ()  # type: ignore[arg-type]
 
     def floor(self, *states: Any) -> Floor | None:
@@ -116,10 +119,10 @@ class Binned(ScalarEstimator):
         values = self.of_gaps(np.vstack([bins.gap, bins.drawn_gaps()]), bins)
         return Floor.of(values[1:], float(values[0]))
 
-    def _bins(self, state: BinState, *others: Any) -> BinTable:
+    def _bins(self, state: BinState, *extra_states: Any) -> BinTable:
         sums = state.sums
-        if others and isinstance(others[0], SquareState):
-            sums = np.vstack([sums, others[0].squares])
+        if extra_states and isinstance(extra_states[0], SquareState):
+            sums = np.vstack([sums, extra_states[0].squares])
         if self.edges in MASS:
             return mass_bins(sums, self.bins, self.edges)
         return BinTable(np.array(self.edge_values), *sums)
@@ -132,12 +135,12 @@ class Binned(ScalarEstimator):
     def _value(self, bins: BinTable) -> float:
         raise NotImplementedError
 
-    def finalize(self, state: BinState, *others: Any) -> Estimate:
+    def finalize(self, state: BinState, *extra_states: Any) -> Estimate:
         if not state.sums[1].sum() > 0:
             return self.unknown(self.parameters)
-        return self._estimate(self._bins(state, *others), *others)
+        return self._estimate(self._bins(state, *extra_states), *extra_states)
 
-    def _estimate(self, bins: BinTable, *others: Any) -> Estimate:
+    def _estimate(self, bins: BinTable, *extra_states: Any) -> Estimate:
         return self._result(bins)
 
     def _result(self, bins: BinTable, **details: Any) -> Estimate:
@@ -157,6 +160,7 @@ def _torch_linspace(bins: int) -> Floats:
 
     Values of the upper half are rounded once, as by a fused multiply-add.
     """
+    # Fractions are exact, so that each value is rounded by its conversion alone.
     step, half = 1.0 / bins, (bins + 1) // 2
     upper = [float(1 - k * Fraction(step)) for k in range(bins - half, -1, -1)]
     return np.array([k * step for k in range(half)] + upper)
@@ -169,6 +173,7 @@ class _MeanGaps(Binned):
         """Limits by `calibscale.limits.gap_limits.bin_limits`."""
         gaps, tail = self._bins(*states).gaps, (1.0 - confidence_level) / 2.0
         limits = bin_limits(gaps, self.gap_power or 1, tail, self.unbiased)
+        # A biased error has the noise of the frequencies in its expectation at this n.
         high = limits.high if self.unbiased else limits.mean_at_high
         return Limits(limits.low, high, "binned")
 
@@ -177,6 +182,7 @@ class _MeanGaps(Binned):
         sums = states[0].sums  # (groups, 5, B or cells)
         bins = self._bins(BinState(sums.sum(axis=0)))
         if self.edges in MASS:
+            # Groups have sums of fine cells, which are added up to the bins of all rows.
             starts = np.searchsorted(fine_borders(), bins.edges[:-1])
             sums = np.add.reduceat(sums, starts, axis=2)
         full = bins.weight > 0
@@ -190,10 +196,10 @@ class _MeanGaps(Binned):
 class ECE(_MeanGaps):
     """Expected calibration error Σ_b (n_b/n) |conf_b − acc_b| [Guo et al. 2017, eq. 3].
 
-    The error is not squared; its unit is that of a probability, and 0.05 means that predictions
-    are off by 5 points on average.  It is the standard summary of a reliability diagram.  Noise of
-    acc_b biases it upwards, above 0 for a calibrated model, the more so the fewer rows per bin;
-    errors of opposite sign within a bin cancel.  Parameters and cost: see `Binned`.
+    The error is not squared and has the unit of a probability: 0.05 means that predictions are off
+    by 5 points on average.  It is the standard summary of a reliability diagram.  Noise of acc_b
+    biases it upwards, above 0 for a calibrated model, the more so the fewer rows per bin.  Errors
+    of opposite sign within a bin cancel.  Parameters and cost: see `Binned`.
 
     Examples
     --------
@@ -215,18 +221,21 @@ class ECE(_MeanGaps):
         return np.abs(gaps) @ bins.share
 
     def sign_scale(self, states: Sequence[Any], sums: Sequence[Any], count: int) -> Floats | None:
-        """Factors by bin (B,) of signed residuals, from `count` replicates; None for a sweep.
+        """Factors by bin (B,) of signed residuals, from `count` replicates, or None for a sweep.
 
         The variance V of Σδ with random signs of clusters is Σδ² and products of two rows of the
-        same cluster.  Σδ² is an estimate of Σp(1 − p) whose noise would make |Σδ| too small on
-        average, and is replaced by it: the factor is √(1 + (Σp(1 − p) − Σδ²)/V).  The products
-        remain, so that the factor is 1 where a large cluster makes up the variance, and its label
-        frequency says little about Σp(1 − p).
+        same cluster.  Σδ² is an estimate of Σp(1 − p).  Its noise would make |Σδ| too small on
+        average, so that Σp(1 − p) replaces it.  The factor is √(1 + (Σp(1 − p) − Σδ²)/V).  The
+        products remain, so that the factor is 1 where a large cluster makes up the variance, and
+        its label frequency says little about Σp(1 − p).
         """
         bins = self._bins(*states)
+        # The number of bins of a sweep differs between replicates, so that there are no factors by
+        # bin.
         drawn = list(self._drawn_sums(states, sums, count))
         if any(len(delta) != len(bins.delta) for delta in drawn):
             return None
+        # Σp(1 − p) − Σδ², where a bin has Σδ² = Σ (f(1 − p)² + (1 − f)p²) for its frequency f.
         p, f = bins.mean_p, bins.frequency
         excess = bins.weight2 * (p * (1 - p) - (f * (1 - p) ** 2 + (1 - f) * p * p))
         variance = np.mean(np.square(drawn), axis=0)
@@ -251,8 +260,8 @@ class ECE(_MeanGaps):
 class MCE(Binned):
     """Maximum calibration error max_b |conf_b − acc_b| of the bins [Guo et al. 2017, eq. 5].
 
-    The error is not squared; its unit is that of a probability.  A large value means that some bin
-    is far off, which may be noise of a bin of few rows; use it where every level of prediction
+    The error is not squared and has the unit of a probability.  A large value means that some bin
+    is far off, which may be noise of a bin of few rows.  Use it where every level of prediction
     matters, with equal-mass bins or few bins.  Its interval is wide if some bin has few rows.
     Parameters and cost: see `Binned`.
 
@@ -295,10 +304,10 @@ class _SquaredGaps(_MeanGaps):
 class TCE2(_SquaredGaps):
     """Squared binned error Σ_b (n_b/n) (conf_b − acc_b)², the square of [GB, eq. 10].
 
-    The error is squared; its `root` has the unit of a probability.  It weighs large gaps more than
-    `ECE` and is part of the Brier score (`BrierDecomposition`).  Noise of acc_b biases it upwards,
-    which `TCE2Debiased` corrects; errors that cancel within a bin are missed.  Parameters and cost:
-    see `Binned`.
+    The error is squared, and its `root` has the unit of a probability.  It weighs large gaps more
+    than `ECE` and is part of the Brier score (`BrierDecomposition`).  Noise of acc_b biases it
+    upwards, which `TCE2Debiased` corrects.  Errors that cancel within a bin are missed.  Parameters
+    and cost: see `Binned`.
 
     Examples
     --------
@@ -323,8 +332,8 @@ class TCE2Debiased(_SquaredGaps):
     """Unbiased `TCE2`: Σ_b (n_b/n) [(Σwδ)² − Σw²δ²]/[(Σw)² − Σw²], sums over the rows of bin b.
 
     The term of a bin is the mean of δ_i·δ_j over its pairs of rows, with expectation (E[δ | b])²
-    however p varies within the bin.  The error is squared, and may be negative at calibration; a
-    bin of one row contributes 0.  Use it to compare models or sizes of data; errors that cancel
+    however p varies within the bin.  The error is squared, and may be negative at calibration.  A
+    bin of one row contributes 0.  Use it to compare models or sizes of data.  Errors that cancel
     within a bin are missed.  Parameters and cost: see `Binned`.
 
     Examples
@@ -348,6 +357,7 @@ class TCE2Debiased(_SquaredGaps):
         if bins.squares is None:
             return float("nan")
         pairs = bins.weight**2 - bins.weight2
+        # A bin of one row has no pairs, up to rounding.
         several = (bins.rows > 1) & (pairs > 1e-12 * bins.weight2)
         terms = np.divide(bins.delta**2 - bins.squares, pairs, np.zeros_like(pairs), where=several)
         return float(bins.share @ terms)
@@ -357,9 +367,9 @@ class TCE2Debiased(_SquaredGaps):
 class TCE2Kumar(_SquaredGaps):
     """`TCE2` minus acc_b (1 − acc_b)/(n_b − 1) in every bin [Kumar, Liang & Ma 2019, §4.3].
 
-    The error is squared, and may be negative at calibration; a bin of one row contributes 0.  Use
-    it to reproduce published values: unlike `TCE2Debiased` it is biased downwards in wide bins,
-    as p varies within them.  With weights n_b is (Σw)²/Σw² of the bin.  Parameters and cost: see
+    The error is squared, and may be negative at calibration.  A bin of one row contributes 0.  Use
+    it to reproduce published values.  Unlike `TCE2Debiased` it is biased downwards in wide bins, as
+    p varies within them.  With weights n_b is (Σw)²/Σw² of the bin.  Parameters and cost: see
     `Binned`.
 
     Examples
@@ -375,6 +385,7 @@ class TCE2Kumar(_SquaredGaps):
     unbiased: ClassVar[bool] = True
 
     def _value(self, bins: BinTable) -> float:
+        # gap² − acc (1 − acc)/(n − 1) is 0 in a bin of one row, which says nothing on its noise.
         several = (bins.rows > 1) & (bins.effective > 1.0)
         noise = np.divide(
             bins.frequency * (1.0 - bins.frequency),

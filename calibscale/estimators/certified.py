@@ -21,20 +21,24 @@ from calibscale.limits.excess import ratio
 from calibscale.results.estimate import Estimate
 from calibscale.statistics.statistic import Statistic, weights_of
 
-GROUPS = 20
-BORDERS = 1.0 / (1.0 + np.exp(-0.25 * np.arange(-28, 29)))  # of the cells, in log-odds
+GROUPS = 20  # groups of rows, in an order in which each is judged by models of those before it
+# Borders and centres of the cells, which are 0.25 of log-odds wide from −7 to 7.
+BORDERS = 1.0 / (1.0 + np.exp(-0.25 * np.arange(-28, 29)))
 CENTRES = 1.0 / (1.0 + np.exp(-0.25 * np.arange(-28.5, 29.5)))
 MODELS = ("isotonic", "bins", "temperature", "ukkr")
+# Kernel ridge regression has a model for each of three values of `reg` from the grid of [GB].
 REGS = {f"ukkr {reg}": reg for reg in (0.1, 0.01, 0.001)}
+# Models of each setting `by`.
 FITS = {"best": MODELS[:3], **{by: (by,) for by in MODELS}, "ukkr": (*REGS,)}
 MAX_PARTS = 64  # parts of the covariates' values
 SLOPES = tuple(2.5 ** (k / 12.0) for k in range(-12, 13) if k)  # 1/T of whole predictions
 RANGE = 0.25  # largest max − min of d of a row
-SIDES = {"both": (-np.inf, np.inf), "over": (0.0, np.inf), "under": (-np.inf, 0.0)}  # of E[δ | p]
+# Ranges of E[δ | p].
+SIDES = {"both": (-np.inf, np.inf), "over": (0.0, np.inf), "under": (-np.inf, 0.0)}
 
 
 class GroupCellState(NamedTuple):
-    """Σ1, Σp, Σδ, Σδ² by group, problem and cell (4, G, J, cells); rows of a weight not 1 (0-d)."""
+    """Σ1, Σp, Σδ, Σδ² by group, problem and cell (4, G, J, cells), and rows of weight not 1."""
 
     sums: Floats
     weighted: Floats
@@ -42,7 +46,7 @@ class GroupCellState(NamedTuple):
 
 @dataclass(frozen=True)
 class GroupCells(Statistic):
-    """Sums over rows by cell of p and by group, a hash of the row number; J is 1, or K by class.
+    """Sums over rows by cell of p and by group, a hash of the row number.  J is 1, or K by class.
 
     With `cuts`, the position of each covariate and the inner edges of its parts, the cells of each
     combination of parts follow one another.
@@ -62,6 +66,7 @@ class GroupCells(Statistic):
         part = np.zeros(len(chunk), np.int64)
         for position, edges in self.cuts:
             assert chunk.covariates is not None
+            # Combinations of parts are numbered with the last covariate fastest.
             codes = np.searchsorted(np.array(edges), chunk.covariates[:, position])
             part = part * (len(edges) + 1) + codes
         cells = state.sums.shape[-1]
@@ -90,16 +95,18 @@ class GroupTemperatures(Statistic):
 
     def accumulate(self, state: GroupCellState, chunk: Chunk) -> GroupCellState:
         state.weighted[...] += np.count_nonzero(weights_of(chunk) != 1.0)
-        groups, own = _groups(chunk), chunk.log_q[np.arange(len(chunk)), chunk.labels]
+        groups, label_log_q = _groups(chunk), chunk.log_q[np.arange(len(chunk)), chunk.labels]
         for k, slope in enumerate(SLOPES):
             r = np.exp(slope * chunk.log_q)
             scale = r.sum(axis=1)
+            # d guesses E[δ | q].  Any signs s(q) give E⟨s, δ⟩ ≤ E‖E[δ | q]‖₁, and any guess gives
+            # E(2⟨d, δ⟩ − |d|²) ≤ E‖E[δ | q]‖².
             d = chunk.q - r / scale[:, None]
             x = np.einsum("ij,ij->i", np.sign(d), chunk.delta)
             shrunk = RANGE / np.maximum(d.max(axis=1) - d.min(axis=1), RANGE)
             z = 2.0 * shrunk * np.einsum("ij,ij->i", d, chunk.delta)
             z -= shrunk**2 * np.einsum("ij,ij->i", d, d)
-            sums = (x**0, np.log(scale) - slope * own, x, x * x, z, z * z)
+            sums = (x**0, np.log(scale) - slope * label_log_q, x, x * x, z, z * z)
             for total, values in zip(state.sums[:, :, k], sums, strict=True):
                 total += np.bincount(groups, values, GROUPS)
         return state
@@ -122,11 +129,11 @@ class CertifiedL1(ScalarEstimator):
 
     Rows are independent and of any law.  The terms s·δ have a sign s for each of 58 cells of p from
     earlier groups of rows, so that their mean is at most the error [Braun et al. 2026].  The bound
-    (Σλx − Σψ(λ)x² − log 1/α) / Σλ, with ψ(λ) = −log(1 − λ) − λ and λ from earlier groups, is that
-    of Waudby-Smith & Ramdas (2023, Thm. 2).  It is not squared: 0.02 means that predictions are off
-    by at least 2 points on average, and 0 claims nothing.  `details` has the one-step estimate, the
+    is (Σλx − Σψ(λ)x² − log 1/α) / Σλ, with ψ(λ) = −log(1 − λ) − λ and λ from earlier groups
+    (Waudby-Smith & Ramdas 2023, Thm. 2).  It is not squared: 0.02 means that predictions are off by
+    at least 2 points on average, and 0 claims nothing.  `details` has the one-step estimate, the
     mean of the terms, and its standard error.  ``class_wise`` sums over the classes, which is at
-    most the canonical L1 error.  One pass; weights other than 0 are ignored.
+    most the canonical L1 error.  One pass.  Weights other than 0 are ignored.
 
     Parameters
     ----------
@@ -136,16 +143,17 @@ class CertifiedL1(ScalarEstimator):
     by : {"best", "isotonic", "bins", "temperature", "ukkr"}
         Model of E[δ | p]: isotonic regression, the means of the cells, shrunk for noise, a factor
         of the log-odds of p, kernel ridge regression (`UKKR`) with reg 0.1, 0.01 or 0.001, or in
-        every group the one with the largest terms in earlier groups (of ukkr: with covariates).
+        every group the model with the largest terms in earlier groups (``ukkr`` only with
+        covariates).
     side : {"both", "over", "under"}
-        Parts of the error: ``over`` is of predictions that are too high, max(E[δ | p], 0) in the
-        place of |E[δ | p]|, and ``under`` of those that are too low.
+        Parts of the error: ``over`` counts predictions that are too high, with max(E[δ | p], 0)
+        instead of |E[δ | p]|.  ``under`` counts predictions that are too low.
     level : float
         Confidence level.
     covariates : tuple of str
         Covariates x of the local error E|E[δ | p, x]|: the models are for each combination of their
-        categories, values (at most 10) or fifths, at most 64; the kernel of ``ukkr`` is a Gaussian
-        on p times (1 + 1{same combination})/2.  The bound is also one of the error given all of x.
+        categories, values (at most 10) or fifths, at most 64.  The kernel of ``ukkr`` is a Gaussian
+        on p times (1 + 1{same combination})/2.  The bound also holds for the error given all of x.
 
     Examples
     --------
@@ -171,13 +179,13 @@ class CertifiedL1(ScalarEstimator):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        known = self.by in FITS and self.side in SIDES
-        if not (known and 0 < self.level < 1):
+        valid = self.by in FITS and self.side in SIDES
+        if not (valid and 0 < self.level < 1):
             models, sides = ", ".join(("best", *MODELS)), ", ".join(SIDES)
             raise OptionError(f"by is one of {models}, side of {sides}, and level in (0, 1)")
         set_names(self, "covariates")
-        by, canonical = self.by in ("best", "temperature"), self.notion == "canonical"
-        fits = by and self.side == "both" and not self.covariates
+        scales, canonical = self.by in ("best", "temperature"), self.notion == "canonical"
+        fits = scales and self.side == "both" and not self.covariates
         require(not canonical or fits, "canonical: by temperature, no side and no covariates")
 
     def bind(self, setup: DataProfile) -> Self:
@@ -196,8 +204,8 @@ class CertifiedL1(ScalarEstimator):
         edges = (a.edges if a.levels is None else a.levels[:-1] for a in axes)
         cuts = tuple((a.position, tuple(map(float, e))) for a, e in zip(axes, edges, strict=True))
         if (parts := _parts(cuts)) > MAX_PARTS:
-            each = " × ".join(f"{len(axis)} of {axis.name}" for axis in axes)
-            raise OptionError(f"{parts} combinations ({each}) exceed {MAX_PARTS}: name fewer")
+            counts = " × ".join(f"{len(axis)} of {axis.name}" for axis in axes)
+            raise OptionError(f"{parts} combinations ({counts}) exceed {MAX_PARTS}: name fewer")
         return replace(bound, cuts=cuts)
 
     @property
@@ -214,7 +222,10 @@ class CertifiedL1(ScalarEstimator):
         rows = rows if rows.ndim == 1 else rows.sum(axis=1)
         if not rows.sum() > 0:
             return self.unknown(parameters, self.squared)
-        used = rows[np.flatnonzero(rows)[0] + 1 :].sum()  # all groups but the first
+        # The first group has no earlier groups to learn from, and only teaches the others.
+        used = rows[np.flatnonzero(rows)[0] + 1 :].sum()
+        # Confidence sequence by betting: for every stake λ of earlier rows, the product of
+        # exp(λ(x − E x) − ψ(λ)x²) is a supermartingale.  Ville's inequality bounds it by 1/α.
         price = math.log(1.0 / (1.0 - self.level))
         gain, stakes = -price, 0.0
         counted, total, squares = 0.0, 0.0, 0.0
@@ -235,6 +246,8 @@ class CertifiedL1(ScalarEstimator):
                     continue
                 _, before = _moments(past, slope, offset)
                 first, second = _moments(sums, slope, offset)
+            # Terms are divided by `bound`, so that they are at least −1.  The stake √(2
+            # log(1/α)/(n· spread)) minimises the width for a variance that earlier groups estimate.
             spread = max(before / rows[:g].sum() / bound**2, 1e-12)
             stake = min(0.5, math.sqrt(2.0 * price / (used * spread)))
             gain += stake * first / bound + (math.log1p(-stake) + stake) * second / bound**2
@@ -260,16 +273,18 @@ class CertifiedL1(ScalarEstimator):
         self, past: Floats, sums: Floats, totals: dict[str, float], phi: Floats
     ) -> tuple[Floats, Floats, float]:
         """Terms of the model with the largest `totals` in earlier groups, which are updated."""
-        leader = max(totals, key=lambda by: totals[by])
-        fits = {by: _residuals(past, by) for by in totals if by not in REGS}
+        # The leader is chosen before the totals get this group's terms, which it is judged by.
+        leader = max(totals, key=lambda model: totals[model])
+        fits = {model: _residuals(past, model) for model in totals if model not in REGS}
         fits |= _ridge(past, phi) if phi.size else {}
-        terms = {by: self._terms(np.clip(r, *SIDES[self.side])) for by, r in fits.items()}
-        for by, (slope, offset, _) in terms.items():
-            totals[by] += _moments(sums, slope, offset)[0]
+        terms = {model: self._terms(np.clip(r, *SIDES[self.side])) for model, r in fits.items()}
+        for model, (slope, offset, _) in terms.items():
+            totals[model] += _moments(sums, slope, offset)[0]
         return terms[leader]
 
     def _terms(self, r: Floats) -> tuple[Floats, Floats, float]:
         """Slope and offset of the terms slope·δ − offset by cell, and the bound of −Σ_j terms."""
+        # |δ| ≤ 1 for a scalar, and Σ_k |δ_k| ≤ 2 over the classes.
         return np.sign(r), np.zeros_like(r), float(min(len(r), 2))
 
 
@@ -277,7 +292,8 @@ class CertifiedL1(ScalarEstimator):
 class CertifiedL2(CertifiedL1):
     """Lower confidence bound of the squared L2 calibration error E (E[δ | p])², valid at every n.
 
-    The terms are 2rδ − r², with r from earlier groups.  The value is squared; see `CertifiedL1`.
+    The terms are 2rδ − r², with r from earlier groups.  The value is squared.  Otherwise see
+    `CertifiedL1`.
 
     Examples
     --------
@@ -292,19 +308,20 @@ class CertifiedL2(CertifiedL1):
     squared: ClassVar[bool] = True
 
     def _terms(self, r: Floats) -> tuple[Floats, Floats, float]:
+        # −Σ_j (2 r_j δ_j − r_j²) is at most 2 max|r|·Σ|δ_j| + Σ r_j².
         largest = float(np.abs(r).max())
         return 2.0 * r, r * r, 2.0 * largest * min(len(r), 2) + len(r) * largest**2
 
 
-def _residuals(past: Floats, by: str) -> Floats:
+def _residuals(past: Floats, model: str) -> Floats:
     """Mean residual E[δ | cell] from earlier groups (J, cells)."""
     n, p, delta, squares = past.reshape(4, -1, len(CENTRES))  # a row for each problem and part
     mean = ratio(delta, n)
     forecast = ratio(p, n)
-    if by == "bins":  # shrunk for noise
+    if model == "bins":  # shrunk for noise
         mean = mean * np.maximum(1.0 - ratio(squares, delta**2), 0.0)
-    elif by == "temperature":
-        scaled = (_scaled(*each) for each in zip(n, forecast, mean, strict=True))
+    elif model == "temperature":
+        scaled = (_scaled(*problem) for problem in zip(n, forecast, mean, strict=True))
         mean = forecast - np.array([*scaled])
     else:
         for j, at in enumerate(n > 0):
@@ -318,7 +335,8 @@ def _features(n: Floats, parts: int) -> Floats:
     p = np.tile(CENTRES, parts)
     bandwidth = math.sqrt(max(float(np.cov(p, fweights=n.astype(np.int64), ddof=0)), 1e-12))
     values, vectors = np.linalg.eigh(np.exp(-0.5 * ((CENTRES[:, None] - CENTRES) / bandwidth) ** 2))
-    used = values > 1e-8 * values[-1]
+    used = values > 1e-8 * values[-1]  # the kernel matrix has a low numerical rank
+    # Rows of these features have the inner product (1 + 1{same part})/2.
     shared = np.hstack([np.ones((parts, 1)), np.eye(parts)]) * math.sqrt(0.5)
     return np.kron(shared if parts > 1 else [[1.0]], vectors[:, used] * np.sqrt(values[used]))
 
@@ -328,7 +346,7 @@ def _ridge(past: Floats, phi: Floats) -> dict[str, Floats]:
     n, _, delta, _ = past
     S, C = (phi.T * n[:, None]) @ phi, (delta @ phi)[..., None]
     ridge = n[0].sum() ** 0.75 * np.eye(phi.shape[1])
-    return {by: np.linalg.solve(S + reg * ridge, C)[..., 0] @ phi.T for by, reg in REGS.items()}
+    return {name: np.linalg.solve(S + reg * ridge, C)[..., 0] @ phi.T for name, reg in REGS.items()}
 
 
 def _scaled(n: Floats, p: Floats, mean: Floats) -> Floats:
@@ -336,6 +354,8 @@ def _scaled(n: Floats, p: Floats, mean: Floats) -> Floats:
     x, factor = logit(np.clip(p, 1e-12, 1.0 - 1e-12)), 1.0
     for _ in range(20):  # Newton's method
         q = expit(factor * x)
+        # The factor at most halves or doubles in a step, so that flat likelihoods cannot throw it
+        # off.
         slope, curvature = float(n @ ((p - mean - q) * x)), float(n @ (q * (1.0 - q) * x * x))
         factor = min(max(factor + slope / max(curvature, 1e-300), 0.5 * factor), 2.0 * factor)
     return np.where(n > 0, expit(factor * x), p)
@@ -345,5 +365,6 @@ def _moments(sums: Floats, slope: Floats, offset: Floats) -> tuple[float, float]
     """Σx of x = Σ_j (slope·δ − offset) over rows, and J·Σ_j of the squares, at least Σx²."""
     n, _, delta, squares = sums
     first = np.sum(slope * delta - offset * n)
+    # (Σ_j x_j)² ≤ J Σ_j x_j², as sums by problem do not have the products of problems.
     second = np.sum(slope**2 * squares - 2.0 * slope * offset * delta + offset**2 * n)
     return float(first), float(len(n) * second)

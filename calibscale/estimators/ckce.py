@@ -38,7 +38,7 @@ from calibscale.statistics.score_sums import (
 )
 from calibscale.statistics.statistic import Statistic
 
-_ITERATIONS = 6  # conjugate gradients took 4 to 6 on real networks, to 1e-10
+_ITERATIONS = 6  # for `plan`: conjugate gradients took 4 to 6 on real networks, to 1e-10
 
 
 @dataclass(frozen=True)
@@ -98,8 +98,8 @@ class MomentError(Estimator):
         return () if self.unbiased else (*self.needs, LabelNoise())
 
     def floor(self, *states: Any) -> Floor | None:
-        *own, noise = states
-        value, vectors = self.frozen(*own).value(*own), self.form_vectors(*own)
+        *own_states, noise = states
+        value, vectors = self.frozen(*own_states).value(*own_states), self.form_vectors(*own_states)
         return form_floor(noise, value, lambda q: vectors(self.features(predictions(q))))
 
     @abstractmethod
@@ -120,19 +120,19 @@ class MomentError(Estimator):
 class CMMD(MomentError):
     """Conditional MMD of exponent s: ‖C (S + λnI)⁻¹ (S/n)^{s/2}‖²_F (arXiv 2605.02260).
 
-    The error is squared, in units of the label kernel.  Level 0 compares conditional mean
-    operators (`CKCE`); exponent 1 is the mean squared distance of the conditional embeddings, which
-    weighs predictions by frequency; exponent 2 tends to `JKCEBiased` as λ → 0.  A large value means
-    that labels do not follow the vectors of probabilities; noise biases it upwards.  One pass,
-    O(m²) per row for m features, and O(m³) once.
+    The error is squared, in units of the label kernel.  Exponent 0 compares conditional mean
+    operators (`CKCE`).  Exponent 1 is the mean squared distance of the conditional embeddings,
+    which weighs predictions by frequency.  Exponent 2 tends to `JKCEBiased` as λ → 0.  A large
+    value means that labels do not follow the vectors of probabilities.  Noise biases it upwards.
+    One pass, O(m²) per row for m features, and O(m³) once.
 
     Parameters
     ----------
     features : FeatureMap
         Features of the kernel on predictions.
     ridge : float, optional
-        λ.  Default n^(−1/4); give λ to compare values of different n.  With weights n in λn is Σw,
-        and in n^(−1/4) it is (Σw)²/Σw².
+        λ.  Default: n^(−1/4).  Give λ to compare values of different n.  With weights n in λn is
+        Σw, and in n^(−1/4) it is (Σw)²/Σw².
     exponent : float
         s ≥ 0.
 
@@ -171,7 +171,7 @@ class CMMD(MomentError):
         return replace(self, ridge=self._ridge(states[0]))
 
     def _ridge(self, sums: Any) -> float:
-        """The ridge, by default that of the effective number of rows."""
+        """The ridge, by default λ = n^(−1/4) for the effective number of rows n."""
         return float((sums.weight**2 / sums.weight2) ** -0.25) if self.ridge is None else self.ridge
 
     def value(self, *states: Any) -> float:
@@ -181,7 +181,7 @@ class CMMD(MomentError):
         return float(self._values(states, moments.C[None])[0])
 
     def _values(self, states: Sequence[Any], C: Floats) -> Floats:
-        """Values (B,) with each of C (B, K, m) instead of that of the states."""
+        """Values (B,) with each of C (B, K, m) instead of the states' own C."""
         return _cmmd(states[0], C, self._ridge(states[0]), self.exponent)
 
     def without_frequencies(self, *states: Any) -> Floats:
@@ -198,6 +198,7 @@ class CMMD(MomentError):
         inverse = _inverse(states[0], self._ridge(states[0]))
         if self.exponent == 0:
             return lambda phi: inverse(phi.T).T
+        # Coordinates in the eigenbasis of S, where (S/n)^{s/2} is diagonal.
         sigma, U = eigh(states[0].S)
         powers = np.maximum(sigma / states[0].weight, 0.0) ** (self.exponent / 2.0)
         return lambda phi: inverse(phi.T).T @ U * powers
@@ -221,6 +222,7 @@ def _cmmd(moments: MomentState, C: Floats, ridge: float, exponent: float) -> Flo
     if exponent == 0:
         terms = np.einsum("ij,ij->j", W, W)
     elif exponent == 1:
+        # The columns of W are the rows of C (S + λnI)⁻¹.
         terms = np.einsum("ij,ij->j", W, S @ W) / n
     elif exponent == 2:
         half = S @ W
@@ -234,6 +236,8 @@ def _cmmd(moments: MomentState, C: Floats, ridge: float, exponent: float) -> Flo
 def _inverse(moments: MomentState, ridge: float) -> Callable[[Floats], Floats]:
     """Function that multiplies columns by (S + λnI)⁻¹, or the pseudo-inverse if singular."""
     n, S = float(moments.weight), moments.S
+    # The squared diagonal of the factor is at least the smallest eigenvalue.  Where it is small
+    # beside the trace, the matrix is singular up to rounding.
     threshold = len(S) * np.finfo(float).eps
     try:
         factor = cho_factor(S + ridge * n * np.eye(len(S)), overwrite_a=True, check_finite=False)
@@ -253,20 +257,20 @@ class CKCECentred(CMMD):
     M = Σ w²|δ|²φφᵀ, so that the second term is the part of the first due to pairs of a row with
     itself.  A depends on the predictions only, so the value has mean 0 under strong calibration, at
     every n and for models of any sharpness, whereas the mean of CKCE is tr(AᵀMA), which differs
-    between models.  The error is squared, and may be negative at calibration; a large value means
+    between models.  The error is squared, and may be negative at calibration.  A large value means
     that labels do not follow the vectors of probabilities.  Use it to rank models, at one λ.  One
     pass, at twice the cost of CKCE.
 
     M is computed from the observed |δ|², as the expectation 1 − |q|² under calibration would rank
     underconfident models before calibrated ones.  Replicates of a test share the observed M, so
-    that its p-value is that of CKCE.
+    that its p-value equals the p-value of CKCE.
 
     Parameters
     ----------
     features : FeatureMap
         Features of the kernel on predictions.
     ridge : float, optional
-        λ; see `CMMD`.
+        λ, see `CMMD`.
 
     Examples
     --------
@@ -305,6 +309,7 @@ class CKCECentred(CMMD):
         moments, noise = states
         A = _inverse(moments, self._ridge(moments))(np.eye(len(moments.S)))
         W = C @ A
+        # ‖CA‖²_F − tr(AᵀMA), with the symmetric matrix A.
         return np.einsum("bij,bij->b", W, W) - float(np.vdot(noise.M, A @ A))
 
 
@@ -312,22 +317,22 @@ class CKCECentred(CMMD):
 class CKCE(CMMD):
     """Conditional kernel calibration error ‖C (S + λnI)⁻¹‖²_F [MS, eq. 5, App. B].
 
-    The error is squared, in units of the label kernel; it is `CMMD` of exponent 0.  A large value
+    The error is squared, in units of the label kernel.  It is `CMMD` of exponent 0.  A large value
     means that labels do not follow the vectors of probabilities, at frequent and at rare
     predictions alike, so that it does not change with the distribution of predictions.  Label noise
-    biases it upwards, more so for less sharp models: use `CKCECentred` to rank models.  Defaults
-    are those of the paper: 100 random Fourier frequencies for the kernel pᵀq + Gaussian,
-    λ = n^(−1/4).  One pass, O(m²) per row for m features; ``exact`` takes a few passes over pairs.
+    biases it upwards, more so for less sharp models.  Use `CKCECentred` to rank models.  The
+    paper's defaults apply: 100 random Fourier frequencies for the kernel pᵀq + Gaussian, and λ =
+    n^(−1/4).  One pass, O(m²) per row for m features.  ``exact`` takes a few passes over pairs.
 
     Parameters
     ----------
     features : FeatureMap
-        Features of the kernel on predictions; method="exact" uses only their bandwidth.
+        Features of the kernel on predictions. method="exact" uses only their bandwidth.
     ridge : float, optional
-        λ; see `CMMD`.
+        λ, see `CMMD`.
     method : {"features", "exact"}
         ``exact``: tr(WᵀKW) with W = (K + λnI)⁻¹Δ by block conjugate gradients on the kernel matrix
-        of all rows, which is never stored; each product with it takes a pass over all pairs.
+        of all rows, which is never stored.  Each product with it takes a pass over all pairs.
     conditional_on : str, optional
         Name of a covariate a, for the kernel k(p, q)·1{a = a'}: calibration in each group [MS,
         §3.3].  Requires method="exact".
@@ -375,6 +380,7 @@ class CKCE(CMMD):
                 raise OptionError(
                     f"{self.conditional_on!r} has more than 64 values: too many groups"
                 )
+            # The indicator 1{a = a'} is the kernel of a categorical covariate.
             categorical, levels = (column.position,), (column.levels,)
         kernel = ProductKernel(
             "linear+gaussian", features.bandwidth, categorical=categorical, levels=levels
@@ -427,6 +433,7 @@ class ExactCKCE(BoundEstimator):
         }
         with pairs.panels(self.product, "canonical") as panels:
             parts = [panels[index].rows for index in range(len(panels))]
+            # With weights, √w K √w replaces K, and √w δ replaces δ.
             roots = [np.sqrt(rows.weights)[:, None] for rows in parts]
             weights = np.concatenate(roots) ** 2
             delta = np.concatenate([rows.delta for rows in parts]) * np.concatenate(roots)
@@ -443,7 +450,8 @@ class ExactCKCE(BoundEstimator):
 
             def product(V: Floats, count: int) -> Floats:
                 parts = [root * v for root, v in zip(roots, np.split(V, cuts), strict=True)]
-                pairs.discard(f"{name}-{count}")  # its iteration is in the checkpoint
+                # The checkpoint of the solution has the product before this one.
+                pairs.discard(f"{name}-{count}")
                 sums = pairs.product(panels, parts, f"{name}-{count + 1}")
                 KV = np.concatenate([root * s for root, s in zip(roots, sums, strict=True)])
                 return KV + ridge * total * V
@@ -452,9 +460,11 @@ class ExactCKCE(BoundEstimator):
             checkpoint = pairs.checkpoint_of(name, work)
             solution = solve(product, delta, settings.tolerance, checkpoint)
         W = solution.X
+        # KW = Δ − λnW − residual, without a further product.
         KW = delta - ridge * total * W - solution.residual
         value = float(np.vdot(W, KW))
-        # the error of W is A⁻¹r with ‖A⁻¹‖ ≤ 1/λn; first order of tr(WᵀKW)
+        # The error of W is A⁻¹r with ‖A⁻¹‖ ≤ 1/λn.  To first order tr(WᵀKW) changes by 2
+        # tr(KWᵀA⁻¹r).
         deviation = float(np.linalg.norm(solution.residual)) / (ridge * total)
         error = 2 * float(np.linalg.norm(KW)) * deviation
         details = {
@@ -472,6 +482,7 @@ class ExactCKCE(BoundEstimator):
             details,
             len(delta),
         )
+        # An iteration that stops far from its tolerance has found no solution.
         if solution.relative_residual <= max(1e3 * settings.tolerance, 1e-6):
             return estimate
         reason = (

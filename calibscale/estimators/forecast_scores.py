@@ -31,7 +31,8 @@ from calibscale.statistics.forecast_totals import (
 )
 from calibscale.statistics.statistic import Statistic
 
-_DRAWS, _ROWS, _PARTS = 125, 1000, 16  # draws of a floor at a time, their rows, and times
+# Draws of a floor at a time, rows of each draw, and number of times.
+_DRAWS, _ROWS, _PARTS = 125, 1000, 16
 _BINS, _MOST_RANKS = 20, 101  # bins of a PIT histogram, and the most ranks of ensembles
 
 
@@ -64,9 +65,15 @@ class _ForecastScore(Estimator):
 class CRPS(_ForecastScore):
     """Continuous ranked probability score, the mean of ∫(F(t) − 1{y ≤ t})² dt over rows.
 
-    A proper score ≥ 0 in the units of the target [Gneiting & Raftery 2007, eq. 20]; a large value
-    means miscalibrated or uninformative forecasts.  Of ensembles it is the fair one, that of the
-    distribution the members are draws of; of ordered classes the ranked probability score.
+    A proper score ≥ 0 in the units of the target [Gneiting & Raftery 2007, eq. 20].  A large value
+    means miscalibrated or uninformative forecasts.  For ensembles it is the fair score, the score
+    of the distribution that the members are draws of.  For ordered classes it is the ranked
+    probability score.
+
+    See Also
+    --------
+    LogScore : Negative log density of the outcome.
+    PinballLoss : Mean loss of predicted quantiles.
 
     Examples
     --------
@@ -87,7 +94,12 @@ class LogScore(_ForecastScore):
     """Logarithmic score, the mean of −log f(y) with the density f, or the probability of a class.
 
     A proper score in nats that depends on the units of the target.  It is infinite if the density
-    is 0 at an outcome, as that of quantiles is far beyond the outer ones; ensembles have none.
+    is 0 at an outcome, as the density of quantiles is far beyond the outer quantiles.  Ensembles
+    have no density.
+
+    See Also
+    --------
+    CRPS : Continuous ranked probability score.
 
     Examples
     --------
@@ -107,6 +119,7 @@ class LogScore(_ForecastScore):
 
     def rows(self, forecast: Forecast, values: Floats, y: Floats) -> Sequence[Any]:
         score = forecast.log_score(values, y)
+        # The second column counts the rows with an infinite score.
         return [score, np.isposinf(score)]
 
     def _estimate(self, means: Floats, n: int, **about: Any) -> Estimate:
@@ -141,13 +154,18 @@ class _AtLevels(Estimator):
 class PinballLoss(_AtLevels, _ForecastScore):
     """Pinball loss (y − q)(τ − 1{y < q}) of the quantiles q at levels τ, its mean over both.
 
-    A proper score of quantiles ≥ 0 in the units of the target [Koenker & Bassett 1978]; `details`
-    has the mean of each level.  Quantiles of mixtures are those of a bisection, which takes longer.
+    A proper score of quantiles ≥ 0 in the units of the target [Koenker & Bassett 1978].  `details`
+    has the mean of each level.  Quantiles of mixtures are found by bisection, which takes longer.
 
     Parameters
     ----------
     levels : sequence of float, optional
-        Increasing levels in (0, 1).  Default: those of forecasts of quantiles, else 0.1 … 0.9.
+        Increasing levels in (0, 1).  Default: the levels of forecasts of quantiles, else 0.1 … 0.9.
+
+    See Also
+    --------
+    CRPS : Continuous ranked probability score.
+    QuantileECE : Mean distance of the quantile reliability diagram.
 
     Examples
     --------
@@ -178,7 +196,7 @@ _COVERED = 0.9  # coverage of intervals by default
 
 
 def _central_level(levels: Sequence[float]) -> float:
-    """Coverage nearest to 0.9 of an interval between levels t and 1 − t; 0.9 if there is none."""
+    """Coverage nearest to 0.9 of an interval between levels t and 1 − t, or 0.9 without any."""
     coverages = [
         round(high - low, 12)
         for low in levels
@@ -193,23 +211,28 @@ class Coverage(_ForecastScore):
     """Share of outcomes in the central prediction interval [q((1 − level)/2), q((1 + level)/2)].
 
     It should be near the `expected` coverage in `details`, which a calibrated forecast with these
-    predictions has: the mean probability of the closed intervals.  That is `level`, unless an end
-    of an interval has a probability of its own, such as no rain or one of few ordered classes, or
-    members are too few.  An ensemble of m members has the share of the m + 1 values (members and
-    outcome, of which each could be the outcome) that lie in the interval of the others, such as
-    (m − 1)/(m + 1) of the extremes of fewer than (1 + level)/(1 − level) members; a row with
-    missing members has that of the others.
+    predictions has: the mean probability of the closed intervals.  The expected coverage is
+    `level`, unless an end of an interval has a probability of its own, such as no rain or one of
+    few ordered classes, or members are too few.  Each of the m members of an ensemble could be the
+    outcome as well.  The expected coverage is the share of these m + 1 values that lie in the
+    interval of the others, such as (m − 1)/(m + 1) for the extremes of fewer than (1 + level)/(1 −
+    level) members.  A row with missing members has the expected coverage of its other members.
 
-    `details` also has the `level` and the `mean_width`.  The confidence interval is that of Clopper
-    and Pearson with (Σw)²/Σw² rows.  A test is of |coverage − expected|, of which the nulls
-    ``labels``, ``wild`` and ``wild_cluster`` draw whether each outcome is covered; it is two-sided.
+    `details` also has the `level` and the `mean_width`.  The confidence interval is the one of
+    Clopper and Pearson with (Σw)²/Σw² rows.  A test is two-sided, of |coverage − expected|.  The
+    nulls ``labels``, ``wild`` and ``wild_cluster`` draw whether each outcome is covered.
 
     Parameters
     ----------
     level : float, optional
-        Nominal coverage, in (0, 1).  Default: 0.9; of forecasts of quantiles the nearest level
-        between two of their levels t and 1 − t, if there are such levels, as these forecasts state
-        no other interval.
+        Nominal coverage, in (0, 1).  Default: 0.9.  For forecasts of quantiles it is the nearest
+        level between two of their levels t and 1 − t, if there are such levels, as these forecasts
+        state no other interval.
+
+    See Also
+    --------
+    QuantileECE : Mean distance of the quantile reliability diagram.
+    PITKuiper : Largest excess of PIT values between two quantiles.
 
     Examples
     --------
@@ -238,7 +261,7 @@ class Coverage(_ForecastScore):
 
     @property
     def nominal(self) -> float:
-        """Nominal coverage; ledgers of earlier versions leave out that of 0.9."""
+        """Nominal coverage.  Ledgers of earlier versions leave out a coverage of 0.9."""
         return _COVERED if self.level is None else self.level
 
     def bind(self, setup: DataProfile) -> Self:
@@ -319,6 +342,7 @@ class _PITError(Estimator):
 
     @property
     def needs(self) -> tuple[Statistic, ...]:
+        # Ledgers add states, and values of single rows do not add.
         return (PITCells() if self.fixed_cells else PITValues(),)
 
     floor_needs = needs
@@ -342,10 +366,12 @@ class _PITError(Estimator):
         (state,), rng = states, np.random.default_rng(0)
         shape, even = (_DRAWS, min(state.rows, _ROWS)), np.ones(min(state.rows, _ROWS))
         curves = (PITCurve.of(even, uniform_order(rng, shape)) for _ in range(_PARTS))
-        sizes = np.concatenate([self._sizes(one) for one in curves])
+        sizes = np.concatenate([self._sizes(curve) for curve in curves])
+        # Sizes for up to `_ROWS` rows are scaled to all rows by Stephens' modification, under which
+        # the distribution hardly depends on n.
         (a, b), roots = self.shift, np.sqrt([shape[1], state.rows])
-        drawn, own = (roots + a + b / roots) ** (1 + self.squared)
-        return Floor.of(sizes * (drawn / own), float(self._sizes(state.curve())))
+        of_draws, of_state = (roots + a + b / roots) ** (1 + self.squared)
+        return Floor.of(sizes * (of_draws / of_state), float(self._sizes(state.curve())))
 
     def _about(self, state: PITState, curve: PITCurve) -> dict[str, Any]:
         """Details and parameters of the estimate."""
@@ -369,11 +395,17 @@ class PITKuiper(_PITError):
     and `KLCE` find.
 
     The PIT value of a row is F(y−) + v(F(y) − F(y−)), v uniform by row number (seed 0) [Czado,
-    Gneiting & Held 2009], so that those of calibrated forecasts are exactly uniform for every kind;
-    ensembles have the rank of the outcome among m + 1.  Up to 65,536 rows are exact; beyond,
-    `approximation` bounds the effect of as many cells.  Tests and floors draw uniform numbers.
-    With weights these are weighted as the rows are in a test of up to 65,536 rows, else they are
-    (Σw)²/Σw² numbers of equal weight.
+    Gneiting & Held 2009], so that the values of calibrated forecasts are exactly uniform for every
+    kind.  Ensembles have the rank of the outcome among m + 1.  Up to 65,536 rows are exact.
+    Beyond, `approximation` bounds the effect of as many cells.  Tests and floors draw uniform
+    numbers.  With weights these are weighted as the rows are in a test of up to 65,536 rows, else
+    they are (Σw)²/Σw² numbers of equal weight.
+
+    See Also
+    --------
+    PITKS : Largest distance of PIT values from uniform.
+    PITCvM : Mean squared distance of PIT values from uniform.
+    QuantileECE : Mean distance of the quantile reliability diagram.
 
     Examples
     --------
@@ -392,6 +424,7 @@ class PITKuiper(_PITError):
         return after.max(axis=-1) - before.min(axis=-1)
 
     def _error(self, curve: PITCurve) -> float:
+        # Each of the two distances changes by at most the width of a cell.
         return 2.0 / CELLS
 
 
@@ -399,7 +432,12 @@ class PITKuiper(_PITError):
 class PITKS(_PITError):
     """Kolmogorov–Smirnov distance max |F(u) − u| of the PIT values from uniform.
 
-    An error between 0 and 1; it sees shifts best.  Otherwise see `PITKuiper`.
+    An error between 0 and 1.  It sees shifts best.  Otherwise see `PITKuiper`.
+
+    See Also
+    --------
+    PITKuiper : Largest excess of PIT values between two quantiles.
+    PITCvM : Mean squared distance of PIT values from uniform.
 
     Examples
     --------
@@ -426,6 +464,11 @@ class PITCvM(_PITError):
 
     A squared error, the usual statistic divided by n.  Otherwise see `PITKuiper`.
 
+    See Also
+    --------
+    PITKuiper : Largest excess of PIT values between two quantiles.
+    PITKS : Largest distance of PIT values from uniform.
+
     Examples
     --------
     >>> import calibscale as cs
@@ -439,10 +482,14 @@ class PITCvM(_PITError):
 
     def _sizes(self, curve: PITCurve) -> Floats:
         after, before = curve.gaps
-        a, b = after[..., :-1], before[..., 1:]  # linear between points
+        # F(u) − u is linear from a to b between two points, and ∫ of its square is (a² + ab + b²)/3
+        # times the distance.
+        a, b = after[..., :-1], before[..., 1:]
         return np.einsum("...i,...i->...", np.diff(curve.x), a * a + a * b + b * b) / 3.0
 
     def _error(self, curve: PITCurve) -> float:
+        # Within a cell F rises by at most its weight, so that (F − u)² changes by at most 2|F −
+        # u|·weight + weight².
         weights, gaps = np.diff(curve.at), np.abs(curve.gaps[0])
         return float(weights @ (2.0 * np.maximum(gaps[:-1], gaps[1:]) + weights)) / CELLS
 
@@ -453,16 +500,22 @@ class QuantileECE(_AtLevels, _PITError):
 
     The mean distance of the quantile reliability diagram from the diagonal, at most 1/2 [Kuleshov,
     Fenner & Ermon 2018, with absolute values].  `details` has the diagram and the PIT histogram, in
-    which `frequency` is a share of all rows, and `mean_p` that of calibrated forecasts.  It has
-    an interval.  Otherwise see `PITKuiper`.
+    which `frequency` is a share of all rows, and `mean_p` the share for calibrated forecasts.  It
+    has an interval.  Otherwise see `PITKuiper`.
 
     Parameters
     ----------
     levels : sequence of float, optional
-        Increasing levels in (0, 1).  Default: those of forecasts of quantiles, else 0.05 … 0.95.
+        Increasing levels in (0, 1).  Default: the levels of forecasts of quantiles, else 0.05 …
+        0.95.
     bins : int, optional
-        Bins of the histogram.  Default: the m + 1 ranks of ensembles of m ≤ 100; of forecasts of
-        quantiles those between the levels; else 20.
+        Bins of the histogram.  Default: the m + 1 ranks of ensembles of m ≤ 100, the bins between
+        the levels of forecasts of quantiles, else 20.
+
+    See Also
+    --------
+    PITKuiper : Largest excess of PIT values between two quantiles.
+    Coverage : Share of outcomes in central prediction intervals.
 
     Examples
     --------
@@ -501,6 +554,7 @@ class QuantileECE(_AtLevels, _PITError):
         return level_limits(levels, shares, rows, (1.0 - confidence_level) / 2.0)
 
     def _error(self, curve: PITCurve) -> float:
+        # The values of a cell that contains a level may lie on either side of the level.
         return float(np.diff(curve.at)[(np.array(self.levels) * CELLS).astype(np.int64)].mean())
 
     def _about(self, state: PITState, curve: PITCurve) -> dict[str, Any]:
@@ -508,7 +562,7 @@ class QuantileECE(_AtLevels, _PITError):
         edges = np.linspace(0.0, 1.0, self.bins + 1) if self.bins else np.hstack([0.0, levels, 1.0])
         reached = np.append(curve.shares(edges[:-1]), 1.0)
         reached[0] = 0.0  # the first bin has the value 0
-        every = {
+        all_rows = {
             "count": int(state.n),
             "weight": float(state.weight),
             "effective_count": float(state.weight**2 / state.weight2),
@@ -519,7 +573,9 @@ class QuantileECE(_AtLevels, _PITError):
             "pit": (edges[:-1], edges[1:], np.diff(edges), np.diff(reached)),
         }
         details = {
-            key: [dict(zip(names, row, strict=True)) | every for row in np.transpose(some).tolist()]
-            for key, some in columns.items()
+            key: [
+                dict(zip(names, row, strict=True)) | all_rows for row in np.transpose(bins).tolist()
+            ]
+            for key, bins in columns.items()
         }
         return {"details": details, "parameters": {"levels": levels.tolist(), "bins": self.bins}}

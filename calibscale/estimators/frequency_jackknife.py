@@ -10,8 +10,8 @@ With P = (S + λn D⁻²)⁻¹ of all features, the formula of the inverse of a 
 
     C_R (S_RR + λn D⁻²)⁻¹ = Y,  Y = X − X_G (P_GG)⁻¹ P_G·,  X = C P,
 
-where Y is 0 in the columns G that are left out.  P is the same for all groups of one size, so that
-each group takes products with its few columns instead of a factorisation of its own.
+where Y is 0 in the columns G that are left out.  P is the same for all groups of the same size.
+Each group then takes products with its few columns instead of a factorisation of its own.
 """
 
 from __future__ import annotations
@@ -29,9 +29,9 @@ EXPONENTS = (0.0, 1.0, 2.0)  # for which the value follows from Y without a prod
 
 
 class _GroupOfFeatures(NamedTuple):
-    """Features that are left out, and what the inverse without them needs.
+    """Features that are left out, and the matrices that the inverse without them needs.
 
-    correction: (P_GG)⁻¹ P_G·, (2b, m); damping: diagonal of D⁻² (m,)
+    `correction` is (P_GG)⁻¹ P_G·, (2b, m).  `damping` is the diagonal of D⁻² (m,).
     """
 
     inverse: Floats
@@ -58,7 +58,7 @@ def conditional_errors(
             if exponent == 0:
                 value = np.vdot(Y, Y * group.damping)
             elif exponent == 1:
-                # Y S Yᵀ = Y (S + λn D⁻²) Yᵀ − λn Y D⁻² Yᵀ, the first of which is Y Cᵀ
+                # Y S Yᵀ = Y (S + λn D⁻²) Yᵀ − λn Y D⁻² Yᵀ, where the first term is Y Cᵀ.
                 value = (np.vdot(Y, C) - np.vdot(Y, damped)) / n
             else:
                 remainder = C - damped  # Y S in the columns that remain
@@ -73,7 +73,7 @@ def conditional_errors(
 def noise_traces(
     moments: MomentState, noise: Floats, n_frequencies: int, ridge: float
 ) -> Floats | None:
-    """tr(AᵀMA), A = (S + λnI)⁻¹, without each group of frequencies; `noise` is M (m, m).
+    """tr(AᵀMA), A = (S + λnI)⁻¹, without each group of frequencies, where `noise` is M.
 
     None is returned if S + λnI is too close to singular.
     """
@@ -85,7 +85,7 @@ def noise_traces(
                 inverse = group.inverse
                 product = inverse @ noise @ inverse  # N = PMP
             assert product is not None
-            # with Q = P − P_·G (P_GG)⁻¹ P_G·, the diagonal of QMQ
+            # The diagonal of QMQ, where Q = P − P_·G (P_GG)⁻¹ P_G·.
             correction, columns = group.correction.T, group.columns
             diagonal = np.diag(product).copy()
             diagonal -= 2.0 * np.einsum("ij,ij->i", correction, product[:, columns])
@@ -102,7 +102,7 @@ def _groups(moments: MomentState, n_frequencies: int, ridge: float) -> Iterator[
     """Each group of frequencies that is left out, with the inverse P for groups of its size."""
     S = moments.S
     linear = len(S) - 2 * n_frequencies
-    inverses: dict[int, Floats] = {}  # by number of frequencies in a group: at most two
+    inverses: dict[int, Floats] = {}  # by the number of frequencies in a group, at most two
     for frequencies in frequency_groups(n_frequencies):
         count = len(frequencies)
         damping = np.ones(len(S))
@@ -117,7 +117,7 @@ def _groups(moments: MomentState, n_frequencies: int, ridge: float) -> Iterator[
 
 
 def _inverse(S: Floats, diagonal: Floats) -> Floats:
-    """(S + diag)⁻¹; a LinAlgError is raised if that is too close to singular."""
+    """(S + diag)⁻¹.  A LinAlgError is raised if the sum is too close to singular."""
     factor = cho_factor(S + np.diag(diagonal), overwrite_a=True, check_finite=False)
     if not (np.diag(factor[0]) ** 2 > len(S) * np.finfo(float).eps * np.trace(S)).all():
         raise LinAlgError("the matrix is too close to singular")

@@ -25,10 +25,10 @@ from calibscale.statistics.segment_atoms import AtomState, DenseAtoms, SegmentAt
 from calibscale.statistics.statistic import Statistic
 
 MAX_SEGMENTS = 100_000
-_BINS = 10  # of the score, of nearly equal weight, for squared and proportional errors
+_BINS = 10  # bins of the score, of nearly equal weight, for squared and proportional errors
 _LISTED = 10  # segments in the details of an estimate
-_DRAWS = 199  # of a floor
-_DEVIATIONS = 3.0  # of the walk within a cell, beyond its ends
+_DRAWS = 199  # draws of a floor
+_DEVIATIONS = 3.0  # standard deviations of the walk within a cell, beyond its ends
 
 
 def axes_of(
@@ -45,8 +45,8 @@ def axes_of(
 class SegmentSums(NamedTuple):
     """Σ1, Σw, Σw², Σw²p(1 − p), and sums over the rows without the event and over those with it.
 
-    The latter are of wp, w(1 − p), w²p², w²p(1 − p) and w²(1 − p)² (5, …); p is the mean of an
-    atom, and w² of its rows does not depend on the event.
+    The latter are sums of wp, w(1 − p), w²p², w²p(1 − p) and w²(1 − p)² (5, …).  In them p is the
+    mean of an atom, and w² of its rows does not depend on the event.
     """
 
     n: Floats
@@ -76,7 +76,7 @@ class SegmentTable:
     Attributes
     ----------
     where : list of tuple of Where
-        Conditions that define each segment; the first is of all rows.
+        Conditions that define each segment.  The first segment is of all rows.
     binned, sums : SegmentSums
         Sums of each segment in ten bins of the score (…, S, 10), and of all its rows (…, S).
     order : (a,)
@@ -91,6 +91,8 @@ class SegmentTable:
         codes, self._crossing = np.unique(state.crossing[order], return_inverse=True)
         rows: Floats = np.array([np.bincount(self._crossing, row) for row in self._sums[:3]])
         self.where, self._members = _segments(atoms, codes, rows, depth, min_rows)
+        # The bin of an atom depends on the weight below its cell, so that rows of equal score are
+        # in the same bin.
         weight = np.cumsum(self._sums[1])
         before = np.repeat((weight - self._sums[1])[self._starts[:-1]], np.diff(self._starts))
         bins = np.minimum(_BINS * before / weight[-1:], _BINS - 1).astype(np.int64)
@@ -144,21 +146,21 @@ class SegmentTable:
     @cached_property
     def squared(self) -> Floats:
         """Debiased squared calibration error in ten bins of the score, as `TCE2Debiased`."""
-        some = self.binned
-        squares, pairs = some.others[2] + some.events[4], some.weight**2 - some.weight2
-        several = pairs > 1e-12 * some.weight2
-        terms = np.divide(some.excess**2 - squares, pairs, np.zeros_like(pairs), where=several)
-        return (terms * some.weight).sum(axis=1) / self.sums.weight
+        binned = self.binned
+        squares, pairs = binned.others[2] + binned.events[4], binned.weight**2 - binned.weight2
+        several = pairs > 1e-12 * binned.weight2
+        terms = np.divide(binned.excess**2 - squares, pairs, np.zeros_like(pairs), where=several)
+        return (terms * binned.weight).sum(axis=1) / self.sums.weight
 
     def proportional(self, min_rows: float) -> float:
         """Largest |frequency − mean p|/frequency of bins of segments with `min_rows` and events."""
-        some = self.binned
-        large = ratio(some.weight**2, some.weight2) >= min_rows * (1 - 1e-9)
-        kept = large & (some.event > 1e-9 * some.weight)
-        return float(np.max(ratio(np.abs(some.excess), some.event), initial=0.0, where=kept))
+        binned = self.binned
+        large = ratio(binned.weight**2, binned.weight2) >= min_rows * (1 - 1e-9)
+        counted = large & (binned.event > 1e-9 * binned.weight)
+        return float(np.max(ratio(np.abs(binned.excess), binned.event), initial=0.0, where=counted))
 
     def limits(self, tail: float) -> tuple[Floats, Floats]:
-        """Limits of the bias, each exceeded with a probability of about `tail`; `excess_limits`."""
+        """Limits of the bias by `excess_limits`, each with a tail probability of about `tail`."""
         low, high = excess_limits(self.sums.others, self.sums.events, tail)
         return low / self.sums.weight, high / self.sums.weight
 
@@ -167,6 +169,7 @@ class SegmentTable:
         _, w, w2, wp, _, spread = self._sums
         draw = residual_draws(ratio(wp, w), w, ratio(w * w, w2), spread)
         for rng in rngs:
+            # Draws are of Σw(p − event), and walks of Σw(event − p).
             yield self.in_sigmas(self.walked(-draw(1, rng)[0])[0])
 
     def walked(self, differences: Floats) -> tuple[Floats, Floats]:
@@ -179,7 +182,7 @@ class SegmentTable:
 
     def in_sigmas(self, ecce: Floats) -> Floats:
         with np.errstate(divide="ignore", invalid="ignore"):
-            # rounding errors of certain predictions count as 0
+            # Rounding errors of certain predictions count as 0.
             return np.where(ecce > 1e-12, ecce / self.sigma, 0.0)
 
     def _largest(self, values: Floats) -> Floats:
@@ -207,27 +210,28 @@ def _segments(
             f"{MAX_SEGMENTS:,}: use fewer columns, fewer bins, or a smaller depth"
         )
     where: list[tuple[Where, ...]] = []
+    # Each crossing is in one segment for each subset of the columns.
     members = np.full((len(codes), len(subsets)), -1)
     rows: dict[tuple[Where, ...], float] = {}
     for t, subset in enumerate(subsets):
         sizes = [len(axes[i]) for i in subset]
-        known, number = np.ones(len(codes), bool), np.zeros(len(codes), np.int64)
+        listed, number = np.ones(len(codes), bool), np.zeros(len(codes), np.int64)
         for i, size in zip(subset, sizes, strict=True):
-            known &= parts[i] < size  # other values are in no segment
+            listed &= parts[i] < size  # the last part has values of no segment
             number = number * size + parts[i]
-        number, total = number[known], math.prod(sizes)
-        n, w, w2 = (np.bincount(number, column[known], total) for column in sums)
+        number, total = number[listed], math.prod(sizes)
+        n, w, w2 = (np.bincount(number, column[listed], total) for column in sums)
         renamed = np.full(total, -1)
         for j in np.flatnonzero((w * w >= min_rows * (1 - 1e-9) * w2) & (n > 0) | (not subset)):
-            each = np.unravel_index(j, sizes) if subset else ()
-            conditions = tuple(axes[i].where(int(k)) for i, k in zip(subset, each, strict=True))
+            places = np.unravel_index(j, sizes) if subset else ()
+            conditions = tuple(axes[i].where(int(k)) for i, k in zip(subset, places, strict=True))
             rows[conditions] = n[j]
             shorter = combinations(conditions, len(conditions) - 1) if conditions else ()
-            if any(rows.get(some) == n[j] for some in shorter):
-                continue  # the same rows as without one of its conditions
+            if any(rows.get(fewer) == n[j] for fewer in shorter):
+                continue  # it has the same rows as without one of its conditions
             renamed[j] = len(where)
             where.append(conditions)
-        members[known, t] = renamed[number]
+        members[listed, t] = renamed[number]
     return where, members
 
 
@@ -235,20 +239,20 @@ def _segments(
 class Multicalibration(ScalarEstimator):
     """Multicalibration error: the largest ECCE of segments in units of its standard deviation.
 
-    Segments are the intersections of up to `depth` covariates: values of those with few, quantile
-    bins of the others.  The ECCE of a segment is the range max_j C_j − min_j C_j of the cumulative
-    differences C_j = Σ_{i ≤ j} w_i (event_i − p_i)/Σw of its rows in order of the score, and
-    σ = √(Σw²p(1 − p))/Σw.  The value is the largest ECCE/σ times σ of all rows, in units of a
-    probability; `details` has the largest ECCE/σ (``scaled``), the value relative to the rarer
+    Segments are the intersections of up to `depth` covariates: values of covariates with few,
+    quantile bins of the others.  The ECCE of a segment is the range max_j C_j − min_j C_j of the
+    cumulative differences C_j = Σ_{i ≤ j} w_i (event_i − p_i)/Σw of its rows in order of the score,
+    and σ = √(Σw²p(1 − p))/Σw.  The value is the largest ECCE/σ times σ of all rows, in units of a
+    probability.  `details` has the largest ECCE/σ (``scaled``), the value relative to the rarer
     outcome, the ``proportional`` error, the largest |frequency − mean p|/frequency of a tenth of
-    the scores in a segment, and the worst segments [Guy et al. 2025, *Measuring multi-calibration*;
+    the scores in a segment, and the worst segments [Guy et al. 2025, *Measuring multi-calibration*,
     La Cava et al. 2023, *Fair admission risk prediction with proportional multicalibration*].
 
-    Use it where predictions must be right for every group; a large value means that they are not
-    for some.  Noise biases it upwards, more so with more segments: its `floor` and its test have
-    the maximum of drawn labels.  Rows of equal score (to 1e-12) are one step of a walk.  With more
-    than 2^19 pairs of a crossing and a score, scores are kept in cells, and `approximation` covers
-    the effect.  Cost: one pass.
+    Use it where predictions must be right for every group.  A large value means that they are wrong
+    for some group.  Noise biases it upwards, more so with more segments: its `floor` and its test
+    have the maximum of drawn labels.  Rows of equal score (to 1e-12) are one step of a walk.  With
+    more than 2^19 pairs of a crossing and a score, scores are kept in cells, and `approximation`
+    covers the effect.  Cost: one pass.
 
     Parameters
     ----------
@@ -349,6 +353,8 @@ class Multicalibration(ScalarEstimator):
         scaled, sigma, rows = table.scaled, table.sigma, table.sums.n
         error = float(np.max(ratio(table.error, sigma)) * sigma[0])
         prevalence = float(table.sums.event[0] / table.sums.weight[0])
+        # The largest error in units of its noise is shown in units of a probability, by σ of all
+        # rows.
         value, rarer = float(scaled.max() * sigma[0]), min(prevalence, 1.0 - prevalence)
         columns = {
             "bias": table.bias,

@@ -19,7 +19,8 @@ from calibscale.statistics.statistic import Statistic
 
 _COEFFICIENTS = ("intercept", "slope")
 _NEAREST = 2.0**-53  # distance from 0 and 1 at which logits are cut
-_ITERATIONS, _LONGEST, _SINGULAR = 100, 4.0, 1e13  # of Newton's method
+# Newton's method: iterations, largest step of a coefficient, and largest condition number.
+_ITERATIONS, _LONGEST, _SINGULAR = 100, 4.0, 1e13
 
 
 @dataclass(frozen=True)
@@ -27,8 +28,8 @@ class Spiegelhalter(ScalarEstimator):
     """Spiegelhalter's z = Σw(event − p)(1 − 2p)/√(Σw²(1 − 2p)²p(1 − p)) (1986).
 
     Standard normal for a calibrated model and many rows: the deviation of the Brier score from its
-    expectation.  Above 0 the score is worse than expected, as of overconfident predictions; errors
-    that cancel are missed.  `details` has the two-sided `p_value` of the normal distribution; a
+    expectation.  Above 0 the score is worse than expected, as of overconfident predictions.  Errors
+    that cancel are missed.  `details` has the two-sided `p_value` of the normal distribution.  A
     test is of |z|, and its p-value is exact with drawn labels.  Parameters: see `ConfidenceGap`.
 
     Examples
@@ -56,6 +57,7 @@ class Spiegelhalter(ScalarEstimator):
         if not n:
             return self.unknown()
         if not variance > 0.0:
+            # The variance Σw²(1 − 2p)²p(1 − p) is 0.
             reason = "all predictions are 0, 0.5 or 1, whose Brier score does not vary"
             return Estimate(self.name, self.judged, None, reason=reason)
         z = difference / math.sqrt(variance)
@@ -91,37 +93,39 @@ class _CoxMeasure(ScoreMeasure):
     smaller_is_better: ClassVar[bool] = False
     coefficient: ClassVar[int]  # position in `_COEFFICIENTS`
 
-    def _estimate(self, cells: OccupiedCells, *others: Any) -> Estimate:
+    def _estimate(self, cells: OccupiedCells, *extra_states: Any) -> Estimate:
         p = np.clip(cells.score, _NEAREST, 1.0 - _NEAREST)
         x = np.column_stack([np.ones_like(p), logit(p)])
-        both = _logistic(x, cells.weight, cells.events)
+        coefficients = _logistic(x, cells.weight, cells.events)
         offset = _logistic(x[:, :1], cells.weight, cells.events, x[:, 1])
         if offset is None:
             return self._undefined("all events have the same outcome")
-        if both is None:
+        if coefficients is None:
             equal = np.ptp(p) == 0.0
             return self._undefined(
                 "all predictions are equal" if equal else "the score separates the outcomes"
             )
-        mu = expit(x @ both)
+        # Sandwich estimate of the covariance: weights are no numbers of rows, so that the variance
+        # of the score (`meat`) has their squares.
+        mu = expit(x @ coefficients)
         spread = mu * (1.0 - mu)
         inverse = np.linalg.inv((x.T * (cells.weight * spread)) @ x)
         meat = (x.T * (cells.weight**2 / cells.effective * spread)) @ x
         errors = np.sqrt(np.diag(inverse @ meat @ inverse))
-        # first-order effect of moving logits within their cells
+        # First-order effect of moving logits within their cells.
         moved = cells.width / (p * (1.0 - p))
         residuals = cells.events * (1.0 - mu) + (cells.weight - cells.events) * mu
-        slopes = cells.weight * spread * abs(both[1])
+        slopes = cells.weight * spread * abs(coefficients[1])
         change = np.array([moved @ slopes, moved @ (residuals + slopes * np.abs(x[:, 1]))])
-        position, other = self.coefficient, 1 - self.coefficient
+        position, companion = self.coefficient, 1 - self.coefficient
         details = {
-            _COEFFICIENTS[other]: float(both[other]),
+            _COEFFICIENTS[companion]: float(coefficients[companion]),
             "standard_error": float(errors[position]),
-            f"{_COEFFICIENTS[other]}_standard_error": float(errors[other]),
+            f"{_COEFFICIENTS[companion]}_standard_error": float(errors[companion]),
             "calibration_in_the_large": float(offset[0]),
         }
         error = float(np.abs(inverse[position]) @ change)
-        return self._result(float(both[position]), error, **details)
+        return self._result(float(coefficients[position]), error, **details)
 
     def limits(self, confidence_level: float, *states: Any) -> Limits | None:
         estimate = self.finalize(*states)
@@ -139,10 +143,10 @@ class _CoxMeasure(ScoreMeasure):
 class CoxSlope(_CoxMeasure):
     """Slope b of the logistic recalibration logit P(event) = a + b·logit p (Cox 1958).
 
-    1 for a calibrated model; below 1 predictions are too extreme, above 1 too moderate.  `details`
-    has the intercept a, the standard errors of both, and `calibration_in_the_large`, the intercept
-    with slope 1.  Predictions of 0 and 1 count as 2⁻⁵³ from them.  Intervals are b ± z·standard
-    error (Wald's).
+    The slope is 1 for a calibrated model.  Below 1 predictions are too extreme, above 1 too
+    moderate.  `details` has the intercept a, the standard errors of both, and
+    `calibration_in_the_large`, the intercept with slope 1.  Predictions of 0 and 1 count as 2⁻⁵³
+    from them.  Intervals are b ± z·standard error (Wald's).
 
     See Also
     --------
@@ -189,7 +193,7 @@ class CoxIntercept(_CoxMeasure):
 def _logistic(
     x: Floats, weight: Floats, events: Floats, offset: Floats | float = 0.0
 ) -> Floats | None:
-    """Coefficients of a logistic regression on x (c, m), by Newton's method; None if undefined."""
+    """Coefficients of a logistic regression on x (c, m), by Newton's method, None if undefined."""
     beta = np.zeros(x.shape[1])
     if not 0.0 < events.sum() < weight.sum():
         return None
@@ -200,6 +204,7 @@ def _logistic(
         if not np.isfinite(hessian).all() or np.linalg.cond(hessian) > _SINGULAR:
             return None
         step = np.linalg.solve(hessian, gradient)
+        # Steps are cut because the likelihood is flat far from its maximum.
         step *= min(1.0, _LONGEST / float(np.abs(step).max(initial=_LONGEST)))
         beta = beta + step
         if np.abs(step).max() <= 1e-12 * (1.0 + np.abs(beta).max()):

@@ -64,9 +64,14 @@ class NormalScores(PITTest):
     """Squared mean and variance scores of the normal scores z = Φ⁻¹(u) of PIT values u.
 
     (Σwz)²/Σw² + (Σw(z² − 1))²/2Σw², χ² with two degrees of freedom for calibrated forecasts and
-    many rows.  Of normal forecasts z is the standardised outcome: the statistic sees forecasts that
-    are too high or too low, too narrow or too wide.  `details` has the mean of z, in predicted
+    many rows.  For normal forecasts z is the standardised outcome.  The statistic sees forecasts
+    that are too high or too low, too narrow or too wide.  `details` has the mean of z, in predicted
     standard deviations, and the root of the mean of z², 1 if calibrated.  [Berkowitz 2001]
+
+    See Also
+    --------
+    PITSmooth : Test of the shape of PIT values.
+    PITByForecast : Test of the relation of PIT values to the forecast.
 
     Examples
     --------
@@ -85,6 +90,7 @@ class NormalScores(PITTest):
 
     def finding(self, state: PITMomentState, sums: Floats) -> dict[str, Any]:
         mean, square = sums[WAVES : WAVES + 2, 0] / float(state.weight)
+        # The second Hermite polynomial is (z² − 1)/√2, so that the mean of z² is 1 + √2·square.
         dispersion = np.sqrt(max(0.0, 1.0 + np.sqrt(2.0) * square))
         by_mean = bool(abs(mean) > abs(square))
         return {"mean_score": float(mean), "dispersion": float(dispersion), "by_mean": by_mean}
@@ -96,6 +102,11 @@ class PITSmooth(PITTest):
 
     The polynomials have degree 1 to 8, so that the statistic sees any distribution of PIT values
     that is not uniform, such as a wrong shape.  [Neyman 1937]
+
+    See Also
+    --------
+    NormalScores : Test of the mean and spread of PIT values.
+    PITKuiper : Largest excess of PIT values between two quantiles.
 
     Examples
     --------
@@ -124,6 +135,11 @@ class PITByForecast(PITTest):
     the ranks of the forecast's median and width, summed.  The statistic sees errors that cancel
     between rows, such as a spread that should depend on the forecast.
 
+    See Also
+    --------
+    NormalScores : Test of the mean and spread of PIT values.
+    KCE : Kernel error without covariates.
+
     Examples
     --------
     >>> import numpy as np, calibscale as cs
@@ -140,6 +156,7 @@ class PITByForecast(PITTest):
     def sizes(self, state: PITMomentState, sums: Floats) -> Floats:
         variance = np.diag(state.ranks)[1:]
         squares = (sums[:, WAVES : WAVES + _BY_RANK, 1:] ** 2).sum(axis=1)
+        # A function of ranks that is constant, as of equal forecasts, has no score.
         scaled = squares / np.where(variance > 0, variance, np.inf)
         return scaled.sum(axis=1)
 

@@ -24,7 +24,7 @@ from calibscale.limits.excess import ratio
 from calibscale.statistics.bins import BinCounts, BinState
 from calibscale.statistics.statistic import Statistic
 
-_CELLS = 64  # of equal information: an error in a tenth of it lies in six
+_CELLS = 64  # cells of equal information: an error in a tenth of it lies in six
 _LOGITS = np.arange(-8.0, 9.0)  # further edges, for the tails that a sample of rows misses
 _LEAST = 2.0**-53  # distance to 0 and 1 at which the logits of predictions end
 _ORDER = 12  # largest degree of the polynomials of the smooth test: waves of six periods
@@ -62,8 +62,8 @@ class ResidualTest(SumTest):
     Parameters
     ----------
     notion : {"top_label", "positive", "class_wise"}, optional
-        Predictions whose residuals are tested.  Default: ``positive`` for two classes, else
-        ``top_label``; ``class_wise`` tests the predictions of every class.
+        Predictions with the residuals that are tested.  Default: ``positive`` for two classes, else
+        ``top_label``.  ``class_wise`` tests the predictions of every class.
     """
 
     notion: str | None = None
@@ -132,9 +132,9 @@ def cell_edges(setup: DataProfile, notion: str) -> tuple[float, ...]:
 class MeanScore(ResidualTest):
     """Calibration in the large: squared score of the intercept, (Σwδ)²/Σw²p(1 − p).
 
-    It is a squared z score, χ² with one degree of freedom for a calibrated model and many rows; of
-    ``class_wise`` predictions the sum over classes.  It sees predictions that are too high or too
-    low on average.  Other parameters: see `CoxScore`.
+    It is a squared z score, χ² with one degree of freedom for a calibrated model and many rows.
+    For ``class_wise`` predictions it is the sum over classes.  It sees predictions that are too
+    high or too low on average.  Other parameters: see `CoxScore`.
 
     Examples
     --------
@@ -157,15 +157,15 @@ class MeanScore(ResidualTest):
 class CoxScore(ResidualTest):
     """Score test of Cox's recalibration logit P(event) = a + b·logit p, of a = 0 and b = 1.
 
-    χ² with two degrees of freedom for a calibrated model and many rows; of ``class_wise``
-    predictions the sum over classes.  It sees predictions that are too extreme, too moderate, too
-    high or too low, without a fit.  `details` has the slope b by one step of Fisher's scoring.
+    χ² with two degrees of freedom for a calibrated model and many rows.  For ``class_wise``
+    predictions it is the sum over classes.  It sees predictions that are too extreme, too moderate,
+    too high or too low, without a fit.  `details` has the slope b by one step of Fisher's scoring.
     [Cox 1958]
 
     Parameters
     ----------
     notion : {"top_label", "positive", "class_wise"}, optional
-        Predictions that are tested.  Default: ``positive`` for two classes, else ``top_label``;
+        Predictions that are tested.  Default: ``positive`` for two classes, else ``top_label``.
         ``class_wise`` tests the predictions of every class.
 
     Examples
@@ -186,7 +186,8 @@ class CoxScore(ResidualTest):
         slope_scores = _slope(cells, residuals[None])[0]
         details = _gaps(cells, residuals, intercept_scores + slope_scores)
         details["by_mean"] = bool(intercept_scores.sum() > slope_scores.sum())
-        if len(cells.p) == 1:  # classes have slopes of their own
+        if len(cells.p) == 1:
+            # One step of Fisher's scoring from b = 1.  Several classes have different slopes.
             direction = _around_mean(cells)
             information = (cells.weight * cells.p * (1.0 - cells.p) * direction**2).sum()
             if information > 0:
@@ -198,9 +199,9 @@ class CoxScore(ResidualTest):
 class SpreadScore(ResidualTest):
     """Square of Spiegelhalter's z by cells: (Σwδ(1 − 2p))²/Σw²(1 − 2p)²p(1 − p).
 
-    χ² with one degree of freedom for a calibrated model and many rows; of ``class_wise``
-    predictions the sum over classes.  It sees Brier scores that are worse or better than those of
-    calibrated predictions.  [Spiegelhalter 1986]  Other parameters: see `CoxScore`.
+    χ² with one degree of freedom for a calibrated model and many rows.  For ``class_wise``
+    predictions it is the sum over classes.  It sees Brier scores that are worse or better than
+    calibrated predictions would have.  [Spiegelhalter 1986]  Other parameters: see `CoxScore`.
 
     Examples
     --------
@@ -244,6 +245,7 @@ class TemperatureScore(ResidualTest):
     def sizes(self, cells: Cells, residuals: Floats) -> Floats:
         direction = np.log(np.clip(cells.p, _LEAST, 1.0))
         total = (residuals * direction).sum(axis=(1, 2))
+        # δ of a class times log q is the derivative of the log loss with respect to 1/T.
         return total**2 / max((cells.variance * direction**2).sum(), _LEAST)
 
     def finding(self, cells: Cells, residuals: Floats) -> dict[str, Any]:
@@ -256,9 +258,9 @@ class SmoothTest(ResidualTest):
     """Neyman's smooth test: squared scores of polynomials of the rank of the prediction, summed.
 
     The polynomials are Legendre's, to degree 12, of the share of the information Σp(1 − p) below a
-    prediction; of ``class_wise`` predictions the sum over classes.  It sees errors of any shape
-    that is not too narrow, such as waves, steps and tails.  `details` has the degree with the
-    largest score.  [Neyman 1937]  Other parameters: see `CoxScore`.
+    prediction.  For ``class_wise`` predictions the value is the sum over classes.  It sees errors
+    of any shape that is not too narrow, such as waves, steps and tails.  `details` has the degree
+    with the largest score.  [Neyman 1937]  Other parameters: see `CoxScore`.
 
     Examples
     --------
@@ -284,6 +286,7 @@ class SmoothTest(ResidualTest):
     @staticmethod
     def _squares(cells: Cells, residuals: Floats) -> Floats:
         """Squared score of each polynomial (B, J, degrees)."""
+        # Legendre polynomials times these norms are orthonormal for a uniform rank.
         norms = np.sqrt(2.0 * np.arange(_ORDER + 1) + 1.0)
         polynomials = legvander(2.0 * cells.place - 1.0, _ORDER) * norms
         scores = np.einsum("bjc,jcd->bjd", residuals, polynomials, optimize=True)
@@ -295,9 +298,9 @@ class ResidualScan(ResidualTest):
     """Largest standardised residual of an interval of predictions, of many intervals.
 
     max |Σwδ|/√(Σw²p(1 − p)) − √(2 log(e/s)) over intervals of cells with the share s of the
-    information, so that narrow intervals, of which there are more, do not dominate; of
-    ``class_wise`` predictions over all classes too.  It sees errors in one place; `details` has the
-    interval.  [Dümbgen & Spokoiny 2001]  Other parameters: see `CoxScore`.
+    information, so that narrow intervals, which are more numerous, do not dominate.  For
+    ``class_wise`` predictions the maximum is over all classes too.  It sees errors in one place,
+    and `details` has the interval.  [Dümbgen & Spokoiny 2001]  Other parameters: see `CoxScore`.
 
     Examples
     --------
@@ -317,7 +320,7 @@ class ResidualScan(ResidualTest):
         for j in range(len(cells.p)):
             for _, _, scores in _intervals(cells, residuals, j):
                 np.maximum(largest, scores.max(axis=1), out=largest)
-        return np.maximum(largest, -1e3)  # finite where no interval varies
+        return np.maximum(largest, -1e3)  # a finite value where no interval varies
 
     def finding(self, cells: Cells, residuals: Floats) -> dict[str, Any]:
         largest, problem, interval = -np.inf, 0, slice(0, 1)
@@ -350,6 +353,7 @@ def _intervals(cells: Cells, residuals: Floats, j: int) -> Iterable[tuple[Any, i
     for length in _LENGTHS:
         if length > count:
             return
+        # Long intervals overlap by three quarters, which is enough to be near any interval.
         starts = np.arange(0, count - length + 1, max(1, length // 4))
         variance = variances[starts + length] - variances[starts]
         starts, variance = starts[variance > 0], variance[variance > 0]
@@ -361,6 +365,7 @@ def _intervals(cells: Cells, residuals: Floats, j: int) -> Iterable[tuple[Any, i
 
 def _squared_score(cells: Cells, residuals: Floats, direction: Floats) -> Floats:
     """(Σwδg)² of a direction g of cells (J, C), over its variance, (B, J)."""
+    # Labels of different cells are independent, so that the variances add.
     squares = (residuals * direction).sum(axis=2) ** 2
     variance = (cells.variance * direction**2).sum(axis=1)
     return ratio(squares, np.broadcast_to(variance, squares.shape))
@@ -383,7 +388,7 @@ def _slope(cells: Cells, residuals: Floats) -> Floats:
 
 
 def _gaps(cells: Cells, residuals: Floats, parts: Floats) -> dict[str, Any]:
-    """Mean prediction less the share of events; of several classes that with the largest part."""
+    """Mean prediction less the share of events, for the class with the largest part."""
     k = int(parts.argmax())
     gap = float(ratio(residuals[k].sum(), cells.weight[k].sum()))
     return {"gap": gap, "class": k} if len(cells.p) > 1 else {"gap": gap}

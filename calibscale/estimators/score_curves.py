@@ -24,14 +24,15 @@ def _scores(cells: OccupiedCells, k: Ints, thresholds: Floats) -> Floats:
     A forecast that equals the threshold is below it.
     """
     missed = np.append(0.0, np.cumsum(cells.events))
-    others = np.append(0.0, np.cumsum(cells.weight - cells.events))
-    costs = (1.0 - thresholds) * missed[k] + thresholds * (others[-1] - others[k])
+    non_events = np.append(0.0, np.cumsum(cells.weight - cells.events))
+    costs = (1.0 - thresholds) * missed[k] + thresholds * (non_events[-1] - non_events[k])
     return np.asarray(costs / cells.weight.sum())
 
 
 def _fitted(cells: OccupiedCells, thresholds: Floats) -> Floats:
     """Mean elementary scores of the isotonic regression."""
     fit = isotonic_regression(cells.frequency, weights=cells.weight)
+    # Blocks have increasing values.  All cells of the first blocks, up to θ, are below it.
     below = np.searchsorted(fit.x[fit.blocks[:-1]], thresholds, "right")
     return _scores(cells, fit.blocks[below], thresholds)
 
@@ -41,11 +42,11 @@ class Murphy(ScoreError):
     """Largest miscalibration part of an elementary score, of any threshold θ.
 
     The elementary score S_θ of a decision by p > θ is θ for a row with p > θ and no event, 1 − θ
-    for one with p ≤ θ and the event, else 0 (Ehm, Gneiting, Jordan & Krüger 2016).  Every proper
-    score is a mixture of them; the Brier score of the event is 2∫S_θ dθ.  The isotonic
-    regression f of the events minimises all of them among increasing maps of p, and the value is
-    max_θ (S_θ(p) − S_θ(f)) ≥ 0: what decisions lose for lack of recalibration, at the worst ratio
-    of costs.  The mean over θ is half the value of `CORP` (Dimitriadis et al. 2021).
+    for a row with p ≤ θ and the event, else 0 (Ehm, Gneiting, Jordan & Krüger 2016).  Every proper
+    score is a mixture of them.  The Brier score of the event is 2∫S_θ dθ.  The isotonic regression
+    f of the events minimises all of them among increasing maps of p, and the value is max_θ (S_θ(p)
+    − S_θ(f)) ≥ 0, the loss of decisions for lack of recalibration, at the worst ratio of costs.
+    The mean over θ is half the value of `CORP` (Dimitriadis et al. 2021).
 
     `details` has the `threshold` of the maximum, and the Murphy diagram as `murphy`: thresholds
     with their mean score, its miscalibration and its discrimination.  Noise biases it upwards.
@@ -64,28 +65,32 @@ class Murphy(ScoreError):
         """Scores, and numbers just below, as thresholds, with the miscalibration at each (2c,)."""
         thresholds = np.append(cells.score, np.nextafter(cells.score, 0.0))
         first = np.arange(len(cells.score))
-        own = _scores(cells, np.append(first + 1, first), thresholds)
-        return thresholds, own - _fitted(cells, thresholds)
+        scores = _scores(cells, np.append(first + 1, first), thresholds)
+        return thresholds, scores - _fitted(cells, thresholds)
 
     def _size(self, cells: OccupiedCells) -> float:
-        return float(self._parts(cells)[1].max())  # it is convex between two scores
+        # The miscalibration is convex in θ between two scores, so that it is largest at one of
+        # them.
+        return float(self._parts(cells)[1].max())
 
-    def _estimate(self, cells: OccupiedCells, *others: Any) -> Estimate:
+    def _estimate(self, cells: OccupiedCells, *extra_states: Any) -> Estimate:
         thresholds, parts = self._parts(cells)
         best = thresholds[parts.argmax()]
-        none, wide = cells.weight - cells.events, cells.width > 0
-        # rows of a cell may lie on both sides of θ, and f may have a step within a cell
+        non_events, wide = cells.weight - cells.events, cells.width > 0
+        # Rows of a cell may lie on both sides of θ, and f may have a step within a cell.
         moved = np.maximum(
-            (cells.score + cells.width) * none, (1.0 - cells.score + cells.width) * cells.events
+            (cells.score + cells.width) * non_events,
+            (1.0 - cells.score + cells.width) * cells.events,
         )
         error = moved.max(initial=0.0, where=wide)
-        error += (none * cells.events / cells.weight).max(initial=0.0, where=wide)
+        error += (non_events * cells.events / cells.weight).max(initial=0.0, where=wide)
         ranks = np.linspace(0, len(cells.score) - 1, _POINTS + 1).astype(int)
         even = np.linspace(0.0, 1.0, _POINTS + 1)
         thresholds = np.unique(np.concatenate([even, cells.score[ranks], [best]]))
         score = _scores(cells, np.searchsorted(cells.score, thresholds, "right"), thresholds)
         fitted = _fitted(cells, thresholds)
         rate = cells.share @ cells.frequency
+        # Score of the constant forecast of the rate, which decides alike for all rows.
         constant = np.minimum(thresholds * (1.0 - rate), (1.0 - thresholds) * rate)
         return self._result(
             float(parts.max()),
@@ -105,10 +110,10 @@ class AURC(ScoreMeasure):
     """Area under the risk–coverage curve Σ_i w_i r_i/Σw of the top label.
 
     r_i is the error rate of the rows that are at least as confident as row i: the risk of a model
-    that abstains from the others (Geifman & El-Yaniv 2017).  Between 0 and 1;
-    small if errors have the lowest confidence.  It does not change with recalibration that keeps
-    the order of confidences, and does not measure calibration.  Its bias is of the order log n/n;
-    its interval is that of the jackknife.
+    that abstains from the others (Geifman & El-Yaniv 2017).  It is between 0 and 1, and small if
+    errors have the lowest confidence.  It does not change with recalibration that keeps the order
+    of confidences, and does not measure calibration.  Its bias is of the order log n/n, and the
+    jackknife gives its interval.
 
     `details` has the `error_rate` r of all rows, the `excess` over the best order of the same
     errors, AURC − r − (1 − r) log(1 − r) (Geifman, Uziel & El-Yaniv 2019), and the curve as
@@ -128,18 +133,19 @@ class AURC(ScoreMeasure):
     notions: ClassVar[tuple[str, ...]] = ("top_label",)
     no_floor: ClassVar[str | None] = NO_CALIBRATED_VALUE
 
-    def _estimate(self, cells: OccupiedCells, *others: Any) -> Estimate:
+    def _estimate(self, cells: OccupiedCells, *extra_states: Any) -> Estimate:
         weight, hits = cells.weight[::-1], cells.events[::-1]
         errors = np.maximum(weight - hits, 0.0)
         covered, failed = np.cumsum(weight), np.cumsum(errors)
         risk = failed / covered
-        # risks of a cell if its errors come first, and if they come last
+        # Risks of a cell if its errors come first, and if they come last.
         highest = failed / (covered - hits).clip(np.finfo(float).tiny)
         before = covered - errors
         lowest = np.divide(failed - errors, before, np.zeros_like(risk), where=before > 0)
         wide = cells.width[::-1] > 0
         share = np.where(wide, weight, 0.0) / covered[-1]
         value, rate = float(weight @ risk / covered[-1]), float(risk[-1])
+        # Area under the curve if all errors had the lowest confidence.
         best = rate + (1.0 - rate) * math.log1p(-rate) if rate < 1.0 else 1.0
         places = np.searchsorted(covered, np.linspace(0.0, covered[-1], 2 * _POINTS + 1))
         points = np.unique(np.minimum(places, len(risk) - 1))

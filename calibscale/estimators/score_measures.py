@@ -23,7 +23,8 @@ from calibscale.statistics.statistic import Statistic
 
 _MAX_STEPS, _ROUNDING = 1000, 1e-12  # steps of an isotonic curve in results, and their least height
 _CELLS = 4096  # cells that events are drawn for
-WALK_DRAWS = 16_383, 256, 24  # see `ScoreError`
+# `ScoreError.floor_draws` of walks, which need few cells and are fast.
+WALK_DRAWS = 16_383, 256, 24
 _BAND_DRAWS, _POINTS = 100, 101  # draws of the band, and points of curves in results
 
 
@@ -31,8 +32,8 @@ _BAND_DRAWS, _POINTS = 100, 101  # draws of the band, and points of curves in re
 class ScoreMeasure(ScalarEstimator):
     """Base class of measures from `ScoreHistogram`, in one pass and 4 MB of memory.
 
-    Scores are exact while there are at most 65,536 different ones; beyond that they are those of
-    cells whose width is at most 1/512 of the distance to 0 or 1, and `approximation` bounds the
+    Scores are exact while there are at most 65,536 different ones.  Beyond that, cells replace
+    them, with a width of at most 1/512 of the distance to 0 or 1, and `approximation` bounds the
     effect.
 
     Parameters
@@ -60,19 +61,19 @@ class ScoreMeasure(ScalarEstimator):
         return self if self.fixed_cells else replace(self, fixed_cells=True)
 
     def _cells(self, *states: Any) -> OccupiedCells:
-        """Occupied cells of the states of `needs`, the first of which are the histogram's."""
+        """Occupied cells of the states of `needs`, which begin with the histogram's."""
         return scores_of(cells_of(*states) if self.fixed_cells else states[0])
 
     def finalize(self, *states: Any) -> Estimate:
         scores = self._cells(*states)
         if not len(scores.score):
             return self.unknown()
-        others = states[2 if self.fixed_cells else 1 :]
-        return replace(self._estimate(scores, *others), n=int(states[0].sums[0].sum()))
+        extra_states = states[2 if self.fixed_cells else 1 :]
+        return replace(self._estimate(scores, *extra_states), n=int(states[0].sums[0].sum()))
 
     @abstractmethod
-    def _estimate(self, scores: OccupiedCells, *others: Any) -> Estimate:
-        """Estimate from the occupied cells, of which there is at least one."""
+    def _estimate(self, scores: OccupiedCells, *extra_states: Any) -> Estimate:
+        """Estimate from the occupied cells, at least one."""
 
     def _result(self, value: float, error: float = 0.0, **details: Any) -> Estimate:
         near = Approximation("cells", error) if error > 0.0 else EXACT
@@ -80,7 +81,7 @@ class ScoreMeasure(ScalarEstimator):
 
 
 class ScoreError(ScoreMeasure):
-    """Measure of which calibrated predictions have the smallest values.
+    """Measure with its smallest values at calibrated predictions.
 
     `floor_draws` are the number of draws of events for a floor, the number of cells, made of
     neighbours, that they are for, and a number of draws for all cells, which give the mean effect
@@ -99,21 +100,24 @@ class ScoreError(ScoreMeasure):
         return self.needs[: 2 if self.fixed_cells else 1]
 
     def floor(self, *states: Any) -> Floor:
-        cells, (draws, most, whole) = self._cells(*states), self.floor_draws
+        cells, (draws, most, full_draws) = self._cells(*states), self.floor_draws
         joined = cells.coarse(most)
         parts = np.array_split(drawn_residuals(joined, draws), 16)
         sizes = np.concatenate([self._sizes(joined, part) for part in parts])
-        if joined is not cells and whole:
-            drawn = drawn_residuals(cells, whole)
-            each = (one.coarse(most) for one in _with_residuals(cells, drawn))
-            sizes += self._sizes(cells, drawn).mean() - np.mean([self._size(one) for one in each])
+        if joined is not cells and full_draws:
+            drawn = drawn_residuals(cells, full_draws)
+            # Joining cells changes all sizes by about the same amount, which few draws for all
+            # cells estimate.
+            coarse = (replicate.coarse(most) for replicate in _with_residuals(cells, drawn))
+            sizes += self._sizes(cells, drawn).mean() - np.mean([*map(self._size, coarse)])
         mean = self._mean(cells)
+        # A mean in closed form corrects the mean of finitely many draws.
         sizes *= 1.0 if mean is None or not sizes.any() else mean / sizes.mean()
         return Floor.of(sizes, self._size(cells))
 
     def _sizes(self, cells: OccupiedCells, residuals: Floats) -> Floats:
         """Values for residuals Σwδ of the cells (B, c)."""
-        return np.array([self._size(one) for one in _with_residuals(cells, residuals)])
+        return np.array([*map(self._size, _with_residuals(cells, residuals))])
 
     def _mean(self, cells: OccupiedCells) -> float | None:
         """Mean over drawn labels, where it has a closed form."""
@@ -137,7 +141,7 @@ def drawn_residuals(cells: OccupiedCells, draws: int) -> Floats:
 def _with_residuals(cells: OccupiedCells, residuals: Iterable[Floats]) -> Iterator[OccupiedCells]:
     """Cells with the events that residuals Σwδ (c,) each leave."""
     expected = cells.weight * cells.score
-    return (cells._replace(events=expected - one) for one in residuals)
+    return (cells._replace(events=expected - residual) for residual in residuals)
 
 
 def _drawn_cells(
@@ -171,14 +175,15 @@ class _Cumulative(ScoreError):
     def _of_walks(self, walks: Floats) -> Floats:
         """Sizes of walks, along the last axis."""
 
-    def _estimate(self, cells: OccupiedCells, *others: Any) -> Estimate:
+    def _estimate(self, cells: OccupiedCells, *extra_states: Any) -> Estimate:
         value, total = self._size(cells), float(cells.weight.sum())
         sigma = math.sqrt(cells.variance.sum()) / total
-        # within a cell the walk rises by at most its events, and falls by at most Σwp
+        # Within a cell the walk rises by at most its events, and falls by at most Σwp.
         inner = np.where(cells.width > 0, np.maximum(cells.events, cells.weight * cells.score), 0)
         scaled = value / sigma if sigma > 0 else None
         reached, share = walk(cells), np.append(0.0, np.cumsum(cells.share))
         places = np.searchsorted(share, np.linspace(0.0, 1.0, _POINTS)).clip(0, len(share) - 1)
+        # Results have evenly spaced points of the walk, and its extremes.
         points = np.unique([*places, reached.argmin(), reached.argmax()])
         drawn = curve(
             share=share[points],
@@ -205,8 +210,8 @@ class ECCEMAD(_Cumulative):
     """Largest cumulative difference max_j |C_j| of events and predictions in order of the score.
 
     C_j = Σ_{i ≤ j} w_i (event_i − p_i)/Σw, the ECCE-MAD of Arrieta-Ibarra et al. (2022) and the
-    Kolmogorov–Smirnov statistic of calibration.  The error is not squared; its unit is that of
-    a probability.  It has no bins and nothing to choose; a large value means that predictions of
+    Kolmogorov–Smirnov statistic of calibration.  The error is not squared and has the unit of a
+    probability.  It has no bins and nothing to choose.  A large value means that predictions of
     some range below a score are off on average.  `details` has `sigma`, the standard deviation of
     the last C of a calibrated model, `scaled`, the value divided by it, and the `walk`.
 
@@ -260,24 +265,23 @@ def _brier(frequency: Floats, forecast: Floats, share: Floats) -> float:
 
 def _refined(cells: OccupiedCells) -> float:
     """Lower bound of the Brier score of isotonic regression of the rows: zeros first in cells."""
-    ones = np.tile([0.0, 1.0], len(cells.score))
+    outcomes = np.tile([0.0, 1.0], len(cells.score))
     weights = np.column_stack([cells.weight - cells.events, cells.events]).ravel()
-    kept = weights > 0
-    fit = isotonic_regression(ones[kept], weights=weights[kept]).x
-    return _brier(ones[kept], fit, weights[kept] / weights.sum())
+    occupied = weights > 0
+    fit = isotonic_regression(outcomes[occupied], weights=weights[occupied]).x
+    return _brier(outcomes[occupied], fit, weights[occupied] / weights.sum())
 
 
 @dataclass(frozen=True)
 class CORP(ScoreError):
-    """Miscalibration of the Brier score by isotonic regression (CORP; Dimitriadis et al. 2021).
+    """Miscalibration of the Brier score by isotonic regression (CORP, Dimitriadis et al. 2021).
 
-    The Brier score of the event is miscalibration − discrimination + uncertainty, with the
-    isotonic regression of the events on the score as the recalibrated forecast.  The value
-    is the miscalibration, a squared error; `details` has the other parts, the score, the steps
-    of the reliability curve (lowest and highest score, frequency, weight), and the `band` of 95 %
-    of these curves for labels drawn from the predictions.  It needs no bins;
-    recalibration that is fitted to the same rows biases it upwards, and only increasing maps
-    are considered.
+    The Brier score of the event is miscalibration − discrimination + uncertainty, with the isotonic
+    regression of the events on the score as the recalibrated forecast.  The value is the
+    miscalibration, a squared error.  `details` has the other parts, the score, the steps of the
+    reliability curve (lowest and highest score, frequency, weight), and the `band` of 95 % of these
+    curves for labels drawn from the predictions.  It needs no bins.  Recalibration that is fitted
+    to the same rows biases it upwards, and only increasing maps are considered.
 
     Examples
     --------
@@ -295,14 +299,16 @@ class CORP(ScoreError):
 
     def _size(self, cells: OccupiedCells) -> float:
         frequency, share = cells.frequency, cells.share
-        own = _brier(frequency, cells.score, share)
-        return own - _brier(frequency, isotonic(cells), share)
+        score = _brier(frequency, cells.score, share)
+        return score - _brier(frequency, isotonic(cells), share)
 
-    def _estimate(self, cells: OccupiedCells, *others: Any) -> Estimate:
-        (exact,) = others
+    def _estimate(self, cells: OccupiedCells, *extra_states: Any) -> Estimate:
+        (exact,) = extra_states
         score = float(exact.squared / exact.weight)
         fit, share = isotonic(cells), cells.share
         recalibrated = _brier(cells.frequency, fit, share)
+        # Isotonic regression of single rows fits at least as well as of cells, and at most as well
+        # as with zeros first in every cell.
         error = recalibrated - _refined(cells) if cells.width.any() else 0.0
         rate = float(share @ cells.frequency)
         uncertainty = rate * (1.0 - rate)
@@ -323,30 +329,32 @@ def _band(cells: OccupiedCells) -> dict[str, list[float]]:
     cells = cells.coarse(_CELLS)
     points = np.unique(np.linspace(0, len(cells.score) - 1, _POINTS).astype(int))
     drawn = _drawn_cells(cells, [np.random.default_rng(0)] * _BAND_DRAWS)
-    low, high = np.quantile([isotonic(one)[points] for one in drawn], [0.025, 0.975], axis=0)
+    curves = [isotonic(replicate)[points] for replicate in drawn]
+    # Pointwise quantiles, without a claim on the whole curve.
+    low, high = np.quantile(curves, [0.025, 0.975], axis=0)
     return curve(score=cells.score[points], low=low, high=high)
 
 
 def _steps(cells: OccupiedCells, fit: Floats) -> dict[str, list[float]]:
-    """Steps of an isotonic curve; the shortest are left out where there are too many."""
+    """Steps of an isotonic curve.  The shortest are left out where there are too many."""
     starts = np.append(0, np.flatnonzero(np.diff(fit) > _ROUNDING) + 1)
     ends = np.append(starts[1:], len(fit)) - 1
     weight = np.add.reduceat(cells.weight, starts)
-    kept = np.sort(np.argsort(-weight, kind="stable")[:_MAX_STEPS])
-    low, high = cells.score[starts[kept]], cells.score[ends[kept]]
-    return curve(low=low, high=high, frequency=fit[starts[kept]], weight=weight[kept])
+    longest = np.sort(np.argsort(-weight, kind="stable")[:_MAX_STEPS])
+    low, high = cells.score[starts[longest]], cells.score[ends[longest]]
+    return curve(low=low, high=high, frequency=fit[starts[longest]], weight=weight[longest])
 
 
 @dataclass(frozen=True)
 class ICI(ScoreError):
     """Integrated calibration index Σw|p − f(p)|/Σw with the isotonic regression f.
 
-    After Austin & Steyerberg (2019), with isotonic regression, which has nothing to choose, in the
-    place of loess.  The error is not squared; its unit is that of a probability.  `details` has the
-    median `e50`, the 90 % quantile `e90` and the maximum `emax` of |p − f(p)| over the rows.  Noise
-    biases it upwards.  Its lower limit is one of the mean distance of p from the frequency given p;
-    its upper limit is one of the index, which equals this distance where the frequency increases
-    with p.
+    After Austin & Steyerberg (2019), with isotonic regression, which has nothing to choose, instead
+    of loess.  The error is not squared and has the unit of a probability.  `details` has the median
+    `e50`, the 90 % quantile `e90` and the maximum `emax` of |p − f(p)| over the rows.  Noise biases
+    it upwards.  Its lower limit holds for the mean distance of p from the frequency given p.  Its
+    upper limit holds for the index, which equals this distance where the frequency increases with
+    p.
 
     Examples
     --------
@@ -367,6 +375,7 @@ class ICI(ScoreError):
         Fits to all groups but one would share their noise, and the limit would be too high.
         """
         histogram, variances = states[:2]
+        # A third of the groups fits the signs, two thirds estimate the mean.
         fitted = np.arange(len(histogram.sums)) % 3 == 0
         squares = SquareState(variances.squares[fitted].sum(axis=0))
         cells = self._cells(BinState(histogram.sums[fitted].sum(axis=0)), squares)
@@ -375,20 +384,23 @@ class ICI(ScoreError):
         if not len(cells.score) or len(sums) < 2:
             return 0.0
         _, weight, _, predicted, _ = sums.sum(axis=0)
+        # The mean and its standard error over groups, with Student's quantile for few groups.
         score = ratio(predicted, weight)
         signs = np.sign(score - np.interp(score, cells.score, isotonic(cells)))
         weights = sums[:, 1].sum(axis=1)
-        own = sums[:, 4] @ signs / weights
+        by_group = sums[:, 4] @ signs / weights
         share = weights / weights.sum()
         freedom = 1.0 / float(share @ share) - 1.0
-        mean = float(share @ own)
-        error = math.sqrt(float(share**2 @ (own - mean) ** 2) * len(own) / (len(own) - 1))
+        mean = float(share @ by_group)
+        error = math.sqrt(
+            float(share**2 @ (by_group - mean) ** 2) * len(by_group) / (len(by_group) - 1)
+        )
         return max(mean - float(stdtrit(freedom, 0.5 + confidence_level / 2)) * error, 0.0)
 
     def _size(self, cells: OccupiedCells) -> float:
         return float(cells.share @ np.abs(cells.score - isotonic(cells)))
 
-    def _estimate(self, cells: OccupiedCells, *others: Any) -> Estimate:
+    def _estimate(self, cells: OccupiedCells, *extra_states: Any) -> Estimate:
         fit = isotonic(cells)
         distance = np.abs(cells.score - fit)
         order = np.argsort(distance, kind="stable")
@@ -396,7 +408,8 @@ class ICI(ScoreError):
         ranks = np.minimum(np.searchsorted(reached, [0.5 - 1e-12, 0.9 - 1e-12]), len(order) - 1)
         e50, e90 = distance[order[ranks]].tolist()
         error = 0.0
-        if cells.width.any():  # |f of rows − f of cells|² is at most the gain of the finer fit
+        if cells.width.any():
+            # The mean of |f of rows − f of cells|² is at most the gain of the finer fit.
             gain = _brier(cells.frequency, fit, cells.share) - _refined(cells)
             error = float(cells.share @ cells.width) + math.sqrt(max(gain, 0.0))
         return self._result(self._size(cells), error, e50=e50, e90=e90, emax=float(distance.max()))

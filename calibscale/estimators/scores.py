@@ -23,25 +23,25 @@ from calibscale.statistics.statistic import Statistic
 class _MeanScore(Estimator):
     unbiased: ClassVar[bool] = True
     targets: ClassVar[tuple[str, ...]] = (CLASSES, SOFT)
-    total: ClassVar[str]  # field of the state of `Totals` of which the value is the mean
+    total: ClassVar[str]  # field of the state of `Totals` that becomes the value, a mean
 
     @property
     def needs(self) -> tuple[Statistic, ...]:
         return (score_sums.Totals(),)
 
-    def finalize(self, totals: score_sums.TotalsState, *others: Any) -> Estimate:
+    def finalize(self, totals: score_sums.TotalsState, *extra_states: Any) -> Estimate:
         if totals.weight == 0:
             return self.unknown()
-        value = float(self._total(totals, *others) / totals.weight)
+        value = float(self._total(totals, *extra_states) / totals.weight)
         return Estimate(self.name, self.judged, value, n=int(totals.n))
 
-    def _total(self, totals: score_sums.TotalsState, *others: Any) -> float:
+    def _total(self, totals: score_sums.TotalsState, *extra_states: Any) -> float:
         return float(getattr(totals, self.total))
 
 
 @dataclass(frozen=True)
 class Accuracy(_MeanScore):
-    """Share of rows whose top label is the label, Σw 1{y = argmax q}/Σw.
+    """Share of rows with the label as their top label, Σw 1{y = argmax q}/Σw.
 
     A value between 0 and 1, larger is better.  It does not measure calibration.  One pass.
 
@@ -66,11 +66,11 @@ class Accuracy(_MeanScore):
 
 @dataclass(frozen=True)
 class Brier(_MeanScore):
-    """Brier score Σ_k (q_k − 1{y = k})², its mean over rows; twice the binary score for K = 2.
+    """Brier score, the mean of Σ_k (q_k − 1{y = k})² over rows, twice the binary score for K = 2.
 
-    Soft labels are in the place of 1{y = k}.  A squared proper score between 0 and 2; a large value
-    means miscalibrated or uninformative predictions, which `BrierDecomposition` separates.  Use it
-    to compare models.  One pass.
+    Soft labels replace 1{y = k}.  A squared proper score between 0 and 2.  A large value means
+    miscalibrated or uninformative predictions, which `BrierDecomposition` separates.  Use it to
+    compare models.  One pass.
 
     Examples
     --------
@@ -88,7 +88,7 @@ class Brier(_MeanScore):
 class NLL(_MeanScore):
     """Negative log-likelihood: mean of −log q_y, in nats.
 
-    A proper score, ≥ 0, with soft labels the cross entropy; a large value means miscalibrated or
+    A proper score, ≥ 0, with soft labels the cross entropy.  A large value means miscalibrated or
     uninformative predictions, which `NLLDecomposition` separates.  It is infinite if a label has
     probability 0, and dominated by few confident errors.  One pass.
 
@@ -114,10 +114,10 @@ class NLL(_MeanScore):
 class ConfidenceGap(_MeanScore, ScalarEstimator):
     """Signed gap Σwδ/Σw, mean prediction minus frequency of the event.
 
-    The unit is that of a probability; predictions are too high on average if it is above 0.  For
-    the top label it is mean confidence − accuracy (overconfidence), for class 1 of two classes
-    mean P(y = 1) − rate.  It is unbiased with a short interval; errors of opposite sign cancel,
-    which `ECE` shows.  One pass.
+    It has the unit of a probability.  Predictions are too high on average if it is above 0.  For
+    the top label it is mean confidence − accuracy (overconfidence), for class 1 of two classes mean
+    P(y = 1) − rate.  It is unbiased with a short interval. Errors of opposite sign cancel, which
+    `ECE` shows.  One pass.
 
     Parameters
     ----------
@@ -141,18 +141,20 @@ class ConfidenceGap(_MeanScore, ScalarEstimator):
     def needs(self) -> tuple[Statistic, ...]:
         return (score_sums.Totals(), score_sums.EventSums(self.judged))
 
-    def _total(self, totals: score_sums.TotalsState, *others: Any) -> float:
+    def _total(self, totals: score_sums.TotalsState, *extra_states: Any) -> float:
         if self.judged == "top_label":
+            # Totals have the sums of the top label already.
             return float(totals.confidence - totals.hit)
-        (events,) = others
-        (p, _), (_, rest) = events.sums[2:4]  # δ is p without the event, −(1 − p) with it
-        return float(p - rest)
+        (events,) = extra_states
+        (p, _), (_, complement) = events.sums[2:4]  # δ is p without the event, −(1 − p) with it
+        return float(p - complement)
 
     def limits(self, confidence_level: float, *states: Any) -> Limits:
         """Limits of weighted counts by `calibscale.limits.excess.excess_limits`."""
         totals, events = states
-        others, happened = events.sums[2:].T
-        low, high = excess_limits(others, happened, (1.0 - confidence_level) / 2.0)
+        missed, happened = events.sums[2:].T
+        # The gap is minus the excess Σw(event − p), so that its limits change places.
+        low, high = excess_limits(missed, happened, (1.0 - confidence_level) / 2.0)
         weight = float(totals.weight)
         return Limits(-float(high) / weight, -float(low) / weight, "weighted_counts")
 
@@ -187,10 +189,10 @@ class BrierDecomposition(_Decomposition):
     """Brier score of the event = calibration + refinement + within-bin part (Murphy 1973).
 
     The value is the calibration part Σ_b (n_b/n)(conf_b − acc_b)², a squared error: the part of the
-    score that recalibration would remove.  `details` contains the refinement
-    Σ_b (n_b/n) acc_b (1 − acc_b), its parts uncertainty and resolution, the score Σδ²/n, and the
-    part due to the spread of p within bins.  Use it to see whether a poor score is due to
-    calibration; biases, parameters and cost are those of `TCE2`.
+    score that recalibration would remove.  `details` contains the refinement Σ_b (n_b/n) acc_b (1 −
+    acc_b), its parts uncertainty and resolution, the score Σδ²/n, and the part due to the spread of
+    p within bins.  Use it to see whether a poor score is due to calibration.  For biases,
+    parameters and cost see `TCE2`.
 
     Examples
     --------
@@ -222,9 +224,9 @@ class NLLDecomposition(_Decomposition):
     """Log loss of the event = calibration + refinement + within-bin part, in nats.
 
     The value is the calibration part Σ_b (n_b/n) KL(acc_b ‖ conf_b): the part of the log loss that
-    recalibration would remove.  The refinement is Σ_b (n_b/n) H(acc_b); `details` is that of
-    `BrierDecomposition`.  Overconfident errors near 0 and 1 dominate; noise biases the value
-    upwards.  Sums of 1 − p keep it finite where the log loss is.  Parameters and cost: see
+    recalibration would remove.  The refinement is Σ_b (n_b/n) H(acc_b).  `details` has the same
+    parts as `BrierDecomposition`.  Overconfident errors near 0 and 1 dominate.  Noise biases the
+    value upwards.  Sums of 1 − p keep it finite where the log loss is.  Parameters and cost: see
     `Binned`.
 
     Examples
@@ -238,10 +240,10 @@ class NLLDecomposition(_Decomposition):
     name: ClassVar[str] = "nll_decomposition"
     squared: ClassVar[bool] = False
 
-    def _bins(self, state: BinState, *others: Any) -> BinTable:
-        bins = super()._bins(state, *others)
-        if others and isinstance(others[-1], BinState):  # 1 − p in the place of δ
-            bins = bins._replace(rest=super()._bins(others[-1]).delta)
+    def _bins(self, state: BinState, *extra_states: Any) -> BinTable:
+        bins = super()._bins(state, *extra_states)
+        if extra_states and isinstance(extra_states[-1], BinState):  # sums of 1 − p instead of δ
+            bins = bins._replace(rest=super()._bins(extra_states[-1]).delta)
         return bins
 
     def _value(self, bins: BinTable) -> float:
@@ -258,11 +260,13 @@ class NLLDecomposition(_Decomposition):
         """Calibration and refinement parts."""
         acc, conf = bins.frequency, bins.mean_p
         assert bins.rest is not None
-        rest = np.divide(bins.rest, bins.weight, np.ones_like(conf), where=bins.weight > 0)
+        complement = np.divide(bins.rest, bins.weight, np.ones_like(conf), where=bins.weight > 0)
         entropy = -xlogy(acc, acc) - xlogy(1.0 - acc, 1.0 - acc)
         refinement = float(bins.share @ entropy)
         with np.errstate(divide="ignore"):
-            cross = bins.share @ (-xlogy(acc, conf) - xlogy(1.0 - acc, np.maximum(rest, 0.0)))
+            # KL(acc ‖ conf) is the cross entropy minus the entropy.  Sums of 1 − p keep the digits
+            # of 1 − conf.
+            cross = bins.share @ (-xlogy(acc, conf) - xlogy(1.0 - acc, np.maximum(complement, 0.0)))
         return float(cross) - refinement, refinement
 
     @property

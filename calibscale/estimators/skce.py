@@ -88,7 +88,7 @@ class SKCE(Estimator):
 
     @classmethod
     def on(cls, covariates: str | Sequence[str] | SKCE) -> SKCE:
-        """SKCE on covariates of these names; an SKCE is returned as it is."""
+        """SKCE on covariates of these names.  An SKCE is returned as it is."""
         return covariates if isinstance(covariates, SKCE) else cls(covariates)  # type: ignore[arg-type]
 
     def notion_for(self, classes: int) -> str:
@@ -140,8 +140,11 @@ class SKCE(Estimator):
         bandwidth = self.prediction_bandwidth or pooled_distance([*samples])
         named = replace(self, notion=notion, prediction_bandwidth=bandwidth)
         kernels = (local_kernel(setup, notion, named)[0] for setup in setups)
-        own = [named_bandwidths(named, kernel) for kernel in kernels]
-        bandwidths = {name: float(np.median([each[name] for each in own])) for name in own[0]}
+        by_model = [named_bandwidths(named, kernel) for kernel in kernels]
+        bandwidths = {
+            name: float(np.median([bandwidths[name] for bandwidths in by_model]))
+            for name in by_model[0]
+        }
         common = replace(named, covariate_bandwidth=bandwidths)
         if common.method == "auto":  # the method of the largest model for all
             largest = max(setups, key=lambda setup: setup.rows)
@@ -193,17 +196,17 @@ class SKCE(Estimator):
 class KLCE(SKCE):
     """KLCE² = Σ_{i≠j} ⟨δ_i, δ_j⟩ k(f_i, f_j) l(x_i, x_j) / (n(n−1)) [VF, eq. 4].
 
-    The error is squared, in units of the kernels; it is unbiased, and may be negative at
+    The error is squared, in units of the kernels.  It is unbiased, and may be negative at
     calibration.  Its expectation is 0 if the model is calibrated for every value of the covariates
-    together with the prediction; a large value means that it is wrong for some of them.  Use it
-    where rows differ in known ways; it has less power than `KCE` against errors that do not depend
-    on the covariates, and against any error with many of them.  With weights n(n−1) is
-    (Σw)² − Σw².  Cost: one pass, or all pairs with ``tiles``.
+    together with the prediction.  A large value means that it is wrong for some of them.  Use it
+    where rows differ in known ways.  It has less power than `KCE` against errors that do not depend
+    on the covariates, and against any error with many of them.  With weights n(n−1) is (Σw)² − Σw².
+    Cost: one pass, or all pairs with ``tiles``.
 
     Parameters
     ----------
     covariates : tuple of str
-        Names of the columns x; if empty, l = 1 (the KCE).
+        Names of the columns x.  Without names, l = 1 (the KCE).
     prediction_bandwidth : float, optional
         Bandwidth of k.  Default: median of the positive distances between 1,000 predictions.
     covariate_bandwidth : float or mapping of names, optional
@@ -212,7 +215,7 @@ class KLCE(SKCE):
     categorical : tuple of str
         Covariates with the kernel 1{x = x'}.
     prediction_kernel, covariate_kernel : str
-        gaussian, laplace, matern32 or matern52; for predictions also linear+gaussian.
+        gaussian, laplace, matern32 or matern52, for predictions also linear+gaussian.
     notion : str, optional
         Default: ``positive``, P(class 1), for two classes, and ``canonical`` for more [VF, §3.2].
     method : {"auto", "spectral", "tiles", "features", "nystrom"}
@@ -231,7 +234,7 @@ class KLCE(SKCE):
         Seed of features, landmarks, and held-out rows.
     bandwidth_share : float, optional
         Share of rows on which bandwidths are chosen, as multiples of the given or default ones, by
-        the power of the test; these rows are excluded from the estimate.
+        the power of the test.  These rows are excluded from the estimate.
 
     Examples
     --------
@@ -254,8 +257,8 @@ class KLCE(SKCE):
 class KCE(SKCE):
     """Squared kernel calibration error Σ_{i≠j} ⟨δ_i, δ_j⟩ k(f_i, f_j) / (n(n−1)).
 
-    This is `KLCE` with l = 1 (Widmann et al. 2019); see there for units, parameters and cost.  A
-    large value means that predictions are wrong at some level; use it to test calibration without
+    This is `KLCE` with l = 1 (Widmann et al. 2019).  See there for units, parameters and cost.  A
+    large value means that predictions are wrong at some level.  Use it to test calibration without
     choosing bins.  It misses errors of groups that cancel.  For two classes ⟨δ, δ'⟩ of vectors is
     twice (p − y)(p' − y'), so that with the same kernel the notion ``positive`` is half of
     ``canonical``, and of the SKCE of CalibrationErrors.jl.
@@ -285,31 +288,31 @@ class KCE(SKCE):
 class JKCE(MomentError):
     """Joint kernel calibration error Σ_{i≠j} ⟨δ_i, δ_j⟩ k(q_i, q_j) / (n(n−1)) [MS, eq. 7].
 
-    This is the SKCE with label kernel 1{y = y'}; from features, (‖C‖²_F − t) / (n(n−1)) with
-    t = Σ|δ|²|φ|².  The error is squared, in units of the kernel; it is unbiased, and may be
+    This is the SKCE with label kernel 1{y = y'}.  From features, it is (‖C‖²_F − t) / (n(n−1)) with
+    t = Σ|δ|²|φ|².  The error is squared, in units of the kernel.  It is unbiased, and may be
     negative at calibration.  A large value means that labels do not follow the vectors of
-    probabilities where predictions are frequent.  Use it to test calibration; as it depends on the
-    distribution of predictions, rank models by `CKCECentred`.  With weights n(n−1) is
-    (Σw)² − Σw².  Cost: one pass with ``features`` (O(mK) per row for m features) and ``blocks``;
-    all pairs with ``tiles``.
+    probabilities where predictions are frequent.  Use it to test calibration.  As it depends on the
+    distribution of predictions, rank models by `CKCECentred`.  With weights n(n−1) is (Σw)² − Σw².
+    Cost: one pass with ``features`` (O(mK) per row for m features) and ``blocks``, or all pairs
+    with ``tiles``.
 
     Parameters
     ----------
     features : FeatureMap
-        Features of the kernel on predictions; other methods use only their bandwidth.
+        Features of the kernel on predictions.  Other methods use only their bandwidth.
     kernel : {"linear+gaussian", "gaussian"}
-        Kernel on predictions; the first is that of CKCE.
+        Kernel on predictions.  CKCE has the first.
     method : {"features", "tiles", "blocks", "pairs"}
         ``features``: one pass, with the error of random features.  ``tiles``: all pairs, exact.
         ``blocks``: mean of the unbiased estimates of blocks of consecutive rows, with its error if
-        the order of the rows is random; dropped rows make blocks shorter.  ``pairs``: mean over
+        the order of the rows is random.  Dropped rows make blocks shorter.  ``pairs``: mean over
         randomly drawn pairs, with its error.
     notion : {"canonical", "top_label", "positive"}
         Scalar notions require another method than ``features``.  For two classes ⟨δ, δ'⟩ of the
         vectors is twice (p − y)(p' − y'), so that with the same kernel ``positive`` is half of
         ``canonical``, and of the SKCE of CalibrationErrors.jl.
     precision : {"float64", "float32"}
-        Precision of a pair; float32 is three times faster and states its rounding error.
+        Precision of a pair.  float32 is three times faster and states its rounding error.
     block : int
         Number of rows of a block.
     n_pairs : int
@@ -382,9 +385,11 @@ class JKCE(MomentError):
     def quadratic(self, *states: Any) -> Quadratic:
         (moments,) = states
         linear = self.kernel == "linear+gaussian"
+        # The first K features are the predictions themselves, for the linear part of the kernel.
+        # Without them |φ|² = 1, so that t = d.
         C = moments.C if linear else moments.C[:, len(moments.C) :]
-        own, squares = float(moments.t if linear else moments.d), float(moments.d)
-        return Quadratic(C.ravel(), own, squares, float(moments.weight) ** 2)
+        diagonal, squares = float(moments.t if linear else moments.d), float(moments.d)
+        return Quadratic(C.ravel(), diagonal, squares, float(moments.weight) ** 2)
 
     def form_vectors(self, *states: Any) -> Callable[[Floats], Floats]:
         first = 0 if self.kernel == "linear+gaussian" else len(states[0].C)
@@ -416,7 +421,7 @@ class JKCEBiased(JKCE):
 
     The error is squared, in units of the kernel.  It includes the pairs of a row with itself, so
     that it exceeds `JKCE` by about the noise of a row divided by n, and is above 0 at calibration.
-    Use it to reproduce published values; parameters and cost: see `JKCE`, with the methods
+    Use it to reproduce published values.  For parameters and cost see `JKCE`.  The methods are
     ``features`` and ``tiles``.
 
     Examples

@@ -22,8 +22,8 @@ from calibscale.statistics.fourier_modes import LocalFeatures, Modes, check_size
 from calibscale.statistics.nystrom_map import nystrom_statistic
 from calibscale.statistics.statistic import PairStatistic, Statistic
 
-_FEW_ROWS = 3000  # all pairs take milliseconds
-_SOME_ROWS = 50_000  # all pairs take seconds
+_FEW_ROWS = 3000  # number of rows up to which all pairs take milliseconds
+_SOME_ROWS = 50_000  # number of rows up to which all pairs take seconds
 _FEATURE_ROWS = 100_000  # frequencies times rows of a test of forecasts, at least 32
 TOO_FEW = "an unbiased estimate needs two rows with labels and positive weights"
 _COVERED = 0.99379  # Φ(2.5): calibrated blocks are skewed, and Φ(2) would cover 90 % only
@@ -80,20 +80,23 @@ def check_settings(settings: Any, **choices: tuple[str, ...]) -> None:
         value = getattr(settings, option)
         require(value in allowed, f"{option} must be one of {', '.join(allowed)}", value)
     notion, open_notion = settings.notion, type(settings).notion
-    known = notion in (open_notion, "canonical", "top_label", "positive")
-    require(known, "notion must be canonical, top_label or positive", notion)
+    valid = notion in (open_notion, "canonical", "top_label", "positive")
+    require(valid, "notion must be canonical, top_label or positive", notion)
     require(0 <= settings.seed < 2**64, "seed must be in 0..2^64−1", settings.seed)
 
 
 def checked_notion(settings: Any, setup: DataProfile) -> str:
-    """Notion of settings for the data; an OptionError if settings do not suit the data."""
+    """Notion of settings for the data.
+
+    An OptionError is raised if the settings do not suit the data.
+    """
     notion, precision = settings.notion_for(setup.classes), settings.precision
     problems(notion, setup.classes)
     soft = setup.rules.soft and notion == "canonical"
     vectors = soft or setup.source.forecast is not None
     if vectors and (notion, precision) != ("canonical", "float64"):
-        what = f"precision={precision!r}" if notion == "canonical" else f"notion {notion!r}"
-        raise OptionError(f"{what} is for predictions of classes" + " with integer labels" * soft)
+        option = f"precision={precision!r}" if notion == "canonical" else f"notion {notion!r}"
+        raise OptionError(f"{option} is for predictions of classes" + " with integer labels" * soft)
     return notion
 
 
@@ -111,9 +114,9 @@ def too_few(state: Any) -> str | None:
 class BoundSKCE(BoundEstimator):
     """SKCE or JKCE of data: `settings` with the notion, the categorical covariates and the method.
 
-    `product` is the kernel k·l with its bandwidths; `statistic` the one that the method needs, None
-    for pairs; `notes` are those on the covariates, and the reason for the method; `closed_form`:
-    see `PairSum`; `chosen`: whether the method was chosen by the data.
+    `product` is the kernel k·l with its bandwidths.  `statistic` is the statistic that the method
+    needs, or None for pairs.  `notes` are remarks on the covariates, and the reason for the method.
+    `closed_form` is explained in `PairSum`.  `chosen` says whether the data have chosen the method.
     """
 
     settings: Any
@@ -125,18 +128,21 @@ class BoundSKCE(BoundEstimator):
     testable: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
-        for same in ("name", "notion", "unbiased", "centred_null", "covariates", "largest_term"):
-            object.__setattr__(self, same, getattr(self.settings, same))
+        names = ("name", "notion", "unbiased", "centred_null", "covariates", "largest_term")
+        for attribute in names:
+            object.__setattr__(self, attribute, getattr(self.settings, attribute))
 
     def for_test(self, setup: DataProfile) -> BoundEstimator:
         if self.settings.method in ("blocks", "pairs"):
             raise no_replicates(self.name, self.settings.method)
         if setup.source.forecast is not None and self.chosen:  # replicates take the time
+            # Every replicate evaluates the features of all rows anew.
             count = min(self.settings.n_features, max(_FEATURE_ROWS // setup.rows, 32))
             return replace(self.settings, method="features", n_features=count).bind(setup)
         if self.settings.method == "nystrom":
             return replace(self.settings, method="features").bind(setup)
-        # replicates are in float64 and sums of waves, and ties would be missed
+        # Replicates are sums of waves in float64.  An estimate that is computed otherwise would
+        # miss ties with them.
         settings = replace(self.settings, precision="float64")
         return replace(self, settings=settings, closed_form=False)
 
@@ -167,7 +173,7 @@ class BoundSKCE(BoundEstimator):
             return float(state.weight**2 - state.weight2)
         if not state.weight > 0:
             return 0.0
-        # n(n−1) · ΣK/n²
+        # KiTE's divisor n(n−1) · ΣK/n².
         return float(state.weight**2 - state.weight2) * kernel_sum / float(state.weight) ** 2
 
     def _estimate(
@@ -277,14 +283,16 @@ class BoundSKCE(BoundEstimator):
             return self._estimate(None, state.n, reason=reason)
         if self.pair_sum.block is not None:
             return self._from_blocks(pairs, state)
-        own = float(state.diagonal) if self.settings.adds_diagonal else 0.0
-        value = self.from_sums(float(2 * state.pairs) + own, own, state)
+        # Adding and subtracting the diagonal gives the rounding of the replicates.
+        diagonal = float(state.diagonal) if self.settings.adds_diagonal else 0.0
+        value = self.from_sums(float(2 * state.pairs) + diagonal, diagonal, state)
         error = EXACT
         if self.settings.precision == "float32":
             rounding = 2 * state.rounding
             if not self.sum_scaled:
                 kernel_sum = float(2 * state.kernel_pairs + state.kernel_diagonal)
                 total = abs(float(2 * state.pairs))
+                # A relative error of the divisor is a relative error of the value.
                 rounding += total * 2 * state.kernel_rounding / kernel_sum
             error = Approximation("float32", self.from_sums(rounding, 0.0, state))
         return self._estimate(value, state.n, error)

@@ -1,4 +1,4 @@
-"""Smooth calibration error: ECE with a kernel in the place of bins."""
+"""Smooth calibration error: ECE with a kernel instead of bins."""
 
 from __future__ import annotations
 
@@ -22,19 +22,21 @@ from calibscale.statistics.statistic import Replicates, Statistic, added, weight
 
 _WIDTHS = 1024  # candidate bandwidths are k/1024, searched in 10 bisections
 _EPS = 1e-3  # smaller bandwidths are not tried
-# draws of labels for a floor, and of them smoothed at once; values of many scores vary less
-_DRAWS = (1999, 100), (499, 20)  # few scores, many
+# Draws of labels for a floor, and draws that are smoothed at once, for few scores and for many.
+# Values of many scores vary less.
+_DRAWS = (1999, 100), (499, 20)
 _FLOOR = 1e-4  # added to densities, which are sums over rows
 
 
 def _intervals(k: int) -> int:
     """Number of intervals of the grid for the bandwidth k/1024."""
+    # relplot has max(2000, 20/σ) points on the interval and its reflection.
     return max(2000, round(20 * _WIDTHS / k)) // 2
 
 
 @cache
 def _grids() -> tuple[dict[int, slice], int]:
-    """Part of each grid, by its number of intervals, in the sums of all grids; their length."""
+    """Part of each grid, by its number of intervals, in the sums of all grids, and their length."""
     sizes = sorted({_intervals(k) for k in range(1, _WIDTHS + 1)})
     ends = np.cumsum([0, *(size + 1 for size in sizes)]).tolist()
     parts = [slice(a, b) for a, b in pairwise(ends)]
@@ -42,7 +44,7 @@ def _grids() -> tuple[dict[int, slice], int]:
 
 
 class GridState(NamedTuple):
-    """n, Σw, Σw² (0-d); wδ and w of the rows, divided among neighbouring points of all grids."""
+    """n, Σw, Σw² (0-d), and wδ and w of the rows, divided among points of all grids."""
 
     n: Floats
     weight: Floats
@@ -92,12 +94,12 @@ class SmoothECE(ScalarEstimator):
     """Smooth ECE ∫ |Σ_i w_i δ_i K_σ(t, p_i)| dt / Σ_i w_i (Błasiok & Nakkiran 2023).
 
     K_σ is a Gaussian reflected at 0 and 1, and σ the smallest bandwidth with σ ≥ smECE_σ, so that
-    there is nothing to choose.  The error is not squared; its unit is that of a probability.  It is
-    a consistent calibration measure: a large value means that predictions are far from those of a
-    calibrated model.  Use it where the value of `ECE` depends on the bins.  Noise of labels biases
-    it upwards; errors of opposite sign within σ cancel.  Kernel and integral are evaluated on the
-    grids of the package relplot (arXiv 2309.12236).  One pass, with 0.5 MB of memory at any n, and
-    4 MB for the floor.  Parameters: see `ConfidenceGap`.
+    there is nothing to choose.  The error is not squared and has the unit of a probability.  It is
+    a consistent calibration measure: a large value means that predictions are far from the
+    predictions of a calibrated model.  Use it where the value of `ECE` depends on the bins.  Noise
+    of labels biases it upwards.  Errors of opposite sign within σ cancel.  Kernel and integral are
+    evaluated on the grids of the package relplot (arXiv 2309.12236).  One pass, with 0.5 MB of
+    memory at any n, and 4 MB for the floor.  Parameters: see `ConfidenceGap`.
 
     Examples
     --------
@@ -144,7 +146,7 @@ class SmoothECE(ScalarEstimator):
         """
         state, histogram = states
         cells = _points(state) if histogram is None else scores_of(histogram)
-        draws, most, _ = ScoreError.floor_draws  # those of other measures, to share them
+        draws, most, _ = ScoreError.floor_draws  # the same draws as other measures, to share them
         needed, together = _DRAWS[len(cells.score) > most]
         cells, values = cells.coarse(most), []
         for part in np.array_split(drawn_residuals(cells, draws)[:needed], needed // together):
@@ -154,7 +156,7 @@ class SmoothECE(ScalarEstimator):
 
 
 def _points(state: GridState) -> OccupiedCells:
-    """Points of the finest grid that have rows, whose weights they are."""
+    """Points of the finest grid that have rows, with the weights of these rows."""
     part = _grids()[0][_intervals(1)]
     p, w = np.linspace(0.0, 1.0, _intervals(1) + 1), state.weights[part]
     p, w, unit = p[w > 0], w[w > 0], float(state.weight2 / state.weight)
@@ -186,12 +188,14 @@ def _smooth(
 
     def errors(k: Ints) -> Floats:
         out = np.full(len(k), np.inf)
-        for each in np.unique(k[k / _WIDTHS >= _EPS]).tolist():
-            here = np.append(k == each, True)
-            smoothed = _smoothed(transform(_intervals(each))[here], each)
-            out[k == each] = _errors(state, smoothed, each)
+        for width in np.unique(k[k / _WIDTHS >= _EPS]).tolist():
+            here = np.append(k == width, True)  # the last row has the weights
+            smoothed = _smoothed(transform(_intervals(width))[here], width)
+            out[k == width] = _errors(state, smoothed, width)
         return out
 
+    # Bisection.  The error decreases with the bandwidth: invariant low/1024 < error at `low`, and
+    # high/1024 ≥ error at `high`.
     for _ in range(_WIDTHS.bit_length() - 1):
         middle = (low + high) // 2
         narrow = middle / _WIDTHS < errors(middle)
@@ -200,7 +204,7 @@ def _smooth(
 
 
 def _errors(state: GridState, smoothed: Floats, k: int) -> Floats:
-    """Errors of smoothed residuals, the last of which are weights, with the bandwidth k/1024."""
+    """Errors of residuals, followed by weights, that are smoothed with the bandwidth k/1024."""
     points, size = max(round(10 * _WIDTHS / k), 200), smoothed.shape[1] - 1
     places = np.linspace(0.0, size, points)
     left = np.minimum(places.astype(int), size - 1)
@@ -218,6 +222,8 @@ def _smoothed(transform: Any, k: int) -> Floats:
     """Sums smoothed with the bandwidth k/1024 at the points of its grid (B, points)."""
     sigma, size = k / _WIDTHS, _intervals(k)
     z = (np.arange(size + 1) / size - 0.5) / sigma
+    # The reflected sums are periodic, so that a circular convolution smooths them with the kernel
+    # that is reflected at 0 and 1.
     kernel = np.zeros(2 * size)
     kernel[np.arange(size + 1) - (size + 1) // 2] = np.exp(-0.5 * z * z)
     kernel /= np.sqrt(2 * np.pi) * sigma

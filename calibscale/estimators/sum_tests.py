@@ -12,7 +12,7 @@ from calibscale.results.estimate import Estimate
 
 
 class Sums(NamedTuple):
-    """Number of rows, what does not depend on labels, and the sums that do (…)."""
+    """Number of rows, the part that does not depend on labels, and the sums that do (…)."""
 
     rows: int
     fixed: Any
@@ -20,7 +20,7 @@ class Sums(NamedTuple):
 
 
 class SumTest(Estimator):
-    """Base class of test statistics of one state, whose replicates are computed at once."""
+    """Base class of test statistics of one state, with replicates that are computed at once."""
 
     testable: ClassVar[bool] = True
     by_default: ClassVar[bool] = False
@@ -52,5 +52,5 @@ class SumTest(Estimator):
         """Value for each of B sets of sums (B, …)."""
 
     def finding(self, fixed: Any, sums: Floats) -> dict[str, Any]:
-        """What the sums say about the error, for the details of an estimate."""
+        """Description of the error by the sums, for the details of an estimate."""
         return {}

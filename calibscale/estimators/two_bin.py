@@ -17,8 +17,9 @@ from calibscale.statistics.statistic import Statistic
 
 
 def _averages(cells: OccupiedCells, residuals: Floats | None = None) -> Floats:
-    """Mean of the squared sums of both bins over thresholds in [0, 1]; see `walk`."""
+    """Mean of the squared sums of both bins over thresholds in [0, 1], from the `walk`."""
     reached = walk(cells, residuals)
+    # Both sums are constant in τ between two scores.
     gaps = np.diff(np.concatenate([[0.0], cells.score, [1.0]]))
     return (reached**2 + (reached[..., -1:] - reached) ** 2) @ gaps
 
@@ -33,6 +34,8 @@ def _error(cells: OccupiedCells) -> float:
     def largest(values: Floats) -> Floats:
         return np.maximum(np.abs(values[1:]), np.abs(values[:-1]))
 
+    # Within a cell both sums move by at most `step`, which changes their squares by at most
+    # 2·step·(|sum| + step).
     slope = largest(reached) + largest(reached[-1] - reached)
     return float(cells.width @ (2.0 * step * (slope + step)))
 
@@ -41,10 +44,10 @@ def _error(cells: OccupiedCells) -> float:
 class ATB(ScoreError):
     """Averaged two-bin error ∫ [(Σ_{p<τ} wδ)² + (Σ_{p≥τ} wδ)²] dτ / (Σw)², δ = p − event.
 
-    The definition of Hartline, Hu & Wu (COLT 2026), with their factor 1/n² for rows of weight 1:
-    a mean over thresholds τ in [0, 1], equal to that of δ_i δ_j (1 − |p_i − p_j|) over all pairs of
-    rows.  The error is squared.  It is truthful: among all predictions its expectation is smallest
-    for the true probabilities.  There is nothing to choose; noise biases it upwards by
+    The definition of Hartline, Hu & Wu (COLT 2026), with their factor 1/n² for rows of weight 1: a
+    mean over thresholds τ in [0, 1], equal to the mean of δ_i δ_j (1 − |p_i − p_j|) over all pairs
+    of rows.  The error is squared.  It is truthful: among all predictions its expectation is
+    smallest for the true probabilities.  There is nothing to choose.  Noise biases it upwards by
     Σw²Var(event)/(Σw)², which `ATBDebiased` removes.  Errors of opposite sign at close scores
     cancel.
 
@@ -68,7 +71,7 @@ class ATB(ScoreError):
     def _mean(self, cells: OccupiedCells) -> float:
         return float(cells.variance.sum() / cells.weight.sum() ** 2)
 
-    def _estimate(self, cells: OccupiedCells, *others: Any) -> Estimate:
+    def _estimate(self, cells: OccupiedCells, *extra_states: Any) -> Estimate:
         return replace(self._result(self._size(cells), _error(cells)), squared=True)
 
 
@@ -76,8 +79,8 @@ class ATB(ScoreError):
 class ATBDebiased(ScoreMeasure):
     """`ATB` without the pairs of a row with itself: the mean of δ_i δ_j (1 − |p_i − p_j|), i ≠ j.
 
-    ((Σw)²·ATB − Σw²δ²)/((Σw)² − Σw²).  The error is squared; its expectation does not depend on
-    n, so that it is 0 on average for a calibrated model, and can fall below 0.
+    ((Σw)²·ATB − Σw²δ²)/((Σw)² − Σw²).  The error is squared.  Its expectation does not depend on n,
+    so that it is 0 on average for a calibrated model, and can fall below 0.
 
     Examples
     --------
@@ -94,11 +97,11 @@ class ATBDebiased(ScoreMeasure):
     def needs(self) -> tuple[Statistic, ...]:
         return (*super().needs, SquaredResiduals(BinCounts(self.judged, (0.0, 1.0))))
 
-    def _estimate(self, cells: OccupiedCells, *others: Any) -> Estimate:
+    def _estimate(self, cells: OccupiedCells, *extra_states: Any) -> Estimate:
         total = float(cells.weight.sum()) ** 2
         pairs = total - float((cells.weight**2 / cells.effective).sum())
         if not pairs > 1e-12 * total:
             return Estimate(self.name, self.judged, None, True, reason="there is only one row")
-        own = float(others[0].squares.sum())
-        value = (total * float(_averages(cells)) - own) / pairs
+        squares = float(extra_states[0].squares.sum())
+        value = (total * float(_averages(cells)) - squares) / pairs
         return replace(self._result(value, _error(cells) * total / pairs), squared=True)

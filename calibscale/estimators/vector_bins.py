@@ -33,10 +33,10 @@ _CELL_DRAWS = 2**18  # residuals of cells drawn for a floor
 class CWCE2(Binned):
     """Class-wise squared error: `TCE2` of the column of each class, summed over the classes.
 
-    The error is squared; `details` contains the vector over the classes (K,) and its mean.  A large
-    value means that some class is predicted too often or too rarely at some level; use it where
-    classes other than the top label matter.  Noise biases it upwards, by terms that grow with K.
-    One pass, O(K) per row; other parameters: see `Binned`.
+    The error is squared.  `details` contains the vector over the classes (K,) and its mean.  A
+    large value means that some class is predicted too often or too rarely at some level.  Use it
+    where classes other than the top label matter.  Noise biases it upwards, by terms that grow with
+    K.  One pass, O(K) per row.  Other parameters: see `Binned`.
 
     Examples
     --------
@@ -61,7 +61,7 @@ class CWCE2(Binned):
 
     @staticmethod
     def _by_class(state: BinState) -> Floats:
-        """Squared error of each class (K,); NaN without rows."""
+        """Squared error of each class (K,), NaN without rows."""
         weight, delta = state.sums[:, :, 1], state.sums[:, :, 4]
         terms = np.divide(delta**2, weight, np.zeros_like(delta), where=weight > 0)
         with np.errstate(invalid="ignore"):
@@ -82,12 +82,13 @@ class CWCE2(Binned):
         def vectors(q: Floats, k: int) -> Floats:
             """1/√(W_b W) at the bin of each row (s, B)."""
             numbers = self.needs[0].numbers(np.ascontiguousarray(q[:, k]))  # type: ignore[attr-defined]
+            # The error of class k is Σ_b (Σwδ)²/(W_b W), the squared norm of Σwδg.
             g: Floats = np.arange(weight.shape[1]) == numbers[:, None]
             return g * np.sqrt(ratio(np.ones_like(weight[k]), weight[k] * total))
 
         return class_form_floor(noise, self.value(bins), vectors, shares)
 
-    def finalize(self, state: BinState, *others: Any) -> Estimate:
+    def finalize(self, state: BinState, *extra_states: Any) -> Estimate:
         if not state.sums[0, :, 1].sum() > 0:
             return self.unknown(self.parameters)
         by_class = self._by_class(state)
@@ -109,7 +110,7 @@ class CWCE2(Binned):
 class SimplexECE(Estimator):
     """Canonical binned error Σ_b (n_b/n) ‖q̄_b − ȳ_b‖₁, three intervals per axis [MS, eq. 6, §5].
 
-    The error is not squared; it is a sum over classes, at most 2.  A large value means that whole
+    The error is not squared.  It is a sum over classes, at most 2.  A large value means that whole
     vectors of probabilities are off in some cells.  Use it for few classes and many rows: noise
     biases it upwards, and errors that cancel within the wide cells are missed.  One pass, O(K) per
     row.
@@ -117,8 +118,8 @@ class SimplexECE(Estimator):
     Parameters
     ----------
     max_cells : int
-        Largest supported number of cells, of which 1 + 2K + K(K−1)/2 can be occupied; with more
-        cells most hold one or two rows and the value is noise.
+        Largest supported number of cells, if 1 + 2K + K(K−1)/2 can be occupied.  With more cells
+        most hold one or two rows and the value is noise.
 
     Examples
     --------

@@ -21,23 +21,24 @@ from calibscale.estimators.skce import JKCE, KCE, SKCE
 from calibscale.kernel_sums.features import RandomFourier
 from calibscale.session import Session
 
-_MAX_CLASSES = 100  # of class-wise cells, whose replicates take memory with the number of classes
+# Most classes with class-wise cells, as their replicates take memory for each class.
+_MAX_CLASSES = 100
 _MANY_NUMBERS = 10**6  # probabilities above which the kernel error has fewer features
 _FEW_FEATURES = 16  # replicates take time in proportion
 # Bandwidths of covariates, in units of the default.  Narrow ones see an error in a part of a
-# covariate, whatever the prediction; the default one sees errors that depend on both.
+# covariate, whatever the prediction.  The default one sees errors that depend on both.
 LOCAL_SCALES = (0.1, 0.25, 1.0)
-_LOCAL_FEATURES = 256  # frequencies, of narrow kernels on several covariates
+_LOCAL_FEATURES = 256  # frequencies of narrow kernels on several covariates
 
 
 def default_tests(session: Session) -> list[Estimator]:
     """Statistics that together see errors of any kind, each strong against one of them.
 
-    Of two classes: the mean, the slope, the Brier score, the shape and single places of the
-    predicted probability.  Of more classes: the same of the top label and of every class, a
-    temperature, and the kernel error of whole vectors.  Of forecasts: the mean, spread and shape of
-    PIT values, their relation to the forecast, and the kernel error.  Of soft labels: the kernel
-    error.
+    For two classes they are the mean, the slope, the Brier score, the shape and single places of
+    the predicted probability.  For more classes they are the same of the top label and of every
+    class, a temperature, and the kernel error of whole vectors.  For forecasts they are the mean,
+    spread and shape of PIT values, their relation to the forecast, and the kernel error.  For soft
+    labels there is only the kernel error.
     """
     source = session.source
     if source.forecast is not None:
@@ -71,7 +72,8 @@ def kernel_error(session: Session, seed: int = 0) -> JKCE | KCE:
 def local_errors(session: Session, local: SKCE) -> list[SKCE]:
     """Local errors over the bandwidths of covariates `LOCAL_SCALES`, from narrow to wide.
 
-    The error alone if covariates have no bandwidth, or rows are held out to choose it.
+    The result is the error alone if covariates have no bandwidth, or rows are held out to choose
+    it.
     """
     settled = local.settled(local.bind(session.profile))
     assert isinstance(settled, SKCE)
@@ -81,8 +83,8 @@ def local_errors(session: Session, local: SKCE) -> list[SKCE]:
     narrow = []
     for scale in LOCAL_SCALES[:-1]:
         scaled = {name: scale * width for name, width in widths.items()}
-        one = replace(settled, prediction_kernel="none", covariate_bandwidth=scaled)
-        narrow.append(_with_few_numbers(session, one))
+        error = replace(settled, prediction_kernel="none", covariate_bandwidth=scaled)
+        narrow.append(_with_few_numbers(session, error))
     return [*narrow, settled]
 
 

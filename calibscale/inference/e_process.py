@@ -26,18 +26,19 @@ from calibscale.statistics.cluster_sums import ClusterRows
 from calibscale.statistics.statistic import Statistic
 
 NOTIONS = ("canonical", "top_label", "positive")
-# bets of fixed strengths, spaced so that a drift of any size is close to one of them
+# Bets of fixed strengths, spaced so that a drift of any size is close to one of them.
 SLOPES = (1 / 1.8, 1 / 1.4, 1 / 1.2, 1 / 1.1, 1 / 1.05, 1 / 1.025, 1.025, 1.05, 1.1, 1.2, 1.4, 1.8)
 SHIFTS = (-0.5, -0.25, -0.1, -0.05, 0.05, 0.1, 0.25, 0.5)
 
 STRENGTHS = (0.5, 1.0)  # multiples of the learned shifts
 CELLS = 18  # cells of log-odds in which scalar bets are learned, at a resolution of 1
-RESOLUTION = 16  # of new ledgers: a change of sign is at most 0.012 in p from the border of a cell
-_WIDTH = 0.75  # width of a cell at a resolution of 1; the outermost cells are unbounded
+# Resolution of new ledgers: a change of sign is at most 0.012 in p from the border of a cell.
+RESOLUTION = 16
+_WIDTH = 0.75  # width of a cell at a resolution of 1, but the outermost cells are unbounded
 _LARGEST = 1.0  # largest learned shift of log-odds at a resolution of 1
-_DIGITS = 4  # of learned shifts, which are kept as JSON for each day
-# Largest number of classes whose own shifts are learned for `top_label`: beyond it a class has few
-# rows a night, and the shifts of a day would be large as JSON.
+_DIGITS = 4  # digits of learned shifts, which are kept as JSON for each day
+# Largest number of classes with shifts of their own for `top_label`.  Beyond it a class has few
+# rows per night, and the shifts of a day would be large as JSON.
 _MOST_CLASSES = 100
 _LATE = 0.1  # share of the weight for groups that appear after the first night
 
@@ -48,8 +49,8 @@ Learned = tuple[tuple[float | None, tuple[float, ...]], ...]
 class WagerState(NamedTuple):
     """Log gains of the bets, and the sums from which later bets are learned.
 
-    Numbers of rows, and of rows without a bet as q_y is 0 or 1 (0-d); Σ log(g_y/q_y) of the fixed,
-    then of the learned bets (bets,); Σp, Σ1{event} and Σp(1−p) by cell or class (cells, 3).
+    Numbers of rows, and of rows without a bet as q_y is 0 or 1 (0-d).  Σ log(g_y/q_y) of the fixed,
+    then of the learned bets (bets,).  Σp, Σ1{event} and Σp(1−p) by cell or class (cells, 3).
     """
 
     n: Floats
@@ -60,7 +61,7 @@ class WagerState(NamedTuple):
 
 @dataclass(frozen=True)
 class BettingEProcess(Statistic):
-    """Σ log(g_y/q_y) of every bet of a family; weights are ignored.
+    """Σ log(g_y/q_y) of every bet of a family.  Weights are ignored.
 
     Bets on scalar notions: logit g = a·logit p + b, and logit g = logit p + s·shift, with the shift
     of the cell of logit p or, for `top_label`, of the top class.  Canonical bets: g ∝ q^a, and
@@ -83,11 +84,11 @@ class BettingEProcess(Statistic):
         Number of cells in 0.75 of log-odds.  Ledgers of earlier versions have 1, without cells for
         certain predictions, without classes, and with shifts from one step of Newton's method.
     certainty : float
-        Predictions p ≤ t are treated as t, and those ≥ 1 − t as 1 − t.  The null hypothesis is that
-        the event has a probability of at most t where p ≤ t, at least 1 − t where p ≥ 1 − t, and p
-        elsewhere.  Bets that the event is rarer than t have the factor 1 there, and the factor of
-        other bets increases with the probability π of the event: its mean is π·g/t +
-        (1 − π)(1 − g)/(1 − t), which is 1 at π = t and at most 1 below it.
+        Predictions p ≤ t are treated as t, and predictions p ≥ 1 − t as 1 − t.  The null hypothesis
+        is that the event has a probability of at most t where p ≤ t, at least 1 − t where p ≥ 1 −
+        t, and p elsewhere.  Bets that the event is rarer than t have the factor 1 there, and the
+        factor of other bets increases with the probability π of the event: its mean is π·g/t + (1 −
+        π)(1 − g)/(1 − t), which is 1 at π = t and at most 1 below it.
     """
 
     notion: str
@@ -119,7 +120,7 @@ class BettingEProcess(Statistic):
 
     @property
     def weights(self) -> Floats | None:
-        """Weights of the bets in their mixture (bets,); None if they are equal."""
+        """Weights of the bets in their mixture (bets,), or None if they are equal."""
         return None
 
     @property
@@ -129,7 +130,7 @@ class BettingEProcess(Statistic):
 
     @property
     def cells(self) -> int:
-        """Number of cells of log-odds; the first and the last are those of certain predictions."""
+        """Number of cells of log-odds.  The first and the last hold certain predictions."""
         return CELLS if self.resolution == 1 else CELLS * self.resolution + 2
 
     @property
@@ -174,21 +175,22 @@ class BettingEProcess(Statistic):
         return state
 
     def _events(self, state: WagerState, chunk: Chunk) -> None:
-        p, rest, _, event = chunk.event(self.notion)
-        low, high = p <= self.certainty, rest <= self.certainty
+        p, complement, _, event = chunk.event(self.notion)
+        low, high = p <= self.certainty, complement <= self.certainty
         if self.certainty:
-            p, rest = self._uncertain(p, rest, low, high)
-        open_ = (p > 0) & (rest > 0)
+            p, complement = self._uncertain(p, complement, low, high)
+        open_ = (p > 0) & (complement > 0)
         state.certain[...] += len(chunk) - np.count_nonzero(open_)
-        p, rest, happened = p[open_], rest[open_], event[open_] > 0.5
+        p, complement, happened = p[open_], complement[open_], event[open_] > 0.5
         low, high = low[open_], high[open_]
         a = self._exponents(chunk)[open_]
-        x = np.log(p) - np.log(rest)
+        x = np.log(p) - np.log(complement)
         sign = np.where(happened, -1.0, 1.0)
         base = np.logaddexp(0.0, sign * x)  # −log of the event's probability
 
         def log_gain(moved: Floats) -> float:
-            if self.certainty:  # no bets on rarer events than the tolerated ones
+            if self.certainty:
+                # No bets on rarer events than the tolerated ones.
                 moved = np.where(low, np.maximum(moved, x), moved)
                 moved = np.where(high, np.minimum(moved, x), moved)
             return float(np.sum(a * (base - np.logaddexp(0.0, sign * moved))))
@@ -196,7 +198,9 @@ class BettingEProcess(Statistic):
         for k, (slope, b) in enumerate(self.bets):
             state.logs[k] += log_gain(slope * x + b)
         cells = self._cells(x, low, high)
-        sums = (p, 1.0 * happened, p * rest)
+        sums = (p, 1.0 * happened, p * complement)
+        # The sums of this day, from which later days learn, are added after the bets of the day
+        # were fixed, so that a bet never depends on its own labels.
         of_cells = state.sums[: self.cells]
         for column, values in enumerate(sums):
             of_cells[:, column] += np.bincount(cells, a * values, self.cells)
@@ -214,22 +218,26 @@ class BettingEProcess(Statistic):
             for k, strength in enumerate(STRENGTHS, len(self.bets) + len(STRENGTHS)):
                 state.logs[k] += log_gain(x + strength * shifts[self.cells + top])
 
-    def _uncertain(self, p: Floats, rest: Floats, low: Bools, high: Bools) -> tuple[Floats, Floats]:
+    def _uncertain(
+        self, p: Floats, complement: Floats, low: Bools, high: Bools
+    ) -> tuple[Floats, Floats]:
         """p and 1 − p of predictions that are at least `certainty` away from 0 and 1."""
         t = self.certainty
         return (
             np.where(low, t, np.where(high, 1.0 - t, p)),
-            np.where(low, 1.0 - t, np.where(high, t, rest)),
+            np.where(low, 1.0 - t, np.where(high, t, complement)),
         )
 
     def _all_classes(self, state: WagerState, chunk: Chunk) -> None:
-        mine = chunk.log_q[np.arange(len(chunk)), chunk.labels]
-        open_ = (chunk.rest > 0) & (mine > LOG_SMALLEST)
+        label_log_q = chunk.log_q[np.arange(len(chunk)), chunk.labels]
+        open_ = (chunk.rest > 0) & (label_log_q > LOG_SMALLEST)
         state.certain[...] += len(chunk) - np.count_nonzero(open_)
-        log_q, mine, labels = chunk.log_q[open_], mine[open_], chunk.labels[open_]
+        # The factor of a row that is certain is 1, so that it is left out and counted.
+        log_q, label_log_q, labels = chunk.log_q[open_], label_log_q[open_], chunk.labels[open_]
         a = self._exponents(chunk)[open_]
         for k, (slope, _) in enumerate(self.bets):
-            state.logs[k] += np.sum(a * ((slope - 1.0) * mine - _log_sums(slope * log_q)))
+            # g ∝ q^a has log(g_y/q_y) = (a − 1) log q_y − log Σ_k q_k^a.
+            state.logs[k] += np.sum(a * ((slope - 1.0) * label_log_q - _log_sums(slope * log_q)))
         q, column = chunk.q[open_], a[:, None]
         events = np.bincount(labels, a, chunk.classes)
         spread = (column * (q * (1.0 - q))).sum(axis=0)
@@ -238,13 +246,15 @@ class BettingEProcess(Statistic):
         if shifts is not None:
             for k, strength in enumerate(STRENGTHS, len(self.bets)):
                 moved = strength * shifts
+                # g_k ∝ q_k exp(b_k) has log(g_y/q_y) = b_y − log Σ_k q_k exp(b_k).
                 state.logs[k] += np.sum(a * (moved[labels] - _log_sums(log_q + moved)))
 
     def _cells(self, x: Floats, low: Bools, high: Bools) -> Ints:
-        """Cell of each log-odds (c,); `low` and `high` mark certain predictions."""
+        """Cell of each log-odds (c,), where `low` and `high` mark certain predictions."""
         half = CELLS * self.resolution // 2
         cells = np.clip(np.floor(x / (_WIDTH / self.resolution)) + half, 0, 2 * half - 1)
         if self.resolution > 1:
+            # The first and the last cell are for certain predictions, whatever their log-odds.
             cells = np.where(low, 0, np.where(high, self.cells - 1, cells + 1))
         return cells.astype(np.int64)
 
@@ -281,6 +291,7 @@ def learn(sums: Floats) -> tuple[float, ...]:
     surplus, variance = sums[:, 1] - sums[:, 0], sums[:, 2]
     z2, step = ratio(surplus**2, variance), ratio(surplus, variance)
     shrunk = np.where(z2 > 1, step * (1 - 1 / np.maximum(z2, 1)), 0.0)
+    # Without variance any surplus is an error.
     shrunk = np.where(variance > 0, shrunk, np.sign(surplus) * _LARGEST)
     return tuple(np.clip(shrunk, -_LARGEST, _LARGEST).tolist())
 
@@ -307,7 +318,8 @@ def log_e_value(p_value: float) -> float:
     (6.9, 0.5)
     """
     log = math.log(p_value)
-    if log > -1e-4:  # by its series, as the difference below is of nearly equal numbers
+    if log > -1e-4:
+        # The limit at p = 1, as the difference below is of nearly equal numbers.
         return math.log(0.5)
     return math.log((1.0 - p_value + p_value * log) / (p_value * log * log))
 
@@ -332,6 +344,8 @@ def advance(
     logs = np.empty(increments.shape[:-1])
     for at, increment in enumerate(increments):
         t = night + at
+        # A process that starts tonight joins with the weight w_t.  The weights Σ_{s > t} w_s =
+        # 1/(t + 2) of later ones are still 1.
         weight = -np.log(t + 1.0) - np.log(t + 2.0)
         running = np.logaddexp(running, weight) + increment
         if weights is None:
@@ -344,34 +358,35 @@ def advance(
 
 def mean_evidence(logs: Floats, weights: Floats) -> Floats:
     """log(Σ w E + 1 − Σ w), an e-process from several: (processes, nights) → (nights,)."""
-    rest = max(0.0, 1.0 - float(weights.sum()))
+    unused = max(0.0, 1.0 - float(weights.sum()))
     total = np.logaddexp.reduce(logs + np.log(weights)[:, None], axis=0)
-    return np.logaddexp(total, np.log(rest)) if rest > 1e-12 else total
+    return np.logaddexp(total, np.log(unused)) if unused > 1e-12 else total
 
 
-def places(known: Mapping[Group, int], first: Mapping[Group, int]) -> dict[Group, int]:
-    """Places of groups in order of appearance; the places in `known` do not change.
+def places(assigned: Mapping[Group, int], first: Mapping[Group, int]) -> dict[Group, int]:
+    """Places of groups in order of appearance.  The places in `assigned` do not change.
 
-    If `known` is empty, the groups of the earliest night have place 0.  All others have the places
-    1, 2, … by the night (`first`) on which they appeared, in the order of `first` within a night.
+    If `assigned` is empty, the groups of the earliest night have place 0.  All others have the
+    places 1, 2, … by the night (`first`) on which they appeared, in the order of `first` within a
+    night.
     """
-    numbers = dict(known)
+    numbers = dict(assigned)
     begun = min(first.values(), default=0)
     for group, night in sorted(first.items(), key=lambda item: item[1]):
         if group not in numbers:
-            late = known or night > begun
+            late = assigned or night > begun
             numbers[group] = max([*numbers.values(), 0]) + 1 if late else 0
     return numbers
 
 
-def shares(taken: Mapping[Group, int]) -> dict[Group, float]:
+def shares(assigned: Mapping[Group, int]) -> dict[Group, float]:
     """Weights of groups by their places.
 
-    The groups of place 0 share nine tenths evenly; place j has 1/(j(j+1)) of the last tenth.  As
+    The groups of place 0 share nine tenths evenly.  Place j has 1/(j(j+1)) of the last tenth.  As
     places do not change, a weight is fixed before its process starts.
     """
-    initial = sum(place == 0 for place in taken.values())
+    initial = sum(place == 0 for place in assigned.values())
     return {
         group: _LATE / (place * (place + 1)) if place else (1 - _LATE) / initial
-        for group, place in taken.items()
+        for group, place in assigned.items()
     }

@@ -1,4 +1,4 @@
-"""What each number of a result says about calibration: a p-value, and the size of the error."""
+"""Evidence of each number of a result about calibration: a p-value, and the size of the error."""
 
 from __future__ import annotations
 
@@ -43,17 +43,17 @@ CROWDED = 0.8  # share of the rows in one bin, from which a binned error is litt
 
 @dataclass(frozen=True, eq=False)
 class Indication:
-    """What one number says about calibration.
+    """Evidence of one number about calibration.
 
     Attributes
     ----------
     label : str
         Name of the number, as in the table of the result.
     notion : str
-        What is judged.
+        Notion of calibration that is judged.
     p_value : float
-        Probability under calibration of a value at least as extreme; 1 where it is unknown and
-        nothing is beyond chance.
+        Probability under calibration of a value at least as extreme.  It is 1 where it is unknown
+        and nothing is beyond chance.
     beyond_chance : bool
         Whether the table shows the number beyond chance, without regard to the other numbers: its
         interval excludes the value of a calibrated model, or its p-value is at most α.
@@ -64,7 +64,7 @@ class Indication:
     interval : Interval or None
         Interval of the population's value.
     group : str or None
-        Group of rows that it is about, such as ``region = north``; None: all rows.
+        Group of rows that it is about, such as ``region = north``, or None for all rows.
     joint : bool
         Whether the p-value is adjusted for all numbers with joint p-values already.
     crowded : float or None
@@ -74,8 +74,8 @@ class Indication:
     least : bool
         Whether the p-value is the smallest one that so many draws can give.
     surprise : float
-        −log of the p-value that a gamma distribution fitted to the draws gives, which tells numbers
-        apart whose p-value by draws is the smallest possible one.
+        −log of the p-value that a gamma distribution fitted to the draws gives.  It tells numbers
+        apart that all have the smallest possible p-value by draws.
     seen : float or None
         Size above which the number exceeds its noise floor, in units of a probability.
     """
@@ -107,7 +107,7 @@ class Indication:
 
     @property
     def rank(self) -> int:
-        """Position among the numbers from which a size is taken; the first is cited.
+        """Position among the numbers from which a size is taken.  The first is cited.
 
         Errors in bins that hold most rows come last.
         """
@@ -116,9 +116,9 @@ class Indication:
         return place if self.crowded is None else place + len(order)
 
 
-def absolute(one: Indication) -> float:
-    """Absolute size of an error in units of a probability; 0 if it is unknown."""
-    return 0.0 if one.size is None else abs(one.size.value)
+def absolute(indication: Indication) -> float:
+    """Absolute size of an error in units of a probability, or 0 if it is unknown."""
+    return 0.0 if indication.size is None else abs(indication.size.value)
 
 
 def evidence_of_estimates(
@@ -138,13 +138,13 @@ def evidence_of_estimates(
     group : str, optional
         Group of rows of the estimates.
     """
-    known = []
+    indications = []
     for estimate in estimates:
         tested = None if joint is None else joint.get(estimate.estimator)
-        one = _of_estimate(estimate, alpha, tested)
-        if one is not None:
-            known.append(replace(one, group=group))
-    return known
+        indication = _of_estimate(estimate, alpha, tested)
+        if indication is not None:
+            indications.append(replace(indication, group=group))
+    return indications
 
 
 def evidence_of_tests(
@@ -157,9 +157,9 @@ def evidence_of_tests(
     alpha : float
         Level of tests.
     joint : sequence of float or None
-        p-values of the tests, adjusted for each other; None for those that share no draws.
+        p-values of the tests, adjusted for each other.  Tests that share no draws have None.
     """
-    known = []
+    indications = []
     for test, adjusted in zip(tests, joint, strict=True):
         if test.value is None or test.p_value is None:
             continue
@@ -168,7 +168,7 @@ def evidence_of_tests(
         if name_of(test.statistic) == "coverage":  # the tested value is the distance
             details = test.parameters
             value, null = float(details["coverage"]), float(details["expected"])
-        known.append(
+        indications.append(
             Indication(
                 test.statistic,
                 test.notion,
@@ -182,7 +182,7 @@ def evidence_of_tests(
                 surprise=surprise(test.value, test.null_values),
             )
         )
-    return known
+    return indications
 
 
 def _least(test: TestResult) -> bool:
@@ -197,8 +197,8 @@ def _of_estimate(estimate: Estimate, alpha: float, tested: float | None) -> Indi
     null, interval = _calibrated_value(name, estimate), estimate.interval
     if interval is not None and not (math.isfinite(interval.low) and math.isfinite(interval.high)):
         interval = None
-    # an interval of the expectation at this n, which is above 0 for a calibrated model, is an
-    # upper limit alone
+    # The expectation at this n is above 0 for a calibrated model.  Its interval is an upper limit
+    # alone.
     at_this_n = interval if interval is not None and interval.covers == THIS_N else None
     if null is None or at_this_n is not None:
         interval = None
@@ -229,30 +229,31 @@ def _of_estimate(estimate: Estimate, alpha: float, tested: float | None) -> Indi
 
 
 def _calibrated_value(name: str, estimate: Estimate) -> float | None:
-    """Value of a calibrated model; None if it is unknown."""
+    """Value of a calibrated model, or None if it is unknown."""
     if name == "coverage":
         expected = estimate.details.get("expected")
         return None if expected is None else float(expected)
     if name == "spiegelhalter" or name not in ESTIMATORS:
-        # z scores have a normal null, not an interval; a user's number need not be an error
+        # z scores have a normal null, not an interval.  A user's number need not be an error.
         return None
     return _CALIBRATED.get(name, 0.0)
 
 
 def _p_value(estimate: Estimate, interval: Interval | None, null: float | None) -> float | None:
-    """p-value by the noise floor, the estimator, or the interval; None if there is none."""
+    """p-value by the noise floor, the estimator, or the interval, or None if there is none."""
     value, name = estimate.value, name_of(estimate.estimator)
     assert value is not None
     if name in _CERTIFIED:  # a lower confidence bound of the error
         return 1.0 - float(estimate.parameters["level"]) if value > 0 else 1.0
-    # floors of random signs have too few draws
+    # Floors of random signs have too few draws for a p-value.
     if estimate.floor is not None and estimate.floor.null is None:
         return estimate.floor.p_value
-    own = estimate.details.get("p_value")
-    if isinstance(own, float):
-        return own
+    of_details = estimate.details.get("p_value")
+    if isinstance(of_details, float):
+        return of_details
     if interval is None or null is None:
         return None
+    # Errors have one side, so that a value below 0 is no evidence.
     if value <= null and name not in DIRECTED and name not in _CALIBRATED:
         return 1.0  # a debiased error below 0
     return interval_p_value(value, interval, null)
@@ -261,10 +262,10 @@ def _p_value(estimate: Estimate, interval: Interval | None, null: float | None) 
 def interval_p_value(value: float, interval: Interval, null: float = 0.0) -> float:
     """p-value of a null value, two-sided, from the interval on its side of the estimate.
 
-    The half of the interval towards the null value is taken for that of a normal distribution, or
-    of Student's t for the jackknife, so that the p-value is at most 1 − level where the interval
-    excludes the null value.  It is 1 where the interval includes the null value at its end, as
-    limits of errors that are at least 0 do.
+    The half of the interval towards the null value is treated as half of an interval of a normal
+    distribution, or of Student's t for the jackknife, so that the p-value is at most 1 − level
+    where the interval excludes the null value.  It is 1 where the interval includes the null value
+    at its end, as limits of errors that are at least 0 do.
 
     Examples
     --------
@@ -279,6 +280,7 @@ def interval_p_value(value: float, interval: Interval, null: float = 0.0) -> flo
     half = abs(value - end)
     if half == 0.0:
         return 0.0 if _excludes(interval, null) else 1.0
+    # The half interval is the quantile at `upper` times the standard error.
     steps = abs(value - null) / half
     upper = 0.5 + interval.level / 2
     freedom = interval.parts - 1 if interval.method == "jackknife" else 0
@@ -294,7 +296,7 @@ def _excludes(interval: Interval, null: float) -> bool:
 def _size(
     name: str, value: float, null: float, interval: Interval | None, noise: float | None
 ) -> ErrorSize | None:
-    """Size in units of a probability; without an interval, less the noise of a calibrated model."""
+    """Size in units of a probability, without an interval less the noise of a calibrated model."""
     if name not in _POWERS:
         return None
     error = value - null
@@ -302,12 +304,13 @@ def _size(
         if noise is not None:
             error = max(error - noise, 0.0)
         return ErrorSize(name, _in_units(name, error))
+    # Intervals are transformed end by end, as the root is increasing.
     ends = (_in_units(name, end - null) for end in (interval.low, interval.high))
     return ErrorSize(name, _in_units(name, error), *ends)
 
 
 def _in_units(name: str, error: float) -> float:
-    """An error in units of a probability: the root of a squared one."""
+    """An error in units of a probability: the root of a squared error, else the error."""
     return math.sqrt(max(error, 0.0)) if _POWERS[name] == 2 else error
 
 
@@ -320,7 +323,8 @@ def crowded_share(estimate: Estimate) -> float | None:
     equal_width = estimate.parameters.get("edges") == "equal-width"
     if not isinstance(bins, Sequence) or len(bins) < 2 or not equal_width:
         return None
-    weights = [float(one["weight"]) for one in bins]
+    # Bins of equal mass cannot be crowded.
+    weights = [float(row["weight"]) for row in bins]
     total = sum(weights)
     share = max(weights) / total if total > 0 else 0.0
     return share if share > CROWDED else None

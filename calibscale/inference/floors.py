@@ -1,7 +1,7 @@
-"""Noise floors: of drawn labels by the estimator itself, else from residuals with random signs.
+"""Noise floors: from drawn labels by the estimator itself, else from residuals with random signs.
 
 Labels of dependent rows, and distributions over the classes, cannot be drawn from the predictions.
-There the floor is that of `Replicates`: residuals with a random sign for each cluster, or for each
+There the floor comes from `Replicates`: residuals with a random sign for each cluster, or for each
 row with soft labels.
 """
 
@@ -28,7 +28,7 @@ def noise_of(rules: Rules) -> Null:
 
 
 def floor_statistics(estimator: BoundEstimator, null: Null, classes: int) -> tuple[Statistic, ...]:
-    """Statistics that `with_floor` needs besides those of the estimate."""
+    """Statistics that `with_floor` needs besides the statistics of the estimate."""
     if null.of_labels:
         return estimator.floor_statistics
     return _replicates(estimator, null, classes)
@@ -44,13 +44,14 @@ def with_floor(
 ) -> Estimate:
     """Return the estimate with its floor, or with a note on why these rows have none.
 
-    `states` are those of `needs` of the estimator and of `floor_statistics`.
+    `states` has the states of the estimator's `needs` and of `floor_statistics`.
     """
     if null.of_labels:
         return estimator.with_floor(estimate, states)
     if estimate.value is None or estimator.no_floor is not None:
         return estimate
     if clusters is not None and clusters.refusal is not None:
+        # Beside a large cluster, the sums of few others are not symmetric enough for signs.
         return estimate.with_note(f"no floor: {clusters.refusal}")
     replicates = _replicates(estimator, null, classes)
     if not replicates:
@@ -61,7 +62,7 @@ def with_floor(
 
 
 def _replicates(estimator: BoundEstimator, null: Null, classes: int) -> tuple[Replicates, ...]:
-    """Replicates of the statistics; none where there is no floor, or signs cannot be drawn."""
+    """Replicates of the statistics, or none where there is no floor, or signs cannot be drawn."""
     if estimator.no_floor is not None or null.unsupported(estimator) is not None:
         return ()
     return drawn_sums(estimator, null, classes)

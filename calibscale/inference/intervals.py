@@ -38,15 +38,16 @@ from calibscale.statistics.statistic import Statistic
 class Parts:
     """Value of an estimator, and its values with rows left out or resampled.
 
-    The difference of two `Parts` of the same rows is that of the difference of the estimates.
+    The difference of two `Parts` of the same rows belongs to the difference of the estimates.
 
-    `left_out` (parts,): value with each group, or each row of positive weight, left out; NaN for a
-    group without rows, or where the value of the remaining rows is undefined.  `resampled`
-    (resamples,): value of each resample of the groups; empty for the jackknife.  `form`: squared
-    norm of a sum over pairs, which gives tighter limits than the jackknife.  `least_error`: lower
-    bound of the standard error, the standard deviation of the estimate over labels drawn from the
-    predictions; 0 if none were drawn.  `error` and `freedom`: standard error and its degrees of
-    freedom, if they are not those of the jackknife of groups of equal size.
+    - `left_out` (parts,): value without each group, or each row of positive weight.  It is NaN for
+      a group without rows, or where the value of the remaining rows is undefined.
+    - `resampled` (resamples,): value of each resample of the groups, empty for the jackknife.
+    - `form`: squared norm of a sum over pairs, which gives tighter limits than the jackknife.
+    - `least_error`: lower bound of the standard error, the standard deviation of the estimate over
+      labels drawn from the predictions, or 0 if none were drawn.
+    - `error` and `freedom`: standard error and its degrees of freedom, unless they follow from the
+      jackknife of groups of equal size.
     """
 
     value: float
@@ -62,27 +63,28 @@ class Parts:
         """Number of defined values with rows left out."""
         return int(np.isfinite(self.left_out).sum())
 
-    def __sub__(self, other: Parts) -> Parts:
+    def __sub__(self, subtrahend: Parts) -> Parts:
         return Parts(
-            self.value - other.value,
-            self.left_out - other.left_out,
-            self.resampled - other.resampled,
+            self.value - subtrahend.value,
+            self.left_out - subtrahend.left_out,
+            self.resampled - subtrahend.resampled,
             freedom=self.freedom if self.error is None else None,
         )
 
     @property
     def standard_error(self) -> float:
-        """Standard error of the jackknife; NaN without degrees of freedom."""
+        """Standard error of the jackknife, NaN without degrees of freedom."""
         values = self.left_out[np.isfinite(self.left_out)]
         G = len(values)
         if G < 2 or (self.freedom is not None and self.freedom <= 0):
             return float("nan")
         if self.error is not None:
             return self.error
+        # The jackknife's variance is (G − 1)/G Σ_g (θ₋g − θ̄)².
         return float(np.sqrt((G - 1) / G * np.sum((values - values.mean()) ** 2)))
 
     def interval(self, request: Resampling, covers: str) -> Interval | None:
-        """Interval that covers the quantity `covers`; None where it is undefined."""
+        """Interval that covers the quantity `covers`, or None where it is undefined."""
         error = max(self.standard_error, self.least_error)
         if not np.isfinite(self.value) or not np.isfinite(self.standard_error):
             return None
@@ -92,9 +94,12 @@ class Parts:
             low, high, method = self.value - half, self.value + half, "jackknife"
         else:
             tails = [0.5 - request.confidence_level / 2, 0.5 + request.confidence_level / 2]
-            spread = self.resampled - np.nanmean(self.resampled)  # whose bias is not the data's
+            # The bias of resamples differs from the bias of the data, so that only their deviations
+            # from the mean are used.
+            spread = self.resampled - np.nanmean(self.resampled)
             deviation = float(np.nanstd(spread))
-            if deviation > 0:  # few groups, and squares of noise, understate the value's
+            if deviation > 0:
+                # Resamples of few groups, and squares of noise, understate the deviation.
                 spread *= error / deviation
             else:
                 spread = error * ndtri((np.arange(len(spread)) + 0.5) / len(spread))
@@ -110,7 +115,7 @@ def parts_of(
     pairs: Pairs | None,
     value: float,
 ) -> Parts | None:
-    """Values with rows left out or resampled; None if the statistics do not determine them.
+    """Values with rows left out or resampled, or None if the statistics do not determine them.
 
     `states` contains the states of `Resampling.needs`.
     """
@@ -127,7 +132,8 @@ def parts_of(
         return None
     totals = [total(states[s]) for s in needed]
     fixed, moved = estimator.parted.frozen(*totals), 0.0
-    if estimator.parted is not estimator:  # whose cells differ slightly
+    if estimator.parted is not estimator:
+        # The cells of the parted estimator differ slightly, and change all values alike.
         moved = value - fixed.value(*totals)
     left_out = np.full(request.groups, np.nan)
     for g in range(request.groups):
@@ -137,6 +143,7 @@ def parts_of(
     if isinstance(request, Bootstrap):
         rng = np.random.default_rng(request.seed)
         even = np.full(request.groups, 1 / request.groups)
+        # A resample multiplies the sums of each group by the number of times that it was drawn.
         for counts in rng.multinomial(request.groups, even, request.resamples).astype(np.float64):
             with np.errstate(invalid="ignore"):  # 0·∞ where an infinite log loss is drawn 0 times
                 drawn = [s.statistic.weighted_total(states[s], counts) for s in needed]
@@ -148,16 +155,17 @@ def parts_of(
     if estimator.largest_term is None:  # not a mean over pairs
         return of_clusters(parts, w, estimator.unbiased)
     w2 = states[request.sizes[0]].weight2
-    own = [fixed.value(*(group_of(states[s], g) for s in needed)) for g in range(request.groups)]
-    own_pairs = np.nan_to_num(own) * (w * w - w2)
+    # A mean over pairs times its divisor (Σw)² − Σw² is the sum over pairs of different rows.
+    values = [fixed.value(*(group_of(states[s], g) for s in needed)) for g in range(request.groups)]
+    own_pairs = np.nan_to_num(values) * (w * w - w2)
     all_pairs = [
         parts.value * (w.sum() ** 2 - w2.sum()),
-        *parts.left_out * (_rest(w) ** 2 - _rest(w2)),
+        *parts.left_out * (_of_others(w) ** 2 - _of_others(w2)),
     ]
     return _across(np.array(all_pairs), own_pairs, w)
 
 
-def _rest(values: Floats) -> Floats:
+def _of_others(values: Floats) -> Floats:
     """Sum of the values of all other groups (groups,)."""
     return values.sum() - values
 
@@ -165,20 +173,21 @@ def _rest(values: Floats) -> Floats:
 def _across(all_pairs: Floats, own_pairs: Floats, w: Floats) -> Parts:
     """Means over the pairs of rows in different groups of clusters, and without each group.
 
-    `all_pairs` has the sum over all pairs, then those without each group (1 + groups,);
-    `own_pairs` those within each group, and `w` their weights (groups,).
+    `all_pairs` has the sum over all pairs, then the sums without each group (1 + groups,).
+    `own_pairs` has the sums over pairs within each group, and `w` the weights of the groups
+    (groups,).
     """
-    between = np.array([own_pairs.sum(), *_rest(own_pairs)])
-    scales = np.array([w.sum() ** 2 - (w * w).sum(), *_rest(w) ** 2 - _rest(w * w)])
+    within = np.array([own_pairs.sum(), *_of_others(own_pairs)])
+    scales = np.array([w.sum() ** 2 - (w * w).sum(), *_of_others(w) ** 2 - _of_others(w * w)])
     means = np.full(len(scales), np.nan)
-    np.divide(all_pairs - between, scales, out=means, where=scales > 1e-12 * w.sum() ** 2)
+    np.divide(all_pairs - within, scales, out=means, where=scales > 1e-12 * w.sum() ** 2)
     return of_clusters(Parts(float(means[0]), np.where(w > 0, means[1:], np.nan)), w, False)
 
 
 def of_clusters(parts: Parts, w: Floats, correct: bool) -> Parts:
-    """Parts of groups of clusters, whose weights `w` (groups,) differ.
+    """Parts of groups of clusters with different weights `w` (groups,).
 
-    Σ (1 − w_g/Σw)² (θ₋g − θ)² G/(G − 1) estimates the variance for any weights: the values without
+    Σ (1 − w_g/Σw)² (θ₋g − θ)² G/(G − 1) estimates the variance for any weights.  The values without
     a group are scaled so that the jackknife of equal groups gives it, with 1/Σ(w_g/Σw)² − 1 degrees
     of freedom.  With `correct`, the noise of clusters is removed from the value by the jackknife's
     estimate of bias [Busing, Meijer & van der Leeden, Statistics and Computing 9 (1999)].
@@ -201,6 +210,7 @@ def _clusters_left_out(estimator: BoundEstimator, request: Resampling, pairs: Pa
         parts = [panels[index].rows for index in range(len(panels))]
         rows = NotionRows.join(parts)
         member = groups_of(rows.rows, G, request.seed)[:, None] == np.arange(G)
+        # One vector Kv for each group gives the sums between all pairs of groups.
         member = (member * rows.weights[:, None])[:, :, None]
         vectors = np.concatenate([member * rows.delta[:, None], member], axis=2)
         cuts = np.cumsum([len(part) for part in parts])[:-1]
@@ -211,22 +221,24 @@ def _clusters_left_out(estimator: BoundEstimator, request: Resampling, pairs: Pa
     kernel = np.einsum("ia,ib->ab", vectors[..., -1], products[..., -1], optimize=True)
     w = member.sum(axis=(0, 2))
 
-    def value(kept: Any, noise: bool = False) -> float:
-        """Value of the kept groups, or one standard deviation of it over signs of the groups."""
-        some, between = w[kept], sums[np.ix_(kept, kept)]
-        rest = state._replace(
-            weight=some.sum(),
-            weight2=(some * some).sum(),
+    def value(included: Any, noise: bool = False) -> float:
+        """Value of the included groups, or its standard deviation over signs of the groups."""
+        weights, between = w[included], sums[np.ix_(included, included)]
+        part = state._replace(
+            weight=weights.sum(),
+            weight2=(weights * weights).sum(),
             kernel_pairs=np.zeros(()),
-            kernel_diagonal=kernel[np.ix_(kept, kept)].sum(),
+            kernel_diagonal=kernel[np.ix_(included, included)].sum(),
         )
-        if estimator.undefined(rest):
+        if estimator.undefined(part):
             return float("nan")
-        own = float(np.trace(between))
+        # Pairs within a group depend on each other, and are left out like a row with itself.
+        within = float(np.trace(between))
         if noise:
+            # Var Σ_{a≠b} s_a s_b h_ab = 2 Σ_{a≠b} h_ab² for independent signs s.
             np.fill_diagonal(between, 0.0)
-            return estimator.from_sums(float(np.sqrt(2 * np.vdot(between, between))), 0.0, rest)
-        return estimator.from_sums(float(between.sum()), own, rest)
+            return estimator.from_sums(float(np.sqrt(2 * np.vdot(between, between))), 0.0, part)
+        return estimator.from_sums(float(between.sum()), within, part)
 
     groups = np.arange(G)
     left_out = [value(groups[groups != g]) if w[g] > 0 else np.nan for g in groups]
@@ -255,29 +267,35 @@ def _rows_left_out(
     kernels = w * sums[:, e]
     kappa = spec.kernel.diagonal(rows)
     squares = w * w * np.einsum("ij,ij->i", rows.delta, rows.delta)
-    own, own_kernel = squares * kappa, w * w * kappa
-    all_pairs, diagonal, kernel_sum = by_row.sum(), own.sum(), kernels.sum()
+    own_pairs, own_kernel = squares * kappa, w * w * kappa
+    all_pairs, diagonal, kernel_sum = by_row.sum(), own_pairs.sum(), kernels.sum()
+    # Without row i, a symmetric sum loses twice the row's sum, less its pair with itself.
     left_out = np.full(len(rows), np.nan)
     for i in range(len(rows)):
-        rest = state._replace(
+        remaining = state._replace(
             weight=state.weight - w[i],
             weight2=state.weight2 - w[i] ** 2,
             kernel_pairs=np.zeros(()),
             kernel_diagonal=kernel_sum - 2 * kernels[i] + own_kernel[i],
         )
-        if not estimator.undefined(rest):
+        if not estimator.undefined(remaining):
             left_out[i] = estimator.from_sums(
-                float(all_pairs - 2 * by_row[i] + own[i]), float(diagonal - own[i]), rest
+                float(all_pairs - 2 * by_row[i] + own_pairs[i]),
+                float(diagonal - own_pairs[i]),
+                remaining,
             )
     form = None
     if estimator.sum_scaled:
         shape = (len(rows), -1, e)
         first, second = (x[:, e + 1 :].reshape(shape) for x in (vectors, sums))
+        # Inner products of the replicates v* of the sum over rows, and their products with v,
+        # determine the noise of |v|².
         gram = np.einsum("iae,ibe->ab", first, second, optimize=True)
         size = max(all_pairs, 1e-300)
         along = np.einsum("iae,ie->a", first, sums[:, :e], optimize=True) / np.sqrt(size)
         calibrated = noise_of_gram(gram, along)
-        # noise of the observed rows; tr Σ² as if it had the shape of a calibrated model's noise
+        # Noise of the observed rows, with tr Σ² as if it had the shape of the noise of a calibrated
+        # model.
         square = (
             calibrated.square * (diagonal / calibrated.trace) ** 2 if calibrated.trace > 0 else 0.0
         )
@@ -305,7 +323,7 @@ def _drawn_residuals(rows: NotionRows, request: Resampling) -> Floats:
 
 
 def _event_sums(rows: NotionRows) -> Floats:
-    """Sums of `EventSums` of a scalar prediction or of the top label; 0 for forecasts."""
+    """Sums of `EventSums` of a scalar prediction or of the top label, 0 for forecasts."""
     if rows.forecast is not None:
         return np.zeros((7, 2))
     top = rows.points.argmax(axis=1)[:, None]
@@ -336,11 +354,11 @@ def estimate_of(
 def interval_statistics(
     estimator: BoundEstimator, request: Resampling, classes: int
 ) -> tuple[Statistic, ...]:
-    """Statistics that an interval needs; empty if the estimator's own are enough."""
+    """Statistics that an interval needs, none if the estimator's own are enough."""
     grouped = request.needs(estimator.parted)
     if not grouped or has_limits(estimator, request):
         return ()
-    if estimator.parted is not estimator:  # whose value is not that of the parts
+    if estimator.parted is not estimator:  # the value does not follow from the parts
         return (*estimator.needs, *grouped, *request.sizes)
     events = (events_of(estimator),) if estimator.is_quadratic and not request.clustered else ()
     return (*grouped, *drawn_sums(estimator, request.null, classes), *request.sizes, *events)
@@ -348,12 +366,12 @@ def interval_statistics(
 
 def has_limits(estimator: BoundEstimator, request: Resampling | None = None) -> bool:
     """Whether the estimator has limits of its own, for independent rows, or no interval at all."""
-    own = type(estimator).limits is not BoundEstimator.limits
-    return (own and _independent(request)) or no_interval(estimator, request) is not None
+    defined = type(estimator).limits is not BoundEstimator.limits
+    return (defined and _independent(request)) or no_interval(estimator, request) is not None
 
 
 def no_interval(estimator: BoundEstimator, request: Resampling | None = None) -> str | None:
-    """Reason why there is no interval; None if there may be one."""
+    """Reason why there is no interval, or None if there may be one."""
     if estimator.no_interval is not None or _independent(request):
         return estimator.no_interval
     return estimator.no_resampling
@@ -375,10 +393,10 @@ def with_interval(
 ) -> Estimate:
     """Return the estimate with its interval, or with a note on why there is none.
 
-    The interval is that of `limits` of the estimator if defined, else that of a squared norm, else
-    the jackknife or bootstrap of `parts` (default: `parts_of`), which is called only then.
-    `states` contains the states of `interval_statistics`, or if these are empty those of `needs`
-    of the estimator.
+    The estimator's `limits` give the interval if they are defined, else the limits of a squared
+    norm, else the jackknife or bootstrap of `parts` (default: `parts_of`), which is called only
+    then.  `states` contains the states of `interval_statistics`, or if there are none the states of
+    the estimator's `needs`.
     """
     if estimate.value is None:
         return estimate
@@ -398,11 +416,13 @@ def with_interval(
             interval = _interval_of_parts(estimator, estimate, request, states, values, classes)
     if limits is not None:
         low, high, method = limits
+        # The standard error that a normal interval of this length would have.
         error = (high - low) / (2.0 * float(ndtri(0.5 + request.confidence_level / 2)))
         covers = POPULATION if estimator.unbiased else BOTH
         interval = Interval(low, high, request.confidence_level, method, 0, error, covers)
     value = float(estimate)
-    if interval is not None:  # limits of few rows may exclude the estimate
+    if interval is not None:
+        # Limits of few rows may exclude the estimate, and are widened to include it.
         end = max(value, 0.0) if estimate.squared else value
         interval = replace(interval, low=min(interval.low, end), high=max(interval.high, end))
     result = replace(estimate, interval=interval)
@@ -445,7 +465,8 @@ def _interval_of_parts(
         parted = estimator.parted
         low = parted.low_of_groups(request.confidence_level, parts_of_sums, request.soft)
         if low is not None:
-            # the jackknife's upper limit of the expectation is also one of the population's value
+            # The expectation of a biased error is above the population's value, so that an upper
+            # limit of the expectation covers both.
             interval = replace(interval, low=low, covers=BOTH)
             if estimator.bin_settings is not None:
                 interval = replace(interval, method="binned", parts=0)
@@ -457,7 +478,7 @@ def _interval_of_parts(
 def _calibrated_error(
     estimator: BoundEstimator, request: Resampling, states: States, classes: int
 ) -> float:
-    """Standard deviation of the estimate over drawn labels; 0 if none were drawn."""
+    """Standard deviation of the estimate over drawn labels, or 0 if none were drawn."""
     grouped, replicates = request.needs(estimator), drawn_sums(estimator, request.null, classes)
     if not (grouped and replicates and all(r in states for r in replicates)):
         return 0.0

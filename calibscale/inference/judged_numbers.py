@@ -14,10 +14,10 @@ from calibscale.results.source_rows import ImpossibleRows
 
 @dataclass(frozen=True, eq=False)
 class JudgedNumbers:
-    """Numbers of a result, and what else a judgement follows from.
+    """Numbers of a result, and the other facts that a judgement follows from.
 
-    p-values are multiplied by the number of numbers (Bonferroni); those with a joint null count as
-    one.  With groups, all rows and the groups have half of the level each.
+    p-values are multiplied by the number of numbers (Bonferroni).  Numbers with a joint null count
+    as a single number.  With groups, all rows and the groups have half of the level each.
     """
 
     evidence: Sequence[Indication]
@@ -38,39 +38,44 @@ class JudgedNumbers:
 
     @property
     def overall(self) -> list[Indication]:
-        return [one for one in self.evidence if one.group is None]
+        return [indication for indication in self.evidence if indication.group is None]
 
     @property
     def groups(self) -> list[Indication]:
-        return [one for one in self.evidence if one.group is not None]
+        return [indication for indication in self.evidence if indication.group is not None]
 
-    def looks(self, one: Indication) -> int:
+    def looks(self, indication: Indication) -> int:
         """Number by which the p-value of a number is multiplied."""
-        family = self.overall if one.group is None else self.groups
-        joint = any(other.joint for other in family)
-        units = sum(not other.joint for other in family) + joint
-        both = bool(self.overall) and bool(self.groups)
-        return units * (2 if both else 1)
+        family = self.overall if indication.group is None else self.groups
+        joint = any(member.joint for member in family)
+        units = sum(not member.joint for member in family) + joint
+        families = bool(self.overall) + bool(self.groups)
+        return units * families
 
-    def adjusted(self, one: Indication) -> float:
+    def adjusted(self, indication: Indication) -> float:
         """p-value adjusted for the other numbers."""
-        return min(1.0, one.p_value * self.looks(one))
+        return min(1.0, indication.p_value * self.looks(indication))
 
-    def strongest(self, one: Indication) -> tuple[float, float]:
-        """Key that is smallest for the strongest evidence; p-values by draws are often equal."""
-        return self.adjusted(one), -one.surprise
+    def strongest(self, indication: Indication) -> tuple[float, float]:
+        """Key that is smallest for the strongest evidence.  p-values by draws are often equal."""
+        return self.adjusted(indication), -indication.surprise
 
-    def is_limited(self, one: Indication) -> bool:
+    def is_limited(self, indication: Indication) -> bool:
         """Whether more draws could give a smaller p-value, and this one is not small enough."""
-        of_joint = one.joint and self.least is not None and one.p_value <= self.least * (1 + 1e-9)
-        return (one.least or of_joint) and self.adjusted(one) > self.alpha
+        least_of_joint = (
+            indication.joint
+            and self.least is not None
+            and indication.p_value <= self.least * (1 + 1e-9)
+        )
+        limited = indication.least or least_of_joint
+        return limited and self.adjusted(indication) > self.alpha
 
     @property
     def found(self) -> list[Indication]:
         """Numbers that chance does not explain, though many were looked at."""
-        return [one for one in self.evidence if self.adjusted(one) <= self.alpha]
+        return [number for number in self.evidence if self.adjusted(number) <= self.alpha]
 
     @property
     def directed(self) -> Indication | None:
         """Evidence of the gap, or of the coverage of forecasts."""
-        return next((one for one in self.overall if one.directed), None)
+        return next((indication for indication in self.overall if indication.directed), None)

@@ -56,11 +56,12 @@ def mean_shifts(surplus: Floats, variance: Floats, changes: tuple[float, ...] = 
     filled = np.flatnonzero(has_rows.reshape(-1, has_rows.shape[-1]).any(axis=0))
     if not len(filled):
         return shifts
-    # cells before the first and after the last one with rows do not change the other cells
+    # Cells before the first and after the last one with rows do not change the other cells.
     inner = slice(filled[0], filled[-1] + 1)
     first, second = first[..., inner, None], second[..., inner, None]
     log_ratios = first * SHIFTS - 0.5 * second * SHIFTS**2
     means, evidence = _chain_means(log_ratios, np.array(changes))
+    # Equal prior weights of all spans and changes, so that likelihoods are posterior weights.
     weights = np.exp(evidence - evidence.max(axis=(0, 1)))
     mean = (weights * np.moveaxis(means, -1, 0)).sum(axis=(1, 2)) / weights.sum(axis=(0, 1))
     shifts[..., inner] = np.moveaxis(mean, 0, -1)
@@ -74,7 +75,7 @@ def _chain_means(log_ratios: Floats, changes: Floats) -> tuple[Floats, Floats]:
     forward and the backward messages of the forward–backward algorithm are scaled to a sum of 1.
     """
     largest = log_ratios.max(axis=-1, keepdims=True)
-    # cells first, so that each step reads numbers that are next to each other
+    # Cells are the first axis, so that each step reads numbers that are next to each other.
     ratios = np.ascontiguousarray(np.moveaxis(np.exp(log_ratios - largest), -2, 0))
     cells, *chains, values = ratios.shape
     change = np.expand_dims(changes, tuple(range(1, len(chains) + 2)))

@@ -24,7 +24,7 @@ from calibscale.statistics.statistic import Replicates, Statistic, redraws
 
 _log = logging.getLogger(__name__)
 MAX_POOL = 2**27  # residuals in memory: 1 GB
-_DRAWN = 2**21  # residuals drawn at a time, over all rows: 16 MB; 64 MB take twice the time
+_DRAWN = 2**21  # residuals drawn at a time, over all rows: 16 MB, as 64 MB take twice the time
 
 Labels = NDArray[np.int32]
 
@@ -61,13 +61,22 @@ class PooledResiduals(Statistic):
 
 @dataclass(frozen=True)
 class Null:
-    """Base class of null distributions; a draw depends only on (seed, row, replicate).
+    """Base class of null distributions.  A draw depends only on (seed, row, replicate).
 
-    `draws`: whether replicates are drawn; `of_labels`: whether they are labels drawn from the
-    predictions; `moves`: whether replicates also have their own predictions, returned by `moved`;
-    `centred`: whether estimators with `centred_null` are compared with centred replicates;
-    `signed`: whether `signed_values` of estimators has the replicates;
-    `max_replicates`: number of available replicates, None if unlimited.
+    Attributes
+    ----------
+    draws : bool
+        Whether replicates are drawn.
+    of_labels : bool
+        Whether replicates are labels drawn from the predictions.
+    moves : bool
+        Whether replicates also have their own predictions, returned by `moved`.
+    centred : bool
+        Whether estimators with `centred_null` are compared with centred replicates.
+    signed : bool
+        Whether `signed_values` of estimators has the replicates.
+    max_replicates : int or None
+        Number of available replicates, None if unlimited.
     """
 
     seed: int = 0
@@ -83,7 +92,7 @@ class Null:
         return None
 
     def unsupported(self, estimator: BoundEstimator) -> str | None:
-        """Reason why the null does not support an estimator; None if it does."""
+        """Reason why the null does not support an estimator, or None if it does."""
         if not estimator.draws_cells or (self.of_labels and not self.moves):
             return None
         return f"{estimator.name} keeps cells of the score, not rows; use null='labels'"
@@ -114,8 +123,8 @@ class Null:
     ) -> Floats:
         """δ* of a scalar notion (B, c), from predictions and residuals (c,).
 
-        `start` is the probability of the labels before the predicted one (c,), see
-        `Chunk.starts`; with it the events are those of the labels that `labels` draws.
+        `start` is the probability of the labels before the predicted one (c,), see `Chunk.starts`.
+        With it the events agree with the labels that `labels` draws.
         """
         raise NotImplementedError(self.name)
 
@@ -193,6 +202,7 @@ class DrawnLabels(Null):
 
     def uniforms(self, rows: Ints, first: int, last: int) -> Iterator[Floats]:
         """Uniform numbers (c,) by which outcomes are drawn, replicate by replicate."""
+        # Random numbers come in pairs, for the replicates 2j and 2j + 1.
         u = np.empty((2, len(rows)))
         for j in range(first // 2, (last + 1) // 2):
             kernel_draws.uniform_pairs(np.uint64(self.seed), rows, j, u)
@@ -230,7 +240,7 @@ class RandomSigns(Null):
 
 @dataclass(frozen=True)
 class ClusterSigns(RandomSigns):
-    """Residuals with one random sign a cluster; its `rows` are the hashes of the clusters."""
+    """Residuals with one random sign per cluster.  Its `rows` are the hashes of the clusters."""
 
     name: ClassVar[str] = "wild_cluster"
     signed: ClassVar[bool] = True
@@ -252,6 +262,7 @@ class ResampledResiduals(Null):
         return super().unsupported(estimator)
 
     def needs(self, notions: Collection[str]) -> tuple[Statistic, ...]:
+        # Class-wise residuals are the columns of the canonical ones.
         pooled = {n if n in SCALAR_NOTIONS else "canonical" for n in notions}
         return tuple(map(PooledResiduals, sorted(pooled)))
 
@@ -293,6 +304,7 @@ class PermutedResiduals(ResampledResiduals):
 
     def _positions(self, pool: Pool, rows: Ints, first: int, last: int) -> Ints:
         out = np.empty((last - first, len(rows)), np.int64)
+        # The permutation acts on positions among the valid rows, so that chunks do not matter.
         ranks = np.searchsorted(pool.rows, rows)
         kernel_draws.permuted(np.uint64(self.seed), ranks, first, len(pool.rows), out)
         return out
@@ -324,7 +336,7 @@ NULLS: dict[str, type[Null]] = {
 
 
 def null_of(null: str | Null, seed: int) -> Null:
-    """Null of the given name and seed; a `Null` is returned as it is.
+    """Null of the given name and seed.  A `Null` is returned as it is.
 
     An OptionError is raised if the name is unknown, or the seed is out of range.
     """
@@ -351,7 +363,7 @@ CERTAIN = Certain()
 
 
 def knows_clusters(null: Null, clusters: bool) -> bool:
-    """Whether draws of a null are by cluster; an OptionError if there are none to draw by.
+    """Whether draws of a null are by cluster.  An OptionError is raised without clusters.
 
     A warning is logged if there are clusters, and the null treats their rows as independent.
     """
@@ -366,7 +378,7 @@ def knows_clusters(null: Null, clusters: bool) -> bool:
 def replicates_of(
     estimators: Iterable[BoundEstimator], null: Null | None, first: int, last: int
 ) -> dict[Statistic, Replicates]:
-    """Replicates of every statistic that depends on the labels; empty without a null."""
+    """Replicates of every statistic that depends on the labels, none without a null."""
     if null is None:
         return {}
     needed = dict.fromkeys(s for e in estimators for s in e.needs if redraws(s))
@@ -393,8 +405,10 @@ def pair_values(
         parts = [panels[index].rows for index in range(len(panels))]
         rows = NotionRows.join(parts)
         cuts = np.cumsum([len(part) for part in parts])[:-1]
+        # Terms w²κ_ii of |δ*|², the pairs of rows with themselves.
         squares = rows.weights**2 * spec.kernel.diagonal(rows)
         e = rows.delta.shape[1]
+        # An even number, because two replicates share the random numbers of a row.
         block = max(2, _DRAWN // max(1, rows.delta.size) // 2 * 2)
         for first in range(0, n_replicates, block):
             last = min(n_replicates, first + block)

@@ -27,7 +27,7 @@ from calibscale.statistics.statistic import weights_of
 POOL = 100_000  # rows from which data sets are drawn
 
 _FIRST, _MIN_ROWS = 100, 10  # rows of the first and of the smallest data sets
-_REFINEMENTS = 4
+_REFINEMENTS = 4  # simulations at the fitted number of rows
 _MAX_LOG = math.log(1e15)  # upper end of the interval where the power does not grow
 _CLOSE = 0.1  # relative difference in rows at which refinement ends
 
@@ -46,23 +46,24 @@ def power(
     seed: int = 0,
     **options: Unpack[SessionOptions],
 ) -> Power:
-    """Number of rows that a test needs to detect a bias, for predictions like those of a source.
+    """Number of rows that a test needs to detect a bias, for predictions like a source's.
 
     A data set consists of rows of the source (drawn with replacement from a sample of 100,000) and
-    labels drawn from their biased predictions.  Each data set is tested with drawn labels; the
-    share of rejections is the power.  The number of rows grows fourfold until the power suffices;
-    then Φ(a + b log n) is fitted to all sizes, and the size at which it equals the requested power
+    labels drawn from their biased predictions.  Each data set is tested with drawn labels.  The
+    share of rejections is the power.  The number of rows grows fourfold until the power suffices.
+    Then Φ(a + b log n) is fitted to all sizes, and the size at which it equals the requested power
     is simulated, until that size is stable.  The smallest possible result is 10 rows.
 
     Parameters
     ----------
     source, **options
-        See `evaluate`; labels are used only to choose bandwidths by power.  `progress` is called
+        See `evaluate`.  Labels are used only to choose bandwidths by power.  `progress` is called
         with the number of finished data sets, None, as the total is unknown, and a text.
     bias : Miscalibration
         Miscalibration to detect.
     statistic : Estimator or str, optional
-        Statistic of the test; default: KCE.  Default bandwidths are computed once, from the source.
+        Statistic of the test.  Default: KCE.  Default bandwidths are computed once, from the
+        source.
     alpha, power : float
         Significance level of the test, and requested power.
     max_rows : int
@@ -73,7 +74,11 @@ def power(
     Raises
     ------
     InvalidDataError, OptionError, StoreError
-        At the first invalid row; if a parameter is out of range, or the data cannot be read.
+        At the first invalid row, if a parameter is out of range, or if the data cannot be read.
+
+    See Also
+    --------
+    calibration_test : Test of a data set, as it is simulated here.
 
     Examples
     --------
@@ -123,6 +128,7 @@ def power(
 
         last = simulate(_FIRST)
         if last.power >= power:
+            # Data sets shrink or grow until their power is on the other side of the requested one.
             while last.power >= power and last.rows > _MIN_ROWS:
                 last = simulate(max(_MIN_ROWS, last.rows // 2))
         else:
@@ -161,6 +167,7 @@ class _Pool:
         q, biased, x, weights = [], [], [], []
         self.counts = RowCounts()
         for block in run.source.sample(POOL):
+            # Labels are drawn, so that rows without one are as good as others.
             unlabelled = block._replace(labels=np.zeros_like(block.labels))
             for chunk, counts in chunks(unlabelled, rules):
                 self.counts += counts
@@ -169,8 +176,8 @@ class _Pool:
                     biased.append(biased_probabilities(bias, chunk, position))
                 else:
                     q.append(chunk.values)
-                none = np.empty((len(chunk), 0))
-                x.append(none if chunk.covariates is None else chunk.covariates)
+                no_covariates = np.empty((len(chunk), 0))
+                x.append(no_covariates if chunk.covariates is None else chunk.covariates)
                 weights.append(weights_of(chunk))
         self.q, self.covariates, w = map(np.concatenate, (q, x, weights))
         require(w.any(), "there are no rows to draw from")
@@ -191,6 +198,8 @@ class _Pool:
         covariates = self.covariates[chosen]
         if self.forecast is not None:
             u = rng.random(rows)
+            # The PIT value of an outcome is biased: a temperature changes its spread about ½, and a
+            # shift moves the median to the level 0.5 − shift.
             biased = expit(self.bias.temperature * logit(u) - logit(0.5 + self.bias.shift))
             if self.bias.where is not None:
                 biased = np.where(covariates[:, self.position] == self.bias.where[1], biased, u)
@@ -213,7 +222,7 @@ class _Pool:
 
 
 def biased_probabilities(bias: Miscalibration, chunk: Chunk, position: int | None) -> Floats:
-    """Probabilities of labels (c, K); `position` is that of the covariate `where` of the bias."""
+    """Probabilities of labels (c, K), biased where the covariate at `position` has the value."""
     q = chunk.log_q / bias.temperature
     q = np.exp(q - q.max(axis=1, keepdims=True))
     q /= q.sum(axis=1, keepdims=True)
@@ -221,10 +230,11 @@ def biased_probabilities(bias: Miscalibration, chunk: Chunk, position: int | Non
     event = np.ones(len(q), np.int64) if q.shape[1] == 2 else chunk.top
     p = q[rows, event]
     shifted = np.clip(p + bias.shift, 0.0, 1.0)
-    rest = np.divide(1 - shifted, 1 - p, out=np.zeros_like(p), where=p < 1)
-    q *= rest[:, None]
+    scale = np.divide(1 - shifted, 1 - p, out=np.zeros_like(p), where=p < 1)
+    q *= scale[:, None]
     q[rows, event] = shifted
-    lost = 1 - q.sum(axis=1)  # in rows with p = 1
+    # Rows with p = 1 have no other classes to scale, and divide the shift among them evenly.
+    lost = 1 - q.sum(axis=1)
     q += (lost / (q.shape[1] - 1))[:, None]
     q[rows, event] -= lost / (q.shape[1] - 1)
     if bias.where is not None:
@@ -250,9 +260,11 @@ def _needed(
 
     def loss(ab: Floats) -> float:
         z = ab[0] + np.exp(ab[1]) * (x - centre)
-        prior = ab[1] - math.log(1.5)  # weak; without it no fit exists if all or none are rejected
+        # A weak prior: without it no fit exists if all or none are rejected.
+        prior = ab[1] - math.log(1.5)
         return 0.5 * prior**2 - float(k @ log_ndtr(z) + (n - k) @ log_ndtr(-z))
 
+    # The slope is the exponential of a parameter, so that the power grows with n.
     fit = minimize(loss, np.array([0.0, 0.0]), method="BFGS")
     a, b = float(fit.x[0]), float(np.exp(fit.x[1]))
     at = (ndtri(power) - a) / b

@@ -36,9 +36,9 @@ class Resampling(ABC):
     """A request for intervals from groups of rows: `Jackknife` or `Bootstrap`.
 
     A counter hash of its number assigns each row to a group, so groups do not depend on chunks or
-    workers, and two models of the same rows have the same groups.  `clustered` requests, whose
-    groups are of whole clusters, are made from the others by sessions with clusters, and `soft`
-    ones, without limits for labels of one class, by those with soft labels.
+    workers, and two models of the same rows have the same groups.  Sessions with clusters make
+    `clustered` requests from the others, with groups of whole clusters.  Sessions with soft labels
+    make `soft` requests, without limits for labels of one class.
     """
 
     method: ClassVar[str]
@@ -71,7 +71,7 @@ class Resampling(ABC):
         return (Grouped(Totals(), self.groups, self.seed),) if self.clustered else ()
 
     def needs(self, estimator: BoundEstimator) -> tuple[Grouped, ...]:
-        """Grouped statistics of an estimator; empty if its states cannot be split by group."""
+        """Grouped statistics of an estimator, none if its states cannot be split by group."""
         if estimator.pairwise or not all(map(self.supports, estimator.needs)):
             return ()
         return tuple(Grouped(s, self.groups, self.seed) for s in estimator.needs)
@@ -81,7 +81,7 @@ class Resampling(ABC):
 class Jackknife(Resampling):
     """Request for jackknife intervals: groups of rows are left out one at a time.
 
-    The ends are value ± t·standard error, with t of groups − 1 degrees of freedom; sums over pairs
+    The ends are value ± t·standard error, with t of groups − 1 degrees of freedom.  Sums over pairs
     leave out one row at a time.
 
     Parameters
@@ -97,6 +97,11 @@ class Jackknife(Resampling):
     ------
     OptionError
         If a parameter is out of range.
+
+    See Also
+    --------
+    Bootstrap : Intervals from groups that are drawn with replacement.
+    evaluate : Estimates with intervals.
 
     Examples
     --------
@@ -123,7 +128,7 @@ class Bootstrap(Resampling):
     Parameters
     ----------
     confidence_level, groups, seed
-        See `Jackknife`; the seed is also that of the resamples.
+        See `Jackknife`.  The seed also determines the resamples.
     resamples : int
         Number of resamples, at least 19.
 
@@ -131,6 +136,11 @@ class Bootstrap(Resampling):
     ------
     OptionError
         If a parameter is out of range.
+
+    See Also
+    --------
+    Jackknife : Intervals from groups that are left out.
+    evaluate : Estimates with intervals.
 
     Examples
     --------
@@ -155,7 +165,7 @@ class Bootstrap(Resampling):
 
 
 def requested(interval: Resampling | str | bool | None) -> Resampling | None:
-    """Request of the given name; True is the jackknife, False and None are no intervals.
+    """Request of the given name.  True is the jackknife, False and None are no intervals.
 
     An OptionError is raised for anything else.
     """
@@ -167,7 +177,7 @@ def requested(interval: Resampling | str | bool | None) -> Resampling | None:
 
 
 def resampling(method: str, resamples: int = 999, **settings: Any) -> Resampling:
-    """Request of the given name; `resamples` applies to the bootstrap only.
+    """Request of the given name.  `resamples` applies to the bootstrap only.
 
     An OptionError is raised if the name is unknown, or a setting is out of range.
     """
@@ -181,7 +191,7 @@ METHODS: dict[str, type[Resampling]] = {kind.method: kind for kind in (Jackknife
 
 
 class Stacked(Statistic):
-    """Base of statistics whose states are those of `statistic` on `groups` disjoint sets of rows.
+    """Base of statistics with the states of `statistic` on `groups` disjoint sets of rows.
 
     The fields of the states are stacked along the first axis.
     """
@@ -191,7 +201,7 @@ class Stacked(Statistic):
 
     @abstractmethod
     def of(self, rows: Ints) -> Ints:
-        """Group of each row (c,), from the row numbers; numbers of no group are left out."""
+        """Group of each row (c,), from the row numbers.  Numbers of no group are left out."""
 
     def size(self, classes: int) -> int:
         return self.statistic.size(classes)
@@ -205,6 +215,7 @@ class Stacked(Statistic):
 
     def accumulate(self, state: Any, chunk: Chunk) -> Any:
         groups = self.of(chunk.units)
+        # The rows of a group stay in order, so that sums do not depend on the other groups.
         order = np.argsort(groups, kind="stable")
         ends = np.searchsorted(groups[order], np.arange(self.groups + 1))
         for g in np.flatnonzero(np.diff(ends)):
@@ -214,7 +225,7 @@ class Stacked(Statistic):
 
 
 def group_of(state: Any, g: int) -> Any:
-    """State of one group; its arrays are views."""
+    """State of one group.  Its arrays are views."""
     return type(state)(*(field[g, ...] for field in state))
 
 
@@ -241,12 +252,12 @@ def groups_of(rows: Ints, groups: int, seed: int) -> Ints:
 
 
 def merged(states: States, grouped: Iterable[Grouped]) -> States:
-    """States with those of all groups of the grouped statistics."""
+    """States, with the states of all groups of the grouped statistics."""
     return {g.statistic: total(states[g]) for g in grouped} | states
 
 
 def total(state: Any, skip: int | None = None) -> Any:
-    """Merged state of all groups, or of all but `skip`; summed, as a difference loses digits."""
+    """Merged state of all groups, or of all but `skip`, by a sum as a difference loses digits."""
     fields = (field if skip is None else np.delete(field, skip, axis=0) for field in state)
     return type(state)(*(np.add.reduce(field, axis=0)[...] for field in fields))
 
@@ -255,16 +266,16 @@ def total(state: Any, skip: int | None = None) -> Any:
 
 
 REPLICATES = (10, 100)  # fewest and most draws of labels that estimate the noise at calibration
-_REPLICATE_BYTES = 2**26
+_REPLICATE_BYTES = 2**26  # memory of the states of all draws
 
 
 @dataclass(frozen=True)
 class SquaredNorm:
     """Squared norm |v|² of a sum over rows, `size`, fields of `Quadratic`, and the noise of v.
 
-    `calibrated` and `observed` are the noise with drawn labels, and with the observed ones;
-    `events` (7, 2) the sums of `EventSums`; `p_value` (1 + #{|v*|² ≥ |v|²})/(B + 1) of the B sums
-    v* with drawn labels, and `least_p_value` 1/(B + 1).
+    `calibrated` and `observed` are the noise with drawn labels, and with the observed ones.
+    `events` (7, 2) are the sums of `EventSums`.  `p_value` is (1 + #{|v*|² ≥ |v|²})/(B + 1) of the
+    B sums v* with drawn labels, and `least_p_value` is 1/(B + 1).
     """
 
     size: float
@@ -278,7 +289,7 @@ class SquaredNorm:
     least_p_value: float
 
     def limits(self, estimator: BoundEstimator, confidence_level: float) -> Limits:
-        """Limits of the population's value; the upper one of a biased estimator adds the noise."""
+        """Limits of the population's value.  A biased estimator adds its noise to the upper one."""
         tail = (1.0 - confidence_level) / 2.0
         expected, seen = self._rarer()
         low, high, method = quadratic_limits(
@@ -286,9 +297,9 @@ class SquaredNorm:
         )
         low, high = low / self.scale, high / self.scale
         if self.p_value > tail >= self.least_p_value:
-            low = 0.0  # the test with drawn labels is exact, a fitted tail is not
+            low = 0.0  # the test with drawn labels is exact, unlike a fitted tail
         if min(expected, seen) < FEW and self.squares > 0:
-            # with so few events a Poisson count is more informative than a variance
+            # With so few events a Poisson count is more informative than a variance.
             nearest, farthest = self._mean_gaps(tail)
             directions = 2.0 if estimator.notion == "canonical" else 1.0
             largest = directions * self.own / self.squares
@@ -307,27 +318,27 @@ class SquaredNorm:
 
     def _rarer(self) -> tuple[float, float]:
         """Effective number of rows with the rarer outcome: expected, and observed."""
-        w, w2, p, rest = self.events[:4]
+        w, w2, p, complement = self.events[:4]
         if not w2.any():  # forecasts and soft labels
             return np.inf, np.inf
-        counts = (w.sum() / w2.sum()) * np.array([[rest.sum(), w[0]], [p.sum(), w[1]]])
+        counts = (w.sum() / w2.sum()) * np.array([[complement.sum(), w[0]], [p.sum(), w[1]]])
         expected, seen = counts[counts[:, 1].argmin()]
         return float(expected), float(seen)
 
 
 def norm_p_values(drawn: Floats, size: float) -> tuple[float, float]:
-    """P-value of a squared norm against those of drawn labels (B,), and the smallest possible."""
+    """P-value of a squared norm against norms of drawn labels (B,), and the smallest possible."""
     count = len(drawn) + 1
     return float(1 + np.sum(drawn >= size * (1 - 1e-9))) / count, 1.0 / count
 
 
 def events_of(estimator: BoundEstimator) -> EventSums:
-    """Event counts of the estimator's notion; of the top label for vectors."""
+    """Event counts of the estimator's notion, of the top label for vectors."""
     return EventSums("positive" if estimator.notion == "positive" else "top_label")
 
 
 def drawn_sums(estimator: BoundEstimator, null: Null, classes: int) -> tuple[Replicates, ...]:
-    """Statistics of drawn labels or signs; fewer replicates where the states are large."""
+    """Statistics of drawn labels or signs, with fewer replicates where the states are large."""
     drawn = [s for s in estimator.needs if redraws(s)]
     fields = (field for s in drawn for field in s.zero_drawn(classes, 1))
     count = int(np.clip(_REPLICATE_BYTES // max(sum(f.nbytes for f in fields), 1), *REPLICATES))
@@ -337,7 +348,7 @@ def drawn_sums(estimator: BoundEstimator, null: Null, classes: int) -> tuple[Rep
 def norm_of(
     estimator: BoundEstimator, request: Resampling, states: States, classes: int
 ) -> SquaredNorm | None:
-    """Squared norm from the states of groups and replicates; None if one is missing."""
+    """Squared norm from the states of groups and replicates, or None if one is missing."""
     grouped, replicates = request.needs(estimator), drawn_sums(estimator, request.null, classes)
     events = events_of(estimator)
     if not all(s in states for s in (*grouped, *replicates, events)):
@@ -361,11 +372,13 @@ def norm_of(
     G = len(parts)
     if G < 2:
         return None
-    # each group is one draw of the deviation of the sum over all rows
+    # Each group is one draw of the deviation of the sum over all rows.
     scaled = np.array([p.vector - np.sqrt(p.scale / form.scale) * form.vector for p in parts])
+    # Deviations of groups from their mean are smaller than from the expectation, by √(1 − 1/G).
     observed = noise_of(scaled * (G / np.sqrt(G - 1.0)), direction)._replace(trace=form.own)
-    # along v it is estimated from few groups: widened as Student's t is
+    # The variance along v is estimated from few groups.  It is widened as Student's t is.
     tail = (1.0 + request.confidence_level) / 2.0
+    # The ratio of quantiles squared is a ratio of variances.
     wider = float(stdtrit(G - 1, tail) / ndtri(tail)) ** 2
     observed = observed._replace(along=observed.along * wider)
     counts = states[events].sums * (not request.soft)

@@ -23,7 +23,7 @@ from calibscale.inference.e_process import (
 from calibscale.inference.learned_shifts import mean_shifts
 from calibscale.statistics.statistic import weights_of
 
-RISKS = tuple(2.0**-k for k in range(1, 9))  # λ of the bets
+RISKS = tuple(2.0**-k for k in range(1, 9))  # risks λ of the bets
 _STEPS = tuple(2.0 ** (k / 6) for k in range(-12, 25))  # sizes of the error, over the tolerance
 _SURE = 0.005  # learned shift of log-odds from which a cell has its full sign
 # Shares of the mixture: patterns of signs that are fixed, learned signs, and learned bets of the
@@ -58,11 +58,11 @@ class TolerantEProcess(BettingEProcess):
     that is known before it, which determines s and a,
 
     1. exp(λx − ψ(λ)x²) ≤ 1 + λx for x ≥ −1 and 0 ≤ λ < 1 [Fan et al. 2015, eq. 4.11], and
-       (1 + λx)^a ≤ 1 + aλx by Bernoulli's inequality, so that the factor of a row is at most
-       (1 + aλX)·exp(−aλε);
+       (1 + λx)^a ≤ 1 + aλx by Bernoulli's inequality, so that the factor of a row is at most (1 +
+       aλX)·exp(−aλε).
     2. X = s(p − y) has the mean s(p − π) ≤ |p − π|, so that the mean of the factor is at most
-       (1 + aλ|p − π|)·exp(−aλε) ≤ exp(aλ(|p − π| − ε));
-    3. labels are independent, so that the mean of the product over the rows of a day is at most
+       (1 + aλ|p − π|)·exp(−aλε) ≤ exp(aλ(|p − π| − ε)).
+    3.  Labels are independent, so that the mean of the product over the rows of a day is at most
        exp(λΣa|p − π| − λεΣa) ≤ 1.
 
     The product over days is therefore a supermartingale for each pattern and each λ, and so is a
@@ -117,7 +117,7 @@ class TolerantEProcess(BettingEProcess):
 
     @property
     def _risk_weights(self) -> Floats:
-        """Weights of the risks, whose sum is 1.
+        """Weights of the risks, which have the sum 1.
 
         The best risk for an error e of labels with the variance v is (e − ε)/v, which is at least
         4ε for e ≥ 2ε as v ≤ 1/4.  Weights fall slowly above 4ε, as rare events have small
@@ -147,6 +147,7 @@ class TolerantEProcess(BettingEProcess):
         patterns, risks, _ = self._slots
         risk, sums = np.array(risks), state.logs.reshape(-1, 3)[patterns]
         weight, first, second = sums.T
+        # Σ (λ(X − ε) − ψ(λ)X²) for each ε (rows) and each bet (columns).
         return risk * (first - weight * np.array(self.sizes)[:, None]) - log_risk(risk) * second
 
     def learned_from(self, days: Sequence[Floats]) -> tuple[float, ...]:
@@ -170,7 +171,7 @@ class TolerantEProcess(BettingEProcess):
         total = sums.sum(axis=0)
         mean = (total[..., 3].sum(axis=-1) / total[..., 4].sum(axis=-1))[..., None]
         surplus = (sums[..., 1] - sums[..., 0]) / mean
-        # Σδ² where the predictions are 0 or 1, or labels vary more than they should
+        # Σδ² where the predictions are 0 or 1, or labels vary more than they should.
         variance = np.maximum(sums[..., 2], sums[..., 5]) / mean**2
         shifts = mean_shifts(surplus, variance)
         error = np.sum(np.abs(shifts) * variance.sum(axis=0), axis=-1, keepdims=True)
@@ -185,16 +186,16 @@ class TolerantEProcess(BettingEProcess):
         return WagerState(np.zeros(()), np.zeros(()), logs, sums)
 
     def _events(self, state: WagerState, chunk: Chunk) -> None:
-        p, rest, delta, event = chunk.event(self.notion)
-        low, high = p <= self.certainty, rest <= self.certainty
+        p, complement, delta, event = chunk.event(self.notion)
+        low, high = p <= self.certainty, complement <= self.certainty
         if self.certainty:
-            p, rest = self._uncertain(p, rest, low, high)
+            p, complement = self._uncertain(p, complement, low, high)
             delta = np.where(low | high, p - event, delta)
         w, a = weights_of(chunk), self._exponents(chunk)
         with np.errstate(divide="ignore"):
-            cells = self._cells(np.log(p) - np.log(np.maximum(rest, 0.0)), low, high)
+            cells = self._cells(np.log(p) - np.log(np.maximum(complement, 0.0)), low, high)
         once = a * w
-        columns = [once * p, once * event, once * w * p * rest, w, w**0]
+        columns = [once * p, once * event, once * w * p * complement, w, w**0]
         if self.resolution > 1:
             columns += [once * w * delta * delta, once]
         for k, values in enumerate(columns):
@@ -206,23 +207,26 @@ class TolerantEProcess(BettingEProcess):
                 state.logs[...] += w.sum(), w @ x, w @ (x * x)
             return
         if learned is None:
-            if len(chunk.weights):  # without a mean weight from earlier days
-                return
+            if len(chunk.weights):
+                return  # the mean weight of earlier days is not known yet
             learned = np.concatenate([[1.0], np.zeros(self.cells)])
+        # Exponents of at most 1, for Bernoulli's inequality.
         w = a * np.minimum(w / learned[0], 1.0)
         for sums, pattern in zip(state.logs, self._patterns(learned[1:]), strict=True):
-            if np.any(pattern):  # else there is no bet
+            if np.any(pattern):  # without a sign in any cell there is no bet
                 x = pattern[cells] * delta
                 sums += w.sum(), w @ x, w @ (x * x)
 
     def _patterns(self, shifts: Floats) -> Floats:
         """Patterns of a group from the learned shifts of its cells (patterns, cells)."""
         patterns = np.zeros((_FIXED + 1 + len(RISKS), self.cells))
+        # All predictions are too high, all are too low, or certain ones alone are off.
         patterns[0], patterns[1] = 1.0, -1.0
         patterns[2, 0], patterns[2, -1] = -1.0, 1.0
+        # Signs of the shifts, up to a soft threshold, and then the best bet at each risk.
         scales = np.array([_SURE, *RISKS])
         patterns[_FIXED:] = np.clip(-shifts / scales[:, None], -1.0, 1.0)
-        # an event of a prediction of 0 can only be more frequent, and of 1 only rarer
+        # An event of a prediction of 0 can only be more frequent, and of 1 only rarer.
         patterns[:, 0] = np.minimum(patterns[:, 0], 0.0)
         patterns[:, -1] = np.maximum(patterns[:, -1], 0.0)
         return patterns

@@ -1,8 +1,8 @@
 """The verdict: one judgement from all numbers of a result.
 
 A number is evidence of miscalibration by its test, its noise floor, or its interval
-(`calibscale.inference.evidence`).  As a result has many numbers, one of which lies beyond chance
-more often than α, p-values are adjusted for their number
+(`calibscale.inference.evidence`).  A result has many numbers, and at least one lies beyond chance
+more often than α.  Hence p-values are adjusted for their number
 (`calibscale.inference.judged_numbers`).
 """
 
@@ -98,9 +98,10 @@ def judgement_of_evaluation(
     evidence = evidence_of_estimates(result.estimates, alpha, joint)
     adjusted = [(joint or {}).get(test.statistic) for test in tests]
     evidence += evidence_of_tests(tests, alpha, adjusted)
-    for one in (result, *result.others):
-        for key, estimates in one.groups.items():
-            where = group(one.group_by, one_line(str(getattr(key, "name", f"{float(key):.10g}"))))
+    for evaluation in (result, *result.others):
+        for key, estimates in evaluation.groups.items():
+            name = one_line(str(getattr(key, "name", f"{float(key):.10g}")))
+            where = group(evaluation.group_by, name)
             evidence += evidence_of_estimates(estimates, alpha, group=where)
     facts = JudgedNumbers(
         evidence,
@@ -120,7 +121,7 @@ def judgement_of_evaluation(
 def judgement_of_tests(
     result: CalibrationTests, negligible: float = NEGLIGIBLE, alpha: float = ALPHA
 ) -> Judgement | None:
-    """Judgement of calibration tests; None if no test has a p-value."""
+    """Judgement of calibration tests, or None if no test has a p-value."""
     tests = result.results
     joint: list[float | None] = [None] * len(tests)
     if len(tests) > 1 and all(_shares_draws(test) for test in tests):
@@ -166,7 +167,7 @@ def _judged(facts: JudgedNumbers) -> Judgement | None:
 
 
 def _why_no_rows(facts: JudgedNumbers) -> str:
-    """Sentence that says why no rows are left, and what to do."""
+    """Sentence that says why no rows are left, and names the remedy."""
     if not facts.dropped:
         return "there are no rows with a label and a positive weight."
     return (
@@ -193,27 +194,27 @@ def _refuted(
     if judgement is None:
         return Judgement(REFUTED, sentence, 0, negligible=facts.negligible)
     if judgement.state in (MISCALIBRATED, SMALL):
-        other = judgement.sentence
-        sentence = f"{sentence} Besides, {other[0].lower()}{other[1:]}"
+        besides = judgement.sentence
+        sentence = f"{sentence} Besides, {besides[0].lower()}{besides[1:]}"
     return replace(judgement, state=REFUTED, sentence=sentence)
 
 
 def _of_numbers(facts: JudgedNumbers) -> Judgement:
-    beyond = [one for one in facts.evidence if one.beyond_chance]
+    beyond = [indication for indication in facts.evidence if indication.beyond_chance]
     detectable = _detectable(facts)
-    found = facts.found
-    limited = [] if any(one.group is None for one in found) else _limited(facts)
-    if limited:  # groups do not decide before all rows can
-        found = []
-    if found:
-        decided = _deciding(facts, found)
+    unexplained = facts.found
+    limited = [] if any(indication.group is None for indication in unexplained) else _limited(facts)
+    if limited:  # groups decide only after all rows can
+        unexplained = []
+    if unexplained:
+        decided = _deciding(facts, unexplained)
         size, p_value = decided.size, cited_p(facts, decided)
     else:
         decided = min(beyond or facts.evidence, key=facts.strongest)
         size, p_value = None, facts.adjusted(decided)
-    if found and _is_small(facts, found):
+    if unexplained and _is_small(facts, unexplained):
         state = SMALL
-    elif found:
+    elif unexplained:
         state = MISCALIBRATED
     elif limited or beyond:
         state = UNCLEAR
@@ -236,94 +237,102 @@ def _of_numbers(facts: JudgedNumbers) -> Judgement:
         sentence = too_few_draws(limited)
     else:
         sentence = (
-            error_sentence(facts, decided, state) if found else chance_sentence(facts, judgement)
+            error_sentence(facts, decided, state)
+            if unexplained
+            else chance_sentence(facts, judgement)
         )
-    # where the gap is cited, the bins do not matter
-    crowded = "" if found and decided.directed else crowded_sentence(facts)
+    # Where the gap is cited, the bins do not matter.
+    crowded = "" if unexplained and decided.directed else crowded_sentence(facts)
     return replace(judgement, sentence=f"{sentence} {crowded}" if crowded else sentence)
 
 
 def _limited(facts: JudgedNumbers) -> list[Indication]:
-    """Numbers of all rows whose p-value would need more draws."""
-    return [one for one in facts.overall if facts.is_limited(one)]
+    """Numbers of all rows that would need more draws for their p-value."""
+    return [indication for indication in facts.overall if facts.is_limited(indication)]
 
 
-def _deciding(facts: JudgedNumbers, found: Sequence[Indication]) -> Indication:
-    """The number whose size is cited: of all rows before groups, and known before unknown sizes.
+def _deciding(facts: JudgedNumbers, unexplained: Sequence[Indication]) -> Indication:
+    """Number that the verdict cites: of all rows before groups, and known before unknown sizes.
 
     The gap says in which direction predictions are wrong, and is cited unless another error is more
     than twice as large, so that most of it cancels or is in other classes.
     """
-    overall = [one for one in found if one.group is None]
+    overall = [indication for indication in unexplained if indication.group is None]
     sized = sorted(
-        (one for one in overall or found if one.size is not None), key=lambda one: one.rank
+        (indication for indication in overall or unexplained if indication.size is not None),
+        key=lambda indication: indication.rank,
     )
     if not sized:
-        return min(overall or found, key=facts.strongest)
+        return min(overall or unexplained, key=facts.strongest)
+    # Among groups the largest error is cited.
     if not overall:
         return max(sized, key=absolute)
-    undirected = [one for one in sized if not one.directed]
+    undirected = [indication for indication in sized if not indication.directed]
     if not undirected:
         return sized[0]
     error = undirected[0]
-    means = [one for one in undirected if one.name not in _MAXIMA]
+    means = [indication for indication in undirected if indication.name not in _MAXIMA]
     largest = max(means, key=absolute, default=error)
     if absolute(largest) > 2.0 * absolute(error):
         error = largest
+    # Directed numbers come first in the order of `rank`.
     gap = sized[0]
     return gap if gap.directed and absolute(error) <= 2.0 * absolute(gap) else error
 
 
-# Notions whose errors are bounded by those of other notions with a size: for two classes all
-# three judge the same probability.
+# Notions with errors that the errors of other notions bound.  For two classes all three judge the
+# same probability.
 _COVERED_BY = {
     "canonical": ("class_wise", "positive"),
     "class_wise": ("positive",),
 }
 
 
-def _is_small(facts: JudgedNumbers, found: Sequence[Indication]) -> bool:
+def _is_small(facts: JudgedNumbers, unexplained: Sequence[Indication]) -> bool:
     """Whether the size of every error is known to be below the size that matters.
 
-    A number in units of its own, such as that of a kernel error, has the size of a binned error of
-    the same predictions.
+    A number in units of its own, such as a kernel error, has the size of a binned error of the same
+    predictions.
     """
     return all(
-        _has_small_size(facts, one)
-        if one.size is not None
-        else any(_has_small_size(facts, other) for other in _same_predictions(facts, one))
-        for one in found
+        _has_small_size(facts, indication)
+        if indication.size is not None
+        else any(_has_small_size(facts, sized) for sized in _same_predictions(facts, indication))
+        for indication in unexplained
     )
 
 
-def _has_small_size(facts: JudgedNumbers, one: Indication) -> bool:
-    return one.size is not None and one.size.largest < facts.negligible
+def _has_small_size(facts: JudgedNumbers, indication: Indication) -> bool:
+    return indication.size is not None and indication.size.largest < facts.negligible
 
 
-def _same_predictions(facts: JudgedNumbers, one: Indication) -> list[Indication]:
-    """Numbers with a size and without a direction that judge at least what the number judges."""
-    notions = (one.notion, *_COVERED_BY.get(one.notion, ()))
+def _same_predictions(facts: JudgedNumbers, indication: Indication) -> list[Indication]:
+    """Numbers with a size and without a direction that judge at least the same predictions."""
+    notions = (indication.notion, *_COVERED_BY.get(indication.notion, ()))
     return [
-        other
-        for other in facts.evidence
-        if other.group == one.group
-        and other.notion in notions
-        and other.size is not None
-        and not other.directed
+        candidate
+        for candidate in facts.evidence
+        if candidate.group == indication.group
+        and candidate.notion in notions
+        and candidate.size is not None
+        and not candidate.directed
     ]
 
 
 def _detectable(facts: JudgedNumbers) -> float | None:
     """Size of a gap that is called miscalibrated in 80 % of such data sets.
 
-    It follows from the interval of the gap; without one it is the smallest size that exceeds a
-    noise floor.
+    It follows from the interval of the gap.  Without an interval it is the smallest size that
+    exceeds a noise floor.
     """
     gap = facts.directed
     if gap is None or gap.interval is None:
-        seen = [one.seen for one in facts.overall if one.seen is not None]
+        seen = [indication.seen for indication in facts.overall if indication.seen is not None]
         return min(seen, default=None)
     half = (gap.interval.high - gap.interval.low) / 2.0
+    # Standard error of the gap.  A gap is seen with probability `_POWER` if it exceeds the critical
+    # value by Φ⁻¹(`_POWER`) standard errors.
     error = half / float(ndtri(0.5 + gap.interval.level / 2))
+    # Critical value of a two-sided test that is adjusted for all numbers.
     needed = float(ndtri(1.0 - facts.alpha / (2 * facts.looks(gap))))
     return min(1.0, error * (needed + float(ndtri(_POWER))))

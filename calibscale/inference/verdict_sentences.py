@@ -44,16 +44,20 @@ def _direction(facts: JudgedNumbers, gap: Indication) -> str:
     assert gap.size is not None
     size = f"{_points(gap.size)}{_ends(gap)}"
     if gap.name == "coverage":
-        return f"{'Underconfident' if gap.size.value > 0 else 'Overconfident'}: {_coverage(gap)}"
+        # Intervals that cover more outcomes than expected are too wide.
+        direction = "Underconfident" if gap.size.value > 0 else "Overconfident"
+        return f"{direction}: {_coverage(gap)}"
     if gap.notion == "positive":
         names = facts.source.get("class_names")
         event = f"“{short(one_line(names[1]))}”" if names else "the event"
-        return f"Predicts {event} too {'often' if gap.value > 0 else 'rarely'} by {size}"
-    return f"{'Over' if gap.value > 0 else 'Under'}confident by {size}"
+        frequency = "often" if gap.value > 0 else "rarely"
+        return f"Predicts {event} too {frequency} by {size}"
+    direction = "Overconfident" if gap.value > 0 else "Underconfident"
+    return f"{direction} by {size}"
 
 
 def _coverage(coverage: Indication) -> str:
-    """Share of outcomes in the intervals of forecasts, and that of calibrated ones."""
+    """Share of outcomes in the intervals of forecasts, and the share for calibrated forecasts."""
     details = coverage.details or {}
     level, expected = details.get("level", 0.0), details.get("expected", 0.0)
     return (
@@ -83,23 +87,25 @@ def _though(facts: JudgedNumbers, decided: Indication) -> str:
     return " though right on average"
 
 
-def _sized(facts: JudgedNumbers, one: Indication, though: str = "") -> str:
+def _sized(facts: JudgedNumbers, indication: Indication, though: str = "") -> str:
     """“Miscalibrated by 5.1 points (ece, 95 % interval 4.2 to 6.0)”, or with the number itself."""
-    described = described_test(one, facts.source.get("class_names"))
+    described = described_test(indication, facts.source.get("class_names"))
     if described:
-        return f"Miscalibrated{though}: {described} ({one.label})"
-    if one.size is None:
-        return f"Miscalibrated{though}: {one.label} is {number(one.value, 3)}{_ends(one)}"
-    return f"Miscalibrated by {_points(one.size)}{though} ({_named(one)}{_interval_text(one)})"
+        return f"Miscalibrated{though}: {described} ({indication.label})"
+    if indication.size is None:
+        value = f"{number(indication.value, 3)}{_ends(indication)}"
+        return f"Miscalibrated{though}: {indication.label} is {value}"
+    points, name = _points(indication.size), _named(indication)
+    return f"Miscalibrated by {points}{though} ({name}{_interval_text(indication)})"
 
 
-def described_test(one: Indication, class_names: Sequence[str] | None) -> str:
-    """What a test statistic says about the error; empty for other numbers."""
-    describe = _DESCRIPTIONS.get(one.name)
-    if describe is None or not one.details:
+def described_test(indication: Indication, class_names: Sequence[str] | None) -> str:
+    """Description of the error by a test statistic, empty for other numbers."""
+    describe = _DESCRIPTIONS.get(indication.name)
+    if describe is None or not indication.details:
         return ""
-    text = describe(one.details)
-    k = one.details.get("class")
+    text = describe(indication.details)
+    k = indication.details.get("class")
     return text if k is None else f"{text}, most in class {_class_name(k, class_names)}"
 
 
@@ -109,7 +115,8 @@ def _class_name(k: int, class_names: Sequence[str] | None) -> str:
 
 def _of_mean(details: Mapping[str, Any]) -> str:
     gap = details["gap"]
-    return f"predictions are {100 * abs(gap):.2g} points too {'high' if gap > 0 else 'low'}"
+    side = "high" if gap > 0 else "low"
+    return f"predictions are {100 * abs(gap):.2g} points too {side}"
 
 
 def _of_slope(details: Mapping[str, Any]) -> str:
@@ -129,7 +136,8 @@ def _of_spread(details: Mapping[str, Any]) -> str:
 
 
 def _of_temperature(details: Mapping[str, Any]) -> str:
-    return f"predictions are too {'extreme' if details['too_extreme'] else 'moderate'}"
+    extreme = "extreme" if details["too_extreme"] else "moderate"
+    return f"predictions are too {extreme}"
 
 
 def _of_scan(details: Mapping[str, Any]) -> str:
@@ -181,29 +189,30 @@ _DESCRIPTIONS: dict[str, Callable[[Mapping[str, Any]], str]] = {
 }
 
 
-def _named(one: Indication) -> str:
-    squared = one.size is not None and abs(one.size.value - one.value) > 1e-12 * abs(one.value)
-    by_class = " summed over classes" if one.notion == "class_wise" else ""
-    return f"root of {one.label}{by_class}" if squared else one.label
+def _named(indication: Indication) -> str:
+    value, size = indication.value, indication.size
+    squared = size is not None and abs(size.value - value) > 1e-12 * abs(value)
+    by_class = " summed over classes" if indication.notion == "class_wise" else ""
+    return f"root of {indication.label}{by_class}" if squared else indication.label
 
 
-def _interval_text(one: Indication) -> str:
-    text = _ends(one)
+def _interval_text(indication: Indication) -> str:
+    text = _ends(indication)
     return f", {text[2:-1]}" if text else ""
 
 
-def _ends(one: Indication) -> str:
+def _ends(indication: Indication) -> str:
     """Interval in brackets: in points if the number has a size, else as it is."""
-    if one.interval is None:
+    if indication.interval is None:
         return ""
-    level = f"{100 * one.interval.level:g} %"
-    if one.size is None or one.size.low is None or one.size.high is None:
-        low, high = number(one.interval.low, 3), number(one.interval.high, 3)
+    level = f"{100 * indication.interval.level:g} %"
+    if indication.size is None or indication.size.low is None or indication.size.high is None:
+        low, high = number(indication.interval.low, 3), number(indication.interval.high, 3)
         return f" ({level} interval {low} to {high})"
-    decimals = _decimals(one.size)
-    ends = (one.size.low, one.size.high)
-    if one.size.high < 0.0:  # the sentence has the direction
-        ends = (-one.size.high, -one.size.low)
+    decimals = _decimals(indication.size)
+    ends = (indication.size.low, indication.size.high)
+    if indication.size.high < 0.0:  # the sentence has the direction
+        ends = (-indication.size.high, -indication.size.low)
     low, high = (_in_points(end, decimals) for end in ends)
     return f" ({level} interval {low} to {high})"
 
@@ -224,28 +233,28 @@ def _decimals(size: ErrorSize) -> int:
         sizes = [(size.high - size.low) / 10.0]
         if not size.low <= 0.0 <= size.high:
             sizes.append(min(abs(size.low), abs(size.high)))
-    needed = [-math.floor(math.log10(100.0 * one)) for one in sizes if one > 0]
+    needed = [-math.floor(math.log10(100.0 * length)) for length in sizes if length > 0]
     return min(max(0, *needed), _MAX_DECIMALS) if needed else 0
 
 
-def _cited(facts: JudgedNumbers, one: Indication) -> str:
+def _cited(facts: JudgedNumbers, indication: Indication) -> str:
     """Adjusted p-value, and the number of numbers."""
-    p = cited_p(facts, one)
+    p = cited_p(facts, indication)
     text = "p < 0.001" if p < _LEAST_P else f"p = {p:.2g}"
     return f"{text}, adjusted for {facts.numbers} numbers" if facts.numbers > 1 else text
 
 
-def cited_p(facts: JudgedNumbers, one: Indication) -> float:
-    """p-value of the gap for its direction; other errors share the smallest one of their rows."""
-    if one.directed:
-        return facts.adjusted(one)
-    same = [other for other in facts.evidence if other.group == one.group]
-    return min(map(facts.adjusted, same))
+def cited_p(facts: JudgedNumbers, indication: Indication) -> float:
+    """p-value of the gap for its direction.  Other errors share the smallest one of their rows."""
+    if indication.directed:
+        return facts.adjusted(indication)
+    same_rows = [member for member in facts.evidence if member.group == indication.group]
+    return min(map(facts.adjusted, same_rows))
 
 
 def too_few_draws(limited: Sequence[Indication]) -> str:
     """Sentence about p-values that are as small as so few draws allow."""
-    names = joined([one.label for one in limited], _MANY)
+    names = joined([indication.label for indication in limited], _MANY)
     verb = "has" if len(limited) == 1 else "have"
     return (
         f"No verdict from so few draws: {names} {verb} the smallest p-value that they can give; "
@@ -280,15 +289,20 @@ def _seen(facts: JudgedNumbers, judgement: Judgement) -> str:
     gap = facts.directed
     if gap is None or gap.interval is None:
         return f"an error above {size} points would exceed its noise"
-    what = "an error of the coverage" if gap.name == "coverage" else "an average error"
-    return f"{what} of {size} points or more would be seen in 80 % of such data sets"
+    error = "an error of the coverage" if gap.name == "coverage" else "an average error"
+    return f"{error} of {size} points or more would be seen in 80 % of such data sets"
 
 
 def _unclear(facts: JudgedNumbers) -> str:
     """Sentence about numbers that are beyond chance alone, but not among all of them."""
-    beyond = [one for one in facts.evidence if one.beyond_chance]
+    beyond = [indication for indication in facts.evidence if indication.beyond_chance]
     beyond.sort(key=facts.adjusted)
-    names = [one.label if one.group is None else f"{one.label} where {one.group}" for one in beyond]
+    names = [
+        indication.label
+        if indication.group is None
+        else f"{indication.label} where {indication.group}"
+        for indication in beyond
+    ]
     p = facts.adjusted(beyond[0])
     verb = "is" if len(names) == 1 else "are"
     alone = f"{joined(names, _MANY)} {verb} beyond chance taken alone"
@@ -304,7 +318,7 @@ def _unclear(facts: JudgedNumbers) -> str:
 
 
 def _where(facts: JudgedNumbers, decided: Indication) -> str:
-    """Bin, level, classes or group with the largest part of the error; empty if unknown."""
+    """Bin, level, classes or group with the largest part of the error, empty if unknown."""
     if decided.group is not None:
         return ""
     if decided.notion == "class_wise":
@@ -319,7 +333,7 @@ def _where(facts: JudgedNumbers, decided: Indication) -> str:
 def _worst_bin(facts: JudgedNumbers, decided: Indication) -> str:
     """Bin of the reliability diagram that contributes most to the error.
 
-    The diagram has the bins of the first binned error: those of another number are elsewhere.
+    The diagram has the bins of the first binned error.  The bins of another number are elsewhere.
     """
     diagram = facts.diagram
     if diagram is None or diagram.notion != decided.notion:
@@ -328,7 +342,7 @@ def _worst_bin(facts: JudgedNumbers, decided: Indication) -> str:
     outside = diagram.curve.outside
     if not outside or (bins is not None and len(bins) != len(diagram.curve.bins)):
         return ""
-    worst = max(outside, key=lambda one: one.weight * abs(one.gap or 0.0))
+    worst = max(outside, key=lambda row: row.weight * abs(row.gap or 0.0))
     return _described_bin(worst, diagram.notion)
 
 
@@ -356,6 +370,7 @@ def _worst_classes(facts: JudgedNumbers, decided: Indication) -> str:
     by_class = (decided.details or {}).get("by_class")
     if not by_class:
         return ""
+    # Classes with less than half of the largest error would blur the sentence.
     limit = max(by_class) / 2
     worst = sorted(
         (k for k, error in enumerate(by_class) if error > limit), key=lambda k: -by_class[k]
@@ -364,42 +379,52 @@ def _worst_classes(facts: JudgedNumbers, decided: Indication) -> str:
         return ""
     class_names = facts.source.get("class_names")
     names = [_class_name(k, class_names) for k in worst]
-    return f"most in {'class' if len(names) == 1 else 'classes'} {joined(names, _MANY)}"
+    noun = "class" if len(names) == 1 else "classes"
+    return f"most in {noun} {joined(names, _MANY)}"
 
 
 def _worst_group(facts: JudgedNumbers, decided: Indication) -> str:
-    """Group whose error is the largest of those that exceed the error of all rows.
+    """Group with the largest error among the groups that exceed the error of all rows.
 
     The size is by the number that the verdict cites for all rows, if a group has one.
     """
-    apart = [one for one in facts.found if one.group is not None and _exceeds_all_rows(facts, one)]
+    apart = [
+        indication
+        for indication in facts.found
+        if indication.group is not None and _exceeds_all_rows(facts, indication)
+    ]
     if not apart:
         return ""
-    cited = [one for one in apart if one.label == decided.label]
-    rank = min(one.rank for one in apart)
-    worst = max(cited or [one for one in apart if one.rank == rank], key=absolute)
+    cited = [indication for indication in apart if indication.label == decided.label]
+    rank = min(indication.rank for indication in apart)
+    worst = max(
+        cited or [indication for indication in apart if indication.rank == rank], key=absolute
+    )
     assert worst.size is not None
     return f"the most where {worst.group}, {_points(worst.size)} by {worst.label}"
 
 
-def _exceeds_all_rows(facts: JudgedNumbers, one: Indication) -> bool:
+def _exceeds_all_rows(facts: JudgedNumbers, indication: Indication) -> bool:
     """Whether the interval of a group's error lies above the error of all rows and its interval."""
-    whole = next((other for other in facts.overall if other.label == one.label), None)
-    if whole is None or whole.size is None or one.size is None:
+    same_number = (member for member in facts.overall if member.label == indication.label)
+    all_rows = next(same_number, None)
+    if all_rows is None or all_rows.size is None or indication.size is None:
         return False
-    return one.size.smallest > max(whole.size.largest, absolute(whole))
+    return indication.size.smallest > max(all_rows.size.largest, absolute(all_rows))
 
 
 def crowded_sentence(facts: JudgedNumbers) -> str:
-    """Sentence about bins of equal width that hold most rows; empty if there are none."""
+    """Sentence about bins of equal width that hold most rows, empty if there are none."""
     crowded = largest_crowded(facts.estimates)
     if crowded is None:
         return ""
     label, share = crowded
-    held = f"{100 * share:.3g} %" if share < 0.9995 else "more than 99.9 %"
-    text = f"{held} of the weight lies in one equal-width bin of {label}"
+    percent = f"{100 * share:.3g} %" if share < 0.9995 else "more than 99.9 %"
+    text = f"{percent} of the weight lies in one equal-width bin of {label}"
     name = name_of(label)
-    if not any(one.name == name and one.crowded is None for one in facts.evidence):
+    if not any(
+        indication.name == name and indication.crowded is None for indication in facts.evidence
+    ):
         return f"{text}, which shows little but the gap: use edges='equal-mass'."
     return f"{text}, so equal-mass bins are judged as well."
 
@@ -419,7 +444,7 @@ _SCORE_NAMES = {
 def sentence_of_ranking(
     estimator: str, models: Sequence[RankedModel], differences: Sequence[Difference]
 ) -> str:
-    """Sentence about the first model, which names what the models are ranked by.
+    """Sentence about the first model, which names the quantity that ranks the models.
 
     A score is smallest for a model that is both calibrated and informative, so that the model with
     the smallest score need not be the best calibrated one.
@@ -445,8 +470,8 @@ def sentence_of_ranking(
             if d.better == ranked[0].name and d.p_adjusted is not None and not d.distinguishable
         ]
         if unlike:
-            others = joined([one_line(d.worse) for d in unlike], _MANY)
-            text += f"; chance explains its difference from {others}"
+            worse = joined([one_line(d.worse) for d in unlike], _MANY)
+            text += f"; chance explains its difference from {worse}"
     refuted = [
         f"{one_line(model.name)} gives {plural(model.impossible.count, 'label')} the probability 0"
         for model in models

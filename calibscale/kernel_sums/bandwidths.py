@@ -19,7 +19,9 @@ from calibscale.kernel_sums.product_kernel import ProductKernel, radial
 
 ROWS = 2000
 FACTORS = (0.125, 0.25, 0.5, 1.0, 2.0, 4.0)
-_REGULAR = 1e-2  # share of the largest variance added to all, so that no tiny one dominates
+# Share of the largest variance that is added to all variances, so that no ratio with a tiny
+# variance, which has a large relative error, dominates.
+_REGULAR = 1e-2
 
 
 def most_powerful(
@@ -27,11 +29,11 @@ def most_powerful(
 ) -> ProductKernel:
     """Kernel with its bandwidths scaled for the largest power on the held-out rows.
 
-    A test of Σ_{i≠j} h_ij rejects with a probability that grows with the mean of h over the
-    standard deviation that it has under the alternative, 2·√Var(E[h_ij | i]) / √n (Sutherland et
-    al. 2017, arXiv 1611.04488).  The search covers all pairs of factors in 1/8..4, one for the
-    bandwidth on predictions, one for those on covariates.  An OptionError is raised if fewer than
-    50 held-out rows have labels.
+    A test of Σ_{i≠j} h_ij rejects with a probability that grows with the mean of h over its
+    standard deviation under the alternative, 2·√Var(E[h_ij | i]) / √n (Sutherland et al. 2017,
+    arXiv 1611.04488).  The search covers all pairs of factors in 1/8..4.  The first factor scales
+    the bandwidth on predictions, the second the bandwidths on covariates.  An OptionError is raised
+    if fewer than 50 held-out rows have labels.
     """
     rows = setup.held_out(notion, hold_out, (*kernel.columns, *kernel.categorical), ROWS)
     if len(rows) < 50:
@@ -44,7 +46,7 @@ def most_powerful(
     if kernel.categorical:
         codes = kernel.codes(rows.covariates)
         strengths *= codes[:, None] == codes
-    np.fill_diagonal(strengths, 0.0)
+    np.fill_diagonal(strengths, 0.0)  # the U-statistic has no pairs of a row with itself
     on_predictions: dict[float, Any] = {}
     on_covariates: dict[float, Any] = {1.0: 1.0}
     distances = squareform(pdist(rows.points))
@@ -54,11 +56,14 @@ def most_powerful(
     if kernel.columns:
         distances = squareform(pdist(kernel.continuous(rows.covariates)))
         on_covariates = {b: radial(kernel.covariate, distances / b) for b in FACTORS}
+    # Kernel matrices of predictions and of covariates are computed once for each factor.  A pair
+    # of factors then costs a product.
     means, variances = {}, {}
     for a, b in product(on_predictions, on_covariates):
         h = strengths * on_predictions[a] * on_covariates[b]
         by_row = h.sum(axis=1) / (len(rows) - 1)
         means[a, b], variances[a, b] = float(by_row.mean()), float(by_row.var())
+    # The summand 1e-300 avoids 0/0 where all residuals are 0.
     floor = _REGULAR * max(variances.values())
     a, b = max(means, key=lambda key: means[key] / np.sqrt(variances[key] + floor + 1e-300))
     return replace(

@@ -1,4 +1,4 @@
-"""Sums over pairs of rows whose residuals are any vectors."""
+"""Sums over pairs of rows with residuals that are any vectors."""
 
 from __future__ import annotations
 
@@ -13,17 +13,20 @@ from calibscale.kernel_sums.pair_tasks import PairSumTask
 from calibscale.kernel_sums.tile_layout import LaidOutRows, TileLayout
 from calibscale.kernels import tiles
 
-_STRIP = 64  # rows whose pairs with a panel are summed together
+_STRIP = 64  # rows that are summed together over their pairs with a panel
 
 
-def _own(variance: Floats) -> Floats:
-    """⟨q, q⟩ of normal forecasts, E ℓ(Z, Z') of two draws (c,)."""
+def _squared_norms(variance: Floats) -> Floats:
+    """⟨q, q⟩ of normal forecasts, the mean E ℓ(Z, Z') over two draws of a forecast (c,)."""
     return 1.0 / np.sqrt(1.0 + 2.0 * variance)
 
 
 @dataclass(frozen=True, eq=False)
 class ForecastSumTask(PairSumTask):
-    """Sums of a `PairSum` whose residuals are any vectors, or those of normal forecasts."""
+    """Sums of a `PairSum` with residuals that are any vectors, or belong to normal forecasts.
+
+    Inner products of normal forecasts have a closed form, so that they need no waves.
+    """
 
     @property
     def _normal(self) -> bool:
@@ -42,30 +45,32 @@ class ForecastSumTask(PairSumTask):
         if not self._normal:
             return super()._diagonal(rows)
         mean, variance, y = self._standard(rows)
-        own, reach = _own(variance), 1.0 + variance
-        squares = 1.0 - 2.0 * np.exp(-0.5 * (mean - y) ** 2 / reach) / np.sqrt(reach) + own
-        return squares, 1.0 + own if self.spec.kernel.linear else np.ones(len(rows))
+        # |δ|² = ℓ(y, y) − 2 E ℓ(Z, y) + E ℓ(Z, Z') for the Gaussian ℓ of bandwidth 1.
+        norms, reach = _squared_norms(variance), 1.0 + variance
+        squares = 1.0 - 2.0 * np.exp(-0.5 * (mean - y) ** 2 / reach) / np.sqrt(reach) + norms
+        return squares, 1.0 + norms if self.spec.kernel.linear else np.ones(len(rows))
 
-    def _sums(self, P: LaidOutRows, Q: LaidOutRows, layout: TileLayout, same: bool) -> Floats:
+    def _sums(self, P: LaidOutRows, Q: LaidOutRows, layout: TileLayout, diagonal: bool) -> Floats:
         starts = range(0, len(P.rows), _STRIP)
         out = np.zeros((len(starts), 2))
-        A, B = (self._standard(each.rows) if self._normal else None for each in (P, Q))
+        A, B = (self._standard(panel.rows) if self._normal else None for panel in (P, Q))
 
         def add(part: slice) -> None:
             for t, start in enumerate(starts[part], part.start):
                 strip = slice(start, min(start + _STRIP, len(P.rows)))
-                first = start + 1 if same else 0  # pairs i < j
+                first = start + 1 if diagonal else 0  # pairs i < j
                 i, j = P.rows.take(strip), Q.rows.take(slice(first, None))
                 if A is None or B is None:
                     targets, shared = i.delta @ j.delta.T, i.points @ j.points.T
-                    own = [np.einsum("ij,ij->i", each.points, each.points) for each in (i, j)]
+                    norms = [np.einsum("ij,ij->i", rows.points, rows.points) for rows in (i, j)]
                 else:
                     a, b = A[:, strip], B[:, first:]
                     targets, shared = np.empty((2, len(i), len(j)))
                     tiles.normal_products(*a, *b, targets, shared)
-                    own = [_own(each[1]) for each in (a, b)]
-                values = self._kernel_values(i, j, np.add.outer(*own) - 2.0 * shared, shared)
-                if same:
+                    norms = [_squared_norms(forecasts[1]) for forecasts in (a, b)]
+                # ‖q − q'‖² = ⟨q, q⟩ + ⟨q', q'⟩ − 2⟨q, q'⟩
+                values = self._kernel_values(i, j, np.add.outer(*norms) - 2.0 * shared, shared)
+                if diagonal:
                     values = np.triu(values)
                 out[t] = i.weights @ (targets * values) @ j.weights, 0.0
                 if self.spec.kernel_sums:

@@ -17,6 +17,7 @@ from calibscale.errors import OptionError, require
 
 Complexes = NDArray[np.complex128]
 
+# Accuracies that FINUFFT is asked for.
 _LARGEST_EPS = 1e-4  # beyond it FINUFFT's error is a larger multiple of the tolerance
 _SMALLEST_EPS = 4e-15  # reached by FINUFFT's widest spreading kernel without a warning
 _COARSE_EPS = 2e-10  # reached on the coarser of its two grids
@@ -26,7 +27,10 @@ _OUTSIDE = 1e-9  # share of extent + bandwidth by which rounding may move a poin
 
 
 class NoSeries(OptionError):
-    """A kernel, or data, without a short Fourier series; `remedy` has ``{pairs}`` for a method."""
+    """A kernel, or data, without a short Fourier series.
+
+    `remedy` has the placeholder ``{pairs}`` for the name of the method that sums over all pairs.
+    """
 
     def __init__(self, reason: str, remedy: str = "") -> None:
         self.reason, self.remedy = reason, remedy
@@ -43,7 +47,7 @@ class NoSeries(OptionError):
 class _Kernel(NamedTuple):
     """Radial kernel κ(r) of bandwidth 1, κ(0) = 1.
 
-    The transform divided by (2π)^D is a density, whose marginals are the same for every D.
+    The transform divided by (2π)^D is a density.  Its marginals are the same for every D.
     """
 
     profile: Callable[[float], float]  # κ(r)
@@ -72,8 +76,8 @@ _KERNELS = {
 class Factor:
     """Factor of a product kernel, a function of r = ‖(z − z')/bandwidths‖ alone.
 
-    `kernel` is "gaussian", exp(−r²/2), or "matern52", (1 + √5r + 5r²/3) exp(−√5r); all points
-    lie in the box [low, high].  The tuples have one number for each dimension of the factor.
+    `kernel` is "gaussian", exp(−r²/2), or "matern52", (1 + √5r + 5r²/3) exp(−√5r).  All points lie
+    in the box [low, high].  The tuples have one number for each dimension of the factor.
     """
 
     kernel: str
@@ -105,7 +109,7 @@ class Factor:
 
 @dataclass(frozen=True)
 class FourierSeries:
-    """κ(z − z') = Σ_ω κ̂(ω) exp(i⟨ω, z − z'⟩) for points of a box; κ is the product of `factors`.
+    """κ(z − z') = Σ_ω κ̂(ω) exp(i⟨ω, z − z'⟩) for points of a box, κ the product of `factors`.
 
     In units of the bandwidth κ is repeated with period T = extent + R, κ(R) being small.  It has
     the coefficients κ̂(ω) = ∫ κ(z) exp(−i⟨ω, z⟩) dz / ΠT at ω = 2πk/T, cut off at |k| ≤ TW/(2π).
@@ -143,7 +147,8 @@ class FourierSeries:
         """Period T of each dimension in units of its bandwidth."""
         from scipy.optimize import brentq
 
-        # two nearest images of each dimension; farther ones are negligible: tolerance/8 in total
+        # The two nearest images of each dimension add an error of tolerance/8 in total.  Farther
+        # images are negligible.
         share = self.tolerance / (16 * self._dimensions)
         periods = []
         for f in self.factors:
@@ -157,7 +162,7 @@ class FourierSeries:
     @cached_property
     def shape(self) -> tuple[int, ...]:
         """Number of modes of each dimension, 2·max|k| + 1."""
-        # each dimension cuts off two tails of the marginal: tolerance/2 over all dimensions
+        # Each dimension cuts off two tails of the marginal, tolerance/2 over all dimensions.
         tail = self.tolerance / (4 * self._dimensions)
         cutoffs = [-float(_KERNELS[f.kernel].quantile(tail)) for f in self.factors for _ in f.low]
         pairs = zip(self._periods, cutoffs, strict=True)
@@ -187,18 +192,20 @@ class FourierSeries:
     def transform(self, points: Floats, strengths: Floats) -> Complexes:
         """F_s(ω) = Σ_i strengths[s, i] exp(i⟨ω, z_i − centre of the box⟩), (s, *shape).
 
-        Strengths (s, c) are real; points are (c, d).
+        The strengths (s, c) are real, and the points are (c, d).
         """
         s = len(strengths)
         out = np.zeros((s, *self.shape), dtype=np.complex128)
         if not strengths.size:
             return out
+        # A transform of complex numbers costs as much as a transform of real ones, so that two
+        # vectors of strengths e and g share one as e + ig.
         scale = _powers_of_two(strengths)
         packed = np.zeros(((s + 1) // 2, len(points)), dtype=np.complex128)
         packed.real = strengths[0::2] / scale[0::2]
         packed.imag[: s // 2] = strengths[1::2] / scale[1::2]
         P = self._sums(1, points, packed)
-        # F(−ω) is the conjugate of F(ω) for real strengths, which separates e and g of e + ig
+        # F(−ω) is the conjugate of F(ω) for real strengths, which separates e and g.
         pairs = s // 2
         Q = np.conj(P[(slice(pairs), *[slice(None, None, -1)] * self._dimensions)])
         out[0 : 2 * pairs : 2] = 0.5 * (P[:pairs] + Q)
@@ -216,6 +223,7 @@ class FourierSeries:
         out = np.zeros((s, len(points)))
         if not out.size:
             return out
+        # The sums are real, so that two of them share one transform as above.
         G = self.coefficients * F
         scale = _powers_of_two(G.reshape(s, -1))
         G *= 1.0 / scale.reshape(-1, *[1] * self._dimensions)
@@ -239,9 +247,10 @@ class FourierSeries:
         import finufft  # takes a tenth of a second, which a run without modes saves
 
         eps = min(max(self.tolerance / 4, _SMALLEST_EPS), _LARGEST_EPS)
-        # Where the FFT dominates, the coarser grid is faster: 65,536 points and 801² modes 21 ms
-        # instead of 49, 101³ 126 instead of 233; but 35³ 77 instead of 30.  The choice depends on
-        # the series alone, so that transforms of any cut of the rows add up to rounding.
+        # Where the FFT dominates, the coarser grid is faster.  65,536 points take 21 ms instead of
+        # 49 with 801² modes, and 126 instead of 233 with 101³, but 77 instead of 30 with 35³.  The
+        # choice depends on the series alone, so that transforms of any cut of the rows add up to
+        # rounding.
         coarse = self.modes > _MANY_MODES and eps >= _COARSE_EPS
         # A plan takes 0.02–0.6 ms, these sums 2 (1-D), 5 (2-D), 28 ms (3-D) and more.  Each call
         # makes a plan, as threads must not share one.
@@ -268,7 +277,7 @@ class FourierSeries:
 
 
 def _powers_of_two(vectors: NDArray[Any]) -> Floats:
-    """Scale of each vector, (s, 1); scaled vectors are packed in pairs without loss of digits."""
+    """Scale of each vector, (s, 1), so that pairs of vectors are packed without loss of digits."""
     peak = np.abs(vectors).max(axis=1, keepdims=True)
-    # a vector of zeros has the smallest scale, which makes its partner's rounding negligible
+    # A vector of zeros has the smallest scale, which makes its partner's rounding negligible.
     return np.ldexp(1.0, np.where(peak > 2.0**-1000, np.frexp(peak)[1], -1000))

@@ -33,7 +33,10 @@ class Solution(NamedTuple):
 
 @dataclass
 class _State:
-    """Solution X, residual B − A X = Q C with orthonormal Q, and search directions P."""
+    """Solution X, residual B − A X = Q C with orthonormal Q, and search directions P.
+
+    Every iteration keeps this equation, with fewer columns of Q where the residuals lose rank.
+    """
 
     X: Floats
     Q: Floats
@@ -49,9 +52,9 @@ def solve(
 
     Residuals are stored as an orthonormal basis times small coefficients, which stays stable where
     columns are, or become, dependent (Dubrulle 2001, ETNA 12, the variant BCGrQ).  B may have
-    deficient rank: the residuals q − e_y of a row sum to zero.  `product` is a function of vectors
-    (n, r) and the number of earlier calls that returns A times the vectors.  The iteration stops at
-    ‖B − A X‖_F / ‖B‖_F ≤ `tolerance`; the checkpoint is written after each iteration.
+    deficient rank, because the residuals q − e_y of a row sum to zero.  `product` is a function of
+    vectors (n, r) and the number of earlier calls that returns A times the vectors.  The iteration
+    stops at ‖B − A X‖_F / ‖B‖_F ≤ `tolerance`.  The checkpoint is written after each iteration.
     """
     norm = float(np.linalg.norm(B))
     if norm == 0:
@@ -62,8 +65,8 @@ def solve(
         try:
             curvature = state.P.T @ AP
             xi = np.linalg.inv(0.5 * (curvature + curvature.T))
-        except np.linalg.LinAlgError:  # no search direction is left; the residual measures X
-            break
+        except np.linalg.LinAlgError:
+            break  # no search direction is left, and the residual below says how good X is
         state.X += state.P @ (xi @ state.C)
         Q, S = qr(state.Q - AP @ xi, mode="economic")
         state.C = S @ state.C
@@ -73,7 +76,7 @@ def solve(
         if checkpoint is not None:
             arrays = {name: np.asarray(value) for name, value in vars(state).items()}
             checkpoint.save({(0, 0): arrays})
-    # the recursion drifts from the true residual where A is ill-conditioned
+    # The recursion drifts from the true residual where A is ill-conditioned.
     residual = B - product(state.X, state.iterations)
     relative = float(np.linalg.norm(residual)) / norm
     return Solution(state.X, residual, state.iterations, relative)
@@ -121,12 +124,16 @@ class Kernel(ABC):
 
 @dataclass(frozen=True)
 class Gaussian(Kernel):
-    """k(x, z) = exp(−‖x − z‖²/(2·bandwidth²)); the default 1/√2 is γ = 1 in the code of [GB]."""
+    """k(x, z) = exp(−‖x − z‖²/(2·bandwidth²)).
+
+    The default bandwidth, 1/√2, is γ = 1 in the code of [GB].
+    """
 
     name: ClassVar[str] = "gaussian"
 
     def __call__(self, X: Floats, Z: Floats) -> Floats:
         if X.shape[1] == 1:
+            # ‖x‖² + ‖z‖² − 2xᵀz would lose digits of small distances.
             out = X - Z.T
             out *= out
         else:
@@ -201,7 +208,7 @@ class Landmarks:
 
 @dataclass(frozen=True)
 class FourierFeatures:
-    """φ(x) = [cos Ωx, sin Ωx]/√F for the Gaussian kernel; `seed` determines the F rows of Ω."""
+    """φ(x) = [cos Ωx, sin Ωx]/√F for the Gaussian kernel, where `seed` determines Ω (F, e)."""
 
     kernel: Gaussian
     n_features: int
@@ -236,13 +243,15 @@ def choose_landmarks(
 
     Blocks of pivots are drawn with probability proportional to the residual of the diagonal, and
     thinned by pivoted Cholesky within the block, until the mean residual k(x, x) − |φ(x)|² over the
-    candidates is below `tolerance` (Chen, Epperly, Tropp & Webber, arXiv 2207.06503; Epperly, Tropp
-    & Webber, arXiv 2410.03969).
+    candidates is below `tolerance` (Chen, Epperly, Tropp & Webber, arXiv 2207.06503, and Epperly,
+    Tropp & Webber, arXiv 2410.03969).
     """
     n = len(candidates)
     limit = min(limit, n)
     residual = np.ones(n)
-    rows = np.empty((limit, n))  # φ of every candidate, feature by feature
+    # Invariant: residual = k(x, x) − |φ(x)|² for φ of the landmarks chosen so far, which are the
+    # first len(chosen) rows of `rows`.
+    rows = np.empty((limit, n))
     chosen: list[int] = []
     uniforms = iter(random_draws.table(1, 2 * n, seed, random_draws.LANDMARKS).reshape(-1))
     while len(chosen) < limit and residual.sum() > tolerance * n and residual.max() > _PIVOT_FLOOR:
@@ -257,6 +266,7 @@ def choose_landmarks(
         if not len(block):
             continue
         columns = kernel(candidates[block], candidates)
+        # Subtract the part of the kernel that the landmarks before this block reproduce.
         columns -= rows[:m, block].T @ rows[:m]
         pivots, lower = _thin(columns[:, block])
         block = block[pivots]
@@ -264,7 +274,7 @@ def choose_landmarks(
         rows[m : m + len(block)] = features
         residual -= np.einsum("ij,ij->j", features, features)
         np.maximum(residual, 0.0, out=residual)
-        residual[block] = 0.0
+        residual[block] = 0.0  # exactly, so that rounding cannot choose a landmark twice
         chosen.extend(block.tolist())
     points = np.ascontiguousarray(candidates[chosen])
     factor = np.tril(rows[: len(chosen), chosen].T)
@@ -281,8 +291,8 @@ def _thin(A: Floats) -> tuple[list[int], Floats]:
     while len(pivots) < len(A):
         pivot = int(np.argmax(A.diagonal()))
         size = A[pivot, pivot]
-        if size <= max(_PIVOT_FLOOR, 1e-3 * start):  # a later block handles the rest
-            break
+        if size <= max(_PIVOT_FLOOR, 1e-3 * start):
+            break  # a later block may draw the points that are left
         column = A[:, pivot] / np.sqrt(size)
         pivots.append(pivot)
         columns.append(column)

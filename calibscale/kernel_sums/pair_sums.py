@@ -44,8 +44,8 @@ def sampled_mean(
     """Estimate Σ_{i≠j} w_i w_j ⟨δ_i, δ_j⟩ κ_ij / Σ_{i≠j} w_i w_j from `count` drawn pairs.
 
     A pair with an omitted row (unlabelled, invalid, of another group) is dropped, which leaves the
-    other pairs uniform.  The error is twice the standard error of the linearised ratio.  The
-    result is None if fewer than two pairs are left.
+    other pairs uniform.  The error is twice the standard error of the linearised ratio.  The result
+    is None if fewer than two pairs are left.
     """
     rows = pairs.source.rows
     if rows < 2:
@@ -54,6 +54,8 @@ def sampled_mean(
     numbers, contents = _gather(pairs, notion, np.unique(np.concatenate([first, second])))
     if len(numbers) < 2:
         return None
+    # Positions of the drawn rows among the rows that were read.  The insertion point of an
+    # omitted row holds another number.
     i, j = (np.searchsorted(numbers, index) for index in (first, second))
     valid = (i < len(numbers)) & (j < len(numbers))
     valid[valid] = (numbers[i[valid]] == first[valid]) & (numbers[j[valid]] == second[valid])
@@ -100,8 +102,9 @@ def _gather(pairs: Pairs, notion: str, requested: Ints) -> tuple[Ints, NotionRow
 class Pairs:
     """Pair sums of one source, for estimators that need them.
 
-    `checkpoint` is a folder of checkpoints of finished work, `identity` that of the data they
-    belong to; `group`, (position, value), a restriction to rows with this value of a covariate.
+    `checkpoint` is a folder of checkpoints of finished work, and `identity` describes the data that
+    they belong to.  `group`, (position, value), restricts the sums to rows with this value of a
+    covariate.
     """
 
     source: ArraySource
@@ -121,6 +124,7 @@ class Pairs:
         layout = TileLayout(kernel, width(notion, self.source.classes), precision)
         cuts = panel_cuts(self.source.rows, self.source.classes, multiple)
         token, limit = os.urandom(8).hex(), self.execution.limit
+        # Half a GiB of panels, or a quarter of the memory limit, but at least 16 MiB.
         budget = 2**29 if limit is None else max(2**24, limit // 4)
         try:
             yield Panels(self.source, self.rules, notion, layout, cuts, self.group, token, budget)
@@ -128,7 +132,7 @@ class Pairs:
             forget(token)
 
     def sum(self, spec: pair_tasks.PairSum) -> pair_tasks.PairState:
-        """State of a pair sum over all rows; computed once."""
+        """State of a pair sum over all rows, which is computed once."""
         if spec not in self._sums:
             multiple = spec.block or 1
             soft = self.rules.soft and spec.notion == "canonical"
@@ -160,7 +164,7 @@ class Pairs:
     ) -> Iterator[tuple[float, float]]:
         """Sums over all pairs, and over rows with themselves, of versions of the rows.
 
-        `versions` yields the versions first..last−1; predictions are scalar.
+        `versions` yields the versions first..last−1.  Predictions are scalar.
         """
         rows = NotionRows.join([panels[index].rows for index in range(len(panels))])
         task = pair_tasks.MovedSumTask(rows, panels.layout.kernel, versions, count)

@@ -20,11 +20,11 @@ from calibscale.kernels import tiles
 class PairSum:
     """Specification of Σ_{i<j} w_i w_j ⟨δ_i, δ_j⟩ κ(z_i, z_j) and of its diagonal.
 
-    `precision` is that of the values within a sub-tile, float64 or float32.  With `kernel_sums`,
+    Values within a sub-tile have `precision` float64 or float32.  With `kernel_sums`,
     w_i w_j κ(z_i, z_j) is summed as well.  Sums of normal forecasts have the Gaussian kernel on
-    targets, unless `closed_form` is false, then the sum of waves.  With `block`, panels are divided
-    into blocks of about so many consecutive rows, and the result is the mean of the unbiased
-    estimates of the blocks.
+    targets.  If `closed_form` is false, they have its approximation by waves.  With `block`, panels
+    are divided into blocks of about so many consecutive rows, and the result is the mean of the
+    unbiased estimates of the blocks.
     """
 
     kernel: ProductKernel
@@ -36,7 +36,7 @@ class PairSum:
 
     @property
     def tiled(self) -> ProductKernel:
-        """Kernel whose pairs are visited; the linear part alone needs no pairs."""
+        """Kernel that is summed over pairs.  The linear part alone needs no pairs."""
         kernel = self.kernel
         if kernel.linear and not (kernel.columns or kernel.categorical or self.kernel_sums):
             return replace(kernel, prediction="gaussian")
@@ -46,13 +46,17 @@ class PairSum:
 class PairState(NamedTuple):
     """Sums over the pairs of two or more panels, 0-d arrays unless stated otherwise.
 
-    n, weight, weight2: Σ1, Σw, Σw² of the rows.  diagonal, pairs: Σ w²|δ|²κ_ii, and the sum over i
-    < j; kernel_diagonal, kernel_pairs: the same without δ.  area, probes, gap, gap2: number of
-    pairs in float32; number of sub-tiles also summed in float64, and Σ, Σ² of the mean error of a
-    pair in each of them; kernel_gap, kernel_gap2: the same for pairs without δ.  blocks, mean,
-    mean2: number of blocks with an unbiased estimate; Σ and Σ² of those estimates.  linear_diagonal
-    (), linear (e, e): Σ w²|δ|²|p|² and Σ wδpᵀ, from which all pairs of the kernel's part pᵀq
-    follow.
+    - n, weight, weight2: Σ1, Σw, Σw² of the rows
+    - diagonal, pairs: Σ w²|δ|²κ_ii, and the sum over i < j
+    - kernel_diagonal, kernel_pairs: the same without δ
+    - area: number of pairs in float32
+    - probes: number of sub-tiles that are also summed in float64
+    - gap, gap2: Σ and Σ² over probes of the mean error of a pair
+    - kernel_gap, kernel_gap2: the same for pairs without δ
+    - blocks: number of blocks with an unbiased estimate
+    - mean, mean2: Σ and Σ² of the estimates of blocks
+    - linear_diagonal (), linear (e, e): Σ w²|δ|²|p|² and Σ wδpᵀ, which give all pairs of the
+      kernel's part pᵀq.
     """
 
     n: Floats
@@ -81,6 +85,8 @@ class PairState(NamedTuple):
 
     def with_linear_part(self) -> PairState:
         """State with the pairs of the linear part added to `pairs`."""
+        # Σ_ij w_i w_j ⟨δ_i, δ_j⟩ p_iᵀp_j = ‖Σ wδpᵀ‖²_F.  Without the diagonal, each pair is counted
+        # twice.
         pairs = 0.5 * (np.vdot(self.linear, self.linear) - self.linear_diagonal)
         return self._replace(pairs=self.pairs + pairs)
 
@@ -106,13 +112,13 @@ class PairState(NamedTuple):
 # ---------------------------------------------------------------- Tasks
 
 
-_PROBES = 8  # maximum number of units of which a small sub-tile is also summed in float64
+_PROBES = 8  # most units with a small sub-tile that is also summed in float64
 _PROBE_SIDE = 64
 _FEW = 1024  # rows up to which all pairs are faster than sub-tiles beside the diagonal
 
 
 def _unit(index: int, panels: int) -> tuple[int, int]:
-    """Pair of panels of a unit of work; units are numbered row by row."""
+    """Pair of panels of a unit of work.  Units are numbered row by row."""
     first = 0
     while index >= panels - first:
         index -= panels - first
@@ -121,7 +127,7 @@ def _unit(index: int, panels: int) -> tuple[int, int]:
 
 
 class _SharedTask:
-    """Base of the tasks whose fields `large` are sent to each worker once, apart from the parts."""
+    """Base of the tasks with `large` fields, which each worker gets once, apart from the parts."""
 
     large: ClassVar[tuple[str, ...]]
 
@@ -140,7 +146,7 @@ class _SharedTask:
 class _PanelPairTask(_SharedTask):
     """Base of the tasks over pairs of panels."""
 
-    panels: Any  # Panels; None while a part is sent to a worker
+    panels: Any  # Panels, or None while a part is sent to a worker
     run_parts: RunParts = in_one_part
     large: ClassVar[tuple[str, ...]] = ("panels",)
 
@@ -150,6 +156,8 @@ class _PanelPairTask(_SharedTask):
 
     @property
     def block_bytes(self) -> int:
+        # Two panels of 48 K bytes a row for predictions and residuals, with a few columns more, and
+        # the panels in the cache.
         rows = max(stop - start for start, stop in self.panels.cuts)
         K = self.panels.rules.classes
         return 2 * rows * 8 * (6 * K + 20) + min(
@@ -194,14 +202,14 @@ class PairSumTask(_PanelPairTask):
             return self._blocks(self.panels[block])
         first, second = _unit(block, len(self.panels))
         P, Q = self.panels[first], self.panels[second]
-        same = first == second
+        diagonal = first == second
         state = PairState.zero(self._linear_width)
-        sums = self._sums(P, Q, self.panels.layout, same)
+        sums = self._sums(P, Q, self.panels.layout, diagonal)
         state.pairs[...], state.kernel_pairs[...] = sums.sum(axis=0)
-        if same:
+        if diagonal:
             self._rows(state, P)
         if self.spec.precision == "float32":
-            self._probe(state, P, Q, block, same)
+            self._probe(state, P, Q, block, diagonal)
         return state
 
     def _rows(self, state: PairState, P: LaidOutRows) -> None:
@@ -219,9 +227,9 @@ class PairSumTask(_PanelPairTask):
         """|δ|² and κ of each row with itself."""
         return np.einsum("ij,ij->i", rows.delta, rows.delta), self.spec.kernel.diagonal(rows)
 
-    def _sums(self, P: LaidOutRows, Q: LaidOutRows, layout: TileLayout, same: bool) -> Floats:
+    def _sums(self, P: LaidOutRows, Q: LaidOutRows, layout: TileLayout, diagonal: bool) -> Floats:
         """Sums of `pairs` and `kernel_pairs` by sub-tile of a pair of panels, (t, 2)."""
-        grid = layout.grid(P.panel, Q.panel, same)
+        grid = layout.grid(P.panel, Q.panel, diagonal)
         out = np.zeros((len(grid), 2))
 
         def add(part: slice) -> None:
@@ -233,11 +241,11 @@ class PairSumTask(_PanelPairTask):
         return out
 
     def _probe(
-        self, state: PairState, P: LaidOutRows, Q: LaidOutRows, block: int, same: bool
+        self, state: PairState, P: LaidOutRows, Q: LaidOutRows, block: int, diagonal: bool
     ) -> None:
         """Add the difference between both precisions of a small sub-tile to the state."""
         n, m = len(P.rows), len(Q.rows)
-        state.area[...] += n * (n - 1) / 2 if same else n * m
+        state.area[...] += n * (n - 1) / 2 if diagonal else n * m
         double = TileLayout(self.panels.layout.kernel, self.panels.layout.width)
         if len(self.panels) == 1:  # all pairs are fast, and too few for a sample
             P = P._replace(panel=double.panel(P.rows)[0])
@@ -245,10 +253,10 @@ class PairSumTask(_PanelPairTask):
             sums = self._sums(P, P, double, True)
             gaps = (single - sums.sum(axis=0)) / max(state.area, 1.0)
         else:
-            if n * m == 0 or (same and n == 1) or block % -(-self.blocks // _PROBES):
+            if n * m == 0 or (diagonal and n == 1) or block % -(-self.blocks // _PROBES):
                 return
             rng = np.random.default_rng([block, len(self.panels)])
-            half = n // 2 if same else 0  # excludes pairs of a row with itself
+            half = n // 2 if diagonal else 0  # excludes pairs of a row with itself
             i = rng.integers(0, half or n, min(_PROBE_SIDE, n))
             j = rng.integers(half, m, min(_PROBE_SIDE, m))
             totals = []
@@ -305,7 +313,7 @@ class PairSumTask(_PanelPairTask):
 
 @dataclass(frozen=True, eq=False)
 class MatrixProductTask(_PanelPairTask):
-    """Product K V by panels; a state maps panels to their sums, {panel: (rows, e)}."""
+    """Product K V by panels.  A state maps panels to their sums, {panel: (rows, e)}."""
 
     vectors: tuple[Floats, ...] = ()
     large: ClassVar[tuple[str, ...]] = ("panels", "vectors")
@@ -374,7 +382,7 @@ class MatrixProductTask(_PanelPairTask):
 class MovedSumTask(_SharedTask):
     """Sum over all pairs for many versions of the same rows, a few versions to a block.
 
-    A state maps a version to its sum over all pairs, and to that over rows with themselves.
+    A state maps a version to its sum over all pairs and to its sum over rows with themselves.
     """
 
     rows: NotionRows
@@ -402,6 +410,7 @@ class MovedSumTask(_SharedTask):
         layout, sums = TileLayout(self.kernel, self.rows.points.shape[1]), {}
         for index, rows in enumerate(self.versions(self.rows, first, last), first):
             panel, _ = layout.panel(rows)
+            # All ordered pairs of few rows are one rectangle, which has the fastest loop.
             halved = len(rows) > _FEW
             grid = layout.grid(panel, panel, halved)
             out = np.zeros((len(grid), 2))

@@ -23,13 +23,14 @@ from calibscale.kernel_sums.notion_rows import NotionRows
 from calibscale.kernel_sums.product_kernel import ProductKernel
 from calibscale.kernels import elementary, tile_strips
 
-# largest factor of a Gram product whose loss of digits is below 1e-12 (float64), 1e-5 (float32)
+# Largest factor of a Gram product that loses digits below 1e-12 (float64) or 1e-5 (float32) only.
 _LARGEST_CROSS = {"float64": 2048.0, "float32": 64.0}
-_LIGHTEST, _HEAVIEST = 1e-9, 1e9  # range of weights whose products float32 represents
-# Smaller numbers are set to 0, so that the loops meet no subnormal number: predictions and
-# coordinates whose differences have subnormal squares (which changes ⟨δ, δ'⟩ and exponents by less
-# than four times these bounds, below the rounding of a probability or coordinate of size 1/1000),
-# and strengths and vectors whose products with the smallest kernel value are subnormal.
+_LIGHTEST, _HEAVIEST = 1e-9, 1e9  # range of weights with products that float32 represents
+# Smaller numbers are set to 0, so that the loops meet no subnormal number.  Below the first bound,
+# differences of predictions and coordinates may have subnormal squares.  Setting them to 0 changes
+# ⟨δ, δ'⟩ and exponents by less than four times the bound, which is below the rounding of a
+# probability or coordinate of size 1/1000.  Below the second bound, products of strengths and
+# vectors with the smallest kernel value may be subnormal.
 _SMALLEST_POINT = {"float32": 2.0**-38, "float64": 2.0**-450}
 _SMALLEST_STRENGTH = {
     "float32": 2.0 ** float(elementary.LOWEST_SINGLE),
@@ -43,7 +44,7 @@ _KINDS = {
     "matern52": tile_strips.MATERN52,
 }
 _LOG2E = math.log2(math.e)
-# factors from a distance in bandwidths to an exponent of two, or to its root
+# Factors from a distance in bandwidths to an exponent of two, or to its root.
 _SCALES = {
     "gaussian": np.sqrt(0.5 * _LOG2E),
     "laplace": _LOG2E,
@@ -53,7 +54,7 @@ _SCALES = {
 
 
 def _without(values: Floats, smallest: float) -> Floats:
-    """Values with those of smaller size set to 0."""
+    """Values, with 0 for the values of a size below `smallest`."""
     return np.where(np.abs(values) < smallest, 0.0, values)
 
 
@@ -67,7 +68,7 @@ class TileLayout:
 
     @property
     def vectors(self) -> bool:
-        """Whether residuals are vectors q − e_y, whose products are computed from labels."""
+        """Whether residuals are vectors q − e_y.  Their products are computed from labels."""
         return self.width > 1
 
     @property
@@ -142,6 +143,7 @@ class TileLayout:
         if kernel.columns:
             parts.append(kernel.continuous(rows.covariates) * _SCALES[kernel.covariate])
         coordinates = _without(np.hstack(parts), smallest) if parts else np.empty((len(rows), 0))
+        # The loops for a plane have three coordinates.  Missing ones are 0 for all rows.
         d = 3 if self._plane else coordinates.shape[1]
         X = self._array(d, size)
         X[: coordinates.shape[1], place] = coordinates.T
@@ -170,6 +172,7 @@ class TileLayout:
         h[place] = exponent
         s[place] = strength
         u[place] = rows.weights
+        # Loops that use f need a reach far below 1000, so that the cut changes no sum.
         f[place] = strength * np.exp2(np.maximum(exponent, -1000.0))
         codes = np.zeros(size if kernel.categorical else 0, np.int32)
         if kernel.categorical:
@@ -242,20 +245,20 @@ class TileLayout:
         for start, stop in pairwise([first, *(cut for cut in cuts if cut > first)]):
             count = max(1, -(-(stop - start) // self.strip))
             lanes = -(-(stop - start) // (count * tile_strips.LANES))
-            lanes += 1 - lanes % 2
+            lanes += 1 - lanes % 2  # odd, as in `strip`
             width = lanes * tile_strips.LANES
             strips += [(j, min(j + width, stop)) for j in range(start, stop, width)]
         return strips
 
-    def grid(self, P: tile_strips.Panel, Q: tile_strips.Panel, same: bool) -> NDArray[np.int64]:
-        """Sub-tiles of a pair of panels; over i < j where both are the same."""
+    def grid(self, P: tile_strips.Panel, Q: tile_strips.Panel, diagonal: bool) -> NDArray[np.int64]:
+        """Sub-tiles of a pair of panels, or of the pairs i < j of one panel if `diagonal`."""
         tiles: list[tuple[int, int, int, int, int]] = []
         rows, cuts = P.s.size, self._cuts(Q)
         strips = self._strips(cuts, 0)
-        tall = _SQUARE if same else _TALL
+        tall = _SQUARE if diagonal else _TALL
         for i0 in range(0, rows, tall):
             i1 = min(rows, i0 + tall)
-            if same:
+            if diagonal:
                 tiles.append((i0, i1, i0, i1, 1))
                 strips = self._strips(cuts, i1)
             tiles += [(i0, i1, j0, j1, 0) for j0, j1 in strips]
@@ -268,7 +271,10 @@ _MANY = 256  # rows of a label from which a separate strip is worth its padding
 
 
 def _separate(size: int, labels: int) -> bool:
-    """Whether labels have separate strips; `size` counts padding, so panels tell their layout."""
+    """Whether labels have separate strips.
+
+    `size` includes padding, so that the layout of a panel follows from the panel itself.
+    """
     return size >= _MANY * labels
 
 
@@ -288,9 +294,9 @@ class LaidOutRows(NamedTuple):
 class Panels:
     """Panels of the rows of a source, read on access and cached up to `budget` bytes.
 
-    `cuts` are the rows of the source that each panel covers, (start, stop); invalid ones are
-    omitted from it.  `group`, (position, value), is a restriction to rows with this value of a
-    covariate; `token` the key of the panels of one run in the cache of the process.
+    `cuts` are the rows of the source that each panel covers, (start, stop).  A panel omits invalid
+    rows.  `group`, (position, value), restricts the panels to rows with this value of a covariate.
+    `token` is the key of the panels of one run in the cache of the process.
     """
 
     source: ArraySource
@@ -330,7 +336,7 @@ class Panels:
 
 
 class _PanelCache:
-    """Cache of the panels used last, up to a number of bytes; one for the process."""
+    """Cache of the panels used last, up to a number of bytes.  A process has a single cache."""
 
     def __init__(self) -> None:
         self.after_fork()
@@ -354,6 +360,7 @@ class _PanelCache:
                 return
             self._panels[key] = panel
             self._bytes += panel.nbytes
+            # A unit of work reads two panels, so that these stay even beyond the budget.
             while self._bytes > budget and len(self._panels) > 2:
                 self._bytes -= self._panels.popitem(last=False)[1].nbytes
 

@@ -21,8 +21,10 @@ _CUT = 45.0  # e^−45 = 3e-20 of the largest term: 10^9 omitted rows still add 
 
 @inlined()
 def _cell(theta, edges, width):
-    """Cell that contains theta; all but the graded cells are `width` wide."""
+    """Cell that contains theta.  All cells but the graded ones are `width` wide."""
     last = edges.size - 2
+    # The guess is right up to rounding among cells of equal width.  The loops correct it there,
+    # and find the cell among the graded ones.
     c = min(max(int(theta / width) + GRADED, 0), last)
     while c > 0 and theta < edges[c]:
         c -= 1
@@ -33,7 +35,7 @@ def _cell(theta, edges, width):
 
 @inlined()
 def _keep(theta, first, second, c, counts, points, masses):
-    """Add a point to a cell's list; a list that overflows is marked by −1."""
+    """Add a point to the list of a cell.  A count of −1 marks a list that has overflowed."""
     count = counts[c]
     if count < 0:
         return
@@ -53,10 +55,18 @@ def _keep(theta, first, second, c, counts, points, masses):
 
 @kernel
 def add_points(theta, mass, node, edges, width, moments, counts, points, masses):
-    """Add points with two masses each; a node of another cell is not a point and ends the list.
+    """Add points with two masses each to the moments and lists of their cells.
 
-    axes: theta (rows,); mass (rows, 2); node (rows,), or empty if all are points; edges
-    (cells+1,); moments, masses (cells, NODES, 2); counts (cells,); points (cells, NODES)
+    A node of another measure stands for many points, so that it ends the list of its cell.
+
+    Axes:
+        theta (rows,)
+        mass (rows, 2)
+        node (rows,), or empty if all are points
+        edges (cells+1,)
+        moments, masses (cells, NODES, 2)
+        counts (cells,)
+        points (cells, NODES)
     """
     for i in range(theta.size):
         c = _cell(theta[i], edges, width)
@@ -64,7 +74,8 @@ def add_points(theta, mass, node, edges, width, moments, counts, points, masses)
             counts[c] = -1
         _keep(theta[i], mass[i, 0], mass[i, 1], c, counts, points, masses)
         t = 2.0 * (theta[i] - edges[c]) / (edges[c + 1] - edges[c]) - 1.0
-        before, now = t, 1.0  # T_−1 = T_1, T_0
+        # The recurrence T_k+1 = 2t·T_k − T_k−1 of Chebyshev polynomials starts at T_−1 = T_1, T_0.
+        before, now = t, 1.0
         for k in range(NODES):
             moments[c, k, 0] += mass[i, 0] * now
             moments[c, k, 1] += mass[i, 1] * now
@@ -75,7 +86,10 @@ def add_points(theta, mass, node, edges, width, moments, counts, points, masses)
 def merge_points(counts, points, masses, from_counts, from_points, from_masses):
     """Add the lists of other cells.
 
-    axes: counts (cells,); points (cells, NODES); masses (cells, NODES, 2)
+    Axes:
+        counts (cells,)
+        points (cells, NODES)
+        masses (cells, NODES, 2)
     """
     for c in range(counts.size):
         if from_counts[c] < 0:
@@ -112,12 +126,16 @@ def _window(first, last, top, f, bias, mass, a, b):
 def beta_ratios(logs, f, bias, mass, cell, h, out):
     """Σ m₁k/Σ m₀k, log k = (f log p + (1 − f) log(1 − p))/h + bias, for each p.
 
-    As a function of f, log k is concave: the terms above the cut-off are neighbours, and bisection
-    finds them.  Far from all points the kernel is too steep for the nodes of the nearest cell, and
-    the ratio is the share of events in that cell.
+    This is the ratio of the kernel density estimate with a Beta kernel (GB eq. 11).  As a function
+    of f, log k is concave: the terms above the cut-off are neighbours, and bisection finds them.
+    Far from all points the kernel is too steep for the nodes of the nearest cell, and the ratio is
+    the share of events in that cell.
 
-    axes: logs (rows, 2); f, bias (N,) in the order of f; mass, cell (N, 2) as `take_nodes`
-    returns them; out (rows,)
+    Axes:
+        logs (rows, 2)
+        f, bias (N,) in the order of f
+        mass, cell (N, 2) as `take_nodes` returns them
+        out (rows,)
     """
     N = f.size
     for r in range(out.size):
@@ -125,7 +143,7 @@ def beta_ratios(logs, f, bias, mass, cell, h, out):
         b = logs[r, 1] / h
         low = 0
         high = N - 1
-        while low < high:  # the first i whose successor is smaller
+        while low < high:  # the first i with a smaller successor
             i = (low + high) // 2
             if _exponent(i + 1, f, bias, a, b) < _exponent(i, f, bias, a, b):
                 high = i
@@ -133,6 +151,7 @@ def beta_ratios(logs, f, bias, mass, cell, h, out):
                 low = i + 1
         peak = low
         top = _exponent(peak, f, bias, a, b)
+        # Left of the peak the terms increase, so that bisection finds the first above the cut-off.
         low = 0
         high = peak
         while low < high:
@@ -142,6 +161,7 @@ def beta_ratios(logs, f, bias, mass, cell, h, out):
             else:
                 high = i
         first = low
+        # Right of the peak they decrease, and bisection finds the end of those above it.
         low = peak + 1
         high = N
         while low < high:
@@ -152,8 +172,11 @@ def beta_ratios(logs, f, bias, mass, cell, h, out):
                 low = i + 1
         node = int(cell[peak, 1])
         if node >= 0:
-            one, other = _exponent(node, f, bias, a, b), _exponent(node + NODES - 1, f, bias, a, b)
-            if abs(one - other) > _STEEP:
+            at_first, at_last = (
+                _exponent(node, f, bias, a, b),
+                _exponent(node + NODES - 1, f, bias, a, b),
+            )
+            if abs(at_first - at_last) > _STEEP:
                 out[r] = cell[peak, 0]
                 continue
         total, events = _window(first, low, top, f, bias, mass, a, b)
@@ -164,9 +187,12 @@ def beta_ratios(logs, f, bias, mass, cell, h, out):
 def take_nodes(counts, points, masses, moments, edges, transform, theta, mass, cell):
     """Write the points and nodes of all cells in order, and return their number.
 
-    axes: as in `add_points`; transform (NODES, NODES) from moments to masses of nodes; theta
-    (cells·NODES,), mass (cells·NODES, 2); cell (cells·NODES, 2): share of events in the cell, and
-    index of its first node, −1 if the cell stores points
+    Axes:
+        counts, points, masses, moments, edges: as in `add_points`
+        transform (NODES, NODES) from moments to masses of nodes
+        theta (cells·NODES,), mass (cells·NODES, 2)
+        cell (cells·NODES, 2): share of events in the cell, and index of its first node, −1 if
+            the cell stores points
     """
     N = 0
     for c in range(counts.size):
@@ -199,9 +225,12 @@ def take_nodes(counts, points, masses, moments, edges, transform, theta, mass, c
 
 @kernel
 def shifted_exp(tile, bias, top):
-    """tile ← exp(tile + bias − top), with top the maximum of each row; 0 where top is −∞.
+    """tile ← exp(tile + bias − top), with top the maximum of each row, or 0 where top is −∞.
 
-    axes: tile (queries, keys); bias (keys,); top (queries,)
+    Axes:
+        tile (queries, keys)
+        bias (keys,)
+        top (queries,)
     """
     queries, keys = tile.shape
     for i in range(queries):

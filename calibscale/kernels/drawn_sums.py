@@ -1,9 +1,9 @@
 """Sums over drawn labels: by class and feature, by cell, by bin.
 
-The sums start from those of the observed labels and are updated for the rows whose label differs,
-so that a replicate that repeats the observed labels has the same bits.  They are in double
-precision: if predictions take few values, many replicates are tied with the data, and rounding of
-single precision would break ties that an exact test has to count.
+The sums of a replicate start from the sums of the observed labels.  Rows with another label then
+move their terms, so that a replicate that repeats the observed labels has the same bits.  All sums
+are in double precision.  If predictions take few values, many replicates are tied with the data,
+and rounding of single precision would break ties that an exact test has to count.
 """
 
 from __future__ import annotations
@@ -20,11 +20,12 @@ _GROUPED_FEATURES = 256  # features from which rows are grouped by label before 
 
 @inlined()
 def _find_moved(drawn, labels, start, moved):
-    """Write the positions from `start` on whose drawn label differs; return how many there are.
+    """Write the positions, from `start` on, where the drawn label differs, and return their number.
 
     A loop over these positions alone has no branch that the processor fails to predict.
     """
     count = 0
+    # Every position is written, and kept only if the count moves on: there is no branch here.
     for i in range(start, min(start + moved.size, labels.size)):
         moved[count] = i
         count += 1 if drawn[i] != labels[i] else 0
@@ -33,7 +34,7 @@ def _find_moved(drawn, labels, start, moved):
 
 @kernel
 def move_features(drawn, labels, phi, out):
-    """out[b, y] += φ and out[b, y*] −= φ for rows whose drawn label y* differs from y.
+    """out[b, y] += φ and out[b, y*] −= φ for rows with a drawn label y* other than y.
 
     With many features, rows are grouped by label, so that four rows are added per store.  With few
     features, grouping the rows takes longer than adding them, and with many labels groups are
@@ -132,18 +133,22 @@ def label_sums(drawn, q, a, t, out):
 
     The square for the largest q_y is computed apart: the formula loses digits where q_y ≈ 1.
 
-    axes: drawn (B, c) int32; q (c, K); a, t (c,); out (2, B)
+    Axes:
+        drawn (B, c) int32
+        q (c, K)
+        a, t (c,)
+        out (2, B)
     """
     rows, K = q.shape
     for i in range(rows):
         top = 0
         for k in range(1, K):
             top = k if q[i, k] > q[i, top] else top
-        others = 0.0
+        without_top = 0.0
         for k in range(K):
-            others += q[i, k] * q[i, k] if k != top else 0.0
-        square = 1.0 + others + q[i, top] * q[i, top]
-        at_top = others + (1.0 - q[i, top]) ** 2
+            without_top += q[i, k] * q[i, k] if k != top else 0.0
+        square = 1.0 + without_top + q[i, top] * q[i, top]
+        at_top = without_top + (1.0 - q[i, top]) ** 2
         for b in range(drawn.shape[0]):
             y = drawn[b, i]
             d = at_top if y == top else square - 2.0 * q[i, y]
@@ -153,9 +158,12 @@ def label_sums(drawn, q, a, t, out):
 
 @kernel
 def move_cells(drawn, labels, cells, weights, out):
-    """out[b, cell, y] += w and out[b, cell, y*] −= w for rows whose drawn label differs from y.
+    """out[b, cell, y] += w and out[b, cell, y*] −= w for rows with a drawn label other than y.
 
-    axes: drawn (B, c) int32; labels, cells, weights (c,); out (B, cells, K)
+    Axes:
+        drawn (B, c) int32
+        labels, cells, weights (c,)
+        out (B, cells, K)
     """
     moved = np.empty(_ROWS, np.int64)
     for start in range(0, cells.size, _ROWS):
@@ -168,9 +176,14 @@ def move_cells(drawn, labels, cells, weights, out):
 
 @kernel
 def move_bins(drawn, labels, bins, weights, out):
-    """out[b, y, bin of q_y] += w, and −= w for y*, for rows whose drawn label y* differs from y.
+    """out[b, y, bin of q_y] += w, and −= w for y*, for rows with a drawn label y* other than y.
 
-    axes: drawn (B, c) int32; labels (c,); bins (c, K); weights (c,); out (B, K, bins)
+    Axes:
+        drawn (B, c) int32
+        labels (c,)
+        bins (c, K)
+        weights (c,)
+        out (B, K, bins)
     """
     moved = np.empty(_ROWS, np.int64)
     for start in range(0, weights.size, _ROWS):
@@ -184,23 +197,30 @@ def move_bins(drawn, labels, bins, weights, out):
 
 @kernel
 def move_hits(drawn, hits, predicted, bins, weights, out):
-    """out[b, bin] += w (hit − hit*) for rows whose drawn label hits the prediction, unlike y.
+    """out[b, bin] += w (hit − hit*) for rows where y or y*, but not both, is the predicted label.
 
-    axes: drawn (B, c) int32; hits (c,), 1 where y is the predicted label; predicted, bins, weights
-    (c,); out (B, bins)
+    Axes:
+        drawn (B, c) int32
+        hits (c,), 1 where y is the predicted label
+        predicted, bins, weights (c,)
+        out (B, bins)
     """
     for b in range(drawn.shape[0]):
         sums = out[b]
         for i in range(bins.size):
             hit = 1.0 if drawn[b, i] == predicted[i] else 0.0
-            sums[bins[i]] += (hits[i] - hit) * weights[i]  # of most rows 0, without a branch
+            # The product is 0 for most rows.  Adding it is faster than a branch around it.
+            sums[bins[i]] += (hits[i] - hit) * weights[i]
 
 
 @kernel
 def add_bins(values, bins, out):
     """out[b, bin] += Σ values over the rows of the bin.
 
-    axes: values (B, c); bins (c,); out (B, bins)
+    Axes:
+        values (B, c)
+        bins (c,)
+        out (B, bins)
     """
     for b in range(values.shape[0]):
         for i in range(bins.size):

@@ -1,4 +1,8 @@
-"""Branch-free exp, exp2 and sin/cos that LLVM vectorises (Numba's own stay scalar); distances."""
+"""Branch-free exp, exp2 and sin/cos that LLVM vectorises, and distances between rows.
+
+Numba calls the scalar functions of the C library for `math.exp` and its like, and does not
+vectorise a loop that contains them.
+"""
 
 from __future__ import annotations
 
@@ -19,17 +23,19 @@ _PI_2_LOW = 2.02226624879595063154e-21
 
 @inlined("contract")
 def exp(x):
-    """e^x to 1.5 ulp of float64, for x up to 709.7; 0 below −690.
+    """e^x to 1.5 ulp of float64, for x up to 709.7.  The result is 0 below −690.
 
     The cut-off makes every result other than 0 a normal number, as are its products with numbers
-    that are not tiny: subnormal numbers take many processors a hundred times longer, and are
+    that are not tiny.  Subnormal numbers take many processors a hundred times longer, and are
     flushed to 0 in some processes.
     """
     vanishes = x < -690.0
     x = 0.0 if vanishes else x
+    # e^x = 2^k e^r with |r| ≤ ln(2)/2.  The subtraction of k·ln 2 in two pieces keeps the digits
+    # of r.
     k = np.rint(x * _LOG2E)
     r = (x - k * _LN2_HIGH) - k * _LN2_LOW
-    # Taylor to degree 12: |r| ≤ ln(2)/2, the remainder is below 2e-16 of the result
+    # The remainder of the Taylor polynomial of degree 12 is below 2e-16 of the result.
     p = 1.0 / 39916800.0 + r * (1.0 / 479001600.0)
     p = 1.0 / 3628800.0 + r * p
     p = 1.0 / 362880.0 + r * p
@@ -42,15 +48,15 @@ def exp(x):
     p = 0.5 + r * p
     p = 1.0 + r * p
     p = 1.0 + r * p
-    # k added to the exponent of p
+    # The product with 2^k adds k to the exponent bits of p.
     bits = np.int64(np.float64(p).view(np.int64) + np.int64(np.int64(k) << 52))
     return np.int64(0 if vanishes else bits).view(np.float64)
 
 
-# Constants of `exp2`: minimax polynomials of 2^f for |f| ≤ 1/2 that are 1 at 0, with relative
-# errors 1.1e-7 (degree 5; minimal in ulp, each coefficient fitted to the rounded ones before it)
-# and 3e-18 (degree 11); then 1.5·2^23 or 1.5·2^52: a sum with it is rounded to an integer, which
-# is in the lowest bits of the sum.
+# Constants of `exp2`: minimax polynomials of 2^f for |f| ≤ 1/2 that are 1 at 0.  Degree 5 has a
+# relative error of 1.1e-7.  It is minimal in ulp, each coefficient being fitted to the rounded ones
+# before it.  Degree 11 has a relative error of 3e-18.  The last constant is 1.5·2^23 or 1.5·2^52.
+# A sum with it is rounded to an integer, which is in the lowest bits of the sum.
 EXP2_SINGLE = np.array(
     [
         1.0, 0.6931468, 0.24022238, 0.05550896,
@@ -68,7 +74,7 @@ EXP2_DOUBLE = np.array(
     ],
 )  # fmt: skip
 _23, _NONE = np.int32(23), np.int32(0)
-# Smallest exponents of `exp2`: the product of two such powers of two is a normal number
+# Smallest exponents of `exp2`: the product of two such powers of two is a normal number.
 LOWEST_SINGLE, LOWEST_DOUBLE = np.float32(-60.0), -510.0
 
 
@@ -80,7 +86,7 @@ def registers(c):
 
 @inlined("contract")
 def _bits_single(t, c):
-    """Bits of 2^t."""
+    """Bits of 2^t = 2^k 2^f, where k is t rounded to an integer, in the lowest bits of `k`."""
     k = np.float32(t + c[12])
     f = t - (k - c[12])
     p = c[4] + f * c[5]
@@ -88,13 +94,13 @@ def _bits_single(t, c):
     p = c[2] + f * p
     p = c[1] + f * p
     p = np.float32(c[0] + f * p)
-    # k added to the exponent of p
+    # The shift drops all bits of k but the integer, which is added to the exponent of p.
     return np.int32(p.view(np.int32) + np.int32(k.view(np.int32) << _23))
 
 
 @inlined("contract")
 def _bits_double(t, c):
-    """Bits of 2^t."""
+    """Bits of 2^t, as in `_bits_single`."""
     k = np.float64(t + c[12])
     f = t - (k - c[12])
     p = c[10] + f * c[11]
@@ -141,7 +147,7 @@ def _exp2_double(t, c):
 def exp2(t, c):
     """2^t as in `exp2_within`, but 0 below 2^−60 (float32) or 2^−510 (float64).
 
-    The cut-off makes the product of two numbers of at least that size a normal number: subnormal
+    The cut-off makes the product of two numbers of at least this size a normal number.  Subnormal
     numbers take many processors a hundred times longer.
     """
     return _exp2_single(t, c) if isinstance(t, np.float32) else _exp2_double(t, c)
@@ -157,6 +163,7 @@ def _choose_exp2(t, c):
 @inlined("contract")
 def sincos(x):
     """(sin x, cos x), absolute error below 3e-16 for |x| ≤ 1e5, growing as |x|·1e-21 beyond."""
+    # x = k·π/2 + r with |r| ≤ π/4, where Taylor polynomials reach the precision of float64.
     k = np.rint(x * _TWO_OVER_PI)
     r = ((x - k * _PI_2_HIGH) - k * _PI_2_MIDDLE) - k * _PI_2_LOW
     z = r * r
@@ -177,6 +184,7 @@ def sincos(x):
     c = 1.0 / 24.0 + z * c
     c = -0.5 + z * c
     c = 1.0 + z * c
+    # A quarter turn exchanges sine and cosine, and changes one of the signs.
     quadrant = np.int64(k) & 3
     odd = (quadrant & 1) != 0
     sine = c if odd else s
@@ -205,12 +213,14 @@ def exp2_inplace(x, coefficients):
 def fourier_features(z, scale, phi):
     """Write [cos z, sin z]·scale into the last 2F columns of phi.
 
-    axes: z (rows, F) float64; phi (rows, m), m ≥ 2F
+    Axes:
+        z (rows, F) float64
+        phi (rows, m), m ≥ 2F
     """
     rows, F = z.shape
     first = phi.shape[1] - 2 * F
     for i in range(rows):
-        # LLVM vectorises a loop over contiguous slices, but not one over columns of a matrix
+        # LLVM vectorises a loop over contiguous slices, but not one over columns of a matrix.
         _write_waves(z[i], scale, phi[i, first : first + F], phi[i, first + F :])
 
 
@@ -226,7 +236,8 @@ def _write_waves(z, scale, cosines, sines):
 def row_distances(rows, out):
     """Euclidean distances of the pairs of rows i < j, in the order of ``np.triu_indices``.
 
-    axes: rows (n, e), out (n(n − 1)/2,)
+    Axes:
+        rows (n, e), out (n(n − 1)/2,)
     """
     n, width = rows.shape
     at = 0

@@ -1,13 +1,13 @@
 """Compiled kernels on disk, in files that nobody else can have written.
 
 An entry is a pickle, and a pickle runs the code that its writer chose.  Entries are therefore read
-under the rules of ssh for its keys: file, folder and all folders above belong to the user or to
-root, and nobody else can write to them; a folder above may also be sticky, like /tmp.  The path is
-followed once, when this module is imported, and contains no link after that.  The bytes that are
-unpickled are those that were read from the open file that was checked.  Their SHA-256 stands before
-them, because compiled code with a flipped bit ends the process.
+under the rules of ssh for its keys.  File, folder and all folders above belong to the user or to
+root, and nobody else can write to them.  A folder above may also be sticky, like /tmp.  The path is
+followed once, when this module is imported, and contains no link after that.  The file is checked
+after it was opened, and the bytes that are unpickled come from the same open file.  Their SHA-256
+stands before them, because compiled code with a flipped bit ends the process.
 
-What fails a check is left alone, and its kernels are compiled in memory.
+A file or folder that fails a check stays as it is, and its kernels are compiled in memory.
 """
 
 from __future__ import annotations
@@ -64,7 +64,7 @@ class _RefusedError(Exception):
 
 
 def _require_trusted(path: Path, status: os.stat_result, sticky: bool) -> None:
-    """Refuse a file or folder that another user may have written; `sticky` folders are allowed."""
+    """Refuse a file or folder that another user may have written, except `sticky` folders."""
     if os.name != "posix":  # Windows has no owners and modes of this kind
         return
     if status.st_uid not in (0, os.geteuid()):
@@ -72,6 +72,7 @@ def _require_trusted(path: Path, status: os.stat_result, sticky: bool) -> None:
             f"{path} belongs to user {status.st_uid}, and a cache must belong to you or to root; "
             f"{_VARIABLE}"
         )
+    # In a sticky folder users can add files, but cannot replace the files of other users.
     if _others_write(status, sticky):
         raise _RefusedError(
             f"other users can write to {path} (mode {stat.S_IMODE(status.st_mode):04o}), and a "
@@ -101,11 +102,12 @@ def _mending() -> str:
 
 
 def _trusted_folder(create: bool = False) -> bool:
-    """Whether the folder of entries exists; refused unless it and those above it are trusted.
+    """Whether the folder of entries exists.  It and the folders above it must be trusted.
 
     With `create`, missing folders are made for this user alone.  Once a folder is trusted, nobody
     else can exchange the next one on the path.
     """
+    # From the root downwards: a folder is checked only when nobody else can exchange it any more.
     for path in (*reversed(_FOLDER.parents), _FOLDER):
         try:
             status = path.lstat()
@@ -121,12 +123,12 @@ def _trusted_folder(create: bool = False) -> bool:
 
 
 def _without_link(path: str, flags: int) -> int:
-    """Open a file; not through a link, and without waiting for the writer of a pipe."""
+    """Open a file without following a link, and without waiting for the writer of a pipe."""
     return os.open(path, flags | getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_NONBLOCK", 0))
 
 
 def _content(path: Path) -> bytes:
-    """Pickle of an entry; refused unless it is trusted and as it was written."""
+    """Pickle of an entry, which must be trusted and undamaged."""
     if path.is_symlink():
         raise _RefusedError(f"{path} is a link, and an entry must be a file; remove it")
     with open(path, "rb", opener=_without_link) as file:
@@ -142,7 +144,7 @@ def _content(path: Path) -> bytes:
 
 
 class _Entries:
-    """Files of a kernel, one for each signature; takes the place of Numba's index and data files.
+    """Files of a kernel, one for each signature, instead of Numba's index and data files.
 
     The name of a file has a digest of its key, so that processes that write at once agree on it.
     """
@@ -159,8 +161,10 @@ class _Entries:
             return None
         try:
             stored, compiled = pickle.loads(_content(self._path(key)))
-        except (FileNotFoundError, AttributeError, ImportError):  # or a class has another name now
+        except (FileNotFoundError, AttributeError, ImportError):
+            # An entry of another release may name a class that does not exist any more.
             return None
+        # Digests of two keys may begin with the same digits.
         return compiled if stored == key else None
 
     def save(self, key: Any, compiled: Any) -> None:
@@ -196,7 +200,7 @@ class _Implementation(caching.CompileResultCacheImpl):
 
 
 class KernelCache(caching.FunctionCache):
-    """Cache of a kernel; the first problem of a process is a warning."""
+    """Cache of a kernel.  The first problem of a process is a warning, later ones are silent."""
 
     _impl_class: type[caching.CompileResultCacheImpl] = _Implementation
     _warned: ClassVar[bool] = False

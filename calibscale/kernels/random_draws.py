@@ -9,6 +9,8 @@ import numpy as np
 from calibscale.kernels.elementary import exp, sincos
 from calibscale.kernels.jit import inlined, kernel
 
+# Multipliers, increments of the key, and number of rounds of Philox4x32-10 (Salmon et al. 2011,
+# "Parallel random numbers: as easy as 1, 2, 3").
 _MASK = np.uint64(0xFFFFFFFF)
 _M0 = np.uint64(0xD2511F53)
 _M1 = np.uint64(0xCD9E8D57)
@@ -16,7 +18,8 @@ _W0 = np.uint64(0x9E3779B9)
 _W1 = np.uint64(0xBB67AE85)
 _32, _12, _ZERO = np.uint64(32), np.uint64(12), np.uint64(0)
 _ROUNDS = 10
-_UNIT = 1.0 / 4503599627370496.0  # 2^-52: with one more bit, (u + ½)·unit could round to 1
+# 2^-52: with one more bit, (u + ½)·unit could round to 1.
+_UNIT = 1.0 / 4503599627370496.0
 
 
 @inlined(first=True)
@@ -29,8 +32,8 @@ def _word(bits):
 def philox(c0, c1, c2, c3, k0, k1):
     """Four 32-bit words (in uint64) from a counter of four words and a key of two.
 
-    The words are uint32 between the products, so that LLVM sees products of 32 bits: it vectorises
-    these, which takes an eighth of the time.
+    The words are uint32 between the products, so that LLVM sees products of 32 bits.  It vectorises
+    such products, which takes an eighth of the time.
     """
     x0, x1, x2, x3 = _word(c0), _word(c1), _word(c2), _word(c3)
     for _ in range(_ROUNDS):
@@ -54,7 +57,7 @@ def uniforms(seed, stream, row, index):
         np.uint64(seed) & _MASK,
         np.uint64(seed) >> _32,
     )
-    # signed numbers, whose conversion to floating point is vectorised on more CPUs
+    # The conversion of signed numbers to floating point is vectorised on more CPUs.
     first = np.float64(np.int64(((a << _32) | b) >> _12))
     second = np.float64(np.int64(((c << _32) | d) >> _12))
     return (first + 0.5) * _UNIT, (second + 0.5) * _UNIT
@@ -64,7 +67,8 @@ def uniforms(seed, stream, row, index):
 def uniform_rows(seed, stream, start, out):
     """Pair of uniforms for each row and index.
 
-    axes: out (rows, count, 2); row i of `out` is row start + i of the stream
+    Axes:
+        out (rows, count, 2), where row i is row start + i of the stream
     """
     rows, count, _ = out.shape
     for i in range(rows):
@@ -78,14 +82,15 @@ def uniform_rows(seed, stream, start, out):
 def uniform_at(seed, stream, rows, out):
     """One uniform for each row number.
 
-    axes: rows, out (rows,)
+    Axes:
+        rows, out (rows,)
     """
     for i in range(rows.size):
         out[i], _ = uniforms(seed, stream, rows[i], 0)
 
 
 def of_rows(rows, seed, stream):
-    """Uniform number of each row number (c,); the same in any cut of the rows."""
+    """Uniform number of each row number (c,), which does not depend on the cut of the rows."""
     out = np.empty(len(rows))
     uniform_at(np.uint64(seed), np.uint64(stream), rows, out)
     return out
@@ -102,10 +107,11 @@ def drawn_pairs(count, rows, seed):
     """First and second row of random pairs of different rows (count,)."""
     u = table(count, 1, seed, PAIRS)[:, 0]
     first, second = (u[:, 0] * rows).astype(np.int64), (u[:, 1] * (rows - 1)).astype(np.int64)
-    return first, second + (second >= first)  # uniform over the other rows
+    # Skipping the first row makes the second uniform over the other rows.
+    return first, second + (second >= first)
 
 
-# Streams: one for each purpose, so that equal seeds do not give equal draws.
+# Each purpose has a stream, so that equal seeds do not give equal draws.
 FREQUENCIES = 1
 SAMPLE = 2
 PREDICTIONS = 3
@@ -128,14 +134,16 @@ PIT = 16
 
 
 _FEISTEL_ROUNDS = 8
-_ROWS = 256  # rows whose running sums stay in cache
+_ROWS = 256  # rows with running sums that stay in cache
 
 
 @kernel
 def class_starts(q, classes, out):
     """Sum of the probabilities of the classes before a given one, added up as `labels` does.
 
-    axes: q (c, K); classes, out (c,)
+    Axes:
+        q (c, K)
+        classes, out (c,)
     """
     for i in range(out.size):
         total = 0.0
@@ -148,12 +156,16 @@ def class_starts(q, classes, out):
 def events(seed, rows, p, start, first, out):
     """Residuals δ* = p − event of events drawn with probability p: start ≤ u < start + p.
 
-    With the sum of the probabilities of the classes before a class as `start`, the event is that
-    `labels` draws this class.
+    With the sum of the probabilities of the classes before a class as `start`, the event occurs
+    where `labels` draws this class.
 
-    axes: rows, p, start (c,); out (B, c), of replicates from number `first`
+    Axes:
+        rows, p, start (c,)
+        out (B, c), of replicates from number `first`
     """
     B = out.shape[0]
+    # One call of Philox gives the numbers of the replicates 2j and 2j + 1.  At the ends of a range
+    # of replicates one of the two may lie outside.
     for j in range(first // 2, (first + B + 1) // 2):
         a, b = 2 * j - first, 2 * j + 1 - first
         for i in range(p.size):
@@ -169,7 +181,9 @@ def events(seed, rows, p, start, first, out):
 def uniform_pairs(seed, rows, index, out):
     """Pair of uniforms of the replicates 2·index and 2·index + 1 for each row number.
 
-    axes: rows (c,); out (2, c)
+    Axes:
+        rows (c,)
+        out (2, c)
     """
     for i in range(rows.size):
         out[0, i], out[1, i] = uniforms(seed, REPLICATES, rows[i], index)
@@ -179,11 +193,15 @@ _COUNTED = 256  # classes up to which it is faster to compare a number with the 
 
 
 def labels(seed, rows, q, first, out):
-    """Labels drawn from the predictions: the class whose share of [0, total) contains u·total.
+    """Labels drawn from the predictions.
 
-    A class of probability 0 is never drawn.  One of two kernels draws them.
+    The shares of the classes divide [0, total), and the drawn class is the one with u·total in its
+    share.  A class of probability 0 is never drawn.  One of two kernels draws them.
 
-    axes: rows (c,); q (c, K); out (B, c) int32, of replicates from number `first`
+    Axes:
+        rows (c,)
+        q (c, K)
+        out (B, c) int32, of replicates from number `first`
     """
     draw = _labels_by_count if q.shape[1] <= _COUNTED else _labels_by_search
     draw(seed, rows, q, first, out)
@@ -224,13 +242,13 @@ def _labels_by_count(seed, rows, q, first, out):
                     for i in range(size):
                         place[i] += np.int32(end[i] <= x[i])
                 for i in range(size):
-                    # rounding may put x at the end, behind classes of probability 0
+                    # Rounding may put x at the end, behind classes of probability 0.
                     out[b, start + i] = min(place[i], last[i])
 
 
 @inlined()
 def _class(x, ends):
-    """First class whose share ends above x."""
+    """First class with an end of its share above x."""
     k, high = 0, ends.size - 1
     while k < high:
         middle = (k + high) // 2
@@ -268,7 +286,9 @@ def _labels_by_search(seed, rows, q, first, out):
 def signs(seed, rows, first, out):
     """Independent signs ±1 of probability one half.
 
-    axes: rows (c,); out (B, c) float64, of replicates from number `first`
+    Axes:
+        rows (c,)
+        out (B, c) float64, of replicates from number `first`
     """
     for i in range(rows.size):
         row = np.uint64(rows[i])
@@ -276,6 +296,7 @@ def signs(seed, rows, first, out):
         low = np.uint64(0)
         high = np.uint64(0)
         for r in range(out.shape[0]):
+            # The four words of one call are the signs of 128 replicates, a bit each.
             replicate = first + r
             if replicate // 128 != block:
                 block = replicate // 128
@@ -297,7 +318,9 @@ def signs(seed, rows, first, out):
 def resampled(seed, rows, first, n, out):
     """Positions in 0..n−1 drawn with replacement.
 
-    axes: rows (c,); out (B, c) int64, of replicates from number `first`
+    Axes:
+        rows (c,)
+        out (B, c) int64, of replicates from number `first`
     """
     B = out.shape[0]
     for j in range(first // 2, (first + B + 1) // 2):
@@ -317,8 +340,11 @@ def permuted(seed, ranks, first, n, out):
     The permutation is a Feistel network on the next power of four, at least 256 as smaller ones
     favour some permutations, iterated until the image is below n (cycle walking).
 
-    axes: ranks (c,) in 0..n−1; out (B, c) int64, of replicates from number `first`
+    Axes:
+        ranks (c,) in 0..n−1
+        out (B, c) int64, of replicates from number `first`
     """
+    # The network encrypts numbers of 2·half bits.  Any round function makes it a permutation.
     half = 4
     while (np.int64(1) << (2 * half)) < n:
         half += 1
@@ -348,7 +374,8 @@ def permuted(seed, ranks, first, n, out):
 # ---------------------------------------------------------------- Simulated rows
 
 
-_ATTEMPT = 256  # attempts are counted in the high bits of the stream
+# Attempts are counted in the high bits of the stream, above the numbers of the purposes.
+_ATTEMPT = 256
 
 
 @inlined()
@@ -368,7 +395,8 @@ def _log_gamma(seed, row, k, alpha):
         root = 1.0 + c * x
         if root > 0.0:
             v = root * root * root
-            if accept < 1.0 - 0.0331 * (x * x) * (x * x):  # mostly true, and needs no logarithm
+            # This sufficient condition is mostly true, and needs no logarithm.
+            if accept < 1.0 - 0.0331 * (x * x) * (x * x):
                 return math.log(d * v) + math.log(boost) / alpha
             if math.log(accept) < 0.5 * x * x + d * (1.0 - v + math.log(v)):
                 return math.log(d * v) + math.log(boost) / alpha
@@ -377,9 +405,12 @@ def _log_gamma(seed, row, k, alpha):
 
 @kernel
 def log_gamma_rows(seed, start, alpha, out):
-    """log Gamma(alpha) variates; `label_rows` normalises a row to log P, P ~ Dirichlet(alpha).
+    """log Gamma(alpha) variates.
 
-    axes: out (rows, K); row i of `out` is row start + i of the simulation
+    `label_rows` normalises a row of them to log P, where P has a Dirichlet(alpha) distribution.
+
+    Axes:
+        out (rows, K), where row i is row start + i of the simulation
     """
     rows, K = out.shape
     for i in range(rows):
@@ -391,7 +422,9 @@ def log_gamma_rows(seed, start, alpha, out):
 def label_rows(seed, start, logits, labels):
     """logits ← log P with P = softmax(logits), and y ~ P: the first k with P_0 + … + P_k > U.
 
-    axes: logits (rows, K) float64; labels (rows,)
+    Axes:
+        logits (rows, K) float64
+        labels (rows,)
     """
     rows, K = logits.shape
     e = np.empty(K)

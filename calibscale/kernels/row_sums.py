@@ -20,7 +20,7 @@ BAD_WEIGHT = 6
 NO_GROUP = 7
 BAD_COVARIATE = 8
 NO_CLUSTER = 9
-BAD_SHARES = 13  # 10 to 12, and 15, are of forecasts
+BAD_SHARES = 13  # the numbers 10 to 12, and 15, belong to forecasts
 ABOVE_ONE = 14
 
 SMALLEST = 2.0**-500  # smallest number that is multiplied: subnormal products are slow
@@ -34,7 +34,7 @@ def _extent(row):
     """(smallest, largest, whether all are finite or −∞, but some finite), by the order of the bits.
 
     LLVM vectorises integer maxima, but none of Numba's floating-point maxima.  Flipping the bits
-    of negative numbers gives them the order of the numbers; infinities and NaN lie at the ends.
+    of negative numbers gives them the order of the numbers.  Infinities and NaN lie at the ends.
     """
     low = _SIGN_LESS
     high = ~_SIGN_LESS
@@ -50,7 +50,7 @@ def _extent(row):
 
 @inlined("nsz", "reassoc", "contract")
 def _sums(row, top):
-    """Σq and Σq² without the top label; squares that underflow are omitted."""
+    """Σq and Σq² without the top label.  Squares that underflow are omitted."""
     total = 0.0
     squares = 0.0
     for k in range(row.size):
@@ -63,7 +63,7 @@ def _sums(row, top):
 
 @inlined("nsz", "reassoc", "contract")
 def _exponential_sums(row, largest, top):
-    """Σe and Σe² of e = exp(x − max x) without the top label; tiny squares are omitted."""
+    """Σe and Σe² of e = exp(x − max x) without the top label.  Tiny squares are omitted."""
     total = 0.0
     squares = 0.0
     for k in range(row.size):
@@ -77,6 +77,7 @@ def _exponential_sums(row, largest, top):
 
 @inlined()
 def _first_equal(row, value):
+    # A minimum over all columns is vectorised, unlike a loop that ends at the first match.
     first = row.size - 1
     for k in range(row.size - 1):
         first = min(first, k if row[k] == value else row.size - 1)
@@ -93,21 +94,27 @@ def _complaint(finite, y, K):
 
 
 @inlined()
-def _brier(squares, p, rest, own, hit):
-    """Σ_k (q_k − e_k)², from Σq² without the top label, p and 1 − p of it, and q of the label."""
-    rest = rest if abs(rest) >= SMALLEST else 0.0
-    own = own if own >= SMALLEST else 0.0
+def _brier(squares, p, complement, label_p, hit):
+    """Σ_k (q_k − e_k)² from Σq² without the top label, p = max q, 1 − p, and q of the label.
+
+    A label on top is not among the terms of Σq², so that small scores keep their digits.
+    """
+    complement = complement if abs(complement) >= SMALLEST else 0.0
+    label_p = label_p if label_p >= SMALLEST else 0.0
     if hit:
-        return squares + rest * rest
-    return squares - own * own + p * p + (1.0 - own) * (1.0 - own)
+        return squares + complement * complement
+    return squares - label_p * label_p + p * p + (1.0 - label_p) * (1.0 - label_p)
 
 
 @kernel
-def score_logits(x, labels, top, confidence, rest, brier, nll, status):
-    """Top label, max q, 1 − max q, Brier score and −log q_y of each row; `softmax` computes q.
+def score_logits(x, labels, top, confidence, complement, brier, nll, status):
+    """Top label, max q, 1 − max q, Brier score and −log q_y of each row.
 
-    A logit of −∞ is a probability of 0.
-    axes: x (rows, K) float32 or float64; all else (rows,)
+    `softmax` computes q itself.  A logit of −∞ is a probability of 0.
+
+    Axes:
+        x (rows, K) float32 or float64
+        all else (rows,)
     """
     rows, K = x.shape
     for i in range(rows):
@@ -118,23 +125,26 @@ def score_logits(x, labels, top, confidence, rest, brier, nll, status):
         if status[i] > UNLABELLED:
             continue
         t = _first_equal(row, largest)
-        # sums without the dominant top label: 1 − max q keeps its digits
-        others, squares = _exponential_sums(row, largest, t)
-        p = 1.0 / (1.0 + others)
+        # The sums leave out the dominant top label, so that 1 − max q keeps its digits.
+        sum_below, squares = _exponential_sums(row, largest, t)
+        p = 1.0 / (1.0 + sum_below)
         shifted = np.float64(row[max(y, 0)]) - largest
         top[i] = t
         confidence[i] = p
-        rest[i] = others * p
-        own = 0.0 if t == y else exp(shifted) * p
-        brier[i] = _brier(squares * p * p, p, rest[i], own, t == y)
-        nll[i] = math.log1p(others) - shifted
+        complement[i] = sum_below * p
+        label_p = 0.0 if t == y else exp(shifted) * p
+        brier[i] = _brier(squares * p * p, p, complement[i], label_p, t == y)
+        nll[i] = math.log1p(sum_below) - shifted
 
 
 @kernel
 def softmax(x, confidence, q):
     """q = e^(x − max x) · max q, or 0 where the product is below SMALLEST.
 
-    axes: x (rows, K) float32 or float64; confidence (rows,); q (rows, K) float64
+    Axes:
+        x (rows, K) float32 or float64
+        confidence (rows,)
+        q (rows, K) float64
     """
     rows, K = x.shape
     for i in range(rows):
@@ -145,10 +155,12 @@ def softmax(x, confidence, q):
 
 
 @kernel
-def score_probabilities(x, labels, tolerance, top, confidence, rest, brier, nll, status):
+def score_probabilities(x, labels, tolerance, top, confidence, complement, brier, nll, status):
     """Scores of `score_logits` from probabilities, which are checked but not normalised.
 
-    axes: x (rows, K) float32 or float64; all else (rows,); row sums are 1 ± `tolerance`
+    Axes:
+        x (rows, K) float32 or float64
+        all else (rows,), except the number `tolerance`: row sums are 1 ± tolerance
     """
     rows, K = x.shape
     for i in range(rows):
@@ -159,32 +171,36 @@ def score_probabilities(x, labels, tolerance, top, confidence, rest, brier, nll,
         if status[i] > UNLABELLED:
             continue
         t = _first_equal(row, p)
-        others, squares = _sums(row, t)
+        sum_below, squares = _sums(row, t)
         if smallest < 0.0:
             status[i] = NEGATIVE
-        elif abs(others + p - 1.0) > tolerance:
+        elif abs(sum_below + p - 1.0) > tolerance:
             status[i] = OFF_SIMPLEX
-        own = np.float64(row[max(y, 0)])
+        label_p = np.float64(row[max(y, 0)])
         top[i] = t
         confidence[i] = p
-        rest[i] = 1.0 - p
-        brier[i] = _brier(squares, p, 1.0 - p, own, t == y)
-        nll[i] = -math.log(own) if own > 0.0 else np.inf
+        complement[i] = 1.0 - p
+        brier[i] = _brier(squares, p, 1.0 - p, label_p, t == y)
+        nll[i] = -math.log(label_p) if label_p > 0.0 else np.inf
 
 
 # ---------------------------------------------------------------- Sums in bins
 
 
 _MANTISSA_BITS = 9  # a cell of the fine histogram spans 2^-9 of its distance to the nearer end
-_EXPONENTS = 64  # down to 2^-64; smaller distances share one cell
+_EXPONENTS = 64  # down to 2^-64, as smaller distances share one cell
 FINE_HALF = _EXPONENTS << _MANTISSA_BITS
 FINE_CELLS = 2 * FINE_HALF
 
 
 @inlined()
 def _bin(p, edges, left_closed):
-    """Index b with edges[b] < p ≤ edges[b+1] (or ≤ … <); predictions beyond join the end bins."""
+    """Index b with edges[b] < p ≤ edges[b+1], or edges[b] ≤ p < edges[b+1] if `left_closed`.
+
+    Predictions beyond the edges join the bins at the ends.
+    """
     B = edges.size - 1
+    # The guess is right up to rounding for equal widths.  The loops correct it for any edges.
     low = edges[0]
     b = int((p - low) / (edges[B] - low) * B)
     b = min(max(b, 0), B - 1)
@@ -205,7 +221,11 @@ def _bin(p, edges, left_closed):
 def bin_column(p, delta, weights, edges, left_closed, sums):
     """Σ1, Σw, Σw², Σwp, Σwδ of each bin, for one column of predictions.
 
-    axes: p, delta (rows,); weights (rows,) or empty for w = 1; edges (B+1,); sums (5, B)
+    Axes:
+        p, delta (rows,)
+        weights (rows,) or empty for w = 1
+        edges (B+1,)
+        sums (5, B)
     """
     weighted = weights.size > 0
     for i in range(p.size):
@@ -222,7 +242,9 @@ def bin_column(p, delta, weights, edges, left_closed, sums):
 def bin_numbers(p, edges, left_closed, out):
     """Bin of each prediction.
 
-    axes: p, out (rows,); edges (B+1,)
+    Axes:
+        p, out (rows,)
+        edges (B+1,)
     """
     for i in range(p.size):
         out[i] = _bin(p[i], edges, left_closed)
@@ -232,7 +254,11 @@ def bin_numbers(p, edges, left_closed, out):
 def bin_classes(q, delta, weights, edges, left_closed, sums):
     """`bin_column` for every class at once.
 
-    axes: q, delta (rows, K); weights (rows,) or empty; edges (B+1,); sums (K, B, 5)
+    Axes:
+        q, delta (rows, K)
+        weights (rows,) or empty
+        edges (B+1,)
+        sums (K, B, 5)
     """
     weighted = weights.size > 0
     rows, K = q.shape
@@ -251,6 +277,7 @@ def bin_classes(q, delta, weights, edges, left_closed, sums):
 @inlined()
 def fine_cell(p):
     """Cell of p in the fine histogram: leading bits of p below ½, of 1 − p above."""
+    # The leading bits of a floating-point number, exponent first, grow with its logarithm.
     upper = p > 0.5
     distance = np.float64(1.0 - p if upper else p)
     bits = distance.view(np.int64) >> (52 - _MANTISSA_BITS)
@@ -261,9 +288,12 @@ def fine_cell(p):
 
 @kernel
 def fine_histogram(p, delta, weights, sums):
-    """`bin_column` on 2^16 cells whose width shrinks with the distance to 0 and 1.
+    """`bin_column` on 2^16 cells, which are narrower the closer they are to 0 or 1.
 
-    axes: p, delta (rows,); weights (rows,) or empty; sums (5, FINE_CELLS)
+    Axes:
+        p, delta (rows,)
+        weights (rows,) or empty
+        sums (5, FINE_CELLS)
     """
     weighted = weights.size > 0
     for i in range(p.size):
@@ -280,7 +310,8 @@ def fine_histogram(p, delta, weights, sums):
 def fine_cells(p, out):
     """Fine-histogram cell of each prediction.
 
-    axes: p, out (rows,)
+    Axes:
+        p, out (rows,)
     """
     for i in range(p.size):
         out[i] = fine_cell(p[i])
@@ -290,7 +321,11 @@ def fine_cells(p, out):
 def divide_rows(p, strengths, sizes, sums):
     """Strengths of rows, divided between the two points next to p of regular grids of [0, 1].
 
-    axes: p (rows,); strengths (B, rows); sizes (grids,), numbers of intervals; sums (B, points)
+    Axes:
+        p (rows,)
+        strengths (B, rows)
+        sizes (grids,), numbers of intervals
+        sums (B, points)
     """
     start = 0
     for size in sizes:
@@ -342,7 +377,10 @@ def _simplex_cell(q, thirds):
 def simplex_numbers(q, thirds, out):
     """Cell of each point of the simplex.
 
-    axes: q (rows, K); thirds (2,); out (rows,)
+    Axes:
+        q (rows, K)
+        thirds (2,)
+        out (rows,)
     """
     for i in range(out.size):
         out[i] = _simplex_cell(q[i], thirds)
@@ -352,8 +390,12 @@ def simplex_numbers(q, thirds, out):
 def simplex_cells(q, thirds, delta, weights, totals, sums):
     """Σw and Σwδ of each cell of three intervals per class.
 
-    axes: q, delta (rows, K); thirds (2,); weights (rows,) or empty; totals (cells,);
-    sums (cells, K)
+    Axes:
+        q, delta (rows, K)
+        thirds (2,)
+        weights (rows,) or empty
+        totals (cells,)
+        sums (cells, K)
     """
     weighted = weights.size > 0
     rows, K = q.shape

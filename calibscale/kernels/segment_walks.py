@@ -11,8 +11,11 @@ from calibscale.kernels.jit import kernel
 def walk_ranges(differences, starts, crossing, members, totals, low, high):
     """Range of the walk of each segment: `low` and `high` are its extremes, `totals` its end.
 
-    axes: differences, crossing (a,) of atoms in order of the score; starts (c + 1,) of atoms of
-    equal score; members (X, T) segments of each crossing, −1 for none; totals, low, high (S,)
+    Axes:
+        differences, crossing (a,) of atoms in order of the score
+        starts (c + 1,) of atoms of equal score
+        members (X, T) segments of each crossing, −1 for none
+        totals, low, high (S,)
     """
     T = members.shape[1]
     for s in range(totals.size):
@@ -24,7 +27,8 @@ def walk_ranges(differences, starts, crossing, members, totals, low, high):
                 s = members[x, t]
                 if s >= 0:
                     totals[s] += differences[i]
-        for i in range(starts[c], starts[c + 1]):  # the walk has one step for rows of equal score
+        # Rows of equal score are one step of the walk, so that their order does not matter.
+        for i in range(starts[c], starts[c + 1]):
             x = crossing[i]
             for t in range(T):
                 s = members[x, t]
@@ -37,7 +41,10 @@ def walk_ranges(differences, starts, crossing, members, totals, low, high):
 def largest_cells(values, starts, crossing, members, inner, largest):
     """Largest sum of one cell of the score in each segment.
 
-    axes: as in `walk_ranges`, with values (a,); inner, zeros, and largest (S,)
+    Axes:
+        starts, crossing, members: as in `walk_ranges`
+        values (a,)
+        inner, zeros, and largest (S,)
     """
     T = members.shape[1]
     for c in range(starts.size - 1):
@@ -58,7 +65,11 @@ def largest_cells(values, starts, crossing, members, inner, largest):
 def add_to_segments(sums, crossing, members, bins, out):
     """Sums of segments in bins of the score: the fields of `SegmentSums`, one after another.
 
-    axes: sums (6, a) of `AtomState`; crossing, bins (a,); members (X, T); out (S, bins, 14)
+    Axes:
+        sums (6, a) of `AtomState`
+        crossing, bins (a,)
+        members (X, T)
+        out (S, bins, 14)
     """
     column = np.empty(14)
     for i in range(crossing.size):
@@ -67,10 +78,11 @@ def add_to_segments(sums, crossing, members, bins, out):
             continue
         p = min(max(sums[3, i] / w, 0.0), 1.0)
         r = 1.0 - p
+        # Moments of p and 1 − p of the atom's rows without the event, then of its rows with it.
         column[0], column[1], column[2], column[3] = sums[0, i], w, w2, sums[5, i]
         events = min(max(sums[3, i] - sums[4, i], 0.0), w)
         for k, part in ((4, w - events), (9, events)):
-            squares = part * w2 / w
+            squares = part * w2 / w  # Σw² in proportion to the part's share of the weight
             column[k], column[k + 1] = part * p, part * r
             column[k + 2], column[k + 3] = squares * p * p, squares * p * r
             column[k + 4] = squares * r * r

@@ -1,4 +1,8 @@
-"""Inputs of tiles of pairs of rows, Gram products, and sums over strips of a tile."""
+"""Inputs of tiles of pairs of rows, Gram products, and sums over strips of a tile.
+
+All constants have the precision of the panels and are arguments: a literal is a float64, which
+would convert whole loops over float32 numbers.
+"""
 
 from __future__ import annotations
 
@@ -16,12 +20,18 @@ BLAS_CLASSES, BLAS_ROWS = 64, 128  # from 64 classes on BLAS multiplies, 128 row
 
 
 class Panel(NamedTuple):
-    """Rows of one block, all floats of one precision; padding rows have s = u = 0.
+    """Rows of one block, all floats of one precision.
 
-    axes: X (d, S) scaled coordinates; A (S, K) and B (K, S) the predictions, K a multiple of 5;
-    h (S,) the part of a Gaussian's exponent that depends on one row, f (S,) = s·2^h;
-    reach = max −h; s (S,) strengths; u (S,) weights; labels, codes (S,) int32, sorted by label;
-    arrays that the kernel does not need are empty
+    Padding rows have s = u = 0.  Arrays that the kernel does not need are empty.
+
+    Axes:
+        X (d, S) scaled coordinates
+        A (S, K) and B (K, S) the predictions, K a multiple of 5
+        h (S,) the part of a Gaussian's exponent that depends on one row, f (S,) = s·2^h
+        reach = max −h
+        s (S,) strengths
+        u (S,) weights
+        labels, codes (S,) int32, sorted by label
     """
 
     X: Any
@@ -39,11 +49,14 @@ class Panel(NamedTuple):
 class KernelForm(NamedTuple):
     """Product kernel: radial factors on columns of X, one on the predictions, 1{equal codes}.
 
-    axes: factors (f, 3) of (kind, first column, last column + 1); cross (1,) the factor of qᵀq' in
-    the Gaussian's exponent, empty without it; constants (5,) = 0, 1, ln 2, 1/3 and the size below
-    which products are 0; exp2 (13,) the coefficients for `registers`; all in the precision of the
-    panels.  `linear` adds qᵀq' to the only factor, or to the Gaussian of `cross`; `plane` means a
-    single Gaussian in three columns of X, without labels
+    `linear` adds qᵀq' to the only factor, or to the Gaussian of `cross`.  `plane` means a single
+    Gaussian in three columns of X, without labels.  All arrays have the precision of the panels.
+
+    Axes:
+        factors (f, 3) of (kind, first column, last column + 1)
+        cross (1,) the factor of qᵀq' in the Gaussian's exponent, empty without it
+        constants (5,) = 0, 1, ln 2, 1/3 and the size below which products are 0
+        exp2 (13,) the coefficients for `registers`
     """
 
     factors: Any
@@ -59,13 +72,13 @@ class KernelForm(NamedTuple):
 
 @full_width
 def whole(x):
-    """x rounded down to a multiple of 16; LLVM then generates no remainder loops."""
+    """x rounded down to a multiple of 16, so that LLVM generates no remainder loops."""
     return (x >> 4) << 4
 
 
 @inlined()
 def aligned(rows, W, like):
-    """Scratch (rows, W) aligned to a cache line: loads that straddle two lines cost double."""
+    """Scratch (rows, W) aligned to a cache line, because a load from two lines costs double."""
     raw = np.empty(rows * W + 16, like.dtype)
     skip = (-(raw.ctypes.data // raw.itemsize)) % 16
     return raw[skip : skip + rows * W].reshape((rows, W))
@@ -76,9 +89,9 @@ def side_by_side(Q, j0, j1, scale):
     """Copy of the columns' predictions (K, W), contiguous and times a factor."""
     columns = aligned(Q.B.shape[0], j1 - j0, Q.B)
     for k in range(columns.shape[0]):
-        theirs, mine = Q.B[k][j0:j1], columns[k]
-        for j in range(mine.size):
-            mine[j] = scale * theirs[j]
+        source, column = Q.B[k][j0:j1], columns[k]
+        for j in range(column.size):
+            column[j] = scale * source[j]
     return columns
 
 
@@ -86,10 +99,15 @@ def side_by_side(Q, j0, j1, scale):
 def gram(A, i, B, G):
     """G ← A[i : i + 4] B.
 
-    axes: A (S, K); B (K, W), K a multiple of 5; G (4, W)
+    Axes:
+        A (S, K)
+        B (K, W), K a multiple of 5
+        G (4, W)
     """
     K, W = B.shape[0], whole(B.shape[1])
-    for k in range(0, K, 5):  # four rows by five classes fill the registers
+    # Four rows by five classes fill the registers.  The first five classes overwrite G, which
+    # saves setting it to 0.
+    for k in range(0, K, 5):
         a0, a1, a2, a3, a4 = A[i, k], A[i, k + 1], A[i, k + 2], A[i, k + 3], A[i, k + 4]
         i += 1
         b0, b1, b2, b3, b4 = A[i, k], A[i, k + 1], A[i, k + 2], A[i, k + 3], A[i, k + 4]
@@ -122,8 +140,9 @@ def strip_room(P, W):
 
 @inlined()
 def strip_products(A, i, i0, i1, B, G):
-    """A[i : i + 4] B; i runs from i0 to i1 − 1 in steps of 4, and G comes from `strip_room`."""
+    """A[i : i + 4] B, for i from i0 to i1 − 1 in steps of 4, with G from `strip_room`."""
     first = (i - i0) % G.shape[0]
+    # BLAS multiplies many rows in the first of several calls, and the next calls find them in G.
     if G.shape[0] == 4:
         gram(A, i, B, G)
     elif first == 0:
@@ -143,7 +162,7 @@ def or_zero(x, smallest, zero):
 
 @inlined()
 def label_runs(labels, starts):
-    """Write the starts of the runs of equal labels and their end; return the number of runs."""
+    """Write the starts of the runs of equal labels and their end, and return the number of runs."""
     runs = 0
     for j in range(labels.size):
         if j == 0 or labels[j] != labels[j - 1]:
@@ -154,26 +173,28 @@ def label_runs(labels, starts):
 
 
 @inlined("contract")
-def product_offsets(P, i, columns, labels, starts, runs, one, scale, offsets):
+def product_offsets(P, i, columns, labels, starts, runs, unit, scale, offsets):
     """offsets ← a·⟨q_i, q_j⟩ − a·⟨δ_i, δ_j⟩, for four rows.
 
     This is a (q_j[y_i] + q_i[y_j] − 1{y_i = y_j}), where q_i[y_j] is constant over a run of
     columns of one label.
 
-    axes: columns (K, W) = a q_j; offsets (4, W)
+    Axes:
+        columns (K, W) = a q_j
+        offsets (4, W)
     """
     for k in range(runs):
         first, last = starts[k], starts[k + 1]
         label = labels[first]
         for r in range(4):
-            mine = P.labels[i + r]
+            row_label = P.labels[i + r]
             shared = P.A[i + r, label]
-            if mine == label:
-                shared -= one
+            if row_label == label:
+                shared -= unit
             shared *= scale
-            theirs, out = columns[mine][first:last], offsets[r][first:last]
+            column_p, out = columns[row_label][first:last], offsets[r][first:last]
             for j in range(out.size):
-                out[j] = theirs[j] + shared
+                out[j] = column_p[j] + shared
 
 
 @inlined("contract")
@@ -183,7 +204,8 @@ def canonical_strip(P, i, form, G, offsets, sums):
     With G = a·⟨q_r, q_j⟩ and exponents G + h_r + h_j this is Σ_r s_r ⟨δ_r, δ_j⟩ κ_rj of the
     Gaussian, up to the factor 2^h_j / a.
 
-    axes: G, offsets (4, W)
+    Axes:
+        G, offsets (4, W)
     """
     W = whole(sums.size)
     c = registers(form.exp2)
@@ -196,7 +218,7 @@ def canonical_strip(P, i, form, G, offsets, sums):
 
 
 @inlined("contract")
-def residual_rows(P, first, last, one, residuals):
+def residual_rows(P, first, last, unit, residuals):
     """residuals ← δ of rows of one label, padded by rows of 0 to a multiple of four (returned)."""
     count = last - first
     stop = (count + 3) // 4 * 4
@@ -204,7 +226,7 @@ def residual_rows(P, first, last, one, residuals):
     residuals[count:stop] = 0
     label = P.labels[first]
     for i in range(count):
-        residuals[i, label] -= one
+        residuals[i, label] -= unit
     return stop
 
 
@@ -217,7 +239,7 @@ def one_label_weights(f, probabilities, factor, shift, c, out):
 
 @inlined("contract")
 def one_label_strip(weights, i, G, g, c, sums):
-    """sums[j] += Σ_r w_r G_rj 2^G_rj over four rows, those of G from row g."""
+    """sums[j] += Σ_r w_r G_rj 2^G_rj over the rows i to i + 3 of the weights, g to g + 3 of G."""
     W = whole(sums.size)
     s0, s1, s2, s3 = weights[i], weights[i + 1], weights[i + 2], weights[i + 3]
     for j in range(W):
@@ -231,7 +253,8 @@ def one_label_strip(weights, i, G, g, c, sums):
 def near_plane_strip(P, i0, i1, Q, j0, form, sums):
     """sums[j] += Σ_i f_i 2^(2⟨x_i, x_j⟩): up to 2^h_j the Gaussian of three coordinates.
 
-    For small exponents; takes fewer operations than differences, and no range checks.
+    The exponents must be small.  Inner products then take fewer operations than differences, and
+    no range checks.
     """
     W = whole(sums.size)
     c = registers(form.exp2)
@@ -279,19 +302,23 @@ def plane_strip(P, i0, i1, Q, j0, form, sums):
 def kernel_row(P, i, Q, j0, form, g, power, poly, v):
     """v[j] ← κ(row i, row j0 + j) of any product kernel.
 
-    axes: g (W,) the row's Gram product, if needed; power, poly (W,) scratch
+    Axes:
+        g (W,) the row's Gram product, if needed
+        power, poly (W,) scratch
     """
     W = whole(v.size)
-    zero, one = form.constants[0], form.constants[1]
+    zero, unit = form.constants[0], form.constants[1]
     ln2, third, smallest = form.constants[2], form.constants[3], form.constants[4]
     c = registers(form.exp2)
     if form.factors.shape[0] == 0 and form.cross.size and P.codes.size == 0:
-        cross, linear = form.cross[0], one if form.linear else zero
-        mine, h = P.h[i], Q.h[j0 : j0 + W]
+        cross, linear = form.cross[0], unit if form.linear else zero
+        row_h, h = P.h[i], Q.h[j0 : j0 + W]
         for j in range(W):
             x = linear * or_zero(g[j], smallest, zero)
-            v[j] = x + exp2(cross * g[j] + (h[j] + mine), c)
+            v[j] = x + exp2(cross * g[j] + (h[j] + row_h), c)
         return
+    # The kernel is poly · 2^power: every factor adds to the exponent, and Matérn factors multiply
+    # the polynomial.  One evaluation of exp2 serves all factors.
     for j in range(W):
         power[j] = 0
         poly[j] = 1
@@ -300,9 +327,9 @@ def kernel_row(P, i, Q, j0, form, g, power, poly, v):
         for j in range(W):
             v[j] = 0
         for d in range(first, last):
-            x, mine = Q.X[d][j0 : j0 + W], P.X[d, i]
+            x, row_x = Q.X[d][j0 : j0 + W], P.X[d, i]
             for j in range(W):
-                v[j] += (x[j] - mine) * (x[j] - mine)
+                v[j] += (x[j] - row_x) * (x[j] - row_x)
         if kind == GAUSSIAN:
             for j in range(W):
                 power[j] -= v[j]
@@ -313,10 +340,10 @@ def kernel_row(P, i, Q, j0, form, g, power, poly, v):
             v[j] = r * ln2
         if kind == MATERN32:
             for j in range(W):
-                poly[j] *= one + v[j]
+                poly[j] *= unit + v[j]
         elif kind == MATERN52:
             for j in range(W):
-                poly[j] *= one + v[j] + v[j] * v[j] * third
+                poly[j] *= unit + v[j] + v[j] * v[j] * third
     if form.cross.size == 0:
         for j in range(W):
             v[j] = poly[j] * exp2(power[j], c)
@@ -324,14 +351,14 @@ def kernel_row(P, i, Q, j0, form, g, power, poly, v):
             for j in range(W):
                 v[j] += or_zero(g[j], smallest, zero)
     else:
-        cross, mine, h = form.cross[0], P.h[i], Q.h[j0 : j0 + W]
+        cross, row_h, h = form.cross[0], P.h[i], Q.h[j0 : j0 + W]
         for j in range(W):
-            v[j] = poly[j] * exp2(power[j] + (cross * g[j] + (h[j] + mine)), c)
+            v[j] = poly[j] * exp2(power[j] + (cross * g[j] + (h[j] + row_h)), c)
         if form.linear:
             for j in range(W):
                 v[j] += poly[j] * or_zero(g[j], smallest, zero) * exp2(power[j], c)
     if P.codes.size:
-        mine, codes = P.codes[i], Q.codes[j0 : j0 + W]
+        code, codes = P.codes[i], Q.codes[j0 : j0 + W]
         for j in range(W):
-            if codes[j] != mine:
+            if codes[j] != code:
                 v[j] = 0

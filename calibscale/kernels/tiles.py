@@ -1,8 +1,8 @@
 """Sums over pairs of rows, by sub-tiles of a pair of panels.
 
-The values of a sub-tile have the precision of its panels; across rows they are summed in float64.
+The values of a sub-tile have the precision of its panels.  Across rows they are summed in float64.
 
-Subnormal numbers take many processors a hundred times longer, so the loops avoid them: panels hold
+Subnormal numbers take many processors a hundred times longer, so the loops avoid them.  Panels hold
 no small numbers but 0, and kernel values and products below `KernelForm.constants[4]` are 0.
 """
 
@@ -32,11 +32,11 @@ from calibscale.kernels.tile_strips import (
     whole,
 )
 
-# largest reach for which s·2^h, and its product with the exponential of a pair, are normal numbers
+# Largest reach for which s·2^h, and its product with the exponential of a pair, are normal numbers.
 REACH_SINGLE, REACH_DOUBLE = 60.0, 500.0
-# largest factor a of Gram products for which s·2^h·2^(−3a) is a normal number
+# Largest factor a of Gram products for which s·2^h·2^(−3a) is a normal number.
 CROSS_SINGLE, CROSS_DOUBLE = 16.0, 128.0
-REACH_PLANE = 20.0  # float32; the exponential of a pair may be as small as 2^(−2·reach)
+REACH_PLANE = 20.0  # in float32, where the exponential of a pair may be as small as 2^(−2·reach)
 FLUSH = 128  # rows summed in the precision of the panel before they are added in float64
 
 
@@ -71,13 +71,13 @@ def _plane_tile(P, Q, form, i0, i1, j0, j1, near):
 
 @inlined("contract")
 def _alike_tile(P, Q, form, i0, i1, j0, j1):
-    """Σ s_i s_j ⟨δ_i, δ_j⟩ κ_ij over a sub-tile whose columns have one label m.
+    """Σ s_i s_j ⟨δ_i, δ_j⟩ κ_ij over a sub-tile with columns of a single label m.
 
     With G = a⟨δ_i, δ_j⟩ and a row's label l the exponent of κ_ij is G + (h_i + a q_i[m]) +
     (h_j + a q_j[l]) − a·1{l = m}, so that a pair costs its product and G 2^G.
     """
     W, K, label = j1 - j0, P.A.shape[1], Q.labels[j0]
-    zero, one, cross = form.constants[0], form.constants[1], form.cross[0]
+    zero, unit, cross = form.constants[0], form.constants[1], form.cross[0]
     c = registers(form.exp2)
     columns = side_by_side(Q, j0, j1, cross)
     for j in range(W):
@@ -86,27 +86,29 @@ def _alike_tile(P, Q, form, i0, i1, j0, j1):
     G, scratch = strip_room(P, W), aligned(2, W, P.s)
     sums, shares = scratch[0], scratch[1]
     sums[:] = 0
-    residuals, mine = aligned(FLUSH, K, P.s), aligned(1, FLUSH, P.s)[0]
-    mine[:] = 0
+    residuals, row_weights = aligned(FLUSH, K, P.s), aligned(1, FLUSH, P.s)[0]
+    row_weights[:] = 0
     total = 0.0
     first = i0
+    # Rows first .. last − 1 have one label too, so that the exponent of a pair is its product up
+    # to a summand of the row and a summand of the column.
     while first < i1:
-        own = P.labels[first]
+        row_label = P.labels[first]
         last = first + 1
-        while last < min(i1, first + FLUSH) and P.labels[last] == own:
+        while last < min(i1, first + FLUSH) and P.labels[last] == row_label:
             last += 1
-        stop = residual_rows(P, first, last, one, residuals)
-        shift = cross if own == label else zero
-        q, out = P.B[label][first:last], mine[: last - first]
+        stop = residual_rows(P, first, last, unit, residuals)
+        shift = cross if row_label == label else zero
+        q, out = P.B[label][first:last], row_weights[: last - first]
         one_label_weights(P.f[first:last], q, cross, shift, c, out)
-        mine[last - first : stop] = 0
+        row_weights[last - first : stop] = 0
         if blas:
             np.dot(residuals[:stop], columns, G[:stop])
         for i in range(0, stop, 4):
             if not blas:
                 gram(residuals, i, columns, G)
-            one_label_strip(mine, i, G, i if blas else 0, c, sums)
-        one_label_weights(Q.f[j0:j1], Q.B[own][j0:j1], cross, zero, c, shares)
+            one_label_strip(row_weights, i, G, i if blas else 0, c, sums)
+        one_label_weights(Q.f[j0:j1], Q.B[row_label][j0:j1], cross, zero, c, shares)
         total += _weigh(sums, shares)
         first = last
     return total / np.float64(cross)
@@ -116,7 +118,7 @@ def _alike_tile(P, Q, form, i0, i1, j0, j1):
 def _canonical_tile(P, Q, form, i0, i1, j0, j1):
     """Σ s_i s_j ⟨δ_i, δ_j⟩ κ_ij over a sub-tile, κ a Gaussian on the predictions alone."""
     W = j1 - j0
-    cross, one = form.cross[0], form.constants[1]
+    cross, unit = form.cross[0], form.constants[1]
     columns = side_by_side(Q, j0, j1, cross)
     products, offsets, sums = strip_room(P, W), aligned(4, W, P.s), aligned(1, W, P.s)[0]
     sums[:] = 0
@@ -125,7 +127,7 @@ def _canonical_tile(P, Q, form, i0, i1, j0, j1):
     total = 0.0
     for i in range(i0, i1, 4):
         G = strip_products(P.A, i, i0, i1, columns, products)
-        product_offsets(P, i, columns, labels, starts, runs, one, cross, offsets)
+        product_offsets(P, i, columns, labels, starts, runs, unit, cross, offsets)
         canonical_strip(P, i, form, G, offsets, sums)
         if (i - i0) % FLUSH == FLUSH - 4 or i + 4 >= i1:
             total += _weigh(sums, Q.f[j0:j1])
@@ -148,13 +150,13 @@ def _own(P, i0, i1):
 
 @inlined("contract")
 def _any_tile(P, Q, form, i0, i1, j0, j1, diagonal, kernel_sums):
-    """Σ s_i s_j A_ij κ_ij and Σ u_i u_j κ_ij over a sub-tile; over i < j if `diagonal`.
+    """Σ s_i s_j A_ij κ_ij and Σ u_i u_j κ_ij over a sub-tile, or over its pairs i < j.
 
-    A_ij is ⟨δ_i, δ_j⟩ with labels, else 1.
+    A_ij is ⟨δ_i, δ_j⟩ with labels, else 1.  `diagonal` restricts the sums to i < j.
     """
     W = j1 - j0
-    zero, one, smallest = form.constants[0], form.constants[1], form.constants[4]
-    columns = side_by_side(Q, j0, j1, one)
+    zero, unit, smallest = form.constants[0], form.constants[1], form.constants[4]
+    columns = side_by_side(Q, j0, j1, unit)
     products, offsets, scratch = strip_room(P, W), aligned(4, W, P.s), aligned(5, W, P.s)
     G = products[:4]
     power, poly, v, sums, kernels = scratch[0], scratch[1], scratch[2], scratch[3], scratch[4]
@@ -168,7 +170,7 @@ def _any_tile(P, Q, form, i0, i1, j0, j1, diagonal, kernel_sums):
         if P.A.shape[1]:
             G = strip_products(P.A, i, i0, i1, columns, products)
         if vectors:
-            product_offsets(P, i, columns, labels, starts, runs, one, one, offsets)
+            product_offsets(P, i, columns, labels, starts, runs, unit, unit, offsets)
         for r in range(4):
             kernel_row(P, i + r, Q, j0, form, G[r], power, poly, v)
             start = max(0, i + r + 1 - j0) if diagonal else 0
@@ -193,8 +195,9 @@ def _any_tile(P, Q, form, i0, i1, j0, j1, diagonal, kernel_sums):
 def pair_sums(P, Q, form, tiles, kernel_sums, out):
     """Two sums of each sub-tile: out[t, 0] with residuals, out[t, 1] of kernel values alone.
 
-    axes: tiles (t, 5) int64 of first row, end, first column, end, whether on the diagonal;
-    out (t, 2) float64
+    Axes:
+        tiles (t, 5) int64 of first row, end, first column, end, whether on the diagonal
+        out (t, 2) float64
     """
     single = P.s.itemsize == 4
     reach = max(P.reach, Q.reach)
@@ -205,9 +208,9 @@ def pair_sums(P, Q, form, tiles, kernel_sums, out):
     alike = canonical and form.cross[0] <= (CROSS_SINGLE if single else CROSS_DOUBLE)
     for t in range(tiles.shape[0]):
         i0, i1, j0, j1, diagonal = tiles[t]
-        # Two forms have separate loops: in one function all would lose registers.  On the
-        # diagonal they sum all pairs and subtract rows with themselves, except in float64, where
-        # sums may be smaller than the rounding of those terms.
+        # The forms have separate loops, because in one function all would lose registers.  On the
+        # diagonal the fast loops sum all pairs and subtract rows with themselves, except in
+        # float64, where sums may be smaller than the rounding of these terms.
         if kernel_sums or not (form.plane or canonical) or (diagonal and not single):
             out[t, 0], out[t, 1] = _any_tile(P, Q, form, i0, i1, j0, j1, diagonal != 0, kernel_sums)
             continue
@@ -231,14 +234,19 @@ def _overlap(t, variance):
 def normal_products(mean, variance, y, means, variances, ys, targets, shared):
     """⟨δ, δ'⟩ and ⟨q, q'⟩ of normal forecasts, for the kernel exp(−(y − y')²/2) on targets.
 
-    axes: mean, variance, y (c,); means, variances, ys (c',); targets, shared (c, c')
+    Axes:
+        mean, variance, y (c,)
+        means, variances, ys (c',)
+        targets, shared (c, c')
     """
     for i in range(mean.size):
         for j in range(means.size):
-            both = _overlap(mean[i] - means[j], variance[i] + variances[j])
-            shared[i, j] = both
-            own = _overlap(mean[i] - ys[j], variance[i]) + _overlap(means[j] - y[i], variances[j])
-            targets[i, j] = _overlap(y[i] - ys[j], 0.0) - own + both
+            # ⟨δ, δ'⟩ = ℓ(y, y') − E ℓ(Z, y') − E ℓ(y, Z') + E ℓ(Z, Z') for draws Z, Z' of the
+            # two forecasts.  A point has variance 0.
+            forecasts = _overlap(mean[i] - means[j], variance[i] + variances[j])
+            shared[i, j] = forecasts
+            mixed = _overlap(mean[i] - ys[j], variance[i]) + _overlap(means[j] - y[i], variances[j])
+            targets[i, j] = _overlap(y[i] - ys[j], 0.0) - mixed + forecasts
 
 
 @inlined("contract", "reassoc", "nsz")
@@ -265,14 +273,16 @@ def _spread(block, V, i, out):
 
 
 @kernel
-def row_sums(P, Q, form, strips, both, V, U, into_rows, into_columns):
-    """K U for the rows of P and, if `both`, Kᵀ V for the rows of Q; K is the kernel between them.
+def row_sums(P, Q, form, strips, symmetric, V, U, into_rows, into_columns):
+    """K U for the rows of P and, if `symmetric`, Kᵀ V for the rows of Q.
 
-    The share of each strip of columns in the rows' sums is added to its slot of `into_rows`;
-    `into_columns` is overwritten.
+    K is the kernel between the rows of P and of Q.  The share of each strip of columns in the sums
+    of rows is added to its slot of `into_rows`, and `into_columns` is overwritten.
 
-    axes: strips (t, 2) int64 of first column and end; V (e, S), U (e, S');
-    into_rows (t, e, S), into_columns (e, S')
+    Axes:
+        strips (t, 2) int64 of first column and end
+        V (e, S), U (e, S')
+        into_rows (t, e, S), into_columns (e, S')
     """
     for t in range(strips.shape[0]):
         j0, j1 = strips[t]
@@ -289,7 +299,7 @@ def row_sums(P, Q, form, strips, both, V, U, into_rows, into_columns):
                 kernel_row(P, i + r, Q, j0, form, G[r], scratch[0], scratch[1], block[r])
             for e in range(U.shape[0]):
                 _dots(block, U[e, j0:j1], into_rows[t, e, i : i + 4])
-            if both:
+            if symmetric:
                 _spread(block, V, i, sums)
-        if both:
+        if symmetric:
             into_columns[:, j0:j1] = sums

@@ -14,23 +14,26 @@ from calibscale.kernels.tile_strips import whole
 
 _LOWEST = -300.0  # exponent: smaller factors would have subnormal squares, which are slow
 TAPS = 10  # points of a grid to which `spread_rows` adds a row, even
-_ROWS = 256  # rows whose weights stay in cache
+_ROWS = 256  # rows with weights that stay in cache
 _NARROW = 1e-6  # half a width below which sin x / x is 1
 
 
 @inlined("contract")
 def _powers(angle, cosines, sines):
-    """Cosines and sines of (d + ½)·angle: from those of d < k follow those of k ≤ d < 2k."""
+    """Cosines and sines of (d + ½)·angle.
+
+    The numbers for d < k give the numbers for k ≤ d < 2k by the formulas for a sum of angles.
+    """
     D = cosines.size
     s, c = sincos(0.5 * angle)
     cosines[0], sines[0] = c, s
-    known = 1
-    while known < D:
+    size = 1
+    while size < D:
         s, c = 2.0 * s * c, (c - s) * (c + s)  # of known·angle
-        for d in range(min(known, D - known)):
-            cosines[known + d] = cosines[d] * c - sines[d] * s
-            sines[known + d] = cosines[d] * s + sines[d] * c
-        known *= 2
+        for d in range(min(size, D - size)):
+            cosines[size + d] = cosines[d] * c - sines[d] * s
+            sines[size + d] = cosines[d] * s + sines[d] * c
+        size *= 2
 
 
 @inlined("contract")
@@ -56,7 +59,10 @@ def _add_multiples(row, a, first, b, second):
 def point_waves(points, roots, out):
     """Waves of points.
 
-    axes: points (c,); roots (D,); out (c, 2D)
+    Axes:
+        points (c,)
+        roots (D,)
+        out (c, 2D)
     """
     D = roots.size
     for i in range(points.size):
@@ -69,9 +75,12 @@ def point_waves(points, roots, out):
 
 @kernel
 def normal_waves(weights, means, scales, roots, out):
-    """Waves of mixtures of m normal distributions, of which some may be points, of scale 0.
+    """Waves of mixtures of m normal distributions.  A distribution of scale 0 is a point.
 
-    axes: weights, means, scales (c, m); roots (D,); out (c, 2D)
+    Axes:
+        weights, means, scales (c, m)
+        roots (D,)
+        out (c, 2D)
     """
     D = roots.size
     cosines, sines, damping = np.empty(D), np.empty(D), np.ones(D)
@@ -80,6 +89,7 @@ def normal_waves(weights, means, scales, roots, out):
         row[:] = 0.0
         for j in range(means.shape[1]):
             _powers(means[i, j], cosines, sines)
+            # The mean of exp(iωy) over a normal distribution is exp(iωμ − ω²σ²/2).
             w, half = weights[i, j], -0.5 * scales[i, j] ** 2
             if half < 0.0:
                 for d in range(D):
@@ -99,7 +109,11 @@ def normal_waves(weights, means, scales, roots, out):
 def uniform_waves(shares, edges, roots, out):
     """Waves of distributions that are uniform between consecutive edges.
 
-    axes: shares (c, B); edges (c, B + 1); roots (D,); out (c, 2D)
+    Axes:
+        shares (c, B)
+        edges (c, B + 1)
+        roots (D,)
+        out (c, 2D)
     """
     D = roots.size
     cosines, sines, unused, halves = np.empty(D), np.empty(D), np.empty(D), np.empty(D)
@@ -109,6 +123,7 @@ def uniform_waves(shares, edges, roots, out):
         for b in range(shares.shape[1]):
             low, high = edges[i, b], edges[i, b + 1]
             half = 0.5 * (high - low)
+            # The mean of exp(iωy) over an interval is exp(iω·middle) sin(ω·half)/(ω·half).
             _powers(0.5 * (low + high), cosines, sines)
             _powers(half, unused, halves)
             for d in range(D):
@@ -127,11 +142,15 @@ def spread_rows(points, coefficients, table, rows, sums, products):
 
     The waves of a point are nearly a sum over the points g, g + 1, … of an equally spaced grid (a
     nonuniform fast Fourier transform), with weights that are polynomials of the position between
-    g and g + 1.  One period of the waves, which change their sign with it, has G intervals.
+    g and g + 1.  One period has G intervals, after which the waves repeat with the opposite sign.
 
-    axes: points (c,); coefficients (J, TAPS), of the highest power first; table (c, G + TAPS)
-    waves of the grid in the direction of each row; rows (c, m), m a multiple of 16;
-    sums (G + TAPS, m); products (c,)
+    Axes:
+        points (c,)
+        coefficients (J, TAPS), of the highest power first
+        table (c, G + TAPS) waves of the grid in the direction of each row
+        rows (c, m), m a multiple of 16
+        sums (G + TAPS, m)
+        products (c,)
     """
     places = np.empty((2, _ROWS))
     weights = np.empty((TAPS, _ROWS))
@@ -140,6 +159,7 @@ def spread_rows(points, coefficients, table, rows, sums, products):
         x, signs = places[0, : stop - start], places[1, : stop - start]
         first = np.empty(stop - start, np.int64)
         for i in range(stop - start):
+            # Waves with frequencies d + ½ change their sign from one period to the next.
             periods = points[start + i] / (2.0 * np.pi)
             past = np.floor(periods)
             signs[i] = 1.0 - 2.0 * (past - 2.0 * np.floor(0.5 * past))

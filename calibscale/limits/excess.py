@@ -9,7 +9,7 @@ from scipy.special import gammainc, gammaincc, gammainccinv, gammaincinv, ndtr, 
 
 from calibscale.array_types import Floats
 
-_MIRRORED = [1, 0, 4, 3, 2]  # the sums of 1 − p
+_MIRRORED = [1, 0, 4, 3, 2]  # order of the sums after p and r = 1 − p change places
 _MIN_SKEWNESS = 1e-5  # below it Φ is more accurate than a gamma function of shape 4e10
 _MAX_SKEWNESS = 1e4  # skewness of events of probability 1e-8
 _LARGE_SHAPE = 400.0  # shape from which gamma quantiles are computed by an expansion
@@ -22,26 +22,27 @@ _ENOUGH_EVENTS = 100.0  # effective number of events from which this factor is l
 # ---------------------------------------------------------------- limits
 
 
-def excess_limits(others: Floats, events: Floats, tail: float) -> tuple[Floats, Floats]:
+def excess_limits(non_events: Floats, events: Floats, tail: float) -> tuple[Floats, Floats]:
     """Limits of Σw(E[y] − p), each exceeded with a probability of about `tail` or less.
 
     Let p′ = p + s(1 − p), s ≥ 0 such that Σwp′ = Σwy.  (If Σwy < Σwp, 1 − y and 1 − p take the
     places of y and p.)  U = Σwy(1 − p′) sums events and D = Σw(1 − y)p′ non-events, each weighted
-    by its improbability; U = D, but the E[y] may differ from p′.  Both are sums of weighted
-    counts, with limits by `weighted_count_limits`; the difference has the limits
+    by its improbability.  U = D, but the E[y] may differ from p′.  Both are sums of weighted
+    counts, with limits by `weighted_count_limits`.  The difference has the limits
     [Zou & Donner, Statistics in Medicine 27 (2008), after Newcombe]
 
     ``Σw(y − p) − √((U − U_low)² + (D_high − D)²)`` and
     ``Σw(y − p) + √((U_high − U)² + (D − D_low)²)``,
 
     clipped to E[y] in [0, 1].  With Poisson counts U − D has the variance
-    Σw²(q(1 − q) + (q − p′)²) where E[y] = q: that of independent labels if p′ = q, else more.
-    Where every p′ is near 0, D hardly varies and the limits are those of a Poisson count.
+    Σw²(q(1 − q) + (q − p′)²) where E[y] = q.  This is the variance of independent labels if p′ = q,
+    else more.  Where every p′ is near 0, D hardly varies and the limits agree with the limits of a
+    Poisson count.
 
     Parameters
     ----------
-    others, events : (5, …)
-        Σ of wp, wr, w²p², w²pr, w²r² of rows without and with the event; r = 1 − p.
+    non_events, events : (5, …)
+        Σ of wp, wr, w²p², w²pr, w²r², where r = 1 − p, of rows without and with the event.
     tail : float
         Tail probability of each limit.
 
@@ -57,22 +58,24 @@ def excess_limits(others: Floats, events: Floats, tail: float) -> tuple[Floats, 
     >>> float(low.round(6)), float(high.round(6))
     (-1.0, 2.688879)
     """
-    fewer = events[1] < others[0]
-    first = np.where(fewer, events[_MIRRORED], others)
-    second = np.where(fewer, others[_MIRRORED], events)
+    fewer = events[1] < non_events[0]
+    first = np.where(fewer, events[_MIRRORED], non_events)
+    second = np.where(fewer, non_events[_MIRRORED], events)
     excess = second[1] - first[0]
-    both = first + second
-    s = ratio(excess, both[1])
+    total = first + second
+    s = ratio(excess, total[1])
     (_, up), (down, _) = _moved(second, s), _moved(first, s)
-    next_down, next_up = (ratio(b, a) for a, b in _moved(both, s))
-    unseen = np.maximum(both[3] - _SURPRISE * (up[1] + down[1]), 0.0)
+    next_down, next_up = (ratio(b, a) for a, b in _moved(total, s))
+    # Variance of the predictions that is too large to be absent from the observed events by chance.
+    unseen = np.maximum(total[3] - _SURPRISE * (up[1] + down[1]), 0.0)
     next_up = _next_weight(up, next_up, unseen)
     next_down = _next_weight(down, next_down, unseen)
     up_low, up_high = weighted_count_limits(*up, next_up, tail)
     down_low, down_high = weighted_count_limits(*down, next_down, tail)
+    # The formulas of the docstring.
     low = excess - np.hypot(up[0] - up_low, down_high - down[0])
     high = excess + np.hypot(up_high - up[0], down[0] - down_low)
-    low, high = np.maximum(low, -both[0]), np.minimum(high, both[1])  # 0 ≤ E[y] ≤ 1
+    low, high = np.maximum(low, -total[0]), np.minimum(high, total[1])  # 0 ≤ E[y] ≤ 1
     return np.where(fewer, 0.0 - high, low), np.where(fewer, 0.0 - low, high)
 
 
@@ -80,10 +83,11 @@ def _next_weight(observed: tuple[Floats, Floats], following: Floats, unseen: Flo
     """Weight of a further event: `following`, or a multiple of the mean weight of those seen.
 
     `following` is a mean over all rows.  Where weights increase with confidence, it is the weight
-    of rows that hardly ever are events; the events that were seen have the weights of rows that
-    are.  `unseen` is the variance Σw²p(1 − p) of the predictions beyond twice that of the
-    observed events: rows of large weight have it that were not events by chance.  The multiple is
-    so large that few events, and weights that are nearly equal, leave `following` as it is.
+    of rows that hardly ever are events, whereas the observed events have the weights of rows that
+    often are.  `unseen` is the variance Σw²p(1 − p) of the predictions beyond twice the variance of
+    the observed events.  It comes from rows of large weight that were not events by chance.  The
+    multiple is so large that few events, and weights that are nearly equal, leave `following` as it
+    is.
     """
     total, squares = observed[0], observed[1] + unseen
     seen = ratio(squares, total)
@@ -103,12 +107,12 @@ def weighted_count_limits(
     """Limits (…) of the mean of T = Σwx, where x are Poisson counts, by the gamma distribution.
 
     The lower limit is a quantile of the gamma distribution of mean T and variance V = Σw²x, the
-    upper limit one of mean T + w₊ and variance V + w₊², where w₊ is the weight of a further event
-    [Fay & Feuer, Statistics in Medicine 16 (1997)].  With the largest weight as w₊, as there,
-    simulations have shown no miss rate above `tail`; `excess_limits` takes Σw²/Σw, which needs only
-    sums and lies between the mean and the largest weight [Tiwari, Clegg & Zou, Statistical Methods
-    in Medical Research 15 (2006)], and not more than a multiple of the mean weight of the events
-    seen, where these are many.  For equal weights the limits are exact [Garwood, Biometrika 28
+    upper limit a quantile for mean T + w₊ and variance V + w₊², where w₊ is the weight of a further
+    event [Fay & Feuer, Statistics in Medicine 16 (1997)].  With the largest weight as w₊, as there,
+    simulations have shown no miss rate above `tail`.  `excess_limits` takes Σw²/Σw, which needs
+    only sums and lies between the mean and the largest weight [Tiwari, Clegg & Zou, Statistical
+    Methods in Medical Research 15 (2006)].  Where many events were observed, it takes at most a
+    multiple of their mean weight.  For equal weights the limits are exact [Garwood, Biometrika 28
     (1936)].
     """
     total, squares, following = (np.asarray(a, np.float64) for a in (total, squares, following))
@@ -118,7 +122,7 @@ def weighted_count_limits(
 
 
 def _gamma_quantile(mean: Floats, variance: Floats, tail: float, upper: bool) -> Floats:
-    """Quantile of one tail of a gamma distribution; the mean where the variance is 0."""
+    """Quantile of one tail of a gamma distribution, or the mean where the variance is 0."""
     scale = ratio(variance, mean)  # also 0 where squares underflow
     shape = ratio(mean, scale)
     inverse = gammainccinv if upper else gammaincinv
@@ -158,9 +162,9 @@ def excess_deviate(excess: Floats, variance: Floats, third: Floats) -> Floats:
     """Deviate z of the excess S = Σw(y − p) under E[y] = p, with 2Φ(−|z|) = P(|S*| ≥ |S|).
 
     z has the sign of S.  S* is the excess of labels drawn from the predictions, with the Pearson
-    type III distribution of mean 0, `variance` Σw²p(1 − p) and `third` moment Σw³p(1 − p)(1 − 2p):
-    where events are rare, S/√variance is far from normal.  Beyond 37 standard errors z is the
-    signed root of the likelihood ratio of that distribution.
+    type III distribution of mean 0, `variance` Σw²p(1 − p) and `third` moment Σw³p(1 − p)(1 − 2p).
+    Where events are rare, S/√variance is far from normal.  Beyond 37 standard errors z is the
+    signed root of the likelihood ratio of this distribution.
 
     Parameters
     ----------
@@ -194,6 +198,7 @@ def _deviate(size: Floats, skewness: Floats) -> Floats:
     root = np.sqrt(shape)
     high, low = shape + size * root, shape - size * root
     tails = gammaincc(shape, high) + gammainc(shape, np.maximum(low, 0.0))
+    # Tails that underflow are replaced by the likelihood ratio, which grows like −log of the tail.
     z = -ndtri(np.clip(tails, _MIN_TAIL, 1.0) / 2)
     far = tails < _MIN_TAIL
     above = (high - shape)[far]

@@ -1,9 +1,9 @@
 """Confidence limits of means of |gap| or gap² over bins, and of the largest gap.
 
 The observed mean of |gap| exceeds the mean of the expected gaps, because noise makes gaps larger on
-average.  By how much depends on the expected gaps: if they are 0 in all bins but one, the noise of
-all others adds to the observed mean.  The lower limit therefore uses functions of the gaps whose
-expectations are at most the mean of the expected gaps wherever the errors are.
+average.  By how much depends on the expected gaps.  If they are 0 in all bins but one, the noise of
+all other bins adds to the observed mean.  The lower limit therefore uses functions of the gaps with
+expectations of at most the mean of the expected gaps, wherever the errors are.
 """
 
 from __future__ import annotations
@@ -21,17 +21,18 @@ from calibscale.limits.inversion import highest_factor
 from calibscale.limits.proportions import Limits, clopper_pearson
 
 _SEED = 20261122  # seed of the simulated bins: equal sums have equal limits
-_DRAWS = 399  # simulated data sets per hypothesis of the upper limit; 10 of 400 are 2.5 %
+_DRAWS = 399  # simulated data sets per hypothesis of the upper limit, as 10 of 400 are 2.5 %
 _LOW_DRAWS = 999  # simulated data sets of the lower limit, which needs only two hypotheses
 _MAX_DRAWS = 3999
 _GAP_ROUNDING = 1e-13  # rounding error of the gap of a bin, far below one event in 10^9 rows
 _PARTS = 256  # most contrasts of each kind, which bounds memory and time
-# Deviations of waves and of single bins need to be larger by these factors than those of sums with
-# one change of sign: such errors are more common, and the many others would widen their limits.
+# Deviations of waves and of single bins need to be larger by these factors than deviations of sums
+# with one change of sign.  Errors with one change of sign are more common, and the many other
+# functions would widen their limits.
 _WAVES = 1.1
 _SINGLE_BIN = 1.2
-_PHASES = 4  # of the square waves that contrasts may have
-_FEWEST_GROUPS = 5  # from which the noise of a bin is estimated
+_PHASES = 4  # phases of the square waves that contrasts may have
+_FEWEST_GROUPS = 5  # number of groups from which the noise of a bin is estimated
 
 
 class BinGaps(NamedTuple):
@@ -62,6 +63,7 @@ class BinGaps(NamedTuple):
         rows = self.whole_rows
         events = np.random.default_rng(_SEED).binomial(rows, frequency, (draws, len(rows)))
         expected = self.mean_p - frequency
+        # The noise of a whole number of rows is scaled to the effective number of rows.
         return expected + (frequency - events / rows) * np.sqrt(rows / self.rows)
 
 
@@ -76,21 +78,21 @@ class GapLimits(NamedTuple):
 def bin_limits(bins: BinGaps, power: int, tail: float, at_least_mean: bool = False) -> GapLimits:
     """Limits of the mean of |expected gap|^power over bins, for independent rows.
 
-    The number of events of a bin is binomial.  The lower limit is that of `low_limit`.
+    The number of events of a bin is binomial.  `low_limit` computes the lower limit.
 
-    The upper limit inverts tests of hypotheses along a direction: under hypothesis s the frequency
-    of events in bin b is f_b = p̄_b − s·d_b, cut to [0, 1].  It is the larger one of two directions:
-    the observed gaps, and noise towards 1/2, |d_b| = √(f̃(1 − f̃)/n_b), where f̃ is the frequency
-    observed with one additional row at p̄_b.  The first direction gives no information on bins
-    without an event, which cannot have fewer events.  If the mean of squares is to be covered
-    without its noise, the upper limit is at least that of the unbiased estimate, as few bins of
-    large errors vary more than either direction.  Inverting a family of tests gives limits of
-    any level [Lehmann & Romano, Testing Statistical Hypotheses, §3.5].
+    The upper limit inverts tests of hypotheses along a direction.  Under hypothesis s the frequency
+    of events in bin b is f_b = p̄_b − s·d_b, cut to [0, 1].  The limit is the larger result of two
+    directions: the observed gaps, and noise towards 1/2, |d_b| = √(f̃(1 − f̃)/n_b), where f̃ is the
+    frequency observed with one additional row at p̄_b.  The first direction gives no information on
+    bins without an event, which cannot have fewer events.  If the mean of squares is to be covered
+    without its noise, the upper limit is at least the upper limit from the unbiased estimate, as
+    few bins of large errors vary more than either direction.  Inverting a family of tests gives
+    limits of any level [Lehmann & Romano, Testing Statistical Hypotheses, §3.5].
 
-    `tail` is the tail probability of each limit.  With `at_least_mean`, the upper limit of a
-    statistic below its mean under calibration is that of the mean [power-constrained limits, Cowan
-    et al., arXiv 1105.3166]; otherwise it is the observed value in a share `tail` of calibrated
-    data.
+    `tail` is the tail probability of each limit.  With `at_least_mean`, a statistic below its mean
+    under calibration has the upper limit of this mean [power-constrained limits, Cowan et al.,
+    arXiv 1105.3166].  Otherwise the upper limit is the observed value in a share `tail` of
+    calibrated data.
     """
     if not len(bins.gap):
         return GapLimits(0.0, 0.0, 0.0)
@@ -112,7 +114,8 @@ def bin_limits(bins: BinGaps, power: int, tail: float, at_least_mean: bool = Fal
         raised = max(observed, float(simulated(np.zeros_like(bins.gap)).mean()))
     high = mean = observed if not at_least_mean else 0.0
     for direction in (bins.gap, _noise_of_bins(bins)):
-
+        # p-value of hypothesis s: the share of simulated values that do not exceed the observed
+        # one.
         def below(s: float, direction: Floats = direction) -> float:
             values = simulated(gaps(direction, s))
             return float(1 + np.sum(values <= raised * (1 + 1e-9) + rounding)) / (draws + 1)
@@ -159,11 +162,11 @@ def debiased_squares(bins: BinGaps) -> Callable[[Floats], Floats]:
     Its expectation is the squared expected gap if the frequencies are binomial.
     """
     several = bins.rows > 1.0 + 1e-9
-    others = np.where(several, bins.rows - 1.0, 1.0)
+    degrees = np.where(several, bins.rows - 1.0, 1.0)
 
     def debiased(gaps: Floats) -> Floats:
         f = np.clip(bins.mean_p - gaps, 0.0, 1.0)
-        return np.where(several, gaps**2 - f * (1.0 - f) / others, 0.0)
+        return np.where(several, gaps**2 - f * (1.0 - f) / degrees, 0.0)
 
     return debiased
 
@@ -177,13 +180,14 @@ def _high_mean_square(bins: BinGaps, tail: float) -> float:
 
 
 def debiased_sizes(deviation: Floats, calibrated: Floats) -> Callable[[Floats], Floats]:
-    """Function of gaps (…, B) whose expectation is at most |expected gap|.
+    """Function of gaps (…, B) with an expectation of at most |expected gap|.
 
     It is |g| − a·exp(−g²/2σ²), where σ (B,) is the standard `deviation` at calibration, and a is
     such that the expectation over the gaps of a `calibrated` model (draws, B) is 0.  For normal
     gaps of mean μ the noise makes |g| larger than |μ| by 2σφ(μ/σ) − 2|μ|Φ(−|μ|/σ) on average, most
-    at μ = 0, and the second term is larger than that: a·E[exp(−g²/2σ²)] = 2σφ(0)·exp(−μ²/4σ²).
-    Unlike |g| less its mean at calibration, the function tends to |g| for gaps beyond their noise.
+    at μ = 0.  The second term is larger than this excess: a·E[exp(−g²/2σ²)] =
+    2σφ(0)·exp(−μ²/4σ²).  Unlike |g| less its mean at calibration, the function tends to |g| for
+    gaps beyond their noise.
     """
     scale = ratio(np.ones_like(deviation), deviation)
     noisy = deviation > 0.0
@@ -206,18 +210,17 @@ def low_limit(
 ) -> float:
     """Lower limit of θ = Σ share·|μ|^power, where μ (B,) are the expectations of the gaps.
 
-    It is the largest lower limit of several functions of the gaps, none of whose expectations
-    exceeds θ, whichever bins the errors are in:
+    It is the largest lower limit of several functions of the gaps.  None of them has an expectation
+    above θ, whichever bins the errors are in:
 
-    - Σ share·debiased(g), where `debiased` has expectations of at most |μ|^power;
-    - the contrasts ±(Σ_{b ≤ j} share·g − Σ_{b > j} share·g) for every j, which have no noise of
-      absolute values: a model that is over- or underconfident, or shifted, has gaps whose sign
-      changes at most once.  |Σ c·share·μ| ≤ Σ share·|μ| if |c| ≤ 1, and its square is at most
-      Σ share·μ²;
-    - the same contrasts with square waves of up to four periods, for gaps that change sign often;
+    - Σ share·debiased(g), where `debiased` has expectations of at most |μ|^power.
+    - The contrasts ±(Σ_{b ≤ j} share·g − Σ_{b > j} share·g) for every j, which have no noise of
+      absolute values.  The gaps of a model that is over- or underconfident, or shifted, change sign
+      at most once.  |Σ c·share·μ| ≤ Σ share·|μ| if |c| ≤ 1, and its square is at most Σ share·μ².
+    - The same contrasts with square waves of up to four periods, for gaps that change sign often.
     - ±share·g of each bin, for an error of one bin.
 
-    The limits hold together: each function is reduced by a multiple of its standard deviation that
+    The limits hold together.  Each function is reduced by a multiple of its standard deviation that
     the largest standardised deviation exceeds with probability `tail`.  The multiple is the same
     for all functions but for the factors `_WAVES` and `_SINGLE_BIN`.
 
@@ -258,10 +261,11 @@ def low_limit(
 
     single = np.hstack([largest, largest])
     values = functions(gap[None])[0]
-    # a frequency of which no event was seen is not certain: the deviation of one row is the least
+    # A frequency is not certain although no event was observed.  The least deviation of a function
+    # is therefore the contribution of one row.
     row = share / rows
     least = np.hstack([np.full(over_all, row.max()), row[single]])
-    # shares of bins vary as well
+    # The shares of the bins are multinomial, and add this variance by the delta method.
     sizes = np.abs(gap) ** power
     over_bins = np.array([sizes, np.abs(gap)]) - np.array([[sizes @ share], [np.abs(gap) @ share]])
     of_means = (over_bins**2) @ (share * row)
@@ -278,7 +282,8 @@ def low_limit(
     factor = np.repeat([1.0, 1.0, _WAVES, _SINGLE_BIN], counts)
     scale = ratio(np.ones(len(values)), factor * np.sqrt(variance))
     largest_steps = [(deviation * scale).max(axis=1) for deviation in deviations]
-    steps = max(float(np.quantile(each, 1.0 - tail, method="higher")) for each in largest_steps)
+    steps = max(float(np.quantile(step, 1.0 - tail, method="higher")) for step in largest_steps)
+    # Noise that is estimated from few groups has the quantile of Student's distribution.
     if np.isfinite(freedom):
         steps = float(stdtrit(freedom, ndtr(steps)))
     limits = np.maximum(values - steps * factor * np.sqrt(variance + of_shares), 0.0)
@@ -298,10 +303,10 @@ def low_limit_of_groups(
 ) -> float:
     """Lower limit of the mean of |expected gap|^power from groups of dependent rows.
 
-    The noise of the gaps is normal, with the covariance of the sums of independent groups, and at
-    least that of independent rows at calibration if labels are `counted`.  Bins of which less than
-    five groups have rows say nothing on their noise: the limit is that of the mean over the other
-    bins, which is smaller.
+    The noise of the gaps is normal, with the covariance of the sums of independent groups.  If
+    labels are `counted`, its variance is at least the variance of independent rows at calibration.
+    Bins with rows of less than five groups say nothing on their noise.  The limit is then a limit
+    of the mean over the other bins, which is smaller.
 
     Parameters
     ----------
@@ -314,7 +319,7 @@ def low_limit_of_groups(
     power : {1, 2}
         Power of the mean.
     counted : bool
-        Whether labels are of one class; soft labels may have less noise.
+        Whether labels are of one class.  Soft labels may have less noise.
     """
     full = weights.sum(axis=1) > 0.0
     weights, residuals = weights[full], residuals[full]
@@ -324,11 +329,12 @@ def low_limit_of_groups(
         return 0.0
     shares = weights.sum(axis=1) / total
     freedom = 1.0 / float(shares @ shares) - 1.0
-    known = BinGaps(*(column[spread] for column in bins))
-    steps = residuals[:, spread] - known.gap * weights[:, spread]
-    steps *= np.sqrt(groups / (groups - 1.0)) / (known.share * total)
-    p = np.clip(known.mean_p, 0.0, 1.0)
-    least = p * (1.0 - p) / known.rows if counted else np.zeros_like(p)
+    estimable = BinGaps(*(column[spread] for column in bins))
+    steps = residuals[:, spread] - estimable.gap * weights[:, spread]
+    steps *= np.sqrt(groups / (groups - 1.0)) / (estimable.share * total)
+    p = np.clip(estimable.mean_p, 0.0, 1.0)
+    least = p * (1.0 - p) / estimable.rows if counted else np.zeros_like(p)
+    # Independent noise that fills up the variance where groups vary less than independent rows.
     missing = np.maximum(least - (steps**2).sum(axis=0), 0.0)
     deviation = np.sqrt((steps**2).sum(axis=0) + missing)
     rng, draws = np.random.default_rng(_SEED), _count(_LOW_DRAWS, tail)
@@ -341,7 +347,7 @@ def low_limit_of_groups(
         def debiased(gaps: Floats) -> Floats:
             return gaps**2 - deviation**2
 
-    return low_limit(known, debiased, (noise, known.gap + noise), tail, power, freedom)
+    return low_limit(estimable, debiased, (noise, estimable.gap + noise), tail, power, freedom)
 
 
 def _square_waves(share: Floats) -> Floats:
@@ -356,10 +362,10 @@ def _square_waves(share: Floats) -> Floats:
 
 
 def level_limits(levels: Floats, shares: Floats, rows: float, tail: float) -> Limits:
-    """Limits of the mean over levels (L,) of |level − share|, from the shares of values up to them.
+    """Limits of the mean over levels (L,) of |level − share of values up to it|.
 
-    The numbers of values between levels are multinomial.  The upper limit is that of the mean with
-    its noise, and the lower one that of the mean of the expected distances by `low_limit`.
+    The numbers of values between levels are multinomial.  The upper limit holds for the mean with
+    its noise.  The lower limit holds for the mean of the expected distances, by `low_limit`.
     """
     count = max(round(rows), 1)
     draws = _count(_LOW_DRAWS, tail)
@@ -391,8 +397,8 @@ def largest_gap_limits(bins: BinGaps, tail: float) -> Limits:
     The frequency of each bin has the limits of `clopper_pearson`.  The lower limit is the largest
     distance of p̄ from the interval of its bin, with tails of tail/B each, so that all lower limits
     hold together.  The upper limit is the largest distance of p̄ from an end of the interval of its
-    bin with tails of `tail`: that of the bin with the largest expected gap is enough.  It is large
-    if a bin has few rows.
+    bin with tails of `tail`, because the interval of the bin with the largest expected gap is
+    enough.  It is large if a bin has few rows.
     """
     low, high = 0.0, 0.0
     for rows, p, f in zip(bins.rows, bins.mean_p, bins.frequency, strict=True):

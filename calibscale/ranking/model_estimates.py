@@ -36,7 +36,7 @@ from calibscale.statistics.statistic import Statistic
 
 
 def named_models(sources: Mapping[str, Any] | Sequence[Any]) -> dict[str, Any]:
-    """Models by name; the models of a sequence are named after their files."""
+    """Models by name.  The models of a sequence are named after their files."""
     if isinstance(sources, Mapping):
         models = {str(name): source for name, source in sources.items()}
     else:
@@ -64,6 +64,7 @@ def distinct_names(paths: Sequence[str]) -> list[str]:
     longest = max((len(p) for p in parts), default=1)
     names = ["/".join(p[-1:]) for p in parts]
     for length in range(2, longest + 1):
+        # Only names that stand for several paths get more parts.
         n_paths = Counter(name for name, _ in set(zip(names, parts, strict=True)))
         names = [
             name if n_paths[name] == 1 else str(PurePath(*p[-length:]))
@@ -86,9 +87,9 @@ def model_notes(models: list[EstimatedModel]) -> tuple[str, ...]:
     for model in models[1:]:
         if model.estimate.value is None or model.key == first.key:
             continue
-        mine, theirs = model.counts, first.counts
-        if mine.used != theirs.used:
-            why = f"{mine.used:,} and {theirs.used:,} rows are used"
+        rows, first_rows = model.counts.used, first.counts.used
+        if rows != first_rows:
+            why = f"{rows:,} and {first_rows:,} rows are used"
         else:
             why = "their labels or weights differ, or are in another order"
         notes.append(
@@ -151,7 +152,7 @@ class EstimatedModel:
 
     @property
     def place(self) -> float:
-        """Sort key of the models; models without a value come last."""
+        """Sort key of the models.  Models without a value come last."""
         return float("inf") if self.estimate.value is None else self.estimate.value
 
     def ranked(self, rank: int | None, probabilities: tuple[float, ...], run: Run) -> RankedModel:
@@ -199,7 +200,7 @@ def estimate_models(
 
 
 def effective_rows(totals: TotalsState) -> float:
-    """Effective number of rows (Σw)²/Σw²; 0 without weight."""
+    """Effective number of rows (Σw)²/Σw², 0 without weight."""
     return float(totals.weight**2 / totals.weight2) if totals.weight2 > 0 else 0.0
 
 
@@ -265,12 +266,13 @@ def _estimate(estimator: BoundEstimator, states: list[Any]) -> tuple[Estimate, F
 DRAWS = 100_000  # draws of the estimates: probabilities are accurate to 0.002
 TIE = 1e-9  # relative difference up to which estimates count as equal
 
-_BATCH = 10_000
-_BLUR = 1e-6  # share of the largest deviation; roots of singular covariances err by 1e-8
+_BATCH = 10_000  # draws at a time
+# Share of the largest deviation that blurs ties, as roots of singular covariances err by 1e-8.
+_BLUR = 1e-6
 
 
 def ranks(values: Sequence[float]) -> list[int]:
-    """Ranks 1, 2, … of increasing values; values that are equal up to rounding share a rank."""
+    """Ranks 1, 2, … of increasing values.  Values that are equal up to rounding share a rank."""
     places: list[int] = []
     for i, value in enumerate(values):
         tie = i > 0 and _equal(values[i - 1], value)
@@ -303,19 +305,20 @@ _Compared = tuple[str, float, Parts | None, int]  # name, value and parts of a m
 
 
 def _difference(a: _Compared, b: _Compared, resampling: Resampling, covers: str) -> Difference:
-    (better, low, first, rows), (worse, high, second, others) = a, b
+    (better, low, first, rows), (worse, high, second, second_rows) = a, b
     value = high - low
-    difference = Difference(better, worse, value, rows == others)
+    difference = Difference(better, worse, value, rows == second_rows)
     if first is None or second is None:
         return difference
-    if rows == others:
+    if rows == second_rows:
         parts = second - first
-    else:  # degrees of freedom of Welch and Satterthwaite
-        both = (first, second)
-        squares = [part.standard_error**2 for part in both]
-        rest = sum(s * s / max(part.count - 1, 1) for s, part in zip(squares, both, strict=True))
-        freedom = sum(squares) ** 2 / rest if rest > 0 else None
-        left_out = min(both, key=lambda part: part.count).left_out
+    else:
+        # Independent samples, with the degrees of freedom of Welch and Satterthwaite.
+        pair = (first, second)
+        squares = [part.standard_error**2 for part in pair]
+        scale = sum(s * s / max(part.count - 1, 1) for s, part in zip(squares, pair, strict=True))
+        freedom = sum(squares) ** 2 / scale if scale > 0 else None
+        left_out = min(pair, key=lambda part: part.count).left_out
         parts = Parts(value, left_out, error=float(np.sqrt(sum(squares))), freedom=freedom)
     interval = parts.interval(resampling, covers)
     if interval is None:
@@ -342,11 +345,11 @@ def rank_probabilities(
 ) -> tuple[Floats, float] | None:
     """P(rank) of models in the order of their ranks (M, M), and P(this order, up to ties).
 
-    The uncertainty of the estimates is modelled by a multivariate t with the jackknife's
-    covariance of models on the same rows and its degrees of freedom: for two models, P(first) is
-    that of the one-sided t-test.  Unlike resampling of groups, the draws need no more than an
-    interval does, add no bias to a biased estimate, and have tails that reflect the number of
-    groups.  None where a covariance is not defined.
+    The uncertainty of the estimates is modelled by a multivariate t with the jackknife's covariance
+    of models on the same rows and its degrees of freedom.  For two models, P(first) follows from
+    the one-sided t-test.  Unlike resampling of groups, the draws need no more than an interval
+    does, add no bias to a biased estimate, and have tails that reflect the number of groups.  None
+    where a covariance is not defined.
     """
     values = np.array([part.value for part in parts])
     M = len(values)
@@ -358,6 +361,7 @@ def rank_probabilities(
         G = left_out.shape[1]
         if G < 2:
             return None
+        # The jackknife's covariance is (G − 1)/G Σ (θ₋g − θ̄)², and `cov` divides by G − 1.
         covariance = (G - 1) ** 2 / G * np.atleast_2d(np.cov(left_out))
         roots.append((models, _root(covariance), parts[models[0]].freedom or G - 1))
     spread = max(float(np.abs(root).max()) for _, root, _ in roots)
@@ -368,6 +372,7 @@ def rank_probabilities(
     for _ in range(DRAWS // _BATCH):
         drawn = np.empty((_BATCH, M))
         for models, root, freedom in roots:
+            # A multivariate t is a normal vector divided by the root of χ²/freedom.
             shrunk = np.sqrt(rng.chisquare(freedom, (_BATCH, 1)) / freedom)
             drawn[:, models] = rng.standard_normal((_BATCH, len(models))) @ root / shrunk
         drawn += values + jitter * rng.random((_BATCH, M))  # equal models get random ranks

@@ -53,6 +53,7 @@ def series(view: NotionView) -> Floats:
     e = p.shape[1]
     if e > _CLASS_TERMS:
         return out
+    # Derivatives of softmax probabilities with respect to the log-odds of each class.
     class_terms = p[:, None] * (np.eye(e) - p[:, :, None])  # s = e_c
     return np.concatenate([out, class_terms], axis=1)
 
@@ -67,7 +68,7 @@ def intervals(
     """Interval of each candidate, given by its k fits with one hyper-parameter each.
 
     The means of the one-step estimate come from `_gains`, or from the kept rows where a candidate
-    has none; variances always come from the kept rows.  `weights` (2, 1 + k) are Σw and Σw² of all
+    has none.  Variances always come from the kept rows.  `weights` (2, 1 + k) are Σw and Σw² of all
     rows of the test part, then of the folds.
     """
     walk = _Walk(profile, len(candidates[0]))
@@ -83,17 +84,18 @@ def intervals(
 class _HeldOut:
     """r̂ of a candidate at the kept rows that its fits were not trained on.
 
-    own (J, c, e): at rows of a fold, by the fit without it; test (k, J, t, e): at rows of the test
-    part; scores (k, J, m): Σwψ(δ − r̂) over the training rows of each fit.
+    - left_out (J, c, e): at rows of a fold, by the fit without it
+    - test (k, J, t, e): at rows of the test part
+    - scores (k, J, m): Σwψ(δ − r̂) over the training rows of each fit
     """
 
-    own: Floats
+    left_out: Floats
     test: Floats
     scores: Floats
 
 
 class _Walk:
-    """Loops over the kept rows in pieces; fits and series are computed once for each piece."""
+    """Loops over the kept rows in pieces.  Fits and series are computed once for each piece."""
 
     def __init__(self, profile: FamilyProfile, k: int) -> None:
         self.rows, self.folds, self.k = profile.subset, profile.folds, k
@@ -102,6 +104,7 @@ class _Walk:
         step = int(np.clip(_PIECE_BYTES // (8 * self.m * e), 16, 2048))
         n = len(self.folds)
         self.cuts = [slice(low, min(low + step, n)) for low in range(0, n, step)]
+        # Rows of the test part have arrays of their own.  Each piece knows its range in them.
         tests = np.cumsum(self.folds == TEST)
         self.tests = [
             slice(int(tests[cut.start] - (self.folds[cut.start] == TEST)), int(tests[cut.stop - 1]))
@@ -127,31 +130,37 @@ class _Walk:
                     flat = (psi[folds == v] * root).transpose(1, 0, 2).reshape(self.m, -1)
                     self.grams[np.arange(k) != v, j] += flat @ flat.T
                 flat = psi.transpose(1, 0, 2).reshape(self.m, -1)
-                for one, fits in zip(result, candidates, strict=True):
+                for held_out, fits in zip(result, candidates, strict=True):
                     for v in range(k):
                         r = fits[v].residuals(j, view)[0]
                         trained = view.weights * ((folds >= 0) & (folds != v))
-                        one.scores[v, j] += flat @ (trained[:, None] * (view.delta - r)).reshape(-1)
-                        one.own[j, cut][folds == v] = r[folds == v]
-                        one.test[v, j, tests] = r[folds == TEST]
+                        remainder = (trained[:, None] * (view.delta - r)).reshape(-1)
+                        held_out.scores[v, j] += flat @ remainder
+                        held_out.left_out[j, cut][folds == v] = r[folds == v]
+                        held_out.test[v, j, tests] = r[folds == TEST]
         return result
 
     def corrected(self, plain: Sequence[_HeldOut]) -> list[_HeldOut]:
         """Add the regression of the residuals to r̂, clipped to the range of residuals."""
         inverses = _inverses(self.grams)
-        better = [_HeldOut(np.empty_like(h.own), np.empty_like(h.test), h.scores) for h in plain]
+        better = [
+            _HeldOut(np.empty_like(h.left_out), np.empty_like(h.test), h.scores) for h in plain
+        ]
         for cut, tests in zip(self.cuts, self.tests, strict=True):
             folds = self.folds[cut]
             for j, rows in enumerate(self.rows):
                 view = rows.take(cut)
                 psi = series(view)
                 for old, new in zip(plain, better, strict=True):
-                    new.own[j, cut] = old.own[j, cut]
+                    new.left_out[j, cut] = old.left_out[j, cut]
                     for v in range(self.k):
+                        # Least squares of the residuals on the series, (Σwψψᵀ)⁻¹ Σwψ(δ − r̂), over
+                        # the training rows.
                         g = np.einsum("cme,m->ce", psi, inverses[v, j] @ old.scores[v, j])
-                        own, test = folds == v, folds == TEST
+                        in_fold, test = folds == v, folds == TEST
                         p = view.points
-                        new.own[j, cut][own] = _clipped(old.own[j, cut] + g, p)[own]
+                        r = _clipped(old.left_out[j, cut] + g, p)
+                        new.left_out[j, cut][in_fold] = r[in_fold]
                         r = old.test[v, j, tests] + g[test]
                         new.test[v, j, tests] = _clipped(r, p[test])
         return better
@@ -163,7 +172,7 @@ def _clipped(r: Floats, p: Floats) -> Floats:
 
 
 def _inverses(grams: Floats) -> Floats:
-    """Pseudo-inverses of the matrices (…, m, m); functions may coincide on the data."""
+    """Pseudo-inverses of the matrices (…, m, m), as functions may coincide on the data."""
     out = np.empty_like(grams)
     for at in np.ndindex(grams.shape[:-2]):
         sigma, U = eigh(grams[at], check_finite=False)
@@ -175,8 +184,8 @@ def _inverses(grams: Floats) -> Floats:
 def _products(profile: FamilyProfile, plain: _HeldOut) -> Floats:
     """⟨r̂, δ⟩ and |r̂|² of each kept row by the fits that were not trained on it, (2, c)."""
     delta = np.stack([view.delta for view in profile.subset])
-    sizes = np.einsum("jce,jce->c", plain.own, plain.own)
-    products = np.einsum("jce,jce->c", plain.own, delta)
+    sizes = np.einsum("jce,jce->c", plain.left_out, plain.left_out)
+    products = np.einsum("jce,jce->c", plain.left_out, delta)
     tests = profile.folds == TEST
     sizes[tests] = np.einsum("kjce,kjce->c", plain.test, plain.test) / len(plain.test)
     products[tests] = np.einsum("kjce,jce->c", plain.test, delta[:, tests]) / len(plain.test)
@@ -188,6 +197,7 @@ def _noise(profile: FamilyProfile, plain: _HeldOut) -> float:
     weights = profile.subset[0].weights[profile.folds == TEST]
     spread = np.sum((plain.test - plain.test.mean(axis=0)) ** 2, axis=(0, 1, 3))
     k = len(plain.test)
+    # (k − 1)/k Σ_v |r̂₋v − r̄|², as each fit leaves out one of k folds.
     return float((k - 1) / k * (spread @ weights) / weights.sum())
 
 
@@ -196,11 +206,12 @@ def _lower_limit(
 ) -> float:
     """Lower limit of (⟨r̂, δ⟩/|r̂|)², from ⟨r̂, δ⟩ and |r̂|² of the kept rows (2, c).
 
-    `product` and `size` are their means over all rows; `repeated` is the number of rows that each
+    `product` and `size` are their means over all rows.  `repeated` is the number of rows that each
     kept row represents.
     """
     if size <= 0:
         return 0.0
+    # Influence function of product/√size, up to the factor 1/√size.
     influence = rows[0] - product / (2.0 * size) * rows[1]
     influence = influence - influence @ share
     error = float(np.sqrt(share**2 @ influence**2 / (size * repeated)))
@@ -210,9 +221,10 @@ def _lower_limit(
 def _upper_limit(center: float, noise: float, slope: float) -> float:
     """Largest θ ≥ c with θ − c ≤ √(slope·(θ + noise)), with c the center.
 
-    The variance of the one-step estimate is proportional to |r̂|², which is θ + noise on average:
-    an estimate that is low by chance also has a standard error that is low by chance.
+    The variance of the one-step estimate is proportional to |r̂|², which is θ + noise on average.
+    An estimate that is low by chance therefore has a standard error that is low as well.
     """
+    # Larger root of x² = slope·(x + c + noise) for x = θ − c.
     return center + slope / 2 + float(np.sqrt(slope**2 / 4 + slope * max(center + noise, 0.0)))
 
 
@@ -231,24 +243,25 @@ def _interval(
     product, size = old @ share
     n_rows = n_kept
     if gains is not None:
-        own, test = gains
-        product, size = weights[0] @ np.vstack([test.mean(axis=0), own]) / weights[0].sum()
+        folds, test = gains
+        product, size = weights[0] @ np.vstack([test.mean(axis=0), folds]) / weights[0].sum()
         n_rows = float(weights[0].sum() ** 2 / weights[1].sum())
+    # The one-step estimate of E|E[δ | p]|² is the mean of 2⟨r̂, δ⟩ − |r̂|²: its bias is −E|r̂ − r|².
     value, sizes = 2.0 * old[0] - old[1], new[1]
     more = 2.0 * new[0] - new[1] - value
     center, added = float(2.0 * product - size), float(more @ share)
-    # variances of an effective row: n_kept·Σ(w/Σw)²(x − x̄)²
+    # Variances and covariance of an effective row: n_kept·Σ(w/Σw)²(x − x̄)².
     off, apart = share * (value - value @ share), share * (more - added)
-    spread, gap, both = n_kept * (off @ off), n_kept * (apart @ apart), n_kept * (off @ apart)
+    spread, gap, covariance = n_kept * (off @ off), n_kept * (apart @ apart), n_kept * (off @ apart)
     z = float(ndtri(0.5 + LEVEL / 2))
     error = float(np.sqrt(spread / n_rows))
-    upper = max((spread + 2.0 * both) / n_rows + gap / n_kept, 0.0)
+    upper = max((spread + 2.0 * covariance) / n_rows + gap / n_kept, 0.0)
     noise = _noise(profile, better)
     low = _lower_limit(old, share, float(product), float(size), n_rows / n_kept)
     high = _upper_limit(
         center + added + noise, noise, z * z * upper / max(float(sizes @ share), 1e-300)
     )
-    # the estimate of fits that are mostly noise or strongly shrunk may lie outside
+    # The estimate of fits that are mostly noise or strongly shrunk may lie outside.
     low, high = min(low, max(estimate, 0.0)), max(high, estimate, 0.0)
     return Interval(low, high, LEVEL, "one_step", len(plain.test), error, POPULATION)
 
@@ -284,30 +297,33 @@ def compare(
         for f, family in enumerate(families)
     ]
     totals = [fold.residuals for fold in results[0].parts]  # the test part first
-    every = hyperparameters(fitted[0])
+    pairs = hyperparameters(fitted[0])
     risks = np.array([np.concatenate([s.risk for s in fold]) for fold in scores])
     estimates = np.array([np.concatenate([s.estimate for s in fold]) for fold in scores])
     mean = risks.mean(axis=0)
     defined = np.isfinite(mean) & np.isfinite(estimates.mean(axis=0))
     require(defined.any(), "no candidate has a finite risk; widen the grids")
     best = int(np.argmin(np.where(defined, mean, np.inf)))
-    variance, own = np.zeros((2, len(every)))
+    variance, sampling = np.zeros((2, len(pairs)))
     for fold, (fold_scores, total) in enumerate(zip(scores, totals[1:], strict=True)):
         share = float(total.weight2) / float(total.weight) ** 2
         losses = np.concatenate([s.projections for s in fold_scores])
         weights = profile.rows(fold)[0].weights
         variance += share * _first_order_variance(losses - losses[best], weights)
-        own += share * _first_order_variance(losses, weights)
+        sampling += share * _first_order_variance(losses, weights)
+        # Errors are two standard errors.  The best candidate's error does not cancel in a
+        # difference.
         subset = (np.concatenate([s.risk_error for s in fold_scores]) / 2.0) ** 2
-        variance += np.where(np.arange(len(every)) == best, 0.0, subset + subset[best])
-        own += subset
+        variance += np.where(np.arange(len(pairs)) == best, 0.0, subset + subset[best])
+        sampling += subset
     finite = np.where(np.isfinite(mean), mean, np.inf)
+    # Only the best hyper-parameter of each family gets an interval.
     bests = [
-        min((i for i, (g, _) in enumerate(every) if g == f), key=finite.__getitem__)
+        min((i for i, (g, _) in enumerate(pairs) if g == f), key=finite.__getitem__)
         for f in range(len(families))
     ]
     chosen = sorted(i for i in bests if defined[i])
-    picks = [every[i] for i in chosen]
+    picks = [pairs[i] for i in chosen]
     limits = intervals(
         profile,
         [[fit.pick(h) for fit in results[f].fits] for f, h in picks],
@@ -318,7 +334,7 @@ def compare(
     errors = [_approximations(result) for result in results]
     intervals_of = dict(zip(chosen, limits, strict=True))
     candidates = []
-    for i, (f, h) in enumerate(every):
+    for i, (f, h) in enumerate(pairs):
         family = families[f]
         candidates.append(
             Candidate(
@@ -327,7 +343,7 @@ def compare(
                 risk=float(mean[i]),
                 risk_folds=tuple(risks[:, i].tolist()),
                 risk_error=_standard_error(risks[:, i]),
-                risk_sampling_error=float(np.sqrt(own[i])) / k,
+                risk_sampling_error=float(np.sqrt(sampling[i])) / k,
                 difference=float(mean[i] - mean[best]),
                 difference_error=float(np.sqrt(variance[i])) / k,
                 estimate=float(estimates[:, i].mean()),
@@ -344,7 +360,7 @@ def compare(
 
 
 def _gains(results: _FamilyResults, h: int) -> Floats | None:
-    """Means of ⟨r̂, δ⟩ and of |r̂|² over all rows for each of the k fits (2, k, 2); None if unknown.
+    """Means of ⟨r̂, δ⟩ and of |r̂|² over all rows for each of the k fits (2, k, 2), or None.
 
     The first are over the fold that was left out of the fit, the others over the test part.
     """
@@ -390,18 +406,19 @@ def _approximations(results: _FamilyResults) -> list[Errors]:
     ]
 
 
-def _combined(subset: Approximation, other: Approximation) -> Approximation:
+def _combined(subset: Approximation, further: Approximation) -> Approximation:
     """Combine the errors of a row subset and of another approximation."""
-    if "exact" in (subset.kind, other.kind):
-        return other if subset.kind == "exact" else subset
-    if subset.error is None or other.error is None:
-        return Approximation(other.kind, None)
-    kind = subset.kind if subset.error > other.error else other.kind
-    return Approximation(kind, float(np.hypot(subset.error, other.error)))
+    if "exact" in (subset.kind, further.kind):
+        return further if subset.kind == "exact" else subset
+    if subset.error is None or further.error is None:
+        return Approximation(further.kind, None)
+    kind = subset.kind if subset.error > further.error else further.kind
+    return Approximation(kind, float(np.hypot(subset.error, further.error)))
 
 
 def _from_subset(errors: Floats, independent: int) -> Approximation:
     """Error of a mean over folds that was estimated from a subset of their rows."""
     if not errors.any():
         return EXACT
+    # The errors of folds are independent, or shared by all folds.
     return Approximation("subset", float(np.sqrt(np.mean(errors**2) / independent)))

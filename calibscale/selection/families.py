@@ -21,7 +21,7 @@ from calibscale.statistics.statistic import Statistic
 
 
 class ResidualState(NamedTuple):
-    """n, Σw, Σw², each a 0-d array; D = Σwδδᵀ (J, e, e); quartic = Σw²|δ|⁴ (J,)."""
+    """n, Σw, Σw² (0-d), D = Σwδδᵀ (J, e, e), and quartic = Σw²|δ|⁴ (J,)."""
 
     n: Floats
     weight: Floats
@@ -51,6 +51,7 @@ class FoldResiduals(Statistic):
         for j, view in enumerate(rows):
             w = view.weights
             if j == 0:
+                # All problems have the same rows and weights.
                 state.weight[...] += w.sum()
                 state.weight2[...] += w @ w
             state.D[j] += view.delta.T @ (w[:, None] * view.delta)
@@ -75,7 +76,7 @@ class SubsetState(NamedTuple):
 
 @dataclass(frozen=True)
 class Subset(Statistic):
-    """Rows kept in memory: those whose counter hash is below `share`, all rows if it is 1."""
+    """Rows kept in memory: rows with a counter hash below `share`, all rows if it is 1."""
 
     notion: str
     share: float
@@ -95,8 +96,8 @@ class Subset(Statistic):
 
     def accumulate(self, state: SubsetState, chunk: Chunk) -> SubsetState:
         u = random_draws.of_rows(chunk.rows, self.seed, random_draws.SUBSET)
-        kept = views(chunk.take(u < self.share), self.notion)
-        added = SubsetState(*(np.stack(parts) for parts in zip(*kept, strict=True)))
+        sampled = views(chunk.take(u < self.share), self.notion)
+        added = SubsetState(*(np.stack(parts) for parts in zip(*sampled, strict=True)))
         return self.merge(state, added)
 
     def merge(self, a: SubsetState, b: SubsetState) -> SubsetState:
@@ -104,11 +105,11 @@ class Subset(Statistic):
 
 
 class RowSumState(NamedTuple):
-    """Sums that need fitted functions, for H hyper-parameters, P of which are of plug-in families.
+    """Sums that need fitted functions, for H hyper-parameters, P of them of plug-in families.
 
-    diagonal = Σw²(|δ|² − h_ii)² (H,); for plug-in functions A = Σwδr̂ᵀ and R = Σwr̂r̂ᵀ
-    (P, J, e, e), and by training set, on the test part, estimates = Σwh_ii and products =
-    Σw⟨δ, r̂⟩ (k, P).
+    - diagonal = Σw²(|δ|² − h_ii)² (H,)
+    - for plug-in functions A = Σwδr̂ᵀ and R = Σwr̂r̂ᵀ (P, J, e, e)
+    - by training set, on the test part, estimates = Σwh_ii and products = Σw⟨δ, r̂⟩ (k, P)
     """
 
     diagonal: Floats
@@ -122,8 +123,8 @@ class RowSumState(NamedTuple):
 class RowSums(Statistic):
     """Sums of fitted functions over rows that were not used to fit them.
 
-    Functions fitted without a fold are evaluated on its rows; on rows of the test part, all
-    functions are.  `fits` has a tuple of fitted families for each fold left out.
+    Functions fitted without a fold are evaluated on its rows.  All functions are evaluated on rows
+    of the test part.  `fits` has a tuple of fitted families for each fold left out.
     """
 
     notion: str
@@ -153,6 +154,7 @@ class RowSums(Statistic):
             for fit in fits:
                 if not fit.plug_in:
                     continue
+                # Columns of the plug-in families follow one another, in the order of `fits`.
                 columns = slice(p, p + fit.size)
                 for j, view in enumerate(rows):
                     r = fit.residuals(j, view)
@@ -202,8 +204,8 @@ class FamilyProfile:
     """Properties of the data that are available to families before the first pass.
 
     `features` is the default map of ridge regressions.  `subset` holds the views of the rows kept
-    in memory, `folds` (rows,) their folds; `complete` states that these are all rows.  `shared` has
-    objects that several families use.
+    in memory, and `folds` (rows,) their folds.  `complete` states that these are all rows.
+    `shared` has objects that several families use.
     """
 
     notion: str
@@ -222,8 +224,8 @@ class FamilyProfile:
 class PairSums(NamedTuple):
     """Sums for the risk of a bilinear h on a part with moments S and C.
 
-    `cross` and `square` (H,) are tr(C B Cᵀ) and tr(S B S B), summed over problems; `diagonal` (J,
-    H, c) h(p_i, p_i); `first` (H, c) φ_iᵀ B S B φ_i − 2 δ_iᵀ C B φ_i, summed over problems.
+    `cross` and `square` (H,) are tr(C B Cᵀ) and tr(S B S B), summed over problems.  `diagonal` (J,
+    H, c) is h(p_i, p_i).  `first` (H, c) is φ_iᵀ B S B φ_i − 2 δ_iᵀ C B φ_i, summed over problems.
     """
 
     cross: Floats
@@ -242,8 +244,8 @@ class PairSums(NamedTuple):
 class FittedFamily(ABC):
     """A family fitted on the rows of all folds but one, for each of `size` hyper-parameters (H).
 
-    `plug_in`: h(p, p') = ⟨r̂(p), r̂(p')⟩ with an r̂ whose sums need a pass over rows; `anywhere`:
-    the functions can be evaluated at every prediction.
+    `plug_in` means h(p, p') = ⟨r̂(p), r̂(p')⟩ with an r̂ that needs a pass over rows for its sums.
+    `anywhere` means that the functions can be evaluated at every prediction.
     """
 
     size: int
@@ -297,11 +299,13 @@ class Bilinear(FittedFamily):
 class FoldScores(NamedTuple):
     """Risks and estimates (H,) of every hyper-parameter of one family on one fold.
 
-    `projections` (H, c): mean loss over the pairs of each kept row of the fold, the first-order
-    projection of the U-statistic.  `smaller` (replicates, 2, H): risks and estimates with smaller
-    feature maps.  `risk_error`, `estimate_error` (H,): two standard errors of sums estimated from
-    the kept rows; 0 for sums over all rows.  `gains` (2, 2, H) or None: means of ⟨r̂, δ⟩ and of
-    |r̂|² over the fold and over the test part, for plug-in functions evaluated at every row.
+    - `projections` (H, c): mean loss over the pairs of each kept row of the fold, the first-order
+      projection of the U-statistic
+    - `smaller` (replicates, 2, H): risks and estimates with smaller feature maps
+    - `risk_error`, `estimate_error` (H,): two standard errors of sums estimated from the kept rows,
+      0 for sums over all rows
+    - `gains` (2, 2, H) or None: means of ⟨r̂, δ⟩ and of |r̂|² over the fold and over the test part,
+      for plug-in functions evaluated at every row
     """
 
     risk: Floats
@@ -317,10 +321,10 @@ Errors = tuple[Approximation, Approximation]  # of a risk, and of an estimate
 
 
 class Family(ABC):
-    """Settings and hyper-parameter grid of a family of functions h; a frozen dataclass.
+    """Settings and hyper-parameter grid of a family of functions h, a frozen dataclass.
 
-    `needs` are the statistics of the first pass, whose states `fit` takes in this order;
-    `needs_features`: whether `resolve` takes the feature map of the profile.
+    `needs` are the statistics of the first pass.  `fit` takes their states in this order.
+    `needs_features` says whether `resolve` takes the feature map of the profile.
     """
 
     name: ClassVar[str]
@@ -330,7 +334,7 @@ class Family(ABC):
     notions: ClassVar[tuple[str, ...]] = ("top_label", "canonical", "class_wise", "positive")
 
     def resolve(self, profile: FamilyProfile) -> Self:
-        """Return the family with its grid and feature map set; an OptionError for other notions."""
+        """Return the family with its grid and feature map.  Other notions raise an OptionError."""
         if profile.notion not in self.notions:
             raise OptionError(
                 f"{self.name} does not support the notion {profile.notion!r}; it supports "
@@ -340,7 +344,7 @@ class Family(ABC):
 
     @property
     def hyperparameters(self) -> list[dict[str, float]]:
-        """The H points of the grid; an empty dictionary where nothing is chosen."""
+        """The H points of the grid, an empty dictionary where nothing is chosen."""
         return [{}]
 
     def streamed(self, notion: str) -> bool:
@@ -352,11 +356,11 @@ class Family(ABC):
         return {}
 
     def described_features(self, parts: Sequence[FoldPart]) -> dict[str, Any]:
-        """Description of the feature map and its error on all parts; empty without one."""
+        """Description of the feature map and its error on all parts, empty without a map."""
         return {}
 
     def smaller_fits(
-        self, train: Sequence[FoldPart], others: Sequence[FoldPart]
+        self, train: Sequence[FoldPart], evaluated: Sequence[FoldPart]
     ) -> Iterable[Bilinear]:
         """Fits with smaller feature maps, for `approximations`."""
         return ()
@@ -364,17 +368,17 @@ class Family(ABC):
     def approximations(
         self, scores: Sequence[FoldScores], fits: Sequence[Any], parts: Sequence[FoldPart]
     ) -> Sequence[Errors]:
-        """Errors of each hyper-parameter, besides those of sums over a subset of the rows."""
+        """Errors of each hyper-parameter, besides the errors of sums over a subset of the rows."""
         return [(EXACT, EXACT)] * fits[0].size
 
     @abstractmethod
     def fit(self, train: Sequence[FoldPart], profile: FamilyProfile, excluded: int) -> FittedFamily:
-        """Fit on the parts of the training folds; `excluded` is the fold that is left out."""
+        """Fit on the parts of the training folds, where `excluded` is the fold that is left out."""
 
 
 @dataclass(frozen=True)
 class GridFamily(Family):
-    """Family with a grid of one hyper-parameter; None is the default grid, set by `resolve`."""
+    """Family with a grid of one hyper-parameter.  None is the default grid, set by `resolve`."""
 
     grid: Sequence[float] | None = None
     notion: str = field(default="top_label", kw_only=True)
@@ -383,6 +387,7 @@ class GridFamily(Family):
     def __post_init__(self) -> None:
         if self.grid is None:
             return
+        # Repeated values are left out, in the order of the grid.
         values = tuple(dict.fromkeys(float(value) for value in self.grid))
         require(values, f"the grid of {self.name} is empty")
         for value in values:
@@ -395,7 +400,7 @@ class GridFamily(Family):
     @staticmethod
     @abstractmethod
     def published(notion: str) -> tuple[float, ...]:
-        """Default grid: that of the published code of [GB]."""
+        """Default grid, from the published code of [GB]."""
 
     def resolve(self, profile: FamilyProfile) -> Self:
         super().resolve(profile)

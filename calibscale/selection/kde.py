@@ -36,8 +36,9 @@ _POINTS = np.empty(0, np.bool_)
 class KernelCellState(NamedTuple):
     """Chebyshev moments of w and w·event by problem and cell, or the points of cells with few.
 
-    moments, masses (J, cells, NODES, 2); counts (J, cells), −1 after the list of points has
-    overflowed; points (J, cells, NODES).
+    - moments, masses (J, cells, NODES, 2)
+    - counts (J, cells), −1 after the list of points has overflowed
+    - points (J, cells, NODES)
     """
 
     moments: Floats
@@ -55,6 +56,7 @@ class KernelCells(NamedTuple):
     @classmethod
     def of(cls, h: float) -> KernelCells:
         """Cells as wide as the kernel, repeatedly halved towards 0 and π/2."""
+        # In θ = arcsin √f the kernel has about the width √h/2 everywhere.
         count = max(4, int(np.ceil(np.pi / np.sqrt(h))))
         if count > _MAX_CELLS:
             raise OptionError(f"kde: h = {h:g} is too small; scalar notions need 1e-9 or more")
@@ -76,7 +78,7 @@ class KernelCells(NamedTuple):
     def add(
         self, state: KernelCellState, j: int, theta: Floats, mass: Floats, node: NDArray = _POINTS
     ) -> None:
-        """Add points with two masses each; `node` marks points that are nodes of other cells."""
+        """Add points with two masses each.  `node` marks points that are nodes of other cells."""
         kernel_cells.add_points(
             theta,
             mass,
@@ -133,6 +135,7 @@ class CellMasses(Statistic):
         for j, view in enumerate(views(chunk, self.notion)):
             view = view.take(view.weights > 0)
             root = np.sqrt(view.compositions)
+            # θ = arcsin √f from f and 1 − f, which keeps digits near both ends.
             theta = np.arctan2(root[:, 0], root[:, 1])
             mass = np.column_stack([view.weights, view.weights * view.events[:, 0]])
             self.cells.add(state, j, theta, mass)
@@ -203,6 +206,7 @@ def _coarsen(theta: Floats, mass: Floats, node: NDArray, h: float) -> _Sources:
     cells.add(state, 0, theta, mass, node)
     theta, mass, cell = cells.nodes(state, 0)
     f = np.sin(theta) ** 2
+    # The kernel of a point f is the Beta density with α = f/h + 1 and β = (1 − f)/h + 1.
     return _Sources(f, -betaln(f / h + 1.0, np.cos(theta) ** 2 / h + 1.0), mass, cell)
 
 
@@ -210,7 +214,7 @@ def _coarsen(theta: Floats, mass: Floats, node: NDArray, h: float) -> _Sources:
 
 
 _CHECKED = 128  # rows at which compressed sums are compared with exact sums
-_LEFT_OUT = 2000  # rows of a scalar notion whose leave-one-out density selects a bandwidth
+_LEFT_OUT = 2000  # rows of a scalar notion with leave-one-out densities that select a bandwidth
 _TILE = 2**17  # kernel values in one tile: 1 MB, which fits into the cache
 
 
@@ -223,7 +227,7 @@ def log_normaliser(compositions: Floats, h: float) -> Floats:
 class KernelSumState(NamedTuple):
     """Largest log kernel value, and Σwk·[1, events]/e^top, by problem, bandwidth and query.
 
-    top (J, H, Q); sums (J, H, Q, 1 + e).
+    The shape of `top` is (J, H, Q), and `sums` is (J, H, Q, 1 + e).
     """
 
     top: Floats
@@ -257,8 +261,9 @@ class KernelSums(Statistic):
             values = np.column_stack([np.ones(len(view.rows)), view.events])
             values *= view.weights[:, None]
             logs, rows = self.queries[j].logs, self.queries[j].rows
+            # A query that is a row of the chunk gets the log kernel −∞ with itself.
             at = np.searchsorted(rows, view.rows)
-            own = np.flatnonzero(rows[np.minimum(at, len(rows) - 1)] == view.rows)
+            queried = np.flatnonzero(rows[np.minimum(at, len(rows) - 1)] == view.rows)
             step = max(1, _TILE // max(1, len(values)))
             for h, bandwidth in enumerate(self.bandwidths):
                 keys = np.ascontiguousarray(view.compositions.T / bandwidth)
@@ -266,8 +271,8 @@ class KernelSums(Statistic):
                 for low in range(0, len(logs), step):
                     part = slice(low, low + step)
                     tile = logs[part] @ keys
-                    mine = own[(at[own] >= low) & (at[own] < low + step)]
-                    tile[at[mine] - low, mine] = -np.inf
+                    hidden = queried[(at[queried] >= low) & (at[queried] < low + step)]
+                    tile[at[hidden] - low, hidden] = -np.inf
                     top = np.empty(len(tile))
                     kernel_cells.shifted_exp(tile, bias, top)
                     _absorb(state, (j, h, part), top, tile @ values)
@@ -280,6 +285,7 @@ class KernelSums(Statistic):
 
 def _absorb(state: KernelSumState, where: tuple, top: Floats, sums: Floats) -> None:
     """Add sums that are scaled by e^−top to a state."""
+    # Online log-sum-exp: both sums are brought to the larger exponent, which avoids overflow.
     before = state.top[where]
     after = np.maximum(before, top)
     finite = np.where(np.isfinite(after), after, 0.0)
@@ -289,7 +295,7 @@ def _absorb(state: KernelSumState, where: tuple, top: Floats, sums: Floats) -> N
 
 
 class FittedKDE(PlugIn):
-    """Ratios at the queries only; `fractions` (J, H, Q, e) estimates E[e_y | p]."""
+    """Ratios at the queries only, where `fractions` (J, H, Q, e) estimates E[e_y | p]."""
 
     anywhere = False
 
@@ -324,6 +330,11 @@ class KDE(GridFamily):
     exact : bool
         Use exact sums for scalar notions, too, at the rows kept in memory and in quadratic time.
 
+    See Also
+    --------
+    LeaveOneOutKDE : The bandwidth of the largest leave-one-out likelihood.
+    UKKR : Kernel ridge regression of the residuals.
+
     Examples
     --------
     >>> import numpy as np
@@ -343,6 +354,7 @@ class KDE(GridFamily):
     @staticmethod
     def published(notion: str) -> tuple[float, ...]:
         """Grid of [GB, App. B], rounded to float32 as in the published code."""
+        # float32 as in the published code, where 0.1 and 0.2 are not the float64 numbers.
         grid = np.concatenate([np.logspace(-5, -1, 15), np.linspace(0.2, 1.0, 5)])
         return tuple(np.unique(grid.astype(np.float32)).astype(float).tolist())
 
@@ -378,6 +390,7 @@ class KDE(GridFamily):
         total = KernelSumState(np.full_like(first.top, -np.inf), np.zeros_like(first.sums))
         sums = reduce(self.needs[0].merge, (part.states[0] for part in train), total)
         folds = profile.folds[np.searchsorted(profile.subset[0].rows, self.queries[0].rows)]
+        # Queries of the fold that is left out, and of the test part, check the fit.
         trained = (folds >= 0) & (folds != excluded)
         grid = self._bandwidths(sums, trained)
         ratios = sums.sums[..., 1:] / sums.sums[..., :1]
@@ -388,6 +401,7 @@ class KDE(GridFamily):
         assert isinstance(masses, CellMasses)
         fitted = FittedCellKDE.fit(masses, [part.states[1] for part in train], grid)
         smallest = int(np.argmin(grid))
+        # The smallest bandwidth has the largest error of compression.
         alone = exact.pick(*(i for i, h in enumerate(self.summed) if h == grid[smallest]))
         if alone.size:
             rows = [view.take(~trained) for view in self.queries]
@@ -402,7 +416,7 @@ class KDE(GridFamily):
         return [(EXACT, cells)] * fits[0].size
 
     def _bandwidths(self, sums: KernelSumState, trained: NDArray[np.bool_]) -> Sequence[float]:
-        """Bandwidths of a fit, from sums at the queries, some of which it is trained on."""
+        """Bandwidths of a fit, from sums at the queries, which include training rows."""
         return self.values
 
 
@@ -412,6 +426,10 @@ class LeaveOneOutKDE(KDE):
 
     In each training set, the h of the grid with the largest Σ_i log Σ_{j≠i} k_dir(f_i; f_j) over
     the rows kept in memory (some of them for a scalar notion) is used, as in the published method.
+
+    See Also
+    --------
+    KDE : Kernel density ratios for a grid of bandwidths.
 
     Examples
     --------
@@ -438,6 +456,7 @@ class LeaveOneOutKDE(KDE):
         return {"h": [fit.bandwidths[0] for fit in fits]}
 
     def _bandwidths(self, sums: KernelSumState, trained: NDArray[np.bool_]) -> Sequence[float]:
+        # Kernel sums leave out each row itself, so that this is the leave-one-out density.
         density = sums.top + np.log(sums.sums[..., 0])
         likelihood = sum(
             density[j][:, trained] @ view.weights[trained] for j, view in enumerate(self.queries)

@@ -49,8 +49,8 @@ class _Latest:
 class Basis:
     """S and C of a training set in the eigenbasis of S, problem by problem.
 
-    Eigenvalues `sigma` (J, m) and eigenvectors `U` (J, m, m); `G` = UᵀCᵀ (J, m, e); Σw and
-    (Σw)²/Σw² of the training rows, `weight` and `effective`.
+    `sigma` (J, m) and `U` (J, m, m) are the eigenvalues and eigenvectors, and `G` = UᵀCᵀ (J, m, e).
+    `weight` and `effective` are Σw and (Σw)²/Σw² of the training rows.
     """
 
     def __init__(
@@ -71,7 +71,7 @@ class Basis:
         self.sigma = np.maximum([sigma for sigma, _ in pairs], 0.0)
         self.U = np.array([U for _, U in pairs])
         self.G = self.U.transpose(0, 2, 1) @ C.transpose(0, 2, 1)
-        # in the null space of S, G is rounding error
+        # In the null space of S, G is rounding error.
         floor = np.finfo(float).eps * self.sigma.max(axis=1, keepdims=True)
         self.G[self.sigma <= floor] = 0.0
         self._rotated: dict[int, tuple[FeatureState, FeatureState]] = {}
@@ -82,11 +82,12 @@ class Basis:
         if id(state) not in self._rotated:
             S, C = _restricted(state, self.index)
             rotated = FeatureState(self.U.transpose(0, 2, 1) @ S @ self.U, C @ self.U)
-            self._rotated[id(state)] = state, rotated  # keeps the state, and so its id
+            # Storing the state keeps its id from being used again.
+            self._rotated[id(state)] = state, rotated
         return self._rotated[id(state)][1]
 
     def forget(self) -> None:
-        """Release the moments of other parts; predictions need U, σ and G only."""
+        """Release the moments of other parts, as predictions need U, σ and G only."""
         self._rotated.clear()
         self.latest.forget()
 
@@ -102,7 +103,7 @@ class Basis:
 class Ridge(GridFamily):
     """Base class of the two kernel ridge regressions, with values of `reg` as their `grid`.
 
-    The default feature map is that of the selection, the default grid the published one.
+    By default the selection gives the feature map, and the published code of [GB] the grid.
     """
 
     features: PointFeatures | None = None
@@ -138,15 +139,16 @@ class Ridge(GridFamily):
         return self.fitted(profile.shared[key], np.array(self.values))
 
     def smaller_fits(
-        self, train: Sequence[FoldPart], others: Sequence[FoldPart]
+        self, train: Sequence[FoldPart], evaluated: Sequence[FoldPart]
     ) -> Iterator[_FittedRidge]:
-        for index in replicates(self.map, [*train, *others]):
+        for index in replicates(self.map, [*train, *evaluated]):
             yield self.fitted(Basis(self.map, train, index), np.array(self.values))
 
     def approximations(
         self, scores: Sequence[FoldScores], fits: Sequence[_FittedRidge], parts: Sequence[FoldPart]
     ) -> Sequence[Errors]:
         maps = [index for index, _ in replicates(self.map, parts)]
+        # The error is explained by the part of the kernel that the features miss.
         residuals = np.array([trace_residual(parts, index) for index in (None, *maps)])
         full = np.array([(fold.risk, fold.estimate) for fold in scores])  # (k, 2, H)
         smaller = np.array([fold.smaller for fold in scores])  # (k, replicates, 2, H)
@@ -233,6 +235,7 @@ class _FittedUKKR(_FittedRidge):
             phi = self.basis.phi(j, view)
             for h in range(self.size):
                 W = self.weights(j, h)
+                # With B = WWᵀ, tr(C B Cᵀ) = ‖CW‖²_F and tr(S B S B) = ‖WᵀSW‖²_F.
                 r, cross, square = phi @ W, C[j] @ W, W.T @ S[j] @ W
                 sums.cross[h] += np.sum(cross**2)
                 sums.square[h] += np.sum(square**2)
@@ -246,13 +249,15 @@ class _FittedKKR(_FittedRidge):
         """Matrix B in the eigenbasis, (m, m)."""
         sigma, G = self.basis.sigma[j], self.basis.G[j]
         damping = self.grid[h] * self.basis.weight**2 * self.basis.effective**-0.5  # λn²
+        # GB eq. 28 and 29 in the eigenbasis of S.
         return (G @ G.T) / (np.outer(sigma, sigma) + damping)
 
     def damping(self, h: int) -> float:
-        return float(self.grid[h] * self.basis.effective**-0.5)  # λ; the largest σ is about 1
+        return float(self.grid[h] * self.basis.effective**-0.5)  # λ, as the largest σ/n is about 1
 
     def weights(self, j: int, h: int) -> Floats:
         """W of r̂ with h = ⟨r̂, r̂'⟩, from E[h(p, p')δ'] = R r(p), E[δhδ'ᵀ] = R² and R = E[rrᵀ]."""
+        # r̂ = R⁻¹ E[h δ'], where R is the root of a matrix (e, e).  Small directions are noise.
         G, n = self.basis.G[j], self.basis.weight
         image = self.matrix(j, h) @ G / n
         squares, V = eigh(G.T @ image / n, check_finite=False)
@@ -277,11 +282,13 @@ class _FittedKKR(_FittedRidge):
                 image = phi @ B
                 sums.cross[h] += np.vdot(gram, B)
                 sums.diagonal[j, h] = np.einsum("cm,cm->c", image, phi)
-                if complete and len(phi) < len(B):  # cheaper with few rows
+                if complete and len(phi) < len(B):
+                    # The matrix of all pairs of rows is smaller than B.
                     pairs = image @ phi.T
                     square = pairs**2 @ view.weights
                     sums.square[h] += view.weights @ square
                 else:
+                    # tr(S B S B) from products of (m, m) matrices.
                     SB = S[j] @ B
                     square = np.einsum("cm,cm->c", image @ S[j], image)
                     sums.square[h] += np.vdot(SB, SB.T)
@@ -294,6 +301,11 @@ class UKKR(Ridge):
     """Kernel ridge regression of δ: h(p, p') = ⟨r̂(p), r̂(p')⟩ with r̂(p) = Wᵀφ(p) [GB eq. 32].
 
     W = (S + λnI)⁻¹Cᵀ with λ = reg·n^(−1/4) and n training rows.
+
+    See Also
+    --------
+    KKR : Kernel ridge regression of pairs.
+    KDE : Kernel density ratios for a grid of bandwidths.
 
     Examples
     --------
@@ -320,6 +332,10 @@ class KKR(Ridge):
     """Kernel ridge regression of ⟨δ, δ'⟩ on pairs: h(p, p') = φᵀBφ' [GB eq. 28, 29].
 
     B = U[(GGᵀ)_ab/(σ_aσ_b + λn²)]Uᵀ with S = UσUᵀ, G = UᵀCᵀ, λ = reg·n^(−1/2), n training rows.
+
+    See Also
+    --------
+    UKKR : Kernel ridge regression of the residuals.
 
     Examples
     --------
@@ -353,7 +369,8 @@ Index = tuple[Ints, float]  # positions of some of the features, and their scale
 
 _GROUPS = 10
 _ROUNDING = 1e-12
-# constants that cover 95 % of risks and estimates of networks on CIFAR-10 and -100, ranks 50 to 400
+# Constants of `feature_error` that cover 95 % of the risks and estimates of networks on CIFAR-10
+# and CIFAR-100, with ranks from 50 to 400.
 _UNIT, _POWER, _SAFETY, _MAX_RATIO = 1e-3, 1.25, 2.5, 4.0
 
 
@@ -369,21 +386,23 @@ def replicates(features: PointFeatures, parts: Sequence[FoldPart]) -> list[Index
     F = features.n_features
     out = []
     for group in np.array_split(np.arange(F), min(F, _GROUPS)):
-        rest = np.setdiff1d(np.arange(F), group)
-        if len(rest):
-            out.append((np.concatenate([rest, F + rest]), float(np.sqrt(F / len(rest)))))
+        included = np.setdiff1d(np.arange(F), group)
+        if len(included):
+            out.append(
+                (np.concatenate([included, F + included]), float(np.sqrt(F / len(included))))
+            )
     return out
 
 
 def trace_residual(parts: Sequence[FoldPart], index: Ints | None = None) -> float:
-    """Mean of k(p, p) − |φ(p)|² with all features, or with those in `index`."""
+    """Mean of k(p, p) − |φ(p)|² with all features, or with the features in `index`."""
     total = weight = 0.0
     for part in parts:
         S = part.states[0].S
         diagonal = np.einsum("jmm->jm", S)
         total += float(diagonal.sum() if index is None else diagonal[:, index].sum()) / len(S)
         weight += float(part.residuals.weight)
-    return max(0.0, 1.0 - total / weight)
+    return max(0.0, 1.0 - total / weight)  # k(p, p) = 1
 
 
 def feature_error(
@@ -416,6 +435,8 @@ def feature_error(
     if not smaller.shape[1]:
         return Approximation("landmarks", None)
     missing = (_UNIT * residuals / (_UNIT * residuals + damping)) ** _POWER
+    # Step from each smaller map to all features, which the model of errors extends to an infinite
+    # map.
     steps = np.sqrt(np.mean((smaller - full[:, None]) ** 2, axis=0))
     left = missing[0] / np.maximum(missing[1:] - missing[0], missing[0] / _MAX_RATIO)
     return Approximation("landmarks", _SAFETY * float(np.sqrt(np.prod(steps * left))))

@@ -40,7 +40,8 @@ def pair_mean(total: Any, diagonal: Any, weight: float, weight2: float) -> Any:
 def plug_in_risk(delta: Floats, residuals: Floats, weights: Floats | None = None) -> float:
     """Exact risk R̂_CE of h(p, p') = ⟨r̂(p), r̂(p')⟩ over all pairs of rows in O(n e²).
 
-    Σ_ij(⟨δ_i, δ_j⟩ − ⟨r_i, r_j⟩)² = ‖Σδδᵀ‖² − 2‖Σδrᵀ‖² + ‖Σrrᵀ‖²; the diagonal is subtracted.
+    Σ_ij(⟨δ_i, δ_j⟩ − ⟨r_i, r_j⟩)² = ‖Σδδᵀ‖² − 2‖Σδrᵀ‖² + ‖Σrrᵀ‖².  The diagonal is subtracted [GB
+    eq. 20].
 
     Parameters
     ----------
@@ -55,6 +56,11 @@ def plug_in_risk(delta: Floats, residuals: Floats, weights: Floats | None = None
     ------
     OptionError
         If there are fewer than two rows with a positive weight.
+
+    See Also
+    --------
+    plug_in_risk_error : Standard error of the exact risk.
+    sampled_risk : Risk of any function from drawn pairs.
 
     Examples
     --------
@@ -83,6 +89,10 @@ def plug_in_risk_error(delta: Floats, residuals: Floats, weights: Floats | None 
     delta, residuals, weights
         See `plug_in_risk`.
 
+    See Also
+    --------
+    plug_in_risk : Exact risk of plug-in functions.
+
     Examples
     --------
     >>> import numpy as np
@@ -95,9 +105,10 @@ def plug_in_risk_error(delta: Floats, residuals: Floats, weights: Floats | None 
     weighted = w[:, None] * delta
     total = np.einsum("ij,ij->i", delta @ (delta.T @ weighted), delta)
     total -= 2.0 * np.einsum("ij,ij->i", delta @ (weighted.T @ residuals), residuals)
-    own = residuals @ (residuals.T @ (w[:, None] * residuals))
-    total += np.einsum("ij,ij->i", own, residuals)
+    image = residuals @ (residuals.T @ (w[:, None] * residuals))
+    total += np.einsum("ij,ij->i", image, residuals)
     gap = np.einsum("ij,ij->i", delta, delta) - np.einsum("ij,ij->i", residuals, residuals)
+    # The pair of a row with itself is left out.
     g = (total - w * gap**2) / (w.sum() - w)
     return float(2.0 * np.sqrt(w**2 @ (g - w @ g / w.sum()) ** 2) / w.sum())
 
@@ -127,12 +138,16 @@ def sampled_risk(
     Returns
     -------
     risk, standard_error : float
-        The standard error is that of drawing pairs, conditional on the rows.
+        The standard error is due to drawing pairs, conditional on the rows.
 
     Raises
     ------
     OptionError
         If there are fewer than two rows or pairs.
+
+    See Also
+    --------
+    plug_in_risk : Exact risk of plug-in functions.
 
     Examples
     --------
@@ -155,7 +170,7 @@ def sampled_risk(
 
 Parts = Callable[[int, Family], FoldPart]  # (fold, family) → states of the fold's rows
 
-_PIECE = 2048
+_PIECE = 2048  # rows that are evaluated together
 
 
 @dataclass(frozen=True, eq=False)
@@ -184,8 +199,8 @@ def by_fold(k: int, run: Callable[[int], Any], progress: Progress | None) -> lis
 class FoldScorer:
     """Scores the families fitted without a fold on the rows of that fold.
 
-    `streamed` are the positions of the families evaluated at every row in a second pass; `sums`
-    are the states of that pass by fold.
+    `streamed` are the positions of the families evaluated at every row in a second pass.  `sums`
+    are the states of this pass by fold.
     """
 
     profile: FamilyProfile
@@ -213,6 +228,7 @@ class FoldScorer:
             else:
                 diagonal, error = self._diagonal(total, rows, gaps)
             risk = _risk(total, sums.cross, sums.square, diagonal)
+            # The diagonal enters the risk divided by the number of pairs.
             error = abs(pair_mean(error, 0.0, float(total.weight), float(total.weight2)))
             estimate = fit.estimates(self.parts(TEST, family))
             projections = _projections(rows, total, sums.first, gaps)
@@ -227,7 +243,8 @@ class FoldScorer:
         squares = np.einsum("jhc,jhc->hc", gaps, gaps)
         if self.profile.complete:
             return squares.sum(axis=1), np.zeros(len(squares))
-        # minus the terms of h = 0, whose sum over all rows is available
+        # Only the difference from the terms of h = 0 is estimated, as their sum over all rows is
+        # known.
         squares -= sum((view.weights * view.squares) ** 2 for view in rows)
         scale = float(total.weight2) / float(rows[0].weights @ rows[0].weights)
         error = 2.0 * scale * np.sqrt(squares.shape[1]) * squares.std(axis=1)
@@ -244,8 +261,8 @@ class FoldScorer:
             tested = float(self.parts(TEST, family).residuals.weight)
             estimate = self.sums[TEST].estimates[fold, P] / tested
             products = self.sums[TEST].products[fold, P] / tested
-            own = np.stack([np.einsum("hjee->h", A), np.einsum("hjee->h", R)])
-            gains = np.stack([own / float(total.weight), [products, estimate]])
+            means = np.stack([np.einsum("hjee->h", A), np.einsum("hjee->h", R)])
+            gains = np.stack([means / float(total.weight), [products, estimate]])
             state = total
         else:
             gains = None
@@ -262,13 +279,14 @@ class FoldScorer:
             estimate, estimate_error = _mean(values, test[0].weights)
         cross, square = (np.einsum("hjab,hjab->h", M, M) for M in (A, R))
         risk = _risk(state, cross, square, diagonal)
+        # Row by row, so that the arrays (H, rows, e) stay small.
         projections = np.concatenate(
             [self._plug_in_projections(fit, state, A, R, piece) for piece in pieces(rows)], axis=1
         )
         smaller, zero = np.empty((0, 2, fit.size)), np.zeros(fit.size)
         if streamed or self.profile.complete:
             return FoldScores(risk, estimate, projections, smaller, zero, zero, gains)
-        # the risk of h = 0, common to all functions, is exact on all rows
+        # The risk of h = 0 is a part of all risks, and is known exactly for all rows.
         risk = risk - _constant(state) + _constant(total)
         zeros = np.zeros((len(rows), 1, len(rows[0].rows)))
         constant = _projections(rows, state, np.zeros((1, zeros.shape[2])), _gaps(rows, zeros))
@@ -346,12 +364,15 @@ def _projections(
         np.einsum("ce,ce->c", view.delta @ D, view.delta)
         for view, D in zip(rows, state.D, strict=True)
     )
-    own = np.divide(np.einsum("jhc,jhc->hc", gaps, gaps), w, out=np.zeros_like(total), where=w > 0)
-    return (total - own) / (float(state.weight) - w)
+    diagonal = np.divide(
+        np.einsum("jhc,jhc->hc", gaps, gaps), w, out=np.zeros_like(total), where=w > 0
+    )
+    return (total - diagonal) / (float(state.weight) - w)
 
 
 def _risk(state: ResidualState, cross: Any, square: Any, diagonal: Any) -> Any:
     """Risk from tr(C B Cᵀ), tr(S B S B) and Σw²(|δ|² − h_ii)², see `PairSums`."""
+    # Σ_ij (⟨δ_i, δ_j⟩ − h_ij)² = ‖D‖²_F − 2 tr(C B Cᵀ) + tr(S B S B), which makes GB eq. 20 linear.
     total = np.sum(state.D**2) - 2.0 * cross + square
     return pair_mean(total, diagonal, float(state.weight), float(state.weight2))
 

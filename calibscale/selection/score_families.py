@@ -21,7 +21,7 @@ from calibscale.statistics.statistic import Statistic
 
 _DIGITS, _EXPONENTS = 36, 64  # binary digits of the distance to 0 or 1, and its powers of two
 _HALF = _EXPONENTS << _DIGITS  # cells below ½
-_LENGTH = _HALF.bit_length()  # of the number of a cell
+_LENGTH = _HALF.bit_length()  # bits of the number of a cell without its problem
 
 
 class ScoreSumState(NamedTuple):
@@ -39,9 +39,9 @@ class ScoreSumState(NamedTuple):
 class ScoreSums(Statistic):
     """Sums of the training rows by the score of every scalar problem, in cells that adapt to it.
 
-    The finest cells are 2^−36 of the distance to 0 or 1 wide: scores share one if they are equal.
-    Where more than 2^16 cells are occupied, neighbours are joined until no more are, at a size that
-    depends on the set of all scores alone.
+    The finest cells are 2^−36 of the distance to 0 or 1 wide, so that only equal scores share a
+    cell.  Where more than 2^16 cells are occupied, neighbours are joined until no more are.  The
+    size of cells then depends on the set of all scores alone.
     """
 
     notion: str
@@ -60,6 +60,7 @@ class ScoreSums(Statistic):
         p = np.concatenate([view.points[:, 0] for view in rows])
         delta = np.concatenate([view.delta[:, 0] for view in rows])
         w = np.tile(rows[0].weights, len(rows))
+        # Leading bits of the distance to the nearer end, exponent first, as in the fine histogram.
         bits = np.where(p > 0.5, 1.0 - p, p).view(np.int64) >> (52 - _DIGITS)
         cells = np.clip(bits - ((1023 - _EXPONENTS) << _DIGITS), 0, _HALF - 1)
         cells = np.where(p > 0.5, 2 * _HALF - 1 - cells, cells)
@@ -68,10 +69,11 @@ class ScoreSums(Statistic):
         return self.merge(state, ScoreSumState(cells, sums, np.zeros((), np.int64)))
 
     def merge(self, *parts: ScoreSumState) -> ScoreSumState:
-        """State of all rows of the parts, whose cells may be in any order."""
+        """State of all rows of the parts.  Their cells may be in any order."""
         shift = max(int(part.shift) for part in parts)
         cells = np.concatenate([part.cells >> (shift - int(part.shift)) for part in parts])
         cells, numbers = np.unique(cells, return_inverse=True)
+        # Halving the numbers joins neighbours, and problems stay apart.
         while len(cells) > self.most:
             shift += 1
             cells, joined = np.unique(cells >> 1, return_inverse=True)
@@ -82,7 +84,7 @@ class ScoreSums(Statistic):
 
 
 class Curve(NamedTuple):
-    """Piecewise linear r̂ with `values` at `knots` (m,), and what the fit has chosen."""
+    """Piecewise linear r̂ with `values` at `knots` (m,), and the setting that the fit has chosen."""
 
     knots: Floats
     values: Floats
@@ -105,7 +107,7 @@ class _FittedCurves(PlugIn):
 
 @dataclass(frozen=True)
 class ScoreFamily(Family):
-    """Base class of families fitted to `ScoreSums`, whose fits choose a `setting` themselves."""
+    """Base class of families fitted to `ScoreSums`.  A fit chooses its `setting` itself."""
 
     notion: str = field(default="top_label", kw_only=True)
     notions: ClassVar[tuple[str, ...]] = ROW_NOTIONS
@@ -120,7 +122,8 @@ class ScoreFamily(Family):
 
     def fitted_parameters(self, fits: Sequence[_FittedCurves]) -> dict[str, Any]:
         settings = [[curve.setting for curve in fit.curves] for fit in fits]
-        return {self.setting: [each[0] if len(each) == 1 else each for each in settings]}
+        # A single problem has a number instead of a list.
+        return {self.setting: [chosen[0] if len(chosen) == 1 else chosen for chosen in settings]}
 
     def fit(self, train: Sequence[FoldPart], profile: FamilyProfile, excluded: int) -> PlugIn:
         total = ScoreSums(self.notion).merge(*(part.states[0] for part in train))
@@ -141,6 +144,7 @@ class IsotonicCurve(ScoreFamily):
 
     def _curve(self, sums: Floats) -> Curve:
         knots, values, count = cell_steps(OccupiedCells.of(sums))
+        # Constant beyond the first and the last step.
         knots, values = np.r_[0.0, knots, 1.0], np.r_[values[0], values, values[-1]]
         return Curve(knots, knots - values, count)
 
@@ -153,6 +157,7 @@ class CubeRootBins(ScoreFamily):
     edges = "cube-root"
 
     def _curve(self, sums: Floats) -> Curve:
+        # Edges are positions of cells.  The first and last cell of each bin become knots.
         table = mass_bins(sums, 0, self.edges, np.arange(sums.shape[1] + 1))  # positions of cells
         ends = np.column_stack([table.edges[:-1], table.edges[1:] - 1]).ravel()
         return Curve(OccupiedCells.of(sums).score[ends], np.repeat(table.gap, 2), len(table.gap))

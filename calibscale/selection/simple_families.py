@@ -81,6 +81,7 @@ class _FittedBins(Bilinear):
         for h in range(self.size):
             s, c = part.states[h].sums[:, 1], part.states[h].sums[:, 4]
             d, v = self.d[h], self.v[h]
+            # With S = diag(s), C = c and B = ddᵀ − diag(v), the traces are sums over bins.
             cd, sdd = np.sum(c * d, axis=1), np.sum(s * d * d, axis=1)
             sums.cross[h] = np.sum(cd**2) - np.sum(c * c * v)
             sums.square[h] = np.sum(sdd**2) + np.sum(s * s * v * (v - 2.0 * d * d))
@@ -108,15 +109,15 @@ class _FittedBins(Bilinear):
 class Bins(GridFamily):
     """Histogram binning: h(p, p') = d_b d_b' with d_b = conf_b − acc_b [GB eq. 23].
 
-    Bins (lo, hi] have equal width; an empty bin uses the global means.
+    Bins (lo, hi] have equal width.  An empty bin uses the global means.
 
     Parameters
     ----------
     grid : sequence of int, optional
         Numbers of bins.  Default: {5, 10, …, 90}.
     debiased : bool
-        Subtract acc_b (1 − acc_b)/(n_b − 1) where both points share a bin (Kumar et al. 2019);
-        a bin with one row contributes 0 in this case.
+        Subtract acc_b (1 − acc_b)/(n_b − 1) where both points share a bin (Kumar et al. 2019).  A
+        bin with one row contributes 0 in this case.
     """
 
     debiased: bool = False
@@ -151,6 +152,11 @@ class Bins(GridFamily):
 class DebiasedBins(Bins):
     """`Bins` with ``debiased=True``, named ``bins_debiased``.
 
+    See Also
+    --------
+    KDE : Kernel density ratios for a grid of bandwidths.
+    TCE2Kumar : The correction of Kumar, Liang & Ma.
+
     Examples
     --------
     >>> import numpy as np
@@ -172,9 +178,11 @@ def _fit(states: Sequence[BinState], debiased: bool) -> tuple[Floats, Floats]:
     overall = delta.sum(axis=1, keepdims=True) / weight.sum(axis=1, keepdims=True)
     full = weight > 0
     safe = np.where(full, weight, 1.0)
+    # An empty bin uses the mean of all rows.
     d = np.where(full, delta / safe, overall)
     if not debiased:
         return d, np.zeros_like(d)
+    # v = acc (1 − acc)/(n − 1), and d² in a bin of one row, so that its d² − v is 0.
     frequency = np.clip(p / safe - d, 0.0, 1.0)
     effective = np.where(full, safe**2 / np.where(full, weight2, 1.0), 0.0)
     several = (rows > 1) & (effective > 1)
@@ -182,8 +190,8 @@ def _fit(states: Sequence[BinState], debiased: bool) -> tuple[Floats, Floats]:
     return d, np.where(full, np.where(several, noise, d**2), 0.0)
 
 
-_STEP = 0.25
-_LOG_THETA = _STEP * np.arange(-16, 17)
+_STEP = 0.25  # step of the coarse search
+_LOG_THETA = _STEP * np.arange(-16, 17)  # θ from e^−4 to e^4
 
 
 def temperature_residuals(view: NotionView, theta: float) -> Floats:
@@ -196,7 +204,7 @@ def temperature_residuals(view: NotionView, theta: float) -> Floats:
 
 
 class _FittedTemperature(PlugIn):
-    """θ, and the sign of r̂ that agrees with the residuals; the risk does not depend on it."""
+    """θ, and the sign of r̂ that agrees with the residuals.  The risk does not depend on it."""
 
     size = 1
 
@@ -240,10 +248,11 @@ class Temperature(Family):
                 for view in rows
             )
 
-        # r̂ and −r̂ have the same risk, so there may be a minimum on either side of θ = 1
+        # r̂ and −r̂ have the same risk, so there may be a minimum on either side of θ = 1.
         coarse = [risk(value) for value in _LOG_THETA]
         minima = list(zip(coarse, _LOG_THETA.tolist(), strict=True))
         for side in (_LOG_THETA <= 0.0, _LOG_THETA >= 0.0):
+            # The coarse minimum of each side is refined between its neighbours.
             best = int(np.argmin(np.where(side, coarse, np.inf)))
             ends = _LOG_THETA[side][[0, -1]]
             bounds = np.clip(_LOG_THETA[best] + np.array([-_STEP, _STEP]), *ends)
@@ -251,6 +260,7 @@ class Temperature(Family):
             minima.append((float(local.fun), float(local.x)))
         _, log_theta = min(minima)
         theta = float(np.exp(log_theta))
+        # ⟨r̂, δ⟩ is positive for the sign that agrees with the residuals.
         agreement = sum(
             float(view.weights @ np.sum(temperature_residuals(view, theta) * view.delta, axis=1))
             for view in rows

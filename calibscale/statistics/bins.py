@@ -29,10 +29,10 @@ class BinState(NamedTuple):
 
 
 class _Counts(Statistic):
-    """Base of statistics by bins, of whose sums Σwδ alone depends on the labels."""
+    """Base of statistics by bins.  Among their sums, Σwδ alone depends on the labels."""
 
     notion: str
-    powers: ClassVar[tuple[int, ...]] = (0, 1, 2, 1, 1)  # of the sums of a bin
+    powers: ClassVar[tuple[int, ...]] = (0, 1, 2, 1, 1)  # powers of w in the sums of a bin
 
     @abstractmethod
     def numbers(self, p: Floats) -> Ints:
@@ -40,7 +40,7 @@ class _Counts(Statistic):
 
     @abstractmethod
     def add(self, p: Floats, values: Floats, weights: Floats, sums: Floats) -> None:
-        """Add rows of a scalar prediction to sums (5, B), with `values` in the place of δ."""
+        """Add rows of a scalar prediction to sums (5, B), with `values` instead of δ."""
 
     def accumulate(self, state: BinState, chunk: Chunk) -> BinState:
         p, _, delta, _ = chunk.event(self.notion)
@@ -52,6 +52,7 @@ class _Counts(Statistic):
         p, _, delta, event = chunk.event(self.notion)
         bins, weights = self.numbers(p), weights_of(chunk)
         if replicates.draws_labels(chunk):
+            # A replicate starts from the observed sums, and only rows with another label change it.
             out += np.bincount(bins, weights * delta, out.shape[1])
             predicted = replicates.predicted(chunk, self.notion)
             labels = replicates.labels(chunk)
@@ -61,6 +62,7 @@ class _Counts(Statistic):
             drawn_sums.add_bins(drawn * weights, bins, out)
 
     def zero_drawn(self, classes: int, count: int) -> tuple[Floats, ...]:
+        # Replicates have the sum Σwδ alone of the five sums of a bin.
         sums = np.moveaxis(self._sums(self.zero(classes)), 0, -1)
         return (np.zeros((count, *sums.shape[:-1])),)
 
@@ -85,8 +87,8 @@ class _Counts(Statistic):
 class BinCounts(_Counts):
     """Rows counted into bins of a scalar notion, or of every class, between B + 1 increasing edges.
 
-    Predictions beyond the ends join the end bins.  Bins are (lo, hi] with 0 in the first; with
-    `left_closed` they are [lo, hi) with the last one closed.
+    Predictions beyond the ends join the end bins.  Bins are (lo, hi] with 0 in the first.  With
+    `left_closed` they are [lo, hi), and the last bin is closed.
     """
 
     notion: str
@@ -138,7 +140,7 @@ class BinCounts(_Counts):
 class FineHistogram(_Counts):
     """`BinCounts` of a scalar notion on 2^16 fixed cells, finer towards 0 and 1.
 
-    Coarser bins whose edges are cell borders, such as equal-mass bins, follow from it exactly,
+    Coarser bins with edges at cell borders, such as equal-mass bins, follow from it exactly,
     although their edges are unknown before the pass.
     """
 
@@ -159,7 +161,7 @@ class FineHistogram(_Counts):
 
 @dataclass(frozen=True)
 class BinRests(Statistic):
-    """Sums of `counts` with 1 − p in the place of δ, which keeps digits where p rounds to 1."""
+    """Sums of `counts` with 1 − p instead of δ, which keeps digits where p rounds to 1."""
 
     counts: BinCounts | FineHistogram
     powers: ClassVar[tuple[int, ...]] = (1,)
@@ -168,8 +170,8 @@ class BinRests(Statistic):
         return self.counts.zero(classes)
 
     def accumulate(self, state: BinState, chunk: Chunk) -> BinState:
-        p, rest, _, _ = chunk.event(self.counts.notion)
-        self.counts.add(p, rest, chunk.weights, state.sums)
+        p, complement, _, _ = chunk.event(self.counts.notion)
+        self.counts.add(p, complement, chunk.weights, state.sums)
         return state
 
     def weighted_total(self, parts: BinState, weights: Floats) -> BinState:
@@ -189,7 +191,10 @@ def simplex_cell_count(classes: int) -> int:
 
 
 def _thirds(chunk: Chunk) -> Floats:
-    """⅓ and ⅔ in the precision of the predictions; in float32 they are larger than in float64."""
+    """⅓ and ⅔ in the precision of the predictions.
+
+    In float32 they are larger than in float64, and stored predictions of ⅓ have to be equal to ⅓.
+    """
     stored = chunk.values.dtype if chunk.kind == "probabilities" else np.float64
     return np.array([1 / 3, 2 / 3], stored).astype(np.float64)
 
@@ -254,24 +259,25 @@ class CellNoise(Statistic):
     def sizes(cells: CellState, noise: CellNoiseState, draws: int) -> Floats:
         """Σ|Σwδ| over cells and classes (draws,) for labels drawn from the predictions.
 
-        Counts of a cell are multinomial with its mean prediction, and residuals are scaled to their
-        variances, smaller where predictions differ within the cell; the mean of the sizes is that
-        of counts of single classes.
+        Counts of a cell are multinomial with its mean prediction.  Residuals are scaled to their
+        variances, which are smaller where predictions differ within the cell.  The sizes are scaled
+        to the mean size for counts of single classes.
         """
         full = cells.weight > 0
         weight, weight2 = cells.weight[full, None], noise.weight2[full, None]
         variance, share = noise.variance[full], noise.q[full] / weight
         effective = weight**2 / weight2
+        # Zeros broadcast the numbers of cells to cells and classes.
         columns = (share, weight + 0 * share, effective + 0 * share, variance)
         p, w, n, v = (column.ravel() for column in columns)
         single = residual_draws(p, w, n, v)
         share /= share.sum(axis=1, keepdims=True)
         trials = np.maximum(np.rint(effective), 1.0)
         scale = np.sqrt(ratio(variance, trials * share * (1.0 - share)))
-        rng, whole = np.random.default_rng(0), trials[:, 0].astype(np.int64)
+        rng, trial_counts = np.random.default_rng(0), trials[:, 0].astype(np.int64)
         out = np.empty((2, draws))
         for b in range(draws):
-            joint = (trials * share - rng.multinomial(whole, share)) * scale
+            joint = (trials * share - rng.multinomial(trial_counts, share)) * scale
             out[:, b] = np.abs(joint).sum(), np.abs(single(1)).sum()
         return out[0] * ratio(out[1].sum(), out[0].sum())
 
@@ -301,22 +307,22 @@ class BinTable(NamedTuple):
 
     @property
     def gap(self) -> Floats:
-        """conf_b − acc_b; 0 where the bin is empty."""
+        """conf_b − acc_b, or 0 where the bin is empty."""
         return ratio(self.delta, self.weight)
 
     @property
     def mean_p(self) -> Floats:
-        """conf_b; 0 where the bin is empty."""
+        """conf_b, or 0 where the bin is empty."""
         return ratio(self.p, self.weight)
 
     @property
     def frequency(self) -> Floats:
-        """acc_b; 0 where the bin is empty."""
+        """acc_b, or 0 where the bin is empty."""
         return np.clip(self.mean_p - self.gap, 0.0, 1.0)
 
     @property
     def effective(self) -> Floats:
-        """Effective number of rows (Σw)²/Σw²; 0 where the bin is empty."""
+        """Effective number of rows (Σw)²/Σw², or 0 where the bin is empty."""
         return ratio(self.weight**2, self.weight2)
 
     @property
@@ -338,7 +344,7 @@ class BinTable(NamedTuple):
         return gaps
 
     def table(self) -> list[dict[str, Any]]:
-        """One dict per bin, for tables and plots; means of an empty bin are None."""
+        """One dict per bin, for tables and plots.  Means of an empty bin are None."""
         full = self.weight > 0
         return [
             {
@@ -359,12 +365,15 @@ def residual_draws(
 ) -> Callable[..., Floats]:
     """Function of a number of draws, and a generator, that draws Σwδ of bins, (draws, B).
 
-    Labels are drawn from the predictions: the number of events of a bin, or of the other outcome
-    where that is rarer, from a binomial distribution of the same mean and variance; `variance` is
-    Σw²p(1 − p), `effective` (Σw)²/Σw².
+    Labels are drawn from the predictions.  The number of events of a bin, or of the other outcome
+    where it is rarer, comes from a binomial distribution of the same mean and variance.  `variance`
+    is Σw²p(1 − p), and `effective` is (Σw)²/Σw².
     """
+    # A binomial distribution of N trials with probability r has mean Nr and variance Nr − Nr².
+    # Hence N = mean²/(mean − variance), as a whole number, and a factor corrects the variance.
     low = mean_p <= 0.5
-    unit = np.divide(weight, effective, np.ones_like(weight), where=effective > 0)  # of a row
+    # Weight of a row if all rows had equal weights.
+    unit = np.divide(weight, effective, np.ones_like(weight), where=effective > 0)
     variance = variance / unit**2
     mean = effective * np.where(low, mean_p, np.clip(1.0 - mean_p, 0.0, 1.0))
     excess = mean - variance  # Σp² of the rarer outcome
@@ -375,16 +384,16 @@ def residual_draws(
     binomial = trials * rate * (1.0 - rate)
     scale = np.sqrt(np.divide(variance, binomial, np.zeros_like(mean), where=binomial > 0))
     scale *= np.where(low, unit, -unit)
-    own, whole = np.random.default_rng(0), trials.astype(np.int64)
+    default_rng, trial_counts = np.random.default_rng(0), trials.astype(np.int64)
 
-    def draw(draws: int, rng: np.random.Generator = own, by_bin: bool = False) -> Floats:
-        if (whole == 1).all():  # quicker than binomial draws
-            counts: NDArray[Any] = rng.random((draws, len(whole))) < rate
+    def draw(draws: int, rng: np.random.Generator = default_rng, by_bin: bool = False) -> Floats:
+        if (trial_counts == 1).all():  # quicker than binomial draws
+            counts: NDArray[Any] = rng.random((draws, len(trial_counts))) < rate
         elif by_bin:  # NumPy prepares each distribution once: twice as quick for many draws
-            pairs = zip(whole.tolist(), rate.tolist(), strict=True)
+            pairs = zip(trial_counts.tolist(), rate.tolist(), strict=True)
             counts = np.column_stack([rng.binomial(n, p, draws) for n, p in pairs])
         else:
-            counts = rng.binomial(whole, rate, (draws, len(whole)))
+            counts = rng.binomial(trial_counts, rate, (draws, len(trial_counts)))
         deltas = trials * rate - counts
         deltas *= scale
         return deltas
@@ -396,7 +405,8 @@ def residual_draws(
 def shared_residuals(draws: int, *columns: bytes) -> NDArray[Any]:
     """Residuals of cells (draws, c), which all measures of the same cells share.
 
-    Those of many cells, or draws, are rounded to float32: they have no ties with the estimate.
+    Residuals of many cells, or draws, are rounded to float32, as they have no ties with the
+    estimate.
     """
     cells, rng = np.array([np.frombuffer(column) for column in columns]), np.random.default_rng(0)
     c, many = cells.shape[1], draws > 100
@@ -410,6 +420,7 @@ def shared_residuals(draws: int, *columns: bytes) -> NDArray[Any]:
 
 def fine_borders() -> Floats:
     """Borders of the 2^16 cells of the fine histogram (2^16 + 1,)."""
+    # Inverse of the kernel's `fine_cell`: cells below ½ have 2^9 equal parts of each power of two.
     half = FineHistogram.CELLS // 2
     exponents, per_exponent = 64, half // 64
     cell = np.arange(half)
@@ -420,14 +431,15 @@ def fine_borders() -> Floats:
 
 AUTOMATIC = ("cube-root", "sweep")  # numbers of equal-mass bins
 MASS = ("equal-mass", *AUTOMATIC)
-_MAX_SWEEP, _ROUNDING = 1000, 1e-12  # bins of a sweep; frequencies this near are equal
+_MAX_SWEEP = 1000  # bins of a sweep
+_ROUNDING = 1e-12  # frequencies that differ by less are equal
 
 
 def mass_bins(sums: Floats, bins: int, edges: Any, borders: Any = None) -> BinTable:
-    """Equal-mass bins: of the given number, ⌈n^(1/3)⌉, or as many as a monotone sweep allows.
+    """Equal-mass bins: the given number, ⌈n^(1/3)⌉, or as many as a monotone sweep allows.
 
-    The sweep ends before the first number of bins whose frequencies are not increasing (Roelofs et
-    al. 2022), or at 1,000.  `borders` (c + 1,) are those of the cells, by default of the fine
+    The sweep ends before the first number of bins with frequencies that do not increase (Roelofs et
+    al. 2022), or at 1,000.  `borders` (c + 1,) of the cells are by default the borders of the fine
     histogram.
     """
     borders = fine_borders() if borders is None else borders
@@ -445,9 +457,9 @@ def mass_bins(sums: Floats, bins: int, edges: Any, borders: Any = None) -> BinTa
 
 
 def cube_root_bins(n: int) -> int:
-    """⌈n^(1/3)⌉, the smallest whole number whose cube is at least n.
+    """⌈n^(1/3)⌉, the smallest whole number with a cube of at least n.
 
-    The ceiling is that of scikit-learn's strategy of the same rule.  Cubes of whole numbers are
+    scikit-learn's strategy of the same rule takes the ceiling as well.  Cubes of whole numbers are
     compared, since the power of a float may be on either side of the root of an exact cube.
     """
     bins = max(0, round(n ** (1.0 / 3.0)) - 1)
@@ -457,11 +469,15 @@ def cube_root_bins(n: int) -> int:
 
 
 def equal_mass(sums: Floats, bins: int, borders: Any) -> BinTable:
-    """Bins of nearly equal weight from the sums of cells (5, c); fewer if values repeat."""
+    """Bins of nearly equal weight from the sums of cells (5, c).
+
+    There are fewer bins if values repeat, because all rows of a cell are in the same bin.
+    """
     mass = np.cumsum(sums[1])
     targets = mass[-1] * np.arange(1, bins) / bins
     after = np.searchsorted(mass, targets)  # cells that contain the quantiles
     before = np.where(after > 0, mass[after - 1], 0.0)
+    # The cut is at the border of this cell that is nearer to the quantile, in mass.
     cuts = np.where(mass[after] - targets <= targets - before, after + 1, after)
     cuts = np.unique(np.concatenate([[0], cuts, [sums.shape[1]]]))
     filled = np.add.reduceat(sums[1], cuts[:-1]) > 0

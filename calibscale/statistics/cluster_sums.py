@@ -1,4 +1,4 @@
-"""Sums by cluster of rows, of a sample of the clusters."""
+"""Sums of rows for a sample of the clusters, and numbers of rows of all clusters."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ from calibscale.data.notions import default_notion
 from calibscale.results.evaluation_results import Clusters
 from calibscale.statistics.statistic import Statistic
 
-MAX_CLUSTERS = 2**14
-CELLS = 2**18
+MAX_CLUSTERS = 2**14  # size of the sample of clusters
+CELLS = 2**18  # counters for each of the two hashes of a cluster
 
 
 class ClusterState(NamedTuple):
-    """Hashes of clusters in increasing order (k,); Σ1, Σδ and Σδ² of each (k, 3)."""
+    """Hashes of clusters in increasing order (k,), and Σ1, Σδ and Σδ² of each (k, 3)."""
 
     hashes: Ints
     sums: Floats
@@ -28,9 +28,9 @@ class ClusterState(NamedTuple):
 class ClusterSums(Statistic):
     """Sums of the clusters with the smallest hashes, at most 16,384 of them.
 
-    A cluster that is left is never dropped by a merge before, so that its sums are complete: the
-    clusters are a random sample, and their largest hash estimates the number of all clusters
-    [k minimum values; Bar-Yossef et al., RANDOM 2002].
+    A cluster that is left was never dropped by an earlier merge, so that its sums are complete.
+    The clusters are a random sample, and their largest hash estimates the number of all clusters [k
+    minimum values, Bar-Yossef et al., RANDOM 2002].
     """
 
     def zero(self, classes: int) -> ClusterState:
@@ -43,6 +43,7 @@ class ClusterSums(Statistic):
         if chunk.forecast is None:
             delta = chunk.event(default_notion(chunk.classes)).delta
         else:
+            # The residual of a forecast is its PIT value, in the middle of a jump, minus ½.
             below, at_most = chunk.forecast.cdf(chunk.values, chunk.parameters[:, -1])
             delta = 0.5 * (below + at_most) - 0.5
         sums = np.column_stack([np.ones(len(chunk)), delta, delta * delta])
@@ -62,7 +63,7 @@ class ClusterRows(Statistic):
     """Rows by cell of either of two hashes of their cluster (2, 262,144).
 
     The smaller of its two counts is at least the number of rows of a cluster, and equal to it if
-    clusters are few [count-min sketch; Cormode & Muthukrishnan, J. Algorithms 55 (2005)].
+    clusters are few [count-min sketch, Cormode & Muthukrishnan, J. Algorithms 55 (2005)].
     """
 
     def zero(self, classes: int) -> tuple[Floats]:
@@ -76,8 +77,8 @@ class ClusterRows(Statistic):
     @staticmethod
     def at_most(counts: Floats, clusters: Ints) -> Floats:
         """Upper bounds of the numbers of rows of clusters (c,), given by their hashes."""
-        one, other = (row[cells] for row, cells in zip(counts, _cells(clusters), strict=True))
-        return np.minimum(one, other)
+        first, second = (row[cells] for row, cells in zip(counts, _cells(clusters), strict=True))
+        return np.minimum(first, second)
 
 
 def _cells(clusters: Ints) -> tuple[Ints, Ints]:
@@ -89,10 +90,11 @@ def described(state: ClusterState, column: str, rows: int) -> Clusters:
     """Number of clusters, and their intraclass correlation by analysis of variance.
 
     ρ = (MSB − MSW)/(MSB + (m₀ − 1) MSW) with m₀ = (n − Σm²/n)/(C − 1), and the design effect is
-    1 + (Σm²/Σm − 1) ρ [Kish 1965; Donner & Koval 1980].
+    1 + (Σm²/Σm − 1) ρ [Kish 1965, Donner & Koval 1980].
     """
     m, s, squares = state.sums.T
     C, n = len(m), float(m.sum())
+    # The hashes are uniform below 2^53.  The largest of the C smallest is near C/count of that.
     exact = C < MAX_CLUSTERS
     count = C if exact else round((C - 1) * 2.0**53 / float(state.hashes[-1]))
     correlation = effect = None

@@ -10,7 +10,7 @@ import numpy as np
 from calibscale.array_types import Floats
 from calibscale.statistics.statistic import Replicates, Statistic, added, weighted_sum, weights_of
 
-CELLS = 2**16  # cells of PIT values, and the largest number of rows whose values are kept
+CELLS = 2**16  # cells of PIT values, and largest number of rows for which values are stored
 
 
 class ForecastState(NamedTuple):
@@ -34,12 +34,12 @@ class ForecastTotals(Statistic):
 
     def accumulate(self, state: ForecastState, chunk: Any) -> ForecastState:
         columns = self.score.rows(chunk.forecast, chunk.values, chunk.outcomes)
-        w, totals = weights_of(chunk), [weighted_sum(one, chunk.weights) for one in columns]
+        w, totals = weights_of(chunk), [weighted_sum(column, chunk.weights) for column in columns]
         return added(state, len(w), w.sum(), w @ w, totals)
 
 
 class CoverageState(NamedTuple):
-    """Σ1, Σw, Σw²; Σw of covered outcomes, of widths, and of their expected coverage."""
+    """Σ1, Σw, Σw², and the weighted sums of covered outcomes, widths, and expected coverage."""
 
     n: Floats
     weight: Floats
@@ -53,8 +53,9 @@ class CoverageState(NamedTuple):
 class CoverageTotals(Statistic):
     """Outcomes in central prediction intervals of a level, and their expected number.
 
-    Replicates of drawn outcomes are whether their PIT values lie between those that are covered;
-    of other nulls they are of the residual: expected coverage − whether the outcome is covered.
+    A drawn outcome is covered if its PIT value lies in the range of PIT values that the interval
+    covers.  Other nulls change the residual, which is the expected coverage minus 1 if the outcome
+    is covered.
     """
 
     level: float
@@ -67,7 +68,7 @@ class CoverageTotals(Statistic):
     def accumulate(self, state: CoverageState, chunk: Any) -> CoverageState:
         covered, width, expected, _ = self._rows(chunk)
         w = weights_of(chunk)
-        sums = (weighted_sum(each, chunk.weights) for each in (covered, width, expected))
+        sums = (weighted_sum(column, chunk.weights) for column in (covered, width, expected))
         return added(state, len(w), w.sum(), w @ w, *sums)
 
     def draw(self, sums: tuple[Floats, ...], chunk: Any, replicates: Replicates) -> None:
@@ -157,11 +158,15 @@ class PITState(NamedTuple):
     def curve(self) -> PITCurve:
         if not self.exact:
             return PITCurve.of(self.weights)
+        # Ties are sorted by weight, so that the curve does not depend on the order of the rows.
         order = np.lexsort((self.weights, self.values))
         return PITCurve.of(self.weights[order], self.values[order])
 
     def drawn(self, rng: np.random.Generator) -> PITCurve:
-        """Curve of uniform values in the place of the rows' own; in cells, of `rows` rows."""
+        """Curve of uniform values instead of the values of the rows.
+
+        A state in cells has lost the weights of single rows.  Its curve is of `rows` equal weights.
+        """
         if not self.exact:
             return PITCurve.of(_cells_of(rng, self.rows))
         weights = rng.permutation(np.sort(self.weights))
@@ -176,14 +181,14 @@ def uniform_order(rng: np.random.Generator, shape: tuple[int, ...]) -> Floats:
 
 def _cells_of(rng: np.random.Generator, rows: int) -> Floats:
     """Number of rows in each cell (2^16,), drawn row by row if that is faster."""
-    if rows > 2 * CELLS * 16:
+    if rows > 2 * CELLS * 16:  # a multinomial draw takes a time that does not depend on the rows
         return rng.multinomial(rows, np.full(CELLS, 1.0 / CELLS)).astype(np.float64)
     return np.bincount(rng.integers(0, CELLS, rows, np.uint16), minlength=CELLS).astype(np.float64)
 
 
 @dataclass(frozen=True)
 class PITCells(Statistic):
-    """Weights of rows by PIT value in 2^16 cells of equal width, of states that are added."""
+    """Weights of rows by PIT value in 2^16 cells of equal width.  States are added."""
 
     def zero(self, classes: int) -> PITState:
         return PITState._make([*map(np.zeros, [()] * 3), np.empty(0), np.zeros(CELLS)])
@@ -209,6 +214,7 @@ class PITValues(Statistic):
         return self.merge(state, _pit(chunk))
 
     def merge(self, a: PITState, b: PITState) -> PITState:
+        # The number of rows decides, so that the state does not depend on the order of merges.
         if not a.exact or not b.exact or len(a.values) + len(b.values) > CELLS:
             return super().merge(a.in_cells(), b.in_cells())
         totals = (np.add(x, y)[...] for x, y in zip(a[:3], b[:3], strict=True))

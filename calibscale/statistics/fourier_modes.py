@@ -43,7 +43,7 @@ def check_size(setup: DataProfile, notion: str, kernel: ProductKernel, features:
 
 
 class ModeState(NamedTuple):
-    """n, Σw, Σw², Σw²δ² (0-d); Fourier modes of wδ and of w by combination of levels."""
+    """n, Σw, Σw², Σw²δ² (0-d), and Fourier modes of wδ and of w by combination of levels."""
 
     n: Floats
     weight: Floats
@@ -57,12 +57,12 @@ class ModeState(NamedTuple):
 class Modes(PairStatistic):
     """Fourier modes F(ω) = Σ_i w_i δ_i exp(i⟨ω, z_i⟩) of predictions and covariates (a NUFFT).
 
-    Each combination c of categories and of values of discrete columns has separate modes; Σ_ij e_i
-    e_j κ(z_i, z_j) is Σ_cc' L_cc' Σ_ω κ̂(ω) F_c(ω) conj F_c'(ω).  The series is that of the
-    prediction, if `predictions`, and of the covariates at the positions `columns`; `discrete` are
-    the positions of those with few values, `levels` these values, and `couplings` the kernel
-    between them, row by row.  Held-out rows are omitted.  If `clipped`, points outside the series'
-    box are moved to its edge, instead of being an error.
+    This is VF eq. 4 in O(n).  Each combination c of categories and of values of discrete columns
+    has separate modes, and Σ_ij e_i e_j κ(z_i, z_j) is Σ_cc' L_cc' Σ_ω κ̂(ω) F_c(ω) conj F_c'(ω).
+    The dimensions of the series are the prediction, if `predictions`, and the covariates at the
+    positions `columns`.  `discrete` are the positions of covariates with few values, `levels` are
+    these values, and `couplings` the kernel between them, row by row.  Held-out rows are omitted.
+    If `clipped`, points outside the series' box are moved to its edge, instead of being an error.
     """
 
     notion: str
@@ -81,8 +81,12 @@ class Modes(PairStatistic):
 
     def open_ended(self) -> Modes:
         """Statistic for values beyond the box of the series, and for unseen levels."""
-        first, *others = self.series.factors
-        factors = (first if self.predictions else first.widened(), *(f.widened() for f in others))
+        # Predictions cannot leave their box, unlike the values of covariates.
+        first, *covariate_factors = self.series.factors
+        factors = (
+            first if self.predictions else first.widened(),
+            *(f.widened() for f in covariate_factors),
+        )
         return replace(
             self,
             series=replace(self.series, factors=factors),
@@ -103,6 +107,8 @@ class Modes(PairStatistic):
     @cached_property
     def coupling(self) -> Floats:
         """Kernel L (C, C) between combinations of levels."""
+        # Combinations are numbered with the last column fastest, in the order of a Kronecker
+        # product.
         L = np.ones((1, 1))
         for values, coupling in zip(self.levels, self.couplings, strict=True):
             L = np.kron(L, np.array(coupling).reshape(len(values), len(values)))
@@ -154,6 +160,7 @@ class Modes(PairStatistic):
                 self._add(residuals[b, None], points, rows.covariates, strengths[None])
             return
         points = self.points(rows.points, rows.covariates)
+        # An even number of replicates: a transform packs two of them in a complex number.
         max_count = max(2, _DRAWN // max(1, len(rows)) // 2 * 2)
         for here, drawn in replicates.some_scalars(self.notion, rows, max_count):
             drawn *= rows.weights
@@ -182,7 +189,7 @@ class Modes(PairStatistic):
         return self.quadratic(state.residuals) - squares, error
 
     def vector(self, F: Complexes) -> Floats:
-        """√(L κ̂)·F as real numbers, whose squared norm is `quadratic`."""
+        """√(L κ̂)·F as real numbers, a vector with the squared norm `quadratic`."""
         values, vectors = np.linalg.eigh(self.coupling)
         roots = np.sqrt(np.maximum(values, 0.0))[:, None] * vectors.T
         G = (roots @ F.reshape(len(F), -1)).reshape(F.shape)
@@ -219,7 +226,7 @@ def spectral_statistic(
     columns, bandwidths = [], []
     for position, bandwidth in zip(kernel.columns, kernel.bandwidths, strict=True):
         few = by_position[position].levels
-        # only the Gaussian of several columns is a product of the columns' kernels
+        # Only the Gaussian of several columns is a product of the columns' kernels.
         alone = kernel.covariate == "gaussian" or len(kernel.columns) == 1
         if few is not None and len(few) <= FEW_LEVELS and alone:
             distances = np.abs(np.subtract.outer(few, few)) / bandwidth
@@ -264,7 +271,7 @@ def spectral_statistic(
 
 
 class LocalFeatureState(NamedTuple):
-    """n, Σw, Σw², Σw²|δ|² (0-d); Σ wδφᵀ by combination of categories, (C, e, 2F)."""
+    """n, Σw, Σw², Σw²|δ|² (0-d), and Σ wδφᵀ by combination of categories, (C, e, 2F)."""
 
     n: Floats
     weight: Floats
@@ -278,7 +285,7 @@ class LocalFeatures(PairStatistic):
     """Random Fourier features of a product kernel: F frequencies of its spectral measure.
 
     Gaussian frequencies divided by the root of the mean of 2ν squared normals give a Matérn
-    kernel; the Laplace kernel has ν = 1/2.
+    kernel.  The Laplace kernel has ν = 1/2.
     """
 
     kernel: ProductKernel
@@ -316,7 +323,8 @@ class LocalFeatures(PairStatistic):
             degrees = {"laplace": 1, "matern32": 3, "matern52": 5}.get(name)
             if degrees is not None:
                 uniform = u[:, sum(counts) + f, :1]
-                part /= np.sqrt(2 * gammaincinv(degrees / 2, uniform) / degrees)  # χ² / degrees
+                # A quantile of χ² divided by its degrees of freedom.
+                part /= np.sqrt(2 * gammaincinv(degrees / 2, uniform) / degrees)
         return np.hstack(parts)
 
     def accumulate(self, state: LocalFeatureState, chunk: Chunk) -> LocalFeatureState:
@@ -334,7 +342,7 @@ class LocalFeatures(PairStatistic):
     def _combinations(self, codes: Ints) -> Iterator[tuple[int, Any]]:
         """Each combination of categories that occurs, and the rows that have it."""
         for code in np.unique(codes):
-            # a slice, unlike a mask, does not copy the features
+            # A slice, unlike a mask, does not copy the features.
             yield code, codes == code if self.kernel.n_codes > 1 else slice(None)
 
     def _features(self, chunk: Chunk, rows: NotionRows) -> Floats:
@@ -381,7 +389,7 @@ class LocalFeatures(PairStatistic):
         phi: Floats,
         replicates: Replicates,
     ) -> None:
-        """Add the sums of drawn labels: those of the observed labels, with the rows that differ."""
+        """Add the sums of drawn labels: the observed sums, changed by rows with another label."""
         w, (B, combinations, K, m) = rows.weights, out.shape
         by_code = out.reshape(B, combinations * K, m)
         for code, here in self._combinations(codes):
@@ -390,17 +398,18 @@ class LocalFeatures(PairStatistic):
         norms = np.zeros((2, B))
         drawn_sums.label_sums(drawn, rows.q, w * w, np.zeros(len(rows)), norms)
         squares += norms[0]
-        observed = (rows.q - rows.delta).argmax(axis=1)
+        observed = (rows.q - rows.delta).argmax(axis=1)  # q − δ is the unit vector of the label
         drawn_sums.move_features(
             drawn + (codes * K).astype(np.int32), observed + codes * K, phi, by_code
         )
 
     def by_frequency(self, state: LocalFeatureState) -> Floats:
-        """Estimates of Σ_ij over all pairs by single frequencies (F,); their mean is unbiased."""
+        """Estimates of Σ_ij over all pairs by single frequencies (F,).  Their mean is unbiased."""
         squares = np.einsum("cef,cef->f", state.sums, state.sums)
         return squares[: self.n_features] + squares[self.n_features :]
 
     def pair_total(self, state: LocalFeatureState) -> tuple[float, float]:
         values = self.by_frequency(state)
+        # As many standard errors as for the jackknife over frequencies (`from_left_out`).
         error = 2.3 * float(values.std(ddof=1)) / np.sqrt(len(values))
         return float(values.mean()) - float(state.squares), error

@@ -17,18 +17,19 @@ from calibscale.kernels import random_draws
 from calibscale.results.estimate import Floor
 from calibscale.statistics.statistic import Statistic, weights_of
 
-_ROWS, _VECTORS = 2048, 1024  # rows of a sample; residuals drawn for its second and third moments
+_ROWS = 2048  # rows of a sample
+_VECTORS = 1024  # residuals that are drawn for its second and third moments
 _CLASS_PAIRS = 2**21  # products of two residuals of a class, for all classes
-_OUTCOMES = 4  # drawn from each forecast of a sample
+_OUTCOMES = 4  # outcomes that are drawn from each forecast of a sample
 _LEVEL = 0.95
-_LEAST = 1e-300
+_LEAST = 1e-300  # avoids divisions by 0
 
 
 class LabelNoiseState(NamedTuple):
     """Sum v of all rows, and rows of the sample by falling priority.
 
-    `variance` is Σv; `rows` (s, K + 3) has the priority, w, v and q; `outcomes` (s, d, K) the
-    embeddings of d outcomes drawn from each forecast, none of classes.
+    `variance` is Σv.  `rows` (s, K + 3) has the priority, w, v and q.  `outcomes` (s, d, K) has the
+    embeddings of d outcomes drawn from each forecast, with d = 0 for classes.
     """
 
     variance: Floats
@@ -40,17 +41,17 @@ class LabelNoiseState(NamedTuple):
 class LabelNoise(Statistic):
     """Priority sample of rows by the variance v of w(q − e_y) for labels drawn from q.
 
-    v is w²(1 − |q|²), and of forecasts w² times `Forecast.residual_variance`.
-    The rows with the largest v/u, u uniform by row number; Σ max(v, τ)·g over the sample, with τ
-    the next largest, is an unbiased estimate of Σvg over all rows [Duffield, Lund & Thorup, J. ACM
-    54 (2007)].
+    v is w²(1 − |q|²).  For forecasts it is w² times `Forecast.residual_variance`.  The sample has
+    the rows with the largest priorities v/u, where u is uniform by row number.  With τ the next
+    largest priority, Σ max(v, τ)·g over the sample is an unbiased estimate of Σvg over all rows
+    [Duffield, Lund & Thorup, J. ACM 54 (2007)].
     """
 
     def zero(self, classes: int) -> LabelNoiseState:
         return LabelNoiseState(np.zeros(()), np.empty((0, classes + 3)), np.empty((0, 0, classes)))
 
     def nbytes(self, classes: int) -> int:
-        # outcomes are of forecasts, whose width is that of few classes
+        # Only forecasts have outcomes, and their embeddings are as wide as few classes.
         return 8 * (_ROWS + 1) * ((1 + _OUTCOMES) * classes + 3)
 
     def accumulate(self, state: LabelNoiseState, chunk: Chunk) -> LabelNoiseState:
@@ -59,6 +60,7 @@ class LabelNoise(Statistic):
         state.variance[...] += variance.sum()
         priority = variance / random_draws.of_rows(chunk.rows, 0, random_draws.NOISE)
         least = state.rows[-1, 0] if len(state.rows) > _ROWS else 0.0
+        # One row more than the sample is kept, because its priority is τ.
         here = np.flatnonzero(priority > least)
         if len(here) > _ROWS + 1:
             here = here[np.argpartition(-priority[here], _ROWS)[: _ROWS + 1]]
@@ -80,27 +82,30 @@ def _outcomes(chunk: Chunk, rows: Ints) -> Floats:
     """Embeddings (s, d, K) of d outcomes drawn from the forecasts at positions `rows` (s,)."""
     if chunk.forecast is None:
         return np.empty((len(rows), 0, chunk.q.shape[1]))
-    some: Any = chunk.take(rows)
-    u = (random_draws.of_rows(some.rows, 1 + d, random_draws.NOISE) for d in range(_OUTCOMES))
-    drawn = (chunk.forecast.drawn(some.values, some.outcomes, each) for each in u)
+    sampled: Any = chunk.take(rows)
+    u = (random_draws.of_rows(sampled.rows, 1 + d, random_draws.NOISE) for d in range(_OUTCOMES))
+    drawn = (chunk.forecast.drawn(sampled.values, sampled.outcomes, levels) for levels in u)
     return np.stack([chunk.forecast.of_outcomes(y) for y in drawn], axis=1)
 
 
 def _first(a: LabelNoiseState, b: LabelNoiseState) -> LabelNoiseState:
-    """State of `a` with the rows of the largest priorities; equal ones in the order of numbers."""
-    full = [state for state in (a, b) if len(state.rows)]  # others do not know the shapes
+    """State of `a` with the rows of the largest priorities.
+
+    Rows of equal priorities are in the order of their numbers.
+    """
+    full = [state for state in (a, b) if len(state.rows)]  # empty states do not know the shapes
     if not full:
         return a
     rows = np.concatenate([state.rows for state in full])
     outcomes = np.concatenate([state.outcomes for state in full])
-    kept = np.argsort(-rows[:, 0], kind="stable")[: _ROWS + 1]
-    return a._replace(rows=rows[kept], outcomes=outcomes[kept])
+    order = np.argsort(-rows[:, 0], kind="stable")[: _ROWS + 1]
+    return a._replace(rows=rows[order], outcomes=outcomes[order])
 
 
 class _Sample(NamedTuple):
     """Weights, predictions and drawn outcomes of a sample, and the number of rows each stands for.
 
-    `variances` are those of single rows, and `copies` the estimated numbers of rows.
+    `variances` belong to single rows, and `copies` are the estimated numbers of rows.
     """
 
     weights: Floats
@@ -118,11 +123,13 @@ def _sample(state: LabelNoiseState, size: int) -> _Sample:
     """Sample of at most `size` rows."""
     rows = state.rows[:size]
     w, variance, q = rows[:, 1], rows[:, 2], rows[:, 3:]
-    if not state.outcomes.shape[1]:  # of labels again, so that chunks have no part in rounding
+    if not state.outcomes.shape[1]:
+        # Computed again for the sample of labels, so that rounding does not depend on chunks.
         variance = w * w * (1.0 - np.einsum("ij,ij->i", q, q))
     next_priority = state.rows[size, 0] if len(state.rows) > size else 0.0
-    # a variance that is nearly 0 stands for one row
+    # max(v, τ)/v rows for each row of the sample, but one for a variance that is nearly 0.
     copies = np.maximum(next_priority / np.maximum(variance, _LEAST), 1.0)
+    # The sum over all rows is known exactly, and corrects the estimated numbers of rows.
     total = float(copies @ variance)
     scale = state.variance / total if total > 0 else 1.0
     return _Sample(w, q, state.outcomes[:size], variance, copies * scale)
@@ -131,10 +138,10 @@ def _sample(state: LabelNoiseState, size: int) -> _Sample:
 def form_floor(
     state: LabelNoiseState, value: float, vectors: Callable[[Floats], Floats]
 ) -> Floor | None:
-    """Floor of |Σ w δ⊗g(q)|², where ``vectors(q)`` is g of rows (s, m); None without noise.
+    """Floor of |Σ w δ⊗g(q)|², where ``vectors(q)`` is g of rows (s, m), or None without noise.
 
-    The mean is that of all rows; the other cumulants, sums over rows, pairs and triples of rows,
-    are estimated from the sample.
+    The sample estimates the mean as well as the higher cumulants, which are sums over rows, pairs
+    and triples of rows.
     """
     if not state.variance > 0:
         return None
@@ -151,7 +158,8 @@ def class_form_floor(
 ) -> Floor | None:
     """Floor of Σ_k |Σ w δ_k g_k(q)|², where ``vectors(q, k)`` is g_k of rows (s, m).
 
-    `parts` (K, m) are the variances of the components; the sample gives the covariances of classes.
+    `parts` (K, m) are the variances of the components.  The sample gives the covariances of
+    classes.
     """
     if not state.variance > 0:
         return None
@@ -159,16 +167,23 @@ def class_form_floor(
     size = min(_VECTORS, math.isqrt(_CLASS_PAIRS // K))
     sample = _sample(state, size // 2)
     drawn = _drawn(sample, size)
-    gram, same = np.zeros((len(drawn.numbers), len(drawn.numbers))), 0.0
+    gram, squared_covariances = np.zeros((len(drawn.numbers), len(drawn.numbers))), 0.0
     for k in range(K):
         z = drawn.delta[:, k, None] * vectors(sample.q, k)[drawn.numbers]
         gram += z @ z.T
         squares = drawn.copies[:, None] * z * z
         rows = squares.reshape(len(sample.copies), -1, z.shape[1]).sum(axis=1)
-        # pairs of different rows of the sample, and of the rows that one of it stands for
-        same += float(np.sum(rows.sum(axis=0) ** 2))
-        same -= float((1.0 - 1.0 / sample.copies) @ np.einsum("ij,ij->i", rows, rows))
-    scale = math.sqrt(float(np.vdot(parts, parts)) / same) if same > 0 else 0.0
+        # Pairs of different rows of the sample, and pairs of the rows that a row of it stands for.
+        squared_covariances += float(np.sum(rows.sum(axis=0) ** 2))
+        squared_covariances -= float(
+            (1.0 - 1.0 / sample.copies) @ np.einsum("ij,ij->i", rows, rows)
+        )
+    # The exact variances of the components replace their estimates from the sample.
+    scale = (
+        math.sqrt(float(np.vdot(parts, parts)) / squared_covariances)
+        if squared_covariances > 0
+        else 0.0
+    )
     return _gamma_floor(value, float(parts.sum()), drawn, scale * gram)
 
 
@@ -185,9 +200,10 @@ class _Drawn(NamedTuple):
 
 
 def _drawn(sample: _Sample, size: int) -> _Drawn:
-    """Residuals of each row with its likeliest label, and with others, drawn; about `size`.
+    """About `size` residuals of the rows.
 
-    Those of forecasts are of their drawn outcomes.
+    Each row has a residual for its likeliest label, and residuals for other labels that are drawn.
+    A forecast has residuals for the outcomes that were drawn from it.
     """
     count, K = sample.q.shape
     if available := sample.outcomes.shape[1]:
@@ -199,12 +215,12 @@ def _drawn(sample: _Sample, size: int) -> _Drawn:
     times = max(size // (4 * count), 1)
     rows = np.repeat(np.arange(count), times)
     top = sample.q.argmax(axis=1)
-    others = sample.q.copy()
-    others[np.arange(count), top] = 0.0
-    reached = others.cumsum(axis=1)[rows]
+    without_top = sample.q.copy()
+    without_top[np.arange(count), top] = 0.0
+    reached = without_top.cumsum(axis=1)[rows]
     u = np.random.default_rng(0).random(len(rows)) * reached[:, -1]
-    other = np.minimum((reached <= u[:, None]).sum(axis=1), K - 1)
-    labels = np.column_stack([top[rows], other]).ravel()
+    second = np.minimum((reached <= u[:, None]).sum(axis=1), K - 1)
+    labels = np.column_stack([top[rows], second]).ravel()
     chances = np.column_stack([sample.q[rows, top[rows]], reached[:, -1]]).ravel() / times
     numbers = np.repeat(rows, 2)
     delta = sample.q[numbers]
@@ -213,29 +229,32 @@ def _drawn(sample: _Sample, size: int) -> _Drawn:
 
 
 def _gamma_floor(value: float, mean: float, drawn: _Drawn, gram: Floats) -> Floor:
-    """Floor by a shifted gamma distribution with the cumulants of Σ_ij h_ij, of which h is `gram`.
+    """Floor by a shifted gamma distribution with the cumulants of Σ_ij h_ij, where h is `gram`.
 
-    The variance is 2 Σ_{i≠j} E h_ij² + Σ_i E e_i² with e_i = h_ii − E h_ii, and the third cumulant
+    The variance is 2 Σ_{i≠j} E h_ij² + Σ_i E e_i² with e_i = h_ii − E h_ii.  The third cumulant is
     Σ_{i≠j≠k} 8 E h_ij h_jk h_ki + Σ_{i≠j} E(4 h_ij³ + 12 e_i h_ij² + 6 e_i e_j h_ij) + Σ_i E e_i³.
-    The p-value is at least that of an estimate above as many draws as there are residuals.
+    The p-value is at least 1/(1 + draws) for as many draws as there are residuals.
     """
     numbers, _, copies, spread = drawn
-    own, of_rows = np.diag(gram), np.bincount(numbers, copies)
-    means = np.bincount(numbers, copies * own) / np.maximum(of_rows, _LEAST)
-    excess = spread * (own - means[numbers])
+    diagonal, of_rows = np.diag(gram), np.bincount(numbers, copies)
+    means = np.bincount(numbers, copies * diagonal) / np.maximum(of_rows, _LEAST)
+    excess = spread * (diagonal - means[numbers])
     root = np.sqrt(copies)
     pairs = gram * root * root[:, None] * (numbers[:, None] != numbers)
     squares = pairs * pairs
-    step = 1 + (len(gram) > _VECTORS // 2)  # every second row is enough for triples
-    some = np.flatnonzero(numbers % step == 0)
-    triples = pairs[np.ix_(some, some)]
+    # The product for triples takes cubic time, and every second row is enough for it.
+    step = 1 + (len(gram) > _VECTORS // 2)
+    subset = np.flatnonzero(numbers % step == 0)
+    triples = pairs[np.ix_(subset, subset)]
     variance = 2.0 * float(squares.sum()) + float(copies @ excess**2)
     third = 8.0 * step**3 * float(np.vdot(triples @ triples, triples))
     third += 4.0 * float(np.vdot(squares, gram))
     third += float(12.0 * excess @ squares.sum(axis=1) + copies @ excess**3)
     third += 6.0 * float((root * excess) @ pairs @ (root * excess))
     skewness = third / variance**1.5 if variance > 0 else 0.0
-    shape = 4.0 / min(max(skewness, 1e-3), math.sqrt(8.0)) ** 2  # at least that of χ² of 1 degree
+    # A gamma distribution of this shape has the skewness 2/√shape.  No quadratic form is more
+    # skewed than χ² of one degree of freedom, which has √8.
+    shape = 4.0 / min(max(skewness, 1e-3), math.sqrt(8.0)) ** 2
     scale = math.sqrt(variance / shape)
     start = mean - shape * scale
     high = start + scale * float(gammainccinv(shape, 1.0 - _LEVEL))
@@ -245,7 +264,7 @@ def _gamma_floor(value: float, mean: float, drawn: _Drawn, gram: Floats) -> Floo
 
 @dataclass(frozen=True, eq=False)
 class _Predictions(Chunk):
-    """Rows of predictions without labels; embeddings of forecasts may be negative."""
+    """Rows of predictions without labels.  Embeddings of forecasts may be negative."""
 
     @cached_property
     def factors(self) -> Floats:
@@ -254,8 +273,8 @@ class _Predictions(Chunk):
 
 def predictions(q: Floats) -> Chunk:
     """Rows of predictions (s, K) without labels, for feature maps."""
-    numbers, none = np.arange(len(q)), np.zeros(len(q))
+    numbers, zeros = np.arange(len(q)), np.zeros(len(q))
     unknown = numbers * 0
     return _Predictions(
-        numbers, q, "probabilities", unknown, unknown, none, none, none, none, NO_WEIGHTS
+        numbers, q, "probabilities", unknown, unknown, zeros, zeros, zeros, zeros, NO_WEIGHTS
     )

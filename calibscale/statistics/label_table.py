@@ -1,4 +1,4 @@
-"""Counts of labels by the class that predictions put first, and what they say about a source."""
+"""Counts of labels by the class that predictions put first, and warnings that follow from them."""
 
 from __future__ import annotations
 
@@ -14,9 +14,10 @@ from calibscale.array_types import Floats
 from calibscale.data.chunk import Chunk
 from calibscale.statistics.statistic import Statistic
 
-_MAX_CLASSES = 64  # with counts by top label; else 1,000 classes would need a million numbers
-_FEWEST_ROWS = 50  # of a pair of classes that are called exchanged
-_MOST_RIGHT = 0.3  # share of right ones, above which a pair may be merely hard to tell apart
+# Largest number of classes with counts by top label.  1,000 classes would need a million numbers.
+_MAX_CLASSES = 64
+_FEWEST_ROWS = 50  # rows of a pair of classes that are called exchanged
+_MOST_RIGHT = 0.3  # share of right labels above which a pair may be merely hard to tell apart
 
 
 class LabelTableState(NamedTuple):
@@ -47,8 +48,8 @@ def label_warnings(
 ) -> tuple[str, ...]:
     """Sentences about labels that look wrong: one class alone, and exchanged classes.
 
-    Two classes are called exchanged if, of the rows whose label and top label are these two, fewer
-    than three in ten have the right one, and fewer than half beyond chance (four standard errors).
+    Two classes are called exchanged if fewer than three in ten of the rows with label and top label
+    among them are right, and fewer than half beyond chance (four standard errors).
 
     Parameters
     ----------
@@ -83,12 +84,12 @@ def label_warnings(
     warnings = []
     for a, b in combinations(range(len(counts)), 2):
         right = counts[a, a] + counts[b, b]
-        both = right + counts[a, b] + counts[b, a]
-        if both < _FEWEST_ROWS or right > _MOST_RIGHT * both:
+        pair_rows = right + counts[a, b] + counts[b, a]
+        if pair_rows < _FEWEST_ROWS or right > _MOST_RIGHT * pair_rows:
             continue
-        share = right / both
-        if share + 4.0 * math.sqrt(share * (1.0 - share) / both) < 0.5:
-            warnings.append(_exchanged(quoted[a], quoted[b], share, int(both), len(names)))
+        share = right / pair_rows
+        if share + 4.0 * math.sqrt(share * (1.0 - share) / pair_rows) < 0.5:
+            warnings.append(_exchanged(quoted[a], quoted[b], share, int(pair_rows), len(names)))
     return tuple(warnings)
 
 

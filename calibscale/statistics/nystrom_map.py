@@ -27,13 +27,15 @@ from calibscale.statistics.statistic import PairStatistic, added
 
 KEPT_ROWS = 2000
 _RANK_TOLERANCE = 1e-12
-_WIDTH = 2.8  # standard errors: above 2, as the variance is estimated and the law is not normal
+# Standard errors of an error: above 2, as the variance is estimated and the law is not normal.
+_WIDTH = 2.8
 
 
 class NystromState(NamedTuple):
-    """n, Σw, Σw², Σw²|δ|²|φ|² (0-d); Σ wδφᵀ by combination of categories (C, e, m); a sample.
+    """Sums n, Σw, Σw², Σw²|δ|²|φ|² (0-d), Σ wδφᵀ by combination of categories, and a sample.
 
-    The sample has the rows of smallest hash: coordinates (s, d), wδ (s, e), codes and hashes (s,).
+    The sums by combination are (C, e, m).  The sample has the rows of smallest hash: coordinates
+    (s, d), wδ (s, e), codes and hashes (s,).
     """
 
     n: Floats
@@ -51,9 +53,9 @@ class NystromState(NamedTuple):
 class Nystrom(PairStatistic):
     """Nyström features φ of a product kernel, and a seeded sample of `kept` rows.
 
-    κ = ⟨φ, φ⟩ + a residual.  The pairs of the first part are summed exactly; the sum for the
+    κ = ⟨φ, φ⟩ + a residual.  The pairs of the first part are summed exactly.  The sum for the
     residual is an unbiased estimate from all pairs of the sample, with a standard error.  The
-    kernel has a single radial part, gaussian or laplace; landmarks are in coordinates divided by
+    kernel has a single radial part, gaussian or laplace.  Landmarks are in coordinates divided by
     their bandwidths.
     """
 
@@ -108,7 +110,7 @@ class Nystrom(PairStatistic):
         return self._keep(a, b[5:])
 
     def _keep(self, state: NystromState, more: tuple[Any, ...]) -> NystromState:
-        """State whose sample has the rows of smallest hash among its sample and more rows."""
+        """State with the rows of smallest hash among its sample and more rows."""
         sample = [np.concatenate(pair) for pair in zip(state[5:], more, strict=True)]
         if len(sample[-1]) > self.kept:
             order = np.sort(np.argpartition(sample[-1], self.kept)[: self.kept])
@@ -117,6 +119,7 @@ class Nystrom(PairStatistic):
 
     def pair_total(self, state: NystromState) -> tuple[float, float]:
         n, s = float(state.n), len(state.points)
+        # Σ_{i≠j} of ⟨φ, φ⟩ follows from ‖Σ wδφᵀ‖²_F without the diagonal.
         low_rank = float(np.vdot(state.sums, state.sums)) - float(state.squares)
         if s < min(n, 4):
             return low_rank, float("nan")
@@ -128,7 +131,7 @@ class Nystrom(PairStatistic):
         by_row = g.sum(axis=1)
         if s >= n:  # the sample has all rows: the sum is exact
             return low_rank + float(by_row.sum()), 0.0
-        # variance of a U-statistic of order two, with unbiased estimates of both of its parts
+        # Variance of a U-statistic of order two, with unbiased estimates of both of its parts.
         pairs = s * (s - 1)
         mean = by_row.sum() / pairs
         second = float(np.vdot(g, g)) / pairs
@@ -149,8 +152,8 @@ def nystrom_statistic(
     names = {kernel.prediction} - {"none"} | ({kernel.covariate} if kernel.columns else set())
     kinds: dict[str, type[Kernel]] = {"gaussian": Gaussian, "laplace": Laplacian}
     alone = names == {"gaussian"} or (len(names) == 1 and not kernel.columns)
-    (name, *others) = sorted(names) or [""]
-    if others or name not in kinds or not (alone or kernel.prediction == "none"):
+    (name, *different) = sorted(names) or [""]
+    if different or name not in kinds or not (alone or kernel.prediction == "none"):
         raise OptionError(
             "method 'nystrom' needs gaussian kernels, or one laplace kernel; use 'tiles' or "
             "'features'"

@@ -1,7 +1,7 @@
 """States that wait for their neighbours in a merge tree, without the rows of zeros of their arrays.
 
-A pass over many blocks keeps about one state for each level of its tree.  The sums over cells of
-the simplex, most of which are empty, would be the larger part of its memory.
+A pass over many blocks keeps about one state for each level of its tree.  Most cells of the simplex
+are empty, and their sums would be the larger part of the memory of the pass.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ _LARGE = 2**20  # bytes of an array above which it is parked
 
 
 class FilledRows(NamedTuple):
-    """Array whose rows, along the last axis, are zeros but for those at the positions `rows`."""
+    """Array of zeros, except for the rows, along the last axis, at the positions `rows`."""
 
     shape: tuple[int, ...]
     rows: NDArray[np.intp]
@@ -42,7 +42,8 @@ def _packed(field: Any) -> Any:
     if not (suits and field.dtype == np.float64 and field.flags.c_contiguous):
         return field
     table = field.reshape(-1, field.shape[-1])
-    rows = np.flatnonzero(table.view(np.uint64).any(axis=1))  # of bits: −0 is not lost
+    # A row is empty if all bits are 0, so that −0 is not lost.
+    rows = np.flatnonzero(table.view(np.uint64).any(axis=1))
     return field if 2 * len(rows) > len(table) else FilledRows(field.shape, rows, table[rows])
 
 

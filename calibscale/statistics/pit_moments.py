@@ -34,9 +34,10 @@ class PITMomentState(NamedTuple):
 class PITMoments(Statistic):
     """Sums over rows of h(u)·g(r): each h has mean 0 and variance 1 for uniform u.
 
-    h are Legendre polynomials of the PIT value u, and Hermite polynomials of its normal score; g
-    are 1, and Legendre polynomials of the ranks of the forecast's median and of its width among
-    `medians` and `widths`, quantiles of a sample of forecasts.
+    The functions h are Legendre polynomials of the PIT value u, and Hermite polynomials of its
+    normal score.  The functions g are 1, and Legendre polynomials of the ranks of the forecast's
+    median and of its width among `medians` and `widths`, which are quantiles of a sample of
+    forecasts.
     """
 
     medians: tuple[float, ...]
@@ -63,8 +64,9 @@ class PITMoments(Statistic):
             for b, u in enumerate(replicates.pit_values(chunk, placed=True)):
                 out[b] += functions_of(u).T @ weighted
             return
-        values, ones = functions_of(self._pit(chunk)), np.ones(len(chunk))
-        for b, sign in enumerate(replicates.scalars("forecast", chunk.units, ones, ones)):
+        # Replicates of the residual 1 are factors that all functions of a row share.
+        values, units = functions_of(self._pit(chunk)), np.ones(len(chunk))
+        for b, sign in enumerate(replicates.scalars("forecast", chunk.units, units, units)):
             out[b] += (values * sign[:, None]).T @ weighted
 
     def _pit(self, chunk: Any) -> Floats:
@@ -79,7 +81,7 @@ class PITMoments(Statistic):
 
 
 def _functions_of_rank(x: Floats, quantiles: tuple[float, ...]) -> Floats:
-    """Polynomials of the share of a sample of forecasts below x, half of those at x (c, 2)."""
+    """Polynomials of the rank of x in a sample of forecasts, half of the ties below x (c, 2)."""
     sample = np.array(quantiles)
     below, upto = np.searchsorted(sample, x, "left"), np.searchsorted(sample, x, "right")
     rank = (below + upto) / (2.0 * len(sample))
@@ -88,6 +90,7 @@ def _functions_of_rank(x: Floats, quantiles: tuple[float, ...]) -> Floats:
 
 def functions_of(u: Floats) -> Floats:
     """Orthonormal functions of uniform numbers (c, H)."""
+    # ∫ P_d(2u − 1)² du = 1/(2d + 1), and E He_d(z)² = d!
     inside = np.clip(u, 0.0, 1.0)
     waves = legvander(2.0 * inside - 1.0, WAVES)[:, 1:] * np.sqrt(2.0 * np.arange(1, WAVES + 1) + 1)
     z = ndtri(np.clip(inside, _FARTHEST, 1.0 - _FARTHEST))

@@ -18,15 +18,16 @@ from calibscale.statistics.statistic import Replicates, Statistic, added, weight
 
 MAX_SCORES = row_sums.FINE_CELLS  # number of different scores that are kept apart
 _CERTAIN = 1e-12  # steps this near to 0 or 1 are equal to it but for rounding
+# Cells have negative keys in the order of the score, so that they differ from all scores.
 _CELL_KEYS = np.arange(-float(row_sums.FINE_CELLS), 0.0)
-_ODD = np.uint64(0x9E3779B97F4A7C15)
+_ODD = np.uint64(0x9E3779B97F4A7C15)  # 2^64 over the golden ratio, for multiplicative hashing
 
 
 class ScoreState(NamedTuple):
     """Keys (c,) and sums Σ1, Σw, Σw², Σwp, Σwδ, Σw²p(1 − p) of each (6, c).
 
-    Keys are scores in any order, at most `MAX_SCORES` with repetitions; or, if more of them differ,
-    cells of `FineHistogram`, from −2^16 to −1: all, or those with rows.
+    Keys are scores in any order, at most `MAX_SCORES` with repetitions.  If more scores differ,
+    keys are cells of `FineHistogram`, from −2^16 to −1: all of them, or the cells with rows.
     """
 
     keys: Floats
@@ -66,8 +67,8 @@ class ScoreState(NamedTuple):
 class ScoreHistogram(Statistic):
     """Sums of rows by the score of a scalar notion, from which scalar measures follow.
 
-    The cells that replace the scores when there are too many depend on the score alone, so that
-    the state does not depend on the order of the rows but for rounding.
+    Cells replace the scores when there are too many.  The cell of a row depends on its score alone,
+    so that the state does not depend on the order of the rows but for rounding.
     """
 
     notion: str
@@ -77,8 +78,8 @@ class ScoreHistogram(Statistic):
         return ScoreState(np.empty(0), np.zeros((6, 0)))
 
     def accumulate(self, state: ScoreState, chunk: Chunk) -> ScoreState:
-        p, rest, delta, _ = chunk.event(self.notion)
-        w, spread = weights_of(chunk), p * np.maximum(rest, 0.0)
+        p, complement, delta, _ = chunk.event(self.notion)
+        w, spread = weights_of(chunk), p * np.maximum(complement, 0.0)
         if not state.exact:
             state, cells = state.in_cells(), FineHistogram(self.notion)
             cells.add(p, delta, chunk.weights, state.sums[:5])
@@ -89,10 +90,11 @@ class ScoreHistogram(Statistic):
 
     def merge(self, a: ScoreState, b: ScoreState) -> ScoreState:
         if a.exact and b.exact and not _many(keys := np.append(a.keys, b.keys)):
-            both = ScoreState(keys, np.hstack([a.sums, b.sums]))
+            union = ScoreState(keys, np.hstack([a.sums, b.sums]))
             if (len(a.keys) and len(b.keys)) or len(keys) > MAX_SCORES:
-                both = both.sorted()
-            return both if len(both.keys) <= MAX_SCORES else both.in_cells()
+                union = union.sorted()
+            return union if len(union.keys) <= MAX_SCORES else union.in_cells()
+        # Sums of all cells are fast to add, and occupied cells need less memory between merges.
         a = a.in_cells()
         b.add_to(a.sums)
         occupied = np.flatnonzero(a.sums[0])
@@ -100,7 +102,10 @@ class ScoreHistogram(Statistic):
 
 
 def _many(scores: Floats) -> bool:
-    """Whether more than `MAX_SCORES` scores have different hashes; a quick test of many scores."""
+    """Whether more than `MAX_SCORES` scores have different hashes.
+
+    This is a quick test of many scores.  The sum with 0 makes −0 and 0 equal.
+    """
     if len(scores) <= MAX_SCORES:
         return False
     seen = np.zeros(2**20, bool)
@@ -108,8 +113,8 @@ def _many(scores: Floats) -> bool:
     return bool(np.count_nonzero(seen) > MAX_SCORES)
 
 
-def cells_of(histogram: BinState, variances: SquareState, *others: Any) -> ScoreState:
-    """State of the same rows from those of `FineHistogram` and `LabelVariances`, which add."""
+def cells_of(histogram: BinState, variances: SquareState, *unused: Any) -> ScoreState:
+    """State of the same rows from the states of `FineHistogram` and `LabelVariances`, which add."""
     return ScoreState(_CELL_KEYS, np.vstack([histogram.sums, variances.squares]))
 
 
@@ -129,9 +134,9 @@ class OccupiedCells(NamedTuple):
 
     @staticmethod
     def of(sums: Floats) -> OccupiedCells:
-        """Cells of positive weight from the sums of a `ScoreState`, the last of which may lack."""
+        """Cells of positive weight from sums of a `ScoreState`, with or without the variances."""
         _, weight, weight2, p, delta, *variance = sums[:, sums[1] > 0]
-        # rounding may raise a mean above the next
+        # Rounding may raise a mean above the next.
         score = np.maximum.accumulate(np.clip(p / weight, 0.0, 1.0))
         events, zero = np.clip(p - delta, 0.0, weight), np.zeros_like(p)
         spread = variance[0] if variance else zero
@@ -143,7 +148,7 @@ class OccupiedCells(NamedTuple):
 
     @property
     def unit(self) -> float:
-        """Weight of a row, Σw²/Σw, of which the total weight has the effective number."""
+        """Weight Σw²/Σw of a row if the effective number of rows had equal weights."""
         return float((self.weight**2 / self.effective).sum() / self.weight.sum())
 
     @property
@@ -173,7 +178,7 @@ class OccupiedCells(NamedTuple):
 
 
 def scores_of(state: ScoreState) -> OccupiedCells:
-    """Cells of a state; empty if it has no rows."""
+    """Cells of a state.  They are empty if it has no rows."""
     state = state.sorted()
     keys, cells = state.keys[state.sums[1] > 0], OccupiedCells.of(state.sums)
     if state.exact:
@@ -199,7 +204,7 @@ def steps(
         frequency = np.pad(frequency, (before, after), constant_values=0.5)
         weight = np.pad(weight, (before, after), constant_values=2.0 * prior)
         fitted = isotonic_regression(frequency, weights=weight)
-    # ½ violates the order beside a step of 0 or 1, so that it never is a step of its own
+    # ½ violates the order beside a step of 0 or 1, so that it never is a step of its own.
     starts = np.maximum(fitted.blocks[:-1] - before, 0)
     ends = np.minimum(fitted.blocks[1:] - before, len(mean)) - 1
     values = fitted.x[before : before + len(mean)]
@@ -209,7 +214,7 @@ def steps(
 
 def cell_steps(cells: OccupiedCells, prior: float = 0.0) -> tuple[Floats, Floats, int]:
     """Knots, values and number of `steps` of cells."""
-    # round, because the rounding errors of sums would add steps
+    # The rounding errors of sums would add steps.
     return steps(cells.score, np.round(cells.frequency, 12), cells.weight, prior)
 
 
@@ -233,12 +238,12 @@ class SpreadSums(Statistic):
         return SpreadState(*(np.zeros(()) for _ in range(3)))
 
     def accumulate(self, state: SpreadState, chunk: Chunk) -> SpreadState:
-        p, rest, delta, _ = chunk.event(self.notion)
-        w, slope = weights_of(chunk), rest - p
-        variance = (w * slope) ** 2 @ (p * np.maximum(rest, 0.0))
+        p, complement, delta, _ = chunk.event(self.notion)
+        w, slope = weights_of(chunk), complement - p
+        variance = (w * slope) ** 2 @ (p * np.maximum(complement, 0.0))
         return added(state, len(p), -(w * slope) @ delta, variance)
 
     def draw(self, sums: tuple[Floats, ...], chunk: Chunk, replicates: Replicates) -> None:
         (out,) = sums
-        p, rest, _, _ = chunk.event(self.notion)
-        out -= replicates.events(chunk, self.notion) @ (weights_of(chunk) * (rest - p))
+        p, complement, _, _ = chunk.event(self.notion)
+        out -= replicates.events(chunk, self.notion) @ (weights_of(chunk) * (complement - p))

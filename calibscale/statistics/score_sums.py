@@ -22,7 +22,7 @@ from calibscale.statistics.statistic import Replicates, Statistic, added, weight
 
 
 class MomentState(NamedTuple):
-    """n, Σw, Σw²; S = Σwφφᵀ (m, m); C = Σwδφᵀ (K, m); d = Σw²|δ|² and t = Σw²|δ|²|φ|²."""
+    """n, Σw, Σw², S = Σwφφᵀ (m, m), C = Σwδφᵀ (K, m), d = Σw²|δ|² and t = Σw²|δ|²|φ|²."""
 
     n: Floats
     weight: Floats
@@ -51,12 +51,12 @@ class Moments(Statistic):
         return MomentState(n, weight, weight2, np.zeros((m, m)), np.zeros((classes, m)), d, t)
 
     def nbytes(self, classes: int) -> int:
-        m = self.features.size(classes)  # a state of very many classes could not be allocated
+        # Computed without a state, because a state of very many classes could not be allocated.
+        m = self.features.size(classes)
         return 8 * (m * m + classes * m + 5)
 
     def accumulate(self, state: MomentState, chunk: Chunk) -> MomentState:
         phi, delta, w = self.features(chunk), chunk.delta, chunk.weights
-        # |δ|² of each row
         d2 = np.einsum("ij,ij->i", delta, delta)
         t = d2 * np.einsum("ij,ij->i", phi, phi)
         state.n[...] += len(chunk)
@@ -66,12 +66,14 @@ class Moments(Statistic):
         else:
             state.weight[...] += w.sum()
             state.weight2[...] += w @ w
+            # √w on both sides of a product gives the weight w of its terms.
             phi = phi * np.sqrt(w)[:, None]
             delta = delta * np.sqrt(w)[:, None]
         w2 = NO_WEIGHTS if len(w) == 0 else w * w
         state.d[...] += weighted_sum(d2, w2)
         state.t[...] += weighted_sum(t, w2)
-        np.add(state.S, phi.T @ phi, out=state.S)  # NumPy computes AᵀA by syrk: half the work
+        # NumPy computes AᵀA by syrk, which is half the work.
+        np.add(state.S, phi.T @ phi, out=state.S)
         np.add(state.C, delta.T @ phi, out=state.C)
         return state
 
@@ -86,6 +88,7 @@ class Moments(Statistic):
             drawn_sums.move_features(drawn, chunk.labels, phi, C)
             norms = np.zeros((2, len(d)))
             drawn_sums.label_sums(drawn, chunk.q, w * w, squares, norms)
+            # |δ*|² of drawn labels is not |δ|².
             d += norms[0]
             t += norms[1]
         else:
@@ -167,7 +170,7 @@ class CountState(NamedTuple):
 
 @dataclass(frozen=True)
 class ImpossibleLabels(Statistic):
-    """Number of rows whose label has probability 0, so that the log loss is infinite."""
+    """Number of rows with a label of probability 0, so that the log loss is infinite."""
 
     powers: ClassVar[tuple[int, ...]] = (0,)
 
@@ -187,7 +190,7 @@ class FirstImpossibleState(NamedTuple):
 
 @dataclass(frozen=True)
 class FirstImpossible(Statistic):
-    """Number of rows whose label has probability 0, and number of the first of them."""
+    """Number of rows with a label of probability 0, and number of the first of them."""
 
     powers: ClassVar[tuple[int, ...]] = ()
 
@@ -215,9 +218,9 @@ class FingerprintState(NamedTuple):
 class Fingerprint(Statistic):
     """Fingerprint of rows and of their order, bit by bit.
 
-    A row's hash is of its number, predictions, label, weight and covariates; the sum of the hashes
-    does not depend on how the rows are cut.  Without `predictions` it is of the number, label and
-    weight alone, equal for models that can be paired.
+    A row's hash covers its number, predictions, label, weight and covariates.  The sum of the
+    hashes does not depend on how the rows are cut.  Without `predictions` a hash covers the number,
+    label, weight and cluster alone, which are equal for models that can be paired.
     """
 
     predictions: bool = True
@@ -236,6 +239,7 @@ class Fingerprint(Statistic):
             columns += [chunk.weights] if len(chunk.weights) else []
             columns += [] if chunk.covariates is None else [*chunk.covariates.T]
         for column in columns:
+            # Mixing after every column makes the hash depend on the order of the columns.
             hashes = mixed(hashes ^ np.ascontiguousarray(column, np.float64).view(np.uint64))
         state.n[...] += len(chunk)
         state.hashes[...] += hashes.sum(keepdims=True)
@@ -261,8 +265,9 @@ class ScalarScores(Statistic):
         return ScalarState(*(np.zeros(()) for _ in range(3)))
 
     def accumulate(self, state: ScalarState, chunk: Chunk) -> ScalarState:
-        p, rest, delta, event = chunk.event(self.notion)
-        loss = -xlogy(event, p) - xlogy(1.0 - event, np.maximum(rest, 0.0))
+        p, complement, delta, event = chunk.event(self.notion)
+        # xlogy(0, 0) = 0: an outcome that is certain and occurs has no loss.
+        loss = -xlogy(event, p) - xlogy(1.0 - event, np.maximum(complement, 0.0))
         sums = (weighted_sum(score, chunk.weights) for score in (delta * delta, loss))
         return added(state, weights_of(chunk).sum(), *sums)
 
@@ -285,7 +290,7 @@ class SquaredResiduals(Statistic):
         return _no_squares(self.bins, classes)
 
     def accumulate(self, state: SquareState, chunk: Chunk) -> SquareState:
-        return _add_squares(self.bins, state, chunk, lambda p, rest, delta: delta * delta)
+        return _add_squares(self.bins, state, chunk, lambda _p, _complement, delta: delta * delta)
 
     def draw(self, sums: tuple[Floats, ...], chunk: Chunk, replicates: Replicates) -> None:
         (out,) = sums
@@ -311,11 +316,17 @@ class LabelVariances(Statistic):
         return _no_squares(self.bins, classes)
 
     def accumulate(self, state: SquareState, chunk: Chunk) -> SquareState:
-        return _add_squares(self.bins, state, chunk, lambda p, rest, _: p * np.maximum(rest, 0.0))
+        def variance(p: Floats, complement: Floats, _delta: Floats) -> Floats:
+            return p * np.maximum(complement, 0.0)
+
+        return _add_squares(self.bins, state, chunk, variance)
 
 
 def with_variances(states: Mapping[Statistic, Any]) -> dict[Statistic, Any]:
-    """States with `LabelVariances` of every bin, of which those missing have equal predictions."""
+    """States with `LabelVariances` of all bins.
+
+    Missing variances are computed as if all predictions of a bin were equal to their mean.
+    """
     variances: dict[Statistic, Any] = {}
     for bins, state in states.items():
         if isinstance(bins, BinCounts | FineHistogram) and bins.notion != "class_wise":
@@ -346,8 +357,8 @@ def _add_squares(
     """State with Σw² of the squares of rows, functions of p, 1 − p and δ, added to their bins."""
     w2 = weights_of(chunk) ** 2
     rows = np.atleast_2d(state.squares)
-    for (p, rest, delta), out in zip(_columns(bins, chunk), rows, strict=True):
-        out += np.bincount(bins.numbers(p), w2 * square(p, rest, delta), len(out))
+    for (p, complement, delta), out in zip(_columns(bins, chunk), rows, strict=True):
+        out += np.bincount(bins.numbers(p), w2 * square(p, complement, delta), len(out))
     return state
 
 
@@ -370,9 +381,10 @@ class EventSums(Statistic):
     def accumulate(self, state: EventState, chunk: Chunk) -> EventState:
         if chunk.forecast is not None:
             return state  # there are no events
-        p, rest, _, event = chunk.event(self.notion)
+        p, complement, _, event = chunk.event(self.notion)
         w, missed = weights_of(chunk), 1.0 - event
-        a, b = w * p, w * rest
+        # Products of a = wp and b = w(1 − p) have powers of w in the order of `powers`.
+        a, b = w * p, w * complement
         for row, value in zip(state.sums, (w, w * w, a, b, a * a, a * b, b * b), strict=True):
             row += (value * missed).sum(), (value * event).sum()
         return state
@@ -385,8 +397,8 @@ class EventSums(Statistic):
 # ---------------------------------------------------------------- error of random features
 
 _GROUPS = 20
-_HIGHER = 2.0  # terms of higher order, per share; needed for 60 classes, quarter bandwidths
-_WIDTH = 2.3  # standard errors; 2 did not cover the error on five networks
+_HIGHER = 2.0  # terms of higher order, per share, as 60 classes and quarter bandwidths need them
+_WIDTH = 2.3  # standard errors, as 2 did not cover the error on five networks
 
 
 def frequency_groups(n_features: int) -> list[Ints]:
@@ -405,23 +417,23 @@ def frequencies_left_out(
     K = moments.C.shape[1] - 2 * F
     values = []
     for group in frequency_groups(F):
-        others = np.setdiff1d(np.arange(F), group)
-        index = np.concatenate([np.arange(K), K + others, K + F + others])
+        included = np.setdiff1d(np.arange(F), group)
+        index = np.concatenate([np.arange(K), K + included, K + F + included])
         scale = np.ones(len(index))
-        scale[K:] = np.sqrt(F / len(others))  # φ carries 1/√F
+        scale[K:] = np.sqrt(F / len(included))  # φ carries 1/√F
         block, scales = np.ix_(index, index), np.outer(scale, scale)
         # |φ|² = |q|² + 1 for all frequencies, so t does not change
         part = moments._replace(S=moments.S[block] * scales, C=moments.C[:, index] * scale)
-        values.append(value(part, *(NoiseState(each.M[block] * scales) for each in noise)))
+        values.append(value(part, *(NoiseState(state.M[block] * scales) for state in noise)))
     return np.array(values)
 
 
 def from_left_out(full: float, left_out: Floats, size: float = np.inf) -> Approximation:
     """Error of the value `full`, from the values without each group of frequencies: a jackknife.
 
-    error = |bias| (1 + 2 share) + 2.3 standard errors, with share = |bias|/|value|: the bias due to
-    finitely many frequencies is of the order of the spread, and the jackknife estimates it to first
-    order in 1/F only.
+    The error is |bias| (1 + 2 share) + 2.3 standard errors, with share = |bias|/|value|.  The bias
+    due to finitely many frequencies is of the order of the spread, and the jackknife estimates it
+    to first order in 1/F only.
 
     A difference of two values with the same frequencies is handled by the differences of the
     arguments.  `size` is the value relative to which a large bias has higher-order terms.

@@ -17,10 +17,10 @@ from calibscale.kernels import drawn_sums
 from calibscale.statistics.statistic import Replicates, Statistic, weights_of
 
 MAX_ATOMS = 2**19
-_BITS = 40  # of the position of a score: scores that differ by less than 1e-12 are one
+_BITS = 40  # bits of the position of a score: scores that differ by less than 1e-12 are equal
 _FINE, _COARSE = 16, 5  # bits of cells, if there are too many atoms: from the first to the last
-_DENSE = 15  # bits of the number of atoms in ledgers, of which a day has 1.5 MB
-_MAX_DENSE_BITS = 10  # of their cells
+_DENSE = 15  # bits of the number of atoms in ledgers: 1.5 MB for a day
+_MAX_DENSE_BITS = 10  # bits of cells in ledgers
 _MAX_CROSSINGS = 2**22
 
 
@@ -28,7 +28,8 @@ class AtomState(NamedTuple):
     """Increasing keys (a,), sums of each atom (6, a), and number of bits of cells, 40 at first.
 
     A key is the number of the crossing times 2^40, plus the position of the score's cell.  The sums
-    are those of `ScoreState`: Σ1 over rows of positive weight, Σw, Σw², Σwp, Σwδ, Σw²p(1 − p).
+    are the same as in `ScoreState`: Σ1 over rows of positive weight, Σw, Σw², Σwp, Σwδ,
+    Σw²p(1 − p).
     """
 
     keys: Ints
@@ -51,10 +52,10 @@ class SegmentAtoms(Statistic):
     """Sums of rows by the crossing of all axes and the score of a scalar notion.
 
     Every segment, a crossing of some of the axes, is a sum of atoms.  The position of a score is
-    √p/(√p + √(1 − p)): cells of equal width have about equal information on p near 0 and 1.
-    Scores are kept to 40 bits while there are at most 2^19 atoms; beyond that, in the most cells
-    of 2^16, 2^15, …, 2^5 with so few atoms.  The number of atoms does not fall when rows are added,
-    so that the cells depend on the rows and not on the order of merges.
+    √p/(√p + √(1 − p)), so that cells of equal width have about equal information on p near 0 and 1.
+    Scores are kept to 40 bits while there are at most 2^19 atoms.  Beyond that, there are 2^16,
+    2^15, …, or 2^5 cells, as many as allow so few atoms.  The number of atoms does not fall when
+    rows are added, so that the cells depend on the rows and not on the order of merges.
 
     Raises
     ------
@@ -82,7 +83,7 @@ class SegmentAtoms(Statistic):
         return AtomState(np.empty(0, np.int64), np.zeros((6, 0)), np.array(_BITS))
 
     def nbytes(self, classes: int) -> int:
-        return 7 * 8 * 2**16  # of most states; `MAX_ATOMS` have 29 MB
+        return 7 * 8 * 2**16  # an upper bound for most states, although `MAX_ATOMS` have 29 MB
 
     def accumulate(self, state: AtomState, chunk: Chunk) -> AtomState:
         keys, values = self.located(chunk)
@@ -90,17 +91,25 @@ class SegmentAtoms(Statistic):
 
     def located(self, chunk: Chunk) -> tuple[Ints, Iterator[Floats]]:
         """Key of each row, and its terms of the six sums, one sum after another."""
-        p, rest, delta, _ = chunk.event(self.notion)
-        w, rest = weights_of(chunk), np.maximum(rest, 0.0)
+        p, complement, delta, _ = chunk.event(self.notion)
+        w, complement = weights_of(chunk), np.maximum(complement, 0.0)
         root = np.sqrt(np.maximum(p, 0.0))
-        position = (root / (root + np.sqrt(rest)) * 2.0**_BITS).astype(np.int64)
+        position = (root / (root + np.sqrt(complement)) * 2.0**_BITS).astype(np.int64)
         keys = np.minimum(position, (1 << _BITS) - 1)
         crossing = np.zeros(len(chunk), np.int64)
         for axis, size in zip(self.axes, self.sizes, strict=True):
             assert chunk.covariates is not None
+            # Crossings are numbered with the last axis fastest.
             crossing = crossing * size + axis.known(chunk.covariates[:, axis.position])
-        one = (w > 0).astype(np.float64)
-        pairs = ((one, one), (w, one), (w, w), (w, p), (w, delta), (w * w * p, rest))
+        counted = (w > 0).astype(np.float64)
+        pairs = (
+            (counted, counted),
+            (w, counted),
+            (w, w),
+            (w, p),
+            (w, delta),
+            (w * w * p, complement),
+        )
         return keys + (crossing << _BITS), (a * b for a, b in pairs)
 
     def merge(self, a: AtomState, b: AtomState) -> AtomState:
@@ -119,10 +128,11 @@ def _summed(keys: Ints, bits: int, *parts: Iterable[Floats], most: int | None = 
 
     Each part has the six terms of some of the keys.
     """
-    order = np.argsort(keys, kind="stable")  # fast for two runs
+    order = np.argsort(keys, kind="stable")  # fast for two sorted runs, as in a merge
     keys = keys[order]
     while True:
-        cells = keys >> (_BITS - bits)  # in the same order
+        # Dropping low bits of sorted keys leaves them sorted, so that one sort serves all widths.
+        cells = keys >> (_BITS - bits)
         starts = np.flatnonzero(np.diff(cells, prepend=-1))
         if len(starts) <= (most or MAX_ATOMS) or bits <= _COARSE:
             break
@@ -141,7 +151,7 @@ def coarsened(state: AtomState, most: int) -> AtomState:
 
 @dataclass(frozen=True)
 class AtomResiduals(Statistic):
-    """Σwδ* of given atoms, for replicates of rows; `keys` are those of a state, as bytes."""
+    """Σwδ* of given atoms, for replicates of rows.  `keys` are the keys of a state, as bytes."""
 
     atoms: SegmentAtoms
     bits: int
@@ -179,7 +189,7 @@ class DenseState(NamedTuple):
 
 @dataclass(frozen=True)
 class DenseAtoms(Statistic):
-    """`SegmentAtoms` in 32 to 1,024 cells of the score, whose states add, as ledgers need it."""
+    """`SegmentAtoms` in 32 to 1,024 cells of the score.  States add, as ledgers need it."""
 
     atoms: SegmentAtoms
 
