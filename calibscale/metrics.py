@@ -223,7 +223,7 @@ def _are_words(labels: NDArray[Any]) -> bool:
 
 def _sections(kind: Any) -> tuple[str, str]:
     """Text of a class or function before its first section, and its section of parameters."""
-    text = re.split(r"\n\n(\w+)\n-+\n", inspect.cleandoc(kind.__doc__ or ""))
+    text = re.split(r"\n\n(\w+(?: \w+)*)\n-+\n", inspect.cleandoc(kind.__doc__ or ""))
     return text[0], dict(zip(text[1::2], text[2::2], strict=True)).get("Parameters", "")
 
 

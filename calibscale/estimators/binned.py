@@ -201,6 +201,12 @@ class ECE(_MeanGaps):
     biases it upwards, above 0 for a calibrated model, the more so the fewer rows per bin.  Errors
     of opposite sign within a bin cancel.  Parameters and cost: see `Binned`.
 
+    See Also
+    --------
+    TCE2Debiased : The squared binned error without the noise of the labels.
+    SmoothECE : Kernel smoothing instead of bins.
+    MCE : Largest distance of a bin from calibration.
+
     Examples
     --------
     >>> import calibscale as cs
@@ -265,6 +271,10 @@ class MCE(Binned):
     matters, with equal-mass bins or few bins.  Its interval is wide if some bin has few rows.
     Parameters and cost: see `Binned`.
 
+    See Also
+    --------
+    ECE : Mean distance of bins from calibration.
+
     Examples
     --------
     >>> import calibscale as cs
@@ -309,6 +319,11 @@ class TCE2(_SquaredGaps):
     upwards, which `TCE2Debiased` corrects.  Errors that cancel within a bin are missed.  Parameters
     and cost: see `Binned`.
 
+    See Also
+    --------
+    TCE2Debiased : The squared binned error without the noise of the labels.
+    BrierDecomposition : Calibration and refinement parts of the Brier score.
+
     Examples
     --------
     >>> import calibscale as cs
@@ -335,6 +350,12 @@ class TCE2Debiased(_SquaredGaps):
     however p varies within the bin.  The error is squared, and may be negative at calibration.  A
     bin of one row contributes 0.  Use it to compare models or sizes of data.  Errors that cancel
     within a bin are missed.  Parameters and cost: see `Binned`.
+
+    See Also
+    --------
+    TCE2 : Mean squared distance of bins from calibration.
+    TCE2Kumar : The correction of Kumar, Liang & Ma.
+    ATBDebiased : The same error without the noise of the labels.
 
     Examples
     --------
@@ -371,6 +392,10 @@ class TCE2Kumar(_SquaredGaps):
     it to reproduce published values.  Unlike `TCE2Debiased` it is biased downwards in wide bins, as
     p varies within them.  With weights n_b is (Σw)²/Σw² of the bin.  Parameters and cost: see
     `Binned`.
+
+    See Also
+    --------
+    TCE2Debiased : The squared binned error without the noise of the labels.
 
     Examples
     --------

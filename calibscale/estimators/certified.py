@@ -155,6 +155,11 @@ class CertifiedL1(ScalarEstimator):
         categories, values (at most 10) or fifths, at most 64.  The kernel of ``ukkr`` is a Gaussian
         on p times (1 + 1{same combination})/2.  The bound also holds for the error given all of x.
 
+    See Also
+    --------
+    CertifiedL2 : Lower confidence bound of the squared L2 error.
+    ECE : Mean distance of bins from calibration.
+
     Examples
     --------
     >>> import calibscale as cs
@@ -294,6 +299,11 @@ class CertifiedL2(CertifiedL1):
 
     The terms are 2rδ − r², with r from earlier groups.  The value is squared.  Otherwise see
     `CertifiedL1`.
+
+    See Also
+    --------
+    CertifiedL1 : Lower confidence bound of the L1 error.
+    TCE2Debiased : The squared binned error without the noise of the labels.
 
     Examples
     --------

@@ -136,6 +136,11 @@ class CMMD(MomentError):
     exponent : float
         s ≥ 0.
 
+    See Also
+    --------
+    CKCE : Conditional error of [MS], with the noise of the labels.
+    JKCEBiased : The biased V-statistic of the same error.
+
     Examples
     --------
     >>> import calibscale as cs
@@ -272,6 +277,11 @@ class CKCECentred(CMMD):
     ridge : float, optional
         λ, see `CMMD`.
 
+    See Also
+    --------
+    CKCE : Conditional error of [MS], with the noise of the labels.
+    JKCE : Kernel error of whole predictions by one pass.
+
     Examples
     --------
     At calibration, CKCE consists of the noise of the labels:
@@ -338,6 +348,11 @@ class CKCE(CMMD):
         §3.3].  Requires method="exact".
     tolerance : float
         Relative residual at which the iteration ends.
+
+    See Also
+    --------
+    CKCECentred : The same error without the noise, to rank models.
+    CMMD : The family of conditional errors by exponent.
 
     Examples
     --------

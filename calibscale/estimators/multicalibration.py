@@ -269,6 +269,11 @@ class Multicalibration(ScalarEstimator):
     notion : {"top_label", "positive"}, optional
         Default: ``positive`` for two classes, else ``top_label``.
 
+    See Also
+    --------
+    KLCE : Kernel error given covariates.
+    ECCERange : Range of the cumulative differences.
+
     Examples
     --------
     >>> import calibscale as cs

@@ -32,6 +32,11 @@ class Spiegelhalter(ScalarEstimator):
     that cancel are missed.  `details` has the two-sided `p_value` of the normal distribution.  A
     test is of |z|, and its p-value is exact with drawn labels.  Parameters: see `ConfidenceGap`.
 
+    See Also
+    --------
+    SpreadScore : The same deviation by cells, as a test statistic.
+    Brier : Mean squared error of the probabilities.
+
     Examples
     --------
     >>> import calibscale as cs

@@ -136,6 +136,11 @@ class MeanScore(ResidualTest):
     For ``class_wise`` predictions it is the sum over classes.  It sees predictions that are too
     high or too low on average.  Other parameters: see `CoxScore`.
 
+    See Also
+    --------
+    ConfidenceGap : Mean prediction minus frequency, with its sign.
+    CoxScore : Score test of the slope and intercept, without a fit.
+
     Examples
     --------
     >>> import calibscale as cs
@@ -167,6 +172,11 @@ class CoxScore(ResidualTest):
     notion : {"top_label", "positive", "class_wise"}, optional
         Predictions that are tested.  Default: ``positive`` for two classes, else ``top_label``.
         ``class_wise`` tests the predictions of every class.
+
+    See Also
+    --------
+    CoxSlope : The fitted slope of the recalibration.
+    MeanScore : Test of calibration in the large.
 
     Examples
     --------
@@ -203,6 +213,11 @@ class SpreadScore(ResidualTest):
     predictions it is the sum over classes.  It sees Brier scores that are worse or better than
     calibrated predictions would have.  [Spiegelhalter 1986]  Other parameters: see `CoxScore`.
 
+    See Also
+    --------
+    Spiegelhalter : Deviation of the Brier score from its expectation.
+    CoxScore : Score test of the slope and intercept, without a fit.
+
     Examples
     --------
     >>> import calibscale as cs
@@ -229,6 +244,11 @@ class TemperatureScore(ResidualTest):
     In units of its noise if classes were independent.  It sees vectors of probabilities that are
     too extreme or too moderate, as one temperature would correct.  Other parameters: see
     `CoxScore`.
+
+    See Also
+    --------
+    CoxScore : Score test of the slope and intercept, without a fit.
+    JKCE : Kernel error of whole predictions by one pass.
 
     Examples
     --------
@@ -261,6 +281,11 @@ class SmoothTest(ResidualTest):
     prediction.  For ``class_wise`` predictions the value is the sum over classes.  It sees errors
     of any shape that is not too narrow, such as waves, steps and tails.  `details` has the degree
     with the largest score.  [Neyman 1937]  Other parameters: see `CoxScore`.
+
+    See Also
+    --------
+    ResidualScan : Scan for errors in one place.
+    CoxScore : Score test of the slope and intercept, without a fit.
 
     Examples
     --------
@@ -301,6 +326,11 @@ class ResidualScan(ResidualTest):
     information, so that narrow intervals, which are more numerous, do not dominate.  For
     ``class_wise`` predictions the maximum is over all classes too.  It sees errors in one place,
     and `details` has the interval.  [Dümbgen & Spokoiny 2001]  Other parameters: see `CoxScore`.
+
+    See Also
+    --------
+    SmoothTest : Test for errors of any smooth shape.
+    ECCERange : Range of the cumulative differences.
 
     Examples
     --------

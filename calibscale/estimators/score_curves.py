@@ -51,6 +51,11 @@ class Murphy(ScoreError):
     `details` has the `threshold` of the maximum, and the Murphy diagram as `murphy`: thresholds
     with their mean score, its miscalibration and its discrimination.  Noise biases it upwards.
 
+    See Also
+    --------
+    CORP : Miscalibration part of the Brier score, without bins.
+    ICI : Mean distance from the isotonic regression.
+
     Examples
     --------
     >>> import calibscale as cs
@@ -118,6 +123,10 @@ class AURC(ScoreMeasure):
     `details` has the `error_rate` r of all rows, the `excess` over the best order of the same
     errors, AURC − r − (1 − r) log(1 − r) (Geifman, Uziel & El-Yaniv 2019), and the curve as
     `risk_coverage`.
+
+    See Also
+    --------
+    Accuracy : Share of correct top labels.
 
     Examples
     --------

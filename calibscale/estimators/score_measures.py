@@ -215,6 +215,11 @@ class ECCEMAD(_Cumulative):
     some range below a score are off on average.  `details` has `sigma`, the standard deviation of
     the last C of a calibrated model, `scaled`, the value divided by it, and the `walk`.
 
+    See Also
+    --------
+    ECCERange : Range of the cumulative differences.
+    ECE : Mean distance of bins from calibration.
+
     Examples
     --------
     >>> import calibscale as cs
@@ -235,6 +240,11 @@ class ECCERange(_Cumulative):
 
     The ECCE-R of Arrieta-Ibarra et al. (2022) and Kuiper's statistic of calibration: the
     largest total difference Σw(event − p)/Σw over any range of scores.  See `ECCEMAD`.
+
+    See Also
+    --------
+    ECCEMAD : Largest cumulative difference.
+    Multicalibration : Largest error of intersections of covariates.
 
     Examples
     --------
@@ -282,6 +292,11 @@ class CORP(ScoreError):
     reliability curve (lowest and highest score, frequency, weight), and the `band` of 95 % of these
     curves for labels drawn from the predictions.  It needs no bins.  Recalibration that is fitted
     to the same rows biases it upwards, and only increasing maps are considered.
+
+    See Also
+    --------
+    BrierDecomposition : Calibration and refinement parts of the Brier score.
+    ICI : Mean distance from the isotonic regression.
 
     Examples
     --------
@@ -355,6 +370,11 @@ class ICI(ScoreError):
     it upwards.  Its lower limit holds for the mean distance of p from the frequency given p.  Its
     upper limit holds for the index, which equals this distance where the frequency increases with
     p.
+
+    See Also
+    --------
+    ECE : Mean distance of bins from calibration.
+    CORP : Miscalibration part of the Brier score, without bins.
 
     Examples
     --------

@@ -45,6 +45,11 @@ class Accuracy(_MeanScore):
 
     A value between 0 and 1, larger is better.  It does not measure calibration.  One pass.
 
+    See Also
+    --------
+    ConfidenceGap : Mean prediction minus frequency, with its sign.
+    AURC : Area under the risk–coverage curve.
+
     Examples
     --------
     >>> import calibscale as cs
@@ -72,6 +77,11 @@ class Brier(_MeanScore):
     miscalibrated or uninformative predictions, which `BrierDecomposition` separates.  Use it to
     compare models.  One pass.
 
+    See Also
+    --------
+    NLL : Mean negative log probability of the label.
+    BrierDecomposition : Calibration and refinement parts of the Brier score.
+
     Examples
     --------
     >>> import calibscale as cs
@@ -91,6 +101,11 @@ class NLL(_MeanScore):
     A proper score, ≥ 0, with soft labels the cross entropy.  A large value means miscalibrated or
     uninformative predictions, which `NLLDecomposition` separates.  It is infinite if a label has
     probability 0, and dominated by few confident errors.  One pass.
+
+    See Also
+    --------
+    Brier : Mean squared error of the probabilities.
+    NLLDecomposition : Calibration and refinement parts of the log loss.
 
     Examples
     --------
@@ -123,6 +138,11 @@ class ConfidenceGap(_MeanScore, ScalarEstimator):
     ----------
     notion : {"top_label", "positive"}, optional
         Default: ``positive`` for two classes, else ``top_label``.
+
+    See Also
+    --------
+    ECE : Mean distance of bins from calibration.
+    MeanScore : Test of calibration in the large.
 
     Examples
     --------
@@ -194,6 +214,11 @@ class BrierDecomposition(_Decomposition):
     p within bins.  Use it to see whether a poor score is due to calibration.  For biases,
     parameters and cost see `TCE2`.
 
+    See Also
+    --------
+    NLLDecomposition : Calibration and refinement parts of the log loss.
+    CORP : Miscalibration part of the Brier score, without bins.
+
     Examples
     --------
     >>> import calibscale as cs
@@ -228,6 +253,11 @@ class NLLDecomposition(_Decomposition):
     parts as `BrierDecomposition`.  Overconfident errors near 0 and 1 dominate.  Noise biases the
     value upwards.  Sums of 1 − p keep it finite where the log loss is.  Parameters and cost: see
     `Binned`.
+
+    See Also
+    --------
+    BrierDecomposition : Calibration and refinement parts of the Brier score.
+    NLL : Mean negative log probability of the label.
 
     Examples
     --------

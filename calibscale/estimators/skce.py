@@ -38,6 +38,12 @@ class SKCE(Estimator):
     parameters are described, `KCE` and `JKCE` are its forms in the literature, with their names and
     defaults.
 
+    See Also
+    --------
+    KCE : Kernel error without covariates.
+    KLCE : Kernel error given covariates.
+    JKCE : Kernel error of whole predictions by one pass.
+
     Examples
     --------
     >>> import calibscale as cs
@@ -236,6 +242,11 @@ class KLCE(SKCE):
         Share of rows on which bandwidths are chosen, as multiples of the given or default ones, by
         the power of the test.  These rows are excluded from the estimate.
 
+    See Also
+    --------
+    KCE : Kernel error without covariates.
+    Multicalibration : Largest error of intersections of covariates.
+
     Examples
     --------
     Predictions of 0.5 that are right on average, but wrong in both groups:
@@ -262,6 +273,11 @@ class KCE(SKCE):
     choosing bins.  It misses errors of groups that cancel.  For two classes ⟨δ, δ'⟩ of vectors is
     twice (p − y)(p' − y'), so that with the same kernel the notion ``positive`` is half of
     ``canonical``, and of the SKCE of CalibrationErrors.jl.
+
+    See Also
+    --------
+    KLCE : Kernel error given covariates.
+    JKCE : Kernel error of whole predictions by one pass.
 
     Examples
     --------
@@ -319,6 +335,12 @@ class JKCE(MomentError):
         Number of pairs drawn.
     seed : int
         Seed of the drawn pairs.
+
+    See Also
+    --------
+    JKCEBiased : The biased V-statistic of the same error.
+    CKCECentred : The same error without the noise, to rank models.
+    KCE : Kernel error without covariates.
 
     Examples
     --------
@@ -423,6 +445,11 @@ class JKCEBiased(JKCE):
     that it exceeds `JKCE` by about the noise of a row divided by n, and is above 0 at calibration.
     Use it to reproduce published values.  For parameters and cost see `JKCE`.  The methods are
     ``features`` and ``tiles``.
+
+    See Also
+    --------
+    JKCE : Kernel error of whole predictions by one pass.
+    CMMD : The family of conditional errors by exponent.
 
     Examples
     --------

@@ -101,6 +101,11 @@ class SmoothECE(ScalarEstimator):
     evaluated on the grids of the package relplot (arXiv 2309.12236).  One pass, with 0.5 MB of
     memory at any n, and 4 MB for the floor.  Parameters: see `ConfidenceGap`.
 
+    See Also
+    --------
+    ECE : Mean distance of bins from calibration.
+    ICI : Mean distance from the isotonic regression.
+
     Examples
     --------
     >>> import calibscale as cs

@@ -51,6 +51,11 @@ class ATB(ScoreError):
     Σw²Var(event)/(Σw)², which `ATBDebiased` removes.  Errors of opposite sign at close scores
     cancel.
 
+    See Also
+    --------
+    ATBDebiased : The same error without the noise of the labels.
+    ECE : Mean distance of bins from calibration.
+
     Examples
     --------
     >>> import calibscale as cs
@@ -81,6 +86,11 @@ class ATBDebiased(ScoreMeasure):
 
     ((Σw)²·ATB − Σw²δ²)/((Σw)² − Σw²).  The error is squared.  Its expectation does not depend on n,
     so that it is 0 on average for a calibrated model, and can fall below 0.
+
+    See Also
+    --------
+    ATB : The averaged two-bin error of Hartline, Hu & Wu.
+    TCE2Debiased : The squared binned error without the noise of the labels.
 
     Examples
     --------

@@ -38,6 +38,11 @@ class CWCE2(Binned):
     where classes other than the top label matter.  Noise biases it upwards, by terms that grow with
     K.  One pass, O(K) per row.  Other parameters: see `Binned`.
 
+    See Also
+    --------
+    TCE2 : Mean squared distance of bins from calibration.
+    SimplexECE : Binned error on cells of the simplex.
+
     Examples
     --------
     >>> import calibscale as cs
@@ -120,6 +125,11 @@ class SimplexECE(Estimator):
     max_cells : int
         Largest supported number of cells, if 1 + 2K + K(K−1)/2 can be occupied.  With more cells
         most hold one or two rows and the value is noise.
+
+    See Also
+    --------
+    CWCE2 : Squared binned error of every class.
+    JKCE : Kernel error of whole predictions by one pass.
 
     Examples
     --------

@@ -153,6 +153,10 @@ class _Run:
         # The rows are read if they are new, have other marks than the record, or have no marks at
         # all.
         changed = not self.absent and (self.force or mark is None or self._mark() != mark)
+        if not (changed or self.absent) and self.broken is not None:
+            # The predictions are those of the record.  A night that was killed after it had written
+            # the record may have left the reason for which an earlier one could not.
+            self.broken.remove(self.job.model, self.day)
         if changed or self.extras is None:
             self._read(mark, changed)
         # The key covers job, ledger, days and versions: if it is the same and the outputs are as

@@ -114,6 +114,17 @@ def test_broken_day__is_named_with_its_reason(tmp_path, first):  # D16
     assert not BrokenDays(tmp_path / "ledger").of("default")
 
 
+def test_broken_day__is_forgotten_by_the_night_after_one_killed_between_record_and_reason(tmp_path):
+    job = write_job(tmp_path, WATCHED)
+    write_day(tmp_path, 0)
+    night(job, day_name(0))
+    ledger = Ledger.open(tmp_path / "ledger")
+    with ledger.writing():
+        BrokenDays(ledger.path).add("default", day_name(0), "cannot be read")
+    assert not night(job, day_name(0)).incomplete_days["broken"]
+    assert not BrokenDays(ledger.path).of("default")
+
+
 def test_broken_day__keeps_its_earlier_record_and_is_forgotten_by_command(tmp_path):
     job = write_job(tmp_path, WATCHED)
     write_day(tmp_path, 0)
