@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 import subprocess
 import sys
 
@@ -65,9 +66,16 @@ def test_open__interrupted_inside_a_lock_does_not_block_the_next_call(tmp_path):
     assert int(ran.stdout) > 20
 
 
-def test_undisturbed__delays_an_interrupt_until_its_end():
-    import signal
+@pytest.fixture
+def interruptible():
+    """Python's handler of SIGINT, which a shell ignores for processes in the background."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, before)
 
+
+@pytest.mark.usefixtures("interruptible")
+def test_undisturbed__delays_an_interrupt_until_its_end():
     done = []
     with pytest.raises(KeyboardInterrupt), undisturbed():  # noqa: PT012
         with undisturbed():
