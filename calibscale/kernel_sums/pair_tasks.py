@@ -327,12 +327,16 @@ class MatrixProductTask(_PanelPairTask):
         P, Q = self.panels[first], self.panels[second]
         form = self.panels.layout.form
         V, U = self._placed(P, first), self._placed(Q, second)
+        many = len(V) >= tiles.MANY
+        row_sums = tiles.many_row_sums if many else tiles.row_sums
+        if many:  # in the order of matrix products
+            V, U = np.ascontiguousarray(V.T), np.ascontiguousarray(U.T)
         strips = np.array(self.panels.layout.strips(Q.panel), np.int64)
-        into_rows = np.zeros((len(strips), len(V), P.panel.s.size), V.dtype)
-        into_columns = np.zeros((len(U), Q.panel.s.size), V.dtype)
+        into_rows = np.zeros((len(strips), *V.shape), V.dtype)
+        into_columns = np.zeros(U.shape, V.dtype)
 
         def add(part: slice) -> None:
-            tiles.row_sums(
+            row_sums(
                 P.panel,
                 Q.panel,
                 form,
@@ -345,9 +349,12 @@ class MatrixProductTask(_PanelPairTask):
             )
 
         self.run_parts(add, len(strips))
-        products = {first: rows_from(P, into_rows.sum(axis=0, dtype=np.float64))}
+        of_rows, of_columns = into_rows.sum(axis=0, dtype=np.float64), into_columns
+        if many:
+            of_rows, of_columns = of_rows.T, of_columns.T
+        products = {first: rows_from(P, of_rows)}
         if first != second:
-            products[second] = rows_from(Q, into_columns.astype(np.float64))
+            products[second] = rows_from(Q, of_columns.astype(np.float64))
         return products
 
     def _placed(self, P: LaidOutRows, index: int) -> Floats:

@@ -18,6 +18,7 @@ from calibscale.kernel_sums.notion_rows import NotionRows
 from calibscale.kernel_sums.pair_sums import Pairs
 from calibscale.kernel_sums.pair_tasks import PairSum, PairSumTask
 from calibscale.kernel_sums.product_kernel import ProductKernel
+from calibscale.kernels import tiles
 from calibscale.kernels.tile_strips import LANES
 from tests.support.dense_pairs import BANDWIDTH, dense_kernel, overconfident_predictions
 
@@ -43,10 +44,11 @@ def _pairs(logits, y, **options):
     return Pairs(source, source.rules(), Execution())
 
 
-def test_panels__sums_go_back_to_the_order_of_the_rows(rng):
+@pytest.mark.parametrize("count", [2, tiles.MANY, tiles.MANY + 1])  # many are multiplied by BLAS
+def test_panels__sums_go_back_to_the_order_of_the_rows(rng, count):
     logits, q, y = overconfident_predictions(rng, 2500, 3)
     pairs = _pairs(logits, y)
-    V = rng.normal(size=(2500, 2))
+    V = rng.normal(size=(2500, count))
     kernel = ProductKernel("linear+gaussian", BANDWIDTH)
     with pairs.panels(kernel, "canonical") as panels:
         for index, (start, stop) in enumerate(panels.cuts):
@@ -112,10 +114,11 @@ def test_strips__are_whole_lanes(shares):
 
 @pytest.mark.parametrize(("classes", "n"), [(2, 500), (4, 1015)])
 @pytest.mark.parametrize("prediction", ["gaussian", "linear+gaussian"])
-def test_sums__of_almost_enough_rows_for_strips_of_one_label(rng, classes, n, prediction):
+@pytest.mark.parametrize("count", [2, tiles.MANY])
+def test_sums__of_almost_enough_rows_for_strips_of_one_label(rng, classes, n, prediction, count):
     """With their padding the rows are 256 for each label."""
     logits, q, y = overconfident_predictions(rng, n, classes)
-    pairs, V = _pairs(logits, y), rng.normal(size=(n, 2))
+    pairs, V = _pairs(logits, y), rng.normal(size=(n, count))
     kernel = ProductKernel(prediction, BANDWIDTH)
     kappa = dense_kernel(q, linear="linear" in prediction)
     delta = q - np.eye(classes)[y]
