@@ -53,6 +53,21 @@ def in_memory(array: Any) -> bool:
     return isinstance(array, np.ndarray) and not isinstance(array, np.memmap)
 
 
+def stacked(predictions: Any) -> Any:
+    """Predictive distributions as one array of rows, from an array or from the tuple of its parts.
+
+    A part is a column (n,), several columns (n, P), or one number for all rows.
+    """
+    if not isinstance(predictions, tuple):
+        return predictions
+    parts = [as_numpy(part, "predictions") for part in predictions]
+    try:
+        return np.column_stack(np.broadcast_arrays(*parts))
+    except ValueError:
+        shapes = ", ".join(str(part.shape) for part in parts)
+        raise InvalidDataError(f"the parts of predictions have the shapes {shapes}") from None
+
+
 def rows_of(
     values: Any, labels: Any, *columns: Any, binary: bool, ignore_index: int | None, name: str
 ) -> list[Any]:

@@ -18,6 +18,7 @@ from calibscale.data.array_layouts import (
     is_bfloat16,
     label_codes,
     rows_of,
+    stacked,
 )
 from calibscale.data.call_hints import by_name, refuse_unknown, seem_exchanged
 from calibscale.data.choices import ChoiceColumns, ChoiceOptions, of_choices
@@ -260,9 +261,8 @@ def _of_forecasts(
 ) -> ArraySource:
     """Source of predictive distributions."""
     names, name = named.get("covariate_names"), named.get("name", "arrays")
-    stacked = forecast.stacked(predictions)
     values, labels, covariates, weights = _joined(
-        "predictions", stacked, labels, covariates, weights, name
+        "predictions", stacked(predictions), labels, covariates, weights, name
     )
     values = _column(values, "predictions")
     labels = _column(labels, "outcomes")

@@ -13,7 +13,7 @@ import numpy as np
 
 from calibscale.addresses import is_url, local_path, located
 from calibscale.data import input_hints
-from calibscale.data.array_layouts import as_numpy, rows_of
+from calibscale.data.array_layouts import as_numpy, rows_of, stacked
 from calibscale.data.source import ArraySource
 from calibscale.data.store_group import (
     StoreColumns,
@@ -99,7 +99,7 @@ class Writer:
         """
         self._check_open()
         forecast = self._store.forecast
-        values = values if forecast is None else forecast.stacked(values)
+        values = values if forecast is None else stacked(values)
         values, labels = as_numpy(values, self._store.kind), as_numpy(labels)
         if forecast is None:
             values, labels, covariates, weights = rows_of(

@@ -16,7 +16,6 @@ from numpy.polynomial.polynomial import polyfit
 from numpy.typing import NDArray
 
 from calibscale.array_types import Bools, Floats, Ints
-from calibscale.data.array_layouts import as_numpy
 from calibscale.errors import InvalidDataError, OptionError, require
 from calibscale.kernels import random_draws, row_sums, waves
 from calibscale.kernels.tile_strips import LANES
@@ -115,17 +114,6 @@ class Forecast(ABC):
         require(2 <= self.frequencies <= 4096, "frequencies must be in 2..4096", self.frequencies)
 
     # ---------------------------------------------------------------- layout
-
-    def stacked(self, predictions: Any) -> Any:
-        """Predictions as one array of rows, from it or from the tuple of its parts."""
-        if not isinstance(predictions, tuple):
-            return predictions
-        parts = [as_numpy(part, "predictions") for part in predictions]
-        try:
-            return np.column_stack(np.broadcast_arrays(*parts))
-        except ValueError:
-            shapes = ", ".join(str(part.shape) for part in parts)
-            raise InvalidDataError(f"the parts of predictions have the shapes {shapes}") from None
 
     def check_columns(self, count: int, name: str) -> None:
         """Raise `InvalidDataError` unless predictions have as many columns as they need."""

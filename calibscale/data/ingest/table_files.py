@@ -16,20 +16,20 @@ from calibscale.data.arrays import TableOptions
 from calibscale.data.call_hints import refuse_unknown
 from calibscale.data.forecasts.forecast import Forecast
 from calibscale.data.forecasts.kinds import role_of
-from calibscale.data.frames import from_frame
 from calibscale.data.ingest.agreement import check_agreement, common_types
 from calibscale.data.ingest.column_layout import ColumnLayout
 from calibscale.data.ingest.columns import USUAL, check_files, filled, layouts_of, prefixed_columns
 from calibscale.data.ingest.folders import input_files
 from calibscale.data.ingest.formats import READERS, reader_of
+from calibscale.data.ingest.frames import from_frame
 from calibscale.data.ingest.ingestion import ingest
 from calibscale.data.ingest.input_files import InputFile
 from calibscale.data.ingest.npy_shards import name_of_files, with_role_files
 from calibscale.data.ingest.readers import TEXTS, ArrowTable, ParquetTable
+from calibscale.data.ingest.shard_files import file_keys, from_shards
 from calibscale.data.missing import plain_arrow, plain_type
 from calibscale.data.read_errors import reading
 from calibscale.data.row_origins import RowOrigins
-from calibscale.data.shard_files import file_keys, from_shards
 from calibscale.data.source import KINDS, ArraySource
 from calibscale.data.store import LogitStore
 from calibscale.data.time_columns import kind_of_arrow
