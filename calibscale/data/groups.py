@@ -32,7 +32,7 @@ from calibscale.data.times import (
 from calibscale.errors import OptionError, require
 
 MAX_PERIODS = 1000  # a pass has no more groups
-_SAMPLE = 1000  # rows from which ranges of about equal size are estimated
+_SAMPLE = 1000  # rows by which the edges of ranges of about equal size are estimated
 SYNTAX = (
     "NAME, NAME:5 (ranges of about equally many rows), NAME:[18,30,65] (edges) or NAME:month "
     f"(dates by {', '.join(PERIODS)})"
@@ -71,7 +71,7 @@ class Grouping:
             raise OptionError(f"give the name of one covariate, not {kind}; write {SYNTAX}")
         column, _, cut = text.rpartition(":")
         cut = cut.strip()
-        if text in names or not column:
+        if text in names or not column:  # a name may have a colon
             return cls(text)
         if re.fullmatch("[0-9]+", cut):
             if not 2 <= int(cut) <= MAX_LEVELS:
@@ -158,8 +158,8 @@ def fixed_grouping(source: ArraySource, text: Any, scheduler: Any = None) -> Gro
 class Periods:
     """Periods of the times at a position of the covariates, by number.
 
-    `seconds` are the times of the names of a categorical covariate.  With `levels`, the periods
-    are positions among them.
+    `seconds` are the times of the names of a categorical covariate.  With `levels`, which are
+    numbers of periods, the codes are positions among them.
     """
 
     position: int
@@ -171,8 +171,8 @@ class Periods:
         """Number of the period of each value (c,)."""
         times = column
         if self.seconds is not None:
-            known = np.where(column >= 0, column, 0)
-            times = self.seconds[known.astype(np.int64)]
+            positions = np.where(column >= 0, column, 0)
+            times = self.seconds[positions.astype(np.int64)]
         numbers = period_numbers(times, self.period)
         if not self.levels:
             return numbers
@@ -254,6 +254,7 @@ class _Groups:
         """Source with the period of each date or time."""
         title, period = str(self.grouping), str(self.grouping.period)
         periods = Periods(position, period, self._seconds())
+        # A pass over the periods themselves gives their levels, by which a second source has names.
         numbered = extended(self.source, periods, title, self.source.categories)
         column = self._summary(numbered, title, MAX_PERIODS)
         levels = () if column is None else column.levels
@@ -290,9 +291,9 @@ class _Groups:
                 raise self._no_dates()
             seconds = clocks
         if None in seconds:
-            other = names[seconds.index(None)]
+            text = names[seconds.index(None)]
             raise OptionError(
-                f"{name!r} has the value {other!r}, which is no date such as 2026-09-14 and has no "
+                f"{name!r} has the value {text!r}, which is no date such as 2026-09-14 and has no "
                 f"{period}: group by {name}"
             )
         return np.array(seconds, np.float64)

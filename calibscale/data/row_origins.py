@@ -34,7 +34,8 @@ def row_text(row: int, name: str) -> str:
     """Row and name of a source, or row and name of the file that the row comes from."""
     if isinstance(name, RowOrigins) and 0 <= row < name.ends[-1]:
         k = bisect_right(name.ends, row)
-        return f"row {row - (name.ends[k - 1] if k else 0)} of {name.files[k]}"
+        first = name.ends[k - 1] if k else 0
+        return f"row {row - first} of {name.files[k]}"
     return f"row {row} of {name}"
 
 

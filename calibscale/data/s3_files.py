@@ -1,7 +1,7 @@
-"""File system of s3:// URLs, of whose two libraries one repeats a request, and not both.
+"""File system of s3:// URLs in which only one of two libraries repeats a request.
 
-botocore repeats a request that fails, and s3fs the repeated one five times; where s3fs reads an
-answer, five times again.  A silent server would be given up after minutes.
+botocore repeats a request that fails.  s3fs repeats the repeated request five times, and where it
+reads an answer, five times again.  A silent server would be given up only after minutes.
 """
 
 from __future__ import annotations
@@ -25,16 +25,17 @@ class PatientS3(s3fs.S3FileSystem):
     s3fs still reads an answer again that breaks off, which botocore does not.
     """
 
-    async def set_session(self, *given: Any, **settings: Any) -> Any:
+    async def set_session(self, *arguments: Any, **settings: Any) -> Any:
         """Connect, and note the loop in which connections are to be closed."""
-        client = await super().set_session(*given, **settings)
+        client = await super().set_session(*arguments, **settings)
         _connected[self] = asyncio.get_running_loop()
         return client
 
-    async def _call_s3(self, method: str, *given: Any, **settings: Any) -> Any:
+    async def _call_s3(self, method: str, *arguments: Any, **settings: Any) -> Any:
         try:
-            return await s3fs.S3FileSystem._call_s3(_Once(self), method, *given, **settings)
-        except HTTPClientError as error:  # which s3fs would take for an answer that broke off
+            return await s3fs.S3FileSystem._call_s3(_Once(self), method, *arguments, **settings)
+        except HTTPClientError as error:
+            # s3fs would take this error for an answer that broke off, and read again.
             raise ConnectionError(str(error)) from error
 
     call_s3 = sync_wrapper(_call_s3)
@@ -54,7 +55,10 @@ def _close_connections() -> None:
 
 
 class _Once:
-    """A file system as s3fs sees it for a request that it sends once."""
+    """A file system as s3fs sees it for a request that it sends once.
+
+    s3fs takes the number of its own repetitions from the attribute `retries`.
+    """
 
     retries = 1
 

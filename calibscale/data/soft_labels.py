@@ -12,7 +12,11 @@ from calibscale.kernels import row_sums
 
 
 def judged(labels: NDArray[Any], tolerance: float, status: Ints) -> Ints:
-    """Status of rows with labels (c, K), from that of their predictions; all NaN: not yet known."""
+    """Status of rows with labels (c, K), from the `status` of their predictions (c,).
+
+    A row whose labels are all NaN has no label yet.
+    """
+    # Labels may have a coarser type than predictions, with larger errors of their sums.
     tolerance = max(tolerance, float(np.finfo(labels.dtype).eps))
     fits = abs(labels.sum(axis=1, dtype=np.float64) - 1.0) <= tolerance
     wrong = np.where(np.isnan(labels).all(axis=1), row_sums.UNLABELLED, row_sums.BAD_SHARES)

@@ -24,11 +24,11 @@ from calibscale.kernels import random_draws
 KINDS = ("logits", "probabilities")
 PREDICTIONS = (*KINDS, "predictions")  # roles of arrays and columns
 
-# attributes of arrays of dask and xarray, and of columns of frames, which belong to this process
+# Attributes of arrays of dask and xarray, and of columns of frames.  These belong to this process.
 LAZY = ("dask", "variable", "frame")
 _BLOCK_NUMBERS = 2**21  # predictions in a block: a few megabytes
-_SAMPLED = 1000  # outcomes from which the kernel on targets follows
-_TOLERANCE = 1e-4  # of row sums of probabilities in float32 or float64
+_SAMPLED = 1000  # outcomes that determine the kernel on targets
+_TOLERANCE = 1e-4  # deviation from 1 of row sums of probabilities in float32 or float64
 
 
 def sum_tolerance(values: Any, spacing: float) -> float:
@@ -40,12 +40,17 @@ def sum_tolerance(values: Any, spacing: float) -> float:
 class ArraySource:
     """Columns of equal length, read one block of rows at a time and never as a whole.
 
-    Created by `from_arrays` or by opening a store.  A column is anything with ``shape``, ``dtype``
-    and slicing by rows: NumPy arrays, memory maps, ``zarr.Array``, ``dask.array``,
-    ``xarray.DataArray``, or shards of these.  `spacing` is the distance from 1 to the next number
-    of the type in which predictions were given, if it is above that of their present type.
-    `columns` are the names that predictions, labels and weights have in a table, by role.  A
-    `copied` source is a temporary copy of a file, whose chunks errors do not name.
+    `from_arrays` creates a source, and so does opening a store.  A column is anything with
+    ``shape``, ``dtype`` and slicing by rows: NumPy arrays, memory maps, ``zarr.Array``,
+    ``dask.array``, ``xarray.DataArray``, or shards of these.  `spacing` is the distance from 1 to
+    the next number of the type in which predictions were given, if it is above the spacing of their
+    present type.  `columns` are the names that predictions, labels and weights have in a table, by
+    role.  A `copied` source is a temporary copy of a file.  Errors do not name its chunks.
+
+    See Also
+    --------
+    from_arrays, from_frame, from_file, open_arrays : Functions that describe sources.
+    LogitStore : Predictions on disk.
 
     Examples
     --------
@@ -82,7 +87,7 @@ class ArraySource:
 
     @property
     def classes(self) -> int:
-        """K; a binary column stands for two classes, and forecasts have the width of embeddings."""
+        """K.  A binary column stands for two classes; forecasts have the width of embeddings."""
         if self.forecast is not None:
             return self.forecast.width
         return 2 if self.binary else int(self.values.shape[1])
@@ -94,12 +99,12 @@ class ArraySource:
 
     @property
     def target(self) -> str:
-        """What predictions are judged by: ``classes``, ``forecasts`` or ``soft labels``."""
+        """Target of the predictions: ``classes``, ``forecasts`` or ``soft labels``."""
         return "soft labels" if self.soft else "forecasts" if self.forecast else "classes"
 
-    def need_integer_labels(self, what: str) -> None:
-        """Raise an OptionError for soft labels, which `what` does not take."""
-        require(not self.soft, f"{what} needs integer labels; those of {self.name} are soft")
+    def need_integer_labels(self, user: str) -> None:
+        """Raise an OptionError for soft labels, which the function `user` does not take."""
+        require(not self.soft, f"{user} needs integer labels; those of {self.name} are soft")
 
     @property
     def chunk_rows(self) -> int:
@@ -117,7 +122,11 @@ class ArraySource:
 
     @property
     def block_rows(self) -> int:
-        """Number of rows in a block; depends on K and the stored chunks alone."""
+        """Number of rows in a block.
+
+        The number depends on K and the stored chunks alone, so that results do not depend on the
+        workers or their memory.
+        """
         target = max(64, min(65536, 2 ** int(np.log2(_BLOCK_NUMBERS / self.classes))))
         chunk = self.chunk_rows
         return chunk * max(1, target // chunk)
@@ -146,8 +155,9 @@ class ArraySource:
     def rules(self, on_invalid: str = "raise", tolerance: float | None = None) -> Rules:
         """Rules of validity of the rows.
 
-        The default tolerance is 1e-4, or for float16 2⁻¹⁰ and bfloat16 2⁻⁷: numbers rounded to the
-        spacing ε of 1 sum to 1 ± ε/2, and those computed in the same type have other errors.
+        The default tolerance is 1e-4, or for float16 2⁻¹⁰ and bfloat16 2⁻⁷.  Numbers that are
+        rounded to the spacing ε of 1 sum to 1 ± ε/2, and numbers that are computed in the same type
+        have further errors.
         """
         if self.forecast is not None:
             tolerance = _TOLERANCE  # of the sums of forecasts, whatever their type
@@ -179,7 +189,7 @@ class ArraySource:
     def describe(self) -> dict[str, Any]:
         """Description of the source, for results."""
         return {
-            "name": str(self.name),  # without the files of its rows
+            "name": str(self.name),  # a plain text, without the files of its rows
             "kind": self.kind,
             "rows": self.rows,
             **(
@@ -203,7 +213,7 @@ class ArraySource:
         return float(value) if kind is None else Level(value, time_label(value, kind))
 
     def categorical(self, covariates: Iterable[str], also: Iterable[str] = ()) -> tuple[str, ...]:
-        """Names in `also`, and those of `covariates` that are categorical."""
+        """Names in `also`, and the names of categorical covariates among `covariates`."""
         named = (name for name in covariates if name in self.categories)
         return tuple(dict.fromkeys([*also, *named]))
 
@@ -260,6 +270,8 @@ class ArraySource:
             yield self.read(0, self.rows, covariates)
             return
         u = random_draws.table(2 * count, 1, seed, random_draws.SAMPLE)
+        # 2·count draws have at least about count distinct rows, as count < rows.  The first ones
+        # in the order of the draws are a uniform sample.
         draws = (u.reshape(-1) * self.rows).astype(np.int64)
         _, first = np.unique(draws, return_index=True)
         chosen = np.sort(draws[np.sort(first)[:count]])
