@@ -1,8 +1,9 @@
 """Columns of dates, times and durations of any origin as columns of numbers of seconds.
 
-A date is the number of seconds from 1970-01-01 to its midnight, a timestamp the number to its wall
-time: the local time of the zone that the column states, or the time as it is written.  A time of
-the day is the number of seconds since midnight, and a duration its number of seconds.
+A date is the number of seconds from 1970-01-01 to its midnight.  A timestamp is the number of
+seconds to its wall time: the local time of the zone that the column states, or the time as it is
+written.  A time of the day is the number of seconds since midnight, and a duration is its number of
+seconds.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ from calibscale.array_types import Floats
 from calibscale.data.times import CLOCK, DATE, DURATION, KINDS_OF_TIMES, TIMESTAMP, parsed_time
 from calibscale.errors import InvalidDataError
 
-_TICKS = {"ns": 10**9, "us": 10**6, "ms": 10**3, "s": 1}  # a second
+_TICKS = {"ns": 10**9, "us": 10**6, "ms": 10**3, "s": 1}  # ticks per second
 
 
 def seconds_of(array: NDArray[Any]) -> Floats:
@@ -35,14 +36,17 @@ def seconds_of(array: NDArray[Any]) -> Floats:
     kind = array.dtype.kind
     unit, count = np.datetime_data(array.dtype)
     if unit not in _TICKS or count != 1:
-        finer = "ns" if unit in ("ps", "fs", "as", "ns") else "us" if unit == "us" else "ms"
-        unit = finer if unit in ("ms", "us", "ns", "ps", "fs", "as") else "s"
+        # Units below nanoseconds are rounded, and days or months become seconds.
+        if unit in ("ps", "fs", "as", "ns"):
+            unit = "ns"
+        elif unit not in ("us", "ms"):
+            unit = "s"
         array = array.astype(f"{kind}8[{unit}]")
     ticks = array.astype(np.int64)
-    whole, fraction = np.divmod(ticks, _TICKS[unit])
-    seconds = whole + fraction / _TICKS[unit]
-    # the last nanoseconds of a second are rounded down, since the next one may be of another day
-    below = np.nextafter(whole + 1.0, -np.inf)
+    whole_seconds, fraction = np.divmod(ticks, _TICKS[unit])
+    seconds = whole_seconds + fraction / _TICKS[unit]
+    # The last nanoseconds of a second are rounded down: the next second may be in another day.
+    below = np.nextafter(whole_seconds + 1.0, -np.inf)
     return np.where(np.isnat(array), np.nan, np.minimum(seconds, below))
 
 
@@ -96,7 +100,7 @@ def without_zone(array: Any) -> Any:
 
 
 def texts_of_objects(values: NDArray[Any]) -> NDArray[Any]:
-    """Objects, of which the periods and intervals of pandas are texts; None where missing."""
+    """Objects with texts in place of periods and intervals of pandas; None where missing."""
     if values.dtype.kind != "O":
         return values
     if not any(type(value).__name__ in ("Period", "Interval") for value in values):
@@ -106,7 +110,7 @@ def texts_of_objects(values: NDArray[Any]) -> NDArray[Any]:
 
 
 def of_objects(values: NDArray[Any]) -> tuple[NDArray[Any], str]:
-    """Objects (n,) such as dates as seconds, and their kind; other objects, and an empty text."""
+    """Seconds of objects (n,) such as dates, and their kind; other objects as they are, and ""."""
     import pyarrow as pa
 
     values = texts_of_objects(values)

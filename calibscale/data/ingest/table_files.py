@@ -56,24 +56,24 @@ def from_file(
     """Describe predictions in a table file, or in several, which are read in batches of rows.
 
     Parquet and Arrow files, and shards in npy files, are read again for each pass.  Other formats
-    cannot be read from any row on: their columns are copied once to a temporary store, which is
-    deleted together with the source; workers on other machines cannot read it.
+    cannot be read from any row on.  Their columns are copied once to a temporary store, which is
+    deleted together with the source.  Workers on other machines cannot read it.
 
     Parameters
     ----------
     path : path or URL of a file or folder, a pattern such as ``logits_*.npy``, or a list of these
-        Formats are those of `calibscale ingest`, of all files the same.  Files are read one after
-        another: in a list in its order, else by name, and npy files by the numbers in their names,
-        ``logits_2`` before ``logits_10``.
+        Formats are the formats of `calibscale ingest`, and all files have the same one.  Files are
+        read one after another: in a list in its order, else by name, and npy files by the numbers
+        in their names, ``logits_2`` before ``logits_10``.
     probabilities, logits, predictions, forecast, top_k, covariates, weights
     class_names, positive, ignore_index, percent, binary
         See `from_frame` and `from_arrays`.  Default of probabilities and logits: the columns with a
         usual name, such as ``probabilities``, ``p_…`` or ``logits``, if there are no others.
     labels : str, optional
-        Column of labels, see `from_frame`; empty where the label is not yet known.  Default: the
-        only column with a usual name, such as ``label`` or ``y``.  Of npy files also the path of
-        another such file, or an array: predictions are then shards, (n_i, K) each, whose rows
-        follow one another; covariates and weights likewise.
+        Column of labels, see `from_frame`, empty where the label is not yet known.  Default: the
+        only column with a usual name, such as ``label`` or ``y``.  For npy files also the path of
+        another such file, or an array.  Predictions are then shards, (n_i, K) each, with rows that
+        follow one another.  The same holds for covariates and weights.
     storage_options : dict, optional
         Options of the file system of a URL, see `LogitStore.open`.
 
@@ -83,9 +83,14 @@ def from_file(
         If a column does not exist or is ambiguous, the format is unknown, or a list of shards is
         sorted as texts, ``logits_10`` before ``logits_2``, and their labels are not.
     InvalidDataError
-        If the file is damaged, or violates a rule; names the row or line.
+        If the file is damaged, or violates a rule.  The error names the row or line.
     StoreError
         If a URL cannot be read.
+
+    See Also
+    --------
+    from_frame : Predictions in columns of a data frame.
+    ingest : Files copied to a store, once for many evaluations.
 
     Examples
     --------
@@ -105,15 +110,15 @@ def from_file(
     files = input_files(paths, storage_options)
     check_files(files)
     path = name_of_files(paths)
-    given: dict[str, Any] = {"logits": logits, "probabilities": probabilities}
-    given["predictions"] = predictions
-    unnamed = forecast is not None and all(columns is None for columns in given.values())
-    kind = None if unnamed else role_of(forecast, **given)
+    predictions_of: dict[str, Any] = {"logits": logits, "probabilities": probabilities}
+    predictions_of["predictions"] = predictions
+    unnamed = forecast is not None and all(columns is None for columns in predictions_of.values())
+    kind = None if unnamed else role_of(forecast, **predictions_of)
     top_k = named.pop("top_k", None)
     if all(file.suffix == ".npy" for file in files):
-        others = {"labels": labels, "top_k": top_k, "covariates": covariates, "weights": weights}
-        files = with_role_files(files, file_keys(given | others), storage_options)
-        source = from_shards(files, given | others, forecast, named)
+        further = {"labels": labels, "top_k": top_k, "covariates": covariates, "weights": weights}
+        files = with_role_files(files, file_keys(predictions_of | further), storage_options)
+        source = from_shards(files, predictions_of | further, forecast, named)
         if source is not None:
             return source
     if not isinstance(labels, str | None):
@@ -131,25 +136,30 @@ def from_file(
     labels = labels or _usual(path, names, ("labels",))[1]
     if kind is None:
         kind, columns = _usual(path, names, KINDS, labels)
-        given[kind] = columns
-    given |= {"labels": labels, "covariates": covariates, "weights": weights}
-    given["top_k"] = top_k
-    roles: dict[str, Any] = {role: columns for role, columns in given.items() if columns}
-    of: dict[str, Any] = {"forecast": forecast, **named}
+        predictions_of[kind] = columns
+    predictions_of |= {"labels": labels, "covariates": covariates, "weights": weights}
+    predictions_of["top_k"] = top_k
+    roles: dict[str, Any] = {role: columns for role, columns in predictions_of.items() if columns}
+    options: dict[str, Any] = {"forecast": forecast, **named}
     keys = {role: n if isinstance(n, str) else ",".join(n) for role, n in roles.items()}
     if READERS[files[0].suffix] in (ParquetTable, ArrowTable):
         if len(files) == 1 and not files[0].partition:
-            return from_frame(_Tables(files), **roles, **of, name=str(path))
+            return from_frame(_Tables(files), **roles, **options, name=str(path))
         with _naming_options():
             tables = _Tables.of(files, keys)
         name = RowOrigins.of(str(path), tables.files, tables.rows)
-        return from_frame(tables, **roles, **of, name=name)
+        return from_frame(tables, **roles, **options, name=name)
     folder = tempfile.mkdtemp(prefix="calibscale-")
     try:
         with _naming_options():
             place = f"{folder}/table.zarr"
             ingest(
-                paths, place, keys=keys, on_invalid="keep", storage_options=storage_options, **of
+                paths,
+                place,
+                keys=keys,
+                on_invalid="keep",
+                storage_options=storage_options,
+                **options,
             )
         source = replace(LogitStore.open(place).source, name=str(path), copied=True)
     except BaseException:
@@ -189,15 +199,15 @@ class _Tables:
         Raises
         ------
         InvalidDataError
-            If they do not; names two files and the column.
+            If they do not.  The error names two files and the column.
         """
         layouts = layouts_of(files, keys, False)
-        kept: list[ColumnLayout] = filled(layouts)
-        check_agreement(kept)
+        nonempty: list[ColumnLayout] = filled(layouts)
+        check_agreement(nonempty)
         files = [f for f, layout in zip(files, layouts, strict=True) if layout.rows != 0]
-        names = list(dict.fromkeys(chain(*kept[0].roles.values())))
-        types = common_types(files, [layout.reader for layout in kept], names)
-        return cls(files, names, [layout.rows or 0 for layout in kept], types)
+        names = list(dict.fromkeys(chain(*nonempty[0].roles.values())))
+        types = common_types(files, [layout.reader for layout in nonempty], names)
+        return cls(files, names, [layout.rows or 0 for layout in nonempty], types)
 
     @property
     def levels(self) -> dict[str, tuple[str, ...]]:
@@ -243,7 +253,8 @@ class _Tables:
             if of_texts or of_times:
                 column = pa.nulls(len(batch), kind)  # numbers, all of which are missing
             if column.type != kind:
-                # times at the wall time of the zone of each file, large integers rounded
+                # Times are at the wall time of the zone of each file.  Without `safe`, large integers
+                # are rounded, as they are in other formats.
                 column = plain_arrow(column).cast(kind, safe=False)
             columns.append(column)
         return pa.RecordBatch.from_arrays(columns, batch.schema.names)
@@ -258,23 +269,26 @@ def _names(files: Sequence[InputFile], keys: Mapping[str, str]) -> Sequence[str]
 
 
 def _usual(
-    file: str | Path, names: Sequence[str], roles: Sequence[str], *taken: str
+    file: str | Path, names: Sequence[str], roles: Sequence[str], *excluded: str
 ) -> tuple[str, str]:
-    """Role and columns of the only usual name; an OptionError lists the columns otherwise."""
+    """Role and columns of the only usual name; an OptionError lists the columns otherwise.
+
+    A prefix does not stand for columns that are `excluded`.
+    """
     candidates = [
         (role, name)
         for role in roles
         for name in USUAL[role]
-        if name in names or (role in KINDS and prefixed_columns(names, name, {*taken}))
+        if name in names or (role in KINDS and prefixed_columns(names, name, {*excluded}))
     ]
     if len(candidates) != 1:
         listed = listed_columns(names)
-        what = " or ".join(f"{role}= (--{role})" for role in roles)
+        options = " or ".join(f"{role}= (--{role})" for role in roles)
         if roles == KINDS:
-            what += ", or forecasts with predictions= (--predictions) and forecast= (--forecast)"
+            options += ", or forecasts with predictions= (--predictions) and forecast= (--forecast)"
         named = ", ".join(name for _, name in candidates)
         several = f", as there are several: {named}" if candidates else ""
         raise OptionError(
-            f"{file}: name the columns with {what}{several}; the columns are: {listed}"
+            f"{file}: name the columns with {options}{several}; the columns are: {listed}"
         )
     return candidates[0]
