@@ -309,7 +309,7 @@ class DirectArray:
         if google_crc32c.value(body) != int.from_bytes(checksum.tobytes(), "little"):
             raise ValueError(f"the checksum of chunk file {name} does not match its content")
         if int.from_bytes(body[4:8].tobytes(), "little") != decoded.nbytes:
-            # The header of Blosc has the decoded size, for which `decompress` would not check.
+            # The header of Blosc has the decoded size: less content would leave rows unset.
             raise ValueError(f"chunk file {name} has the wrong number of rows")
         blosc.decompress(body, decoded)
         return decoded

@@ -19,9 +19,9 @@ from calibscale.kernels import random_draws, row_sums, waves
 class _PiecewiseUniform(Forecast):
     """Base class of distributions that are uniform between consecutive edges.
 
-    A prediction states the probabilities of the pieces alone.  PIT values, and the outcomes whose
-    calibration is judged, are therefore drawn at random within the piece that has the outcome: they
-    have the distribution that the forecast implies whatever the true density within a piece.
+    A prediction states the probabilities of the pieces alone.  PIT values, and the outcomes for
+    tests of calibration, are therefore drawn at random within the piece that has the outcome.  They
+    have the distribution that the forecast implies, whatever the true density within a piece.
     """
 
     @abstractmethod
@@ -48,7 +48,7 @@ class _PiecewiseUniform(Forecast):
         i = np.arange(len(y))
         ends = []
         for k in ((edges < y[:, None]).sum(axis=1), (edges <= y[:, None]).sum(axis=1)):
-            # between edges k − 1 and k; equal edges are an atom
+            # The value is between edges k − 1 and k.  Equal edges are an atom.
             a, b = np.clip(k - 1, 0, None), np.minimum(k, edges.shape[1] - 1)
             gap = edges[i, b] - edges[i, a]
             share = np.divide(y - edges[i, a], gap, out=np.zeros(len(y)), where=gap > 0)
@@ -104,6 +104,8 @@ class _PiecewiseUniform(Forecast):
         cut = np.clip(y[:, None], a, b)
         width = b - a
         share = np.divide(cut - a, width, out=np.zeros_like(width), where=width > 0)
+        # ∫(F(t) − 1{y ≤ t})² dt, where F is linear between edges: the integral of a square that
+        # goes from u to v over a length d is d(u² + uv + v²)/3.
         at = low + share * (high - low)
         left = (cut - a) * (low * low + low * at + at * at)
         p, r = 1.0 - at, 1.0 - high
@@ -121,15 +123,17 @@ class _PiecewiseUniform(Forecast):
             return np.where(inside, -np.log(density), np.inf)
 
 
-def _increasing(numbers: Sequence[float], what: str, low: float, high: float) -> tuple[float, ...]:
-    """Numbers as a tuple; an OptionError unless they increase strictly within (low, high)."""
+def _increasing(
+    numbers: Sequence[float], option: str, low: float, high: float
+) -> tuple[float, ...]:
+    """Numbers of an option as a tuple; an OptionError unless they increase in (low, high)."""
     values = tuple(map(float, np.ravel(numbers)))
     ordered = np.all(np.less([low, *values], [*values, high]))
     if len(values) < 2 or not ordered:
         example = "0.1,0.5,0.9" if high == 1.0 else "0,1,2"
         raise OptionError(
-            f"{what} must be at least two increasing numbers in ({low:g}, {high:g}), in the order "
-            f"of the columns, such as {what}=[{example}]"
+            f"{option} must be at least two increasing numbers in ({low:g}, {high:g}), in the "
+            f"order of the columns, such as {option}=[{example}]"
         )
     return values
 
@@ -138,10 +142,10 @@ def _increasing(numbers: Sequence[float], what: str, low: float, high: float) ->
 class QuantileForecast(_PiecewiseUniform):
     """Quantiles at the same levels for all rows; predictions are (n, L).
 
-    The distribution is uniform between neighbouring quantiles, and beyond the outer ones, with the
-    density of the piece next to it.  Scores and intervals between the levels use it.  Calibration
-    is that of the levels alone: P(Y ≤ q_t) = t, given the prediction.  PIT values are drawn at
-    random between the two levels whose quantiles enclose the outcome.
+    The distribution is uniform between neighbouring quantiles.  Beyond the outer quantiles it has
+    the density of the piece next to them.  Scores and intervals between the levels use it.
+    Calibration concerns the levels alone: P(Y ≤ q_t) = t, given the prediction.  PIT values are
+    drawn at random between the two levels with quantiles that enclose the outcome.
 
     Parameters
     ----------
@@ -209,8 +213,8 @@ class QuantileForecast(_PiecewiseUniform):
 class HistogramForecast(_PiecewiseUniform):
     """Probabilities of bins with the same edges for all rows; predictions are (n, B).
 
-    The distribution is uniform within each bin.  Calibration is that of the probabilities of the
-    bins alone: PIT values are drawn at random within the bin that has the outcome.
+    The distribution is uniform within each bin.  Calibration concerns the probabilities of the bins
+    alone: PIT values are drawn at random within the bin that has the outcome.
 
     Parameters
     ----------
@@ -250,7 +254,7 @@ class HistogramForecast(_PiecewiseUniform):
         below, upto = ((edges < y[:, None]).sum(axis=1), (edges <= y[:, None]).sum(axis=1))
         last = edges.shape[1] - 1
         i = np.arange(len(y))
-        # an outcome on an edge has the probability below this edge, as both bins may have it
+        # An outcome on an edge has the probability below this edge, as both bins may have it.
         low = F[i, np.clip(np.where(upto > below, below, below - 1), 0, last)]
         high = F[i, np.clip(np.where(upto > below, upto - 1, upto), 0, last)]
         return low, high
@@ -262,7 +266,7 @@ class HistogramForecast(_PiecewiseUniform):
         edges = np.array(self.edges)
         last = len(edges) - 2
         i = np.arange(len(y))
-        # an outcome on an edge belongs to the bins on both sides of it
+        # An outcome on an edge belongs to the bins on both sides of it.
         below = np.clip(np.searchsorted(edges, y, side="left") - 1, 0, last)
         above = np.clip(np.searchsorted(edges, y, side="right") - 1, 0, last)
         outside = (y < edges[0]) | (y > edges[-1])
@@ -279,7 +283,7 @@ class OrdinalForecast(Forecast):
     Parameters
     ----------
     classes : int
-        Number K of classes, at least 3; two classes are those of `from_arrays(probabilities=…)`.
+        Number K of classes, at least 3.  Two classes have `from_arrays(probabilities=…)`.
 
     Examples
     --------
@@ -320,7 +324,7 @@ class OrdinalForecast(Forecast):
 
     @property
     def width(self) -> int:
-        """K: the last column of embeddings is 0, as it would be 1 for all."""
+        """K.  The last column of embeddings is 0, as its indicator is 1 for all outcomes."""
         return self.classes
 
     @property
@@ -344,9 +348,11 @@ class OrdinalForecast(Forecast):
 
     def outcome_status(self, y: Floats) -> Ints:
         out = super().outcome_status(y)
-        ok = out == row_sums.OK
-        out[ok & (y == -1)] = row_sums.UNLABELLED
-        out[ok & ~((y >= -1) & (y < self.classes) & (y == np.floor(y)))] = row_sums.LABEL_RANGE
+        is_finite = out == row_sums.OK
+        out[is_finite & (y == -1)] = row_sums.UNLABELLED
+        out[is_finite & ~((y >= -1) & (y < self.classes) & (y == np.floor(y)))] = (
+            row_sums.LABEL_RANGE
+        )
         return out
 
     check_values = HistogramForecast.check_values

@@ -15,9 +15,9 @@ _PERCENTILES = [float(percent) for percent in range(1, 100)]
 
 
 def forecast_of_columns(kind: str | Forecast, columns: Sequence[str]) -> Forecast:
-    """Forecast of a kind, see `forecast_of`; quantiles without levels get those of the columns.
+    """Forecast of a kind, see `forecast_of`; names of columns state missing levels of quantiles.
 
-    An OptionError is raised if the names of the columns do not state levels either.
+    An OptionError is raised if the names of the columns state no levels.
     """
     if not (isinstance(kind, str) and states_no_levels(kind)):
         return forecast_of(kind)

@@ -179,7 +179,7 @@ def common_times(layouts: Sequence[ColumnLayout]) -> dict[str, str]:
 
 
 def _has_values(layout: ColumnLayout, name: str) -> bool:
-    """Whether a column has a value; reads it, as pandas writes texts that all lack as numbers."""
+    """Whether a column has a value; reads it, as pandas writes missing texts as missing numbers."""
     with reading(layout.file):
         parts = layout.reader().parts([name], 0, layout.step)
         return any(not missing_entries(part.columns[name]).all() for part in parts)

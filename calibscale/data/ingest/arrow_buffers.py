@@ -14,7 +14,7 @@ from calibscale.data.ingest.parquet_pages import PAGE_BYTES
 from calibscale.errors import InvalidDataError
 from calibscale.formatting.number_texts import size as size_text
 
-_MAGIC = b"ARROW1"  # of files; the messages of a stream begin after it and two bytes
+_MAGIC = b"ARROW1"  # start of a file; messages begin after it and two bytes of padding
 _HEADER, _BUFFERS, _COMPRESSION = 2, 2, 3  # fields of Message and RecordBatch
 _DATA = 1  # field of DictionaryBatch
 _FEWER_ROWS = (
@@ -60,7 +60,7 @@ def _largest_buffer(message: memoryview, batch: int | None, body: memoryview) ->
     """Bytes of the largest compressed buffer of a record batch; 0 if it is not compressed."""
     if batch is None:
         return 0
-    buffers, compression = (_field(message, batch, each) for each in (_BUFFERS, _COMPRESSION))
+    buffers, compression = (_field(message, batch, field) for field in (_BUFFERS, _COMPRESSION))
     if buffers is None or compression is None:
         return 0
     vector = _followed(message, buffers)
@@ -75,7 +75,7 @@ def _largest_buffer(message: memoryview, batch: int | None, body: memoryview) ->
 
 
 def _table(data: memoryview, outer: int, number: int) -> int | None:
-    """Place of the table in a field of another one; None if that lacks it."""
+    """Place of the table in a field of another table; None if the other table lacks it."""
     field = _field(data, outer, number)
     return None if field is None else _followed(data, field)
 
@@ -88,6 +88,8 @@ def _followed(data: memoryview, place: int) -> int:
 
 def _field(data: memoryview, table: int, number: int) -> int | None:
     """Place of a field of a table; None if the table lacks it."""
+    # A table begins with the distance back to its list of offsets.  The list begins with its own
+    # size and the size of the table, two bytes each, and has two bytes for each field.
     (back,) = struct.unpack_from("<i", data, table)
     offsets = table - back
     (size,) = struct.unpack_from("<H", data, offsets)

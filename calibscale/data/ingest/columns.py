@@ -50,15 +50,14 @@ from calibscale.formatting.naming import listed_columns
 
 _COLUMNS = ("labels", "top_k", "covariates", "covariate_names", "weights")
 _ROLES = (*PREDICTIONS, *_COLUMNS)
-# columns of a role that is not named; log-probabilities of all classes are logits
+# Usual names of columns of a role that is not named.  Log-probabilities of all classes are logits.
 USUAL = {
     "labels": ("labels", "label", "y", "y_true", "target", "answer"),
     "probabilities": ("probabilities", "probability", "probs", "prob", "proba", "p"),
     "logits": ("logits", "logit", "logprobs", "log_probs"),
 }
 _LOG_PROBABILITIES = USUAL["logits"][2:]
-_LISTED = 20  # names of columns in an error
-_MAX_CATEGORIES = 10_000  # of a covariate
+_MAX_CATEGORIES = 10_000  # different texts of a covariate
 
 Codes = dict[str | None, float] | TextTimes  # numbers of the texts of a column
 
@@ -81,10 +80,10 @@ class Batch(NamedTuple):
 
     def take(self, rows: NDArray[np.bool_] | slice) -> Batch:
         """Selected rows."""
-        taken: dict[str, Any] = {
+        selected: dict[str, Any] = {
             name: None if column is None else column[rows] for name, column in self.columns.items()
         }
-        return self._replace(**taken)
+        return self._replace(**selected)
 
 
 def layouts_of(
@@ -156,24 +155,26 @@ def layout_of(
         rows = columns[roles[kind][0]].rows
         for role, names in roles.items():
             for name in names:
-                column, what = columns[name], f"{file}: {role} ({name!r})"
+                column, place = columns[name], f"{file}: {role} ({name!r})"
                 if column.time and role != "covariates":
-                    raise InvalidDataError(f"{what} must be numbers, not a {column.time}")
+                    raise InvalidDataError(f"{place} must be numbers, not a {column.time}")
                 of_classes = role in ("labels", "top_k") and kind in KINDS
                 texts_fit = of_classes or (role == "covariates" and not heading)
                 texts_fit |= percent and role == "probabilities"
                 if not (column.dtype.kind in "fiub" or (texts_fit and _is_text(column))):
-                    hint = input_hints.of_text(column.dtype) * (role == "covariates")
+                    hint = input_hints.of_text(column.dtype) if role == "covariates" else ""
                     if role == "probabilities":
                         hint = _first_text(reader, name)
-                    given = "text" if column.dtype.kind in "OU" else column.dtype
-                    raise InvalidDataError(f"{what} must be numbers, not {given}{hint}")
+                    type_name = "text" if column.dtype.kind in "OU" else column.dtype
+                    raise InvalidDataError(f"{place} must be numbers, not {type_name}{hint}")
+                # Lists of numbers stand for several columns, of these roles alone.
                 if len(column.shape) > (role in (kind, "covariates", "top_k")):
-                    hint = input_hints.of_shape((0, *column.shape)) * (role == "labels")
-                    raise InvalidDataError(f"{what} have too many dimensions{hint}")
+                    shape = (0, *column.shape)
+                    hint = input_hints.of_shape(shape) if role == "labels" else ""
+                    raise InvalidDataError(f"{place} have too many dimensions{hint}")
                 if column.rows is not None and column.rows != rows:
                     raise InvalidDataError(
-                        f"{what} have {column.rows} rows, but {kind} ({roles[kind][0]!r}) {rows}"
+                        f"{place} have {column.rows} rows, but {kind} ({roles[kind][0]!r}) {rows}"
                     )
         covariates = roles.get("covariates", ())
         named = (*roles["labels"], *roles.get("top_k", ()), *covariates)
@@ -194,10 +195,10 @@ def layout_of(
             covariates = names
         width = {name: math.prod(column.shape) for name, column in columns.items()}
         if "top_k" in roles:
-            count, many = (sum(width[name] for name in roles[role]) for role in (kind, "top_k"))
-            if count != many:
+            scores, ranks = (sum(width[name] for name in roles[role]) for role in (kind, "top_k"))
+            if scores != ranks:
                 raise InvalidDataError(
-                    f"{file}: {count} columns of {kind}, but {many} of their classes (top_k)"
+                    f"{file}: {scores} columns of {kind}, but {ranks} of their classes (top_k)"
                 )
         return ColumnLayout(
             file,
@@ -223,7 +224,7 @@ def layout_of(
 def _refuse_log_probability(
     file: str, kind: str, columns: Sequence[InputColumn], names: tuple[str, ...]
 ) -> None:
-    """Raise an OptionError for one column of log-probabilities, which are no log-odds."""
+    """Raise an OptionError if the only column of logits has log-probabilities, not log-odds."""
     single = kind == "logits" and len(names) == 1 and not columns[0].shape
     if single and names[0] in _LOG_PROBABILITIES:
         raise OptionError(
@@ -264,9 +265,9 @@ def _roles(
     """Columns of each role; the role of the predictions comes first."""
 
     def columns_of(role: str) -> tuple[str, ...]:
-        found = named(role, keys.get(role, role))
-        if found or role in keys or role not in USUAL:
-            return found
+        columns = named(role, keys.get(role, role))
+        if columns or role in keys or role not in USUAL:
+            return columns
         usual = [columns for name in USUAL[role] if (columns := named(role, name))]
         return usual[0] if len(usual) == 1 else ()
 
@@ -278,46 +279,49 @@ def _roles(
             complete = role in KINDS and not ranked
             columns = () if complete else decimal_columns(reader.names, name)
             columns = columns or numbered_columns(file, reader.names, name, complete)
-            columns = columns or prefixed_columns(reader.names, name, others)
+            columns = columns or prefixed_columns(reader.names, name, excluded)
             return columns or single or several
         return single or (several if role == "covariates" else ())
 
-    ranked = "top_k" in keys  # columns are of ranks 1 to k, or one is of the most probable class
-    others = set(chain(*(keys.get(r, r).split(",") for r in _COLUMNS)))
-    others |= set(getattr(reader, "partition", ()))  # of folders, which hold no predictions
+    # With `top_k`, columns are numbered by rank from 1 to k, or there is one for the first rank.
+    ranked = "top_k" in keys
+    excluded = set(chain(*(keys.get(r, r).split(",") for r in _COLUMNS)))
+    excluded |= set(getattr(reader, "partition", ()))  # names of folders hold no predictions
     listed = listed_columns(reader.names)
     kinds = [k for k in PREDICTIONS if k in keys]
     kinds = kinds or [k for k in KINDS if named(k, k)] or [k for k in KINDS if columns_of(k)]
     if len(kinds) != 1:
-        both = f"both {' and '.join(kinds)}" if kinds else "neither logits nor probabilities"
+        named_kinds = f"both {' and '.join(kinds)}" if kinds else "neither logits nor probabilities"
         raise OptionError(
-            f"{file}: {both} are named; the file has {listed}. Name the predictions with either "
-            "--logits NAME or --probabilities NAME (keys=)"
+            f"{file}: {named_kinds} are named; the file has {listed}. Name the predictions with "
+            "either --logits NAME or --probabilities NAME (keys=)"
         )
-    others_of = [role for role in _COLUMNS if role != "top_k" or ranked]
-    roles = {role: columns_of(role) for role in (*kinds, *others_of)}
+    column_roles = [role for role in _COLUMNS if role != "top_k" or ranked]
+    roles = {role: columns_of(role) for role in (*kinds, *column_roles)}
     for role, names in roles.items():
         if not names and (role in keys or role in (*kinds, "labels")):
             key = keys.get(role, role)
-            each = key.split(",") if role in ("covariates", *kinds) else []
-            missing = [name for name in each if name not in reader.names] or [key]
-            what = f"{file}: there is no {', '.join(map(repr, missing))}; the file has {listed}"
-            message = f"{what}. Name the {role} with --{role.replace('_', '-')} NAME (keys=)"
-            raise MissingNameError(message, role, what)
+            listed_in_key = key.split(",") if role in ("covariates", *kinds) else []
+            missing = [name for name in listed_in_key if name not in reader.names] or [key]
+            fault = f"{file}: there is no {', '.join(map(repr, missing))}; the file has {listed}"
+            message = f"{fault}. Name the {role} with --{role.replace('_', '-')} NAME (keys=)"
+            raise MissingNameError(message, role, fault)
         if double := [name for name in names if reader.names.count(name) > 1]:
             raise InvalidDataError(f"{file}: two columns are called {double[0]!r}")
-    own = {*roles[kinds[0]]}  # such as the weights of mixtures, unless named as a role as well
+    # A column of predictions, such as the weights of mixtures, has a further role only if a key
+    # says so.
+    of_predictions = {*roles[kinds[0]]}
     return {
         role: names
         for role, names in roles.items()
-        if names and (role in (*kinds, *keys) or not own.intersection(names))
+        if names and (role in (*kinds, *keys) or not of_predictions.intersection(names))
     }
 
 
 def numbered_columns(
     file: str, names: Sequence[str], name: str, complete: bool = True
 ) -> tuple[str, ...]:
-    """Columns ``name_0 … name_{K−1}`` or ``name0 … ``, in this order; with gaps if not complete."""
+    """Columns ``name_0 … name_{K−1}`` or ``name0 …`` by number; `complete` ones have no gaps."""
     columns: dict[int, str] = {}
     for column in names:
         if match := re.fullmatch(f"({re.escape(name)}_?)([0-9]{{1,9}})", column):
@@ -342,10 +346,10 @@ def decimal_columns(names: Sequence[str], name: str) -> tuple[str, ...]:
     return tuple(sorted(numbers, key=lambda column: float(numbers[column])))
 
 
-def prefixed_columns(names: Sequence[str], name: str, others: set[str]) -> tuple[str, ...]:
+def prefixed_columns(names: Sequence[str], name: str, excluded: set[str]) -> tuple[str, ...]:
     """Columns with the prefix ``name``, in the order of the file; none if there is only one."""
     start = _start(name)
-    columns = tuple(n for n in names if n.startswith(start) and n != start and n not in others)
+    columns = tuple(n for n in names if n.startswith(start) and n != start and n not in excluded)
     return columns if len(columns) > 1 else ()
 
 
@@ -384,7 +388,8 @@ def agree(
             )
     check_agreement(layouts)
     try:
-        return first, np.dtype(dtype or np.result_type(*least, *(each.dtype for each in layouts)))
+        types = [layout.dtype for layout in layouts]
+        return first, np.dtype(dtype or np.result_type(*least, *types))
     except TypeError as error:
         raise OptionError(f"there is no dtype {dtype!r}") from error
 
@@ -413,7 +418,7 @@ def names_of_covariates(layouts: Sequence[ColumnLayout]) -> CovariateNames:
     for layout in layouts if texts else ():
         with reading(layout.file):
             reader = layout.reader()
-            levels = getattr(reader, "levels", {})  # known without reading the file
+            levels = getattr(reader, "levels", {})  # texts that are known without reading the file
             for name in texts.keys() & levels.keys():
                 _add_texts(texts[name], levels[name], name, layout)
             read = [name for name in texts if name not in levels]
@@ -427,12 +432,12 @@ def names_of_covariates(layouts: Sequence[ColumnLayout]) -> CovariateNames:
     return CovariateNames(names | {name: FLAGS for name in covariates if name in flags}, times)
 
 
-def _add_texts(texts: set[str], found: Iterable[Any], name: str, layout: ColumnLayout) -> None:
+def _add_texts(texts: set[str], values: Iterable[Any], name: str, layout: ColumnLayout) -> None:
     """Add the texts of a covariate; other values are missing.
 
-    If there are too many for categories, and all are dates, further ones are not added.
+    If there are too many texts for categories, and all are dates, further texts are not added.
     """
-    more = {value for value in found if isinstance(value, str) and value}
+    more = {value for value in values if isinstance(value, str) and value}
     before = len(texts)
     if before <= _MAX_CATEGORIES:
         texts |= more
@@ -456,8 +461,8 @@ def labels_in(layouts: Sequence[ColumnLayout]) -> Iterator[NDArray[Any]]:
 class Meaning(NamedTuple):
     """Meaning of the columns of files: of covariates, labels, and predictions.
 
-    `labels` is None for forecasts, and `classes` then the forecast; it is None with the k most
-    probable classes, too, which are numbers or `class_names` like the labels.
+    `classes` is the number of classes, or the forecast.  `labels` is None for forecasts, and also
+    with the k most probable classes, which are numbers or `class_names` like the labels.
     """
 
     covariates: CovariateNames
@@ -473,7 +478,8 @@ def check_names_of_top_k(
     """Raise an error if the k most probable classes are texts, and the classes have no names."""
     first = layouts[0]
     of_classes = {*first.roles["labels"], *first.roles["top_k"]}
-    if class_names is None and any(of_classes.intersection(one.texts) for one in layouts):
+    with_texts = any(of_classes.intersection(layout.texts) for layout in layouts)
+    if class_names is None and with_texts:
         raise OptionError(
             f"{first.file}: the labels are text; name the classes in the order of their columns "
             "with --class-names A,B,… (class_names=)"
@@ -497,14 +503,16 @@ def batches(
             for part in layout.reader().parts(used, skip, layout.step):
                 columns: dict[str, NDArray[Any]] = {}
                 for role, names in roles.items():
-                    # with top_k, labels and columns are numbers of the classes
+                    # With top_k, labels and columns are converted to numbers of the classes.
                     numbers: Mapping[str, Codes | None]
                     if role == "top_k" or (role == "labels" and "top_k" in roles):
                         numbers = dict.fromkeys(names, classes)
                     else:
                         numbers = codes if role == "covariates" else {}
-                    each = [coded(layout.file, part, name, numbers.get(name)) for name in names]
-                    columns[role] = np.column_stack(each)
+                    coded_columns = [
+                        coded(layout.file, part, name, numbers.get(name)) for name in names
+                    ]
+                    columns[role] = np.column_stack(coded_columns)
                 covariates, weights = columns.get("covariates"), columns.get("weights")
                 values = columns[layout.kind]
                 if meaning.percent:
@@ -588,7 +596,7 @@ def _labels(file: str, part: InputPart, labels: NDArray[Any], meaning: Meaning) 
         return meaning.classes.checked(labels, lambda i: place(part.start + i), part.start)
     if meaning.labels is not None and not meaning.labels.keeps(labels.dtype):
         labels = meaning.labels.numbers(labels, part.start, place)
-    wrong = (labels < -(2**31)) | (labels >= 2**31)  # the store has no room for these
+    wrong = (labels < -(2**31)) | (labels >= 2**31)  # stores have labels of 32 bits
     if labels.dtype.kind == "f":
         labels = np.where(np.isnan(labels), -1, labels)
         wrong |= labels != np.floor(labels)

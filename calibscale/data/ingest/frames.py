@@ -314,7 +314,7 @@ class _Column:
             codes = self.codes.get(name)
             if isinstance(codes, dict) and self.frame.column(name).dtype == TEXT:
                 texts = self.frame.batch([name], start, stop - start).column(0)
-                # Arrow numbers texts faster than `coded`, which is left to name a wrong row.
+                # For a text without a number, `coded` below raises an error that names the row.
                 with suppress(InvalidDataError):
                     numbers, _ = encoded(texts, name, list(codes))
                     columns[name] = np.where(numbers < 0, np.nan, numbers)

@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Iterator, Sequence
+from itertools import chain
 from typing import Any
 from urllib.parse import unquote
 
@@ -21,7 +22,7 @@ from calibscale.data.missing import is_missing, missing_entries, of_arrow, plain
 from calibscale.errors import InvalidDataError
 
 _NULL = "__HIVE_DEFAULT_PARTITION__"  # Hive and Spark write it where a value is missing
-_EXACT = 2**53  # larger integers are ids, which numbers in float64 would confuse
+_EXACT = 2**53  # larger integers are ids, and different ids can be equal as numbers in float64
 
 Value = float | str | None
 
@@ -51,22 +52,22 @@ def describe_partitions(files: Sequence[InputFile]) -> None:
     texts = [{} if file.whole else folder_texts(file.address) for file in files]
     numbers = {
         name
-        for name in dict.fromkeys(name for each in texts for name in each)
-        if _are_integers([each[name] for each in texts if name in each])
+        for name in dict.fromkeys(chain(*texts))
+        if _are_integers([texts_of_file[name] for texts_of_file in texts if name in texts_of_file])
     }
-    for file, each in zip(files, texts, strict=True):
-        values: dict[str, Value] = {**each}
-        for name in numbers & each.keys():
-            text = each[name]
+    for file, texts_of_file in zip(files, texts, strict=True):
+        values: dict[str, Value] = {**texts_of_file}
+        for name in numbers & texts_of_file.keys():
+            text = texts_of_file[name]
             values[name] = math.nan if text is None else float(text)
         file.partition = values
-        file.partition_texts = each
+        file.partition_texts = texts_of_file
 
 
 def _are_integers(texts: Sequence[str | None]) -> bool:
-    known = [text for text in texts if text is not None]
-    integers = all(re.fullmatch("[+-]?[0-9]{1,18}", text) for text in known)
-    return bool(known) and integers and all(abs(int(text)) <= _EXACT for text in known)
+    present = [text for text in texts if text is not None]
+    integers = all(re.fullmatch("[+-]?[0-9]{1,18}", text) for text in present)
+    return bool(present) and integers and all(abs(int(text)) <= _EXACT for text in present)
 
 
 class PartitionedFile:
@@ -77,7 +78,7 @@ class PartitionedFile:
     partition : dict
         Values of the partition columns, by name.
     levels : dict
-        Texts of those that are texts, by name, none where the text is missing.
+        Texts of the partition columns of texts, by name; an empty tuple where the text is missing.
     """
 
     def __init__(self, reader: Reader, file: InputFile) -> None:
@@ -104,6 +105,7 @@ class PartitionedFile:
 
     def parts(self, names: Sequence[str], skip: int, step: int) -> Iterator[InputPart]:
         """Rows of columns; an InvalidDataError if a column of the file contradicts its folder."""
+        # A column of the file is read for the number of rows, even if none is wanted.
         inside = self._inside(names) or list(self._reader.names[:1])
         for part in self._reader.parts(inside, skip, step):
             count = len(part.columns[inside[0]])
@@ -139,11 +141,10 @@ class PartitionedFile:
         for batch in batches:
             columns = []
             for name in names:
-                held = name in batch.schema.names
                 if name not in self._values:
                     columns.append(batch.column(name))
                     continue
-                if held:
+                if name in batch.schema.names:
                     self._check(name, of_arrow(plain_arrow(batch.column(name))), start, None)
                 value = self._values[name]
                 number = isinstance(value, float)
@@ -153,7 +154,7 @@ class PartitionedFile:
             yield pa.RecordBatch.from_arrays(columns, list(names))
 
     def _inside(self, names: Sequence[str]) -> list[str]:
-        """Those of the columns that the file itself has."""
+        """Columns that the file itself has."""
         return [name for name in names if name in self._reader.names]
 
     def _constant(self, name: str, count: int) -> NDArray[Any]:
@@ -171,9 +172,10 @@ class PartitionedFile:
             where = place or f"row {start + i}"
             value = column[i]
             shown = repr(value.item()) if column.dtype.kind in "fiub" else repr(str(value))
+            in_folder = _NULL if text is None else text
             raise InvalidDataError(
                 f"{self._file}, {where}: {name!r} is {shown}, but the file is in the folder "
-                f"{name}={_NULL if text is None else text}; the values must be the same",
+                f"{name}={in_folder}; the values must be the same",
                 start + i,
             )
 

@@ -253,8 +253,8 @@ class _Tables:
             if of_texts or of_times:
                 column = pa.nulls(len(batch), kind)  # numbers, all of which are missing
             if column.type != kind:
-                # Times are at the wall time of the zone of each file.  Without `safe`, large integers
-                # are rounded, as they are in other formats.
+                # Times are at the wall time of the zone of each file, and without `safe`, large
+                # integers are rounded.
                 column = plain_arrow(column).cast(kind, safe=False)
             columns.append(column)
         return pa.RecordBatch.from_arrays(columns, batch.schema.names)

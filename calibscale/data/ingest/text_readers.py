@@ -43,8 +43,8 @@ class CsvFile:
     def _rows(self) -> Iterator[tuple[Iterator[tuple[int, list[str]]], RowBounds]]:
         """Rows with the number of their last line, and the bounds of their reader."""
         bounds = RowBounds(self._path)
-        # the limit of the module, 131,072 characters by default, is one of the process; that of
-        # rows comes first
+        # The module has one limit of a cell in the process, by default 131,072 characters.  It is
+        # raised, so that the bound of a row is reached first.
         csv.field_size_limit(max(csv.field_size_limit(), 2 * ROW_BYTES))
 
         def numbered(reader: Any) -> Iterator[tuple[int, list[str]]]:
@@ -58,11 +58,15 @@ class CsvFile:
             yield numbered(csv.reader(file, strict=True, delimiter=self._delimiter)), bounds
 
     def _pointed(self, cell: str) -> str:
-        """Cell of a number with a decimal point; of a number without one, it becomes no number."""
+        """Cell with a decimal point.
+
+        Where the decimal sign is a comma, a point turns into a comma, so that no number has both
+        meanings.
+        """
         return exchanged(cell) if self._decimal == "," else cell
 
     def column(self, name: str) -> InputColumn:
-        """Describe a column; it is text if none of its first filled cells is a number."""
+        """Describe a column.  It is a column of texts if no number is in its first filled cells."""
         j = self.names.index(name)
         cells = _filled(self._first, j)
         if self._first and not cells:
@@ -122,6 +126,7 @@ def _numbers(cells: list[str]) -> tuple[NDArray[np.float64], int | None]:
     """Numbers of cells, NaN where they are missing, and the position of the first wrong cell."""
     joined = "".join(cells)
     convert = float if joined.isascii() and "_" not in joined else _decimal
+    # After an error, the length of the iterator that is left tells the position of the wrong cell.
     left = iter(cells)
     try:
         return np.fromiter(map(convert, left), np.float64, len(cells)), None
@@ -160,8 +165,8 @@ def json_objects(
             try:
                 row = json.loads(text)
             except (ValueError, RecursionError) as error:
-                what = f"{file}, line {line}: not a JSON object ({error})"
-                raise InvalidDataError(what) from error
+                fault = f"{file}, line {line}: not a JSON object ({error})"
+                raise InvalidDataError(fault) from error
             if not isinstance(row, dict):
                 raise InvalidDataError(f"{file}, line {line}: not a JSON object")
             for name in [name for name, value in row.items() if isinstance(value, dict)]:
@@ -170,7 +175,7 @@ def json_objects(
 
 
 class JsonLinesFile(TableReader):
-    """Reader of JSON objects, one a line; members of inner objects are columns ``outer.inner``.
+    """Reader of a JSON object per line; members of inner objects are columns ``outer.inner``.
 
     The first rows decide about types, and all numbers are read as float64.  Python's parser tells
     the line of each value, and accepts NaN.
@@ -192,13 +197,13 @@ class JsonLinesFile(TableReader):
 
     def find(self, names: Iterable[str]) -> None:
         """Look for columns in all rows, unless the first rows have columns that begin like them."""
-        known = tuple(self.names)
-        if all(any(each.startswith(name) for each in known) for name in names):
+        first = tuple(self.names)
+        if all(any(column.startswith(name) for column in first) for name in names):
             return
-        found = dict.fromkeys(known)
+        columns = dict.fromkeys(first)  # a dictionary keeps their order
         for _, row in self._objects():
-            found.update(dict.fromkeys(row))
-        self.names = list(found)
+            columns.update(dict.fromkeys(row))
+        self.names = list(columns)
 
     def type_of(self, name: str) -> Any:
         """Type of the first values of a column that are not missing; numbers if all are."""
@@ -218,8 +223,8 @@ class JsonLinesFile(TableReader):
         try:
             kind = pa.array(values).type
         except (pa.ArrowException, OverflowError) as error:
-            what = f"{self._file}: {name!r} has values of several types ({error})"
-            raise InvalidDataError(what) from error
+            fault = f"{self._file}: {name!r} has values of several types ({error})"
+            raise InvalidDataError(fault) from error
         if pa.types.is_int64(kind):
             return pa.float64()
         return pa.list_(pa.float64()) if pa.types.is_list(kind) else kind
@@ -253,7 +258,7 @@ class JsonLinesFile(TableReader):
             start += len(lines)
 
     def _array(self, name: str, values: list[Any], lines: Sequence[int]) -> Any:
-        """Arrow array of values; an InvalidDataError names the line of one of another type."""
+        """Arrow array of values; an InvalidDataError names the line of a value of another type."""
         import pyarrow as pa
 
         kind = self.type_of(name)
@@ -268,8 +273,8 @@ class JsonLinesFile(TableReader):
                 try:
                     pa.array([value], kind)
                 except (pa.ArrowException, OverflowError):
-                    what = f"{self._file}, line {line}: {name!r} is {value!r:.60}, not {kind}"
-                    raise InvalidDataError(what) from error
+                    fault = f"{self._file}, line {line}: {name!r} is {value!r:.60}, not {kind}"
+                    raise InvalidDataError(fault) from error
             raise
 
 
