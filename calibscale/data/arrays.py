@@ -307,7 +307,7 @@ def _of_forecasts(
 def _joined(
     kind: str, values: Any, labels: Any, covariates: Any, weights: Any, name: str
 ) -> tuple[Any, Any, Any, Any]:
-    """Columns with one array in place of a list of shards; columns in memory are concatenated."""
+    """Columns with one array in place of a list of shards.  Columns in memory are concatenated."""
     split = is_shards(values)
     if split:
         shards = tuple(_column(shard, kind) for shard in values)
@@ -393,7 +393,7 @@ def _converted(array: Any, convert: Callable[..., Any], dtype: Any) -> Any:
 
 
 def _column(array: Any, name: str) -> Any:
-    """Array of numbers that can be sliced by rows; missing entries are NaN."""
+    """Array of numbers that can be sliced by rows.  Missing entries are NaN."""
     array = _held(array, name)
     if isinstance(array, np.ndarray):
         array = as_floats(array)
@@ -406,7 +406,7 @@ def _column(array: Any, name: str) -> Any:
 
 
 def _held(array: Any, name: str) -> Any:
-    """Array of any values that can be sliced by rows; missing entries are NaN or None."""
+    """Array of any values that can be sliced by rows.  Missing entries are NaN or None."""
     rows = array if _is_plain(array) or _is_lazy(array) else as_numpy(array, name)
     if rows.shape == ():
         raise InvalidDataError(f"{name} must have rows, not be a single {type(array).__name__}")
@@ -441,7 +441,7 @@ def _sliceable(array: Any) -> bool:
 def _check(
     kind: str, values: Any, labels: Any, covariates: Any, weights: Any, binary: bool, name: str
 ) -> int:
-    """Number of rows; an error if shapes or types are impossible."""
+    """Number of rows.  An error if shapes or types are impossible."""
     if any(s != s for s in values.shape):  # dask has NaN where a size is unknown
         raise InvalidDataError(
             f"{name}: the number of rows is unknown; call compute_chunk_sizes() on the dask array"

@@ -56,7 +56,7 @@ def refuse_unknown(function: str, given: Iterable[str], known: Set[str]) -> None
 
 
 def _order(arrays: tuple[Any, ...]) -> str:
-    """Clause that says which of two arrays are labels; empty if this is not clear."""
+    """Clause that says which of two arrays are labels, or an empty text if this is not clear."""
     if len(arrays) != 2:
         return ""
     labels = [seem_labels(array) for array in arrays]

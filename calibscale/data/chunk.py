@@ -91,7 +91,7 @@ class Chunk:
 
     @cached_property
     def q(self) -> Floats:
-        """Predicted probabilities (c, K); values below 2⁻⁵⁰⁰ are 0 if computed from logits."""
+        """Predicted probabilities (c, K).  Values below 2⁻⁵⁰⁰ are 0 if computed from logits."""
         if self.kind == "probabilities":
             return self.values.astype(np.float64)
         q = np.empty(self.values.shape)

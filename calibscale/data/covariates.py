@@ -156,7 +156,7 @@ def summarise(
     on_invalid: str = "raise",
     scheduler: Any = None,
 ) -> dict[str, ColumnSummary]:
-    """Read the covariates once; return their summaries by name.
+    """Read the covariates once and return their summaries by name.
 
     Raises
     ------
@@ -182,7 +182,7 @@ def summarise(
 def finite_summary(
     source: ArraySource, name: str, scheduler: Any = None, most: int = MAX_LEVELS
 ) -> ColumnSummary | None:
-    """Summary of the finite values of a covariate with up to `most` levels; None if all lack."""
+    """Summary of the finite values of a covariate with up to `most` levels, or None if all lack."""
     return _summaries(source, (name,), "drop", scheduler, most).get(name)
 
 

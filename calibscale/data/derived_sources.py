@@ -148,7 +148,7 @@ class DerivedSource(ArraySource):
         return replace(self, before=before, **{name: getattr(before, name) for name in names})
 
     def read(self, start: int, stop: int, covariates: bool = False) -> Block:
-        """Read rows start..stop−1, changed; covariates only on request."""
+        """Read rows start..stop−1, changed, and covariates only on request."""
         block = self.before.read(start, stop, covariates or self._reads_covariates)
         block = self._changed(block)
         return block if covariates else block._replace(covariates=None)
@@ -167,7 +167,7 @@ class DerivedSource(ArraySource):
 
 @dataclass(frozen=True, eq=False)
 class _Part(DerivedSource):
-    """Rows that are held out, or the remaining ones; rows of the other part have no label."""
+    """Rows that are held out, or the remaining ones.  Rows of the other part have no label."""
 
     hold_out: HoldOut = field(kw_only=True)
     held: bool = field(kw_only=True)
@@ -215,7 +215,7 @@ def _filled(column: Any, where: Any, value: float) -> Any:
 
 
 def part_of(source: Any, hold_out: HoldOut, held: bool = True) -> ArraySource:
-    """Restrict a source to the rows held out, or to all others; row numbers do not change.
+    """Restrict a source to the rows held out, or to all others.  Row numbers do not change.
 
     The part of a row depends on its number and the seed alone.  Rows of the other part are treated
     and counted as rows without a label, and `left_out` counts them separately.  They are never

@@ -229,7 +229,7 @@ class _Groups:
         return finite_summary(source, name, self.scheduler, most)
 
     def ranges(self) -> Axis | None:
-        """Ranges of about equally many rows; None if each value is a group."""
+        """Ranges of about equally many rows, or None if each value is a group."""
         name, count = self.grouping.column, self.grouping.ranges
         column = self._summary(self.source, name, MAX_LEVELS)
         if column is None or (count is None and column.levels is not None):
@@ -272,7 +272,7 @@ class _Groups:
         return OptionError(f"{name!r} has times of the day, without dates: write {name}:hour")
 
     def _seconds(self) -> Floats | None:
-        """Times of the names of a categorical column; None for a column of times."""
+        """Times of the names of a categorical column, or None for a column of times."""
         name, period = self.grouping.column, self.grouping.period
         if (kind := self.source.times.get(name)) is not None:
             if kind == CLOCK and period != "hour":

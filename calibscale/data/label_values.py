@@ -205,7 +205,7 @@ class LabelValues:
 
 
 def _by_number(codes: Mapping[str, int]) -> dict[float, int]:
-    """Classes of the numbers among the values; false and true are 0 and 1."""
+    """Classes of the numbers among the values.  False and true are 0 and 1."""
     numbers: dict[float, int] = {}
     for key, code in codes.items():
         flag = {"false": 0.0, "true": 1.0}.get(key)

@@ -156,7 +156,7 @@ def _of_objects(array: NDArray[Any]) -> NDArray[Any]:
 def _numbers(
     values: NDArray[Any], gone: NDArray[np.bool_], present: NDArray[Any]
 ) -> NDArray[Any] | None:
-    """Numbers of objects that are numbers or missing; None if some are complex."""
+    """Numbers of objects that are numbers or missing, or None if some are complex."""
     if not gone.any() and all(isinstance(value, int | np.integer) for value in present):
         with suppress(OverflowError):  # integers beyond 64 bits become floating-point numbers
             return values.astype(np.int64)
@@ -239,7 +239,7 @@ def of_arrow(array: Any) -> NDArray[Any]:
 
 
 def texts_of(cells: Sequence[str | None]) -> NDArray[Any]:
-    """Texts of the cells of a file, without blanks around them; None where they are missing."""
+    """Texts of the cells of a file, without blanks around them, or None where they are missing."""
     texts = np.empty(len(cells), object)
     texts[:] = [(cell.strip() or None) if cell else None for cell in cells]
     return texts

@@ -115,7 +115,7 @@ def is_table(columns: Any) -> bool:
 
 
 def headings(table: Any) -> list[Any] | None:
-    """Names of the columns of a table; None for arrays."""
+    """Names of the columns of a table, or None for arrays."""
     if isinstance(table, Mapping):
         return list(table)
     names = getattr(table, "column_names", getattr(table, "columns", None))
@@ -123,7 +123,7 @@ def headings(table: Any) -> list[Any] | None:
 
 
 def _columns_of(table: Any, headings: Sequence[Any]) -> list[NDArray[Any]]:
-    """Columns of a table as arrays; an error if columns of a dictionary differ in length."""
+    """Columns of a table as arrays.  An error if columns of a dictionary differ in length."""
     if not isinstance(table, Mapping):
         return [_plain_column(table[heading]) for heading in headings]
     require(headings, "the dictionary of covariates has no columns")

@@ -135,7 +135,7 @@ class ComputedRows(ABC):
 class ConvertedRows(ComputedRows):
     """Rows of another array that are converted when they are read, and never held.
 
-    `convert` takes rows and the number of the first one; the results are of the type `dtype`.
+    `convert` takes rows and the number of the first one.  The results are of the type `dtype`.
 
     Examples
     --------
@@ -166,7 +166,7 @@ class ConvertedRows(ComputedRows):
 
     @property
     def chunks(self) -> Any:
-        """Chunks of the array; None for plain arrays."""
+        """Chunks of the array, or None for plain arrays."""
         return getattr(self.array, "chunks", None)
 
     def __len__(self) -> int:

@@ -18,7 +18,7 @@ class Rules:
     kind, classes, forecast
         Kind of the predictions, and number of their classes, or kind of the forecasts.
     chunk_rows : int
-        Rows in a stored chunk, which errors name; 1 where they name no chunks.
+        Rows in a stored chunk, which errors name, or 1 where they name no chunks.
     features : int
         Largest m of the statistics.
     tolerance : float

@@ -32,7 +32,7 @@ _TOLERANCE = 1e-4  # deviation from 1 of row sums of probabilities in float32 or
 
 
 def sum_tolerance(values: Any, spacing: float) -> float:
-    """Default tolerance of row sums of probabilities; see `ArraySource.rules`."""
+    """Default tolerance of row sums of probabilities, see `ArraySource.rules`."""
     return max(_TOLERANCE, float(np.finfo(values.dtype).eps), spacing)
 
 
@@ -79,7 +79,7 @@ class ArraySource:
     copied: bool = False
 
     def __repr__(self) -> str:
-        """Name, number of rows, and kind of the predictions; columns may be large."""
+        """Name, number of rows, and kind of the predictions.  Columns may be large."""
         predictions = f"{self.kind} of {self.classes} classes"
         if self.forecast is not None:
             predictions = f"forecasts ({self.forecast.name})"
@@ -108,7 +108,7 @@ class ArraySource:
 
     @property
     def chunk_rows(self) -> int:
-        """Number of rows in a stored chunk; 1 for plain arrays."""
+        """Number of rows in a stored chunk, or 1 for plain arrays."""
         chunks = getattr(self.values, "chunks", None)
         if not chunks:
             return 1
@@ -117,7 +117,7 @@ class ArraySource:
 
     @property
     def named_chunk_rows(self) -> int:
-        """Number of rows in a chunk that errors name; 1 where they name no chunks."""
+        """Number of rows in a chunk that errors name, or 1 where they name no chunks."""
         return 1 if self.copied else max(1, self.chunk_rows)
 
     @property
@@ -218,7 +218,7 @@ class ArraySource:
         return tuple(dict.fromkeys([*also, *named]))
 
     def covariate(self, name: str) -> int:
-        """Position of a covariate; an OptionError that lists the names if there is none."""
+        """Position of a covariate.  An OptionError that lists the names if there is none."""
         if not isinstance(name, str):
             raise OptionError(f"give the name of one covariate, not {type(name).__name__}")
         if name not in self.covariate_names:
@@ -227,7 +227,7 @@ class ArraySource:
         return self.covariate_names.index(name)
 
     def read(self, start: int, stop: int, covariates: bool = False) -> Block:
-        """Read rows start..stop−1, unchecked; covariates only on request."""
+        """Read rows start..stop−1, unchecked, and covariates only on request."""
         return Block(
             self.first_row + start,
             self._take(self.values, self.kind, start, stop),

@@ -95,7 +95,7 @@ class Writer:
         Raises
         ------
         InvalidDataError
-            If a shape or type does not match the store; no row is added then.
+            If a shape or type does not match the store.  No row is added then.
         """
         self._check_open()
         forecast = self._store.forecast
@@ -147,7 +147,7 @@ class Writer:
         self._write(self._buffered, finish=True)
 
     def close(self) -> None:
-        """Commit and release the store; a second call does nothing."""
+        """Commit and release the store.  A second call does nothing."""
         if not self._open:
             return
         try:
@@ -398,7 +398,7 @@ class LogitStore(StoreGroup):
         InvalidDataError
             If there are no rows.
         StoreError
-            If the store is unfinished; see `open`.
+            If the store is unfinished, see `open`.
         """
         self._check_finished()
         if self.rows == 0:

@@ -53,7 +53,7 @@ def describe_columns(
     forecast: str | Forecast | None = None,
     **predictions: Any,
 ) -> tuple[dict[str, Any], np.dtype]:
-    """Check the columns of a new store; return their attributes and the type of predictions."""
+    """Check the columns of a new store and return their attributes and the type of predictions."""
     class_names = predictions.get("class_names")
     # The second type is the default: float64 for forecasts, so that ties with outcomes are kept.
     types = ["float32", "float64"] if forecast is not None else ["float16", "float32", "float64"]
@@ -338,7 +338,7 @@ class StoreGroup:
 
     @property
     def forecast(self) -> Forecast | None:
-        """Kind of the predictive distributions with its settings; None in a store of classes."""
+        """Kind of the predictive distributions with its settings, or None in a store of classes."""
         settings = self._meta.get("forecast")
         return None if settings is None else forecast_of(self.kind, **settings)
 
@@ -349,7 +349,7 @@ class StoreGroup:
 
     @property
     def classes(self) -> int:
-        """K; 0 in a store of forecasts."""
+        """K, or 0 in a store of forecasts."""
         return int(self._meta.get("classes", 0))
 
     @property
@@ -460,7 +460,7 @@ class StoreGroup:
                 )
 
     def _remove_remote(self) -> None:
-        """Remove the store at its URL; a crash leaves no store."""
+        """Remove the store at its URL.  A crash leaves no store."""
         self._group.attrs[KEY] = _BEGUN
         zarr_arrays.remove_remote(self.url)
 

@@ -51,7 +51,7 @@ def seconds_of(array: NDArray[Any]) -> Floats:
 
 
 def kind_of_type(dtype: np.dtype) -> str:
-    """Kind of the times of a type of NumPy; empty for numbers and other types."""
+    """Kind of the times of a type of NumPy, or an empty text for numbers and other types."""
     if dtype.kind == "m":
         return DURATION
     if dtype.kind == "M":
@@ -60,7 +60,7 @@ def kind_of_type(dtype: np.dtype) -> str:
 
 
 def kind_of_arrow(kind: Any) -> str:
-    """Kind of the times of an Arrow type; empty for numbers and other types."""
+    """Kind of the times of an Arrow type, or an empty text for numbers and other types."""
     import pyarrow as pa
 
     types = pa.types
@@ -100,7 +100,7 @@ def without_zone(array: Any) -> Any:
 
 
 def texts_of_objects(values: NDArray[Any]) -> NDArray[Any]:
-    """Objects with texts in place of periods and intervals of pandas; None where missing."""
+    """Objects with texts in place of periods and intervals of pandas, or None where missing."""
     if values.dtype.kind != "O":
         return values
     if not any(type(value).__name__ in ("Period", "Interval") for value in values):
@@ -128,7 +128,7 @@ def of_objects(values: NDArray[Any]) -> tuple[NDArray[Any], str]:
 
 
 def times_named(names: Sequence[str], kinds: Sequence[str]) -> dict[str, str]:
-    """Kinds of the columns that are dates or times, by name; durations are numbers."""
+    """Kinds of the columns that are dates or times, by name.  Durations are numbers."""
     return {n: kind for n, kind in zip(names, kinds, strict=True) if kind in KINDS_OF_TIMES}
 
 
@@ -136,7 +136,7 @@ class TextTimes:
     """Seconds of texts, for a column of texts that are all dates or times."""
 
     def get(self, text: str | None) -> float | None:
-        """Seconds of a text; None if it is no date."""
+        """Seconds of a text, or None if it is no date."""
         return parsed_time(text)
 
 

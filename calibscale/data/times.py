@@ -106,7 +106,7 @@ def parsed_time(text: Any) -> float | None:
 
 
 def parsed_clock(text: Any) -> float | None:
-    """Seconds since midnight of a time of the day, such as 13:05 or 13:05:10; None otherwise.
+    """Seconds since midnight of a time of the day, such as 13:05 or 13:05:10, or None otherwise.
 
     >>> parsed_clock("01:00:30"), parsed_clock("2026-09-14")
     (3630.0, None)

@@ -22,7 +22,7 @@ _NO_LABELS: Ints = np.empty(0, np.int64)
 
 
 def chunks(block: Block, rules: Rules) -> Iterator[tuple[Chunk, RowCounts]]:
-    """Cut a block into validated chunks; the first invalid row is an error unless dropped."""
+    """Cut a block into validated chunks.  The first invalid row is an error unless dropped."""
     step = rules.compute_rows
     for low in range(0, len(block.labels), step):
         yield _chunk(block.take(slice(low, low + step), block.start + low), rules)
@@ -53,7 +53,7 @@ def _chunk(block: Block, rules: Rules) -> tuple[Chunk, RowCounts]:
 
 
 def _counted(block: Block, rules: Rules, chunk: Chunk, status: Ints) -> RowCounts:
-    """Numbers of rows by their status; the first invalid row is an error unless dropped."""
+    """Numbers of rows by their status.  The first invalid row is an error unless dropped."""
     used = (status == kernel_rows.OK) & _weighted(chunk)
     if used.all():
         return RowCounts(used=len(chunk))
@@ -175,7 +175,7 @@ def _rounded(x: NDArray[Any], status: Ints, tolerance: float) -> NDArray[Any]:
 
 
 def _square(values: NDArray[Any], rules: Rules) -> NDArray[Any]:
-    """Values (rows, K) as kernels take them; binary columns become [0, z] or [1 − p, p]."""
+    """Values (rows, K) as kernels take them.  Binary columns become [0, z] or [1 − p, p]."""
     if values.ndim == 2 and values.shape[1] > 1:
         if values.dtype in (np.float32, np.float64) and values.flags.carray:
             return values

@@ -104,7 +104,7 @@ def just_created(place: str | Path) -> StoreError:
 
 
 def remove_folder(place: Path) -> None:
-    """Remove a local store; a crash leaves it under a name that later writers remove."""
+    """Remove a local store.  A crash leaves it under a name that later writers remove."""
     aside = aside_of(place, "new")
     place.rename(aside)
     shutil.rmtree(aside, ignore_errors=True)
@@ -148,7 +148,7 @@ def _exchange(aside: Path, place: Path) -> None:
 
 
 def write_lock(place: Path) -> FileLock:
-    """Acquire the lock of a local store; a StoreError if another process holds it."""
+    """Acquire the lock of a local store.  A StoreError if another process holds it."""
     lock = FileLock(place / ".writer.lock")
     try:
         lock.acquire(timeout=0)
@@ -316,7 +316,7 @@ class DirectArray:
 
 
 def _content(path: Path) -> bytes:
-    """Content of a regular file; a pipe is refused, without a wait for its writer."""
+    """Content of a regular file.  A pipe is refused, without a wait for its writer."""
     handle = os.open(path, os.O_RDONLY | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_BINARY", 0))
     with open(handle, "rb", buffering=0) as file:
         if not stat.S_ISREG(os.fstat(handle).st_mode):

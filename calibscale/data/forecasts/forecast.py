@@ -252,7 +252,7 @@ class Forecast(ABC):
         return out
 
     def checked(self, y: NDArray[Any], place: Callable[[int], str], first: int = 0) -> Floats:
-        """Outcomes of rows from `first` on as float64; an error names a wrong outcome's place."""
+        """Outcomes of rows from `first` on as float64.  An error names a wrong outcome's place."""
         y = y.astype(np.float64)
         status = self.outcome_status(y)
         for i in map(int, np.flatnonzero(status > row_sums.UNLABELLED)):
@@ -368,5 +368,5 @@ class Forecast(ABC):
         return np.zeros(len(y), np.bool_)
 
     def log_score(self, values: Floats, y: Floats) -> Floats:
-        """−log of the density at the outcome (c,); an OptionError if there is no density."""
+        """−log of the density at the outcome (c,).  An OptionError if there is no density."""
         raise OptionError(f"predictions of kind {self.name} have no density")

@@ -24,7 +24,7 @@ def _normal_spread(z: Floats) -> Floats:
 
 @dataclass(frozen=True)
 class NormalForecast(Forecast):
-    """Normal predictive distributions; predictions are (n, 2): mean and standard deviation.
+    """Normal predictive distributions.  Predictions are (n, 2): mean and standard deviation.
 
     Parameters
     ----------
@@ -85,7 +85,7 @@ class NormalForecast(Forecast):
 
 @dataclass(frozen=True)
 class MixtureForecast(Forecast):
-    """Mixtures of m normal distributions; predictions are (n, 3m): weights, means, deviations.
+    """Mixtures of m normal distributions.  Predictions are (n, 3m): weights, means, deviations.
 
     Parameters
     ----------
@@ -188,7 +188,7 @@ class MixtureForecast(Forecast):
 
 
 def _complete(values: Floats) -> Iterator[tuple[Any, Floats]]:
-    """Rows of each number of members, and their members (r, k); rows without any are left out.
+    """Rows of each number of members, and their members (r, k).  Rows without any are left out.
 
     Missing members are NaN.  The other members of a row are an ensemble of their own.
     """
@@ -206,7 +206,7 @@ def _complete(values: Floats) -> Iterator[tuple[Any, Floats]]:
 
 @dataclass(frozen=True)
 class EnsembleForecast(Forecast):
-    """Ensembles of up to m members; predictions are (n, m), and NaN where a member is missing.
+    """Ensembles of up to m members.  Predictions are (n, m), and NaN where a member is missing.
 
     An ensemble is calibrated if its members and the outcome are exchangeable: the outcome could be
     any of the m + 1 values.  Hence q is the mean embedding of all m + 1 of them, from which tests

@@ -126,7 +126,7 @@ class _PiecewiseUniform(Forecast):
 def _increasing(
     numbers: Sequence[float], option: str, low: float, high: float
 ) -> tuple[float, ...]:
-    """Numbers of an option as a tuple; an OptionError unless they increase in (low, high)."""
+    """Numbers of an option as a tuple.  An OptionError unless they increase in (low, high)."""
     values = tuple(map(float, np.ravel(numbers)))
     ordered = np.all(np.less([low, *values], [*values, high]))
     if len(values) < 2 or not ordered:
@@ -140,7 +140,7 @@ def _increasing(
 
 @dataclass(frozen=True)
 class QuantileForecast(_PiecewiseUniform):
-    """Quantiles at the same levels for all rows; predictions are (n, L).
+    """Quantiles at the same levels for all rows.  Predictions are (n, L).
 
     The distribution is uniform between neighbouring quantiles.  Beyond the outer quantiles it has
     the density of the piece next to them.  Scores and intervals between the levels use it.
@@ -211,7 +211,7 @@ class QuantileForecast(_PiecewiseUniform):
 
 @dataclass(frozen=True)
 class HistogramForecast(_PiecewiseUniform):
-    """Probabilities of bins with the same edges for all rows; predictions are (n, B).
+    """Probabilities of bins with the same edges for all rows.  Predictions are (n, B).
 
     The distribution is uniform within each bin.  Calibration concerns the probabilities of the bins
     alone: PIT values are drawn at random within the bin that has the outcome.
@@ -275,7 +275,7 @@ class HistogramForecast(_PiecewiseUniform):
 
 @dataclass(frozen=True)
 class OrdinalForecast(Forecast):
-    """Probabilities of K ordered classes 0..K−1; predictions are (n, K).
+    """Probabilities of K ordered classes 0..K−1.  Predictions are (n, K).
 
     ψ(y) are the K − 1 indicators of y ≤ k, so that q are the cumulative probabilities, |δ|² is the
     ranked probability score, and the kernel on targets has no bandwidth.

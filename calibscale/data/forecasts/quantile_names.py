@@ -15,7 +15,7 @@ _PERCENTILES = [float(percent) for percent in range(1, 100)]
 
 
 def forecast_of_columns(kind: str | Forecast, columns: Sequence[str]) -> Forecast:
-    """Forecast of a kind, see `forecast_of`; names of columns state missing levels of quantiles.
+    """Forecast of a kind, see `forecast_of`.  Names of columns state missing levels of quantiles.
 
     An OptionError is raised if the names of the columns state no levels.
     """

@@ -57,7 +57,7 @@ def refuse_large_buffers(path: str, file: Any) -> None:
 
 
 def _largest_buffer(message: memoryview, batch: int | None, body: memoryview) -> int:
-    """Bytes of the largest compressed buffer of a record batch; 0 if it is not compressed."""
+    """Bytes of the largest compressed buffer of a record batch, or 0 if it is not compressed."""
     if batch is None:
         return 0
     buffers, compression = (_field(message, batch, field) for field in (_BUFFERS, _COMPRESSION))
@@ -75,7 +75,7 @@ def _largest_buffer(message: memoryview, batch: int | None, body: memoryview) ->
 
 
 def _table(data: memoryview, outer: int, number: int) -> int | None:
-    """Place of the table in a field of another table; None if the other table lacks it."""
+    """Place of the table in a field of another table, or None if the other table lacks it."""
     field = _field(data, outer, number)
     return None if field is None else _followed(data, field)
 
@@ -87,7 +87,7 @@ def _followed(data: memoryview, place: int) -> int:
 
 
 def _field(data: memoryview, table: int, number: int) -> int | None:
-    """Place of a field of a table; None if the table lacks it."""
+    """Place of a field of a table, or None if the table lacks it."""
     # A table begins with the distance back to its list of offsets.  The list begins with its own
     # size and the size of the table, two bytes each, and has two bytes for each field.
     (back,) = struct.unpack_from("<i", data, table)

@@ -75,7 +75,7 @@ def _by_letter(row: Mapping[str, Any], member: str) -> dict[str, Any]:
 
 
 def _scores(row: Mapping[str, Any], member: str, absent: float = 0.0) -> Any:
-    """Scores of the choices of a question in their order; None if they are missing.
+    """Scores of the choices of a question in their order, or None if they are missing.
 
     A letter that is missing before others is a choice that the question does not have.
     """
@@ -87,7 +87,7 @@ def _scores(row: Mapping[str, Any], member: str, absent: float = 0.0) -> Any:
 
 
 def _letter(label: str) -> int | None:
-    """Position of a choice by its letter, such as ``B`` or ``(b)``; None for other texts."""
+    """Position of a choice by its letter, such as ``B`` or ``(b)``, or None for other texts."""
     letter = label.strip().strip("().").upper()
     return ord(letter) - ord("A") if len(letter) == 1 and "A" <= letter <= "Z" else None
 

@@ -63,7 +63,7 @@ Codes = dict[str | None, float] | TextTimes  # numbers of the texts of a column
 
 
 class Batch(NamedTuple):
-    """Rows of a file, from row `start` on, in the types of the store; see `InputPart`."""
+    """Rows of a file, from row `start` on, in the types of the store, see `InputPart`."""
 
     values: NDArray[Any]
     labels: NDArray[Any]
@@ -249,7 +249,7 @@ def _start(name: str) -> str:
 
 
 def _class_names(columns: tuple[str, ...], key: str) -> tuple[str, ...] | None:
-    """Endings of the names of the columns of predictions; None if numbered or empty."""
+    """Endings of the names of the columns of predictions, or None if numbered or empty."""
     start = _start(key)
     if not all(name.startswith(start) for name in columns):
         common = re.match(r".*[^0-9A-Za-z]|", os.path.commonprefix(columns))  # noqa: RUF071
@@ -262,7 +262,7 @@ def _class_names(columns: tuple[str, ...], key: str) -> tuple[str, ...] | None:
 def _roles(
     file: str, reader: Reader, keys: dict[str, str], binary: bool
 ) -> dict[str, tuple[str, ...]]:
-    """Columns of each role; the role of the predictions comes first."""
+    """Columns of each role.  The role of the predictions comes first."""
 
     def columns_of(role: str) -> tuple[str, ...]:
         columns = named(role, keys.get(role, role))
@@ -354,7 +354,7 @@ def prefixed_columns(names: Sequence[str], name: str, excluded: set[str]) -> tup
 
 
 def filled(layouts: Sequence[ColumnLayout]) -> list[ColumnLayout]:
-    """Layouts of files that have rows, or may have some; a NoRowsError if none is left."""
+    """Layouts of files that have rows, or may have some.  A NoRowsError if none is left."""
     nonempty = [layout for layout in layouts if layout.rows != 0]
     if not nonempty:
         raise NoRowsError(f"{layouts[0].file}: there are no rows")
@@ -369,7 +369,7 @@ def agree(
     *,
     percent: bool = False,
 ) -> tuple[ColumnLayout, np.dtype]:
-    """Check that layouts agree; return the first and the type to store."""
+    """Check that layouts agree and return the first and the type to store."""
     first, least = layouts[0], [] if forecast is None else [np.float32]
     if percent:
         dtype = dtype or percentages.SHARES
@@ -401,7 +401,7 @@ class CovariateNames(NamedTuple):
     times: dict[str, str]
 
     def codes(self, name: str) -> Codes | None:
-        """Numbers of the texts of a covariate; None if it has no texts."""
+        """Numbers of the texts of a covariate, or None if it has no texts."""
         if name in self.categories:
             return numbers_of(self.categories[name])
         return TextTimes() if name in self.times else None
@@ -433,7 +433,7 @@ def names_of_covariates(layouts: Sequence[ColumnLayout]) -> CovariateNames:
 
 
 def _add_texts(texts: set[str], values: Iterable[Any], name: str, layout: ColumnLayout) -> None:
-    """Add the texts of a covariate; other values are missing.
+    """Add the texts of a covariate.  Other values are missing.
 
     If there are too many texts for categories, and all are dates, further texts are not added.
     """
@@ -584,7 +584,7 @@ def _cast(file: str, values: NDArray[Any], dtype: np.dtype) -> NDArray[Any]:
 
 
 def _labels(file: str, part: InputPart, labels: NDArray[Any], meaning: Meaning) -> NDArray[Any]:
-    """Labels of a part for the store; an InvalidDataError names the line of an impossible one.
+    """Labels of a part for the store.  An InvalidDataError names the line of an impossible one.
 
     Integers that are no classes are left to the rules of rows.
     """

@@ -33,7 +33,7 @@ READERS: dict[str, Callable[[Any], readers.Reader]] = {
 
 
 def reader_of(file: InputFile, keys: Mapping[str, str] | None = None) -> Callable[[], Reader]:
-    """Function that opens a file, with the columns of its folders; see `ingest` for `keys`."""
+    """Function that opens a file, with the columns of its folders, see `ingest` for `keys`."""
 
     def opened() -> Reader:
         reader = json_lines(file, keys) if opener is json_lines else opener(file)

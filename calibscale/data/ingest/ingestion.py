@@ -86,7 +86,7 @@ def ingest(
 ) -> IngestReport:
     """Write files of predictions and labels into a store, in constant memory.
 
-    The same call resumes an interrupted run; after a finished run it does nothing.
+    The same call resumes an interrupted run.  After a finished run it does nothing.
 
     Parameters
     ----------
@@ -297,7 +297,7 @@ def _copied(
     report: Callable[[int, int | None], None] | None,
     total: int | None,
 ) -> int:
-    """Append the rows that a store does not have yet; return the number of rows that it had."""
+    """Append the rows that a store does not have yet and return the number of rows that it had."""
     note = store.notes.get("ingest")
     with store.writer() as writer:
         before = store.rows  # read again under the lock
@@ -341,7 +341,7 @@ def _holds_store(url: str | Path) -> bool:
 
 
 def _existing(url: str | Path, note: dict[str, Any]) -> LogitStore | None:
-    """Store that the same call has created earlier; None if there is no store."""
+    """Store that the same call has created earlier, or None if there is no store."""
     try:
         store = LogitStore.open(url, unfinished=True)
     except NotFoundError:

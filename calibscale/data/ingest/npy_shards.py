@@ -48,7 +48,7 @@ def natural_key(name: str) -> list[Any]:
 
 
 def as_listed(addresses: Sequence[str]) -> list[str]:
-    """Files of a command line; in the order of a shell's pattern, they are sorted as numbers."""
+    """Files of a command line.  In the order of a shell's pattern, they are sorted as numbers."""
     if list(addresses) == sorted(addresses):
         return sorted(addresses, key=natural_key)
     return list(addresses)
@@ -156,7 +156,7 @@ def _called(role: str, files: Sequence[InputFile]) -> list[InputFile]:
 def npy_roles(
     files: Sequence[InputFile], keys: Mapping[str, str], labels_given: bool = False
 ) -> dict[str, list[InputFile]] | None:
-    """Files of each role, predictions first; None if files are columns of one data set instead.
+    """Files of each role, predictions first, or None if files are columns of one data set instead.
 
     Files are shards if their predictions are matrices, or columns that have as many rows together
     as there are labels.  `labels_given` means that labels are an array, and not in a file.
@@ -201,7 +201,7 @@ def npy_roles(
 
 
 def _kind(files: Sequence[InputFile], keys: Mapping[str, str]) -> str | None:
-    """Role of shards of predictions; None if a key names no file, or is missing for one file."""
+    """Role of shards of predictions, or None if a key names no file, or is missing for one file."""
     kinds = [kind for kind in PREDICTIONS if kind in keys]
     if len(kinds) > 1:
         return None
@@ -239,7 +239,7 @@ def array_of(file: InputFile) -> Any:
 
 
 def shards_in(files: Sequence[InputFile], role: str) -> RowShards:
-    """Arrays of npy files as one array; an InvalidDataError names two files that differ."""
+    """Arrays of npy files as one array.  An InvalidDataError names two files that differ."""
     shards = [array_of(file) for file in files]
     for file, shard in zip(files, shards, strict=True):
         if not shard.shape:
@@ -249,7 +249,7 @@ def shards_in(files: Sequence[InputFile], role: str) -> RowShards:
 
 
 def shard_reader(roles: Mapping[str, Sequence[InputFile]]) -> NamedArrays:
-    """Reader of shards; the name of an array is its role, or the name of a file of covariates.
+    """Reader of shards.  The name of an array is its role, or the name of a file of covariates.
 
     Raises
     ------

@@ -106,7 +106,7 @@ def _header(content: BinaryIO, place: int) -> tuple[dict[int, int], int]:
 
 
 class _Struct:
-    """Bytes of a struct in the compact protocol; reading beyond them is an IndexError."""
+    """Bytes of a struct in the compact protocol.  Reading beyond them is an IndexError."""
 
     def __init__(self, data: bytes) -> None:
         self._data, self._place = data, 0
@@ -148,7 +148,7 @@ class _Struct:
         return integers
 
     def _skip(self, kind: int, inside: bool = False) -> None:
-        """Pass over a value; a boolean is a byte only inside of lists and maps."""
+        """Pass over a value.  A boolean is a byte only inside of lists and maps."""
         if kind in (_TRUE, _FALSE):
             self._place += inside
         elif kind == _BYTE:

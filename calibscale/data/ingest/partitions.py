@@ -28,7 +28,7 @@ Value = float | str | None
 
 
 def folder_texts(address: Any) -> dict[str, str | None]:
-    """Texts of the partition columns in the path of a file, by name; None where one is missing.
+    """Texts of the partition columns in the path of a file, by name, or None where one is missing.
 
     Names and values are URL-encoded.
 
@@ -95,7 +95,7 @@ class PartitionedFile:
         return getattr(self._reader, name)
 
     def column(self, name: str) -> InputColumn:
-        """Describe a column; the number of rows of a partition column is None."""
+        """Describe a column.  The number of rows of a partition column is None."""
         if name not in self._values:
             return self._reader.column(name)
         value = self._values[name]
@@ -104,7 +104,7 @@ class PartitionedFile:
         return InputColumn(None, (), np.dtype(np.float64) if number else TEXT, not missing)
 
     def parts(self, names: Sequence[str], skip: int, step: int) -> Iterator[InputPart]:
-        """Rows of columns; an InvalidDataError if a column of the file contradicts its folder."""
+        """Rows of columns.  An InvalidDataError if a column of the file contradicts its folder."""
         # A column of the file is read for the number of rows, even if none is wanted.
         inside = self._inside(names) or list(self._reader.names[:1])
         for part in self._reader.parts(inside, skip, step):

@@ -61,7 +61,7 @@ class Reader(Protocol):
     """A file as named columns.
 
     `parts` yields at most `step` rows of the columns `names` at a time, after the first `skip`.
-    Missing numbers are NaN, missing texts and booleans None; see `calibscale.data.missing`.
+    Missing numbers are NaN, missing texts and booleans None, see `calibscale.data.missing`.
     """
 
     names: Sequence[str]

@@ -28,7 +28,7 @@ from calibscale.errors import OptionError
 
 
 def file_keys(roles: Mapping[str, Any]) -> dict[str, str]:
-    """Names of files by role, as text; arrays are left out."""
+    """Names of files by role, as text.  Arrays are left out."""
     keys = {}
     for role, value in roles.items():
         if isinstance(value, str | Path):

@@ -271,7 +271,7 @@ def _names(files: Sequence[InputFile], keys: Mapping[str, str]) -> Sequence[str]
 def _usual(
     file: str | Path, names: Sequence[str], roles: Sequence[str], *excluded: str
 ) -> tuple[str, str]:
-    """Role and columns of the only usual name; an OptionError lists the columns otherwise.
+    """Role and columns of the only usual name.  An OptionError lists the columns otherwise.
 
     A prefix does not stand for columns that are `excluded`.
     """

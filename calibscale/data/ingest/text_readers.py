@@ -28,7 +28,7 @@ class CsvFile:
     """Reader of values separated by commas, semicolons, tabs or bars.
 
     Python's reader tells the line of each row, which may have line breaks in quotes, and reads
-    numbers as strictly as ``float``; the reader of pyarrow is faster and does neither.
+    numbers as strictly as ``float``.  The reader of pyarrow is faster and does neither.
     """
 
     def __init__(self, file: InputFile) -> None:
@@ -155,7 +155,7 @@ def _decimal(text: str) -> float:
 def json_objects(
     file: InputFile, bounds: RowBounds | None = None
 ) -> Iterator[tuple[int, dict[str, Any]]]:
-    """Number and object of each line; members of inner objects are ``outer.inner``."""
+    """Number and object of each line.  Members of inner objects are ``outer.inner``."""
     bounds = bounds or RowBounds(file)
     with opened_text(file, bounds) as lines:
         for line, text in enumerate(lines, 1):
@@ -175,7 +175,7 @@ def json_objects(
 
 
 class JsonLinesFile(TableReader):
-    """Reader of a JSON object per line; members of inner objects are columns ``outer.inner``.
+    """Reader of a JSON object per line.  Members of inner objects are columns ``outer.inner``.
 
     The first rows decide about types, and all numbers are read as float64.  Python's parser tells
     the line of each value, and accepts NaN.
@@ -258,7 +258,7 @@ class JsonLinesFile(TableReader):
             start += len(lines)
 
     def _array(self, name: str, values: list[Any], lines: Sequence[int]) -> Any:
-        """Arrow array of values; an InvalidDataError names the line of a value of another type."""
+        """Arrow array of values.  An InvalidDataError names the line of a value of another type."""
         import pyarrow as pa
 
         kind = self.type_of(name)
