@@ -420,7 +420,7 @@ def _is_lazy(array: Any) -> bool:
 
 
 def _is_plain(array: Any) -> bool:
-    """Whether an array has numbers, none of which is masked, and can be sliced by rows."""
+    """Whether an array has numbers without masked ones, and can be sliced by rows."""
     if not _sliceable(array) or is_bfloat16(array):
         return False
     # Columns of pandas, which have `iloc`, would be sliced by the labels of their index.
@@ -441,7 +441,7 @@ def _sliceable(array: Any) -> bool:
 def _check(
     kind: str, values: Any, labels: Any, covariates: Any, weights: Any, binary: bool, name: str
 ) -> int:
-    """Number of rows.  An error if shapes or types are impossible."""
+    """Number of rows.  An error is raised if shapes or types are impossible."""
     if any(s != s for s in values.shape):  # dask has NaN where a size is unknown
         raise InvalidDataError(
             f"{name}: the number of rows is unknown; call compute_chunk_sizes() on the dask array"

@@ -35,7 +35,7 @@ class Block(NamedTuple):
 class RowCounts(NamedTuple):
     """Numbers of rows in a pass: used, not yet labelled, and dropped by column and fault.
 
-    `impossible` is the number of used rows whose label or outcome has the predicted probability 0,
+    `impossible` is the number of used rows with a label or outcome of predicted probability 0,
     and `first_impossible` the row number of the first such row.  Rows of weight 0 are not counted.
     `decimals` is the number of decimals of the predicted probabilities, see `decimals_of`.
     """
@@ -61,7 +61,7 @@ class RowCounts(NamedTuple):
         )
 
     def with_impossible(self, rows: Ints, decimals: int) -> RowCounts:
-        """Counts of a chunk with the numbers of the rows whose label has probability 0."""
+        """Counts of a chunk with the numbers of the rows with a label of probability 0."""
         counts = self._replace(decimals=decimals)
         if not len(rows):
             return counts

@@ -20,7 +20,7 @@ _OF_EVALUATIONS = ("on_invalid", "tolerance", "group_by", "interval", "estimator
 
 
 def by_name(call: str, leading: int = 0) -> Callable[[Callable[P, R]], Callable[P, R]]:
-    """Decorator of a function whose arguments have names, such as ``from_arrays``.
+    """Decorator of a function that takes its arguments by name, such as ``from_arrays``.
 
     `call` is the right call, and `leading` the number of arguments, such as ``self``, that have no
     names in it.

@@ -1,4 +1,4 @@
-"""Choices whose number varies, and the most likely of many classes, as rows of equal length."""
+"""Choices in varying numbers, and the most likely of many classes, as rows of equal length."""
 
 from __future__ import annotations
 

@@ -135,7 +135,7 @@ class Chunk:
 
     @property
     def impossible(self) -> Ints:
-        """Numbers of the rows whose label has the predicted probability 0."""
+        """Numbers of the rows with a label of predicted probability 0."""
         return self.rows[np.isinf(self.nll)]
 
     @property

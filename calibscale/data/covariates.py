@@ -193,7 +193,7 @@ def _summaries(
     scheduler: Any,
     most: int = MAX_LEVELS,
 ) -> dict[str, ColumnSummary]:
-    """Summaries by name of the rows whose covariates are all finite; empty without such rows."""
+    """Summaries by name of the rows with finite covariates alone, or none without such rows."""
     positions = tuple(source.covariate(name) for name in names)
     size = source.block_rows
     task = _Task(source, positions, on_invalid, size, -(-source.rows // size), most)

@@ -17,7 +17,7 @@ _ULPS = 4
 
 
 def decimals_of(probabilities: NDArray[Any]) -> int:
-    """Smallest number of decimals that all probabilities (c, K) have; `MORE` above 4.
+    """Smallest number of decimals that all probabilities (c, K) have, or `MORE` above 4.
 
     The number for several chunks is the maximum of their numbers.  Probabilities of 0 and 1 have 0.
 

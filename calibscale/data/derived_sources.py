@@ -124,7 +124,7 @@ _PIECE = 2**20  # row numbers hashed together
 
 @dataclass(frozen=True, eq=False)
 class DerivedSource(ArraySource):
-    """Source that changes the blocks of the source `before`, whose columns it shares."""
+    """Source that changes the blocks of the source `before`, and shares its columns."""
 
     before: ArraySource = field(kw_only=True)
 

@@ -126,10 +126,10 @@ def listed_groups(group_by: Any) -> tuple[Any, ...]:
 def grouped(
     source: ArraySource, text: Any, scheduler: Any = None, cut: bool = False
 ) -> tuple[ArraySource, str]:
-    """Source with a covariate whose values are the groups, and the name of this covariate.
+    """Source with the groups as values of a covariate, and the name of this covariate.
 
-    `text` is a grouping, see `Grouping`.  A column whose values are the groups is taken as it is;
-    otherwise the source has a further, categorical covariate with the name of the grouping.  With
+    `text` is a grouping, see `Grouping`.  A column is taken as it is if its values are the groups.
+    Otherwise the source has a further, categorical covariate with the name of the grouping.  With
     `cut`, numbers with more than 64 distinct values are cut into 5 ranges unless requested
     otherwise.
 
@@ -244,7 +244,7 @@ class _Groups:
         return extended(self.source, axis, title, {**self.source.categories, title: names}), title
 
     def _by_time(self) -> tuple[ArraySource, str]:
-        """Source and column of dates or times, each of which is a group, if they are few."""
+        """Source and column of dates or times, each as a group of its own, if they are few."""
         column = self._summary(self.source, self.grouping.column, MAX_LEVELS)
         if column is not None and column.levels is None:
             raise self._needs_period(f"has more than {MAX_LEVELS} different values")

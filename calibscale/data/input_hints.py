@@ -22,7 +22,7 @@ _FIRST_ROWS = 4096  # rows of logits that show whether they are probabilities
 
 
 def of_text(dtype: np.dtype) -> str:
-    """Hint for a column whose type is not numeric."""
+    """Hint for a column of a type that is not numeric."""
     if dtype.kind not in "OSUT":
         return ""
     return "; categories must be numbers from 0: np.searchsorted(classes, labels)"
@@ -73,7 +73,7 @@ def of_range(labels: Any, classes: int) -> str:
 
 
 def of_sums(sums: Any) -> str:
-    """Hint for rows of nonnegative probabilities whose sums (n,) are not 1."""
+    """Hint for rows of nonnegative probabilities with `sums` (n,) other than 1."""
     error = float(np.abs(sums - 1).max(initial=0.0))
     if not 0 < error <= 0.01:
         return ""

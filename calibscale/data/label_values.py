@@ -205,7 +205,7 @@ class LabelValues:
 
 
 def _by_number(codes: Mapping[str, int]) -> dict[float, int]:
-    """Classes of the numbers among the values.  False and true are 0 and 1."""
+    """Classes of the numbers among the values.  False is 0, and true is 1."""
     numbers: dict[float, int] = {}
     for key, code in codes.items():
         flag = {"false": 0.0, "true": 1.0}.get(key)
@@ -263,7 +263,7 @@ def label_values(
     OptionError
         If options exclude each other, or labels need one of them.
     InvalidDataError
-        If labels are −1 and 1, whose meaning no option declares.
+        If labels are −1 and 1, and no option declares their meaning.
     """
     ignored = ignore_index if isinstance(ignore_index, list | tuple) else [ignore_index]
     unknown = frozenset(key_of(value) for value in ignored if value is not None)
@@ -385,7 +385,7 @@ def _refuse_signs(labels: Labels, classes: int, unknown: frozenset[str], name: s
 
 
 def signs_error(name: str) -> InvalidDataError:
-    """Error of labels −1 and 1 whose meaning no option declares."""
+    """Error of labels −1 and 1 without an option that declares their meaning."""
     return InvalidDataError(
         f"{name}: the labels are −1 and 1, and −1 means not yet known; pass positive=1 "
         "(--positive 1) if −1 is the other class, or ignore_index=-1 (--ignore-index -1) if such "

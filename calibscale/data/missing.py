@@ -3,8 +3,8 @@
 None, NaN, ``pandas.NA``, NaT, masked entries, nulls of Arrow and JSON, keys that a JSON object does
 not have, empty cells and texts of blanks mean the same thing.  In arrays of numbers they are NaN,
 in arrays of other values None.  The readers of files, the sources of arrays and frames, and the
-functions of arrays convert their columns here; the meaning of a missing value follows from the role
-of its column.
+functions of arrays convert their columns here.  The meaning of a missing value follows from the
+role of its column.
 """
 
 from __future__ import annotations

@@ -76,7 +76,7 @@ def width(notion: str, classes: int) -> int:
 
 
 def views(chunk: Chunk, notion: str) -> Sequence[NotionView]:
-    """Views of a chunk for the notion's J problems; computed once."""
+    """Views of a chunk for the notion's J problems, computed once."""
     if notion not in chunk.views:
         chunk.views[notion] = _make_views(chunk, notion)
     return chunk.views[notion]

@@ -56,7 +56,7 @@ def reading_frame(name: str) -> Iterator[None]:
 
 @contextmanager
 def converting(name: str) -> Iterator[None]:
-    """Convert errors of the library of an array, such as one whose device is lost."""
+    """Convert errors of the library of an array, such as an array on a device that is lost."""
     try:
         yield
     except (CalibscaleError, MemoryError):

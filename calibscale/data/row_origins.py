@@ -1,4 +1,4 @@
-"""Names of sources whose rows come from several files, and places of rows in messages."""
+"""Names of sources with rows from several files, and places of rows in messages."""
 
 from __future__ import annotations
 

@@ -20,7 +20,7 @@ _CLOSE_TIMEOUT = 1.0  # seconds for closing connections at the end of the proces
 
 
 class PatientS3(s3fs.S3FileSystem):
-    """File system whose requests are repeated by botocore.
+    """File system in which botocore repeats the requests.
 
     s3fs still reads an answer again that breaks off, which botocore does not.
     """
@@ -46,7 +46,7 @@ _connected: weakref.WeakKeyDictionary[PatientS3, Any] = weakref.WeakKeyDictionar
 
 @atexit.register
 def _close_connections() -> None:
-    """Close what s3fs leaves open: file systems whose calls are asynchronous."""
+    """Close what s3fs leaves open: file systems with asynchronous calls."""
     for system, loop in [*_connected.items()]:
         if system.asynchronous and loop.is_running():
             closing = system._s3creator.__aexit__(None, None, None)

@@ -14,7 +14,7 @@ from calibscale.kernels import row_sums
 def judged(labels: NDArray[Any], tolerance: float, status: Ints) -> Ints:
     """Status of rows with labels (c, K), from the `status` of their predictions (c,).
 
-    A row whose labels are all NaN has no label yet.
+    A row has no label yet if its labels are all NaN.
     """
     # Labels may have a coarser type than predictions, with larger errors of their sums.
     tolerance = max(tolerance, float(np.finfo(labels.dtype).eps))

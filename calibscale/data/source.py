@@ -218,7 +218,7 @@ class ArraySource:
         return tuple(dict.fromkeys([*also, *named]))
 
     def covariate(self, name: str) -> int:
-        """Position of a covariate.  An OptionError that lists the names if there is none."""
+        """Position of a covariate.  An OptionError lists the names if there is none."""
         if not isinstance(name, str):
             raise OptionError(f"give the name of one covariate, not {type(name).__name__}")
         if name not in self.covariate_names:

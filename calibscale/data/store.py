@@ -29,7 +29,7 @@ from calibscale.errors import InvalidDataError, NoRowsError, OptionError, StoreE
 
 
 class Writer:
-    """Append rows to a store; a context manager.
+    """Context manager that appends rows to a store.
 
     Rows are buffered until they fill a chunk (a shard, in large stores), and then written.  `close`
     writes the remaining rows and commits all of them.  If the ``with`` block ends in an exception,
@@ -186,7 +186,7 @@ class Writer:
         return self._unit - self._rows % self._unit
 
     def _write(self, count: int, finish: bool = False) -> None:
-        """Write rows; commit them if they finish the store or it is unfinished."""
+        """Write rows, and commit them if they finish the store or it is unfinished."""
         store, start = self._store, self._rows
         try:
             with zarr_calls(store.url):
@@ -473,7 +473,7 @@ class LogitStore(StoreGroup):
             return sum(int(self._array(name).nbytes_stored()) for name in self._names())
 
     def writer(self) -> Writer:
-        """Open the store for appending; one writer at a time.
+        """Open the store for appending, by one writer at a time.
 
         Raises
         ------

@@ -132,7 +132,7 @@ def _scored(block: Block, rules: Rules) -> tuple[Chunk, Ints]:
 
 
 def _soft(block: Block, rules: Rules) -> tuple[Chunk, Ints]:
-    """Rows of classes whose labels are probabilities, and the status of each."""
+    """Rows of classes with labels that are probabilities, and the status of each row."""
     chunk, status = _scored(block._replace(labels=np.zeros(len(block.labels), np.int64)), rules)
     soft = block.labels.astype(np.float64)
     nll = soft_labels.log_loss(chunk.values, rules.kind, chunk.confidence, soft)

@@ -148,7 +148,7 @@ def _exchange(aside: Path, place: Path) -> None:
 
 
 def write_lock(place: Path) -> FileLock:
-    """Acquire the lock of a local store.  A StoreError if another process holds it."""
+    """Acquire the lock of a local store.  A StoreError is raised if another process holds it."""
     lock = FileLock(place / ".writer.lock")
     try:
         lock.acquire(timeout=0)

@@ -90,7 +90,8 @@ class Forecast(ABC):
         Origin of the waves, near the outcomes.  Default: their median.
     frequencies : int
         Number D of frequencies, at least 2.  With 16, ⟨ψ(y), ψ(y')⟩ equals ℓ to 1e-5 where
-        |y − y'| is below 17 bandwidths; with 32, to 4e-7 below 33; with 64, to 4e-9 below 60.
+        |y − y'| is below 17 bandwidths.  With 32, it equals ℓ to 4e-7 below 33 bandwidths, and with
+        64 to 4e-9 below 60.
 
     See Also
     --------

@@ -74,7 +74,7 @@ def _ordered(layout: ColumnLayout, first: ColumnLayout) -> ColumnLayout:
 
 
 def check_agreement(layouts: Sequence[ColumnLayout]) -> None:
-    """Raise an InvalidDataError that names two files whose columns differ, and the column."""
+    """Raise an InvalidDataError that names a column and two files if these differ in it."""
     first = layouts[0]
     for layout in layouts[1:]:
         if layout.kind != first.kind:

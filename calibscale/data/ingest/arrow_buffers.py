@@ -1,4 +1,4 @@
-"""Sizes of the compressed buffers of Arrow files, each of which is decompressed as a whole.
+"""Sizes of the compressed buffers of Arrow files, which are decompressed as a whole each.
 
 The message of a record batch has the places of its buffers, as a FlatBuffer: Message.fbs of the
 Arrow format.  The message of a dictionary, the texts of a column of categories, has a record batch

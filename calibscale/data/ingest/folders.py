@@ -77,7 +77,7 @@ def _files_at(place: InputFile) -> list[InputFile]:
 def tables_in(folder: InputFile) -> list[InputFile]:
     """Files of a folder and of the folders in it that can be read, sorted by their paths.
 
-    Files and folders whose names begin with a dot or an underscore are left out, such as
+    Files and folders with names that begin with a dot or an underscore are left out, such as
     ``_SUCCESS`` and ``_metadata``.
 
     Raises

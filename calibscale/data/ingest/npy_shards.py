@@ -64,7 +64,7 @@ def sorted_as_texts(addresses: Sequence[str]) -> bool:
 
 
 def shortened(names: Iterable[Any], ends: int = 3) -> str:
-    """Names in their order; of many names, only `ends` at both ends."""
+    """Names in their order, or of many names only `ends` at both ends."""
     names = [str(name) for name in names]
     if len(names) > 2 * ends + 1:
         names = [*names[:ends], f"… ({len(names) - 2 * ends} more)", *names[-ends:]]

@@ -1,4 +1,4 @@
-"""Sizes of the pages of a Parquet file, each of which is decompressed as a whole.
+"""Sizes of the pages of a Parquet file, which are decompressed as a whole each.
 
 The metadata of a file have the sizes of columns in row groups.  The sizes of pages are in the
 headers before them, in the compact protocol of Thrift: parquet.thrift of the Parquet format,

@@ -121,12 +121,12 @@ class PartitionedFile:
             yield InputPart(part.start, columns, part.lines)
 
     def batches(self, names: list[str], skip: int, step: int) -> tuple[int, Iterator[Any]]:
-        """First row, and record batches, of a file whose reader has record batches."""
+        """First row, and record batches, of a file with a reader of record batches."""
         start, batches = self._reader.batches(self._inside(names), skip, step)  # type: ignore[attr-defined]
         return start, self._with_constants(names, start, batches)
 
     def type_of(self, name: str) -> Any:
-        """Arrow type of a column of a file whose reader has Arrow types."""
+        """Arrow type of a column of a file with a reader of Arrow types."""
         import pyarrow as pa
 
         if name not in self._values:

@@ -181,7 +181,7 @@ def _naming_options() -> Iterator[None]:
 
 @dataclass(frozen=True)
 class _Tables:
-    """Lazy frame of files whose readers give record batches from any row on.
+    """Lazy frame of files with readers that give record batches from any row on.
 
     `rows` are the numbers of rows of the files, `types` the Arrow types of columns that differ, and
     `levels` the texts of partition columns.
@@ -194,7 +194,7 @@ class _Tables:
 
     @classmethod
     def of(cls, files: Sequence[InputFile], keys: dict[str, str]) -> _Tables:
-        """Frame of several files, whose columns in the roles of `keys` must agree.
+        """Frame of several files that agree in the columns of the roles of `keys`.
 
         Raises
         ------
@@ -239,7 +239,7 @@ class _Tables:
                     yield self._typed(batch)
 
     def _typed(self, batch: Any) -> Any:
-        """Batch whose columns have the common types."""
+        """Batch with columns of the common types."""
         import pyarrow as pa
 
         if all(batch.schema.field(name).type == kind for name, kind in self.types.items()):
