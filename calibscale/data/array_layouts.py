@@ -38,6 +38,7 @@ def as_numpy(array: Any, name: str = "the array") -> NDArray[Any]:
             with suppress(Exception):
                 return np.from_dlpack(array)
         values = np.asanyarray(array)
+        # Arrays of texts are as their owner made them, and lists are converted here.
         if values.dtype.kind == "U" and not isinstance(array, np.ndarray):
             # NumPy has turned the missing entries of a list of texts into texts, such as "None".
             objects = np.asarray(array, object)
@@ -93,6 +94,7 @@ def rows_of(
                 f"{name}: predictions of shape {value_shape} must be arrays in memory; append them "
                 "to a LogitStore in batches"
             )
+        # Several labels of a row: positions in the order of the labels, then of the rows.
         several = len(value_shape) == 2
         values = np.moveaxis(values, 1, -1).reshape(-1, value_shape[1]) if by_class else values
         values = values if by_class else (values.T if several else values).reshape(-1)

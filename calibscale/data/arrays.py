@@ -189,6 +189,7 @@ def from_arrays(
         )
         if not logits is probabilities is ignore_index is None or of_classes:
             raise OptionError("predictions= of a forecast= have no logits, … of classes")
+        # The check alone: it raises an error unless predictions and their kind are both passed.
         role_of(forecast, predictions=predictions)
         assert forecast is not None
         heading = headings(predictions)
@@ -244,6 +245,7 @@ def from_arrays(
         columns = ChoiceColumns(kind, values, labels, weights, covariates, covariate_names)
         columns = of_choices(columns, named, spacing, name)
         values, labels, weights, covariates, covariate_names = columns[1:]
+    # One column stands for two classes, unless it has the only choice of each question.
     single = values.shape[1:] in ((), (1,))
     binary = binary or (single and (not of_questions or bool(named.get("per_choice"))))
     rows = _check(kind, values, labels, covariates, weights, binary, name)
@@ -312,6 +314,7 @@ def _joined(
     if split:
         shards = tuple(_column(shard, kind) for shard in values)
         check_shards(shards, kind, name)
+        # Shards of predictions are not joined, even in memory: this would double their memory.
         values = RowShards(shards)
     columns = []
     for role, column in (("labels", labels), ("covariates", covariates), ("weights", weights)):
@@ -355,6 +358,7 @@ def _numbered(
     name: str,
 ) -> tuple[Any, Sequence[Any] | None]:
     """Labels as numbers 0..K−1, converted at once if they are in memory, and names of classes."""
+    # A single column is binary, whether it is declared or not.
     single = binary or len(values.shape) < 2 or values.shape[1] == 1
     classes = 2 if single else int(values.shape[1])
     if of_questions:  # labels are positions among the choices of a row, as numbers or letters
@@ -366,6 +370,7 @@ def _numbered(
         several=not single,
         **{option: options.get(option) for option in LABEL_OPTIONS},
     )
+    # Integers 0..K−1 stay as they are, so that large arrays on disk are not converted.
     if not meaning.keeps(labels.dtype):
         place = partial(row_text, name=name)
         try:
@@ -461,6 +466,7 @@ def _check(
     if binary and not single:
         raise BinaryError(f"{name}: binary is declared, but {kind} have shape {shape}")
     letter = np.dtype(labels.dtype).kind
+    # Labels of the shape of the predictions are probabilities of the classes.
     soft = letter == "f" and not single and tuple(labels.shape[1:]) == shape[1:]
     if not soft and letter not in "iu":
         hint = input_hints.of_shape(labels.shape, labels)

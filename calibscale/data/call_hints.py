@@ -47,6 +47,7 @@ def refuse_unknown(function: str, given: Iterable[str], known: Set[str]) -> None
     Traceback (most recent call last):
     TypeError: from_file() has no parameter 'on_invalid'; pass it to evaluate(source, on_invalid=…)
     """
+    # The first name in the alphabet, so that the message does not depend on hashes.
     unknown = min(set(given) - known, default=None)
     if unknown in _OF_EVALUATIONS:
         call = f"pass it to evaluate(source, {unknown}=…)"

@@ -55,6 +55,7 @@ def of_choices(
             columns.kind, columns.values, columns.labels, top_k, spacing, name
         )
         return columns._replace(values=values, labels=labels)
+    # Padding needs the lengths of all questions at once.
     for array in columns[1:5]:
         lazy = getattr(array, "chunks", None) is not None
         if lazy or isinstance(array, np.memmap | RowShards):
@@ -115,6 +116,7 @@ def of_choices(
         exists[:, -1] = False  # the last column has the remaining probability, and is no choice
     if kind == "logits":
         values = _log_odds(values)
+    # The rows of all choices, in the order of the questions.
     question, choice = np.nonzero(exists)
     is_known = labels[question] >= 0
     covariates_of = np.empty((rows, 0)) if covariates is None else covariates.reshape(rows, -1)

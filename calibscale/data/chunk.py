@@ -116,6 +116,7 @@ class Chunk:
         q = self.q
         if self.kind == "logits":  # `softmax` sets small values to 0
             return q
+        # Products of numbers above this bound are not subnormal.
         small = q < kernel_rows.SMALLEST
         return np.where(small, 0.0, q) if small.any() else q
 

@@ -100,6 +100,7 @@ class _Task:
             if self.on_invalid == "raise":
                 raise self._complaint(x, finite, start)
             x = x[finite]
+        # Centred squares keep their digits where the mean is far from 0.
         mean = x.sum(axis=0) / max(1, len(x))
         return _State(
             len(x),
@@ -267,6 +268,7 @@ def axis_of(column: ColumnSummary, categorical: bool, sample: Floats, bins: int)
     scales = [column.deviation, *10 * gaps[gaps > 1e-9 * np.abs(cuts).max()]]
     digits = [2 - math.floor(math.log10(scale)) for scale in scales if 0 < scale < math.inf]
     edges = {round(float(cut), max(digits)) if digits else float(cut) for cut in cuts}
+    # Rounding can move an edge beyond all values, where it would leave a part empty.
     inside = sorted(edge for edge in edges if column.low <= edge < column.high)
     return Axis(column.name, column.position, None, tuple(inside))
 
@@ -294,6 +296,7 @@ def prediction_cells(name: str, sample: Floats, count: int) -> Axis:
     values = np.unique(sample[np.isfinite(sample)])
     if not len(values):
         return Axis(name, PREDICTION)
+    # Predictions of few values, such as shares of votes, have a cell for each value.
     few = tuple(values.tolist()) if len(values) <= MAX_LEVELS else None
     column = ColumnSummary(
         name,
@@ -386,6 +389,7 @@ class _Cut:
 
     def __getitem__(self, rows: slice) -> Floats:
         columns = self.array[rows]
+        # The caller is parallel already.
         if hasattr(columns, "compute"):  # dask and xarray
             columns = columns.compute(scheduler="synchronous")
         x = np.asarray(columns).reshape(len(columns), -1)
@@ -394,6 +398,7 @@ class _Cut:
         return np.column_stack([x.astype(np.float64), parts])
 
     def __getattr__(self, name: str) -> Any:
+        # A source asks its columns for these attributes to learn whether workers can read them.
         if name in LAZY:
             return getattr(self.array, name)
         raise AttributeError(name)

@@ -52,6 +52,8 @@ class Split:
         if self.given is not None:
             fold = self.given[rows - self.first_row].astype(np.int64)
         else:
+            # The lowest share of the draws is the test part, and the others are cut into equal
+            # folds.
             u = random_draws.of_rows(rows, self.seed, random_draws.SPLIT)
             fold = np.floor((u - self.test_fraction) / (1 - self.test_fraction) * self.folds)
             fold = np.clip(fold, TEST, self.folds - 1).astype(np.int64)
@@ -80,6 +82,7 @@ def given_split(folds: Any, rows: int, seed: int = 0) -> Split:
     if low < TEST or high >= 1000:
         raise OptionError(f"folds must be −1 (test) or 0..k−1, k ≤ 1000, not {low}..{high}")
     counts = np.zeros(max(high + 2, 3), np.int64)  # of the test part, and of at least two folds
+    # In pieces, as given folds may be a memory map of many rows.
     for start in range(0, rows, 2**20):
         piece = numbers[start : start + 2**20].astype(np.int64) + 1
         counts += np.bincount(piece, minlength=len(counts))
@@ -109,6 +112,7 @@ class HoldOut:
 
     def some(self, share: float) -> HoldOut:
         """Subset with the smallest hashes, of about `share` of all rows."""
+        # Equal seeds give equal hashes, so that a smaller share is a subset of a larger one.
         return HoldOut(min(self.share, share), self.seed)
 
     def rest(self, chunk: Chunk) -> Chunk:
@@ -149,6 +153,7 @@ class DerivedSource(ArraySource):
 
     def read(self, start: int, stop: int, covariates: bool = False) -> Block:
         """Read rows start..stop−1, changed, and covariates only on request."""
+        # Covariates that only the change needs are dropped again below.
         block = self.before.read(start, stop, covariates or self._reads_covariates)
         block = self._changed(block)
         return block if covariates else block._replace(covariates=None)
@@ -287,6 +292,7 @@ class _Predicted(DerivedSource):
         return self.predictions.in_memory or self.before.in_memory
 
     def describe(self) -> dict[str, Any]:
+        # The result is about the predictions; the labels and weights are shared by both models.
         return {**self.predictions.describe(), "weighted": self.before.weights is not None}
 
     def part(self, start: int, stop: int, covariates: bool = False) -> Self:

@@ -90,6 +90,7 @@ def _limited(protocol: str, options: Mapping[str, Any]) -> dict[str, Any]:
     limited = dict(options)
     if protocol in ("http", "https"):
         requested = {key: limited.pop(key) for key in ("timeout", "retries") if key in limited}
+        # Sessions that users have configured keep their own limits.
         if "get_client" not in configured:
             limited.setdefault("get_client", _sessions(**requested))
     if protocol in ("s3", "s3a"):
@@ -185,6 +186,7 @@ def _status(error: BaseException) -> int | None:
 
 
 def _is_no_answer(error: BaseException) -> bool:
+    # An expired certificate is an answer, and a later run would get the same.
     if isinstance(error, ssl.SSLError) or _is_a(error, _NOT_TRUSTED):
         return False
     if isinstance(error, TimeoutError | ConnectionError | socket.gaierror):

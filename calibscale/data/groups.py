@@ -150,6 +150,7 @@ def fixed_grouping(source: ArraySource, text: Any, scheduler: Any = None) -> Gro
     groups = _Groups(source, grouping, scheduler)
     groups.refuse_names()
     axis = groups.ranges()
+    # A later day has other quantiles, and its groups must not differ from the groups of this day.
     edges = () if axis is None else axis.edges
     return replace(grouping, ranges=None, edges=edges)
 
@@ -201,6 +202,7 @@ class _Groups:
             return self._by_time()
         if grouping.edges:
             return self._cut(Axis(name, position, None, grouping.edges), str(grouping))
+        # A plain column of numbers is cut only on request, or if `cut` asks for it.
         axis = None if grouping.plain and not self.cut else self.ranges()
         if axis is None:
             return self.source, name
@@ -286,6 +288,7 @@ class _Groups:
             )
         seconds = [parsed_time(text) for text in names]
         clocks = [parsed_clock(text) for text in names]
+        # A column has dates, or times of the day, and a mixture of both is refused below.
         if None in seconds and None not in clocks:
             if period != "hour":
                 raise self._no_dates()

@@ -75,6 +75,7 @@ def of_range(labels: Any, classes: int) -> str:
 def of_sums(sums: Any) -> str:
     """Hint for rows of nonnegative probabilities with `sums` (n,) other than 1."""
     error = float(np.abs(sums - 1).max(initial=0.0))
+    # A larger deviation is no rounding, and a tolerance would hide a missing class.
     if not 0 < error <= 0.01:
         return ""
     return (
@@ -85,6 +86,7 @@ def of_sums(sums: Any) -> str:
 
 def _tolerance(error: float) -> str:
     """Option that allows an error, in Python and on the command line."""
+    # Twice the error of the rows seen, rounded up to a power of 10: other rows may err more.
     enough = 10.0 ** math.ceil(math.log10(2 * error))
     return f"tolerance={enough:g} (--tolerance {enough:g})"
 

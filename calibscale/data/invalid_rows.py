@@ -111,6 +111,7 @@ def _faults(block: Any, rules: Any, reason: int, rows: Ints) -> list[Fault]:
     elif role == "covariates":
         columns = _covariates(rules, reason)
         inner, faults = _not_finite(_numbers(block.covariates, rows)[:, columns], False)
+        # Positions among the judged covariates become positions among all covariates.
         positions, width = np.array(columns)[inner], len(rules.columns["covariates"])
     of_whole_row = reason in (kernel_rows.OFF_SIMPLEX, kernel_rows.BAD_SHARES, *REASONS)
     described = []
@@ -167,6 +168,7 @@ def _not_finite(values: NDArray[np.float64], logits: bool) -> tuple[Ints, NDArra
 
 def invalid_row(block: Any, rules: Any, status: Ints) -> InvalidDataError:
     """Error that names the first invalid row of a block, what is wrong, and the remedy."""
+    # Statuses above UNLABELLED are faults, and `argmax` returns the first of them.
     i = int(np.argmax(status > kernel_rows.UNLABELLED))
     reason, row = int(status[i]), block.start + i
     (fault,) = _faults(block, rules, reason, np.array([i]))
@@ -286,6 +288,7 @@ def _not_finite_text(rules: Any, values: NDArray[np.float64], fault: Fault) -> s
 
 def _is_whole_chunk(rules: Any, column: Any, i: int, row: int) -> bool:
     """Whether a row begins a chunk of a store without any number: the chunk may be missing."""
+    # Only chunks that begin with the row are looked at: the first invalid row begins such a chunk.
     if rules.chunk_rows == 1 or row % rules.chunk_rows:
         return False
     return bool(np.isnan(column[i : i + rules.chunk_rows]).all())

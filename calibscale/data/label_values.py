@@ -211,6 +211,7 @@ def _by_number(codes: Mapping[str, int]) -> dict[float, int]:
         flag = {"false": 0.0, "true": 1.0}.get(key)
         number = flag if flag is not None else _number(key)
         if number is not None:
+            # The first of equal numbers counts, as “1” and “true” may both be keys.
             numbers.setdefault(number, code)
     return numbers
 
@@ -228,6 +229,7 @@ def pieces_of(labels: Any) -> Labels:
             with converting("labels"):
                 piece = as_floats(read_rows(labels, start, stop))
             yield piece
+            # Pieces grow, so that labels without the wanted value are not read in small steps.
             start, size = stop, min(4 * size, _LARGEST_PIECE)
 
     return pieces
@@ -267,6 +269,7 @@ def label_values(
     """
     ignored = ignore_index if isinstance(ignore_index, list | tuple) else [ignore_index]
     unknown = frozenset(key_of(value) for value in ignored if value is not None)
+    # Names of classes may be numbers such as 1 and 2, so that a class 0 may be ignored.
     if positive is None and class_names is None:
         _check_ignored(unknown, classes)
     if positive is not None:
@@ -412,6 +415,7 @@ def _of_texts(
         if len(seen) == 2 and {*words} == {0, 1}:
             names = tuple(str(seen[key]).strip() for key in sorted(seen, key=WORDS.__getitem__))
         return LabelValues(names, WORDS, {}, unknown)
+    # Letters are answers to questions: “a” or “A” is the first choice.
     letters = {letter: k for k, letter in enumerate(_ALPHABET[:classes])}
     if several and seen and all(key in letters for key in seen):
         return LabelValues(None, letters, {}, unknown)

@@ -142,6 +142,7 @@ def _of_objects(array: NDArray[Any]) -> NDArray[Any]:
     present = values[~gone]
     kinds = set(map(type, present))
     booleans = [kind for kind in kinds if issubclass(kind, bool | np.bool_)]
+    # Missing booleans have no NumPy type, and stay objects.
     if booleans and len(booleans) == len(kinds) and not gone.any():
         return array.astype(bool)
     if not booleans and all(issubclass(kind, Number) for kind in kinds):
@@ -157,6 +158,7 @@ def _numbers(
     values: NDArray[Any], gone: NDArray[np.bool_], present: NDArray[Any]
 ) -> NDArray[Any] | None:
     """Numbers of objects that are numbers or missing, or None if some are complex."""
+    # Integers, such as ids, keep all their digits unless some are missing.
     if not gone.any() and all(isinstance(value, int | np.integer) for value in present):
         with suppress(OverflowError):  # integers beyond 64 bits become floating-point numbers
             return values.astype(np.int64)
@@ -232,6 +234,7 @@ def of_arrow(array: Any) -> NDArray[Any]:
     if pa.types.is_boolean(array.type) and array.null_count:
         array = array.cast(pa.int8())
     if pa.types.is_string(array.type) or pa.types.is_large_string(array.type):
+        # Texts of blanks are missing, as empty cells of files are.
         blank = compute.equal(compute.utf8_trim_whitespace(array), "")
         if compute.any(blank).as_py():
             array = compute.if_else(blank, pa.scalar(None, array.type), array)

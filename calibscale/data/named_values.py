@@ -51,6 +51,7 @@ def in_order(names: Iterable[Any]) -> tuple[Any, ...]:
         keys = [(float(end[1]), float(end[2])) for end in ends if end is not None]
     except ValueError:
         return tuple(names)
+    # Intervals with equal ends keep the order of their texts.
     order = sorted(range(len(names)), key=keys.__getitem__)
     return tuple(names[k] for k in order)
 

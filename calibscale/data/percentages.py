@@ -49,6 +49,7 @@ def shares(values: NDArray[Any], first: int = 0, name: str = "the source") -> ND
         except ValueError:
             if is_missing_number(text):
                 continue
+            # Values are flat here, and a row has K of them.
             row = first + i // max(1, values.size // len(values))
             raise InvalidDataError(
                 f"row {row} of {name}: its probability is {text[:60]!r}, which is no percentage "

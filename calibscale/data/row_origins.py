@@ -33,6 +33,7 @@ class RowOrigins(str):
 def row_text(row: int, name: str) -> str:
     """Row and name of a source, or row and name of the file that the row comes from."""
     if isinstance(name, RowOrigins) and 0 <= row < name.ends[-1]:
+        # The first file that ends after the row.
         k = bisect_right(name.ends, row)
         first = name.ends[k - 1] if k else 0
         return f"row {row - first} of {name.files[k]}"

@@ -41,6 +41,7 @@ def read_rows(array: Any, start: int, stop: int) -> NDArray[Any]:
 
 def _release(array: np.memmap) -> None:
     """Release the pages of a memory map that the process has not changed."""
+    # A private attribute: NumPy has no other way to reach the map of an array.
     pages = getattr(array, "_mmap", None)
     shared = getattr(array, "mode", None) in ("r", "r+", "w+")  # "c" has changes of its own
     if pages is not None and shared and hasattr(mmap, "MADV_DONTNEED"):
@@ -196,6 +197,7 @@ def is_shards(array: Any, split: bool = False) -> bool:
     shapes = [getattr(item, "shape", None) for item in array]
     if not all(isinstance(shape, tuple) and shape for shape in shapes):
         return False
+    # A list of vectors could be rows as well as shards.
     axes = {len(shape) for shape in shapes if shape is not None}
     if split or 2 in axes:
         return True

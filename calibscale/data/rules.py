@@ -66,5 +66,7 @@ class Rules:
     def compute_rows(self) -> int:
         """Number of rows in a chunk: a few megabytes with m features, to stay in cache."""
         if self.large_chunks:
+            # Statistics with a cost per chunk, such as a factorisation, prefer fewer and larger
+            # ones.
             return max(512, 2**20 // self.classes)
         return min(8192, max(512, 2**20 // (2 * self.classes + self.features)))

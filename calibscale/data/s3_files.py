@@ -48,6 +48,7 @@ _connected: weakref.WeakKeyDictionary[PatientS3, Any] = weakref.WeakKeyDictionar
 def _close_connections() -> None:
     """Close what s3fs leaves open: file systems with asynchronous calls."""
     for system, loop in [*_connected.items()]:
+        # s3fs closes the connections of synchronous file systems itself.
         if system.asynchronous and loop.is_running():
             closing = system._s3creator.__aexit__(None, None, None)
             with suppress(Exception):

@@ -26,6 +26,7 @@ def judged(labels: NDArray[Any], tolerance: float, status: Ints) -> Ints:
 def log_loss(values: NDArray[Any], kind: str, confidence: Floats, soft: Floats) -> Floats:
     """Cross entropy −Σ_k s_k log q_k of each row (c,), with 0 log 0 = 0."""
     with np.errstate(divide="ignore", invalid="ignore"):
+        # log q_k = z_k − max z + log(max q) for logits.
         log_q = values.astype(np.float64)
         if kind == "logits":
             log_q += np.log(confidence)[:, None] - log_q.max(axis=1, keepdims=True)

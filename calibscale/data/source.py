@@ -112,6 +112,7 @@ class ArraySource:
         chunks = getattr(self.values, "chunks", None)
         if not chunks:
             return 1
+        # zarr has the size of its chunks, and dask the sizes of all chunks by axis.
         first = chunks[0]
         return int(first[0] if isinstance(first, tuple) else first)
 
@@ -127,6 +128,7 @@ class ArraySource:
         The number depends on K and the stored chunks alone, so that results do not depend on the
         workers or their memory.
         """
+        # Blocks have whole chunks, so that no chunk is decoded twice.
         target = max(64, min(65536, 2 ** int(np.log2(_BLOCK_NUMBERS / self.classes))))
         chunk = self.chunk_rows
         return chunk * max(1, target // chunk)
@@ -266,6 +268,7 @@ class ArraySource:
         The blocks contain the covariates, if there are any.
         """
         covariates = self.covariates is not None
+        # A sample of all rows is read at once.
         if self.rows <= count:
             yield self.read(0, self.rows, covariates)
             return
@@ -276,6 +279,7 @@ class ArraySource:
         _, first = np.unique(draws, return_index=True)
         chosen = np.sort(draws[np.sort(first)[:count]])
         chunk = self.chunk_rows
+        # Neighbouring rows, and rows of a chunk, are read together.
         for group in np.split(chosen, np.flatnonzero(np.diff(chosen // max(chunk, 1024))) + 1):
             block = self.read(int(group[0]), int(group[-1]) + 1, covariates)
             yield block.take(group - group[0], block.start)

@@ -127,6 +127,7 @@ class Writer:
     def _buffer(self, part: dict[str, np.ndarray]) -> None:
         self._parts.append(part)
         self._buffered += len(part["labels"])
+        # Whole chunks or shards are written once; a part of one would be read and written again.
         while self._buffered >= self._room():
             self._write(self._room())
 
@@ -271,6 +272,7 @@ def fitting(
         if column is None:
             continue
         column = as_numpy(column)
+        # A single covariate may be passed as a vector.
         if column.ndim == 1 and (*column.shape, 1) == shape:
             column = column[:, None]
         if column.shape != shape:
@@ -371,6 +373,7 @@ class LogitStore(StoreGroup):
             json.dumps([provenance, notes], allow_nan=False)
         except (TypeError, ValueError) as error:
             raise OptionError(f"dtype, provenance, notes and names: {error}") from error
+        # All checks come before the first file is written.
         described, dtype = describe_columns(**columns)
         meta = {
             **described,
@@ -383,6 +386,7 @@ class LogitStore(StoreGroup):
         fill = partial(lay_out, meta=meta, dtype=dtype, expected_rows=expected_rows or 0)
         with zarr_calls(url):
             if not is_url(url):
+                # Nothing but a store is replaced, whatever `overwrite` says.
                 put_in_place(local_path(url), fill, overwrite and is_store(url))
             else:
                 begin_remote(url, overwrite)

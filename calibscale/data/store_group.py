@@ -145,6 +145,7 @@ def lay_out(address: str | Path, meta: dict[str, Any], dtype: np.dtype, expected
     """Create the group, unless `begin_remote` has created it, and its empty arrays."""
     kind, d, columns = meta["kind"], len(meta["covariate_names"]), _columns(meta)
     empty = ArraySource(kind, np.empty((0, columns), dtype), None, binary=meta.get("binary", False))
+    # A chunk is a block, so that each read of a block decodes one file.
     chunk = empty.block_rows
     sharded = expected_rows * columns * dtype.itemsize > LARGE
     group = zarr.open_group(**zarr_arrays.for_zarr(address), mode="a", zarr_format=3)
@@ -190,6 +191,7 @@ def is_store(url: str | Path) -> bool:
 def check_meta(url: str | Path, meta: dict[str, Any]) -> None:
     """Raise `StoreError` unless the attribute describes a store that this version can read."""
     written = meta.get("format")
+    # A newer format may have fields that the checks below would call damaged.
     if isinstance(written, int) and written > FORMAT:
         raise StoreError(
             f"{url}: written in format {written} by a newer calibscale; this version reads up to "
@@ -225,6 +227,7 @@ def _is_forecast(meta: dict[str, Any]) -> bool:
     """Whether kind, settings and number of columns describe predictive distributions."""
     try:
         described = forecast_of(str(meta["kind"]), **meta["forecast"])
+        # A store is data of others: the settings are checked like the options of a call.
         described.check_columns(meta["columns"], "columns")
     except (CalibscaleError, TypeError, KeyError):
         return False
@@ -454,6 +457,7 @@ class StoreGroup:
             widths = {self.kind: (self.columns,), "covariates": (len(self.covariate_names),)}
             if array.shape[1:] != widths.get(name, ()):
                 raise StoreError(f"{self.url}: {name} has shape {array.shape}, unlike the store's")
+            # More rows than committed are left by a crash, and fewer are lost.
             if array.shape[0] < self.rows:
                 raise StoreError(
                     f"{self.url}: {name} holds {array.shape[0]} of {self.rows} rows: truncated"

@@ -86,6 +86,7 @@ def without_zone(array: Any) -> Any:
 
     kind = array.type
     if pa.types.is_time(kind):
+        # Arrow casts times of the day to integers of their own width only.
         ticks = array.cast(pa.int32() if pa.types.is_time32(kind) else pa.int64())
         return ticks.cast(pa.int64()).cast(pa.duration(kind.unit))
     if not (pa.types.is_timestamp(kind) and kind.tz):

@@ -34,6 +34,7 @@ def period_numbers(seconds: Floats, period: str) -> Floats:
     numbers = np.full(seconds.shape, np.nan)
     is_known = np.isfinite(seconds)
     whole_seconds = np.floor(seconds[is_known]).astype(np.int64)
+    # Divisions round down, also for times before 1970.
     days = whole_seconds // _DAY
     if period == "hour":
         numbers[is_known] = whole_seconds % _DAY // _HOUR
@@ -92,6 +93,7 @@ def parsed_time(text: Any) -> float | None:
     if not isinstance(text, str) or not text[:4].isdecimal():
         return None
     text = text.partition("/")[0]
+    # A quarter begins with its first month.
     if quarter := _QUARTER.fullmatch(text):
         text = f"{quarter[1]}-{3 * int(quarter[2]) - 2:02d}"
     if "-" not in text:

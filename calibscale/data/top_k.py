@@ -116,6 +116,7 @@ def positions(labels: NDArray[Any], classes: NDArray[Any]) -> Ints:
     """Position of each label among the classes of its row, k if it is one of the rest (n,)."""
     classes = _of_rows(classes)
     hit = classes == labels[:, None]
+    # A label outside the k classes is in the rest, which is the last class.
     position = np.where(hit.any(axis=1), hit.argmax(axis=1), classes.shape[1])
     return np.where(labels < 0, labels, position)
 

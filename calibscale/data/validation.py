@@ -55,6 +55,7 @@ def _chunk(block: Block, rules: Rules) -> tuple[Chunk, RowCounts]:
 def _counted(block: Block, rules: Rules, chunk: Chunk, status: Ints) -> RowCounts:
     """Numbers of rows by their status.  The first invalid row is an error unless dropped."""
     used = (status == kernel_rows.OK) & _weighted(chunk)
+    # The usual case: no counting by status.
     if used.all():
         return RowCounts(used=len(chunk))
     invalid = (status > kernel_rows.UNLABELLED).any()
@@ -79,6 +80,8 @@ def _judged(block: Block, rules: Rules) -> tuple[Chunk, Ints]:
     if block.weights is not None:
         weights = block.weights.astype(np.float64)
         bad = ~((weights == 0) | ((weights >= LOWEST) & (weights <= HIGHEST)))
+        # The first fault of a row counts: predictions and label, weight, group, covariates,
+        # cluster.
         status[bad & (status <= kernel_rows.UNLABELLED)] = kernel_rows.BAD_WEIGHT
     if block.covariates is not None:
         covariates = block.covariates.astype(np.float64)
@@ -119,6 +122,7 @@ def _scored(block: Block, rules: Rules) -> tuple[Chunk, Ints]:
     else:
         scores = (top, confidence, complement, brier, nll, status)
         kernel_rows.score_probabilities(x, labels, rules.tolerance, *scores)
+        # Numbers outside 0..1 by rounding alone are clipped, and the rows scored again.
         if (status == kernel_rows.NEGATIVE).any():
             x = _rounded(x, status, rules.tolerance)
             kernel_rows.score_probabilities(x, labels, rules.tolerance, *scores)
@@ -137,6 +141,7 @@ def _soft(block: Block, rules: Rules) -> tuple[Chunk, Ints]:
     soft = block.labels.astype(np.float64)
     nll = soft_labels.log_loss(chunk.values, rules.kind, chunk.confidence, soft)
     chunk = replace(chunk, labels=_NO_LABELS, soft=soft, nll=nll)
+    # `delta` is q − s only after the labels are replaced.
     chunk = replace(chunk, brier=(chunk.delta**2).sum(axis=1))
     return chunk, soft_labels.judged(block.labels, rules.tolerance, status)
 

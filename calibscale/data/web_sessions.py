@@ -88,6 +88,7 @@ class WebSessions:
                     answer.close()
                     return
                 waited, before = 0, answer.content.total_bytes
+            # The next check; a closed answer ends the checks.
             loop.call_later(interval, look)
 
         loop.call_later(interval, look)

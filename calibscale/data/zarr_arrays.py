@@ -113,6 +113,7 @@ def remove_folder(place: Path) -> None:
 def remove_remote_arrays(url: str | Path) -> None:
     """Remove all files of a group at a URL except its metadata."""
     system, path = file_system(url)
+    # fsspec remembers listings, in which the files of another process are missing.
     system.invalidate_cache()
     files = [file for file in system.find(path) if file != _metadata_in(path)]
     if files:
@@ -132,6 +133,7 @@ def _metadata_in(path: str) -> str:
 
 def _exchange(aside: Path, place: Path) -> None:
     """Exchange two folders, in one step if the system can."""
+    # Only Linux has this call, and not all of its file systems support the exchange.
     swap = getattr(ctypes.CDLL(None), "renameat2", None) if os.name == "posix" else None
     names = os.fsencode(aside), os.fsencode(place)
     if swap is not None and swap(_HERE, names[0], _HERE, names[1], _EXCHANGE) == 0:
@@ -232,6 +234,7 @@ def _inside(store: str | Path, name: str | Path) -> str:
         raise StoreError(f"{shown_address(name)}: the path leaves the store {shown_address(store)}")
     if is_url(store):
         return f"{full_address(store).rstrip('/')}/{parts}"
+    # Links are followed first, as a link inside the store may lead out of it.
     root = local_path(store).resolve()
     if not (root / parts).resolve().is_relative_to(root):
         raise StoreError(f"{name}: the path leaves the store {store}")
@@ -301,6 +304,7 @@ class DirectArray:
         try:
             stored = np.frombuffer(_content(self._folder / name), np.uint8)
         except FileNotFoundError:
+            # zarr does not write chunks that have the fill value alone.
             decoded[...] = self._fill
             return decoded
         if len(stored) < _SHORTEST:

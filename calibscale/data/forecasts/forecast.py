@@ -59,6 +59,7 @@ def _grid(frequencies: int) -> tuple[Floats, Floats]:
     def weight(x: Floats) -> Any:
         return np.exp(beta * (np.sqrt(np.maximum(1.0 - x * x, 0.0)) - 1.0))
 
+    # The weights at `TAPS` points around a value are polynomials of its position in its interval.
     taps, fractions = 1.0 - half + np.arange(waves.TAPS), 0.5 + 0.5 * chebpts1(40)
     values = weight((taps - fractions[:, None]) / half)
     coefficients = np.ascontiguousarray(polyfit(fractions, values, 11)[::-1])
@@ -67,6 +68,7 @@ def _grid(frequencies: int) -> tuple[Floats, Floats]:
     points = interval * (taps[0] + np.arange(intervals + waves.TAPS))
     grid = np.empty((len(points), 2 * frequencies))
     waves.point_waves(points, _lattice(frequencies)[1], grid)
+    # The Fourier transform of the weight, by which the waves of the grid are divided.
     x, shares = leggauss(64)
     omega = np.arange(frequencies) + 0.5
     transform = half * (shares * weight(x)) @ np.cos(np.outer(half * interval * x, omega))
@@ -158,6 +160,7 @@ class Forecast(ABC):
         outcomes = np.sort(outcomes[np.isfinite(outcomes)])
         bandwidth, centre = self.bandwidth, self.centre
         if bandwidth is None:
+            # The median heuristic, without ties, which would make the bandwidth 0.
             distances = np.abs(np.subtract.outer(outcomes, outcomes))
             positive = distances[distances > 0]
             bandwidth = float(np.median(positive)) if positive.size else 1.0
@@ -216,11 +219,13 @@ class Forecast(ABC):
             delta = q - self.of_outcomes(y)
             return delta.T @ phi, np.einsum("ij,ij->i", delta, delta)
 
+        # For few rows the grid would cost more than the waves of the rows themselves.
         few = len(q) <= _INTERVALS * self.frequencies
         if few or not self.of_waves or np.mean(1.0 - lengths) < _SHARP:
             return of_residuals
         coefficients, grid = _grid(self.frequencies)
         total, table, m = q.T @ phi, q @ grid.T, phi.shape[1]
+        # Kernels add vectors of `LANES` numbers.
         padded = np.pad(phi, ((0, 0), (0, -m % LANES)))
 
         def of_grid(y: Floats) -> tuple[Floats, Floats]:
@@ -238,6 +243,7 @@ class Forecast(ABC):
         out = self.outcome_status(y)
         with np.errstate(invalid="ignore", over="ignore"):
             self.check_values(values, out)
+        # Missing numbers come before all other faults, which they would only hide.
         out[self.not_finite(values)] = row_sums.NOT_FINITE
         return out
 

@@ -175,6 +175,7 @@ class MixtureForecast(Forecast):
         weights, means, scales = self._parts(values)
         out = (weights * scales * _normal_spread((y[:, None] - means) / scales)).sum(axis=1)
         for j in range(means.shape[1]):
+            # The difference of two independent normal variables has the variance σ² + σ'².
             spread = np.hypot(scales, scales[:, j : j + 1])
             pairs = spread * _normal_spread((means - means[:, j : j + 1]) / spread)
             out -= 0.5 * weights[:, j] * (weights * pairs).sum(axis=1)
@@ -343,6 +344,8 @@ class EnsembleForecast(Forecast):
             ranks = 2.0 * np.arange(m) - (m - 1)
             pairs = np.sort(members, axis=1) @ ranks  # Σ_{i<j} |x_i − x_j|
             distance = np.abs(members - y[rows, None]).mean(axis=1)
+            # E|X − y| minus half the mean distance of different members, Σ_{i<j}|x_i − x_j|·2/(m(m
+            # − 1)).
             out[rows] = distance - pairs / (m * (m - 1))
         return out
 
@@ -393,6 +396,7 @@ def _rank_quantile(ordered: Floats, levels: Floats) -> Floats:
 def _place(levels: Any, m: int) -> tuple[Any, Any]:
     """Position k of the member below a quantile of m, and the share of the way to the next one."""
     place = np.clip(np.asarray(levels) * (m + 1.0) - 1.0, 0.0, m - 1.0)
+    # The last member has no next one, and is reached by a share of 1.
     k = np.minimum(place.astype(np.int64), m - 2)
     return k, place - k
 

@@ -40,6 +40,7 @@ class _PiecewiseUniform(Forecast):
         shares, edges = self.pieces(values)
         F = np.zeros(edges.shape)
         np.cumsum(shares, axis=1, out=F[:, 1:])
+        # Sums of rounded probabilities are not exactly 1.
         F /= F[:, -1:]
         return edges, F
 
@@ -66,6 +67,7 @@ class _PiecewiseUniform(Forecast):
 
     def placed(self, values: Floats, y: Floats, rows: Ints) -> Floats:
         edges = self.pieces(values)[1]
+        # An outcome where nothing is predicted stays where it is: no piece has it.
         beyond = self.impossible(values, y) & ((y < edges[:, 0]) | (y > edges[:, -1]))
         return np.where(beyond, y, self.quantile(values, self.pit(values, y, rows)))
 
@@ -110,6 +112,7 @@ class _PiecewiseUniform(Forecast):
         left = (cut - a) * (low * low + low * at + at * at)
         p, r = 1.0 - at, 1.0 - high
         right = (b - cut) * (p * p + p * r + r * r)
+        # Between the edges and an outcome beyond them, (F(t) − 1{y ≤ t})² is 1.
         beyond = np.maximum(edges[:, 0] - y, 0.0) + np.maximum(y - edges[:, -1], 0.0)
         return (left + right).sum(axis=1) / 3.0 + beyond
 
@@ -203,6 +206,8 @@ class QuantileForecast(_PiecewiseUniform):
     def pieces(self, values: Floats) -> tuple[Floats, Floats]:
         t = np.array(self.levels)
         shares = np.diff([0.0, *t, 1.0])
+        # Outer pieces have the density of their neighbours, and so a width in proportion to their
+        # share.
         first = values[:, 0] - (values[:, 1] - values[:, 0]) * (shares[0] / shares[1])
         last = values[:, -1] + (values[:, -1] - values[:, -2]) * (shares[-1] / shares[-2])
         edges = np.column_stack([first, values, last])
@@ -342,6 +347,7 @@ class OrdinalForecast(Forecast):
 
     def embedded(self, values: Floats, y: Floats) -> Floats:
         sums = values.cumsum(axis=1)
+        # Sums of rounded probabilities are not exactly 1.
         sums /= sums[:, -1:]
         sums[:, -1] = 0.0
         return sums

@@ -52,6 +52,7 @@ def levels_of_names(names: Sequence[str]) -> tuple[float, ...] | None:
     if numbers[-1] < 1:
         return tuple(numbers)
     consecutive = all(step == 1 for step in steps)
+    # Percentages reach at least the median.
     if 50 <= numbers[-1] < 100 and (not consecutive or numbers == _PERCENTILES):
         return tuple(number / 100 for number in numbers)
     return None

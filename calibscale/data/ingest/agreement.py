@@ -55,6 +55,7 @@ def _need_columns(
     missing = [name for name in chain(*first.roles.values()) if name not in names]
     if not missing:
         return
+    # A name in other capitals is the usual reason for a missing column.
     similar = [name for name in names if name.casefold() == missing[0].casefold()]
     hint = f" has {similar[0]!r} instead of" if similar else " has no"
     fault = f"{file}{hint} {_listed(missing)}, which {first.file} has"
@@ -169,6 +170,7 @@ def common_times(layouts: Sequence[ColumnLayout]) -> dict[str, str]:
             before = times.setdefault(name, kind)
             if kind == before:
                 continue
+            # Dates become timestamps at midnight, and times of the day have no date.
             if CLOCK in (kind, before):
                 raise InvalidDataError(
                     f"{layout.file}: {name!r} is a {kind}, but a {before} in another file; a "
@@ -211,6 +213,7 @@ def common_types(
             before = common.setdefault(name, kind)
             if kind == before:
                 continue
+            # Types as readers return them: dictionaries are texts, decimals numbers.
             if not pa.types.is_nested(kind):
                 before, kind = plain_type(before), plain_type(kind)
             candidates = (before, kind)

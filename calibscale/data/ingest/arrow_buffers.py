@@ -49,6 +49,7 @@ def refuse_large_buffers(path: str, file: Any) -> None:
                 batch = None if batch is None else _table(header, batch, _DATA)
             else:
                 continue
+            # The size is read before Arrow allocates it: a damaged file may state any size.
             largest = _largest_buffer(header, batch, memoryview(message.body))
             if largest > PAGE_BYTES:
                 size, limit = size_text(largest), size_text(PAGE_BYTES)
@@ -64,6 +65,7 @@ def _largest_buffer(message: memoryview, batch: int | None, body: memoryview) ->
     if buffers is None or compression is None:
         return 0
     vector = _followed(message, buffers)
+    # A vector begins with its length, and each buffer has an offset and a length of 8 bytes.
     (count,) = struct.unpack_from("<I", message, vector)
     largest = 0
     for place in range(vector + 4, vector + 4 + count * _BUFFER, _BUFFER):

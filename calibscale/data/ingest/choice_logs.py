@@ -37,6 +37,8 @@ def json_lines(file: InputFile, keys: Mapping[str, str] | None = None) -> Reader
     lists = [row_scores for row_scores in scores if row_scores is not None]
     if lists and all(isinstance(row_scores, list) for row_scores in lists):
         lengths = {len(row_scores) for row_scores in lists}
+        # Lists of one number and lists of more are not questions, but a fault that the reader
+        # names.
         several = len(lengths) > 1 and min(lengths) > 1
         renamed = any(name != field for _, field, name in fields)
         lettered = any(_by_letter(row, member) for row in first)
@@ -82,6 +84,7 @@ def _scores(row: Mapping[str, Any], member: str, absent: float = 0.0) -> Any:
     by_letter = _by_letter(row, member)
     if row.get(member) is not None or not by_letter:
         return row.get(member)
+    # Up to the last letter that has a score.
     width = ascii_uppercase.index(max(by_letter)) + 1
     return [by_letter.get(letter, absent) for letter in ascii_uppercase[:width]]
 
@@ -94,6 +97,7 @@ def _letter(label: str) -> int | None:
 
 def _position(label: str, choices: list[Any]) -> int:
     """Position of the right choice by its text, or else by its letter or number."""
+    # The text decides first: a choice may be the letter or number of another one.
     if choices.count(label) == 1:
         return choices.index(label)
     letter, number = _letter(label), label.strip()
@@ -151,6 +155,7 @@ class ChoicesFile(JsonLinesFile):
                 label = _position(label, choices)
         elif isinstance(label, str) and (_letter(label) or 0) >= len(values):
             raise ValueError(f"the label is {label!r}, but there are {len(values)} choices")
+        # Padding would turn the label into a choice that the question does not have.
         if isinstance(label, int | float) and label >= len(values):
             raise ValueError(f"the label is {label}, but there are {len(values)} choices, from 0")
         # The scores themselves may be called choices, and then replace the number of choices.

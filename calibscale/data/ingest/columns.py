@@ -128,6 +128,7 @@ def check_files(files: Sequence[InputFile]) -> None:
             head = content.read(1)
         if not head:
             raise InvalidDataError(f"{file}: the file is empty")
+        # NumPy would unpickle such a file, whatever its name.
         if head == b"\x80" and file.suffix in (".npy", ".npz"):  # first byte of a pickle
             raise pickled(file)
 
@@ -250,6 +251,7 @@ def _start(name: str) -> str:
 
 def _class_names(columns: tuple[str, ...], key: str) -> tuple[str, ...] | None:
     """Endings of the names of the columns of predictions, or None if numbered or empty."""
+    # The prefix is the key, or else the common beginning up to a sign such as an underscore.
     start = _start(key)
     if not all(name.startswith(start) for name in columns):
         common = re.match(r".*[^0-9A-Za-z]|", os.path.commonprefix(columns))  # noqa: RUF071
@@ -289,6 +291,7 @@ def _roles(
     excluded |= set(getattr(reader, "partition", ()))  # names of folders hold no predictions
     listed = listed_columns(reader.names)
     kinds = [k for k in PREDICTIONS if k in keys]
+    # The exact names of the roles come before other usual names.
     kinds = kinds or [k for k in KINDS if named(k, k)] or [k for k in KINDS if columns_of(k)]
     if len(kinds) != 1:
         named_kinds = f"both {' and '.join(kinds)}" if kinds else "neither logits nor probabilities"
@@ -381,6 +384,7 @@ def agree(
             raise BinaryError(
                 f"{file}: binary is declared, but {kind} are {layout.columns} columns"
             )
+        # Integers are no probabilities or logits of a known precision.
         exact = layout.dtype.kind != "f" and forecast is None
         if dtype is None and (exact or layout.dtype.itemsize > 8):
             raise InvalidDataError(
@@ -517,6 +521,7 @@ def batches(
                 values = columns[layout.kind]
                 if meaning.percent:
                     values = percentages.shares(values, part.start, layout.file)
+                # The remaining probability is computed below in the type of the store.
                 values = _cast(layout.file, values, dtype)
                 labels = _labels(layout.file, part, columns["labels"][:, 0], meaning)
                 top_k = columns.get("top_k")
@@ -536,6 +541,7 @@ def batches(
                 end = part.start + len(batch.labels)
                 if len(batch.labels):
                     yield batch
+        # Rows that are left to skip in the next files.
         skip = max(0, skip - end)
 
 

@@ -48,6 +48,7 @@ def _undecodable(file: InputFile, encoding: str) -> str:
     if encoding != "utf-8-sig":
         return ": its content"
     with file.open() as lines:
+        # Text is decoded in blocks, so that only a second reading tells the line.
         for number, line in enumerate(iter(partial(lines.readline, ROW_BYTES), b""), 1):
             try:
                 line.decode("utf-8")
@@ -67,6 +68,7 @@ def delimiter_of(file: InputFile) -> str:
     counts = dict.fromkeys((usual, *_DELIMITERS), 0)
     with opened_text(file, RowBounds(file), newline="") as text:
         beginning = text.read(_HEADER_LENGTH).lstrip("\r\n")
+    # A delimiter in quotes is part of a name.
     quoted = False
     for character in beginning:
         if character == '"':

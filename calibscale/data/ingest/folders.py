@@ -68,6 +68,7 @@ def _files_at(place: InputFile) -> list[InputFile]:
             f"{place}: the folder has {content} that can be read; pass files, which end in one of "
             f"{', '.join(READERS)}"
         )
+    # Spark writes empty files for empty partitions.
     filled = [file for file in files if not file.is_empty]
     if not filled:
         raise NoRowsError(f"{place}: there are no rows; all files of the folder are empty")
@@ -110,6 +111,7 @@ def _joined(folder: InputFile, inside: str) -> str | Path:
 def _refuse_versions(folder: InputFile, names: Sequence[str]) -> None:
     """Raise an OptionError if a file shows that a folder has files of earlier versions."""
     for marker, (kind, remedy) in _TABLE_FORMATS.items():
+        # Other folders may be called metadata, too.
         of_iceberg = marker != "metadata" or names[-1].endswith(".metadata.json")
         if marker in names[:-1] and of_iceberg:
             raise OptionError(

@@ -39,6 +39,7 @@ def reader_of(file: InputFile, keys: Mapping[str, str] | None = None) -> Callabl
         reader = json_lines(file, keys) if opener is json_lines else opener(file)
         return PartitionedFile(reader, file) if file.partition else reader
 
+    # `opened` runs after this line, and sees the function of the format.
     opener = READERS[file.suffix]
     # The reader of JSON Lines reads all lines for the largest number of choices, and is kept.
     return cache(opened) if opener is json_lines else opened

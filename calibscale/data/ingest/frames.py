@@ -163,6 +163,7 @@ class _Stream:
         stop = min(start + count, self.num_rows)
         with self._lock:
             try:
+                # The largest request decides how many rows are kept for late threads.
                 self._largest = max(self._largest, count)
                 with reading_frame(self._name):
                     if self._batches is None or start < self._kept[0][0]:
@@ -194,6 +195,7 @@ class _Stream:
                 f"{self._name} had {self.num_rows} rows at first, and has {rows} when it is read "
                 f"again: pass {_FRAMES}"
             )
+        # A thread per processor, and two requests that wait.
         behind = self._end - (available_cpus() + 2) * self._largest
         while self._kept[0][0] + len(self._kept[0][1]) <= min(start, behind):
             self._kept.popleft()
@@ -225,6 +227,7 @@ class _Frame(TableReader):
             self.table = _Stream(frame, name)
         if not self.table.num_rows:
             raise NoRowsError(f"{name}: there are no rows")
+        # The first row has the types also of lazy frames without a schema.
         fields = self.table.slice(0, 1).schema
         super().__init__(name, fields, self.table.num_rows)
         # The texts of partition columns are known without reading the rows.
@@ -432,6 +435,7 @@ def from_frame(
     prefix = {kind: predictions} if isinstance(predictions, str) else {}
     if forecast is not None:
         forecast = forecast_of_columns(forecast, roles[kind])
+    # One column of numbers is binary, and one column of lists is not.
     single = len(roles[kind]) == 1 and not reader.column(roles[kind][0]).shape
     if options.pop("binary", False) and not single:
         raise BinaryError(f"{name}: binary is declared, but {kind} are {len(roles[kind])} columns")

@@ -214,6 +214,7 @@ def ingest(
         )
         class_names = labels.names
     covariates = names_of_covariates(layouts)
+    # The total is known if the formats of all files tell their number of rows.
     counts = [layout.rows for layout in layouts if layout.rows is not None]
     total = sum(counts) if len(counts) == len(layouts) else None
     marks = []
@@ -246,6 +247,7 @@ def ingest(
             "columns": named,
         },
     )
+    # A store with the same note is resumed, or is complete already.
     store = None if overwrite else _existing(url, note)
     resumed = store is not None and not store.finished
     if store is None:
@@ -301,6 +303,7 @@ def _copied(
     note = store.notes.get("ingest")
     with store.writer() as writer:
         before = store.rows  # read again under the lock
+        # Between opening and locking, another process may have replaced the store.
         if store.notes.get("ingest") != note:
             raise StoreError(f"{store.url}: another ingest has just replaced this store")
         # Dropped rows are not in the store, which hides how far an earlier run has read.  All rows

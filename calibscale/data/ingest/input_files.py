@@ -98,6 +98,7 @@ class InputFile:
         """Local path, or for a URL the path of a temporary copy, deleted with this object."""
         if not self.remote:
             return local_path(self.address)
+        # Some readers take paths only, and need the ending.
         handle, copy = tempfile.mkstemp(self.suffix, "calibscale-")
         os.close(handle)
         weakref.finalize(self, _remove, copy)
@@ -121,6 +122,8 @@ class InputFile:
         with open(file, "rb") if isinstance(file, Path) else file as opened:
             size = opened.seek(0, os.SEEK_END)
             opened.seek(0)
+            # Hashing whole files would read terabytes twice, and both ends hold headers and last
+            # rows.
             digest = hashlib.sha256(opened.read(_END_BYTES))
             opened.seek(max(0, size - _END_BYTES))
             digest.update(opened.read(_END_BYTES))

@@ -131,6 +131,7 @@ def matched(pattern: str | Path, storage_options: Mapping[str, Any] | None) -> l
         names = glob.glob(str(pattern).removeprefix("file://"), recursive=True)
     names.sort(key=natural_key)
     files = [InputFile(located(name, storage_options)) for name in names]
+    # Hidden files, and markers such as _SUCCESS, hold no rows.
     return [file for file in files if file.name[:1] not in "._"]
 
 
@@ -193,6 +194,8 @@ def npy_roles(
         return None
     if all(len(shape) < 2 for shape in shapes) and not labels_given:
         rows = sum(array_of(file).shape[0] for file in roles["labels"])
+        # Columns of one data set have as many rows each as there are labels; shards have as many
+        # together.
         lengths = [shape[0] for shape in shapes if shape]
         if len(left) == 1 or sum(lengths) != rows or rows in lengths:
             return None

@@ -44,6 +44,7 @@ def refuse_large_pages(path: Path, metadata: Any, names: Iterable[str], file: An
                     continue
                 size = size_text(largest)
                 page = f"{file}: the column {name!r} has a page of {size} in row group {g}"
+                # A page cannot be larger than all pages together.
                 if largest > chunk.total_uncompressed_size:
                     raise InvalidDataError(
                         f"{page}, and all its pages have "
@@ -77,6 +78,7 @@ def largest_page(content: BinaryIO, chunk: Any) -> int:
 
     The search ends at a header that cannot be read, which the reader of the file reports.
     """
+    # The page of a dictionary, if there is one, comes before the pages of data.
     starts = [chunk.dictionary_page_offset, chunk.data_page_offset]
     place = min(start for start in starts if start)
     end, largest = place + chunk.total_compressed_size, 0
@@ -102,6 +104,7 @@ def _header(content: BinaryIO, place: int) -> tuple[dict[int, int], int]:
         except IndexError:
             if len(data) < count or count >= _LONGEST_HEADER:
                 raise ValueError(f"the header of the page at byte {place} has no end") from None
+            # A header that ends beyond the bytes read so far is read again with more of them.
             count *= 16
 
 

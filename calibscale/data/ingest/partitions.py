@@ -42,6 +42,7 @@ def folder_texts(address: Any) -> dict[str, str | None]:
     for folder in str(address).split("/")[:-1]:
         name, equals, value = folder.partition("=")
         if name and equals:
+            # Signs such as a slash cannot stand in the name of a folder.
             text = unquote(value)
             texts[unquote(name)] = None if text == _NULL or is_missing(text) else text
     return texts
@@ -144,6 +145,7 @@ class PartitionedFile:
                 if name not in self._values:
                     columns.append(batch.column(name))
                     continue
+                # Some writers keep the column in the file, too, where it may say otherwise.
                 if name in batch.schema.names:
                     self._check(name, of_arrow(plain_arrow(batch.column(name))), start, None)
                 value = self._values[name]

@@ -103,10 +103,12 @@ class _Mapped:
             raise InvalidDataError(f"{name}: npy files of version {number} are not supported")
         read = npy.read_array_header_1_0 if version == (1, 0) else npy.read_array_header_2_0
         self.shape, fortran, self.dtype = read(file)
+        # Objects are stored as pickles, which run code when they are read.
         if self.dtype.hasobject:
             raise pickled(name)
         self.file, self.offset, self.order = file, file.tell(), "F" if fortran else "C"
         declared = self.offset + self.dtype.itemsize * math.prod(self.shape)
+        # A truncated file has fewer bytes than its header declares.
         if size != declared:
             raise InvalidDataError(f"{name}: {size} bytes, but its header declares {declared}")
 
@@ -312,6 +314,7 @@ class TableReader(ABC):
         numbers = seconds_of(numbers) if numbers.dtype.kind in "mM" else numbers
         if filled.all():
             return numbers
+        # A missing list is a row of missing numbers.
         rows = np.full((len(column), *shape), np.nan)
         rows[filled] = numbers
         return rows
@@ -378,6 +381,7 @@ class ArrowTable(TableReader):
             return pa.ipc.open_stream(pa.memory_map(self._memory), options=options)
 
     def _all(self, names: Sequence[str]) -> Iterator[Any]:
+        # A file tells its number of batches, and a stream is read to its end.
         batches = self._opened(names)
         if hasattr(batches, "num_record_batches"):
             return map(batches.get_batch, range(batches.num_record_batches))

@@ -44,6 +44,7 @@ class RowBounds:
 
     def taken(self, rows: Iterator[Row], count: int) -> Iterator[Row]:
         """The next rows: at most `count`, and fewer if they are long."""
+        # A batch of long rows ends early, so that its memory is bounded.
         last = self.bytes_read + BATCH_BYTES
         for row in islice(rows, count):
             yield row
@@ -56,6 +57,7 @@ class BoundedFile(BufferedIOBase):
 
     def __init__(self, content: Any, bounds: RowBounds) -> None:
         self._content, self._bounds = content, bounds
+        # `read1` returns what is there, so that rows are counted as they arrive.
         self._part = getattr(content, "read1", content.read)
 
     def readable(self) -> bool:

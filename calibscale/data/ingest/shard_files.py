@@ -69,6 +69,7 @@ def from_shards(
         named = {"covariate_names": tuple(map(str, names)), **named}
     if "labels" in source and source["labels"].dtype.kind not in "iu":
         source["labels"] = _in_memory(source["labels"])  # texts and booleans become numbers at once
+    # Errors name the file of a row, and its number in the file.
     rows = [shard.shape[0] for shard in source[kind].shards]
     name = name_of_files(map(str, files_of[kind]))
     named = {"name": RowOrigins.of(name, files_of[kind], rows), **named}

@@ -165,6 +165,7 @@ def from_file(
     except BaseException:
         shutil.rmtree(folder, ignore_errors=True)
         raise
+    # Derived sources share the column, so that the copy lasts as long as any of them.
     weakref.finalize(source.values, shutil.rmtree, folder, ignore_errors=True)
     return source
 
@@ -205,6 +206,7 @@ class _Tables:
         nonempty: list[ColumnLayout] = filled(layouts)
         check_agreement(nonempty)
         files = [f for f, layout in zip(files, layouts, strict=True) if layout.rows != 0]
+        # Columns without a role are not read.
         names = list(dict.fromkeys(chain(*nonempty[0].roles.values())))
         types = common_types(files, [layout.reader for layout in nonempty], names)
         return cls(files, names, [layout.rows or 0 for layout in nonempty], types)

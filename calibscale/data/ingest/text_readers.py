@@ -82,6 +82,7 @@ class CsvFile:
         texts = {n: self.names.index(n) for n in names if self.column(n).dtype == TEXT}
         numbers_of = [name for name in names if name not in texts]
         cells_of = [self.names.index(name) for name in numbers_of]
+        # Cells take more memory before their conversion than numbers.
         step = max(1, min(step, BATCH_BYTES // (_CELL_BYTES * width)))
         with self._rows() as (rows, bounds):
             next(rows)
@@ -99,6 +100,7 @@ class CsvFile:
                     cells += [self._pointed(row[j]) or "nan" for j in cells_of]
                     for name, j in texts.items():
                         texts_in[name].append(row[j])
+                # All cells are converted at once, which is faster than one by one.
                 numbers, wrong = _numbers(cells)
                 if wrong is not None:
                     i, j = divmod(wrong, len(numbers_of))
@@ -125,6 +127,7 @@ def _filled(rows: Iterable[list[str]], j: int) -> list[str]:
 def _numbers(cells: list[str]) -> tuple[NDArray[np.float64], int | None]:
     """Numbers of cells, NaN where they are missing, and the position of the first wrong cell."""
     joined = "".join(cells)
+    # One test of all cells saves a test of each.
     convert = float if joined.isascii() and "_" not in joined else _decimal
     # After an error, the length of the iterator that is left tells the position of the wrong cell.
     left = iter(cells)
@@ -225,6 +228,7 @@ class JsonLinesFile(TableReader):
         except (pa.ArrowException, OverflowError) as error:
             fault = f"{self._file}: {name!r} has values of several types ({error})"
             raise InvalidDataError(fault) from error
+        # Later rows may have fractions, or no number.
         if pa.types.is_int64(kind):
             return pa.float64()
         return pa.list_(pa.float64()) if pa.types.is_list(kind) else kind
