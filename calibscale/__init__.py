@@ -28,10 +28,10 @@ if TYPE_CHECKING:
         OrdinalForecast,
         QuantileForecast,
     )
-    from calibscale.data.frames import from_frame
+    from calibscale.data.ingest.frames import from_frame
+    from calibscale.data.ingest.table_files import from_file
     from calibscale.data.source import ArraySource
     from calibscale.data.store import LogitStore
-    from calibscale.data.table_files import from_file
     from calibscale.data.zarr_arrays import open_arrays
     from calibscale.errors import (
         CalibscaleError,

@@ -13,7 +13,7 @@ from calibscale.data.missing import missing_entries, plain
 from calibscale.data.read_errors import converting
 from calibscale.errors import InvalidDataError, OptionError, require
 
-BFLOAT16_SPACING = 2.0**-7  # distance from 1 to the next number
+BFLOAT16_SPACING = 2.0**-7  # distance from 1 to the next number, as bfloat16 has 7 bits after it
 
 
 def is_bfloat16(array: Any) -> bool:
@@ -24,33 +24,51 @@ def is_bfloat16(array: Any) -> bool:
 def as_numpy(array: Any, name: str = "the array") -> NDArray[Any]:
     """Convert an array with DLPack or the array protocol to a plain NumPy array.
 
-    bfloat16 becomes float32, and missing entries, such as those that are masked, become NaN or
-    None; see `calibscale.data.missing`.
+    bfloat16 becomes float32.  Missing entries, such as masked ones, become NaN or None, see
+    `calibscale.data.missing`.
     """
     with converting(name):
-        for method in ("detach", "cpu"):  # of tensors of PyTorch
+        # Tensors of PyTorch convert only without gradients and on the CPU.
+        for method in ("detach", "cpu"):
             array = getattr(array, method)() if hasattr(array, method) else array
         if is_bfloat16(array):
             array = array.float() if hasattr(array, "float") else array.astype(np.float32)
         if hasattr(array, "__dlpack__") and not _is_held(array):
-            with suppress(Exception):  # the array protocol then says what is wrong
+            # The array protocol, tried next, says what is wrong with the array.
+            with suppress(Exception):
                 return np.from_dlpack(array)
         values = np.asanyarray(array)
+        # Arrays of texts are as their owner made them, and lists are converted here.
         if values.dtype.kind == "U" and not isinstance(array, np.ndarray):
-            # NumPy has made texts of the missing entries of a list
+            # NumPy has turned the missing entries of a list of texts into texts, such as "None".
             objects = np.asarray(array, object)
             values = objects if missing_entries(objects).any() else values
         return plain(values)
 
 
 def _is_held(array: Any) -> bool:
-    """Whether an array is one of NumPy or Arrow, whose missing entries DLPack does not tell."""
+    """Whether an array is of NumPy or Arrow: DLPack does not tell their missing entries."""
     return isinstance(array, np.ndarray) or hasattr(array, "__arrow_c_array__")
 
 
 def in_memory(array: Any) -> bool:
-    """Whether an array is one of NumPy that is not on disk."""
+    """Whether an array is a NumPy array that is not on disk."""
     return isinstance(array, np.ndarray) and not isinstance(array, np.memmap)
+
+
+def stacked(predictions: Any) -> Any:
+    """Predictive distributions as one array of rows, from an array or from the tuple of its parts.
+
+    A part is a column (n,), several columns (n, P), or one number for all rows.
+    """
+    if not isinstance(predictions, tuple):
+        return predictions
+    parts = [as_numpy(part, "predictions") for part in predictions]
+    try:
+        return np.column_stack(np.broadcast_arrays(*parts))
+    except ValueError:
+        shapes = ", ".join(str(part.shape) for part in parts)
+        raise InvalidDataError(f"the parts of predictions have the shapes {shapes}") from None
 
 
 def rows_of(
@@ -58,38 +76,31 @@ def rows_of(
 ) -> list[Any]:
     """Columns with a row for each label, and labels of −1 in place of `ignore_index`.
 
-    Predictions of labels (n, …), such as those of pixels, are (n, K, …), as in PyTorch: the class
-    axis is 1; those of two classes may be (n, …).  Those of several labels that are true or false,
-    (n, L), are (n, L), too: all rows of a label are neighbours, and a column (n,) is repeated.
-    Arrays of other shapes are returned as they are.
+    For labels (n, …), such as the labels of pixels, predictions are (n, K, …) as in PyTorch, with
+    the classes on axis 1.  Predictions of two classes may be (n, …).  For several labels that are
+    true or false, (n, L), predictions are (n, L), too.  All rows of a label are then neighbours,
+    and a column (n,) is repeated.  Arrays of other shapes are returned as they are.
     """
-    shape, given = tuple(labels.shape), tuple(values.shape)
-    by_class = len(given) == len(shape) + 1 > 2 and (given[0], *given[2:]) == shape
-    special = by_class or (binary and len(shape) > 1 and given == shape)
-    if special or ignore_index is not None:  # such as arrays of JAX, and columns of pandas
-        values, labels = (
-            as_numpy(each)
-            if not isinstance(each, np.ndarray) and {"__dlpack__", "to_numpy"} & {*dir(type(each))}
-            else each
-            for each in (values, labels)
-        )
+    shape, value_shape = tuple(labels.shape), tuple(values.shape)
+    by_class = (
+        len(value_shape) == len(shape) + 1 > 2 and (value_shape[0], *value_shape[2:]) == shape
+    )
+    special = by_class or (binary and len(shape) > 1 and value_shape == shape)
+    if special or ignore_index is not None:
+        values, labels = _numpy_if_convertible(values), _numpy_if_convertible(labels)
     if special:
         if not all(in_memory(array) for array in (values, labels)):
             raise InvalidDataError(
-                f"{name}: predictions of shape {given} must be arrays in memory; append them to a "
-                "LogitStore in batches"
+                f"{name}: predictions of shape {value_shape} must be arrays in memory; append them "
+                "to a LogitStore in batches"
             )
-        several = len(given) == 2
-        values = np.moveaxis(values, 1, -1).reshape(-1, given[1]) if by_class else values
+        # Several labels of a row: positions in the order of the labels, then of the rows.
+        several = len(value_shape) == 2
+        values = np.moveaxis(values, 1, -1).reshape(-1, value_shape[1]) if by_class else values
         values = values if by_class else (values.T if several else values).reshape(-1)
-        labels, *columns = (  # type: ignore[assignment]
-            (each.T if several else each).reshape(-1)
-            if np.shape(each) == shape
-            else np.tile(each, given[1])
-            if several and each is not None
-            else each
-            for each in (labels, *columns)
-        )
+        count = value_shape[1]
+        columns = tuple(_by_position(column, shape, several, count) for column in columns)
+        labels = _by_position(labels, shape, several, count)
     if ignore_index is not None:
         require(in_memory(labels), "ignore_index= needs labels in memory; store −1 for such labels")
         classes = 2 if binary else (*values.shape, 0)[1]
@@ -97,6 +108,26 @@ def rows_of(
             raise OptionError(f"ignore_index={ignore_index} is one of the {classes} classes")
         labels = np.where(labels == ignore_index, np.int64(-1), labels)
     return [values, labels, *columns]
+
+
+def _numpy_if_convertible(array: Any) -> Any:
+    """Arrays such as those of JAX, and columns of pandas, as NumPy arrays; others as they are."""
+    if isinstance(array, np.ndarray) or not {"__dlpack__", "to_numpy"} & {*dir(type(array))}:
+        return array
+    return as_numpy(array)
+
+
+def _by_position(column: Any, shape: tuple[int, ...], several: bool, labels_per_row: int) -> Any:
+    """Column of rows as a column of positions (pixels, or the labels of a row) in their order.
+
+    A column of the shape of the labels is flattened, with `several` labels of a row label by label.
+    A column with one value for each row is repeated for `several` labels.
+    """
+    if np.shape(column) == shape:
+        return (column.T if several else column).reshape(-1)
+    if several and column is not None:
+        return np.tile(column, labels_per_row)
+    return column
 
 
 def label_codes(

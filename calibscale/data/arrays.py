@@ -18,6 +18,7 @@ from calibscale.data.array_layouts import (
     is_bfloat16,
     label_codes,
     rows_of,
+    stacked,
 )
 from calibscale.data.call_hints import by_name, refuse_unknown, seem_exchanged
 from calibscale.data.choices import ChoiceColumns, ChoiceOptions, of_choices
@@ -69,20 +70,20 @@ def from_arrays(
     binary: bool = False,
     **named: Unpack[SourceOptions],
 ) -> ArraySource:
-    """Describe predictions in arrays; predictions are neither read nor copied here.
+    """Describe predictions in arrays, which are neither read nor copied here.
 
     Parameters
     ----------
     logits, probabilities : (n, K) array-like
-        Exactly one of the two: NumPy array, memory map, ``zarr.Array``, ``dask.array`` or
-        ``xarray.DataArray``; or a tensor of any device.  A list of such matrices is one of shards,
-        such as the batches of a loop or memory maps of several files, which are concatenated by
-        rows and never copied as a whole; labels, covariates and weights may then be lists of
-        shards as well, cut anywhere.  One column, (n,) or (n, 1), is P(y = 1) or its log-odds.  A
-        logit of −∞ masks a class: its probability is 0.  In memory also (n, K, …) with labels (n,
-        …), such as those of pixels: each position is a row.  With ``binary=True`` also (n, L) with
-        labels (n, L) that are true or false: each label of each row is a row, with the covariate
-        ``label`` to group by.  With `offsets`, `mask` or `top_k`: the choices of questions.
+        Exactly one of the two: NumPy array, memory map, ``zarr.Array``, ``dask.array``,
+        ``xarray.DataArray``, or a tensor of any device.  The matrices of a list are shards, such as
+        the batches of a loop or memory maps of several files.  Shards are concatenated by rows and
+        never copied as a whole.  Labels, covariates and weights may then be lists of shards as
+        well, cut anywhere.  One column, (n,) or (n, 1), is P(y = 1) or its log-odds.  A logit of −∞
+        masks a class: its probability is 0.  In memory also (n, K, …) with labels (n, …), such as
+        the labels of pixels: each position is a row.  With ``binary=True`` also (n, L) with labels
+        (n, L) that are true or false: each label of each row is a row, with the covariate ``label``
+        to group by.  With `offsets`, `mask` or `top_k`: the choices of questions.
     predictions : (n, P) array-like, or tuple of its parts, optional
         In place of logits and probabilities: predictive distributions of the kind `forecast`.
     forecast : str or Forecast, optional
@@ -90,30 +91,30 @@ def from_arrays(
         `HistogramForecast` or `OrdinalForecast`.  Labels are then the observed numbers (n,), NaN
         where the outcome is not yet known.
     labels : (n,) array-like
-        Integers 0..K−1; −1, NaN or None where the label is not yet known.  Also booleans, texts
-        among `class_names`, or for two classes words such as ``"no"`` and ``"yes"``; other values
+        Integers 0..K−1, and −1, NaN or None where the label is not yet known.  Also booleans, texts
+        among `class_names`, or for two classes words such as ``"no"`` and ``"yes"``.  Other values
         are declared by `positive` or `class_names`, and labels that are −1 and 1 must be.  Also
-        soft labels
-        (n, K), floats whose rows sum to 1, such as the shares of annotators: residuals are then
-        q − label, and events their probabilities; all NaN where the label is not yet known.
+        soft labels (n, K), floats with rows that sum to 1, such as the shares of annotators.
+        Residuals are then q − label, and events are probabilities.  A row of soft labels is all NaN
+        where the label is not yet known.
     ignore_index : int, str or several, optional
         Value of labels that means "not yet known", such as 255, −100, or ``"?"``.
     covariates : (n, d) array-like, or (n,) for one covariate, optional
-        Numbers, or in memory also texts, a data frame, or a dictionary of columns (n,) by name:
-        results print the texts.
+        Numbers, or in memory also texts, a data frame, or a dictionary of columns (n,) by name.
+        Results print the texts.
     covariate_names : d names, optional
         Default: the names of the columns of a data frame or dictionary, else ``x0, x1, …``.
     weights : (n,) array-like, optional
         Importance weights, not counts.  Their scale does not matter, and rows of weight 0 are
-        ignored.  A row of weight 3 is one observation: TCE2Debiased, JKCE, KCE, KLCE,
-        CKCECentred, the default λ, intervals and p-values differ by design from those of three
-        equal rows.
+        ignored.  A row of weight 3 is one observation: for TCE2Debiased, JKCE, KCE, KLCE,
+        CKCECentred, the default λ, intervals and p-values, it differs by design from three equal
+        rows.
     binary : bool
-        Declares that the predictions are one column, which is otherwise inferred; needed for
+        Declares that the predictions are one column, which is otherwise inferred.  It is needed for
         several labels of a row.
     positive : int, float, bool or str, optional
         Label of the event of two classes, which is class 1, such as ``1`` where labels are −1 and
-        1, ``2`` where they are 1 and 2, or ``"default"``; the labels have one other value.
+        1, ``2`` where they are 1 and 2, or ``"default"``.  The labels have one other value.
     percent : bool, optional
         Whether the probabilities are in percent: numbers from 0 to 100, or texts such as ``"90%"``.
     class_names : K names, optional
@@ -134,7 +135,7 @@ def from_arrays(
     per_choice : bool, optional
         Whether each choice of each question is a row, P(the choice is right), with the covariates
         ``question`` (for ``cluster="question"``) and ``choice``, its position.  Logits become
-        softmax probabilities of their question; sums of probabilities are not checked.
+        softmax probabilities of their question.  Sums of probabilities are not checked.
     name : str
         Name of the source in errors and results.
 
@@ -148,7 +149,13 @@ def from_arrays(
     Notes
     -----
     A warning is logged if logits in memory look like probabilities.
-    Intervals and tests of several labels together treat those of a row as independent.
+    Intervals and tests of several labels together treat the labels of a row as independent.
+
+    See Also
+    --------
+    from_frame : Predictions in columns of a data frame.
+    from_file : Predictions in table files or npy files.
+    open_arrays : Predictions in zarr arrays at paths or URLs.
 
     Examples
     --------
@@ -176,10 +183,13 @@ def from_arrays(
     refuse_unknown("from_arrays", named, SourceOptions.__optional_keys__)
     if predictions is not None or forecast is not None:
         choices = ChoiceOptions.__optional_keys__
-        given = [name for name, value in named.items() if name in choices and value is not None]
-        of_classes = binary or given or named.get("percent") or named.get("positive") is not None
+        with_choices = any(named.get(option) is not None for option in choices)
+        of_classes = (
+            binary or with_choices or named.get("percent") or named.get("positive") is not None
+        )
         if not logits is probabilities is ignore_index is None or of_classes:
             raise OptionError("predictions= of a forecast= have no logits, … of classes")
+        # The check alone: it raises an error unless predictions and their kind are both passed.
         role_of(forecast, predictions=predictions)
         assert forecast is not None
         heading = headings(predictions)
@@ -195,6 +205,7 @@ def from_arrays(
     name = named.get("name", "arrays")
     kind = "logits" if logits is not None else "probabilities"
     values = probabilities if logits is None else logits
+    # NumPy has no bfloat16, so that its spacing must be noted before the conversion to float32.
     rounded = any(map(is_bfloat16, values)) if is_shards(values) else is_bfloat16(values)
     spacing = BFLOAT16_SPACING if rounded else 0.0
     values, labels, covariates, weights = _joined(kind, values, labels, covariates, weights, name)
@@ -220,7 +231,7 @@ def from_arrays(
         name=name,
     )
     of_questions = any(named.get(option) is not None for option in ChoiceOptions.__optional_keys__)
-    # `_column` refuses labels of other types, such as dates
+    # `_column` refuses labels of other types, such as dates, below.
     if len(labels.shape) == 1 and np.dtype(labels.dtype).kind in "biufOUST":
         options = {**named, "ignore_index": ignore_index, "probabilities": probabilities}
         labels, class_names = _numbered(labels, values, binary, of_questions, options, name)
@@ -234,12 +245,14 @@ def from_arrays(
         columns = ChoiceColumns(kind, values, labels, weights, covariates, covariate_names)
         columns = of_choices(columns, named, spacing, name)
         values, labels, weights, covariates, covariate_names = columns[1:]
+    # One column stands for two classes, unless it has the only choice of each question.
     single = values.shape[1:] in ((), (1,))
     binary = binary or (single and (not of_questions or bool(named.get("per_choice"))))
     rows = _check(kind, values, labels, covariates, weights, binary, name)
     names = _names(covariates, covariate_names)
-    held = in_memory(values) or hasattr(values, "frame") or isinstance(values, RowShards)
-    if kind == "logits" and held and input_hints.seem_probabilities(values):
+    # The check for probabilities reads the first rows, which is cheap from memory alone.
+    is_held = in_memory(values) or hasattr(values, "frame") or isinstance(values, RowShards)
+    if kind == "logits" and is_held and input_hints.seem_probabilities(values):
         _log.warning(input_hints.ARE_PROBABILITIES, name)
     source = ArraySource(kind, values, labels, covariates, names, weights, binary, rows, name)
     classes = None if class_names is None else tuple(map(str, class_names))
@@ -260,9 +273,8 @@ def _of_forecasts(
 ) -> ArraySource:
     """Source of predictive distributions."""
     names, name = named.get("covariate_names"), named.get("name", "arrays")
-    stacked = forecast.stacked(predictions)
     values, labels, covariates, weights = _joined(
-        "predictions", stacked, labels, covariates, weights, name
+        "predictions", stacked(predictions), labels, covariates, weights, name
     )
     values = _column(values, "predictions")
     labels = _column(labels, "outcomes")
@@ -297,30 +309,31 @@ def _of_forecasts(
 def _joined(
     kind: str, values: Any, labels: Any, covariates: Any, weights: Any, name: str
 ) -> tuple[Any, Any, Any, Any]:
-    """Columns whose lists of shards are one array each, of those in memory a joined one."""
+    """Columns with one array in place of a list of shards.  Columns in memory are concatenated."""
     split = is_shards(values)
     if split:
         shards = tuple(_column(shard, kind) for shard in values)
         check_shards(shards, kind, name)
+        # Shards of predictions are not joined, even in memory: this would double their memory.
         values = RowShards(shards)
-    others = []
-    for what, column in (("labels", labels), ("covariates", covariates), ("weights", weights)):
+    columns = []
+    for role, column in (("labels", labels), ("covariates", covariates), ("weights", weights)):
         if is_shards(column, split):
             if any(hasattr(shard, "columns") for shard in column):
                 raise InvalidDataError(
-                    f"{name}: {what} are a list of data frames; join them (pandas.concat)"
+                    f"{name}: {role} are a list of data frames; join them (pandas.concat)"
                 )
-            shards = tuple(_held(shard, what) for shard in column)
-            check_shards(shards, what, name)
-            held = all(map(in_memory, shards))
-            column = np.concatenate(shards) if held else RowShards(shards)
-        others.append(column)
-    labels, covariates, weights = others
+            shards = tuple(_held(shard, role) for shard in column)
+            check_shards(shards, role, name)
+            all_in_memory = all(map(in_memory, shards))
+            column = np.concatenate(shards) if all_in_memory else RowShards(shards)
+        columns.append(column)
+    labels, covariates, weights = columns
     return values, labels, covariates, weights
 
 
 def _covariates(covariates: Any, names: Sequence[str] | None) -> NamedColumns:
-    """Covariates as numbers, and what these mean."""
+    """Covariates as numbers, with their names, categories and kinds of times."""
     if not is_table(covariates):
         covariates = _held(covariates, "covariates")
     columns = named_columns(covariates, names)
@@ -330,10 +343,10 @@ def _covariates(covariates: Any, names: Sequence[str] | None) -> NamedColumns:
 def _names(covariates: Any, names: Sequence[str] | None) -> tuple[str, ...]:
     """Names of the covariates, distinct and as many as there are."""
     d = 0 if covariates is None else int((*covariates.shape, 1)[1])
-    given = tuple(f"x{i}" for i in range(d)) if names is None else tuple(names)
-    if len(given) != d or len(set(given)) != d:
-        raise OptionError(f"{d} covariates need {d} distinct names, not {list(given)}")
-    return given
+    distinct = tuple(f"x{i}" for i in range(d)) if names is None else tuple(names)
+    if len(distinct) != d or len(set(distinct)) != d:
+        raise OptionError(f"{d} covariates need {d} distinct names, not {list(distinct)}")
+    return distinct
 
 
 def _numbered(
@@ -345,6 +358,7 @@ def _numbered(
     name: str,
 ) -> tuple[Any, Sequence[Any] | None]:
     """Labels as numbers 0..K−1, converted at once if they are in memory, and names of classes."""
+    # A single column is binary, whether it is declared or not.
     single = binary or len(values.shape) < 2 or values.shape[1] == 1
     classes = 2 if single else int(values.shape[1])
     if of_questions:  # labels are positions among the choices of a row, as numbers or letters
@@ -356,14 +370,17 @@ def _numbered(
         several=not single,
         **{option: options.get(option) for option in LABEL_OPTIONS},
     )
+    # Integers 0..K−1 stay as they are, so that large arrays on disk are not converted.
     if not meaning.keeps(labels.dtype):
         place = partial(row_text, name=name)
         try:
             labels = _converted(labels, partial(meaning.numbers, place=place), INTEGERS)
         except InvalidDataError as error:
             if options.get("probabilities") is not None and seem_exchanged(labels, values):
-                what = "labels= has the probabilities, and probabilities= the labels: exchange them"
-                raise InvalidDataError(f"{name}: {what}", error.row) from error
+                fault = (
+                    "labels= has the probabilities, and probabilities= the labels: exchange them"
+                )
+                raise InvalidDataError(f"{name}: {fault}", error.row) from error
             raise
     return labels, meaning.names
 
@@ -374,14 +391,14 @@ def _spacing(dtype: Any) -> float:
 
 
 def _converted(array: Any, convert: Callable[..., Any], dtype: Any) -> Any:
-    """Array after a conversion, which is done by rows when it is read if it is not in memory."""
+    """Converted array; an array that is not in memory is converted by rows when it is read."""
     if in_memory(array):
         return convert(array, 0)
     return ConvertedRows(array, convert, dtype)
 
 
 def _column(array: Any, name: str) -> Any:
-    """Array of numbers that can be sliced by rows; missing entries are NaN."""
+    """Array of numbers that can be sliced by rows.  Missing entries are NaN."""
     array = _held(array, name)
     if isinstance(array, np.ndarray):
         array = as_floats(array)
@@ -394,24 +411,24 @@ def _column(array: Any, name: str) -> Any:
 
 
 def _held(array: Any, name: str) -> Any:
-    """Array of any values that can be sliced by rows; missing entries are NaN or None."""
-    held = array if _is_plain(array) or _is_lazy(array) else as_numpy(array, name)
-    if held.shape == ():
+    """Array of any values that can be sliced by rows.  Missing entries are NaN or None."""
+    rows = array if _is_plain(array) or _is_lazy(array) else as_numpy(array, name)
+    if rows.shape == ():
         raise InvalidDataError(f"{name} must have rows, not be a single {type(array).__name__}")
-    return held
+    return rows
 
 
 def _is_lazy(array: Any) -> bool:
-    """Whether an array is read by slices, such as those of zarr, dask and xarray."""
-    held = isinstance(array, np.ndarray) or hasattr(array, "iloc") or is_bfloat16(array)
-    return _sliceable(array) and not held
+    """Whether an array is read by slices, such as arrays of zarr, dask and xarray."""
+    must_convert = isinstance(array, np.ndarray) or hasattr(array, "iloc") or is_bfloat16(array)
+    return _sliceable(array) and not must_convert
 
 
 def _is_plain(array: Any) -> bool:
-    """Whether an array has numbers, none of which is masked, and can be sliced by rows."""
+    """Whether an array has numbers without masked ones, and can be sliced by rows."""
     if not _sliceable(array) or is_bfloat16(array):
         return False
-    # columns of pandas, which have `iloc`, would be sliced by the labels of their index
+    # Columns of pandas, which have `iloc`, would be sliced by the labels of their index.
     if isinstance(array, np.ma.MaskedArray) or hasattr(array, "iloc"):
         return False
     return np.dtype(array.dtype).kind in "iufb"
@@ -429,7 +446,8 @@ def _sliceable(array: Any) -> bool:
 def _check(
     kind: str, values: Any, labels: Any, covariates: Any, weights: Any, binary: bool, name: str
 ) -> int:
-    if any(s != s for s in values.shape):
+    """Number of rows.  An error is raised if shapes or types are impossible."""
+    if any(s != s for s in values.shape):  # dask has NaN where a size is unknown
         raise InvalidDataError(
             f"{name}: the number of rows is unknown; call compute_chunk_sizes() on the dask array"
         )
@@ -448,6 +466,7 @@ def _check(
     if binary and not single:
         raise BinaryError(f"{name}: binary is declared, but {kind} have shape {shape}")
     letter = np.dtype(labels.dtype).kind
+    # Labels of the shape of the predictions are probabilities of the classes.
     soft = letter == "f" and not single and tuple(labels.shape[1:]) == shape[1:]
     if not soft and letter not in "iu":
         hint = input_hints.of_shape(labels.shape, labels)
@@ -463,23 +482,21 @@ def _check_lengths(
     kind: str, rows: int, labels: Any, covariates: Any, weights: Any, name: str, axes: int = 1
 ) -> None:
     """Check that columns have a row for each prediction, and labels so many axes."""
-    for what, column, dims in (
+    for role, column, dims in (
         ("labels", labels, (axes,)),
         ("covariates", covariates, (1, 2)),
         ("weights", weights, (1,)),
     ):
         if column is None:
             continue
-        if len(column.shape) not in dims:
-            raise InvalidDataError(
-                f"{name}: {what} must be ({rows}{', d' if 2 in dims else ','}), not of shape "
-                f"{column.shape}"
-                + input_hints.of_shape(column.shape, column)
-                * (what == "labels" and kind != "predictions")
-            )
-        if int(column.shape[0]) != rows:
-            raise InvalidDataError(
-                f"{name}: {rows} rows of {kind}, but {int(column.shape[0])} of {what}"
-            )
+        shape = tuple(column.shape)
+        if len(shape) not in dims:
+            expected = f"({rows}, d)" if 2 in dims else f"({rows},)"
+            hint = ""
+            if role == "labels" and kind != "predictions":
+                hint = input_hints.of_shape(shape, column)
+            raise InvalidDataError(f"{name}: {role} must be {expected}, not of shape {shape}{hint}")
+        if int(shape[0]) != rows:
+            raise InvalidDataError(f"{name}: {rows} rows of {kind}, but {int(shape[0])} of {role}")
     if rows == 0:
         raise NoRowsError(f"{name}: there are no rows")

@@ -12,9 +12,10 @@ from calibscale.array_types import Ints
 
 
 class Block(NamedTuple):
-    """Rows as read from a source, unchecked; `values` is (rows, K), or (rows,) if binary.
+    """Rows as read from a source, unchecked.
 
-    `faults` explain rows that were invalid before a derived source changed them, by row number.
+    `values` are (rows, K), or (rows,) if binary.  `faults` explain rows that were invalid before a
+    derived source changed them, by row number.
     """
 
     start: int
@@ -34,8 +35,8 @@ class Block(NamedTuple):
 class RowCounts(NamedTuple):
     """Numbers of rows in a pass: used, not yet labelled, and dropped by column and fault.
 
-    `impossible` is the number of used rows whose label or outcome has the predicted probability 0,
-    and `first_impossible` the number of the first of them.  Rows of weight 0 are not counted.
+    `impossible` is the number of used rows with a label or outcome of predicted probability 0,
+    and `first_impossible` the row number of the first such row.  Rows of weight 0 are not counted.
     `decimals` is the number of decimals of the predicted probabilities, see `decimals_of`.
     """
 
@@ -46,20 +47,21 @@ class RowCounts(NamedTuple):
     first_impossible: int | None = None
     decimals: int = 0
 
-    def __add__(self, other: RowCounts) -> RowCounts:  # type: ignore[override]
-        dropped = dict(sorted((Counter(self.dropped) + Counter(other.dropped)).items()))
-        rows = [c.first_impossible for c in (self, other) if c.first_impossible is not None]
+    def __add__(self, later: RowCounts) -> RowCounts:  # type: ignore[override]
+        # Sorted, so that results do not depend on the order in which faults occur.
+        dropped = dict(sorted((Counter(self.dropped) + Counter(later.dropped)).items()))
+        rows = [c.first_impossible for c in (self, later) if c.first_impossible is not None]
         return RowCounts(
-            self.used + other.used,
-            self.unlabelled + other.unlabelled,
+            self.used + later.used,
+            self.unlabelled + later.unlabelled,
             dropped,
-            self.impossible + other.impossible,
+            self.impossible + later.impossible,
             min(rows, default=None),
-            max(self.decimals, other.decimals),
+            max(self.decimals, later.decimals),
         )
 
     def with_impossible(self, rows: Ints, decimals: int) -> RowCounts:
-        """Counts of a chunk with the numbers of the rows whose label has probability 0."""
+        """Counts of a chunk with the numbers of the rows with a label of probability 0."""
         counts = self._replace(decimals=decimals)
         if not len(rows):
             return counts

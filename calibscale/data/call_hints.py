@@ -14,13 +14,13 @@ from calibscale.errors import OptionError
 P = ParamSpec("P")
 R = TypeVar("R")
 
-_FIRST_VALUES = 10_000  # that tell labels from probabilities
-# parameters of `evaluate` and of other functions of a source, which describe no source
+_FIRST_VALUES = 10_000  # values by which labels are told from probabilities
+# Parameters of `evaluate` and of other functions of a source, which describe no source
 _OF_EVALUATIONS = ("on_invalid", "tolerance", "group_by", "interval", "estimators")
 
 
 def by_name(call: str, leading: int = 0) -> Callable[[Callable[P, R]], Callable[P, R]]:
-    """Decorator of a function whose arguments have names, such as ``from_arrays``.
+    """Decorator of a function that takes its arguments by name, such as ``from_arrays``.
 
     `call` is the right call, and `leading` the number of arguments, such as ``self``, that have no
     names in it.
@@ -29,10 +29,10 @@ def by_name(call: str, leading: int = 0) -> Callable[[Callable[P, R]], Callable[
     def decorated(function: Callable[P, R]) -> Callable[P, R]:
         @wraps(function)
         def checked(*args: P.args, **kwargs: P.kwargs) -> R:
-            given = args[leading:]
-            if given:
+            unnamed = args[leading:]
+            if unnamed:
                 name = call.partition("(")[0]
-                raise OptionError(f"{name} takes its arguments by name: {call}{_order(given)}")
+                raise OptionError(f"{name} takes its arguments by name: {call}{_order(unnamed)}")
             return function(*args, **kwargs)
 
         return checked
@@ -41,12 +41,13 @@ def by_name(call: str, leading: int = 0) -> Callable[[Callable[P, R]], Callable[
 
 
 def refuse_unknown(function: str, given: Iterable[str], known: Set[str]) -> None:
-    """Raise a TypeError for arguments of a function of sources that it does not have.
+    """Raise a TypeError for `given` arguments that a function of sources does not have.
 
     >>> refuse_unknown("from_file", ["on_invalid"], {"percent"})
     Traceback (most recent call last):
     TypeError: from_file() has no parameter 'on_invalid'; pass it to evaluate(source, on_invalid=…)
     """
+    # The first name in the alphabet, so that the message does not depend on hashes.
     unknown = min(set(given) - known, default=None)
     if unknown in _OF_EVALUATIONS:
         call = f"pass it to evaluate(source, {unknown}=…)"
@@ -56,7 +57,7 @@ def refuse_unknown(function: str, given: Iterable[str], known: Set[str]) -> None
 
 
 def _order(arrays: tuple[Any, ...]) -> str:
-    """Clause that tells labels from probabilities, if two arrays are these."""
+    """Clause that says which of two arrays are labels, or an empty text if this is not clear."""
     if len(arrays) != 2:
         return ""
     labels = [seem_labels(array) for array in arrays]
@@ -97,11 +98,11 @@ def seem_labels(array: Any) -> bool:
     """Whether the first values of an array are texts, booleans or whole numbers."""
     try:
         values = np.asarray(array).reshape(-1)[:_FIRST_VALUES]
-    except Exception:  # the conversion of the array will say what is wrong
+    except Exception:  # the later conversion of the array says what is wrong
         return False
     if values.dtype.kind == "f":
-        known = values[~np.isnan(values)]
-        return bool((known == np.floor(known)).all())
+        numbers = values[~np.isnan(values)]
+        return bool((numbers == np.floor(numbers)).all())
     return True
 
 
@@ -109,8 +110,8 @@ def seem_exchanged(labels: Any, probabilities: Any) -> bool:
     """Whether labels have fractions between 0 and 1, and probabilities have none."""
     try:
         values = np.asarray(labels, np.float64).reshape(-1)[:_FIRST_VALUES]
-    except Exception:  # the conversion of the array will say what is wrong
+    except Exception:  # the later conversion of the array says what is wrong
         return False
-    known = values[~np.isnan(values)]
-    fractions = len(known) > 0 and bool(((known >= 0) & (known <= 1)).all())
+    numbers = values[~np.isnan(values)]
+    fractions = len(numbers) > 0 and bool(((numbers >= 0) & (numbers <= 1)).all())
     return fractions and not seem_labels(labels) and seem_labels(probabilities)

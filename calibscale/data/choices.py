@@ -1,4 +1,4 @@
-"""Choices whose number varies, and the most likely of many classes, as rows of equal length."""
+"""Choices in varying numbers, and the most likely of many classes, as rows of equal length."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ class ChoiceOptions(TypedDict, total=False):
 
 
 class ChoiceColumns(NamedTuple):
-    """Columns of a source; `names` are those of the covariates."""
+    """Columns of a source, and the `names` of the covariates."""
 
     kind: str
     values: Any
@@ -40,7 +40,7 @@ def of_choices(
 ) -> ChoiceColumns:
     """Columns with a row of equal length for each question, or with a row for each choice.
 
-    `spacing` is that of an `ArraySource`.
+    `spacing` is the distance from 1 to the next number of the type, see `ArraySource`.
 
     Raises
     ------
@@ -48,13 +48,14 @@ def of_choices(
         If options exclude each other, shapes do not fit, or a label is none of its row's choices.
     """
     offsets, mask, top_k = (options.get(option) for option in ("offsets", "mask", "top_k"))
-    given = sum(option is not None for option in (offsets, mask, top_k))
-    require(given <= 1, "give only one of offsets=, mask= and top_k=")
+    ways = sum(option is not None for option in (offsets, mask, top_k))
+    require(ways <= 1, "give only one of offsets=, mask= and top_k=")
     if top_k is not None and not options.get("per_choice"):
         values, labels = top_k_columns(
             columns.kind, columns.values, columns.labels, top_k, spacing, name
         )
         return columns._replace(values=values, labels=labels)
+    # Padding needs the lengths of all questions at once.
     for array in columns[1:5]:
         lazy = getattr(array, "chunks", None) is not None
         if lazy or isinstance(array, np.memmap | RowShards):
@@ -71,12 +72,13 @@ def of_choices(
             f"not {values.dtype} of shape {values.shape}"
         )
     rows = labels.size if offsets is not None else len(values)
-    for what, column in (("labels", labels), ("weights", weights), ("covariates", covariates)):
+    for role, column in (("labels", labels), ("weights", weights), ("covariates", covariates)):
         if column is not None and (
-            column.shape[:1] != (rows,) or (what == "labels" and column.ndim > 1)
+            column.shape[:1] != (rows,) or (role == "labels" and column.ndim > 1)
         ):
             shape = column.shape
-            raise InvalidDataError(f"{name}: {rows} rows of {kind}, but {what} of shape {shape}")
+            raise InvalidDataError(f"{name}: {rows} rows of {kind}, but {role} of shape {shape}")
+    # A choice that a question does not have has the probability 0.
     absent = -np.inf if kind == "logits" else 0.0
     if offsets is not None:
         exists = _exists(values, as_numpy(offsets, "offsets"), rows, name)
@@ -97,6 +99,7 @@ def of_choices(
         )
     if offsets is mask is None:
         exists = np.ones(values.shape, bool)
+    # A label is a position among the choices of its row, or −1; rows without choices are wrong.
     outside = (labels < -1) | (labels >= exists.shape[1])
     outside |= ~exists[np.arange(rows), np.where(outside, 0, labels)] & (labels >= 0)
     if (wrong := outside | ~exists.any(axis=1)).any():
@@ -110,19 +113,20 @@ def of_choices(
     if not options.get("per_choice"):
         return ChoiceColumns(kind, values, labels, weights, covariates, columns.names)
     if top_k is not None:
-        exists[:, -1] = False  # the rest is no choice
+        exists[:, -1] = False  # the last column has the remaining probability, and is no choice
     if kind == "logits":
         values = _log_odds(values)
+    # The rows of all choices, in the order of the questions.
     question, choice = np.nonzero(exists)
-    known = labels[question] >= 0
-    own = np.empty((rows, 0)) if covariates is None else covariates.reshape(rows, -1)
-    names = columns.names or [f"x{j}" for j in range(own.shape[1])]
+    is_known = labels[question] >= 0
+    covariates_of = np.empty((rows, 0)) if covariates is None else covariates.reshape(rows, -1)
+    names = columns.names or [f"x{j}" for j in range(covariates_of.shape[1])]
     return ChoiceColumns(
         kind,
         values[exists],
-        np.where(known, labels[question] == choice, -1),
+        np.where(is_known, labels[question] == choice, -1),
         None if weights is None else weights[question],
-        np.column_stack([own[question], question, choice]),
+        np.column_stack([covariates_of[question], question, choice]),
         [*names, "question", "choice"],
     )
 
@@ -148,9 +152,11 @@ def _exists(values: NDArray[Any], offsets: NDArray[Any], rows: int, name: str) -
 
 def _log_odds(z: NDArray[Any]) -> NDArray[Any]:
     """Logarithm of q/(1 − q) of each choice, q = softmax z, to all digits (n, K)."""
+    # log q_k/(1 − q_k) = z_k − log Σ_{j≠k} e^{z_j}.  Without the largest term e⁰ in the sum, no
+    # digits cancel for the largest z, and for all others the sum is at least 1.
     top = np.arange(z.shape[1]) == z.argmax(axis=1)[:, None]
     with np.errstate(invalid="ignore"):  # rows without a finite logit become NaN
         z = z - z.max(axis=1, keepdims=True).astype(np.float64)
     e = np.where(top, 0.0, np.exp(z))
-    others = e.sum(axis=1, keepdims=True) + np.where(top, 0.0, 1.0 - e)
-    return z - np.log(np.maximum(others, np.finfo(float).tiny))
+    sum_of_others = e.sum(axis=1, keepdims=True) + np.where(top, 0.0, 1.0 - e)
+    return z - np.log(np.maximum(sum_of_others, np.finfo(float).tiny))

@@ -22,7 +22,10 @@ LOG_SMALLEST = -744.4400719213812
 
 
 class Event(NamedTuple):
-    """A scalar prediction, each (c,): p, 1 − p, δ = p − event, and the event (0 or 1)."""
+    """A scalar prediction of each row (c,): p, 1 − p, δ = p − event, and the event (0 or 1).
+
+    `rest` is 1 − p to all its digits, also where p rounds to 1.
+    """
 
     p: Floats
     rest: Floats
@@ -34,14 +37,28 @@ class Event(NamedTuple):
 class Chunk:
     """Labelled, valid rows of positive weight with their scores, computed by one fused kernel.
 
-    Row numbers in the source (c,); logits or probabilities as read (c, K), from which `q` is
-    computed on first use; labels y, and `top`, the first class of largest q (c,); `confidence`,
-    `rest`, `brier` and `nll` (c,): max q, 1 − max q (to all its digits), Σ_k (q_k − e_k)², −log
-    q_y; weights (c,), or empty for weight 1; covariates (c, d); in a pass by folds the fold of all
-    rows; and hashes of the clusters (c,), None without clusters.
-
-    With `soft` labels s (c, K), probabilities of the classes, `labels` are empty, δ is q − s,
-    `brier` Σ_k (q_k − s_k)², `nll` −Σ_k s_k log q_k, and events are probabilities.
+    Attributes
+    ----------
+    rows : (c,)
+        Row numbers in the source.
+    values : (c, K)
+        Logits or probabilities as read, from which `q` is computed on first use.
+    kind : str
+        ``logits`` or ``probabilities``, or the kind of the forecasts.
+    labels, top : (c,)
+        Labels y, and the first class of largest q.
+    confidence, rest, brier, nll : (c,)
+        max q, 1 − max q (to all its digits), Σ_k (q_k − e_k)², and −log q_y.
+    weights : (c,)
+        Empty if all weights are 1.
+    covariates : (c, d), optional
+    fold : int, optional
+        Fold of all rows, in a pass by folds.
+    clusters : (c,), optional
+        Hashes of the clusters.
+    soft : (c, K), optional
+        Labels s that are probabilities of the classes.  Then `labels` are empty, δ is q − s,
+        `brier` Σ_k (q_k − s_k)², `nll` −Σ_k s_k log q_k, and events are probabilities.
     """
 
     rows: Ints
@@ -69,12 +86,12 @@ class Chunk:
 
     @property
     def units(self) -> Ints:
-        """Numbers of what is drawn or grouped together (c,): hashes of clusters, else rows."""
+        """Numbers of the units that are drawn together (c,): hashes of clusters, else rows."""
         return self.rows if self.clusters is None else self.clusters
 
     @cached_property
     def q(self) -> Floats:
-        """Predicted probabilities (c, K); computed from logits, values below 2⁻⁵⁰⁰ are 0."""
+        """Predicted probabilities (c, K).  Values below 2⁻⁵⁰⁰ are 0 if computed from logits."""
         if self.kind == "probabilities":
             return self.values.astype(np.float64)
         q = np.empty(self.values.shape)
@@ -87,6 +104,7 @@ class Chunk:
         if self.kind == "probabilities":
             q = self.q
             return np.log(q, out=np.full_like(q, LOG_SMALLEST), where=q > 0)
+        # log q_k = z_k − max z + log(max q), without a sum of exponentials.
         z = self.values.astype(np.float64)
         z -= z.max(axis=1, keepdims=True)
         z += np.log(self.confidence)[:, None]
@@ -98,6 +116,7 @@ class Chunk:
         q = self.q
         if self.kind == "logits":  # `softmax` sets small values to 0
             return q
+        # Products of numbers above this bound are not subnormal.
         small = q < kernel_rows.SMALLEST
         return np.where(small, 0.0, q) if small.any() else q
 
@@ -117,7 +136,7 @@ class Chunk:
 
     @property
     def impossible(self) -> Ints:
-        """Numbers of the rows whose label has the predicted probability 0."""
+        """Numbers of the rows with a label of predicted probability 0."""
         return self.rows[np.isinf(self.nll)]
 
     @property
@@ -127,7 +146,7 @@ class Chunk:
 
     @cached_property
     def views(self) -> dict[Any, Any]:
-        """Cache of `notions.views` by notion, and of what a statistic computes once."""
+        """Cache of `notions.views` by notion, and of arrays that a statistic computes once."""
         return {}
 
     @cached_property
@@ -140,12 +159,14 @@ class Chunk:
     def event(self, notion: str) -> Event:
         """Event that a scalar notion predicts: ``top_label``, or ``positive`` (class 1 of two)."""
         if notion == "top_label":
+            # p − 1 is −rest, which keeps the digits that p itself has lost near 1.
             delta = np.where(self.hit == 1.0, -self.rest, self.confidence - self.hit)
             return Event(self.confidence, self.rest, delta, self.hit)
-        rest, p = np.ascontiguousarray(self.q.T)
+        # With two classes, q_0 is 1 − p.
+        complement, p = np.ascontiguousarray(self.q.T)
         delta = np.ascontiguousarray(self.delta[:, 1])
         event = self.labels == 1 if self.soft is None else self.soft[:, 1]
-        return Event(p, rest, delta, event.astype(np.float64))
+        return Event(p, complement, delta, event.astype(np.float64))
 
     def starts(self, notion: str) -> Floats:
         """Probability of the classes before the one that a scalar notion predicts (c,)."""
@@ -168,7 +189,8 @@ class Chunk:
 class ForecastChunk(Chunk):
     """Rows of forecasts with outcomes (c,), without labels and scores of classes.
 
-    `q` is the mean embedding of each prediction and `delta` q − ψ(y), (c, 2D); see `Forecast`.
+    `q` is the mean embedding of each prediction, and `delta` is q − ψ(y), both (c, 2D), see
+    `Forecast`.
     """
 
     forecast: Forecast = field(kw_only=True)
@@ -196,10 +218,11 @@ class ForecastChunk(Chunk):
 
     @property
     def log_q(self) -> Floats:
-        return self.q  # forecasts have no logarithms; views need an array of this shape
+        return self.q  # forecasts have no logarithms, but views need an array of this shape
 
     @cached_property
     def delta(self) -> Floats:
+        # ψ of the outcome as placed within its piece, if predictions state probabilities of pieces.
         placed = self.forecast.placed(self.values, self.outcomes, self.rows)
         return self.q - self.forecast.of_outcomes(placed)
 

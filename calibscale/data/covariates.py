@@ -18,17 +18,17 @@ from calibscale.engine.fold import fold
 from calibscale.errors import InvalidDataError, require
 from calibscale.results.group_results import Where
 
-MAX_LEVELS = 64
+MAX_LEVELS = 64  # distinct values above which a column of numbers has ranges instead
 _QUIET = np.errstate(over="ignore", invalid="ignore")
-_FIRST_VALUES = 1000  # checked first for many distinct values
+_FIRST_VALUES = 1000  # values by which columns with many distinct ones are recognised early
 
 
 @dataclass(frozen=True)
 class ColumnSummary:
     """Summary of one covariate over all `rows` with finite covariates.
 
-    `position` is that among the source's covariates; `levels` are the sorted distinct values, or
-    None if there are more than 64.
+    `position` is the position among the source's covariates.  `levels` are the sorted distinct
+    values, or None if there are more than 64.
     """
 
     name: str
@@ -42,7 +42,10 @@ class ColumnSummary:
 
 
 class _State(NamedTuple):
-    """n; mean, Σ(x − mean)², low, high (d,); distinct values of each column, None if many."""
+    """Number n of rows, and the mean, Σ(x − mean)², least and largest value of each column (d,).
+
+    `levels` are the distinct values of each column, None if there are many.
+    """
 
     n: int
     mean: Floats
@@ -83,6 +86,7 @@ class _Task:
     def part(self, first: int, last: int) -> _Task:
         if not self.source.in_memory:
             return self
+        # Arrays in memory travel to a worker with its task, as the rows of its blocks alone.
         start, stop = first * self.block_rows, min(last * self.block_rows, self.source.rows)
         return replace(self, source=self.source.part(start, stop, covariates=True))
 
@@ -96,6 +100,7 @@ class _Task:
             if self.on_invalid == "raise":
                 raise self._complaint(x, finite, start)
             x = x[finite]
+        # Centred squares keep their digits where the mean is far from 0.
         mean = x.sum(axis=0) / max(1, len(x))
         return _State(
             len(x),
@@ -119,6 +124,7 @@ class _Task:
 
     @_QUIET
     def merge(self, a: _State, b: _State) -> _State:
+        """State of both parts, with centred squares (Chan, Golub and LeVeque 1983)."""
         if a.n == 0 or b.n == 0:
             return b if a.n == 0 else a
         n = a.n + b.n
@@ -138,6 +144,7 @@ class _Task:
 
 def _few(values: Floats, most: int) -> Floats | None:
     """Sorted distinct values, or None if there are more than `most`."""
+    # A column of many distinct values is not sorted as a whole.
     if len(np.unique(values[: most + _FIRST_VALUES])) > most:
         return None
     levels = np.unique(values)
@@ -150,10 +157,15 @@ def summarise(
     on_invalid: str = "raise",
     scheduler: Any = None,
 ) -> dict[str, ColumnSummary]:
-    """Read the covariates once; return their summaries by name.
+    """Read the covariates once and return their summaries by name.
 
-    An OptionError is raised if a covariate does not exist or is named twice; an InvalidDataError if
-    a value is NaN or infinite and `on_invalid` is "raise", no row is left, or values exceed 1e154.
+    Raises
+    ------
+    OptionError
+        If a covariate does not exist or is named twice.
+    InvalidDataError
+        If a value is NaN or infinite and `on_invalid` is "raise", if no row is left, or if values
+        exceed 1e154, so that their squares overflow.
     """
     require(len(set(names)) == len(names), f"a covariate is named twice: {', '.join(names)}")
     columns = _summaries(source, names, on_invalid, scheduler)
@@ -171,7 +183,7 @@ def summarise(
 def finite_summary(
     source: ArraySource, name: str, scheduler: Any = None, most: int = MAX_LEVELS
 ) -> ColumnSummary | None:
-    """Summary of the finite values of a covariate with up to `most` levels; None without any."""
+    """Summary of the finite values of a covariate with up to `most` levels, or None if all lack."""
     return _summaries(source, (name,), "drop", scheduler, most).get(name)
 
 
@@ -182,7 +194,7 @@ def _summaries(
     scheduler: Any,
     most: int = MAX_LEVELS,
 ) -> dict[str, ColumnSummary]:
-    """Summaries by name of the rows whose covariates are all finite; empty without such rows."""
+    """Summaries by name of the rows with finite covariates alone, or none without such rows."""
     positions = tuple(source.covariate(name) for name in names)
     size = source.block_rows
     task = _Task(source, positions, on_invalid, size, -(-source.rows // size), most)
@@ -203,7 +215,8 @@ def _summaries(
 # ---------------------------------------------------------------- Ranges
 
 
-MAX_GROUPED_LEVELS = 10  # a continuous covariate with at most so many values is grouped by value
+# A covariate of numbers with at most so many distinct values is grouped by value, not by range.
+MAX_GROUPED_LEVELS = 10
 PREDICTION = -1  # position of an axis of the predicted probability, which is no covariate
 PARTS = 5  # default number of ranges of a column with more than MAX_LEVELS values
 
@@ -225,11 +238,12 @@ class Axis:
         return np.searchsorted(np.array(self.edges if self.levels is None else self.levels), column)
 
     def known(self, column: Floats) -> Ints:
-        """Number of the part of each value (c,), or the number of parts if it is of none."""
+        """Number of the part of each value (c,); the number of parts for values in no part."""
         codes = self.codes(column)
         if self.levels is None:
             return np.where(np.isnan(column), len(self), codes)
-        levels = np.append(self.levels, np.nan)  # unequal to every value
+        # Codes of values above all levels point to NaN, which is unequal to every value.
+        levels = np.append(self.levels, np.nan)
         return np.where(levels[codes] == column, codes, len(self))
 
     def where(self, part: int) -> Where:
@@ -249,10 +263,12 @@ def axis_of(column: ColumnSummary, categorical: bool, sample: Floats, bins: int)
         return Axis(column.name, column.position)
     cuts = np.unique(np.quantile(sample, np.arange(1, bins) / bins))
     gaps = np.diff(cuts)
-    # heavy tails: gaps between quantiles may be far below the deviation
+    # Edges have two digits more than the finest scale.  With heavy tails, gaps between quantiles
+    # may be far below the deviation; gaps at the level of rounding errors do not count.
     scales = [column.deviation, *10 * gaps[gaps > 1e-9 * np.abs(cuts).max()]]
     digits = [2 - math.floor(math.log10(scale)) for scale in scales if 0 < scale < math.inf]
     edges = {round(float(cut), max(digits)) if digits else float(cut) for cut in cuts}
+    # Rounding can move an edge beyond all values, where it would leave a part empty.
     inside = sorted(edge for edge in edges if column.low <= edge < column.high)
     return Axis(column.name, column.position, None, tuple(inside))
 
@@ -276,10 +292,11 @@ def cells_of(column: ColumnSummary, sample: Floats, count: int) -> Axis:
 
 
 def prediction_cells(name: str, sample: Floats, count: int) -> Axis:
-    """Cells of the predicted probabilities of which there is a sample; see `cells_of`."""
+    """Cells of predicted probabilities, by a sample of them, see `cells_of`."""
     values = np.unique(sample[np.isfinite(sample)])
     if not len(values):
         return Axis(name, PREDICTION)
+    # Predictions of few values, such as shares of votes, have a cell for each value.
     few = tuple(values.tolist()) if len(values) <= MAX_LEVELS else None
     column = ColumnSummary(
         name,
@@ -295,7 +312,10 @@ def prediction_cells(name: str, sample: Floats, count: int) -> Axis:
 
 @dataclass(frozen=True, eq=False)
 class ClusterIds:
-    """Ids of clusters: a covariate, and the hashes of its names if it is categorical."""
+    """Hashes of the clusters that a covariate names.
+
+    `hashes` are the hashes of the names of a categorical covariate.
+    """
 
     name: str
     position: int
@@ -309,7 +329,8 @@ class ClusterIds:
             raise InvalidDataError(
                 f"{self.name!r} has ids beyond ±2^53, which are rounded; give them as texts"
             )
-        bits = (column.astype(np.float64) + 0.0).view(np.uint64)  # −0 is 0
+        bits = (column.astype(np.float64) + 0.0).view(np.uint64)  # −0 + 0 is 0, with equal bits
+        # Integers of 53 bits are exact in float64, the type of covariates.
         return (mixed(bits) >> np.uint64(11)).astype(np.float64)
 
 
@@ -325,8 +346,12 @@ def clustered(source: ArraySource, column: str) -> tuple[ArraySource, int]:
         bits = np.frombuffer(b"".join(digests), "<u8") >> np.uint64(11)
         hashes = np.where([bool(name.strip()) for name in names], bits.astype(np.float64), np.nan)
     ids = ClusterIds(column, source.covariate(column), hashes)
-    others = {name: levels for name, levels in source.categories.items() if name != column}
-    return extended(source, ids, f"{CLUSTER_OF}{column}", others), len(source.covariate_names)
+    other_categories = {
+        name: levels for name, levels in source.categories.items() if name != column
+    }
+    return extended(source, ids, f"{CLUSTER_OF}{column}", other_categories), len(
+        source.covariate_names
+    )
 
 
 class Coder(Protocol):
@@ -364,6 +389,7 @@ class _Cut:
 
     def __getitem__(self, rows: slice) -> Floats:
         columns = self.array[rows]
+        # The caller is parallel already.
         if hasattr(columns, "compute"):  # dask and xarray
             columns = columns.compute(scheduler="synchronous")
         x = np.asarray(columns).reshape(len(columns), -1)
@@ -372,6 +398,7 @@ class _Cut:
         return np.column_stack([x.astype(np.float64), parts])
 
     def __getattr__(self, name: str) -> Any:
+        # A source asks its columns for these attributes to learn whether workers can read them.
         if name in LAZY:
             return getattr(self.array, name)
         raise AttributeError(name)

@@ -10,14 +10,16 @@ from numpy.typing import NDArray
 FEWEST_DECIMALS = 2  # votes of few members have one decimal, and classes none
 MOST_DECIMALS = 4  # probabilities with more are not called rounded
 MORE = MOST_DECIMALS + 1
-_FIRST_ROWS = 8  # are looked at before all rows, as unrounded probabilities differ at once
-_ULPS = 4  # percentages, and 1 − p of two classes, are computed from rounded numbers
+_FIRST_ROWS = 8  # rows that show most unrounded probabilities, before all rows are read
+# Errors of rounding that are allowed, in units of the last place: percentages, and 1 − p of two
+# classes, are computed from rounded numbers.
+_ULPS = 4
 
 
 def decimals_of(probabilities: NDArray[Any]) -> int:
-    """Smallest number of decimals that all probabilities (c, K) have; `MORE` above 4.
+    """Smallest number of decimals that all probabilities (c, K) have, or `MORE` above 4.
 
-    The number for several chunks is the maximum of theirs, and 0 for probabilities of 0 and 1.
+    The number for several chunks is the maximum of their numbers.  Probabilities of 0 and 1 have 0.
 
     Examples
     --------
@@ -37,7 +39,7 @@ def _decimals(probabilities: NDArray[Any]) -> int:
     p = probabilities.astype(np.float64)
     for decimals in range(MORE):
         rounded = np.rint(p * 10.0**decimals) / 10.0**decimals
-        # relative to the number: 1e-9 in float32 is not a rounded 0
+        # The error is relative to the number: 1e-9 in float32 is not a rounded 0.
         allowed = _ULPS * (spacing * rounded + np.finfo(np.float64).eps)
         if (np.abs(p - rounded) <= allowed).all():
             return decimals

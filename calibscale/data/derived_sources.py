@@ -17,17 +17,17 @@ from calibscale.data.store import as_source
 from calibscale.errors import InvalidDataError, OptionError, require
 from calibscale.kernels import random_draws, row_sums
 
-TEST = -1
+TEST = -1  # fold of the rows of the test part
 
 
 @dataclass(frozen=True)
 class Split:
     """Folds of row numbers: −1 is the test part, 0..k−1 are the folds of the cross-validation.
 
-    Folds are drawn by a counter hash of the row number, and so do not depend on blocks or chunks;
-    or they are `given`, one integer for each row of the source.  `test_fraction` is the expected
-    share of rows in the test part, in (0, 1).  In nested cross-validation, `outer` is the fold used
-    as the test part; the test part itself is left out.
+    Folds are drawn by a counter hash of the row number, and so do not depend on blocks or chunks.
+    Alternatively they are `given`, one integer for each row of the source.  `test_fraction` is the
+    expected share of rows in the test part, in (0, 1).  In nested cross-validation, `outer` is the
+    fold that serves as the test part, and the test part itself is left out.
     """
 
     folds: int = 5
@@ -52,11 +52,14 @@ class Split:
         if self.given is not None:
             fold = self.given[rows - self.first_row].astype(np.int64)
         else:
+            # The lowest share of the draws is the test part, and the others are cut into equal
+            # folds.
             u = random_draws.of_rows(rows, self.seed, random_draws.SPLIT)
             fold = np.floor((u - self.test_fraction) / (1 - self.test_fraction) * self.folds)
             fold = np.clip(fold, TEST, self.folds - 1).astype(np.int64)
         if self.outer is None:
             return fold
+        # The other folds are numbered without a gap, and the test part is left out (−2).
         nested = np.where(fold > self.outer, fold - 1, fold)
         return np.where(fold == self.outer, TEST, np.where(fold == TEST, TEST - 1, nested))
 
@@ -69,31 +72,32 @@ class Split:
 
 def given_split(folds: Any, rows: int, seed: int = 0) -> Split:
     """Split described by an array of one fold −1..k−1 per row, none of them empty."""
-    given = np.asarray(folds)
-    if given.shape != (rows,) or given.dtype.kind not in "iu":
+    numbers = np.asarray(folds)
+    if numbers.shape != (rows,) or numbers.dtype.kind not in "iu":
         raise OptionError(
-            f"folds must be {rows} integers, one per row (−1: test), not {given.dtype} of shape "
-            f"{given.shape}"
+            f"folds must be {rows} integers, one per row (−1: test), not {numbers.dtype} of shape "
+            f"{numbers.shape}"
         )
-    low, high = int(given.min()), int(given.max())
+    low, high = int(numbers.min()), int(numbers.max())
     if low < TEST or high >= 1000:
         raise OptionError(f"folds must be −1 (test) or 0..k−1, k ≤ 1000, not {low}..{high}")
-    counts = np.zeros(max(high + 2, 3), np.int64)
+    counts = np.zeros(max(high + 2, 3), np.int64)  # of the test part, and of at least two folds
+    # In pieces, as given folds may be a memory map of many rows.
     for start in range(0, rows, 2**20):
-        piece = given[start : start + 2**20].astype(np.int64) + 1
+        piece = numbers[start : start + 2**20].astype(np.int64) + 1
         counts += np.bincount(piece, minlength=len(counts))
     if not counts.all():
         empty = int(np.argmin(counts > 0)) - 1
-        what = "the test part (−1)" if empty == TEST else f"fold {empty}"
-        raise OptionError(f"folds: {what} has no rows")
-    return Split(folds=high + 1, seed=seed, given=given)
+        part = "the test part (−1)" if empty == TEST else f"fold {empty}"
+        raise OptionError(f"folds: {part} has no rows")
+    return Split(folds=high + 1, seed=seed, given=numbers)
 
 
 @dataclass(frozen=True)
 class HoldOut:
     """Share of rows held out of estimates, drawn by a counter hash of the row numbers.
 
-    Such rows select a kernel, or fit a recalibration, that is then applied to the others.
+    These rows select a kernel or fit a recalibration, which is then applied to the other rows.
     """
 
     share: float
@@ -108,6 +112,7 @@ class HoldOut:
 
     def some(self, share: float) -> HoldOut:
         """Subset with the smallest hashes, of about `share` of all rows."""
+        # Equal seeds give equal hashes, so that a smaller share is a subset of a larger one.
         return HoldOut(min(self.share, share), self.seed)
 
     def rest(self, chunk: Chunk) -> Chunk:
@@ -123,7 +128,7 @@ _PIECE = 2**20  # row numbers hashed together
 
 @dataclass(frozen=True, eq=False)
 class DerivedSource(ArraySource):
-    """Source that changes the blocks of the source `before`, whose columns it shares."""
+    """Source that changes the blocks of the source `before`, and shares its columns."""
 
     before: ArraySource = field(kw_only=True)
 
@@ -137,9 +142,9 @@ class DerivedSource(ArraySource):
 
     @classmethod
     def of(cls, before: ArraySource, **changes: Any) -> Self:
-        """Derive a source from another one, with the fields of that one besides `changes`."""
-        same = {each.name: getattr(before, each.name) for each in fields(ArraySource)}
-        return cls(**{**same, **changes}, before=before)
+        """Derive a source from another one, with its fields besides `changes`."""
+        shared = {field.name: getattr(before, field.name) for field in fields(ArraySource)}
+        return cls(**{**shared, **changes}, before=before)
 
     def part(self, start: int, stop: int, covariates: bool = False) -> Self:
         before = self.before.part(start, stop, covariates or self._reads_covariates)
@@ -147,7 +152,8 @@ class DerivedSource(ArraySource):
         return replace(self, before=before, **{name: getattr(before, name) for name in names})
 
     def read(self, start: int, stop: int, covariates: bool = False) -> Block:
-        """Read rows start..stop−1, changed; covariates only on request."""
+        """Read rows start..stop−1, changed, and covariates only on request."""
+        # Covariates that only the change needs are dropped again below.
         block = self.before.read(start, stop, covariates or self._reads_covariates)
         block = self._changed(block)
         return block if covariates else block._replace(covariates=None)
@@ -166,15 +172,15 @@ class DerivedSource(ArraySource):
 
 @dataclass(frozen=True, eq=False)
 class _Part(DerivedSource):
-    """Rows that are held out, or the rest; other rows have no label."""
+    """Rows that are held out, or the remaining ones.  Rows of the other part have no label."""
 
     hold_out: HoldOut = field(kw_only=True)
     held: bool = field(kw_only=True)
 
     def describe(self) -> dict[str, Any]:
         source = self.before.describe()
-        mine = {"share": self.hold_out.share, "seed": self.hold_out.seed, "held": self.held}
-        return {**source, "parts": [*source.get("parts", []), mine]}
+        part = {"share": self.hold_out.share, "seed": self.hold_out.seed, "held": self.held}
+        return {**source, "parts": [*source.get("parts", []), part]}
 
     def keeps(self, rows: Ints) -> Any:
         """Whether each row is in the part (c,)."""
@@ -188,12 +194,13 @@ class _Part(DerivedSource):
         out = ~self.keeps(np.arange(block.start, block.start + len(block.labels)))
         labels = block.labels
         if labels.dtype == np.uint64:
-            labels = np.minimum(labels, np.uint64(2**63 - 1))  # stays out of range
+            # A conversion of larger numbers to int64 would make them negative, hence "not known".
+            labels = np.minimum(labels, np.uint64(2**63 - 1))
         labels = labels.astype(np.int64)
         labels[out] = -1
-        # rows of other parts must not be invalid, whatever their values
+        # Rows of the other part must not be invalid, whatever their values.
         values = _filled(block.values, out, 0.0)
-        if self.kind == "probabilities":  # all on one class: exact in every type
+        if self.kind == "probabilities":  # 1 for one class, a sum that is exact in every type
             values.reshape(len(labels), -1)[out, 0] = 1.0
         return block._replace(
             values=values,
@@ -213,10 +220,10 @@ def _filled(column: Any, where: Any, value: float) -> Any:
 
 
 def part_of(source: Any, hold_out: HoldOut, held: bool = True) -> ArraySource:
-    """Restrict a source to the rows held out, or to the rest; row numbers do not change.
+    """Restrict a source to the rows held out, or to all others.  Row numbers do not change.
 
     The part of a row depends on its number and the seed alone.  Rows of the other part are treated
-    and counted as rows without a label; `left_out` counts them separately.  They are never
+    and counted as rows without a label, and `left_out` counts them separately.  They are never
     invalid, except for covariates that an estimator uses: the range of covariates and default
     bandwidths are computed from all rows.
 
@@ -224,10 +231,10 @@ def part_of(source: Any, hold_out: HoldOut, held: bool = True) -> ArraySource:
     ----------
     source : path, URL, LogitStore or ArraySource
     hold_out : HoldOut
-        Use another seed than that of an estimator with ``bandwidth_share=``, which holds out rows
-        by the same draw.
+        Its seed should differ from the seed of an estimator with ``bandwidth_share=``, which holds
+        out rows by the same draw.
     held : bool
-        Whether to take the rows held out or the rest.
+        Whether to take the rows held out, or all others.
 
     Raises
     ------
@@ -285,6 +292,7 @@ class _Predicted(DerivedSource):
         return self.predictions.in_memory or self.before.in_memory
 
     def describe(self) -> dict[str, Any]:
+        # The result is about the predictions; the labels and weights are shared by both models.
         return {**self.predictions.describe(), "weighted": self.before.weights is not None}
 
     def part(self, start: int, stop: int, covariates: bool = False) -> Self:
@@ -294,25 +302,25 @@ class _Predicted(DerivedSource):
 
     def _changed(self, block: Block) -> Block:
         start = block.start - self.first_row
-        other = self.predictions.read(start, start + len(block.labels))
-        labelled = (block.labels >= 0) & (other.labels >= 0)
-        differ = np.flatnonzero(labelled & (block.labels != other.labels))
+        predicted = self.predictions.read(start, start + len(block.labels))
+        labelled = (block.labels >= 0) & (predicted.labels >= 0)
+        differ = np.flatnonzero(labelled & (block.labels != predicted.labels))
         if len(differ):
             row = block.start + int(differ[0])
             raise InvalidDataError(
                 f"row {row} has label {block.labels[differ[0]]} in {self.before.name}, "
-                f"{other.labels[differ[0]]} in {self.predictions.name}: "
+                f"{predicted.labels[differ[0]]} in {self.predictions.name}: "
                 "both models need the same rows, in the same order",
                 row,
             )
-        return block._replace(values=other.values, name=other.name)
+        return block._replace(values=predicted.values, name=predicted.name)
 
 
 def predicted(predictions: ArraySource, columns: ArraySource) -> ArraySource:
     """Source of a second model's predictions for the rows of `columns`.
 
-    The sources must have equal numbers of rows and classes; reading a row that is labelled in both,
-    with different labels, is an error.
+    The sources must have equal numbers of rows and classes.  Reading a row is an error if both
+    sources have a label for it, and the labels differ.
     """
     if predictions.rows != columns.rows or predictions.classes != columns.classes:
         raise OptionError(
@@ -320,8 +328,8 @@ def predicted(predictions: ArraySource, columns: ArraySource) -> ArraySource:
             f"{columns.name} {columns.rows:,} of {columns.classes}: a comparison needs the same "
             "rows"
         )
-    own = ("kind", "values", "binary", "name")
-    changes = {name: getattr(predictions, name) for name in own}
+    of_predictions = ("kind", "values", "binary", "name")
+    changes = {name: getattr(predictions, name) for name in of_predictions}
     return _Predicted.of(columns, predictions=predictions, **changes)
 
 
@@ -348,24 +356,25 @@ class _Events(DerivedSource):
         assert forecast is not None
         values, y = block.values.astype(np.float64), block.labels.astype(np.float64)
         status = forecast.status(values, y)
-        known, rows = status == row_sums.OK, np.arange(block.start, block.start + len(y))
+        valid, rows = status == row_sums.OK, np.arange(block.start, block.start + len(y))
         if self.threshold is not None:
             low, high = np.broadcast_to(self.threshold, 2)
+            # A number that is uniform by row makes a bias of the event a bias of the mean:
+            # ∫ (P(Z ≤ t) − 1{Y ≤ t}) dt over [low, high] is Y − E Z, both limited to it.
             threshold = low + (high - low) * random_draws.of_rows(rows, 1, random_draws.PIT)
             with np.errstate(divide="ignore", invalid="ignore"):  # of invalid rows
                 p, happened = forecast.event_probability(values, y, threshold), y <= threshold
         else:
             assert self.at_level is not None
             p, happened = np.full(len(y), self.at_level), np.zeros(len(y), bool)
-            happened[known] = forecast.pit(values[known], y[known], rows[known]) <= self.at_level
+            happened[valid] = forecast.pit(values[valid], y[valid], rows[valid]) <= self.at_level
         invalid = status > row_sums.UNLABELLED
         p[invalid] = np.nan
         faults = {}
-        if invalid.any():  # an error is about the first one
+        if invalid.any():  # an error names the first invalid row alone
             i = int(np.argmax(invalid))
-            what = forecast.explained(int(status[i]), values[i], float(y[i]))
-            faults = {int(rows[i]): what}
-        labels = np.where(known, happened, -1).astype(np.int64)
+            faults = {int(rows[i]): forecast.explained(int(status[i]), values[i], float(y[i]))}
+        labels = np.where(valid, happened, -1).astype(np.int64)
         return block._replace(values=np.clip(p, 0.0, 1.0), labels=labels, faults=faults)
 
 
@@ -385,17 +394,19 @@ def forecast_events(
         Predictive distributions.
     level : float, optional
         The event is that the outcome is at most the quantile of this level, so that its predicted
-        probability is `level` in every row; values with a probability are split at random by row.
+        probability is `level` in every row.  Values with a probability of their own are split at
+        random by row.
     threshold : float or (low, high), optional
-        The event is that the outcome is at most this number; its probability is that predicted.
-        Of two, the number is drawn uniformly between them by row, so that high − low times a bias
-        is that of the mean: the forecasts' minus the outcomes', both limited to [low, high].
+        The event is that the outcome is at most this number, with the probability that the forecast
+        predicts.  Between two numbers, the number is drawn uniformly by row.  A bias times
+        high − low is then the bias of the mean, the forecasts' minus the outcomes', both limited to
+        [low, high].
 
     Raises
     ------
     OptionError
-        If the predictions are those of classes, not one of `level` and `threshold` is given, or a
-        number is out of range.
+        If the source has predictions of classes, if `level` and `threshold` are both given or both
+        missing, or if a number is out of range.
 
     Notes
     -----
@@ -403,10 +414,15 @@ def forecast_events(
     members and outcome, up to the threshold.  The share k/m of the members has the noise of m draws
     and is miscalibrated even if members and outcome are exchangeable: 0 of 5 members does not mean
     that the event is impossible.  Given the m + 1 values, in contrast, each of them is equally
-    likely the outcome, so that the probability (k + event)/(m + 1) is right for every m.  Errors of
-    a biased ensemble are those of k/m times m/(m + 1).  As the probability knows the outcome a
-    little, its Brier score and log loss are not those of a forecast: compare ensembles by `CRPS`,
-    which is fair.  Rows without an outcome have the probability k/m.
+    likely the outcome, so that the probability (k + event)/(m + 1) is right for every m.  The error
+    of a biased ensemble is the error of k/m times m/(m + 1).  As the probability knows the outcome
+    a little, its Brier score and log loss are not scores of a forecast: compare ensembles by
+    `CRPS`, which is fair.  Rows without an outcome have the probability k/m.
+
+    See Also
+    --------
+    local_bias : Bias of predictions at values of covariates.
+    EnsembleForecast : Ensembles, and their calibration.
 
     Examples
     --------

@@ -28,7 +28,8 @@ from calibscale.errors import (
     causes,
 )
 
-# errors of libraries over a server that does not answer, which have no common base class
+# Errors of libraries over a server that does not answer have no common base class.  They are named
+# by texts, so that libraries that are not in use need not be imported.
 _NO_ANSWER = (
     "aiohttp.client_exceptions.ClientConnectionError",
     "aiohttp.client_exceptions.ClientPayloadError",
@@ -37,7 +38,7 @@ _NO_ANSWER = (
     "azure.core.exceptions.ServiceRequestError",
     "azure.core.exceptions.ServiceResponseError",
 )
-# errors of encrypted connections, such as an expired certificate, which will not pass
+# Errors of encrypted connections, such as an expired certificate, stay when a request is repeated.
 _NOT_TRUSTED = ("aiohttp.client_exceptions.ClientSSLError", "botocore.exceptions.SSLError")
 _S3 = ("s3://", "s3a://")
 _S3_ATTEMPTS = 4  # of 15 seconds each, if a server is silent
@@ -45,7 +46,7 @@ _REDIRECTED = ("aiohttp.client_exceptions.TooManyRedirects",)
 
 
 def file_system(address: Any, **settings: Any) -> tuple[Any, str]:
-    """File system of fsspec for a URL, and the path in it; `settings` are those of fsspec."""
+    """File system of fsspec with `settings` for a URL, and the path in it."""
     from fsspec import get_filesystem_class
     from fsspec.core import url_to_fs
 
@@ -54,14 +55,14 @@ def file_system(address: Any, **settings: Any) -> tuple[Any, str]:
         options = {**settings, **limited_options(address)}
         if not is_s3(address):
             return url_to_fs(url, **options)
-        get_filesystem_class("s3")  # says what to install
+        get_filesystem_class("s3")  # an error says what to install
         kind = import_module("calibscale.data.s3_files").PatientS3  # s3fs is optional
         in_url = kind._get_kwargs_from_urls(url)
         return kind(**{**in_url, **options}), kind._strip_protocol(url)
 
 
 def is_s3(address: Any) -> bool:
-    """Whether a URL is that of S3 itself, not of a file system around it."""
+    """Whether a URL is one of S3 itself, not of a file system around it."""
     return (
         is_url(address)
         and "::" not in full_address(address)
@@ -72,7 +73,7 @@ def is_s3(address: Any) -> bool:
 def limited_options(address: Any) -> dict[str, Any]:
     """Options of the file system of a URL, with limits of its waits where they have none.
 
-    The options `timeout` and `retries` of http:// and https:// are those of `WebSessions`.
+    The options `timeout` and `retries` of http:// and https:// are passed to `WebSessions`.
     """
     options = options_of(address)
     first, *inner = [part.partition("://")[0] for part in full_address(address).split("::")]
@@ -88,9 +89,10 @@ def _limited(protocol: str, options: Mapping[str, Any]) -> dict[str, Any]:
     configured = conf.get(protocol, {})  # by files and the environment of the user
     limited = dict(options)
     if protocol in ("http", "https"):
-        given = {key: limited.pop(key) for key in ("timeout", "retries") if key in limited}
+        requested = {key: limited.pop(key) for key in ("timeout", "retries") if key in limited}
+        # Sessions that users have configured keep their own limits.
         if "get_client" not in configured:
-            limited.setdefault("get_client", _sessions(**given))
+            limited.setdefault("get_client", _sessions(**requested))
     if protocol in ("s3", "s3a"):
         settings = limited.get("config_kwargs", configured.get("config_kwargs", {}))
         if isinstance(settings, Mapping):
@@ -119,7 +121,7 @@ def address_of(column: Any, name: str) -> str:
     system = getattr(store, "fs", None)
     if store is None or system is None:
         return name
-    system = getattr(system, "sync_fs", system)  # zarr wraps those that are not asynchronous
+    system = getattr(system, "sync_fs", system)  # zarr wraps synchronous file systems
     return Location(system.unstrip_protocol(store.path), system.storage_options)
 
 
@@ -143,9 +145,9 @@ def complaints(address: Any) -> Iterator[None]:
 
 
 def server_failure(address: Any, error: BaseException) -> StoreError | None:
-    """Failure of the server of a URL that explains an error; None if it is another error.
+    """Failure of the server of a URL that explains an error, or None if it is another error.
 
-    Its status, and a connection that was lost, may be that of an earlier error of the chain.
+    The status, or the lost connection, may be found in an earlier error of the chain.
     """
     if not is_url(address):
         return None
@@ -159,10 +161,10 @@ def server_failure(address: Any, error: BaseException) -> StoreError | None:
     if lost is not None:
         text = without_secrets(str(lost), address) or "it exceeds the limit of time"
         return UnavailableError(f"{address}: the server does not answer ({text}); run again later")
-    if status in (401, 403) or any(isinstance(each, PermissionError) for each in chain):
+    if status in (401, 403) or any(isinstance(cause, PermissionError) for cause in chain):
         answer = "" if status is None else f": the server answers {phrase(status)}"
         return StoreError(f"{address}: not allowed{answer}; check the user, the key or the token")
-    if any(_is_a(each, _REDIRECTED) for each in chain):
+    if any(_is_a(cause, _REDIRECTED) for cause in chain):
         return StoreError(f"{address}: the server redirects without end")
     if status in (404, 410) or (status is None and isinstance(error, FileNotFoundError)):
         return NotFoundError(f"{address}: there is no such file")
@@ -184,6 +186,7 @@ def _status(error: BaseException) -> int | None:
 
 
 def _is_no_answer(error: BaseException) -> bool:
+    # An expired certificate is an answer, and a later run would get the same.
     if isinstance(error, ssl.SSLError) or _is_a(error, _NOT_TRUSTED):
         return False
     if isinstance(error, TimeoutError | ConnectionError | socket.gaierror):

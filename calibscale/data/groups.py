@@ -32,7 +32,7 @@ from calibscale.data.times import (
 from calibscale.errors import OptionError, require
 
 MAX_PERIODS = 1000  # a pass has no more groups
-_SAMPLE = 1000  # rows from which ranges of about equal size are estimated
+_SAMPLE = 1000  # rows by which the edges of ranges of about equal size are estimated
 SYNTAX = (
     "NAME, NAME:5 (ranges of about equally many rows), NAME:[18,30,65] (edges) or NAME:month "
     f"(dates by {', '.join(PERIODS)})"
@@ -71,7 +71,7 @@ class Grouping:
             raise OptionError(f"give the name of one covariate, not {kind}; write {SYNTAX}")
         column, _, cut = text.rpartition(":")
         cut = cut.strip()
-        if text in names or not column:
+        if text in names or not column:  # a name may have a colon
             return cls(text)
         if re.fullmatch("[0-9]+", cut):
             if not 2 <= int(cut) <= MAX_LEVELS:
@@ -126,10 +126,10 @@ def listed_groups(group_by: Any) -> tuple[Any, ...]:
 def grouped(
     source: ArraySource, text: Any, scheduler: Any = None, cut: bool = False
 ) -> tuple[ArraySource, str]:
-    """Source with a covariate whose values are the groups, and the name of this covariate.
+    """Source with the groups as values of a covariate, and the name of this covariate.
 
-    `text` is a grouping, see `Grouping`.  A column whose values are the groups is taken as it is;
-    otherwise the source has a further, categorical covariate with the name of the grouping.  With
+    `text` is a grouping, see `Grouping`.  A column is taken as it is if its values are the groups.
+    Otherwise the source has a further, categorical covariate with the name of the grouping.  With
     `cut`, numbers with more than 64 distinct values are cut into 5 ranges unless requested
     otherwise.
 
@@ -150,6 +150,7 @@ def fixed_grouping(source: ArraySource, text: Any, scheduler: Any = None) -> Gro
     groups = _Groups(source, grouping, scheduler)
     groups.refuse_names()
     axis = groups.ranges()
+    # A later day has other quantiles, and its groups must not differ from the groups of this day.
     edges = () if axis is None else axis.edges
     return replace(grouping, ranges=None, edges=edges)
 
@@ -158,8 +159,8 @@ def fixed_grouping(source: ArraySource, text: Any, scheduler: Any = None) -> Gro
 class Periods:
     """Periods of the times at a position of the covariates, by number.
 
-    `seconds` are the times of the names of a categorical covariate.  With `levels`, the periods
-    are positions among them.
+    `seconds` are the times of the names of a categorical covariate.  With `levels`, which are
+    numbers of periods, the codes are positions among them.
     """
 
     position: int
@@ -171,8 +172,8 @@ class Periods:
         """Number of the period of each value (c,)."""
         times = column
         if self.seconds is not None:
-            known = np.where(column >= 0, column, 0)
-            times = self.seconds[known.astype(np.int64)]
+            positions = np.where(column >= 0, column, 0)
+            times = self.seconds[positions.astype(np.int64)]
         numbers = period_numbers(times, self.period)
         if not self.levels:
             return numbers
@@ -201,6 +202,7 @@ class _Groups:
             return self._by_time()
         if grouping.edges:
             return self._cut(Axis(name, position, None, grouping.edges), str(grouping))
+        # A plain column of numbers is cut only on request, or if `cut` asks for it.
         axis = None if grouping.plain and not self.cut else self.ranges()
         if axis is None:
             return self.source, name
@@ -229,7 +231,7 @@ class _Groups:
         return finite_summary(source, name, self.scheduler, most)
 
     def ranges(self) -> Axis | None:
-        """Ranges of about equally many rows; None if each value is a group."""
+        """Ranges of about equally many rows, or None if each value is a group."""
         name, count = self.grouping.column, self.grouping.ranges
         column = self._summary(self.source, name, MAX_LEVELS)
         if column is None or (count is None and column.levels is not None):
@@ -244,7 +246,7 @@ class _Groups:
         return extended(self.source, axis, title, {**self.source.categories, title: names}), title
 
     def _by_time(self) -> tuple[ArraySource, str]:
-        """Source and column of dates or times, each of which is a group, if they are few."""
+        """Source and column of dates or times, each as a group of its own, if they are few."""
         column = self._summary(self.source, self.grouping.column, MAX_LEVELS)
         if column is not None and column.levels is None:
             raise self._needs_period(f"has more than {MAX_LEVELS} different values")
@@ -254,6 +256,7 @@ class _Groups:
         """Source with the period of each date or time."""
         title, period = str(self.grouping), str(self.grouping.period)
         periods = Periods(position, period, self._seconds())
+        # A pass over the periods themselves gives their levels, by which a second source has names.
         numbered = extended(self.source, periods, title, self.source.categories)
         column = self._summary(numbered, title, MAX_PERIODS)
         levels = () if column is None else column.levels
@@ -271,7 +274,7 @@ class _Groups:
         return OptionError(f"{name!r} has times of the day, without dates: write {name}:hour")
 
     def _seconds(self) -> Floats | None:
-        """Times of the names of a categorical column; None for a column of times."""
+        """Times of the names of a categorical column, or None for a column of times."""
         name, period = self.grouping.column, self.grouping.period
         if (kind := self.source.times.get(name)) is not None:
             if kind == CLOCK and period != "hour":
@@ -285,14 +288,15 @@ class _Groups:
             )
         seconds = [parsed_time(text) for text in names]
         clocks = [parsed_clock(text) for text in names]
+        # A column has dates, or times of the day, and a mixture of both is refused below.
         if None in seconds and None not in clocks:
             if period != "hour":
                 raise self._no_dates()
             seconds = clocks
         if None in seconds:
-            other = names[seconds.index(None)]
+            text = names[seconds.index(None)]
             raise OptionError(
-                f"{name!r} has the value {other!r}, which is no date such as 2026-09-14 and has no "
+                f"{name!r} has the value {text!r}, which is no date such as 2026-09-14 and has no "
                 f"{period}: group by {name}"
             )
         return np.array(seconds, np.float64)

@@ -18,18 +18,18 @@ SEVERAL = (
     "of several right answers is enough, divide by their number in the row"
 )
 
-_SOME_ROWS = 4096
+_FIRST_ROWS = 4096  # rows of logits that show whether they are probabilities
 
 
 def of_text(dtype: np.dtype) -> str:
-    """Hint for a column whose type is not numeric."""
+    """Hint for a column of a type that is not numeric."""
     if dtype.kind not in "OSUT":
         return ""
     return "; categories must be numbers from 0: np.searchsorted(classes, labels)"
 
 
 def of_shape(shape: tuple[int, ...], labels: Any = None) -> str:
-    """Hint for labels not of shape (n,); `labels` are given if they are in memory."""
+    """Hint for labels of a shape other than (n,); `labels` are passed if they are in memory."""
     if len(shape) != 2 or shape[1] < 2:
         return of_images(shape, 3)
     one_hot = "; are they one-hot? take labels.argmax(axis=1)"
@@ -53,7 +53,7 @@ def of_images(shape: tuple[int, ...], dimensions: int = 4) -> str:
 
 def of_range(labels: Any, classes: int) -> str:
     """Hint for labels with a value outside 0..K−1."""
-    for ignored in (255, -100):
+    for ignored in (255, -100):  # usual values of masks of images, and of PyTorch
         if not -1 <= ignored < classes and (labels == ignored).any():
             return (
                 f"; if {ignored} means no label, pass ignore_index={ignored} (--ignore-index "
@@ -73,8 +73,9 @@ def of_range(labels: Any, classes: int) -> str:
 
 
 def of_sums(sums: Any) -> str:
-    """Hint for rows of nonnegative probabilities whose sums (n,) are not 1."""
+    """Hint for rows of nonnegative probabilities with `sums` (n,) other than 1."""
     error = float(np.abs(sums - 1).max(initial=0.0))
+    # A larger deviation is no rounding, and a tolerance would hide a missing class.
     if not 0 < error <= 0.01:
         return ""
     return (
@@ -85,6 +86,7 @@ def of_sums(sums: Any) -> str:
 
 def _tolerance(error: float) -> str:
     """Option that allows an error, in Python and on the command line."""
+    # Twice the error of the rows seen, rounded up to a power of 10: other rows may err more.
     enough = 10.0 ** math.ceil(math.log10(2 * error))
     return f"tolerance={enough:g} (--tolerance {enough:g})"
 
@@ -104,9 +106,9 @@ def of_probabilities(values: Any, binary: bool) -> str:
 
 def seem_probabilities(values: Any) -> bool:
     """Whether each row of logits (n, K) is in 0..1 and sums to 1."""
-    some = np.asarray(values[:_SOME_ROWS])
-    if some.ndim != 2 or some.shape[1] < 2 or not len(some):
+    first = np.asarray(values[:_FIRST_ROWS])
+    if first.ndim != 2 or first.shape[1] < 2 or not len(first):
         return False
-    if not ((some >= 0) & (some <= 1)).all():
+    if not ((first >= 0) & (first <= 1)).all():
         return False
-    return bool((abs(some.sum(axis=1, dtype=np.float64) - 1) <= 1e-3).all())
+    return bool((abs(first.sum(axis=1, dtype=np.float64) - 1) <= 1e-3).all())

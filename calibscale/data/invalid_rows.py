@@ -22,11 +22,11 @@ from calibscale.formatting.escapes import one_line
 from calibscale.formatting.fault_texts import dropped_text
 from calibscale.kernels import row_sums as kernel_rows
 
-LOWEST, HIGHEST = 1e-100, 1e100  # of weights: sums of squares neither vanish nor overflow
+LOWEST, HIGHEST = 1e-100, 1e100  # weights with squares that neither vanish nor overflow in sums
 DROP_REMEDY = (
     "Fix the row, or pass on_invalid='drop' (--on-invalid drop) to skip and count such rows."
 )
-CLUSTER_OF = "cluster of "  # begins the name of the covariate with the hashes of clusters
+CLUSTER_OF = "cluster of "  # start of the name of the covariate with the hashes of clusters
 
 MISSING = "is missing"
 INFINITE = "is infinite"
@@ -36,7 +36,7 @@ _NO_SUM = "does not sum to 1"
 _IMPOSSIBLE = "is −inf in every class"
 _STORED = " (a missing chunk of a store reads like this)"
 
-# faults that a status alone decides; the values of the row decide about others
+# Faults that the status alone tells.  Others depend on the values of the row.
 _FAULTS = {
     kernel_rows.LABEL_RANGE: "is not a class",
     kernel_rows.NEGATIVE: NEGATIVE,
@@ -50,7 +50,7 @@ _OF_LABELS = (kernel_rows.LABEL_RANGE, kernel_rows.BAD_SHARES, OUTCOME)
 
 
 class Fault(NamedTuple):
-    """Column at fault, what is wrong with it, and its position among those of its role."""
+    """Column at fault, what is wrong with it, and its position among the columns of its role."""
 
     column: str
     fault: str
@@ -93,7 +93,7 @@ def _faults(block: Any, rules: Any, reason: int, rows: Ints) -> list[Fault]:
         values = _numbers(block.values, rows)
         width = values.shape[1]
         if rules.forecast is not None and rules.forecast.with_missing:
-            # a missing number is no fault unless all are missing
+            # A missing number is no fault unless all are missing.
             infinite = np.isinf(values).any(axis=1, keepdims=True)
             values = np.where(np.isnan(values) & infinite, 0.0, values)
         positions, faults = _not_finite(values, rules.kind == "logits")
@@ -111,14 +111,15 @@ def _faults(block: Any, rules: Any, reason: int, rows: Ints) -> list[Fault]:
     elif role == "covariates":
         columns = _covariates(rules, reason)
         inner, faults = _not_finite(_numbers(block.covariates, rows)[:, columns], False)
+        # Positions among the judged covariates become positions among all covariates.
         positions, width = np.array(columns)[inner], len(rules.columns["covariates"])
-    whole = reason in (kernel_rows.OFF_SIMPLEX, kernel_rows.BAD_SHARES, *REASONS)
-    found = []
+    of_whole_row = reason in (kernel_rows.OFF_SIMPLEX, kernel_rows.BAD_SHARES, *REASONS)
+    described = []
     for position, fault in zip(positions.tolist(), faults, strict=True):
-        at = None if whole or fault == _IMPOSSIBLE else position
+        at = None if of_whole_row or fault == _IMPOSSIBLE else position
         column = column_of(rules, role, at, width).removeprefix(CLUSTER_OF)
-        found.append(Fault(column, fault.replace("_", " "), at))
-    return found
+        described.append(Fault(column, fault.replace("_", " "), at))
+    return described
 
 
 def _role(rules: Any, reason: int) -> str:
@@ -151,9 +152,9 @@ def _numbers(column: Any, rows: Ints) -> NDArray[np.float64]:
 
 
 def _not_finite(values: NDArray[np.float64], logits: bool) -> tuple[Ints, NDArray[Any]]:
-    """Position of the first number of each row that is missing, else infinite, and the fault."""
+    """Position of the first missing number of each row, or of the first infinite one; the fault."""
     missing = np.isnan(values)
-    # a logit of −∞ is a probability of 0
+    # A logit of −∞ is a probability of 0, and valid unless all of a row are −∞.
     infinite = np.isposinf(values) if logits else np.isinf(values)
     absent = missing.any(axis=1)
     faults = np.full(len(values), INFINITE, object)
@@ -167,12 +168,13 @@ def _not_finite(values: NDArray[np.float64], logits: bool) -> tuple[Ints, NDArra
 
 def invalid_row(block: Any, rules: Any, status: Ints) -> InvalidDataError:
     """Error that names the first invalid row of a block, what is wrong, and the remedy."""
+    # Statuses above UNLABELLED are faults, and `argmax` returns the first of them.
     i = int(np.argmax(status > kernel_rows.UNLABELLED))
     reason, row = int(status[i]), block.start + i
     (fault,) = _faults(block, rules, reason, np.array([i]))
     text = _explained(block, rules, status, i, fault) + "."
     if "; " not in text or 20 * np.count_nonzero(status == reason) <= len(status):
-        # not if many rows have the same fault and a hint says how to fix it
+        # Dropping is no remedy for a fault of many rows that a hint says how to fix.
         text += f" {DROP_REMEDY}"
     return InvalidDataError(f"{place_of(row, block.name, rules.chunk_rows)}: {text}", row)
 
@@ -202,7 +204,7 @@ def not_finite(column: str, value: float) -> str:
 
 
 def covariate_fault(column: str, value: float) -> str:
-    """What is wrong with a covariate of an error over covariates, and what reads such rows."""
+    """What is wrong with a covariate of an error over covariates, and how to use such rows."""
     text = not_finite(column, value)
     if not np.isnan(value):
         return text
@@ -219,11 +221,11 @@ def _explained(block: Any, rules: Any, status: Ints, i: int, fault: Fault) -> st
     name = repr(fault.column)
     role = _role(rules, reason)
     if role not in ("covariates", "weights") and block.start + i in block.faults:
-        return block.faults[block.start + i]  # of the forecast behind an event
+        return block.faults[block.start + i]  # the fault of the forecast behind an event
     if reason == kernel_rows.NOT_FINITE:
-        return _not_finite_text(rules, values, fault) + _STORED * _whole_chunk(
-            rules, block.values, i, block.start + i
-        )
+        text = _not_finite_text(rules, values, fault)
+        whole_chunk = _is_whole_chunk(rules, block.values, i, block.start + i)
+        return text + _STORED if whole_chunk else text
     if role == "covariates":
         assert block.covariates is not None
         if reason == kernel_rows.NO_CLUSTER:
@@ -235,9 +237,9 @@ def _explained(block: Any, rules: Any, status: Ints, i: int, fault: Fault) -> st
     if reason == kernel_rows.BAD_WEIGHT:
         assert block.weights is not None
         if fault.fault == MISSING:
-            return f"{name} {MISSING}" + _STORED * _whole_chunk(
-                rules, block.weights, i, block.start + i
-            )
+            text = f"{name} {MISSING}"
+            whole_chunk = _is_whole_chunk(rules, block.weights, i, block.start + i)
+            return text + _STORED if whole_chunk else text
         return f"{name} is {block.weights[i]}, neither 0 nor in {LOWEST:g}..{HIGHEST:g}"
     if rules.forecast is not None:
         return rules.forecast.explained(reason, values, float(block.labels[i]))
@@ -256,7 +258,7 @@ def _explained(block: Any, rules: Any, status: Ints, i: int, fault: Fault) -> st
         )
         sums = block.values.sum(axis=1, dtype=np.float64)[status == kernel_rows.OFF_SIMPLEX]
         return text + (input_hints.of_sums(sums) or input_hints.of_probabilities(values, False))
-    # the shortest text that stands for the number in its type: 1.0000001, not 1
+    # The shortest text that stands for the number in its own type: 1.0000001, not 1.
     seen = str(np.asarray(block.values[i]).reshape(-1)[fault.position or 0])
     text = f"{name} is {seen}, a probability above 1"
     if reason == kernel_rows.NEGATIVE:
@@ -284,8 +286,9 @@ def _not_finite_text(rules: Any, values: NDArray[np.float64], fault: Fault) -> s
     return text
 
 
-def _whole_chunk(rules: Any, column: Any, i: int, row: int) -> bool:
-    """Whether a chunk of a store that begins with a row has no numbers: it may be missing."""
+def _is_whole_chunk(rules: Any, column: Any, i: int, row: int) -> bool:
+    """Whether a row begins a chunk of a store without any number: the chunk may be missing."""
+    # Only chunks that begin with the row are looked at: the first invalid row begins such a chunk.
     if rules.chunk_rows == 1 or row % rules.chunk_rows:
         return False
     return bool(np.isnan(column[i : i + rules.chunk_rows]).all())

@@ -1,8 +1,9 @@
 """Values that labels have in data, and the classes 0..K−1 that they mean.
 
-Every door resolves the labels of a source here, once, from its first rows: ``from_arrays`` and all
-that build on it, `ingest`, running batches and functions of arrays.  What is unambiguous is taken;
-the errors for all other labels name the values seen and the option that declares their meaning.
+The labels of each source are resolved here, once, from its first rows: by ``from_arrays`` and the
+functions that build on it, by `ingest`, by running batches and by functions of arrays.  Unambiguous
+labels are accepted.  The errors for all other labels name the values seen and the option that
+declares their meaning.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ from calibscale.formatting.lists import leading, leading_values
 Labels = Callable[[], Iterator[NDArray[Any]]]  # pieces of the labels, from the first row on
 Place = Callable[[int], str]  # name of a row in messages
 
-# texts of the two values of an event, in lower case
+# Texts of the two values of an event, in lower case.
 WORDS = {
     "no": 0,
     "n": 0,
@@ -42,13 +43,13 @@ WORDS = {
     "on": 1,
 }
 _ALPHABET = "abcdefghijklmnopqrstuvwxyz"
-LETTERS = len(_ALPHABET)  # choices that have letters
-_FIRST_PIECE, _LARGEST_PIECE = 2**10, 2**20
-_UNKNOWN, _UNMATCHED = -1, -2
-_MAX_SHOWN = 5
+LETTERS = len(_ALPHABET)  # number of choices that have letters
+_FIRST_PIECE, _LARGEST_PIECE = 2**10, 2**20  # rows; a few mostly show the meaning of the labels
+_UNKNOWN, _UNMATCHED = -1, -2  # labels that are not yet known, and values without a meaning
+_MAX_SHOWN = 5  # values in a message
 _LONGEST = 60  # characters of a text in a message
 
-# options that declare the meaning of labels, with the meaning in `from_arrays`
+# Options that declare the meaning of labels, see `from_arrays`.
 LABEL_OPTIONS = ("class_names", "positive", "ignore_index")
 
 
@@ -107,10 +108,10 @@ def _shown(value: Any) -> str:
 class LabelValues:
     """Meaning of the labels of a source.
 
-    `codes` are the classes of values by their keys; empty where labels are the numbers 0..K−1.
-    `exact` are the classes of texts that differ in their case alone.  Labels whose key is in
-    `unknown` are not yet known, as missing ones are.  `names` are the names of the classes in
-    results.
+    `codes` are the classes of values by their keys.  They are empty where labels are the numbers
+    0..K−1.  `exact` are the classes of texts as they are written, by which texts that differ in
+    their case alone are told apart.  Labels with a key in `unknown` are not yet known, as missing
+    ones are.  `names` are the names of the classes in results.
     """
 
     names: tuple[str, ...] | None = None
@@ -136,12 +137,12 @@ class LabelValues:
         Raises
         ------
         InvalidDataError
-            At the first label without a meaning; names the row and the value.
+            At the first label without a meaning.  The error names the row and the value.
         """
         labels = as_floats(labels)
         if labels.dtype.kind in "OUST":
             return self._of_values(labels, first, place)
-        if labels.dtype == np.uint64:  # out of range, not negative
+        if labels.dtype == np.uint64:  # a conversion to int64 would make large numbers negative
             labels = np.minimum(labels, np.uint64(2**62))
         numbers = labels.astype(np.float64 if labels.dtype.kind == "f" else np.int64)
         missing = np.isnan(numbers)
@@ -155,9 +156,10 @@ class LabelValues:
             wrong = ~missing & (values[nearest] != numbers)
         else:
             fraction = numbers != np.floor(numbers)
-            wrong = ~missing & (fraction | (abs(numbers) > 2**53))
+            wrong = ~missing & (fraction | (abs(numbers) > 2**53))  # larger ones are rounded
             classes = np.where(missing | wrong, 0, numbers).astype(np.int64)
-            if wrong.any() and self.classes is not None:  # an earlier row may be out of range
+            if wrong.any() and self.classes is not None:
+                # The error is about the first wrong row, which may be one out of range.
                 wrong |= ~missing & ((numbers < _UNKNOWN) | (numbers >= self.classes))
         if wrong.any():
             i = int(np.argmax(wrong))
@@ -167,6 +169,7 @@ class LabelValues:
 
     def _of_values(self, labels: NDArray[Any], first: int, place: Place) -> NDArray[np.int64]:
         codes, distinct = encoded(labels, "labels")
+        # The code −1 of missing labels points to the last entry.
         classes = np.array([*map(self._class_of, distinct), _UNKNOWN], np.int64)
         numbers = classes[codes]
         if (numbers == _UNMATCHED).any():
@@ -184,8 +187,8 @@ class LabelValues:
         if self.codes:
             return self.codes.get(key, _UNMATCHED)
         number = _number(key)
-        whole = number is not None and number.is_integer() and number >= _UNKNOWN
-        return int(number) if whole and number is not None else _UNMATCHED
+        is_label = number is not None and number.is_integer() and number >= _UNKNOWN
+        return int(number) if is_label and number is not None else _UNMATCHED
 
     def _complaint(self, value: Any, place: str, row: int) -> InvalidDataError:
         value = value.item() if hasattr(value, "item") else value
@@ -202,12 +205,13 @@ class LabelValues:
 
 
 def _by_number(codes: Mapping[str, int]) -> dict[float, int]:
-    """Classes of the numbers among the values; false and true are 0 and 1."""
+    """Classes of the numbers among the values.  False is 0, and true is 1."""
     numbers: dict[float, int] = {}
     for key, code in codes.items():
         flag = {"false": 0.0, "true": 1.0}.get(key)
         number = flag if flag is not None else _number(key)
         if number is not None:
+            # The first of equal numbers counts, as “1” and “true” may both be keys.
             numbers.setdefault(number, code)
     return numbers
 
@@ -225,6 +229,7 @@ def pieces_of(labels: Any) -> Labels:
             with converting("labels"):
                 piece = as_floats(read_rows(labels, start, stop))
             yield piece
+            # Pieces grow, so that labels without the wanted value are not read in small steps.
             start, size = stop, min(4 * size, _LARGEST_PIECE)
 
     return pieces
@@ -245,7 +250,7 @@ def label_values(
     Parameters
     ----------
     labels : callable
-        Gives pieces of the labels; only as many are read as are needed to tell the meaning.
+        Gives pieces of the labels.  Only the pieces that are needed to tell the meaning are read.
     classes : int
         Number K of classes.
     name : str
@@ -260,10 +265,11 @@ def label_values(
     OptionError
         If options exclude each other, or labels need one of them.
     InvalidDataError
-        If labels are −1 and 1, whose meaning no option declares.
+        If labels are −1 and 1, and no option declares their meaning.
     """
     ignored = ignore_index if isinstance(ignore_index, list | tuple) else [ignore_index]
     unknown = frozenset(key_of(value) for value in ignored if value is not None)
+    # Names of classes may be numbers such as 1 and 2, so that a class 0 may be ignored.
     if positive is None and class_names is None:
         _check_ignored(unknown, classes)
     if positive is not None:
@@ -305,43 +311,46 @@ def distinct_values(labels: NDArray[Any]) -> dict[str, Any]:
         values = np.unique(labels[~np.isnan(labels)]).tolist()
     else:
         values = np.unique(labels).tolist()
-    found: dict[str, Any] = {}
+    by_key: dict[str, Any] = {}
     for value in values:
-        found.setdefault(key_of(value), value)
-    return found
+        by_key.setdefault(key_of(value), value)
+    return by_key
 
 
 def _with_positive(
     labels: Labels, positive: Any, unknown: frozenset[str], name: str
 ) -> LabelValues:
-    """Two classes: a declared value, and the other value that labels have.
+    """Meaning of the labels of two classes: a declared value, and the second value of the labels.
 
     If labels have a third value besides −1, −1 means not yet known, as without the option.
     """
     wanted = key_of(positive)
-    others: dict[str, Any] = {}
+    second_values: dict[str, Any] = {}
     signs = False
     for piece in labels():
-        found = distinct_values(piece)
-        same = _AS_FLAGS if piece.dtype.kind == "b" else _AS_NUMBERS
+        values = distinct_values(piece)
+        equivalent = _AS_FLAGS if piece.dtype.kind == "b" else _AS_NUMBERS
         if piece.dtype.kind not in "OUST":
-            wanted = same.get(wanted, wanted)
-        signs |= "-1" in found
-        others |= {k: v for k, v in found.items() if k not in (wanted, "-1", *unknown)}
-        if others:
+            wanted = equivalent.get(wanted, wanted)
+        signs |= "-1" in values
+        expected = (wanted, "-1", *unknown)
+        second_values |= {key: value for key, value in values.items() if key not in expected}
+        if second_values:
             break
     option = f"positive={_plain(positive)} (--positive {positive})"
-    if len(others) > 1:
+    if len(second_values) > 1:
         raise OptionError(
-            f"{name}: the labels are {shown_values(others.values())}, and two values are needed "
-            f"with {option}; choose the value of the event, and leave other rows out"
+            f"{name}: the labels are {shown_values(second_values.values())}, and two values are "
+            f"needed with {option}; choose the value of the event, and leave other rows out"
         )
-    if others:
-        other, value = next(iter(others.items()))
+    if second_values:
+        second, value = next(iter(second_values.items()))
         unknown |= {"-1"} if wanted != "-1" else frozenset()
-    else:
-        other, value = ("-1", -1) if signs and "-1" not in unknown and wanted != "-1" else ("", "")
-    codes = {wanted: 1} | ({other: 0} if other else {})
+    elif signs and "-1" not in unknown and wanted != "-1":
+        second, value = "-1", -1
+    else:  # all labels are the declared value, or not yet known
+        second, value = "", ""
+    codes = {wanted: 1} | ({second: 0} if second else {})
     names = (str(value).strip() or f"not {positive}", str(positive).strip())
     remedy = f"; with {option} the labels have two values"
     return LabelValues(names, codes, {}, unknown, remedy)
@@ -379,7 +388,7 @@ def _refuse_signs(labels: Labels, classes: int, unknown: frozenset[str], name: s
 
 
 def signs_error(name: str) -> InvalidDataError:
-    """Error of labels −1 and 1 whose meaning no option declares."""
+    """Error of labels −1 and 1 without an option that declares their meaning."""
     return InvalidDataError(
         f"{name}: the labels are −1 and 1, and −1 means not yet known; pass positive=1 "
         "(--positive 1) if −1 is the other class, or ignore_index=-1 (--ignore-index -1) if such "
@@ -406,6 +415,7 @@ def _of_texts(
         if len(seen) == 2 and {*words} == {0, 1}:
             names = tuple(str(seen[key]).strip() for key in sorted(seen, key=WORDS.__getitem__))
         return LabelValues(names, WORDS, {}, unknown)
+    # Letters are answers to questions: “a” or “A” is the first choice.
     letters = {letter: k for k, letter in enumerate(_ALPHABET[:classes])}
     if several and seen and all(key in letters for key in seen):
         return LabelValues(None, letters, {}, unknown)

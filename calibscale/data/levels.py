@@ -36,4 +36,5 @@ class Level(float):
 
 def missing_last(value: float) -> tuple[bool, float]:
     """Sort key of values: increasing, missing ones last."""
+    # The keys of missing values are numbers, which would sort among the others.
     return getattr(value, "missing", False), float(value)

@@ -3,8 +3,8 @@
 None, NaN, ``pandas.NA``, NaT, masked entries, nulls of Arrow and JSON, keys that a JSON object does
 not have, empty cells and texts of blanks mean the same thing.  In arrays of numbers they are NaN,
 in arrays of other values None.  The readers of files, the sources of arrays and frames, and the
-functions of arrays convert their columns here; the meaning of a missing value follows from the role
-of its column.
+functions of arrays convert their columns here.  The meaning of a missing value follows from the
+role of its column.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 
 from calibscale.data.time_columns import without_zone
 
-# texts that mean a missing number in files of text, without regard to case
+# Texts that mean a missing number in files of text, in lower case.
 _NOT_NUMBERS = frozenset(("", "na", "n/a", "#n/a", "<na>", "nan", "nat", "null", "none"))
 
 
@@ -53,10 +53,10 @@ def is_missing_number(text: str) -> bool:
 
 
 def plain(array: NDArray[Any]) -> NDArray[Any]:
-    """Array whose missing entries are NaN, or None if the others are no numbers.
+    """Array with NaN for missing entries, or with None if the other entries are no numbers.
 
     Arrays of numbers, booleans and dates without a mask are returned as they are, and not copied.
-    Objects that are all numbers become numbers, objects that are all booleans become booleans
+    Objects that are all numbers become numbers.  Objects that are all booleans become booleans
     unless some are missing.
 
     Examples
@@ -109,7 +109,7 @@ def _missing_values(values: Iterable[Any]) -> NDArray[np.bool_]:
 
 
 def _unmasked(array: np.ma.MaskedArray) -> NDArray[Any]:
-    """Entries of a masked array, of which those that are masked are NaN, NaT or None."""
+    """Entries of a masked array, with NaN, NaT or None for masked ones."""
     mask = np.ma.getmaskarray(array)
     values = np.asarray(array.data)
     if not mask.any():
@@ -136,16 +136,17 @@ def _of_texts(array: NDArray[Any]) -> NDArray[Any]:
 
 
 def _of_objects(array: NDArray[Any]) -> NDArray[Any]:
-    """Numbers or booleans if all objects are such, else objects and None."""
+    """Numbers or booleans if all objects are, else objects and None."""
     values = array.reshape(-1)
     gone = _missing_values(values)
-    kept = values[~gone]
-    kinds = set(map(type, kept))
+    present = values[~gone]
+    kinds = set(map(type, present))
     booleans = [kind for kind in kinds if issubclass(kind, bool | np.bool_)]
+    # Missing booleans have no NumPy type, and stay objects.
     if booleans and len(booleans) == len(kinds) and not gone.any():
         return array.astype(bool)
     if not booleans and all(issubclass(kind, Number) for kind in kinds):
-        numbers = _numbers(values, gone, kept)
+        numbers = _numbers(values, gone, present)
         if numbers is not None:
             return numbers.reshape(array.shape)
     objects = values.copy()
@@ -154,17 +155,18 @@ def _of_objects(array: NDArray[Any]) -> NDArray[Any]:
 
 
 def _numbers(
-    values: NDArray[Any], gone: NDArray[np.bool_], kept: NDArray[Any]
+    values: NDArray[Any], gone: NDArray[np.bool_], present: NDArray[Any]
 ) -> NDArray[Any] | None:
-    """Numbers of objects that are numbers or missing; None if some are complex."""
-    if not gone.any() and all(isinstance(value, int | np.integer) for value in kept):
-        with suppress(OverflowError):  # beyond 64 bits: floating-point numbers
+    """Numbers of objects that are numbers or missing, or None if some are complex."""
+    # Integers, such as ids, keep all their digits unless some are missing.
+    if not gone.any() and all(isinstance(value, int | np.integer) for value in present):
+        with suppress(OverflowError):  # integers beyond 64 bits become floating-point numbers
             return values.astype(np.int64)
     numbers = np.full(len(values), np.nan)
     try:
-        numbers[~gone] = kept.astype(np.float64)
+        numbers[~gone] = present.astype(np.float64)
     except OverflowError:
-        numbers[~gone] = [_float(value) for value in kept]
+        numbers[~gone] = [_float(value) for value in present]
     except (TypeError, ValueError):
         return None
     return numbers
@@ -184,8 +186,8 @@ def _float(value: Any) -> float:
 def plain_arrow(array: Any) -> Any:
     """Arrow array of numbers, booleans, texts, dates, times, durations or lists.
 
-    Dictionaries are decoded, views become texts, decimals and columns of nulls become numbers.
-    Timestamps are in the time of their zone, times of the day are durations since midnight.  The
+    Dictionaries are decoded, views become texts, and decimals and columns of nulls become numbers.
+    Timestamps are in the time of their zone.  Times of the day are durations since midnight.  The
     periods and intervals of pandas become texts.
     """
     import pyarrow as pa
@@ -224,7 +226,7 @@ def plain_type(kind: Any) -> Any:
 def of_arrow(array: Any) -> NDArray[Any]:
     """NumPy array of a plain Arrow array without lists: NaN or None where entries are missing.
 
-    Booleans of which some are missing become numbers.
+    Booleans become numbers if some are missing.
     """
     import pyarrow as pa
     from pyarrow import compute
@@ -232,6 +234,7 @@ def of_arrow(array: Any) -> NDArray[Any]:
     if pa.types.is_boolean(array.type) and array.null_count:
         array = array.cast(pa.int8())
     if pa.types.is_string(array.type) or pa.types.is_large_string(array.type):
+        # Texts of blanks are missing, as empty cells of files are.
         blank = compute.equal(compute.utf8_trim_whitespace(array), "")
         if compute.any(blank).as_py():
             array = compute.if_else(blank, pa.scalar(None, array.type), array)
@@ -239,7 +242,7 @@ def of_arrow(array: Any) -> NDArray[Any]:
 
 
 def texts_of(cells: Sequence[str | None]) -> NDArray[Any]:
-    """Texts of the cells of a file, without blanks around them; None where they are missing."""
+    """Texts of the cells of a file, without blanks around them, or None where they are missing."""
     texts = np.empty(len(cells), object)
     texts[:] = [(cell.strip() or None) if cell else None for cell in cells]
     return texts

@@ -38,7 +38,7 @@ def is_named(array: Any) -> bool:
 
 
 def in_order(names: Iterable[Any]) -> tuple[Any, ...]:
-    """Sorted names; if all are intervals, such as “(18, 30]”, by their ends.
+    """Sorted names; intervals, such as “(18, 30]”, are sorted by their ends if all names are.
 
     >>> in_order(["south", "north"]), in_order(["(100, inf]", "[-3, 18)", "(18.5, 100]"])
     (('north', 'south'), ('[-3, 18)', '(18.5, 100]', '(100, inf]'))
@@ -48,22 +48,23 @@ def in_order(names: Iterable[Any]) -> tuple[Any, ...]:
     if not all(ends):
         return tuple(names)
     try:
-        keys = [(float(each[1]), float(each[2])) for each in ends if each is not None]
+        keys = [(float(end[1]), float(end[2])) for end in ends if end is not None]
     except ValueError:
         return tuple(names)
+    # Intervals with equal ends keep the order of their texts.
     order = sorted(range(len(names)), key=keys.__getitem__)
     return tuple(names[k] for k in order)
 
 
 def encoded(
-    values: NDArray[Any], what: str, names: Sequence[Any] | None = None
+    values: NDArray[Any], subject: str, names: Sequence[Any] | None = None
 ) -> tuple[NDArray[np.int64], tuple[Any, ...]]:
-    """Positions of values (n,) among `names`, −1 for those that are missing, and the names.
+    """Positions of values (n,) among `names`, −1 for missing values, and the names.
 
     Parameters
     ----------
     values : (n,) array of texts, numbers, booleans, or objects of one of these types
-    what : str
+    subject : str
         Name of the values in errors.
     names : sequence, optional
         Default: the sorted distinct values.
@@ -80,7 +81,8 @@ def encoded(
         column = pa.array(values, from_pandas=True).dictionary_encode()
     except (pa.ArrowException, OverflowError) as error:
         raise InvalidDataError(
-            f"{what} must be all texts, all numbers, or all booleans ({error}); convert them first"
+            f"{subject} must be all texts, all numbers, or all booleans ({error}); convert them "
+            "first"
         ) from error
     distinct = column.dictionary.to_pylist()
     present = [value for value in distinct if not is_missing(value)]
@@ -88,11 +90,13 @@ def encoded(
     names = tuple(names.tolist() if isinstance(names, np.ndarray) else names)
     positions = {name: k for k, name in enumerate(names)}
     if unknown := [value for value in present if value not in positions]:
+        # The index of a value in the dictionary leads to the first row that has it.
         row = int(np.argmax(column.indices.to_numpy(False) == distinct.index(unknown[0])))
         listed = leading_values(names, 20)
         raise InvalidDataError(
-            f"{what}: the value of row {row} is {unknown[0]!r}, which is not among {listed}", row
+            f"{subject}: the value of row {row} is {unknown[0]!r}, which is not among {listed}", row
         )
+    # Null entries point to the last code.
     codes = np.array([*(positions.get(value, -1) for value in distinct), -1], np.int64)
     return codes[column.indices.fill_null(len(distinct)).to_numpy(False)], names
 
@@ -107,12 +111,12 @@ class NamedColumns(NamedTuple):
 
 
 def is_table(columns: Any) -> bool:
-    """Whether columns have names: those of a data frame, an Arrow table, or a dictionary."""
+    """Whether columns have names, as in a data frame, an Arrow table, or a dictionary."""
     return headings(columns) is not None
 
 
 def headings(table: Any) -> list[Any] | None:
-    """Names of the columns of a table; None for arrays."""
+    """Names of the columns of a table, or None for arrays."""
     if isinstance(table, Mapping):
         return list(table)
     names = getattr(table, "column_names", getattr(table, "columns", None))
@@ -120,7 +124,7 @@ def headings(table: Any) -> list[Any] | None:
 
 
 def _columns_of(table: Any, headings: Sequence[Any]) -> list[NDArray[Any]]:
-    """Columns of a table as arrays, those of a dictionary after a check of their shapes."""
+    """Columns of a table as arrays.  An error if columns of a dictionary differ in length."""
     if not isinstance(table, Mapping):
         return [_plain_column(table[heading]) for heading in headings]
     require(headings, "the dictionary of covariates has no columns")
@@ -150,8 +154,8 @@ def named_columns(
     """Covariates of a data frame, a dictionary of columns, or an array as numbers, with names.
 
     Texts and booleans of named columns, and texts of an array, are numbered by their sorted names,
-    or those in `categories`.  Dates, times and durations become seconds.  Other arrays are returned
-    as they are, with the given names.
+    or by the names in `categories`.  Dates, times and durations become seconds.  Other arrays are
+    returned as they are, with the given names.
     """
     heading = headings(table)
     if heading is not None:
@@ -171,9 +175,9 @@ def named_columns(
         if kind in KINDS_OF_TIMES:
             times[name] = kind
         if is_named(column):
-            known = (categories or {}).get(name)
-            codes, values = encoded(column, f"the covariate {name!r}", known)
-            if known is None and categories is not None:
+            declared = (categories or {}).get(name)
+            codes, values = encoded(column, f"the covariate {name!r}", declared)
+            if declared is None and categories is not None:
                 raise OptionError(
                     f"the covariate {name!r} has texts; name its values, in the same order "
                     f"everywhere: categories={{{name!r}: {list(values)}}}"
@@ -197,11 +201,12 @@ def _plain_column(column: Any) -> NDArray[Any]:
     if str(getattr(column, "dtype", "")) == "category" and hasattr(column, "cat"):
         categories = np.asarray(column.cat.categories)
         texts = texts_of_objects(categories)
-        if texts is not categories:  # NumPy would convert their ends to float64
+        if texts is not categories:  # NumPy would convert the ends of intervals to float64
             return np.array([*texts, None], object)[np.asarray(column.cat.codes)]
     zoned = getattr(column.dtype, "time_zone", None) if hasattr(column, "dtype") else None
     kind = getattr(column, "type", None)
-    if zoned or getattr(kind, "tz", None):  # polars and Arrow, whose NumPy arrays lose the zone
+    if zoned or getattr(kind, "tz", None):
+        # Columns of polars and Arrow lose the zone in the conversion to NumPy arrays.
         import pyarrow as pa
 
         arrow = pa.chunked_array(column).combine_chunks()

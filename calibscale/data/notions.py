@@ -18,9 +18,20 @@ SCALAR_NOTIONS = ("top_label", "positive")
 class NotionView(NamedTuple):
     """Rows of one problem of a notion; e = K if canonical, else 1.
 
-    Units of draws (c,); predictions q, or the scalar p (c, e); predictions as points of the
-    simplex, q, or [p, 1 − p] with 1 − p to full precision (c, d); their logarithms, −744.4 for log
-    0 (c, d); residuals (c, e); weights, ones if the source has none (c,).
+    Attributes
+    ----------
+    rows : (c,)
+        Units of draws, see `Chunk.units`.
+    points : (c, e)
+        Predictions q, or the scalar p.
+    compositions : (c, d)
+        Predictions as points of the simplex: q, or [p, 1 − p] with 1 − p to full precision.
+    logs : (c, d)
+        Logarithms of the compositions, −744.4 for log 0.
+    delta : (c, e)
+        Residuals.
+    weights : (c,)
+        Ones if the source has no weights.
     """
 
     rows: Ints
@@ -65,7 +76,7 @@ def width(notion: str, classes: int) -> int:
 
 
 def views(chunk: Chunk, notion: str) -> Sequence[NotionView]:
-    """Views of a chunk for the notion's J problems; computed once."""
+    """Views of a chunk for the notion's J problems, computed once."""
     if notion not in chunk.views:
         chunk.views[notion] = _make_views(chunk, notion)
     return chunk.views[notion]
@@ -79,13 +90,14 @@ def _make_views(chunk: Chunk, notion: str) -> Sequence[NotionView]:
         columns = []
         for k in range(chunk.classes):
             p = chunk.q[:, k]
-            rest = np.where(chunk.top == k, chunk.rest, 1.0 - p)
-            columns.append((p, rest, chunk.delta[:, k]))
+            # Only the top class can be so close to 1 that 1 − p loses its digits.
+            complement = np.where(chunk.top == k, chunk.rest, 1.0 - p)
+            columns.append((p, complement, chunk.delta[:, k]))
     else:
         columns = [chunk.event(notion)[:3]]
     result = []
-    for p, rest, delta in columns:
-        pair = np.column_stack([p, np.maximum(rest, 0.0)])
+    for p, complement, delta in columns:
+        pair = np.column_stack([p, np.maximum(complement, 0.0)])
         logs = np.log(pair, out=np.full_like(pair, LOG_SMALLEST), where=pair > 0)
         result.append(NotionView(chunk.units, pair[:, :1], pair, logs, delta[:, None], weights))
     return result

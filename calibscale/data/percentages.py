@@ -25,7 +25,7 @@ def shares(values: NDArray[Any], first: int = 0, name: str = "the source") -> ND
     Raises
     ------
     InvalidDataError
-        If a text is no number; names the row and the value.
+        If a text is no number.  The error names the row and the value.
 
     Examples
     --------
@@ -42,13 +42,14 @@ def shares(values: NDArray[Any], first: int = 0, name: str = "the source") -> ND
             continue
         text = str(value).strip()
         number = text.removesuffix("%")
-        if "." not in number:  # a comma is a decimal sign, as no percentage has thousands
+        if "." not in number:  # a comma is a decimal sign: percentages have no thousands
             number = number.replace(",", ".")
         try:
             numbers[i] = float(number)
         except ValueError:
             if is_missing_number(text):
                 continue
+            # Values are flat here, and a row has K of them.
             row = first + i // max(1, values.size // len(values))
             raise InvalidDataError(
                 f"row {row} of {name}: its probability is {text[:60]!r}, which is no percentage "
@@ -59,7 +60,7 @@ def shares(values: NDArray[Any], first: int = 0, name: str = "the source") -> ND
 
 
 def of_texts(values: Any) -> str:
-    """Hint for predictions that are texts: the first of them, and the remedy if it is percent."""
+    """Hint for predictions that are texts: the first text, and the remedy if it is in percent."""
     try:
         listed = np.asarray(values[:100]).reshape(-1).tolist()
     except (TypeError, ValueError):

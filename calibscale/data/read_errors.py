@@ -1,7 +1,7 @@
-"""Boundaries that turn what other libraries raise while rows are read into errors of calibscale.
+"""Boundaries that turn errors of other libraries, raised while rows are read, into our own errors.
 
-They stand around the calls of those libraries, and never around statistics: an error of another
-type there is a defect, which its traceback should show.
+The boundaries stand around the calls of these libraries, and never around statistics: an error of
+another type in a statistic is a defect, which its traceback should show.
 """
 
 from __future__ import annotations
@@ -14,12 +14,12 @@ from calibscale.addresses import raise_from, without_secrets
 from calibscale.data.file_systems import server_failure
 from calibscale.errors import CalibscaleError, InvalidDataError
 
-_LONGEST_CAUSE = 500  # characters; some libraries put the whole value into their message
+_LONGEST_CAUSE = 500  # characters of a cause: some libraries put the whole value into a message
 
 
 def cause_of(error: Exception, *addresses: Any) -> str:
     """Message of an error on one line without secrets, or the name of its type if it has none."""
-    # secrets are hidden first: a shortened one would not be recognised
+    # Secrets are hidden first: a shortened secret would not be recognised.
     text = " ".join(without_secrets(str(error), *addresses).split())
     if len(text) > _LONGEST_CAUSE:
         text = f"{text[:_LONGEST_CAUSE]}…"
@@ -34,7 +34,8 @@ def reading(file: Any) -> Iterator[None]:
     except (CalibscaleError, MemoryError):
         raise
     except Exception as error:
-        address = getattr(file, "label", file)  # of an `InputFile`
+        address = getattr(file, "label", file)  # the label of an `InputFile` knows its secrets
+        # An error with a number, such as a missing permission, says nothing about the content.
         system = isinstance(error, OSError) and error.errno
         hint = "" if system else ": the file is damaged, truncated, or of another format"
         damaged = InvalidDataError(f"{file}: cannot be read ({cause_of(error, address)}){hint}")
@@ -55,7 +56,7 @@ def reading_frame(name: str) -> Iterator[None]:
 
 @contextmanager
 def converting(name: str) -> Iterator[None]:
-    """Convert errors of the library of an array, such as one whose device is lost."""
+    """Convert errors of the library of an array, such as an array on a device that is lost."""
     try:
         yield
     except (CalibscaleError, MemoryError):

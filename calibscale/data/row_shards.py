@@ -18,18 +18,18 @@ from numpy.typing import NDArray
 
 from calibscale.errors import InvalidDataError
 
-_TRIM_EVERY = 4  # reads of files between two releases of freed memory, which take about 1 ms
+_TRIM_EVERY = 4  # reads of files between two releases of freed memory, each of about 1 ms
 _reads = count(1)
 
 
 def read_rows(array: Any, start: int, stop: int) -> NDArray[Any]:
     """Read rows start..stop−1 of an array that can be sliced, as a NumPy array.
 
-    The pages of a memory map are copied and released: those of a lasting map would accumulate, and
-    a pass would end with the whole file in the memory of the process.
+    The pages of a memory map are copied and released.  Otherwise the pages of a lasting map would
+    accumulate, and a pass would end with the whole file in the memory of the process.
     """
     part = array[start:stop]
-    if hasattr(part, "compute"):  # dask and xarray; the caller is parallel already
+    if hasattr(part, "compute"):  # arrays of dask and xarray, in a caller that is parallel already
         part = part.compute(scheduler="synchronous")
     if isinstance(part, np.memmap):
         part = np.array(part)
@@ -41,6 +41,7 @@ def read_rows(array: Any, start: int, stop: int) -> NDArray[Any]:
 
 def _release(array: np.memmap) -> None:
     """Release the pages of a memory map that the process has not changed."""
+    # A private attribute: NumPy has no other way to reach the map of an array.
     pages = getattr(array, "_mmap", None)
     shared = getattr(array, "mode", None) in ("r", "r+", "w+")  # "c" has changes of its own
     if pages is not None and shared and hasattr(mmap, "MADV_DONTNEED"):
@@ -69,7 +70,7 @@ class RowShards:
     """Arrays of equal width, concatenated by rows and read by slices of rows.
 
     Each shard is anything with ``shape``, ``dtype`` and slicing by rows.  The type of the rows is
-    the smallest that holds those of all shards.
+    the smallest type that holds the numbers of all shards.
 
     Examples
     --------
@@ -123,7 +124,7 @@ class RowShards:
 
 
 class ComputedRows(ABC):
-    """Base class of columns whose rows are computed from those of other columns when read."""
+    """Base class of columns with rows that are computed from rows of other columns when read."""
 
     @property
     @abstractmethod
@@ -135,7 +136,7 @@ class ComputedRows(ABC):
 class ConvertedRows(ComputedRows):
     """Rows of another array that are converted when they are read, and never held.
 
-    `convert` takes rows and the number of the first one; the results are of the type `dtype`.
+    `convert` takes rows and the number of the first one.  The results are of the type `dtype`.
 
     Examples
     --------
@@ -166,7 +167,7 @@ class ConvertedRows(ComputedRows):
 
     @property
     def chunks(self) -> Any:
-        """Chunks of the array; None for plain arrays."""
+        """Chunks of the array, or None for plain arrays."""
         return getattr(self.array, "chunks", None)
 
     def __len__(self) -> int:
@@ -186,16 +187,17 @@ def shards_of(array: Any) -> tuple[Any, ...]:
 
 
 def is_shards(array: Any, split: bool = False) -> bool:
-    """Whether a list is one of shards, and not of rows or numbers.
+    """Whether a list has shards, and not rows or numbers.
 
-    Matrices are shards, and so are columns that are not in memory or have different lengths; with
-    `split`, because predictions are shards, all arrays are.
+    Matrices are shards, and so are columns that are not in memory or have different lengths.  With
+    `split`, which says that predictions are shards, all arrays are.
     """
     if not isinstance(array, list | tuple) or not array:
         return False
-    shapes = [getattr(each, "shape", None) for each in array]
+    shapes = [getattr(item, "shape", None) for item in array]
     if not all(isinstance(shape, tuple) and shape for shape in shapes):
         return False
+    # A list of vectors could be rows as well as shards.
     axes = {len(shape) for shape in shapes if shape is not None}
     if split or 2 in axes:
         return True
@@ -207,16 +209,16 @@ def _is_on_disk(array: Any) -> bool:
     return isinstance(array, np.memmap) or getattr(array, "chunks", None) is not None
 
 
-def check_shards(shards: Sequence[Any], what: str, name: str) -> None:
+def check_shards(shards: Sequence[Any], role: str, name: str) -> None:
     """Raise an InvalidDataError that names two shards which cannot be one array."""
     first = shards[0]
     for i, shard in enumerate(shards):
         if any(size != size for size in shard.shape):
             raise InvalidDataError(
-                f"{name}: the number of rows of shard {i} of {what} is unknown; call "
+                f"{name}: the number of rows of shard {i} of {role} is unknown; call "
                 "compute_chunk_sizes() on the dask array"
             )
-        here = f"{name}: the shards of {what} differ: {_named(shard, i)} has"
+        here = f"{name}: the shards of {role} differ: {_named(shard, i)} has"
         if tuple(shard.shape[1:]) != tuple(first.shape[1:]):
             raise InvalidDataError(
                 f"{here} the shape {tuple(shard.shape)}, but {_named(first, 0)} has "

@@ -13,11 +13,30 @@ from calibscale.errors import OptionError, require
 class Rules:
     """Requirements on rows, and the treatment of rows that violate them.
 
-    `features` is the largest m of the statistics.  `tolerance` is the allowed deviation of a row's
-    sum of probabilities from 1: float16 and float32 softmax outputs deviate by rounding, a missing
-    class by far more.  `group` and `covariates` are positions of columns that must be finite,
-    `cluster` that of the hash of the cluster.  `large_chunks`: each chunk has a cost.  `soft`:
-    labels are probabilities of the classes.  `columns` are the names of the columns of each role.
+    Parameters
+    ----------
+    kind, classes, forecast
+        Kind of the predictions, and number of their classes, or kind of the forecasts.
+    chunk_rows : int
+        Rows in a stored chunk, which errors name, or 1 where they name no chunks.
+    features : int
+        Largest m of the statistics.
+    tolerance : float
+        Allowed deviation of a row's sum of probabilities from 1.  Softmax outputs in float16 and
+        float32 deviate by rounding, rows with a missing class by far more.
+    on_invalid : {"raise", "drop"}
+    group : int, optional
+        Position of the covariate that groups rows, which must not be infinite.
+    covariates : tuple of int
+        Positions of covariates that must be finite.
+    large_chunks : bool
+        Whether each chunk has a cost of its own.
+    cluster : int, optional
+        Position of the covariate with the hash of the cluster.
+    soft : bool
+        Whether labels are probabilities of the classes.
+    columns : {role: names}
+        Names of the columns of each role, by which errors name them.
     """
 
     kind: str
@@ -47,5 +66,7 @@ class Rules:
     def compute_rows(self) -> int:
         """Number of rows in a chunk: a few megabytes with m features, to stay in cache."""
         if self.large_chunks:
+            # Statistics with a cost per chunk, such as a factorisation, prefer fewer and larger
+            # ones.
             return max(512, 2**20 // self.classes)
         return min(8192, max(512, 2**20 // (2 * self.classes + self.features)))

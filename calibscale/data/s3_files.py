@@ -1,7 +1,7 @@
-"""File system of s3:// URLs, of whose two libraries one repeats a request, and not both.
+"""File system of s3:// URLs in which only one of two libraries repeats a request.
 
-botocore repeats a request that fails, and s3fs the repeated one five times; where s3fs reads an
-answer, five times again.  A silent server would be given up after minutes.
+botocore repeats a request that fails.  s3fs repeats the repeated request five times, and where it
+reads an answer, five times again.  A silent server would be given up only after minutes.
 """
 
 from __future__ import annotations
@@ -20,21 +20,22 @@ _CLOSE_TIMEOUT = 1.0  # seconds for closing connections at the end of the proces
 
 
 class PatientS3(s3fs.S3FileSystem):
-    """File system whose requests are repeated by botocore.
+    """File system in which botocore repeats the requests.
 
     s3fs still reads an answer again that breaks off, which botocore does not.
     """
 
-    async def set_session(self, *given: Any, **settings: Any) -> Any:
+    async def set_session(self, *arguments: Any, **settings: Any) -> Any:
         """Connect, and note the loop in which connections are to be closed."""
-        client = await super().set_session(*given, **settings)
+        client = await super().set_session(*arguments, **settings)
         _connected[self] = asyncio.get_running_loop()
         return client
 
-    async def _call_s3(self, method: str, *given: Any, **settings: Any) -> Any:
+    async def _call_s3(self, method: str, *arguments: Any, **settings: Any) -> Any:
         try:
-            return await s3fs.S3FileSystem._call_s3(_Once(self), method, *given, **settings)
-        except HTTPClientError as error:  # which s3fs would take for an answer that broke off
+            return await s3fs.S3FileSystem._call_s3(_Once(self), method, *arguments, **settings)
+        except HTTPClientError as error:
+            # s3fs would take this error for an answer that broke off, and read again.
             raise ConnectionError(str(error)) from error
 
     call_s3 = sync_wrapper(_call_s3)
@@ -45,8 +46,9 @@ _connected: weakref.WeakKeyDictionary[PatientS3, Any] = weakref.WeakKeyDictionar
 
 @atexit.register
 def _close_connections() -> None:
-    """Close what s3fs leaves open: file systems whose calls are asynchronous."""
+    """Close what s3fs leaves open: file systems with asynchronous calls."""
     for system, loop in [*_connected.items()]:
+        # s3fs closes the connections of synchronous file systems itself.
         if system.asynchronous and loop.is_running():
             closing = system._s3creator.__aexit__(None, None, None)
             with suppress(Exception):
@@ -54,7 +56,10 @@ def _close_connections() -> None:
 
 
 class _Once:
-    """A file system as s3fs sees it for a request that it sends once."""
+    """A file system as s3fs sees it for a request that it sends once.
+
+    s3fs takes the number of its own repetitions from the attribute `retries`.
+    """
 
     retries = 1
 

@@ -12,7 +12,11 @@ from calibscale.kernels import row_sums
 
 
 def judged(labels: NDArray[Any], tolerance: float, status: Ints) -> Ints:
-    """Status of rows with labels (c, K), from that of their predictions; all NaN: not yet known."""
+    """Status of rows with labels (c, K), from the `status` of their predictions (c,).
+
+    A row has no label yet if its labels are all NaN.
+    """
+    # Labels may have a coarser type than predictions, with larger errors of their sums.
     tolerance = max(tolerance, float(np.finfo(labels.dtype).eps))
     fits = abs(labels.sum(axis=1, dtype=np.float64) - 1.0) <= tolerance
     wrong = np.where(np.isnan(labels).all(axis=1), row_sums.UNLABELLED, row_sums.BAD_SHARES)
@@ -22,6 +26,7 @@ def judged(labels: NDArray[Any], tolerance: float, status: Ints) -> Ints:
 def log_loss(values: NDArray[Any], kind: str, confidence: Floats, soft: Floats) -> Floats:
     """Cross entropy −Σ_k s_k log q_k of each row (c,), with 0 log 0 = 0."""
     with np.errstate(divide="ignore", invalid="ignore"):
+        # log q_k = z_k − max z + log(max q) for logits.
         log_q = values.astype(np.float64)
         if kind == "logits":
             log_q += np.log(confidence)[:, None] - log_q.max(axis=1, keepdims=True)

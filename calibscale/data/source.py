@@ -24,15 +24,15 @@ from calibscale.kernels import random_draws
 KINDS = ("logits", "probabilities")
 PREDICTIONS = (*KINDS, "predictions")  # roles of arrays and columns
 
-# attributes of arrays of dask and xarray, and of columns of frames, which belong to this process
+# Attributes of arrays of dask and xarray, and of columns of frames.  These belong to this process.
 LAZY = ("dask", "variable", "frame")
 _BLOCK_NUMBERS = 2**21  # predictions in a block: a few megabytes
-_SAMPLED = 1000  # outcomes from which the kernel on targets follows
-_TOLERANCE = 1e-4  # of row sums of probabilities in float32 or float64
+_SAMPLED = 1000  # outcomes that determine the kernel on targets
+_TOLERANCE = 1e-4  # deviation from 1 of row sums of probabilities in float32 or float64
 
 
 def sum_tolerance(values: Any, spacing: float) -> float:
-    """Default tolerance of row sums of probabilities; see `ArraySource.rules`."""
+    """Default tolerance of row sums of probabilities, see `ArraySource.rules`."""
     return max(_TOLERANCE, float(np.finfo(values.dtype).eps), spacing)
 
 
@@ -40,12 +40,17 @@ def sum_tolerance(values: Any, spacing: float) -> float:
 class ArraySource:
     """Columns of equal length, read one block of rows at a time and never as a whole.
 
-    Created by `from_arrays` or by opening a store.  A column is anything with ``shape``, ``dtype``
-    and slicing by rows: NumPy arrays, memory maps, ``zarr.Array``, ``dask.array``,
-    ``xarray.DataArray``, or shards of these.  `spacing` is the distance from 1 to the next number
-    of the type in which predictions were given, if it is above that of their present type.
-    `columns` are the names that predictions, labels and weights have in a table, by role.  A
-    `copied` source is a temporary copy of a file, whose chunks errors do not name.
+    `from_arrays` creates a source, and so does opening a store.  A column is anything with
+    ``shape``, ``dtype`` and slicing by rows: NumPy arrays, memory maps, ``zarr.Array``,
+    ``dask.array``, ``xarray.DataArray``, or shards of these.  `spacing` is the distance from 1 to
+    the next number of the type in which predictions were given, if it is above the spacing of their
+    present type.  `columns` are the names that predictions, labels and weights have in a table, by
+    role.  A `copied` source is a temporary copy of a file.  Errors do not name its chunks.
+
+    See Also
+    --------
+    from_arrays, from_frame, from_file, open_arrays : Functions that describe sources.
+    LogitStore : Predictions on disk.
 
     Examples
     --------
@@ -74,7 +79,7 @@ class ArraySource:
     copied: bool = False
 
     def __repr__(self) -> str:
-        """Name, number of rows, and kind of the predictions; columns may be large."""
+        """Name, number of rows, and kind of the predictions.  Columns may be large."""
         predictions = f"{self.kind} of {self.classes} classes"
         if self.forecast is not None:
             predictions = f"forecasts ({self.forecast.name})"
@@ -82,7 +87,7 @@ class ArraySource:
 
     @property
     def classes(self) -> int:
-        """K; a binary column stands for two classes, and forecasts have the width of embeddings."""
+        """K.  A binary column stands for two classes; forecasts have the width of embeddings."""
         if self.forecast is not None:
             return self.forecast.width
         return 2 if self.binary else int(self.values.shape[1])
@@ -94,30 +99,36 @@ class ArraySource:
 
     @property
     def target(self) -> str:
-        """What predictions are judged by: ``classes``, ``forecasts`` or ``soft labels``."""
+        """Target of the predictions: ``classes``, ``forecasts`` or ``soft labels``."""
         return "soft labels" if self.soft else "forecasts" if self.forecast else "classes"
 
-    def need_integer_labels(self, what: str) -> None:
-        """Raise an OptionError for soft labels, which `what` does not take."""
-        require(not self.soft, f"{what} needs integer labels; those of {self.name} are soft")
+    def need_integer_labels(self, user: str) -> None:
+        """Raise an OptionError for soft labels, which the function `user` does not take."""
+        require(not self.soft, f"{user} needs integer labels; those of {self.name} are soft")
 
     @property
     def chunk_rows(self) -> int:
-        """Number of rows in a stored chunk; 1 for plain arrays."""
+        """Number of rows in a stored chunk, or 1 for plain arrays."""
         chunks = getattr(self.values, "chunks", None)
         if not chunks:
             return 1
+        # zarr has the size of its chunks, and dask the sizes of all chunks by axis.
         first = chunks[0]
         return int(first[0] if isinstance(first, tuple) else first)
 
     @property
     def named_chunk_rows(self) -> int:
-        """Number of rows in a chunk that errors name; 1 where they name no chunks."""
+        """Number of rows in a chunk that errors name, or 1 where they name no chunks."""
         return 1 if self.copied else max(1, self.chunk_rows)
 
     @property
     def block_rows(self) -> int:
-        """Number of rows in a block; depends on K and the stored chunks alone."""
+        """Number of rows in a block.
+
+        The number depends on K and the stored chunks alone, so that results do not depend on the
+        workers or their memory.
+        """
+        # Blocks have whole chunks, so that no chunk is decoded twice.
         target = max(64, min(65536, 2 ** int(np.log2(_BLOCK_NUMBERS / self.classes))))
         chunk = self.chunk_rows
         return chunk * max(1, target // chunk)
@@ -146,8 +157,9 @@ class ArraySource:
     def rules(self, on_invalid: str = "raise", tolerance: float | None = None) -> Rules:
         """Rules of validity of the rows.
 
-        The default tolerance is 1e-4, or for float16 2⁻¹⁰ and bfloat16 2⁻⁷: numbers rounded to the
-        spacing ε of 1 sum to 1 ± ε/2, and those computed in the same type have other errors.
+        The default tolerance is 1e-4, or for float16 2⁻¹⁰ and bfloat16 2⁻⁷.  Numbers that are
+        rounded to the spacing ε of 1 sum to 1 ± ε/2, and numbers that are computed in the same type
+        have further errors.
         """
         if self.forecast is not None:
             tolerance = _TOLERANCE  # of the sums of forecasts, whatever their type
@@ -179,7 +191,7 @@ class ArraySource:
     def describe(self) -> dict[str, Any]:
         """Description of the source, for results."""
         return {
-            "name": str(self.name),  # without the files of its rows
+            "name": str(self.name),  # a plain text, without the files of its rows
             "kind": self.kind,
             "rows": self.rows,
             **(
@@ -203,12 +215,12 @@ class ArraySource:
         return float(value) if kind is None else Level(value, time_label(value, kind))
 
     def categorical(self, covariates: Iterable[str], also: Iterable[str] = ()) -> tuple[str, ...]:
-        """Names in `also`, and those of `covariates` that are categorical."""
+        """Names in `also`, and the names of categorical covariates among `covariates`."""
         named = (name for name in covariates if name in self.categories)
         return tuple(dict.fromkeys([*also, *named]))
 
     def covariate(self, name: str) -> int:
-        """Position of a covariate; an OptionError that lists the names if there is none."""
+        """Position of a covariate.  An OptionError lists the names if there is none."""
         if not isinstance(name, str):
             raise OptionError(f"give the name of one covariate, not {type(name).__name__}")
         if name not in self.covariate_names:
@@ -217,7 +229,7 @@ class ArraySource:
         return self.covariate_names.index(name)
 
     def read(self, start: int, stop: int, covariates: bool = False) -> Block:
-        """Read rows start..stop−1, unchecked; covariates only on request."""
+        """Read rows start..stop−1, unchecked, and covariates only on request."""
         return Block(
             self.first_row + start,
             self._take(self.values, self.kind, start, stop),
@@ -256,14 +268,18 @@ class ArraySource:
         The blocks contain the covariates, if there are any.
         """
         covariates = self.covariates is not None
+        # A sample of all rows is read at once.
         if self.rows <= count:
             yield self.read(0, self.rows, covariates)
             return
         u = random_draws.table(2 * count, 1, seed, random_draws.SAMPLE)
+        # 2·count draws have at least about count distinct rows, as count < rows.  The first ones
+        # in the order of the draws are a uniform sample.
         draws = (u.reshape(-1) * self.rows).astype(np.int64)
         _, first = np.unique(draws, return_index=True)
         chosen = np.sort(draws[np.sort(first)[:count]])
         chunk = self.chunk_rows
+        # Neighbouring rows, and rows of a chunk, are read together.
         for group in np.split(chosen, np.flatnonzero(np.diff(chosen // max(chunk, 1024))) + 1):
             block = self.read(int(group[0]), int(group[-1]) + 1, covariates)
             yield block.take(group - group[0], block.start)

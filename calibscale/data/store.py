@@ -13,7 +13,7 @@ import numpy as np
 
 from calibscale.addresses import is_url, local_path, located
 from calibscale.data import input_hints
-from calibscale.data.array_layouts import as_numpy, rows_of
+from calibscale.data.array_layouts import as_numpy, rows_of, stacked
 from calibscale.data.source import ArraySource
 from calibscale.data.store_group import (
     StoreColumns,
@@ -29,12 +29,12 @@ from calibscale.errors import InvalidDataError, NoRowsError, OptionError, StoreE
 
 
 class Writer:
-    """Append rows to a store; a context manager.
+    """Context manager that appends rows to a store.
 
-    Rows are buffered until they fill a chunk (a shard, in large stores), then written; `close`
-    writes the rest and commits all of them.  If the ``with`` block ends in an exception, or the
-    process crashes, a finished store keeps the rows that it had, and a new one stays unfinished
-    with the rows written so far, to which a later writer can append.
+    Rows are buffered until they fill a chunk (a shard, in large stores), and then written.  `close`
+    writes the remaining rows and commits all of them.  If the ``with`` block ends in an exception,
+    or the process crashes, a finished store keeps the rows that it had.  A new store then stays
+    unfinished with the rows written so far, to which a later writer can append.
     """
 
     def __init__(self, store: StoreGroup) -> None:
@@ -51,7 +51,7 @@ class Writer:
                 if store.rows:
                     store._check_finished()
                 self._rows = store.rows
-                for name in store._names():  # rows that a crash left behind
+                for name in store._names():  # remove the rows that a crash left behind
                     array = store._array(name)
                     if array.shape[0] > store.rows:
                         array.resize((store.rows, *array.shape[1:]))
@@ -77,7 +77,7 @@ class Writer:
         Parameters
         ----------
         values : (r, K), or (r,) if binary
-            Logits or probabilities, according to the kind of the store; or (r, K, …) with labels
+            Logits or probabilities, according to the kind of the store, or (r, K, …) with labels
             (r, …), see `from_arrays`.  In a store of forecasts (r, P), or a tuple of its parts.
         labels : (r,) integers
             −1 where the label is not yet known.  In a store of forecasts the observed numbers,
@@ -95,11 +95,11 @@ class Writer:
         Raises
         ------
         InvalidDataError
-            If a shape or type does not match the store; no row is added then.
+            If a shape or type does not match the store.  No row is added then.
         """
         self._check_open()
         forecast = self._store.forecast
-        values = values if forecast is None else forecast.stacked(values)
+        values = values if forecast is None else stacked(values)
         values, labels = as_numpy(values, self._store.kind), as_numpy(labels)
         if forecast is None:
             values, labels, covariates, weights = rows_of(
@@ -119,7 +119,7 @@ class Writer:
         self._buffer(fitting(self._store, self._dtype, values, labels, covariates, weights))
 
     def append_any(self, values: Any, labels: Any, covariates: Any, weights: Any) -> None:
-        """Add rows of arrays whose integer labels may be no classes; evaluations judge them."""
+        """Add rows with integer labels that may be no classes: evaluations judge the labels."""
         self._check_open()
         part = fitting(self._store, self._dtype, values, labels, covariates, weights, True)
         self._buffer(part)
@@ -127,6 +127,7 @@ class Writer:
     def _buffer(self, part: dict[str, np.ndarray]) -> None:
         self._parts.append(part)
         self._buffered += len(part["labels"])
+        # Whole chunks or shards are written once; a part of one would be read and written again.
         while self._buffered >= self._room():
             self._write(self._room())
 
@@ -140,14 +141,14 @@ class Writer:
         Raises
         ------
         StoreError
-            If the rows cannot be written.  Rows committed before are safe; the writer is closed,
+            If the rows cannot be written.  Rows committed before are safe.  The writer is closed,
             and rows appended since must be appended again with a new writer.
         """
         self._check_open()
         self._write(self._buffered, finish=True)
 
     def close(self) -> None:
-        """Commit and release the store; a second call does nothing."""
+        """Commit and release the store.  A second call does nothing."""
         if not self._open:
             return
         try:
@@ -186,7 +187,7 @@ class Writer:
         return self._unit - self._rows % self._unit
 
     def _write(self, count: int, finish: bool = False) -> None:
-        """Write rows; commit them if they finish the store or it is unfinished."""
+        """Write rows, and commit them if they finish the store or it is unfinished."""
         store, start = self._store, self._rows
         try:
             with zarr_calls(store.url):
@@ -206,6 +207,7 @@ class Writer:
         self._rows = start + count
 
     def _take(self, count: int) -> dict[str, np.ndarray]:
+        """Remove the first rows from the buffer."""
         if not self._parts:
             return {}
         columns = {name: [part[name] for part in self._parts] for name in self._parts[0]}
@@ -234,11 +236,11 @@ def fitting(
             f"{store.kind} must be (rows, {width}) numbers, not {values.dtype} {values.shape}"
             + input_hints.of_images(values.shape)
         )
-    types, whole = ("iu", "integers") if forecast is None else ("iufb", "numbers")
+    types, noun = ("iu", "integers") if forecast is None else ("iufb", "numbers")
     if labels.shape != values.shape[:1] or labels.dtype.kind not in types:
         soft = "; a store has no soft labels" if labels.shape == values.shape else ""
         raise InvalidDataError(
-            f"labels must be {len(values)} {whole}, not {labels.dtype} {labels.shape}{soft}"
+            f"labels must be {len(values)} {noun}, not {labels.dtype} {labels.shape}{soft}"
             + (input_hints.of_text(labels.dtype) or input_hints.of_shape(labels.shape, labels))
         )
     if forecast is not None:
@@ -251,7 +253,7 @@ def fitting(
             + input_hints.of_range(labels, store.classes),
             i,
         )
-    with np.errstate(over="ignore"):  # reported below, with the row
+    with np.errstate(over="ignore"):  # overflows are reported below, with the row
         part = {store.kind: values.astype(dtype), "labels": labels}
     lost = np.isfinite(values) & ~np.isfinite(part[store.kind])
     if lost.any():
@@ -265,10 +267,12 @@ def fitting(
         ("weights", weights, (n,), store.has_weights),
     ):
         if (column is not None) != expected:
-            raise InvalidDataError(f"the store has {'' if expected else 'no '}{name}")
+            stored = name if expected else f"no {name}"
+            raise InvalidDataError(f"the store has {stored}")
         if column is None:
             continue
         column = as_numpy(column)
+        # A single covariate may be passed as a vector.
         if column.ndim == 1 and (*column.shape, 1) == shape:
             column = column[:, None]
         if column.shape != shape:
@@ -285,9 +289,14 @@ def fitting(
 class LogitStore(StoreGroup):
     """Predictions and labels of one model on disk, as a zarr v3 group.
 
-    The attribute ``rows`` is the commit: rows beyond it, left by a crash, are ignored, and the
-    next writer removes them.  A new store is unfinished until its first `Writer` commits or
-    closes without an error; an unfinished store cannot be evaluated.
+    The attribute ``rows`` is the commit.  Rows beyond it, which a crash leaves, are ignored, and
+    the next writer removes them.  A new store is unfinished until its first `Writer` commits or
+    closes without an error.  An unfinished store cannot be evaluated.
+
+    See Also
+    --------
+    Writer : Appends rows to a store.
+    open_arrays : Zarr arrays that calibscale has not written.
 
     Examples
     --------
@@ -312,7 +321,7 @@ class LogitStore(StoreGroup):
         storage_options: Mapping[str, Any] | None = None,
         **columns: Unpack[StoreColumns],
     ) -> LogitStore:
-        """Create an empty store; a local one appears at its path in one step.
+        """Create an empty store.  A local store appears at its path in one step.
 
         Parameters
         ----------
@@ -320,24 +329,25 @@ class LogitStore(StoreGroup):
         provenance : JSON object, optional
             Origin of the predictions: model, version, command …
         expected_rows : int, optional
-            Number of rows to come; a store above a gigabyte puts several chunks into one file
+            Number of rows to come.  A store above a gigabyte puts several chunks into one file
             (sharding).
         notes : JSON object, optional
             See `Writer.note`.
         overwrite : bool
-            Whether to replace an existing store; anything else is never removed.
+            Whether to replace an existing store.  Nothing but a store is ever removed.
         storage_options : dict, optional
             Options of the file system of a URL, see `open`.
         classes : int
             K, at least 2.
         kind : {"logits", "probabilities"}
-            Of predictions of classes.
+            Kind of predictions of classes.
         forecast : str or Forecast
             In place of `classes`: kind of predictive distributions, see `from_arrays`.
         columns : int
-            Number P of columns of forecasts: m of ensembles, 3m of mixtures; others have their own.
+            Number P of columns of forecasts, which are m for ensembles and 3m for mixtures.  Other
+            kinds state their number.
         binary : bool
-            Whether to store one column, P(y = 1) or its log-odds; K is then 2.
+            Whether to store one column, P(y = 1) or its log-odds.  K is then 2.
         dtype : float16, float32 or float64
             Default: float32, or float64 for forecasts, so that ties with outcomes are kept.
         covariate_names : sequence of str
@@ -363,6 +373,7 @@ class LogitStore(StoreGroup):
             json.dumps([provenance, notes], allow_nan=False)
         except (TypeError, ValueError) as error:
             raise OptionError(f"dtype, provenance, notes and names: {error}") from error
+        # All checks come before the first file is written.
         described, dtype = describe_columns(**columns)
         meta = {
             **described,
@@ -375,6 +386,7 @@ class LogitStore(StoreGroup):
         fill = partial(lay_out, meta=meta, dtype=dtype, expected_rows=expected_rows or 0)
         with zarr_calls(url):
             if not is_url(url):
+                # Nothing but a store is replaced, whatever `overwrite` says.
                 put_in_place(local_path(url), fill, overwrite and is_store(url))
             else:
                 begin_remote(url, overwrite)
@@ -390,7 +402,7 @@ class LogitStore(StoreGroup):
         InvalidDataError
             If there are no rows.
         StoreError
-            If the store is unfinished; see `open`.
+            If the store is unfinished, see `open`.
         """
         self._check_finished()
         if self.rows == 0:
@@ -407,7 +419,7 @@ class LogitStore(StoreGroup):
             weights=self._column("weights") if self.has_weights else None,
             binary=self.binary,
             rows=self.rows,
-            name=str(self.url),  # without its secrets
+            name=str(self.url),  # a plain text, without the secrets of a URL
             forecast=self.forecast,
             columns=self._table_columns(),
         )
@@ -418,7 +430,7 @@ class LogitStore(StoreGroup):
         names = ingested.get("columns") if isinstance(ingested, dict) else None
         if not isinstance(names, dict):
             return {}
-        return {role: tuple(map(str, each)) for role, each in names.items() if each}
+        return {role: tuple(map(str, listed)) for role, listed in names.items() if listed}
 
     def remove_unfinished(self) -> None:
         """Remove the store, unless it is finished or has another writer."""
@@ -465,7 +477,7 @@ class LogitStore(StoreGroup):
             return sum(int(self._array(name).nbytes_stored()) for name in self._names())
 
     def writer(self) -> Writer:
-        """Open the store for appending; one writer at a time.
+        """Open the store for appending, by one writer at a time.
 
         Raises
         ------

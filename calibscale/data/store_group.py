@@ -19,12 +19,13 @@ from calibscale.data.source import KINDS, ArraySource
 from calibscale.data.times import KINDS_OF_TIMES
 from calibscale.errors import CalibscaleError, NotFoundError, OptionError, StoreError, require
 
-FORMAT = 2  # of stores of forecasts; those of classes have format 1
+FORMAT = 2  # format of stores of forecasts; stores of classes have format 1, for earlier versions
 KEY = "calibscale"  # attribute of the group that holds all metadata of the store
-_BEGUN = {"begun": True}  # in its place while arrays are created or removed at a URL
+_BEGUN = {"begun": True}  # stands in its place while arrays are created or removed at a URL
 LARGE = 2**30  # bytes of predictions above which chunks share files
-SHARD_CHUNKS = 4
-_NO_LABEL, _NO_OUTCOME = -2, np.inf  # fill values of labels: mark rows of a missing chunk
+SHARD_CHUNKS = 4  # chunks in such a file
+# Fill values of labels and outcomes, by which rows of a missing chunk are invalid.
+_NO_LABEL, _NO_OUTCOME = -2, np.inf
 
 
 class StoreColumns(TypedDict, total=False):
@@ -52,9 +53,10 @@ def describe_columns(
     forecast: str | Forecast | None = None,
     **predictions: Any,
 ) -> tuple[dict[str, Any], np.dtype]:
-    """Check the columns of a new store; return their attributes and the type of predictions."""
+    """Check the columns of a new store and return their attributes and the type of predictions."""
     class_names = predictions.get("class_names")
-    types = ["float16", "float32", "float64"][forecast is not None :]
+    # The second type is the default: float64 for forecasts, so that ties with outcomes are kept.
+    types = ["float32", "float64"] if forecast is not None else ["float16", "float32", "float64"]
     try:
         dtype = np.dtype(dtype or types[1])
         levels = {name: list(names) for name, names in (categories or {}).items()}
@@ -93,18 +95,21 @@ def _of_classes(
     """Attributes of predictions of classes."""
     require(kind in KINDS, f"kind must be one of {', '.join(KINDS)}", kind)
     if classes < 2 or (binary and classes != 2):
-        raise OptionError(f"{classes} classes are invalid{' with binary' * binary}")
+        with_binary = " with binary" if binary else ""
+        raise OptionError(f"{classes} classes are invalid{with_binary}")
     if class_names is not None and len(class_names) != classes:
         raise OptionError(f"{classes} classes need {classes} names, not {len(class_names)}")
     names = None if class_names is None else list(class_names)
-    what = {"kind": kind, "binary": binary, "classes": classes, "class_names": names}
-    return {"format": 1, **what}
+    described = {"kind": kind, "binary": binary, "classes": classes, "class_names": names}
+    return {"format": 1, **described}
 
 
-def _of_forecasts(forecast: Forecast, columns: int | None = None, **others: Any) -> dict[str, Any]:
+def _of_forecasts(
+    forecast: Forecast, columns: int | None = None, **of_classes: Any
+) -> dict[str, Any]:
     """Attributes of predictive distributions."""
-    if given := [f"{name}=" for name, value in others.items() if value is not None]:
-        raise OptionError(f"forecast= has no {', '.join(given)}")
+    if unsupported := [f"{name}=" for name, value in of_classes.items() if value is not None]:
+        raise OptionError(f"forecast= has no {', '.join(unsupported)}")
     columns = columns or forecast.columns
     if columns is None:
         raise OptionError(f"predictions of kind {forecast.name} need columns=, their number")
@@ -116,8 +121,8 @@ def _of_forecasts(forecast: Forecast, columns: int | None = None, **others: Any)
 def begin_remote(url: str | Path, replace: bool) -> None:
     """Create the group of a store at a URL, which `lay_out` completes.
 
-    The group is marked until then, and so is a store before it is removed: a crash leaves no store,
-    and the next creation begins again.
+    The group is marked until then, and so is a store before it is removed.  A crash leaves no
+    store, and the next creation begins again.
 
     Raises
     ------
@@ -140,6 +145,7 @@ def lay_out(address: str | Path, meta: dict[str, Any], dtype: np.dtype, expected
     """Create the group, unless `begin_remote` has created it, and its empty arrays."""
     kind, d, columns = meta["kind"], len(meta["covariate_names"]), _columns(meta)
     empty = ArraySource(kind, np.empty((0, columns), dtype), None, binary=meta.get("binary", False))
+    # A chunk is a block, so that each read of a block decodes one file.
     chunk = empty.block_rows
     sharded = expected_rows * columns * dtype.itemsize > LARGE
     group = zarr.open_group(**zarr_arrays.for_zarr(address), mode="a", zarr_format=3)
@@ -153,8 +159,8 @@ def lay_out(address: str | Path, meta: dict[str, Any], dtype: np.dtype, expected
             shards=(chunk * SHARD_CHUNKS, *tail) if sharded else None,
             dtype=dtype,
             fill_value=missing,
-            # bit-shuffling compresses the little redundancy of logits at memory speed; the
-            # checksum turns a flipped bit into an error
+            # Bit-shuffling compresses the little redundancy of logits at memory speed.  The
+            # checksum turns a flipped bit into an error.
             compressors=[BloscCodec(cname="lz4", shuffle="bitshuffle"), Crc32cCodec()],
             dimension_names=("row", "column")[: 1 + len(tail)],
         )
@@ -166,7 +172,7 @@ def lay_out(address: str | Path, meta: dict[str, Any], dtype: np.dtype, expected
         add("covariates", d, np.float64, np.nan)
     if meta["weights"]:
         add("weights", None, np.float64, np.nan)
-    group.attrs[KEY] = meta  # last: a group without it is not a store
+    group.attrs[KEY] = meta  # written last: a group without it is not a store
 
 
 def _columns(meta: dict[str, Any]) -> int:
@@ -185,6 +191,7 @@ def is_store(url: str | Path) -> bool:
 def check_meta(url: str | Path, meta: dict[str, Any]) -> None:
     """Raise `StoreError` unless the attribute describes a store that this version can read."""
     written = meta.get("format")
+    # A newer format may have fields that the checks below would call damaged.
     if isinstance(written, int) and written > FORMAT:
         raise StoreError(
             f"{url}: written in format {written} by a newer calibscale; this version reads up to "
@@ -209,8 +216,8 @@ def check_meta(url: str | Path, meta: dict[str, Any]) -> None:
         "notes": isinstance(meta.get("notes"), dict),
         "finished": isinstance(meta.get("finished", True), bool),
     }
-    for key, ok in valid.items():
-        if not ok:
+    for key, is_valid in valid.items():
+        if not is_valid:
             raise StoreError(
                 f"{url}: its attribute {key!r} is damaged: {meta.get(key, 'missing')!r}"
             )
@@ -220,6 +227,7 @@ def _is_forecast(meta: dict[str, Any]) -> bool:
     """Whether kind, settings and number of columns describe predictive distributions."""
     try:
         described = forecast_of(str(meta["kind"]), **meta["forecast"])
+        # A store is data of others: the settings are checked like the options of a call.
         described.check_columns(meta["columns"], "columns")
     except (CalibscaleError, TypeError, KeyError):
         return False
@@ -245,12 +253,12 @@ def _are_times(value: Any, covariates: Any) -> bool:
 # ---------------------------------------------------------------- Group
 
 
-# errors of zarr where the path is that of an array
+# Errors of zarr if there is an array at the path of the group.
 _ARRAY = (zarr.errors.ContainsArrayError, zarr.errors.NodeTypeValidationError, FileExistsError)
 
 
 class StoreGroup:
-    """The zarr group of a store: what `LogitStore` and its `Writer` share."""
+    """The zarr group of a store: the part that `LogitStore` and its `Writer` share."""
 
     def __init__(self, url: str | Path, group: zarr.Group) -> None:
         self.url: str = located(url) if is_url(url) else str(local_path(url))  # type: ignore[assignment]
@@ -272,13 +280,13 @@ class StoreGroup:
         ----------
         url : path or fsspec URL
         unfinished : bool
-            Whether to accept a store whose writer did not finish: `source` then has the rows
+            Whether to accept a store with a writer that did not finish.  `source` then has the rows
             committed so far, and `writer` appends to them.
         storage_options : dict, optional
             Options of the file system of a URL, as fsspec takes them: for S3 ``{"anon": True}``, or
-            ``key``, ``secret`` and ``endpoint_url``.  Default: those of the environment, such as
-            ``AWS_ACCESS_KEY_ID``.  For http:// also ``timeout``, in seconds, and ``retries``.  They
-            are neither stored nor printed.
+            ``key``, ``secret`` and ``endpoint_url``.  Default: the variables of the environment,
+            such as ``AWS_ACCESS_KEY_ID``.  For http:// also ``timeout``, in seconds, and
+            ``retries``.  The options are neither stored nor printed.
 
         Raises
         ------
@@ -333,7 +341,7 @@ class StoreGroup:
 
     @property
     def forecast(self) -> Forecast | None:
-        """Kind of the predictive distributions with its settings; None in a store of classes."""
+        """Kind of the predictive distributions with its settings, or None in a store of classes."""
         settings = self._meta.get("forecast")
         return None if settings is None else forecast_of(self.kind, **settings)
 
@@ -344,7 +352,7 @@ class StoreGroup:
 
     @property
     def classes(self) -> int:
-        """K; 0 in a store of forecasts."""
+        """K, or 0 in a store of forecasts."""
         return int(self._meta.get("classes", 0))
 
     @property
@@ -436,6 +444,7 @@ class StoreGroup:
     def _check(self) -> None:
         for name in self._names():
             if not is_url(self.url):
+                # A link in a store could lead to any file of the user.
                 root = local_path(self.url).resolve()
                 if not (root / name).resolve().is_relative_to(root):
                     raise StoreError(f"{self.url}: its array {name!r} is outside the store")
@@ -448,13 +457,14 @@ class StoreGroup:
             widths = {self.kind: (self.columns,), "covariates": (len(self.covariate_names),)}
             if array.shape[1:] != widths.get(name, ()):
                 raise StoreError(f"{self.url}: {name} has shape {array.shape}, unlike the store's")
+            # More rows than committed are left by a crash, and fewer are lost.
             if array.shape[0] < self.rows:
                 raise StoreError(
                     f"{self.url}: {name} holds {array.shape[0]} of {self.rows} rows: truncated"
                 )
 
     def _remove_remote(self) -> None:
-        """Remove the store at its URL; a crash leaves no store."""
+        """Remove the store at its URL.  A crash leaves no store."""
         self._group.attrs[KEY] = _BEGUN
         zarr_arrays.remove_remote(self.url)
 

@@ -1,8 +1,9 @@
 """Columns of dates, times and durations of any origin as columns of numbers of seconds.
 
-A date is the number of seconds from 1970-01-01 to its midnight, a timestamp the number to its wall
-time: the local time of the zone that the column states, or the time as it is written.  A time of
-the day is the number of seconds since midnight, and a duration its number of seconds.
+A date is the number of seconds from 1970-01-01 to its midnight.  A timestamp is the number of
+seconds to its wall time: the local time of the zone that the column states, or the time as it is
+written.  A time of the day is the number of seconds since midnight, and a duration is its number of
+seconds.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ from calibscale.array_types import Floats
 from calibscale.data.times import CLOCK, DATE, DURATION, KINDS_OF_TIMES, TIMESTAMP, parsed_time
 from calibscale.errors import InvalidDataError
 
-_TICKS = {"ns": 10**9, "us": 10**6, "ms": 10**3, "s": 1}  # a second
+_TICKS = {"ns": 10**9, "us": 10**6, "ms": 10**3, "s": 1}  # ticks per second
 
 
 def seconds_of(array: NDArray[Any]) -> Floats:
@@ -35,19 +36,22 @@ def seconds_of(array: NDArray[Any]) -> Floats:
     kind = array.dtype.kind
     unit, count = np.datetime_data(array.dtype)
     if unit not in _TICKS or count != 1:
-        finer = "ns" if unit in ("ps", "fs", "as", "ns") else "us" if unit == "us" else "ms"
-        unit = finer if unit in ("ms", "us", "ns", "ps", "fs", "as") else "s"
+        # Units below nanoseconds are rounded, and days or months become seconds.
+        if unit in ("ps", "fs", "as", "ns"):
+            unit = "ns"
+        elif unit not in ("us", "ms"):
+            unit = "s"
         array = array.astype(f"{kind}8[{unit}]")
     ticks = array.astype(np.int64)
-    whole, fraction = np.divmod(ticks, _TICKS[unit])
-    seconds = whole + fraction / _TICKS[unit]
-    # the last nanoseconds of a second are rounded down, since the next one may be of another day
-    below = np.nextafter(whole + 1.0, -np.inf)
+    whole_seconds, fraction = np.divmod(ticks, _TICKS[unit])
+    seconds = whole_seconds + fraction / _TICKS[unit]
+    # The last nanoseconds of a second are rounded down: the next second may be in another day.
+    below = np.nextafter(whole_seconds + 1.0, -np.inf)
     return np.where(np.isnat(array), np.nan, np.minimum(seconds, below))
 
 
 def kind_of_type(dtype: np.dtype) -> str:
-    """Kind of the times of a type of NumPy; empty for numbers and other types."""
+    """Kind of the times of a type of NumPy, or an empty text for numbers and other types."""
     if dtype.kind == "m":
         return DURATION
     if dtype.kind == "M":
@@ -56,7 +60,7 @@ def kind_of_type(dtype: np.dtype) -> str:
 
 
 def kind_of_arrow(kind: Any) -> str:
-    """Kind of the times of an Arrow type; empty for numbers and other types."""
+    """Kind of the times of an Arrow type, or an empty text for numbers and other types."""
     import pyarrow as pa
 
     types = pa.types
@@ -82,6 +86,7 @@ def without_zone(array: Any) -> Any:
 
     kind = array.type
     if pa.types.is_time(kind):
+        # Arrow casts times of the day to integers of their own width only.
         ticks = array.cast(pa.int32() if pa.types.is_time32(kind) else pa.int64())
         return ticks.cast(pa.int64()).cast(pa.duration(kind.unit))
     if not (pa.types.is_timestamp(kind) and kind.tz):
@@ -96,7 +101,7 @@ def without_zone(array: Any) -> Any:
 
 
 def texts_of_objects(values: NDArray[Any]) -> NDArray[Any]:
-    """Objects, of which the periods and intervals of pandas are texts; None where missing."""
+    """Objects with texts in place of periods and intervals of pandas, or None where missing."""
     if values.dtype.kind != "O":
         return values
     if not any(type(value).__name__ in ("Period", "Interval") for value in values):
@@ -106,7 +111,7 @@ def texts_of_objects(values: NDArray[Any]) -> NDArray[Any]:
 
 
 def of_objects(values: NDArray[Any]) -> tuple[NDArray[Any], str]:
-    """Objects (n,) such as dates as seconds, and their kind; other objects, and an empty text."""
+    """Seconds of objects (n,) such as dates, and their kind; other objects as they are, and ""."""
     import pyarrow as pa
 
     values = texts_of_objects(values)
@@ -124,7 +129,7 @@ def of_objects(values: NDArray[Any]) -> tuple[NDArray[Any], str]:
 
 
 def times_named(names: Sequence[str], kinds: Sequence[str]) -> dict[str, str]:
-    """Kinds of the columns that are dates or times, by name; durations are numbers."""
+    """Kinds of the columns that are dates or times, by name.  Durations are numbers."""
     return {n: kind for n, kind in zip(names, kinds, strict=True) if kind in KINDS_OF_TIMES}
 
 
@@ -132,7 +137,7 @@ class TextTimes:
     """Seconds of texts, for a column of texts that are all dates or times."""
 
     def get(self, text: str | None) -> float | None:
-        """Seconds of a text; None if it is no date."""
+        """Seconds of a text, or None if it is no date."""
         return parsed_time(text)
 
 

@@ -1,7 +1,7 @@
 """Dates and times as numbers, and the periods that they are grouped by.
 
-A time is a number of seconds since 1970-01-01, in local time where a column has a time zone; a time
-of the day is a number of seconds since midnight.
+A time is a number of seconds since 1970-01-01, in local time where a column has a time zone.  A
+time of the day is a number of seconds since midnight.
 """
 
 from __future__ import annotations
@@ -28,24 +28,25 @@ _QUARTER = re.compile("([0-9]{4})-?Q([1-4])")
 def period_numbers(seconds: Floats, period: str) -> Floats:
     """Number of the period of each time (c,), NaN for NaN.
 
-    Years, months and so on are counted from 1970; hours are those of the day, 0 to 23, and weekdays
-    begin with Monday, 0.
+    Years, months and so on are counted from 1970.  Hours are hours of the day, 0 to 23, and
+    weekdays begin with Monday, 0.
     """
     numbers = np.full(seconds.shape, np.nan)
-    known = np.isfinite(seconds)
-    whole = np.floor(seconds[known]).astype(np.int64)
-    days = whole // _DAY
+    is_known = np.isfinite(seconds)
+    whole_seconds = np.floor(seconds[is_known]).astype(np.int64)
+    # Divisions round down, also for times before 1970.
+    days = whole_seconds // _DAY
     if period == "hour":
-        numbers[known] = whole % _DAY // _HOUR
+        numbers[is_known] = whole_seconds % _DAY // _HOUR
     elif period == "weekday":
-        numbers[known] = (days + _MONDAY) % len(WEEKDAYS)
+        numbers[is_known] = (days + _MONDAY) % len(WEEKDAYS)
     elif period == "day":
-        numbers[known] = days
+        numbers[is_known] = days
     elif period == "week":
-        numbers[known] = (days + _MONDAY) // len(WEEKDAYS)
+        numbers[is_known] = (days + _MONDAY) // len(WEEKDAYS)
     else:
         months = days.astype("M8[D]").astype("M8[M]").astype(np.int64)
-        numbers[known] = months // {"month": 1, "quarter": 3, "year": 12}[period]
+        numbers[is_known] = months // {"month": 1, "quarter": 3, "year": 12}[period]
     return numbers
 
 
@@ -64,7 +65,8 @@ def period_label(number: float, period: str) -> str:
         return f"{1970 + count // 4}-Q{count % 4 + 1}"
     if period == "year":
         return str(1970 + count)
-    thursday = np.datetime64(7 * count, "D")  # of the week: its year is the year of the week
+    # In ISO 8601, the year of a week is the year of its Thursday.  1970-01-01 was a Thursday.
+    thursday = np.datetime64(7 * count, "D")
     year = thursday.astype("M8[Y]")
     return f"{year}-W{int((thursday - year.astype('M8[D]')).astype(int)) // 7 + 1:02d}"
 
@@ -91,20 +93,22 @@ def parsed_time(text: Any) -> float | None:
     if not isinstance(text, str) or not text[:4].isdecimal():
         return None
     text = text.partition("/")[0]
+    # A quarter begins with its first month.
     if quarter := _QUARTER.fullmatch(text):
         text = f"{quarter[1]}-{3 * int(quarter[2]) - 2:02d}"
     if "-" not in text:
         return None
-    whole = f"{text}-01" if len(text) == len("2026-09") else text
+    # A month begins on its first day.
+    iso_text = f"{text}-01" if len(text) == len("2026-09") else text
     try:
-        moment = datetime.fromisoformat(whole).replace(tzinfo=None)
+        moment = datetime.fromisoformat(iso_text).replace(tzinfo=None)
     except ValueError:
         return None
     return (moment - _EPOCH) / timedelta(seconds=1)
 
 
 def parsed_clock(text: Any) -> float | None:
-    """Seconds since midnight of a time of the day, such as 13:05 or 13:05:10; None otherwise.
+    """Seconds since midnight of a time of the day, such as 13:05 or 13:05:10, or None otherwise.
 
     >>> parsed_clock("01:00:30"), parsed_clock("2026-09-14")
     (3630.0, None)

@@ -1,4 +1,4 @@
-"""The k most probable of many classes and the rest, as k + 1 classes by position."""
+"""The k most probable of many classes, and the rest of the classes together, as k + 1 classes."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from calibscale.data.source import LAZY, sum_tolerance
 from calibscale.errors import InvalidDataError, require
 
 _log = logging.getLogger(__name__)
-_EXAMINED = 1000  # rows of columns on disk of which the rest is compared with the classes
+_EXAMINED = 1000  # rows of columns on disk in which the rest is compared with the classes
 
 
 def top_k_columns(
@@ -35,7 +35,7 @@ def top_k_columns(
     labels : (n,)
         Classes, or −1 where the label is not yet known.
     spacing : float
-        That of an `ArraySource`.
+        Distance from 1 to the next number of the type, see `ArraySource`.
 
     Raises
     ------
@@ -86,23 +86,23 @@ def joined_with_rest(
     """
     values, classes = map(_of_rows, (values, classes))
     missing = np.isnan(classes) if classes.dtype.kind == "f" else np.zeros(classes.shape, bool)
-    rest = 1.0 - values.sum(axis=1, dtype=np.float64)
+    remaining = 1.0 - values.sum(axis=1, dtype=np.float64)
     order = np.sort(classes, axis=1)
-    # a missing class is NaN, which is smaller than no number and equal to none
-    for wrong, what in (
+    # A missing class is NaN, which is smaller than no number and equal to no number.
+    for wrong, fault in (
         ((order < 0).any(axis=1), "it has a negative class in top_k"),
         (
             ((order != np.floor(order)) & ~np.isnan(order)).any(axis=1),
             "it has a class in top_k that is no integer",
         ),
         ((order[:, 1:] == order[:, :-1]).any(axis=1), "it has a class twice in top_k"),
-        (rest < -tolerance, f"its top-k probabilities sum to more than 1 + {tolerance:g}"),
+        (remaining < -tolerance, f"its top-k probabilities sum to more than 1 + {tolerance:g}"),
     ):
         if wrong.any():
             i = int(np.argmax(wrong))
             place = place_of(first + i, name, 1)
-            raise InvalidDataError(f"{place}: {what}. Fix or remove the row.", first + i)
-    with_rest = np.column_stack([values, np.maximum(rest, 0.0)]).astype(values.dtype)
+            raise InvalidDataError(f"{place}: {fault}. Fix or remove the row.", first + i)
+    with_rest = np.column_stack([values, np.maximum(remaining, 0.0)]).astype(values.dtype)
     with_rest[missing.any(axis=1)] = np.nan
     return with_rest
 
@@ -116,6 +116,7 @@ def positions(labels: NDArray[Any], classes: NDArray[Any]) -> Ints:
     """Position of each label among the classes of its row, k if it is one of the rest (n,)."""
     classes = _of_rows(classes)
     hit = classes == labels[:, None]
+    # A label outside the k classes is in the rest, which is the last class.
     position = np.where(hit.any(axis=1), hit.argmax(axis=1), classes.shape[1])
     return np.where(labels < 0, labels, position)
 
@@ -136,7 +137,7 @@ class _OfTopK(ComputedRows):
     """Base class of columns that are computed when rows are read."""
 
     def __getattr__(self, name: str) -> Any:
-        if name in (*LAZY, "chunks"):  # what a source asks of the columns on which this one rests
+        if name in (*LAZY, "chunks"):  # attributes by which a source recognises its columns
             for column in self.columns:
                 if hasattr(column, name):
                     return getattr(column, name)

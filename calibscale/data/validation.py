@@ -22,7 +22,7 @@ _NO_LABELS: Ints = np.empty(0, np.int64)
 
 
 def chunks(block: Block, rules: Rules) -> Iterator[tuple[Chunk, RowCounts]]:
-    """Cut a block into validated chunks; the first invalid row is an error unless dropped."""
+    """Cut a block into validated chunks.  The first invalid row is an error unless dropped."""
     step = rules.compute_rows
     for low in range(0, len(block.labels), step):
         yield _chunk(block.take(slice(low, low + step), block.start + low), rules)
@@ -53,8 +53,9 @@ def _chunk(block: Block, rules: Rules) -> tuple[Chunk, RowCounts]:
 
 
 def _counted(block: Block, rules: Rules, chunk: Chunk, status: Ints) -> RowCounts:
-    """Numbers of rows by their status; the first invalid row is an error unless dropped."""
+    """Numbers of rows by their status.  The first invalid row is an error unless dropped."""
     used = (status == kernel_rows.OK) & _weighted(chunk)
+    # The usual case: no counting by status.
     if used.all():
         return RowCounts(used=len(chunk))
     invalid = (status > kernel_rows.UNLABELLED).any()
@@ -79,6 +80,8 @@ def _judged(block: Block, rules: Rules) -> tuple[Chunk, Ints]:
     if block.weights is not None:
         weights = block.weights.astype(np.float64)
         bad = ~((weights == 0) | ((weights >= LOWEST) & (weights <= HIGHEST)))
+        # The first fault of a row counts: predictions and label, weight, group, covariates,
+        # cluster.
         status[bad & (status <= kernel_rows.UNLABELLED)] = kernel_rows.BAD_WEIGHT
     if block.covariates is not None:
         covariates = block.covariates.astype(np.float64)
@@ -88,7 +91,8 @@ def _judged(block: Block, rules: Rules) -> tuple[Chunk, Ints]:
         if rules.covariates:
             bad = ~np.isfinite(covariates[:, rules.covariates]).all(axis=1)
             status[bad & (status <= kernel_rows.UNLABELLED)] = kernel_rows.BAD_COVARIATE
-        if rules.group is not None:  # rows without a group are a group of their own
+        if rules.group is not None:
+            # Rows without a group are a group of their own, with a number as key.
             missing = np.isnan(covariates[:, rules.group])
             covariates[missing, rules.group] = NO_NUMBER
         if rules.cluster is not None:
@@ -106,35 +110,38 @@ def _scored(block: Block, rules: Rules) -> tuple[Chunk, Ints]:
     with np.errstate(invalid="ignore"):  # NaN
         labels = block.labels.astype(np.int64)
     if block.labels.dtype == np.uint64:
-        labels[block.labels >= 2**63] = rules.classes  # out of range, not negative
-    elif block.labels.dtype.kind == "f":  # a chunk of another type than its array declares
+        labels[block.labels >= 2**63] = rules.classes  # they are out of range, and not negative
+    elif block.labels.dtype.kind == "f":  # a chunk can have another type than its array declares
         labels[np.isnan(block.labels)] = -1
         labels[block.labels != np.floor(block.labels)] = rules.classes
     top = np.zeros(n, np.int64)
     status = np.empty(n, np.int64)
-    confidence, rest, brier, nll = np.zeros((4, n))
+    confidence, complement, brier, nll = np.zeros((4, n))
     if rules.kind == "logits":
-        kernel_rows.score_logits(x, labels, top, confidence, rest, brier, nll, status)
+        kernel_rows.score_logits(x, labels, top, confidence, complement, brier, nll, status)
     else:
-        scores = (top, confidence, rest, brier, nll, status)
+        scores = (top, confidence, complement, brier, nll, status)
         kernel_rows.score_probabilities(x, labels, rules.tolerance, *scores)
+        # Numbers outside 0..1 by rounding alone are clipped, and the rows scored again.
         if (status == kernel_rows.NEGATIVE).any():
             x = _rounded(x, status, rules.tolerance)
             kernel_rows.score_probabilities(x, labels, rules.tolerance, *scores)
-            if block.values.reshape(n, -1).shape[1] == 1:  # P(y = 0) is negative
+            if block.values.reshape(n, -1).shape[1] == 1:
+                # The kernel sees the negative P(y = 0) of a column above 1.
                 above = (status == kernel_rows.NEGATIVE) & (x[:, 1] > 1.0)
                 status[above] = kernel_rows.ABOVE_ONE
     rows = np.arange(block.start, block.start + n)
-    chunk = Chunk(rows, x, rules.kind, labels, top, confidence, rest, brier, nll, NO_WEIGHTS)
+    chunk = Chunk(rows, x, rules.kind, labels, top, confidence, complement, brier, nll, NO_WEIGHTS)
     return chunk, status
 
 
 def _soft(block: Block, rules: Rules) -> tuple[Chunk, Ints]:
-    """Rows of classes whose labels are probabilities, and the status of each."""
+    """Rows of classes with labels that are probabilities, and the status of each row."""
     chunk, status = _scored(block._replace(labels=np.zeros(len(block.labels), np.int64)), rules)
     soft = block.labels.astype(np.float64)
     nll = soft_labels.log_loss(chunk.values, rules.kind, chunk.confidence, soft)
     chunk = replace(chunk, labels=_NO_LABELS, soft=soft, nll=nll)
+    # `delta` is q − s only after the labels are replaced.
     chunk = replace(chunk, brier=(chunk.delta**2).sum(axis=1))
     return chunk, soft_labels.judged(block.labels, rules.tolerance, status)
 
@@ -143,18 +150,19 @@ def _forecasts(block: Block, rules: Rules) -> tuple[Chunk, Ints]:
     """Rows of forecasts, and the status of each."""
     assert rules.forecast is not None
     x, y = block.values.astype(np.float64, order="C"), block.labels.astype(np.float64)
-    rows, none, no_labels = np.arange(block.start, block.start + len(y)), NO_WEIGHTS, _NO_LABELS
+    rows = np.arange(block.start, block.start + len(y))
+    no_labels, no_scores = _NO_LABELS, NO_WEIGHTS
     chunk = ForecastChunk(
         rows,
         x,
         rules.kind,
         labels=no_labels,
         top=no_labels,
-        confidence=none,
-        rest=none,
-        brier=none,
-        nll=none,
-        weights=none,
+        confidence=no_scores,
+        rest=no_scores,
+        brier=no_scores,
+        nll=no_scores,
+        weights=NO_WEIGHTS,
         outcomes=y,
         forecast=rules.forecast,
     )
@@ -162,7 +170,7 @@ def _forecasts(block: Block, rules: Rules) -> tuple[Chunk, Ints]:
 
 
 def _rounded(x: NDArray[Any], status: Ints, tolerance: float) -> NDArray[Any]:
-    """Probabilities (rows, K), of which those outside 0..1 by rounding alone are 0 or 1."""
+    """Probabilities (rows, K), with 0 or 1 for numbers that are outside 0..1 by rounding alone."""
     rows = np.flatnonzero(status == kernel_rows.NEGATIVE)
     rows = rows[x[rows].min(axis=1) >= -tolerance]
     rows = rows[x[rows].max(axis=1) <= 1.0 + tolerance]
@@ -172,11 +180,12 @@ def _rounded(x: NDArray[Any], status: Ints, tolerance: float) -> NDArray[Any]:
 
 
 def _square(values: NDArray[Any], rules: Rules) -> NDArray[Any]:
-    """Values (rows, K) as the kernels need them; binary columns become [0, z] or [1 − p, p]."""
+    """Values (rows, K) as kernels take them.  Binary columns become [0, z] or [1 − p, p]."""
     if values.ndim == 2 and values.shape[1] > 1:
         if values.dtype in (np.float32, np.float64) and values.flags.carray:
             return values
-        # float16, other byte order, read-only or strided: a copy, so that kernels need two types
+        # Arrays of float16, of another byte order, read-only or strided ones are copied, so that
+        # kernels are compiled for two types only.
         dtype = np.float32 if values.dtype == np.float16 else np.float64
         return np.array(values, dtype=dtype, order="C")
     column = values.reshape(-1).astype(np.float64)

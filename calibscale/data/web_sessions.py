@@ -13,7 +13,7 @@ from calibscale.errors import OptionError
 TRANSIENT = (429, 500, 502, 503, 504)  # statuses of servers that may answer again soon
 _FIRST_WAIT, _LONGEST_WAIT = 0.5, 30.0  # seconds before another request
 _SLOWEST = 1_000  # bytes a second below which a server is given up
-_LOOKS = 20  # at an answer within the limit of time
+_LOOKS = 20  # checks of an answer within the limit of time
 
 
 @dataclass(frozen=True)
@@ -76,7 +76,7 @@ class WebSessions:
         does not count.
         """
         loop, interval = asyncio.get_running_loop(), self.timeout / _LOOKS
-        waited, before = 0, 0  # looks at a waiting reader, and bytes before the first of them
+        waited, before = 0, 0  # checks with a waiting reader, and bytes before the first such check
 
         def look() -> None:
             nonlocal waited, before
@@ -88,6 +88,7 @@ class WebSessions:
                     answer.close()
                     return
                 waited, before = 0, answer.content.total_bytes
+            # The next check; a closed answer ends the checks.
             loop.call_later(interval, look)
 
         loop.call_later(interval, look)

@@ -43,7 +43,7 @@ _HERE, _EXCHANGE = -100, 2  # AT_FDCWD and RENAME_EXCHANGE of Linux
 def for_zarr(url: str | Path) -> dict[str, Any]:
     """Address and options in the form that zarr takes."""
     if not is_url(url):
-        return {"store": local_path(url)}  # zarr reads # and ? in a str as those of a URL
+        return {"store": local_path(url)}  # in a str, zarr would read # and ? as parts of a URL
     if str(url).startswith(("http://", "https://")) and re.search("[?#]", full_address(url)):
         raise StoreError(
             f"{url}: a zarr store is a folder of files, whose URL has no question mark and no hash "
@@ -57,7 +57,7 @@ def for_zarr(url: str | Path) -> dict[str, Any]:
 
 @contextmanager
 def zarr_calls(address: str | Path) -> Iterator[None]:
-    """Convert errors of calls of zarr to a `StoreError`; no signal interrupts those of local files.
+    """Convert errors of calls of zarr to a `StoreError`; no signal interrupts calls of local files.
 
     An interrupted call can stop the thread of zarr, for which all later calls would wait.
     """
@@ -84,7 +84,7 @@ def put_in_place(place: Path, fill: Callable[[str], None], replace: bool) -> Non
             _rename_to(aside, place)
         remove_leftovers(place)
     finally:
-        for _ in range(2):  # again where the disk failed to remove a file
+        for _ in range(2):  # a second time, in case the disk failed to remove a file
             shutil.rmtree(aside, ignore_errors=True)
 
 
@@ -104,7 +104,7 @@ def just_created(place: str | Path) -> StoreError:
 
 
 def remove_folder(place: Path) -> None:
-    """Remove a local store; a crash leaves it under a name that later writers remove."""
+    """Remove a local store.  A crash leaves it under a name that later writers remove."""
     aside = aside_of(place, "new")
     place.rename(aside)
     shutil.rmtree(aside, ignore_errors=True)
@@ -113,6 +113,7 @@ def remove_folder(place: Path) -> None:
 def remove_remote_arrays(url: str | Path) -> None:
     """Remove all files of a group at a URL except its metadata."""
     system, path = file_system(url)
+    # fsspec remembers listings, in which the files of another process are missing.
     system.invalidate_cache()
     files = [file for file in system.find(path) if file != _metadata_in(path)]
     if files:
@@ -120,7 +121,7 @@ def remove_remote_arrays(url: str | Path) -> None:
 
 
 def remove_remote(url: str | Path) -> None:
-    """Remove a group at a URL, its metadata last: a crash leaves what another call removes."""
+    """Remove a group at a URL, its metadata last, so that another call can complete a removal."""
     remove_remote_arrays(url)
     system, path = file_system(url)
     system.rm(_metadata_in(path))
@@ -132,10 +133,12 @@ def _metadata_in(path: str) -> str:
 
 def _exchange(aside: Path, place: Path) -> None:
     """Exchange two folders, in one step if the system can."""
+    # Only Linux has this call, and not all of its file systems support the exchange.
     swap = getattr(ctypes.CDLL(None), "renameat2", None) if os.name == "posix" else None
     names = os.fsencode(aside), os.fsencode(place)
     if swap is not None and swap(_HERE, names[0], _HERE, names[1], _EXCHANGE) == 0:
         return
+    # In two steps: between them there is no store at the place, and a crash leaves both aside.
     away = aside.with_suffix(".old")
     place.rename(away)
     try:
@@ -147,7 +150,7 @@ def _exchange(aside: Path, place: Path) -> None:
 
 
 def write_lock(place: Path) -> FileLock:
-    """Acquire the lock of a local store; a StoreError if another process holds it."""
+    """Acquire the lock of a local store.  A StoreError is raised if another process holds it."""
     lock = FileLock(place / ".writer.lock")
     try:
         lock.acquire(timeout=0)
@@ -164,7 +167,7 @@ def write_lock(place: Path) -> FileLock:
 # ---------------------------------------------------------------- Arrays not written by calibscale
 
 
-# errors of zarr where the path is that of a group, or of nothing that zarr wrote
+# Errors of zarr if there is a group at the path of an array, or nothing that zarr has written.
 _NO_ARRAY = (zarr.errors.ArrayNotFoundError, zarr.errors.NodeTypeValidationError)
 
 
@@ -183,8 +186,9 @@ def open_arrays(
 ) -> ArraySource:
     """Open zarr arrays (v2 or v3) by their paths or URLs, or by names inside `store`.
 
-    `storage_options` are those of `LogitStore.open`, for all URLs; `described` are parameters of
-    `from_arrays` that are no arrays: ``binary``, ``forecast``, ``covariate_names``, …
+    `storage_options` are passed to the file systems of all URLs, see `LogitStore.open`.
+    `described` are parameters of `from_arrays` that are no arrays: ``binary``, ``forecast``,
+    ``covariate_names``, …
 
     Raises
     ------
@@ -213,11 +217,11 @@ def open_arrays(
         "weights": weights,
         "top_k": top_k,
     }
-    given = {role: path for role, path in paths.items() if path is not None}
+    passed = {role: path for role, path in paths.items() if path is not None}
     if store is not None:
-        given = {role: _inside(store, path) for role, path in given.items()}
+        passed = {role: _inside(store, path) for role, path in passed.items()}
     places = {
-        role: located(path, storage_options or options_of(store)) for role, path in given.items()
+        role: located(path, storage_options or options_of(store)) for role, path in passed.items()
     }
     arrays: dict[str, Any] = {role: _open_array(place) for role, place in places.items()}
     name = shown_address(store or logits or probabilities or predictions or "")
@@ -230,6 +234,7 @@ def _inside(store: str | Path, name: str | Path) -> str:
         raise StoreError(f"{shown_address(name)}: the path leaves the store {shown_address(store)}")
     if is_url(store):
         return f"{full_address(store).rstrip('/')}/{parts}"
+    # Links are followed first, as a link inside the store may lead out of it.
     root = local_path(store).resolve()
     if not (root / parts).resolve().is_relative_to(root):
         raise StoreError(f"{name}: the path leaves the store {store}")
@@ -250,11 +255,12 @@ def refuse_objects(array: zarr.Array, name: str) -> None:
     """Raise for arrays that do not hold numbers, and for chunks changed by transformers."""
     transformers = getattr(array.metadata, "storage_transformers", ())
     if transformers:
-        names = ", ".join(str(each.get("name", each)) for each in transformers)
+        names = ", ".join(str(transformer.get("name", transformer)) for transformer in transformers)
         raise StoreError(
             f"{name}: its chunks are stored by storage transformers ({names}), which calibscale "
             "cannot decode; write the array again without them"
         )
+    # The name of a codec that unpickles stands in the description of the array.
     described = repr(array.metadata).lower()
     if np.dtype(array.dtype).kind not in "iufb" or "pickle" in described:
         raise StoreError(
@@ -267,11 +273,11 @@ def refuse_objects(array: zarr.Array, name: str) -> None:
 
 
 _CHECKSUM_BYTES = 4
-_SHORTEST = 16 + _CHECKSUM_BYTES  # the header of Blosc
+_SHORTEST = 16 + _CHECKSUM_BYTES  # bytes of the header of Blosc, and of the checksum after a chunk
 
 
 class DirectArray:
-    """Rows of a local, unsharded array in the layout of `lay_out`; equal to what zarr reads."""
+    """Rows of a local, unsharded array in the layout of `lay_out`, equal to the rows of zarr."""
 
     def __init__(self, folder: Path, array: zarr.Array) -> None:
         self._folder = folder
@@ -298,6 +304,7 @@ class DirectArray:
         try:
             stored = np.frombuffer(_content(self._folder / name), np.uint8)
         except FileNotFoundError:
+            # zarr does not write chunks that have the fill value alone.
             decoded[...] = self._fill
             return decoded
         if len(stored) < _SHORTEST:
@@ -305,14 +312,15 @@ class DirectArray:
         body, checksum = stored[:-_CHECKSUM_BYTES], stored[-_CHECKSUM_BYTES:]
         if google_crc32c.value(body) != int.from_bytes(checksum.tobytes(), "little"):
             raise ValueError(f"the checksum of chunk file {name} does not match its content")
-        if int.from_bytes(body[4:8].tobytes(), "little") != decoded.nbytes:  # of the Blosc header
+        if int.from_bytes(body[4:8].tobytes(), "little") != decoded.nbytes:
+            # The header of Blosc has the decoded size: less content would leave rows unset.
             raise ValueError(f"chunk file {name} has the wrong number of rows")
         blosc.decompress(body, decoded)
         return decoded
 
 
 def _content(path: Path) -> bytes:
-    """Content of a regular file; a pipe is refused, not waited for."""
+    """Content of a regular file.  A pipe is refused, without a wait for its writer."""
     handle = os.open(path, os.O_RDONLY | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_BINARY", 0))
     with open(handle, "rb", buffering=0) as file:
         if not stat.S_ISREG(os.fstat(handle).st_mode):

@@ -16,12 +16,11 @@ from numpy.polynomial.polynomial import polyfit
 from numpy.typing import NDArray
 
 from calibscale.array_types import Bools, Floats, Ints
-from calibscale.data.array_layouts import as_numpy
 from calibscale.errors import InvalidDataError, OptionError, require
 from calibscale.kernels import random_draws, row_sums, waves
 from calibscale.kernels.tile_strips import LANES
 
-# reasons for which a row is invalid, beside those of `row_sums`
+# Reasons for which a row is invalid, beside the reasons of `row_sums`.
 BAD_SCALE, CROSSING, OUTCOME, FEW_MEMBERS = 10, 11, 12, 15
 REASONS = {
     BAD_SCALE: "has no positive scale",
@@ -30,14 +29,19 @@ REASONS = {
     FEW_MEMBERS: "has too few members",
 }
 _FARTHEST = 1e9  # angle, beyond which sines lose their digits
-_INTERVALS = 4  # of the grid of outcomes for each frequency
-_SHARP = 1e-4  # expected squared residual, below which errors of 1e-10 would be seen
+_INTERVALS = 4  # intervals of the grid of outcomes for each frequency
+_SHARP = 1e-4  # expected squared residual below which errors of 1e-10 would matter
 ResidualProducts = Callable[[Floats], tuple[Floats, Floats]]
 
 
 @cache
 def _lattice(frequencies: int) -> tuple[float, Floats]:
-    """Step of the frequencies in units of 1/bandwidth, and the roots of their weights."""
+    """Step of the frequencies in units of 1/bandwidth, and the roots of their weights.
+
+    The sum over half-integer multiples of the step approximates the integral over all frequencies,
+    by which the Gaussian kernel is a mean of cosines (Bochner's theorem).  The more frequencies
+    there are, the finer is their step and the farther they reach.
+    """
     step = (2.0 + frequencies ** (1 / 3)) / frequencies
     weights = np.exp(-0.5 * (step * (np.arange(frequencies) + 0.5)) ** 2)
     return step, np.sqrt(weights / weights.sum())
@@ -47,14 +51,15 @@ def _lattice(frequencies: int) -> tuple[float, Floats]:
 def _grid(frequencies: int) -> tuple[Floats, Floats]:
     """Coefficients for `waves.spread_rows`, and the waves (G + T, 2D) of its grid.
 
-    The weight of a point at distance x, in half widths of `TAPS` points, is that of Barnett,
-    Magland and af Klinteberg (2019), exp(β(√(1 − x²) − 1)), up to its Fourier transform.
+    A point at distance x, in half widths of `TAPS` points, has the weight exp(β(√(1 − x²) − 1)) of
+    Barnett, Magland and af Klinteberg (2019), up to its Fourier transform.
     """
     beta, half = 0.97 * np.pi * waves.TAPS * (1.0 - 1.0 / _INTERVALS), 0.5 * waves.TAPS
 
     def weight(x: Floats) -> Any:
         return np.exp(beta * (np.sqrt(np.maximum(1.0 - x * x, 0.0)) - 1.0))
 
+    # The weights at `TAPS` points around a value are polynomials of its position in its interval.
     taps, fractions = 1.0 - half + np.arange(waves.TAPS), 0.5 + 0.5 * chebpts1(40)
     values = weight((taps - fractions[:, None]) / half)
     coefficients = np.ascontiguousarray(polyfit(fractions, values, 11)[::-1])
@@ -63,6 +68,7 @@ def _grid(frequencies: int) -> tuple[Floats, Floats]:
     points = interval * (taps[0] + np.arange(intervals + waves.TAPS))
     grid = np.empty((len(points), 2 * frequencies))
     waves.point_waves(points, _lattice(frequencies)[1], grid)
+    # The Fourier transform of the weight, by which the waves of the grid are divided.
     x, shares = leggauss(64)
     omega = np.arange(frequencies) + 0.5
     transform = half * (shares * weight(x)) @ np.cos(np.outer(half * interval * x, omega))
@@ -86,7 +92,13 @@ class Forecast(ABC):
         Origin of the waves, near the outcomes.  Default: their median.
     frequencies : int
         Number D of frequencies, at least 2.  With 16, ⟨ψ(y), ψ(y')⟩ equals ℓ to 1e-5 where
-        |y − y'| is below 17 bandwidths; with 32, to 4e-7 below 33; with 64, to 4e-9 below 60.
+        |y − y'| is below 17 bandwidths.  With 32, it equals ℓ to 4e-7 below 33 bandwidths, and with
+        64 to 4e-9 below 60.
+
+    See Also
+    --------
+    NormalForecast, MixtureForecast, EnsembleForecast : Kinds of distributions.
+    QuantileForecast, HistogramForecast, OrdinalForecast : Kinds with probabilities of ranges.
 
     Examples
     --------
@@ -99,13 +111,14 @@ class Forecast(ABC):
     centre: float | None = field(default=None, kw_only=True)
     frequencies: int = field(default=16, kw_only=True)
     name: ClassVar[str]
-    columns: ClassVar[int | None] = None  # of predictions; None if it depends on the settings
+    columns: ClassVar[int | None] = None  # number in predictions; None: depends on the settings
     targets: ClassVar[str] = "numbers"
     of_waves: ClassVar[bool] = True
     with_missing: ClassVar[bool] = False  # whether numbers of a prediction may be missing
 
     def __post_init__(self) -> None:
-        for name in ("bandwidth", "centre"):  # as JSON numbers
+        # Plain numbers, as settings are written as JSON.
+        for name in ("bandwidth", "centre"):
             if (value := getattr(self, name)) is not None:
                 object.__setattr__(self, name, float(value))
         object.__setattr__(self, "frequencies", index(self.frequencies))
@@ -115,17 +128,6 @@ class Forecast(ABC):
         require(2 <= self.frequencies <= 4096, "frequencies must be in 2..4096", self.frequencies)
 
     # ---------------------------------------------------------------- layout
-
-    def stacked(self, predictions: Any) -> Any:
-        """Predictions as one array of rows, from it or from the tuple of its parts."""
-        if not isinstance(predictions, tuple):
-            return predictions
-        parts = [as_numpy(part, "predictions") for part in predictions]
-        try:
-            return np.column_stack(np.broadcast_arrays(*parts))
-        except ValueError:
-            shapes = ", ".join(str(part.shape) for part in parts)
-            raise InvalidDataError(f"the parts of predictions have the shapes {shapes}") from None
 
     def check_columns(self, count: int, name: str) -> None:
         """Raise `InvalidDataError` unless predictions have as many columns as they need."""
@@ -152,12 +154,13 @@ class Forecast(ABC):
         return None not in (self.bandwidth, self.centre)
 
     def with_target(self, outcomes: Floats) -> Self:
-        """Forecast with the defaults of the kernel on targets, from a sample of outcomes."""
+        """Forecast with the defaults of the kernel on targets, from a sample of outcomes (m,)."""
         if self.bound:
             return self
         outcomes = np.sort(outcomes[np.isfinite(outcomes)])
         bandwidth, centre = self.bandwidth, self.centre
         if bandwidth is None:
+            # The median heuristic, without ties, which would make the bandwidth 0.
             distances = np.abs(np.subtract.outer(outcomes, outcomes))
             positive = distances[distances > 0]
             bandwidth = float(np.median(positive)) if positive.size else 1.0
@@ -207,8 +210,8 @@ class Forecast(ABC):
     def residual_products(self, q: Floats, phi: Floats) -> ResidualProducts:
         """Function from outcomes y (c,) to (q − ψ(y))ᵀφ (2D, m) and |q − ψ(y)|² (c,).
 
-        Of many rows that are not all certain they are those of residuals that err by less than
-        1e-9, by a nonuniform Fourier transform.
+        For many rows that are not all certain, a nonuniform Fourier transform computes them.  Its
+        residuals err by less than 1e-9.
         """
         lengths = np.einsum("ij,ij->i", q, q)
 
@@ -216,16 +219,19 @@ class Forecast(ABC):
             delta = q - self.of_outcomes(y)
             return delta.T @ phi, np.einsum("ij,ij->i", delta, delta)
 
+        # For few rows the grid would cost more than the waves of the rows themselves.
         few = len(q) <= _INTERVALS * self.frequencies
         if few or not self.of_waves or np.mean(1.0 - lengths) < _SHARP:
             return of_residuals
         coefficients, grid = _grid(self.frequencies)
         total, table, m = q.T @ phi, q @ grid.T, phi.shape[1]
+        # Kernels add vectors of `LANES` numbers.
         padded = np.pad(phi, ((0, 0), (0, -m % LANES)))
 
         def of_grid(y: Floats) -> tuple[Floats, Floats]:
             sums, shared = np.zeros((len(grid), padded.shape[1])), np.empty(len(y))
             waves.spread_rows(self.angles(y), coefficients, table, padded, sums, shared)
+            # |q − ψ|² = |q|² + |ψ|² − 2⟨q, ψ⟩, and |ψ|² is 1.
             return total - grid.T @ sums[:, :m], 1.0 + lengths - 2.0 * shared
 
         return of_grid
@@ -237,6 +243,7 @@ class Forecast(ABC):
         out = self.outcome_status(y)
         with np.errstate(invalid="ignore", over="ignore"):
             self.check_values(values, out)
+        # Missing numbers come before all other faults, which they would only hide.
         out[self.not_finite(values)] = row_sums.NOT_FINITE
         return out
 
@@ -252,22 +259,23 @@ class Forecast(ABC):
         return out
 
     def checked(self, y: NDArray[Any], place: Callable[[int], str], first: int = 0) -> Floats:
-        """Outcomes of rows from `first` on as float64; an error names the place of a wrong one."""
+        """Outcomes of rows from `first` on as float64.  An error names a wrong outcome's place."""
         y = y.astype(np.float64)
         status = self.outcome_status(y)
         for i in map(int, np.flatnonzero(status > row_sums.UNLABELLED)):
-            what = self.explained(int(status[i]), np.empty(0), float(y[i]))
-            raise InvalidDataError(f"{place(i)}: {what}", first + i)
+            fault = self.explained(int(status[i]), np.empty(0), float(y[i]))
+            raise InvalidDataError(f"{place(i)}: {fault}", first + i)
         return y
 
     def check_values(self, values: Floats, status: Ints) -> None:  # noqa: B027
         """Set the reason for which predictions are invalid; they may be NaN."""
 
     def explained(self, reason: int, values: Floats, y: float) -> str:
-        """What is wrong with an invalid row, all of whose numbers are finite."""
+        """Fault of an invalid row with finite numbers, as the end of a sentence."""
         if reason == OUTCOME:
-            missing = " (a missing chunk of a store reads like this)" * (y > 0)
-            return f"its outcome is {y:g}{missing}"
+            # The fill value of stored outcomes is +∞.
+            hint = " (a missing chunk of a store reads like this)" if y > 0 else ""
+            return f"its outcome is {y:g}{hint}"
         if reason == row_sums.OFF_SIMPLEX:
             return f"its probabilities sum to {values.sum():.9g}, not to 1"
         return f"it has the negative probability {values.min():g}"
@@ -282,11 +290,11 @@ class Forecast(ABC):
         return below + random_draws.of_rows(rows, 0, random_draws.PIT) * (at_most - below)
 
     def placed(self, values: Floats, y: Floats, rows: Ints) -> Floats:
-        """Outcomes (c,) that follow the predictive distributions if what these state is true.
+        """Outcomes (c,) that follow the predictive distributions if all their statements are true.
 
-        They are the outcomes, but for predictions that state only the probabilities of ranges: an
-        outcome then has a place within its range that is drawn from the distribution, by row
-        number.
+        They are the outcomes themselves, except for predictions that state the probabilities of
+        ranges alone.  An outcome then has a place within its range that is drawn from the
+        distribution, by row number.
         """
         return y
 
@@ -319,8 +327,8 @@ class Forecast(ABC):
     ) -> tuple[Floats, Floats]:
         """PIT value from which outcomes lie in the `interval`, and their probability, each (c,).
 
-        A calibrated prediction covers the outcome with this probability, which is that of the
-        closed interval: it exceeds the level where an end is a value with a probability of its own.
+        A calibrated prediction covers the outcome with this probability, the probability of the
+        closed interval.  It exceeds the level where an end has a probability of its own.
         """
         low, high = interval
         start = self.cdf(values, low)[0]
@@ -337,14 +345,14 @@ class Forecast(ABC):
     def pit_sampler(self, values: Floats, y: Floats, rows: Ints) -> Callable[[Floats], Floats]:
         """Function from uniform numbers (c,) to the PIT values of the outcomes of `sampler` (c,).
 
-        The position of an outcome within its probability is that of the row, as in `pit`.  Kinds
-        whose outcomes are continuous and increase with the numbers return these themselves.
+        The position of an outcome within its probability is the position of the row, as in `pit`.
+        Kinds with continuous outcomes that increase with the numbers return the numbers themselves.
         """
         outcomes = self.sampler(values, y)
         return lambda u: self.pit(values, outcomes(u), rows)
 
     def cdf_sampler(self, values: Floats, y: Floats, rows: Ints) -> Callable[[Floats], Floats]:
-        """As `pit_sampler`, of the outcomes where they are and not as `placed`."""
+        """Function as `pit_sampler`, for outcomes where they are and not as `placed`."""
         return self.pit_sampler(values, y, rows)
 
     def placed_sampler(self, values: Floats, y: Floats, rows: Ints) -> Callable[[Floats], Floats]:
@@ -367,5 +375,5 @@ class Forecast(ABC):
         return np.zeros(len(y), np.bool_)
 
     def log_score(self, values: Floats, y: Floats) -> Floats:
-        """−log of the density at the outcome (c,); an OptionError if there is no density."""
+        """−log of the density at the outcome (c,).  An OptionError if there is no density."""
         raise OptionError(f"predictions of kind {self.name} have no density")

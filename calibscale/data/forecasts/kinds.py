@@ -20,10 +20,13 @@ def kinds_of_forecasts() -> list[type[Forecast]]:
     ]
 
 
-def role_of(forecast: Any, **given: Any) -> str | None:
-    """Role of the predictions among those given; an OptionError if several are, or kinds lack."""
-    roles = [role for role, predictions in given.items() if predictions is not None]
-    require(len(roles) < 2, f"give exactly one of {', '.join(f'{role}=' for role in given)}")
+def role_of(forecast: Any, **passed: Any) -> str | None:
+    """Role of the predictions that are passed, if any.
+
+    An OptionError is raised if there are several, or if forecasts have no kind, or a kind has none.
+    """
+    roles = [role for role, predictions in passed.items() if predictions is not None]
+    require(len(roles) < 2, f"give exactly one of {', '.join(f'{role}=' for role in passed)}")
     if (forecast is None) != ("predictions" not in roles):
         raise OptionError("give predictions= together with their kind, forecast=")
     return roles[0] if roles else None
@@ -35,7 +38,7 @@ def forecast_of(kind: str | Forecast, **settings: Any) -> Forecast:
         return kind
     if not settings:
         kind, settings = parse(str(kind), "a forecast", "quantiles(levels=[0.1, 0.5, 0.9])")
-    kinds = {each.name: each for each in kinds_of_forecasts()}
+    kinds = {forecast_class.name: forecast_class for forecast_class in kinds_of_forecasts()}
     require(kind in kinds, f"forecast must be one of {', '.join(kinds)}", kind)
     try:
         return kinds[kind](**settings)

@@ -14,7 +14,7 @@ from calibscale.data.forecasts.forecast import BAD_SCALE, FEW_MEMBERS, Forecast
 from calibscale.errors import InvalidDataError
 from calibscale.kernels import random_draws, row_sums
 
-_STEPS = 60  # of the bisection for quantiles of mixtures: their rounding
+_STEPS = 60  # steps of the bisection for quantiles of mixtures, down to their rounding
 
 
 def _normal_spread(z: Floats) -> Floats:
@@ -24,7 +24,7 @@ def _normal_spread(z: Floats) -> Floats:
 
 @dataclass(frozen=True)
 class NormalForecast(Forecast):
-    """Normal predictive distributions; predictions are (n, 2): mean and standard deviation.
+    """Normal predictive distributions.  Predictions are (n, 2): mean and standard deviation.
 
     Parameters
     ----------
@@ -75,6 +75,7 @@ class NormalForecast(Forecast):
         return values[:, 0]
 
     def crps(self, values: Floats, y: Floats) -> Floats:
+        # CRPS = E|Z − y| − E|Z − Z'|/2, and E|Z − Z'| = 2σ/√π.
         return values[:, 1] * (_normal_spread(self._z(values, y)) - 1.0 / np.sqrt(np.pi))
 
     def log_score(self, values: Floats, y: Floats) -> Floats:
@@ -84,7 +85,7 @@ class NormalForecast(Forecast):
 
 @dataclass(frozen=True)
 class MixtureForecast(Forecast):
-    """Mixtures of m normal distributions; predictions are (n, 3m): weights, means, deviations.
+    """Mixtures of m normal distributions.  Predictions are (n, 3m): weights, means, deviations.
 
     Parameters
     ----------
@@ -141,6 +142,7 @@ class MixtureForecast(Forecast):
 
     def quantile(self, values: Floats, level: Any) -> Floats:
         _, means, scales = self._parts(values)
+        # The quantile of a mixture lies between the quantiles of its components.
         ends = means + scales * ndtri(np.broadcast_to(level, len(values)))[:, None]
         low, high = ends.min(axis=1), ends.max(axis=1)
         for _ in range(_STEPS):
@@ -158,8 +160,9 @@ class MixtureForecast(Forecast):
             """Outcome of one component of each mixture."""
             u = u * ends[:, -1]
             k = np.minimum((ends <= u[:, None]).sum(axis=1), means.shape[1] - 1)
-            rest = (u - (ends[i, k] - weights[i, k])) / weights[i, k]
-            return means[i, k] + scales[i, k] * ndtri(np.clip(rest, tiny, 1.0 - 1e-16))
+            # Given the component, the position of u within its weight is uniform again.
+            level = (u - (ends[i, k] - weights[i, k])) / weights[i, k]
+            return means[i, k] + scales[i, k] * ndtri(np.clip(level, tiny, 1.0 - 1e-16))
 
         return outcomes
 
@@ -168,9 +171,11 @@ class MixtureForecast(Forecast):
         return (weights * means).sum(axis=1)
 
     def crps(self, values: Floats, y: Floats) -> Floats:
+        # E|Z − y| − E|Z − Z'|/2, with differences of components that are normal.
         weights, means, scales = self._parts(values)
         out = (weights * scales * _normal_spread((y[:, None] - means) / scales)).sum(axis=1)
         for j in range(means.shape[1]):
+            # The difference of two independent normal variables has the variance σ² + σ'².
             spread = np.hypot(scales, scales[:, j : j + 1])
             pairs = spread * _normal_spread((means - means[:, j : j + 1]) / spread)
             out -= 0.5 * weights[:, j] * (weights * pairs).sum(axis=1)
@@ -184,17 +189,17 @@ class MixtureForecast(Forecast):
 
 
 def _complete(values: Floats) -> Iterator[tuple[Any, Floats]]:
-    """Rows of each number of members, and these members (r, k); rows without any are left out.
+    """Rows of each number of members, and their members (r, k).  Rows without any are left out.
 
-    Members that are missing are NaN.  The other members of a row are an ensemble of their own.
+    Missing members are NaN.  The other members of a row are an ensemble of their own.
     """
     missing = np.isnan(values)
     if not missing.any():
         yield slice(None), values
         return
     counts = values.shape[1] - missing.sum(axis=1)
-    last = np.argsort(missing, axis=1, kind="stable")
-    members = np.take_along_axis(values, last, axis=1)
+    missing_last = np.argsort(missing, axis=1, kind="stable")
+    members = np.take_along_axis(values, missing_last, axis=1)
     for count in np.unique(counts[counts > 0]):
         rows = np.flatnonzero(counts == count)
         yield rows, members[rows, :count]
@@ -202,15 +207,15 @@ def _complete(values: Floats) -> Iterator[tuple[Any, Floats]]:
 
 @dataclass(frozen=True)
 class EnsembleForecast(Forecast):
-    """Ensembles of up to m members; predictions are (n, m), and NaN where a member is missing.
+    """Ensembles of up to m members.  Predictions are (n, m), and NaN where a member is missing.
 
     An ensemble is calibrated if its members and the outcome are exchangeable: the outcome could be
     any of the m + 1 values.  Hence q is the mean embedding of all m + 1 of them, from which tests
-    draw, so that E[δ | q] = 0 for ensembles of any size.  CRPS is the fair one, with the pairs of
+    draw, so that E[δ | q] = 0 for ensembles of any size.  CRPS is the fair CRPS, with the pairs of
     different members.
 
-    A row with missing members is an ensemble of the others, k of them.  Its rank is one of k + 1,
-    its quantiles are those of k members, q is the mean of k + 1 embeddings, and the fair CRPS has
+    A row with missing members is an ensemble of its k other members.  Its rank is one of k + 1, its
+    quantiles are quantiles of k members, q is the mean of k + 1 embeddings, and the fair CRPS has
     k(k − 1) pairs.  If members are missing for reasons that have nothing to do with their values,
     then each row of a calibrated ensemble is calibrated, whatever its k: PIT values are uniform and
     residuals have mean 0 over rows of all k together.  A row needs at least 2 members, as the fair
@@ -229,7 +234,7 @@ class EnsembleForecast(Forecast):
     >>> cs.calibration_test(source, "pit_kuiper")["pit_kuiper"].p_value > 0.05
     True
 
-    A member is missing, and the row is one of an ensemble of two:
+    A member is missing, and the row has an ensemble of two:
 
     >>> source = cs.from_arrays(
     ...     predictions=[[1.0, np.nan, 3.0]], forecast="ensemble", labels=[2.0]
@@ -269,13 +274,14 @@ class EnsembleForecast(Forecast):
         below, at_most = np.empty((2, len(y)))
         for rows, members in _complete(values):
             outcome, pool = y[rows, None], members.shape[1] + 1.0
+            # The outcome itself is one of the m + 1 values up to it.
             lower = (members < outcome).sum(axis=1)
             equal = (members == outcome).sum(axis=1)
             below[rows], at_most[rows] = lower / pool, (lower + equal + 1.0) / pool
         return below, at_most
 
     def event_probability(self, values: Floats, y: Floats, thresholds: Floats) -> Floats:
-        """Share of members and outcome up to the threshold, of the members alone without one."""
+        """Share of members and outcome up to the threshold; without outcome, share of members."""
         out = np.full(len(values), np.nan)
         for rows, pool in _complete(np.column_stack([values, y])):
             out[rows] = (pool <= thresholds[rows, None]).mean(axis=1)
@@ -300,15 +306,15 @@ class EnsembleForecast(Forecast):
     def covered_part(
         self, values: Floats, y: Floats, level: float, interval: tuple[Floats, Floats]
     ) -> tuple[Floats, Floats]:
-        """PIT value and share of those m + 1 values that lie in the interval of the m others (c,).
+        """PIT value and share of the values that lie in the interval of the others (c,).
 
-        Each of them could be the outcome.  Hence m members cover (m − 1)/(m + 1) with their
-        extremes.
+        Each of the m + 1 values could be the outcome.  Hence m members cover (m − 1)/(m + 1) with
+        their extremes.
         """
         starts, shares = np.full((2, len(y)), np.nan)
         for rows, pool in _sorted_pools(values, y):
             low, high = (_quantile_of_others(pool, 0.5 + half * level) for half in (-0.5, 0.5))
-            covered = (low <= pool) & (pool <= high)  # of consecutive ranks
+            covered = (low <= pool) & (pool <= high)  # true for consecutive ranks
             starts[rows] = covered.argmax(axis=1) / pool.shape[1]
             shares[rows] = covered.mean(axis=1)
         return starts, shares
@@ -317,7 +323,8 @@ class EnsembleForecast(Forecast):
         return _one_of([*_sorted_pools(values, y)])
 
     def pit_sampler(self, values: Floats, y: Floats, rows: Ints) -> Callable[[Floats], Floats]:
-        share = random_draws.of_rows(rows, 0, random_draws.PIT)  # of the way, as in `pit`
+        # The share of the way from P(Z < y) to P(Z ≤ y) is the share of the row, as in `pit`.
+        share = random_draws.of_rows(rows, 0, random_draws.PIT)
         pits = []
         for at, pool in _sorted_pools(values, y):
             below, at_most = _ranks(pool)
@@ -337,21 +344,24 @@ class EnsembleForecast(Forecast):
             ranks = 2.0 * np.arange(m) - (m - 1)
             pairs = np.sort(members, axis=1) @ ranks  # Σ_{i<j} |x_i − x_j|
             distance = np.abs(members - y[rows, None]).mean(axis=1)
+            # E|X − y| minus half the mean distance of different members, Σ_{i<j}|x_i − x_j|·2/(m(m
+            # − 1)).
             out[rows] = distance - pairs / (m * (m - 1))
         return out
 
 
 def _sorted_pools(values: Floats, y: Floats) -> Iterator[tuple[Any, Floats]]:
-    """Rows of each number of members, and the sorted members and outcome of each (r, k + 1)."""
+    """Rows of each number of members, and the sorted members and outcome of a row (r, k + 1)."""
     for rows, members in _complete(values):
         yield rows, np.sort(np.column_stack([members, y[rows]]), axis=1)
 
 
 def _ranks(pool: Floats) -> tuple[Floats, Floats]:
-    """Shares of the sorted values of a row that are below each of them, and up to it (r, s)."""
+    """Shares of the sorted values of a row that are below a value, and up to it (r, s)."""
     size = pool.shape[1]
     position, certain = np.arange(size), np.ones((len(pool), 1), np.bool_)
     larger = pool[:, 1:] > pool[:, :-1]
+    # Equal values have the position of the first of them, and the end of the last one.
     first = np.where(np.hstack([certain, larger]), position, 0)
     last = np.where(np.hstack([larger, certain]), position + 1, size)
     below = np.maximum.accumulate(first, axis=1)
@@ -364,10 +374,10 @@ def _one_of(values: Sequence[tuple[Any, Floats]]) -> Callable[[Floats], Floats]:
 
     def chosen(u: Floats) -> Floats:
         out = np.empty(len(u))
-        for rows, each in values:
-            size = each.shape[1]
+        for rows, pool in values:
+            size = pool.shape[1]
             k = np.minimum((u[rows] * size).astype(np.int64), size - 1)
-            out[rows] = each[np.arange(len(each)), k]
+            out[rows] = pool[np.arange(len(pool)), k]
         return out
 
     return chosen
@@ -386,14 +396,15 @@ def _rank_quantile(ordered: Floats, levels: Floats) -> Floats:
 def _place(levels: Any, m: int) -> tuple[Any, Any]:
     """Position k of the member below a quantile of m, and the share of the way to the next one."""
     place = np.clip(np.asarray(levels) * (m + 1.0) - 1.0, 0.0, m - 1.0)
+    # The last member has no next one, and is reached by a share of 1.
     k = np.minimum(place.astype(np.int64), m - 2)
     return k, place - k
 
 
 def _quantile_of_others(pool: Floats, level: float) -> Floats:
-    """Quantile of the other values in the place of each of m + 1 sorted values (c, m + 1)."""
+    """Quantile of the m values that remain without each of m + 1 sorted values (c, m + 1)."""
     k, share = _place(level, pool.shape[1] - 1)
     left_out = np.arange(pool.shape[1])
-    # without the value j, the value i of the others is i + 1 of all from j on
+    # Without value j, value i of the others is value i of all where i < j, else value i + 1.
     at, after = pool[:, k + (left_out <= k)], pool[:, k + 1 + (left_out <= k + 1)]
     return at + share * (after - at)

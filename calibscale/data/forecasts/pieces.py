@@ -19,9 +19,9 @@ from calibscale.kernels import random_draws, row_sums, waves
 class _PiecewiseUniform(Forecast):
     """Base class of distributions that are uniform between consecutive edges.
 
-    A prediction states the probabilities of the pieces alone.  PIT values, and the outcomes whose
-    calibration is judged, are therefore drawn at random within the piece that has the outcome: they
-    have the distribution that the forecast implies whatever the true density within a piece.
+    A prediction states the probabilities of the pieces alone.  PIT values, and the outcomes for
+    tests of calibration, are therefore drawn at random within the piece that has the outcome.  They
+    have the distribution that the forecast implies, whatever the true density within a piece.
     """
 
     @abstractmethod
@@ -40,6 +40,7 @@ class _PiecewiseUniform(Forecast):
         shares, edges = self.pieces(values)
         F = np.zeros(edges.shape)
         np.cumsum(shares, axis=1, out=F[:, 1:])
+        # Sums of rounded probabilities are not exactly 1.
         F /= F[:, -1:]
         return edges, F
 
@@ -48,7 +49,7 @@ class _PiecewiseUniform(Forecast):
         i = np.arange(len(y))
         ends = []
         for k in ((edges < y[:, None]).sum(axis=1), (edges <= y[:, None]).sum(axis=1)):
-            # between edges k − 1 and k; equal edges are an atom
+            # The value is between edges k − 1 and k.  Equal edges are an atom.
             a, b = np.clip(k - 1, 0, None), np.minimum(k, edges.shape[1] - 1)
             gap = edges[i, b] - edges[i, a]
             share = np.divide(y - edges[i, a], gap, out=np.zeros(len(y)), where=gap > 0)
@@ -66,6 +67,7 @@ class _PiecewiseUniform(Forecast):
 
     def placed(self, values: Floats, y: Floats, rows: Ints) -> Floats:
         edges = self.pieces(values)[1]
+        # An outcome where nothing is predicted stays where it is: no piece has it.
         beyond = self.impossible(values, y) & ((y < edges[:, 0]) | (y > edges[:, -1]))
         return np.where(beyond, y, self.quantile(values, self.pit(values, y, rows)))
 
@@ -104,10 +106,13 @@ class _PiecewiseUniform(Forecast):
         cut = np.clip(y[:, None], a, b)
         width = b - a
         share = np.divide(cut - a, width, out=np.zeros_like(width), where=width > 0)
+        # ∫(F(t) − 1{y ≤ t})² dt, where F is linear between edges: the integral of a square that
+        # goes from u to v over a length d is d(u² + uv + v²)/3.
         at = low + share * (high - low)
         left = (cut - a) * (low * low + low * at + at * at)
         p, r = 1.0 - at, 1.0 - high
         right = (b - cut) * (p * p + p * r + r * r)
+        # Between the edges and an outcome beyond them, (F(t) − 1{y ≤ t})² is 1.
         beyond = np.maximum(edges[:, 0] - y, 0.0) + np.maximum(y - edges[:, -1], 0.0)
         return (left + right).sum(axis=1) / 3.0 + beyond
 
@@ -121,27 +126,29 @@ class _PiecewiseUniform(Forecast):
             return np.where(inside, -np.log(density), np.inf)
 
 
-def _increasing(numbers: Sequence[float], what: str, low: float, high: float) -> tuple[float, ...]:
-    """Numbers as a tuple; an OptionError unless they increase strictly within (low, high)."""
+def _increasing(
+    numbers: Sequence[float], option: str, low: float, high: float
+) -> tuple[float, ...]:
+    """Numbers of an option as a tuple.  An OptionError unless they increase in (low, high)."""
     values = tuple(map(float, np.ravel(numbers)))
     ordered = np.all(np.less([low, *values], [*values, high]))
     if len(values) < 2 or not ordered:
         example = "0.1,0.5,0.9" if high == 1.0 else "0,1,2"
         raise OptionError(
-            f"{what} must be at least two increasing numbers in ({low:g}, {high:g}), in the order "
-            f"of the columns, such as {what}=[{example}]"
+            f"{option} must be at least two increasing numbers in ({low:g}, {high:g}), in the "
+            f"order of the columns, such as {option}=[{example}]"
         )
     return values
 
 
 @dataclass(frozen=True)
 class QuantileForecast(_PiecewiseUniform):
-    """Quantiles at the same levels for all rows; predictions are (n, L).
+    """Quantiles at the same levels for all rows.  Predictions are (n, L).
 
-    The distribution is uniform between neighbouring quantiles, and beyond the outer ones, with the
-    density of the piece next to it.  Scores and intervals between the levels use it.  Calibration
-    is that of the levels alone: P(Y ≤ q_t) = t, given the prediction.  PIT values are drawn at
-    random between the two levels whose quantiles enclose the outcome.
+    The distribution is uniform between neighbouring quantiles.  Beyond the outer quantiles it has
+    the density of the piece next to them.  Scores and intervals between the levels use it.
+    Calibration concerns the levels alone: P(Y ≤ q_t) = t, given the prediction.  PIT values are
+    drawn at random between the two levels with quantiles that enclose the outcome.
 
     Parameters
     ----------
@@ -199,6 +206,8 @@ class QuantileForecast(_PiecewiseUniform):
     def pieces(self, values: Floats) -> tuple[Floats, Floats]:
         t = np.array(self.levels)
         shares = np.diff([0.0, *t, 1.0])
+        # Outer pieces have the density of their neighbours, and so a width in proportion to their
+        # share.
         first = values[:, 0] - (values[:, 1] - values[:, 0]) * (shares[0] / shares[1])
         last = values[:, -1] + (values[:, -1] - values[:, -2]) * (shares[-1] / shares[-2])
         edges = np.column_stack([first, values, last])
@@ -207,10 +216,10 @@ class QuantileForecast(_PiecewiseUniform):
 
 @dataclass(frozen=True)
 class HistogramForecast(_PiecewiseUniform):
-    """Probabilities of bins with the same edges for all rows; predictions are (n, B).
+    """Probabilities of bins with the same edges for all rows.  Predictions are (n, B).
 
-    The distribution is uniform within each bin.  Calibration is that of the probabilities of the
-    bins alone: PIT values are drawn at random within the bin that has the outcome.
+    The distribution is uniform within each bin.  Calibration concerns the probabilities of the bins
+    alone: PIT values are drawn at random within the bin that has the outcome.
 
     Parameters
     ----------
@@ -250,7 +259,7 @@ class HistogramForecast(_PiecewiseUniform):
         below, upto = ((edges < y[:, None]).sum(axis=1), (edges <= y[:, None]).sum(axis=1))
         last = edges.shape[1] - 1
         i = np.arange(len(y))
-        # an outcome on an edge has the probability below this edge, as both bins may have it
+        # An outcome on an edge has the probability below this edge, as both bins may have it.
         low = F[i, np.clip(np.where(upto > below, below, below - 1), 0, last)]
         high = F[i, np.clip(np.where(upto > below, upto - 1, upto), 0, last)]
         return low, high
@@ -262,7 +271,7 @@ class HistogramForecast(_PiecewiseUniform):
         edges = np.array(self.edges)
         last = len(edges) - 2
         i = np.arange(len(y))
-        # an outcome on an edge belongs to the bins on both sides of it
+        # An outcome on an edge belongs to the bins on both sides of it.
         below = np.clip(np.searchsorted(edges, y, side="left") - 1, 0, last)
         above = np.clip(np.searchsorted(edges, y, side="right") - 1, 0, last)
         outside = (y < edges[0]) | (y > edges[-1])
@@ -271,7 +280,7 @@ class HistogramForecast(_PiecewiseUniform):
 
 @dataclass(frozen=True)
 class OrdinalForecast(Forecast):
-    """Probabilities of K ordered classes 0..K−1; predictions are (n, K).
+    """Probabilities of K ordered classes 0..K−1.  Predictions are (n, K).
 
     ψ(y) are the K − 1 indicators of y ≤ k, so that q are the cumulative probabilities, |δ|² is the
     ranked probability score, and the kernel on targets has no bandwidth.
@@ -279,7 +288,7 @@ class OrdinalForecast(Forecast):
     Parameters
     ----------
     classes : int
-        Number K of classes, at least 3; two classes are those of `from_arrays(probabilities=…)`.
+        Number K of classes, at least 3.  Two classes have `from_arrays(probabilities=…)`.
 
     Examples
     --------
@@ -320,7 +329,7 @@ class OrdinalForecast(Forecast):
 
     @property
     def width(self) -> int:
-        """K: the last column of embeddings is 0, as it would be 1 for all."""
+        """K.  The last column of embeddings is 0, as its indicator is 1 for all outcomes."""
         return self.classes
 
     @property
@@ -338,15 +347,18 @@ class OrdinalForecast(Forecast):
 
     def embedded(self, values: Floats, y: Floats) -> Floats:
         sums = values.cumsum(axis=1)
+        # Sums of rounded probabilities are not exactly 1.
         sums /= sums[:, -1:]
         sums[:, -1] = 0.0
         return sums
 
     def outcome_status(self, y: Floats) -> Ints:
         out = super().outcome_status(y)
-        ok = out == row_sums.OK
-        out[ok & (y == -1)] = row_sums.UNLABELLED
-        out[ok & ~((y >= -1) & (y < self.classes) & (y == np.floor(y)))] = row_sums.LABEL_RANGE
+        is_finite = out == row_sums.OK
+        out[is_finite & (y == -1)] = row_sums.UNLABELLED
+        out[is_finite & ~((y >= -1) & (y < self.classes) & (y == np.floor(y)))] = (
+            row_sums.LABEL_RANGE
+        )
         return out
 
     check_values = HistogramForecast.check_values

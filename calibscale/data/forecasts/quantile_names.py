@@ -15,9 +15,9 @@ _PERCENTILES = [float(percent) for percent in range(1, 100)]
 
 
 def forecast_of_columns(kind: str | Forecast, columns: Sequence[str]) -> Forecast:
-    """Forecast of a kind, see `forecast_of`; quantiles without levels get those of the columns.
+    """Forecast of a kind, see `forecast_of`.  Names of columns state missing levels of quantiles.
 
-    An OptionError is raised if the names of the columns do not state levels either.
+    An OptionError is raised if the names of the columns state no levels.
     """
     if not (isinstance(kind, str) and states_no_levels(kind)):
         return forecast_of(kind)
@@ -52,6 +52,7 @@ def levels_of_names(names: Sequence[str]) -> tuple[float, ...] | None:
     if numbers[-1] < 1:
         return tuple(numbers)
     consecutive = all(step == 1 for step in steps)
+    # Percentages reach at least the median.
     if 50 <= numbers[-1] < 100 and (not consecutive or numbers == _PERCENTILES):
         return tuple(number / 100 for number in numbers)
     return None

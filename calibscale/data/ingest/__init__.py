@@ -1,4 +1,4 @@
-"""Ingestion of files of predictions into a store, in batches of rows and resumable."""
+"""Tables and files of predictions: their readers, sources of their columns, and ingestion."""
 
 from calibscale.data.ingest.ingestion import ingest
 

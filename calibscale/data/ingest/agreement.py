@@ -29,12 +29,13 @@ def layouts_like_first(
     Raises
     ------
     InvalidDataError
-        If a later file lacks a column of the first, or has further columns of predictions; names
-        both files and the column.
+        If a later file lacks a column of the first, or has further columns of predictions.  The
+        error names both files and the column.
     """
     layouts: list[ColumnLayout] = []
     for file, open_reader in zip(files, readers, strict=True):
-        first = next((each for each in layouts if each.rows != 0), layouts[0] if layouts else None)
+        empty = layouts[0] if layouts else None
+        first = next((earlier for earlier in layouts if earlier.rows != 0), empty)
         try:
             layout = describe(file, open_reader)
         except (OptionError, InvalidDataError) as error:
@@ -54,11 +55,12 @@ def _need_columns(
     missing = [name for name in chain(*first.roles.values()) if name not in names]
     if not missing:
         return
+    # A name in other capitals is the usual reason for a missing column.
     similar = [name for name in names if name.casefold() == missing[0].casefold()]
     hint = f" has {similar[0]!r} instead of" if similar else " has no"
-    what = f"{file}{hint} {_listed(missing)}, which {first.file} has"
+    fault = f"{file}{hint} {_listed(missing)}, which {first.file} has"
     rename = "rename it" if similar else "add the column, or leave the file out"
-    raise InvalidDataError(f"{what}; {rename}") from cause
+    raise InvalidDataError(f"{fault}; {rename}") from cause
 
 
 def _ordered(layout: ColumnLayout, first: ColumnLayout) -> ColumnLayout:
@@ -73,7 +75,7 @@ def _ordered(layout: ColumnLayout, first: ColumnLayout) -> ColumnLayout:
 
 
 def check_agreement(layouts: Sequence[ColumnLayout]) -> None:
-    """Raise an InvalidDataError that names two files whose columns differ, and the column."""
+    """Raise an InvalidDataError that names a column and two files if these differ in it."""
     first = layouts[0]
     for layout in layouts[1:]:
         if layout.kind != first.kind:
@@ -85,8 +87,9 @@ def check_agreement(layouts: Sequence[ColumnLayout]) -> None:
             here, there = layout.roles.get(role, ()), first.roles.get(role, ())
             if bool(here) != bool(there):
                 has, lacks = (layout, first) if here else (first, layout)
+                names = _listed(has.roles[role])
                 raise InvalidDataError(
-                    f"{has.file} has {role} ({_listed(here or there)}), but {lacks.file} has none"
+                    f"{has.file} has {role} ({names}), but {lacks.file} has none"
                 )
         if layout.covariates != first.covariates:
             raise InvalidDataError(
@@ -101,11 +104,14 @@ def _check_predictions(layout: ColumnLayout, first: ColumnLayout) -> None:
     if (layout.columns, layout.class_names) == (first.columns, first.class_names):
         return
     here, there = layout.roles[layout.kind], first.roles[first.kind]
-    for has, lacks, names, others in ((layout, first, here, there), (first, layout, there, here)):
-        further = [name for name in names if name not in others]
+    for has, lacks, names, names_there in (
+        (layout, first, here, there),
+        (first, layout, there, here),
+    ):
+        further = [name for name in names if name not in names_there]
         if not further:
             continue
-        same_case = [n for n in others if n.casefold() == further[0].casefold()]
+        same_case = [n for n in names_there if n.casefold() == further[0].casefold()]
         if same_case:
             message = f"{has.file} has {further[0]!r} instead of {same_case[0]!r} of {lacks.file}"
             raise InvalidDataError(f"{message}; rename it")
@@ -134,14 +140,20 @@ def _check_types(layouts: Sequence[ColumnLayout]) -> None:
                     continue
                 if name not in layout.texts and not _has_values(layout, name):
                     continue
-                other = "booleans" if name in layout.flags else "numbers"
-                other = "texts" if name in layout.texts else other
-                other = "dates or times" if name in layout.times else other
                 raise InvalidDataError(
-                    f"{layout.file}: {name!r} has {other}, but {noun} in {has.file}; a column has "
-                    "one type in all files"
+                    f"{layout.file}: {name!r} has {_noun_of(layout, name)}, but {noun} in "
+                    f"{has.file}; a column has one type in all files"
                 )
     common_times(layouts)
+
+
+def _noun_of(layout: ColumnLayout, name: str) -> str:
+    """Noun for the values of a column."""
+    if name in layout.times:
+        return "dates or times"
+    if name in layout.texts:
+        return "texts"
+    return "booleans" if name in layout.flags else "numbers"
 
 
 def common_times(layouts: Sequence[ColumnLayout]) -> dict[str, str]:
@@ -158,6 +170,7 @@ def common_times(layouts: Sequence[ColumnLayout]) -> dict[str, str]:
             before = times.setdefault(name, kind)
             if kind == before:
                 continue
+            # Dates become timestamps at midnight, and times of the day have no date.
             if CLOCK in (kind, before):
                 raise InvalidDataError(
                     f"{layout.file}: {name!r} is a {kind}, but a {before} in another file; a "
@@ -168,7 +181,7 @@ def common_times(layouts: Sequence[ColumnLayout]) -> dict[str, str]:
 
 
 def _has_values(layout: ColumnLayout, name: str) -> bool:
-    """Whether a column has a value; reads it, as numbers of pandas may be missing texts."""
+    """Whether a column has a value; reads it, as pandas writes missing texts as missing numbers."""
     with reading(layout.file):
         parts = layout.reader().parts([name], 0, layout.step)
         return any(not missing_entries(part.columns[name]).all() for part in parts)
@@ -177,15 +190,16 @@ def _has_values(layout: ColumnLayout, name: str) -> bool:
 def common_types(
     files: Sequence[InputFile], readers: Sequence[Callable[[], Reader]], names: Sequence[str]
 ) -> dict[str, Any]:
-    """Arrow types of the columns whose types differ between files, and hold the values of all.
+    """Arrow types that hold the values of all files, for the columns with types that differ.
 
-    The type of a column with texts is that of texts, and of one with times that of times, as
-    `check_agreement` has passed: other files have no values in this column.
+    A column that has texts in one file is of this type of texts, and a column that has times in one
+    file is of this type of times.  Other files have no values in the column, as `check_agreement`
+    has passed.
 
     Raises
     ------
     InvalidDataError
-        If there is no such type; names two files and the column.
+        If there is no such type.  The error names two files and the column.
     """
     import pyarrow as pa
 
@@ -199,20 +213,26 @@ def common_types(
             before = common.setdefault(name, kind)
             if kind == before:
                 continue
+            # Types as readers return them: dictionaries are texts, decimals numbers.
             if not pa.types.is_nested(kind):
                 before, kind = plain_type(before), plain_type(kind)
-            texts = [each for each in (before, kind) if str(each) in TEXTS]
+            candidates = (before, kind)
+            texts = [candidate for candidate in candidates if str(candidate) in TEXTS]
             if len(texts) == 1:
                 common[name] = differing[name] = texts[0]
                 continue
             if {kind_of_arrow(before), kind_of_arrow(kind)} <= {DATE, TIMESTAMP}:
-                common[name] = differing[name] = pa.timestamp("us")  # its own zone in each file
+                common[name] = differing[name] = pa.timestamp(
+                    "us"
+                )  # of wall times, as zones differ
                 continue
-            times = [each for each in (before, kind) if kind_of_arrow(each) in KINDS_OF_TIMES]
+            times = [
+                candidate for candidate in candidates if kind_of_arrow(candidate) in KINDS_OF_TIMES
+            ]
             if len(times) == 1:
                 common[name] = differing[name] = times[0]
                 continue
-            schemas = [pa.schema([(name, each)]) for each in (before, kind)]
+            schemas = [pa.schema([(name, candidate)]) for candidate in candidates]
             try:
                 unified = pa.unify_schemas(schemas, promote_options="permissive")
             except pa.ArrowException as error:

@@ -1,4 +1,4 @@
-"""Sizes of the compressed buffers of Arrow files, each of which is decompressed as a whole.
+"""Sizes of the compressed buffers of Arrow files, which are decompressed as a whole each.
 
 The message of a record batch has the places of its buffers, as a FlatBuffer: Message.fbs of the
 Arrow format.  The message of a dictionary, the texts of a column of categories, has a record batch
@@ -14,7 +14,7 @@ from calibscale.data.ingest.parquet_pages import PAGE_BYTES
 from calibscale.errors import InvalidDataError
 from calibscale.formatting.number_texts import size as size_text
 
-_MAGIC = b"ARROW1"  # of files; the messages of a stream begin after it and two bytes
+_MAGIC = b"ARROW1"  # start of a file; messages begin after it and two bytes of padding
 _HEADER, _BUFFERS, _COMPRESSION = 2, 2, 3  # fields of Message and RecordBatch
 _DATA = 1  # field of DictionaryBatch
 _FEWER_ROWS = (
@@ -49,6 +49,7 @@ def refuse_large_buffers(path: str, file: Any) -> None:
                 batch = None if batch is None else _table(header, batch, _DATA)
             else:
                 continue
+            # The size is read before Arrow allocates it: a damaged file may state any size.
             largest = _largest_buffer(header, batch, memoryview(message.body))
             if largest > PAGE_BYTES:
                 size, limit = size_text(largest), size_text(PAGE_BYTES)
@@ -57,13 +58,14 @@ def refuse_large_buffers(path: str, file: Any) -> None:
 
 
 def _largest_buffer(message: memoryview, batch: int | None, body: memoryview) -> int:
-    """Bytes of the largest compressed buffer of a record batch; 0 if it is not compressed."""
+    """Bytes of the largest compressed buffer of a record batch, or 0 if it is not compressed."""
     if batch is None:
         return 0
-    buffers, compression = (_field(message, batch, each) for each in (_BUFFERS, _COMPRESSION))
+    buffers, compression = (_field(message, batch, field) for field in (_BUFFERS, _COMPRESSION))
     if buffers is None or compression is None:
         return 0
     vector = _followed(message, buffers)
+    # A vector begins with its length, and each buffer has an offset and a length of 8 bytes.
     (count,) = struct.unpack_from("<I", message, vector)
     largest = 0
     for place in range(vector + 4, vector + 4 + count * _BUFFER, _BUFFER):
@@ -75,7 +77,7 @@ def _largest_buffer(message: memoryview, batch: int | None, body: memoryview) ->
 
 
 def _table(data: memoryview, outer: int, number: int) -> int | None:
-    """Place of the table in a field of another one; None if that lacks it."""
+    """Place of the table in a field of another table, or None if the other table lacks it."""
     field = _field(data, outer, number)
     return None if field is None else _followed(data, field)
 
@@ -87,7 +89,9 @@ def _followed(data: memoryview, place: int) -> int:
 
 
 def _field(data: memoryview, table: int, number: int) -> int | None:
-    """Place of a field of a table; None if the table lacks it."""
+    """Place of a field of a table, or None if the table lacks it."""
+    # A table begins with the distance back to its list of offsets.  The list begins with its own
+    # size and the size of the table, two bytes each, and has two bytes for each field.
     (back,) = struct.unpack_from("<i", data, table)
     offsets = table - back
     (size,) = struct.unpack_from("<H", data, offsets)

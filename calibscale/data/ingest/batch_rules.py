@@ -61,6 +61,7 @@ class BatchRules:
             name=batch.file,
             **self._described,
         )
+        # Warnings are logged once, for the first batch.
         if self._first and rows.kind == "logits" and input_hints.seem_probabilities(rows.values):
             _log.warning(input_hints.ARE_PROBABILITIES, rows.name)
         if self._first and "top_k" in rows.columns:
@@ -74,6 +75,7 @@ class BatchRules:
         except InvalidDataError as error:
             if not batch.lines or error.row is None:
                 raise
+            # Rows of text files may span lines, so that users look for the line.
             line = batch.lines[error.row - batch.start]
             place, _, text = str(error).partition(": ")
             raise InvalidDataError(f"{place} (line {line}): {text}", error.row) from None

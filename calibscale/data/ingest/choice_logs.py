@@ -14,17 +14,17 @@ from calibscale.data.ingest.text_readers import FIRST_ROWS, JsonLinesFile, json_
 from calibscale.data.source import KINDS
 from calibscale.errors import InvalidDataError
 
-_ABSENT = {"logits": -float("inf"), "probabilities": 0.0}  # of choices that a question lacks
+_ABSENT = {"logits": -float("inf"), "probabilities": 0.0}  # scores of choices that are missing
 _OTHER_NAMES = {"logits": "logprobs", "labels": "label"}
 
 
 def json_lines(file: InputFile, keys: Mapping[str, str] | None = None) -> Reader:
-    """Reader of JSON Lines; of questions if the first lines are such.
+    """Reader of JSON Lines, or of questions if the first lines are questions.
 
-    These have a list of `choices`, scores of different lengths or by letters, or the names
-    ``logprobs`` or ``label``.  `keys` are those of `ingest`.
+    Questions have a list of `choices`, scores of different lengths or by letters, or the names
+    ``logprobs`` or ``label``.  `keys` name the members of roles, see `ingest`.
     """
-    if keys and "top_k" in keys:  # lists have the scores of some of the classes
+    if keys and "top_k" in keys:  # lists have the scores of the most probable classes
         return JsonLinesFile(file)
     first = [row for _, row in islice(json_objects(file), FIRST_ROWS)]
     if first and isinstance(first[0].get("filtered_resps"), list):
@@ -34,9 +34,11 @@ def json_lines(file: InputFile, keys: Mapping[str, str] | None = None) -> Reader
         return _lines(file, keys or {})
     _, member, _ = fields[0]
     scores = [_scores(row, member) for row in first]
-    lists = [each for each in scores if each is not None]
-    if lists and all(isinstance(each, list) for each in lists):
-        lengths = {len(each) for each in lists}
+    lists = [row_scores for row_scores in scores if row_scores is not None]
+    if lists and all(isinstance(row_scores, list) for row_scores in lists):
+        lengths = {len(row_scores) for row_scores in lists}
+        # Lists of one number and lists of more are not questions, but a fault that the reader
+        # names.
         several = len(lengths) > 1 and min(lengths) > 1
         renamed = any(name != field for _, field, name in fields)
         lettered = any(_by_letter(row, member) for row in first)
@@ -47,7 +49,7 @@ def json_lines(file: InputFile, keys: Mapping[str, str] | None = None) -> Reader
 
 
 def _lines(file: InputFile, keys: Mapping[str, str]) -> JsonLinesFile:
-    """Reader of JSON Lines that knows the columns of the keys, wherever they begin."""
+    """Reader of JSON Lines that knows the columns of the keys, in whatever row they first occur."""
     reader = JsonLinesFile(file)
     reader.find(chain(*(name.split(",") for name in keys.values())))
     return reader
@@ -75,25 +77,27 @@ def _by_letter(row: Mapping[str, Any], member: str) -> dict[str, Any]:
 
 
 def _scores(row: Mapping[str, Any], member: str, absent: float = 0.0) -> Any:
-    """Scores of the choices of a question in their order; None if they are missing.
+    """Scores of the choices of a question in their order, or None if they are missing.
 
     A letter that is missing before others is a choice that the question does not have.
     """
     by_letter = _by_letter(row, member)
     if row.get(member) is not None or not by_letter:
         return row.get(member)
+    # Up to the last letter that has a score.
     width = ascii_uppercase.index(max(by_letter)) + 1
     return [by_letter.get(letter, absent) for letter in ascii_uppercase[:width]]
 
 
 def _letter(label: str) -> int | None:
-    """Position of a choice by its letter, such as ``B`` or ``(b)``; None for other texts."""
+    """Position of a choice by its letter, such as ``B`` or ``(b)``, or None for other texts."""
     letter = label.strip().strip("().").upper()
     return ord(letter) - ord("A") if len(letter) == 1 and "A" <= letter <= "Z" else None
 
 
 def _position(label: str, choices: list[Any]) -> int:
     """Position of the right choice by its text, or else by its letter or number."""
+    # The text decides first: a choice may be the letter or number of another one.
     if choices.count(label) == 1:
         return choices.index(label)
     letter, number = _letter(label), label.strip()
@@ -106,16 +110,16 @@ def _position(label: str, choices: list[Any]) -> int:
 class ChoicesFile(JsonLinesFile):
     """Reader of questions: lists of scores, and labels among `choices`: numbers, texts, letters.
 
-    The column ``choices`` is their number.  Choices that a question does not have, but others
-    have, are choices of probability 0.  Scores are a list, or an object with the letters of the
-    choices; null means that they are missing.
+    The column ``choices`` is their number.  Choices that a question does not have, but other
+    questions have, are choices of probability 0.  Scores are a list, or an object with the letters
+    of the choices.  Scores that are null are missing.
     """
 
     def __init__(
         self, file: InputFile, scores: tuple[str, str, str], labels: tuple[str, str, str]
     ) -> None:
         self._file, self._scores, self._labels, self._width = file, scores, labels, 0
-        # rows are not padded yet, and their scores may be missing
+        # The width is 0 here, so that rows are not padded yet.  Their scores may be missing.
         lengths = (len(row[scores[2]] or ()) for _, row in self._objects())
         self._width = max(lengths, default=0)
         super().__init__(file)
@@ -151,9 +155,10 @@ class ChoicesFile(JsonLinesFile):
                 label = _position(label, choices)
         elif isinstance(label, str) and (_letter(label) or 0) >= len(values):
             raise ValueError(f"the label is {label!r}, but there are {len(values)} choices")
+        # Padding would turn the label into a choice that the question does not have.
         if isinstance(label, int | float) and label >= len(values):
             raise ValueError(f"the label is {label}, but there are {len(values)} choices, from 0")
-        # the scores themselves may be called choices
+        # The scores themselves may be called choices, and then replace the number of choices.
         columns = {scores_name: self._padded(values), labels_name: label}
         return row | {"choices": len(values)} | columns
 
@@ -164,8 +169,9 @@ class ChoicesFile(JsonLinesFile):
 class ChoiceLogFile(ChoicesFile):
     """Reader of ``samples_*.jsonl`` of lm-evaluation-harness (``--log_samples``).
 
-    Columns are ``logits``, the log-likelihoods of the choices, ``labels``, the number of the right
-    one, ``choices``, their number, and members of the document, such as ``doc.subject``.
+    Columns are ``logits``, the log-likelihoods of the choices, ``labels``, the position of the
+    right choice, ``choices``, the number of choices, and members of the document, such as
+    ``doc.subject``.
     """
 
     def __init__(self, file: InputFile) -> None:
@@ -180,7 +186,8 @@ class ChoiceLogFile(ChoicesFile):
         numbered = [int(target)] if target.isdecimal() and int(target) < count else []
         if not (candidates := numbered + named):
             raise ValueError(f"the target {target[:60]!r} is none of its {count} choices")
-        # "2" may be a number or a text: the accuracy says whether the likeliest choice is right
+        # "2" may be a number or a text.  The accuracy says whether the likeliest choice is right,
+        # and so tells which of two candidates is meant.
         likeliest, right = logits.index(max(logits)), row.get("acc") == 1.0
         fitting = [label for label in candidates if (label == likeliest) == right]
         label = (fitting or candidates)[0]

@@ -14,8 +14,9 @@ from calibscale.data.ingest.readers import Reader
 class ColumnLayout:
     """Columns of a file by role.
 
-    `texts` and `flags` are columns of texts and booleans, `unknown` those without any value, and
-    `times` the kinds of the covariates that are dates or times.
+    `texts` and `flags` are columns of texts and booleans, and `unknown` are columns without any
+    value.  `times` are the kinds of the covariates that are dates or times.  `step` is the number
+    of rows in a batch, and `rows` is None where the number is known only after reading.
     """
 
     file: str

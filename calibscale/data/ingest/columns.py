@@ -50,21 +50,20 @@ from calibscale.formatting.naming import listed_columns
 
 _COLUMNS = ("labels", "top_k", "covariates", "covariate_names", "weights")
 _ROLES = (*PREDICTIONS, *_COLUMNS)
-# columns of a role that is not named; log-probabilities of all classes are logits
+# Usual names of columns of a role that is not named.  Log-probabilities of all classes are logits.
 USUAL = {
     "labels": ("labels", "label", "y", "y_true", "target", "answer"),
     "probabilities": ("probabilities", "probability", "probs", "prob", "proba", "p"),
     "logits": ("logits", "logit", "logprobs", "log_probs"),
 }
 _LOG_PROBABILITIES = USUAL["logits"][2:]
-_LISTED = 20  # names of columns in an error
-_MAX_CATEGORIES = 10_000  # of a covariate
+_MAX_CATEGORIES = 10_000  # different texts of a covariate
 
 Codes = dict[str | None, float] | TextTimes  # numbers of the texts of a column
 
 
 class Batch(NamedTuple):
-    """Rows of a file, from row `start` on, in the types of the store; see `InputPart`."""
+    """Rows of a file, from row `start` on, in the types of the store, see `InputPart`."""
 
     values: NDArray[Any]
     labels: NDArray[Any]
@@ -81,10 +80,10 @@ class Batch(NamedTuple):
 
     def take(self, rows: NDArray[np.bool_] | slice) -> Batch:
         """Selected rows."""
-        taken: dict[str, Any] = {
+        selected: dict[str, Any] = {
             name: None if column is None else column[rows] for name, column in self.columns.items()
         }
-        return self._replace(**taken)
+        return self._replace(**selected)
 
 
 def layouts_of(
@@ -129,6 +128,7 @@ def check_files(files: Sequence[InputFile]) -> None:
             head = content.read(1)
         if not head:
             raise InvalidDataError(f"{file}: the file is empty")
+        # NumPy would unpickle such a file, whatever its name.
         if head == b"\x80" and file.suffix in (".npy", ".npz"):  # first byte of a pickle
             raise pickled(file)
 
@@ -156,24 +156,26 @@ def layout_of(
         rows = columns[roles[kind][0]].rows
         for role, names in roles.items():
             for name in names:
-                column, what = columns[name], f"{file}: {role} ({name!r})"
+                column, place = columns[name], f"{file}: {role} ({name!r})"
                 if column.time and role != "covariates":
-                    raise InvalidDataError(f"{what} must be numbers, not a {column.time}")
+                    raise InvalidDataError(f"{place} must be numbers, not a {column.time}")
                 of_classes = role in ("labels", "top_k") and kind in KINDS
                 texts_fit = of_classes or (role == "covariates" and not heading)
                 texts_fit |= percent and role == "probabilities"
                 if not (column.dtype.kind in "fiub" or (texts_fit and _is_text(column))):
-                    hint = input_hints.of_text(column.dtype) * (role == "covariates")
+                    hint = input_hints.of_text(column.dtype) if role == "covariates" else ""
                     if role == "probabilities":
                         hint = _first_text(reader, name)
-                    given = "text" if column.dtype.kind in "OU" else column.dtype
-                    raise InvalidDataError(f"{what} must be numbers, not {given}{hint}")
+                    type_name = "text" if column.dtype.kind in "OU" else column.dtype
+                    raise InvalidDataError(f"{place} must be numbers, not {type_name}{hint}")
+                # Lists of numbers stand for several columns, of these roles alone.
                 if len(column.shape) > (role in (kind, "covariates", "top_k")):
-                    hint = input_hints.of_shape((0, *column.shape)) * (role == "labels")
-                    raise InvalidDataError(f"{what} have too many dimensions{hint}")
+                    shape = (0, *column.shape)
+                    hint = input_hints.of_shape(shape) if role == "labels" else ""
+                    raise InvalidDataError(f"{place} have too many dimensions{hint}")
                 if column.rows is not None and column.rows != rows:
                     raise InvalidDataError(
-                        f"{what} have {column.rows} rows, but {kind} ({roles[kind][0]!r}) {rows}"
+                        f"{place} have {column.rows} rows, but {kind} ({roles[kind][0]!r}) {rows}"
                     )
         covariates = roles.get("covariates", ())
         named = (*roles["labels"], *roles.get("top_k", ()), *covariates)
@@ -194,10 +196,10 @@ def layout_of(
             covariates = names
         width = {name: math.prod(column.shape) for name, column in columns.items()}
         if "top_k" in roles:
-            count, many = (sum(width[name] for name in roles[role]) for role in (kind, "top_k"))
-            if count != many:
+            scores, ranks = (sum(width[name] for name in roles[role]) for role in (kind, "top_k"))
+            if scores != ranks:
                 raise InvalidDataError(
-                    f"{file}: {count} columns of {kind}, but {many} of their classes (top_k)"
+                    f"{file}: {scores} columns of {kind}, but {ranks} of their classes (top_k)"
                 )
         return ColumnLayout(
             file,
@@ -223,7 +225,7 @@ def layout_of(
 def _refuse_log_probability(
     file: str, kind: str, columns: Sequence[InputColumn], names: tuple[str, ...]
 ) -> None:
-    """Raise an OptionError for one column of log-probabilities, which are no log-odds."""
+    """Raise an OptionError if the only column of logits has log-probabilities, not log-odds."""
     single = kind == "logits" and len(names) == 1 and not columns[0].shape
     if single and names[0] in _LOG_PROBABILITIES:
         raise OptionError(
@@ -248,7 +250,8 @@ def _start(name: str) -> str:
 
 
 def _class_names(columns: tuple[str, ...], key: str) -> tuple[str, ...] | None:
-    """Endings of the names of the columns of predictions; None if numbered or empty."""
+    """Endings of the names of the columns of predictions, or None if numbered or empty."""
+    # The prefix is the key, or else the common beginning up to a sign such as an underscore.
     start = _start(key)
     if not all(name.startswith(start) for name in columns):
         common = re.match(r".*[^0-9A-Za-z]|", os.path.commonprefix(columns))  # noqa: RUF071
@@ -261,12 +264,12 @@ def _class_names(columns: tuple[str, ...], key: str) -> tuple[str, ...] | None:
 def _roles(
     file: str, reader: Reader, keys: dict[str, str], binary: bool
 ) -> dict[str, tuple[str, ...]]:
-    """Columns of each role; the role of the predictions comes first."""
+    """Columns of each role.  The role of the predictions comes first."""
 
     def columns_of(role: str) -> tuple[str, ...]:
-        found = named(role, keys.get(role, role))
-        if found or role in keys or role not in USUAL:
-            return found
+        columns = named(role, keys.get(role, role))
+        if columns or role in keys or role not in USUAL:
+            return columns
         usual = [columns for name in USUAL[role] if (columns := named(role, name))]
         return usual[0] if len(usual) == 1 else ()
 
@@ -278,46 +281,50 @@ def _roles(
             complete = role in KINDS and not ranked
             columns = () if complete else decimal_columns(reader.names, name)
             columns = columns or numbered_columns(file, reader.names, name, complete)
-            columns = columns or prefixed_columns(reader.names, name, others)
+            columns = columns or prefixed_columns(reader.names, name, excluded)
             return columns or single or several
         return single or (several if role == "covariates" else ())
 
-    ranked = "top_k" in keys  # columns are of ranks 1 to k, or one is of the most probable class
-    others = set(chain(*(keys.get(r, r).split(",") for r in _COLUMNS)))
-    others |= set(getattr(reader, "partition", ()))  # of folders, which hold no predictions
+    # With `top_k`, columns are numbered by rank from 1 to k, or there is one for the first rank.
+    ranked = "top_k" in keys
+    excluded = set(chain(*(keys.get(r, r).split(",") for r in _COLUMNS)))
+    excluded |= set(getattr(reader, "partition", ()))  # names of folders hold no predictions
     listed = listed_columns(reader.names)
     kinds = [k for k in PREDICTIONS if k in keys]
+    # The exact names of the roles come before other usual names.
     kinds = kinds or [k for k in KINDS if named(k, k)] or [k for k in KINDS if columns_of(k)]
     if len(kinds) != 1:
-        both = f"both {' and '.join(kinds)}" if kinds else "neither logits nor probabilities"
+        named_kinds = f"both {' and '.join(kinds)}" if kinds else "neither logits nor probabilities"
         raise OptionError(
-            f"{file}: {both} are named; the file has {listed}. Name the predictions with either "
-            "--logits NAME or --probabilities NAME (keys=)"
+            f"{file}: {named_kinds} are named; the file has {listed}. Name the predictions with "
+            "either --logits NAME or --probabilities NAME (keys=)"
         )
-    others_of = [role for role in _COLUMNS if role != "top_k" or ranked]
-    roles = {role: columns_of(role) for role in (*kinds, *others_of)}
+    column_roles = [role for role in _COLUMNS if role != "top_k" or ranked]
+    roles = {role: columns_of(role) for role in (*kinds, *column_roles)}
     for role, names in roles.items():
         if not names and (role in keys or role in (*kinds, "labels")):
             key = keys.get(role, role)
-            each = key.split(",") if role in ("covariates", *kinds) else []
-            missing = [name for name in each if name not in reader.names] or [key]
-            what = f"{file}: there is no {', '.join(map(repr, missing))}; the file has {listed}"
-            message = f"{what}. Name the {role} with --{role.replace('_', '-')} NAME (keys=)"
-            raise MissingNameError(message, role, what)
+            listed_in_key = key.split(",") if role in ("covariates", *kinds) else []
+            missing = [name for name in listed_in_key if name not in reader.names] or [key]
+            fault = f"{file}: there is no {', '.join(map(repr, missing))}; the file has {listed}"
+            message = f"{fault}. Name the {role} with --{role.replace('_', '-')} NAME (keys=)"
+            raise MissingNameError(message, role, fault)
         if double := [name for name in names if reader.names.count(name) > 1]:
             raise InvalidDataError(f"{file}: two columns are called {double[0]!r}")
-    own = {*roles[kinds[0]]}  # such as the weights of mixtures, unless named as a role as well
+    # A column of predictions, such as the weights of mixtures, has a further role only if a key
+    # says so.
+    of_predictions = {*roles[kinds[0]]}
     return {
         role: names
         for role, names in roles.items()
-        if names and (role in (*kinds, *keys) or not own.intersection(names))
+        if names and (role in (*kinds, *keys) or not of_predictions.intersection(names))
     }
 
 
 def numbered_columns(
     file: str, names: Sequence[str], name: str, complete: bool = True
 ) -> tuple[str, ...]:
-    """Columns ``name_0 … name_{K−1}`` or ``name0 … ``, in this order; with gaps if not complete."""
+    """Columns ``name_0 … name_{K−1}`` or ``name0 …`` by number; `complete` ones have no gaps."""
     columns: dict[int, str] = {}
     for column in names:
         if match := re.fullmatch(f"({re.escape(name)}_?)([0-9]{{1,9}})", column):
@@ -342,15 +349,15 @@ def decimal_columns(names: Sequence[str], name: str) -> tuple[str, ...]:
     return tuple(sorted(numbers, key=lambda column: float(numbers[column])))
 
 
-def prefixed_columns(names: Sequence[str], name: str, others: set[str]) -> tuple[str, ...]:
+def prefixed_columns(names: Sequence[str], name: str, excluded: set[str]) -> tuple[str, ...]:
     """Columns with the prefix ``name``, in the order of the file; none if there is only one."""
     start = _start(name)
-    columns = tuple(n for n in names if n.startswith(start) and n != start and n not in others)
+    columns = tuple(n for n in names if n.startswith(start) and n != start and n not in excluded)
     return columns if len(columns) > 1 else ()
 
 
 def filled(layouts: Sequence[ColumnLayout]) -> list[ColumnLayout]:
-    """Layouts of files that have rows, or may have some; a NoRowsError if none is left."""
+    """Layouts of files that have rows, or may have some.  A NoRowsError if none is left."""
     nonempty = [layout for layout in layouts if layout.rows != 0]
     if not nonempty:
         raise NoRowsError(f"{layouts[0].file}: there are no rows")
@@ -365,7 +372,7 @@ def agree(
     *,
     percent: bool = False,
 ) -> tuple[ColumnLayout, np.dtype]:
-    """Check that layouts agree; return the first and the type to store."""
+    """Check that layouts agree and return the first and the type to store."""
     first, least = layouts[0], [] if forecast is None else [np.float32]
     if percent:
         dtype = dtype or percentages.SHARES
@@ -377,6 +384,7 @@ def agree(
             raise BinaryError(
                 f"{file}: binary is declared, but {kind} are {layout.columns} columns"
             )
+        # Integers are no probabilities or logits of a known precision.
         exact = layout.dtype.kind != "f" and forecast is None
         if dtype is None and (exact or layout.dtype.itemsize > 8):
             raise InvalidDataError(
@@ -384,7 +392,8 @@ def agree(
             )
     check_agreement(layouts)
     try:
-        return first, np.dtype(dtype or np.result_type(*least, *(each.dtype for each in layouts)))
+        types = [layout.dtype for layout in layouts]
+        return first, np.dtype(dtype or np.result_type(*least, *types))
     except TypeError as error:
         raise OptionError(f"there is no dtype {dtype!r}") from error
 
@@ -396,7 +405,7 @@ class CovariateNames(NamedTuple):
     times: dict[str, str]
 
     def codes(self, name: str) -> Codes | None:
-        """Numbers of the texts of a covariate; None if it has no texts."""
+        """Numbers of the texts of a covariate, or None if it has no texts."""
         if name in self.categories:
             return numbers_of(self.categories[name])
         return TextTimes() if name in self.times else None
@@ -413,7 +422,7 @@ def names_of_covariates(layouts: Sequence[ColumnLayout]) -> CovariateNames:
     for layout in layouts if texts else ():
         with reading(layout.file):
             reader = layout.reader()
-            levels = getattr(reader, "levels", {})  # known without reading the file
+            levels = getattr(reader, "levels", {})  # texts that are known without reading the file
             for name in texts.keys() & levels.keys():
                 _add_texts(texts[name], levels[name], name, layout)
             read = [name for name in texts if name not in levels]
@@ -427,12 +436,12 @@ def names_of_covariates(layouts: Sequence[ColumnLayout]) -> CovariateNames:
     return CovariateNames(names | {name: FLAGS for name in covariates if name in flags}, times)
 
 
-def _add_texts(texts: set[str], found: Iterable[Any], name: str, layout: ColumnLayout) -> None:
-    """Add the texts of a covariate; other values are missing.
+def _add_texts(texts: set[str], values: Iterable[Any], name: str, layout: ColumnLayout) -> None:
+    """Add the texts of a covariate.  Other values are missing.
 
-    If there are too many for categories, and all are dates, further ones are not added.
+    If there are too many texts for categories, and all are dates, further texts are not added.
     """
-    more = {value for value in found if isinstance(value, str) and value}
+    more = {value for value in values if isinstance(value, str) and value}
     before = len(texts)
     if before <= _MAX_CATEGORIES:
         texts |= more
@@ -456,8 +465,8 @@ def labels_in(layouts: Sequence[ColumnLayout]) -> Iterator[NDArray[Any]]:
 class Meaning(NamedTuple):
     """Meaning of the columns of files: of covariates, labels, and predictions.
 
-    `labels` is None for forecasts, and `classes` then the forecast; it is None with the k most
-    probable classes, too, which are numbers or `class_names` like the labels.
+    `classes` is the number of classes, or the forecast.  `labels` is None for forecasts, and also
+    with the k most probable classes, which are numbers or `class_names` like the labels.
     """
 
     covariates: CovariateNames
@@ -473,7 +482,8 @@ def check_names_of_top_k(
     """Raise an error if the k most probable classes are texts, and the classes have no names."""
     first = layouts[0]
     of_classes = {*first.roles["labels"], *first.roles["top_k"]}
-    if class_names is None and any(of_classes.intersection(one.texts) for one in layouts):
+    with_texts = any(of_classes.intersection(layout.texts) for layout in layouts)
+    if class_names is None and with_texts:
         raise OptionError(
             f"{first.file}: the labels are text; name the classes in the order of their columns "
             "with --class-names A,B,… (class_names=)"
@@ -497,18 +507,21 @@ def batches(
             for part in layout.reader().parts(used, skip, layout.step):
                 columns: dict[str, NDArray[Any]] = {}
                 for role, names in roles.items():
-                    # with top_k, labels and columns are numbers of the classes
+                    # With top_k, labels and columns are converted to numbers of the classes.
                     numbers: Mapping[str, Codes | None]
                     if role == "top_k" or (role == "labels" and "top_k" in roles):
                         numbers = dict.fromkeys(names, classes)
                     else:
                         numbers = codes if role == "covariates" else {}
-                    each = [coded(layout.file, part, name, numbers.get(name)) for name in names]
-                    columns[role] = np.column_stack(each)
+                    coded_columns = [
+                        coded(layout.file, part, name, numbers.get(name)) for name in names
+                    ]
+                    columns[role] = np.column_stack(coded_columns)
                 covariates, weights = columns.get("covariates"), columns.get("weights")
                 values = columns[layout.kind]
                 if meaning.percent:
                     values = percentages.shares(values, part.start, layout.file)
+                # The remaining probability is computed below in the type of the store.
                 values = _cast(layout.file, values, dtype)
                 labels = _labels(layout.file, part, columns["labels"][:, 0], meaning)
                 top_k = columns.get("top_k")
@@ -528,6 +541,7 @@ def batches(
                 end = part.start + len(batch.labels)
                 if len(batch.labels):
                     yield batch
+        # Rows that are left to skip in the next files.
         skip = max(0, skip - end)
 
 
@@ -576,7 +590,7 @@ def _cast(file: str, values: NDArray[Any], dtype: np.dtype) -> NDArray[Any]:
 
 
 def _labels(file: str, part: InputPart, labels: NDArray[Any], meaning: Meaning) -> NDArray[Any]:
-    """Labels of a part for the store; an InvalidDataError names the line of an impossible one.
+    """Labels of a part for the store.  An InvalidDataError names the line of an impossible one.
 
     Integers that are no classes are left to the rules of rows.
     """
@@ -588,7 +602,7 @@ def _labels(file: str, part: InputPart, labels: NDArray[Any], meaning: Meaning) 
         return meaning.classes.checked(labels, lambda i: place(part.start + i), part.start)
     if meaning.labels is not None and not meaning.labels.keeps(labels.dtype):
         labels = meaning.labels.numbers(labels, part.start, place)
-    wrong = (labels < -(2**31)) | (labels >= 2**31)  # the store has no room for these
+    wrong = (labels < -(2**31)) | (labels >= 2**31)  # stores have labels of 32 bits
     if labels.dtype.kind == "f":
         labels = np.where(np.isnan(labels), -1, labels)
         wrong |= labels != np.floor(labels)

@@ -28,7 +28,7 @@ def opened_text(
     Raises
     ------
     InvalidDataError
-        If bytes are no text in this encoding; names the first such line.
+        If bytes are no text in this encoding.  The error names the first such line.
     """
     with file.open() as content:
         encoding = "utf-16" if content.read(2) in _UTF_16 else "utf-8-sig"
@@ -48,6 +48,7 @@ def _undecodable(file: InputFile, encoding: str) -> str:
     if encoding != "utf-8-sig":
         return ": its content"
     with file.open() as lines:
+        # Text is decoded in blocks, so that only a second reading tells the line.
         for number, line in enumerate(iter(partial(lines.readline, ROW_BYTES), b""), 1):
             try:
                 line.decode("utf-8")
@@ -63,9 +64,11 @@ def delimiter_of(file: InputFile) -> str:
     end in ``.tsv``, else a comma.
     """
     usual = "\t" if file.suffix.startswith(".tsv") else ","
+    # `max` returns the first of equal counts, so that the usual delimiter comes first.
     counts = dict.fromkeys((usual, *_DELIMITERS), 0)
     with opened_text(file, RowBounds(file), newline="") as text:
         beginning = text.read(_HEADER_LENGTH).lstrip("\r\n")
+    # A delimiter in quotes is part of a name.
     quoted = False
     for character in beginning:
         if character == '"':

@@ -14,9 +14,9 @@ from calibscale.data.ingest.npy_shards import is_pattern, matched, natural_key
 from calibscale.data.ingest.partitions import describe_partitions
 from calibscale.errors import NoRowsError, OptionError, require
 
-_ZARR = ("zarr.json", ".zgroup", ".zarray")  # one of them is in each folder of a zarr store
+_ZARR = ("zarr.json", ".zgroup", ".zarray")  # each folder of a zarr store has one of these files
 
-# folders of tables whose files include those of earlier versions, by a name that only they contain
+# Kinds of tables with files of earlier versions, by the name of a folder that only they have.
 _TABLE_FORMATS = {
     "_delta_log": ("Delta table", "DeltaTable(path).to_pyarrow_dataset() of deltalake"),
     ".hoodie": ("Hudi table", "the query engine that writes it"),
@@ -29,8 +29,8 @@ def input_files(
 ) -> list[InputFile]:
     """Files at paths and URLs, with their partition columns.
 
-    A folder or a pattern stands for its files and those of the folders in it, sorted by their
-    paths, in which numbers are sorted as numbers.
+    A folder or a pattern stands for its files and the files of the folders in it.  The files are
+    sorted by their paths, with numbers as numbers.
 
     Raises
     ------
@@ -46,10 +46,11 @@ def input_files(
         if not is_pattern(address):
             files += _files_at(place)
             continue
-        found = matched(address, storage_options)
-        require(found, f"{shown_address(address)}: there is no file with such a name")
-        # a pattern such as "lake/**" matches folders, and the files in them
-        inside = {file.system[1]: file for each in found for file in _files_at(each)}
+        matches = matched(address, storage_options)
+        require(matches, f"{shown_address(address)}: there is no file with such a name")
+        # A pattern such as "lake/**" matches folders, and also the files in them, which are taken
+        # once by their path.
+        inside = {file.system[1]: file for match in matches for file in _files_at(match)}
         files += inside.values()
     describe_partitions(files)
     return files
@@ -62,11 +63,12 @@ def _files_at(place: InputFile) -> list[InputFile]:
     files = tables_in(place)
     formats = sorted({file.suffix for file in files})
     if len(formats) != 1:
-        what = f"files of several formats ({', '.join(formats)})" if formats else "no files"
+        content = f"files of several formats ({', '.join(formats)})" if formats else "no files"
         raise OptionError(
-            f"{place}: the folder has {what} that can be read; pass files, which end in one of "
+            f"{place}: the folder has {content} that can be read; pass files, which end in one of "
             f"{', '.join(READERS)}"
         )
+    # Spark writes empty files for empty partitions.
     filled = [file for file in files if not file.is_empty]
     if not filled:
         raise NoRowsError(f"{place}: there are no rows; all files of the folder are empty")
@@ -76,13 +78,13 @@ def _files_at(place: InputFile) -> list[InputFile]:
 def tables_in(folder: InputFile) -> list[InputFile]:
     """Files of a folder and of the folders in it that can be read, sorted by their paths.
 
-    Files and folders whose names begin with a dot or an underscore are left out, such as
+    Files and folders with names that begin with a dot or an underscore are left out, such as
     ``_SUCCESS`` and ``_metadata``.
 
     Raises
     ------
     OptionError
-        If the folder is that of a table with versions, such as one of Delta Lake.
+        If the folder is a table with versions, such as a table of Delta Lake.
     """
     root = folder.system[1].rstrip("/")
     listing = folder.ask("find", detail=True)
@@ -109,6 +111,7 @@ def _joined(folder: InputFile, inside: str) -> str | Path:
 def _refuse_versions(folder: InputFile, names: Sequence[str]) -> None:
     """Raise an OptionError if a file shows that a folder has files of earlier versions."""
     for marker, (kind, remedy) in _TABLE_FORMATS.items():
+        # Other folders may be called metadata, too.
         of_iceberg = marker != "metadata" or names[-1].endswith(".metadata.json")
         if marker in names[:-1] and of_iceberg:
             raise OptionError(
@@ -120,14 +123,14 @@ def _refuse_versions(folder: InputFile, names: Sequence[str]) -> None:
 def is_table(
     address: str | Path | Sequence[str], storage_options: Mapping[str, Any] | None = None
 ) -> bool:
-    """Whether an address is that of files that can be ingested, or of a folder of such files."""
+    """Whether an address names files that can be ingested, or a folder of such files."""
     if not isinstance(address, str | Path):
-        return all(is_table(each, storage_options) for each in address)
+        return all(is_table(path, storage_options) for path in address)
     if is_pattern(address):
-        return True  # a store has a name
+        return True  # a store is named by its path, and not by a pattern
     place = InputFile(located(address, storage_options))
     if place.suffix in READERS and (place.remote or not place.path.is_dir()):
-        return True  # also if there is none, so that the error is about a file
+        return True  # also if there is no such file, so that the error is about a file
     if not place.is_folder:
         return False
     system, path = place.system

@@ -33,12 +33,13 @@ READERS: dict[str, Callable[[Any], readers.Reader]] = {
 
 
 def reader_of(file: InputFile, keys: Mapping[str, str] | None = None) -> Callable[[], Reader]:
-    """Function that opens a file, with the columns of its folders; `keys` are those of `ingest`."""
+    """Function that opens a file, with the columns of its folders, see `ingest` for `keys`."""
 
     def opened() -> Reader:
         reader = json_lines(file, keys) if opener is json_lines else opener(file)
         return PartitionedFile(reader, file) if file.partition else reader
 
+    # `opened` runs after this line, and sees the function of the format.
     opener = READERS[file.suffix]
-    # the reader of JSON Lines reads all lines for their largest length, and is kept
+    # The reader of JSON Lines reads all lines for the largest number of choices, and is kept.
     return cache(opened) if opener is json_lines else opened

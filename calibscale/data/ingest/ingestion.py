@@ -86,44 +86,46 @@ def ingest(
 ) -> IngestReport:
     """Write files of predictions and labels into a store, in constant memory.
 
-    The same call resumes an interrupted run; after a finished run it does nothing.
+    The same call resumes an interrupted run.  After a finished run it does nothing.
 
     Parameters
     ----------
     files : paths or URLs of files or of folders of files of one format
         Files that end in .npz, .safetensors, .parquet, .arrow, .feather, .csv, .tsv, .jsonl or
-        .ndjson, of the last four also in .gz, or in .npy.  Concatenated in this order, in a folder
-        by name; .npy files are the columns of one data set.
+        .ndjson, for the last four also with .gz, or in .npy.  They are concatenated in this order,
+        in a folder by name.  Files in .npy are the columns of one data set.
     url : path or fsspec URL of the store
     keys : {role: name}, optional
-        Names of the arrays, columns or .npy files of roles; default: the role itself.  Roles are
-        one of ``logits``, ``probabilities`` and, with `forecast`, ``predictions``; ``labels``; and
-        optionally ``top_k``, the classes of the k largest probabilities, ``weights``,
-        ``covariates`` (several names are separated by commas) and ``covariate_names`` (npz).
-        For predictions, ``p`` also means the columns ``p_0, p_1, …`` or ``p0, p1, …``, else all
-        that begin with ``p_``, such as ``p_cat, p_dog``; or list the columns, separated by commas.
+        Names of the arrays, columns or .npy files of roles.  Default: the role itself.  A role of
+        predictions is needed, ``logits``, ``probabilities`` or, with `forecast`, ``predictions``,
+        and the role ``labels``.  Optional roles are ``top_k``, the classes of the k largest
+        probabilities, ``weights``, ``covariates`` (several names are separated by commas) and
+        ``covariate_names`` (npz).  For predictions, ``p`` also means the columns ``p_0, p_1, …`` or
+        ``p0, p1, …``, else all columns that begin with ``p_``, such as ``p_cat, p_dog``.
+        Alternatively, list the columns, separated by commas.
     binary : bool
-        Declares that the predictions are one column, P(y = 1) or its log-odds; otherwise inferred.
+        Declares that the predictions are one column, P(y = 1) or its log-odds.  Otherwise this is
+        inferred.
     forecast : str or Forecast, optional
         Kind of predictive distributions, such as ``normal`` or ``quantiles(levels=[0.1, 0.9])``,
-        see `from_arrays`.  Labels are then numbers; empty or null means "not yet known".
+        see `from_arrays`.  Labels are then numbers, and empty or null means "not yet known".
     class_names : K names, optional
-        Names of the classes in the order of the columns, to which text labels refer; default: the
+        Names of the classes in the order of the columns, to which text labels refer.  Default: the
         endings of the names of the columns, such as cat and dog of ``p_cat, p_dog``.
     positive, ignore_index, percent : optional
-        Meaning of labels and probabilities, see `from_arrays`; labels that are −1 and 1 need
+        Meaning of labels and probabilities, see `from_arrays`.  Labels that are −1 and 1 need
         `positive` or `ignore_index`.
     dtype : float16, float32 or float64, optional
-        Type of the stored predictions; default: as in the files, float64 for csv, tsv and jsonl and
-        for numbers without fractions of forecasts.
+        Type of the stored predictions.  Default: as in the files, float64 for csv, tsv and jsonl,
+        and float64 for forecasts with integers.
     on_invalid : {"raise", "drop", "keep"}
         Invalid predictions, labels and weights: raise an error at the first such row, leave the
         rows out and count them, or store them as they are, so that each evaluation decides.
-        Covariates are stored as they are; evaluations judge those that they use.
+        Covariates are stored as they are.  Evaluations judge the covariates that they use.
     tolerance : float, optional
         Allowed deviation of a row's sum of probabilities from 1, see `Session.open`.
     progress : callable(rows done, number of rows or None), or bool, optional
-        Called after every batch; True: show a bar.
+        Called after every batch.  True shows a bar.
     provenance : JSON object, optional
         Stored together with names and sizes of the files, keys, time and version.
     overwrite : bool
@@ -137,27 +139,32 @@ def ingest(
         If the files cannot be ingested with these settings: unknown format or role, predictions
         not declared as logits or probabilities, a missing name, a missing optional library.
     InvalidDataError
-        If a file is damaged, contains pickled objects or violates a rule; names the file and row.
-        The unfinished store is then removed.
+        If a file is damaged, contains pickled objects or violates a rule.  The error names the file
+        and row.  The unfinished store is then removed.
     StoreError
         If the store cannot be written (committed rows are kept), or was written from other files.
 
     Notes
     -----
     Files at ``http://`` and ``https://`` URLs, and of formats that are read by path (npz, npy,
-    safetensors, arrow, feather) at other URLs, are copied to the folder of temporary files; others
-    are read from their URL in parts.
+    safetensors, arrow, feather) at other URLs, are copied to the folder of temporary files.  Other
+    files are read from their URL in parts.
 
     Lines of JSON are questions with any number of choices if they have lists `choices` of texts,
     names ``logprobs`` (in place of ``logits``) or ``label``, or scores of different lengths among
     the first 100 lines.  A label is the position of the right choice, or its text.  The column
-    ``choices`` is their number; questions with fewer have further choices of probability 0.
+    ``choices`` is their number.  Questions with fewer choices have further ones of probability 0.
 
-    An empty or null label is −1, "not yet known"; an empty or null covariate is NaN.  Text and
-    boolean covariates become numbers, and the store keeps their sorted names; dates and times
+    An empty or null label is −1, "not yet known".  An empty or null covariate is NaN.  Text and
+    boolean covariates become numbers, and the store keeps their sorted names.  Dates and times
     become seconds, and the store keeps that they are times.  A warning is logged
     if logits look like probabilities.  With ``on_invalid="drop"``, a resumed run reads all rows
     again and counts all that are dropped.
+
+    See Also
+    --------
+    from_file : Predictions in files, without a store.
+    LogitStore : The store, and its source.
 
     Examples
     --------
@@ -188,7 +195,7 @@ def ingest(
         kind = forecast_of_columns(forecast, layouts[0].roles["predictions"])
     first, stored = agree(layouts, binary, dtype, kind, percent=percent)
     require(not percent or first.kind == "probabilities", "percent= needs probabilities")
-    top_k = "top_k" in first.roles  # the store has a further class, of the rest
+    top_k = "top_k" in first.roles  # the store has a further class with the remaining probability
     binary = kind is None and first.columns == 1 and not top_k
     classes, labels = 2 if binary else first.columns + top_k, None
     declared = {option: settings.get(option) for option in ("positive", "ignore_index")}
@@ -207,6 +214,7 @@ def ingest(
         )
         class_names = labels.names
     covariates = names_of_covariates(layouts)
+    # The total is known if the formats of all files tell their number of rows.
     counts = [layout.rows for layout in layouts if layout.rows is not None]
     total = sum(counts) if len(counts) == len(layouts) else None
     marks = []
@@ -216,7 +224,9 @@ def ingest(
     named_keys = {role: without_secrets(name) for role, name in keys.items()}
     note = {"files": marks, "keys": named_keys, "binary": binary, "dtype": str(stored)}
     note["class_names"] = None if class_names is None else list(class_names)
-    if on_invalid == "drop":  # otherwise a store has all rows, as those of earlier versions do
+    # The note decides whether a call resumes this store.  Options with their default are left out,
+    # as in the notes of earlier versions.
+    if on_invalid == "drop":  # otherwise a store has all rows
         note |= {"on_invalid": on_invalid, "tolerance": tolerance}
     note |= {option: value for option, value in declared.items() if value is not None}
     if percent:
@@ -237,6 +247,7 @@ def ingest(
             "columns": named,
         },
     )
+    # A store with the same note is resumed, or is complete already.
     store = None if overwrite else _existing(url, note)
     resumed = store is not None and not store.finished
     if store is None:
@@ -272,7 +283,7 @@ def ingest(
             with reporting(progress, "ingesting", "rows") as report:
                 before = _copied(store, layouts, rules, meaning, report, total)
         except (InvalidDataError, OptionError):
-            # nothing stays behind, so that a repeated call has no interrupted ingest to report
+            # Nothing stays behind, so that a repeated call has no interrupted ingest to report.
             with suppress(StoreError):
                 store.remove_unfinished()
             raise
@@ -288,23 +299,24 @@ def _copied(
     report: Callable[[int, int | None], None] | None,
     total: int | None,
 ) -> int:
-    """Append the rows that a store does not have yet; the number of rows that it had."""
+    """Append the rows that a store does not have yet and return the number of rows that it had."""
     note = store.notes.get("ingest")
     with store.writer() as writer:
         before = store.rows  # read again under the lock
+        # Between opening and locking, another process may have replaced the store.
         if store.notes.get("ingest") != note:
             raise StoreError(f"{store.url}: another ingest has just replaced this store")
-        # rows that are dropped are not in the store, which hides how far an earlier run has read
-        done, there = (0, before) if rules.on_invalid == "drop" else (before, 0)
-        for batch in batches(layouts, store.dtype, meaning, done):
-            kept = rules.kept(batch)
-            done += len(batch.labels)
-            repeated = min(there, len(kept.labels))
-            there -= repeated
-            kept = kept.take(slice(repeated, None))
-            writer.append_any(**kept.columns)
+        # Dropped rows are not in the store, which hides how far an earlier run has read.  All rows
+        # are then read again, and as many valid ones are skipped as the store has.
+        rows_read, left_to_skip = (0, before) if rules.on_invalid == "drop" else (before, 0)
+        for batch in batches(layouts, store.dtype, meaning, rows_read):
+            rows_read += len(batch.labels)
+            valid = rules.kept(batch)
+            skipped = min(left_to_skip, len(valid.labels))
+            left_to_skip -= skipped
+            writer.append_any(**valid.take(slice(skipped, None)).columns)
             if report is not None:
-                report(done, total)
+                report(rows_read, total)
         dropped = rules.counts.dropped
         need_rows(layouts[0].file, rules.counts)
         if dropped:
@@ -314,7 +326,7 @@ def _copied(
 
 @contextmanager
 def _creating(url: str | Path, overwrite: bool) -> Iterator[None]:
-    """Say so if another process has created the store since this one looked for it."""
+    """Raise an error that says so if another process has created the store in the meantime."""
     try:
         yield
     except StoreError as error:
@@ -332,7 +344,7 @@ def _holds_store(url: str | Path) -> bool:
 
 
 def _existing(url: str | Path, note: dict[str, Any]) -> LogitStore | None:
-    """Store that the same call has created earlier; None if there is no store."""
+    """Store that the same call has created earlier, or None if there is no store."""
     try:
         store = LogitStore.open(url, unfinished=True)
     except NotFoundError:

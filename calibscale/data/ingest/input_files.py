@@ -17,7 +17,8 @@ from calibscale.addresses import Location, full_address, is_url, local_path, loc
 from calibscale.data.file_systems import complaints, file_system
 from calibscale.errors import NotFoundError
 
-_END_BYTES = 2**16  # hashed at each end of a file
+_END_BYTES = 2**16  # bytes that are hashed at each end of a file
+# Names that file systems give to the time of the last change of a file, or to its version.
 CHANGES = ("mtime", "LastModified", "last_modified", "ETag", "etag", "updated", "created")
 
 
@@ -27,7 +28,7 @@ class InputFile:
     Attributes
     ----------
     suffix : str
-        Ending in lower case; of a compressed file with that of its content, as ``.csv.gz``.
+        Ending in lower case, with the ending of the content for compressed files (``.csv.gz``).
     is_empty : bool
         Whether a listing of its folder says that it has no bytes.
     partition, partition_texts : dict
@@ -52,7 +53,7 @@ class InputFile:
 
     @property
     def label(self) -> str:
-        """Text that names the file; one of a URL knows the secrets that messages must not have."""
+        """Text that names the file; a URL knows the secrets that messages must not have."""
         return self.address if isinstance(self.address, Location) else str(self)
 
     @cached_property
@@ -85,7 +86,7 @@ class InputFile:
     def _kind(self) -> str | None:
         """Kind of a URL, None if there is nothing.
 
-        `isfile` and `isdir` of file systems also return False where a server fails.
+        `isfile` and `isdir` of file systems would also return False where a server fails.
         """
         try:
             return self.ask("info")["type"]
@@ -94,9 +95,10 @@ class InputFile:
 
     @cached_property
     def path(self) -> Path:
-        """Local path, of a URL that of a temporary copy, deleted with this object."""
+        """Local path, or for a URL the path of a temporary copy, deleted with this object."""
         if not self.remote:
             return local_path(self.address)
+        # Some readers take paths only, and need the ending.
         handle, copy = tempfile.mkstemp(self.suffix, "calibscale-")
         os.close(handle)
         weakref.finalize(self, _remove, copy)
@@ -120,6 +122,8 @@ class InputFile:
         with open(file, "rb") if isinstance(file, Path) else file as opened:
             size = opened.seek(0, os.SEEK_END)
             opened.seek(0)
+            # Hashing whole files would read terabytes twice, and both ends hold headers and last
+            # rows.
             digest = hashlib.sha256(opened.read(_END_BYTES))
             opened.seek(max(0, size - _END_BYTES))
             digest.update(opened.read(_END_BYTES))
@@ -129,7 +133,7 @@ class InputFile:
         else:
             changed = {"mtime_ns": self.path.stat().st_mtime_ns}
         mark = {"name": self.name, "size": size, **changed, "sha256_of_ends": digest.hexdigest()}
-        # values of rows, as the content is
+        # Values in the names of folders are values of rows, as the content is.
         return mark | ({"partition": self.partition_texts} if self.partition_texts else {})
 
 

@@ -6,6 +6,7 @@ import glob
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from fnmatch import fnmatchcase
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +20,7 @@ from calibscale.errors import InvalidDataError, OptionError
 
 _COLUMNS = ("labels", "top_k", "covariates", "covariate_names", "weights")
 
-# what the names of files begin with whose role is not declared
+# Usual beginnings of the names of files, by which a role is found that is not declared.
 _USUAL = {
     "labels": ("labels", "label", "y", "y_true", "targets", "target"),
     "top_k": (),  # only if it is declared
@@ -47,14 +48,14 @@ def natural_key(name: str) -> list[Any]:
 
 
 def as_listed(addresses: Sequence[str]) -> list[str]:
-    """Files of a command line; in the order of a shell's pattern, they are sorted as numbers."""
+    """Files of a command line.  In the order of a shell's pattern, they are sorted as numbers."""
     if list(addresses) == sorted(addresses):
         return sorted(addresses, key=natural_key)
     return list(addresses)
 
 
 def sorted_as_texts(addresses: Sequence[str]) -> bool:
-    """Whether addresses are in the order of `sorted`, and those of their numbers are others.
+    """Whether addresses are in the order of `sorted`, and not in the order of their numbers.
 
     >>> sorted_as_texts(["z_10.npy", "z_2.npy"]), sorted_as_texts(["z_02.npy", "z_10.npy"])
     (True, False)
@@ -63,7 +64,7 @@ def sorted_as_texts(addresses: Sequence[str]) -> bool:
 
 
 def shortened(names: Iterable[Any], ends: int = 3) -> str:
-    """Names in their order; of many so many at both ends."""
+    """Names in their order, or of many names only `ends` at both ends."""
     names = [str(name) for name in names]
     if len(names) > 2 * ends + 1:
         names = [*names[:ends], f"… ({len(names) - 2 * ends} more)", *names[-ends:]]
@@ -72,8 +73,8 @@ def shortened(names: Iterable[Any], ends: int = 3) -> str:
 
 def name_of_files(paths: Iterable[str | Path]) -> str:
     """Name of the source of files: a path, and the names of the last ones without their folders."""
-    first, *others = map(shown_address, paths)
-    return shortened([first, *(name.rstrip("/").rpartition("/")[2] for name in others)], 1)
+    first, *later = map(shown_address, paths)
+    return shortened([first, *(name.rstrip("/").rpartition("/")[2] for name in later)], 1)
 
 
 def with_role_files(
@@ -93,12 +94,12 @@ def with_role_files(
         for name in names:
             if not name.endswith(".npy") or matching(name, files):
                 continue
-            found = _on_disk(name, files[0], storage_options)
-            if not found:
+            further = _on_disk(name, files[0], storage_options)
+            if not further:
                 raise OptionError(
                     f"{shown_address(name)}: there is no such file; it is named as the {role}"
                 )
-            files += found
+            files += further
     return files
 
 
@@ -112,12 +113,12 @@ def _on_disk(
         places.append(f"{folder}/{name}" if is_url(beside.address) else Path(folder, name))
     for place in places:
         if is_pattern(place):
-            found = matched(place, storage_options)
+            files = matched(place, storage_options)
         else:
             file = InputFile(located(place, storage_options))
-            found = [file] if file.is_file else []
-        if found:
-            return found
+            files = [file] if file.is_file else []
+        if files:
+            return files
     return []
 
 
@@ -130,11 +131,12 @@ def matched(pattern: str | Path, storage_options: Mapping[str, Any] | None) -> l
         names = glob.glob(str(pattern).removeprefix("file://"), recursive=True)
     names.sort(key=natural_key)
     files = [InputFile(located(name, storage_options)) for name in names]
+    # Hidden files, and markers such as _SUCCESS, hold no rows.
     return [file for file in files if file.name[:1] not in "._"]
 
 
 def matching(name: str, files: Sequence[InputFile]) -> list[InputFile]:
-    """Those of the files that a path, a name with or without its ending, or a pattern names."""
+    """Files that a path, a name with or without its ending, or a pattern names."""
     exact = [file for file in files if name in (full_address(file.address), file.name, file.stem)]
     if exact or not glob.has_magic(name):
         return exact
@@ -155,7 +157,7 @@ def _called(role: str, files: Sequence[InputFile]) -> list[InputFile]:
 def npy_roles(
     files: Sequence[InputFile], keys: Mapping[str, str], labels_given: bool = False
 ) -> dict[str, list[InputFile]] | None:
-    """Files of each role, predictions first; None if files are columns of one data set instead.
+    """Files of each role, predictions first, or None if files are columns of one data set instead.
 
     Files are shards if their predictions are matrices, or columns that have as many rows together
     as there are labels.  `labels_given` means that labels are an array, and not in a file.
@@ -171,15 +173,15 @@ def npy_roles(
         if role == "labels" and labels_given:
             continue
         if role in keys:
-            named = [matching(name, left) for name in keys[role].split(",")]
-            if not all(named):  # an error of the columns of one data set lists all names
+            matches = [matching(name, left) for name in keys[role].split(",")]
+            if not all(matches):  # the error for columns of one data set lists all names
                 return None
-            found = [file for each in named for file in each]
+            role_files = list(chain(*matches))
         else:
-            found = _called(role, left)
-        if found:
-            roles[role] = found
-            left = [file for file in left if file not in found]
+            role_files = _called(role, left)
+        if role_files:
+            roles[role] = role_files
+            left = [file for file in left if file not in role_files]
     if not left:
         return None
     shapes = [array_of(file).shape for file in left]
@@ -192,6 +194,8 @@ def npy_roles(
         return None
     if all(len(shape) < 2 for shape in shapes) and not labels_given:
         rows = sum(array_of(file).shape[0] for file in roles["labels"])
+        # Columns of one data set have as many rows each as there are labels; shards have as many
+        # together.
         lengths = [shape[0] for shape in shapes if shape]
         if len(left) == 1 or sum(lengths) != rows or rows in lengths:
             return None
@@ -200,32 +204,32 @@ def npy_roles(
 
 
 def _kind(files: Sequence[InputFile], keys: Mapping[str, str]) -> str | None:
-    """Role of shards of predictions; None if a key names no file, or is missing for one file."""
+    """Role of shards of predictions, or None if a key names no file, or is missing for one file."""
     kinds = [kind for kind in PREDICTIONS if kind in keys]
     if len(kinds) > 1:
         return None
     names = shortened(files)
     if kinds:
         (kind,) = kinds
-        found = matching(keys[kind], files)
-        found = found or [file for file in files if file.stem.startswith(keys[kind])]
-        if not found:
+        shards = matching(keys[kind], files)
+        shards = shards or [file for file in files if file.stem.startswith(keys[kind])]
+        if not shards:
             return None
     else:
         usual = {kind: _called(kind, files) for kind in KINDS}
-        kind, found = max(usual.items(), key=lambda each: len(each[1]))
-        if not found:
+        kind, shards = max(usual.items(), key=lambda item: len(item[1]))
+        if not shards:
             if len(files) == 1:
                 return None
             raise OptionError(
                 f"{names}: say what these shards are: --logits '*.npy' or --probabilities '*.npy' "
                 "(logits= or probabilities=), with a pattern, or the beginning of their names"
             )
-    others = [file for file in files if file not in found]
-    if others:
+    without_role = [file for file in files if file not in shards]
+    if without_role:
         raise OptionError(
-            f"{names}: {others[0].name} has no role; .npy files are the columns of one data set, "
-            "each in a role of its own (--labels y.npy), or shards of predictions whose names "
+            f"{names}: {without_role[0].name} has no role; .npy files are the columns of one data "
+            "set, each in a role of its own (--labels y.npy), or shards of predictions whose names "
             "begin alike (--logits 'z_*.npy'); leave other files out"
         )
     return kind
@@ -238,7 +242,7 @@ def array_of(file: InputFile) -> Any:
 
 
 def shards_in(files: Sequence[InputFile], role: str) -> RowShards:
-    """Arrays of npy files as one; an InvalidDataError names two files that differ."""
+    """Arrays of npy files as one array.  An InvalidDataError names two files that differ."""
     shards = [array_of(file) for file in files]
     for file, shard in zip(files, shards, strict=True):
         if not shard.shape:
@@ -248,12 +252,12 @@ def shards_in(files: Sequence[InputFile], role: str) -> RowShards:
 
 
 def shard_reader(roles: Mapping[str, Sequence[InputFile]]) -> NamedArrays:
-    """Reader of shards; the name of an array is its role, or that of a file of covariates.
+    """Reader of shards.  The name of an array is its role, or the name of a file of covariates.
 
     Raises
     ------
     InvalidDataError
-        If the numbers of rows differ, with the numbers and the files.
+        If the numbers of rows differ.  The error names the numbers and the files.
     """
     arrays: dict[str, Any] = {}
     kind, *_ = roles
@@ -265,10 +269,11 @@ def shard_reader(roles: Mapping[str, Sequence[InputFile]]) -> NamedArrays:
     for name, array in arrays.items():
         rows = len(arrays[kind])
         if name != "covariate_names" and len(array) != rows:
-            others = next(([f] for f in roles.get("covariates", ()) if f.stem == name), None)
+            covariate_files = [f for f in roles.get("covariates", ()) if f.stem == name][:1]
+            in_files = _counted(covariate_files or roles[name])
             raise InvalidDataError(
                 f"{_counted(roles[kind])}: {rows:,} rows of {kind}, but {len(array):,} of {name} "
-                f"in {_counted(others or roles[name])}"
+                f"in {in_files}"
             )
     return NamedArrays(list(arrays), arrays.__getitem__)
 

@@ -1,7 +1,7 @@
-"""Sizes of the pages of a Parquet file, each of which is decompressed as a whole.
+"""Sizes of the pages of a Parquet file, which are decompressed as a whole each.
 
-The metadata of a file have the sizes of columns in row groups.  Those of pages are in the headers
-before them, in the compact protocol of Thrift: parquet.thrift of the Parquet format,
+The metadata of a file have the sizes of columns in row groups.  The sizes of pages are in the
+headers before them, in the compact protocol of Thrift: parquet.thrift of the Parquet format,
 `struct PageHeader`.
 """
 
@@ -16,11 +16,12 @@ from typing import Any, BinaryIO
 from calibscale.errors import InvalidDataError
 from calibscale.formatting.number_texts import size as size_text
 
-_FOOTER = struct.Struct("<I4s")  # at the end of a file: bytes of the metadata before it, and PAR1
-PAGE_BYTES = 2**28  # of one page; writers make pages of about a megabyte
-_HEADER_BYTES = 2**12  # read at first; statistics of long texts may need more
+_FOOTER = struct.Struct("<I4s")  # end of a file: number of bytes of the metadata, and PAR1
+PAGE_BYTES = 2**28  # largest page that is read; writers make pages of about a megabyte
+_HEADER_BYTES = 2**12  # bytes read at first; statistics of long texts may need more
 _LONGEST_HEADER = 2**24
 _UNCOMPRESSED, _COMPRESSED = 2, 3  # fields of a header
+# Types of values in the compact protocol.
 _TRUE, _FALSE, _BYTE, _DOUBLE, _BINARY, _LIST, _SET, _MAP, _STRUCT = 1, 2, 3, 7, 8, 9, 10, 11, 12
 
 
@@ -43,6 +44,7 @@ def refuse_large_pages(path: Path, metadata: Any, names: Iterable[str], file: An
                     continue
                 size = size_text(largest)
                 page = f"{file}: the column {name!r} has a page of {size} in row group {g}"
+                # A page cannot be larger than all pages together.
                 if largest > chunk.total_uncompressed_size:
                     raise InvalidDataError(
                         f"{page}, and all its pages have "
@@ -76,6 +78,7 @@ def largest_page(content: BinaryIO, chunk: Any) -> int:
 
     The search ends at a header that cannot be read, which the reader of the file reports.
     """
+    # The page of a dictionary, if there is one, comes before the pages of data.
     starts = [chunk.dictionary_page_offset, chunk.data_page_offset]
     place = min(start for start in starts if start)
     end, largest = place + chunk.total_compressed_size, 0
@@ -101,11 +104,12 @@ def _header(content: BinaryIO, place: int) -> tuple[dict[int, int], int]:
         except IndexError:
             if len(data) < count or count >= _LONGEST_HEADER:
                 raise ValueError(f"the header of the page at byte {place} has no end") from None
+            # A header that ends beyond the bytes read so far is read again with more of them.
             count *= 16
 
 
 class _Struct:
-    """Bytes of a struct in the compact protocol; reading beyond them is an IndexError."""
+    """Bytes of a struct in the compact protocol.  Reading beyond them is an IndexError."""
 
     def __init__(self, data: bytes) -> None:
         self._data, self._place = data, 0
@@ -129,7 +133,7 @@ class _Struct:
                 return number
 
     def _integer(self) -> int:
-        """Signed number, whose sign is the lowest bit."""
+        """Signed number, with the sign in the lowest bit."""
         number = self._varint()
         return (number >> 1) ^ -(number & 1)
 
@@ -137,6 +141,7 @@ class _Struct:
         integers: dict[int, int] = {}
         field = 0
         while (head := self._byte()) != 0:
+            # Four bits have the distance from the number of the last field; 0: the number follows.
             step, kind = head >> 4, head & 0x0F
             field = field + step if step else self._integer()
             if _BYTE < kind < _DOUBLE:
@@ -146,7 +151,7 @@ class _Struct:
         return integers
 
     def _skip(self, kind: int, inside: bool = False) -> None:
-        """Pass over a value; a boolean is a byte only inside of lists and maps."""
+        """Pass over a value.  A boolean is a byte only inside of lists and maps."""
         if kind in (_TRUE, _FALSE):
             self._place += inside
         elif kind == _BYTE:
@@ -160,7 +165,7 @@ class _Struct:
             self._place += length
         elif kind in (_LIST, _SET):
             head = self._byte()
-            count = head >> 4
+            count = head >> 4  # 15: the number follows
             for _ in range(self._varint() if count == 15 else count):
                 self._skip(head & 0x0F, inside=True)
         elif kind == _MAP:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Iterator, Sequence
+from itertools import chain
 from typing import Any
 from urllib.parse import unquote
 
@@ -21,13 +22,13 @@ from calibscale.data.missing import is_missing, missing_entries, of_arrow, plain
 from calibscale.errors import InvalidDataError
 
 _NULL = "__HIVE_DEFAULT_PARTITION__"  # Hive and Spark write it where a value is missing
-_EXACT = 2**53  # larger integers are ids, which numbers in float64 would confuse
+_EXACT = 2**53  # larger integers are ids, and different ids can be equal as numbers in float64
 
 Value = float | str | None
 
 
 def folder_texts(address: Any) -> dict[str, str | None]:
-    """Texts of the partition columns in the path of a file, by name; None where one is missing.
+    """Texts of the partition columns in the path of a file, by name, or None where one is missing.
 
     Names and values are URL-encoded.
 
@@ -41,6 +42,7 @@ def folder_texts(address: Any) -> dict[str, str | None]:
     for folder in str(address).split("/")[:-1]:
         name, equals, value = folder.partition("=")
         if name and equals:
+            # Signs such as a slash cannot stand in the name of a folder.
             text = unquote(value)
             texts[unquote(name)] = None if text == _NULL or is_missing(text) else text
     return texts
@@ -51,22 +53,22 @@ def describe_partitions(files: Sequence[InputFile]) -> None:
     texts = [{} if file.whole else folder_texts(file.address) for file in files]
     numbers = {
         name
-        for name in dict.fromkeys(name for each in texts for name in each)
-        if _are_integers([each[name] for each in texts if name in each])
+        for name in dict.fromkeys(chain(*texts))
+        if _are_integers([texts_of_file[name] for texts_of_file in texts if name in texts_of_file])
     }
-    for file, each in zip(files, texts, strict=True):
-        values: dict[str, Value] = {**each}
-        for name in numbers & each.keys():
-            text = each[name]
+    for file, texts_of_file in zip(files, texts, strict=True):
+        values: dict[str, Value] = {**texts_of_file}
+        for name in numbers & texts_of_file.keys():
+            text = texts_of_file[name]
             values[name] = math.nan if text is None else float(text)
         file.partition = values
-        file.partition_texts = each
+        file.partition_texts = texts_of_file
 
 
 def _are_integers(texts: Sequence[str | None]) -> bool:
-    known = [text for text in texts if text is not None]
-    integers = all(re.fullmatch("[+-]?[0-9]{1,18}", text) for text in known)
-    return bool(known) and integers and all(abs(int(text)) <= _EXACT for text in known)
+    present = [text for text in texts if text is not None]
+    integers = all(re.fullmatch("[+-]?[0-9]{1,18}", text) for text in present)
+    return bool(present) and integers and all(abs(int(text)) <= _EXACT for text in present)
 
 
 class PartitionedFile:
@@ -77,7 +79,7 @@ class PartitionedFile:
     partition : dict
         Values of the partition columns, by name.
     levels : dict
-        Texts of those that are texts, by name, none where the text is missing.
+        Texts of the partition columns of texts, by name; an empty tuple where the text is missing.
     """
 
     def __init__(self, reader: Reader, file: InputFile) -> None:
@@ -94,7 +96,7 @@ class PartitionedFile:
         return getattr(self._reader, name)
 
     def column(self, name: str) -> InputColumn:
-        """Describe a column; the number of rows of a partition column is None."""
+        """Describe a column.  The number of rows of a partition column is None."""
         if name not in self._values:
             return self._reader.column(name)
         value = self._values[name]
@@ -103,7 +105,8 @@ class PartitionedFile:
         return InputColumn(None, (), np.dtype(np.float64) if number else TEXT, not missing)
 
     def parts(self, names: Sequence[str], skip: int, step: int) -> Iterator[InputPart]:
-        """Rows of columns; an InvalidDataError if a column of the file contradicts its folder."""
+        """Rows of columns.  An InvalidDataError if a column of the file contradicts its folder."""
+        # A column of the file is read for the number of rows, even if none is wanted.
         inside = self._inside(names) or list(self._reader.names[:1])
         for part in self._reader.parts(inside, skip, step):
             count = len(part.columns[inside[0]])
@@ -119,12 +122,12 @@ class PartitionedFile:
             yield InputPart(part.start, columns, part.lines)
 
     def batches(self, names: list[str], skip: int, step: int) -> tuple[int, Iterator[Any]]:
-        """First row, and record batches, of a file whose reader has record batches."""
+        """First row, and record batches, of a file with a reader of record batches."""
         start, batches = self._reader.batches(self._inside(names), skip, step)  # type: ignore[attr-defined]
         return start, self._with_constants(names, start, batches)
 
     def type_of(self, name: str) -> Any:
-        """Arrow type of a column of a file whose reader has Arrow types."""
+        """Arrow type of a column of a file with a reader of Arrow types."""
         import pyarrow as pa
 
         if name not in self._values:
@@ -139,11 +142,11 @@ class PartitionedFile:
         for batch in batches:
             columns = []
             for name in names:
-                held = name in batch.schema.names
                 if name not in self._values:
                     columns.append(batch.column(name))
                     continue
-                if held:
+                # Some writers keep the column in the file, too, where it may say otherwise.
+                if name in batch.schema.names:
                     self._check(name, of_arrow(plain_arrow(batch.column(name))), start, None)
                 value = self._values[name]
                 number = isinstance(value, float)
@@ -153,7 +156,7 @@ class PartitionedFile:
             yield pa.RecordBatch.from_arrays(columns, list(names))
 
     def _inside(self, names: Sequence[str]) -> list[str]:
-        """Those of the columns that the file itself has."""
+        """Columns that the file itself has."""
         return [name for name in names if name in self._reader.names]
 
     def _constant(self, name: str, count: int) -> NDArray[Any]:
@@ -171,9 +174,10 @@ class PartitionedFile:
             where = place or f"row {start + i}"
             value = column[i]
             shown = repr(value.item()) if column.dtype.kind in "fiub" else repr(str(value))
+            in_folder = _NULL if text is None else text
             raise InvalidDataError(
                 f"{self._file}, {where}: {name!r} is {shown}, but the file is in the folder "
-                f"{name}={_NULL if text is None else text}; the values must be the same",
+                f"{name}={in_folder}; the values must be the same",
                 start + i,
             )
 

@@ -27,9 +27,9 @@ from calibscale.data.time_columns import kind_of_arrow, kind_of_type, seconds_of
 from calibscale.errors import InvalidDataError, OptionError, StoreError
 
 PICKLES = (".pkl", ".pickle", ".pt", ".pth", ".ckpt", ".joblib", ".dill")
-BATCH_ROWS, BATCH_BYTES = 2**16, 2**24
-# of a text in the metadata of Parquet: the schema of fifty thousand columns.  Headers of
-# damaged pages are read up to it again and again, for seconds with the default of 100 MB
+BATCH_ROWS, BATCH_BYTES = 2**16, 2**24  # largest number of rows and of bytes in a batch
+# Bytes of a text in the metadata of Parquet: the schema of fifty thousand columns.  Headers of
+# damaged pages are read up to it again and again, for seconds with the default of 100 MB.
 _THRIFT_BYTES = 10**7
 _LISTS = 64  # rows read at a time to find the length of lists
 TEXT = np.dtype(object)  # type of a text column; None in empty cells
@@ -50,7 +50,7 @@ class InputColumn(NamedTuple):
 
 
 class InputPart(NamedTuple):
-    """Rows of some columns of a file from row `start` on; `lines`: their lines in a text file."""
+    """Rows of some columns of a file from row `start` on, and their `lines` in a text file."""
 
     start: int
     columns: dict[str, NDArray[Any]]
@@ -61,7 +61,7 @@ class Reader(Protocol):
     """A file as named columns.
 
     `parts` yields at most `step` rows of the columns `names` at a time, after the first `skip`.
-    Missing numbers are NaN, missing texts and booleans None; see `calibscale.data.missing`.
+    Missing numbers are NaN, missing texts and booleans None, see `calibscale.data.missing`.
     """
 
     names: Sequence[str]
@@ -72,6 +72,7 @@ class Reader(Protocol):
 
 
 def pickled(name: Any) -> InvalidDataError:
+    """Error for a file with pickled objects."""
     return InvalidDataError(
         f"{name}: pickled objects are refused because reading them may run code from the file; "
         "save plain numbers (numpy.savez, safetensors) and ingest those"
@@ -102,15 +103,17 @@ class _Mapped:
             raise InvalidDataError(f"{name}: npy files of version {number} are not supported")
         read = npy.read_array_header_1_0 if version == (1, 0) else npy.read_array_header_2_0
         self.shape, fortran, self.dtype = read(file)
+        # Objects are stored as pickles, which run code when they are read.
         if self.dtype.hasobject:
             raise pickled(name)
         self.file, self.offset, self.order = file, file.tell(), "F" if fortran else "C"
         declared = self.offset + self.dtype.itemsize * math.prod(self.shape)
+        # A truncated file has fewer bytes than its header declares.
         if size != declared:
             raise InvalidDataError(f"{name}: {size} bytes, but its header declares {declared}")
 
     def __getitem__(self, rows: slice) -> NDArray[Any]:
-        # mapped again every time: the pages of a lasting mapping would accumulate
+        # The file is mapped again every time: the pages of a lasting mapping would accumulate.
         order: Any = self.order
         array = np.memmap(self.file, self.dtype, "r", self.offset, self.shape, order)
         return np.array(array[rows])
@@ -120,7 +123,7 @@ class _Mapped:
 
 
 class _Zipped(_Mapped):
-    """Numbers of an npy file in a zip file, read forwards; unpacked first if stored by columns."""
+    """Numbers of an npy file in a zip file, read forwards, or unpacked if stored by columns."""
 
     def __getitem__(self, rows: slice) -> NDArray[Any]:
         if self.order == "F":
@@ -141,7 +144,7 @@ class _Zipped(_Mapped):
         self.file.seek(self.offset + rows.start * row_bytes)
         data = self.file.read(count * row_bytes)
         if rows.stop == self.shape[0]:
-            self.file.read(1)  # zipfile checks the checksum at the end
+            self.file.read(1)  # zipfile checks the checksum at the end of the content
         return np.frombuffer(data, self.dtype).reshape(count, *self.shape[1:])
 
 
@@ -158,7 +161,7 @@ class _Tensor:
         self.dtype = np.dtype(_TENSORS[code])
 
     def __getitem__(self, rows: slice) -> NDArray[Any]:
-        with self._opened() as file:  # opened again, as in _Mapped
+        with self._opened() as file:  # opened again for each read, as in _Mapped
             return file.get_slice(self._name)[rows]
 
 
@@ -180,8 +183,8 @@ class NamedArrays:
         arrays = {name: self.array(name) for name in names}
         rows = min(array.shape[0] for array in arrays.values())
         for start in range(skip, rows, step):
-            some = slice(start, min(start + step, rows))
-            yield InputPart(start, {name: array[some] for name, array in arrays.items()})
+            rows_of_part = slice(start, min(start + step, rows))
+            yield InputPart(start, {name: array[rows_of_part] for name, array in arrays.items()})
 
 
 def npy_array(file: InputFile) -> _Mapped:
@@ -224,7 +227,8 @@ class TableReader(ABC):
     """Reader of columns of Arrow types."""
 
     def __init__(self, path: Any, schema: Any, rows: int | None) -> None:
-        with suppress(ImportError):  # else pyarrow imports it where interrupts are lost
+        # pyarrow would import pandas itself, in calls in which interrupts are lost.
+        with suppress(ImportError):
             import_module("pandas")
         self._path, self.rows = path, rows
         self._types = {field.name: field.type for field in schema}
@@ -248,10 +252,10 @@ class TableReader(ABC):
             )
         if str(kind).startswith(("list", "large_list", "fixed_size_list")):
             kind, shape = kind.value_type, (self._length(name),)
-        known = str(kind) != "null"
+        has_values = str(kind) != "null"
         time = kind_of_arrow(kind)
         if time:
-            return InputColumn(self.rows, shape, np.dtype(np.float64), known, time)
+            return InputColumn(self.rows, shape, np.dtype(np.float64), has_values, time)
         try:
             kind = plain_type(kind)
             dtype = TEXT if str(kind) in TEXTS else np.dtype(kind.to_pandas_dtype())
@@ -260,7 +264,7 @@ class TableReader(ABC):
                 f"{self._path}: {name!r} is of the type {kind}, which is not supported; convert it "
                 "to numbers or texts"
             ) from error
-        return InputColumn(self.rows, shape, dtype, known)
+        return InputColumn(self.rows, shape, dtype, has_values)
 
     def _length(self, name: str) -> int:
         """Length of the first list of a column that is not missing or empty."""
@@ -310,6 +314,7 @@ class TableReader(ABC):
         numbers = seconds_of(numbers) if numbers.dtype.kind in "mM" else numbers
         if filled.all():
             return numbers
+        # A missing list is a row of missing numbers.
         rows = np.full((len(column), *shape), np.nan)
         rows[filled] = numbers
         return rows
@@ -323,7 +328,7 @@ class ParquetTable(TableReader):
 
         self._input = file
         self._checked: set[str] = set()  # columns whose pages have been checked
-        # small buffers: there may be one for each class
+        # Buffers are small, as there may be one for each class.
         try:
             self._file = parquet.ParquetFile(
                 file.parts(),
@@ -342,7 +347,7 @@ class ParquetTable(TableReader):
     def batches(self, names: list[str], skip: int, step: int) -> tuple[int, Iterator[Any]]:
         meta, start, group = self._file.metadata, 0, 0
         while group < meta.num_row_groups and start + meta.row_group(group).num_rows <= skip:
-            start += meta.row_group(group).num_rows  # not decoded
+            start += meta.row_group(group).num_rows  # groups before the first row are not decoded
             group += 1
         unchecked = set(names) - self._checked
         if unchecked and not self._input.remote:
@@ -363,7 +368,7 @@ class ArrowTable(TableReader):
         super().__init__(file, schema, rows)
 
     def _opened(self, names: Sequence[str] = ()) -> Any:
-        """File or stream, of whose columns the named ones are decompressed; by default all."""
+        """File or stream in which the named columns are decompressed; by default all columns."""
         import pyarrow as pa
 
         options = pa.ipc.IpcReadOptions()
@@ -376,6 +381,7 @@ class ArrowTable(TableReader):
             return pa.ipc.open_stream(pa.memory_map(self._memory), options=options)
 
     def _all(self, names: Sequence[str]) -> Iterator[Any]:
+        # A file tells its number of batches, and a stream is read to its end.
         batches = self._opened(names)
         if hasattr(batches, "num_record_batches"):
             return map(batches.get_batch, range(batches.num_record_batches))

@@ -10,7 +10,7 @@ from typing import Any, TypeVar
 from calibscale.data.ingest.readers import BATCH_BYTES
 from calibscale.errors import InvalidDataError
 
-ROW_BYTES = 2**24  # of one row: a million classes with 15 characters and a comma each
+ROW_BYTES = 2**24  # bytes of one row: a million classes with 15 characters and a comma each
 
 Row = TypeVar("Row")
 
@@ -18,7 +18,7 @@ Row = TypeVar("Row")
 class RowBounds:
     """Number of bytes read of a text file, and of its present row, which must not be too long.
 
-    The reader of the rows says where each begins by `next_row`.
+    The reader of the rows calls `next_row` at the start of each row.
     """
 
     def __init__(self, file: Any) -> None:
@@ -44,6 +44,7 @@ class RowBounds:
 
     def taken(self, rows: Iterator[Row], count: int) -> Iterator[Row]:
         """The next rows: at most `count`, and fewer if they are long."""
+        # A batch of long rows ends early, so that its memory is bounded.
         last = self.bytes_read + BATCH_BYTES
         for row in islice(rows, count):
             yield row
@@ -56,6 +57,7 @@ class BoundedFile(BufferedIOBase):
 
     def __init__(self, content: Any, bounds: RowBounds) -> None:
         self._content, self._bounds = content, bounds
+        # `read1` returns what is there, so that rows are counted as they arrive.
         self._part = getattr(content, "read1", content.read)
 
     def readable(self) -> bool:

@@ -28,7 +28,7 @@ class CsvFile:
     """Reader of values separated by commas, semicolons, tabs or bars.
 
     Python's reader tells the line of each row, which may have line breaks in quotes, and reads
-    numbers as strictly as ``float``; the reader of pyarrow is faster and does neither.
+    numbers as strictly as ``float``.  The reader of pyarrow is faster and does neither.
     """
 
     def __init__(self, file: InputFile) -> None:
@@ -43,8 +43,8 @@ class CsvFile:
     def _rows(self) -> Iterator[tuple[Iterator[tuple[int, list[str]]], RowBounds]]:
         """Rows with the number of their last line, and the bounds of their reader."""
         bounds = RowBounds(self._path)
-        # the limit of the module, 131,072 characters by default, is one of the process; that of
-        # rows comes first
+        # The module has one limit of a cell in the process, by default 131,072 characters.  It is
+        # raised, so that the bound of a row is reached first.
         csv.field_size_limit(max(csv.field_size_limit(), 2 * ROW_BYTES))
 
         def numbered(reader: Any) -> Iterator[tuple[int, list[str]]]:
@@ -58,11 +58,15 @@ class CsvFile:
             yield numbered(csv.reader(file, strict=True, delimiter=self._delimiter)), bounds
 
     def _pointed(self, cell: str) -> str:
-        """Cell of a number with a decimal point; of a number without one, it becomes no number."""
+        """Cell with a decimal point.
+
+        Where the decimal sign is a comma, a point turns into a comma, so that no number has both
+        meanings.
+        """
         return exchanged(cell) if self._decimal == "," else cell
 
     def column(self, name: str) -> InputColumn:
-        """Describe a column; it is text if none of its first filled cells is a number."""
+        """Describe a column.  It is a column of texts if no number is in its first filled cells."""
         j = self.names.index(name)
         cells = _filled(self._first, j)
         if self._first and not cells:
@@ -78,6 +82,7 @@ class CsvFile:
         texts = {n: self.names.index(n) for n in names if self.column(n).dtype == TEXT}
         numbers_of = [name for name in names if name not in texts]
         cells_of = [self.names.index(name) for name in numbers_of]
+        # Cells take more memory before their conversion than numbers.
         step = max(1, min(step, BATCH_BYTES // (_CELL_BYTES * width)))
         with self._rows() as (rows, bounds):
             next(rows)
@@ -95,6 +100,7 @@ class CsvFile:
                     cells += [self._pointed(row[j]) or "nan" for j in cells_of]
                     for name, j in texts.items():
                         texts_in[name].append(row[j])
+                # All cells are converted at once, which is faster than one by one.
                 numbers, wrong = _numbers(cells)
                 if wrong is not None:
                     i, j = divmod(wrong, len(numbers_of))
@@ -121,7 +127,9 @@ def _filled(rows: Iterable[list[str]], j: int) -> list[str]:
 def _numbers(cells: list[str]) -> tuple[NDArray[np.float64], int | None]:
     """Numbers of cells, NaN where they are missing, and the position of the first wrong cell."""
     joined = "".join(cells)
+    # One test of all cells saves a test of each.
     convert = float if joined.isascii() and "_" not in joined else _decimal
+    # After an error, the length of the iterator that is left tells the position of the wrong cell.
     left = iter(cells)
     try:
         return np.fromiter(map(convert, left), np.float64, len(cells)), None
@@ -150,7 +158,7 @@ def _decimal(text: str) -> float:
 def json_objects(
     file: InputFile, bounds: RowBounds | None = None
 ) -> Iterator[tuple[int, dict[str, Any]]]:
-    """Number and object of each line; members of inner objects are ``outer.inner``."""
+    """Number and object of each line.  Members of inner objects are ``outer.inner``."""
     bounds = bounds or RowBounds(file)
     with opened_text(file, bounds) as lines:
         for line, text in enumerate(lines, 1):
@@ -160,8 +168,8 @@ def json_objects(
             try:
                 row = json.loads(text)
             except (ValueError, RecursionError) as error:
-                what = f"{file}, line {line}: not a JSON object ({error})"
-                raise InvalidDataError(what) from error
+                fault = f"{file}, line {line}: not a JSON object ({error})"
+                raise InvalidDataError(fault) from error
             if not isinstance(row, dict):
                 raise InvalidDataError(f"{file}, line {line}: not a JSON object")
             for name in [name for name, value in row.items() if isinstance(value, dict)]:
@@ -170,7 +178,7 @@ def json_objects(
 
 
 class JsonLinesFile(TableReader):
-    """Reader of JSON objects, one a line; members of inner objects are columns ``outer.inner``.
+    """Reader of a JSON object per line.  Members of inner objects are columns ``outer.inner``.
 
     The first rows decide about types, and all numbers are read as float64.  Python's parser tells
     the line of each value, and accepts NaN.
@@ -192,13 +200,13 @@ class JsonLinesFile(TableReader):
 
     def find(self, names: Iterable[str]) -> None:
         """Look for columns in all rows, unless the first rows have columns that begin like them."""
-        known = tuple(self.names)
-        if all(any(each.startswith(name) for each in known) for name in names):
+        first = tuple(self.names)
+        if all(any(column.startswith(name) for column in first) for name in names):
             return
-        found = dict.fromkeys(known)
+        columns = dict.fromkeys(first)  # a dictionary keeps their order
         for _, row in self._objects():
-            found.update(dict.fromkeys(row))
-        self.names = list(found)
+            columns.update(dict.fromkeys(row))
+        self.names = list(columns)
 
     def type_of(self, name: str) -> Any:
         """Type of the first values of a column that are not missing; numbers if all are."""
@@ -218,8 +226,9 @@ class JsonLinesFile(TableReader):
         try:
             kind = pa.array(values).type
         except (pa.ArrowException, OverflowError) as error:
-            what = f"{self._file}: {name!r} has values of several types ({error})"
-            raise InvalidDataError(what) from error
+            fault = f"{self._file}: {name!r} has values of several types ({error})"
+            raise InvalidDataError(fault) from error
+        # Later rows may have fractions, or no number.
         if pa.types.is_int64(kind):
             return pa.float64()
         return pa.list_(pa.float64()) if pa.types.is_list(kind) else kind
@@ -253,7 +262,7 @@ class JsonLinesFile(TableReader):
             start += len(lines)
 
     def _array(self, name: str, values: list[Any], lines: Sequence[int]) -> Any:
-        """Arrow array of values; an InvalidDataError names the line of one of another type."""
+        """Arrow array of values.  An InvalidDataError names the line of a value of another type."""
         import pyarrow as pa
 
         kind = self.type_of(name)
@@ -268,8 +277,8 @@ class JsonLinesFile(TableReader):
                 try:
                     pa.array([value], kind)
                 except (pa.ArrowException, OverflowError):
-                    what = f"{self._file}, line {line}: {name!r} is {value!r:.60}, not {kind}"
-                    raise InvalidDataError(what) from error
+                    fault = f"{self._file}, line {line}: {name!r} is {value!r:.60}, not {kind}"
+                    raise InvalidDataError(fault) from error
             raise
 
 

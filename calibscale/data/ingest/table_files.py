@@ -16,20 +16,20 @@ from calibscale.data.arrays import TableOptions
 from calibscale.data.call_hints import refuse_unknown
 from calibscale.data.forecasts.forecast import Forecast
 from calibscale.data.forecasts.kinds import role_of
-from calibscale.data.frames import from_frame
 from calibscale.data.ingest.agreement import check_agreement, common_types
 from calibscale.data.ingest.column_layout import ColumnLayout
 from calibscale.data.ingest.columns import USUAL, check_files, filled, layouts_of, prefixed_columns
 from calibscale.data.ingest.folders import input_files
 from calibscale.data.ingest.formats import READERS, reader_of
+from calibscale.data.ingest.frames import from_frame
 from calibscale.data.ingest.ingestion import ingest
 from calibscale.data.ingest.input_files import InputFile
 from calibscale.data.ingest.npy_shards import name_of_files, with_role_files
 from calibscale.data.ingest.readers import TEXTS, ArrowTable, ParquetTable
+from calibscale.data.ingest.shard_files import file_keys, from_shards
 from calibscale.data.missing import plain_arrow, plain_type
 from calibscale.data.read_errors import reading
 from calibscale.data.row_origins import RowOrigins
-from calibscale.data.shard_files import file_keys, from_shards
 from calibscale.data.source import KINDS, ArraySource
 from calibscale.data.store import LogitStore
 from calibscale.data.time_columns import kind_of_arrow
@@ -56,24 +56,24 @@ def from_file(
     """Describe predictions in a table file, or in several, which are read in batches of rows.
 
     Parquet and Arrow files, and shards in npy files, are read again for each pass.  Other formats
-    cannot be read from any row on: their columns are copied once to a temporary store, which is
-    deleted together with the source; workers on other machines cannot read it.
+    cannot be read from any row on.  Their columns are copied once to a temporary store, which is
+    deleted together with the source.  Workers on other machines cannot read it.
 
     Parameters
     ----------
     path : path or URL of a file or folder, a pattern such as ``logits_*.npy``, or a list of these
-        Formats are those of `calibscale ingest`, of all files the same.  Files are read one after
-        another: in a list in its order, else by name, and npy files by the numbers in their names,
-        ``logits_2`` before ``logits_10``.
+        Formats are the formats of `calibscale ingest`, and all files have the same one.  Files are
+        read one after another: in a list in its order, else by name, and npy files by the numbers
+        in their names, ``logits_2`` before ``logits_10``.
     probabilities, logits, predictions, forecast, top_k, covariates, weights
     class_names, positive, ignore_index, percent, binary
         See `from_frame` and `from_arrays`.  Default of probabilities and logits: the columns with a
         usual name, such as ``probabilities``, ``p_…`` or ``logits``, if there are no others.
     labels : str, optional
-        Column of labels, see `from_frame`; empty where the label is not yet known.  Default: the
-        only column with a usual name, such as ``label`` or ``y``.  Of npy files also the path of
-        another such file, or an array: predictions are then shards, (n_i, K) each, whose rows
-        follow one another; covariates and weights likewise.
+        Column of labels, see `from_frame`, empty where the label is not yet known.  Default: the
+        only column with a usual name, such as ``label`` or ``y``.  For npy files also the path of
+        another such file, or an array.  Predictions are then shards, (n_i, K) each, with rows that
+        follow one another.  The same holds for covariates and weights.
     storage_options : dict, optional
         Options of the file system of a URL, see `LogitStore.open`.
 
@@ -83,9 +83,14 @@ def from_file(
         If a column does not exist or is ambiguous, the format is unknown, or a list of shards is
         sorted as texts, ``logits_10`` before ``logits_2``, and their labels are not.
     InvalidDataError
-        If the file is damaged, or violates a rule; names the row or line.
+        If the file is damaged, or violates a rule.  The error names the row or line.
     StoreError
         If a URL cannot be read.
+
+    See Also
+    --------
+    from_frame : Predictions in columns of a data frame.
+    ingest : Files copied to a store, once for many evaluations.
 
     Examples
     --------
@@ -105,15 +110,15 @@ def from_file(
     files = input_files(paths, storage_options)
     check_files(files)
     path = name_of_files(paths)
-    given: dict[str, Any] = {"logits": logits, "probabilities": probabilities}
-    given["predictions"] = predictions
-    unnamed = forecast is not None and all(columns is None for columns in given.values())
-    kind = None if unnamed else role_of(forecast, **given)
+    predictions_of: dict[str, Any] = {"logits": logits, "probabilities": probabilities}
+    predictions_of["predictions"] = predictions
+    unnamed = forecast is not None and all(columns is None for columns in predictions_of.values())
+    kind = None if unnamed else role_of(forecast, **predictions_of)
     top_k = named.pop("top_k", None)
     if all(file.suffix == ".npy" for file in files):
-        others = {"labels": labels, "top_k": top_k, "covariates": covariates, "weights": weights}
-        files = with_role_files(files, file_keys(given | others), storage_options)
-        source = from_shards(files, given | others, forecast, named)
+        further = {"labels": labels, "top_k": top_k, "covariates": covariates, "weights": weights}
+        files = with_role_files(files, file_keys(predictions_of | further), storage_options)
+        source = from_shards(files, predictions_of | further, forecast, named)
         if source is not None:
             return source
     if not isinstance(labels, str | None):
@@ -131,30 +136,36 @@ def from_file(
     labels = labels or _usual(path, names, ("labels",))[1]
     if kind is None:
         kind, columns = _usual(path, names, KINDS, labels)
-        given[kind] = columns
-    given |= {"labels": labels, "covariates": covariates, "weights": weights}
-    given["top_k"] = top_k
-    roles: dict[str, Any] = {role: columns for role, columns in given.items() if columns}
-    of: dict[str, Any] = {"forecast": forecast, **named}
+        predictions_of[kind] = columns
+    predictions_of |= {"labels": labels, "covariates": covariates, "weights": weights}
+    predictions_of["top_k"] = top_k
+    roles: dict[str, Any] = {role: columns for role, columns in predictions_of.items() if columns}
+    options: dict[str, Any] = {"forecast": forecast, **named}
     keys = {role: n if isinstance(n, str) else ",".join(n) for role, n in roles.items()}
     if READERS[files[0].suffix] in (ParquetTable, ArrowTable):
         if len(files) == 1 and not files[0].partition:
-            return from_frame(_Tables(files), **roles, **of, name=str(path))
+            return from_frame(_Tables(files), **roles, **options, name=str(path))
         with _naming_options():
             tables = _Tables.of(files, keys)
         name = RowOrigins.of(str(path), tables.files, tables.rows)
-        return from_frame(tables, **roles, **of, name=name)
+        return from_frame(tables, **roles, **options, name=name)
     folder = tempfile.mkdtemp(prefix="calibscale-")
     try:
         with _naming_options():
             place = f"{folder}/table.zarr"
             ingest(
-                paths, place, keys=keys, on_invalid="keep", storage_options=storage_options, **of
+                paths,
+                place,
+                keys=keys,
+                on_invalid="keep",
+                storage_options=storage_options,
+                **options,
             )
         source = replace(LogitStore.open(place).source, name=str(path), copied=True)
     except BaseException:
         shutil.rmtree(folder, ignore_errors=True)
         raise
+    # Derived sources share the column, so that the copy lasts as long as any of them.
     weakref.finalize(source.values, shutil.rmtree, folder, ignore_errors=True)
     return source
 
@@ -171,7 +182,7 @@ def _naming_options() -> Iterator[None]:
 
 @dataclass(frozen=True)
 class _Tables:
-    """Lazy frame of files whose readers give record batches from any row on.
+    """Lazy frame of files with readers that give record batches from any row on.
 
     `rows` are the numbers of rows of the files, `types` the Arrow types of columns that differ, and
     `levels` the texts of partition columns.
@@ -184,20 +195,21 @@ class _Tables:
 
     @classmethod
     def of(cls, files: Sequence[InputFile], keys: dict[str, str]) -> _Tables:
-        """Frame of several files, whose columns in the roles of `keys` must agree.
+        """Frame of several files that agree in the columns of the roles of `keys`.
 
         Raises
         ------
         InvalidDataError
-            If they do not; names two files and the column.
+            If they do not.  The error names two files and the column.
         """
         layouts = layouts_of(files, keys, False)
-        kept: list[ColumnLayout] = filled(layouts)
-        check_agreement(kept)
+        nonempty: list[ColumnLayout] = filled(layouts)
+        check_agreement(nonempty)
         files = [f for f, layout in zip(files, layouts, strict=True) if layout.rows != 0]
-        names = list(dict.fromkeys(chain(*kept[0].roles.values())))
-        types = common_types(files, [layout.reader for layout in kept], names)
-        return cls(files, names, [layout.rows or 0 for layout in kept], types)
+        # Columns without a role are not read.
+        names = list(dict.fromkeys(chain(*nonempty[0].roles.values())))
+        types = common_types(files, [layout.reader for layout in nonempty], names)
+        return cls(files, names, [layout.rows or 0 for layout in nonempty], types)
 
     @property
     def levels(self) -> dict[str, tuple[str, ...]]:
@@ -229,7 +241,7 @@ class _Tables:
                     yield self._typed(batch)
 
     def _typed(self, batch: Any) -> Any:
-        """Batch whose columns have the common types."""
+        """Batch with columns of the common types."""
         import pyarrow as pa
 
         if all(batch.schema.field(name).type == kind for name, kind in self.types.items()):
@@ -243,7 +255,8 @@ class _Tables:
             if of_texts or of_times:
                 column = pa.nulls(len(batch), kind)  # numbers, all of which are missing
             if column.type != kind:
-                # times at the wall time of the zone of each file, large integers rounded
+                # Times are at the wall time of the zone of each file, and without `safe`, large
+                # integers are rounded.
                 column = plain_arrow(column).cast(kind, safe=False)
             columns.append(column)
         return pa.RecordBatch.from_arrays(columns, batch.schema.names)
@@ -258,23 +271,26 @@ def _names(files: Sequence[InputFile], keys: Mapping[str, str]) -> Sequence[str]
 
 
 def _usual(
-    file: str | Path, names: Sequence[str], roles: Sequence[str], *taken: str
+    file: str | Path, names: Sequence[str], roles: Sequence[str], *excluded: str
 ) -> tuple[str, str]:
-    """Role and columns of the only usual name; an OptionError lists the columns otherwise."""
+    """Role and columns of the only usual name.  An OptionError lists the columns otherwise.
+
+    A prefix does not stand for columns that are `excluded`.
+    """
     candidates = [
         (role, name)
         for role in roles
         for name in USUAL[role]
-        if name in names or (role in KINDS and prefixed_columns(names, name, {*taken}))
+        if name in names or (role in KINDS and prefixed_columns(names, name, {*excluded}))
     ]
     if len(candidates) != 1:
         listed = listed_columns(names)
-        what = " or ".join(f"{role}= (--{role})" for role in roles)
+        options = " or ".join(f"{role}= (--{role})" for role in roles)
         if roles == KINDS:
-            what += ", or forecasts with predictions= (--predictions) and forecast= (--forecast)"
+            options += ", or forecasts with predictions= (--predictions) and forecast= (--forecast)"
         named = ", ".join(name for _, name in candidates)
         several = f", as there are several: {named}" if candidates else ""
         raise OptionError(
-            f"{file}: name the columns with {what}{several}; the columns are: {listed}"
+            f"{file}: name the columns with {options}{several}; the columns are: {listed}"
         )
     return candidates[0]

@@ -51,22 +51,27 @@ _FRAMES = (
     "a pandas, polars or pyarrow table, a pyarrow.dataset, a DuckDB relation, or another object "
     "with Arrow columns that can be read again"
 )
-_FIRST_ROWS, _COUNTED_ROWS = 64, 2**13  # of batches before the used columns are known
+# Rows of batches before the used columns are known, and of batches that are only counted.
+_FIRST_ROWS, _COUNTED_ROWS = 64, 2**13
 
 
 def _tables(frame: Any, names: list[str] | None, rows: int) -> Iterator[Any]:
-    """Tables of about so many rows of a lazy frame, in order; with the named columns if it can."""
+    """Tables of about so many rows of a lazy frame, in order.
+
+    They have the columns `names` alone if the frame can leave others out.
+    """
     import pyarrow as pa
     from pyarrow import dataset
 
     batches: Any
     if hasattr(frame, "scanner"):  # pyarrow.dataset
-        # Arrow's own threads would read up to 1 GB ahead of the evaluation
+        # Arrow's own threads would read up to 1 GB ahead of the evaluation.
         options: dict[str, Any] = {"use_threads": False, "batch_readahead": 0}
         if isinstance(getattr(frame, "format", None), dataset.ParquetFileFormat):
+            # By default, whole row groups are read ahead.
             parquet = dataset.ParquetFragmentScanOptions(
                 use_buffered_stream=True, buffer_size=2**16, pre_buffer=False
-            )  # else row groups are read ahead
+            )
             options["fragment_scan_options"] = parquet
         batches = frame.scanner(columns=names, batch_size=rows, **options).to_batches()
     elif hasattr(frame, "with_format"):  # Hugging Face datasets
@@ -89,9 +94,10 @@ def _held_table(frame: Any) -> Any:
     """Arrow table of a frame in memory."""
     import pyarrow as pa
 
-    if not hasattr(frame, "iloc"):  # not one of pandas
+    if not hasattr(frame, "iloc"):  # only frames of pandas have it
         return pa.table(frame)
-    if not frame.columns.is_unique:  # Arrow refuses them also where they are not used
+    if not frame.columns.is_unique:
+        # Arrow refuses repeated names, also of columns that are not used.
         names = [*map(str, frame.columns)]
         table = _held_table(frame.set_axis([*map(str, range(len(names)))], axis=1))
         return table.rename_columns([*names, *table.column_names[len(names) :]])
@@ -101,7 +107,7 @@ def _held_table(frame: Any) -> Any:
         frame = frame.copy(deep=False)
         for name, kind in frame.dtypes.items():
             if str(kind) == "object":
-                # numbers, texts or objects that stand for missing ones, or intervals
+                # Objects that stand for missing numbers or texts, or intervals.
                 frame[name] = texts_of_objects(plain(np.asarray(frame[name])))
             elif isinstance(kind, np.dtype) and not kind.isnative:
                 frame[name] = in_native_order(np.asarray(frame[name]))
@@ -111,8 +117,8 @@ def _held_table(frame: Any) -> Any:
 class _Stream:
     """Rows of a lazy frame by number.
 
-    It is read forwards, and again from the start for earlier rows.  As threads read neighbouring
-    blocks in any order, one block for each is kept.
+    The frame is read forwards, and again from the start for earlier rows.  As threads read
+    neighbouring blocks in any order, one block for each thread is kept.
     """
 
     def __init__(self, frame: Any, name: str) -> None:
@@ -140,7 +146,8 @@ class _Stream:
     def after_fork(self) -> None:
         """Read from the start: a thread of the parent may have been reading."""
         self._lock = threading.Lock()
-        # the end of the parent's reader would close a connection that the parent uses
+        # The end of the parent's reader would close a connection that the parent uses, so that this
+        # process holds on to the reader.
         self._inherited = (self._batches, self._kept)
         self.close()
 
@@ -156,6 +163,7 @@ class _Stream:
         stop = min(start + count, self.num_rows)
         with self._lock:
             try:
+                # The largest request decides how many rows are kept for late threads.
                 self._largest = max(self._largest, count)
                 with reading_frame(self._name):
                     if self._batches is None or start < self._kept[0][0]:
@@ -163,30 +171,31 @@ class _Stream:
                         self._batches = _tables(self._frame, self.names, self.rows)
                     while self._end < stop:
                         self._advance(start)
-                kept = [(first, table) for first, table in self._kept if first < stop]
-                kept = [(first, table) for first, table in kept if first + len(table) > start]
+                tables = [(first, table) for first, table in self._kept if first < stop]
+                tables = [(first, table) for first, table in tables if first + len(table) > start]
             except BaseException:  # also an interrupt: a batch may be lost
                 self.close()
                 raise
-        return pa.concat_tables(table for _, table in kept).slice(start - kept[0][0], stop - start)
+        return pa.concat_tables(table for _, table in tables).slice(
+            start - tables[0][0], stop - start
+        )
 
     def _advance(self, start: int) -> None:
-        """Read a table; forget those that end before row `start` and are far behind."""
+        """Read a table; forget the tables that end before row `start` and are far behind."""
         assert self._batches is not None
         table = next(self._batches, None)
         if table is not None:
             self._kept.append((self._end, table))
             self._end += len(table)
-        last = self._end >= self.num_rows and table is not None
-        if (
-            self._end > self.num_rows
-            or (last and any(True for _ in self._batches))
-            or table is None
-        ):
+        at_end = self._end >= self.num_rows and table is not None
+        too_many = self._end > self.num_rows or (at_end and any(True for _ in self._batches))
+        if too_many or table is None:
+            rows = "more" if at_end else self._end
             raise StoreError(
-                f"{self._name} had {self.num_rows} rows at first, and has "
-                f"{'more' if last else self._end} when it is read again: pass {_FRAMES}"
+                f"{self._name} had {self.num_rows} rows at first, and has {rows} when it is read "
+                f"again: pass {_FRAMES}"
             )
+        # A thread per processor, and two requests that wait.
         behind = self._end - (available_cpus() + 2) * self._largest
         while self._kept[0][0] + len(self._kept[0][1]) <= min(start, behind):
             self._kept.popleft()
@@ -198,14 +207,14 @@ class _Frame(TableReader):
     def __init__(self, frame: Any, name: str) -> None:
         import pyarrow as pa
 
-        held = type(frame).__module__.partition(".")[0] in ("pandas", "polars", "pyarrow")
-        held &= hasattr(frame, "__len__") and hasattr(frame, "__arrow_c_stream__")
+        in_memory = type(frame).__module__.partition(".")[0] in ("pandas", "polars", "pyarrow")
+        in_memory &= hasattr(frame, "__len__") and hasattr(frame, "__arrow_c_stream__")
         lazy = any(hasattr(frame, method) for method in _LAZY)
-        if isinstance(frame, pa.RecordBatchReader) or not (held or lazy):
+        if isinstance(frame, pa.RecordBatchReader) or not (in_memory or lazy):
             once = hasattr(frame, "__arrow_c_stream__") or hasattr(frame, "to_reader")
-            what = "can be read only once" if once else "is not a frame"
-            raise OptionError(f"{name}: a {type(frame).__name__} {what}; pass {_FRAMES}")
-        if held:
+            fault = "can be read only once" if once else "is not a frame"
+            raise OptionError(f"{name}: a {type(frame).__name__} {fault}; pass {_FRAMES}")
+        if in_memory:
             try:
                 self.table = _held_table(frame)
             except Exception as error:
@@ -218,9 +227,10 @@ class _Frame(TableReader):
             self.table = _Stream(frame, name)
         if not self.table.num_rows:
             raise NoRowsError(f"{name}: there are no rows")
+        # The first row has the types also of lazy frames without a schema.
         fields = self.table.slice(0, 1).schema
         super().__init__(name, fields, self.table.num_rows)
-        # texts of partition columns, which are known without reading the rows
+        # The texts of partition columns are known without reading the rows.
         self.levels = frame.levels if hasattr(type(frame), "levels") else {}
         self._described: dict[str, InputColumn] = {}
 
@@ -236,30 +246,32 @@ class _Frame(TableReader):
             self.table.names, self.table.rows = names, rows
 
     def named(
-        self, role: str, given: str | Sequence[str], others: set[str], ranked: bool = False
+        self, role: str, keys: str | Sequence[str], excluded: set[str], ranked: bool = False
     ) -> tuple[str, ...]:
-        """Columns of a role: one, a list, or for predictions those with a prefix.
+        """Columns of a role: one, a list, or for predictions the columns with a prefix.
 
-        If predictions are `ranked`, the numbers of their columns need not begin at 0.
+        A prefix does not stand for columns that are `excluded`.  If predictions are `ranked`, the
+        numbers of their columns need not begin at 0.
         """
-        if not isinstance(given, str | Iterable):
+        if not isinstance(keys, str | Iterable):
             raise OptionError(
                 f"{self._path}: {role}= must be the names of columns, as texts, not "
-                f"{type(given).__name__}"
+                f"{type(keys).__name__}"
             )
-        names = (given,) if isinstance(given, str) else tuple(map(str, given))
+        names = (keys,) if isinstance(keys, str) else tuple(map(str, keys))
         several = (*PREDICTIONS, "top_k")
-        if role in several and isinstance(given, str) and given not in self.names:
+        if role in several and isinstance(keys, str) and keys not in self.names:
             complete = role in KINDS and not ranked
-            names = () if complete else decimal_columns(self.names, given)
-            names = names or numbered_columns(str(self._path), self.names, given, complete)
-            names = names or prefixed_columns(self.names, given, others) or (given,)
+            names = () if complete else decimal_columns(self.names, keys)
+            names = names or numbered_columns(str(self._path), self.names, keys, complete)
+            names = names or prefixed_columns(self.names, keys, excluded) or (keys,)
         for name in names:
             if self.names.count(name) != 1:
                 listed = listed_columns(self.names)
+                count = "are several" if name in self.names else "is no"
                 raise OptionError(
-                    f"{self._path}: there {'are several' if name in self.names else 'is no'} "
-                    f"{name!r}, named by {role}=; the columns are: {listed}"
+                    f"{self._path}: there {count} {name!r}, named by {role}=; the columns are: "
+                    f"{listed}"
                 )
         require(names, f"{self._path}: {role}= names no column")
         if len(names) > 1 and (lists := [name for name in names if self.column(name).shape]):
@@ -281,7 +293,7 @@ class _Frame(TableReader):
         return pa.RecordBatch.from_arrays(columns, names)
 
 
-# attributes of lazy frames, in the order in which `_tables` uses them
+# Attributes of lazy frames, in the order in which `_tables` uses them
 _LAZY = ("scanner", "with_format", "collect_batches", "to_arrow_reader", "__arrow_c_stream__")
 
 
@@ -305,12 +317,14 @@ class _Column:
             codes = self.codes.get(name)
             if isinstance(codes, dict) and self.frame.column(name).dtype == TEXT:
                 texts = self.frame.batch([name], start, stop - start).column(0)
-                with suppress(InvalidDataError):  # `coded` names the row
+                # For a text without a number, `coded` below raises an error that names the row.
+                with suppress(InvalidDataError):
                     numbers, _ = encoded(texts, name, list(codes))
                     columns[name] = np.where(numbers < 0, np.nan, numbers)
-        if others := [name for name in self.names if name not in columns]:
-            part = next(self.frame.parts(others, start, stop - start))
-            columns |= {n: coded(self.name, part, n, self.codes.get(n)) for n in others}
+        unread = [name for name in self.names if name not in columns]
+        if unread:
+            part = next(self.frame.parts(unread, start, stop - start))
+            columns |= {n: coded(self.name, part, n, self.codes.get(n)) for n in unread}
         arrays = [columns[name] for name in self.names]
         array = arrays[0] if len(arrays) == 1 else np.stack(arrays, axis=1)
         return array.astype(self.dtype, copy=False)
@@ -333,13 +347,13 @@ def from_frame(
     Parameters
     ----------
     frame : data frame or table
-        Anything with Arrow columns: a pandas, polars or pyarrow table; or, read again for each
+        Anything with Arrow columns: a pandas, polars or pyarrow table, or, read again for each
         pass and never held as a whole, a ``pyarrow.dataset`` of files, a DuckDB relation, a
         ``polars.LazyFrame``, a Hugging Face dataset, or another object with
         ``__arrow_c_stream__``, unless it can be read only once.
     probabilities, logits : str or list of str
         Exactly one of the two: a prefix, such as ``p_`` of the columns ``p_cat, p_dog`` or ``p_0,
-        p_1``; a list of columns; one column of lists of K numbers; or one column of numbers,
+        p_1``, a list of columns, one column of lists of K numbers, or one column of numbers,
         P(y = 1) or its log-odds.
     predictions : str or list of str, optional
         In place of them: columns of predictive distributions of the kind `forecast`, in the order
@@ -350,12 +364,12 @@ def from_frame(
         and ``q_0.95``, or ``q05`` and ``q95``.
     top_k : str or list of str, optional
         Columns of the classes of the k largest `probabilities`, in their order, or a prefix, one
-        column of lists, or one column of the most probable class, see `from_arrays`; integers, or
-        names of classes if `class_names` lists them all.
+        column of lists, or one column of the most probable class, see `from_arrays`.  The classes
+        are integers, or names of classes if `class_names` lists them all.
     labels : str
         Column of integers 0..K−1 or booleans, of texts or categories among the names of the
-        classes, or of words such as no and yes, see `from_arrays`; −1 or null where the label is
-        not yet known.  Of forecasts a column of numbers.
+        classes, or of words such as no and yes, see `from_arrays`, with −1 or null where the label
+        is not yet known.  For forecasts a column of numbers.
     covariates : str or list of str, optional
         Columns of numbers, booleans, texts, categories, dates, times or durations (in seconds), or
         one column of lists of numbers.  Results print the values of texts, and of dates and times.
@@ -388,6 +402,11 @@ def from_frame(
     joins or groups.  Estimators with pairs of rows (``method="tiles"``) read blocks in any order,
     which is slow for lazy frames: ingest these into a store.
 
+    See Also
+    --------
+    from_arrays : Predictions in arrays.
+    from_file : Predictions in table files or npy files.
+
     Examples
     --------
     >>> import calibscale, pyarrow
@@ -399,35 +418,36 @@ def from_frame(
     (('cat', 'dog'), 0.667)
     """
     refuse_unknown("from_frame", named, TableOptions.__optional_keys__)
-    rest: dict[str, Any] = {**named}
-    class_names, name = rest.pop("class_names", None), rest.pop("name", "frame")
-    top_k = rest.pop("top_k", None)
+    options: dict[str, Any] = {**named}
+    class_names, name = options.pop("class_names", None), options.pop("name", "frame")
+    top_k = options.pop("top_k", None)
     kind = role_of(forecast, logits=logits, probabilities=probabilities, predictions=predictions)
     if kind is None:
         raise OptionError("give exactly one of logits= and probabilities=")
-    predictions = next(
-        (each for each in (logits, probabilities, predictions) if each is not None), ()
-    )
+    named_predictions = (logits, probabilities, predictions)
+    predictions = next((names for names in named_predictions if names is not None), ())
     reader = _Frame(frame, name)
     requested = {"labels": labels, "top_k": top_k, "covariates": covariates, "weights": weights}
-    given = {role: names for role, names in requested.items() if names is not None}
-    roles = {role: reader.named(role, names, set()) for role, names in given.items()}
-    others = set(chain(*roles.values()))
-    roles = {kind: reader.named(kind, predictions, others, top_k is not None)} | roles
+    named_roles = {role: names for role, names in requested.items() if names is not None}
+    roles = {role: reader.named(role, names, set()) for role, names in named_roles.items()}
+    other_columns = set(chain(*roles.values()))
+    roles = {kind: reader.named(kind, predictions, other_columns, top_k is not None)} | roles
     prefix = {kind: predictions} if isinstance(predictions, str) else {}
     if forecast is not None:
         forecast = forecast_of_columns(forecast, roles[kind])
+    # One column of numbers is binary, and one column of lists is not.
     single = len(roles[kind]) == 1 and not reader.column(roles[kind][0]).shape
-    if rest.pop("binary", False) and not single:
+    if options.pop("binary", False) and not single:
         raise BinaryError(f"{name}: binary is declared, but {kind} are {len(roles[kind])} columns")
-    percent = bool(rest.get("percent"))
+    percent = bool(options.get("percent"))
     binary = single and top_k is None
     layout = layout_of(name, lambda: reader, prefix, binary, roles, percent=percent)
     if class_names is None:
         feature = (getattr(frame, "features", None) or {}).get(labels)
         class_names = layout.class_names or getattr(feature, "names", None)  # a ClassLabel
-    if rest.get("positive") is not None and named.get("class_names") is None:
-        class_names = None  # endings of the names of columns
+    if options.get("positive") is not None and named.get("class_names") is None:
+        # Endings of the names of columns need not be the values of labels, which are declared.
+        class_names = None
     of_classes = (labels, *roles.get("top_k", ()))
     if top_k is not None and class_names is None and set(of_classes).intersection(layout.texts):
         raise OptionError(
@@ -438,7 +458,8 @@ def from_frame(
     reader.only(used, layout.step)
     names_here = names_of_covariates([layout])
     codes = {name: names_here.codes(name) for name in roles.get("covariates", ())}
-    # with top_k, labels and columns are numbers of the classes; else the labels say what they mean
+    # With top_k, labels and columns are converted to numbers of the classes here.  Otherwise
+    # `from_arrays` finds the meaning of the labels.
     classes = {}
     if top_k is not None:
         classes = dict.fromkeys(of_classes, numbers_of(() if class_names is None else class_names))
@@ -458,7 +479,7 @@ def from_frame(
         class_names=class_names if top_k is None else None,
         name=name,
         forecast=forecast,
-        **rest,
+        **options,
     )
     reader.only(used, layout.step)
     names_of = {role: names for role, names in roles.items() if role != "covariates"}
