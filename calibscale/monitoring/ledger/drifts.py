@@ -43,10 +43,10 @@ class Drift:
 
 
 def drifts(later: Window, earlier: Window, confidence_level: float = 0.95) -> tuple[Drift, ...]:
-    """Differences of the estimates of two windows; empty if one has fewer than two runs of days.
+    """Differences of the estimates of two windows, empty if one has fewer than two runs of days.
 
     The square of a standard error is the noise of rows within days plus the additional variation
-    between days: effects of variance τ² and correlation ρ^lag (`DayEffects`).
+    between days, which are effects of variance τ² and correlation ρ^lag (`DayEffects`).
 
     Raises
     ------
@@ -71,14 +71,15 @@ def drifts(later: Window, earlier: Window, confidence_level: float = 0.95) -> tu
                 continue
             error = float(np.sqrt(variance))
             if between > 0:
-                freedom *= (variance / between) ** 2  # Satterthwaite; only `between` is uncertain
+                # Satterthwaite's degrees of freedom, where only `between` is uncertain.
+                freedom *= (variance / between) ** 2
             half = float(stdtrit(freedom, 0.5 + confidence_level / 2)) * error
             p_value = 2 * float(stdtr(freedom, -abs(value) / error))
             out.append(Drift(e.name, value, value - half, value + half, p_value))
     return tuple(out)
 
 
-# ---------------------------------------------------------------- what is compared
+# ---------------------------------------------------------------- changes
 
 
 @dataclass(frozen=True, eq=False)
@@ -92,7 +93,7 @@ class _Change:
 
 
 def _of_values(earlier: Window, later: Window, k: int) -> _Change | None:
-    """Change of any estimate: deviations of runs from the values without each run."""
+    """Change of any estimate, with deviations of runs from the values without each run."""
     value = later.parts[k].value - earlier.parts[k].value
     variance = earlier.within[k] + later.within[k]
     deviations, noise = [], []
@@ -123,7 +124,7 @@ def _of_bins(e: BoundEstimator, earlier: Window, later: Window, k: int) -> _Chan
     g, v = _gaps(whole)
     mu = np.sqrt(np.maximum(g**2 - ratio(v * whole[2], whole[1] ** 2), 0.0))
     slope = np.divide(mu, g, out=np.zeros_like(g), where=g != 0) ** 2  # fraction of g that is bias
-    slope *= np.sign(g) if e.gap_power == 1 else 2 * g
+    slope *= np.sign(g) if e.gap_power == 1 else 2 * g  # derivative of |g| or of g²
     value, variance, days, noise = 0.0, 0.0, [], []
     for sign, bins, part in ((-1, before, earlier.parts[k]), (1, after, later.parts[k])):
         sums = bins.sum(axis=0)
