@@ -122,7 +122,7 @@ class ClusterError(CalibscaleError):
 
 
 def causes(error: BaseException) -> Iterator[BaseException]:
-    """Errors from which an error was raised, or during whose treatment, the latest first."""
+    """Errors that caused an error, or that were handled when it was raised, the latest first."""
     seen = {id(error)}  # a cause may have been raised from its effect
     while True:
         earlier = error.__cause__

@@ -363,7 +363,7 @@ def node_blocks(arities: tuple[int, ...], level: int) -> int:
 
 
 def tree_levels(blocks: int, arities: tuple[int, ...]) -> int:
-    """Number of levels of a merge tree, in each of which a state waits."""
+    """Number of levels of a merge tree.  A state waits in each of them."""
     level = 0
     while node_blocks(arities, level) < blocks:
         level += 1
@@ -393,7 +393,7 @@ class Tree:
     Parameters
     ----------
     task
-        Task whose states are merged.
+        Task that gives the states to merge.
     runs : int
         Number of runs.
     checkpoint : Checkpoint, optional

@@ -33,7 +33,7 @@ from calibscale.statistics.statistic import Statistic
 def session_intervals(
     session: Session, interval: Resampling | str | bool | None, floor: bool
 ) -> tuple[Resampling | None, Null | None]:
-    """Request of intervals, and null of floors, as clusters and labels allow; None for none."""
+    """Request of intervals, and null of floors, as clusters and labels allow, each or None."""
     soft, clustered = session.rules.soft, session.rules.cluster is not None
     request = requested(interval)
     if clustered:
@@ -76,7 +76,7 @@ def fitting_in_memory(
     on_unsupported: str,
     room: Room | None = None,
 ) -> Run:
-    """Run without the estimators that memory cannot hold; see `Run.within_memory`."""
+    """Run without the estimators that memory cannot hold, see `Run.within_memory`."""
     classes = run.source.classes
     return run.within_memory(
         lambda e: statistics_of(e, classes, interval, noise), on_unsupported, room

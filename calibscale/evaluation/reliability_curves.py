@@ -116,10 +116,10 @@ def _with_ranges(
     )
     # Without weights the effective number of rows is a whole number up to rounding, and the
     # binomial distribution is exact.
-    whole = np.isclose(n, rows, rtol=1e-9, atol=0.0)
-    n = np.where(whole, rows, n)
+    unweighted = np.isclose(n, rows, rtol=1e-9, atol=0.0)
+    n = np.where(unweighted, rows, n)
     intervals = zip(*wilson_interval(f, n, confidence_level), strict=True)
-    bands = zip(*consistency_interval(p, n, confidence_level, whole=whole), strict=True)
+    bands = zip(*consistency_interval(p, n, confidence_level, whole=unweighted), strict=True)
     bins = []
     for row in table:
         if row["frequency"] is not None:

@@ -113,7 +113,8 @@ def group(column: str | None, value: float | str | None) -> str:
         return shown
     if shown.strip("()") == MISSING:  # a value of the column, and no range or period
         column = covariate
-    return f"{column or 'group'}\u00a0=\u00a0{shown}"
+    subject = column or "group"
+    return f"{subject}\u00a0=\u00a0{shown}"
 
 
 def grouped_column(grouping: str) -> str:

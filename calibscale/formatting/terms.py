@@ -55,7 +55,7 @@ def ece(diagram: dict[str, Any]) -> str:
 
 
 def coverage(estimate: dict[str, Any]) -> str:
-    """Coverage with its level and that of a calibrated forecast; empty for other estimates."""
+    """Coverage of an estimate and of a calibrated forecast, empty for other estimates."""
     details = estimate.get("details") or {}
     if name_of(estimate["estimator"]) != "coverage" or estimate["value"] is None or not details:
         return ""
@@ -86,7 +86,8 @@ def prediction(diagram: dict[str, Any]) -> str:
         return "quantile level" if diagram["notion"] == "pit" else "confidence"
     k = 1 if diagram.get("class") is None else diagram["class"]
     names = (diagram.get("source") or {}).get("class_names")
-    return f"predicted P(y = {names[k] if names else k})"
+    class_name = names[k] if names else k
+    return f"predicted P(y = {class_name})"
 
 
 def label(estimate: dict[str, Any]) -> str:
@@ -100,7 +101,7 @@ def label(estimate: dict[str, Any]) -> str:
 
 
 def fitted(parameters: dict[str, Any] | None) -> str:
-    """Fitted parameters of a temperature or a logistic function; empty for other methods."""
+    """Fitted parameters of a temperature or a logistic function, empty for other methods."""
     names = {"temperature": "T", "slope": "slope", "intercept": "intercept"}
     shown = [
         f"{names[key]} = {value:.4g}"

@@ -203,7 +203,7 @@ def count_replicates(
     states: States,
     stop_after: int | None = None,
 ) -> None:
-    """Count the replicates of tests whose states merge.
+    """Count the replicates of tests with states that merge.
 
     The first batch was drawn in the pass over the data and is in `states`.  Each further batch
     takes a pass.

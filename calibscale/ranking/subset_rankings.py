@@ -47,7 +47,7 @@ class Subsets(Stacked):
 class SubsetPlan:
     """Subsets that are drawn in each pass over the rows.
 
-    One draw of the hashes of the rows gives ⌊1/share⌋ disjoint subsets; each further draw has its
+    One draw of the hashes of the rows gives ⌊1/share⌋ disjoint subsets.  Each further draw has its
     own key.  A pass takes as many subsets as memory allows.
     """
 
@@ -80,7 +80,7 @@ class SubsetPlan:
 
 
 def per_pass(estimator: BoundEstimator, run: Run) -> int:
-    """Number of subsets whose states fit into memory together."""
+    """Number of subsets with states that fit into memory together."""
     state = max(1, sum(s.nbytes(run.source.classes) for s in estimator.needs))
     limit = parse_bytes(run.execution.memory_limit)
     budget = _STATE_BYTES if limit is None else min(_STATE_BYTES, limit // 16)
@@ -108,16 +108,23 @@ def subset_values(estimator: BoundEstimator, plan: SubsetPlan, run: Run, stages:
 def agreement(size: int, names: Sequence[str], values: Floats, full: Sequence[float]) -> Agreement:
     """Compare rankings by the values of subsets (trials, M) with the ranking by all rows (M,)."""
     defined = values[np.isfinite(values).all(axis=1)]
-    same = best = tau = None
+    same_order = same_best = tau = None
     if len(defined):
         expected = rankdata(full, "min")
         orders, counts = np.unique(rankdata(defined, "min", axis=1), axis=0, return_counts=True)
         share = counts / counts.sum()
-        same = float(share @ (orders == expected).all(axis=1))
-        best = float(share @ ((orders == 1) == (expected == 1)).all(axis=1))
+        same_order = float(share @ (orders == expected).all(axis=1))
+        same_best = float(share @ ((orders == 1) == (expected == 1)).all(axis=1))
         if len(names) > 1:
             taus = np.array([kendalltau(expected, order).statistic for order in orders])
             tau = float(share @ taus) if np.isfinite(taus).all() else None
     return Agreement(
-        size, len(values), len(values) - len(defined), same, best, tau, tuple(names), values
+        size,
+        len(values),
+        len(values) - len(defined),
+        same_order,
+        same_best,
+        tau,
+        tuple(names),
+        values,
     )

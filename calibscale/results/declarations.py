@@ -110,14 +110,14 @@ def _member(name: str, hint: Any) -> Member:
     if get_origin(hint) is Annotated:
         plain, *data = get_args(hint)
         marks += [d for d in data if isinstance(d, Mark)]
-        others = [d for d in data if not isinstance(d, Mark)]
-        hint = Annotated[plain, *others] if others else plain
+        constraints = [d for d in data if not isinstance(d, Mark)]
+        hint = Annotated[plain, *constraints] if constraints else plain
     named = [mark.key for mark in marks if mark.key]
     return Member(named[0] if named else name, name, hint, frozenset(m.kind for m in marks))
 
 
 class Declared:
-    """Dataclass whose fields and `Computed` properties declare a JSON object.
+    """Dataclass with fields and `Computed` properties that declare a JSON object.
 
     The declaration gives `to_dict`, the published JSON Schema, and the validation of result files
     (`calibscale.results.schemas`).
@@ -126,7 +126,7 @@ class Declared:
     schema: ClassVar[str] = ""
 
     def to_dict(self) -> dict[str, Any]:
-        """JSON object; NaN and ∞ are null."""
+        """JSON object, in which NaN and ∞ are null."""
         out: dict[str, Any] = {"schema": self.schema} if self.schema else {}
         for member in members(type(self)):  # type: ignore[arg-type]
             value = as_json(getattr(self, member.attribute))
@@ -137,16 +137,16 @@ class Declared:
         return out
 
     @classmethod
-    def from_dict(cls, value: dict[str, Any], **rest: Any) -> Self:
-        """Result with the fields of a JSON object; objects in it stay dictionaries."""
-        own = (m for m in members(cls) if "computed" not in m.marks)  # type: ignore[arg-type]
-        there = (m for m in own if m.key in value or "omitted" not in m.marks)
+    def from_dict(cls, value: dict[str, Any], **further: Any) -> Self:
+        """Result with the fields of a JSON object.  Objects in it stay dictionaries."""
+        declared = (m for m in members(cls) if "computed" not in m.marks)  # type: ignore[arg-type]
+        there = (m for m in declared if m.key in value or "omitted" not in m.marks)
         read = {m.attribute: value[m.key] for m in there}
-        return cls(**read, **rest)
+        return cls(**read, **further)
 
 
 def as_json(value: Any) -> Any:
-    """JSON value of a result, array or collection; NaN and ∞ become None."""
+    """JSON value of a result, array or collection.  NaN and ∞ become None."""
     if isinstance(value, Declared):
         return value.to_dict()
     if hasattr(value, "tolist"):  # NumPy arrays and numbers

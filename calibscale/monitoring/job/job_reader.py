@@ -70,8 +70,8 @@ def _defaults(job: Job) -> Job:
     first = job.windows[0]
     test, drift, ranking = job.test, job.drift, job.ranking
     if test is not None and test.statistics is None:
-        known = (n for n in _names(job) if n and n in ESTIMATORS and ESTIMATORS[n].testable)
-        testable = (n for n in known if not (job.cluster and ESTIMATORS[n].draws_cells))
+        candidates = (n for n in _names(job) if n and n in ESTIMATORS and ESTIMATORS[n].testable)
+        testable = (n for n in candidates if not (job.cluster and ESTIMATORS[n].draws_cells))
         test = replace(test, statistics=tuple(testable))
     if drift is not None:
         several = next((name for name in job.windows if name != "day"), first)

@@ -306,9 +306,9 @@ class Ledger:
 
     def _free_slots(self) -> Iterator[int]:
         """Slots that no entry names and, if lines are damaged, that have no files."""
-        taken = self._named.keys()
+        named_slots = self._named.keys()
         for slot in range(SLOTS):
-            if slot in taken:
+            if slot in named_slots:
                 continue
             places = (self.path / section / "c" / str(slot) for section in self.recipe.sizes)
             if not (self._index.damaged and any(place.exists() for place in places)):

@@ -27,7 +27,7 @@ class Drift:
     Attributes
     ----------
     difference : float
-        Later value minus earlier value; for `ece` and `tce2` corrected for the effect of different
+        Later value minus earlier value, for `ece` and `tce2` corrected for the effect of different
         numbers of rows.
     low, high : float
         Ends of the confidence interval.
@@ -120,9 +120,9 @@ def _of_bins(e: BoundEstimator, earlier: Window, later: Window, k: int) -> _Chan
     before, after = earlier.bins[k], later.bins[k]
     if before is None or after is None:
         return None
-    whole = before.sum(axis=0) + after.sum(axis=0)
-    g, v = _gaps(whole)
-    mu = np.sqrt(np.maximum(g**2 - ratio(v * whole[2], whole[1] ** 2), 0.0))
+    total = before.sum(axis=0) + after.sum(axis=0)
+    g, v = _gaps(total)
+    mu = np.sqrt(np.maximum(g**2 - ratio(v * total[2], total[1] ** 2), 0.0))
     slope = np.divide(mu, g, out=np.zeros_like(g), where=g != 0) ** 2  # fraction of g that is bias
     slope *= np.sign(g) if e.gap_power == 1 else 2 * g  # derivative of |g| or of g²
     value, variance, days, noise = 0.0, 0.0, [], []

@@ -5,7 +5,7 @@ the day as JSON, and information about each of them, which is parsed on demand. 
 commits the day, so that a night writes one line regardless of the age of the ledger.  Text after
 the last line end was left by a killed writer and is ignored.
 
-The log must be complete, because a lost line is a lost day of which no other file knows:
+The log must be complete, because a lost line is a lost day that no other file names:
 
 - The head of a line has the checksum of the line before it (``after``), so that lines that were
   lost, swapped or repeated are found.  Lines of earlier versions have no such checksum and are
@@ -14,8 +14,8 @@ The log must be complete, because a lost line is a lost day of which no other fi
   that ends before this revision has lost its last lines.  A process that is killed between the two
   files leaves a log that is one line ahead, which is no damage.
 
-Both are errors, because the days of lost lines are unknown.  A line whose own content is damaged
-usually names its day, and the other days can be used.
+Both are errors, because the days of lost lines are unknown.  A line with damaged content usually
+still names its day, and the other days can be used.
 """
 
 from __future__ import annotations

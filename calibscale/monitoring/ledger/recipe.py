@@ -290,8 +290,8 @@ class Recipe:
 
     def named(self, result: dict[str, Any]) -> dict[str, Any]:
         """Estimate or test.  Without classes, its notion is the forecast."""
-        whole = self.forecast is not None and result["notion"] == "canonical"
-        return {**result, "notion": "forecast"} if whole else result
+        of_forecast = self.forecast is not None and result["notion"] == "canonical"
+        return {**result, "notion": "forecast"} if of_forecast else result
 
     def jackknife(self, confidence_level: float) -> Jackknife:
         """Request of intervals that leave out rows or clusters."""
