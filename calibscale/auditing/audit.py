@@ -113,7 +113,7 @@ def audit(
     n_replicates, seed : int
         Number of replicates of the null, and seed of the null and of the held-out rows.
     confidence_level : float
-        Confidence level of the simultaneous intervals; tests use alpha = 1 − confidence_level.
+        Confidence level of the simultaneous intervals.  Tests use alpha = 1 − confidence_level.
     bins : int
         Number of quantile bins of a covariate with more than ten values.
     min_rows : int

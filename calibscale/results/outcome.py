@@ -13,7 +13,10 @@ from calibscale.results.exported import Shown, Tabular
 
 @dataclass(frozen=True, kw_only=True, repr=False)
 class Outcome(Tabular, Shown, Declared):
-    """Base of results: time, versions and parameters of the run; `print` shows them as tables."""
+    """Base of results, with time, versions and parameters of the run.
+
+    `print` shows results as tables.
+    """
 
     seconds: Size
     versions: dict[str, str]

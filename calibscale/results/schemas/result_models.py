@@ -47,8 +47,9 @@ def validated(value: dict[str, Any]) -> dict[str, Any]:
     pydantic.ValidationError
         If the value is malformed.
     """
-    first, *others = models(value["schema"])
-    model = others[0] if others and "tests" not in value else first
+    # A result of several forms is either of several tests or of a single test.
+    first, *further = models(value["schema"])
+    model = further[0] if further and "tests" not in value else first
     return model.model_validate(value).model_dump(mode="json", by_alias=True)
 
 
@@ -106,7 +107,7 @@ _NOT_REQUIRED = {"omitted", "later"}
 
 
 def _flat(declared: Any) -> list[Member]:
-    """Members, with those of inline members in their place."""
+    """Members, with the members of inline members in their place."""
     direct = members(declared)
     names = {member.key for member in direct}
     out: list[Member] = []
