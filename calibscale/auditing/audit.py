@@ -33,7 +33,7 @@ from calibscale.estimators.skce import SKCE
 from calibscale.results.audit_results import Audit, Group, Scores, Segment
 from calibscale.session import Session, SessionOptions, verb
 
-_MAX_REGIONS = 8
+_MAX_REGIONS = 8  # listed regions of the bias map
 
 
 @dataclass(frozen=True)
@@ -157,11 +157,12 @@ def audit(
         estimators = local_estimators(local)
         methods, unsuitable = methods_named(chosen.methods, data.classes, local)
         unsuitable += _clustered(session, methods, against, local.bandwidth_share)
-        if against is not None:
+        if against is not None:  # an unsuitable model is an error before the tests take minutes
             predicted(as_source(against), data)
         tests, tested = local_tests(session, estimators, n_replicates, seed)
         frozen_estimators = frozen(estimators, tests)
 
+        # Groups and ranges share one pass over the rows.
         axes = axes_of(session.profile, names, notion, local.categorical, bins)
         statistic = GroupSums(tuple(axis for axis in axes if len(axis) > 1), notion)
         scan = ScanSums.of(session, names, notion, local.categorical)
@@ -184,6 +185,7 @@ def audit(
             segments = tested_segments(session, judged, n_replicates, seed, confidence_level)
         notes = [*_notes(axes, notion, data.classes), *unsuitable, *grouped.notes, *ranges.notes]
         overall, groups = grouped.overall, grouped.listed
+        # Next to a cluster with too many rows, random signs of clusters do not keep the level.
         if tested.clusters is not None and tested.clusters.refusal is not None:
             notes.append(f"groups, ranges and segments have no p-values: {tested.clusters.refusal}")
             overall = overall and _untested(overall)

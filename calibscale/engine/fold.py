@@ -69,6 +69,7 @@ def fold(
         count = within_memory(task, threads, memory.room_here(limit))
         return _fold_threads(task, count, report)
     with dask_backend.connect(kind, argument, limit) as opened:
+        # Workers of a running cluster have their own limits.
         if opened.started:
             within_memory(task, 1, opened.room())
         return dask_backend.fold(task, opened, report, checkpoint)

@@ -421,16 +421,16 @@ class Tree:
     def _loaded(self, checkpoint: Checkpoint) -> dict[tuple[int, int], Any]:
         """States of a checkpoint by level and index.  Each run is in at most one state."""
         states: dict[tuple[int, int], Any] = {}
-        taken: set[int] = set()
+        placed_runs: set[int] = set()
         for (level, index), arrays in checkpoint.load().items():
             place = f"state {index:,} of level {level:,}"
             if not 0 <= level <= self._runs.bit_length():
                 raise checkpoint.damaged(f"{place} is not in a tree of {self._runs:,} runs")
             length = node_blocks(self._arities, level)
             runs = range(index * length, min((index + 1) * length, self._runs))
-            if index < 0 or not runs or not taken.isdisjoint(runs):
+            if index < 0 or not runs or not placed_runs.isdisjoint(runs):
                 raise checkpoint.damaged(f"{place} does not fit among {self._runs:,} runs")
-            taken.update(runs)
+            placed_runs.update(runs)
             try:
                 states[level, index] = self._task.unpack(arrays, runs)
             except ValueError as error:
@@ -439,11 +439,11 @@ class Tree:
 
     def todo(self) -> list[int]:
         """Runs that are not in the tree yet."""
-        done: set[int] = set()
+        finished_runs: set[int] = set()
         for level, index in self._finished():
             length = node_blocks(self._arities, level)
-            done.update(range(index * length, min((index + 1) * length, self._runs)))
-        return [run for run in range(self._runs) if run not in done]
+            finished_runs.update(range(index * length, min((index + 1) * length, self._runs)))
+        return [run for run in range(self._runs) if run not in finished_runs]
 
     def add(self, run: int, state: Any) -> None:
         """Add the state of a run, and merge it with its neighbours."""
@@ -537,9 +537,9 @@ def merged(
     """
     tree = Tree(task, -(-task.blocks // length), checkpoint, length)
     runs = {run: (run * length, min((run + 1) * length, task.blocks)) for run in tree.todo()}
-    done = task.blocks - sum(last - first for first, last in runs.values())
+    finished_blocks = task.blocks - sum(last - first for first, last in runs.values())
     failures: dict[int, Exception] = {}
-    report(done, task.blocks)
+    report(finished_blocks, task.blocks)
     try:
         with closing(execute(runs, tree.add, lambda: bool(failures))) as outcomes:
             for run, error in outcomes:
@@ -550,8 +550,8 @@ def merged(
                 elif error is not None:
                     raise error
                 else:
-                    done += runs[run][1] - runs[run][0]
-                    report(done, task.blocks)
+                    finished_blocks += runs[run][1] - runs[run][0]
+                    report(finished_blocks, task.blocks)
     finally:
         tree.save()
     if failures:  # the first failed run has the first bad row, which the error names

@@ -123,7 +123,7 @@ def evaluate(
             run = fitting_in_memory(run, interval, noise, on_unsupported)
             result = run.scan(needed_statistics(run, interval, noise))
             passes.append(evaluation_of(run, names, result, interval, started, checkpoint, noise))
-            started = time.perf_counter()
+            started = time.perf_counter()  # each pass reports its own time
         evaluation = replace(passes[0], others=tuple(passes[1:]))
     return judged(evaluation, negligible)
 

@@ -106,7 +106,7 @@ def reliability(
         for value, estimates in result.groups.items()
     }
     overall = curves[0]
-    if len(classes) > 1:
+    if len(classes) > 1:  # the curves of the classes are in place of groups
         overall = ReliabilityCurve(result.n, (), None, None, "each class has a curve of its own")
         groups, group_by = dict(zip(classes, curves, strict=True)), "class"
     return Reliability(

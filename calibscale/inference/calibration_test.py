@@ -165,7 +165,7 @@ def calibration_test(
             classes_only(f"null={drawn_from.name!r}", session.source)
         _check(estimators, drawn_from, n_replicates, stop_after)
         factors = _factors(bandwidths, drawn_from, stop_after)
-        if not knows_clusters(drawn_from, clusters):
+        if not knows_clusters(drawn_from, clusters):  # rows are independent under this null
             session = replace(session, rules=replace(session.rules, cluster=None))
         tests: list[Sequence[Estimator]] = [[estimator] for estimator in estimators]
         if bandwidths > 1:
@@ -180,6 +180,7 @@ def calibration_test(
         run = replace(run, chosen=tuple(e.for_test(run.profile) for e in run.fitting))
         run = run.within_memory(lambda e: e.needs)
         draws = _pooled(drawn_from, run) if drawn_from.draws else None
+        # The first batch of replicates is drawn in the pass that computes the observed values.
         batch = batch_of(run, n_replicates)
         drawn = replicates_of(run.fitting, draws, 0, batch)
         passes = -(-n_replicates // batch) if drawn else 1
@@ -195,7 +196,7 @@ def calibration_test(
         for trial in trials:
             if draws is None:
                 trial.bound()
-            elif trial.estimator.pairwise:
+            elif trial.estimator.pairwise:  # sums over pairs have no states that merge
                 trial.add(pair_values(run, trial.estimator, draws, n_replicates), stop_after)
         if draws is not None:
             merged = [trial for trial in trials if not trial.estimator.pairwise]

@@ -121,8 +121,10 @@ def rank(
             opened.source.need_integer_labels("rank")
             sessions.append(opened.by_cluster(cluster))
             execution = sessions[0].execution  # opened once
+            # Further sessions use the scheduler and the progress bar of the first.
             options |= {"scheduler": execution.scheduler, "progress": execution.progress}
         _check_classes(list(named), sessions)
+        # Errors of different bandwidths or λ are not comparable.
         common = estimator.shared([session.profile for session in sessions])
         runs = [session.run(common) for session in sessions]
         passes = len(runs) * _passes(runs[0], jackknife, len(sizes), trials)
@@ -274,6 +276,7 @@ def _agreement(
             continue
         (estimator,) = run.fitting
         plan = SubsetPlan(size, size / n, trials, per_pass(estimator, run), seed)
+        # λ of a subset follows from its effective rows, for which its expected weights stand.
         weight, weight2 = smallest.weight * plan.share, smallest.weight2 * plan.share
         estimator = estimator.frozen(smallest._replace(weight=weight, weight2=weight2))
         values.append(subset_values(estimator, plan, run, stages))

@@ -73,7 +73,7 @@ class Scan:
         start = first * self.block_rows
         stop = min(last * self.block_rows, self.source.rows)
         split = None if self.split is None else self.split.part(start, stop)
-        if not self.source.in_memory:
+        if not self.source.in_memory:  # the worker reads its rows from the store
             return replace(self, split=split, statistics=())
         source = self.source.part(start, stop, covariates=self.rules.reads_covariates)
         return replace(self, source=source, split=split, statistics=())
@@ -159,7 +159,7 @@ class Scan:
         count = len(result.groups)
         if count > MAX_GROUPS:
             raise _too_many(count)
-        if self.rules.group is not None and count > self.groups:
+        if self.rules.group is not None and count > self.groups:  # caught by `_fold_groups`
             raise MoreGroupsError
 
 
@@ -229,6 +229,8 @@ def _fold_groups(task: Scan, execution: Execution) -> PassResult:
     """Fold with memory for as many groups as fit, doubled while the data have more groups."""
     name = task.source.covariate_names[task.rules.group or 0]
     task = replace(task, groups=MAX_GROUPS)
+    # The number of groups is unknown before the pass.  A pass that finds more groups than planned
+    # stops, and is repeated with a plan for twice as many.
     while task.groups > 1 and not roomy(task, execution.scheduler, execution.memory_limit):
         task = replace(task, groups=task.groups // 2)
     while True:

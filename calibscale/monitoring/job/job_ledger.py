@@ -29,6 +29,7 @@ def open_ledger(job: Job) -> Ledger | None:
     ledger = Ledger.open(job.ledger_path)
     current = frozen(job)
     stored = ledger.notes.get("job", current)  # a ledger created without a job fits any
+    # The first day of a ledger decides on notions that a job leaves open.
     current["estimators"] = [*_with_notions(current["estimators"], stored.get("estimators") or ())]
     changed = [key for key in current if current[key] != stored.get(key)]
     if changed:
@@ -55,6 +56,7 @@ def frozen(job: Job) -> dict[str, Any]:
     if alarms:
         names += [name for name in ("tolerance", "certainty_tolerance") if alarms[name]]
     fixed["alarms"] = alarms and {name: alarms[name] for name in names}
+    # Without `keep` the ledger has no replicates, and the tests of a day may change.
     test = settings["test"] or {}
     fixed["test"] = test if test.get("keep") else None
     return fixed

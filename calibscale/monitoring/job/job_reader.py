@@ -74,6 +74,7 @@ def _defaults(job: Job) -> Job:
         testable = (n for n in candidates if not (job.cluster and ESTIMATORS[n].draws_cells))
         test = replace(test, statistics=tuple(testable))
     if drift is not None:
+        # Drift is compared with the variation between days, which one day does not show.
         several = next((name for name in job.windows if name != "day"), first)
         drift = replace(drift, window=drift.window or several)
     if ranking is not None:
@@ -96,7 +97,7 @@ def _grouping(job: Job, problems: Problems) -> Job:
             Grouping.parse(job.group_by)
     except OptionError as error:
         problems.add(("group_by",), str(error))
-        return replace(job, group_by=None)
+        return replace(job, group_by=None)  # later checks parse it again
     return job
 
 
@@ -261,7 +262,7 @@ def _drift(job: Job, problems: Problems) -> None:
         problems.add(("drift", "window"), message)
     elif "/" in drift.baseline and "/" in str(drift.window):
         (first, last), (a, b) = (text.split("/") for text in (str(drift.window), drift.baseline))
-        if max(first, a) <= min(last, b):
+        if max(first, a) <= min(last, b):  # ISO dates are ordered like texts
             problems.add(("drift", "baseline"), f"shares days with the window {drift.window}")
 
 
@@ -319,6 +320,7 @@ def _of_test(job: Job, where: Where, t: Threshold, problems: Problems) -> None:
     if t.window != "day" and not job.test.keep:
         message = f"p-values of {shown(t.window)} need `keep = true` in [test], or window = 'day'"
         problems.add((*where, "window"), message)
+    # The smallest p-value of B replicates, 1/(B + 1), must be below the limit.
     if t.below is not None and 0 < t.below <= 1 and t.below * (job.test.replicates + 1) <= 1:
         smallest, enough = 1 / (job.test.replicates + 1), math.floor(1 / t.below)
         message = (
@@ -344,7 +346,7 @@ def _report(job: Job, problems: Problems) -> None:
     if notion is None or problems.under("estimators"):
         return
     notions = {getattr(e, "notion", None) for e in job.built_estimators() if hasattr(e, "edges")}
-    if None in notions:  # the default, which depends on the number of classes
+    if None in notions:  # the default notion depends on the number of classes, which is unknown
         notions |= set(SCALAR_NOTIONS)
     if notion not in notions & set(SCALAR_NOTIONS):
         message = f"none of `estimators` has bins of the notion {shown(notion)}"
@@ -378,6 +380,7 @@ def one_sided(job: Job) -> list[str]:
 
 
 def _paths(job: Job, problems: Problems) -> None:
+    # A ledger needs locks, and files that are extended and replaced in one step.
     if is_url(job.ledger):
         problems.add(("ledger",), "a ledger is a local folder, not a URL")
     if "{date}" in job.ledger or "{model}" in job.ledger:
@@ -388,7 +391,7 @@ def _paths(job: Job, problems: Problems) -> None:
             problems.add(("outputs", name), "must be a local file, not a URL")
         elif path.endswith("/"):
             problems.add(("outputs", name), "must be a file, not a folder")
-    for a, b in combinations(paths, 2):
+    for a, b in combinations(paths, 2):  # equal templates are equal files on every day
         if PurePath(paths[a]) == PurePath(paths[b]):
             problems.add(("outputs", b), f"is also the file of outputs.{a}")
     history = paths.get("history")
@@ -424,6 +427,7 @@ def read_job(path: str | Path) -> Job:
     )
     job = checked(replace(job, estimators=estimators), problems)
     problems.complain()
+    # The job is frozen, and its file is no key that a table may set.
     object.__setattr__(job, "file", Path(path).absolute())
     return job
 

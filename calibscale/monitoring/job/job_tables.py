@@ -164,6 +164,7 @@ class Alarms:
     def __post_init__(self) -> None:
         if self.tolerance is not None and "canonical" in (self.notions or ()):
             raise ValueError("a tolerance is for the notions 'top_label' and 'positive' only")
+        # A test has a p-value of exact calibration, which a small error makes small as well.
         if self.tolerance is not None and self.tests:
             raise ValueError("tests have no tolerance: they are of exact calibration")
         if self.certainty_tolerance and "canonical" in (self.notions or ()):
@@ -266,6 +267,7 @@ class Job:
     def place(self, template: str, day: str, model: str | None = None) -> str:
         """Path or URL of a template, filled in for a day and a model (default: the job's)."""
         filled = {"date": day, "model": self.model if model is None else model, "name": self.name}
+        # One substitution fills all placeholders, as a filled name may have braces itself.
         text = re.sub(r"\{(\w+)\}", lambda match: filled[match[1]], template)
         if is_url(text):
             return Location(text)
@@ -293,6 +295,7 @@ class Job:
     def to_dict(self) -> dict[str, Any]:
         """JSON object of all keys, including defaults, without secrets."""
         tables = asdict(self)
+        # The options of a file system may have keys, and URLs may have passwords.
         del tables["file"], tables["source"]["storage_options"]
         tables["source"]["path"] = shown_address(self.source.path)
         if self.run.scheduler is not None:
@@ -300,4 +303,4 @@ class Job:
         for role, names in (tables["source"]["columns"] or {}).items():
             if isinstance(names, str):
                 tables["source"]["columns"][role] = shown_address(names)
-        return json.loads(json.dumps(tables))
+        return json.loads(json.dumps(tables))  # tuples become lists, as in a file

@@ -83,6 +83,7 @@ def _template(text: str) -> str:
         raise ValueError("must be a path")
     for place in re.findall(r"\{([^{}]*)\}", text):
         if place not in _PLACES:
+            # A brace may belong to a password in a URL.
             named = f"{{{place}}}"
             named = named if named in shown_address(text) else HIDDEN
             raise ValueError(f"unknown placeholder {named}; {hint(place, _PLACES)}")
@@ -102,6 +103,7 @@ def _names(value: Any) -> str | tuple[str, ...]:
 def _group(value: Any) -> float | str:
     if isinstance(value, str) and value.strip():
         return value
+    # In Python a bool is an int.
     if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
         raise ValueError(f"must be the name or number of a group, or 'each', not {shown(value)}")
     return float(value)

@@ -112,16 +112,19 @@ def evidence(
         walk = _Walk(ledger, model, group, first, entries[group])
         logs = walk.over(shown)
         damaged += walk.damaged
+        # The weights of all processes sum to at most 1, so that the weighted mean of their e-values
+        # is an e-value.
         share = share_of[group] / (len(recipe.wagers) + len(tests))
         for wagers, log in zip(recipe.wagers, logs, strict=True):
             by_size = (log[:, 0], share, wagers.sizes, log) if wagers.sizes else (log, share)
             processes.append(Process(wagers.notion, group, *by_size))
     for name in tests:
-        increments = np.zeros((count, 1))
+        increments = np.zeros((count, 1))  # log e-value of each night, 0 without rows
         for entry in entries[None]:
             for test in entry.info["tests"]:
                 if test["statistic"] == name and test["p_value"] is not None:
                     increments[_night(entry, first)] = log_e_value(test["p_value"])
+            # A label of probability 0 refutes calibration with certainty.
             if impossible_labels(ledger, entry) is not None:
                 increments[_night(entry, first)] = np.inf
         log = advance(increments)[0][shown.start :]
@@ -199,6 +202,7 @@ class _Walk:
             last = min(BLOCK, shown.stop - block * BLOCK)
             running, logs = self._block(block, last, running)
             blocks[block] = running, logs
+            # The current block grows with each night.  A damaged record may be written again.
             if block < now and self.ledger.writable and not self.damaged:
                 parts = [part.ravel() for part in (*running, *logs)]
                 store(self._place(block, names[block]), np.concatenate(parts))
@@ -210,6 +214,7 @@ class _Walk:
 
     def _names(self, blocks: int) -> list[str]:
         """Hash of all records up to the end of each block."""
+        # The state after a block depends on all earlier blocks, and so does its name.
         records, names = hashlib.sha256(), []
         for block in range(blocks):
             for entry in self._entries.get(block, ()):
@@ -222,6 +227,7 @@ class _Walk:
         return place(self.ledger, self.model, self.group, content, name)
 
     def _load(self, block: int, name: str) -> tuple[list[Floats], list[Floats]] | None:
+        # The running state of each process, then its log E after each night of the block.
         shapes = [*self.shapes, *((BLOCK, *shape[:-1]) for shape in self.shapes)]
         sizes = [math.prod(shape) for shape in shapes]
         vector = load(self._place(block, name), sum(sizes))
@@ -263,7 +269,7 @@ def learned_bets(ledger: Ledger, day: str, model: str, days: int) -> tuple[Betti
     until = date.fromisoformat(day[:10])
     first, last = (until - timedelta(days)).isoformat(), (until - timedelta(1)).isoformat()
     groups: list[GroupKey | None] = [*ledger.groups(model)]
-    if recipe.group_by is None:
+    if recipe.group_by is None:  # with groups there is no process of all rows
         groups.insert(0, None)
     learned: list[list[tuple[Any, tuple[float, ...]]]] = [[] for _ in recipe.wagers]
     for group in groups:
@@ -355,7 +361,7 @@ class AlarmBook:
         ]
         book = {"starts": self._starts, "raised": self._raised, "groups": groups}
         data = json.dumps(sealed(book), indent=1).encode()
-        if data != self._data:
+        if data != self._data:  # most nights raise no alarm, and leave the file as it is
             write_whole(self._path, data)
 
 

@@ -46,7 +46,7 @@ class BrokenDays:
 
     def add(self, model: str, day: str, reason: str) -> None:
         """Keep the reason why a day cannot be read.  Call within `writing` of the ledger."""
-        if self.of(model).get(day) != reason:
+        if self.of(model).get(day) != reason:  # most nights find the same reasons
             self._reasons.setdefault(model, {})[day] = reason
             self._save()
 

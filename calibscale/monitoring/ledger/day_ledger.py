@@ -137,6 +137,7 @@ class Ledger:
                     f"{path}: the recipe of the ledger in zarr.json is damaged: {error}. Restore "
                     "the file from a backup, or use another ledger and run its days again"
                 ) from error
+            # Vectors of other sizes would be unpacked into wrong states.
             for section, size in recipe.sizes.items():
                 array: Any = group[section]
                 if array.shape[1] != size:
@@ -175,6 +176,7 @@ class Ledger:
     def result_path(self, model: str, day: str) -> Path:
         """Path of the stored result of a night."""
         name = quote(model, safe="")
+        # A name of dots would be a folder above, and a leading dot hides a folder.
         name = "%2E" + name[1:] if name.startswith(".") else name
         return self.path / "results" / name / f"{day}.json"
 
@@ -295,6 +297,7 @@ class Ledger:
 
     def _commit(self, key: Key, entries: tuple[Entry, ...]) -> None:
         line = log.line_of(key, self.revision + 1, entries, self._index.link)
+        # The line commits the day.  The index in memory follows.
         log.append(self.path, self._index, line)
         self._index.put(key, entries, self.revision + 1)
         self._index.size += len(line)

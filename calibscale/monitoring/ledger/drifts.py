@@ -16,7 +16,8 @@ from calibscale.estimators.base import BoundEstimator
 from calibscale.limits.excess import ratio
 from calibscale.monitoring.ledger.windows import Window, WindowDays, has_bins
 
-_GRID = np.linspace(0.0, 0.98, 50)  # correlations between days
+# Correlations between neighbouring days.  With 1 all days would have the same effect.
+_GRID = np.linspace(0.0, 0.98, 50)
 _HOUR, _MINUTE = 1 / 24, 1 / 1440
 
 
@@ -185,6 +186,7 @@ class DayEffects:
         M = np.eye(count)
         M[: len(earlier), : len(earlier)] -= shares[0]
         M[len(earlier) :, len(earlier) :] -= shares[1]
+        # Long runs have more weight, because their means have less noise.
         root = np.sqrt(np.concatenate([s * len(s) for s in shares]))
         pairs = (np.eye(count, k=1) + np.eye(count, k=-1)) / 2
         self._squares, self._products = np.diag(root**2), root[:, None] * pairs * root
@@ -213,6 +215,7 @@ class DayEffects:
         product = x @ self._products @ x - np.trace(self._products @ covariance)
         if not square > 0:
             return 0.0, float("inf")
+        # The correlation of the grid with the expected ratio closest to the observed ratio.
         rho = product / square + 1 / np.sqrt(max(self._count - 2, 1))
         at = int(np.argmin(np.abs(self._product / self._square - rho)))
         return float(square / self._square[at] * self._contrast[at]), float(self._freedom[at])

@@ -85,6 +85,7 @@ def _without(e: BoundEstimator, states: States, parts: Any, g: int) -> list[Any]
     for s in e.needs:
         state = states[s]
         fields = dict(zip(_names(s, state), parts[s], strict=True))
+        # Shared fields have no parts.  They are reduced by the share of the weight below.
         if "weight" in fields:
             share = 1.0 - float(fields["weight"][g] / state.weight)
         less = {name: getattr(state, name) - field[g] for name, field in fields.items()}
@@ -109,7 +110,7 @@ def parts_of_days(
         left_out = [
             estimator.value(*_without(estimator, states, parts, g))
             if any(np.any(field[g]) for s in estimator.needs for field in parts[s])
-            else math.nan
+            else math.nan  # an empty part leaves nothing out
             for g in range(PARTS)
         ]
         if clustered:
@@ -192,7 +193,7 @@ def encode(value: Any) -> Any:
         return {"mapping": {str(key): encode(item) for key, item in value.items()}}
     if isinstance(value, np.generic):
         value = value.item()
-    if isinstance(value, float) and not math.isfinite(value):
+    if isinstance(value, float) and not math.isfinite(value):  # JSON has no such numbers
         return {"number": str(value)}
     if value is None or isinstance(value, str | int | float | bool):
         return value
@@ -299,8 +300,9 @@ class Recipe:
 
     def null(self, day: str = "") -> DrawnLabels | ClusterSigns:
         """Null distribution of the labels of a day.  Clusters keep their signs on all days."""
-        if self.cluster is not None:
+        if self.cluster is not None:  # a cluster may have rows on several days
             return ClusterSigns(self.seed)
+        # Days have seeds of their own, as equal draws would not be independent.
         text = f"{self.seed} {day}".encode()
         return DrawnLabels(int.from_bytes(hashlib.sha256(text).digest()[:8], "little"))
 
@@ -330,6 +332,7 @@ class Recipe:
 
     def pack(self, states: Iterable[Any]) -> Floats:
         """States of a section as one vector."""
+        # A complex number becomes two real numbers, so that sums of vectors are sums of states.
         parts = [
             np.ascontiguousarray(field).reshape(-1).view(np.float64)
             for state in states

@@ -28,5 +28,6 @@ def unsealed(value: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _checksum(value: Mapping[str, Any]) -> str:
+    # The order of keys may change when a file is read and written again.
     text = json.dumps(value, sort_keys=True, allow_nan=False)
     return f"{google_crc32c.value(text.encode()):08x}"

@@ -154,6 +154,8 @@ def window(
     states = recipe.states(np.sum(sums, axis=0))
     jackknife = recipe.jackknife(confidence_level)
     with one_thread():
+        # Values that depend on the rows, such as λ, follow from the whole window.  Estimates that
+        # leave a run out use the same values.
         frozen = tuple(e.frozen(*(states[s] for s in e.needs)) for e in recipe.estimators)
         strata: Strata | None = None
         tests: tuple[TestResult, ...] = ()
@@ -190,6 +192,7 @@ def runs_of(days: Sequence[str]) -> list[list[str]]:
     numbers = [date.fromisoformat(day[:10]).toordinal() for day in days]
     if numbers[-1] - numbers[0] < _SPLIT_DATES:
         return [run.tolist() for run in np.array_split(np.array(days), min(len(days), MAX_RUNS))]
+    # The smallest blocks with at most MAX_RUNS of them in the window.
     level = 0
     while (numbers[-1] >> level) - (numbers[0] >> level) >= MAX_RUNS:
         level += 1
@@ -258,6 +261,7 @@ def _strata(ledger: Ledger, runs: Sequence[Sequence[Entry]]) -> Strata | None:
         return None
     # Clusters are the same on all days, which are therefore one stratum.
     count = 1 if recipe.cluster else min(len(runs), STRATA)
+    # Neighbouring runs share a stratum.
     of_run = np.arange(len(runs)) * count // len(runs)
     sums = [np.zeros(recipe.sizes[PARTS_SECTION]) for _ in range(count)]
     for k, total in zip(of_run, _summed(ledger, runs, PARTS_SECTION), strict=True):
@@ -289,6 +293,7 @@ def _estimate(
     record of the day has the interval.
     """
     estimate = e.finalize(*(states[s] for s in e.needs))
+    # Limits in closed form need no values without parts.
     several, limited = len(runs.left_out) > 1, has_limits(e, resampling)
     if not np.isfinite(runs.value) or not (several or limited):
         return estimate, float("nan")
@@ -298,6 +303,8 @@ def _estimate(
         clustered = resampling.clustered
         parts = runs if strata is None else parts_of_days(e, runs.value, states, strata, clustered)
     estimate = with_interval(e, estimate, resampling, states, classes, parts=lambda: parts)
+    # The jackknife over runs has the variation between days as well, so that the variance within
+    # days is unknown.
     if estimate.interval is None or not (limited or strata):
         return estimate, float("nan")
     return estimate, estimate.interval.standard_error**2
@@ -337,7 +344,7 @@ def _tests(
             raise StoreError(drawn.damaged[0])
         sums = recipe.unpack("replicates", drawn.vector)
         all_states.update(zip(replicated.values(), sums, strict=True))
-    else:
+    else:  # only statistics of cells can be drawn again from their states
         tested = [e for e in tested if e.draws_cells]
     certain = sum(int(e.info.get("certain", 0)) for e in entries)
     null = (
@@ -394,7 +401,7 @@ def _block(
             return Sum(stored, list(entries))
     total = Sum(np.zeros(ledger.recipe.sizes[section]))
     if level > _MIN_LEVEL:
-        half = (days[-1] >> level - 1) << level - 1
+        half = (days[-1] >> level - 1) << level - 1  # first day of the second half
         at = next(k for k, day in enumerate(days) if day >= half)
         for part in (slice(0, at), slice(at, None)):
             total.add(_block(ledger, section, entries[part], days[part], level - 1))
@@ -415,13 +422,15 @@ def _path(
     """Path of the sum of a block, or None if the block is not past or has other entries."""
     model, group, number = entries[0].model, entries[0].group, day >> level
     last = ledger.select(None, None, model, group)[-1].date
+    # Sums of eight days of replicates would save less reading than their files take.  The last
+    # block may still grow.
     small = level == _MIN_LEVEL and section == "replicates"
     if small or len(entries) < 2 or number == date.fromisoformat(last).toordinal() >> level:
         return None
     ends = number << level, (number + 1 << level) - 1
     first, end = (date.fromordinal(max(day, 1)).isoformat() for day in ends)
     in_block = [e for e in ledger.select(first, end, model, group) if e.n and section in e.sections]
-    if len(in_block) != len(entries):
+    if len(in_block) != len(entries):  # a window of `only` some days has another sum
         return None
     records = hashlib.sha256(json.dumps([[e.day, e.revision] for e in entries]).encode())
     return place(ledger, model, group, f"{section}-{level}-{number}", records.hexdigest())

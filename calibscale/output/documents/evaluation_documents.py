@@ -90,6 +90,7 @@ def check(result: dict[str, Any]) -> doc.Article:
 def _further_tests(result: dict[str, Any]) -> doc.Section | None:
     """Section with the p-values of tests that belong to no estimate, or None without such tests."""
     adjusted, alpha = result["adjusted_p_values"], _alpha(result)
+    # A check tests each of its estimates first, then statistics without a size.
     tests = result["tests"][len(result["results"]) :]
     rows = [
         (
@@ -169,6 +170,7 @@ def _first_value(results: list[dict[str, Any]]) -> str:
 
 def reliability(result: dict[str, Any]) -> doc.Article:
     """Document of ``calibscale reliability``."""
+    # Without a chosen class, the curves of the classes take the place of groups.
     by_class = result["notion"] == "class_wise" and result["class"] is None
     curves = (result["groups"] or {"values": ()})["values"] if by_class else [result]
     filled = [b for curve in curves for b in curve["bins"] if b["frequency"] is not None]
