@@ -84,7 +84,7 @@ def prediction(diagram: dict[str, Any]) -> str:
     """Name of the predicted quantity of a reliability diagram."""
     if diagram["notion"] in (None, "top_label", "pit"):
         return "quantile level" if diagram["notion"] == "pit" else "confidence"
-    k = 1 if diagram.get("class") is None else diagram["class"]
+    k = 1 if diagram.get("class") is None else diagram["class"]  # "positive" is class 1
     names = (diagram.get("source") or {}).get("class_names")
     class_name = names[k] if names else k
     return f"predicted P(y = {class_name})"
@@ -96,6 +96,7 @@ def label(estimate: dict[str, Any]) -> str:
     alone = estimate.get("notion") in (None, "top_label", "forecast", "pit")
     if alone or name in ("accuracy", "brier", "nll"):
         return name
+    # The notion follows as a word, which the settings need not repeat.
     name = name.replace(f"(notion='{estimate['notion']}')", "")
     return f"{name}, {notion(estimate['notion'])}"
 

@@ -60,11 +60,12 @@ class SubsetPlan:
     @property
     def passes(self) -> list[list[tuple[int, int, int]]]:
         """(first, count, key) of every draw that a pass takes subsets from."""
-        disjoint = int(1 / self.share + 1e-9)
+        disjoint = int(1 / self.share + 1e-9)  # subsets of one draw, with a margin for rounding
         passes = []
         for start in range(0, self.trials, self.per_pass):
             stop = min(start + self.per_pass, self.trials)
             draws = []
+            # A pass may begin and end in the middle of the subsets of a draw.
             while start < stop:
                 draw, first = divmod(start, disjoint)
                 count = min(stop - start, disjoint - first)
@@ -75,6 +76,7 @@ class SubsetPlan:
 
     def _key(self, draw: int) -> int:
         """Seed that is used for nothing else."""
+        # The words of a seed sequence have 32 bits, and the seed has 64.
         words = (self.size, draw, self.seed & 0xFFFFFFFF, self.seed >> 32)
         return int(np.random.SeedSequence(words).generate_state(1, np.uint64)[0])
 
@@ -83,6 +85,7 @@ def per_pass(estimator: BoundEstimator, run: Run) -> int:
     """Number of subsets with states that fit into memory together."""
     state = max(1, sum(s.nbytes(run.source.classes) for s in estimator.needs))
     limit = parse_bytes(run.execution.memory_limit)
+    # Several blocks, each with states of all subsets, are in memory together.
     budget = _STATE_BYTES if limit is None else min(_STATE_BYTES, limit // 16)
     return int(max(1, budget // state))
 
@@ -107,10 +110,12 @@ def subset_values(estimator: BoundEstimator, plan: SubsetPlan, run: Run, stages:
 
 def agreement(size: int, names: Sequence[str], values: Floats, full: Sequence[float]) -> Agreement:
     """Compare rankings by the values of subsets (trials, M) with the ranking by all rows (M,)."""
+    # A subset in which a model has no value cannot be ranked.
     defined = values[np.isfinite(values).all(axis=1)]
     same_order = same_best = tau = None
     if len(defined):
         expected = rankdata(full, "min")
+        # Many subsets have the same order, and each order is compared once.
         orders, counts = np.unique(rankdata(defined, "min", axis=1), axis=0, return_counts=True)
         share = counts / counts.sum()
         same_order = float(share @ (orders == expected).all(axis=1))

@@ -94,9 +94,11 @@ def members(declared: Any) -> tuple[Member, ...]:
     by_attribute: dict[str, Member] = {}
     names = {f.name for f in fields(declared)}
     for base in reversed(declared.__mro__):
+        # A derived class may narrow the type of a member, which then keeps its place.
         by_attribute |= {
             name: _member(name, hints[name]) for name in get_annotations(base) if name in names
         }
+        # The type of a property is the annotation of its return value.
         for name, value in vars(base).items():
             if isinstance(value, property) and "return" in value.fget.__annotations__:
                 member = _member(name, get_type_hints(value.fget, include_extras=True)["return"])
@@ -131,7 +133,9 @@ class Declared:
         for member in members(type(self)):  # type: ignore[arg-type]
             value = as_json(getattr(self, member.attribute))
             if "inline" in member.marks:
+                # A member of the object itself replaces an inline member of the same name.
                 out |= {name: item for name, item in value.items() if name not in out}
+            # Numbers of 0 and flags that are false say something, unlike None and empty lists.
             elif value or value in (0, False) or "omitted" not in member.marks:
                 out[member.key] = value
         return out

@@ -56,7 +56,7 @@ class Statistic(ABC):
     def merge(self, a: Any, b: Any) -> Any:
         """State of both sets of rows.  It may be the modified `a`."""
         for x, y in zip(a, b, strict=True):
-            np.add(x, y, out=x)
+            np.add(x, y, out=x)  # in place, as states may be large
         return a
 
     def zero_drawn(self, classes: int, count: int) -> tuple[Any, ...]:
@@ -113,7 +113,8 @@ class Replicates(Statistic):
         return (self.last - self.first) * sum(field.nbytes for field in drawn)
 
     def accumulate(self, state: Any, chunk: Chunk) -> Any:
-        # A statistic with `large_chunks` draws the replicates in parts itself.
+        # A statistic with `large_chunks` draws the replicates in parts itself.  Other statistics
+        # get parts of a chunk, so that the draws of many replicates need little memory.
         step = len(chunk) if self.large_chunks else max(256, _DRAWN // len(self))
         for low in range(0, len(chunk), step):
             part = chunk if step >= len(chunk) else chunk.take(slice(low, low + step))
@@ -133,6 +134,7 @@ class Replicates(Statistic):
 
     def labels(self, chunk: Chunk) -> NDArray[np.int32]:
         """Drawn labels (B, c), cached on the chunk."""
+        # Statistics of one pass test the same draws, so that their joint p-value is exact.
         key = f"labels drawn with {self.null.seed}: {self.first}..{self.last}"
         if key not in chunk.views:
             chunk.views[key] = self.null.labels(chunk.rows, chunk.q, self.first, self.last)
