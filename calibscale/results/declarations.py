@@ -63,7 +63,7 @@ Computed = Annotated[_T, Mark("computed")]  # property that is a member
 Omitted = Annotated[_T, Mark("omitted")]  # left out if None or empty
 Later = Annotated[_T, Mark("later")]  # missing in results of earlier versions
 Inline = Annotated[_T, Mark("inline")]  # its members are those of the object that has it
-# A float in JSON is a number, or null where it is NaN or infinite; one with limits is a number.
+# A float in JSON is a number, or null where it is NaN or infinite.  With limits it is a number.
 Finite = Annotated[float, Bounds()]
 Count = Annotated[int, Bounds(ge=0)]
 Size = Annotated[float, Bounds(ge=0)]
