@@ -1,9 +1,9 @@
 """calibscale: calibration of probabilities and forecasts, at any number of rows.
 
-Symbols, in code as in the papers: rows i = 1..n; ``q`` predicted probabilities; ``y`` labels
-0..K−1; ``delta`` = q − e_y; ``phi`` features in R^m; ``S``, ``C``, ``D``, ``t`` their moments;
-``ridge`` = λ.  Papers: [GB] Gruber & Bach 2025, [VF] Vashistha & Farahi 2025, [MS] Moskvichev &
-Sejdinovic 2025.
+Symbols, in code as in the papers: rows i = 1..n, predicted probabilities ``q``, labels ``y`` in
+0..K−1, residuals ``delta`` = q − e_y, features ``phi`` in R^m with moments ``S``, ``C``, ``D`` and
+``t``, and ``ridge`` = λ.  Papers: [GB] Gruber & Bach 2025, [VF] Vashistha & Farahi 2025, [MS]
+Moskvichev & Sejdinovic 2025.
 """
 
 from __future__ import annotations

@@ -17,25 +17,26 @@ from calibscale.errors import causes, require
 HIDDEN = "***"
 _SHORTEST = 4  # characters of a text that is replaced wherever it occurs, also inside of a word
 _LONGEST_PORT = 5  # digits
-_CONTAINERS = ("abfs", "abfss", "wasb", "wasbs")  # the part before @ is a container of Azure
+# Schemes of Azure, where the part before @ names a container and is no user.
+_CONTAINERS = ("abfs", "abfss", "wasb", "wasbs")
 
-# a part of an address such as simplecache::s3://bucket/file; [::1] is a host
+# A part of an address such as simplecache::s3://bucket/file, where [::1] is a host.
 _CHAIN = re.compile(r"::(?=[a-zA-Z][a-zA-Z0-9+.-]*(?:://|::|$))")
 _PART = re.compile(r"([a-zA-Z][a-zA-Z0-9+.-]+:/+)?([^/?#]*)(.*)", re.DOTALL)
 _QUERY = re.compile(r"([?#]|%3f|%23).*", re.DOTALL | re.IGNORECASE)
-# names of options whose values are secrets; the values of others are hidden if they are long
+# Names of options with secret values.  The values of other options are hidden if they are long.
 _SECRET_NAMES = re.compile(
     r"(pass(word|wd|phrase)?|secret|token|key(_id)?|sas|signature|credentials?|authorization|auth|"
     r"cookie|user(name)?)$",
     re.IGNORECASE,
 )
 _AT = re.compile(r".*(?:@|%40)", re.DOTALL | re.IGNORECASE)
-# a URL in a sentence, without the punctuation behind it
+# A URL in a sentence, without the punctuation behind it.
 _URL_IN_TEXT = re.compile(r"[a-zA-Z][a-zA-Z0-9+.-]+:/{1,3}[^\s'\"<>]*[^\s'\"<>:;,.()\[\]{}]")
 
 
 class Location(str):
-    """URL with the options of its file system; its text has no secrets.
+    """URL with the options of its file system, and a text without secrets.
 
     Examples
     --------
@@ -97,7 +98,7 @@ def full_address(address: str | Path) -> str:
 
 
 def is_url(address: str | Path) -> bool:
-    """Whether an address is opened by fsspec; ``file://`` is a local path."""
+    """Whether an address is opened by fsspec.  An address ``file://`` is a local path."""
     return "://" in str(address) and not str(address).startswith("file://")
 
 
@@ -166,6 +167,7 @@ def without_secrets(text: str, *addresses: Any) -> str:
             text = text.replace(full_address(address), shown_address(address))
             secrets.update(_secrets(full_address(address)))
         secrets.update(_texts(options_of(address)))
+    # A long secret may contain a short one, which would split it if it were hidden first.
     for secret in sorted(secrets, key=len, reverse=True):
         for form in (secret, quote(secret, safe=""), unquote(secret)):
             text = _hidden(text, form)
@@ -173,7 +175,10 @@ def without_secrets(text: str, *addresses: Any) -> str:
 
 
 def _hidden(text: str, secret: str) -> str:
-    """Text without a secret; a short one is hidden where it is a word of its own."""
+    """Text without a secret.  A short secret is hidden only where it is a separate word.
+
+    Elsewhere a short secret would hide letters of other words.
+    """
     if len(secret) >= _SHORTEST:
         return text.replace(secret, HIDDEN)
     if not secret:
@@ -199,10 +204,10 @@ def _secrets(url: str) -> Iterator[str]:
 
 
 def _texts(value: Any, secret: bool = False) -> Iterator[str]:
-    """Texts in the options of a file system that may be secrets: all long ones, and some short.
+    """Texts in the options of a file system that may be secrets, all long texts and some short.
 
-    With `secret`, they are values of an option whose name says that they are.  Secrets of URLs are
-    hidden anyway.
+    With `secret`, the name of their option says that they are secrets.  Secrets of URLs are hidden
+    anyway.
     """
     if isinstance(value, bytes):
         value = value.decode(errors="replace")
@@ -223,7 +228,7 @@ def _texts(value: Any, secret: bool = False) -> Iterator[str]:
 
 
 def raise_from(error: Exception, cause: BaseException, address: Any) -> NoReturn:
-    """Raise an error from another one, or alone if the chain of causes has secrets."""
+    """Raise an error from its cause, or alone if the chain of causes has secrets."""
     try:
         raise error from cause
     finally:

@@ -53,7 +53,7 @@ class NotFoundError(StoreError):
 class UnavailableError(StoreError):
     """A server does not answer, or answers that it cannot serve for the moment.
 
-    Run again later; what was finished is kept.
+    Run again later.  Finished parts are kept.
 
     Examples
     --------
@@ -64,7 +64,7 @@ class UnavailableError(StoreError):
 
 
 class InvalidDataError(CalibscaleError, ValueError):
-    """The data violate a rule; the message names the first bad row.
+    """The data violate a rule.  The message names the first bad row.
 
     Attributes
     ----------
@@ -98,8 +98,8 @@ class BinaryError(InvalidDataError):
 class MissingNameError(OptionError):
     """A file has no array or column of the requested name.
 
-    `role` is that of the array or column, such as labels; `what` the file, the missing name, and
-    the existing names.
+    `role` is the role of the array or column, such as labels.  `what` names the file, the missing
+    name, and the existing names.
     """
 
     def __init__(self, message: str, role: str, what: str) -> None:
@@ -111,7 +111,7 @@ class MissingNameError(OptionError):
 class ClusterError(CalibscaleError):
     """The Dask cluster is unreachable or has no workers.
 
-    Run again when it is back; work in a checkpoint is kept.
+    Run again when it is back.  Work in a checkpoint is kept.
 
     Examples
     --------
@@ -122,7 +122,7 @@ class ClusterError(CalibscaleError):
 
 
 def causes(error: BaseException) -> Iterator[BaseException]:
-    """Errors from which an error was raised, or during whose treatment, the latest first."""
+    """Errors that caused an error, or that were handled when it was raised, the latest first."""
     seen = {id(error)}  # a cause may have been raised from its effect
     while True:
         earlier = error.__cause__
@@ -136,7 +136,7 @@ def causes(error: BaseException) -> Iterator[BaseException]:
 
 
 def require(holds: Any, message: str, *value: Any) -> None:
-    """Raise OptionError unless a condition holds; the message may end in the value at fault."""
+    """Raise OptionError unless a condition holds.  The message may end in the value at fault."""
     if not holds:
         texts = [repr(v) if isinstance(v, str) else str(v) for v in value]
         raise OptionError(", not ".join([message, *texts]))

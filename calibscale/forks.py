@@ -15,7 +15,7 @@ from weakref import WeakSet
 
 
 class Renewable(Protocol):
-    """Object whose `after_fork` makes its locks anew, and drops what is half changed."""
+    """Object with a method that makes its locks anew and drops values that are half changed."""
 
     def after_fork(self) -> None: ...
 
@@ -50,9 +50,9 @@ def _renew_cached_properties() -> None:
         for kind in list(vars(module).values()):
             if not isinstance(kind, type):
                 continue
-            for each in list(vars(kind).values()):
-                if type(each) is cached_property:
-                    each.lock = threading.RLock()  # type: ignore[attr-defined]
+            for attribute in list(vars(kind).values()):
+                if type(attribute) is cached_property:
+                    attribute.lock = threading.RLock()  # type: ignore[attr-defined]
 
 
 if hasattr(os, "register_at_fork"):

@@ -120,11 +120,11 @@ def plan(
 
 
 def _least_room(run: Run, scheduler: Any) -> Room:
-    """Memory of this process, which times a block, or that of a worker if it is less."""
+    """Memory of this process, which times a block, or of a worker if it has less."""
     here = run.execution.room()
     there = schedulers.room_with(scheduler, run.execution.memory_limit)
-    known = [room for room in (there, here) if room.free is not None]
-    return min(known, key=lambda room: room.free or 0, default=here)
+    limited = [room for room in (there, here) if room.free is not None]
+    return min(limited, key=lambda room: room.free or 0, default=here)
 
 
 def _pass(

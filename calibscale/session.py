@@ -335,10 +335,10 @@ class Run(Session):
     ) -> Self:
         """This run, without the estimators with sums that exceed the memory.
 
-        By default the memory is that of the scheduler of this run.  Estimators are considered in
-        their order, and a sum that several of them share counts once.
-        An OptionError is raised, or the estimate has the reason in place of a value, as for an
-        estimator that the data do not support.
+        By default the memory is the memory of the scheduler of this run.  Estimators are considered
+        in their order, and a sum that several of them share counts once.  An OptionError is raised,
+        or the estimate has the reason instead of a value, as for an estimator that the data do not
+        support.
         """
         room = room or self.execution.room()
         free = room.free

@@ -22,9 +22,10 @@ def undisturbed() -> Iterator[None]:
     if threading.current_thread() is not threading.main_thread():
         yield
         return
+    # Handlers only note the signals.  The first of them is raised again at the end.
     received: list[int] = []
     before = {
-        number: signal.signal(number, lambda which, _: received.append(which))
+        number: signal.signal(number, lambda signum, _: received.append(signum))
         for number in ENDING
         if signal.getsignal(number) not in (signal.SIG_IGN, None)  # None: not of Python
     }

@@ -242,14 +242,14 @@ def simulate(
     )
     largest = np.finfo(dtype).max
     with store.writer() as writer, reporting(progress, "simulating", "rows") as report:
-        done = store.rows
-        for draw in draws(configuration, seed, done, rows - done):
+        n_written = store.rows
+        for draw in draws(configuration, seed, n_written, rows - n_written):
             # A logit beyond the range of the stored type would become infinite.
             stored = np.clip(draw.logits, -largest, largest).astype(dtype)
             writer.append(stored, draw.labels, covariates=draw.covariates)
-            done += len(stored)
+            n_written += len(stored)
             if report is not None:
-                report(done, rows)
+                report(n_written, rows)
     return store
 
 

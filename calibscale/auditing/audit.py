@@ -1,4 +1,4 @@
-"""`audit`: tests, groups, bias curves, the bias map, recalibration, and another model."""
+"""`audit` with tests, groups, bias curves, the bias map, recalibration, and another model."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ from calibscale.estimators.skce import SKCE
 from calibscale.results.audit_results import Audit, Group, Scores, Segment
 from calibscale.session import Session, SessionOptions, verb
 
-_MAX_REGIONS = 8
+_MAX_REGIONS = 8  # listed regions of the bias map
 
 
 @dataclass(frozen=True)
@@ -44,10 +44,11 @@ class Recalibration:
     ----------
     methods : str or sequence of str
         ``temperature``, ``platt``, ``isotonic``, ``bbq``, ``local_bias``, ``mc``, ``pmc`` or
-        ``all``; all but temperature require two classes.  Settings follow a name, such as
+        ``all``.  All but temperature require two classes.  Settings follow a name, such as
         ``mc(depth=1, alpha=0.02)``.
     hold_out : float
-        Share of the rows that recalibration is evaluated on; the methods are fitted to the others.
+        Share of the rows on which recalibration is evaluated.  The methods are fitted to the other
+        rows.
 
     Examples
     --------
@@ -86,45 +87,48 @@ def audit(
     * Groups: every level of covariates with few values, quantile bins of the others, and their
       pairwise crossings, with the mean of y − p, simultaneous intervals, and p-values from the same
       drawn labels, adjusted by Westfall–Young.
-    * Ranges: intervals of several widths of the prediction and of each covariate whose values are
-      ordered, with one p-value adjusted for all of them; those with the most evidence are listed.
+    * Ranges: intervals of several widths of the prediction and of each covariate with ordered
+      values, with one p-value adjusted for all of them.  The ranges with the most evidence are
+      listed.
     * Map of local bias [VF, eq. 7]: its most biased regions, and curves along each covariate.
-    * Recalibration fitted to a part of the rows, with tests before and after on the other rows; the
-      null of the tests after accounts for the noise of the fit for the first three
-      methods (`calibscale.recalibration.refits.refits_of`).
+    * Recalibration fitted to a part of the rows, with tests before and after on the other rows.
+      The null of the tests after it accounts for the noise of the fit for the first three methods
+      (`calibscale.recalibration.refits.refits_of`).
     * Comparison with another model on the same rows, by paired differences.
 
     A session with clusters, ``session.by_cluster(column)``, has tests and intervals of groups by
-    random signs of clusters (the null ``wild_cluster``), and neither of the last two.  Beside a
-    cluster that is too large for them there are no p-values; see `calibration_test`.
+    random signs of clusters (the null ``wild_cluster``), but neither recalibration nor a
+    comparison.  If a cluster is too large for random signs, there are no p-values, see
+    `calibration_test`.
 
     Parameters
     ----------
     source, **options
         See `evaluate`.
     covariates : sequence of str, KLCE or Segments
-        Names of covariates; or a `KLCE` with its covariates and the settings of the tests and the
+        Names of covariates, or a `KLCE` with its covariates and the settings of the tests and the
         map (curves have smaller bandwidths).  Its notion is ``positive``, the default for two
         classes, or ``top_label``.  Rows that chose the bandwidths are excluded from the tests,
         recalibration and `against`.  With `Segments`, intersections of columns are judged as well.
     n_replicates, seed : int
         Number of replicates of the null, and seed of the null and of the held-out rows.
     confidence_level : float
-        Confidence level of the simultaneous intervals; tests use alpha = 1 − confidence_level.
+        Confidence level of the simultaneous intervals.  Tests use alpha = 1 − confidence_level.
     bins : int
         Number of quantile bins of a covariate with more than ten values.
     min_rows : int
         Minimum effective rows, (Σw)²/Σw², of a group, a region or a point of a curve.
     recalibrate : str, sequence of str or Recalibration
-        Methods of recalibration; half of the rows are held out from their fits.
+        Methods of recalibration.  Half of the rows are held out from their fits.
     against : path, URL, LogitStore or ArraySource, optional
-        Predictions of another model for the same rows; labels, weights and covariates are those
-        of `source`.
+        Predictions of another model for the same rows.  Labels, weights and covariates are taken
+        from `source`.
 
     Raises
     ------
     InvalidDataError, OptionError, StoreError
-        At the first invalid row; if a setting does not suit the data, or a source cannot be read.
+        At the first invalid row, if a setting does not suit the data, or if a source cannot be
+        read.
 
     Examples
     --------
@@ -153,11 +157,12 @@ def audit(
         estimators = local_estimators(local)
         methods, unsuitable = methods_named(chosen.methods, data.classes, local)
         unsuitable += _clustered(session, methods, against, local.bandwidth_share)
-        if against is not None:
+        if against is not None:  # an unsuitable model is an error before the tests take minutes
             predicted(as_source(against), data)
         tests, tested = local_tests(session, estimators, n_replicates, seed)
         frozen_estimators = frozen(estimators, tests)
 
+        # Groups and ranges share one pass over the rows.
         axes = axes_of(session.profile, names, notion, local.categorical, bins)
         statistic = GroupSums(tuple(axis for axis in axes if len(axis) > 1), notion)
         scan = ScanSums.of(session, names, notion, local.categorical)
@@ -180,6 +185,7 @@ def audit(
             segments = tested_segments(session, judged, n_replicates, seed, confidence_level)
         notes = [*_notes(axes, notion, data.classes), *unsuitable, *grouped.notes, *ranges.notes]
         overall, groups = grouped.overall, grouped.listed
+        # Next to a cluster with too many rows, random signs of clusters do not keep the level.
         if tested.clusters is not None and tested.clusters.refusal is not None:
             notes.append(f"groups, ranges and segments have no p-values: {tested.clusters.refusal}")
             overall = overall and _untested(overall)
@@ -191,18 +197,19 @@ def audit(
         bias_curves, histograms, missing = curves(session, notion, axes, tested.n, min_rows)
         bias_map, unmapped = local_map(session, frozen_estimators[0], min_rows)
         notes += [*missing, *unmapped]
-        rest = session
-        if local.bandwidth_share is not None:  # rows that did not choose the bandwidths
-            rest = session.on(part_of(data, HoldOut(local.bandwidth_share, seed), held=False))
+        unused = session
+        if local.bandwidth_share is not None:
+            # Rows that chose the bandwidths have seen the labels and would judge too well.
+            unused = session.on(part_of(data, HoldOut(local.bandwidth_share, seed), held=False))
         recalibration: tuple[Scores, ...] = ()
         if methods:
             recalibration = recalibrations(
-                rest, methods, frozen_estimators[0], chosen.hold_out, n_replicates, seed
+                unused, methods, frozen_estimators[0], chosen.hold_out, n_replicates, seed
             )
-        other = None
+        comparison = None
         if against is not None:
-            other = compare(
-                rest, against, frozen_estimators, tests, n_replicates, seed, confidence_level
+            comparison = compare(
+                unused, against, frozen_estimators, tests, n_replicates, seed, confidence_level
             )
     counts = RowCounts(tested.n, tested.n_unlabelled, tested.dropped)
     if tested.impossible is not None:
@@ -225,7 +232,7 @@ def audit(
         curves=bias_curves,
         histograms=histograms,
         recalibration=recalibration,
-        against=other,
+        against=comparison,
         bias_map=bias_map,
         notes=tuple(notes),
         clusters=tested.clusters,
@@ -265,7 +272,10 @@ def _check(
 
 
 def _clustered(session: Session, *parts_of_rows: Any) -> list[str]:
-    """Note on clusters; an OptionError if parts of the rows or paired rows are requested."""
+    """Note on clusters.
+
+    An OptionError is raised if parts of the rows or paired rows are requested.
+    """
     if session.rules.cluster is None:
         return []
     if any(part not in (None, ()) for part in parts_of_rows):
@@ -286,12 +296,13 @@ def _untested(group: _Tested) -> _Tested:
 
 def _notes(axes: tuple[Axis, ...], notion: str, classes: int) -> list[str]:
     """Notes on constant covariates, and on the notion."""
-    notes = [
-        f"{axis.name} is {'nearly ' if axis.levels is None else ''}constant: it defines no groups"
-        for axis in axes
-        if len(axis) < 2
-    ]
+    notes = []
+    for axis in axes:
+        if len(axis) < 2:
+            # Quantile bins may coincide although a few values differ.
+            constant = "nearly constant" if axis.levels is None else "constant"
+            notes.append(f"{axis.name} is {constant}: it defines no groups")
     if notion == "top_label":
-        what = f"{classes} classes" if classes > 2 else "notion top_label"
-        notes.append(f"{what}: the audit is of the confidence in the predicted class (top_label)")
+        reason = f"{classes} classes" if classes > 2 else "notion top_label"
+        notes.append(f"{reason}: the audit is of the confidence in the predicted class (top_label)")
     return notes

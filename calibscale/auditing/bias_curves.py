@@ -15,7 +15,7 @@ from calibscale.results.bias_results import BiasCurve, Histogram
 from calibscale.session import Session
 
 MAX_COLOURS = 4  # levels of the covariate that separates curves
-_CELLS = 40  # of a histogram
+_CELLS = 40  # cells of a histogram
 _CURVE = 81  # points of a curve
 MAP_COLUMNS = ("bias", "standard_error", "low", "high", "effective_rows")
 
@@ -33,7 +33,8 @@ def curves(
     """
     sample = session.profile.sample(notion)
     few = (axis for axis in axes if axis.levels is not None and 2 <= len(axis) <= MAX_COLOURS)
-    by = next(few, None)
+    separating = next(few, None)
+    n_curves = len(separating) if separating else 1
     drawn: list[BiasCurve] = []
     histograms: list[Histogram] = []
     notes: list[str] = []
@@ -44,12 +45,13 @@ def curves(
         low, high = np.percentile(values, [1, 99]) if len(values) else (0.0, 0.0)
         if not high > low:
             continue
-        bandwidth = _bandwidth(values, rows // (len(by) if by else 1))
+        bandwidth = _bandwidth(values, rows // n_curves)
         x = np.linspace(low, high, _CURVE)
         try:
-            drawn += _along(session, notion, name, by, x, bandwidth, min_rows)
+            drawn += _along(session, notion, name, separating, x, bandwidth, min_rows)
         except OptionError as error:  # too many rows for direct sums, and no series
-            notes.append(f"no curve along {name or 'the prediction'}: {error}")
+            subject = name or "the prediction"
+            notes.append(f"no curve along {subject}: {error}")
             continue
         counts, edges = np.histogram(values, _CELLS, (low, high))
         histograms.append(Histogram(name, tuple(edges.tolist()), tuple(counts.tolist())))
@@ -59,10 +61,11 @@ def curves(
 def _bandwidth(values: Floats, rows: int) -> float:
     """Bandwidth 1.5 σ n^(−1/5), with σ from the quartiles where tails are heavy.
 
-    It is smaller than that of a test, but larger than that of a density, 1.06 σ n^(−1/5), because
-    y − p is mostly noise.
+    It is smaller than the bandwidth of a test, but larger than the bandwidth 1.06 σ n^(−1/5) of a
+    density, because y − p is mostly noise.
     """
     quartiles = np.percentile(values, [25, 75])
+    # The distance of the quartiles of a normal distribution is 1.349 σ.
     spreads = [values.std(), np.diff(quartiles)[0] / 1.349]
     return float(1.5 * min(s for s in spreads if s > 0) * max(rows, 1) ** -0.2)
 
@@ -71,20 +74,22 @@ def _along(
     session: Session,
     notion: str,
     name: str | None,
-    by: Axis | None,
+    separating: Axis | None,
     x: Floats,
     bandwidth: float,
     min_rows: float,
 ) -> list[BiasCurve]:
-    """Curve of each level of `by`, from one map."""
-    levels: tuple[float | None, ...] = (None,) if by is None else by.levels or ()
-    names = [n for n in (name, by.name if by else None) if n is not None]
+    """Curve of each level of `separating`, from one map."""
+    levels: tuple[float | None, ...] = (None,) if separating is None else separating.levels or ()
+    names = [n for n in (name, separating.name if separating else None) if n is not None]
     points = np.tile(x, len(levels))
     columns = [] if name is None else [points]
-    if by is not None:
+    if separating is not None:
         columns.append(np.repeat(np.array(levels, np.float64), len(x)))
     covariates = np.column_stack(columns) if columns else None
-    local = KLCE(tuple(names), categorical=() if by is None else (by.name,), notion=notion)
+    local = KLCE(
+        tuple(names), categorical=() if separating is None else (separating.name,), notion=notion
+    )
     if name is None:
         local = replace(local, prediction_bandwidth=bandwidth)
     else:
@@ -95,5 +100,9 @@ def _along(
     for i, level in enumerate(levels):
         part = slice(i * len(x), (i + 1) * len(x))
         values = (getattr(bias_map, column)[part] for column in MAP_COLUMNS)
-        drawn.append(BiasCurve(name, None if by is None else by.name, level, bandwidth, x, *values))
+        drawn.append(
+            BiasCurve(
+                name, None if separating is None else separating.name, level, bandwidth, x, *values
+            )
+        )
     return drawn

@@ -282,7 +282,7 @@ def with_signs(sums: GroupTotals, drawn: Iterable[DrawnGroups]) -> GroupTotals:
 
 def limits_of(sums: GroupTotals, groups: list[int], tail: float) -> tuple[Floats, Floats]:
     """Limits of the bias of groups, each exceeded with a probability of about `tail`."""
-    low, high = excess_limits(sums.others[:, groups], sums.events[:, groups], tail)
+    low, high = excess_limits(sums.no_events[:, groups], sums.events[:, groups], tail)
     if sums.clustered:
         # Exact limits need independent labels.  Sums of signed clusters are nearly normal.
         half = -ndtri(tail) * np.sqrt(sums.spread[groups])
@@ -334,7 +334,7 @@ class GroupTotals(NamedTuple):
     w2d2: Floats
     spread: Floats
     thirds: Floats
-    others: Floats
+    no_events: Floats
     events: Floats
     clustered: bool = False
 
@@ -468,8 +468,8 @@ def drawn_batches(
     size = sum(array.nbytes for array in statistic.zero_drawn(session.source.classes, 1))
     max_replicates, room = _STATE_BYTES // size, session.execution.room()
     if room.limit is not None:
-        each = 4 * session.states_alive * size
-        max_replicates = min(max_replicates, (room.limit - room.used) // each)
+        replicate_bytes = 4 * session.states_alive * size
+        max_replicates = min(max_replicates, (room.limit - room.used) // replicate_bytes)
     step = max(2, max_replicates // 2 * 2)
     for first in range(0, n_replicates, step):
         part = Replicates(statistic, null, first, min(n_replicates, first + step))

@@ -71,8 +71,9 @@ def main(arguments: list[str] | None = None) -> None:
     except (MemoryError, RuntimeError, ImportError, SystemError) as error:
         if not _lacks_memory(error):
             raise
+        detail = f" ({error})" if str(error) else ""
         click.echo(
-            f"error: not enough memory{f' ({error})' if str(error) else ''}: raise the limit "
+            f"error: not enough memory{detail}: raise the limit "
             "(ulimit -v), or pass --memory-limit or fewer threads",
             err=True,
         )

@@ -9,7 +9,7 @@ from pathlib import Path
 _MOUNT = Path("/sys/fs/cgroup")
 _GROUPS = Path("/proc/self/cgroup")
 _RECLAIMED = ("inactive_file", "active_file")  # copies of files, which the kernel gives up
-# names of the limit and of the usage of memory, and the prefix of sums with the groups inside
+# Names of the limit and of the usage of memory, and the prefix of sums with the groups inside.
 _MEMORY = (
     ("memory.max", "memory.current", ""),
     ("memory.limit_in_bytes", "memory.usage_in_bytes", "total_"),
@@ -19,7 +19,7 @@ _QUOTA = (("cpu.max",), ("cpu.cfs_quota_us", "cpu.cfs_period_us"))
 
 
 def free_memory(groups: Path = _GROUPS, mount: Path = _MOUNT) -> int | None:
-    """Bytes that this process may still use before a group is full; None without a limit."""
+    """Bytes that this process may still use before a group is full, or None without a limit."""
     free = []
     for folder in _folders("memory", groups, mount):
         for limit, usage, prefix in _MEMORY:
@@ -32,7 +32,7 @@ def free_memory(groups: Path = _GROUPS, mount: Path = _MOUNT) -> int | None:
 
 
 def cpu_quota(groups: Path = _GROUPS, mount: Path = _MOUNT) -> int | None:
-    """Number of processors, rounded up, that a group may use; None without a limit."""
+    """Number of processors, rounded up, that a group may use, or None without a limit."""
     counts = []
     for folder in _folders("cpu", groups, mount):
         for names in _QUOTA:
@@ -52,7 +52,7 @@ def _reclaimed(folder: Path, prefix: str) -> int:
 
 
 def _folders(controller: str, groups: Path, mount: Path) -> Iterator[Path]:
-    """Folders of the groups of this process with a controller: its own one, and all above it.
+    """Folders of the group of this process with a controller, and of all groups above it.
 
     In a container, the folder of a group may be the mount itself, whatever its path outside is.
     """
@@ -69,6 +69,6 @@ def _folders(controller: str, groups: Path, mount: Path) -> Iterator[Path]:
         else:
             continue
         folder = root / path.lstrip("/")
-        inside = [] if ".." in folder.parts else [folder, *folder.parents]
-        yield from (each for each in inside if each.is_relative_to(root) and each != root)
+        groups_above = [] if ".." in folder.parts else [folder, *folder.parents]
+        yield from (group for group in groups_above if group.is_relative_to(root) and group != root)
         yield root

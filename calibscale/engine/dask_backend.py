@@ -2,9 +2,9 @@
 
 Before any work is sent, all machines must have the same versions of the packages that numbers
 depend on.  A worker checks that its source files of calibscale are the same, as a checkout may have
-others in the same version, and that it sees the same content at the paths in a task.  Zarr reads a
-missing chunk file as one that was never written: a machine that cannot see a store would silently
-read it as empty.
+other files in the same version.  It also checks that it sees the same content at the paths in a
+task.  Zarr reads a missing chunk file as a chunk that was never written, so that a machine that
+cannot see a store would silently read it as empty.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ _POLL_SECONDS = 2.0  # time without a result after which the cluster is checked
 
 @contextmanager
 def connect(kind: str, argument: Any, limit: int | None) -> Iterator[dask_connection.Connection]:
-    """Open the Dask connection of a parsed scheduler; `kind` is the meaning of `argument`."""
+    """Open the Dask connection of a parsed scheduler, where `kind` is the meaning of `argument`."""
     if kind == "connection":
         yield argument
         return
@@ -69,7 +69,7 @@ def _await_worker(client: Any, where: str) -> None:
     """Wait for the first worker, which a batch system may start late."""
     seconds = dask_connection.worker_timeout()
     _log.warning("no worker at %s yet, waiting up to %.0f s", where, seconds)
-    # a task, because some clusters start workers on demand
+    # Some clusters start workers on demand, when there is a task.
     probe = client.submit(os.getpid, pure=False)
     try:
         probe.result(timeout=seconds)
@@ -82,22 +82,22 @@ def _await_worker(client: Any, where: str) -> None:
 
 
 def check_worker_versions(client: Any) -> None:
-    """Refuse a cluster whose versions may give other numbers, or cannot read our tasks."""
+    """Refuse versions on a cluster that may give other numbers or cannot read our tasks."""
     reported = client.get_versions(packages=list(PACKAGES))
     machines = {"the scheduler": reported["scheduler"]}
     machines |= {f"worker {address}": there for address, there in reported["workers"].items()}
-    mine, theirs = versions(), {}
+    here, remote = versions(), {}
     for machine, there in machines.items():
         installed = there["packages"]
         python = minor(installed["python"])
-        theirs[machine] = {name: installed.get(name) for name in mine} | {"python": python}
-    check_versions(theirs, mine)
+        remote[machine] = {name: installed.get(name) for name in here} | {"python": python}
+    check_versions(remote, here)
 
 
 def check_worker_sources(client: Any) -> None:
     """Refuse workers with other source files of calibscale."""
-    found = client.run(source_version, on_error="ignore")
-    machines = {f"worker {address}": {_SOURCE: there} for address, there in found.items()}
+    digests = client.run(source_version, on_error="ignore")
+    machines = {f"worker {address}": {_SOURCE: there} for address, there in digests.items()}
     check_versions(machines, {_SOURCE: source_version()})
 
 
@@ -115,7 +115,7 @@ Versions = Mapping[str, str | None]  # by name of package, or python; None: not 
 
 @cache
 def installed(name: str) -> str | None:
-    """Version of a package; None if it is not installed."""
+    """Version of a package, or None if it is not installed."""
     try:
         return version(name)
     except PackageNotFoundError:
@@ -144,19 +144,23 @@ def minor(python: str) -> str:
     return ".".join(python.split(".")[:2])
 
 
-def check_versions(machines: Mapping[str, Versions], mine: Versions) -> None:
+def check_versions(machines: Mapping[str, Versions], expected: Versions) -> None:
     """Raise an OptionError that names machines with other versions, with both versions."""
-    wrong = [
-        f"{machine} has {f'{name} {there[name]}' if there.get(name) else f'no {name}'}, "
-        f"not {here or 'none'}"
-        for machine, there in machines.items()
-        for name, here in mine.items()
-        if there.get(name) != here
-    ]
-    if wrong:
-        more = f"; and {len(wrong) - _NAMED} more" if len(wrong) > _NAMED else ""
+    differences = []
+    for machine, installed_there in machines.items():
+        for name, here in expected.items():
+            there = installed_there.get(name)
+            if there == here:
+                continue
+            seen = f"{name} {there}" if there else f"no {name}"
+            wanted = here or "none"
+            differences.append(f"{machine} has {seen}, not {wanted}")
+    if differences:
+        more = ""
+        if len(differences) > _NAMED:
+            more = f"; and {len(differences) - _NAMED} more"
         raise OptionError(
-            f"versions differ: {'; '.join(wrong[:_NAMED])}{more}. Install the same "
+            f"versions differ: {'; '.join(differences[:_NAMED])}{more}. Install the same "
             "versions on every machine of the cluster"
         )
 
@@ -184,7 +188,7 @@ class Terms:
 
 @lru_cache(maxsize=256)
 def check_terms(terms: Terms, worker: str) -> None:
-    """Refuse work on a worker with other versions, or that sees something else at a path."""
+    """Refuse work on a worker that has other versions or sees another content at a path."""
     check_versions({worker: {**versions(), _SOURCE: source_version()}}, dict(terms.versions))
     for path, expected in terms.places:
         identity = _identity(path)
@@ -197,7 +201,7 @@ def check_terms(terms: Terms, worker: str) -> None:
 
 
 def _identity(path: str) -> str | None:
-    """Identity of the content of a path; None if it does not exist."""
+    """Identity of the content of a path, or None if it does not exist."""
     for name in _METADATA:
         with suppress(OSError):
             return hashlib.sha256(Path(path, name).read_bytes()).hexdigest()[:16]
@@ -208,14 +212,15 @@ class _Paths(pickle.Pickler):
     """Collect the paths in an object to be sent."""
 
     def __init__(self) -> None:
-        # out of band: the content of arrays is not copied
+        # Buffers out of band are not pickled, so that the content of arrays is not copied.
         super().__init__(io.BytesIO(), protocol=5, buffer_callback=lambda buffer: None)
         self.paths: set[str] = set()
 
     @classmethod
     def within(cls, sent: Any) -> set[str]:
         pickler = cls()
-        with suppress(pickle.PicklingError, AttributeError, TypeError):  # Dask has others
+        # Some objects are pickled by Dask alone.  Paths inside them are not checked.
+        with suppress(pickle.PicklingError, AttributeError, TypeError):
             pickler.dump(sent)
         return pickler.paths
 
@@ -250,7 +255,10 @@ def _run_remote(part: merge_tree.Task, shared: Any, first: int, last: int, terms
 
 
 class _Work:
-    """Runs of one fold on the workers; twice as many as they execute at a time are in flight."""
+    """Runs of one fold on the workers.
+
+    Twice as many runs are in flight as the workers execute at a time, so that none waits for work.
+    """
 
     def __init__(self, task: merge_tree.Task, client: Any, where: str, threads: int) -> None:
         self._task = task
@@ -262,7 +270,7 @@ class _Work:
         self._running: dict[str, tuple[int, Any]] = {}
         self._terms: Terms | None = None
         self._idle_since: float | None = None  # time since which there are no workers
-        # a task, not scattered data: Dask computes it again if its worker is lost
+        # Dask computes a task again if its worker is lost, but cannot recover scattered data.
         self._shared = client.submit(
             _hold, task.shared, key=f"calibscale-{self._token}", pure=False
         )
@@ -270,7 +278,7 @@ class _Work:
     def outcomes(
         self, runs: merge_tree.Runs, add: merge_tree.Add, stopped: Callable[[], bool]
     ) -> merge_tree.Outcomes:
-        """Add the states of runs in the order of completion; yield runs and failures."""
+        """Add the states of runs in the order of completion, and yield runs and failures."""
         left = iter(runs.items())
         for run, blocks in islice(left, self._window):
             self._send(run, *blocks)
@@ -333,7 +341,7 @@ class _Work:
                 return self._running.pop(future.key)
 
     def _outcome(self, future: Any) -> tuple[Any, Exception | None]:
-        """Fetch a state; Dask computes it again if its worker is lost meanwhile."""
+        """Fetch a state, which Dask computes again if its worker is lost meanwhile."""
         pending = asyncio.run_coroutine_threadsafe(
             self._client.gather([future], asynchronous=True), self._client.loop.asyncio_loop
         )
@@ -342,7 +350,7 @@ class _Work:
         try:
             return pending.result()[0], None
         except Exception as error:
-            if future.status != "error":  # the run succeeded; its result did not arrive
+            if future.status != "error":  # the run succeeded, but its result did not arrive
                 raise dask_connection.scheduler_lost(self._where) from error
             return None, self._explained(error)
 

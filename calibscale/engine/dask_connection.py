@@ -29,7 +29,7 @@ from calibscale.signals import ENDING, undisturbed
 
 _WORKER_TIMEOUT = "60s"  # where Dask's configuration has none
 _CONNECT_TIMEOUT = 20.0  # seconds for the first answer of a scheduler
-_CLOSE_TIMEOUT = 5.0  # seconds for closing a client
+_CLOSE_TIMEOUT = 5.0  # seconds for closing a client, which waits for ever if a scheduler hangs
 
 
 @dataclass(frozen=True)
@@ -40,11 +40,11 @@ class Connection:
     ----------
     client : distributed.Client
     worker_limit : int or None
-        Least memory limit of a worker in bytes; None if there is none.
+        Least memory limit of a worker in bytes, or None if no worker has a limit.
     started : bool
         Whether the workers are processes that we started on this machine.
     worker_bytes : int
-        Memory that each of these has before any work.
+        Memory in bytes that such a process has before any work.
     """
 
     client: Any
@@ -73,7 +73,7 @@ def room_of_process(workers: int | None, limit: int | None) -> memory.Room:
 
 
 def _share(workers: int, limit: int | None) -> int | None:
-    """Memory limit of each process of several, which share a limit."""
+    """Memory limit of each of several processes that share a limit."""
     return None if limit is None else limit // workers
 
 
@@ -97,7 +97,7 @@ def client_of(address: str) -> Iterator[Any]:
     _check_address(address)
     try:
         _await_greeting(address)
-        # a failing client would stay the default one
+        # A client that fails would remain the default client.
         client = Client(address, set_as_default=False, timeout=_CONNECT_TIMEOUT)
     except Exception as error:
         reason = without_secrets(str(error), address) or f"no answer for {_CONNECT_TIMEOUT:.0f} s"
@@ -111,7 +111,7 @@ def client_of(address: str) -> Iterator[Any]:
     try:
         yield client
     finally:
-        # our error reports a lost scheduler, and the scheduler may hang
+        # Our error already reports a lost scheduler, and a scheduler that hangs must not delay it.
         hushed = _hushed("client") if is_lost(client) else nullcontext()
         with hushed, suppress(TimeoutError):
             client.close(timeout=_CLOSE_TIMEOUT)
@@ -152,9 +152,9 @@ def _await_greeting(address: str) -> None:
 
 
 @contextmanager
-def _hushed(what: str) -> Iterator[None]:
+def _hushed(name: str) -> Iterator[None]:
     """Silence a log of Dask where our error reports the failure."""
-    log = logging.getLogger(f"distributed.{what}")
+    log = logging.getLogger(f"distributed.{name}")
     level = log.level
     log.setLevel(logging.CRITICAL)
     try:
@@ -169,7 +169,7 @@ def address_in(path: str) -> str:
         try:
             return str(json.loads(Path(path).read_text())["address"])
         except (OSError, ValueError, KeyError, TypeError) as error:
-            if not left:
+            if not left:  # the last attempt
                 raise OptionError(
                     f"{path} is not a scheduler file, as dask scheduler --scheduler-file writes"
                 ) from error
@@ -193,14 +193,18 @@ def usable(client: Any) -> Any:
     return client
 
 
-def _present(what: str) -> Any:
-    """Result of a function of distributed; None if it finds nothing, or nothing imported it."""
+def _present(function: str) -> Any:
+    """Result of a function of distributed.
+
+    It is None if the function finds nothing.  If nothing has imported distributed, there is no
+    client or worker to find, and the import would take a second.
+    """
     if "distributed" not in sys.modules:
         return None
     import distributed
 
     try:
-        return getattr(distributed, what)()
+        return getattr(distributed, function)()
     except ValueError:
         return None
 
@@ -244,7 +248,7 @@ def worker_threads(client: Any) -> int:
 
 
 def least_memory_limit(client: Any) -> int | None:
-    """Least memory limit of the workers in bytes; None if they have none, or do not say."""
+    """Least memory limit of the workers in bytes, or None if no worker reports a limit."""
     limits = client.run(_memory_limit, on_error="ignore").values()
     return min((limit for limit in limits if limit), default=None)
 
@@ -342,7 +346,8 @@ def _first(error: BaseException) -> BaseException:
 def _blocked() -> Iterator[None]:
     """Block termination signals in threads started inside, and in their processes.
 
-    A terminal or a batch system signals every process of a group; this process then ends them.
+    A terminal or a batch system signals every process of a group.  The workers ignore the signal,
+    and this process ends them.
     """
     if not hasattr(signal, "pthread_sigmask"):
         yield
@@ -381,7 +386,10 @@ def available_cpus() -> int:
 
 
 def parse_bytes(size: int | str | None) -> int | None:
-    """Number of bytes in ``1500000000``, ``"1.5GB"`` or ``"800 MiB"``; else an OptionError."""
+    """Number of bytes in ``1500000000``, ``"1.5GB"`` or ``"800 MiB"``.
+
+    An OptionError is raised for a string that is no size.
+    """
     if size is None or isinstance(size, int):
         return size
     with dask_works():

@@ -22,8 +22,8 @@ from calibscale.formatting.progress import reporting
 class Execution:
     """Options of folds, with the meaning in `fold`, the size of blocks, and the name for results.
 
-    `block_rows` is the number of rows of a block, None for that of the source.  `progress` may be
-    True, for a progress bar.
+    `block_rows` is the number of rows of a block.  None keeps the blocks of the source.  `progress`
+    may be True, for a progress bar.
     """
 
     scheduler: Any = None
@@ -69,7 +69,7 @@ class Execution:
         return memory.room_here(parse_bytes(self.memory_limit))
 
     def fold(self, task: Task, checkpoint: Checkpoint | None = None) -> Any:
-        """Fold a task; see `fold`."""
+        """Fold a task with these options, see `fold`."""
         return fold(task, self.scheduler, self.memory_limit, self.progress, checkpoint)
 
     def describe(self) -> dict[str, Any]:
@@ -87,6 +87,8 @@ class Stages:
         """Callback of the next fold."""
         first, report = 100 * self._done, self._progress
         self._done += 1
+        # More folds may be needed than were announced.  The share of finished work then falls back,
+        # but never exceeds 1.
         self._count = max(self._count, self._done)
         last = 100 * self._count
         if report is None:

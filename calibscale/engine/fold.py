@@ -38,8 +38,8 @@ def fold(
     scheduler : str, path, distributed.Client or None
         ``"serial"``, ``"threads"``, ``"threads:N"``, ``"local:N"`` (Dask worker processes on this
         machine), the address or scheduler file of a cluster, or a client.  None: the active
-        client if there is one, else threads.  In a task of a Dask worker, None means the calling
-        thread alone, because the task has one slot; with a client, the task leaves its slot.
+        client if it exists, else threads.  In a task of a Dask worker, None means the calling
+        thread alone, because the task has one slot.  With a client, the task leaves its slot.
     memory_limit : int or str, optional
         Bytes, or a string such as ``"2GB"``: maximum memory of the process (with ``local:N``, of
         all worker processes together).
@@ -69,13 +69,14 @@ def fold(
         count = within_memory(task, threads, memory.room_here(limit))
         return _fold_threads(task, count, report)
     with dask_backend.connect(kind, argument, limit) as opened:
+        # Workers of a running cluster have their own limits.
         if opened.started:
             within_memory(task, 1, opened.room())
         return dask_backend.fold(task, opened, report, checkpoint)
 
 
 def _fold_here(task: Any, threads: int, report: Progress, checkpoint: Checkpoint | None) -> Any:
-    """Fold long blocks one after another; the parts of a block run on several threads."""
+    """Fold long blocks one after another, with the parts of a block on several threads."""
 
     def execute(runs: Runs, add: Add, stopped: Callable[[], bool]) -> Outcomes:
         with one_thread(), parts_on_threads(threads) as run_parts:
@@ -92,7 +93,8 @@ def _fold_threads(task: Task, workers: int, report: Progress) -> Any:
         todo = iter(runs)
         pending: dict[Future, int] = {}
 
-        def run(block: int) -> None:  # threads merge as well: fewer states wait
+        def run(block: int) -> None:
+            # The thread merges its state as well, so that fewer states wait.
             with one_thread():
                 add(block, task.state(block))
 
@@ -104,13 +106,16 @@ def _fold_threads(task: Task, workers: int, report: Progress) -> Any:
         with one_thread(), ThreadPoolExecutor(workers, "calibscale") as pool:
             try:
                 while True:
+                    # One block waits, so that no thread does when its block is finished.
                     free = 0 if stopped() else workers + 1 - len(pending)
                     pending |= {pool.submit(run, block): block for block in islice(todo, free)}
                     if not pending:
                         break
                     for future in wait(pending, return_when=FIRST_COMPLETED).done:
                         yield pending.pop(future), future.exception()
-            except BaseException:  # an interrupt: finish the running blocks, start no others
+            except (
+                BaseException
+            ):  # after an interrupt, finish the running blocks and start no others
                 pool.shutdown(wait=True, cancel_futures=True)
                 raise
 

@@ -20,11 +20,11 @@ class Room(NamedTuple):
     used : int
         Memory that this process has already.
     free : int or None
-        Memory that it may still use; None if that is not known.
+        Memory that it may still use, or None if the amount is not known.
     whose : str
-        Words for whose limit it is, for messages.
+        Words that name the owner of the limit in messages.
     requested : bool
-        Whether the limit is that of the option `memory_limit`.
+        Whether the limit was set by the option `memory_limit`.
     """
 
     limit: int | None
@@ -52,6 +52,7 @@ def free_bytes() -> int | None:
 
     None if the system does not say.
     """
+    # In a container the machine may have more free memory than the group of the process.
     amounts = (_free_of_machine(), control_groups.free_memory())
     return min((amount for amount in amounts if amount is not None), default=None)
 
@@ -73,5 +74,6 @@ def resident_bytes() -> int:
     except (OSError, ValueError):
         import resource
 
+        # macOS reports bytes, other systems report kibibytes.
         peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
         return peak if sys.platform == "darwin" else 1024 * peak

@@ -33,8 +33,8 @@ _FORMAT = 1
 class Checkpoint:
     """File of the nodes of a merge tree, replaced in one step.
 
-    `identity` has JSON values that identify data and parameters; a file with other values is
-    refused. `every` is the minimum number of seconds between two writes.
+    `identity` has JSON values that identify data and parameters.  A file with other values is
+    refused.  `every` is the minimum number of seconds between two writes.
     """
 
     path: Path
@@ -60,9 +60,9 @@ class Checkpoint:
                         nodes.setdefault((int(level), int(index)), {})[name] = file[key]
         except Exception as error:  # zipfile and NumPy raise many types over damaged files
             raise self.damaged(error) from error
-        mine = self._identity()
-        if identity != mine:
-            old, new = _flat(identity), _flat(mine)
+        expected = self._identity()
+        if identity != expected:
+            old, new = _flat(identity), _flat(expected)
             changed = sorted(key for key in old.keys() | new if old.get(key) != new.get(key))
             raise OptionError(
                 f"the checkpoint {self.path} belongs to other data or parameters "
@@ -81,7 +81,7 @@ class Checkpoint:
         return time.monotonic() - self._last >= self.every
 
     def save(self, nodes: Nodes) -> None:
-        """Write the nodes; an interrupted write leaves the old file."""
+        """Write the nodes.  An interrupted write leaves the old file."""
         arrays: dict[str, Any] = {
             f"{level}|{index}|{name}": array
             for (level, index), state in nodes.items()
@@ -91,7 +91,8 @@ class Checkpoint:
         with replacing(self.path) as file:
             np.savez(file, identity=np.array(json.dumps(self._identity())), **arrays)
         self._last = time.monotonic()
-        self.every = max(self.every, 50 * (self._last - started))  # at most 2 % of the time
+        # A write of many large states may take long.  Writes take at most 2 % of the time.
+        self.every = max(self.every, 50 * (self._last - started))
 
     def _identity(self) -> dict[str, Any]:
         identity = {"format": _FORMAT, **self.identity}
@@ -146,69 +147,73 @@ class Task(Protocol):
 
     @property
     def shared(self) -> Any:
-        """Data that all parts need: sent once."""
+        """Data that all parts need and that is sent once."""
 
     def joined(self, shared: Any) -> Task:
         """A received part with its `shared` data."""
 
 
 class PairTask(Task, Protocol):
-    """A task of long blocks, whose parts can run on threads, and which can be checkpointed."""
+    """A task of long blocks that run in parts on threads and can be checkpointed."""
 
     def threaded(self, run_parts: RunParts) -> PairTask:
-        """The task computing one block at a time, its parts by `run_parts`."""
+        """The task that computes one block at a time and runs its parts by `run_parts`."""
 
     def pack(self, state: Any) -> dict[str, Any]:
         """Convert a state to named arrays."""
 
     def unpack(self, arrays: dict[str, Any], blocks: range) -> Any:
-        """Convert named arrays to the state of blocks; a ValueError is raised for other arrays."""
+        """Convert named arrays to the state of blocks.
+
+        A ValueError is raised for arrays that are no such state.
+        """
 
 
 class _OneThread:
     """Limit of BLAS to one thread while any thread of the process is inside.
 
-    The limit of BLAS is global to the process: the first thread to enter notes the numbers before
-    it, the last one to leave restores them.  The limit of OpenMP, which some builds of BLAS use, is
-    local to each thread.
+    The limit of BLAS is global to the process.  The first thread to enter notes the earlier numbers
+    of threads, and the last thread to leave restores them.  The limit of OpenMP, which some builds
+    of BLAS use, is local to each thread.
 
     An interrupt may come at any line.  Limits are therefore set by every thread that enters, and
-    `_leave` can be called again: the next thread to leave restores what an interrupted one did not.
+    `_leave` can be called again.  If a thread was interrupted before it restored the numbers, the
+    next thread to leave restores them.
     """
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._inside: set[int] = set()  # identifiers of threads
         self._before: _Numbers = []
-        self._own = threading.local()  # per thread: nesting depth, and its OpenMP limit
+        self._local = threading.local()  # per thread: nesting depth, and its OpenMP limit
 
     def __enter__(self) -> None:
-        depth = getattr(self._own, "depth", 0)
+        depth = getattr(self._local, "depth", 0)
         try:
-            self._own.depth = depth + 1
+            self._local.depth = depth + 1
             if not depth:
                 self._enter()
         except BaseException:
-            self._own.depth = depth
+            self._local.depth = depth
             if not depth:
                 self._leave()
             raise
 
     def __exit__(self, *_: object) -> None:
-        self._own.depth -= 1
-        if not self._own.depth:
+        self._local.depth -= 1
+        if not self._local.depth:
             self._leave()
 
     def _enter(self) -> None:
-        local, others = _libraries()
-        if getattr(self._own, "before", None) is None:
-            self._own.before = _numbers(local)
+        local, shared = _libraries()
+        if getattr(self._local, "before", None) is None:
+            self._local.before = _numbers(local)
         _limit(local)
         with self._lock:
             if not self._inside:
-                self._before = _numbers(others)
+                self._before = _numbers(shared)
             self._inside.add(threading.get_ident())
-            _limit(others)
+            _limit(shared)
 
     def _leave(self) -> None:
         thread = threading.get_ident()
@@ -216,8 +221,8 @@ class _OneThread:
             if self._inside == {thread}:
                 _restore(self._before)
             self._inside.discard(thread)
-        _restore(getattr(self._own, "before", None) or [])
-        self._own.before = None
+        _restore(getattr(self._local, "before", None) or [])
+        self._local.before = None
 
     def after_fork(self) -> None:
         """Forget the other threads of the parent, which may have held the lock, in its child."""
@@ -258,18 +263,18 @@ def _set(library: Any, threads: int) -> None:
 
 @cache
 def _libraries() -> tuple[list[Any], list[Any]]:
-    """Loaded libraries, with those of SciPy, whose limit is local to a thread, and all others.
+    """Loaded libraries with a limit that is local to a thread, and libraries with a shared limit.
 
-    They are searched once, as it takes milliseconds.
+    They include the libraries of SciPy.  They are searched once, as the search takes milliseconds.
     """
     import scipy.linalg  # noqa: F401
 
     local: list[Any] = []
-    others: list[Any] = []
-    for each in ThreadpoolController().lib_controllers:
-        openmp = "openmp" in (each.user_api, getattr(each, "threading_layer", None))
-        (local if openmp else others).append(each)
-    return local, others
+    shared: list[Any] = []
+    for controller in ThreadpoolController().lib_controllers:
+        openmp = "openmp" in (controller.user_api, getattr(controller, "threading_layer", None))
+        (local if openmp else shared).append(controller)
+    return local, shared
 
 
 def threads_can_start() -> bool:
@@ -315,7 +320,7 @@ def _alone(work: Callable[[slice], object], units: slice) -> None:
 
 
 def run_blocks(task: Task, first: int, last: int) -> Any:
-    """Compute the merged state of blocks first..last−1; O(log) states are in memory."""
+    """Compute the merged state of blocks first..last−1 with O(log) states in memory."""
     tree = Tree(task, last - first)
     with one_thread():
         for block in range(first, last):
@@ -324,9 +329,10 @@ def run_blocks(task: Task, first: int, last: int) -> Any:
 
 
 def run_length(task: Task, workers: int) -> int:
-    """Number of blocks in a run of a remote worker: those of a node, 12 runs per worker.
+    """Number of blocks in a run of a remote worker.
 
-    It is 1 for long blocks, and for those that are read in order.
+    A run has the blocks of a node of the tree, the largest that leaves 12 runs for each worker.
+    The number is 1 for long blocks, and for blocks that are read in order.
     """
     longest = 1 if hasattr(task, "threaded") or getattr(task, "in_order", False) else LONGEST_RUN
     arities = arities_of(task)
@@ -341,7 +347,7 @@ def run_length(task: Task, workers: int) -> int:
 def arities_of(task: Task) -> tuple[int, ...]:
     """Number of neighbours that the merge tree of a task joins at a node of each level.
 
-    The last number is that of all higher levels; a tree is binary by default.
+    The last number applies to all higher levels.  A tree is binary by default.
     """
     return getattr(task, "arities", (2,))
 
@@ -357,7 +363,7 @@ def node_blocks(arities: tuple[int, ...], level: int) -> int:
 
 
 def tree_levels(blocks: int, arities: tuple[int, ...]) -> int:
-    """Number of levels of a merge tree, in each of which a state waits."""
+    """Number of levels of a merge tree.  A state waits in each of them."""
     level = 0
     while node_blocks(arities, level) < blocks:
         level += 1
@@ -366,10 +372,13 @@ def tree_levels(blocks: int, arities: tuple[int, ...]) -> int:
 
 @dataclass
 class _Node:
-    """Children of a node of the tree: those merged, from the first on, and those that wait."""
+    """Children of a node of the tree.
+
+    The first `merged` children are merged in `state`.  The other children that have arrived wait.
+    """
 
     merged: int = 0
-    state: Any = None  # of the merged children; None while a thread merges
+    state: Any = None  # None while a thread merges
     busy: bool = False
     early: dict[int, Any] = field(default_factory=dict)  # states by number of the child
 
@@ -384,13 +393,13 @@ class Tree:
     Parameters
     ----------
     task
-        Task whose states are merged.
+        Task that gives the states to merge.
     runs : int
         Number of runs.
     checkpoint : Checkpoint, optional
         Where finished nodes are kept.
     length : int
-        Number of blocks in a run, which are those of a node of the tree; see `run_length`.
+        Number of blocks in a run, which are the blocks of a node of the tree, see `run_length`.
     """
 
     def __init__(
@@ -398,7 +407,7 @@ class Tree:
     ) -> None:
         self._task = task
         arities = arities_of(task)
-        # what was merged within a run are the lowest levels, which the tree of runs leaves out
+        # Runs merge the lowest levels themselves, so that the tree of runs begins above them.
         self._arities = arities[min(tree_levels(length, arities), len(arities) - 1) :]
         self._runs = runs
         self._nodes: dict[tuple[int, int], _Node] = {}  # by level and index of the first child
@@ -410,18 +419,18 @@ class Tree:
                 self._place(level, index, state)
 
     def _loaded(self, checkpoint: Checkpoint) -> dict[tuple[int, int], Any]:
-        """States of a checkpoint by level and index; each run is in at most one of them."""
+        """States of a checkpoint by level and index.  Each run is in at most one state."""
         states: dict[tuple[int, int], Any] = {}
-        taken: set[int] = set()
+        placed_runs: set[int] = set()
         for (level, index), arrays in checkpoint.load().items():
             place = f"state {index:,} of level {level:,}"
             if not 0 <= level <= self._runs.bit_length():
                 raise checkpoint.damaged(f"{place} is not in a tree of {self._runs:,} runs")
             length = node_blocks(self._arities, level)
             runs = range(index * length, min((index + 1) * length, self._runs))
-            if index < 0 or not runs or not taken.isdisjoint(runs):
+            if index < 0 or not runs or not placed_runs.isdisjoint(runs):
                 raise checkpoint.damaged(f"{place} does not fit among {self._runs:,} runs")
-            taken.update(runs)
+            placed_runs.update(runs)
             try:
                 states[level, index] = self._task.unpack(arrays, runs)
             except ValueError as error:
@@ -430,11 +439,11 @@ class Tree:
 
     def todo(self) -> list[int]:
         """Runs that are not in the tree yet."""
-        done: set[int] = set()
+        finished_runs: set[int] = set()
         for level, index in self._finished():
             length = node_blocks(self._arities, level)
-            done.update(range(index * length, min((index + 1) * length, self._runs)))
-        return [run for run in range(self._runs) if run not in done]
+            finished_runs.update(range(index * length, min((index + 1) * length, self._runs)))
+        return [run for run in range(self._runs) if run not in finished_runs]
 
     def add(self, run: int, state: Any) -> None:
         """Add the state of a run, and merge it with its neighbours."""
@@ -459,7 +468,7 @@ class Tree:
         while width > 1:
             children = arity(self._arities, level)
             child = index % children
-            siblings = min(children, width - (index - child))
+            siblings = min(children, width - (index - child))  # the last node may be incomplete
             if siblings > 1:
                 state = self._merged(level, index - child, child, siblings, state)
             if state is None:
@@ -468,7 +477,7 @@ class Tree:
         self._root = level, state
 
     def _merged(self, level: int, first: int, child: int, siblings: int, state: Any) -> Any:
-        """State of all siblings, or None if one of them is not there yet, and the state waits."""
+        """State of all siblings, or None if a sibling is missing and the state waits for it."""
         merge = self._task.merge
         with self._lock:
             node = self._nodes.setdefault((level, first), _Node())
@@ -476,6 +485,8 @@ class Tree:
                 node.early[child] = self._parked(state)
                 return None
             left, node.state, node.busy = node.state, None, True
+        # Merges run outside the lock.  While the node is busy, other threads only park states, so
+        # that the additions keep the order of the children.
         if child > 0:
             state = merge(self._resumed(left), state)
         for number in range(child + 1, siblings):
@@ -499,7 +510,7 @@ class Tree:
         return states
 
     def _parked(self, state: Any) -> Any:
-        """State while it waits: a task with `parked` and `resumed` needs less memory for it."""
+        """State while it waits, in less memory if the task has `parked` and `resumed`."""
         return self._task.parked(state) if hasattr(self._task, "parked") else state
 
     def _resumed(self, state: Any) -> Any:
@@ -507,8 +518,8 @@ class Tree:
 
 
 Runs = dict[int, tuple[int, int]]  # by number: first block, and last block + 1
-Add = Callable[[int, Any], None]  # of the number of a run and its state
-# numbers of runs in the order in which they end, with the failure of those not added
+Add = Callable[[int, Any], None]  # takes the number of a run and its state
+# Numbers of runs in the order in which they end, with the failure of a run that was not added.
 Outcomes = Generator[tuple[int, BaseException | None], None, None]
 
 
@@ -521,26 +532,28 @@ def merged(
 ) -> Any:
     """Compute the merged state of all blocks.
 
-    `execute` gets the runs to do, the function to which it passes their states, and one that says
-    when to start no more of them.
+    `execute` gets the runs to do, the function to which it passes their states, and a function that
+    says when to start no more runs.
     """
     tree = Tree(task, -(-task.blocks // length), checkpoint, length)
     runs = {run: (run * length, min((run + 1) * length, task.blocks)) for run in tree.todo()}
-    done = task.blocks - sum(last - first for first, last in runs.values())
+    finished_blocks = task.blocks - sum(last - first for first, last in runs.values())
     failures: dict[int, Exception] = {}
-    report(done, task.blocks)
+    report(finished_blocks, task.blocks)
     try:
         with closing(execute(runs, tree.add, lambda: bool(failures))) as outcomes:
             for run, error in outcomes:
                 if isinstance(error, Exception):
-                    failures[run] = error  # not raised: earlier runs may fail too
+                    # Runs end in any order.  An earlier run that is still computed may fail too,
+                    # and its failure is raised instead.
+                    failures[run] = error
                 elif error is not None:
                     raise error
                 else:
-                    done += runs[run][1] - runs[run][0]
-                    report(done, task.blocks)
+                    finished_blocks += runs[run][1] - runs[run][0]
+                    report(finished_blocks, task.blocks)
     finally:
         tree.save()
-    if failures:  # the error names the first bad row
+    if failures:  # the first failed run has the first bad row, which the error names
         raise failures[min(failures)]
     return tree.result()

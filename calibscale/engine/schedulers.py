@@ -13,7 +13,8 @@ from calibscale.engine.memory import Room
 from calibscale.engine.merge_tree import Task, arities_of, tree_levels
 from calibscale.errors import OptionError, require
 
-# limit of the threads or processes that a scheduler may start, by its number of processors
+# Limit of the threads or processes that a scheduler may start, by its number of processors.  A
+# larger number is a typing error, and would exhaust the machine.
 _WORKERS_PER_CPU, _LEAST_LIMIT = 8, 64
 _WORKERS = {"threads": "threads", "local": "worker processes"}
 
@@ -94,20 +95,19 @@ def parse_scheduler(scheduler: Any) -> tuple[str, Any]:
 
 
 def within_memory(task: Task, workers: int, room: Room) -> int:
-    """Number of workers, at most `workers`, whose blocks and states a room holds at a time.
+    """Number of workers, at most `workers`, with blocks and states that fit into a room at a time.
 
     A NoRoomError is raised if it cannot hold one block.
     """
     workers, limit, used = min(workers, task.blocks), room.limit, room.used
     if limit is None:
         return workers
-    each, depth = (
-        task.block_bytes + task.state_bytes,
-        tree_levels(task.blocks, arities_of(task)) + 2,
-    )
-    peak = used + each + depth * task.state_bytes  # with one worker
+    worker_bytes = task.block_bytes + task.state_bytes
+    # A state waits in each level of the tree.  A margin of two is for states that are merged.
+    depth = tree_levels(task.blocks, arities_of(task)) + 2
+    peak = used + worker_bytes + depth * task.state_bytes  # with one worker
     if peak <= limit:
-        return min(workers, 1 + (limit - peak) // max(1, each))
+        return min(workers, 1 + (limit - peak) // max(1, worker_bytes))
     enough = math.ceil(1.1 * peak / 1e7) * 10  # MB, with a margin as the process still grows
     text = f"{limit / 1e6:.0f} MB" if limit >= 10**6 else f"{limit} bytes"
     text += f" (is {limit}GB meant?)" if limit < 1000 else ""

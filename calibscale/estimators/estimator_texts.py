@@ -25,7 +25,7 @@ def estimator(requested: Any) -> Estimator:
     Raises
     ------
     OptionError
-        If the text is not that of an estimator, or the value is of another type.
+        If the text names no estimator, or the value is of another type.
 
     Examples
     --------
@@ -50,8 +50,8 @@ def text_of(requested: Estimator) -> str:
             continue
         if f.name == "features":
             pairs = zip(FEATURES, (f.name for f in fields(value)), strict=False)
-            own = {key: getattr(value, inner) for key, inner in pairs}
-            settings |= {key: each for key, each in own.items() if each != FEATURES[key].default}
+            of_map = {key: getattr(value, inner) for key, inner in pairs}
+            settings |= {key: v for key, v in of_map.items() if v != FEATURES[key].default}
         else:
             settings[f.name] = value
     listed = ", ".join(f"{key}={value!r}" for key, value in settings.items())
@@ -59,7 +59,7 @@ def text_of(requested: Estimator) -> str:
 
 
 def labels(requested: Iterable[Estimator]) -> list[str]:
-    """Label of each estimator: its name, or its text if another one has the same name."""
+    """Label of each estimator, its name, or its text if another estimator has the same name."""
     requested = list(requested)
-    names = [each.name for each in requested]
-    return [text_of(each) if names.count(each.name) > 1 else each.name for each in requested]
+    names = [e.name for e in requested]
+    return [text_of(e) if names.count(e.name) > 1 else e.name for e in requested]

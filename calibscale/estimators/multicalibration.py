@@ -53,7 +53,7 @@ class SegmentSums(NamedTuple):
     weight: Floats
     weight2: Floats
     variance: Floats
-    others: Floats
+    no_events: Floats
     events: Floats
 
     @property
@@ -64,7 +64,7 @@ class SegmentSums(NamedTuple):
     @property
     def excess(self) -> Floats:
         """Σw(event − p)."""
-        return self.events[1] - self.others[0]
+        return self.events[1] - self.no_events[0]
 
 
 class SegmentTable:
@@ -147,7 +147,7 @@ class SegmentTable:
     def squared(self) -> Floats:
         """Debiased squared calibration error in ten bins of the score, as `TCE2Debiased`."""
         binned = self.binned
-        squares, pairs = binned.others[2] + binned.events[4], binned.weight**2 - binned.weight2
+        squares, pairs = binned.no_events[2] + binned.events[4], binned.weight**2 - binned.weight2
         several = pairs > 1e-12 * binned.weight2
         terms = np.divide(binned.excess**2 - squares, pairs, np.zeros_like(pairs), where=several)
         return (terms * binned.weight).sum(axis=1) / self.sums.weight
@@ -161,7 +161,7 @@ class SegmentTable:
 
     def limits(self, tail: float) -> tuple[Floats, Floats]:
         """Limits of the bias by `excess_limits`, each with a tail probability of about `tail`."""
-        low, high = excess_limits(self.sums.others, self.sums.events, tail)
+        low, high = excess_limits(self.sums.no_events, self.sums.events, tail)
         return low / self.sums.weight, high / self.sums.weight
 
     def drawn(self, rngs: Iterable[np.random.Generator]) -> Iterator[Floats]:

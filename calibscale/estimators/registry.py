@@ -105,12 +105,12 @@ ESTIMATORS: Mapping[str, type[Estimator]] = _Kinds()
 def named(name: Any) -> tuple[str, dict[str, Any]]:
     """Name of the estimator that a name means, and the settings that it implies.
 
-    Names are compared without regard to case, ``-`` and ``_``; see `SYNONYMS` for other names.
+    Names are compared without regard to case, ``-`` and ``_``.  See `SYNONYMS` for other names.
 
     Raises
     ------
     OptionError
-        If there is no such estimator; says what to use instead.
+        If there is no such estimator.  The message names a replacement.
 
     Examples
     --------
@@ -134,5 +134,5 @@ def named(name: Any) -> tuple[str, dict[str, Any]]:
 
 
 def short_summary(label: str) -> str:
-    """First clause of the summary of an estimator; empty if it is user-defined."""
+    """First clause of the summary of an estimator, empty if it is user-defined."""
     return re.split("[;:,]", SUMMARIES.get(name_of(label), ""))[0]

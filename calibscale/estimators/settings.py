@@ -1,4 +1,4 @@
-"""Settings of estimators: their types, defaults and values."""
+"""Types, defaults and values of settings of estimators."""
 
 from __future__ import annotations
 
@@ -23,9 +23,12 @@ if TYPE_CHECKING:
 def hint(name: Any, valid: Iterable[str]) -> str:
     """The valid name closest to a misspelt one, or else all of them."""
     valid = list(valid)
-    near = [each for each in valid if plain_name(each) == plain_name(name)]
+    near = [candidate for candidate in valid if plain_name(candidate) == plain_name(name)]
     near = near or get_close_matches(str(name), valid, 1)
-    return f"did you mean {near[0]!r}?" if near else f"allowed: {', '.join(valid) or 'none'}"
+    if near:
+        return f"did you mean {near[0]!r}?"
+    allowed = ", ".join(valid) or "none"
+    return f"allowed: {allowed}"
 
 
 def shown(value: Any) -> str:
@@ -97,7 +100,10 @@ class Setting(NamedTuple):
     default: Any
 
     def checked(self, value: Any) -> Any:
-        """Return the value converted to the type of the setting; an OptionError for other types."""
+        """Return the value converted to the type of the setting.
+
+        An OptionError is raised for other types.
+        """
         annotation = self.annotation.removesuffix(" | None")
         if value is None and annotation != self.annotation:
             return None
@@ -116,7 +122,10 @@ FEATURES = {
 
 
 def settings_of(name: str) -> dict[str, Setting]:
-    """Settings of an estimator by name; those of random features stand for the feature map."""
+    """Settings of an estimator by name.
+
+    Settings of random features stand for the feature map.
+    """
     kind = ESTIMATORS[name]
     settings = {
         f.name: Setting(str(f.type), None if f.default is MISSING else f.default)
@@ -127,22 +136,25 @@ def settings_of(name: str) -> dict[str, Setting]:
 
 
 def build(name: str, settings: Mapping[str, Any]) -> Estimator:
-    """Estimator of a name; an OptionError if it or a setting is unknown, or a value impossible."""
+    """Estimator of a name.
+
+    An OptionError is raised if it or a setting is unknown, or if a value is impossible.
+    """
     name, implied = named(name)
-    known, values = settings_of(name), {}
+    accepted, values = settings_of(name), {}
     settings = {**implied, **settings}
     for key, value in settings.items():
-        if key not in known:
-            raise OptionError(f"{name} has no setting {key!r}; {hint(key, known)}")
+        if key not in accepted:
+            raise OptionError(f"{name} has no setting {key!r}; {hint(key, accepted)}")
         try:
-            values[key] = known[key].checked(value)
+            values[key] = accepted[key].checked(value)
         except OptionError as error:
             raise OptionError(f"{name}: {key} {error}") from None
     kind = ESTIMATORS[name]
-    if "features" in known:
+    if "features" in accepted:
         from_map = [values.get(key, default) for key, (_, default) in FEATURES.items()]
         features = import_module("calibscale.kernel_sums.features")
         values["features"] = features.RandomFourier(*from_map)
-        own = {f.name for f in fields(kind)}  # type: ignore[arg-type]
-        values = {key: value for key, value in values.items() if key in own}
+        field_names = {f.name for f in fields(kind)}  # type: ignore[arg-type]
+        values = {key: value for key, value in values.items() if key in field_names}
     return kind(**values)

@@ -389,7 +389,7 @@ class Accumulator:
         with self._lock:
             return deepcopy(self)
 
-    def _merge(self, other: Accumulator) -> None:
+    def _merge(self, addend: Accumulator) -> None:
         """Add the rows of a copy to a draft."""
         names = (
             "requested",
@@ -404,37 +404,38 @@ class Accumulator:
             "percent",
             "categories",
         )
-        if any(getattr(self, f"_{name}") != getattr(other, f"_{name}") for name in names):
+        if any(getattr(self, f"_{name}") != getattr(addend, f"_{name}") for name in names):
             raise OptionError("accumulators with different settings cannot be merged")
-        if not other.rows:
+        if not addend.rows:
             return
         # Groups of the jackknife follow from row numbers, which must not be repeated.
-        if self._interval is not None and self.rows and self._first_row == other._first_row:
+        if self._interval is not None and self.rows and self._first_row == addend._first_row:
             raise OptionError(
                 "intervals depend on the numbers of rows: give each process another first_row="
             )
-        rows = self.rows + other.rows
-        assert other._source is not None
-        self._check(other._source)
-        if self._scan is None and other._scan is not None:  # the bandwidths are those of the other
+        rows = self.rows + addend.rows
+        assert addend._source is not None
+        self._check(addend._source)
+        # A scan has fixed bandwidths.  A draft without a scan takes the scan of the addend.
+        if self._scan is None and addend._scan is not None:
             exchanged = copy(self)
-            vars(self).update(other.__getstate__())
-            other = exchanged
-        if self._scan is not None and other._scan is not None:
-            first, second = ((s.statistics, s.rules.forecast) for s in (self._scan, other._scan))
+            vars(self).update(addend.__getstate__())
+            addend = exchanged
+        if self._scan is not None and addend._scan is not None:
+            first, second = ((s.statistics, s.rules.forecast) for s in (self._scan, addend._scan))
             require(first == second, _OTHER_BANDWIDTHS)
             # The draft shares its states with the accumulator that it replaces, so that they must
             # not change in place.
             total = _copy_of(self._total)
-            for part in (other._total, other._recent):
+            for part in (addend._total, addend._recent):
                 total = self._scan.merge(total, part)
             self._total = total
         # Rows whose accumulator has not fixed its bandwidths yet are added like new rows.
-        for block in other._blocks:
+        for block in addend._blocks:
             self._add(block)
         self.rows = rows
-        self._label_keys |= other._label_keys
-        self._seconds += other._seconds
+        self._label_keys |= addend._label_keys
+        self._seconds += addend._seconds
 
     def compute(self) -> Evaluation:
         """Estimates of all rows so far.  More rows can be added afterwards.

@@ -1,4 +1,4 @@
-"""`evaluate`: many estimators in one pass over a source."""
+"""`evaluate`, which computes many estimators in one pass over a source."""
 
 from __future__ import annotations
 
@@ -63,20 +63,20 @@ def evaluate(
         of its values, ``"age:5"`` for 5 ranges of about equally many rows, ``"age:[18,30,65]"`` for
         ranges with these edges, or ``"signup:month"`` for the year, quarter, month, week, day, hour
         or weekday of dates and times.  Rows without a value are the group "missing".  Several
-        groupings take a pass each; those after the first are in `Evaluation.others`.
+        groupings take a pass each.  The groupings after the first are in `Evaluation.others`.
     interval : Resampling, {"jackknife", "bootstrap"} or bool, optional
-        Confidence intervals of the estimates; True: by the jackknife.
+        Confidence intervals of the estimates.  True requests the jackknife.
     cluster : str, optional
-        Name of a covariate, numbers or texts, whose equal values are one cluster, such as a
-        patient.  Groups of clusters are left out of intervals, which are then always computed, by
-        the jackknife unless requested otherwise; unbiased estimates leave out the noise of
-        clusters, and means over pairs all pairs within a group of clusters.  Floors are those of
-        residuals with one random sign a cluster.  There are no reliability diagrams, which assume
-        independent rows; nor with soft labels.
+        Name of a covariate, numbers or texts.  Rows with equal values are one cluster, such as a
+        patient.  Intervals are then always computed, by the jackknife unless requested otherwise,
+        and leave out groups of clusters.  Unbiased estimates leave out the noise of clusters, and
+        means over pairs leave out all pairs within a group of clusters.  Floors are computed with
+        one random sign for the residuals of each cluster.  There are no reliability diagrams, which
+        assume independent rows.  With soft labels there are no diagrams either.
     floor : bool
         Compute the noise floor of biased estimates: mean and 95 % quantile of the estimate if
-        labels were drawn from the same predictions; of soft labels, if the residuals of rows had
-        random signs.
+        labels were drawn from the same predictions.  With soft labels, the residuals of rows have
+        random signs instead.
     checkpoint : path, optional
         Folder for finished parts of sums over pairs, from which the same call resumes bit for bit.
     negligible : float
@@ -87,8 +87,8 @@ def evaluate(
     Raises
     ------
     InvalidDataError, OptionError, StoreError
-        At the first invalid row, with its number, its chunk and the remedy; if the data do not
-        support a setting, or cannot be read.
+        At the first invalid row, with its number, its chunk and the remedy, if the data do not
+        support a setting, or if they cannot be read.
 
     Examples
     --------
@@ -107,8 +107,8 @@ def evaluate(
         interval, noise = session_intervals(session, interval, floor)
         groupings = listed_groups(group_by) or (None,)
         for grouping in filter(None, groupings):  # an unknown name fails before anything is read
-            known = Grouping.parse(grouping, session.source.covariate_names)
-            session.source.covariate(known.column)
+            parsed = Grouping.parse(grouping, session.source.covariate_names)
+            session.source.covariate(parsed.column)
         if estimators is None:
             chosen = with_equal_mass(session.profile, default_estimators(session.source.target))
         else:
@@ -118,12 +118,12 @@ def evaluate(
             raise OptionError("checkpoint= needs a single pass: give one group_by")
         passes = []
         for grouping in groupings:
-            data, by = by_group(session, grouping)
-            run = data.run(chosen, on_unsupported, by)
+            data, column = by_group(session, grouping)
+            run = data.run(chosen, on_unsupported, column)
             run = fitting_in_memory(run, interval, noise, on_unsupported)
             result = run.scan(needed_statistics(run, interval, noise))
             passes.append(evaluation_of(run, names, result, interval, started, checkpoint, noise))
-            started = time.perf_counter()
+            started = time.perf_counter()  # each pass reports its own time
         evaluation = replace(passes[0], others=tuple(passes[1:]))
     return judged(evaluation, negligible)
 

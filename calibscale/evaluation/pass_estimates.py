@@ -33,7 +33,7 @@ from calibscale.statistics.statistic import Statistic
 def session_intervals(
     session: Session, interval: Resampling | str | bool | None, floor: bool
 ) -> tuple[Resampling | None, Null | None]:
-    """Request of intervals, and null of floors, as clusters and labels allow; None for none."""
+    """Request of intervals, and null of floors, as clusters and labels allow, each or None."""
     soft, clustered = session.rules.soft, session.rules.cluster is not None
     request = requested(interval)
     if clustered:
@@ -64,6 +64,7 @@ def statistics_of(
     estimator: BoundEstimator, classes: int, interval: Resampling | None, noise: Null | None
 ) -> tuple[Statistic, ...]:
     """Statistics of an estimator, its interval and its floor."""
+    # The states of groups of rows sum to the state of all rows, which needs no statistic then.
     grouped = interval_statistics(estimator, interval, classes) if interval else ()
     floors = () if noise is None else floor_statistics(estimator, noise, classes)
     return (*(grouped or estimator.needs), *estimator.counted, *floors)
@@ -76,7 +77,7 @@ def fitting_in_memory(
     on_unsupported: str,
     room: Room | None = None,
 ) -> Run:
-    """Run without the estimators that memory cannot hold; see `Run.within_memory`."""
+    """Run without the estimators that memory cannot hold, see `Run.within_memory`."""
     classes = run.source.classes
     return run.within_memory(
         lambda e: statistics_of(e, classes, interval, noise), on_unsupported, room
@@ -99,6 +100,7 @@ def evaluation_of(
         pairs = None
         if pairwise:
             group = None if key is None else (run.source.covariate(run.group_by or ""), float(key))
+            # A checkpoint belongs to the same rows, labels and weights only.
             identity = _identity(run, states[_FINGERPRINT])
             pairs = run.pairs(checkpoint=checkpoint, identity=identity, group=group)
         estimates[key] = tuple(
@@ -116,6 +118,7 @@ def evaluation_of(
         warnings = label_warnings(table.counts, outcome["n_unlabelled"], names)
     return Evaluation(
         estimates=overall,
+        # Bands of diagrams assume independent rows with a single label.
         reliability=None if run.cluster_sums or run.rules.soft else drawn(overall),
         group_by=run.group_by,
         groups={key: values for key, values in estimates.items() if key is not None},
@@ -135,7 +138,7 @@ def _estimate(
     clusters: Clusters | None,
 ) -> Estimate:
     """Estimate with its notes, and with its floor and interval if requested."""
-    if isinstance(estimator, Estimate):
+    if isinstance(estimator, Estimate):  # an unsupported estimator, with the reason
         return estimator
     independent = interval is None or has_limits(estimator, interval)
     grouped = () if interval is None or independent else interval.needs(estimator)

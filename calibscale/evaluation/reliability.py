@@ -1,4 +1,4 @@
-"""`reliability`: observed frequencies by bins of the prediction."""
+"""`reliability`, which computes observed frequencies by bins of the prediction."""
 
 from __future__ import annotations
 
@@ -40,22 +40,22 @@ def reliability(
     range of the observed frequency if the model is calibrated (`consistency`).  On average, at most
     1 − `confidence_level` of the bins of a calibrated model lies outside their `consistency`.
 
-    Of forecasts, the bins are levels: `frequency` is the share of outcomes below the quantile, and
-    `Reliability.overall.pit` the histogram of PIT values, or of ranks in ensembles; see
-    `QuantileECE`.
+    For forecasts, the bins are quantile levels.  `frequency` is the share of outcomes below the
+    quantile, and `Reliability.overall.pit` is the histogram of PIT values, or of ranks in
+    ensembles, see `QuantileECE`.
 
     Parameters
     ----------
     source, **options
         See `evaluate`.
     bins, edges
-        See `ECE`, default 15; of forecasts `bins` is that of `QuantileECE`.
+        See `ECE`, by default 15 bins.  For forecasts, see `bins` of `QuantileECE`.
     notion : {"top_label", "positive", "class_wise"}, optional
         ``positive`` is class 1 of a binary source.  Default: ``positive`` for two classes, else
         ``top_label``.
     class_index : int or str, optional
-        Class to judge, 0..K−1 or its name; for ``class_wise`` only.  Default: each class, with a
-        curve in `Reliability.groups` and none of all rows.
+        Class to judge, 0..K−1 or its name, for ``class_wise`` only.  Default: each class, with a
+        curve in `Reliability.groups` and no curve of all rows.
     group_by : str, optional
         Groups of rows with a curve each, see `evaluate`.
     confidence_level : float
@@ -64,8 +64,8 @@ def reliability(
     Raises
     ------
     InvalidDataError, OptionError, StoreError
-        At the first invalid row, with its number, its chunk and the remedy; if the data do not
-        support a setting, or cannot be read.
+        At the first invalid row, with its number, its chunk and the remedy, if the data do not
+        support a setting, or if they cannot be read.
 
     Examples
     --------
@@ -99,11 +99,14 @@ def reliability(
         group_by = result.group_by
     run = {f.name: getattr(result, f.name) for f in (*fields(Outcome), *fields(SourceRows))}
     settings = {**result.estimates[0].parameters, **result.parameters}
-    del settings["negligible"]  # of the verdict of `evaluate`
+    del settings["negligible"]  # a setting of the verdict of `evaluate`
     curves = [curve_of_estimate(e, confidence_level) for e in result.estimates]
-    groups = {v: curve_of_estimate(some[0], confidence_level) for v, some in result.groups.items()}
+    groups = {
+        value: curve_of_estimate(estimates[0], confidence_level)
+        for value, estimates in result.groups.items()
+    }
     overall = curves[0]
-    if len(classes) > 1:
+    if len(classes) > 1:  # the curves of the classes are in place of groups
         overall = ReliabilityCurve(result.n, (), None, None, "each class has a curve of its own")
         groups, group_by = dict(zip(classes, curves, strict=True)), "class"
     return Reliability(
@@ -120,14 +123,14 @@ def reliability(
 def _classes(
     source: ArraySource, notion: str, chosen: int | str | None, group_by: str | None
 ) -> list[Any]:
-    """Classes to judge as numbers, with their names; None for other notions than class_wise."""
+    """Classes to judge as numbers with their names, or [None] for other notions."""
     if notion != "class_wise":
         return [chosen]
     names = source.class_names or ()
-    every = [Level(k, names[k]) if names else k for k in range(source.classes)]
+    classes = [Level(k, names[k]) if names else k for k in range(source.classes)]
     require(chosen is not None or group_by is None, "group_by needs one class: give class_index")
     if chosen is None:
-        return every
+        return classes
     if isinstance(chosen, str) and chosen in names:
         return [names.index(chosen)]
     if isinstance(chosen, str) or chosen not in range(source.classes):

@@ -1,4 +1,4 @@
-"""Curves of reliability diagrams: bins with confidence and consistency intervals."""
+"""Curves of reliability diagrams, which are bins with confidence and consistency intervals."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from calibscale.statistics.one_pass import States
 
 @dataclass(frozen=True)
 class ReliabilityBins(TCE2Debiased):
-    """Bins with effective counts and both errors; of column `class_index` if class-wise."""
+    """Bins with effective counts and both errors, of the column `class_index` if class-wise."""
 
     class_index: int | None = None
     name: ClassVar[str] = "reliability"
@@ -37,15 +37,15 @@ class ReliabilityBins(TCE2Debiased):
         if self.notion == "class_wise" and self.edges in MASS:
             raise OptionError("one class cannot have equal-mass bins: give edges as numbers")
 
-    def _bins(self, state: BinState, *others: Any) -> BinTable:
+    def _bins(self, state: BinState, *squared_weights: Any) -> BinTable:
         if self.class_index is None:
-            return super()._bins(state, *others)
-        (squares,) = others
+            return super()._bins(state, *squared_weights)
+        (squares,) = squared_weights
         k = self.class_index
         bins = BinTable(np.array(self.edge_values), *state.sums[k].T)
         return bins._replace(squares=squares.squares[k])
 
-    def _estimate(self, bins: BinTable, *others: Any) -> Estimate:
+    def _estimate(self, bins: BinTable, *unused: Any) -> Estimate:
         estimate = super()._estimate(bins)
         debiased = None if bins.squares is None else estimate.value
         details = {**estimate.details, "tce2_debiased": debiased}
@@ -55,7 +55,7 @@ class ReliabilityBins(TCE2Debiased):
 def curve_of(
     estimator: BoundEstimator, states: States, confidence_level: float
 ) -> ReliabilityCurve | None:
-    """Bins of a binned error of a scalar notion, from states; None for other estimators."""
+    """Bins of a binned error of a scalar notion, from states, or None for other estimators."""
     if estimator.bin_settings is None or estimator.notion not in SCALAR_NOTIONS:
         return None
     diagram = ReliabilityBins(*estimator.bin_settings, estimator.notion)
@@ -65,10 +65,10 @@ def curve_of(
 
 
 def drawn(estimates: Iterable[Estimate]) -> Diagram | None:
-    """Diagram of the first binned error of a scalar notion; None without such an error.
+    """Diagram of the first binned error of a scalar notion, or None without such an error.
 
-    An error whose bins of equal width leave most rows in one gives way to one of equal mass.  The
-    level is that of the first interval, or 0.95 without intervals.
+    If bins of equal width leave most rows in one bin, an error with bins of equal mass comes first.
+    The level is the level of the first interval, or 0.95 without intervals.
     """
     estimates = tuple(estimates)
     level = next((e.interval.level for e in estimates if e.interval is not None), 0.95)
@@ -80,13 +80,13 @@ def drawn(estimates: Iterable[Estimate]) -> Diagram | None:
     if not binned:
         return None
     first = next((e for e in binned if crowded_share(e) is None), binned[0])
-    none = Estimate("", first.notion, None)
-    same = {
+    missing = Estimate("", first.notion, None)
+    siblings = {  # estimates of the same bins
         name_of(e.estimator): e
         for e in estimates
         if (e.notion, e.parameters) == (first.notion, first.parameters)
     }
-    ece, debiased = (same.get(name, none) for name in ("ece", "tce2_debiased"))
+    ece, debiased = (siblings.get(name, missing) for name in ("ece", "tce2_debiased"))
     details = {**first.details, "tce2_debiased": debiased.value}
     shown = replace(first, value=ece.value, floor=ece.floor, details=details)
     return Diagram(first.notion, level, curve_of_estimate(shown, level))
@@ -114,10 +114,12 @@ def _with_ranges(
         np.array([row[key] for row in filled], np.float64)
         for key in ("mean_p", "frequency", "effective_count", "count")
     )
-    whole = np.isclose(n, rows, rtol=1e-9, atol=0.0)
-    n = np.where(whole, rows, n)
+    # Without weights the effective number of rows is a whole number up to rounding, and the
+    # binomial distribution is exact.
+    unweighted = np.isclose(n, rows, rtol=1e-9, atol=0.0)
+    n = np.where(unweighted, rows, n)
     intervals = zip(*wilson_interval(f, n, confidence_level), strict=True)
-    bands = zip(*consistency_interval(p, n, confidence_level, whole=whole), strict=True)
+    bands = zip(*consistency_interval(p, n, confidence_level, whole=unweighted), strict=True)
     bins = []
     for row in table:
         if row["frequency"] is not None:

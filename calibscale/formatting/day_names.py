@@ -19,7 +19,7 @@ def window(name: str | None) -> str:
 
 
 def day(text: str) -> str:
-    """Date 2026-10-18 as “18 Oct 2026”; 2026-10-18T06 with the part of the day."""
+    """Date 2026-10-18 as “18 Oct 2026”, and 2026-10-18T06 with the part of the day."""
     date, _, part = text.partition("T")
     try:
         year, month, number_ = date.split("-")

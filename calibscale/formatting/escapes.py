@@ -52,7 +52,7 @@ def clean(text: str) -> str:
 
 
 def printed(value: Any, shown: Callable[[str], str], kind: type[dict[str, Any]] = dict) -> Any:
-    """Return a JSON value with converted texts, and objects of `kind`; NaN and ∞ become None."""
+    """Return a JSON value with converted texts and objects of `kind`.  NaN and ∞ become None."""
     if isinstance(value, dict):
         items = value.items()
         return kind((shown(str(key)), printed(item, shown, kind)) for key, item in items)

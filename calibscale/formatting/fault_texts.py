@@ -6,13 +6,13 @@ from collections.abc import Mapping
 
 from calibscale.formatting.number_texts import plural
 
-_LISTED_FAULTS = 5  # of dropped rows; a table may have a fault for each of many columns
+_LISTED_FAULTS = 5  # a table may have a fault for each of many columns
 _ROLES = ("probabilities", "logits", "predictions", "labels", "weights", "covariates")
 _PLURAL_VERBS = {"is": "are", "has": "have", "does": "do"}
 
 
 def fault_text(fault: str) -> str:
-    """Fault of dropped rows as text; those of earlier versions had underscores.
+    """Fault of dropped rows as text.  Faults of earlier versions had underscores.
 
     Columns without names are called by their role, which takes a plural verb.
 
@@ -36,8 +36,9 @@ def listed_faults(dropped: Mapping[str, int]) -> str:
     """
     ordered = sorted(dropped.items(), key=lambda item: (-item[1], item[0]))
     listed = [f"{fault_text(fault)} ({count:,})" for fault, count in ordered[:_LISTED_FAULTS]]
-    if others := sum(count for _, count in ordered[_LISTED_FAULTS:]):
-        listed.append(f"other faults ({others:,})")
+    n_unlisted = sum(count for _, count in ordered[_LISTED_FAULTS:])
+    if n_unlisted:
+        listed.append(f"other faults ({n_unlisted:,})")
     return ", ".join(listed)
 
 

@@ -9,7 +9,7 @@ from typing import Any
 
 from calibscale.errors import OptionError
 
-MAX_NAME = 60  # characters of a name in a sentence; tables show the full name
+MAX_NAME = 60  # characters of a name in a sentence.  Tables show the full name
 _RUN = 3  # columns of one name and different numbers that a message lists
 
 
@@ -53,7 +53,7 @@ def parse(
 
 
 def _setting(text: str, node: ast.expr) -> Any:
-    """Value of a setting; a text without quotes, such as ``equal-mass``, is a string."""
+    """Value of a setting.  A text without quotes, such as ``equal-mass``, is a string."""
     try:
         return ast.literal_eval(node)
     except ValueError:
@@ -61,14 +61,14 @@ def _setting(text: str, node: ast.expr) -> Any:
 
 
 def joined(names: list[str], max_names: int = 6) -> str:
-    """Names joined by commas and “and”; at most `max_names` of them."""
+    """Names joined by commas and “and”, at most `max_names` of them."""
     if len(names) > max_names:
         return f"{', '.join(names[:max_names])} and {len(names) - max_names:,} more"
     return " and ".join([", ".join(names[:-1]), names[-1]] if len(names) > 1 else names)
 
 
 def listed_columns(names: Sequence[str], max_names: int = 20) -> str:
-    """Names of columns in a message, numbered ones by their ends; at most `max_names` of them.
+    """At most `max_names` names of columns in a message, with the ends of runs of numbered names.
 
     The index that pandas writes to CSV has no name.
 
@@ -76,7 +76,7 @@ def listed_columns(names: Sequence[str], max_names: int = 20) -> str:
     "'', m_0 … m_3, outcome"
     """
     runs: list[list[str]] = []
-    for name in (each or repr(each) for each in names):
+    for name in (column or repr(column) for column in names):
         stem = name.rstrip("0123456789")
         if runs and stem != name and runs[-1][-1].rstrip("0123456789") == stem:
             runs[-1].append(name)
@@ -98,7 +98,7 @@ def base(name: str) -> str:
 
 
 def group(column: str | None, value: float | str | None) -> str:
-    """Group as its condition; “all rows” without a group.
+    """Group as its condition, or “all rows” without a group.
 
     >>> group("region", "north"), group("net income:4", "net income ≤ 4.5")
     ('region\\xa0=\\xa0north', 'net income ≤ 4.5')
@@ -113,7 +113,8 @@ def group(column: str | None, value: float | str | None) -> str:
         return shown
     if shown.strip("()") == MISSING:  # a value of the column, and no range or period
         column = covariate
-    return f"{column or 'group'}\u00a0=\u00a0{shown}"
+    subject = column or "group"
+    return f"{subject}\u00a0=\u00a0{shown}"
 
 
 def grouped_column(grouping: str) -> str:
@@ -138,7 +139,7 @@ def missing_name(names: Sequence[str]) -> str:
 
 
 def categories(source: dict[str, Any] | None, covariate: str | None) -> Sequence[str]:
-    """Names of the values 0, 1, … of a categorical covariate; empty for a numerical one."""
+    """Names of the values 0, 1, … of a categorical covariate, empty for a numerical covariate."""
     return ((source or {}).get("categories") or {}).get(covariate, ())
 
 

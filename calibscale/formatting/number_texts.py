@@ -9,7 +9,7 @@ _RAISED = str.maketrans("0123456789-−", "⁰¹²³⁴⁵⁶⁷⁸⁹⁻⁻")
 
 
 def number(value: float | None, digits: int = 4) -> str:
-    """Number with four digits and thousands separators; a dash if there is no value."""
+    """Number with four digits and thousands separators, or a dash if there is no value."""
     if value is None or not math.isfinite(value):
         return "–"
     if isinstance(value, int) or (value == round(value) and abs(value) < 1e15):
@@ -44,7 +44,7 @@ def span(low: float | None, high: float | None, digits: int = 3) -> str:
 
 
 def p_value(value: float | None, least: bool = False) -> str:
-    """P-value with three digits; ≤ precedes the smallest possible one."""
+    """P-value with three digits.  The sign ≤ precedes the smallest possible p-value."""
     if value is None:
         return "–"
     return f"≤ {rounded(value, 3)}" if least else rounded(value, 3)
@@ -89,7 +89,7 @@ _BEFORE_UNIT = re.compile(
 
 
 def unbroken(text: str) -> str:
-    """Text whose lines do not break between a number and its unit.
+    """Text with no line break between a number and its unit.
 
     >>> unbroken("95 % interval, p = 0.01")
     '95\\xa0% interval, p\\xa0=\\xa00.01'
@@ -154,6 +154,6 @@ def size(count: float) -> str:
     return f"{count:.3g} TB"
 
 
-def plural(many: int, what: str) -> str:
+def plural(many: int, noun: str) -> str:
     """Count with a noun in singular or plural."""
-    return f"{many:,} {what}" if many == 1 else f"{many:,} {what}s"
+    return f"{many:,} {noun}" if many == 1 else f"{many:,} {noun}s"

@@ -55,7 +55,7 @@ def ece(diagram: dict[str, Any]) -> str:
 
 
 def coverage(estimate: dict[str, Any]) -> str:
-    """Coverage with its level and that of a calibrated forecast; empty for other estimates."""
+    """Coverage of an estimate and of a calibrated forecast, empty for other estimates."""
     details = estimate.get("details") or {}
     if name_of(estimate["estimator"]) != "coverage" or estimate["value"] is None or not details:
         return ""
@@ -84,9 +84,10 @@ def prediction(diagram: dict[str, Any]) -> str:
     """Name of the predicted quantity of a reliability diagram."""
     if diagram["notion"] in (None, "top_label", "pit"):
         return "quantile level" if diagram["notion"] == "pit" else "confidence"
-    k = 1 if diagram.get("class") is None else diagram["class"]
+    k = 1 if diagram.get("class") is None else diagram["class"]  # "positive" is class 1
     names = (diagram.get("source") or {}).get("class_names")
-    return f"predicted P(y = {names[k] if names else k})"
+    class_name = names[k] if names else k
+    return f"predicted P(y = {class_name})"
 
 
 def label(estimate: dict[str, Any]) -> str:
@@ -95,12 +96,13 @@ def label(estimate: dict[str, Any]) -> str:
     alone = estimate.get("notion") in (None, "top_label", "forecast", "pit")
     if alone or name in ("accuracy", "brier", "nll"):
         return name
+    # The notion follows as a word, which the settings need not repeat.
     name = name.replace(f"(notion='{estimate['notion']}')", "")
     return f"{name}, {notion(estimate['notion'])}"
 
 
 def fitted(parameters: dict[str, Any] | None) -> str:
-    """Fitted parameters of a temperature or a logistic function; empty for other methods."""
+    """Fitted parameters of a temperature or a logistic function, empty for other methods."""
     names = {"temperature": "T", "slope": "slope", "intercept": "intercept"}
     shown = [
         f"{names[key]} = {value:.4g}"

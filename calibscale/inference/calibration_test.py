@@ -1,4 +1,4 @@
-"""`calibration_test`: p-values from labels or residuals drawn under a null hypothesis."""
+"""`calibration_test` with p-values from labels or residuals drawn under a null hypothesis."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ def calibration_test(
     The null hypothesis of strong calibration states that labels are drawn from the predictions.
     Labels drawn from the predictions therefore give the exact null distribution of any statistic,
     conditionally on the predictions and at every n: p = (1 + #{T* ≥ T}) / (n_replicates + 1).  With
-    `covariates`, or the statistic `KLCE`, the test is one of local calibration.
+    `covariates`, or the statistic `KLCE`, it is a test of local calibration.
 
     Parameters
     ----------
@@ -70,50 +70,51 @@ def calibration_test(
         CKCE, CKCECentred, CMMD, JKCE, JKCEBiased, KCE, KLCE, or test statistics: MeanScore,
         CoxScore, SpreadScore, TemperatureScore, SmoothTest, ResidualScan, NormalScores, PITSmooth,
         PITByForecast.  Default: several that together see errors of any kind, see
-        `calibscale.inference.default_tests`.  The verdict is by their joint p-value, which is exact
-        as all of them have the same draws: the rank of the largest surprise among those of the
-        draws (Westfall and Young; see Schrab et al. 2023 for combinations of tests).
+        `calibscale.inference.default_tests`.  The verdict is by their joint p-value, the rank of
+        the largest surprise among the largest surprises of the draws.  It is exact, as all
+        statistics have the same draws (Westfall and Young, see Schrab et al. 2023 for combinations
+        of tests).
     null : {"labels", "wild", "wild_cluster", "residual", "permute", "hoeffding"} or Null, optional
         Null distribution.  ``labels``, the default: exact (see above).  ``wild_cluster``, the
         default with `cluster`: one random sign for the residuals of each cluster, asymptotically
         valid in the number of clusters under any dependence within them.  The pairs within a
-        cluster add the same to a mean over pairs and to its replicates, so that the p-value is
-        that without these pairs.  If one cluster has more than a fifth of the rows, and the others
+        cluster add the same to a mean over pairs and to its replicates, so that these pairs do not
+        change the p-value.  If one cluster has more than a fifth of the rows, and the others
         are effectively fewer than 100, tests would reject too often, and have a reason instead of
-        a p-value.  ``wild``, the default with soft labels: random signs;
-        asymptotically valid, but rejects too often where events are rare.  ``residual``: residuals
-        resampled from all rows [VF, Algorithm 1].  ``permute``: permuted residuals; for KLCE and
-        KCE the null values are centred and p = max(1/B, #{T* − mean T* > T}/B), as in KiTE.  The
-        nulls ``residual`` and ``permute`` serve to reproduce published numbers.  They keep the
-        mean of the residuals: KLCE, KCE and JKCE with ``residual`` hardly ever reject; KLCE and
-        KCE with ``permute`` reject twice as often as they should; biased statistics (ECE, TCE2,
-        CKCE …) reject most calibrated data where the variance of a residual depends on its
-        prediction.  ``hoeffding``: the bound p = exp(−⌊n/2⌋T²/2b²), without draws, for kernel
-        statistics of size at most b [VF, Corollary 3.7, with ⌊n/2⌋ for n as a U-statistic needs].
-        For recalibrated predictions pass the result of
-        `calibscale.recalibration.refits.refits_of`: drawn labels alone omit the noise of the
-        fit and reject too often.
+        a p-value.  ``wild``, the default with soft labels: random signs, asymptotically valid, but
+        rejects too often where events are rare.  ``residual``: residuals resampled from all rows
+        [VF, Algorithm 1].  ``permute``: permuted residuals.  For KLCE and KCE the null values are
+        centred and p = max(1/B, #{T* − mean T* > T}/B), as in KiTE.  The nulls ``residual`` and
+        ``permute`` serve to reproduce published numbers.  They keep the mean of the residuals.
+        KLCE, KCE and JKCE with ``residual`` hardly ever reject.  KLCE and KCE with ``permute``
+        reject twice as often as they should.  Biased statistics (ECE, TCE2, CKCE …) reject most
+        calibrated data where the variance of a residual depends on its prediction.
+        ``hoeffding``: the bound p = exp(−⌊n/2⌋T²/2b²), without draws, for kernel statistics of size
+        at most b [VF, Corollary 3.7, with ⌊n/2⌋ for n as a U-statistic needs].  For recalibrated
+        predictions pass the result of `calibscale.recalibration.refits.refits_of`, because drawn
+        labels alone omit the noise of the fit and reject too often.
     n_replicates : int
         Number of draws, at most 1,000,000.
     seed : int
-        Seed of the draws, which depend on nothing but the seed, the row number and the replicate;
-        ignored if `null` is a `Null`, which has its own seed.
+        Seed of the draws, which depend on nothing but the seed, the row number and the replicate.
+        It is ignored if `null` is a `Null`, which has its own seed.
     stop_after : int, optional
         Number of exceedances at which the test stops with p = exceedances / replicates, which is
         valid (Besag and Clifford 1991).
     cluster : str, optional
-        Name of a covariate, numbers or texts, whose equal values are one cluster; a warning is
-        logged if the null treats rows as independent.
+        Name of a covariate, numbers or texts.  Rows with equal values are one cluster.  A warning
+        is logged if the null treats rows as independent.
     bandwidths : int
-        Number of bandwidths, from a fifth to 2.5 times that of each statistic, which must be JKCE,
-        KCE, KLCE or another kernel error.  If more than 1, the value of a test is −log of an
-        approximate p-value of them together: of squares of what each sees beyond the wider ones
-        (after Chatterjee and Bhattacharya 2023), or of the largest.  The test keeps its level, with
+        Number of bandwidths, from a fifth to 2.5 times the bandwidth of each statistic, which must
+        be JKCE, KCE, KLCE or another kernel error.  If more than 1, the value of a test is −log of
+        an approximate p-value of all bandwidths together.  It combines squares of the evidence of
+        each bandwidth beyond the wider bandwidths (after Chatterjee and Bhattacharya 2023), or
+        takes the largest.  The test keeps its level, with
         all rows.  It finds waves and local errors about as often as the best bandwidth (seven see
         more than five), and errors of one sign everywhere, for which wide bandwidths are best, less
         often.
     covariates : str, sequence of str or KLCE
-        Covariates of a test of local calibration, in addition to the default statistics: by
+        Covariates of a test of local calibration, in addition to the default statistics, by
         `KLCE` over three bandwidths of the covariates, a tenth and a quarter of the default without
         a kernel on predictions, and the default.  They are combined as with `bandwidths`.
     negligible : float
@@ -122,8 +123,8 @@ def calibration_test(
     Raises
     ------
     InvalidDataError, OptionError, StoreError
-        At the first invalid row; if a statistic cannot be tested with this null, or the data cannot
-        be read.
+        At the first invalid row, if a statistic cannot be tested with this null, or if the data
+        cannot be read.
 
     Examples
     --------
@@ -143,7 +144,7 @@ def calibration_test(
         independent = "wild" if soft else "labels"
         drawn_from = null_of(null or ("wild_cluster" if clusters else independent), seed)
         local = KLCE.on(covariates) if covariates else None
-        # the other nulls, and tests over bandwidths, are of kernel errors
+        # The other nulls, and tests over bandwidths, judge a single kernel error.
         any_error = drawn_from.of_labels or isinstance(drawn_from, RandomSigns)
         several = statistics is None and any_error and not drawn_from.moves and bandwidths == 1
         if statistics is None:
@@ -164,21 +165,22 @@ def calibration_test(
             classes_only(f"null={drawn_from.name!r}", session.source)
         _check(estimators, drawn_from, n_replicates, stop_after)
         factors = _factors(bandwidths, drawn_from, stop_after)
-        if not knows_clusters(drawn_from, clusters):
+        if not knows_clusters(drawn_from, clusters):  # rows are independent under this null
             session = replace(session, rules=replace(session.rules, cluster=None))
-        tests: list[Sequence[Estimator]] = [[each] for each in estimators]
+        tests: list[Sequence[Estimator]] = [[estimator] for estimator in estimators]
         if bandwidths > 1:
             bound = session.run(estimators).fitting
             tests = [[e.settings.scaled(e, f) for f in factors] for e in bound]
         elif several and local and stop_after is None:
             tests[-1], factors = local_errors(session, local), list(LOCAL_SCALES)
-        run = session.run([each for test in tests for each in test])
+        run = session.run([estimator for test in tests for estimator in test])
         for estimator in run.fitting:
             if reason := drawn_from.unsupported(estimator):
                 raise OptionError(reason)
         run = replace(run, chosen=tuple(e.for_test(run.profile) for e in run.fitting))
         run = run.within_memory(lambda e: e.needs)
         draws = _pooled(drawn_from, run) if drawn_from.draws else None
+        # The first batch of replicates is drawn in the pass that computes the observed values.
         batch = batch_of(run, n_replicates)
         drawn = replicates_of(run.fitting, draws, 0, batch)
         passes = -(-n_replicates // batch) if drawn else 1
@@ -194,7 +196,7 @@ def calibration_test(
         for trial in trials:
             if draws is None:
                 trial.bound()
-            elif trial.estimator.pairwise:
+            elif trial.estimator.pairwise:  # sums over pairs have no states that merge
                 trial.add(pair_values(run, trial.estimator, draws, n_replicates), stop_after)
         if draws is not None:
             merged = [trial for trial in trials if not trial.estimator.pairwise]
@@ -202,9 +204,15 @@ def calibration_test(
         for trial in trials:
             if drawn_from.centred and trial.estimator.centred_null:
                 trial.centre()
-        rest = iter(trials)
-        each_test = [list(islice(rest, len(test))) for test in tests]
-        trials = [each[0] if len(each) == 1 else jointly(each, factors) for each in each_test]
+        # The trials of several bandwidths of a test follow each other and become one trial.
+        remaining = iter(trials)
+        by_test = [list(islice(remaining, len(test))) for test in tests]
+        trials = [
+            bandwidth_trials[0]
+            if len(bandwidth_trials) == 1
+            else jointly(bandwidth_trials, factors)
+            for bandwidth_trials in by_test
+        ]
     certain = int(states[CERTAIN][0][0]) if drawn_from.of_labels else 0
     result = CalibrationTests(
         results=tuple(
@@ -220,7 +228,10 @@ def calibration_test(
 
 
 def _by_default(session: Session, local: SKCE | None, several: bool) -> list[Estimator]:
-    """Default statistics and the local error, if any; or else that error or one kernel error."""
+    """Default statistics and the local error, if any.
+
+    Without `several`, the only statistic is the local error or else a kernel error.
+    """
     if not several:
         return [local or kernel_error(session)]
     members = default_tests(session)
@@ -271,6 +282,6 @@ def _over(progress: Progress, passes: int) -> Progress:
 
 
 def _pooled(null: Null, run: Run) -> Null:
-    """Null with the states that it draws from, by a pass of its own."""
+    """Null with the states from which it draws, which take a separate pass."""
     needed = null.needs({e.notion or "canonical" for e in run.fitting})
     return null.with_states(run.scan(needed).groups[None]) if needed else null

@@ -75,6 +75,7 @@ def _values(
     parts = [states[s] for s in estimator.needs]
     by_statistic = {r.statistic: states[r] for r in replicates}
     sums = [by_statistic.get(s) for s in estimator.needs]
+    # Settings that follow from the rows, such as λ, are the same for every replicate.
     fixed, count = estimator.frozen(*parts), len(replicates[0])
     if not null.signed:
         return fixed.drawn_values(parts, sums, count)

@@ -48,6 +48,8 @@ class JudgedNumbers:
         """Number by which the p-value of a number is multiplied."""
         family = self.overall if indication.group is None else self.groups
         joint = any(member.joint for member in family)
+        # Bonferroni over the numbers of the family, where a joint null counts once, and over the
+        # families.
         units = sum(not member.joint for member in family) + joint
         families = bool(self.overall) + bool(self.groups)
         return units * families
@@ -62,6 +64,7 @@ class JudgedNumbers:
 
     def is_limited(self, indication: Indication) -> bool:
         """Whether more draws could give a smaller p-value, and this one is not small enough."""
+        # p-values of joint tests are shares of the draws, with the least share 1/(draws + 1).
         least_of_joint = (
             indication.joint
             and self.least is not None

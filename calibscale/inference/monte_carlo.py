@@ -23,7 +23,7 @@ from calibscale.statistics.one_pass import States
 from calibscale.statistics.statistic import Statistic
 
 _SCALED_BY = 64  # first replicates, which determine the factors of signed residuals
-TIE = 1e-9  # relative difference below which two values are tied
+TIE = 1e-9  # relative difference below which two values, which differ by rounding, are tied
 ROUNDING = 1e-12  # error of a probability due to rounding of the predictions
 _STATE_BYTES = 2**23  # 8 MB, for the replicates of one pass; about eight such states are alive
 _MAX_BATCH = 256  # replicates of one pass
@@ -31,9 +31,9 @@ _MAX_BATCH = 256  # replicates of one pass
 
 @dataclass(eq=False)
 class MonteCarloTest:
-    """Running test of one statistic, whose `estimate` may lack a value.
+    """Running test of one statistic.  Its `estimate` may lack a value.
 
-    `sign_scale` are the factors of signed residuals, which are those of the first replicates.
+    `sign_scale` are the factors of signed residuals, determined by the first replicates.
     """
 
     estimator: BoundEstimator
@@ -64,18 +64,21 @@ class MonteCarloTest:
             if self.exceedances == stop_after:
                 self.stopped = True
                 break
+        # The observed value counts as one of B + 1 exchangeable values.  A stopped test has the
+        # p-value of Besag and Clifford (1991).
         B = len(self.values)
         self.p_value = self.exceedances / B if self.stopped else (1 + self.exceedances) / (B + 1)
         self.critical = None if self.stopped else _largest(self.values, (B + 1) // 20)
 
     def _slack(self, drawn: float) -> float:
         """Allowed difference of a replicate below the value to count as a tie."""
+        # An error ε of √T is an error 2√T ε + ε² of a squared statistic T.
         larger = max(abs(self.value), abs(drawn))
         scale = 2 * math.sqrt(larger) + ROUNDING if self.estimate.squared else 1.0
         return TIE * larger + ROUNDING * scale
 
     def centre(self) -> None:
-        """Replace the p-value by that of KiTE, from centred replicates."""
+        """Replace the p-value by the p-value of KiTE, from centred replicates."""
         if self.estimate.reason is None:
             values = np.array(self.values)
             centred = values - values.mean()
@@ -90,6 +93,7 @@ class MonteCarloTest:
             return
         if self.weighted or not self.estimator.sum_scaled:
             raise OptionError("null='hoeffding' is for n(n−1) equally weighted pairs")
+        # p = exp(−⌊n/2⌋T²/2b²) for terms of at most b [VF, Corollary 3.7].
         b = self.estimator.largest_term
         assert b is not None
         half = self.estimate.n // 2
@@ -119,7 +123,7 @@ class MonteCarloTest:
 
 
 def _largest(values: Any, count: int) -> float | None:
-    """Smallest of the `count` largest values; None if `count` is 0."""
+    """Smallest of the `count` largest values, or None if `count` is 0."""
     return float(np.sort(values)[len(values) - count]) if count else None
 
 
@@ -159,9 +163,9 @@ def jointly(trials: Sequence[MonteCarloTest], factors: Sequence[float]) -> Monte
     if first.estimate.reason is not None:
         return first
     values = np.array([[trial.value, *trial.values] for trial in trials])
-    scores, which = combined(values)
-    largest = {"bandwidth_factors": list(factors), "largest_at": factors[which]}
-    estimate, covariates = trials[which].estimate, trials[which].estimator.covariates
+    scores, best = combined(values)
+    largest = {"bandwidth_factors": list(factors), "largest_at": factors[best]}
+    estimate, covariates = trials[best].estimate, trials[best].estimator.covariates
     estimate = replace(
         estimate,
         value=float(scores[0]),
@@ -169,7 +173,7 @@ def jointly(trials: Sequence[MonteCarloTest], factors: Sequence[float]) -> Monte
         parameters={**estimate.parameters, **largest},
         details={**estimate.details, "covariates": list(covariates)},
     )
-    out = MonteCarloTest(trials[which].estimator, estimate)
+    out = MonteCarloTest(trials[best].estimator, estimate)
     out.add(scores[1:].tolist(), None)
     return out
 
@@ -183,7 +187,7 @@ def result_of(
     certain: int = 0,
     clusters: Clusters | None = None,
 ) -> TestResult:
-    """Result of the test of an estimator from its states and those of all replicates."""
+    """Result of the test of an estimator from its states and the states of all replicates."""
     trial = refused(trial_of(estimator, None, states), clusters)
     if not trial.done:
         trial.add(_values(trial, states, drawn, null, range(count)), None)
@@ -199,10 +203,10 @@ def count_replicates(
     states: States,
     stop_after: int | None = None,
 ) -> None:
-    """Count the replicates of tests whose states merge.
+    """Count the replicates of tests with states that merge.
 
-    The first batch was drawn in the pass over the data and is in `states`; each further batch takes
-    a pass.
+    The first batch was drawn in the pass over the data and is in `states`.  Each further batch
+    takes a pass.
     """
     for first in range(0, n_replicates, batch):
         todo = [trial for trial in trials if not trial.done]
@@ -229,8 +233,9 @@ def batch_of(run: Run, n_replicates: int) -> int:
     largest = min(_MAX_BATCH, _STATE_BYTES // max(1, replicate_bytes))
     room = run.execution.room()
     if room.limit is not None and replicate_bytes:
-        each = 2 * run.states_alive * replicate_bytes
-        largest = min(largest, (room.limit - room.used) // each)
+        # Replicates may take half of the memory, with as many copies as states are alive.
+        needed = 2 * run.states_alive * replicate_bytes
+        largest = min(largest, (room.limit - room.used) // needed)
     if n_replicates <= largest:
         return n_replicates
     passes = -(-n_replicates // max(2, largest // 2 * 2))
@@ -247,13 +252,13 @@ def _values(
 ) -> Iterable[float]:
     """Value of each replicate."""
     estimator = trial.estimator
-    own = [states[s] for s in estimator.needs]
+    observed = [states[s] for s in estimator.needs]
     if estimator.draws_cells:
-        return estimator.cell_values(own, null.seed, replicates)
+        return estimator.cell_values(observed, null.seed, replicates)
     sums = [states[drawn[s]] if s in drawn else None for s in estimator.needs]
     if not null.signed:
-        return estimator.drawn_values(own, sums, len(replicates))
+        return estimator.drawn_values(observed, sums, len(replicates))
     if replicates.start == 0:
         count = min(len(replicates), _SCALED_BY)
-        trial.sign_scale = estimator.sign_scale(own, sums, count)
-    return estimator.signed_values(own, sums, len(replicates), trial.sign_scale)
+        trial.sign_scale = estimator.sign_scale(observed, sums, count)
+    return estimator.signed_values(observed, sums, len(replicates), trial.sign_scale)

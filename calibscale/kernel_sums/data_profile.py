@@ -23,9 +23,10 @@ _MODELS = 10  # models whose samples of predictions are used in full
 
 
 def pooled_distance(samples: Sequence[Floats]) -> float:
-    """Median of the positive distances within the samples (c, e) of all models; 1 if none.
+    """Median of the positive distances within the samples (c, e) of all models.
 
-    With more than 10 models, only a part of each sample is used.
+    It is 1 if no distance is positive.  With more than 10 models, only a part of each sample is
+    used.
     """
     step = -(-len(samples) // _MODELS)
     distances = np.concatenate([elementary.distances_within(p[::step]) for p in samples])
@@ -39,7 +40,7 @@ _MAX_SAMPLED = 64_000  # rows sampled if most have weight 0
 
 @dataclass(frozen=True)
 class DataProfile:
-    """Properties of a source that estimators need before the pass; computed once, on first use."""
+    """Properties of a source that estimators need before the pass, computed once, on first use."""
 
     source: ArraySource
     rules: Rules
@@ -59,7 +60,10 @@ class DataProfile:
         return 0.0 if self.source.kind == "logits" else self.rules.tolerance
 
     def median_distance(self, notion: str) -> float:
-        """Median of the positive distances between 1,000 predictions; 1 if none.  Cached."""
+        """Median of the positive distances between 1,000 predictions, or 1 without any.
+
+        The value is cached.
+        """
         distances: dict[str, float] = self.__dict__.setdefault("_distances", {})
         if notion not in distances:
             distances[notion] = pooled_distance([self.sample(notion).points])
@@ -70,7 +74,7 @@ class DataProfile:
         sample = self._sampled(BANDWIDTH_ROWS)
         count = sum(map(len, sample))
         if self.source.weights is not None and 2 * count < BANDWIDTH_ROWS < self.source.rows:
-            # most rows have weight 0: take a sample that contains about 1,000 of the others
+            # Most rows have weight 0.  A larger sample has about 1,000 of the other rows.
             sample = self._sampled(min(_MAX_SAMPLED, BANDWIDTH_ROWS**2 // max(count, 1)))
         return sample
 
@@ -90,17 +94,17 @@ class DataProfile:
     def held_out(
         self, notion: str, hold_out: HoldOut, columns: tuple[int, ...], max_rows: int
     ) -> NotionRows:
-        """About `max_rows` of the labelled held-out rows, those of smallest hash; one pass.
+        """About `max_rows` of the labelled held-out rows, those with the smallest hashes.
 
-        Rows whose `columns` are not finite are excluded.
+        They take one pass.  Rows with `columns` that are not finite are excluded.
         """
         rules = replace(self.rules, covariates=columns)
-        size, some = self.source.block_rows, hold_out.some(max_rows / self.source.rows)
+        size, sample = self.source.block_rows, hold_out.some(max_rows / self.source.rows)
         parts: list[NotionRows] = []
         for start in range(0, self.source.rows, size):
             stop = min(start + size, self.source.rows)
             for chunk, _ in chunks(self.source.read(start, stop, rules.reads_covariates), rules):
-                parts.append(NotionRows.of(chunk.take(some.holds(chunk.rows)), notion))
+                parts.append(NotionRows.of(chunk.take(sample.holds(chunk.rows)), notion))
         return NotionRows.join(parts)
 
     def narrowed(self) -> DataProfile:
@@ -114,7 +118,7 @@ class DataProfile:
         return replace(self)
 
     def columns(self, names: tuple[str, ...]) -> dict[str, ColumnSummary]:
-        """Summaries of the named covariates, by one pass; cached."""
+        """Summaries of the named covariates, by one pass.  They are cached."""
         summaries: dict[str, ColumnSummary] = self.__dict__.setdefault("_columns", {})
         missing = tuple(name for name in dict.fromkeys(names) if name not in summaries)
         if missing:

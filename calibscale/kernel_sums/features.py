@@ -42,9 +42,9 @@ class RandomFourier:
     Parameters
     ----------
     n_features : int
-        Number F of frequencies; m = K + 2F.
+        Number F of frequencies, where m = K + 2F.
     bandwidth : float, optional
-        Bandwidth of the Gaussian; by default the median of the positive distances between 1,000
+        Bandwidth of the Gaussian, by default the median of the positive distances between 1,000
         predictions.
 
     Examples
@@ -95,7 +95,7 @@ class RandomFourier:
 
 @lru_cache(maxsize=8)
 def frequencies(n_features: int, classes: int, seed: int) -> Floats:
-    """Standard normal frequencies (F, K); row j does not depend on F."""
+    """Standard normal frequencies (F, K).  Row j does not depend on F."""
     u = random_draws.table(n_features, classes, seed, random_draws.FREQUENCIES)
     frequencies = ndtri(u[:, :, 0])
     frequencies.setflags(write=False)
@@ -106,7 +106,7 @@ def frequencies(n_features: int, classes: int, seed: int) -> Floats:
 class OneHot:
     """Indicator φ(q) of q among finitely many `points`, for the kernel 1{p = q}.
 
-    The map is for predictors that take few values (votes, trees, tables); a prediction that is
+    The map is for predictors that take few values (votes, trees, tables).  A prediction that is
     none of the points is an error.
 
     Examples

@@ -16,11 +16,11 @@ from calibscale.data.notions import SCALAR_NOTIONS, views
 class NotionRows(NamedTuple):
     """Rows of one notion, as pair sums take them.
 
-    Predictions q, or the scalar p (c, e); δ (c, e); labels and weights (c,); covariates, all
-    columns of the source or none (c, d); row numbers, or hashes of clusters if any (c,); the
-    parameters that nulls draw from, which are predictions and outcomes of forecasts, and of scalar
-    notions the probability of the classes before the predicted one, else (c, 0); and the kind of
-    forecasts, or None.
+    `points` are predictions q or the scalar p (c, e), with residuals `delta` (c, e).  `labels` and
+    `weights` are (c,).  `covariates` are all columns of the source, or none (c, d).  `rows` are row
+    numbers, or hashes of clusters if any (c,).  Nulls draw from the `parameters`.  These are
+    predictions and outcomes for forecasts, the probability of the classes before the predicted
+    class for scalar notions, and else (c, 0).  `forecast` is the kind of forecasts, or None.
     """
 
     points: Floats
@@ -78,6 +78,6 @@ class NotionRows(NamedTuple):
 
     @staticmethod
     def join(parts: list[NotionRows]) -> NotionRows:
-        """Concatenation of several."""
+        """Rows of all parts."""
         columns: Any = [np.concatenate(c) for c in zip(*(p[:-1] for p in parts), strict=True)]
         return NotionRows(*columns, parts[0].forecast)  # type: ignore[call-arg]

@@ -25,11 +25,11 @@ class ProductKernel:
     matern32 (1 + √3r) exp(−√3r), matern52 (1 + √5r + 5r²/3) exp(−√5r), linear+gaussian pᵀq +
     gaussian, and none 1.
 
-    `prediction` is the kernel on predictions, `covariate` that on all continuous covariates
-    together, each in its own bandwidth: those at the positions `columns`, with one of `bandwidths`
-    and `centres` each; centres only save the digits of large offsets.  Covariates at the positions
-    `categorical` must be equal; `levels` are their sorted values.  The rows of `hold_out`, on which
-    the bandwidths were chosen, are omitted.
+    `prediction` is the kernel on predictions.  `covariate` is the kernel on all continuous
+    covariates together, at the positions `columns`, each divided by one of the `bandwidths`.
+    `centres` only save the digits of large offsets.  Covariates at the positions `categorical` must
+    be equal.  `levels` are their sorted values.  The rows of `hold_out`, on which the bandwidths
+    were chosen, are omitted.
     """
 
     prediction: str = "gaussian"

@@ -40,7 +40,7 @@ def move_features(drawn, labels, phi, out):
     features, grouping the rows takes longer than adding them, and with many labels groups are
     small.
 
-    axes: drawn (B, c) int32; labels (c,); phi (c, m) with weights; out (B, K, m)
+    axes: drawn (B, c) int32, labels (c,), phi (c, m) with weights, out (B, K, m)
     """
     if phi.shape[1] < _GROUPED_FEATURES or out.shape[1] > _GROUPED_LABELS:
         _move_row_by_row(drawn, labels, phi, out)
@@ -91,7 +91,7 @@ def _move_by_label(drawn, labels, phi, out):
 def _group_by_label(drawn, labels, start, moved, grouped, ends):
     """Sort the positions of moved rows within a block by their old label, then by their new one.
 
-    axes: drawn, labels (c,); moved (r,); grouped (≥ 2r,); ends (2K,), of the groups
+    axes: drawn and labels (c,), moved (r,), grouped (≥ 2r,), ends of the groups (2K,)
     """
     K = ends.size // 2
     ends[:] = 0
@@ -103,7 +103,8 @@ def _group_by_label(drawn, labels, start, moved, grouped, ends):
         count = ends[group]
         ends[group] = total
         total += count
-    for i in moved:  # each group's end moves from its first position to its last
+    # The end of each group starts at its first position and moves to its last.
+    for i in moved:
         for group in (labels[i], K + drawn[i]):
             grouped[ends[group]] = i - start
             ends[group] += 1
@@ -113,7 +114,7 @@ def _group_by_label(drawn, labels, start, moved, grouped, ends):
 def _add_rows(tile, members, sign, total):
     """total += sign · Σ tile[i] over the members i, four rows at a time.
 
-    axes: tile (r, ≥ m); members (g,); total (m,)
+    axes: tile (r, ≥ m), members (g,), total (m,)
     """
     fours = members.size // 4 * 4
     for g in range(0, fours, 4):

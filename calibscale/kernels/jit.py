@@ -35,7 +35,7 @@ def kernel(function: Callable) -> Callable:
     """Compile a block function: serial, without the GIL, cached on disk.
 
     ``nogil``: threads run blocks side by side.  ``error_model="numpy"``: a division by zero gives
-    inf instead of a branch that prevents vectorisation.  Fast-math is off; a kernel that needs it
+    inf instead of a branch that prevents vectorisation.  Fast-math is off.  A kernel that needs it
     enables it in a small `inlined` function.
     """
     compiled: Any = numba.njit(nogil=True, error_model="numpy")(function)
@@ -55,7 +55,7 @@ def inlined(*flags: str, first: bool = False) -> Callable[[Callable], Callable]:
 
 
 def full_width(function: Callable) -> Callable:
-    """Compile a scalar helper whose callers use the widest vectors that the CPU has.
+    """Compile a scalar helper so that its callers use the widest vectors of the CPU.
 
     LLVM prefers vectors of 256 bits on many CPUs that have 512, because a few 512-bit instructions
     once slowed all others.  Loops that consist of such instructions are a third faster with 512.

@@ -91,12 +91,15 @@ def _mending() -> str:
     An earlier umask of 002 lets the group write to all of them.  Removed kernels are compiled
     again, because others may have changed the old ones.
     """
-    above = [
-        each for each in reversed(_KERNELS.parents) if _others_write(each.lstat(), sticky=True)
+    writable = [
+        path for path in reversed(_KERNELS.parents) if _others_write(path.lstat(), sticky=True)
     ]
-    commands = [f"chmod go-w {' '.join(shlex.quote(str(each)) for each in above)}"] if above else []
+    commands = []
+    if writable:
+        quoted = " ".join(shlex.quote(str(path)) for path in writable)
+        commands.append(f"chmod go-w {quoted}")
     inside = [_KERNELS, *_KERNELS.rglob("*")] if _KERNELS.is_dir() else []
-    if any(_others_write(each.lstat(), sticky=False) for each in inside if not each.is_symlink()):
+    if any(_others_write(path.lstat(), sticky=False) for path in inside if not path.is_symlink()):
         commands.append(f"rm -r {shlex.quote(str(_KERNELS))}")
     return " && ".join(commands)
 

@@ -9,16 +9,16 @@ _FARTHEST = 2.0**20  # largest factor that is searched
 
 
 def lowest_factor(above: Callable[[float], float], tail: float) -> float:
-    """Largest factor s below which all hypotheses are rejected; 0 if calibration is not.
+    """Largest factor s below which all hypotheses are rejected, or 0 if calibration is not.
 
-    Under hypothesis s ≥ 0 deviations from calibration are s times those of a direction;
+    Under hypothesis s ≥ 0, deviations from calibration are s times a fixed direction.
     ``above(s)`` is the probability of a statistic at least as large as the observed one.
     """
     return 0.0 if above(0.0) > tail else _bisect(lambda s: above(s) <= tail, 0.0, 1.0)[0]
 
 
 def highest_factor(below: Callable[[float], float], tail: float) -> float:
-    """Smallest factor s above which all hypotheses are rejected; 0 if calibration is rejected.
+    """Smallest factor s above which all hypotheses are rejected, or 0 if calibration is rejected.
 
     ``below(s)`` is the probability of a statistic at most as large as the observed one.
     """

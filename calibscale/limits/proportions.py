@@ -25,8 +25,8 @@ class Limits(NamedTuple):
 def clopper_pearson(successes: float, trials: float, tail: float) -> tuple[float, float]:
     """Limits of a proportion, each exceeded with probability at most `tail`.
 
-    The quantiles of Beta(x, n − x + 1) and Beta(x + 1, n − x) [Clopper & Pearson, Biometrika 26
-    (1934)]; x and n need not be integers.
+    They are the quantiles of Beta(x, n − x + 1) and Beta(x + 1, n − x) [Clopper & Pearson,
+    Biometrika 26 (1934)].  The numbers x and n need not be integers.
     """
     failures = max(trials - successes, 0.0)
     low = float(betaincinv(successes, failures + 1.0, tail)) if successes > 0 else 0.0
@@ -67,18 +67,18 @@ def wilson_interval(
 ) -> tuple[Floats, Floats]:
     """Score interval of a proportion: all θ with (f − θ)² ≤ z² θ (1 − θ)/n.
 
-    The ends are (f + z²/2n ± z √(f (1 − f)/n + z²/4n²))/(1 + z²/n) [Wilson 1927; Brown, Cai &
-    DasGupta 2001, eq. 4].  Different probabilities of the rows of a bin make f less noisy than the
-    binomial distribution that the formula assumes.
+    The ends are (f + z²/2n ± z √(f (1 − f)/n + z²/4n²))/(1 + z²/n) [Wilson 1927, and Brown, Cai
+    & DasGupta 2001, eq. 4].  Different probabilities of the rows of a bin make f less noisy than
+    the binomial distribution that the formula assumes.
 
     Parameters
     ----------
     frequency : (B,)
         Observed proportions f.
     count : (B,)
-        Numbers of rows n, positive; with weights (Σw)²/Σw².
+        Numbers of rows n, positive, with weights (Σw)²/Σw².
     confidence_level : float
-        Confidence level; z is the normal quantile of (1 + level)/2.
+        Confidence level, where z is the normal quantile of (1 + level)/2.
 
     Returns
     -------
@@ -125,8 +125,9 @@ def consistency_interval(
     mean_p : (B,)
         Mean predictions.
     effective_count : (B,)
-        Numbers of rows n; with weights (Σw)²/Σw², for which the binomial distribution function is
-        interpolated between integers, the ends are rounded outwards, and the level is approximate.
+        Numbers of rows n.  With weights they are (Σw)²/Σw².  The binomial distribution function is
+        then interpolated between integers, the ends are rounded outwards, and the level is
+        approximate.
     confidence_level : float
         Probability of the range.
     whole : (B,) bool

@@ -30,13 +30,13 @@ def noise_of(vectors: Floats, direction: Floats) -> Noise:
 def noise_of_gram(gram: Floats, along: Floats) -> Noise:
     """Noise from inner products of draws with each other (B, B), and with u (B,)."""
     B = len(gram)
-    own = np.diag(gram)
-    square = float((np.vdot(gram, gram) - own @ own) / (B * (B - 1)))
-    return Noise(float(own.mean()), square, float(np.mean(along**2)))
+    squared_norms = np.diag(gram)
+    square = float((np.vdot(gram, gram) - squared_norms @ squared_norms) / (B * (B - 1)))
+    return Noise(float(squared_norms.mean()), square, float(np.mean(along**2)))
 
 
-_NODES = (np.arange(256) + 0.5) / 256
-_MAX_SKEWNESS = 4.0
+_NODES = (np.arange(256) + 0.5) / 256  # midpoints of a rule for integrals over quantiles of z
+_MAX_SKEWNESS = 4.0  # of a count of 1/16 events.  Fewer events say nothing about the distribution
 
 
 def quadratic_limits(
@@ -48,13 +48,13 @@ def quadratic_limits(
 ) -> Limits:
     """Limits of |E v|² from |v|² = `size`, where v is a sum over rows.
 
-    Under hypothesis s the mean is s·v and the covariance lies between that of a calibrated model (s
-    = 0) and the observed one (s = 1), extrapolated beyond where noise grows with the deviation.
-    |v*|² is then (s|v| + √(uᵀΣu)·z)² + c·χ²_ν: u = v/|v|, z has mean 0, variance 1 and the skewness
-    of a Poisson count, and the χ² has the mean and variance of the part orthogonal to u
-    [Satterthwaite, Biometrics Bulletin 2 (1946)].  For the upper limit, a |v|² below its mean under
-    calibration is replaced by this mean, as in `bin_limits`.  `events` are the numbers of rows of
-    the rarer outcome, expected of a calibrated model, and observed.
+    Under hypothesis s the mean is s·v.  The covariance lies between the covariance of a calibrated
+    model (s = 0) and the observed covariance (s = 1), extrapolated beyond where noise grows with
+    the deviation.  Then |v*|² is (s|v| + √(uᵀΣu)·z)² + c·χ²_ν with u = v/|v|.  Here z has mean 0,
+    variance 1 and the skewness of a Poisson count, and the χ² has the mean and variance of the part
+    orthogonal to u [Satterthwaite, Biometrics Bulletin 2 (1946)].  For the upper limit, a |v|²
+    below its mean under calibration is replaced by this mean, as in `bin_limits`.  `events` are the
+    numbers of rows of the rarer outcome, expected of a calibrated model, and observed.
     """
     if not (size > 0 and calibrated.trace > 0):
         return Limits(0.0, max(size, calibrated.trace), "quadratic_form")
@@ -67,10 +67,15 @@ def quadratic_limits(
             max(a + s * (b - a), max(a, b) if s > 1.0 else 0.0)
             for a, b in zip(calibrated, observed, strict=True)
         )
+        # tr Σ − uᵀΣu and tr Σ² − (uᵀΣu)² belong to the part orthogonal to u.  The latter lies
+        # between the squares of one large and of 200 equal eigenvalues.
         along = min(along, 0.999 * trace)
-        rest = max(trace - along, 1e-300)
-        across = min(max(square - along * along, rest * rest / 200.0), rest * rest)
-        return along, across / rest, rest * rest / across
+        across_trace = max(trace - along, 1e-300)
+        across_square = min(
+            max(square - along * along, across_trace * across_trace / 200.0),
+            across_trace * across_trace,
+        )
+        return along, across_square / across_trace, across_trace * across_trace / across_square
 
     def above(s: float, value: float) -> float:
         along, c, nu = spread(s)

@@ -94,8 +94,8 @@ def prepared(
         recipe = _with_tests(job, ledger.recipe)
     else:
         recipe = _new_recipe(job, run, names, ledger_groups, groups)
-    # the groups of ledgers of earlier versions are numbers, none of which is missing
-    # The groups of new ledgers include a group of missing values.
+    # Ledgers of earlier versions have finite numbers as groups.  The groups of new ledgers include
+    # a group of missing values.
     finite = () if recipe.group_by is None or groups is not None else (recipe.group_by,)
     return replace(run, chosen=recipe.estimators, also_finite=finite), recipe, groups
 

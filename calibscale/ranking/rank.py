@@ -1,4 +1,4 @@
-"""`rank`: models ordered by a calibration error, with the certainty of the order."""
+"""`rank`, which orders models by a calibration error, with the certainty of the order."""
 
 from __future__ import annotations
 
@@ -50,12 +50,12 @@ def rank(
 ) -> Ranking:
     """Rank models by calibration, the best first, and state how certain the ranking is.
 
-    All models share one bandwidth and one ridge λ, that of the model with the fewest rows.
-    Differences of models with the same rows and labels are paired: both models leave out the same
-    groups of rows.  Each model takes one pass, and at least one more for subsets.
+    All models share one bandwidth and one ridge λ, the λ of the model with the fewest rows.
+    Differences of models with the same rows and labels are paired, as both models leave out the
+    same groups of rows.  Each model takes one pass, and at least one more for subsets.
 
     Estimates that are biased at this n (ECE, CKCE, …) keep their bias, which differs between
-    calibrated models of different sharpness; CKCECentred, JKCE and TCE2Debiased have no bias.
+    calibrated models of different sharpness.  CKCECentred, JKCE and TCE2Debiased have no bias.
 
     Parameters
     ----------
@@ -63,12 +63,12 @@ def rank(
         Models, each as in `evaluate`.  The models of a sequence are named
         after their files.
     by : Estimator
-        Estimator to rank by, any but Accuracy and ConfidenceGap; the smallest estimate is the
+        Estimator to rank by, any but Accuracy and ConfidenceGap.  The smallest estimate is the
         best.  Default: ``CKCECentred()``.
     subset_size : int or sequence of int, optional
-        Approximate number of rows of random subsets, which are ranked, too, as in [MS, §5.1.2];
-        the result states how often they agree with the ranking of all rows.  λ is that of a
-        subset.
+        Approximate number of rows of random subsets, which are ranked, too, as in [MS, §5.1.2].
+        The result states how often they agree with the ranking of all rows.  λ follows from the
+        size of a subset.
     trials : int
         Number of subsets of each size.
     confidence_level : float
@@ -78,21 +78,21 @@ def rank(
     seed : int
         Seed of groups, subsets and draws of ranks.
     cluster : str, optional
-        Name of a covariate of every model, whose equal values are one cluster; see `evaluate`.
-        Groups and subsets are of whole clusters.
+        Name of a covariate of every model.  Rows with equal values are one cluster, see `evaluate`.
+        Groups and subsets consist of whole clusters.
     **options
         See `evaluate`.
 
     Returns
     -------
     Ranking
-        Models whose estimates are equal up to rounding share a rank.
+        Models with estimates that are equal up to rounding share a rank.
 
     Raises
     ------
     InvalidDataError, OptionError, StoreError
-        If a row of a model is invalid; if the models have different numbers of classes, a setting
-        is invalid, or a store cannot be read.
+        If a row of a model is invalid, if the models have different numbers of classes, if a
+        setting is invalid, or if a store cannot be read.
 
     Examples
     --------
@@ -108,8 +108,8 @@ def rank(
     ('true', 'bold')
     """
     started = time.perf_counter()
-    estimator, *others = listed("ckce_centred" if by is None else by)
-    require(not others, "rank by exactly one estimator")
+    estimator, *further = listed("ckce_centred" if by is None else by)
+    require(not further, "rank by exactly one estimator")
     jackknife = Jackknife(confidence_level, groups, seed, clustered=cluster is not None)
     sizes = [subset_size] if isinstance(subset_size, int | np.integer) else list(subset_size or ())
     _check(estimator, sizes, trials)
@@ -121,8 +121,10 @@ def rank(
             opened.source.need_integer_labels("rank")
             sessions.append(opened.by_cluster(cluster))
             execution = sessions[0].execution  # opened once
+            # Further sessions use the scheduler and the progress bar of the first.
             options |= {"scheduler": execution.scheduler, "progress": execution.progress}
         _check_classes(list(named), sessions)
+        # Errors of different bandwidths or λ are not comparable.
         common = estimator.shared([session.profile for session in sessions])
         runs = [session.run(common) for session in sessions]
         passes = len(runs) * _passes(runs[0], jackknife, len(sizes), trials)
@@ -141,6 +143,7 @@ def rank(
             chances = rank_probabilities(parts, _row_sets(defined), seed)
     probabilities, p_order = chances or (np.empty((0, 0)), None)
     compared = _compare_models(defined, jackknife, estimator)
+    # A cluster that is too large leaves no valid p-values, see `calibration_test`.
     refusals = [m.clusters.refusal for m in models if m.clusters and m.clusters.refusal]
     if refusals:
         probabilities, p_order = np.empty((0, 0)), None
@@ -239,13 +242,16 @@ def _compare_models(
 
 
 def _row_sets(models: list[EstimatedModel]) -> list[int]:
-    """A number for each model; equal numbers mean the same rows, labels and weights."""
+    """A number for each model, equal for models with the same rows, labels and weights."""
     keys = [model.key for model in models]
     return [keys.index(key) for key in keys]
 
 
 def _approximation_error(a: EstimatedModel, b: EstimatedModel) -> float | None:
-    """Approximation error of a difference; errors of the same random frequencies mostly cancel."""
+    """Approximation error of a difference.
+
+    Errors of the same random frequencies mostly cancel.
+    """
     if a.coarse is not None and b.coarse is not None:
         return from_left_out(b.value - a.value, b.coarse - a.coarse).error
     first, second = a.estimate.approximation.error, b.estimate.approximation.error
@@ -270,6 +276,7 @@ def _agreement(
             continue
         (estimator,) = run.fitting
         plan = SubsetPlan(size, size / n, trials, per_pass(estimator, run), seed)
+        # λ of a subset follows from its effective rows, for which its expected weights stand.
         weight, weight2 = smallest.weight * plan.share, smallest.weight2 * plan.share
         estimator = estimator.frozen(smallest._replace(weight=weight, weight2=weight2))
         values.append(subset_values(estimator, plan, run, stages))
@@ -281,9 +288,9 @@ def _agreement(
 
 def _common_settings(models: list[EstimatedModel]) -> dict[str, Any]:
     """Settings that are equal in all estimates."""
-    first, *others = (model.estimate.parameters for model in models)
+    first, *further = (model.estimate.parameters for model in models)
     return {
         name: value
         for name, value in first.items()
-        if all(name in other and other[name] == value for other in others)
+        if all(name in settings and settings[name] == value for settings in further)
     }

@@ -47,7 +47,7 @@ class Subsets(Stacked):
 class SubsetPlan:
     """Subsets that are drawn in each pass over the rows.
 
-    One draw of the hashes of the rows gives ⌊1/share⌋ disjoint subsets; each further draw has its
+    One draw of the hashes of the rows gives ⌊1/share⌋ disjoint subsets.  Each further draw has its
     own key.  A pass takes as many subsets as memory allows.
     """
 
@@ -60,11 +60,12 @@ class SubsetPlan:
     @property
     def passes(self) -> list[list[tuple[int, int, int]]]:
         """(first, count, key) of every draw that a pass takes subsets from."""
-        disjoint = int(1 / self.share + 1e-9)
+        disjoint = int(1 / self.share + 1e-9)  # subsets of one draw, with a margin for rounding
         passes = []
         for start in range(0, self.trials, self.per_pass):
             stop = min(start + self.per_pass, self.trials)
             draws = []
+            # A pass may begin and end in the middle of the subsets of a draw.
             while start < stop:
                 draw, first = divmod(start, disjoint)
                 count = min(stop - start, disjoint - first)
@@ -75,14 +76,16 @@ class SubsetPlan:
 
     def _key(self, draw: int) -> int:
         """Seed that is used for nothing else."""
+        # The words of a seed sequence have 32 bits, and the seed has 64.
         words = (self.size, draw, self.seed & 0xFFFFFFFF, self.seed >> 32)
         return int(np.random.SeedSequence(words).generate_state(1, np.uint64)[0])
 
 
 def per_pass(estimator: BoundEstimator, run: Run) -> int:
-    """Number of subsets whose states fit into memory together."""
+    """Number of subsets with states that fit into memory together."""
     state = max(1, sum(s.nbytes(run.source.classes) for s in estimator.needs))
     limit = parse_bytes(run.execution.memory_limit)
+    # Several blocks, each with states of all subsets, are in memory together.
     budget = _STATE_BYTES if limit is None else min(_STATE_BYTES, limit // 16)
     return int(max(1, budget // state))
 
@@ -107,17 +110,26 @@ def subset_values(estimator: BoundEstimator, plan: SubsetPlan, run: Run, stages:
 
 def agreement(size: int, names: Sequence[str], values: Floats, full: Sequence[float]) -> Agreement:
     """Compare rankings by the values of subsets (trials, M) with the ranking by all rows (M,)."""
+    # A subset in which a model has no value cannot be ranked.
     defined = values[np.isfinite(values).all(axis=1)]
-    same = best = tau = None
+    same_order = same_best = tau = None
     if len(defined):
         expected = rankdata(full, "min")
+        # Many subsets have the same order, and each order is compared once.
         orders, counts = np.unique(rankdata(defined, "min", axis=1), axis=0, return_counts=True)
         share = counts / counts.sum()
-        same = float(share @ (orders == expected).all(axis=1))
-        best = float(share @ ((orders == 1) == (expected == 1)).all(axis=1))
+        same_order = float(share @ (orders == expected).all(axis=1))
+        same_best = float(share @ ((orders == 1) == (expected == 1)).all(axis=1))
         if len(names) > 1:
             taus = np.array([kendalltau(expected, order).statistic for order in orders])
             tau = float(share @ taus) if np.isfinite(taus).all() else None
     return Agreement(
-        size, len(values), len(values) - len(defined), same, best, tau, tuple(names), values
+        size,
+        len(values),
+        len(values) - len(defined),
+        same_order,
+        same_best,
+        tau,
+        tuple(names),
+        values,
     )

@@ -264,7 +264,7 @@ class FittedRecalibration(RecalibrationResult):
         return plots.plot_reliability(diagrams, ax=ax, names=DIAGRAMS, axes=axes)
 
     @classmethod
-    def from_dict(cls, value: dict[str, Any], **rest: Any) -> Self:
+    def from_dict(cls, value: dict[str, Any], **further: Any) -> Self:
         """Fit from its JSON object.  Another or a damaged object raises an OptionError."""
         schema = value.get("schema") if isinstance(value, dict) else None
         if schema != cls.schema:
@@ -278,7 +278,7 @@ class FittedRecalibration(RecalibrationResult):
             source = {name: item for name, item in value["source"].items() if item is not None}
             # JSON has no infinity: a log loss of null was infinite.
             infinite = {name: math.inf for name in cls.measures if value[name] is None}
-            fitted = super().from_dict({**value, "source": source, **infinite}, **rest)
+            fitted = super().from_dict({**value, "source": source, **infinite}, **further)
             fitted._require_sound()
         except ValidationError as error:
             raise OptionError(f"the recalibration is damaged: {message_of(error)}") from error

@@ -137,7 +137,7 @@ class Selection(Outcome, SourceRows):
         them.
     pointwise : (c, K) or (c,) -> (c,)
         Squared calibration error at each prediction (of class 1 of two classes), the mean over the
-        fits of the selected candidate; see `calibscale.selection.pointwise.Pointwise`.
+        fits of the selected candidate, see `calibscale.selection.pointwise.Pointwise`.
 
     Examples
     --------

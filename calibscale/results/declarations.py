@@ -63,7 +63,7 @@ Computed = Annotated[_T, Mark("computed")]  # property that is a member
 Omitted = Annotated[_T, Mark("omitted")]  # left out if None or empty
 Later = Annotated[_T, Mark("later")]  # missing in results of earlier versions
 Inline = Annotated[_T, Mark("inline")]  # its members are those of the object that has it
-# A float in JSON is a number, or null where it is NaN or infinite; one with limits is a number.
+# A float in JSON is a number, or null where it is NaN or infinite.  With limits it is a number.
 Finite = Annotated[float, Bounds()]
 Count = Annotated[int, Bounds(ge=0)]
 Size = Annotated[float, Bounds(ge=0)]
@@ -94,9 +94,11 @@ def members(declared: Any) -> tuple[Member, ...]:
     by_attribute: dict[str, Member] = {}
     names = {f.name for f in fields(declared)}
     for base in reversed(declared.__mro__):
+        # A derived class may narrow the type of a member, which then keeps its place.
         by_attribute |= {
             name: _member(name, hints[name]) for name in get_annotations(base) if name in names
         }
+        # The type of a property is the annotation of its return value.
         for name, value in vars(base).items():
             if isinstance(value, property) and "return" in value.fget.__annotations__:
                 member = _member(name, get_type_hints(value.fget, include_extras=True)["return"])
@@ -110,14 +112,14 @@ def _member(name: str, hint: Any) -> Member:
     if get_origin(hint) is Annotated:
         plain, *data = get_args(hint)
         marks += [d for d in data if isinstance(d, Mark)]
-        others = [d for d in data if not isinstance(d, Mark)]
-        hint = Annotated[plain, *others] if others else plain
+        constraints = [d for d in data if not isinstance(d, Mark)]
+        hint = Annotated[plain, *constraints] if constraints else plain
     named = [mark.key for mark in marks if mark.key]
     return Member(named[0] if named else name, name, hint, frozenset(m.kind for m in marks))
 
 
 class Declared:
-    """Dataclass whose fields and `Computed` properties declare a JSON object.
+    """Dataclass with fields and `Computed` properties that declare a JSON object.
 
     The declaration gives `to_dict`, the published JSON Schema, and the validation of result files
     (`calibscale.results.schemas`).
@@ -126,27 +128,29 @@ class Declared:
     schema: ClassVar[str] = ""
 
     def to_dict(self) -> dict[str, Any]:
-        """JSON object; NaN and ∞ are null."""
+        """JSON object, in which NaN and ∞ are null."""
         out: dict[str, Any] = {"schema": self.schema} if self.schema else {}
         for member in members(type(self)):  # type: ignore[arg-type]
             value = as_json(getattr(self, member.attribute))
             if "inline" in member.marks:
+                # A member of the object itself replaces an inline member of the same name.
                 out |= {name: item for name, item in value.items() if name not in out}
+            # Numbers of 0 and flags that are false say something, unlike None and empty lists.
             elif value or value in (0, False) or "omitted" not in member.marks:
                 out[member.key] = value
         return out
 
     @classmethod
-    def from_dict(cls, value: dict[str, Any], **rest: Any) -> Self:
-        """Result with the fields of a JSON object; objects in it stay dictionaries."""
-        own = (m for m in members(cls) if "computed" not in m.marks)  # type: ignore[arg-type]
-        there = (m for m in own if m.key in value or "omitted" not in m.marks)
+    def from_dict(cls, value: dict[str, Any], **further: Any) -> Self:
+        """Result with the fields of a JSON object.  Objects in it stay dictionaries."""
+        declared = (m for m in members(cls) if "computed" not in m.marks)  # type: ignore[arg-type]
+        there = (m for m in declared if m.key in value or "omitted" not in m.marks)
         read = {m.attribute: value[m.key] for m in there}
-        return cls(**read, **rest)
+        return cls(**read, **further)
 
 
 def as_json(value: Any) -> Any:
-    """JSON value of a result, array or collection; NaN and ∞ become None."""
+    """JSON value of a result, array or collection.  NaN and ∞ become None."""
     if isinstance(value, Declared):
         return value.to_dict()
     if hasattr(value, "tolist"):  # NumPy arrays and numbers

@@ -36,7 +36,7 @@ class Approximation(Declared):
         ``low_rank`` (landmarks to rounding), ``cells``, ``subset``, ``float32``,
         ``sampled_pairs``, ``blocks`` (only the pairs within blocks of rows).
     error : float or None
-        Expected bound of the error; 0 if exact, None if unknown.
+        Expected bound of the error, 0 if exact, None if unknown.
     corrected : float or None
         Value minus the estimated bias of the approximation.
 
@@ -57,7 +57,7 @@ class Approximation(Declared):
 
 
 EXACT = Approximation()
-# values of `Interval.covers`
+# Values of `Interval.covers`.
 POPULATION, THIS_N = "the population", "the expectation at this n"
 BOTH = "the population and the expectation at this n"
 _METHODS = Values(
@@ -118,8 +118,8 @@ class Floor(Declared):
 
     With clusters, or with soft labels, residuals with random signs are drawn instead.
 
-    An estimate above `high` is larger than that of a calibrated model, but for a share 1 − `level`
-    of data sets; one of the size of `mean` says nothing about miscalibration.
+    An estimate of a calibrated model is above `high` for a share 1 − `level` of data sets only.  An
+    estimate of the size of `mean` says nothing about miscalibration.
 
     Attributes
     ----------
@@ -128,8 +128,8 @@ class Floor(Declared):
     p_value : float
         Share of the draws with an estimate at least as large, (1 + #{T* ≥ T})/(1 + draws).
     null : str or None
-        ``wild_cluster`` for residuals with one random sign a cluster, ``wild`` for those with one a
-        row; None for labels.
+        ``wild_cluster`` for residuals with one random sign per cluster, ``wild`` for residuals with
+        one random sign per row, None for labels.
     """
 
     mean: float
@@ -153,9 +153,9 @@ class Estimate(Tabular, Declared):
     Attributes
     ----------
     value : float or None
-        Value; None if undefined, for the given `reason`.
+        Value, or None if undefined, for the given `reason`.
     squared : bool
-        Whether `value` is a squared error; then `root` is its square root.
+        Whether `value` is a squared error, with the square root `root`.
     parameters : dict
         All settings that the value depends on, with defaults resolved.
     details : dict
@@ -191,7 +191,7 @@ class Estimate(Tabular, Declared):
 
     @property
     def root(self) -> Computed[float | None]:
-        """√value of a squared error; None if negative, as unbiased estimates may be."""
+        """√value of a squared error, or None if negative, as unbiased estimates may be."""
         if not self.squared or self.value is None or self.value < 0:
             return None
         return math.sqrt(self.value)

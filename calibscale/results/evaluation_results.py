@@ -490,7 +490,7 @@ class ClusterCost(Declared):
     task_bytes, state_bytes, bytes_moved : int
         Sizes of a task, of the state it returns, and of all tasks and states.
     worker_memory, client_memory : int
-        Memory in bytes beyond that of an interpreter with imported packages, about 200 MB.
+        Memory in bytes beyond the about 200 MB of an interpreter with imported packages.
     worker_seconds, client_seconds : float
         Time of one worker, and of the client, which merges the states of tasks.
     """

@@ -13,7 +13,10 @@ from calibscale.results.exported import Shown, Tabular
 
 @dataclass(frozen=True, kw_only=True, repr=False)
 class Outcome(Tabular, Shown, Declared):
-    """Base of results: time, versions and parameters of the run; `print` shows them as tables."""
+    """Base of results, with time, versions and parameters of the run.
+
+    `print` shows results as tables.
+    """
 
     seconds: Size
     versions: dict[str, str]
@@ -42,12 +45,12 @@ class Labelled(Generic[_Part]):
         """
         labels = [getattr(part, self.parts[1]) for part in self]
         for form in self.forms:
-            for known, part in zip(labels, self, strict=True):
-                if form(known) == label:
+            for candidate, part in zip(labels, self, strict=True):
+                if form(candidate) == label:
                     return part
         if self.parts[1] == "estimator":  # names of models differ in case
-            for known, part in zip(labels, self, strict=True):
-                if plain_name(name_of(known)) == plain_name(label):
+            for candidate, part in zip(labels, self, strict=True):
+                if plain_name(name_of(candidate)) == plain_name(label):
                     return part
         raise KeyError(not_there(label, labels))
 
@@ -60,4 +63,5 @@ class Labelled(Generic[_Part]):
 
 def not_there(name: str, computed: Iterable[str]) -> str:
     """Message of the KeyError for the name of a result."""
-    return f"{name!r} was not computed; computed: {', '.join(dict.fromkeys(computed)) or 'none'}"
+    names = ", ".join(dict.fromkeys(computed)) or "none"
+    return f"{name!r} was not computed; computed: {names}"

@@ -42,7 +42,7 @@ Source = Annotated[Json, _SOURCE]
 
 @dataclass(frozen=True)
 class ImpossibleRows(Declared):
-    """Rows whose label or outcome has the predicted probability 0.
+    """Rows with a label or an outcome that has the predicted probability 0.
 
     Such a row refutes calibration, whatever the other rows are.
 
@@ -60,7 +60,7 @@ class ImpossibleRows(Declared):
 
 
 def rounding_advice(decimals: int) -> str:
-    """Sentence about probabilities of so few decimals that those of 0 may be rounded.
+    """Sentence about probabilities of so few decimals that a probability of 0 may be rounded.
 
     >>> rounding_advice(4)
     'No predicted probability has more than 4 decimals, so that 0 may be a rounded probability ...'
@@ -82,7 +82,7 @@ class SourceRows(Declared):
         Numbers of rows used (of positive weight), dropped as invalid (in `dropped` by column and
         fault, such as ``score is missing``), and not yet labelled.
     impossible : ImpossibleRows or None
-        Rows whose label has the predicted probability 0; None if there are none.
+        Rows with a label that has the predicted probability 0, or None if there are none.
     """
 
     source: Source

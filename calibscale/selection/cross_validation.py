@@ -90,12 +90,12 @@ def select(
         See `evaluate`.
     notion : {"top_label", "canonical", "class_wise", "positive"}, optional
         ``class_wise`` uses one hyper-parameter for all classes and sums risks and estimates.
-        Default: ``top_label``; of forecasts ``canonical``, with ``kkr`` and ``ukkr`` only.
+        Default: ``top_label``.  Forecasts have ``canonical``, with ``kkr`` and ``ukkr`` only.
     estimators : iterable of str or Family, optional
         Names (``bins``, ``bins_debiased``, ``bins_cube_root``, ``bins_sweep``, ``isotonic``,
         ``smooth_ece``, ``kde``, ``kde_loo``, ``kkr``, ``ukkr``, ``temperature``) or families with
-        settings, such as ``Bins((10, 15))``.  Default: those of [GB], ``bins``, ``kde``, ``kkr``,
-        ``ukkr`` and ``temperature``.  The first six do not support the canonical notion.
+        settings, such as ``Bins((10, 15))``.  Default: the estimators of [GB], ``bins``, ``kde``,
+        ``kkr``, ``ukkr`` and ``temperature``.  The first six do not support the canonical notion.
     folds : int or (n,) integers
         Number of folds k, or the fold of each row: −1 for the test part, 0..k−1 for the folds.
     test_fraction : float
@@ -109,7 +109,7 @@ def select(
         Maximum number of rows kept in memory: candidates for landmarks, queries of the canonical
         KDE, and the sample for standard errors.
     nested : bool
-        Repeat the selection k times with each fold as the test part; `nested_estimate` is the
+        Repeat the selection k times with each fold as the test part.  `nested_estimate` is the
         mean.
 
     Raises
@@ -230,9 +230,9 @@ def _subset(walk: FoldPass, notion: str, limit: int, seed: int) -> tuple[Sequenc
     folds = range(TEST, walk.split.folds)
     empty = [k for k in folds if k not in groups]
     if empty:
-        what = "the test part" if empty[0] == TEST else f"fold {empty[0]}"
+        part = "the test part" if empty[0] == TEST else f"fold {empty[0]}"
         raise OptionError(
-            f"{what} has no labelled rows with a positive weight ({result.counts.used} in all); "
+            f"{part} has no labelled rows with a positive weight ({result.counts.used} in all); "
             "use fewer folds or another seed"
         )
     state = statistic.zero(data.classes)
@@ -243,9 +243,9 @@ def _subset(walk: FoldPass, notion: str, limit: int, seed: int) -> tuple[Sequenc
     for k in folds:
         rows = views[0].take(walk.split.of(views[0].rows) == k)
         if np.count_nonzero(rows.weights) < 2:
-            what = "the test part" if k == TEST else f"fold {k}"
+            part = "the test part" if k == TEST else f"fold {k}"
             raise OptionError(
-                f"{what} has {np.count_nonzero(rows.weights)} rows with a positive weight among "
+                f"{part} has {np.count_nonzero(rows.weights)} rows with a positive weight among "
                 f"the {len(views[0].rows)} kept in memory; at least two are needed"
             )
     return views, result.counts

@@ -32,8 +32,8 @@ class KernelFeatures:
     rank : int
         Maximum number of features m.
     trace_tolerance : float
-        Landmarks are added until the mean of k(p, p) − |φ(p)|² is below this value; for scalar
-        notions, until rounding or `rank` is reached.
+        Landmarks are added until the mean of k(p, p) − |φ(p)|² is below this value.  For scalar
+        notions they are added until rounding or `rank` is reached.
     """
 
     kind: str = "landmarks"

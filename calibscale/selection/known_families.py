@@ -36,14 +36,16 @@ def default_families(notion: str) -> tuple[str, ...]:
 
 
 def families_named(estimators: Iterable[str | Family] | None, notion: str) -> tuple[Family, ...]:
-    """Families of an option: families with settings, names, or None for those of a notion."""
+    """Families of an option, which are families, names, or None for the defaults of a notion."""
     if estimators is None:
         estimators = default_families(notion)
     chosen = []
     for estimator in [estimators] if isinstance(estimators, str | Family) else estimators:
         if isinstance(estimator, str):
-            known = ", ".join(FAMILIES)
-            require(estimator in FAMILIES, f"unknown estimator {estimator!r}; available: {known}")
+            available = ", ".join(FAMILIES)
+            require(
+                estimator in FAMILIES, f"unknown estimator {estimator!r}; available: {available}"
+            )
             estimator = FAMILIES[estimator]()
         chosen.append(estimator)
     require(chosen, "select at least one estimator")

@@ -23,6 +23,6 @@ class Effective(NamedTuple):
 def effective(weights: Floats, squares: Floats, errors: Any, min_rows: float) -> Effective:
     """Effective rows near each point from Σwκ and Σw²κ², and the `errors` of these sums."""
     exact = (weights > errors[0]) & (squares > _PRECISION * errors[1])
-    one = np.where(exact, weights, 1.0)
-    rows = np.where(exact, one * (one / np.where(exact, squares, 1.0)), 0.0)
-    return Effective(one, rows, ~(rows >= min_rows * (1 - _ROUNDING)))
+    positive = np.where(exact, weights, 1.0)
+    rows = np.where(exact, positive * (positive / np.where(exact, squares, 1.0)), 0.0)
+    return Effective(positive, rows, ~(rows >= min_rows * (1 - _ROUNDING)))

@@ -26,10 +26,10 @@ MAX_GROUPS = 1000
 
 
 class PassResult(NamedTuple):
-    """Result of a pass: row counts, and by group (None: all rows) the state of each statistic.
+    """Row counts of a pass, and the state of each statistic by group (None: all rows).
 
-    During the pass states are lists in the order of the statistics, so that statistics, some of
-    which contain large arrays, are not sent along.  `scan` returns `States`.
+    During the pass states are lists in the order of the statistics, so that statistics, which may
+    contain large arrays, are not sent along.  `scan` returns `States`.
     """
 
     counts: RowCounts
@@ -43,7 +43,7 @@ class MoreGroupsError(CalibscaleError):
 
 @dataclass(frozen=True, eq=False)
 class Scan:
-    """Engine task of one pass; memory is planned for `groups` groups."""
+    """Engine task of one pass.  Memory is planned for `groups` groups."""
 
     source: ArraySource
     statistics: tuple[Statistic, ...]
@@ -52,8 +52,8 @@ class Scan:
     blocks: int
     split: Split | None = None
     groups: int = 1
-    # a flat tree: with large states, such as those of replicates, the waiting ones are the memory;
-    # 8 blocks are a run of a remote worker
+    # The tree is flat, because large states, such as states of replicates, take most memory while
+    # they wait.  A run of a remote worker has 8 blocks.
     arities: ClassVar[tuple[int, ...]] = (8, 128)
 
     @cached_property
@@ -63,7 +63,7 @@ class Scan:
 
     @property
     def block_bytes(self) -> int:
-        # the block as stored and as decoded, and a chunk with its features
+        # The block as stored and as decoded, and a chunk with its features.
         K, m = self.rules.classes, self.rules.features
         rows = min(self.rules.compute_rows, self.block_rows)
         work = 8 * rows * (4 * K + 3 * m + 20) + self.state_bytes
@@ -73,7 +73,7 @@ class Scan:
         start = first * self.block_rows
         stop = min(last * self.block_rows, self.source.rows)
         split = None if self.split is None else self.split.part(start, stop)
-        if not self.source.in_memory:
+        if not self.source.in_memory:  # the worker reads its rows from the store
             return replace(self, split=split, statistics=())
         source = self.source.part(start, stop, covariates=self.rules.reads_covariates)
         return replace(self, source=source, split=split, statistics=())
@@ -107,9 +107,9 @@ class Scan:
     def merge(self, a: PassResult, b: PassResult) -> PassResult:
         for key, states in b.groups.items():
             if key in a.groups:
-                mine = a.groups[key]
+                merged = a.groups[key]
                 for i, statistic in enumerate(self.statistics):
-                    mine[i] = statistic.merge(mine[i], states[i])
+                    merged[i] = statistic.merge(merged[i], states[i])
             else:
                 a.groups[key] = states
             a.group_counts[key] = a.group_counts.get(key, 0) + b.group_counts[key]
@@ -118,12 +118,14 @@ class Scan:
 
     def parked(self, result: PassResult) -> PassResult:
         """Result that needs less memory while it waits for its neighbour."""
-        groups = {key: [parked(state) for state in each] for key, each in result.groups.items()}
+        groups = {key: [parked(state) for state in states] for key, states in result.groups.items()}
         return result._replace(groups=groups)
 
     def resumed(self, result: PassResult) -> PassResult:
         """Result before it was parked."""
-        groups = {key: [resumed(state) for state in each] for key, each in result.groups.items()}
+        groups = {
+            key: [resumed(state) for state in states] for key, states in result.groups.items()
+        }
         return result._replace(groups=groups)
 
     def _split(self, chunk: Chunk) -> list[tuple[float | None, Chunk]]:
@@ -157,7 +159,7 @@ class Scan:
         count = len(result.groups)
         if count > MAX_GROUPS:
             raise _too_many(count)
-        if self.rules.group is not None and count > self.groups:
+        if self.rules.group is not None and count > self.groups:  # caught by `_fold_groups`
             raise MoreGroupsError
 
 
@@ -178,7 +180,7 @@ def scan_of(
     covariates: tuple[str, ...] = (),
     split: Split | None = None,
 ) -> Scan:
-    """Task of one pass; see `scan`."""
+    """Task of one pass, see `scan`."""
     rules = replace(
         rules,
         features=max((s.size(source.classes) for s in statistics), default=0),
@@ -193,18 +195,17 @@ def scan_of(
 def scan(task: Scan, execution: Execution) -> PassResult:
     """Read the source once and return the state of every statistic.
 
-    With a group column there is a state for each of its values; they are merged into the state of
-    all rows, which exists even if no row is used, in increasing order of the values, those of
-    missing values last.  With a split
-    there is a state for each fold, and none of all rows.  Chunks carry all covariates if some must
-    be finite.
+    With a group column there is a state for each of its values.  These states are merged into the
+    state of all rows, in increasing order of the values, with missing values last.  The state of
+    all rows exists even if no row is used.  With a split there is a state for each fold, and no
+    state of all rows.  Chunks carry all covariates if a covariate must be finite.
     """
     grouped = task.rules.group is not None
     return finished(task, _fold_groups(task, execution) if grouped else execution.fold(task))
 
 
 def finished(task: Scan, result: PassResult) -> PassResult:
-    """Result of `scan` from that of a fold, whose states it may modify."""
+    """Result of `scan` from the result of a fold.  States of the fold may be modified."""
     source, statistics, group = task.source, task.statistics, task.rules.group
     groups: dict[Any, States] = {
         key: dict(zip(statistics, states, strict=True)) for key, states in result.groups.items()
@@ -228,6 +229,8 @@ def _fold_groups(task: Scan, execution: Execution) -> PassResult:
     """Fold with memory for as many groups as fit, doubled while the data have more groups."""
     name = task.source.covariate_names[task.rules.group or 0]
     task = replace(task, groups=MAX_GROUPS)
+    # The number of groups is unknown before the pass.  A pass that finds more groups than planned
+    # stops, and is repeated with a plan for twice as many.
     while task.groups > 1 and not roomy(task, execution.scheduler, execution.memory_limit):
         task = replace(task, groups=task.groups // 2)
     while True:

@@ -1,7 +1,7 @@
 """Base classes of mergeable statistics, and their replicates of a null.
 
-A statistic is a frozen dataclass: statistics of equal parameters are computed once.  A state is a
-NamedTuple of float64 arrays that are additive over rows, unless `merge` is overridden.
+A statistic is a frozen dataclass, so that statistics of equal parameters are computed once.  A
+state is a NamedTuple of float64 arrays that are additive over rows, unless `merge` is overridden.
 """
 
 from __future__ import annotations
@@ -26,10 +26,10 @@ class Statistic(ABC):
 
     ``zero`` is the state of no rows, ``accumulate`` adds a chunk, and ``merge`` joins two states.
     `large_chunks` is true if each chunk has a fixed cost.  `drawn` names the fields of a state that
-    depend on the labels; without them there are no tests.  `powers` has, for each field, the power
-    of the weights in its sum; without them there are no bootstrap intervals.  `shared` names large
-    fields that depend hardly or not at all on labels: a part of the rows has about its share of
-    them.
+    depend on the labels.  Without such fields there are no tests.  `powers` has, for each field,
+    the power of the weights in its sum.  Without powers there are no bootstrap intervals.  `shared`
+    names large fields that depend hardly or not at all on labels, so that a part of the rows has
+    about its share of them.
     """
 
     large_chunks: ClassVar[bool] = False
@@ -51,12 +51,12 @@ class Statistic(ABC):
 
     @abstractmethod
     def accumulate(self, state: Any, chunk: Chunk) -> Any:
-        """State with the chunk's rows added; may modify and return `state`."""
+        """State with the rows of the chunk added.  It may be the modified `state`."""
 
     def merge(self, a: Any, b: Any) -> Any:
-        """State of both sets of rows; may modify and return `a`."""
+        """State of both sets of rows.  It may be the modified `a`."""
         for x, y in zip(a, b, strict=True):
-            np.add(x, y, out=x)
+            np.add(x, y, out=x)  # in place, as states may be large
         return a
 
     def zero_drawn(self, classes: int, count: int) -> tuple[Any, ...]:
@@ -70,13 +70,13 @@ class Statistic(ABC):
         raise NotImplementedError(type(self).__name__)
 
     def with_drawn(self, state: Any, sums: tuple[Any, ...], index: int) -> Any:
-        """State with the observed fields replaced by those of a replicate."""
+        """State with the fields of a replicate instead of the observed fields."""
         return state._replace(
             **{name: field[index] for name, field in zip(self.drawn, sums, strict=True)}
         )
 
     def weighted_total(self, parts: Any, weights: Floats) -> Any:
-        """Merged state of stacked parts of the rows, whose weights are multiplied by (G,)."""
+        """Merged state of stacked parts of the rows, with their weights multiplied by (G,)."""
         return type(parts)(
             *(
                 np.tensordot(_power(weights, power), field, 1)
@@ -89,8 +89,8 @@ class Statistic(ABC):
 class Replicates(Statistic):
     """Label-dependent part of a statistic's state, for replicates of a null.
 
-    A state is a tuple of arrays whose first axis is the replicates; `Statistic.with_drawn`
-    substitutes one of them for the observed part; `null` is a `calibscale.inference.nulls.Null`.
+    A state is a tuple of arrays with the replicates on the first axis.  `Statistic.with_drawn`
+    substitutes a replicate for the observed part.  `null` is a `calibscale.inference.nulls.Null`.
     """
 
     statistic: Statistic
@@ -113,7 +113,8 @@ class Replicates(Statistic):
         return (self.last - self.first) * sum(field.nbytes for field in drawn)
 
     def accumulate(self, state: Any, chunk: Chunk) -> Any:
-        # a statistic with `large_chunks` draws the replicates in parts itself
+        # A statistic with `large_chunks` draws the replicates in parts itself.  Other statistics
+        # get parts of a chunk, so that the draws of many replicates need little memory.
         step = len(chunk) if self.large_chunks else max(256, _DRAWN // len(self))
         for low in range(0, len(chunk), step):
             part = chunk if step >= len(chunk) else chunk.take(slice(low, low + step))
@@ -124,7 +125,7 @@ class Replicates(Statistic):
         return self.last - self.first
 
     def draws_labels(self, chunk: Chunk) -> bool:
-        """Whether residuals are those of labels drawn from the predictions of a chunk."""
+        """Whether residuals come from labels that are drawn from the predictions of a chunk."""
         return self.null.of_labels and chunk.forecast is chunk.soft is None
 
     @property
@@ -133,6 +134,7 @@ class Replicates(Statistic):
 
     def labels(self, chunk: Chunk) -> NDArray[np.int32]:
         """Drawn labels (B, c), cached on the chunk."""
+        # Statistics of one pass test the same draws, so that their joint p-value is exact.
         key = f"labels drawn with {self.null.seed}: {self.first}..{self.last}"
         if key not in chunk.views:
             chunk.views[key] = self.null.labels(chunk.rows, chunk.q, self.first, self.last)
@@ -141,7 +143,7 @@ class Replicates(Statistic):
     def scalars(
         self, notion: str, rows: Ints, p: Floats, delta: Floats, start: Floats | None = None
     ) -> Floats:
-        """δ* of a scalar notion (B, c); `start`: see `Null.scalars`."""
+        """δ* of a scalar notion (B, c), see `Null.scalars` about `start`."""
         return self.null.scalars(notion, rows, p, delta, self.first, self.last, start)
 
     def events(self, chunk: Chunk, notion: str) -> Floats:
@@ -159,7 +161,7 @@ class Replicates(Statistic):
     def pit_values(self, chunk: Any, *, placed: bool) -> Iterator[Floats]:
         """PIT values (c,) of the outcomes drawn from forecasts, replicate by replicate.
 
-        With `placed` they are those of `Forecast.placed`, otherwise of the outcomes themselves.
+        With `placed` they are values of `Forecast.placed`, otherwise of the outcomes themselves.
         """
         forecast = chunk.forecast
         sampler = forecast.pit_sampler if placed else forecast.cdf_sampler
@@ -211,7 +213,7 @@ class PairStatistic(Statistic):
 
 
 def _power(weights: Floats, power: int) -> Floats:
-    """Power of the weights; 0⁰ is 0, as rows of weight 0 do not count."""
+    """Power of the weights, where 0⁰ is 0, as rows of weight 0 do not count."""
     return weights**power if power else (weights > 0).astype(np.float64)
 
 
@@ -221,7 +223,7 @@ def weights_of(chunk: Chunk) -> Floats:
 
 
 def weighted_sum(values: Floats, weights: Floats) -> float:
-    """Σ w·v, or Σ v without weights; a row of weight 0 adds 0, even to an infinite value."""
+    """Σ w·v, or Σ v without weights.  A row of weight 0 adds 0, even if its value is infinite."""
     if len(weights) == 0:
         return float(values.sum())
     return float(weights @ np.where(weights > 0, values, 0.0))

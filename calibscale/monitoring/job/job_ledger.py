@@ -11,30 +11,33 @@ from calibscale.monitoring.job.job_tables import Job
 from calibscale.monitoring.job.toml_lines import Where, of_file
 from calibscale.monitoring.ledger.day_ledger import Ledger
 
-_KEYS = ("estimators", "group_by", "cluster", "confidence", "seed")  # fixed by the first night
+# Keys that the first night fixes, because states of other settings could not be merged.
+_KEYS = ("estimators", "group_by", "cluster", "confidence", "seed")
 
 
 def open_ledger(job: Job) -> Ledger | None:
-    """Ledger of a job; None before its first night.
+    """Ledger of a job, or None before its first night.
 
     Raises
     ------
     OptionError
-        If settings of the job differ from those that the ledger was created with; names them.
+        If settings of the job differ from the settings at the creation of the ledger.  The message
+        names them.
     """
     if not job.ledger_path.exists():
         return None
     ledger = Ledger.open(job.ledger_path)
     current = frozen(job)
     stored = ledger.notes.get("job", current)  # a ledger created without a job fits any
+    # The first day of a ledger decides on notions that a job leaves open.
     current["estimators"] = [*_with_notions(current["estimators"], stored.get("estimators") or ())]
     changed = [key for key in current if current[key] != stored.get(key)]
     if changed:
         problems = of_file(job.file)
         for key in changed:
             compare = _estimators if key == "estimators" else _settings
-            for where, what in compare((key,), stored.get(key), current[key]):
-                problems.add(where, what)
+            for where, message in compare((key,), stored.get(key), current[key]):
+                problems.add(where, message)
         raise OptionError(
             f"{job.file}: {', '.join(changed)} changed since the ledger {job.ledger_path} was "
             "created, so that its days could no longer be combined; restore the settings, or name "
@@ -48,11 +51,12 @@ def frozen(job: Job) -> dict[str, Any]:
     settings = job.to_dict()
     fixed = {key: settings[key] for key in _KEYS}
     alarms = settings["alarms"]
-    # without tolerances as in ledgers from before there were these
+    # Tolerances are left out if they are not set, as in ledgers of earlier versions without them.
     names = ["notions"]
     if alarms:
         names += [name for name in ("tolerance", "certainty_tolerance") if alarms[name]]
     fixed["alarms"] = alarms and {name: alarms[name] for name in names}
+    # Without `keep` the ledger has no replicates, and the tests of a day may change.
     test = settings["test"] or {}
     fixed["test"] = test if test.get("keep") else None
     return fixed

@@ -35,7 +35,10 @@ _HISTORY = (".csv", ".parquet")
 
 
 def checked(job: Job, problems: Problems) -> Job:
-    """Job with defaults that depend on other keys; adds conflicts between keys to `problems`."""
+    """Job with defaults that depend on other keys.
+
+    Conflicts between keys are added to `problems`.
+    """
     job = _grouping(job, problems)
     _source(job, problems)
     _estimators(job, problems)
@@ -45,6 +48,7 @@ def checked(job: Job, problems: Problems) -> Job:
     _drift(job, problems)
     first: dict[Threshold, int] = {}
     for index, threshold in enumerate(job.thresholds):
+        # A repeated threshold that is invalid itself is reported once.
         sound = not problems.under("thresholds", index)
         _threshold(job, index, threshold, problems)
         if first.setdefault(threshold, index) != index and sound:
@@ -66,10 +70,11 @@ def _defaults(job: Job) -> Job:
     first = job.windows[0]
     test, drift, ranking = job.test, job.drift, job.ranking
     if test is not None and test.statistics is None:
-        known = (n for n in _names(job) if n and n in ESTIMATORS and ESTIMATORS[n].testable)
-        testable = (n for n in known if not (job.cluster and ESTIMATORS[n].draws_cells))
+        candidates = (n for n in _names(job) if n and n in ESTIMATORS and ESTIMATORS[n].testable)
+        testable = (n for n in candidates if not (job.cluster and ESTIMATORS[n].draws_cells))
         test = replace(test, statistics=tuple(testable))
     if drift is not None:
+        # Drift is compared with the variation between days, which one day does not show.
         several = next((name for name in job.windows if name != "day"), first)
         drift = replace(drift, window=drift.window or several)
     if ranking is not None:
@@ -92,7 +97,7 @@ def _grouping(job: Job, problems: Problems) -> Job:
             Grouping.parse(job.group_by)
     except OptionError as error:
         problems.add(("group_by",), str(error))
-        return replace(job, group_by=None)
+        return replace(job, group_by=None)  # later checks parse it again
     return job
 
 
@@ -103,8 +108,8 @@ def _source(job: Job, problems: Problems) -> None:
     if source.storage_options and not is_url(source.path):
         problems.add(("source", "storage_options"), "only for URLs; the path is local")
     if "{date}" not in source.path:
-        what = "every day would read the same data; put {date} where the path contains the day"
-        problems.add(("source", "path"), what)
+        message = "every day would read the same data; put {date} where the path contains the day"
+        problems.add(("source", "path"), message)
     if source.format == "store":
         present = {
             "columns": columns is not None,
@@ -113,8 +118,8 @@ def _source(job: Job, problems: Problems) -> None:
         }
         present |= dict.fromkeys(source.meaning, True)
         for key in (key for key, declared in present.items() if declared):
-            what = "only for format = 'files' or 'zarr'; a store records it itself"
-            problems.add(("source", key), what)
+            message = "only for format = 'files' or 'zarr'; a store records it itself"
+            problems.add(("source", key), message)
         return
     if columns is None:
         problems.add(
@@ -127,8 +132,8 @@ def _source(job: Job, problems: Problems) -> None:
     where: Where = ("source", "columns")
     if source.format == "zarr":
         if isinstance(columns.covariates, tuple):
-            what = "must name one array for format 'zarr'; covariate_names names its columns"
-            problems.add((*where, "covariates"), what)
+            message = "must name one array for format 'zarr'; covariate_names names its columns"
+            problems.add((*where, "covariates"), message)
         elif columns.covariate_names is not None and columns.covariates is None:
             problems.add((*where, "covariate_names"), "there are no covariates")
     elif columns.covariate_names is not None:
@@ -141,14 +146,14 @@ def _predictions(source: Source, columns: Columns, problems: Problems) -> None:
     named = [role for role in PREDICTIONS if getattr(columns, role) is not None]
     if source.forecast is None:
         if named == ["predictions"]:
-            what = "needs their kind, such as forecast = 'normal', in [source]"
-            problems.add((*where, "predictions"), what)
+            message = "needs their kind, such as forecast = 'normal', in [source]"
+            problems.add((*where, "predictions"), message)
         elif len(named) != 1:
             problems.add(where, "give exactly one of logits and probabilities")
     else:
         if named != ["predictions"]:
-            what = "forecasts are named by predictions, without logits and probabilities"
-            problems.add(where, what)
+            message = "forecasts are named by predictions, without logits and probabilities"
+            problems.add(where, message)
         for key in ("binary", "class_names", "tolerance"):
             if getattr(source, key):
                 problems.add(("source", key), "only for predictions of classes, not for forecasts")
@@ -176,11 +181,16 @@ def _columns(job: Job, problems: Problems) -> None:
         return  # only the data have the names
     else:
         available = ()
-    named = [each for each in named_covariates(job, available) if not problems.under(*each[0][:2])]
+    # Problems are looked up before any is added, so that every unknown name is reported.
+    named = [
+        (where, name)
+        for where, name in named_covariates(job, available)
+        if not problems.under(*where[:2])
+    ]
     for where, name in named:
         if name not in available:
-            what = f"{shown(name)} is not among the covariates; {hint(name, available)}"
-            problems.add(where, what)
+            message = f"{shown(name)} is not among the covariates; {hint(name, available)}"
+            problems.add(where, message)
 
 
 def named_covariates(job: Job, available: Sequence[str] = ()) -> list[tuple[Where, str]]:
@@ -189,8 +199,8 @@ def named_covariates(job: Job, available: Sequence[str] = ()) -> list[tuple[Wher
     The column of a grouping such as age:5 is age, unless age:5 is among the `available` names.
     """
     column = job.group_by and Grouping.parse(job.group_by, available).column
-    one = (("group_by", column), ("cluster", job.cluster))
-    named: list[tuple[Where, str]] = [((key,), name) for key, name in one if name]
+    top_keys = (("group_by", column), ("cluster", job.cluster))
+    named: list[tuple[Where, str]] = [((key,), name) for key, name in top_keys if name]
     named += [(("report", "map", i), name) for i, name in enumerate(job.report.map)]
     for i, table in enumerate(job.estimators):
         named += [(("estimators", i, "covariates"), name) for name in table.get("covariates") or ()]
@@ -210,12 +220,13 @@ def _estimators(job: Job, problems: Problems) -> None:
 
 
 def _listed(job: Job, where: Where, name: str, problems: Problems) -> bool:
-    """Whether the job has an estimator; if not, adds a problem."""
+    """Whether the job has an estimator.  If it has none of the name, a problem is added."""
     names = _names(job)
     valid = [n for n in names if n is not None and n in ESTIMATORS]
     if name in valid:
         return True
-    if valid == names != []:  # else it may be the one that is misspelt in `estimators`
+    # If a name in `estimators` is misspelt, the estimator may be listed after all.
+    if valid == names != []:
         problems.add(where, f"{shown(name)} is not among `estimators`; {hint(name, valid)}")
     return False
 
@@ -224,8 +235,10 @@ def _tests(job: Job, problems: Problems) -> None:
     statistics = (job.test and job.test.statistics) or ()
     for index, name in enumerate(job.alarms.tests if job.alarms else ()):
         if name not in statistics:
-            what = f"{shown(name)} is not among the statistics of [test]; {hint(name, statistics)}"
-            problems.add(("alarms", "tests", index), what)
+            message = (
+                f"{shown(name)} is not among the statistics of [test]; {hint(name, statistics)}"
+            )
+            problems.add(("alarms", "tests", index), message)
     if job.test is None or problems.under("test"):
         return
     if not job.test.statistics and not problems.under("estimators"):
@@ -245,11 +258,11 @@ def _drift(job: Job, problems: Problems) -> None:
     if drift.window == "all":
         problems.add(("drift", "window"), "'all' leaves no days for the baseline")
     elif drift.window == "day":
-        what = "one day is too short: drift is compared with the variation between days"
-        problems.add(("drift", "window"), what)
+        message = "one day is too short: drift is compared with the variation between days"
+        problems.add(("drift", "window"), message)
     elif "/" in drift.baseline and "/" in str(drift.window):
         (first, last), (a, b) = (text.split("/") for text in (str(drift.window), drift.baseline))
-        if max(first, a) <= min(last, b):
+        if max(first, a) <= min(last, b):  # ISO dates are ordered like texts
             problems.add(("drift", "baseline"), f"shares days with the window {drift.window}")
 
 
@@ -275,8 +288,8 @@ def _threshold(job: Job, index: int, t: Threshold, problems: Problems) -> None:
     if kind != "estimator" and t.bound is not None:
         problems.add((*where, "bound"), "only for a threshold of an estimator")
     if kind != "drift" and t.window not in job.windows and not problems.under("windows"):
-        what = f"{shown(t.window)} is not among `windows`; {hint(t.window, job.windows)}"
-        problems.add((*where, "window"), what)
+        message = f"{shown(t.window)} is not among `windows`; {hint(t.window, job.windows)}"
+        problems.add((*where, "window"), message)
     if t.group is not None and job.group_by is None and not problems.under("group_by"):
         problems.add((*where, "group"), "needs `group_by`, the covariate whose values are groups")
 
@@ -286,8 +299,8 @@ def _of_value(job: Job, where: Where, t: Threshold, problems: Problems) -> None:
     kind = ESTIMATORS.get(str(t.estimator))
     limited = kind is not None and kind.limits is not Estimator.limits and not job.cluster
     if t.group is not None and t.bound != "value" and t.window == "day" and not limited:
-        what = f"{t.estimator} has no interval for groups of a single day: use a longer window"
-        problems.add((*where, "bound"), what)
+        message = f"{t.estimator} has no interval for groups of a single day: use a longer window"
+        problems.add((*where, "bound"), message)
 
 
 def _of_test(job: Job, where: Where, t: Threshold, problems: Problems) -> None:
@@ -300,18 +313,21 @@ def _of_test(job: Job, where: Where, t: Threshold, problems: Problems) -> None:
         return
     statistics = job.test.statistics or ()
     if t.test not in statistics:
-        what = f"{shown(t.test)} is not among the statistics of [test]; {hint(t.test, statistics)}"
-        problems.add((*where, "test"), what)
+        message = (
+            f"{shown(t.test)} is not among the statistics of [test]; {hint(t.test, statistics)}"
+        )
+        problems.add((*where, "test"), message)
     if t.window != "day" and not job.test.keep:
-        what = f"p-values of {shown(t.window)} need `keep = true` in [test], or window = 'day'"
-        problems.add((*where, "window"), what)
+        message = f"p-values of {shown(t.window)} need `keep = true` in [test], or window = 'day'"
+        problems.add((*where, "window"), message)
+    # The smallest p-value of B replicates, 1/(B + 1), must be below the limit.
     if t.below is not None and 0 < t.below <= 1 and t.below * (job.test.replicates + 1) <= 1:
         smallest, enough = 1 / (job.test.replicates + 1), math.floor(1 / t.below)
-        what = (
+        message = (
             f"cannot be breached: the smallest p-value of {job.test.replicates} replicates is "
             f"{smallest:.3g}; set `replicates = {enough}` in [test]"
         )
-        problems.add((*where, "below"), what)
+        problems.add((*where, "below"), message)
 
 
 def _of_drift(job: Job, where: Where, t: Threshold, problems: Problems) -> None:
@@ -321,8 +337,8 @@ def _of_drift(job: Job, where: Where, t: Threshold, problems: Problems) -> None:
     if job.drift is None:
         problems.add((*where, "drift"), "needs [drift]")
     elif t.window != job.drift.window:
-        what = f"must be the window of [drift], {shown(job.drift.window)}"
-        problems.add((*where, "window"), what)
+        message = f"must be the window of [drift], {shown(job.drift.window)}"
+        problems.add((*where, "window"), message)
 
 
 def _report(job: Job, problems: Problems) -> None:
@@ -330,11 +346,11 @@ def _report(job: Job, problems: Problems) -> None:
     if notion is None or problems.under("estimators"):
         return
     notions = {getattr(e, "notion", None) for e in job.built_estimators() if hasattr(e, "edges")}
-    if None in notions:  # the default, which depends on the number of classes
+    if None in notions:  # the default notion depends on the number of classes, which is unknown
         notions |= set(SCALAR_NOTIONS)
     if notion not in notions & set(SCALAR_NOTIONS):
-        what = f"none of `estimators` has bins of the notion {shown(notion)}"
-        problems.add(("report", "reliability"), what)
+        message = f"none of `estimators` has bins of the notion {shown(notion)}"
+        problems.add(("report", "reliability"), message)
 
 
 def one_sided(job: Job) -> list[str]:
@@ -343,13 +359,14 @@ def one_sided(job: Job) -> list[str]:
     sentences = []
     for t in job.thresholds:
         ((side, limit),) = t.limits.items()
-        alike = [
+        subject = (t.estimator, t.window, t.group)
+        sides = {
             key
-            for other in job.thresholds
-            if (other.estimator, other.window, other.group) == (t.estimator, t.window, t.group)
-            for key in other.limits
-        ]
-        if t.estimator in signed and set(alike) == {side} and side != "abs_above":
+            for threshold in job.thresholds
+            if (threshold.estimator, threshold.window, threshold.group) == subject
+            for key in threshold.limits
+        }
+        if t.estimator in signed and sides == {side} and side != "abs_above":
             unseen = "below −" if side == "above" else "above "
             sentences.append(
                 f"The threshold {t.estimator} {side} {given(limit)} over {window(t.window)} does "
@@ -363,6 +380,7 @@ def one_sided(job: Job) -> list[str]:
 
 
 def _paths(job: Job, problems: Problems) -> None:
+    # A ledger needs locks, and files that are extended and replaced in one step.
     if is_url(job.ledger):
         problems.add(("ledger",), "a ledger is a local folder, not a URL")
     if "{date}" in job.ledger or "{model}" in job.ledger:
@@ -373,7 +391,7 @@ def _paths(job: Job, problems: Problems) -> None:
             problems.add(("outputs", name), "must be a local file, not a URL")
         elif path.endswith("/"):
             problems.add(("outputs", name), "must be a file, not a folder")
-    for a, b in combinations(paths, 2):
+    for a, b in combinations(paths, 2):  # equal templates are equal files on every day
         if PurePath(paths[a]) == PurePath(paths[b]):
             problems.add(("outputs", b), f"is also the file of outputs.{a}")
     history = paths.get("history")
@@ -390,7 +408,7 @@ def read_job(path: str | Path) -> Job:
     Raises
     ------
     OptionError
-        If the file cannot be read or is invalid; the message has a line for each problem, with
+        If the file cannot be read or is invalid.  The message has a line for each problem, with
         file, line number and key.
     """
     try:
@@ -409,6 +427,7 @@ def read_job(path: str | Path) -> Job:
     )
     job = checked(replace(job, estimators=estimators), problems)
     problems.complain()
+    # The job is frozen, and its file is no key that a table may set.
     object.__setattr__(job, "file", Path(path).absolute())
     return job
 
@@ -429,11 +448,11 @@ def _short_forms(tables: dict[str, Any], path: Path) -> None:
 
 
 def _format_of_files(source: Any) -> None:
-    """Set the format of a source without one to “files”, if its path is that of tables.
+    """Set a missing format of a source to “files”, if its path belongs to tables.
 
-    That is a path with the ending of a table, or one without the ending .zarr where columns are
-    named: a store has none.  The text of the job decides, not the folders of a day, which may not
-    exist yet.
+    Such a path has the ending of a table, or it has no ending .zarr and the job names columns,
+    which a store does not have.  The text of the job decides, not the folders of a day, which may
+    not exist yet.
     """
     if not isinstance(source, dict):
         return
@@ -447,19 +466,21 @@ def _format_of_files(source: Any) -> None:
 def _plain_names(tables: dict[str, Any]) -> None:
     """Write names of estimators outside of `estimators` as the registry has them."""
     for name, keys in _ESTIMATOR_KEYS.items():
-        found = tables.get(name)
-        listed = found if isinstance(found, list) else [found]
-        for each in (table for table in listed if isinstance(table, dict)):
+        content = tables.get(name)
+        listed = content if isinstance(content, list) else [content]
+        for table in listed:
+            if not isinstance(table, dict):
+                continue  # reported by the validation
             for key in keys:
-                value = each.get(key)
+                value = table.get(key)
                 if isinstance(value, str):
-                    each[key] = _registered(value)
+                    table[key] = _registered(value)
                 elif isinstance(value, list):
-                    each[key] = [_registered(v) if isinstance(v, str) else v for v in value]
+                    table[key] = [_registered(v) if isinstance(v, str) else v for v in value]
 
 
 def _registered(name: str) -> str:
-    """Name of an estimator as the registry has it; unknown names as they are."""
+    """Name of an estimator as the registry has it.  Unknown names stay as they are."""
     try:
         registered, implied = named(name)
     except OptionError:
@@ -467,7 +488,7 @@ def _registered(name: str) -> str:
     return name if implied else registered
 
 
-# keys of tables that name estimators of the job
+# Keys of tables that name estimators of the job.
 _ESTIMATOR_KEYS = {
     "test": ("statistics",),
     "alarms": ("tests",),
@@ -475,6 +496,7 @@ _ESTIMATOR_KEYS = {
     "thresholds": ("estimator", "test", "drift"),
 }
 _ADAPTER = TypeAdapter(Job)
+# Valid values in place of required keys that are invalid, so that the other keys are checked.
 _STAND_INS: dict[Any, Any] = {"source": {"path": "{date}"}, "estimators": []}
 _KINDS = {
     "int_type": "a whole number",
@@ -492,24 +514,26 @@ _SWITCHES = (("alarms", "enabled"), ("alarms", "disabled"))
 
 def _validated(tables: dict[str, Any], problems: Problems) -> Job:
     """Job without its invalid keys, which are added to `problems`."""
-    rest = json.loads(json.dumps(tables, default=str))  # TOML dates become strings
+    remaining = json.loads(json.dumps(tables, default=str))  # TOML dates become strings
+    # Each round removes the invalid keys and validates again, until none is invalid.  A table that
+    # has lost a required key is invalid again and is removed in the next round.
     while True:
         try:
-            # in JSON mode a list is accepted for a tuple, but a number is never a string
-            return _ADAPTER.validate_json(json.dumps(rest))
+            # In JSON mode a list is accepted for a tuple, but a number is never a string.
+            return _ADAPTER.validate_json(json.dumps(remaining))
         except ValidationError as error:
             errors = error.errors(include_url=False)
-        for each in errors:
-            where: Where = each["loc"]
+        for fault in errors:
+            where: Where = fault["loc"]
             if not problems.under(*where):
-                problems.add(where, partial(_message, where, each))
-        for each in errors:
-            _drop(rest, each["loc"])
+                problems.add(where, partial(_message, where, fault))
+        for fault in errors:
+            _drop(remaining, fault["loc"])
 
 
-def _drop(rest: dict[str, Any], where: tuple[Any, ...]) -> None:
+def _drop(tables: dict[str, Any], where: tuple[Any, ...]) -> None:
     """Remove an invalid key, or the table or list in which a key is missing or invalid."""
-    table: Any = rest
+    table: Any = tables
     if len(where) == 1 and where[0] in _STAND_INS:
         table[where[0]] = _STAND_INS[where[0]]
         return
@@ -518,13 +542,13 @@ def _drop(rest: dict[str, Any], where: tuple[Any, ...]) -> None:
     if isinstance(table, dict) and where[-1] in table:
         del table[where[-1]]
     elif len(where) > 1:
-        _drop(rest, where[:-1])
+        _drop(tables, where[:-1])
 
 
 def _message(where: Where, error: Any) -> str:
     """Message that says what is wrong with a key and what is allowed."""
     kind, value = error["type"], error["input"]
-    if where[1:2] == ("storage_options",):  # its value may be secret
+    if where[1:2] == ("storage_options",):  # the value, which may be secret, is not shown
         return 'must be a table, such as {anon = true} or {key = "${AWS_ACCESS_KEY_ID}"}'
     if kind == "unexpected_keyword_argument" and where in _SWITCHES:
         return "unknown key; instead of [alarms], write `alarms = false` above the first table"

@@ -35,7 +35,7 @@ from calibscale.monitoring.job.job_values import (
 )
 
 LIMITS = ("above", "below", "abs_above")  # keys of a threshold
-# keys that declare the meaning of labels and probabilities
+# Keys that declare the meaning of labels and probabilities.
 MEANING = {"class_names", "positive", "ignore_index", "percent"}
 
 
@@ -60,7 +60,7 @@ class Source:
     where `columns` are named and `path` does not contain ".zarr", as for folders of tables.
     `forecast` is the kind of predictive distributions, such as normal or ensemble, of files and of
     zarr arrays, `class_names` has the names of classes in the order of the columns of files.
-    `storage_options` are those of the file system of a URL; results do not contain them.
+    `storage_options` are passed to the file system of a URL.  Results do not contain them.
     """
 
     path: Address
@@ -87,7 +87,7 @@ class Source:
 
 @dataclass(frozen=True, config=toml_lines.STRICT)
 class Test:
-    """Tests with drawn labels; `statistics` defaults to all testable estimators.
+    """Tests with drawn labels, where `statistics` defaults to all testable estimators.
 
     The default statistics of `calibscale.calibration_test` are computed for each day as well.
     """
@@ -103,9 +103,9 @@ class Test:
 class Threshold:
     """Limit on one of `estimator`, `test` and `drift`, breached `above` or `below` a number.
 
-    `abs_above` limits the size of a signed estimate, such as confidence_gap, on both sides of 0;
-    its `bound` low is the smallest size in the interval.  `group` is the name or number of a group,
-    "missing" for the rows without one, or "each".
+    `abs_above` limits the size of a signed estimate, such as confidence_gap, on both sides of 0.
+    Its `bound` low is the smallest size in the interval.  `group` is the name or number of a group,
+    "missing" for the rows without a group, or "each".
     """
 
     estimator: str | None = None
@@ -126,7 +126,7 @@ class Threshold:
 
     @property
     def limits(self) -> dict[str, float]:
-        """Limits that are set, by key: one, unless the job is invalid."""
+        """Limits that are set, by key.  A valid job sets one of them."""
         limits = {key: getattr(self, key) for key in LIMITS}
         return {key: limit for key, limit in limits.items() if limit is not None}
 
@@ -141,9 +141,9 @@ class DriftSettings:
 
 @dataclass(frozen=True, config=toml_lines.STRICT)
 class Alarms:
-    """Evidence over time; `notions` defaults to the scalar notion of the source.
+    """Evidence over time, where `notions` defaults to the scalar notion of the source.
 
-    `tests` are statistics of [test] whose p-values of the days are evidence as well.  With a
+    `tests` are statistics of [test].  Their p-values of the days are evidence as well.  With a
     `tolerance` an alarm needs evidence that the calibration error is above it.  Probabilities
     within `certainty_tolerance` of 0 or 1 are treated as so far from 0 or 1.
     """
@@ -164,6 +164,7 @@ class Alarms:
     def __post_init__(self) -> None:
         if self.tolerance is not None and "canonical" in (self.notions or ()):
             raise ValueError("a tolerance is for the notions 'top_label' and 'positive' only")
+        # A test has a p-value of exact calibration, which a small error makes small as well.
         if self.tolerance is not None and self.tests:
             raise ValueError("tests have no tolerance: they are of exact calibration")
         if self.certainty_tolerance and "canonical" in (self.notions or ()):
@@ -223,15 +224,15 @@ class Job:
     Attributes
     ----------
     estimators : tuple of dict
-        Name and all settings of each estimator; `built_estimators` constructs them.
+        Name and all settings of each estimator.  `built_estimators` constructs the estimators.
     alarms, drift, ranking, test
         None if the job does not have the table.
     off_days : tuple of str
         Dates, and days of the week such as Saturday, on which there are no predictions.
     provisional : str
-        Whether a night with days whose labels are not complete is ``incomplete`` or ``fine``.
+        Whether a night with days that lack labels is ``incomplete`` or ``fine``.
     file : Path
-        Path of the job file; relative paths start from its folder.
+        Path of the job file.  Relative paths start from its folder.
     """
 
     source: Source
@@ -266,6 +267,7 @@ class Job:
     def place(self, template: str, day: str, model: str | None = None) -> str:
         """Path or URL of a template, filled in for a day and a model (default: the job's)."""
         filled = {"date": day, "model": self.model if model is None else model, "name": self.name}
+        # One substitution fills all placeholders, as a filled name may have braces itself.
         text = re.sub(r"\{(\w+)\}", lambda match: filled[match[1]], template)
         if is_url(text):
             return Location(text)
@@ -291,8 +293,9 @@ class Job:
         return Path(self.place(self.ledger, ""))
 
     def to_dict(self) -> dict[str, Any]:
-        """JSON object of all keys, including defaults, without what may be secret."""
+        """JSON object of all keys, including defaults, without secrets."""
         tables = asdict(self)
+        # The options of a file system may have keys, and URLs may have passwords.
         del tables["file"], tables["source"]["storage_options"]
         tables["source"]["path"] = shown_address(self.source.path)
         if self.run.scheduler is not None:
@@ -300,4 +303,4 @@ class Job:
         for role, names in (tables["source"]["columns"] or {}).items():
             if isinstance(names, str):
                 tables["source"]["columns"][role] = shown_address(names)
-        return json.loads(json.dumps(tables))
+        return json.loads(json.dumps(tables))  # tuples become lists, as in a file

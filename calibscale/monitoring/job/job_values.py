@@ -18,7 +18,7 @@ from calibscale.estimators.settings import hint, shown
 
 _DAYS = re.compile(r"([1-9][0-9]{0,5})d")
 _PLACES = ("date", "model", "name")
-_NAME_BYTES = 200  # in a part of a path; file systems allow 255
+_NAME_BYTES = 200  # in a part of a path.  File systems allow 255, and files add an ending
 
 
 def _day(text: str) -> str:
@@ -42,7 +42,7 @@ def _off_day(text: str) -> str:
 
 
 def day_range(text: str) -> tuple[str, str] | None:
-    """Ends of ``FIRST/LAST``; None if the text has no slash."""
+    """Ends of ``FIRST/LAST``, or None if the text has no slash."""
     first, slash, last = text.partition("/")
     if not slash:
         return None
@@ -73,7 +73,7 @@ def _name(text: str) -> str:
 
 
 def address_of(text: str) -> str | Path:
-    """Address that shows no secrets; of one parameter, as validators of pydantic 2.7 must be."""
+    """Address that shows no secrets.  Validators of pydantic 2.7 must have a single parameter."""
     return located(text)
 
 
@@ -83,6 +83,7 @@ def _template(text: str) -> str:
         raise ValueError("must be a path")
     for place in re.findall(r"\{([^{}]*)\}", text):
         if place not in _PLACES:
+            # A brace may belong to a password in a URL.
             named = f"{{{place}}}"
             named = named if named in shown_address(text) else HIDDEN
             raise ValueError(f"unknown placeholder {named}; {hint(place, _PLACES)}")
@@ -102,6 +103,7 @@ def _names(value: Any) -> str | tuple[str, ...]:
 def _group(value: Any) -> float | str:
     if isinstance(value, str) and value.strip():
         return value
+    # In Python a bool is an int.
     if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
         raise ValueError(f"must be the name or number of a group, or 'each', not {shown(value)}")
     return float(value)

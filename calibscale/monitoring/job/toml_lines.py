@@ -20,11 +20,12 @@ from calibscale.monitoring.ledger.recipe import current_name, stored_name
 
 Where = tuple[str | int, ...]  # ("thresholds", 1, "window")
 
-_MAX_DEPTH = 20  # of nested tables and lists
+_MAX_DEPTH = 20  # of nested tables and lists, so that no recursion exceeds the stack
 _LISTED = 20  # problems that an error lists
 _MAX_DIGITS = 19  # of whole numbers, as in TOML
 _TOO_LARGE = 10**30  # a smaller number is refused by the check of its key
 
+# Strings of TOML in their four forms, and the gaps and keys between them.
 _TEXT = r'"""(?:[^\\]|\\.)*?"{3,5}|' r"'''.*?'{3,5}|" r'"(?:[^"\\\n]|\\.)*"|' r"'[^'\n]*'"
 _BLANK = re.compile(r"(?:[ \t\n]|#[^\n]*)*")
 _KEY = re.compile(rf"\s*(?:({_TEXT})|([A-Za-z0-9_-]+))[ \t]*(\.)?", re.DOTALL)
@@ -62,7 +63,7 @@ class Positions:
                 self._pair(table)
 
     def line(self, where: Where) -> int:
-        """Line of a key, counted from 1; for a missing key, the line of its table."""
+        """Line of a key, counted from 1.  A missing key has the line of its table."""
         return next(
             self._lines[where[:depth]]
             for depth in range(len(where), -1, -1)
@@ -70,11 +71,12 @@ class Positions:
         )
 
     def _skip(self) -> bool:
-        """Advance past blanks and comments; whether any text is left."""
+        """Advance past blanks and comments, and return whether any text is left."""
         self._at = _BLANK.match(self._text, self._at).end()  # type: ignore[union-attr]
         return self._at < len(self._text)
 
     def _note(self, where: Where, at: int) -> None:
+        """Note the line of a key at a position, and of its tables if they have none yet."""
         self._line += self._text.count("\n", self._counted, at)
         self._counted = at
         if len(where) > _MAX_DEPTH:
@@ -96,7 +98,7 @@ class Positions:
 
     def _header(self) -> Where:
         begin = self._at
-        many = self._text.startswith("[[", begin)
+        many = self._text.startswith("[[", begin)  # a table of a list of tables
         self._at += 1 + many
         keys = self._keys()
         self._at = self._text.index("]", self._at) + 1 + many
@@ -146,9 +148,9 @@ class Problems:
         self._messages: dict[Where, list[str | Callable[[], str]]] = {}
         self._under: set[Where] = set()  # keys with problems, and the tables that contain them
 
-    def add(self, where: Where, what: str | Callable[[], str]) -> None:
+    def add(self, where: Where, message: str | Callable[[], str]) -> None:
         """Add a message about a key, or a function that makes the message if it is listed."""
-        self._messages.setdefault(where, []).append(what)
+        self._messages.setdefault(where, []).append(message)
         self._under.update(where[:depth] for depth in range(len(where) + 1))
 
     def under(self, *where: str | int) -> bool:
@@ -167,16 +169,17 @@ class Problems:
             raise OptionError("\n".join(self.lines()))
 
     def lines(self) -> list[str]:
-        """A line for each problem in the order of the file; after the first 20, their number."""
-        every = (
-            (self._positions.line(where), where, what)
+        """A line for each of the first 20 problems in the order of the file, then a count."""
+        problems = (
+            (self._positions.line(where), where, message)
             for where, messages in self._messages.items()
-            for what in dict.fromkeys(messages)
+            for message in dict.fromkeys(messages)
         )
-        ordered, lines = sorted(every, key=lambda problem: problem[0]), []
-        for line, where, what in ordered[:_LISTED]:
+        ordered, lines = sorted(problems, key=lambda problem: problem[0]), []
+        for line, where, message in ordered[:_LISTED]:
             name = dotted(where)
-            message = what if isinstance(what, str) else what()
+            if not isinstance(message, str):
+                message = message()
             if name:
                 message = f"{name}: {message}"
             lines.append(f"{self._file}:{line}: {message}")
@@ -199,7 +202,7 @@ def parsed_toml(file: str, data: bytes) -> tuple[dict[str, Any], Positions]:
     Raises
     ------
     OptionError
-        If the file is not TOML; names the line.
+        If the file is not TOML.  The message names the line.
     """
     try:
         text = data.decode()
@@ -245,26 +248,26 @@ def _too_deep(file: str, text: str) -> OptionError:
     return OptionError(f"{file}: {TooDeepError((), 1)}")
 
 
-def _no_toml(file: str, text: str, what: str) -> OptionError:
-    place = re.search(r" \(at (?:line (\d+), column (\d+)|end of document)\)$", what)
+def _no_toml(file: str, text: str, message: str) -> OptionError:
+    place = re.search(r" \(at (?:line (\d+), column (\d+)|end of document)\)$", message)
     if place is None:
         number = re.search(r"^[^\n#]*?\d[\d_]{4000,}", text, re.MULTILINE)  # beyond Python's limit
         if number is None:
-            return OptionError(f"{file}: {what}")
+            return OptionError(f"{file}: {message}")
         line = text.count("\n", 0, number.start()) + 1
         name = number[0].partition("=")[0].strip() if "=" in number[0] else ""
         key = f"{name[:60]}: " if name else ""
         return OptionError(f"{file}:{line}: {key}{_TOO_LONG}")
     line = int(place[1] or text.rstrip("\n").count("\n") + 1)
     at = text.split("\n")[line - 1][int(place[2] or 0) - 1 :] if place[2] else ""
-    return OptionError(f"{file}:{line}: {what[: place.start()]}{_likely(what, at)}")
+    return OptionError(f"{file}:{line}: {message[: place.start()]}{_likely(message, at)}")
 
 
-def _likely(what: str, at: str) -> str:
-    """Hint at a likely mistake; `at` is the text from the position of the error."""
-    if what.startswith("Invalid statement") and at.startswith("{"):
+def _likely(message: str, at: str) -> str:
+    """Hint at a likely mistake.  `at` is the text from the position of the error."""
+    if message.startswith("Invalid statement") and at.startswith("{"):
         return ": a job is TOML, not JSON"
-    if not what.startswith("Invalid value") or not re.match(r"[^\W\d]|[/~.]/?[^\W\d]", at):
+    if not message.startswith("Invalid value") or not re.match(r"[^\W\d]|[/~.]/?[^\W\d]", at):
         return ""
     small = re.match(r"(True|False)\b", at)
     return f" (write {small[1].lower()})" if small else " (text needs quotes)"
@@ -288,10 +291,11 @@ def dotted(where: Where) -> str:
 
 
 MAX_COUNT = 1_000_000  # bins, replicates, …: larger numbers exhaust memory or time
-_MAX_FEATURES = 10_000  # their moments are a square matrix of twice that size
+_MAX_FEATURES = 10_000  # their moments are a square matrix of twice this size
 
 STRICT = ConfigDict(strict=True, extra="forbid", allow_inf_nan=False)
 
+# Settings of methods that visit pairs of rows, and methods.
 _OF_PAIRS = ("block", "n_pairs", "precision", "conditional_on")
 _WITH_PAIRS = ("auto", "tiles", "exact", "blocks", "pairs", "nystrom")
 _NO_PAIRS = "visits pairs of rows, but a ledger needs sums that merge"
@@ -300,7 +304,7 @@ _NO_PAIRS = "visits pairs of rows, but a ledger needs sums that merge"
 def allowed(name: str) -> dict[str, Setting]:
     """Settings of an estimator by their names in job files, without those that need pairs."""
     settings = {k: s for k, s in settings_of(name).items() if k not in _OF_PAIRS}
-    if settings.get("notion") == Setting("str", "canonical"):  # others need pairs
+    if settings.get("notion") == Setting("str", "canonical"):  # other notions need pairs
         del settings["notion"]
     if settings.get("method") == Setting("str", "auto"):
         settings["method"] = Setting("str", "spectral")
@@ -308,31 +312,31 @@ def allowed(name: str) -> dict[str, Setting]:
 
 
 def resolved(table: dict[str, Any], index: int, seed: int, problems: Problems) -> dict[str, Any]:
-    """Table of an estimator with its defaults; adds what is wrong with it to `problems`."""
+    """Table of an estimator with its defaults.  Its faults are added to `problems`."""
     where = ("estimators", index)
-    name, given = table.get("name"), {k: v for k, v in table.items() if k != "name"}
-    if isinstance(name, str) and not given and not name.isidentifier():
+    name, listed = table.get("name"), {k: v for k, v in table.items() if k != "name"}
+    if isinstance(name, str) and not listed and not name.isidentifier():
         try:
             name, settings = parse(name)
         except OptionError as error:
             problems.add(where, str(error))
             return table
-        given = {stored_name(key): value for key, value in settings.items()}
+        listed = {stored_name(key): value for key, value in settings.items()}
     if not isinstance(name, str):
-        what = "name: missing" if name is None else f"there is no estimator {shown(name)}"
-        problems.add(where, f"{what}; {hint(name, ESTIMATORS)}")
+        fault = "name: missing" if name is None else f"there is no estimator {shown(name)}"
+        problems.add(where, f"{fault}; {hint(name, ESTIMATORS)}")
         return table
     try:
         name, implied = named(name)
     except OptionError as error:
         problems.add(where, str(error))
         return table
-    given = {**{stored_name(key): value for key, value in implied.items()}, **given}
+    listed = {**{stored_name(key): value for key, value in implied.items()}, **listed}
     permitted = allowed(name)
     settings = {key: setting.default for key, setting in permitted.items()}
     if "seed" in settings:
         settings["seed"] = seed
-    for key, value in given.items():
+    for key, value in listed.items():
         if key not in permitted:
             if key in map(stored_name, set(settings_of(name)) & set(_OF_PAIRS)):
                 problems.add((*where, key), f"belongs to a method that {_NO_PAIRS}")
@@ -351,9 +355,10 @@ def resolved(table: dict[str, Any], index: int, seed: int, problems: Problems) -
         methods = dict.fromkeys((permitted["method"].default, "features"))
         method = settings["method"]
         if method not in methods:
-            pairs = method in _WITH_PAIRS
-            what = f"{method!r} {_NO_PAIRS}" if pairs else f"unknown method {shown(method)}"
-            problems.add((*where, "method"), f"{what}; use {' or '.join(methods)}")
+            fault = f"unknown method {shown(method)}"
+            if method in _WITH_PAIRS:
+                fault = f"{method!r} {_NO_PAIRS}"
+            problems.add((*where, "method"), f"{fault}; use {' or '.join(methods)}")
     if not problems.under(*where):
         if settings.get("covariates") or name not in LOCAL:
             try:
@@ -361,11 +366,11 @@ def resolved(table: dict[str, Any], index: int, seed: int, problems: Problems) -
             except OptionError as error:
                 problems.add(where, f"{name}: {error}")
         else:
-            other = "; without covariates, use kce" if name == "klce" else ""
-            problems.add(where, f"{name} needs covariates = [...]{other}")
+            remedy = "; without covariates, use kce" if name == "klce" else ""
+            problems.add(where, f"{name} needs covariates = [...]{remedy}")
     return {"name": name, **settings}
 
 
 def built(name: str, settings: dict[str, Any]) -> Estimator:
-    """Estimator of a resolved table; defaults that depend on the data stay open."""
+    """Estimator of a resolved table.  Defaults that depend on the data stay open."""
     return build(name, {current_name(key): value for key, value in settings.items()})

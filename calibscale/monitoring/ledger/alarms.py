@@ -23,7 +23,7 @@ from calibscale.monitoring.ledger.index import DAMAGE, Entry, check_key
 from calibscale.monitoring.ledger.sealed_json import sealed, unsealed
 from calibscale.monitoring.ledger.windows import load, place, store
 
-BLOCK = 16  # nights
+BLOCK = 16  # nights with a common file, so that a night reads few files and computes few nights
 _SECTION = "wagers"
 
 
@@ -31,7 +31,7 @@ _SECTION = "wagers"
 class Process:
     """A process of e-values: log E after each day, and its weight among all processes.
 
-    With a tolerance `of_sizes` has log E by day and size of the error, (days, sizes).
+    With a tolerance, `of_sizes` has log E by day and size of the error, (days, sizes).
     """
 
     notion: str
@@ -42,7 +42,7 @@ class Process:
     of_sizes: Floats | None = None
 
     def lower(self, threshold: float) -> list[float] | None:
-        """Lower confidence sequence: the largest refuted size of each day, else 0."""
+        """Lower confidence sequence, the largest refuted size of each day or else 0."""
         if self.of_sizes is None:
             return None
         return np.max(np.where(self.of_sizes >= threshold, self.sizes, 0.0), axis=1).tolist()
@@ -50,7 +50,7 @@ class Process:
 
 @dataclass(frozen=True)
 class Impossible:
-    """Labels of the predicted probability 0 on a day: their number, and the first of their rows."""
+    """Number and first row of the labels that had the predicted probability 0 on a day."""
 
     day: str
     group: GroupKey | None
@@ -88,8 +88,8 @@ def evidence(
     """Processes of all notions, groups and `tests` since `start`, over the last `nights`.
 
     Days without rows have the factor 1, so that a day that comes late, or in another order, changes
-    neither the bets nor the restarts of other days.  If there are groups, the processes are those
-    of groups, with the given weights, without one for all rows.  A label of probability 0 makes the
+    neither the bets nor the restarts of other days.  If there are groups, each group has a process
+    with its weight, and there is no process of all rows.  A label of probability 0 makes the
     evidence of its rows infinite, unless the bets tolerate it.
     """
     recipe, first = ledger.recipe, date.fromisoformat(start)
@@ -98,7 +98,8 @@ def evidence(
     }
     if not any(entries.values()):
         return Evidence([], [], [])
-    count = 1 + max(_night(some[-1], first) for some in entries.values() if some)
+    last_entries = [of_group[-1] for of_group in entries.values() if of_group]
+    count = 1 + max(_night(entry, first) for entry in last_entries)
     shown = range(max(0, count - nights), count)
     share_of: Mapping[GroupKey | None, float] = {None: 1.0}
     if recipe.group_by is not None:
@@ -111,16 +112,19 @@ def evidence(
         walk = _Walk(ledger, model, group, first, entries[group])
         logs = walk.over(shown)
         damaged += walk.damaged
+        # The weights of all processes sum to at most 1, so that the weighted mean of their e-values
+        # is an e-value.
         share = share_of[group] / (len(recipe.wagers) + len(tests))
         for wagers, log in zip(recipe.wagers, logs, strict=True):
             by_size = (log[:, 0], share, wagers.sizes, log) if wagers.sizes else (log, share)
             processes.append(Process(wagers.notion, group, *by_size))
     for name in tests:
-        increments = np.zeros((count, 1))
+        increments = np.zeros((count, 1))  # log e-value of each night, 0 without rows
         for entry in entries[None]:
             for test in entry.info["tests"]:
                 if test["statistic"] == name and test["p_value"] is not None:
                     increments[_night(entry, first)] = log_e_value(test["p_value"])
+            # A label of probability 0 refutes calibration with certainty.
             if impossible_labels(ledger, entry) is not None:
                 increments[_night(entry, first)] = np.inf
         log = advance(increments)[0][shown.start :]
@@ -137,8 +141,8 @@ def impossible_labels(ledger: Ledger, entry: Entry) -> Impossible | None:
     group = entry.group
     if group is not None and "impossible" not in entry.info:
         group, entry = None, ledger.day(entry.day, entry.model)[0]
-    found = entry.info.get("impossible")
-    return None if found is None else Impossible(entry.day, group, *found)
+    labels = entry.info.get("impossible")
+    return None if labels is None else Impossible(entry.day, group, *labels)
 
 
 def first_impossible(
@@ -146,9 +150,9 @@ def first_impossible(
 ) -> Impossible | None:
     """First labels of probability 0 of a group, or of all rows, since a day."""
     for entry in ledger.select(start, None, model, group):
-        found = impossible_labels(ledger, entry)
-        if found is not None:
-            return found
+        labels = impossible_labels(ledger, entry)
+        if labels is not None:
+            return labels
     return None
 
 
@@ -186,7 +190,9 @@ class _Walk:
             if loaded is None:
                 break
             blocks[block] = loaded
-        after = begin + len(blocks)  # the first block to compute, if the one before it is stored
+        # The first block to compute needs the state after the block before it.  If that is not
+        # stored, an earlier block is the first.
+        after = begin + len(blocks)
         state = blocks.get(after - 1)
         while state is None and after > 0:
             after -= 1
@@ -196,6 +202,7 @@ class _Walk:
             last = min(BLOCK, shown.stop - block * BLOCK)
             running, logs = self._block(block, last, running)
             blocks[block] = running, logs
+            # The current block grows with each night.  A damaged record may be written again.
             if block < now and self.ledger.writable and not self.damaged:
                 parts = [part.ravel() for part in (*running, *logs)]
                 store(self._place(block, names[block]), np.concatenate(parts))
@@ -207,6 +214,7 @@ class _Walk:
 
     def _names(self, blocks: int) -> list[str]:
         """Hash of all records up to the end of each block."""
+        # The state after a block depends on all earlier blocks, and so does its name.
         records, names = hashlib.sha256(), []
         for block in range(blocks):
             for entry in self._entries.get(block, ()):
@@ -215,10 +223,11 @@ class _Walk:
         return names
 
     def _place(self, block: int, name: str) -> Path:
-        what = f"evidence-{self.first.isoformat()}-{block}"
-        return place(self.ledger, self.model, self.group, what, name)
+        content = f"evidence-{self.first.isoformat()}-{block}"
+        return place(self.ledger, self.model, self.group, content, name)
 
     def _load(self, block: int, name: str) -> tuple[list[Floats], list[Floats]] | None:
+        # The running state of each process, then its log E after each night of the block.
         shapes = [*self.shapes, *((BLOCK, *shape[:-1]) for shape in self.shapes)]
         sizes = [math.prod(shape) for shape in shapes]
         vector = load(self._place(block, name), sum(sizes))
@@ -260,7 +269,7 @@ def learned_bets(ledger: Ledger, day: str, model: str, days: int) -> tuple[Betti
     until = date.fromisoformat(day[:10])
     first, last = (until - timedelta(days)).isoformat(), (until - timedelta(1)).isoformat()
     groups: list[GroupKey | None] = [*ledger.groups(model)]
-    if recipe.group_by is None:
+    if recipe.group_by is None:  # with groups there is no process of all rows
         groups.insert(0, None)
     learned: list[list[tuple[Any, tuple[float, ...]]]] = [[] for _ in recipe.wagers]
     for group in groups:
@@ -270,7 +279,7 @@ def learned_bets(ledger: Ledger, day: str, model: str, days: int) -> tuple[Betti
                 continue
             try:
                 states = recipe.unpack("wagers", ledger.read(entry, "wagers"))
-            except StoreError:  # reported by `evidence`; bets do not need every day
+            except StoreError:  # reported by `evidence`, and bets do not need every day
                 continue
             for of_days, state in zip(sums, states, strict=True):
                 of_days.append(state.sums)
@@ -304,26 +313,26 @@ class AlarmBook:
             self._raised: list[dict[str, Any]] = list(book["raised"])
             _check(self._starts, self._raised, book.get("groups", ()))
             self._places = {
-                (str(each["model"]), each["since"]): {
-                    _key(group): int(place) for group, place in each["places"]
+                (str(table["model"]), table["since"]): {
+                    _key(group): int(place) for group, place in table["places"]
                 }
-                for each in book.get("groups", ())
+                for table in book.get("groups", ())
             }
         except FileNotFoundError:
             self._starts, self._raised, self._places = {}, [], {}
         except (OSError, OptionError, *DAMAGE) as error:
+            reason = str(error) or type(error).__name__
             raise StoreError(
-                f"{self._path}: the alarms raised so far cannot be read: "
-                f"{error or type(error).__name__}. Restore the file, or delete it to forget "
-                "past alarms"
+                f"{self._path}: the alarms raised so far cannot be read: {reason}. Restore "
+                "the file, or delete it to forget past alarms"
             ) from error
 
     def start(self, model: str, first: str) -> str:
-        """First day of the evidence of a model; set to `first` by the first call."""
+        """First day of the evidence of a model.  The first call sets it to `first`."""
         return self._starts.setdefault(model, first)
 
     def since(self, reached: bool, day: str, **process: Any) -> str | None:
-        """Day on which a process raised an alarm: a recorded day, or `day` if reached."""
+        """Day on which a process raised an alarm, a recorded day or else `day` if reached."""
         for alarm in self._raised:
             if alarm == {**process, "day": alarm["day"]}:
                 return str(alarm["day"])
@@ -335,7 +344,7 @@ class AlarmBook:
     def places(
         self, model: str, since: str | None, first: Mapping[GroupKey, int]
     ) -> dict[GroupKey, int]:
-        """Places of groups: recorded ones, and the next free ones for new groups.
+        """Recorded places of groups, and the next free places for new groups.
 
         `first` has the first night of each group, by the days that are in the ledger now.
         """
@@ -345,14 +354,14 @@ class AlarmBook:
         return updated
 
     def save(self) -> None:
-        """Write changes; call within `writing`."""
+        """Write changes.  Call within `writing`."""
         groups = [
             {"model": model, "since": since, "places": [*map(list, by_group.items())]}
             for (model, since), by_group in self._places.items()
         ]
         book = {"starts": self._starts, "raised": self._raised, "groups": groups}
         data = json.dumps(sealed(book), indent=1).encode()
-        if data != self._data:
+        if data != self._data:  # most nights raise no alarm, and leave the file as it is
             write_whole(self._path, data)
 
 
@@ -382,9 +391,9 @@ def _check(starts: dict[str, str], raised: list[Any], groups: Any) -> None:
             if not isinstance(alarm[name], kind):
                 raise ValueError(f"{where} has the {name} {alarm[name]!r}")
         _check_day(alarm["day"], where)
-    for each in groups:
-        if each["since"] is not None:
-            _check_day(each["since"], f"the groups of {each['model']}")
+    for table in groups:
+        if table["since"] is not None:
+            _check_day(table["since"], f"the groups of {table['model']}")
 
 
 def _check_day(day: Any, where: str) -> None:

@@ -1,4 +1,4 @@
-"""Days whose predictions could not be read, with the reasons, as a ledger keeps them."""
+"""Days with predictions that could not be read, with the reasons, as a ledger keeps them."""
 
 from __future__ import annotations
 
@@ -33,10 +33,11 @@ class BrokenDays:
         except FileNotFoundError:
             pass
         except (OSError, OptionError, *DAMAGE) as error:
+            reason = str(error) or type(error).__name__
             raise StoreError(
-                f"{self._path}: the days that could not be read are unknown: "
-                f"{error or type(error).__name__}. Restore the file, or delete it and run the days "
-                "again that are missing in the ledger"
+                f"{self._path}: the days that could not be read are unknown: {reason}. "
+                "Restore the file, or delete it and run the days again that are missing in the "
+                "ledger"
             ) from error
 
     def of(self, model: str) -> Mapping[str, str]:
@@ -44,13 +45,13 @@ class BrokenDays:
         return self._reasons.get(model, {})
 
     def add(self, model: str, day: str, reason: str) -> None:
-        """Keep the reason why a day cannot be read; call within `writing` of the ledger."""
-        if self.of(model).get(day) != reason:
+        """Keep the reason why a day cannot be read.  Call within `writing` of the ledger."""
+        if self.of(model).get(day) != reason:  # most nights find the same reasons
             self._reasons.setdefault(model, {})[day] = reason
             self._save()
 
     def remove(self, model: str, day: str) -> None:
-        """Forget a day; call within `writing` of the ledger."""
+        """Forget a day.  Call within `writing` of the ledger."""
         if day in self.of(model):
             del self._reasons[model][day]
             self._save()
@@ -61,7 +62,10 @@ class BrokenDays:
 
 
 def _checked(reasons: Any) -> dict[str, dict[str, str]]:
-    """The contents of the file; raises an error that names an invalid day or reason."""
+    """The contents of the file.
+
+    An error that names the day is raised for an invalid day or reason.
+    """
     for model, days in reasons.items():
         for day, reason in days.items():
             check_key(day)

@@ -1,4 +1,4 @@
-"""A ledger of days: zarr arrays of their states, and a log whose lines commit them."""
+"""A ledger of days, with zarr arrays of their states and a log with a line that commits each."""
 
 from __future__ import annotations
 
@@ -34,9 +34,9 @@ SUMS = "sums"  # folder of cached sums, which can always be recomputed
 
 
 class Record(NamedTuple):
-    """Record of a group of a day's rows: their number, vectors by section, and information.
+    """Number of the rows of a group on a day, vectors by section, and information.
 
-    `vectors` has the sections of `Recipe.sizes` or fewer: groups have no replicates.
+    `vectors` has the sections of `Recipe.sizes` or fewer, as groups have no replicates.
     """
 
     n: int
@@ -47,14 +47,15 @@ class Record(NamedTuple):
 class Ledger:
     """States of many days of a model's predictions, which merge into any window.
 
-    The vectors of a day are written to free slots, and the day is committed by its line in the log:
-    a killed process leaves the old day or the new one.  Slots that the log does not name are free.
+    The vectors of a day are written to free slots, and the day is committed by its line in the log.
+    A killed process therefore leaves the old day or the new day.  Slots that the log does not name
+    are free.
     """
 
     def __init__(self, path: Path, recipe: Recipe, group: zarr.Group) -> None:
         self.path = path
         self.recipe = recipe
-        self._group: Any = group  # of arrays
+        self._group: Any = group  # zarr group with one array for each section
         self.damaged: dict[Key, str] = {}  # errors of `read` so far, by day and model
         self.writable = False  # within `writing`
         self._index = log.Index()
@@ -83,6 +84,8 @@ class Ledger:
                     chunks=(1, size),
                     dtype=np.float64,
                     fill_value=np.nan,
+                    # A day is one chunk, so that it is written in one step.  The checksum finds
+                    # damage that decompression would not.
                     compressors=[BloscCodec(cname="lz4", shuffle="bitshuffle"), Crc32cCodec()],
                     dimension_names=("slot", "number"),
                 )
@@ -134,6 +137,7 @@ class Ledger:
                     f"{path}: the recipe of the ledger in zarr.json is damaged: {error}. Restore "
                     "the file from a backup, or use another ledger and run its days again"
                 ) from error
+            # Vectors of other sizes would be unpacked into wrong states.
             for section, size in recipe.sizes.items():
                 array: Any = group[section]
                 if array.shape[1] != size:
@@ -145,7 +149,7 @@ class Ledger:
 
     @staticmethod
     def repair(path: str | Path) -> list[str]:
-        """Keep the days whose lines of the index can be read, where other lines were lost.
+        """Keep the days with lines of the index that can be read, where other lines were lost.
 
         Returns error messages of damaged lines, which are removed.
 
@@ -172,6 +176,7 @@ class Ledger:
     def result_path(self, model: str, day: str) -> Path:
         """Path of the stored result of a night."""
         name = quote(model, safe="")
+        # A name of dots would be a folder above, and a leading dot hides a folder.
         name = "%2E" + name[1:] if name.startswith(".") else name
         return self.path / "results" / name / f"{day}.json"
 
@@ -226,12 +231,12 @@ class Ledger:
         return list(dict.fromkeys(e.model for e in self.entries))
 
     def groups(self, model: str) -> list[GroupKey]:
-        """Groups of which a model has rows, in order."""
+        """Groups with rows of a model, in order."""
         keys = (key for name, key in self._series if name == model and key is not None)
         return sorted(keys, key=order)
 
     def day(self, day: str, model: str) -> tuple[Entry, ...]:
-        """Entries of a day, starting with the one of all rows; empty if there is no such day."""
+        """Entries of a day, with the entry of all rows first, or none if there is no such day."""
         return self._index.days.get((day, model), ())
 
     def select(
@@ -243,22 +248,23 @@ class Ledger:
     ) -> list[Entry]:
         """Entries of a range of dates, ends included, in the order of keys and models."""
         if model is None:
-            every = [self.select(first, last, name, group) for name in self.models]
-            return sorted((e for some in every for e in some), key=lambda e: (e.day, e.model))
+            by_model = [self.select(first, last, name, group) for name in self.models]
+            entries = [entry for of_model in by_model for entry in of_model]
+            return sorted(entries, key=lambda entry: (entry.day, entry.model))
         series = self._series.get((model, group), [])
         low = 0 if first is None else bisect_left(series, first[:10], key=lambda e: e.date)
         high = None if last is None else bisect_right(series, last[:10], key=lambda e: e.date)
         return series[low:high]
 
     def write(self, day: str, model: str, records: Mapping[GroupKey | None, Record]) -> None:
-        """Replace the records of a day, given by group; call within `writing`.
+        """Replace the records of a day by records by group.  Call within `writing`.
 
         Raises
         ------
         OptionError
             If the key is invalid, or a state contains NaN.
         StoreError
-            If the records cannot be written; the ledger is unchanged.
+            If the records cannot be written.  The ledger is then unchanged.
         """
         check_key(day)
         free = self._free_slots()
@@ -286,11 +292,12 @@ class Ledger:
             self._commit((day, model), tuple(fresh))
 
     def remove(self, day: str, model: str) -> None:
-        """Remove a day; call within `writing`."""
+        """Remove a day.  Call within `writing`."""
         self._commit((day, model), ())
 
     def _commit(self, key: Key, entries: tuple[Entry, ...]) -> None:
         line = log.line_of(key, self.revision + 1, entries, self._index.link)
+        # The line commits the day.  The index in memory follows.
         log.append(self.path, self._index, line)
         self._index.put(key, entries, self.revision + 1)
         self._index.size += len(line)
@@ -302,9 +309,9 @@ class Ledger:
 
     def _free_slots(self) -> Iterator[int]:
         """Slots that no entry names and, if lines are damaged, that have no files."""
-        taken = self._named.keys()
+        named_slots = self._named.keys()
         for slot in range(SLOTS):
-            if slot in taken:
+            if slot in named_slots:
                 continue
             places = (self.path / section / "c" / str(slot) for section in self.recipe.sizes)
             if not (self._index.damaged and any(place.exists() for place in places)):
@@ -316,7 +323,8 @@ class Ledger:
         Raises
         ------
         StoreError
-            If the record is damaged or was replaced after the entry was selected; names the day.
+            If the record is damaged or was replaced after the entry was selected.  The message
+            names the day.
         """
         try:
             vector = self._arrays[section][entry.slot : entry.slot + 1][0]
@@ -330,6 +338,7 @@ class Ledger:
             )
             self.damaged[entry.day, entry.model] = message
             raise StoreError(message) from error
+        # A writer may have reused the slot while it was read.
         self._refuse_replaced(entry)
         return vector
 
@@ -343,7 +352,7 @@ class Ledger:
             )
 
     def check(self, entries: Iterable[Entry] | None = None) -> list[str]:
-        """Error messages of damaged entries (default: of all entries and index lines)."""
+        """Error messages of damaged entries, by default of all entries and index lines."""
         damaged = [] if entries is not None else [*self._index.damaged.values()]
         for entry in self.entries if entries is None else entries:
             try:
@@ -365,7 +374,7 @@ class Ledger:
 
     @property
     def revision(self) -> int:
-        """Number of the last change; it grows with each change."""
+        """Number of the last change.  It grows with each change."""
         return self._index.revision
 
     @property
@@ -376,8 +385,8 @@ class Ledger:
     def damaged_days(self, model: str) -> dict[str, str]:
         """Error messages of damaged records of a model so far, by day."""
         lines = {log.key_of(line): message for line, message in self._index.damaged.items()}
-        every = lines | self.damaged
-        return {key[0]: message for key, message in every.items() if key and key[1] == model}
+        messages = lines | self.damaged
+        return {key[0]: message for key, message in messages.items() if key and key[1] == model}
 
     def _refresh(self) -> None:
         """Reread the index if another writer has changed it."""
@@ -391,8 +400,10 @@ class Ledger:
 
     def _sort(self) -> None:
         """Store the entries in order, by slot, and by model and group."""
-        every = [e for entries in self._index.days.values() for e in entries]
-        self.entries: list[Entry] = sorted(every, key=lambda e: (e.day, e.model, *order(e.group)))
+        unordered = [e for entries in self._index.days.values() for e in entries]
+        self.entries: list[Entry] = sorted(
+            unordered, key=lambda e: (e.day, e.model, *order(e.group))
+        )
         self._named = {e.slot: e for e in self.entries}
         self._series: dict[tuple[str, GroupKey | None], list[Entry]] = {}
         for entry in self.entries:

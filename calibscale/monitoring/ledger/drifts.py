@@ -16,7 +16,8 @@ from calibscale.estimators.base import BoundEstimator
 from calibscale.limits.excess import ratio
 from calibscale.monitoring.ledger.windows import Window, WindowDays, has_bins
 
-_GRID = np.linspace(0.0, 0.98, 50)  # correlations between days
+# Correlations between neighbouring days.  With 1 all days would have the same effect.
+_GRID = np.linspace(0.0, 0.98, 50)
 _HOUR, _MINUTE = 1 / 24, 1 / 1440
 
 
@@ -27,7 +28,7 @@ class Drift:
     Attributes
     ----------
     difference : float
-        Later value minus earlier value; for `ece` and `tce2` corrected for the effect of different
+        Later value minus earlier value, for `ece` and `tce2` corrected for the effect of different
         numbers of rows.
     low, high : float
         Ends of the confidence interval.
@@ -43,10 +44,10 @@ class Drift:
 
 
 def drifts(later: Window, earlier: Window, confidence_level: float = 0.95) -> tuple[Drift, ...]:
-    """Differences of the estimates of two windows; empty if one has fewer than two runs of days.
+    """Differences of the estimates of two windows, empty if one has fewer than two runs of days.
 
     The square of a standard error is the noise of rows within days plus the additional variation
-    between days: effects of variance τ² and correlation ρ^lag (`DayEffects`).
+    between days, which are effects of variance τ² and correlation ρ^lag (`DayEffects`).
 
     Raises
     ------
@@ -71,14 +72,15 @@ def drifts(later: Window, earlier: Window, confidence_level: float = 0.95) -> tu
                 continue
             error = float(np.sqrt(variance))
             if between > 0:
-                freedom *= (variance / between) ** 2  # Satterthwaite; only `between` is uncertain
+                # Satterthwaite's degrees of freedom, where only `between` is uncertain.
+                freedom *= (variance / between) ** 2
             half = float(stdtrit(freedom, 0.5 + confidence_level / 2)) * error
             p_value = 2 * float(stdtr(freedom, -abs(value) / error))
             out.append(Drift(e.name, value, value - half, value + half, p_value))
     return tuple(out)
 
 
-# ---------------------------------------------------------------- what is compared
+# ---------------------------------------------------------------- changes
 
 
 @dataclass(frozen=True, eq=False)
@@ -92,7 +94,7 @@ class _Change:
 
 
 def _of_values(earlier: Window, later: Window, k: int) -> _Change | None:
-    """Change of any estimate: deviations of runs from the values without each run."""
+    """Change of any estimate, with deviations of runs from the values without each run."""
     value = later.parts[k].value - earlier.parts[k].value
     variance = earlier.within[k] + later.within[k]
     deviations, noise = [], []
@@ -119,11 +121,11 @@ def _of_bins(e: BoundEstimator, earlier: Window, later: Window, k: int) -> _Chan
     before, after = earlier.bins[k], later.bins[k]
     if before is None or after is None:
         return None
-    whole = before.sum(axis=0) + after.sum(axis=0)
-    g, v = _gaps(whole)
-    mu = np.sqrt(np.maximum(g**2 - ratio(v * whole[2], whole[1] ** 2), 0.0))
+    total = before.sum(axis=0) + after.sum(axis=0)
+    g, v = _gaps(total)
+    mu = np.sqrt(np.maximum(g**2 - ratio(v * total[2], total[1] ** 2), 0.0))
     slope = np.divide(mu, g, out=np.zeros_like(g), where=g != 0) ** 2  # fraction of g that is bias
-    slope *= np.sign(g) if e.gap_power == 1 else 2 * g
+    slope *= np.sign(g) if e.gap_power == 1 else 2 * g  # derivative of |g| or of g²
     value, variance, days, noise = 0.0, 0.0, [], []
     for sign, bins, part in ((-1, before, earlier.parts[k]), (1, after, later.parts[k])):
         sums = bins.sum(axis=0)
@@ -184,6 +186,7 @@ class DayEffects:
         M = np.eye(count)
         M[: len(earlier), : len(earlier)] -= shares[0]
         M[len(earlier) :, len(earlier) :] -= shares[1]
+        # Long runs have more weight, because their means have less noise.
         root = np.sqrt(np.concatenate([s * len(s) for s in shares]))
         pairs = (np.eye(count, k=1) + np.eye(count, k=-1)) / 2
         self._squares, self._products = np.diag(root**2), root[:, None] * pairs * root
@@ -212,6 +215,7 @@ class DayEffects:
         product = x @ self._products @ x - np.trace(self._products @ covariance)
         if not square > 0:
             return 0.0, float("inf")
+        # The correlation of the grid with the expected ratio closest to the observed ratio.
         rho = product / square + 1 / np.sqrt(max(self._count - 2, 1))
         at = int(np.argmin(np.abs(self._product / self._square - rho)))
         return float(square / self._square[at] * self._contrast[at]), float(self._freedom[at])

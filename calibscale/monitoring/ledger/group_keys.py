@@ -1,8 +1,8 @@
-"""Keys of the groups of a ledger: names or numbers that mean the same on all days.
+"""Keys of the groups of a ledger, which are names or numbers that mean the same on all days.
 
-The names of a column are numbered anew in every day's file, so that these numbers differ from day
-to day: a ledger keeps the names.  The values of a column of numbers are their own keys.  Rows
-without a value have the key `NO_NUMBER` in either case.
+The names of a column are numbered anew in the file of each day, so that these numbers differ from
+day to day.  A ledger therefore keeps the names.  The values of a column of numbers are their own
+keys.  Rows without a value have the key `NO_NUMBER` in either case.
 """
 
 from __future__ import annotations
@@ -30,8 +30,8 @@ class LedgerGroups:
     Parameters
     ----------
     grouping : Grouping
-        Column, and how its values are cut; ranges of about equally many rows are edges, which
-        follow from the first day.
+        Column, and how its values are cut.  Ranges of about equally many rows have the edges of the
+        first day.
     named : bool
         Whether the groups are names, and not the numbers of a column of numbers.
     """
@@ -93,7 +93,7 @@ def _refuse_times(source: ArraySource, grouping: Grouping) -> None:
 
 @dataclass(frozen=True, eq=False)
 class DayGroups:
-    """Source of a day with a covariate whose values are the groups, and its name."""
+    """Source of a day with a covariate that has the groups as values, and its name."""
 
     source: ArraySource
     column: str
@@ -107,13 +107,16 @@ class DayGroups:
         return NO_NUMBER if getattr(level, "missing", False) else getattr(level, "name", level)
 
     def by_value(self, by_key: Iterable[tuple[GroupKey | None, Any]]) -> tuple[Any, ...]:
-        """Pairs of the day's values and of what was given by key; without groups of other days."""
+        """Pairs of a value of the day and an item, from pairs of a key and an item.
+
+        Groups of other days are left out.
+        """
         if not self.named:
             return tuple(by_key)
         names = self.source.categories.get(self.column, ())
         values: dict[Any, float] = {name: float(number) for number, name in enumerate(names)}
         values[NO_NUMBER] = NO_LEVEL if names else NO_NUMBER
-        return tuple((values[key], each) for key, each in by_key if key in values)
+        return tuple((values[key], item) for key, item in by_key if key in values)
 
 
 # ---------------------------------------------------------------- order and texts
@@ -125,7 +128,7 @@ def order(key: GroupKey | None) -> tuple[bool, bool, bool, Any]:
 
 
 def shown(key: GroupKey | None, keys: Iterable[GroupKey]) -> GroupKey | None:
-    """Key as results show it: rows without a value are the group “missing”.
+    """Key as results show it.  Rows without a value are the group “missing”.
 
     >>> shown(NO_NUMBER, ["north", NO_NUMBER]), shown(NO_NUMBER, ["missing"]), shown(2.0, [2.0])
     ('missing', '(missing)', 2.0)

@@ -5,16 +5,17 @@ the day as JSON, and information about each of them, which is parsed on demand. 
 commits the day, so that a night writes one line regardless of the age of the ledger.  Text after
 the last line end was left by a killed writer and is ignored.
 
-The log must be complete, because a lost line is a lost day of which no other file knows:
+The log must be complete, because a lost line is a lost day that no other file names:
 
 - The head of a line has the checksum of the line before it (``after``), so that lines that were
-  lost, swapped or repeated are found.  Lines of earlier versions have none and are accepted.
+  lost, swapped or repeated are found.  Lines of earlier versions have no such checksum and are
+  accepted.
 - The file ``index.last`` has the revision of the last line, and is written after that line.  A log
   that ends before this revision has lost its last lines.  A process that is killed between the two
   files leaves a log that is one line ahead, which is no damage.
 
-Both are errors, because the days of lost lines are unknown.  A line whose own content is damaged
-usually names its day, and the other days can be used.
+Both are errors, because the days of lost lines are unknown.  A line with damaged content usually
+still names its day, and the other days can be used.
 """
 
 from __future__ import annotations
@@ -38,7 +39,7 @@ from calibscale.monitoring.ledger.group_keys import GroupKey
 SLOTS = 2**24  # more than any ledger needs, so that its arrays never change their shape
 INDEX = "index.log"
 LAST = "index.last"
-START = b"00000000"  # the first line has it in place of the checksum of a line before it
+START = b"00000000"  # the first line has it instead of the checksum of a line before it
 _LINK = 8  # digits of the checksum of a line
 _BODY = _LINK + 1  # where the body of a line begins
 _STALE_LINES = 64  # allowed beyond one stale line per day
@@ -56,9 +57,9 @@ class Entry:
     Attributes
     ----------
     day : str
-        Key of the day: a date such as 2026-11-21, or a part of a day such as 2026-11-21T06.
+        Key of the day, a date such as 2026-11-21, or a part of a day such as 2026-11-21T06.
     group : float, str or None
-        Key of the group, see `group_keys`; None for all rows.
+        Key of the group, see `group_keys`, or None for all rows.
     sections : tuple of str
         Names of the vectors of the record.
     revision : int
@@ -119,7 +120,9 @@ class Index:
         self.days.pop(key, None)
         if entries:
             self.days[key] = entries
-        self.damaged = {line: what for line, what in self.damaged.items() if key_of(line) != key}
+        self.damaged = {
+            line: message for line, message in self.damaged.items() if key_of(line) != key
+        }
 
     def spoil(self, line: bytes, message: str) -> None:
         """Add a damaged line, and drop earlier entries of the day that it names."""
@@ -130,16 +133,16 @@ class Index:
             self.days.pop(key, None)
 
     def refuse_shared_slots(self, path: Path) -> None:
-        """Keep a slot that several days name for the last one, and mark the others as damaged."""
+        """Keep a slot that several days name for the last day, and mark the others as damaged."""
         owner: dict[int, Key] = {}
         for key, entries in sorted(self.days.items(), key=lambda item: item[1][0].revision):
             for entry in entries:
                 lost = owner.get(entry.slot)
                 owner[entry.slot] = key
                 if lost is not None and lost in self.days:
-                    what = f"{path}: the record of {lost[0]} ({lost[1]}) is damaged"
+                    damage = f"{path}: the record of {lost[0]} ({lost[1]}) is damaged"
                     line = _head(lost, 0, (), START)
-                    self.spoil(line, f"{what}: {key[0]} ({key[1]}) uses its slot. {_REMEDY}")
+                    self.spoil(line, f"{damage}: {key[0]} ({key[1]}) uses its slot. {_REMEDY}")
 
     @property
     def worn(self) -> bool:
@@ -164,7 +167,7 @@ def _head(key: Key, revision: int, entries: tuple[Entry, ...], after: bytes) -> 
 
 
 def line_of(key: Key, revision: int, entries: tuple[Entry, ...], after: bytes) -> bytes:
-    """Line of a day, after a line with a checksum; a line without entries removes the day."""
+    """Line of a day, after a line with a checksum.  A line without entries removes the day."""
     return _line(b"\t".join([_head(key, revision, entries, after), *(e.facts for e in entries)]))
 
 
@@ -208,7 +211,7 @@ class _Change(NamedTuple):
 
 
 def _parsed(line: bytes) -> _Change:
-    """Contents of a line; raises an error of `DAMAGE` if it is damaged."""
+    """Contents of a line.  An error of `DAMAGE` is raised if it is damaged."""
     text, *facts = _body(line).split(b"\t")
     head = json.loads(text)
     day, model, revision = (head[key] for key in ("day", "model", "revision"))
@@ -217,11 +220,11 @@ def _parsed(line: bytes) -> _Change:
     if type(model) is not str or type(revision) is not int:
         raise ValueError(f"model {model!r} or revision {revision!r} has the wrong type")
     entries = []
-    for (slot, group, n, sections), own in zip(head["records"], facts, strict=True):
+    for (slot, group, n, sections), entry_facts in zip(head["records"], facts, strict=True):
         typed = (type(slot), type(n)) == (int, int) and isinstance(group, float | int | str | None)
         if not typed or not 0 <= slot < SLOTS or not all(type(s) is str for s in sections):
             raise ValueError(f"{[slot, group, n, sections]} is not a record")
-        entries.append(Entry(day, model, slot, group, n, tuple(sections), revision, own))
+        entries.append(Entry(day, model, slot, group, n, tuple(sections), revision, entry_facts))
     return _Change((day, model), tuple(entries), revision, after)
 
 
@@ -236,8 +239,11 @@ def read_index(path: Path) -> tuple[Index, tuple[int, ...]]:
     StoreError
         If the index cannot be read, or lines were lost, swapped or repeated.
     """
-    last = last_revision(path)  # before the log, as writers write it after the log
+    # The file is read before the log, because writers write it after the log.
+    last = last_revision(path)
     lines, seen = _lines(path)
+    # `before` has the checksums that the next line may name, several after damaged lines.  Each of
+    # the `spoilt` lines may have been a change, which the revision then counts.
     index, before, spoilt = Index(), {START}, 0
     for number, line in enumerate(lines, 1):
         where = f"{path / INDEX}: line {number}"
@@ -281,24 +287,29 @@ def _lines(path: Path) -> tuple[list[bytes], tuple[int, ...]]:
             seen = identity(file.fileno())
             log = file.read()
     except OSError as error:
+        reason = error.strerror or error
         raise StoreError(
-            f"{path}: its index is damaged: {error.strerror or error} ({place.name}). Restore the "
+            f"{path}: its index is damaged: {reason} ({place.name}). Restore the "
             "file from a backup, or use another ledger and run its days again"
         ) from error
-    return log.split(b"\n")[:-1], seen  # text after the last line end is of a killed writer
+    # A killed writer may have left text after the last line end.
+    return log.split(b"\n")[:-1], seen
 
 
 def _message(where: str, key: Key | None, error: Exception) -> str:
-    whose = "an unknown day" if key is None else f"{key[0]} ({key[1]})"
-    remedy = _REMEDY if key is not None else "Run the missing days again"
-    return f"{where}, the record of {whose}, is damaged: {error or type(error).__name__}. {remedy}"
+    day, remedy = "an unknown day", "Run the missing days again"
+    if key is not None:
+        day, remedy = f"{key[0]} ({key[1]})", _REMEDY
+    reason = str(error) or type(error).__name__
+    return f"{where}, the record of {day}, is damaged: {reason}. {remedy}"
 
 
 def rewrite(path: Path, index: Index) -> None:
-    """Replace the log by one with only the current and the damaged lines."""
+    """Replace the log by a log with only the current and the damaged lines."""
     ordered = sorted(index.days.items(), key=lambda item: item[1][0].revision)
     changes = [(key, entries[0].revision, entries) for key, entries in ordered]
-    if not ordered or ordered[-1][1][0].revision < index.revision:  # the last change removed a day
+    # If the last change removed a day, a line that removes no day keeps the revision.
+    if not ordered or ordered[-1][1][0].revision < index.revision:
         changes.append((("0001-01-01", ""), index.revision, ()))
     lines = [line + b"\n" for line in index.damaged]
     for change in changes:
@@ -307,7 +318,7 @@ def rewrite(path: Path, index: Index) -> None:
 
 
 def repair(path: Path) -> list[str]:
-    """Replace the log by one of the lines that can be read; error messages of the other lines.
+    """Replace the log by the lines that can be read, and return error messages of the other lines.
 
     Raises
     ------
@@ -315,13 +326,13 @@ def repair(path: Path) -> list[str]:
         If the index cannot be read or written.
     """
     index = Index()
-    lost, found = [], []
+    lost, changes = [], []
     for number, line in enumerate(_lines(path)[0], 1):
         try:
-            found.append(_parsed(line))
+            changes.append(_parsed(line))
         except DAMAGE as error:
             lost.append(_message(f"{path / INDEX}: line {number}", key_of(line), error))
-    for change in sorted(found, key=lambda each: each.revision):
+    for change in sorted(changes, key=lambda change: change.revision):
         index.put(change.key, change.entries, change.revision)
     index.refuse_shared_slots(path)
     lost += index.damaged.values()
@@ -332,7 +343,7 @@ def repair(path: Path) -> list[str]:
 
 
 def append(path: Path, index: Index, line: bytes) -> None:
-    """Commit a line: either all of it is written or the log is unchanged.
+    """Commit a line.  Either all of it is written or the log is unchanged.
 
     Raises
     ------
@@ -355,11 +366,12 @@ def append(path: Path, index: Index, line: bytes) -> None:
                     os.fsync(file.fileno())
                 raise
     except OSError as error:
-        raise StoreError(f"{place}: cannot be written: {error.strerror or error}") from error
+        reason = error.strerror or error
+        raise StoreError(f"{place}: cannot be written: {reason}") from error
 
 
 def last_revision(path: Path) -> int:
-    """Revision up to which the log must go; 0 if it is unknown, as in earlier versions."""
+    """Revision up to which the log must go, or 0 if it is unknown, as in earlier versions."""
     try:
         return int(_body((path / LAST).read_bytes().removesuffix(b"\n")))
     except (OSError, ValueError):
@@ -367,7 +379,10 @@ def last_revision(path: Path) -> int:
 
 
 def write_last(path: Path, revision: int) -> None:
-    """Write the revision of the last line; a failure leaves an earlier one, which is valid."""
+    """Write the revision of the last line.
+
+    After a failure the file has an earlier revision, up to which the log goes as well.
+    """
     with suppress(StoreError):
         write_whole(path / LAST, _line(b"%d" % revision))
 

@@ -1,4 +1,4 @@
-"""Parts of a day that a ledger keeps, and the recipe that they are made by."""
+"""Parts of a day that a ledger keeps, and the recipe by which they are computed."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ from calibscale.statistics.statistic import Statistic
 
 SECTION = "parts"
 PARTS = 5  # of a day's rows
-STRATA = 8  # maximum number of runs of days whose parts are left out
+STRATA = 8  # maximum number of runs of days with parts to leave out
 _LARGEST = 2**22  # bytes of the parts of a statistic
 
 
@@ -49,9 +49,9 @@ class Strata(NamedTuple):
 def parted(
     estimators: Iterable[BoundEstimator], classes: int, clustered: bool = False
 ) -> tuple[Statistic, ...]:
-    """Statistics whose parts are kept: those of estimators without closed-form limits.
+    """Statistics of estimators without closed-form limits, which need parts for the jackknife.
 
-    Estimators with too large parts are left out; their jackknife groups rows by day.
+    Estimators with too large parts are left out.  Their jackknife groups rows by day.
     """
     request = Jackknife(clustered=clustered)
     statistics: dict[Statistic, None] = dict.fromkeys(s.statistic for s in request.sizes)
@@ -81,16 +81,17 @@ def gathered(statistic: Statistic, groups: Any) -> tuple[Any, ...]:
 
 def _without(e: BoundEstimator, states: States, parts: Any, g: int) -> list[Any]:
     """States that an estimator needs, for all rows except a part of them."""
-    reduced, rest = [], 1.0
+    reduced, share = [], 1.0  # share of the weight of the rows that remain
     for s in e.needs:
         state = states[s]
         fields = dict(zip(_names(s, state), parts[s], strict=True))
+        # Shared fields have no parts.  They are reduced by the share of the weight below.
         if "weight" in fields:
-            rest = 1.0 - float(fields["weight"][g] / state.weight)
+            share = 1.0 - float(fields["weight"][g] / state.weight)
         less = {name: getattr(state, name) - field[g] for name, field in fields.items()}
         reduced.append(state._replace(**less))
     return [
-        state._replace(**{name: getattr(state, name) * rest for name in s.shared})
+        state._replace(**{name: getattr(state, name) * share for name in s.shared})
         for s, state in zip(e.needs, reduced, strict=True)
     ]
 
@@ -98,38 +99,40 @@ def _without(e: BoundEstimator, states: States, parts: Any, g: int) -> list[Any]
 def parts_of_days(
     estimator: BoundEstimator, value: float, states: States, strata: Strata, clustered: bool = False
 ) -> Parts:
-    """Stratified jackknife of an estimate whose statistics are in the strata.
+    """Stratified jackknife of an estimate with statistics in the strata.
 
-    It has as many degrees of freedom as parts, less the number of strata.  Parts of clusters are of
-    the same clusters on all days, which are one stratum.
+    It has as many degrees of freedom as parts, less the number of strata.  Parts of clusters have
+    the same clusters on all days, which are therefore one stratum.
     """
     variance, freedom = 0.0, 0
-    every: list[float] = []
+    replicates: list[float] = []
     for parts, rows in zip(*strata, strict=True):
         left_out = [
             estimator.value(*_without(estimator, states, parts, g))
             if any(np.any(field[g]) for s in estimator.needs for field in parts[s])
-            else math.nan
+            else math.nan  # an empty part leaves nothing out
             for g in range(PARTS)
         ]
         if clustered:
             weights = TotalsState(*parts[Totals()]).weight
             return of_clusters(Parts(value, np.array(left_out)), weights, estimator.unbiased)
         finite = np.array(left_out)[np.isfinite(left_out)]
-        if (G := len(finite)) > 1:
+        G = len(finite)
+        if G > 1:
+            # Leaving out the share rows/G of all rows magnifies a deviation by 1/(1 − rows/G).
             spread = (1 - rows / G) ** 2 * float(np.sum((finite - finite.mean()) ** 2))
             variance += G / (G - 1) * spread
             freedom += G - 1
-            every += finite.tolist()
+            replicates += finite.tolist()
     error = float(np.sqrt(variance))
-    return Parts(value, np.array(every), error=error, freedom=freedom)
+    return Parts(value, np.array(replicates), error=error, freedom=freedom)
 
 
 # ---------------------------------------------------------------- Recipe
 
 
 def _all_of(kind: type[Any]) -> Iterator[type[Any]]:
-    """Subclasses of a class in this package, and theirs."""
+    """Subclasses of a class in this package, and the subclasses of these."""
     for subclass in kind.__subclasses__():
         if subclass.__module__.startswith("calibscale."):
             yield subclass
@@ -140,12 +143,13 @@ def _all_of(kind: type[Any]) -> Iterator[type[Any]]:
 def _kinds() -> dict[str, Any]:
     """Class by name of everything that a ledger can store."""
     kernels = (RandomFourier, OneHot, ProductKernel, Factor, FourierSeries)
-    others = (*kernels, HoldOut, Axis, Grouping, LedgerGroups, TolerantEProcess)
-    kinds = (*ESTIMATORS.values(), *_all_of(Statistic), *kinds_of_forecasts(), *others)
+    settings = (*kernels, HoldOut, Axis, Grouping, LedgerGroups, TolerantEProcess)
+    kinds = (*ESTIMATORS.values(), *_all_of(Statistic), *kinds_of_forecasts(), *settings)
     return {kind.__name__: kind for kind in kinds}
 
 
-# names in ledgers and job files that differ from those in the code
+# Names in ledgers and job files that differ from the names in the code.  Stored names never change,
+# so that existing files can be read.
 _STORED = {
     "BettingEProcess": "Wagers",
     "bandwidth_share": "choose",
@@ -165,7 +169,7 @@ def current_name(stored: str) -> str:
 
 
 def encode(value: Any) -> Any:
-    """Settings as JSON: frozen dataclasses by name, tuples as lists.
+    """Settings as JSON, with frozen dataclasses by name and tuples as lists.
 
     Raises
     ------
@@ -179,8 +183,8 @@ def encode(value: Any) -> Any:
             parts = {key: getattr(bound, key, None) for key in value.bound_fields}
         name = type(value).__name__
         require(name in _kinds(), f"a ledger cannot store {name}")
-        own = (f.name for f in fields(value) if f.init and f.compare)
-        settings = {name: getattr(value, name) for name in own} | parts
+        names = (f.name for f in fields(value) if f.init and f.compare)
+        settings = {name: getattr(value, name) for name in names} | parts
         settings = {stored_name(key): encode(item) for key, item in settings.items()}
         return {"kind": stored_name(name), "settings": settings}
     if isinstance(value, tuple | list):
@@ -189,7 +193,7 @@ def encode(value: Any) -> Any:
         return {"mapping": {str(key): encode(item) for key, item in value.items()}}
     if isinstance(value, np.generic):
         value = value.item()
-    if isinstance(value, float) and not math.isfinite(value):
+    if isinstance(value, float) and not math.isfinite(value):  # JSON has no such numbers
         return {"number": str(value)}
     if value is None or isinstance(value, str | int | float | bool):
         return value
@@ -197,7 +201,7 @@ def encode(value: Any) -> Any:
 
 
 def decode(value: Any) -> Any:
-    """Settings from their JSON form; lists become tuples."""
+    """Settings from their JSON form.  Lists become tuples."""
     if isinstance(value, list):
         return tuple(decode(item) for item in value)
     if not isinstance(value, dict):
@@ -223,13 +227,13 @@ class Recipe:
     ----------
     classes : int
     estimators : tuple of BoundEstimator
-        Frozen: bandwidths, λ, edges, series and feature maps are values.
+        Frozen estimators, in which bandwidths, λ, edges, series and feature maps are values.
     wagers : tuple of BettingEProcess
         Without learned bets, which belong to single days.
     covariates : tuple of str
         Names of the columns, in the order of the source.
     group_by : str, optional
-        Covariate whose values have separate states, or its grouping as in the job.
+        Covariate with separate states of its values, or its grouping as in the job.
     tested : tuple of str
         Names of the estimators that are tested.
     replicates : int
@@ -237,11 +241,11 @@ class Recipe:
     keep : bool
         Whether the states of replicates are kept, so that windows can be tested.
     seed : int
-        Seed of the replicates; the seed of a day is a hash of it and the day.
+        Seed of the replicates.  The seed of a day is a hash of it and the day.
     parted : tuple of Statistic
-        Statistics whose states are also kept for parts of a day's rows.
+        Statistics with states that are also kept for parts of the rows of a day.
     cluster : str, optional
-        Covariate whose values are clusters of dependent rows.
+        Covariate that has one value for each cluster of dependent rows.
     forecast : Forecast, optional
         Kind of the predictions of other targets than classes, with the kernel on targets.
     groups : LedgerGroups, optional
@@ -266,9 +270,9 @@ class Recipe:
     def to_dict(self) -> dict[str, Any]:
         """JSON object of the recipe."""
         settings = {f.name: encode(getattr(self, f.name)) for f in fields(self)}
-        for later in ("forecast", "groups"):  # as in ledgers from before there were these
-            if settings[later] is None:
-                del settings[later]
+        for name in ("forecast", "groups"):  # unset fields are absent as in ledgers of old versions
+            if settings[name] is None:
+                del settings[name]
         return settings
 
     @staticmethod
@@ -286,18 +290,19 @@ class Recipe:
         return [e for e in self.estimators if e.name in self.tested]
 
     def named(self, result: dict[str, Any]) -> dict[str, Any]:
-        """Estimate or test, whose notion is the forecast where there are no classes."""
-        whole = self.forecast is not None and result["notion"] == "canonical"
-        return {**result, "notion": "forecast"} if whole else result
+        """Estimate or test.  Without classes, its notion is the forecast."""
+        of_forecast = self.forecast is not None and result["notion"] == "canonical"
+        return {**result, "notion": "forecast"} if of_forecast else result
 
     def jackknife(self, confidence_level: float) -> Jackknife:
-        """Request of intervals, of rows or of clusters."""
+        """Request of intervals that leave out rows or clusters."""
         return Jackknife(confidence_level, clustered=self.cluster is not None)
 
     def null(self, day: str = "") -> DrawnLabels | ClusterSigns:
-        """Null distribution of the labels of a day; signs of clusters are those of all days."""
-        if self.cluster is not None:
+        """Null distribution of the labels of a day.  Clusters keep their signs on all days."""
+        if self.cluster is not None:  # a cluster may have rows on several days
             return ClusterSigns(self.seed)
+        # Days have seeds of their own, as equal draws would not be independent.
         text = f"{self.seed} {day}".encode()
         return DrawnLabels(int.from_bytes(hashlib.sha256(text).digest()[:8], "little"))
 
@@ -327,6 +332,7 @@ class Recipe:
 
     def pack(self, states: Iterable[Any]) -> Floats:
         """States of a section as one vector."""
+        # A complex number becomes two real numbers, so that sums of vectors are sums of states.
         parts = [
             np.ascontiguousarray(field).reshape(-1).view(np.float64)
             for state in states

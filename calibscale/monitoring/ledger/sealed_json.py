@@ -1,4 +1,4 @@
-"""JSON objects of ledgers with a checksum, so that a changed digit is an error and no other number.
+"""JSON objects of ledgers with a checksum, so that a changed digit is an error.
 
 Objects of earlier versions have no checksum and are accepted.
 """
@@ -20,7 +20,7 @@ def sealed(value: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def unsealed(value: Mapping[str, Any]) -> dict[str, Any]:
-    """Object without its checksum; a ValueError if the checksum does not match."""
+    """Object without its checksum.  A ValueError is raised if the checksum does not match."""
     content = {key: item for key, item in value.items() if key != _SEAL}
     if _SEAL in value and value[_SEAL] != _checksum(content):
         raise ValueError("its checksum does not match")
@@ -28,5 +28,6 @@ def unsealed(value: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _checksum(value: Mapping[str, Any]) -> str:
+    # The order of keys may change when a file is read and written again.
     text = json.dumps(value, sort_keys=True, allow_nan=False)
     return f"{google_crc32c.value(text.encode()):08x}"

@@ -1,10 +1,10 @@
-"""Windows of days: their estimates and tests, from cached sums of their records.
+"""Estimates and tests of windows of days, from cached sums of their records.
 
-Blocks have 8, 16, 32, … calendar days; each sum is that of the two halves of the block, and a block
-of 8 days adds its days in order.  The first night that needs the sum of a past block (of 16 days or
-more for replicates, which are large) writes it to a file whose name has a hash of its records, so
-that an outdated sum is never read.  The terms and their order, and therefore the digits, depend
-only on the days.
+Blocks have 8, 16, 32, … calendar days.  The sum of a block adds the sums of its two halves, and a
+block of 8 days adds its days in order.  The first night that needs the sum of a past block (of 16
+days or more for replicates, which are large) writes it to a file.  The name of the file has a hash
+of the records, so that an outdated sum is never read.  The terms and their order, and therefore the
+digits, depend only on the days.
 """
 
 from __future__ import annotations
@@ -66,18 +66,18 @@ class Window:
     Attributes
     ----------
     estimates : tuple of Estimate
-        Estimates with intervals from the variation of rows within days: in closed form, or by the
+        Estimates with intervals from the variation of rows within days, in closed form or by the
         jackknife of parts of days.  If the ledger has no parts, the jackknife is over runs of days.
     parts : tuple of Parts
-        Values of each estimate with runs of days left out; NaN where a window that is not
+        Values of each estimate with runs of days left out.  They are NaN where a window that is not
         `compared` does not need them.
     within : tuple of float
-        Variance of each estimate from rows within days; NaN if unknown.
+        Variance of each estimate from rows within days, NaN if unknown.
     bins : tuple of (runs, 5, B) or None
         Bins of binned estimates, by run.
     runs : tuple of WindowDays
     tests : tuple of TestResult
-        Tests of the window; empty unless every day has replicates.
+        Tests of the window, empty unless every day has replicates.
     states : dict
         Sums over the days, by statistic.
     damaged : tuple of str
@@ -106,7 +106,7 @@ class Window:
 
     @property
     def by_days(self) -> list[str]:
-        """Names of the estimators whose intervals are based on the variation between days."""
+        """Names of the estimators with intervals that are based on the variation between days."""
         pairs = zip(self.estimates, self.within, strict=True)
         return [e.estimator for e, within in pairs if e.interval and np.isnan(within)]
 
@@ -129,16 +129,17 @@ def window(
     Raises
     ------
     StoreError
-        If no day has rows, or none can be read.
+        If no day has rows, or no day can be read.
     """
     recipe = ledger.recipe
     selected = ledger.select(first, last, model, group)
     entries = [e for e in selected if e.n and (only is None or e.day in only)]
-    every = map(set, runs_of(sorted({entry.day for entry in entries})))
-    of_runs = _summed(ledger, [[e for e in entries if e.day in run] for run in every], STATES)
-    damaged = [message for run in of_runs for message in run.damaged]
-    of_runs = [run for run in of_runs if run.entries]
-    read = [run.entries for run in of_runs]
+    days_of_runs = map(set, runs_of(sorted({entry.day for entry in entries})))
+    by_run = [[e for e in entries if e.day in days] for days in days_of_runs]
+    summed = _summed(ledger, by_run, STATES)
+    damaged = [message for run in summed for message in run.damaged]
+    summed = [run for run in summed if run.entries]
+    read = [run.entries for run in summed]
     if not read:
         when = f"on {last}" if first == last else f"from {first} to {last}"
         when = f"up to {last}" if first == date.min.isoformat() else when  # "all"
@@ -146,13 +147,15 @@ def window(
             raise StoreError(f"no labelled rows {when}")
         details = "".join(f"; {message}" for message in damaged[:3])
         raise StoreError(f"{ledger.path}: no day {when} can be read{details}")
-    sums = [run.vector for run in of_runs]
+    sums = [run.vector for run in summed]
     runs = tuple(
         WindowDays(tuple(sorted({e.day for e in run})), sum(e.n for e in run)) for run in read
     )
     states = recipe.states(np.sum(sums, axis=0))
     jackknife = recipe.jackknife(confidence_level)
     with one_thread():
+        # Values that depend on the rows, such as λ, follow from the whole window.  Estimates that
+        # leave a run out use the same values.
         frozen = tuple(e.frozen(*(states[s] for s in e.needs)) for e in recipe.estimators)
         strata: Strata | None = None
         tests: tuple[TestResult, ...] = ()
@@ -181,14 +184,15 @@ def window(
 def runs_of(days: Sequence[str]) -> list[list[str]]:
     """Split ordered days into at most `MAX_RUNS` runs of about equal length.
 
-    Runs of a long window are calendar blocks of 2^k days, whose sums the ledger caches; a run at
-    either end that is shorter than half its neighbour is merged with it.
+    Runs of a long window are calendar blocks of 2^k days, because the ledger caches their sums.  A
+    run at either end that is shorter than half its neighbour is merged with it.
     """
     if not days:
         return []
     numbers = [date.fromisoformat(day[:10]).toordinal() for day in days]
     if numbers[-1] - numbers[0] < _SPLIT_DATES:
         return [run.tolist() for run in np.array_split(np.array(days), min(len(days), MAX_RUNS))]
+    # The smallest blocks with at most MAX_RUNS of them in the window.
     level = 0
     while (numbers[-1] >> level) - (numbers[0] >> level) >= MAX_RUNS:
         level += 1
@@ -217,13 +221,14 @@ def _without_runs(
 ) -> tuple[Parts, ...]:
     """Value of each estimator, and its values without each run of days (NaN if not needed)."""
     left_out = np.full((len(estimators), len(sums)), np.nan)
-    for g, rest in enumerate(_left_out(sums) if len(sums) > 1 and any(needed) else ()):
-        without = recipe.states(rest)
+    remainders = _left_out(sums) if len(sums) > 1 and any(needed) else ()
+    for g, remainder in enumerate(remainders):
+        without = recipe.states(remainder)
         for k, e in enumerate(estimators):
             if needed[k]:
                 left_out[k, g] = e.value(*(without[s] for s in e.needs))
     values = [e.value(*(states[s] for s in e.needs)) for e in estimators]
-    return tuple(Parts(v, rest) for v, rest in zip(values, left_out, strict=True))
+    return tuple(Parts(value, part) for value, part in zip(values, left_out, strict=True))
 
 
 def _bins_by_run(
@@ -247,11 +252,16 @@ def _noted(messages: list[str]) -> Iterator[None]:
 
 
 def _strata(ledger: Ledger, runs: Sequence[Sequence[Entry]]) -> Strata | None:
-    """Parts of the rows of runs of days, and the runs' shares; None if a day has no parts."""
+    """Parts of the rows of runs of days, and the shares of the runs.
+
+    None is returned if a day has no parts.
+    """
     recipe = ledger.recipe
     if not recipe.parted or not all(PARTS_SECTION in e.sections for run in runs for e in run):
         return None
+    # Clusters are the same on all days, which are therefore one stratum.
     count = 1 if recipe.cluster else min(len(runs), STRATA)
+    # Neighbouring runs share a stratum.
     of_run = np.arange(len(runs)) * count // len(runs)
     sums = [np.zeros(recipe.sizes[PARTS_SECTION]) for _ in range(count)]
     for k, total in zip(of_run, _summed(ledger, runs, PARTS_SECTION), strict=True):
@@ -279,10 +289,11 @@ def _estimate(
 ) -> tuple[Estimate, float]:
     """Estimate with its interval, and its variance within days (NaN if unknown).
 
-    A single day has an interval here only if the estimator has closed-form limits; otherwise the
-    interval is in the record of the day.
+    A single day has an interval here only if the estimator has closed-form limits.  Otherwise the
+    record of the day has the interval.
     """
     estimate = e.finalize(*(states[s] for s in e.needs))
+    # Limits in closed form need no values without parts.
     several, limited = len(runs.left_out) > 1, has_limits(e, resampling)
     if not np.isfinite(runs.value) or not (several or limited):
         return estimate, float("nan")
@@ -292,6 +303,8 @@ def _estimate(
         clustered = resampling.clustered
         parts = runs if strata is None else parts_of_days(e, runs.value, states, strata, clustered)
     estimate = with_interval(e, estimate, resampling, states, classes, parts=lambda: parts)
+    # The jackknife over runs has the variation between days as well, so that the variance within
+    # days is unknown.
     if estimate.interval is None or not (limited or strata):
         return estimate, float("nan")
     return estimate, estimate.interval.standard_error**2
@@ -304,20 +317,23 @@ def _summed(ledger: Ledger, runs: Sequence[Sequence[Entry]], section: str) -> li
 
 
 def _left_out(sums: list[Floats]) -> Iterator[Floats]:
-    """Sums of all but one, for each one; added up, since a difference would lose digits."""
+    """Sum of all vectors but one, for each vector.
+
+    The sums are added up from both ends, because differences from the total would lose digits.
+    """
     after = [np.zeros_like(sums[0])]
     for part in reversed(sums[1:]):
         after.append(after[-1] + part)
     before = np.zeros_like(sums[0])
-    for part, rest in zip(sums, reversed(after), strict=True):
-        yield before + rest
+    for part, following in zip(sums, reversed(after), strict=True):
+        yield before + following
         before = before + part
 
 
 def _tests(
     ledger: Ledger, frozen: tuple[BoundEstimator, ...], states: States, entries: Sequence[Entry]
 ) -> tuple[TestResult, ...]:
-    """Tests of a sum of days, whose replicates are the sums of the days' replicates."""
+    """Tests of a sum of days.  Its replicates are the sums of the replicates of the days."""
     recipe = ledger.recipe
     replicated = recipe.replicated()
     tested = [e for e in frozen if recipe.replicates and e.name in recipe.tested]
@@ -328,10 +344,12 @@ def _tests(
             raise StoreError(drawn.damaged[0])
         sums = recipe.unpack("replicates", drawn.vector)
         all_states.update(zip(replicated.values(), sums, strict=True))
-    else:
+    else:  # only statistics of cells can be drawn again from their states
         tested = [e for e in tested if e.draws_cells]
     certain = sum(int(e.info.get("certain", 0)) for e in entries)
-    null = recipe.null() if recipe.cluster else DrawnLabels(recipe.seed)  # of days: its hashes
+    null = (
+        recipe.null() if recipe.cluster else DrawnLabels(recipe.seed)
+    )  # days have hashes of this seed
     clusters = None
     if recipe.cluster is not None:
         clusters = Clusters.of_days((e.n, e.info.get("clusters") or {}) for e in entries)
@@ -346,27 +364,27 @@ def _tests(
 
 @dataclass
 class Sum:
-    """Sum of records, its entries, and error messages of the damaged ones that it leaves out."""
+    """Sum of records, its entries, and error messages of damaged records that it leaves out."""
 
     vector: Floats
     entries: list[Entry] = field(default_factory=list)
     damaged: list[str] = field(default_factory=list)
 
-    def add(self, other: Sum) -> None:
-        self.vector = self.vector + other.vector
-        self.entries += other.entries
-        self.damaged += other.damaged
+    def add(self, part: Sum) -> None:
+        self.vector = self.vector + part.vector
+        self.entries += part.entries
+        self.damaged += part.damaged
 
 
 def sum_of(ledger: Ledger, entries: Iterable[Entry], section: str) -> Sum:
-    """Sum of a section of ordered entries; damaged ones are left out."""
+    """Sum of a section of ordered entries.  Damaged entries are left out."""
     total = Sum(np.zeros(ledger.recipe.sizes[section]))
     series: dict[tuple[str, GroupKey | None], list[Entry]] = {}
     for entry in entries:
         series.setdefault((entry.model, entry.group), []).append(entry)
-    for some in series.values():
-        days = [date.fromisoformat(entry.date).toordinal() for entry in some]
-        total.add(_block(ledger, section, some, days, _MAX_LEVEL))
+    for in_series in series.values():
+        days = [date.fromisoformat(entry.date).toordinal() for entry in in_series]
+        total.add(_block(ledger, section, in_series, days, _MAX_LEVEL))
     return total
 
 
@@ -375,7 +393,7 @@ def _block(
 ) -> Sum:
     """Sum of the entries of one block of 2^level days."""
     while level > _MIN_LEVEL and days[0] >> level - 1 == days[-1] >> level - 1:
-        level -= 1  # all entries are in one half
+        level -= 1  # all entries are in the same half
     path = _path(ledger, section, entries, days[0], level)
     if path is not None:
         stored = load(path, ledger.recipe.sizes[section])
@@ -383,7 +401,7 @@ def _block(
             return Sum(stored, list(entries))
     total = Sum(np.zeros(ledger.recipe.sizes[section]))
     if level > _MIN_LEVEL:
-        half = (days[-1] >> level - 1) << level - 1
+        half = (days[-1] >> level - 1) << level - 1  # first day of the second half
         at = next(k for k, day in enumerate(days) if day >= half)
         for part in (slice(0, at), slice(at, None)):
             total.add(_block(ledger, section, entries[part], days[part], level - 1))
@@ -401,16 +419,18 @@ def _block(
 def _path(
     ledger: Ledger, section: str, entries: Sequence[Entry], day: int, level: int
 ) -> Path | None:
-    """Path of the sum of a block; None if the block is not past or has other entries."""
+    """Path of the sum of a block, or None if the block is not past or has other entries."""
     model, group, number = entries[0].model, entries[0].group, day >> level
     last = ledger.select(None, None, model, group)[-1].date
+    # Sums of eight days of replicates would save less reading than their files take.  The last
+    # block may still grow.
     small = level == _MIN_LEVEL and section == "replicates"
     if small or len(entries) < 2 or number == date.fromisoformat(last).toordinal() >> level:
         return None
     ends = number << level, (number + 1 << level) - 1
     first, end = (date.fromordinal(max(day, 1)).isoformat() for day in ends)
-    every = [e for e in ledger.select(first, end, model, group) if e.n and section in e.sections]
-    if len(every) != len(entries):
+    in_block = [e for e in ledger.select(first, end, model, group) if e.n and section in e.sections]
+    if len(in_block) != len(entries):  # a window of `only` some days has another sum
         return None
     records = hashlib.sha256(json.dumps([[e.day, e.revision] for e in entries]).encode())
     return place(ledger, model, group, f"{section}-{level}-{number}", records.hexdigest())
@@ -419,14 +439,14 @@ def _path(
 # ---------------------------------------------------------------- files
 
 
-def place(ledger: Ledger, model: str, group: GroupKey | None, what: str, records: str) -> Path:
-    """File of numbers computed from records with a given hash."""
-    whose = quote(model, safe="")
+def place(ledger: Ledger, model: str, group: GroupKey | None, content: str, records: str) -> Path:
+    """File of numbers computed from the records with the hash `records`."""
+    series = quote(model, safe="")
     if isinstance(group, str):  # a name may be longer than the names of files
-        whose += f"-{hashlib.sha256(group.encode('utf-8', 'surrogatepass')).hexdigest()[:16]}"
+        series += f"-{hashlib.sha256(group.encode('utf-8', 'surrogatepass')).hexdigest()[:16]}"
     elif group is not None:
-        whose += f"-{group!r}"
-    return ledger.path / SUMS / f"{whose}-{what}-{records[:16]}.sum"
+        series += f"-{group!r}"
+    return ledger.path / SUMS / f"{series}-{content}-{records[:16]}.sum"
 
 
 def store(path: Path, vector: Floats) -> None:
@@ -435,14 +455,14 @@ def store(path: Path, vector: Floats) -> None:
     checksum = google_crc32c.value(body).to_bytes(_CHECKSUM_BYTES, "little")
     write_whole(path, body + checksum)
     begin = path.name.rpartition("-")[0]
-    for other in path.parent.glob(f"{begin}-*.sum"):
-        if other != path:
+    for file in path.parent.glob(f"{begin}-*.sum"):
+        if file != path:
             with suppress(OSError):
-                other.unlink()
+                file.unlink()
 
 
 def load(path: Path, size: int) -> Floats | None:
-    """Numbers of a file; None if it does not exist or is damaged."""
+    """Numbers of a file, or None if it does not exist or is damaged."""
     try:
         stored = np.fromfile(path, np.uint8)
     except OSError:

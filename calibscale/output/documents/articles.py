@@ -17,8 +17,8 @@ from calibscale.output.documents.night_report import nightly
 from calibscale.results.declarations import Declared
 
 DOCUMENTS: dict[str, Callable[[dict[str, Any]], doc.Article]] = {
-    one.__name__: one
-    for one in (
+    function.__name__: function
+    for function in (
         *(audit, bias, check, evaluation, nightly, power),
         *(ranking, recalibration, reliability, selection, test),
     )
@@ -38,14 +38,14 @@ def article_of(result: dict[str, Any]) -> doc.Article:
 
 
 class Completed(dict[str, Any]):
-    """JSON object in which keys that it need not have, and has not, are None, as in `read`."""
+    """JSON object in which optional keys are None where they are missing, as in `read`."""
 
     def __missing__(self, key: str) -> None:
         return None
 
 
 def document(result: Any) -> doc.Article:
-    """Document of a result; control characters of names are escaped.
+    """Document of a result, with the control characters of names escaped.
 
     Parameters
     ----------
@@ -61,5 +61,5 @@ def document(result: Any) -> doc.Article:
     """
     value = escapes.printed(Declared.to_dict(result), lambda text: clean(one_line(text)), Completed)
     histograms = getattr(result, "histograms", ())
-    value["histograms"] = {one.covariate: (one.edges, one.counts) for one in histograms}
+    value["histograms"] = {h.covariate: (h.edges, h.counts) for h in histograms}
     return article_of(value)

@@ -268,8 +268,10 @@ def curve_figures(
             )
             for c in curve_set
         ]
-        by = curve_set[0]["by"]
-        split = f", for each value of {by}" if len(curve_set) > 1 and by else ""
+        separating = curve_set[0]["by"]
+        split = ""
+        if len(curve_set) > 1 and separating:
+            split = f", for each value of {separating}"
         title, names = f"Bias over {label}{split}", naming.categories(source, name)
         draw = partial(plot_bias_curves, drawn, label, names, histograms.get(name))
         caption = f"{title}; above 0 predictions are too low."

@@ -357,7 +357,7 @@ def exclusions(result: dict[str, Any], dropped: str = "") -> Iterator[tuple[str,
 
 def estimator_notes(results: Iterable[dict[str, Any]]) -> list[str]:
     """Notes of estimators on their results."""
-    return [f"{of}: {remark}" for of, remark in _remarks(results)]
+    return [f"{estimator}: {remark}" for estimator, remark in _remarks(results)]
 
 
 def group_notes(groups: Iterable[tuple[str, Iterable[dict[str, Any]]]]) -> list[str]:
@@ -368,8 +368,8 @@ def group_notes(groups: Iterable[tuple[str, Iterable[dict[str, Any]]]]) -> list[
         for note in _remarks(results):
             places.setdefault(note, []).append(group)
     return [
-        f"{of}, where {naming.joined(names, _NAMED_GROUPS)}: {remark}"
-        for (of, remark), names in places.items()
+        f"{estimator}, where {naming.joined(names, _NAMED_GROUPS)}: {remark}"
+        for (estimator, remark), names in places.items()
     ]
 
 
@@ -419,12 +419,11 @@ def _flat(value: dict[str, Any], prefix: str = "") -> Iterable[tuple[str, str]]:
         if isinstance(item, dict) and item:
             yield from _flat(item, f"{name}.")
         # A list of plain values is one setting.  Objects in a list are numbered and flattened.
-        elif isinstance(item, list) and any(isinstance(one, dict | list) for one in item):
-            for i, one in enumerate(item):
-                inner = one if isinstance(one, dict) else {"": one}
-                yield from _flat(
-                    inner, f"{name}[{i}]." if isinstance(one, dict) else f"{name}[{i}]"
-                )
+        elif isinstance(item, list) and any(isinstance(element, dict | list) for element in item):
+            for i, element in enumerate(item):
+                inner = element if isinstance(element, dict) else {"": element}
+                ending = "." if isinstance(element, dict) else ""
+                yield from _flat(inner, f"{name}[{i}]{ending}")
         else:
             yield name, terms.plain(item)
 

@@ -16,27 +16,34 @@ from calibscale.output.plots.prediction_plots import MAX_DIAGRAMS, worst_classes
 def evaluation(result: dict[str, Any]) -> doc.Article:
     """Document of ``calibscale evaluate``."""
     results = result["results"]
-    columns = [one for one in (result["groups"], *(result["other_groups"] or ())) if one]
-    every = [*results, *(e for one in columns for g in one["values"] for e in g["results"])]
+    groupings = [result["groups"], *(result["other_groups"] or ())]
+    groupings = [grouping for grouping in groupings if grouping]
+    in_all_groups = [
+        estimate
+        for grouping in groupings
+        for group in grouping["values"]
+        for estimate in group["results"]
+    ]
+    all_results = [*results, *in_all_groups]
     audited = (result["source"] or {}).get("forecast") is None  # audits are of classes
     grouped = [
         doc.section(
-            f"groups{i or ''}",
-            f"Groups by {one['column']}",
+            "groups" if i == 0 else f"groups{i}",
+            f"Groups by {grouping['column']}",
             *estimates.group_blocks(
-                one["column"],
-                [{**g, "group": g["name"] or g["value"]} for g in one["values"]],
+                grouping["column"],
+                [{**g, "group": g["name"] or g["value"]} for g in grouping["values"]],
                 "",
                 worst_first=True,
             ),
-            _audit_hint(one["column"]) if audited else None,
+            _audit_hint(grouping["column"]) if audited else None,
         )
-        for i, one in enumerate(columns)
+        for i, grouping in enumerate(groupings)
     ]
     in_groups = [
-        (naming.group(one["column"], g["name"] or g["value"]), g["results"])
-        for one in columns
-        for g in one["values"]
+        (naming.group(grouping["column"], g["name"] or g["value"]), g["results"])
+        for grouping in groupings
+        for g in grouping["values"]
     ]
     p_values, warnings = result.get("adjusted_p_values"), result.get("warnings") or ()
     place = estimates.Place("", results, result["n"])
@@ -46,20 +53,25 @@ def evaluation(result: dict[str, Any]) -> doc.Article:
     figure = estimates.reliability_figure(diagram, "of all rows")
     if figure is not None:
         band = ["band"]
-        title = "Reliability of all rows" if columns else "Reliability diagram"
+        title = "Reliability of all rows" if groupings else "Reliability diagram"
         plots.insert(0, replace(figure, title=title))
     if plots:
-        blocks = [doc.Figures(tuple(plots)), *blocks[1:]]  # the table has the intervals
+        # The first block plots intervals, which the table has too.
+        blocks = [doc.Figures(tuple(plots)), *blocks[1:]]
+    used_terms = ["calibrated", *band, *doc.interval_terms(all_results)]
+    if p_values:
+        used_terms.append("p-value")
+    headline = result["verdict"] or f"{_unjudged(results)}."
     return doc.article(
         f"Calibration of {doc.source_name(result)}",
         doc.size_of(result),
-        " ".join([result["verdict"] or f"{_unjudged(results)}.", *warnings]).removesuffix("."),
+        " ".join([headline, *warnings]).removesuffix("."),
         doc.section("estimates", "Estimates", *blocks),
         *grouped,
         *doc.closing(
             result,
-            ["calibrated", *band, *doc.interval_terms(every), *(["p-value"] * bool(p_values))],
-            [e["estimator"] for e in every],
+            used_terms,
+            [e["estimator"] for e in all_results],
             [*doc.estimator_notes(results), *doc.group_notes(in_groups)],
         ),
         state=_state(result),
@@ -69,15 +81,16 @@ def evaluation(result: dict[str, Any]) -> doc.Article:
 def check(result: dict[str, Any]) -> doc.Article:
     """Document of ``calibscale check``."""
     article = evaluation(result)
-    first, *others = article.sections
+    first, *remaining = article.sections
     further = _further_tests(result)
-    sections = (first, *others) if further is None else (first, further, *others)
+    sections = (first, *remaining) if further is None else (first, further, *remaining)
     return replace(article, title=f"Check of {doc.source_name(result)}", sections=sections)
 
 
 def _further_tests(result: dict[str, Any]) -> doc.Section | None:
-    """Section with the p-values of tests that are not of an estimate; None without any."""
+    """Section with the p-values of tests that belong to no estimate, or None without such tests."""
     adjusted, alpha = result["adjusted_p_values"], _alpha(result)
+    # A check tests each of its estimates first, then statistics without a size.
     tests = result["tests"][len(result["results"]) :]
     rows = [
         (
@@ -97,26 +110,27 @@ def _further_tests(result: dict[str, Any]) -> doc.Section | None:
 
 
 def _biased_range(test: dict[str, Any], p: float | None, alpha: float) -> doc.Paragraph | None:
-    """Sentence about the range of predictions with the most evidence; None if not significant."""
+    """Sentence about the most significant range of predictions, or None if there is none."""
     details = test["details"] or {}
     if "low" not in details or not estimates.significant(p, alpha):
         return None
     bias = details["observed"] - details["predicted"]
     of_class = f" of class {details['class']}" if "class" in details else ""
     low, high = (number_texts.number(details[end], 3) for end in ("low", "high"))
+    direction = "low" if bias > 0 else "high"
     return doc.Paragraph(
         f"Predictions{of_class} between {low} and {high} are {number_texts.points(bias)} too "
-        f"{'low' if bias > 0 else 'high'} ({test['statistic']}, adjusted {number_texts.p_is(p)})."
+        f"{direction} ({test['statistic']}, adjusted {number_texts.p_is(p)})."
     )
 
 
 def _state(result: dict[str, Any]) -> str:
-    """State of the judgement of a result; empty in results of earlier versions."""
+    """State of the judgement of a result, empty in results of earlier versions."""
     return (result.get("judgement") or {}).get("state", "")
 
 
 def _alpha(result: dict[str, Any]) -> float:
-    """Level of the tests of a result: 1 − its confidence level."""
+    """Level of the tests of a result, which is 1 − its confidence level."""
     level = (result["parameters"] or {}).get("confidence_level")
     if not isinstance(level, int | float):
         return estimates.ALPHA
@@ -130,12 +144,12 @@ def _audit_hint(column: str) -> doc.Paragraph:
 
 
 def _unjudged(results: list[dict[str, Any]]) -> str:
-    """Headline of estimates without a judgement, with what to pass for one."""
+    """Headline of estimates without a judgement, with the option that adds a judgement."""
     text = _first_value(results)
-    known = [e for e in results if e["value"] is not None]
-    if not known or any(e["interval"] is not None for e in known):
+    valued = [e for e in results if e["value"] is not None]
+    if not valued or any(e["interval"] is not None for e in valued):
         return text
-    if all(naming.name_of(e["estimator"]) in SCORES for e in known):
+    if all(naming.name_of(e["estimator"]) in SCORES for e in valued):
         return f"{text}; scores alone cannot be judged: use check"
     return (
         f"{text}; no estimate is judged without an interval: pass "
@@ -156,6 +170,7 @@ def _first_value(results: list[dict[str, Any]]) -> str:
 
 def reliability(result: dict[str, Any]) -> doc.Article:
     """Document of ``calibscale reliability``."""
+    # Without a chosen class, the curves of the classes take the place of groups.
     by_class = result["notion"] == "class_wise" and result["class"] is None
     curves = (result["groups"] or {"values": ()})["values"] if by_class else [result]
     filled = [b for curve in curves for b in curve["bins"] if b["frequency"] is not None]
@@ -179,9 +194,9 @@ def reliability(result: dict[str, Any]) -> doc.Article:
     if result["groups"] is not None:
         column, values = result["groups"]["column"], result["groups"]["values"]
         groups = worst_classes(values) if by_class else sorted(values, key=lambda g: -g["n"])
-        whom = [naming.group(column, g["name"] or g["value"]) for g in groups]
+        titles = [naming.group(column, g["name"] or g["value"]) for g in groups]
         shared = {key: result[key] for key in ("notion", "class", "level", "source")}
-        for name, g in list(zip(whom, groups, strict=True))[:MAX_DIAGRAMS]:
+        for name, g in list(zip(titles, groups, strict=True))[:MAX_DIAGRAMS]:
             judged = {**g, **shared} | ({"class": int(g["value"])} if by_class else {})
             where, reference = (f"of {name}", None) if by_class else (f"where {name}", result)
             plots.append(estimates.reliability_figure(judged, where, reference, title=name))
@@ -193,7 +208,7 @@ def reliability(result: dict[str, Any]) -> doc.Article:
                 *estimates.noise(g, "ece"),
                 number_texts.number(g["tce2_debiased"]),
             )
-            for name, g in zip(whom, groups, strict=True)
+            for name, g in zip(titles, groups, strict=True)
         ]
         caption, head = ("Classes", "class") if by_class else ("Groups", "group")
         columns = (head, "rows", "ece", *estimates.NOISE, "tce2_debiased")
@@ -201,7 +216,8 @@ def reliability(result: dict[str, Any]) -> doc.Article:
     notion, k = terms.notion(result["notion"]), result["class"]
     if k is not None:
         names = (result["source"] or {}).get("class_names")
-        notion = f"class {names[k] if names else k}"
+        class_name = names[k] if names else k
+        notion = f"class {class_name}"
     return doc.article(
         f"Reliability of {doc.source_name(result)}",
         f"{doc.size_of(result)}, {notion}",
@@ -230,9 +246,9 @@ def test(result: dict[str, Any]) -> doc.Article:
     if len(p_values) > 1:
         several = ("The p-values of the table are not adjusted for the number of tests.",)
     run = result.get("run") or result["parameters"] or {}
-    own = {t["statistic"]: t["parameters"] for t in tests if t["parameters"]}
+    of_tests = {t["statistic"]: t["parameters"] for t in tests if t["parameters"]}
     seed = tests[0]["seed"] if tests else None
-    shown = {**result, "parameters": {**run, **own, "seed": seed}}
+    shown = {**result, "parameters": {**run, **of_tests, "seed": seed}}
     return doc.article(
         f"Tests of {doc.source_name(result)}",
         doc.size_of(result),

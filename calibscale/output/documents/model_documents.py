@@ -25,11 +25,13 @@ def recalibration(result: dict[str, Any]) -> doc.Article:
         number_texts.number(result[key]) if result[key] is not None else "∞"
         for key in ("log_loss_before", "log_loss_after")
     )
+    method = result["method"].replace("_", " ")
+    # "temperature T = 1.2" reads on, other methods have a list of parameters.
+    separator = " " if errors.keys() == {"temperature"} else ": "
     return doc.article(
         f"Recalibration fitted to {doc.source_name(result)}",
         doc.size_of(result),
-        f"{result['method'].replace('_', ' ')}{': '[errors.keys() == {'temperature'} :]}"
-        + ", ".join(texts),
+        f"{method}{separator}" + ", ".join(texts),
         *doc.closing(result, ["calibrated"], ["nll"], result["notes"] or (), **result["settings"]),
         reasons=(f"Log loss on the rows of the fit: {before} before, {after} after.",),
     )
@@ -121,11 +123,11 @@ def power(result: dict[str, Any]) -> doc.Article:
     bias, where = result["bias"], result["bias"]["where"]
     parts = [f"a bias of {bias['shift']:+g}"] if bias["shift"] else []
     parts += [f"a temperature of {bias['temperature']:g}"] if bias["temperature"] != 1 else []
-    what = " and ".join(parts) or "no bias"
+    bias_text = " and ".join(parts) or "no bias"
     if where is not None:
-        what += f" where {naming.group(where['covariate'], where['value'])}"
+        bias_text += f" where {naming.group(where['covariate'], where['value'])}"
     share = number_texts.percent(result["power"])
-    goal = f"to detect {what} with {result['statistic']} in {share} of cases, at level "
+    goal = f"to detect {bias_text} with {result['statistic']} in {share} of cases, at level "
     goal += f"{result['level']:g}"
     if result["rows"] is None:
         verdict = f"More than {number_texts.count(result['most_rows'])} rows are needed {goal}"

@@ -1,7 +1,7 @@
 """Plots of results, as in reports and pictures.
 
-Every function draws on the matplotlib axes `ax`, by default those of a new figure, and returns
-them; diagrams of several parts divide the axes.
+Every function draws on the matplotlib axes `ax`, by default the axes of a new figure, and returns
+them.  Diagrams of several parts divide the axes.
 """
 
 from calibscale.output.plots.bias_plots import map_cells, plot_bias_curves, plot_bias_map

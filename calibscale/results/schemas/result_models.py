@@ -38,7 +38,7 @@ from calibscale.results.schemas.schema_files import RESULTS
 
 
 def validated(value: dict[str, Any]) -> dict[str, Any]:
-    """Result with all keys of its schema; keys that it need not have, and has not, become None.
+    """Result with all keys of its schema.  Optional keys that are missing become None.
 
     Unknown keys, of a newer version, are left out.
 
@@ -47,8 +47,9 @@ def validated(value: dict[str, Any]) -> dict[str, Any]:
     pydantic.ValidationError
         If the value is malformed.
     """
-    first, *others = models(value["schema"])
-    model = others[0] if others and "tests" not in value else first
+    # A result of several forms is either of several tests or of a single test.
+    first, *further = models(value["schema"])
+    model = further[0] if further and "tests" not in value else first
     return model.model_validate(value).model_dump(mode="json", by_alias=True)
 
 
@@ -106,11 +107,11 @@ _NOT_REQUIRED = {"omitted", "later"}
 
 
 def _flat(declared: Any) -> list[Member]:
-    """Members, with those of inline members in their place."""
-    own = members(declared)
-    names = {member.key for member in own}
+    """Members, with the members of inline members in their place."""
+    direct = members(declared)
+    names = {member.key for member in direct}
     out: list[Member] = []
-    for member in own:
+    for member in direct:
         if "inline" in member.marks:
             out += [m for m in _flat(member.type) if m.key not in names]
         else:
@@ -167,19 +168,19 @@ def _pair(hints: Sequence[Any]) -> Any:
 
 
 def _annotated(plain: Any, data: tuple[Any, ...]) -> Any:
-    for each in data:
-        if isinstance(each, Object | type):
-            return _model(each)
-        if isinstance(each, Having):
-            return Annotated[plain, Field(json_schema_extra={"required": [*each]})]
-        if isinstance(each, Values):
-            return Literal[*each]
-        if isinstance(each, Bounds):
-            limits = {name: limit for name, limit in each._asdict().items() if limit is not None}
+    for mark in data:
+        if isinstance(mark, Object | type):
+            return _model(mark)
+        if isinstance(mark, Having):
+            return Annotated[plain, Field(json_schema_extra={"required": [*mark]})]
+        if isinstance(mark, Values):
+            return Literal[*mark]
+        if isinstance(mark, Bounds):
+            limits = {name: limit for name, limit in mark._asdict().items() if limit is not None}
             if plain is int:
                 return Annotated[int, Field(**limits), BeforeValidator(_whole)]
             return Annotated[float, Field(allow_inf_nan=False, **limits)]
-        if each == DAY:
+        if mark == DAY:
             return Annotated[str, Field(pattern=_DAY), AfterValidator(_day)]
     return _json(plain)
 
