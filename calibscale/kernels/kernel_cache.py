@@ -91,9 +91,9 @@ def _mending() -> str:
     An earlier umask of 002 lets the group write to all of them.  Removed kernels are compiled
     again, because others may have changed the old ones.
     """
-    writable = [
-        path for path in reversed(_KERNELS.parents) if _others_write(path.lstat(), sticky=True)
-    ]
+    # Folders that do not exist yet are made for this user alone.
+    above = [path for path in reversed(_KERNELS.parents) if path.exists()]
+    writable = [path for path in above if _others_write(path.lstat(), sticky=True)]
     commands = []
     if writable:
         quoted = " ".join(shlex.quote(str(path)) for path in writable)

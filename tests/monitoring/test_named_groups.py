@@ -221,6 +221,7 @@ def test_ledger__of_an_earlier_version_keeps_its_numbers(tmp_path):
             if name == "earlier" and k == 0:
                 group = zarr.open_group(folder / "ledger", mode="r+")
                 recipe = dict(group.attrs[KEY])
+                del recipe["checksum"]  # which earlier versions did not write
                 del recipe["recipe"]["groups"]
                 group.attrs[KEY] = recipe
                 assert Ledger.open(folder / "ledger").recipe.groups is None
