@@ -162,7 +162,7 @@ def test_day_without_labels__reports_breaches_and_their_reason(folder):
         ({"starts": {}, "raised": [7]}, "alarm 1 is 7"),
         ({"starts": {}, "raised": [{"day": "2026-03-01"}]}, "alarm 1 is "),
         ({"starts": {}, "raised": 7}, "not iterable"),
-        ([], "list indices"),
+        ([], "it is a list, not an object"),
         ({"starts": {}, "raised": [], "groups": [{"model": "v1", "since": "soon", "places": []}]},
          "the groups of v1: a day must be a date"),
     ],

@@ -19,8 +19,13 @@ def sealed(value: Mapping[str, Any]) -> dict[str, Any]:
     return {**value, _SEAL: _checksum(value)}
 
 
-def unsealed(value: Mapping[str, Any]) -> dict[str, Any]:
-    """Object without its checksum.  A ValueError is raised if the checksum does not match."""
+def unsealed(value: Any) -> dict[str, Any]:
+    """Object without its checksum.
+
+    A ValueError is raised if the checksum does not match, or if the value is no object.
+    """
+    if not isinstance(value, Mapping):
+        raise ValueError(f"it is a {type(value).__name__}, not an object")
     content = {key: item for key, item in value.items() if key != _SEAL}
     if _SEAL in value and value[_SEAL] != _checksum(content):
         raise ValueError("its checksum does not match")
