@@ -1,4 +1,4 @@
-"""Locks that a forked child makes anew, as threads of its parent may have held them.
+"""Locks that a forked child replaces, as threads of its parent may have held them.
 
 A child of `os.fork` has one thread.  A lock that another thread of the parent held at that moment
 would stay locked for ever.
@@ -15,7 +15,7 @@ from weakref import WeakSet
 
 
 class Renewable(Protocol):
-    """Object with a method that makes its locks anew and drops values that are half changed."""
+    """Object with a method that replaces its locks and drops values that are half changed."""
 
     def after_fork(self) -> None: ...
 

@@ -14,7 +14,7 @@ from calibscale.errors import OptionError
 P = ParamSpec("P")
 R = TypeVar("R")
 
-_FIRST_VALUES = 10_000  # values by which labels are told from probabilities
+_FIRST_VALUES = 10_000  # values that are enough to distinguish labels from probabilities
 # Parameters of `evaluate` and of other functions of a source, which describe no source
 _OF_EVALUATIONS = ("on_invalid", "tolerance", "group_by", "interval", "estimators")
 

@@ -147,7 +147,7 @@ def complaints(address: Any) -> Iterator[None]:
 def server_failure(address: Any, error: BaseException) -> StoreError | None:
     """Failure of the server of a URL that explains an error, or None if it is another error.
 
-    The status, or the lost connection, may be found in an earlier error of the chain.
+    An earlier error of the chain may hold the status or the lost connection.
     """
     if not is_url(address):
         return None

@@ -110,7 +110,7 @@ class LabelValues:
 
     `codes` are the classes of values by their keys.  They are empty where labels are the numbers
     0..K−1.  `exact` are the classes of texts as they are written, by which texts that differ in
-    their case alone are told apart.  Labels with a key in `unknown` are not yet known, as missing
+    their case alone are different.  Labels with a key in `unknown` are not yet known, as missing
     ones are.  `names` are the names of the classes in results.
     """
 

@@ -497,7 +497,7 @@ class ExactCKCE(BoundEstimator):
             details,
             len(delta),
         )
-        # An iteration that stops far from its tolerance has found no solution.
+        # An iteration that stops far from its tolerance has not converged.
         if solution.relative_residual <= max(1e3 * settings.tolerance, 1e-6):
             return estimate
         reason = (

@@ -155,7 +155,7 @@ class PinballLoss(_AtLevels, _ForecastScore):
     """Pinball loss (y − q)(τ − 1{y < q}) of the quantiles q at levels τ, its mean over both.
 
     A proper score of quantiles ≥ 0 in the units of the target [Koenker & Bassett 1978].  `details`
-    has the mean of each level.  Quantiles of mixtures are found by bisection, which takes longer.
+    has the mean of each level.  Quantiles of mixtures need bisection, which takes longer.
 
     Parameters
     ----------

@@ -136,7 +136,7 @@ class BoundSKCE(BoundEstimator):
         if self.settings.method in ("blocks", "pairs"):
             raise no_replicates(self.name, self.settings.method)
         if setup.source.forecast is not None and self.chosen:  # replicates take the time
-            # Every replicate evaluates the features of all rows anew.
+            # Every replicate evaluates the features of all rows again.
             count = min(self.settings.n_features, max(_FEATURE_ROWS // setup.rows, 32))
             return replace(self.settings, method="features", n_features=count).bind(setup)
         if self.settings.method == "nystrom":

@@ -17,7 +17,7 @@ from calibscale.errors import OptionError, require
 
 Complexes = NDArray[np.complex128]
 
-# Accuracies that FINUFFT is asked for.
+# Accuracies requested from FINUFFT.
 _LARGEST_EPS = 1e-4  # beyond it FINUFFT's error is a larger multiple of the tolerance
 _SMALLEST_EPS = 4e-15  # reached by FINUFFT's widest spreading kernel without a warning
 _COARSE_EPS = 2e-10  # reached on the coarser of its two grids

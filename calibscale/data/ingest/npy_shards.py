@@ -20,7 +20,7 @@ from calibscale.errors import InvalidDataError, OptionError
 
 _COLUMNS = ("labels", "top_k", "covariates", "covariate_names", "weights")
 
-# Usual beginnings of the names of files, by which a role is found that is not declared.
+# Usual prefixes of file names, from which a role that is not declared is inferred.
 _USUAL = {
     "labels": ("labels", "label", "y", "y_true", "targets", "target"),
     "top_k": (),  # only if it is declared

@@ -194,10 +194,15 @@ def _models_table(
     for model in models:
         rank_shares = list(model["rank_probabilities"] or ())[:n_ranks]
         # Models without probabilities of ranks get dashes in every column of ranks.
-        probabilities = [
-            "–" if p is None else doc.Cell(number_texts.probability(p), "share", round(p, 3))
-            for p in [*rank_shares, *[None] * (n_ranks - len(rank_shares))]
-        ]
+        probabilities: list[str | doc.Cell] = []
+        for share in rank_shares:
+            if share is None:
+                probabilities.append("–")
+            else:
+                text = number_texts.probability(share)
+                probabilities.append(doc.Cell(text, "share", round(share, 3)))
+        while len(probabilities) < n_ranks:
+            probabilities.append("–")
         rank = "–" if model["rank"] is None else str(model["rank"])
         rows.append(
             (
