@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import re
+import time
+from contextlib import contextmanager
 
 import numpy as np
 import pytest
@@ -87,22 +89,57 @@ def test_free_memory__is_that_of_the_limit_or_of_the_machine():
     assert machine is None or machine > 0
 
 
-@pytest.mark.cluster
-@pytest.mark.parametrize("limit", [10**9, 0])
-def test_cluster__is_judged_by_the_limits_of_its_workers(source, limit):
-    """A limit of zero bytes is none: nothing is said of workers without a limit."""
+@pytest.fixture
+def cluster():
+    """Context of a cluster of one worker, which is a thread of this process, and its client."""
     distributed = pytest.importorskip("distributed")
-    with (
-        distributed.LocalCluster(
-            1, processes=False, memory_limit=limit, dashboard_address=None
-        ) as cluster,
-        distributed.Client(cluster, set_as_default=False) as client,
-    ):
+
+    @contextmanager
+    def started(limit):
+        with (
+            distributed.LocalCluster(
+                1, processes=False, memory_limit=limit, dashboard_address=None
+            ) as here,
+            distributed.Client(here, set_as_default=False) as client,
+        ):
+            yield client
+
+    return started
+
+
+@pytest.mark.cluster
+def test_cluster__is_judged_by_the_limits_of_its_workers(source, cluster):
+    """The limit leaves room beside the memory of this process, which is that of the worker."""
+    limit = 10**9 + 2 * resident_bytes()
+    with cluster(limit) as client:
         options = {"on_unsupported": "report", "scheduler": client}
-        if not limit:
-            assert room_with(client).free is None
-            return
         result = cs.evaluate(source, ["ece", "jkce"], **options)
         planned = cs.plan(source, ["ece", "jkce"], **options)
     for reason in (result["jkce"].reason, planned.left_out["jkce"]):
-        assert re.search(r"need \d+ GB, above the memory limit of a worker of 1 GB$", reason)
+        assert re.search(r"need \d+ GB, above the memory limit of a worker of [\d.]+ GB$", reason)
+
+
+@pytest.mark.cluster
+def test_cluster__without_limits_is_not_judged(cluster):
+    """A limit of zero bytes is none: nothing is said of workers without a limit."""
+    with cluster(0) as client:
+        assert room_with(client).free is None
+
+
+@pytest.mark.cluster
+def test_paused_workers__are_an_error_in_limited_time(source, cluster):
+    """Dask pauses a worker whose memory is nearly full, for ever if nothing frees it."""
+    import dask
+
+    with (
+        dask.config.set({"distributed.scheduler.no-workers-timeout": "3s"}),
+        cluster(resident_bytes()) as client,
+    ):
+        while "running" in client.run(_status_of_worker).values():
+            time.sleep(0.1)
+        with pytest.raises(cs.CalibscaleError, match=r"workers of .* have been paused for 3 s"):
+            cs.evaluate(source, "ece", scheduler=client)
+
+
+def _status_of_worker(dask_worker):
+    return dask_worker.status.name

@@ -269,7 +269,7 @@ class _Work:
         self._finished: SimpleQueue[Any] = SimpleQueue()
         self._running: dict[str, tuple[int, Any]] = {}
         self._terms: Terms | None = None
-        self._idle_since: float | None = None  # time since which there are no workers
+        self._idle_since: float | None = None  # time since which no worker works
         # Dask computes a task again if its worker is lost, but cannot recover scattered data.
         self._shared = client.submit(
             _hold, task.shared, key=f"calibscale-{self._token}", pure=False
@@ -307,7 +307,7 @@ class _Work:
         if isinstance(error, CalibscaleError):
             return error
         if isinstance(error, NoValidWorkerError):
-            return dask_connection.no_workers(self._where)
+            return self._without_work()
         if isinstance(error, KilledWorker):
             return CalibscaleError(
                 f"{error.allowed_failures + 1} workers of {self._where} died on the same blocks; "
@@ -355,15 +355,26 @@ class _Work:
             return None, self._explained(error)
 
     def _check_cluster(self) -> None:
-        """Raise if the scheduler is lost, or has been without workers for too long."""
+        """Raise if the scheduler is lost, or if no worker has worked for too long."""
         if dask_connection.is_lost(self._client):
             raise dask_connection.scheduler_lost(self._where)
         with dask_connection.reaching(self._where):
-            threads = dask_connection.worker_threads(self._client)
+            working = dask_connection.working_threads(self._client)
         now = time.monotonic()
-        self._idle_since = None if threads else self._idle_since or now
-        if now - (self._idle_since or now) > dask_connection.worker_timeout():
-            raise dask_connection.no_workers(self._where)
+        if working:
+            self._idle_since = None
+        elif self._idle_since is None:
+            self._idle_since = now
+        elif now - self._idle_since > dask_connection.worker_timeout():
+            raise self._without_work()
+
+    def _without_work(self) -> ClusterError:
+        """Error of a cluster whose workers are paused, or that has none."""
+        with dask_connection.reaching(self._where):
+            present = dask_connection.worker_threads(self._client)
+        if present:
+            return dask_connection.workers_paused(self._where)
+        return dask_connection.no_workers(self._where)
 
 
 def fold(

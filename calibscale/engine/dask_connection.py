@@ -247,6 +247,23 @@ def worker_threads(client: Any) -> int:
     return sum(threads.values())
 
 
+def working_threads(client: Any) -> int:
+    """Present number of threads of the workers that start tasks, or that execute one.
+
+    A worker whose memory is nearly full is paused: it ends its tasks, but starts none.
+    """
+    timeout = worker_timeout()
+    running = client.sync(client.scheduler.ncores_running, workers=None, callback_timeout=timeout)
+    if running:
+        return sum(running.values())
+    executing = client.run(_executing_tasks, on_error="ignore")
+    return sum(executing.values())
+
+
+def _executing_tasks(dask_worker: Any) -> int:
+    return dask_worker.state.executing_count
+
+
 def least_memory_limit(client: Any) -> int | None:
     """Least memory limit of the workers in bytes, or None if no worker reports a limit."""
     limits = client.run(_memory_limit, on_error="ignore").values()
@@ -273,6 +290,14 @@ def no_workers(where: str) -> ClusterError:
         f"the Dask scheduler at {where} had no worker for {worker_timeout():.0f} s: start "
         "workers, check why their jobs wait, or allow more time "
         "(DASK_DISTRIBUTED__SCHEDULER__NO_WORKERS_TIMEOUT=10min)"
+    )
+
+
+def workers_paused(where: str) -> ClusterError:
+    return ClusterError(
+        f"the workers of {where} have been paused for {worker_timeout():.0f} s, as Dask does with "
+        "workers whose memory is nearly full: give them more memory, or free what other work "
+        "holds there (client.restart())"
     )
 
 
