@@ -72,7 +72,7 @@ def bandwidth_of(law: Law) -> float:
 
 def population(law: Law, rows: int) -> tuple[float, float, float, float, float]:
     """Accuracy, confidence gap, TCE₂, JKCE, and the probability of the rarer outcome of a row."""
-    from calibscale.kernel_sums.features import RandomFourier, frequencies
+    from calibscale.kernels.features import RandomFourier, frequencies
 
     features = RandomFourier(bandwidth=bandwidth_of(law))
     omega = frequencies(features.n_features, 2, features.seed) / features.bandwidth

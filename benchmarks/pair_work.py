@@ -50,8 +50,8 @@ def pair_pass(source: Any, kernel: Any, notion: str, precision: str) -> Callable
     """Function of the thread count that sums over pairs of prepared panels."""
     from calibscale.engine.execution import Execution
     from calibscale.engine.fold import fold
-    from calibscale.kernel_sums.pair_sums import Pairs
-    from calibscale.kernel_sums.pair_tasks import PairSum, PairSumTask
+    from calibscale.kernels.pair_sums import Pairs
+    from calibscale.kernels.pair_tasks import PairSum, PairSumTask
 
     rules = replace(source.rules(), covariates=kernel.columns)
     tiled = replace(kernel, prediction="gaussian") if kernel.linear else kernel  # as `Pairs.sum`
@@ -73,7 +73,7 @@ def gaussian_pairs(
     n: int, precision: str, threads: int, bandwidth: float = BANDWIDTH
 ) -> Callable[[], float]:
     """The sum of a Gaussian in three coordinates."""
-    from calibscale.kernel_sums.product_kernel import ProductKernel
+    from calibscale.kernels.product_kernel import ProductKernel
 
     kernel = ProductKernel("gaussian", bandwidth, columns=(0, 1), bandwidths=(bandwidth,) * 2,
                            centres=(0.5, 0.5))  # fmt: skip
@@ -85,7 +85,7 @@ def jkce_pairs(
     n: int, classes: int, precision: str, threads: int, scale: float = 1.0
 ) -> Callable[[], float]:
     """The sum of the canonical JKCE of logits times a scale."""
-    from calibscale.kernel_sums.product_kernel import ProductKernel
+    from calibscale.kernels.product_kernel import ProductKernel
 
     kernel = ProductKernel("linear+gaussian", BANDWIDTH)
     work = pair_pass(dirichlet(n, classes, scale), kernel, "canonical", precision)
@@ -165,8 +165,8 @@ def gram(n: int, classes: int, how: str) -> Callable[[], None]:
     from threadpoolctl import threadpool_limits
 
     from calibscale.engine.execution import Execution
-    from calibscale.kernel_sums.pair_sums import Pairs
-    from calibscale.kernel_sums.product_kernel import ProductKernel
+    from calibscale.kernels.pair_sums import Pairs
+    from calibscale.kernels.product_kernel import ProductKernel
 
     source = dirichlet(n, classes)
     pairs = Pairs(source, source.rules(), Execution())

@@ -109,7 +109,7 @@ def _ratio(result: dict[str, Measurement], one: str, other: str) -> float:
 
 def _compiled(report: Report, folder: Path) -> tuple[dict[str, str], str]:
     """C loops with expf and with our polynomial, in two ways, and their compiler."""
-    from calibscale.kernels.elementary import EXP2_SINGLE
+    from calibscale.compiled.elementary import EXP2_SINGLE
 
     gcc = shutil.which("gcc")
     if gcc is None:

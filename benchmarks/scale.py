@@ -85,7 +85,7 @@ def numpy_loop(store: str, bandwidth: float, seed: int) -> Callable[[], Any]:
     import zarr
     from scipy.special import softmax
 
-    from calibscale.kernel_sums.features import frequencies
+    from calibscale.kernels.features import frequencies
 
     group = zarr.open_group(store, mode="r")
     logits, labels = group["logits"], group["labels"]

@@ -60,7 +60,7 @@ if TYPE_CHECKING:
     from calibscale.inference.calibration_test import calibration_test
     from calibscale.inference.power import power
     from calibscale.inference.resampling import Bootstrap, Jackknife
-    from calibscale.kernel_sums.features import OneHot, RandomFourier
+    from calibscale.kernels.features import OneHot, RandomFourier
     from calibscale.limits.proportions import consistency_interval, wilson_interval
     from calibscale.output.plots.prediction_plots import plot_reliability
     from calibscale.output.text import as_text

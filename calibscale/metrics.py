@@ -35,7 +35,7 @@ from calibscale.estimators.settings import build, hint, settings_of
 from calibscale.estimators.skce import KLCE, SKCE
 from calibscale.evaluation.evaluate import evaluate
 from calibscale.formatting.lists import leading_values
-from calibscale.kernel_sums.features import RandomFourier
+from calibscale.kernels.features import RandomFourier
 from calibscale.session import Session
 
 __all__ = sorted(["skce", *(name for name, kind in ESTIMATORS.items() if CLASSES in kind.targets)])

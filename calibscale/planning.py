@@ -10,6 +10,7 @@ from typing import Any, Unpack
 
 import numpy as np
 
+from calibscale.compiled import tiles
 from calibscale.data.notions import width
 from calibscale.engine import schedulers
 from calibscale.engine.dask_connection import parse_bytes
@@ -24,10 +25,9 @@ from calibscale.evaluation.pass_estimates import (
 )
 from calibscale.inference.nulls import DrawnLabels, replicates_of
 from calibscale.inference.resampling import Resampling
-from calibscale.kernel_sums.data_profile import DataProfile
-from calibscale.kernel_sums.pair_tasks import PairSum
-from calibscale.kernel_sums.tile_layout import TileLayout, panel_cuts
-from calibscale.kernels import tiles
+from calibscale.kernels.data_profile import DataProfile
+from calibscale.kernels.pair_tasks import PairSum
+from calibscale.kernels.tile_layout import TileLayout, panel_cuts
 from calibscale.results.estimate import Estimate
 from calibscale.results.evaluation_results import ClusterCost, Cost, Plan
 from calibscale.session import Run, Session, SessionOptions, verb

@@ -30,8 +30,8 @@ from calibscale.estimators.estimator_texts import estimator
 from calibscale.estimators.registry import ESTIMATORS
 from calibscale.estimators.settings import build
 from calibscale.formatting.number_texts import size as size_text
-from calibscale.kernel_sums.data_profile import DataProfile
-from calibscale.kernel_sums.pair_sums import Pairs
+from calibscale.kernels.data_profile import DataProfile
+from calibscale.kernels.pair_sums import Pairs
 from calibscale.results.estimate import Estimate
 from calibscale.results.evaluation_results import Clusters
 from calibscale.results.source_rows import ImpossibleRows

@@ -15,6 +15,7 @@ import numpy as np
 from scipy.special import log_ndtr, ndtri, ndtri_exp
 
 from calibscale.array_types import Floats, Ints
+from calibscale.compiled import random_draws
 from calibscale.data.arrays import from_arrays
 from calibscale.data.blocks import Block
 from calibscale.data.chunk import Chunk
@@ -25,8 +26,7 @@ from calibscale.engine.dask_connection import available_cpus
 from calibscale.errors import OptionError, StoreError, require
 from calibscale.estimators.base import Estimator
 from calibscale.formatting.progress import reporting
-from calibscale.kernel_sums.data_profile import BANDWIDTH_ROWS
-from calibscale.kernels import random_draws
+from calibscale.kernels.data_profile import BANDWIDTH_ROWS
 from calibscale.results.estimate import Estimate
 from calibscale.session import Session
 

@@ -31,7 +31,7 @@ from calibscale import (
     select,
 )
 from calibscale.data.notions import NotionView
-from calibscale.kernel_sums.landmarks import Gaussian, choose_landmarks
+from calibscale.kernels.landmarks import Gaussian, choose_landmarks
 from calibscale.selection.families import FoldPart, FoldResiduals
 from calibscale.selection.ridge import Basis, FeatureState
 from calibscale.selection.risk import bilinear_risk

@@ -13,11 +13,11 @@ import numpy as np
 from scipy.special import ndtri
 
 from calibscale.array_types import Floats, Ints
+from calibscale.compiled import drawn_sums
 from calibscale.data.chunk import Chunk
 from calibscale.data.covariates import PREDICTION, Axis
 from calibscale.inference.multiple_testing import StepDown
 from calibscale.inference.nulls import ClusterSigns, DrawnLabels, Null
-from calibscale.kernels import drawn_sums
 from calibscale.limits.excess import excess_limits, upper_tail
 from calibscale.results.group_results import Group, Where
 from calibscale.session import Session

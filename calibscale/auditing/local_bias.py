@@ -15,9 +15,9 @@ from calibscale.data.notions import problems
 from calibscale.data.source import ArraySource
 from calibscale.errors import OptionError, require
 from calibscale.estimators.skce import KLCE, SKCE
-from calibscale.kernel_sums.bandwidths import local_kernel, named_bandwidths
-from calibscale.kernel_sums.data_profile import DataProfile
-from calibscale.kernel_sums.product_kernel import ProductKernel
+from calibscale.kernels.bandwidths import local_kernel, named_bandwidths
+from calibscale.kernels.data_profile import DataProfile
+from calibscale.kernels.product_kernel import ProductKernel
 from calibscale.limits.excess import excess_deviate, excess_limits
 from calibscale.results.bias_results import BiasMap
 from calibscale.session import Session, SessionOptions, classes_only, verb

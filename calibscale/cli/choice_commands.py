@@ -173,7 +173,7 @@ def select(
     remaining fold; the best one estimates the squared calibration error on rows that were used for
     neither [Gruber & Bach 2025].
     """
-    from calibscale.kernel_sums.landmarks import Gaussian, Laplacian
+    from calibscale.kernels.landmarks import Gaussian, Laplacian
     from calibscale.selection.cross_validation import select as run
     from calibscale.selection.kernel_features import KernelFeatures
 

@@ -21,7 +21,7 @@ _PACKAGES = (
 @click.command(cls=shared.Command, short_help="Compile all kernels ahead of time.")
 def warmup() -> None:
     """Compile all kernels into the cache, so that later runs start at once."""
-    from calibscale.kernels.kernel_cache import cache_folder
+    from calibscale.compiled.kernel_cache import cache_folder
 
     started = time.perf_counter()
     warm_up()
@@ -75,9 +75,9 @@ def _examined() -> dict[str, Any]:
     from llvmlite import binding
     from threadpoolctl import threadpool_info
 
+    from calibscale.compiled.kernel_cache import cache_folder
     from calibscale.engine.dask_backend import installed
     from calibscale.engine.dask_connection import available_cpus
-    from calibscale.kernels.kernel_cache import cache_folder
 
     cache = cache_folder()
     files = list(cache.rglob("*.nbc")) if cache.is_dir() else []

@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from calibscale.array_types import Floats, Ints
-from calibscale.kernels import row_sums
+from calibscale.compiled import row_sums
 
 
 def judged(labels: NDArray[Any], tolerance: float, status: Ints) -> Ints:

@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 
 from calibscale.addresses import raise_from, without_secrets
+from calibscale.compiled import random_draws
 from calibscale.data.blocks import Block
 from calibscale.data.file_systems import address_of, server_failure
 from calibscale.data.forecasts.forecast import Forecast
@@ -19,7 +20,6 @@ from calibscale.data.rules import Rules
 from calibscale.data.times import time_label
 from calibscale.errors import CalibscaleError, OptionError, StoreError, require
 from calibscale.formatting.naming import NO_LEVEL, missing_name
-from calibscale.kernels import random_draws
 
 KINDS = ("logits", "probabilities")
 PREDICTIONS = (*KINDS, "predictions")  # roles of arrays and columns

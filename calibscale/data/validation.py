@@ -10,13 +10,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from calibscale.array_types import Ints
+from calibscale.compiled import row_sums as kernel_rows
 from calibscale.data import soft_labels
 from calibscale.data.blocks import Block, RowCounts
 from calibscale.data.chunk import NO_WEIGHTS, Chunk, ForecastChunk
 from calibscale.data.invalid_rows import HIGHEST, LOWEST, dropped_rows, invalid_row
 from calibscale.data.levels import NO_NUMBER
 from calibscale.data.rules import Rules
-from calibscale.kernels import row_sums as kernel_rows
 
 _NO_LABELS: Ints = np.empty(0, np.int64)
 

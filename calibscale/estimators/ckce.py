@@ -21,12 +21,12 @@ from calibscale.estimators.base import (
     PairWork,
     no_replicates,
 )
-from calibscale.kernel_sums.data_profile import DataProfile
-from calibscale.kernel_sums.features import FeatureMap, RandomFourier
-from calibscale.kernel_sums.landmarks import solve
-from calibscale.kernel_sums.pair_sums import Pairs
-from calibscale.kernel_sums.pair_tasks import PairSum
-from calibscale.kernel_sums.product_kernel import ProductKernel
+from calibscale.kernels.data_profile import DataProfile
+from calibscale.kernels.features import FeatureMap, RandomFourier
+from calibscale.kernels.landmarks import solve
+from calibscale.kernels.pair_sums import Pairs
+from calibscale.kernels.pair_tasks import PairSum
+from calibscale.kernels.product_kernel import ProductKernel
 from calibscale.results.estimate import EXACT, Approximation, Estimate, Floor
 from calibscale.statistics.label_noise import LabelNoise, form_floor, predictions
 from calibscale.statistics.score_sums import (

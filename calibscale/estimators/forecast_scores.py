@@ -13,7 +13,7 @@ from calibscale.array_types import Floats
 from calibscale.data.forecasts.forecast import Forecast
 from calibscale.errors import OptionError, require
 from calibscale.estimators.base import FORECASTS, BoundEstimator, Estimator
-from calibscale.kernel_sums.data_profile import DataProfile
+from calibscale.kernels.data_profile import DataProfile
 from calibscale.limits.gap_limits import level_limits
 from calibscale.limits.proportions import Limits, share_limits
 from calibscale.results.estimate import EXACT, Approximation, Estimate, Floor

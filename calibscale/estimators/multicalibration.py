@@ -12,11 +12,11 @@ from typing import Any, ClassVar, NamedTuple, Self
 import numpy as np
 
 from calibscale.array_types import Floats, Ints
+from calibscale.compiled import segment_walks
 from calibscale.data.covariates import MAX_LEVELS, Axis, axis_of
 from calibscale.errors import OptionError, require
 from calibscale.estimators.base import ScalarEstimator, set_names
-from calibscale.kernel_sums.data_profile import DataProfile
-from calibscale.kernels import segment_walks
+from calibscale.kernels.data_profile import DataProfile
 from calibscale.limits.excess import excess_limits, ratio
 from calibscale.results.estimate import EXACT, Approximation, Estimate, Floor
 from calibscale.results.group_results import Where, name_of

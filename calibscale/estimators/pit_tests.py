@@ -15,7 +15,7 @@ import numpy as np
 from calibscale.array_types import Floats
 from calibscale.estimators.base import FORECASTS, NO_ROWS
 from calibscale.estimators.sum_tests import Sums, SumTest
-from calibscale.kernel_sums.data_profile import DataProfile
+from calibscale.kernels.data_profile import DataProfile
 from calibscale.statistics.pit_moments import WAVES, PITMoments, PITMomentState
 from calibscale.statistics.statistic import Statistic
 

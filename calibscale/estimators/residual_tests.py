@@ -19,7 +19,7 @@ from calibscale.array_types import Floats
 from calibscale.data.notions import problems
 from calibscale.estimators.base import NO_ROWS
 from calibscale.estimators.sum_tests import Sums, SumTest
-from calibscale.kernel_sums.data_profile import DataProfile
+from calibscale.kernels.data_profile import DataProfile
 from calibscale.limits.excess import ratio
 from calibscale.statistics.bins import BinCounts, BinState
 from calibscale.statistics.statistic import Statistic

@@ -153,7 +153,7 @@ def build(name: str, settings: Mapping[str, Any]) -> Estimator:
     kind = ESTIMATORS[name]
     if "features" in accepted:
         from_map = [values.get(key, default) for key, (_, default) in FEATURES.items()]
-        features = import_module("calibscale.kernel_sums.features")
+        features = import_module("calibscale.kernels.features")
         values["features"] = features.RandomFourier(*from_map)
         field_names = {f.name for f in fields(kind)}  # type: ignore[arg-type]
         values = {key: value for key, value in values.items() if key in field_names}

@@ -21,10 +21,10 @@ from calibscale.estimators.skce_methods import (
     largest_term,
     too_few,
 )
-from calibscale.kernel_sums.bandwidths import local_kernel, most_powerful, named_bandwidths
-from calibscale.kernel_sums.data_profile import DataProfile, pooled_distance
-from calibscale.kernel_sums.features import RandomFourier
-from calibscale.kernel_sums.product_kernel import PREDICTION_KERNELS, RADIAL, ProductKernel
+from calibscale.kernels.bandwidths import local_kernel, most_powerful, named_bandwidths
+from calibscale.kernels.data_profile import DataProfile, pooled_distance
+from calibscale.kernels.features import RandomFourier
+from calibscale.kernels.product_kernel import PREDICTION_KERNELS, RADIAL, ProductKernel
 from calibscale.results.estimate import Estimate
 from calibscale.statistics.fourier_modes import Modes
 from calibscale.statistics.statistic import Statistic

@@ -11,12 +11,12 @@ from scipy.special import stdtrit
 from calibscale.data.notions import problems
 from calibscale.errors import OptionError, require
 from calibscale.estimators.base import BoundEstimator, PairWork, Quadratic, no_replicates
-from calibscale.kernel_sums.data_profile import DataProfile
-from calibscale.kernel_sums.fourier_series import NoSeries
-from calibscale.kernel_sums.pair_sums import Pairs, sampled_mean
-from calibscale.kernel_sums.pair_tasks import PairState, PairSum
-from calibscale.kernel_sums.product_kernel import ProductKernel
-from calibscale.kernel_sums.tile_layout import panel_cuts
+from calibscale.kernels.data_profile import DataProfile
+from calibscale.kernels.fourier_series import NoSeries
+from calibscale.kernels.pair_sums import Pairs, sampled_mean
+from calibscale.kernels.pair_tasks import PairState, PairSum
+from calibscale.kernels.product_kernel import ProductKernel
+from calibscale.kernels.tile_layout import panel_cuts
 from calibscale.results.estimate import EXACT, Approximation, Estimate
 from calibscale.statistics.fourier_modes import LocalFeatures, Modes, check_size, spectral_statistic
 from calibscale.statistics.nystrom_map import nystrom_statistic

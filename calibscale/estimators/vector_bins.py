@@ -11,7 +11,7 @@ from calibscale.array_types import Floats
 from calibscale.errors import OptionError
 from calibscale.estimators.base import CLASSES, SOFT, Estimator
 from calibscale.estimators.binned import Binned
-from calibscale.kernel_sums.data_profile import DataProfile
+from calibscale.kernels.data_profile import DataProfile
 from calibscale.limits.excess import ratio
 from calibscale.results.estimate import Estimate, Floor
 from calibscale.statistics.bins import (

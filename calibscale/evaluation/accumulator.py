@@ -40,8 +40,8 @@ from calibscale.evaluation.pass_estimates import evaluation_of, needed_statistic
 from calibscale.forks import renew_in_children
 from calibscale.inference.nulls import DrawnLabels
 from calibscale.inference.resampling import Resampling, requested
-from calibscale.kernel_sums.data_profile import BANDWIDTH_ROWS, DataProfile
-from calibscale.kernel_sums.notion_rows import NotionRows
+from calibscale.kernels.data_profile import BANDWIDTH_ROWS, DataProfile
+from calibscale.kernels.notion_rows import NotionRows
 from calibscale.results.estimate import Estimate
 from calibscale.results.evaluation_results import Evaluation
 from calibscale.results.verdict_results import NEGLIGIBLE

@@ -11,7 +11,7 @@ from calibscale.data.notions import default_notion
 from calibscale.estimators.base import Estimator
 from calibscale.estimators.binned import ECE, TCE2Debiased
 from calibscale.inference.evidence import CROWDED
-from calibscale.kernel_sums.data_profile import DataProfile
+from calibscale.kernels.data_profile import DataProfile
 
 
 def with_equal_mass(profile: DataProfile, estimators: Sequence[Estimator]) -> list[Estimator]:

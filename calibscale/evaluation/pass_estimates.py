@@ -20,7 +20,7 @@ from calibscale.inference.intervals import (
 )
 from calibscale.inference.nulls import Null
 from calibscale.inference.resampling import Jackknife, Resampling, merged, requested
-from calibscale.kernel_sums.pair_sums import Pairs
+from calibscale.kernels.pair_sums import Pairs
 from calibscale.results.estimate import Estimate
 from calibscale.results.evaluation_results import Clusters, Evaluation
 from calibscale.session import Run, Session, versions

@@ -18,7 +18,7 @@ from calibscale.estimators.residual_tests import (
     TemperatureScore,
 )
 from calibscale.estimators.skce import JKCE, KCE, SKCE
-from calibscale.kernel_sums.features import RandomFourier
+from calibscale.kernels.features import RandomFourier
 from calibscale.session import Session
 
 # Most classes with class-wise cells, as their replicates take memory for each class.

@@ -25,8 +25,8 @@ from calibscale.inference.resampling import (
     norm_p_values,
     total,
 )
-from calibscale.kernel_sums.notion_rows import NotionRows
-from calibscale.kernel_sums.pair_sums import Pairs
+from calibscale.kernels.notion_rows import NotionRows
+from calibscale.kernels.pair_sums import Pairs
 from calibscale.limits.proportions import Limits
 from calibscale.limits.squared_norms import Noise, noise_of_gram
 from calibscale.results.estimate import BOTH, POPULATION, THIS_N, Estimate, Interval

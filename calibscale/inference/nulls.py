@@ -12,13 +12,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from calibscale.array_types import Floats, Ints
+from calibscale.compiled import random_draws as kernel_draws
 from calibscale.data.chunk import Chunk
 from calibscale.data.forecasts.forecast import Forecast
 from calibscale.data.notions import SCALAR_NOTIONS, views, width
 from calibscale.errors import OptionError, require
 from calibscale.estimators.base import BoundEstimator
-from calibscale.kernel_sums.notion_rows import NotionRows
-from calibscale.kernels import random_draws as kernel_draws
+from calibscale.kernels.notion_rows import NotionRows
 from calibscale.session import Run
 from calibscale.statistics.statistic import Replicates, Statistic, redraws
 

@@ -11,6 +11,7 @@ import numpy as np
 from scipy.special import ndtri, stdtrit
 
 from calibscale.array_types import Floats, Ints
+from calibscale.compiled import random_draws
 from calibscale.data.chunk import Chunk
 from calibscale.errors import OptionError, require
 from calibscale.estimators.base import BoundEstimator
@@ -22,7 +23,6 @@ from calibscale.inference.nulls import (
     Replicates,
     redraws,
 )
-from calibscale.kernels import random_draws
 from calibscale.limits.excess import excess_limits
 from calibscale.limits.proportions import FEW, Limits
 from calibscale.limits.squared_norms import Noise, noise_of, quadratic_limits

@@ -1,9 +1,1 @@
-"""Loops compiled by Numba, which only this subpackage imports.
-
-The decorators are loaded before any kernel: they explain errors of Numba's environment, and let
-forks wait for the end of a compilation.
-"""
-
-from calibscale.kernels.jit import full_width, inlined, kernel
-
-__all__ = ["full_width", "inlined", "kernel"]
+"""Kernels on predictions and covariates, their features, and sums over pairs of rows."""

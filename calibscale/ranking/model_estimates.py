@@ -26,7 +26,7 @@ from calibscale.inference.floors import floor_statistics, noise_of, with_floor
 from calibscale.inference.intervals import Parts, interval_statistics, parts_of, with_interval
 from calibscale.inference.multiple_testing import holm
 from calibscale.inference.resampling import Resampling, merged, total
-from calibscale.kernel_sums.features import RandomFourier
+from calibscale.kernels.features import RandomFourier
 from calibscale.results.comparison_results import Difference, RankedModel
 from calibscale.results.estimate import Estimate
 from calibscale.results.evaluation_results import Clusters

@@ -17,7 +17,7 @@ from calibscale.data.covariates import MAX_LEVELS, Axis
 from calibscale.errors import require
 from calibscale.estimators.base import set_names
 from calibscale.estimators.multicalibration import Multicalibration
-from calibscale.kernel_sums.data_profile import DataProfile
+from calibscale.kernels.data_profile import DataProfile
 from calibscale.limits.excess import ratio
 from calibscale.recalibration.recalibrator import (
     FittedRecalibrator,

@@ -17,9 +17,9 @@ from calibscale.data.chunk import Chunk
 from calibscale.errors import OptionError, require
 from calibscale.estimators.base import set_names
 from calibscale.estimators.skce import KLCE
-from calibscale.kernel_sums.bandwidths import local_kernel, named_bandwidths
-from calibscale.kernel_sums.data_profile import DataProfile
-from calibscale.kernel_sums.fourier_series import NoSeries
+from calibscale.kernels.bandwidths import local_kernel, named_bandwidths
+from calibscale.kernels.data_profile import DataProfile
+from calibscale.kernels.fourier_series import NoSeries
 from calibscale.recalibration.recalibrator import (
     FittedRecalibrator,
     NonNegative,

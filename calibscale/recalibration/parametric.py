@@ -14,7 +14,7 @@ from scipy.special import expit
 from calibscale.array_types import Floats
 from calibscale.data.chunk import Chunk
 from calibscale.errors import OptionError, require
-from calibscale.kernel_sums.data_profile import DataProfile
+from calibscale.kernels.data_profile import DataProfile
 from calibscale.recalibration.recalibrator import (
     FittedRecalibrator,
     Measured,

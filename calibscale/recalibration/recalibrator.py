@@ -13,6 +13,7 @@ import numpy as np
 from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError
 
 from calibscale.array_types import Floats
+from calibscale.compiled import random_draws as kernel_draws
 from calibscale.data.blocks import Block, RowCounts
 from calibscale.data.chunk import Chunk
 from calibscale.data.derived_sources import DerivedSource, left_out
@@ -23,9 +24,8 @@ from calibscale.errors import OptionError, require
 from calibscale.estimators.base import BoundEstimator
 from calibscale.formatting.naming import NO_LEVEL
 from calibscale.inference.nulls import Null
-from calibscale.kernel_sums.data_profile import DataProfile
-from calibscale.kernel_sums.notion_rows import NotionRows
-from calibscale.kernels import random_draws as kernel_draws
+from calibscale.kernels.data_profile import DataProfile
+from calibscale.kernels.notion_rows import NotionRows
 from calibscale.results.declarations import as_json
 from calibscale.results.schemas.malformed import message_of
 from calibscale.session import Session, SessionOptions, verb

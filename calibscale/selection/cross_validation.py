@@ -15,7 +15,7 @@ from calibscale.data.notions import NotionView, problems, width
 from calibscale.engine.execution import Stages
 from calibscale.engine.merge_tree import one_thread
 from calibscale.errors import OptionError, require
-from calibscale.kernel_sums.landmarks import PointFeatures
+from calibscale.kernels.landmarks import PointFeatures
 from calibscale.results.comparison_results import Candidate, Selection
 from calibscale.selection.comparison import compare, hyperparameters
 from calibscale.selection.families import (

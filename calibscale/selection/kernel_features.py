@@ -9,7 +9,7 @@ import numpy as np
 
 from calibscale.data.notions import NotionView
 from calibscale.errors import OptionError, require
-from calibscale.kernel_sums.landmarks import (
+from calibscale.kernels.landmarks import (
     FourierFeatures,
     Gaussian,
     Kernel,

@@ -13,7 +13,7 @@ from scipy.linalg import eigh
 from calibscale.array_types import Floats, Ints
 from calibscale.data.chunk import Chunk
 from calibscale.data.notions import NotionView, problems, views, width
-from calibscale.kernel_sums.landmarks import FourierFeatures, PointFeatures
+from calibscale.kernels.landmarks import FourierFeatures, PointFeatures
 from calibscale.results.estimate import Approximation
 from calibscale.selection.families import (
     Bilinear,

@@ -12,9 +12,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from calibscale.array_types import Floats, Ints
+from calibscale.compiled import drawn_sums
+from calibscale.compiled import row_sums as kernel_bins
 from calibscale.data.chunk import Chunk
-from calibscale.kernels import drawn_sums
-from calibscale.kernels import row_sums as kernel_bins
 from calibscale.limits.excess import ratio
 from calibscale.limits.gap_limits import BinGaps
 from calibscale.statistics.statistic import Replicates, Statistic, _power, weights_of

@@ -12,16 +12,16 @@ import numpy as np
 from scipy.special import gammaincinv, ndtri
 
 from calibscale.array_types import Floats, Ints
+from calibscale.compiled import drawn_sums, elementary, random_draws
 from calibscale.data.chunk import Chunk
 from calibscale.data.derived_sources import HoldOut
 from calibscale.data.notions import width
 from calibscale.errors import OptionError
-from calibscale.kernel_sums.bandwidths import FEW_LEVELS
-from calibscale.kernel_sums.data_profile import DataProfile
-from calibscale.kernel_sums.fourier_series import Complexes, Factor, FourierSeries, NoSeries
-from calibscale.kernel_sums.notion_rows import NotionRows
-from calibscale.kernel_sums.product_kernel import ProductKernel, combine, radial, with_unseen
-from calibscale.kernels import drawn_sums, elementary, random_draws
+from calibscale.kernels.bandwidths import FEW_LEVELS
+from calibscale.kernels.data_profile import DataProfile
+from calibscale.kernels.fourier_series import Complexes, Factor, FourierSeries, NoSeries
+from calibscale.kernels.notion_rows import NotionRows
+from calibscale.kernels.product_kernel import ProductKernel, combine, radial, with_unseen
 from calibscale.statistics.statistic import PairStatistic, Replicates
 
 MAX_COMBINATIONS = 1024

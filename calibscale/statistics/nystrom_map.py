@@ -8,20 +8,14 @@ from typing import Any, ClassVar, NamedTuple
 import numpy as np
 
 from calibscale.array_types import Floats, Ints
+from calibscale.compiled import random_draws
 from calibscale.data.chunk import Chunk
 from calibscale.data.notions import width
 from calibscale.errors import OptionError
-from calibscale.kernel_sums.data_profile import DataProfile
-from calibscale.kernel_sums.landmarks import (
-    Gaussian,
-    Kernel,
-    Landmarks,
-    Laplacian,
-    choose_landmarks,
-)
-from calibscale.kernel_sums.notion_rows import NotionRows
-from calibscale.kernel_sums.product_kernel import ProductKernel
-from calibscale.kernels import random_draws
+from calibscale.kernels.data_profile import DataProfile
+from calibscale.kernels.landmarks import Gaussian, Kernel, Landmarks, Laplacian, choose_landmarks
+from calibscale.kernels.notion_rows import NotionRows
+from calibscale.kernels.product_kernel import ProductKernel
 from calibscale.statistics.fourier_modes import check_size
 from calibscale.statistics.statistic import PairStatistic, added
 

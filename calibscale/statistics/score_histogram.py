@@ -9,8 +9,8 @@ import numpy as np
 from scipy.optimize import isotonic_regression
 
 from calibscale.array_types import Floats
+from calibscale.compiled import row_sums
 from calibscale.data.chunk import Chunk
-from calibscale.kernels import row_sums
 from calibscale.limits.excess import ratio
 from calibscale.statistics.bins import BinState, FineHistogram, fine_borders
 from calibscale.statistics.score_sums import SquareState

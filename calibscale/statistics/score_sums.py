@@ -11,10 +11,10 @@ from numpy.typing import NDArray
 from scipy.special import xlogy
 
 from calibscale.array_types import Floats, Ints
+from calibscale.compiled import drawn_sums
 from calibscale.data.chunk import NO_WEIGHTS, Chunk
 from calibscale.data.hashes import mixed
-from calibscale.kernel_sums.features import FeatureMap, RandomFourier
-from calibscale.kernels import drawn_sums
+from calibscale.kernels.features import FeatureMap, RandomFourier
 from calibscale.limits.excess import ratio
 from calibscale.results.estimate import Approximation
 from calibscale.statistics.bins import BinCounts, FineHistogram

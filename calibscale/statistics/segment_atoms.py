@@ -10,10 +10,10 @@ from typing import ClassVar, NamedTuple
 import numpy as np
 
 from calibscale.array_types import Floats, Ints
+from calibscale.compiled import drawn_sums
 from calibscale.data.chunk import Chunk
 from calibscale.data.covariates import Axis
 from calibscale.errors import OptionError
-from calibscale.kernels import drawn_sums
 from calibscale.statistics.statistic import Replicates, Statistic, weights_of
 
 MAX_ATOMS = 2**19

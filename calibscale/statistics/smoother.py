@@ -15,10 +15,10 @@ from calibscale.data.blocks import RowCounts
 from calibscale.data.chunk import Chunk
 from calibscale.engine.merge_tree import one_thread
 from calibscale.errors import OptionError, require
-from calibscale.kernel_sums.data_profile import DataProfile
-from calibscale.kernel_sums.fourier_series import Complexes, NoSeries
-from calibscale.kernel_sums.notion_rows import NotionRows
-from calibscale.kernel_sums.product_kernel import ProductKernel, radial
+from calibscale.kernels.data_profile import DataProfile
+from calibscale.kernels.fourier_series import Complexes, NoSeries
+from calibscale.kernels.notion_rows import NotionRows
+from calibscale.kernels.product_kernel import ProductKernel, radial
 from calibscale.statistics.fourier_modes import MAX_NUMBERS, Modes, spectral_statistic
 from calibscale.statistics.one_pass import PassResult
 from calibscale.statistics.statistic import Statistic, weights_of

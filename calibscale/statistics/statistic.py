@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from calibscale.array_types import Floats, Ints
 from calibscale.data.chunk import Chunk
-from calibscale.kernel_sums.notion_rows import NotionRows
+from calibscale.kernels.notion_rows import NotionRows
 
 _DRAWN = 2**21  # draws of a chunk at a time: 16 MB
 

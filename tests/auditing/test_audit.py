@@ -16,7 +16,7 @@ from calibscale import KLCE, LogitStore, calibration_test, evaluate, from_arrays
 from calibscale.cli.bias_commands import audit as command
 from calibscale.errors import InvalidDataError, OptionError
 from calibscale.formatting.number_texts import signed
-from calibscale.kernel_sums.fourier_series import NoSeries
+from calibscale.kernels.fourier_series import NoSeries
 from calibscale.output.pictures import plot_result, save_picture
 from calibscale.output.text import print_result
 from calibscale.recalibration.fits import METHODS

@@ -78,12 +78,12 @@ def test_warmup__says_where_the_kernels_are(run):
 EVERY_KIND = """
 import importlib, pkgutil
 import numpy as np
-import calibscale.kernels
+import calibscale.compiled
 from calibscale.cli.machine_commands import warm_up
 
 def compiled():
-    names = [module.name for module in pkgutil.iter_modules(calibscale.kernels.__path__)]
-    modules = [importlib.import_module("calibscale.kernels." + name) for name in names]
+    names = [module.name for module in pkgutil.iter_modules(calibscale.compiled.__path__)]
+    modules = [importlib.import_module("calibscale.compiled." + name) for name in names]
     return {
         (module.__name__, name): set(function.signatures)
         for module in modules for name, function in vars(module).items()

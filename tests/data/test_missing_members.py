@@ -8,8 +8,8 @@ import scoringrules
 from scipy import stats
 
 import calibscale as cs
+from calibscale.compiled import random_draws
 from calibscale.errors import InvalidDataError
-from calibscale.kernels import random_draws
 
 N, M = 300, 7
 FORECAST = cs.EnsembleForecast(bandwidth=1.2, centre=0.1, frequencies=20)

@@ -144,7 +144,7 @@ import os, signal, sys
 import numpy as np
 import calibscale.data.source, calibscale.data.store_group
 from calibscale import LogitStore, StoreError
-from calibscale.kernels import random_draws  # imported before the fork
+from calibscale.compiled import random_draws  # imported before the fork
 
 folder, work, fate = sys.argv[1:]
 calibscale.data.source._BLOCK_NUMBERS = 1

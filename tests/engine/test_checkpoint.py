@@ -15,7 +15,7 @@ import calibscale as cs
 from calibscale.engine.merge_tree import Checkpoint
 from calibscale.estimators.ckce import CKCE
 from calibscale.estimators.skce import JKCE, KLCE
-from calibscale.kernel_sums import pair_sums
+from calibscale.kernels import pair_sums
 from tests.support import kill_run
 from tests.support.commands import nobody
 

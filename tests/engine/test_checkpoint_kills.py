@@ -16,7 +16,7 @@ import numpy as np
 import pytest
 
 from calibscale.engine.merge_tree import Checkpoint
-from calibscale.kernel_sums import pair_sums
+from calibscale.kernels import pair_sums
 from tests.support import ROOT, kill_run
 
 

@@ -440,7 +440,7 @@ def test_scheduler_lost__is_reported_and_a_checkpoint_resumes(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(
-        "calibscale.kernel_sums.pair_sums.panel_cuts",
+        "calibscale.kernels.pair_sums.panel_cuts",
         lambda rows, classes, multiple=1: tuple((a, a + 60) for a in range(0, rows, 60)),
     )
     expected = run(*PAIRS, store, "--scheduler", "serial").json

@@ -8,8 +8,8 @@ import pytest
 from scipy.special import expit, logit
 
 import calibscale as cs
+from calibscale.compiled import random_draws
 from calibscale.estimators import certified
-from calibscale.kernels import random_draws
 
 
 def _source(p, y, **columns):

@@ -7,7 +7,7 @@ import pytest
 from scipy.special import softmax
 
 import calibscale as cs
-from calibscale.kernel_sums.features import frequencies
+from calibscale.kernels.features import frequencies
 from tests.support import naive
 from tests.support.logit_arrays import logit_source
 

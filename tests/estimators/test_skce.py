@@ -12,7 +12,7 @@ from scipy.spatial.distance import cdist
 import calibscale as cs
 from calibscale.data.rules import Rules
 from calibscale.estimators.skce import KCE, KLCE, SKCE
-from calibscale.kernel_sums.data_profile import DataProfile
+from calibscale.kernels.data_profile import DataProfile
 from tests.support import naive
 from tests.support.local_calibration import (
     RADIAL,

@@ -13,7 +13,7 @@ import pytest
 
 from calibscale import CKCE, ECE, JKCE, KLCE, TCE2Debiased
 from calibscale.estimators.registry import ESTIMATORS
-from calibscale.kernel_sums.features import RandomFourier
+from calibscale.kernels.features import RandomFourier
 from calibscale.monitoring.job import job_tables, toml_lines
 from calibscale.monitoring.job.job_days import baseline_days, window_days
 from calibscale.monitoring.ledger.recipe import stored_name

@@ -13,7 +13,7 @@ from sklearn.isotonic import IsotonicRegression
 from calibscale import ECE, KLCE, NLL, Brier, evaluate, from_arrays, recalibrate
 from calibscale.data.derived_sources import HoldOut, part_of
 from calibscale.errors import InvalidDataError, OptionError
-from calibscale.kernel_sums.fourier_series import NoSeries
+from calibscale.kernels.fourier_series import NoSeries
 from calibscale.recalibration.fits import METHODS
 from calibscale.recalibration.nonparametric import Isotonic, LocalBias
 from calibscale.recalibration.parametric import Platt, TemperatureScaling

@@ -15,7 +15,7 @@ from calibscale import ECE, KCE, KLCE, calibration_test, from_arrays
 from calibscale.data.derived_sources import HoldOut, part_of
 from calibscale.errors import OptionError
 from calibscale.inference.nulls import DrawnLabels
-from calibscale.kernel_sums.notion_rows import NotionRows
+from calibscale.kernels.notion_rows import NotionRows
 from calibscale.output.text import print_result
 from calibscale.recalibration.nonparametric import Isotonic
 from calibscale.recalibration.parametric import Platt, TemperatureScaling
@@ -202,7 +202,7 @@ def test_refits__a_replicate_is_the_statistic_of_its_predictions(
     data, method, how, weighted, monkeypatch
 ):
     if weighted:  # and as of many rows
-        monkeypatch.setattr("calibscale.kernel_sums.pair_tasks._FEW", 0)
+        monkeypatch.setattr("calibscale.kernels.pair_tasks._FEW", 0)
     source = _two(data, weights=data["w"] if weighted else None)
     model, null, _ = _prepared(method, source)
     test = calibration_test(

@@ -8,9 +8,9 @@ import numpy as np
 import pytest
 
 import calibscale as cs
+from calibscale.compiled import row_sums
 from calibscale.data.notions import views
-from calibscale.kernel_sums.landmarks import FourierFeatures, Gaussian
-from calibscale.kernels import row_sums
+from calibscale.kernels.landmarks import FourierFeatures, Gaussian
 from calibscale.selection.families import FoldResiduals, Subset
 from calibscale.selection.kde import KernelSums
 from calibscale.selection.ridge import FeatureMoments

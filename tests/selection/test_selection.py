@@ -16,7 +16,7 @@ from calibscale.data.derived_sources import TEST, Split
 from calibscale.data.notions import NOTIONS
 from calibscale.data.rules import Rules
 from calibscale.data.validation import chunks
-from calibscale.kernel_sums.landmarks import Laplacian
+from calibscale.kernels.landmarks import Laplacian
 from calibscale.selection import cross_validation
 from calibscale.selection.families import Family, FoldScores, PlugIn
 from calibscale.selection.kernel_features import KernelFeatures

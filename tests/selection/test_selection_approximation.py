@@ -9,7 +9,7 @@ from scipy.stats import binom
 
 import calibscale as cs
 from calibscale.data.derived_sources import TEST, Split
-from calibscale.kernel_sums.landmarks import (
+from calibscale.kernels.landmarks import (
     Gaussian,
     Laplacian,
     choose_landmarks,

@@ -31,11 +31,11 @@ from calibscale import (
     from_arrays,
 )
 from calibscale import simulation as simulation
+from calibscale.compiled import random_draws
+from calibscale.compiled import random_draws as kernels
 from calibscale.data.blocks import Block
 from calibscale.data.rules import Rules
 from calibscale.data.validation import chunks
-from calibscale.kernels import random_draws
-from calibscale.kernels import random_draws as kernels
 from calibscale.session import default_estimators
 from calibscale.simulation import GENERATORS, simulate, truth
 

@@ -26,10 +26,10 @@ from calibscale.data.rules import Rules
 from calibscale.data.validation import chunks
 from calibscale.estimators.forecast_scores import PinballLoss
 from calibscale.inference.nulls import DrawnLabels
-from calibscale.kernel_sums.features import OneHot, RandomFourier
-from calibscale.kernel_sums.fourier_series import Factor, FourierSeries
-from calibscale.kernel_sums.landmarks import FourierFeatures, Gaussian, choose_landmarks
-from calibscale.kernel_sums.product_kernel import ProductKernel
+from calibscale.kernels.features import OneHot, RandomFourier
+from calibscale.kernels.fourier_series import Factor, FourierSeries
+from calibscale.kernels.landmarks import FourierFeatures, Gaussian, choose_landmarks
+from calibscale.kernels.product_kernel import ProductKernel
 from calibscale.statistics.bins import BinCounts
 from calibscale.statistics.fourier_modes import Modes
 from calibscale.statistics.score_sums import (

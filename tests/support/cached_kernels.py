@@ -39,7 +39,7 @@ def _replace_entries(step: str) -> None:
 
 
 def main() -> None:
-    from calibscale.kernels import elementary, row_sums
+    from calibscale.compiled import elementary, row_sums
 
     step = sys.argv[1] if len(sys.argv) > 1 else None
     if step == "nobody":

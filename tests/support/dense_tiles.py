@@ -7,8 +7,8 @@ from dataclasses import dataclass
 import numpy as np
 import pytest
 
-from calibscale.kernels import elementary, tile_strips, tiles
-from calibscale.kernels.tile_strips import GAUSSIAN, LAPLACE, MATERN32, MATERN52
+from calibscale.compiled import elementary, tile_strips, tiles
+from calibscale.compiled.tile_strips import GAUSSIAN, LAPLACE, MATERN32, MATERN52
 
 LOG2E = np.log2(np.e)
 RANGE = {np.float32: (-60, 127), np.float64: (-510, 1023)}

@@ -9,9 +9,9 @@ import numpy as np
 import calibscale as cs
 from calibscale.data.rules import Rules
 from calibscale.inference.nulls import NULLS, Pool
-from calibscale.kernel_sums.data_profile import DataProfile
-from calibscale.kernel_sums.features import frequencies
-from calibscale.kernel_sums.notion_rows import NotionRows
+from calibscale.kernels.data_profile import DataProfile
+from calibscale.kernels.features import frequencies
+from calibscale.kernels.notion_rows import NotionRows
 from tests.support import naive
 
 ROWS = 130

@@ -16,9 +16,9 @@ from numpy.polynomial.polynomial import polyfit
 from numpy.typing import NDArray
 
 from calibscale.array_types import Bools, Floats, Ints
+from calibscale.compiled import random_draws, row_sums, waves
+from calibscale.compiled.tile_strips import LANES
 from calibscale.errors import InvalidDataError, OptionError, require
-from calibscale.kernels import random_draws, row_sums, waves
-from calibscale.kernels.tile_strips import LANES
 
 # Reasons for which a row is invalid, beside the reasons of `row_sums`.
 BAD_SCALE, CROSSING, OUTCOME, FEW_MEMBERS = 10, 11, 12, 15

@@ -11,9 +11,9 @@ from typing import Any, ClassVar
 import numpy as np
 
 from calibscale.array_types import Bools, Floats, Ints
+from calibscale.compiled import random_draws, row_sums, waves
 from calibscale.data.forecasts.forecast import CROSSING, Forecast
 from calibscale.errors import InvalidDataError, OptionError, require
-from calibscale.kernels import random_draws, row_sums, waves
 
 
 class _PiecewiseUniform(Forecast):

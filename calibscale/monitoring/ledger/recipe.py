@@ -25,9 +25,9 @@ from calibscale.inference.intervals import Parts, has_limits, of_clusters
 from calibscale.inference.nulls import ClusterSigns, DrawnLabels, Replicates, replicates_of
 from calibscale.inference.resampling import Jackknife
 from calibscale.inference.tolerant_e_process import TolerantEProcess
-from calibscale.kernel_sums.features import OneHot, RandomFourier
-from calibscale.kernel_sums.fourier_series import Factor, FourierSeries
-from calibscale.kernel_sums.product_kernel import ProductKernel
+from calibscale.kernels.features import OneHot, RandomFourier
+from calibscale.kernels.fourier_series import Factor, FourierSeries
+from calibscale.kernels.product_kernel import ProductKernel
 from calibscale.monitoring.ledger.group_keys import LedgerGroups
 from calibscale.statistics.one_pass import States
 from calibscale.statistics.score_sums import Totals, TotalsState

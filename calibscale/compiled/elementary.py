@@ -1,0 +1,261 @@
+"""Branch-free exp, exp2 and sin/cos that LLVM vectorises, and distances between rows.
+
+Numba calls the scalar functions of the C library for `math.exp` and its like, and does not
+vectorise a loop that contains them.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+from numba import types
+from numba.extending import overload
+
+from calibscale.compiled.jit import inlined, kernel
+
+_LOG2E = 1.4426950408889634
+_LN2_HIGH = 6.93147180369123816490e-01  # ln 2 to 33 bits, so that k·_LN2_HIGH is exact
+_LN2_LOW = 1.90821492927058770002e-10
+_TWO_OVER_PI = 0.6366197723675814
+_PI_2_HIGH = 1.57079632673412561417e00  # π/2 in three pieces of 33 bits
+_PI_2_MIDDLE = 6.07710050630396597660e-11
+_PI_2_LOW = 2.02226624879595063154e-21
+
+
+@inlined("contract")
+def exp(x):
+    """e^x to 1.5 ulp of float64, for x up to 709.7.  The result is 0 below −690.
+
+    The cut-off makes every result other than 0 a normal number, as are its products with numbers
+    that are not tiny.  Subnormal numbers take many processors a hundred times longer, and are
+    flushed to 0 in some processes.
+    """
+    vanishes = x < -690.0
+    x = 0.0 if vanishes else x
+    # e^x = 2^k e^r with |r| ≤ ln(2)/2.  The subtraction of k·ln 2 in two pieces keeps the digits
+    # of r.
+    k = np.rint(x * _LOG2E)
+    r = (x - k * _LN2_HIGH) - k * _LN2_LOW
+    # The remainder of the Taylor polynomial of degree 12 is below 2e-16 of the result.
+    p = 1.0 / 39916800.0 + r * (1.0 / 479001600.0)
+    p = 1.0 / 3628800.0 + r * p
+    p = 1.0 / 362880.0 + r * p
+    p = 1.0 / 40320.0 + r * p
+    p = 1.0 / 5040.0 + r * p
+    p = 1.0 / 720.0 + r * p
+    p = 1.0 / 120.0 + r * p
+    p = 1.0 / 24.0 + r * p
+    p = 1.0 / 6.0 + r * p
+    p = 0.5 + r * p
+    p = 1.0 + r * p
+    p = 1.0 + r * p
+    # The product with 2^k adds k to the exponent bits of p.
+    bits = np.int64(np.float64(p).view(np.int64) + np.int64(np.int64(k) << 52))
+    return np.int64(0 if vanishes else bits).view(np.float64)
+
+
+# Constants of `exp2`: minimax polynomials of 2^f for |f| ≤ 1/2 that are 1 at 0.  Degree 5 has a
+# relative error of 1.1e-7.  It is minimal in ulp, each coefficient being fitted to the rounded ones
+# before it.  Degree 11 has a relative error of 3e-18.  The last constant is 1.5·2^23 or 1.5·2^52.
+# A sum with it is rounded to an integer, which is in the lowest bits of the sum.
+EXP2_SINGLE = np.array(
+    [
+        1.0, 0.6931468, 0.24022238, 0.05550896,
+        0.009671721, 0.0013224551, 0.0, 0.0,
+        0.0, 0.0, 0.0, 0.0, 1.5 * 2.0**23,
+    ],
+    np.float32,
+)  # fmt: skip
+EXP2_DOUBLE = np.array(
+    [
+        1.0, 0.6931471805599453, 0.24022650695910155, 0.055504108664819925,
+        0.009618129107588335, 0.0013333558146789923, 0.00015403530462514432, 1.5252733489988525e-05,
+        1.32154330896764e-06, 1.0178198021671931e-07, 7.074105613508143e-09, 4.435282706957277e-10,
+        1.5 * 2.0**52,
+    ],
+)  # fmt: skip
+_23, _NONE = np.int32(23), np.int32(0)
+# Smallest exponents of `exp2`: the product of two such powers of two is a normal number.
+LOWEST_SINGLE, LOWEST_DOUBLE = np.float32(-60.0), -510.0
+
+
+@inlined()
+def registers(c):
+    """Constants as scalars: LLVM reads global arrays from memory in every iteration."""
+    return c[0], c[1], c[2], c[3], c[4], c[5], c[6], c[7], c[8], c[9], c[10], c[11], c[12]
+
+
+@inlined("contract")
+def _bits_single(t, c):
+    """Bits of 2^t = 2^k 2^f, where k is t rounded to an integer, in the lowest bits of `k`."""
+    k = np.float32(t + c[12])
+    f = t - (k - c[12])
+    p = c[4] + f * c[5]
+    p = c[3] + f * p
+    p = c[2] + f * p
+    p = c[1] + f * p
+    p = np.float32(c[0] + f * p)
+    # The shift drops all bits of k but the integer, which is added to the exponent of p.
+    return np.int32(p.view(np.int32) + np.int32(k.view(np.int32) << _23))
+
+
+@inlined("contract")
+def _bits_double(t, c):
+    """Bits of 2^t, as in `_bits_single`."""
+    k = np.float64(t + c[12])
+    f = t - (k - c[12])
+    p = c[10] + f * c[11]
+    p = c[9] + f * p
+    p = c[8] + f * p
+    p = c[7] + f * p
+    p = c[6] + f * p
+    p = c[5] + f * p
+    p = c[4] + f * p
+    p = c[3] + f * p
+    p = c[2] + f * p
+    p = c[1] + f * p
+    p = c[0] + f * p
+    return np.int64(np.float64(p).view(np.int64) + np.int64(k.view(np.int64) << 52))
+
+
+def exp2_within(t, c):
+    """2^t in the precision of t, to 2 ulp, for t in −126..127 (float32), −1022..1023 (float64).
+
+    The result is undefined for other t.  c are the `registers` of EXP2_SINGLE or EXP2_DOUBLE.
+    """
+    if isinstance(t, np.float32):
+        return np.int32(_bits_single(t, c)).view(np.float32)
+    return np.int64(_bits_double(t, c)).view(np.float64)
+
+
+@overload(exp2_within, jit_options={"error_model": "numpy", "fastmath": {"contract"}})
+def _choose_within(t, c):
+    if t is types.float32:
+        return lambda t, c: np.int32(_bits_single(t, c)).view(np.float32)
+    return lambda t, c: np.int64(_bits_double(t, c)).view(np.float64)
+
+
+@inlined("contract")
+def _exp2_single(t, c):
+    return np.int32(_bits_single(t, c) if t >= LOWEST_SINGLE else _NONE).view(np.float32)
+
+
+@inlined("contract")
+def _exp2_double(t, c):
+    return np.int64(_bits_double(t, c) if t >= LOWEST_DOUBLE else 0).view(np.float64)
+
+
+def exp2(t, c):
+    """2^t as in `exp2_within`, but 0 below 2^−60 (float32) or 2^−510 (float64).
+
+    The cut-off makes the product of two numbers of at least this size a normal number.  Subnormal
+    numbers take many processors a hundred times longer.
+    """
+    return _exp2_single(t, c) if isinstance(t, np.float32) else _exp2_double(t, c)
+
+
+@overload(exp2, jit_options={"error_model": "numpy", "fastmath": {"contract"}})
+def _choose_exp2(t, c):
+    if t is types.float32:
+        return lambda t, c: _exp2_single(t, c)
+    return lambda t, c: _exp2_double(t, c)
+
+
+@inlined("contract")
+def sincos(x):
+    """(sin x, cos x), absolute error below 3e-16 for |x| ≤ 1e5, growing as |x|·1e-21 beyond."""
+    # x = k·π/2 + r with |r| ≤ π/4, where Taylor polynomials reach the precision of float64.
+    k = np.rint(x * _TWO_OVER_PI)
+    r = ((x - k * _PI_2_HIGH) - k * _PI_2_MIDDLE) - k * _PI_2_LOW
+    z = r * r
+    s = -1.0 / 1307674368000.0 + z * (1.0 / 355687428096000.0)
+    s = 1.0 / 6227020800.0 + z * s
+    s = -1.0 / 39916800.0 + z * s
+    s = 1.0 / 362880.0 + z * s
+    s = -1.0 / 5040.0 + z * s
+    s = 1.0 / 120.0 + z * s
+    s = -1.0 / 6.0 + z * s
+    s = r + r * (z * s)
+    c = 1.0 / 20922789888000.0 + z * (-1.0 / 6402373705728000.0)
+    c = -1.0 / 87178291200.0 + z * c
+    c = 1.0 / 479001600.0 + z * c
+    c = -1.0 / 3628800.0 + z * c
+    c = 1.0 / 40320.0 + z * c
+    c = -1.0 / 720.0 + z * c
+    c = 1.0 / 24.0 + z * c
+    c = -0.5 + z * c
+    c = 1.0 + z * c
+    # A quarter turn exchanges sine and cosine, and changes one of the signs.
+    quadrant = np.int64(k) & 3
+    odd = (quadrant & 1) != 0
+    sine = c if odd else s
+    cosine = s if odd else c
+    sine = -sine if quadrant >= 2 else sine
+    cosine = -cosine if (quadrant == 1 or quadrant == 2) else cosine
+    return sine, cosine
+
+
+@kernel
+def exp_inplace(x):
+    """x ← e^x for a flat array."""
+    for i in range(x.size):
+        x[i] = exp(x[i])
+
+
+@kernel
+def exp2_inplace(x, coefficients):
+    """x ← 2^x for a flat array, in the precision of x and the coefficients."""
+    c = registers(coefficients)
+    for i in range(x.size):
+        x[i] = exp2(x[i], c)
+
+
+@kernel
+def fourier_features(z, scale, phi):
+    """Write [cos z, sin z]·scale into the last 2F columns of phi.
+
+    Axes:
+        z (rows, F) float64
+        phi (rows, m), m ≥ 2F
+    """
+    rows, F = z.shape
+    first = phi.shape[1] - 2 * F
+    for i in range(rows):
+        # LLVM vectorises a loop over contiguous slices, but not one over columns of a matrix.
+        _write_waves(z[i], scale, phi[i, first : first + F], phi[i, first + F :])
+
+
+@inlined()
+def _write_waves(z, scale, cosines, sines):
+    for j in range(z.size):
+        sine, cosine = sincos(z[j])
+        cosines[j] = cosine * scale
+        sines[j] = sine * scale
+
+
+@kernel
+def row_distances(rows, out):
+    """Euclidean distances of the pairs of rows i < j, in the order of ``np.triu_indices``.
+
+    Axes:
+        rows (n, e), out (n(n − 1)/2,)
+    """
+    n, width = rows.shape
+    at = 0
+    for i in range(n):
+        for j in range(i + 1, n):
+            total = 0.0
+            for k in range(width):
+                difference = rows[i, k] - rows[j, k]
+                total += difference * difference
+            out[at] = np.sqrt(total)
+            at += 1
+
+
+def distances_within(rows):
+    """Euclidean distances of all pairs of rows (n, e), as `scipy.spatial.distance.pdist` has them.
+
+    SciPy's module takes longer to import than the distances of 1,000 rows.
+    """
+    out = np.empty(len(rows) * (len(rows) - 1) // 2)
+    row_distances(np.ascontiguousarray(rows, np.float64), out)
+    return out

@@ -1,0 +1,407 @@
+"""Scores of rows, and their sums in bins."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+
+from calibscale.compiled.elementary import exp
+from calibscale.compiled.jit import inlined, kernel
+
+# Status of a row: the first rule that it violates.
+OK = 0
+UNLABELLED = 1
+NOT_FINITE = 2
+LABEL_RANGE = 3
+NEGATIVE = 4
+OFF_SIMPLEX = 5
+BAD_WEIGHT = 6
+NO_GROUP = 7
+BAD_COVARIATE = 8
+NO_CLUSTER = 9
+BAD_SHARES = 13  # the numbers 10 to 12, and 15, belong to forecasts
+ABOVE_ONE = 14
+
+SMALLEST = 2.0**-500  # smallest number that is multiplied: subnormal products are slow
+
+_SIGN_LESS = np.int64(0x7FFFFFFFFFFFFFFF)
+_INFINITY = np.int64(0x7FF0000000000000)
+
+
+@inlined()
+def _extent(row):
+    """(smallest, largest, whether all are finite or −∞, but some finite), by the order of the bits.
+
+    LLVM vectorises integer maxima, but none of Numba's floating-point maxima.  Flipping the bits
+    of negative numbers gives them the order of the numbers.  Infinities and NaN lie at the ends.
+    """
+    low = _SIGN_LESS
+    high = ~_SIGN_LESS
+    for k in range(row.size):
+        bits = np.float64(row[k]).view(np.int64)
+        key = bits ^ ((bits >> 63) & _SIGN_LESS)
+        low = min(low, key)
+        high = max(high, key)
+    smallest = np.int64(low ^ ((low >> 63) & _SIGN_LESS)).view(np.float64)
+    largest = np.int64(high ^ ((high >> 63) & _SIGN_LESS)).view(np.float64)
+    return smallest, largest, high < _INFINITY and low >= ~_INFINITY and high > ~_INFINITY
+
+
+@inlined("nsz", "reassoc", "contract")
+def _sums(row, top):
+    """Σq and Σq² without the top label.  Squares that underflow are omitted."""
+    total = 0.0
+    squares = 0.0
+    for k in range(row.size):
+        p = 0.0 if k == top else np.float64(row[k])
+        total += p
+        p = p if p >= SMALLEST else 0.0
+        squares += p * p
+    return total, squares
+
+
+@inlined("nsz", "reassoc", "contract")
+def _exponential_sums(row, largest, top):
+    """Σe and Σe² of e = exp(x − max x) without the top label.  Tiny squares are omitted."""
+    total = 0.0
+    squares = 0.0
+    for k in range(row.size):
+        e = exp(np.float64(row[k]) - largest)
+        e = 0.0 if k == top else e
+        total += e
+        e = e if e >= SMALLEST else 0.0
+        squares += e * e
+    return total, squares
+
+
+@inlined()
+def _first_equal(row, value):
+    # A minimum over all columns is vectorised, unlike a loop that ends at the first match.
+    first = row.size - 1
+    for k in range(row.size - 1):
+        first = min(first, k if row[k] == value else row.size - 1)
+    return first
+
+
+@inlined()
+def _complaint(finite, y, K):
+    if not finite:
+        return NOT_FINITE
+    if y < -1 or y >= K:
+        return LABEL_RANGE
+    return OK if y >= 0 else UNLABELLED
+
+
+@inlined()
+def _brier(squares, p, complement, label_p, hit):
+    """Σ_k (q_k − e_k)² from Σq² without the top label, p = max q, 1 − p, and q of the label.
+
+    A label on top is not among the terms of Σq², so that small scores keep their digits.
+    """
+    complement = complement if abs(complement) >= SMALLEST else 0.0
+    label_p = label_p if label_p >= SMALLEST else 0.0
+    if hit:
+        return squares + complement * complement
+    return squares - label_p * label_p + p * p + (1.0 - label_p) * (1.0 - label_p)
+
+
+@kernel
+def score_logits(x, labels, top, confidence, complement, brier, nll, status):
+    """Top label, max q, 1 − max q, Brier score and −log q_y of each row.
+
+    `softmax` computes q itself.  A logit of −∞ is a probability of 0.
+
+    Axes:
+        x (rows, K) float32 or float64
+        all else (rows,)
+    """
+    rows, K = x.shape
+    for i in range(rows):
+        row = x[i]
+        y = labels[i]
+        _, largest, finite = _extent(row)
+        status[i] = _complaint(finite, y, K)
+        if status[i] > UNLABELLED:
+            continue
+        t = _first_equal(row, largest)
+        # The sums leave out the dominant top label, so that 1 − max q keeps its digits.
+        sum_below, squares = _exponential_sums(row, largest, t)
+        p = 1.0 / (1.0 + sum_below)
+        shifted = np.float64(row[max(y, 0)]) - largest
+        top[i] = t
+        confidence[i] = p
+        complement[i] = sum_below * p
+        label_p = 0.0 if t == y else exp(shifted) * p
+        brier[i] = _brier(squares * p * p, p, complement[i], label_p, t == y)
+        nll[i] = math.log1p(sum_below) - shifted
+
+
+@kernel
+def softmax(x, confidence, q):
+    """q = e^(x − max x) · max q, or 0 where the product is below SMALLEST.
+
+    Axes:
+        x (rows, K) float32 or float64
+        confidence (rows,)
+        q (rows, K) float64
+    """
+    rows, K = x.shape
+    for i in range(rows):
+        _, largest, _ = _extent(x[i])
+        for k in range(K):
+            p = exp(np.float64(x[i, k]) - largest) * confidence[i]
+            q[i, k] = p if p >= SMALLEST else 0.0
+
+
+@kernel
+def score_probabilities(x, labels, tolerance, top, confidence, complement, brier, nll, status):
+    """Scores of `score_logits` from probabilities, which are checked but not normalised.
+
+    Axes:
+        x (rows, K) float32 or float64
+        all else (rows,), except the number `tolerance`: row sums are 1 ± tolerance
+    """
+    rows, K = x.shape
+    for i in range(rows):
+        row = x[i]
+        y = labels[i]
+        smallest, p, finite = _extent(row)
+        status[i] = _complaint(finite and smallest > -np.inf, y, K)
+        if status[i] > UNLABELLED:
+            continue
+        t = _first_equal(row, p)
+        sum_below, squares = _sums(row, t)
+        if smallest < 0.0:
+            status[i] = NEGATIVE
+        elif abs(sum_below + p - 1.0) > tolerance:
+            status[i] = OFF_SIMPLEX
+        label_p = np.float64(row[max(y, 0)])
+        top[i] = t
+        confidence[i] = p
+        complement[i] = 1.0 - p
+        brier[i] = _brier(squares, p, 1.0 - p, label_p, t == y)
+        nll[i] = -math.log(label_p) if label_p > 0.0 else np.inf
+
+
+# ---------------------------------------------------------------- Sums in bins
+
+
+_MANTISSA_BITS = 9  # a cell of the fine histogram spans 2^-9 of its distance to the nearer end
+_EXPONENTS = 64  # down to 2^-64, as smaller distances share one cell
+FINE_HALF = _EXPONENTS << _MANTISSA_BITS
+FINE_CELLS = 2 * FINE_HALF
+
+
+@inlined()
+def _bin(p, edges, left_closed):
+    """Index b with edges[b] < p ≤ edges[b+1], or edges[b] ≤ p < edges[b+1] if `left_closed`.
+
+    Predictions beyond the edges join the bins at the ends.
+    """
+    B = edges.size - 1
+    # The guess is right up to rounding for equal widths.  The loops correct it for any edges.
+    low = edges[0]
+    b = int((p - low) / (edges[B] - low) * B)
+    b = min(max(b, 0), B - 1)
+    if left_closed:
+        while b > 0 and p < edges[b]:
+            b -= 1
+        while b < B - 1 and p >= edges[b + 1]:
+            b += 1
+    else:
+        while b > 0 and p <= edges[b]:
+            b -= 1
+        while b < B - 1 and p > edges[b + 1]:
+            b += 1
+    return b
+
+
+@kernel
+def bin_column(p, delta, weights, edges, left_closed, sums):
+    """Σ1, Σw, Σw², Σwp, Σwδ of each bin, for one column of predictions.
+
+    Axes:
+        p, delta (rows,)
+        weights (rows,) or empty for w = 1
+        edges (B+1,)
+        sums (5, B)
+    """
+    weighted = weights.size > 0
+    for i in range(p.size):
+        b = _bin(p[i], edges, left_closed)
+        w = weights[i] if weighted else 1.0
+        sums[0, b] += 1.0
+        sums[1, b] += w
+        sums[2, b] += w * w
+        sums[3, b] += w * p[i]
+        sums[4, b] += w * delta[i]
+
+
+@kernel
+def bin_numbers(p, edges, left_closed, out):
+    """Bin of each prediction.
+
+    Axes:
+        p, out (rows,)
+        edges (B+1,)
+    """
+    for i in range(p.size):
+        out[i] = _bin(p[i], edges, left_closed)
+
+
+@kernel
+def bin_classes(q, delta, weights, edges, left_closed, sums):
+    """`bin_column` for every class at once.
+
+    Axes:
+        q, delta (rows, K)
+        weights (rows,) or empty
+        edges (B+1,)
+        sums (K, B, 5)
+    """
+    weighted = weights.size > 0
+    rows, K = q.shape
+    for i in range(rows):
+        w = weights[i] if weighted else 1.0
+        for k in range(K):
+            p = q[i, k]
+            b = _bin(p, edges, left_closed)
+            sums[k, b, 0] += 1.0
+            sums[k, b, 1] += w
+            sums[k, b, 2] += w * w
+            sums[k, b, 3] += w * p
+            sums[k, b, 4] += w * delta[i, k]
+
+
+@inlined()
+def fine_cell(p):
+    """Cell of p in the fine histogram: leading bits of p below ½, of 1 − p above."""
+    # The leading bits of a floating-point number, exponent first, grow with its logarithm.
+    upper = p > 0.5
+    distance = np.float64(1.0 - p if upper else p)
+    bits = distance.view(np.int64) >> (52 - _MANTISSA_BITS)
+    cell = int(bits) - ((1023 - _EXPONENTS) << _MANTISSA_BITS)
+    cell = min(max(cell, 0), FINE_HALF - 1)
+    return 2 * FINE_HALF - 1 - cell if upper else cell
+
+
+@kernel
+def fine_histogram(p, delta, weights, sums):
+    """`bin_column` on 2^16 cells, which are narrower the closer they are to 0 or 1.
+
+    Axes:
+        p, delta (rows,)
+        weights (rows,) or empty
+        sums (5, FINE_CELLS)
+    """
+    weighted = weights.size > 0
+    for i in range(p.size):
+        c = fine_cell(p[i])
+        w = weights[i] if weighted else 1.0
+        sums[0, c] += 1.0
+        sums[1, c] += w
+        sums[2, c] += w * w
+        sums[3, c] += w * p[i]
+        sums[4, c] += w * delta[i]
+
+
+@kernel
+def fine_cells(p, out):
+    """Fine-histogram cell of each prediction.
+
+    Axes:
+        p, out (rows,)
+    """
+    for i in range(p.size):
+        out[i] = fine_cell(p[i])
+
+
+@kernel
+def divide_rows(p, strengths, sizes, sums):
+    """Strengths of rows, divided between the two points next to p of regular grids of [0, 1].
+
+    Axes:
+        p (rows,)
+        strengths (B, rows)
+        sizes (grids,), numbers of intervals
+        sums (B, points)
+    """
+    start = 0
+    for size in sizes:
+        for b in range(strengths.shape[0]):
+            left = np.zeros(size + 1)
+            right = np.zeros(size + 1)
+            for i in range(p.size):
+                place = p[i] * size
+                j = min(max(int(place), 0), size - 1)
+                share = (place - j) * strengths[b, i]
+                left[j] += strengths[b, i] - share
+                right[j + 1] += share
+            for j in range(size + 1):
+                sums[b, start + j] += left[j]
+                sums[b, start + j] += right[j]
+        start += size + 1
+
+
+@inlined()
+def _simplex_cell(q, thirds):
+    """Cell of a point of the simplex, by the intervals (0, ⅓], (⅓, ⅔], (⅔, 1] of each class.
+
+    At most one class lies above ⅔ and at most two above ⅓, so that a cell is one of: none above ⅓
+    (0), k in the middle (1 + k), k on top (1 + K + k), or the pair a < b in the middle.  Where the
+    tolerance of a row's sum allows three classes above ⅓, all three are near ⅓, and the cell is 0.
+    `thirds` are ⅓ and ⅔ in the precision of q.
+    """
+    K = q.size
+    first = -1
+    second = -1
+    for k in range(K):
+        if q[k] > thirds[1]:
+            return 1 + K + k
+        if q[k] > thirds[0]:
+            if second >= 0:
+                return 0
+            if first < 0:
+                first = k
+            else:
+                second = k
+    if first < 0:
+        return 0
+    if second < 0:
+        return 1 + first
+    return 1 + 2 * K + first * (2 * K - first - 1) // 2 + (second - first - 1)
+
+
+@kernel
+def simplex_numbers(q, thirds, out):
+    """Cell of each point of the simplex.
+
+    Axes:
+        q (rows, K)
+        thirds (2,)
+        out (rows,)
+    """
+    for i in range(out.size):
+        out[i] = _simplex_cell(q[i], thirds)
+
+
+@kernel
+def simplex_cells(q, thirds, delta, weights, totals, sums):
+    """Σw and Σwδ of each cell of three intervals per class.
+
+    Axes:
+        q, delta (rows, K)
+        thirds (2,)
+        weights (rows,) or empty
+        totals (cells,)
+        sums (cells, K)
+    """
+    weighted = weights.size > 0
+    rows, K = q.shape
+    for i in range(rows):
+        cell = _simplex_cell(q[i], thirds)
+        w = weights[i] if weighted else 1.0
+        totals[cell] += w
+        for k in range(K):
+            sums[cell, k] += w * delta[i, k]

@@ -1,1 +1,0 @@
-"""Kernels on predictions and covariates, their features, and sums over pairs of rows."""

@@ -1,0 +1,126 @@
+"""Properties of data from which the bandwidths of kernels follow."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+
+from calibscale.array_types import Floats
+from calibscale.compiled import elementary
+from calibscale.data.chunk import Chunk
+from calibscale.data.covariates import ColumnSummary, summarise
+from calibscale.data.derived_sources import HoldOut
+from calibscale.data.rules import Rules
+from calibscale.data.source import ArraySource
+from calibscale.data.validation import chunks
+from calibscale.kernels.notion_rows import NotionRows
+
+_MODELS = 10  # models whose samples of predictions are used in full
+
+
+def pooled_distance(samples: Sequence[Floats]) -> float:
+    """Median of the positive distances within the samples (c, e) of all models.
+
+    It is 1 if no distance is positive.  With more than 10 models, only a part of each sample is
+    used.
+    """
+    step = -(-len(samples) // _MODELS)
+    distances = np.concatenate([elementary.distances_within(p[::step]) for p in samples])
+    positive = distances[distances > 1e-12]  # smaller distances are rounding
+    return float(np.median(positive)) if positive.size else 1.0
+
+
+BANDWIDTH_ROWS = 1000
+_MAX_SAMPLED = 64_000  # rows sampled if most have weight 0
+
+
+@dataclass(frozen=True)
+class DataProfile:
+    """Properties of a source that estimators need before the pass, computed once, on first use."""
+
+    source: ArraySource
+    rules: Rules
+    scheduler: Any = None
+
+    @property
+    def classes(self) -> int:
+        return self.source.classes
+
+    @property
+    def rows(self) -> int:
+        return self.source.rows
+
+    @property
+    def slack(self) -> float:
+        """Allowed deviation of a prediction from [0, 1]."""
+        return 0.0 if self.source.kind == "logits" else self.rules.tolerance
+
+    def median_distance(self, notion: str) -> float:
+        """Median of the positive distances between 1,000 predictions, or 1 without any.
+
+        The value is cached.
+        """
+        distances: dict[str, float] = self.__dict__.setdefault("_distances", {})
+        if notion not in distances:
+            distances[notion] = pooled_distance([self.sample(notion).points])
+        return distances[notion]
+
+    @cached_property
+    def _chunks(self) -> list[Chunk]:
+        sample = self._sampled(BANDWIDTH_ROWS)
+        count = sum(map(len, sample))
+        if self.source.weights is not None and 2 * count < BANDWIDTH_ROWS < self.source.rows:
+            # Most rows have weight 0.  A larger sample has about 1,000 of the other rows.
+            sample = self._sampled(min(_MAX_SAMPLED, BANDWIDTH_ROWS**2 // max(count, 1)))
+        return sample
+
+    def _sampled(self, count: int) -> list[Chunk]:
+        rules, blocks = replace(self.rules, on_invalid="drop"), self.source.sample(count)
+        if not (rules.forecast or rules.soft):
+            blocks = (block._replace(labels=np.zeros_like(block.labels)) for block in blocks)
+        return [chunk for block in blocks for chunk, _ in chunks(block, rules)]
+
+    def sample(self, notion: str) -> NotionRows:
+        """Sample of 1,000 rows of positive weight by a counter hash, labelled or not.
+
+        Labels and residuals of the sample are meaningless.
+        """
+        return NotionRows.join([NotionRows.of(chunk, notion) for chunk in self._chunks])
+
+    def held_out(
+        self, notion: str, hold_out: HoldOut, columns: tuple[int, ...], max_rows: int
+    ) -> NotionRows:
+        """About `max_rows` of the labelled held-out rows, those with the smallest hashes.
+
+        They take one pass.  Rows with `columns` that are not finite are excluded.
+        """
+        rules = replace(self.rules, covariates=columns)
+        size, sample = self.source.block_rows, hold_out.some(max_rows / self.source.rows)
+        parts: list[NotionRows] = []
+        for start in range(0, self.source.rows, size):
+            stop = min(start + size, self.source.rows)
+            for chunk, _ in chunks(self.source.read(start, stop, rules.reads_covariates), rules):
+                parts.append(NotionRows.of(chunk.take(sample.holds(chunk.rows)), notion))
+        return NotionRows.join(parts)
+
+    def narrowed(self) -> DataProfile:
+        """Profile for passes in which other covariates must be finite.
+
+        Summaries are kept if no row was left out of them.
+        """
+        summaries = self.__dict__.get("_columns", {}).values()
+        if all(summary.rows == self.rows for summary in summaries):
+            return self
+        return replace(self)
+
+    def columns(self, names: tuple[str, ...]) -> dict[str, ColumnSummary]:
+        """Summaries of the named covariates, by one pass.  They are cached."""
+        summaries: dict[str, ColumnSummary] = self.__dict__.setdefault("_columns", {})
+        missing = tuple(name for name in dict.fromkeys(names) if name not in summaries)
+        if missing:
+            summaries |= summarise(self.source, missing, self.rules.on_invalid, self.scheduler)
+        return {name: summaries[name] for name in names}

@@ -1,0 +1,139 @@
+"""Feature maps of predictions."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from functools import lru_cache
+from typing import Any, Protocol
+
+import numpy as np
+from scipy.special import ndtri
+
+from calibscale.array_types import Floats
+from calibscale.compiled import elementary, random_draws
+from calibscale.data.chunk import Chunk
+from calibscale.errors import OptionError, require
+from calibscale.kernels.data_profile import DataProfile, pooled_distance
+
+
+class FeatureMap(Protocol):
+    """Features of the predictions."""
+
+    def resolve(self, *setups: DataProfile, notion: str = "canonical") -> FeatureMap:
+        """Copy of the map with every default replaced by its value for all of several models."""
+
+    @property
+    def parameters(self) -> dict[str, Any]:
+        """Settings as written to results."""
+
+    def size(self, classes: int) -> int:
+        """Number m of features."""
+
+    def __call__(self, chunk: Chunk) -> Floats:
+        """φ(q) for each row, (c, m)."""
+
+
+@dataclass(frozen=True)
+class RandomFourier:
+    """φ = [q, cos(Ωq)/√F, sin(Ωq)/√F] for the kernel k(p, q) = pᵀq + exp(−‖p−q‖²/(2·bandwidth²)).
+
+    The F rows of Ω are N(0, bandwidth⁻² I), drawn by counter from `seed` [MS, App. B].
+
+    Parameters
+    ----------
+    n_features : int
+        Number F of frequencies, where m = K + 2F.
+    bandwidth : float, optional
+        Bandwidth of the Gaussian, by default the median of the positive distances between 1,000
+        predictions.
+
+    Examples
+    --------
+    >>> RandomFourier(100, bandwidth=0.5).size(classes=10)
+    210
+    """
+
+    n_features: int = 100
+    bandwidth: float | None = None
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        require(self.n_features >= 1, "n_features must be at least 1", self.n_features)
+        if self.bandwidth is not None and not 0 < self.bandwidth < np.inf:
+            raise OptionError(f"bandwidth must be positive and finite, not {self.bandwidth}")
+        require(0 <= self.seed < 2**64, "seed must be in 0..2^64−1", self.seed)
+
+    def resolve(self, *setups: DataProfile, notion: str = "canonical") -> RandomFourier:
+        if self.bandwidth is not None:
+            return self
+        if len(setups) == 1:
+            return replace(self, bandwidth=setups[0].median_distance(notion))
+        samples = [setup.sample(notion).points for setup in setups]
+        return replace(self, bandwidth=pooled_distance(samples))
+
+    @property
+    def parameters(self) -> dict[str, Any]:
+        return {
+            "kernel": "linear+gaussian",
+            "features": self.n_features,
+            "bandwidth": self.bandwidth,
+            "seed": self.seed,
+        }
+
+    def size(self, classes: int) -> int:
+        return classes + 2 * self.n_features
+
+    def __call__(self, chunk: Chunk) -> Floats:
+        assert self.bandwidth is not None, "call resolve() first"
+        phi = np.empty((len(chunk), self.size(chunk.classes)))
+        phi[:, : chunk.classes] = chunk.factors
+        z = chunk.factors @ frequencies(self.n_features, chunk.classes, self.seed).T
+        z /= self.bandwidth
+        elementary.fourier_features(z, 1.0 / np.sqrt(self.n_features), phi)
+        return phi
+
+
+@lru_cache(maxsize=8)
+def frequencies(n_features: int, classes: int, seed: int) -> Floats:
+    """Standard normal frequencies (F, K).  Row j does not depend on F."""
+    u = random_draws.table(n_features, classes, seed, random_draws.FREQUENCIES)
+    frequencies = ndtri(u[:, :, 0])
+    frequencies.setflags(write=False)
+    return frequencies
+
+
+@dataclass(frozen=True)
+class OneHot:
+    """Indicator φ(q) of q among finitely many `points`, for the kernel 1{p = q}.
+
+    The map is for predictors that take few values (votes, trees, tables).  A prediction that is
+    none of the points is an error.
+
+    Examples
+    --------
+    >>> from calibscale import CKCE, OneHot, evaluate, from_arrays
+    >>> source = from_arrays(probabilities=[[0.5, 0.5]] * 8, labels=[0, 1] * 4)
+    >>> round(evaluate(source, CKCE(OneHot(((0.5, 0.5),)), ridge=0.0))["ckce"].value, 12)
+    0.0
+    """
+
+    points: tuple[tuple[float, ...], ...]
+
+    def resolve(self, *setups: DataProfile, notion: str = "canonical") -> OneHot:
+        return self
+
+    @property
+    def parameters(self) -> dict[str, Any]:
+        return {"kernel": "indicator", "points": len(self.points)}
+
+    def size(self, classes: int) -> int:
+        return len(self.points)
+
+    def __call__(self, chunk: Chunk) -> Floats:
+        equal = (chunk.q[:, None, :] == np.array(self.points)[None]).all(axis=2)
+        if not equal.any(axis=1).all():
+            row = int(chunk.rows[np.argmin(equal.any(axis=1))])
+            raise OptionError(
+                f"the prediction of row {row} is none of the {len(self.points)} points"
+            )
+        return equal.astype(np.float64)

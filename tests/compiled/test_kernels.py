@@ -1,0 +1,293 @@
+"""Kernels on tiny inputs; run again without the JIT (coverage) and with bounds checks."""
+
+from __future__ import annotations
+
+import math
+import os
+
+import numba
+import numpy as np
+import pytest
+from scipy.spatial.distance import pdist
+from scipy.special import log_softmax, softmax
+
+from calibscale.compiled import elementary, random_draws, row_sums, tile_strips
+from calibscale.data.blocks import Block
+from calibscale.data.chunk import LOG_SMALLEST
+from calibscale.data.rules import Rules
+from calibscale.data.validation import chunks
+from calibscale.errors import InvalidDataError
+from calibscale.statistics.bins import fine_borders, simplex_cell_count
+from tests.support import naive
+
+pytestmark = pytest.mark.kernels
+
+INTERPRETED = os.environ.get("NUMBA_DISABLE_JIT") == "1"
+MANY = 200 if INTERPRETED else 200_000
+
+
+def _ulps(values, exact):
+    return np.abs(values - exact) / np.spacing(np.abs(exact))
+
+
+@pytest.mark.parametrize(
+    ("low", "high"), [(-690.0, 709.7), (-40.0, 0.0), (-1.0, 1.0), (-1e-9, 1e-9)]
+)
+def test_exp__is_within_two_ulp_over_its_range(low, high):
+    x = np.linspace(low, high, MANY)
+    values = x.copy()
+    elementary.exp_inplace(values)
+    assert _ulps(values, np.exp(x)).max() <= 2.0
+
+
+def test_exp__at_the_ends():
+    x = np.array([0.0, -690.1, -745.2, -1e300, -np.inf, 1.0, -690.0])
+    elementary.exp_inplace(x)
+    np.testing.assert_array_equal(x[:5], [1.0, 0.0, 0.0, 0.0, 0.0])
+    assert x[5] == pytest.approx(math.e, rel=3e-16)
+    assert x[6] == pytest.approx(math.exp(-690), rel=3e-16)
+
+
+def test_log_of_zero__is_that_of_the_smallest_number():
+    assert np.log(5e-324) == LOG_SMALLEST
+
+
+@pytest.mark.parametrize("reach", [1.0, 50.0, 1e5])
+def test_sincos__absolute_error_is_a_rounding(reach):
+    z = np.linspace(-reach, reach, MANY).reshape(-1, 2)
+    phi = np.empty((len(z), 5))
+    phi[:, 0] = 7.0
+    elementary.fourier_features(z, 1.0, phi)
+    np.testing.assert_allclose(phi[:, 1:3], np.cos(z), rtol=0, atol=3e-16)
+    np.testing.assert_allclose(phi[:, 3:5], np.sin(z), rtol=0, atol=3e-16)
+    assert (phi[:, 0] == 7.0).all()
+
+
+def _chunk(values, labels, kind="logits", **rules):
+    values = np.asarray(values, float)
+    block = Block(0, values, np.asarray(labels), None, None)
+    ((chunk, counts),) = chunks(block, Rules(kind, values.shape[1], 1, **rules))
+    return chunk, counts
+
+
+@pytest.mark.parametrize("classes", [2, 3, 10, 37])
+def test_score_logits__agrees_with_scipy(rng, classes):
+    logits = rng.normal(size=(50, classes)) * 10
+    labels = rng.integers(0, classes, 50)
+    chunk, _ = _chunk(logits, labels)
+    q = softmax(logits, axis=1)
+    np.testing.assert_allclose(chunk.q, q, rtol=1e-14)
+    np.testing.assert_array_equal(chunk.top, q.argmax(1))
+    np.testing.assert_allclose(chunk.confidence, q.max(1), rtol=1e-15)
+    np.testing.assert_array_equal(chunk.confidence, chunk.q.max(1))
+    loss = -log_softmax(logits, axis=1)[range(50), labels]
+    np.testing.assert_allclose(chunk.nll, loss, rtol=1e-13, atol=1e-15)
+    d = naive.residuals(q, labels)
+    np.testing.assert_allclose(chunk.delta, d, rtol=1e-13, atol=1e-15)
+    np.testing.assert_allclose(chunk.brier, (d**2).sum(1), rtol=1e-12, atol=1e-15)
+
+
+def test_score_logits__keep_the_digits_of_small_losses():
+    chunk, _ = _chunk([[30.0, 0.0], [0.0, 35.0]], [0, 1])
+    rest = np.exp([-30.0, -35.0]) / (1 + np.exp([-30.0, -35.0]))
+    np.testing.assert_allclose(chunk.brier, 2 * rest**2, rtol=1e-14)
+    np.testing.assert_allclose(chunk.nll, np.log1p(np.exp([-30.0, -35.0])), rtol=1e-14)
+
+
+def test_score_logits__stay_finite_for_huge_logits():
+    with np.errstate(over="ignore"):  # interpreted, −1e308 − 1e308 warns
+        chunk, _ = _chunk([[1e6, -1e6, 0.0], [-1e308, 1e308, 0.0]], [1, 0])
+        np.testing.assert_array_equal(chunk.q, [[1, 0, 0], [0, 1, 0]])
+        np.testing.assert_array_equal(chunk.nll, [2e6, np.inf])
+        np.testing.assert_array_equal(chunk.brier, [2.0, 2.0])
+
+
+def test_score_logits__shifted_logits_give_the_same_bits(rng):
+    logits = np.round(rng.normal(size=(20, 4)) * 64) / 64  # exactly shiftable
+    first, _ = _chunk(logits, np.zeros(20, int))
+    second, _ = _chunk(logits + 1024.0, np.zeros(20, int))
+    np.testing.assert_array_equal(first.q, second.q)
+
+
+def test_score_probabilities__are_left_as_they_are(rng):
+    q = rng.dirichlet(np.ones(4), 30)
+    labels = rng.integers(0, 4, 30)
+    chunk, _ = _chunk(q, labels, "probabilities")
+    np.testing.assert_array_equal(chunk.q, q)
+    np.testing.assert_allclose(chunk.nll, -np.log(q[range(30), labels]), rtol=1e-15)
+    d = naive.residuals(q, labels)
+    np.testing.assert_allclose(chunk.brier, (d**2).sum(1), rtol=1e-13)
+
+
+def test_score_probabilities__zero_for_the_label_is_an_infinite_loss():
+    chunk, _ = _chunk([[0.0, 1.0]], [0], "probabilities")
+    assert chunk.nll[0] == np.inf
+    assert chunk.brier[0] == 2.0
+
+
+@pytest.mark.parametrize(
+    ("kind", "row", "label", "says"),
+    [
+        ("logits", [np.nan, 0.0], 0, "'logits' is missing .class 0"),
+        ("logits", [0.0, np.inf], 0, "'logits' is inf, .* .class 1"),
+        ("logits", [-np.inf, -np.inf], 0, "all its 'logits' are −inf"),
+        ("probabilities", [1.0, -np.inf], 0, "'probabilities' is -inf"),
+        ("logits", [0.0, 1.0], 2, "'labels' is 2, outside 0..1"),
+        ("logits", [0.0, 1.0], -2, "'labels' is -2"),
+        ("probabilities", [np.nan, 0.5], 0, "'probabilities' is missing"),
+        ("probabilities", [0.5, 0.5], 2, "'labels' is 2"),
+        ("probabilities", [-0.1, 1.1], 0, "'probabilities' is -0.1, a negative probability"),
+        ("probabilities", [0.5, 0.6], 0, "sum to 1.1"),
+        ("probabilities", [np.nan, np.nan], 0, "'probabilities' is missing"),
+    ],
+)
+def test_rows__bad_ones_are_named(kind, row, label, says):
+    good = [0.25, 0.75]
+    with pytest.raises(InvalidDataError, match=f"row 1 .*{says}") as caught:
+        _chunk([good, row, good], [0, label, 1], kind)
+    assert caught.value.row == 1
+    kept, counts = _chunk([good, row, good], [0, label, 1], kind, on_invalid="drop")
+    assert (len(kept), counts.used, sum(counts.dropped.values())) == (2, 2, 1)
+    np.testing.assert_array_equal(kept.rows, [0, 2])
+
+
+@pytest.mark.parametrize("kind", ["logits", "probabilities"])
+def test_rows__without_a_label_are_counted(kind):
+    kept, counts = _chunk([[0.5, 0.5], [0.1, 0.9]], [-1, 1], kind)
+    assert (counts.used, counts.unlabelled, counts.dropped) == (1, 1, {})
+    np.testing.assert_array_equal(kept.labels, [1])
+
+
+@pytest.mark.parametrize("left_closed", [False, True])
+@pytest.mark.parametrize("weighted", [False, True])
+def test_bins__agree_with_comparisons(rng, left_closed, weighted):
+    p = np.concatenate([rng.random(60), np.arange(11) / 10, [0.0, 1.0, 1.0 + 1e-9, -1e-9]])
+    delta = rng.normal(size=len(p))
+    w = rng.random(len(p)) if weighted else np.empty(0)
+    for edges in (np.linspace(0, 1, 11), np.array([0.0, 0.01, 0.011, 0.9, 1.0])):
+        sums = np.zeros((5, len(edges) - 1))
+        row_sums.bin_column(p, delta, w, edges, left_closed, sums)
+        by_class = np.zeros((1, len(edges) - 1, 5))
+        row_sums.bin_classes(p[:, None], delta[:, None], w, edges, left_closed, by_class)
+        np.testing.assert_array_equal(by_class[0].T, sums)
+        one = w if weighted else np.ones(len(p))
+        for b, members in enumerate(naive.bin_rows(np.clip(p, 0, 1), edges, left_closed)):
+            expected = [
+                len(members),
+                one[members].sum(),
+                (one[members] ** 2).sum(),
+                (one * p)[members].sum(),
+                (one * delta)[members].sum(),
+            ]
+            np.testing.assert_allclose(sums[:, b], expected, rtol=1e-13, atol=1e-15)
+        assert sums[0].sum() == len(p)
+
+
+@pytest.mark.parametrize("weighted", [False, True])
+def test_fine_histogram__cells_lie_between_their_borders(rng, weighted):
+    tails = np.exp(-rng.random(40) * 50)
+    p = np.concatenate([rng.random(40), tails, 1 - tails, [0.0, 0.5, 1.0, 1e-300]])
+    w = rng.random(len(p)) if weighted else np.empty(0)
+    borders = fine_borders()
+    assert (np.diff(borders) >= 0).all()
+    assert len(borders) == row_sums.FINE_CELLS + 1
+    for i, value in enumerate(p):
+        sums = np.zeros((5, row_sums.FINE_CELLS))
+        row_sums.fine_histogram(
+            p[i : i + 1], np.array([2.0]), w[i : i + 1] if weighted else w, sums
+        )
+        (cell,) = np.flatnonzero(sums[0])
+        assert borders[cell] <= value <= borders[cell + 1]
+        one = w[i] if weighted else 1.0
+        np.testing.assert_array_equal(sums[:, cell], [1.0, one, one * one, one * value, one * 2.0])
+
+
+@pytest.mark.parametrize("classes", [2, 3, 6])
+def test_simplex_cells__are_distinct_and_within_range(rng, classes):
+    q = rng.dirichlet(np.full(classes, 0.5), 200)
+    cells = {}
+    for weighted in (False, True):
+        for row in q:
+            totals = np.zeros(simplex_cell_count(classes))
+            sums = np.zeros((len(totals), classes))
+            w = np.array([0.5]) if weighted else np.empty(0)
+            thirds = np.array([1 / 3, 2 / 3])
+            row_sums.simplex_cells(row[None], thirds, row[None], w, totals, sums)
+            (cell,) = np.flatnonzero(totals)
+            key = tuple(0 if v <= 1 / 3 else 1 if v <= 2 / 3 else 2 for v in row)
+            assert cells.setdefault(key, cell) == cell
+            np.testing.assert_array_equal(sums[cell], row * (0.5 if weighted else 1.0))
+    assert len(set(cells.values())) == len(cells)
+
+
+def test_uniforms__depend_on_seed_stream_row_and_index_alone():
+    def draw(seed, stream, start, count, indices):
+        out = np.empty((count, indices, 2))
+        random_draws.uniform_rows(np.uint64(seed), np.uint64(stream), np.uint64(start), out)
+        return out
+
+    every_draw = draw(9, 1, 0, 12, 3)
+    np.testing.assert_array_equal(draw(9, 1, 5, 4, 2), every_draw[5:9, :2])
+    assert 0 < every_draw.min() < every_draw.max() < 1
+    assert len(np.unique(every_draw)) == every_draw.size
+    for other in (draw(8, 1, 0, 12, 3), draw(9, 2, 0, 12, 3), draw(9 + 2**40, 1, 0, 12, 3)):
+        assert not np.isin(other, every_draw).any()
+    far = draw(9, 1, 2**40, 2, 1)
+    assert not np.isin(far, every_draw).any()
+
+
+def test_uniforms__are_uniform_and_uncorrelated():
+    out = np.empty((MANY // 10, 1, 2))
+    random_draws.uniform_rows(np.uint64(3), np.uint64(1), np.uint64(0), out)
+    u, v = out[:, 0, 0], out[:, 0, 1]
+    n = len(u)
+    # five standard deviations each
+    assert abs(u.mean() - 0.5) < 5 * math.sqrt(1 / 12 / n)
+    assert abs(np.corrcoef(u, v)[0, 1]) < 5 / math.sqrt(n)
+    assert abs(np.corrcoef(u[1:], u[:-1])[0, 1]) < 5 / math.sqrt(n)
+
+
+def test_status_codes__are_distinct():
+    codes = [
+        row_sums.OK,
+        row_sums.UNLABELLED,
+        row_sums.NOT_FINITE,
+        row_sums.LABEL_RANGE,
+        row_sums.NEGATIVE,
+    ]
+    codes += [row_sums.OFF_SIMPLEX, row_sums.BAD_WEIGHT, row_sums.NO_GROUP]
+    assert sorted(codes) == list(range(8))
+
+
+def test_whole__rounds_down_and_widens_the_vectors_of_its_callers():
+    assert [tile_strips.whole(n) for n in (0, 15, 16, 47)] == [0, 0, 16, 32]
+    if INTERPRETED:
+        return
+
+    @numba.njit
+    def caller(n):
+        return tile_strips.whole(n)
+
+    @numba.njit
+    def other(n):
+        return n + 1
+
+    assert caller(47) == 32
+    assert other(47) == 48
+    wide = '"prefer-vector-width"="512"'
+    assert all(wide in text for text in caller.inspect_llvm().values())
+    assert not any(wide in text for text in other.inspect_llvm().values())
+
+
+@pytest.mark.parametrize(("rows", "width"), [(0, 3), (1, 3), (2, 1), (300, 10), (50, 101)])
+def test_distances_of_rows_equal_those_of_scipy(rows, width):
+    points = np.random.default_rng(rows).dirichlet(np.full(width, 0.3), rows)
+    assert np.array_equal(elementary.distances_within(points), pdist(points))
+
+
+def test_divide_rows__shares_rows_between_the_next_points(rng):
+    p, strengths, sizes = np.append(rng.random(40), [0.0, 1.0]), rng.normal(size=(3, 42)), [4, 7]
+    sums = np.ones((3, 5 + 8))
+    row_sums.divide_rows(p, strengths, np.array(sizes), sums)
+    hats = [np.maximum(1 - np.abs(p[:, None] * n - np.arange(n + 1)), 0.0) for n in sizes]
+    np.testing.assert_allclose(sums, 1.0 + strengths @ np.hstack(hats), rtol=1e-13, atol=1e-13)
