@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from typing import Any, ClassVar
 
@@ -18,7 +19,8 @@ from calibscale.kernels.pair_tasks import PairState, PairSum
 from calibscale.kernels.product_kernel import ProductKernel
 from calibscale.kernels.tile_layout import panel_cuts
 from calibscale.results.estimate import EXACT, Approximation, Estimate
-from calibscale.statistics.fourier_modes import LocalFeatures, Modes, check_size, spectral_statistic
+from calibscale.statistics.feature_sums import LandmarkFeatures, LocalFeatures
+from calibscale.statistics.fourier_modes import Modes, check_size, spectral_statistic
 from calibscale.statistics.nystrom_map import nystrom_statistic
 from calibscale.statistics.statistic import PairStatistic, Statistic
 
@@ -63,12 +65,25 @@ def choose_method(
         return "spectral", modes, f"spectral: a Fourier series of {modes.series.modes} modes"
     except NoSeries as error:
         reason = str(error)
+    if setup.source.forecast is not None and settings.normalization == "pairs":
+        exact = _exact_landmarks(landmarks)
+        if exact is not None:
+            return "nystrom", exact, f"nystrom: {exact.landmarks.m} landmarks reproduce the kernel"
     if setup.rows <= _SOME_ROWS or kernel.linear or settings.normalization == "kernel_sum":
         return "tiles", None, f"tiles: {reason}"
     try:
         return "nystrom", landmarks(), f"nystrom: {reason}"
     except OptionError:
         return "features", features(), f"features: {reason}"
+
+
+def _exact_landmarks(choose: Callable[[], PairStatistic]) -> LandmarkFeatures | None:
+    """Features of landmarks that reproduce the kernel, or None without such landmarks."""
+    try:
+        statistic = choose()
+    except OptionError:  # not for this kernel
+        return None
+    return statistic if isinstance(statistic, LandmarkFeatures) else None
 
 
 def check_settings(settings: Any, **choices: tuple[str, ...]) -> None:
@@ -221,13 +236,16 @@ class BoundSKCE(BoundEstimator):
 
     @property
     def is_quadratic(self) -> bool:  # type: ignore[override]
-        return isinstance(self.statistic, Modes) and self.sum_scaled
+        return isinstance(self.statistic, Modes | LandmarkFeatures) and self.sum_scaled
 
     def quadratic(self, *states: Any) -> Quadratic:
         (state,) = states
-        assert isinstance(self.statistic, Modes)
         squares = float(state.squares)
-        vector = self.statistic.vector(state.residuals)
+        if isinstance(self.statistic, LandmarkFeatures):
+            vector = self.statistic.vector(state.sums)
+        else:
+            assert isinstance(self.statistic, Modes)
+            vector = self.statistic.vector(state.residuals)
         return Quadratic(vector, squares, squares, float(state.weight) ** 2)
 
     # ---------------------------------------------------------------- pairs of rows

@@ -12,7 +12,6 @@ from scipy.special import ndtri, stdtrit
 from calibscale.array_types import Floats
 from calibscale.estimators.base import BoundEstimator
 from calibscale.inference.resampling import (
-    REPLICATES,
     Bootstrap,
     Jackknife,
     Resampling,
@@ -21,6 +20,7 @@ from calibscale.inference.resampling import (
     events_of,
     group_of,
     groups_of,
+    noise_replicates,
     norm_of,
     norm_p_values,
     total,
@@ -317,8 +317,7 @@ def _rows_left_out(
 
 def _drawn_residuals(rows: NotionRows, request: Resampling) -> Floats:
     """Residuals of drawn labels or signs (n, B·e), replicate by replicate."""
-    e = rows.delta.shape[1]
-    count = REPLICATES[1] if e == 1 else int(np.clip(400 // e, *REPLICATES))
+    count = noise_replicates(rows.delta.shape[1])
     return request.null.residuals("", rows, 0, count).reshape(len(rows), -1)
 
 

@@ -13,6 +13,7 @@ from scipy.special import ndtri, stdtrit
 from calibscale.array_types import Floats, Ints
 from calibscale.compiled import random_draws
 from calibscale.data.chunk import Chunk
+from calibscale.data.notions import width
 from calibscale.errors import OptionError, require
 from calibscale.estimators.base import BoundEstimator
 from calibscale.inference.nulls import (
@@ -26,6 +27,7 @@ from calibscale.inference.nulls import (
 from calibscale.limits.excess import excess_limits
 from calibscale.limits.proportions import FEW, Limits
 from calibscale.limits.squared_norms import Noise, noise_of, quadratic_limits
+from calibscale.statistics.feature_sums import LandmarkFeatures
 from calibscale.statistics.one_pass import States
 from calibscale.statistics.score_sums import EventSums, Totals
 from calibscale.statistics.statistic import Statistic
@@ -337,11 +339,22 @@ def events_of(estimator: BoundEstimator) -> EventSums:
     return EventSums("positive" if estimator.notion == "positive" else "top_label")
 
 
+def noise_replicates(width: int) -> int:
+    """Number of replicates of residuals of a width that estimate the noise of their sum.
+
+    Replicates of vectors take longer, and each of them tells more.
+    """
+    return REPLICATES[1] if width == 1 else int(np.clip(400 // width, *REPLICATES))
+
+
 def drawn_sums(estimator: BoundEstimator, null: Null, classes: int) -> tuple[Replicates, ...]:
     """Statistics of drawn labels or signs, with fewer replicates where the states are large."""
     drawn = [s for s in estimator.needs if redraws(s)]
     fields = (field for s in drawn for field in s.zero_drawn(classes, 1))
     count = int(np.clip(_REPLICATE_BYTES // max(sum(f.nbytes for f in fields), 1), *REPLICATES))
+    for statistic in drawn:
+        if isinstance(statistic, LandmarkFeatures):
+            count = min(count, noise_replicates(width(statistic.notion, classes)))
     return tuple(Replicates(s, null, 0, count) for s in drawn)
 
 

@@ -1,4 +1,4 @@
-"""Product kernels with defaults from the data, and their one-pass statistics."""
+"""Fourier modes of product kernels with defaults from the data."""
 
 from __future__ import annotations
 
@@ -9,10 +9,8 @@ from functools import cached_property
 from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
-from scipy.special import gammaincinv, ndtri
 
-from calibscale.array_types import Floats, Ints
-from calibscale.compiled import drawn_sums, elementary, random_draws
+from calibscale.array_types import Floats
 from calibscale.data.chunk import Chunk
 from calibscale.data.derived_sources import HoldOut
 from calibscale.data.notions import width
@@ -265,151 +263,3 @@ def spectral_statistic(
         tuple(couplings),
         kernel.hold_out,
     )
-
-
-# ---------------------------------------------------------------- random features
-
-
-class LocalFeatureState(NamedTuple):
-    """n, Σw, Σw², Σw²|δ|² (0-d), and Σ wδφᵀ by combination of categories, (C, e, 2F)."""
-
-    n: Floats
-    weight: Floats
-    weight2: Floats
-    squares: Floats
-    sums: Floats
-
-
-@dataclass(frozen=True)
-class LocalFeatures(PairStatistic):
-    """Random Fourier features of a product kernel: F frequencies of its spectral measure.
-
-    Gaussian frequencies divided by the root of the mean of 2ν squared normals give a Matérn
-    kernel.  The Laplace kernel has ν = 1/2.
-    """
-
-    kernel: ProductKernel
-    notion: str
-    n_features: int = 1000
-    seed: int = 0
-    drawn: ClassVar[tuple[str, ...]] = ("squares", "sums")
-    powers: ClassVar[tuple[int, ...]] = (0, 1, 2, 2, 1)
-    approximation: ClassVar[str] = "random_features"
-
-    def open_ended(self) -> LocalFeatures:
-        """Statistic for unseen categories."""
-        return replace(self, kernel=self.kernel.open_ended())
-
-    def size(self, classes: int) -> int:
-        return 2 * self.n_features
-
-    def zero(self, classes: int) -> LocalFeatureState:
-        n, weight, weight2, squares = (np.zeros(()) for _ in range(4))
-        shape = (self.kernel.n_codes, width(self.notion, classes), 2 * self.n_features)
-        return LocalFeatureState(n, weight, weight2, squares, np.zeros(shape))
-
-    def frequencies(self, predictions: int) -> Floats:
-        """Frequencies Ω (F, e + d) in units of the bandwidths."""
-        counts = [
-            0 if self.kernel.prediction == "none" else predictions,
-            len(self.kernel.columns),
-        ]
-        columns = sum(counts) + 2
-        u = random_draws.table(self.n_features, columns, self.seed, random_draws.FREQUENCIES)
-        normal = ndtri(u[:, : sum(counts), 0])
-        parts = np.split(normal, [counts[0]], axis=1)
-        names = (self.kernel.prediction, self.kernel.covariate)
-        for f, (part, name) in enumerate(zip(parts, names, strict=True)):
-            degrees = {"laplace": 1, "matern32": 3, "matern52": 5}.get(name)
-            if degrees is not None:
-                uniform = u[:, sum(counts) + f, :1]
-                # A quantile of χ² divided by its degrees of freedom.
-                part /= np.sqrt(2 * gammaincinv(degrees / 2, uniform) / degrees)
-        return np.hstack(parts)
-
-    def accumulate(self, state: LocalFeatureState, chunk: Chunk) -> LocalFeatureState:
-        rows = NotionRows.of(chunk, self.notion, self.kernel.hold_out)
-        w = rows.weights
-        for total, value in zip(state[:3], (len(rows), w.sum(), w @ w), strict=True):
-            total += value
-        strengths = rows.delta * w[:, None]
-        state.squares[...] += np.vdot(strengths, strengths)
-        codes, phi = self.kernel.codes(rows.covariates), self._features(chunk, rows)
-        for code, here in self._combinations(codes):
-            state.sums[code] += strengths[here].T @ phi[here]
-        return state
-
-    def _combinations(self, codes: Ints) -> Iterator[tuple[int, Any]]:
-        """Each combination of categories that occurs, and the rows that have it."""
-        for code in np.unique(codes):
-            # A slice, unlike a mask, does not copy the features.
-            yield code, codes == code if self.kernel.n_codes > 1 else slice(None)
-
-    def _features(self, chunk: Chunk, rows: NotionRows) -> Floats:
-        """Features: cosines, then sines (c, 2F), cached on the chunk."""
-        if self not in chunk.views:
-            z = self.kernel.coordinates(rows) @ self.frequencies(rows.points.shape[1]).T
-            phi = np.empty((len(rows), 2 * self.n_features))
-            elementary.fourier_features(z, 1.0, phi)
-            chunk.views[self] = phi
-        return chunk.views[self]
-
-    def draw(self, sums: tuple[Any, ...], chunk: Chunk, replicates: Replicates) -> None:
-        squares, out = sums
-        rows = NotionRows.of(chunk, self.notion, self.kernel.hold_out)
-        codes, phi = self.kernel.codes(rows.covariates), self._features(chunk, rows)
-        w = rows.weights
-        if out.shape[2] == 1:
-            p, delta = rows.points[:, 0], rows.delta[:, 0]
-            if replicates.moves:  # features of each replicate would take as long as a pass
-                moved = replicates.moved(self.notion, rows)
-                drawn = np.stack([replicate.delta[:, 0] for _, replicate in moved]) * w
-            else:
-                drawn = replicates.scalars(self.notion, rows.rows, p, delta, rows.starts) * w
-            squares += np.einsum("ij,ij->i", drawn, drawn)
-            for code, here in self._combinations(codes):
-                out[:, code, 0] += drawn[:, here] @ phi[here]
-            return
-        if replicates.draws_labels(chunk):
-            weighted = phi if (w == 1.0).all() else phi * w[:, None]
-            self._move(squares, out, rows, codes, weighted, replicates)
-            return
-        for code, here in self._combinations(codes):
-            products = replicates.products(rows.take(here), phi[here] * w[here, None])
-            for b, (product, d2) in products:
-                squares[b] += (w[here] * w[here]) @ d2
-                out[b, code] += product
-
-    def _move(
-        self,
-        squares: Floats,
-        out: Floats,
-        rows: NotionRows,
-        codes: Ints,
-        phi: Floats,
-        replicates: Replicates,
-    ) -> None:
-        """Add the sums of drawn labels: the observed sums, changed by rows with another label."""
-        w, (B, combinations, K, m) = rows.weights, out.shape
-        by_code = out.reshape(B, combinations * K, m)
-        for code, here in self._combinations(codes):
-            by_code[:, code * K : (code + 1) * K] += rows.delta[here].T @ phi[here]
-        drawn = replicates.null.labels(rows.units, rows.q, replicates.first, replicates.last)
-        norms = np.zeros((2, B))
-        drawn_sums.label_sums(drawn, rows.q, w * w, np.zeros(len(rows)), norms)
-        squares += norms[0]
-        observed = (rows.q - rows.delta).argmax(axis=1)  # q − δ is the unit vector of the label
-        drawn_sums.move_features(
-            drawn + (codes * K).astype(np.int32), observed + codes * K, phi, by_code
-        )
-
-    def by_frequency(self, state: LocalFeatureState) -> Floats:
-        """Estimates of Σ_ij over all pairs by single frequencies (F,).  Their mean is unbiased."""
-        squares = np.einsum("cef,cef->f", state.sums, state.sums)
-        return squares[: self.n_features] + squares[self.n_features :]
-
-    def pair_total(self, state: LocalFeatureState) -> tuple[float, float]:
-        values = self.by_frequency(state)
-        # As many standard errors as for the jackknife over frequencies (`from_left_out`).
-        error = 2.3 * float(values.std(ddof=1)) / np.sqrt(len(values))
-        return float(values.mean()) - float(state.squares), error

@@ -16,11 +16,15 @@ from calibscale.kernels.data_profile import DataProfile
 from calibscale.kernels.landmarks import Gaussian, Kernel, Landmarks, Laplacian, choose_landmarks
 from calibscale.kernels.notion_rows import NotionRows
 from calibscale.kernels.product_kernel import ProductKernel
+from calibscale.statistics.feature_sums import LandmarkFeatures
 from calibscale.statistics.fourier_modes import check_size
 from calibscale.statistics.statistic import PairStatistic, added
 
 KEPT_ROWS = 2000
 _RANK_TOLERANCE = 1e-12
+# The landmarks reproduce the points among which they were chosen.  If these are many more, they
+# reproduce other points as well.
+_POINTS_PER_LANDMARK = 4
 # Standard errors of an error: above 2, as the variance is estimated and the law is not normal.
 _WIDTH = 2.8
 
@@ -137,11 +141,12 @@ class Nystrom(PairStatistic):
 
 def nystrom_statistic(
     setup: DataProfile, notion: str, kernel: ProductKernel, limit: int, seed: int
-) -> Nystrom:
+) -> Nystrom | LandmarkFeatures:
     """Nyström statistic with landmarks chosen among a sample of the data.
 
-    An OptionError is raised if the kernel is not gaussian or laplace, or a product of different
-    ones.
+    If the landmarks do not reproduce the kernel, the statistic has a sample of rows that corrects
+    it.  An OptionError is raised if the kernel is not gaussian or laplace, or a product of
+    different ones.
     """
     names = {kernel.prediction} - {"none"} | ({kernel.covariate} if kernel.columns else set())
     kinds: dict[str, type[Kernel]] = {"gaussian": Gaussian, "laplace": Laplacian}
@@ -157,4 +162,6 @@ def nystrom_statistic(
     points = points[np.isfinite(points).all(axis=1)]
     landmarks = choose_landmarks(kinds[name](1.0), points, limit, _RANK_TOLERANCE, seed)
     check_size(setup, notion, kernel, landmarks.m)
+    if landmarks.m <= len(points) // _POINTS_PER_LANDMARK:
+        return LandmarkFeatures(kernel, notion, landmarks)
     return Nystrom(kernel, notion, landmarks, seed=seed)

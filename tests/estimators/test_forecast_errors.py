@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import dataclasses
+
 import numpy as np
 import pytest
 from scipy.special import ndtr, ndtri
@@ -326,3 +328,63 @@ def test_other_nulls__take_the_residuals_of_forecasts(null):
     )  # fmt: skip
     test = cs.calibration_test(source, "ckce", null=null, n_replicates=39)
     assert test.results[0].p_value <= 0.05
+
+
+MANY = 3500  # rows above which the default method needs no sums over pairs
+
+
+def many(kind, outcomes_scale=1.0, weighted=False):
+    """Forecasts of `MANY` rows of a kind, with outcomes of another scale than predicted."""
+    rng = np.random.default_rng(11)
+    mean, scale = rng.normal(size=MANY), np.exp(0.3 * rng.normal(size=MANY))
+    y = mean + outcomes_scale * scale * rng.normal(size=MANY)
+    predictions = np.column_stack([mean, scale])
+    if kind == "ensemble":
+        predictions = mean[:, None] + scale[:, None] * rng.normal(size=(MANY, 4))
+    return cs.from_arrays(
+        predictions=predictions,
+        forecast=kind,
+        labels=y,
+        weights=rng.exponential(size=MANY) if weighted else None,
+    )
+
+
+@pytest.mark.parametrize("normalization", ["pairs", "kernel_sum"])
+@pytest.mark.parametrize("weighted", [False, True])
+def test_landmarks__equal_the_sum_over_all_pairs(normalization, weighted):
+    """The default method of many rows is by landmarks, and its error covers the difference.
+
+    Tiles of normal forecasts have the exact kernel on targets.  The kernel of 16 waves differs from
+    it by 1e-5 at most.
+    """
+    source = many("normal", 1.2, weighted)
+    estimator = cs.SKCE(normalization=normalization)
+    default, exact = (
+        cs.evaluate(source, [dataclasses.replace(estimator, method=method)], interval="jackknife")
+        for method in ("auto", "tiles")
+    )
+    default, exact = default.estimates[0], exact.estimates[0]
+    if normalization == "kernel_sum":  # which needs all pairs
+        assert default.value == exact.value
+        return
+    assert default.approximation.kind == "nystrom"
+    assert abs(default.value - exact.value) <= default.approximation.error + 1e-5 * exact.value
+    assert default.approximation.error < 1e-3 * exact.value
+    # Both intervals have the same form.  The noise of groups is wider than the noise of rows.
+    assert default.interval.method == exact.interval.method
+    length, shortest = (each.interval.high - each.interval.low for each in (default, exact))
+    assert 0.7 * shortest < length < 2.0 * shortest
+
+
+def test_landmarks__that_do_not_reproduce_the_kernel_are_not_the_default():
+    estimate = cs.evaluate(many("ensemble"), "kce")["kce"]
+    assert estimate.approximation.kind == "exact"
+
+
+def test_landmarks__give_the_bits_of_any_workers():
+    source = many("normal")
+    results = [
+        cs.evaluate(source, "kce", interval="jackknife", scheduler=scheduler)["kce"]
+        for scheduler in ("serial", "threads:2")
+    ]
+    assert results[0] == results[1]

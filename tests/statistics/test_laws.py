@@ -133,6 +133,9 @@ EXAMPLES = {
     "LabelNoise": lambda cls: cls(),
     "LabelTable": lambda cls: cls(),
     "LabelVariances": lambda cls: cls(BinCounts("positive", EDGES)),
+    "LandmarkFeatures": lambda cls: cls(
+        PREDICTIONS, "positive", choose_landmarks(Gaussian(1.0), GRID, 5, 1e-12)
+    ),
     "LocalFeatures": lambda cls: cls(KERNEL, "positive", 5),
     "LogisticLoss": lambda cls: cls(0.9, 0.1),
     "Modes": lambda cls: MODES,
