@@ -226,8 +226,9 @@ class KLCE(SKCE):
         Default: ``positive``, P(class 1), for two classes, and ``canonical`` for more [VF, §3.2].
     method : {"auto", "spectral", "tiles", "features", "nystrom"}
         ``spectral``: Fourier series, one pass, to `tolerance`.  ``tiles``: all pairs, exact.
-        ``features``: random Fourier features, one pass.  ``nystrom``: landmarks, one pass, and a
-        correction from a sample of rows.  ``auto``: the first that is exact and fast.
+        ``features``: random Fourier features, one pass.  ``nystrom``: landmarks, one pass, with a
+        bound of the error if they reproduce the kernel, and otherwise with a correction from a
+        sample of rows.  ``auto``: the first that is exact, or nearly so, and fast.
     tolerance : float
         Relative tolerance of the series.
     normalization : {"pairs", "kernel_sum"}
