@@ -197,7 +197,7 @@ def one_pass_apart(job: str, folder: str, days: int) -> Callable[[], Any]:
     from dataclasses import replace
 
     from calibscale import from_arrays
-    from calibscale.data.store import as_source
+    from calibscale.data.source_arguments import as_source
     from calibscale.monitoring.job.job_reader import read_job
     from calibscale.monitoring.ledger.windows import window
     from calibscale.monitoring.night import open_ledger

@@ -19,7 +19,7 @@ from calibscale.data.derived_sources import Split
 from calibscale.data.invalid_rows import CLUSTER_OF, need_rows
 from calibscale.data.rules import Rules
 from calibscale.data.source import ArraySource
-from calibscale.data.store import as_source
+from calibscale.data.source_arguments import as_source
 from calibscale.engine.dask_backend import PACKAGES, installed
 from calibscale.engine.execution import Execution
 from calibscale.engine.memory import Room

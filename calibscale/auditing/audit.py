@@ -25,7 +25,7 @@ from calibscale.data.blocks import RowCounts
 from calibscale.data.covariates import Axis
 from calibscale.data.derived_sources import HoldOut, part_of, predicted
 from calibscale.data.notions import problems
-from calibscale.data.store import as_source
+from calibscale.data.source_arguments import as_source
 from calibscale.errors import OptionError, require
 from calibscale.estimators.base import set_names
 from calibscale.estimators.multicalibration import axes_of

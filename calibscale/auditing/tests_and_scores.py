@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from calibscale.data.derived_sources import HoldOut, part_of, predicted
-from calibscale.data.store import as_source
+from calibscale.data.source_arguments import as_source
 from calibscale.engine.merge_tree import one_thread
 from calibscale.errors import OptionError
 from calibscale.estimators.base import Estimator

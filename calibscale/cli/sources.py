@@ -216,7 +216,7 @@ def _opened(store: str | tuple[str, ...] | None, options: dict[str, Any]) -> Arr
 def _described(store: str | tuple[str, ...] | None, options: dict[str, Any]) -> ArraySource:
     from calibscale.data.ingest.folders import is_table
     from calibscale.data.ingest.table_files import from_file
-    from calibscale.data.store import as_source
+    from calibscale.data.source_arguments import as_source
     from calibscale.data.zarr_arrays import open_arrays
     from calibscale.errors import BinaryError
 

@@ -14,7 +14,7 @@ from calibscale.compiled import random_draws, row_sums
 from calibscale.data.blocks import Block
 from calibscale.data.chunk import Chunk
 from calibscale.data.source import ArraySource
-from calibscale.data.store import as_source
+from calibscale.data.source_arguments import as_source
 from calibscale.errors import InvalidDataError, OptionError, require
 
 TEST = -1  # fold of the rows of the test part

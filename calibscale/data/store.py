@@ -486,23 +486,3 @@ class LogitStore(StoreGroup):
             (see `open`), or the store cannot be written.
         """
         return Writer(self)
-
-
-def as_source(source: Any) -> ArraySource:
-    """Convert any object that `evaluate` accepts to a source.
-
-    Raises
-    ------
-    OptionError
-        If it is not a path, a store or a source.
-    """
-    if isinstance(source, ArraySource):
-        return source
-    if isinstance(source, LogitStore):
-        return source.source
-    if isinstance(source, str | Path):
-        return LogitStore.open(source).source
-    raise OptionError(
-        "a source is a path, a LogitStore or from_arrays(…) or from_frame(…), not "
-        f"{type(source).__name__}"
-    )

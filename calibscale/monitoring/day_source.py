@@ -22,7 +22,7 @@ from calibscale.data.ingest.input_files import CHANGES, InputFile
 from calibscale.data.ingest.npy_shards import is_pattern, matched, natural_key
 from calibscale.data.read_errors import reading
 from calibscale.data.source import PREDICTIONS, ArraySource
-from calibscale.data.store import as_source
+from calibscale.data.source_arguments import as_source
 from calibscale.data.zarr_arrays import open_arrays
 from calibscale.errors import (
     BinaryError,

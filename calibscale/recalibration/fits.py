@@ -29,7 +29,8 @@ from calibscale.data.derived_sources import DerivedSource
 from calibscale.data.invalid_rows import DROP_REMEDY
 from calibscale.data.rules import Rules
 from calibscale.data.source import ArraySource
-from calibscale.data.store import LogitStore, as_source
+from calibscale.data.source_arguments import as_source
+from calibscale.data.store import LogitStore
 from calibscale.data.validation import valid_rows
 from calibscale.engine.merge_tree import Progress
 from calibscale.errors import InvalidDataError, OptionError, StoreError, require

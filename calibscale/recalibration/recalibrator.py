@@ -18,7 +18,7 @@ from calibscale.data.blocks import Block, RowCounts
 from calibscale.data.chunk import Chunk
 from calibscale.data.derived_sources import DerivedSource, left_out
 from calibscale.data.source import ArraySource
-from calibscale.data.store import as_source
+from calibscale.data.source_arguments import as_source
 from calibscale.data.validation import chunks
 from calibscale.errors import OptionError, require
 from calibscale.estimators.base import BoundEstimator

@@ -174,7 +174,7 @@ def test_dask__shared_data_are_not_in_the_tasks(store):
     """Statistics may contain many rows; they are sent once and are not part of tasks."""
     import pickle
 
-    from calibscale.data.store import as_source
+    from calibscale.data.source_arguments import as_source
     from calibscale.statistics.one_pass import Scan
 
     source = as_source(store)
