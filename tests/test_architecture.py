@@ -1,4 +1,4 @@
-"""Which room may import which."""
+"""Which room may import which, and how often a form occurs that is hard to read."""
 
 from __future__ import annotations
 
@@ -11,6 +11,25 @@ from typing import NamedTuple
 import pytest
 
 import calibscale
+from tests.support.form_counts import (
+    Count,
+    SourceFile,
+    bound_names,
+    code_lines,
+    comment_lines,
+    conditions_in_texts,
+    docstring_words,
+    hand_formatted,
+    long_signatures,
+    multiplied_by_conditions,
+    places,
+    pronouns_for_nouns,
+    relative_genitives,
+    semicolons,
+    share,
+    source_files,
+    vague_names,
+)
 
 PACKAGE = Path(calibscale.__file__).parent
 # A room may import the rooms before it.
@@ -143,15 +162,15 @@ def _target(name: str) -> str:
 def _imports(tree: ast.Module) -> list[Import]:
     """Imports of the package, and imports by strings, wherever they stand in a module."""
     in_functions = {node for function in _functions(tree) for node in ast.walk(function)}
-    found = []
+    imported = []
     for node in ast.walk(tree):
         for name in _imported_names(node):
             if name.partition(".")[0] == "calibscale":
-                found.append(Import(_target(name), node.lineno, node in in_functions, False))
+                imported.append(Import(_target(name), node.lineno, node in in_functions, False))
         name = _string_import(node)
         if name:
-            found.append(Import(_target(name), node.lineno, node in in_functions, True))
-    return found
+            imported.append(Import(_target(name), node.lineno, node in in_functions, True))
+    return imported
 
 
 IMPORTS = {name: _imports(tree) for name, tree in TREES.items()}
@@ -215,9 +234,9 @@ def test_rooms__are_all_in_the_table():
 def test_imports__point_to_lower_rooms(module):
     position = ROOMS.index(_room(module))
     upward = [
-        f"line {found.line} imports {target}"
-        for found in IMPORTS[module]
-        for target in _loaded(module, found.target)
+        f"line {entry.line} imports {target}"
+        for entry in IMPORTS[module]
+        for target in _loaded(module, entry.target)
         if _room(target) != _room(module) and ROOMS.index(_room(target)) > position
     ]
     assert upward == []
@@ -228,9 +247,9 @@ def test_imports__are_not_circular():
     left: dict[str, set[str]] = {}
     for module in MODULES:
         left[module] = set()
-        for found in IMPORTS[module]:
-            if (module, found.target) not in DEFERRED:
-                left[module] |= _loaded(module, found.target)
+        for entry in IMPORTS[module]:
+            if (module, entry.target) not in DEFERRED:
+                left[module] |= _loaded(module, entry.target)
     size = len(left) + 1
     while len(left) < size:
         size = len(left)
@@ -245,17 +264,17 @@ def test_imports__are_not_circular():
 
 def test_imports__stand_at_the_top_of_modules():
     in_functions = {
-        (module, found.target)
+        (module, entry.target)
         for module in MODULES
-        for found in IMPORTS[module]
-        if found.in_function and _room(module) not in LAZY
+        for entry in IMPORTS[module]
+        if entry.in_function and _room(module) not in LAZY
     }
     assert in_functions == set(DEFERRED)
 
 
 def test_imports__by_strings_are_declared_and_few():
     by_strings = {
-        (module, found.target) for module in MODULES for found in IMPORTS[module] if found.by_string
+        (module, entry.target) for module in MODULES for entry in IMPORTS[module] if entry.by_string
     }
     assert by_strings <= set(DEFERRED)
     assert len(by_strings) <= 2
@@ -290,9 +309,9 @@ def test_subpackages__hold_a_docstring_and_imports_only():
 def test_folders__import_one_another_in_one_direction():
     imported = defaultdict(set)
     for module in MODULES:
-        for found in IMPORTS[module]:
+        for entry in IMPORTS[module]:
             imported[_folder(module)] |= {
-                _folder(target) for target in _loaded(module, found.target)
+                _folder(target) for target in _loaded(module, entry.target)
             }
     circles = {
         (folder, other)
@@ -318,3 +337,80 @@ def test_names__of_public_classes_are_unique():
             if isinstance(node, ast.ClassDef) and not node.name.startswith("_"):
                 places[node.name].append(module)
     assert {name: modules for name, modules in places.items() if len(modules) > 1} == {}
+
+
+# ---------------------------------------------------------------- Forms
+
+LEAST_COMMENTS = 0.055  # lines of comments for each line of code
+
+
+@pytest.fixture(scope="module")
+def files() -> list[SourceFile]:
+    return source_files(PACKAGE)
+
+
+@pytest.mark.parametrize(
+    ("count", "most"),
+    [
+        (hand_formatted, 12),  # tables of numbers
+        (multiplied_by_conditions, 0),
+        (conditions_in_texts, 10),
+        (long_signatures, 0),
+    ],
+)
+def test_forms__of_code_are_rare(files, count: Count, most: int):
+    counted = places(count, files)
+    assert len(counted) <= most, counted
+
+
+@pytest.mark.parametrize(
+    ("count", "total", "most"),
+    [
+        (vague_names, bound_names, 6 / 1000),
+        (semicolons, docstring_words, 25 / 10_000),
+        (pronouns_for_nouns, docstring_words, 3 / 10_000),
+        (relative_genitives, docstring_words, 8 / 10_000),
+    ],
+)
+def test_forms__of_names_and_sentences_are_rare(files, count: Count, total: Count, most: float):
+    assert share(count, total, files) <= most, places(count, files)
+
+
+def test_comments__say_why_often_enough(files):
+    assert share(comment_lines, code_lines, files) >= LEAST_COMMENTS
+
+
+@pytest.mark.parametrize(
+    ("count", "code"),
+    [
+        (hand_formatted, "eye = [1, 0,\n       0, 1]  # fmt: skip"),
+        (multiplied_by_conditions, "needed = [1] * (rows > 3)"),
+        (multiplied_by_conditions, "'text' * any(rows)"),
+        (conditions_in_texts, "f'{rows if rows else 0} rows'"),
+        (long_signatures, f"def f({', '.join(f'x{k}' for k in range(13))}): ..."),
+        (vague_names, "for other in range(3): pass"),
+        (vague_names, "def f(what): ..."),
+        (semicolons, "def f():\n    'Rows; of a source.'"),
+        (pronouns_for_nouns, "'Rows of a source, and those of another.'"),
+        (relative_genitives, "class A:\n    'A source whose rows are sorted.'"),
+        (comment_lines, "x = 1  # as in the paper"),
+        (code_lines, "'Text.'\n\n# a comment\nx = 1"),
+    ],
+)
+def test_counts__find_their_form(count, code):
+    assert len(places(count, [SourceFile("module.py", code)])) == 1
+
+
+@pytest.mark.parametrize(
+    ("count", "code"),
+    [
+        (multiplied_by_conditions, "[1] * size"),
+        (long_signatures, f"def _f({', '.join(f'x{k}' for k in range(13))}): ..."),
+        (vague_names, "print(what)"),
+        (semicolons, "'Rows.\\n>>> x = 1; y = 2'"),
+        (semicolons, "x = 'no docstring; a text'"),
+        (comment_lines, "import numpy  # noqa: F401"),
+    ],
+)
+def test_counts__leave_other_forms_out(count, code):
+    assert places(count, [SourceFile("module.py", code)]) == []

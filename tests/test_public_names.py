@@ -21,10 +21,12 @@ def test_import__loads_no_other_library():
         "modules = [name for name in sys.modules if name.startswith('calibscale.')]\n"
         "print(*modules)\n"
     )
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    process = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, check=True
+    )
     # Results are connected to the functions that show them, which are not imported yet.
     modules = {"calibscale.output", "calibscale.results", "calibscale.results.exported"}
-    assert set(done.stdout.split()) == modules
+    assert set(process.stdout.split()) == modules
 
 
 def test_names__have_every_estimator():
@@ -50,8 +52,8 @@ def test_names__are_pickled_by_the_module_that_defines_them(name):
 @pytest.mark.process
 def test_unknown_name__is_an_error_with_a_suggestion():
     command = [sys.executable, "-c", "import calibscale; calibscale.evaluat"]
-    done = subprocess.run(command, capture_output=True, text=True)
+    process = subprocess.run(command, capture_output=True, text=True)
     message = "AttributeError: module 'calibscale' has no attribute 'evaluat'"
-    assert done.stderr.endswith(f"{message}. Did you mean: 'evaluate'?\n")
+    assert process.stderr.endswith(f"{message}. Did you mean: 'evaluate'?\n")
     with pytest.raises(ImportError, match="cannot import name 'evaluat' from 'calibscale'"):
         exec("from calibscale import evaluat")
