@@ -19,7 +19,7 @@ from typing import NamedTuple
 # Pronouns, participles and prepositions, while the name of a value should be a noun.
 _VAGUE = """
     all_ asked both by done each every found given got had held it kept known made mine my none of
-    ok one ones other others own rest same some stuff such taken text_ the them their theirs
+    ok one ones other others own rest same some stuff such taken text_ them their theirs
     these thing things those told what which whole whom with_
 """
 VAGUE = frozenset(_VAGUE.split())
