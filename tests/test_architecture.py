@@ -1,4 +1,4 @@
-"""Which room may import which."""
+"""Which room may import which, and how often a form occurs that is hard to read."""
 
 from __future__ import annotations
 
@@ -6,10 +6,30 @@ import ast
 from collections import defaultdict
 from collections.abc import Iterator
 from pathlib import Path
+from typing import NamedTuple
 
 import pytest
 
 import calibscale
+from tests.support.form_counts import (
+    Count,
+    SourceFile,
+    bound_names,
+    code_lines,
+    comment_lines,
+    conditions_in_texts,
+    docstring_words,
+    hand_formatted,
+    long_signatures,
+    multiplied_by_conditions,
+    places,
+    pronouns_for_nouns,
+    relative_genitives,
+    semicolons,
+    share,
+    source_files,
+    vague_names,
+)
 
 PACKAGE = Path(calibscale.__file__).parent
 # A room may import the rooms before it.
@@ -29,6 +49,7 @@ ROOMS = (
     "kernels",
     "statistics",
     "estimators",
+    "output",
     "session",
     "inference",
     "evaluation",
@@ -39,13 +60,30 @@ ROOMS = (
     "recalibration",
     "auditing",
     "simulation",
-    "output",
     "monitoring",
     "cli",
     "calibscale",
     "__main__",
 )
 LAZY = {"cli", "calibscale"}  # rooms whose functions may import, so that commands start quickly
+# Imports in functions of other rooms, by module and what it imports, with the reason.
+DEFERRED = {
+    ("data.file_systems", "data.s3_files"): "s3fs is optional",
+    ("estimators.registry", "estimators.*"): "a registry, which imports classes by their names",
+    ("estimators.settings", "kernels.features"): "commands show settings without loading NumPy",
+    ("output.exports", "library"): "pandas and polars are optional, and an argument chooses one",
+    ("recalibration.fits", "output.plots.prediction_plots"): "only a plot needs matplotlib",
+}
+BY_STRING = {"import_module", "__import__"}  # functions that import what a string names
+
+
+class Import(NamedTuple):
+    """Import of a module of the package, or of the modules that a string names."""
+
+    target: str
+    line: int
+    in_function: bool
+    by_string: bool
 
 
 def _modules() -> dict[str, Path]:
@@ -58,36 +96,134 @@ def _modules() -> dict[str, Path]:
     return modules
 
 
+def _tree(path: Path) -> ast.Module:
+    """Statements of a file and of its stub, by which `lazy_loader` imports."""
+    tree = ast.parse(path.read_text(encoding="utf-8"))
+    stub = path.with_suffix(".pyi")
+    if stub.exists():
+        package = ".".join(path.relative_to(PACKAGE.parent).parent.parts)
+        for node in ast.parse(stub.read_text(encoding="utf-8")).body:
+            if isinstance(node, ast.ImportFrom):
+                node.module = f"{package}.{node.module}" if node.module else package
+                node.level = 0
+            tree.body.append(node)
+    return tree
+
+
 MODULES = _modules()
-TREES = {name: ast.parse(path.read_text()) for name, path in MODULES.items()}
-
-
-def _imports(tree: ast.AST) -> Iterator[tuple[str, int]]:
-    """Modules of the package that are imported anywhere in a module, with the line."""
-    for node in ast.walk(tree):
-        if isinstance(node, ast.ImportFrom):
-            assert node.level == 0, f"line {node.lineno}: imports are absolute"
-            full = [f"{node.module}.{alias.name}" for alias in node.names]
-        elif isinstance(node, ast.Import):
-            full = [alias.name for alias in node.names]
-        else:
-            continue
-        for name in full:
-            if name == "calibscale" or name.startswith("calibscale."):
-                inner = name.removeprefix("calibscale").removeprefix(".")
-                while inner and inner not in MODULES:  # a name inside a module
-                    inner = inner.rpartition(".")[0]
-                yield inner or "calibscale", node.lineno
-
-
-def _room(module: str) -> str:
-    return module.split(".")[0]
+TREES = {name: _tree(path) for name, path in MODULES.items()}
 
 
 def _functions(tree: ast.AST) -> Iterator[ast.FunctionDef | ast.AsyncFunctionDef]:
     for node in ast.walk(tree):
         if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
             yield node
+
+
+def _imported_names(node: ast.AST) -> list[str]:
+    """Full names that a statement imports."""
+    if isinstance(node, ast.ImportFrom):
+        assert node.level == 0, f"line {node.lineno}: imports are absolute"
+        return [f"{node.module}.{alias.name}" for alias in node.names]
+    if isinstance(node, ast.Import):
+        return [alias.name for alias in node.names]
+    return []
+
+
+def _string_import(node: ast.AST) -> str:
+    """Argument of a call that imports by a string, or nothing.
+
+    A text with a placeholder ends in ``*``, and another expression is its code.
+    """
+    if not isinstance(node, ast.Call) or not node.args:
+        return ""
+    if ast.unparse(node.func).rpartition(".")[2] not in BY_STRING:
+        return ""
+    argument = node.args[0]
+    if isinstance(argument, ast.Constant):
+        return str(argument.value)
+    if isinstance(argument, ast.JoinedStr) and isinstance(argument.values[0], ast.Constant):
+        return f"{argument.values[0].value}*"
+    return ast.unparse(argument)
+
+
+def _target(name: str) -> str:
+    """Module of the package that defines or is a full name, or the name of another library."""
+    if not name.startswith("calibscale."):
+        return name
+    inner = name.removeprefix("calibscale.")
+    if inner.endswith("*"):
+        return inner
+    while inner and inner not in MODULES:  # a name inside a module
+        inner = inner.rpartition(".")[0]
+    return inner or "calibscale"
+
+
+def _imports(tree: ast.Module) -> list[Import]:
+    """Imports of the package, and imports by strings, wherever they stand in a module."""
+    in_functions = {node for function in _functions(tree) for node in ast.walk(function)}
+    imported = []
+    for node in ast.walk(tree):
+        for name in _imported_names(node):
+            if name.partition(".")[0] == "calibscale":
+                imported.append(Import(_target(name), node.lineno, node in in_functions, False))
+        name = _string_import(node)
+        if name:
+            imported.append(Import(_target(name), node.lineno, node in in_functions, True))
+    return imported
+
+
+IMPORTS = {name: _imports(tree) for name, tree in TREES.items()}
+
+
+def _packages(module: str) -> set[str]:
+    """Packages around a module, and the module itself."""
+    parts = module.split(".")
+    return {".".join(parts[:size]) for size in range(1, len(parts) + 1)}
+
+
+def _loaded(module: str, target: str) -> set[str]:
+    """Modules that an import loads: those of the target, and the files of the packages around it.
+
+    The packages around the module itself are loaded before it.
+    """
+    if target.endswith("*"):
+        names = [name for name in MODULES if name.startswith(target[:-1])]
+    else:
+        names = [target] if target in MODULES else []  # other libraries are in no room
+    return set().union(*map(_packages, names)) - _packages(module)
+
+
+def _room(module: str) -> str:
+    return module.split(".")[0]
+
+
+def _folder(module: str) -> str:
+    return MODULES[module].parent.relative_to(PACKAGE).as_posix()
+
+
+@pytest.mark.parametrize(
+    ("code", "expected"),
+    [
+        ("import calibscale.errors", Import("errors", 1, False, False)),
+        ("from calibscale.errors import OptionError", Import("errors", 1, False, False)),
+        ("from calibscale import errors", Import("errors", 1, False, False)),
+        ("if TYPE_CHECKING:\n    import calibscale.cli", Import("cli", 2, False, False)),
+        ("def f():\n    from calibscale import evaluate", Import("calibscale", 2, True, False)),
+        ("import_module('calibscale.data.source')", Import("data.source", 1, False, True)),
+        ("importlib.import_module(f'calibscale.data.{x}')", Import("data.*", 1, False, True)),
+        ("__import__('calibscale.errors').errors", Import("errors", 1, False, True)),
+        ("def f(x):\n    import_module(x)", Import("x", 2, True, True)),
+    ],
+)
+def test_imports__are_read_in_every_form(code, expected):
+    assert _imports(ast.parse(code)) == [expected]
+
+
+def test_imports__of_a_module_load_the_packages_around_it():
+    loaded = {"data", "data.ingest", "data.ingest.readers"}
+    assert _loaded("cli.program", "data.ingest.readers") == loaded
+    assert _loaded("data.source", "data.ingest.readers") == loaded - {"data"}
 
 
 def test_rooms__are_all_in_the_table():
@@ -98,8 +234,9 @@ def test_rooms__are_all_in_the_table():
 def test_imports__point_to_lower_rooms(module):
     position = ROOMS.index(_room(module))
     upward = [
-        f"line {line} imports {target}"
-        for target, line in _imports(TREES[module])
+        f"line {entry.line} imports {target}"
+        for entry in IMPORTS[module]
+        for target in _loaded(module, entry.target)
         if _room(target) != _room(module) and ROOMS.index(_room(target)) > position
     ]
     assert upward == []
@@ -107,10 +244,12 @@ def test_imports__point_to_lower_rooms(module):
 
 def test_imports__are_not_circular():
     """Modules that import no other one, or that no other one imports, are removed until none is."""
-    left = {
-        name: {target for target, _ in _imports(tree) if target != name}
-        for name, tree in TREES.items()
-    }
+    left: dict[str, set[str]] = {}
+    for module in MODULES:
+        left[module] = set()
+        for entry in IMPORTS[module]:
+            if (module, entry.target) not in DEFERRED:
+                left[module] |= _loaded(module, entry.target)
     size = len(left) + 1
     while len(left) < size:
         size = len(left)
@@ -123,25 +262,36 @@ def test_imports__are_not_circular():
     assert left == {}
 
 
-@pytest.mark.long
 def test_imports__stand_at_the_top_of_modules():
-    lazy = [
-        f"{module}: line {inner.lineno}"
-        for module, tree in TREES.items()
-        if _room(module) not in LAZY
-        for function in _functions(tree)
-        for inner in ast.walk(function)
-        if isinstance(inner, ast.ImportFrom) and (inner.module or "").startswith("calibscale")
-    ]
-    assert lazy == []
+    in_functions = {
+        (module, entry.target)
+        for module in MODULES
+        for entry in IMPORTS[module]
+        if entry.in_function and _room(module) not in LAZY
+    }
+    assert in_functions == set(DEFERRED)
+
+
+def test_imports__by_strings_are_declared_and_few():
+    by_strings = {
+        (module, entry.target) for module in MODULES for entry in IMPORTS[module] if entry.by_string
+    }
+    assert by_strings <= set(DEFERRED)
+    assert len(by_strings) <= 2
 
 
 def _is_docstring(node: ast.stmt) -> bool:
     return isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant)
 
 
-def _is_export_list(node: ast.stmt) -> bool:
-    return isinstance(node, ast.Assign) and ast.unparse(node.targets[0]) == "__all__"
+def _is_export(node: ast.stmt) -> bool:
+    """Whether a statement lists the exported names, or takes them from a stub."""
+    if not isinstance(node, ast.Assign):
+        return False
+    return (
+        ast.unparse(node.targets[0]) == "__all__"
+        or ast.unparse(node.value) == "lazy_loader.attach_stub(__name__, __file__)"
+    )
 
 
 def test_subpackages__hold_a_docstring_and_imports_only():
@@ -151,17 +301,18 @@ def test_subpackages__hold_a_docstring_and_imports_only():
             continue
         for node in TREES[name].body:
             is_import = isinstance(node, ast.Import | ast.ImportFrom)
-            if not (is_import or _is_docstring(node) or _is_export_list(node)):
+            if not (is_import or _is_docstring(node) or _is_export(node)):
                 with_definitions.add(name)
     assert with_definitions == set()
 
 
 def test_folders__import_one_another_in_one_direction():
     imported = defaultdict(set)
-    for module, tree in TREES.items():
-        folder = MODULES[module].parent.relative_to(PACKAGE).as_posix()
-        for target, _ in _imports(tree):
-            imported[folder].add(MODULES[target].parent.relative_to(PACKAGE).as_posix())
+    for module in MODULES:
+        for entry in IMPORTS[module]:
+            imported[_folder(module)] |= {
+                _folder(target) for target in _loaded(module, entry.target)
+            }
     circles = {
         (folder, other)
         for folder in imported
@@ -186,3 +337,80 @@ def test_names__of_public_classes_are_unique():
             if isinstance(node, ast.ClassDef) and not node.name.startswith("_"):
                 places[node.name].append(module)
     assert {name: modules for name, modules in places.items() if len(modules) > 1} == {}
+
+
+# ---------------------------------------------------------------- Forms
+
+LEAST_COMMENTS = 0.055  # lines of comments for each line of code
+
+
+@pytest.fixture(scope="module")
+def files() -> list[SourceFile]:
+    return source_files(PACKAGE)
+
+
+@pytest.mark.parametrize(
+    ("count", "most"),
+    [
+        (hand_formatted, 12),  # tables of numbers
+        (multiplied_by_conditions, 0),
+        (conditions_in_texts, 10),
+        (long_signatures, 0),
+    ],
+)
+def test_forms__of_code_are_rare(files, count: Count, most: int):
+    counted = places(count, files)
+    assert len(counted) <= most, counted
+
+
+@pytest.mark.parametrize(
+    ("count", "total", "most"),
+    [
+        (vague_names, bound_names, 6 / 1000),
+        (semicolons, docstring_words, 25 / 10_000),
+        (pronouns_for_nouns, docstring_words, 3 / 10_000),
+        (relative_genitives, docstring_words, 8 / 10_000),
+    ],
+)
+def test_forms__of_names_and_sentences_are_rare(files, count: Count, total: Count, most: float):
+    assert share(count, total, files) <= most, places(count, files)
+
+
+def test_comments__say_why_often_enough(files):
+    assert share(comment_lines, code_lines, files) >= LEAST_COMMENTS
+
+
+@pytest.mark.parametrize(
+    ("count", "code"),
+    [
+        (hand_formatted, "eye = [1, 0,\n       0, 1]  # fmt: skip"),
+        (multiplied_by_conditions, "needed = [1] * (rows > 3)"),
+        (multiplied_by_conditions, "'text' * any(rows)"),
+        (conditions_in_texts, "f'{rows if rows else 0} rows'"),
+        (long_signatures, f"def f({', '.join(f'x{k}' for k in range(13))}): ..."),
+        (vague_names, "for other in range(3): pass"),
+        (vague_names, "def f(what): ..."),
+        (semicolons, "def f():\n    'Rows; of a source.'"),
+        (pronouns_for_nouns, "'Rows of a source, and those of another.'"),
+        (relative_genitives, "class A:\n    'A source whose rows are sorted.'"),
+        (comment_lines, "x = 1  # as in the paper"),
+        (code_lines, "'Text.'\n\n# a comment\nx = 1"),
+    ],
+)
+def test_counts__find_their_form(count, code):
+    assert len(places(count, [SourceFile("module.py", code)])) == 1
+
+
+@pytest.mark.parametrize(
+    ("count", "code"),
+    [
+        (multiplied_by_conditions, "[1] * size"),
+        (long_signatures, f"def _f({', '.join(f'x{k}' for k in range(13))}): ..."),
+        (vague_names, "print(what)"),
+        (semicolons, "'Rows.\\n>>> x = 1; y = 2'"),
+        (semicolons, "x = 'no docstring; a text'"),
+        (comment_lines, "import numpy  # noqa: F401"),
+    ],
+)
+def test_counts__leave_other_forms_out(count, code):
+    assert places(count, [SourceFile("module.py", code)]) == []

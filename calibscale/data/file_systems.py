@@ -6,7 +6,6 @@ import socket
 import ssl
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
-from importlib import import_module
 from typing import Any
 
 from calibscale.addresses import (
@@ -56,9 +55,10 @@ def file_system(address: Any, **settings: Any) -> tuple[Any, str]:
         if not is_s3(address):
             return url_to_fs(url, **options)
         get_filesystem_class("s3")  # an error says what to install
-        kind = import_module("calibscale.data.s3_files").PatientS3  # s3fs is optional
-        in_url = kind._get_kwargs_from_urls(url)
-        return kind(**{**in_url, **options}), kind._strip_protocol(url)
+        from calibscale.data.s3_files import PatientS3  # after this check, as s3fs is optional
+
+        in_url = PatientS3._get_kwargs_from_urls(url)
+        return PatientS3(**{**in_url, **options}), PatientS3._strip_protocol(url)
 
 
 def is_s3(address: Any) -> bool:

@@ -80,9 +80,7 @@ BIASED = {name for name, (_, _, _, biased) in _ENTRIES.items() if biased}
 # Scores and shares, which a calibrated model need not have at any particular value.
 SCORES = ("accuracy", "brier", "nll", "crps", "log_score", "pinball_loss", "aurc")
 LOCAL = ("klce", "multicalibration")  # have no default covariates
-CLASSES = {kind: f"calibscale.estimators.{module}" for module, kind, _, _ in _ENTRIES.values()}
 _BY_PLAIN_NAME = {plain_name(name): name for name in _ENTRIES}
-CLASSES |= {"Estimator": "calibscale.estimators.base", "SKCE": "calibscale.estimators.skce"}
 
 
 class _Kinds(Mapping):

@@ -6,7 +6,6 @@ import math
 from collections.abc import Mapping
 from dataclasses import MISSING, fields
 from difflib import get_close_matches
-from importlib import import_module
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from calibscale.addresses import without_secrets
@@ -152,9 +151,10 @@ def build(name: str, settings: Mapping[str, Any]) -> Estimator:
             raise OptionError(f"{name}: {key} {error}") from None
     kind = ESTIMATORS[name]
     if "features" in accepted:
+        from calibscale.kernels.features import RandomFourier
+
         from_map = [values.get(key, default) for key, (_, default) in FEATURES.items()]
-        features = import_module("calibscale.kernels.features")
-        values["features"] = features.RandomFourier(*from_map)
+        values["features"] = RandomFourier(*from_map)
         field_names = {f.name for f in fields(kind)}  # type: ignore[arg-type]
         values = {key: value for key, value in values.items() if key in field_names}
     return kind(**values)

@@ -13,7 +13,6 @@ from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import cached_property
-from importlib import import_module
 from pathlib import Path
 from typing import Annotated, Any, Self, Unpack
 
@@ -261,8 +260,10 @@ class FittedRecalibration(RecalibrationResult):
         axes : {"linear", "logit", "auto"}
             Scale of both axes, see `plot_reliability`.
         """
-        diagrams, plots = self.diagrams(source, **options), import_module("calibscale.output.plots")
-        return plots.plot_reliability(diagrams, ax=ax, names=DIAGRAMS, axes=axes)
+        from calibscale.output.plots.prediction_plots import plot_reliability
+
+        diagrams = self.diagrams(source, **options)
+        return plot_reliability(diagrams, ax=ax, names=DIAGRAMS, axes=axes)
 
     @classmethod
     def from_dict(cls, value: dict[str, Any], **further: Any) -> Self:

@@ -1,16 +1,12 @@
-"""Tidy tables and metrics of results, which `calibscale.output.exports` writes to files.
-
-The functions of `calibscale.output` are imported when they are called, as most runs need none.
-"""
+"""Tidy tables and metrics of results, and the methods that show results and write them to files."""
 
 from __future__ import annotations
 
 import math
 import re
 from collections.abc import Iterable, Iterator
-from importlib import import_module
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Protocol
 
 Row = dict[str, Any]
 
@@ -19,6 +15,38 @@ _NAMES = ("estimator", "statistic", "name", "window", "covariate", "group")
 _MEASURES = {"value": "", "low": "/low", "high": "/high", "p_value": "/p_value"}
 _REFUSED = re.compile(r"[^\w/.\- ]+")  # characters that MLflow does not allow in names
 _PAIRS = {"interval": ("low", "high"), "consistency": ("band_low", "band_high")}
+
+
+class Output(Protocol):
+    """Functions of `calibscale.output` that show results and write them to files."""
+
+    def as_text(self, result: Any, max_lines: int | None) -> str:
+        """Document of a result as text."""
+
+    def notebook_page(self, result: Any) -> str:
+        """Page of a result as HTML."""
+
+    def plot(self, result: Any, ax: Any, axes: str) -> Any:
+        """Axes with the first plot of a result."""
+
+    def save(self, result: Any, path: str | Path, axes: str | None) -> None:
+        """Write a result to a file."""
+
+    def to_frame(self, result: Any, library: str) -> Any:
+        """Tidy table of a result as a data frame."""
+
+
+_output: Output
+
+
+def connect(output: Output) -> None:
+    """Let results use these functions.
+
+    Documents and plots are made of results, so that results cannot import them.
+    `calibscale/__init__.py` connects both.
+    """
+    global _output
+    _output = output
 
 
 def flat(part: Any) -> Row:
@@ -85,7 +113,7 @@ class Tabular:
         >>> calibscale.evaluate(source, ["brier", "nll"]).to_frame()["estimator"].tolist()
         ['brier', 'nll']
         """
-        return _exports().to_frame(self, library)
+        return _output.to_frame(self, library)
 
     def metrics(self) -> dict[str, float]:
         """Finite numbers of the result by name, for MLflow, Weights & Biases and the like.
@@ -139,7 +167,7 @@ class Tabular:
         StoreError
             If the file cannot be written.
         """
-        _exports().save(self, path, axes)
+        _output.save(self, path, axes)
 
     def __repr__(self) -> str:
         shown = ", ".join(
@@ -154,7 +182,7 @@ class Shown:
     """Base of results that have a document: a short text, a plot, and a notebook page."""
 
     def __str__(self) -> str:
-        return str(import_module("calibscale.output.text").as_text(self, max_lines=24))
+        return _output.as_text(self, 24)
 
     def plot(self, ax: Any = None, axes: str = "linear") -> Any:
         """Draw the first plot of the report of the result, and return its axes.
@@ -171,11 +199,7 @@ class Shown:
         OptionError
             If there is nothing to draw, as all estimates are undefined.
         """
-        return _exports().plot(self, ax, axes)
+        return _output.plot(self, ax, axes)
 
     def _repr_html_(self) -> str:
-        return str(_exports().notebook_page(self))
-
-
-def _exports() -> Any:
-    return import_module("calibscale.output.exports")
+        return _output.notebook_page(self)

@@ -10,8 +10,8 @@ from typing import Any
 from pydantic import TypeAdapter
 from pydantic.json_schema import GenerateJsonSchema
 
-from calibscale.results.schemas.result_models import models
-from calibscale.results.schemas.schema_files import names, path
+from calibscale.results.schemas.result_models import RESULTS, models
+from calibscale.results.schemas.schema_files import path
 
 
 class _Schema(GenerateJsonSchema):
@@ -48,5 +48,5 @@ def _text(table: dict[str, Any], indent: str) -> str:
 
 
 if __name__ == "__main__":
-    for each in names():
-        path(each).write_text(text_of_schema(each), encoding="utf-8")
+    for name in RESULTS:
+        path(name).write_text(text_of_schema(name), encoding="utf-8")

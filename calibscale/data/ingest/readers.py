@@ -11,7 +11,6 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from functools import partial
-from importlib import import_module
 from typing import Any, NamedTuple, Protocol
 
 import numpy as np
@@ -229,7 +228,7 @@ class TableReader(ABC):
     def __init__(self, path: Any, schema: Any, rows: int | None) -> None:
         # pyarrow would import pandas itself, in calls in which interrupts are lost.
         with suppress(ImportError):
-            import_module("pandas")
+            import pandas  # noqa: F401
         self._path, self.rows = path, rows
         self._types = {field.name: field.type for field in schema}
         self.names: Sequence[str] = list(schema.names)

@@ -6,7 +6,6 @@ import re
 from collections.abc import Sequence
 from datetime import date
 from functools import cache, reduce
-from importlib import import_module
 from inspect import cleandoc
 from operator import or_
 from types import NoneType, UnionType
@@ -24,6 +23,9 @@ from pydantic import (
 )
 from pydantic_core import PydanticCustomError
 
+from calibscale.results.audit_results import Audit, RecalibrationResult
+from calibscale.results.bias_results import BiasMap
+from calibscale.results.comparison_results import Ranking, Selection
 from calibscale.results.declarations import (
     DAY,
     Bounds,
@@ -34,7 +36,27 @@ from calibscale.results.declarations import (
     Values,
     members,
 )
-from calibscale.results.schemas.schema_files import RESULTS
+from calibscale.results.evaluation_results import Evaluation, Plan, Reliability
+from calibscale.results.inference_results import CalibrationTests, Check, Power, SingleTest
+from calibscale.results.night_results import LedgerDays, Night, NightPlan
+
+# Declarations of each result by its schema.  A result may have several forms.
+RESULTS: dict[str, list[Any]] = {
+    "calibscale.audit/1": [Audit],
+    "calibscale.bias/1": [BiasMap],
+    "calibscale.check/1": [Check],
+    "calibscale.evaluation/1": [Evaluation],
+    "calibscale.ledger/1": [LedgerDays],
+    "calibscale.nightly/1": [Night],
+    "calibscale.nightly_plan/1": [NightPlan],
+    "calibscale.plan/1": [Plan],
+    "calibscale.power/1": [Power],
+    "calibscale.ranking/1": [Ranking],
+    "calibscale.recalibration/1": [RecalibrationResult],
+    "calibscale.reliability/1": [Reliability],
+    "calibscale.selection/1": [Selection],
+    "calibscale.test/1": [CalibrationTests, SingleTest],
+}
 
 
 def validated(value: dict[str, Any]) -> dict[str, Any]:
@@ -55,9 +77,7 @@ def validated(value: dict[str, Any]) -> dict[str, Any]:
 
 def models(name: str) -> list[type[BaseModel]]:
     """Models of the forms of a result, from which its schema is generated."""
-    stem, forms = RESULTS[name]
-    module = import_module(f"calibscale.results.{stem}_results")
-    return [_model(getattr(module, form)) for form in forms]
+    return [_model(form) for form in RESULTS[name]]
 
 
 class _Object(BaseModel):

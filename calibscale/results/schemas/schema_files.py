@@ -8,28 +8,13 @@ from typing import Any
 
 from calibscale.errors import require
 
-# Module and declarations of each result by its schema.  A result may have several forms.
-RESULTS: dict[str, tuple[str, list[str]]] = {
-    "calibscale.audit/1": ("audit", ["Audit"]),
-    "calibscale.bias/1": ("bias", ["BiasMap"]),
-    "calibscale.check/1": ("inference", ["Check"]),
-    "calibscale.evaluation/1": ("evaluation", ["Evaluation"]),
-    "calibscale.ledger/1": ("night", ["LedgerDays"]),
-    "calibscale.nightly/1": ("night", ["Night"]),
-    "calibscale.nightly_plan/1": ("night", ["NightPlan"]),
-    "calibscale.plan/1": ("evaluation", ["Plan"]),
-    "calibscale.power/1": ("inference", ["Power"]),
-    "calibscale.ranking/1": ("comparison", ["Ranking"]),
-    "calibscale.recalibration/1": ("audit", ["RecalibrationResult"]),
-    "calibscale.reliability/1": ("evaluation", ["Reliability"]),
-    "calibscale.selection/1": ("comparison", ["Selection"]),
-    "calibscale.test/1": ("inference", ["CalibrationTests", "SingleTest"]),
-}
+_FOLDER = Path(__file__).parent
 
 
 def names() -> tuple[str, ...]:
     """Names of the schemas, such as ``calibscale.nightly/1``."""
-    return tuple(RESULTS)
+    stems = (file.stem.replace("-", "/") for file in _FOLDER.glob("*.json"))
+    return tuple(sorted(f"calibscale.{stem}" for stem in stems))
 
 
 def schema(name: str) -> dict[str, Any]:
@@ -50,10 +35,10 @@ def schema(name: str) -> dict[str, Any]:
     >>> schema("calibscale.test/1")["title"]
     'calibscale.test/1'
     """
-    require(name in RESULTS, f"unknown schema {name!r}; known schemas: {', '.join(names())}")
+    require(name in names(), f"unknown schema {name!r}; known schemas: {', '.join(names())}")
     return json.loads(path(name).read_text(encoding="utf-8"))
 
 
 def path(name: str) -> Path:
     """File of a schema, such as ``nightly-1.json``."""
-    return Path(__file__).with_name(name.removeprefix("calibscale.").replace("/", "-") + ".json")
+    return _FOLDER / f"{name.removeprefix('calibscale.').replace('/', '-')}.json"
