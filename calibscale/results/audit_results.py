@@ -25,7 +25,7 @@ from calibscale.results.estimate import Interval
 from calibscale.results.evaluation_results import Clusters
 from calibscale.results.group_results import Group, GroupRows, RangeScan, name_of
 from calibscale.results.inference_results import AdjustedTest, TestResult
-from calibscale.results.outcome import Outcome
+from calibscale.results.outcome import Outcome, RunResult
 from calibscale.results.source_rows import SourceRows
 
 
@@ -361,7 +361,7 @@ class Audit(Outcome, SourceRows):
 
 
 @dataclass(frozen=True, kw_only=True, repr=False)
-class RecalibrationResult(Outcome, SourceRows):
+class RecalibrationResult(RunResult, SourceRows):
     """Numbers of a fitted recalibration.
 
     Attributes
