@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from calibscale.cli import options as shared
+from calibscale.estimators.installed import installed_estimators
 from calibscale.estimators.registry import ESTIMATORS, LOCAL, SUMMARIES, named
 from calibscale.estimators.settings import build, settings_of
 from calibscale.formatting.naming import parse
@@ -19,7 +20,9 @@ DEFAULT = ("accuracy", "confidence_gap", "ece", "tce2_debiased", "brier")
 # texts of estimators as options, whose names shells complete
 ESTIMATOR: Any = {
     "metavar": "NAME[(SETTING=VALUE,...)]",
-    "shell_complete": lambda context, option, text: [n for n in SUMMARIES if n.startswith(text)],
+    "shell_complete": lambda context, option, text: [
+        name for name in (*SUMMARIES, *installed_estimators()) if name.startswith(text)
+    ],
 }
 
 _OPTIONS = (
