@@ -15,6 +15,7 @@ from calibscale.data.chunk import Chunk
 from calibscale.data.covariates import PARTS, axis_of
 from calibscale.errors import OptionError, require
 from calibscale.estimators.base import ScalarEstimator, set_names
+from calibscale.formatting.number_texts import rounded
 from calibscale.kernel_sums.data_profile import BANDWIDTH_ROWS, DataProfile
 from calibscale.kernels import random_draws
 from calibscale.limits.excess import ratio
@@ -270,8 +271,9 @@ class CertifiedL1(ScalarEstimator):
             details={"estimate": mean, "standard_error": error},
             n=int(rows.sum()),
         )
-        if mean is not None:
-            result = result.with_note(f"the one-step estimate is {mean:.4g} ± {error:.2g}")
+        if mean is not None and error is not None:
+            note = f"the one-step estimate is {rounded(mean, 4)} ± {rounded(error, 2)}"
+            result = result.with_note(note)
         return result.with_note("weights other than 0 are ignored") if state.weighted else result
 
     def _leader(

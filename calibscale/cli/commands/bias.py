@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -12,7 +13,7 @@ from calibscale.cli.command_classes import command
 from calibscale.cli.local_options import local_estimator, local_options, notion_option
 from calibscale.cli.sources import open_session, source_options, store_argument
 from calibscale.formatting.naming import level
-from calibscale.formatting.number_texts import plural
+from calibscale.formatting.number_texts import fixed, plural, rounded
 from calibscale.formatting.terms import SIGN
 
 if TYPE_CHECKING:
@@ -107,6 +108,11 @@ def bias(
         outputs.write_json(result.to_dict())
 
 
+def _number_cell(value: float) -> str:
+    """Prediction, or number of a covariate.  NaN has an empty cell."""
+    return "" if math.isnan(value) else rounded(value, 4)
+
+
 def _print(result: BiasMap, count: int) -> None:
     """Print the points with a bias of the most standard errors from 0."""
     from rich.table import Table
@@ -135,15 +141,14 @@ def _print(result: BiasMap, count: int) -> None:
     for i in result.most_biased(count):
         values = zip(result.covariates, result.values[i], strict=True)
         shown = [result.predictions[i], *(level(result.source, *value) for value in values)]
-        # x != x is true for NaN: such a prediction or covariate has an empty cell.
-        cells = [escape(x) if isinstance(x, str) else "" if x != x else f"{x:.4g}" for x in shown]
+        cells = [escape(x) if isinstance(x, str) else _number_cell(x) for x in shown]
         table.add_row(
             *([str(result.index[i])] if result.index is not None else []),
             *cells,
-            f"{result.bias[i]:+.4f}",
-            f"{result.low[i]:+.3f} … {result.high[i]:+.3f}",
+            fixed(result.bias[i], 4, plus=True),
+            f"{fixed(result.low[i], 3, plus=True)} … {fixed(result.high[i], 3, plus=True)}",
             f"{result.effective_rows[i]:,.0f}",
-            f"{result.z[i]:+.1f}",
+            fixed(result.z[i], 1, plus=True),
         )
     show(console, table)
     are = "is" if masked == 1 else "are"
