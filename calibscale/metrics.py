@@ -274,7 +274,8 @@ def __getattr__(name: str) -> Callable[..., float]:
     except OptionError as error:
         raise AttributeError(f"calibscale.metrics has no {name!r}: {error}") from None
     if metric_name not in __all__:
-        explanation = f"{metric_name} is for predictive distributions: use calibscale.evaluate"
+        kind = "for predictive distributions" if metric_name in ESTIMATORS else "of another package"
+        explanation = f"{metric_name} is {kind}: use calibscale.evaluate"
         raise AttributeError(f"calibscale.metrics has no {name!r}: {explanation}")
     listed = "".join(f", {key}={value!r}" for key, value in settings.items())
     raise AttributeError(

@@ -8,8 +8,16 @@ from __future__ import annotations
 import sys
 import tempfile
 
-from calibscale import CKCE, ECE, ConfidenceGap, LogitStore, TCE2Debiased, evaluate, reliability
-from calibscale import calibration_test as draw_labels
+from calibscale import (
+    CKCE,
+    ECE,
+    ConfidenceGap,
+    LogitStore,
+    TCE2Debiased,
+    calibration_test,
+    evaluate,
+    reliability,
+)
 from calibscale.output.pictures import save_picture
 from calibscale.simulation import simulate
 
@@ -18,7 +26,7 @@ def look(store: LogitStore) -> None:
     result = evaluate(store, [ECE(), TCE2Debiased(), CKCE(), ConfidenceGap()], interval="jackknife")
     for e in result.estimates:
         print(f"{e.estimator:>15}  {e.value:.5f} in [{e.interval.low:.5f}, {e.interval.high:.5f}]")
-    for t in draw_labels(store, [ECE(), CKCE()], n_replicates=199).results:
+    for t in calibration_test(store, [ECE(), CKCE()], n_replicates=199).results:
         null_mean = t.null_values.mean()
         print(f"{t.statistic:>15}  p = {t.p_value:.3f}; mean under calibration {null_mean:.5f}")
     diagram = reliability(store)

@@ -16,8 +16,15 @@ from typing import ClassVar
 
 import numpy as np
 
-from calibscale import ECE, ArraySource, Estimate, Estimator, evaluate, from_arrays
-from calibscale import calibration_test as draw_labels
+from calibscale import (
+    ECE,
+    ArraySource,
+    Estimate,
+    Estimator,
+    calibration_test,
+    evaluate,
+    from_arrays,
+)
 from calibscale.simulation import GENERATORS
 from calibscale.statistics.bins import BinCounts, BinState
 
@@ -60,7 +67,7 @@ def main() -> None:
     source = two_models()
     estimators = [Overconfidence(), ECE()]
     result = evaluate(source, estimators, group_by="under", interval="jackknife")
-    tests = draw_labels(source, estimators, n_replicates=199)
+    tests = calibration_test(source, estimators, n_replicates=199)
     for e in result.estimates:
         print(
             f"{e.estimator}: {e.value:.4f} in [{e.interval.low:.4f}, {e.interval.high:.4f}], "

@@ -13,7 +13,7 @@ from click.testing import CliRunner
 from scipy.stats import binom, binomtest
 
 from calibscale import ECE, LogitStore, TCE2Debiased, evaluate, from_arrays
-from calibscale.cli.evaluate_commands import reliability as command
+from calibscale.cli.commands.reliability import reliability as command
 from calibscale.errors import OptionError
 from calibscale.evaluation.reliability import reliability
 from calibscale.formatting.number_texts import number

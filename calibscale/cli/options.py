@@ -1,25 +1,18 @@
-"""Options and functions that commands share: sources, execution, checks and output."""
+"""Options that several commands share, the values of their texts, and checks of options."""
 
 from __future__ import annotations
 
-import json
 import math
 import os
 from collections.abc import Callable, Iterable
-from contextlib import AbstractContextManager
-from pathlib import Path
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import click
 
-from calibscale.atomic_files import refuse_overwriting
-from calibscale.atomic_files import write_json as write_json_file
-from calibscale.formatting.escapes import printable
-from calibscale.formatting.progress import progress as shown_progress
+from calibscale.errors import OptionError
 
 _FILE = "calibscale.scheduler_file"
-_OUTPUTS = ("output", "figure", "json_path")  # options of files, where a figure is a picture
-_SHARED = ("json_path", "quiet")  # options that `finish` reads, not the function of a command
 
 
 class _Range(click.FloatRange):
@@ -45,6 +38,12 @@ quiet_option = click.option(
     "--quiet", "-q", is_flag=True, help="Print neither progress nor tables."
 )
 seed_option = click.option("--seed", default=0, help="Seed of all random draws.")
+# Options of commands that write a store.
+STORED_TYPES = click.Choice(["float16", "float32", "float64"])
+overwrite_option = click.option("--overwrite", is_flag=True, help="Replace an existing STORE.")
+quiet_summary_option = click.option(
+    "--quiet", "-q", is_flag=True, help="Print neither progress nor a summary."
+)
 
 
 # ways to cut a column, in the help of --group-by
@@ -93,43 +92,6 @@ meaning_options = (
 )
 
 
-class Command(click.Command):
-    """A command with help that has one section for each set of shared options.
-
-    The files of `_OUTPUTS` are checked before the work.
-    """
-
-    def __init__(self, *arguments: Any, **settings: Any) -> None:
-        super().__init__(*arguments, **settings)
-        for p in self.params:  # shells complete paths
-            if p.type is click.STRING and (isinstance(p, click.Argument) or p.metavar == "PATH"):
-                p.type = click.Path(readable=False, allow_dash=True)
-
-    def invoke(self, ctx: click.Context) -> Any:
-        outputs = {p.opts[0]: ctx.params[p.name] for p in self.params if p.name in _OUTPUTS}
-        ctx.invoke(check_outputs, outputs, picture=ctx.params.get("figure"))
-        # Shared options are read by `finish` from the context, so that functions need no parameters
-        # for them.
-        parameters = {name: value for name, value in ctx.params.items() if name not in _SHARED}
-        return ctx.invoke(self.callback, **parameters)  # type: ignore[arg-type]
-
-    def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        sections: dict[str, list[tuple[str, str]]] = {"Options": []}
-        for parameter in self.get_params(ctx):
-            record = parameter.get_help_record(ctx)
-            if isinstance(parameter, click.Option) and record is not None:
-                sections.setdefault(getattr(parameter, "section", "Options"), []).append(record)
-            sections |= getattr(parameter, "help_sections", dict)()
-        for title, records in sections.items():
-            with formatter.section(title):
-                formatter.write_dl(records)
-
-
-def command(short_help: str) -> Callable:
-    """Decorator of a function as a `Command` with this line in the list of commands."""
-    return click.command(cls=Command, short_help=short_help)
-
-
 def confidence_option(subject: str) -> Callable:
     """Option --confidence, described as the level of `subject`."""
     return click.option(
@@ -162,6 +124,26 @@ def replicates_option(default: int, description: str, least: int = 1) -> Callabl
     )
 
 
+def _day(context: click.Context, parameter: click.Parameter, value: str | None) -> str:
+    """Day of --date.  The default is yesterday: a job runs after midnight for the past day."""
+    if value is None:
+        return (datetime.now(UTC).date() - timedelta(1)).isoformat()
+    from calibscale.monitoring.ledger.index import check_key
+
+    try:
+        check_key(value)
+    except OptionError as error:
+        raise click.BadParameter(str(error)) from error
+    return value
+
+
+def day_option(description: str, required: bool = False) -> Callable:
+    """Option --date of a day of a ledger, with this help."""
+    return click.option(
+        "--date", "day", required=required, callback=_day, metavar="DAY", help=description
+    )
+
+
 def add_options(command: Callable, options: Iterable[Callable], section: str) -> Callable:
     """Add options to a command, in this order, under one section of its help."""
     # Decorators add parameters from the last to the first.
@@ -169,27 +151,6 @@ def add_options(command: Callable, options: Iterable[Callable], section: str) ->
         command = option(command)
         command.__click_params__[-1].section = section  # type: ignore[attr-defined]
     return command
-
-
-class Commands(click.Group):
-    """A group that rejects repeated options, except those declared repeatable."""
-
-    command_class = Command
-
-    def resolve_command(
-        self, ctx: click.Context, args: list[str]
-    ) -> tuple[str | None, click.Command | None, list[str]]:
-        name, command, arguments = super().resolve_command(ctx, args)
-        if command is not None and not isinstance(command, click.Group):
-            # Click keeps the last of repeated options silently.  A repeated option is more likely a
-            # mistake.
-            with command.make_context(name, [], ctx, resilient_parsing=True) as inner:
-                _, _, parsed = command.make_parser(inner).parse_args(args=list(arguments))
-                for parameter in dict.fromkeys(parsed):
-                    once = isinstance(parameter, click.Option) and not parameter.is_flag
-                    if once and not parameter.multiple and parsed.count(parameter) > 1:
-                        raise click.UsageError(f"{parameter.opts[0]} is given twice", inner)
-        return name, command, arguments
 
 
 def _scheduler_file(context: click.Context, parameter: click.Parameter, path: str | None) -> None:
@@ -265,22 +226,6 @@ def was_passed(option: str) -> bool:
     return source is not None and source.name == "COMMANDLINE"
 
 
-def _value(option: str) -> Any:
-    """Value of an option of the running command, or None outside of commands."""
-    context = click.get_current_context(silent=True)
-    return None if context is None else context.params.get(option)
-
-
-def prints() -> bool:
-    """Whether the command prints tables: without --quiet, and without JSON on standard output."""
-    return not _value("quiet") and _value("json_path") != "-"
-
-
-def progress(what: str, unit: str = "blocks") -> AbstractContextManager[Callable[..., None]]:
-    """Progress of the command, unless it has --quiet."""
-    return shown_progress(what, unit, bool(_value("quiet")))
-
-
 def number(text: str, option: str) -> float:
     """Value of a text that is a number."""
     try:
@@ -328,65 +273,6 @@ def columns(text: str | None) -> tuple[str, ...]:
     return names
 
 
-def check_outputs(
-    outputs: dict[str, str | None], inputs: Iterable[str | Path] = (), picture: str | None = None
-) -> None:
-    """Fail before the work if an output cannot be written, or a picture has no known format.
-
-    Outputs must differ from each other and from the inputs: `inputs`, and all other paths on the
-    command line.
-    """
-    # An output must not replace a file that the command still reads.
-    read = [*inputs, *_named_paths(outputs)]
-    options: dict[str, str] = {}
-    for option, path in outputs.items():
-        if path is None:
-            continue
-        if path != "-":
-            if Path(path).exists() and not (Path(path).is_file() or Path(path).is_dir()):
-                if not os.access(path, os.W_OK):  # a pipe, a device
-                    raise click.BadParameter(f"{path} cannot be written", param_hint=option)
-                continue
-            _check_place(path, option)
-            refuse_overwriting(path, read)
-        # Two paths of one file are the same output, also by links.
-        first = options.setdefault(path if path == "-" else os.path.realpath(path), option)
-        if first != option:
-            destination = "standard output" if path == "-" else path
-            raise click.UsageError(f"{first} and {option} cannot both be {destination}")
-    if picture is not None:
-        from calibscale.output.pictures import check_format
-
-        check_format(picture)
-
-
-def _check_place(path: str, option: str) -> None:
-    if Path(path).is_dir():
-        raise click.BadParameter(f"{path} is a folder", param_hint=option)
-    if os.path.islink(os.path.realpath(path)):
-        raise click.BadParameter(f"{path} is a loop of links", param_hint=option)
-    folder = Path(path).absolute().parent
-    if not folder.is_dir():
-        message = f"{path} cannot be written: there is no folder {folder}"
-        raise click.BadParameter(message, param_hint=option)
-    if not os.access(folder, os.W_OK):
-        raise click.BadParameter(f"the folder {folder} cannot be written", param_hint=option)
-
-
-def _named_paths(outputs: Iterable[str]) -> list[str]:
-    """Existing files and folders on the command line, except values of the options `outputs`."""
-    context = click.get_current_context(silent=True)
-    if context is None:
-        return []
-    named: list[str] = []
-    for parameter in context.command.params:
-        value = context.params.get(parameter.name or "")
-        if not (isinstance(parameter.type, click.Choice) or {*parameter.opts} & {*outputs}):
-            several = value if isinstance(value, tuple) else (value,)
-            named += [text for text in several if isinstance(text, str)]
-    return [text for text in named if os.path.exists(text)]
-
-
 def check_level(alpha: float | None, n_replicates: int, observed: int = 1) -> None:
     """Reject an alpha below 1 / (n_replicates + observed), the smallest possible p-value."""
     if alpha is None or 1 / (n_replicates + observed) <= alpha:
@@ -411,41 +297,3 @@ def check_axes(picture: str | None, option: str) -> None:
     """Raise a usage error if --axes was passed without a picture."""
     if picture is None and was_passed("axes"):
         raise click.UsageError(f"--axes needs a picture: pass {option}")
-
-
-def finish(
-    result: Any,
-    picture: str | None = None,
-    max_groups: int | None = None,
-    axes: str = "linear",
-) -> None:
-    """Print a result, draw it, and write its JSON, as far as the options of the command say."""
-    if prints():
-        from calibscale.output.text import print_result
-
-        print_result(result, max_groups)
-    if picture is not None:
-        from calibscale.output.pictures import save_picture
-
-        save_picture(result, picture, axes)
-        wrote(picture)
-    if was_passed("json_path"):
-        write_json(result.to_dict())
-
-
-def write_json(value: dict[str, Any]) -> None:
-    """Write a result to the path of --json, if given.  ``-`` is standard output."""
-    path = _value("json_path")
-    if path is None:
-        return
-    if path == "-":
-        click.echo(json.dumps(value, allow_nan=False))
-        return
-    write_json_file(path, value)
-    wrote(path)
-
-
-def wrote(path: str | Path) -> None:
-    """Report on standard error that a file was written, unless the command has --quiet."""
-    if not _value("quiet") and os.path.isfile(path):  # not a pipe
-        click.echo(f"wrote {printable(str(path))}", err=True)

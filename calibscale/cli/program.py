@@ -1,4 +1,4 @@
-"""The command line as a program: all commands, and the exit codes of their errors."""
+"""The command line as a program: its group of commands, and the exit codes of errors."""
 
 from __future__ import annotations
 
@@ -7,21 +7,12 @@ import os
 import signal
 import sys
 from io import StringIO, TextIOWrapper
-from typing import Any
 
 import click
-from click.shell_completion import get_completion_class
 
 from calibscale.addresses import without_secrets
-from calibscale.cli import options as shared
-from calibscale.cli.bias_commands import audit, bias, recalibrate
-from calibscale.cli.choice_commands import rank, select
-from calibscale.cli.evaluate_commands import check, evaluate, list_estimators, plan, reliability
+from calibscale.cli.command_table import Program
 from calibscale.cli.interrupts import ending_signals, interrupt, interrupt_again_later
-from calibscale.cli.machine_commands import doctor, warmup
-from calibscale.cli.night_commands import ledger, nightly, report
-from calibscale.cli.store_commands import demo, info, ingest, simulate
-from calibscale.cli.test_commands import power, test
 from calibscale.errors import (
     CalibscaleError,
     ClusterError,
@@ -116,7 +107,7 @@ def _discard_stdout() -> None:
 
 
 @click.group(
-    cls=shared.Commands,
+    cls=Program,
     context_settings=dict(
         help_option_names=["-h", "--help"], max_content_width=100, show_default=True
     ),
@@ -142,25 +133,3 @@ def _refuse_small_address_space() -> None:
     if limit not in (-1, resource.RLIM_INFINITY) and limit < _ADDRESS_SPACE:
         needed = _ADDRESS_SPACE // 2**20
         raise MemoryError(f"the limit is {limit // 2**20:,} MiB, libraries need {needed:,} MiB")
-
-
-@click.command(cls=shared.Command, short_help="Print a script that completes commands in a shell.")
-@click.argument("shell", type=click.Choice(["bash", "zsh", "fish"]))
-def completion(shell: str) -> None:
-    """Print the script that makes SHELL complete commands, options, paths and estimators.
-
-    \b
-    bash: calibscale completion bash >> ~/.bashrc
-    zsh:  calibscale completion zsh >> ~/.zshrc
-    fish: calibscale completion fish > ~/.config/fish/completions/calibscale.fish
-    """
-    kind: Any = get_completion_class(shell)
-    click.echo(kind(cli, {}, "calibscale", "_CALIBSCALE_COMPLETE").source())
-
-
-for command in (
-    *(audit, bias, check, completion, demo, doctor, evaluate, info, ingest, ledger),
-    *(list_estimators, nightly, plan, power, rank, recalibrate, reliability, report, select),
-    *(simulate, test, warmup),
-):
-    cli.add_command(command)

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from calibscale.addresses import is_url, located, shown_address
+from calibscale.cli import command_outputs as outputs
 from calibscale.cli import options as shared
 
 if TYPE_CHECKING:
@@ -179,7 +180,7 @@ def open_session(
     (source,) = open_sources((store,), options)
     settings = {name: options.pop(name) for name in EXECUTION}
     with (
-        shared.progress(what, unit) as report,
+        outputs.progress(what, unit) as report,
         Session.open(source, progress=report, **settings) as session,
     ):
         yield session

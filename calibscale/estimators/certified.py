@@ -16,6 +16,7 @@ from calibscale.data.chunk import Chunk
 from calibscale.data.covariates import PARTS, axis_of
 from calibscale.errors import OptionError, require
 from calibscale.estimators.base import ScalarEstimator, set_names
+from calibscale.formatting.number_texts import rounded
 from calibscale.kernels.data_profile import BANDWIDTH_ROWS, DataProfile
 from calibscale.limits.excess import ratio
 from calibscale.results.estimate import Estimate
@@ -270,8 +271,9 @@ class CertifiedL1(ScalarEstimator):
             details={"estimate": mean, "standard_error": error},
             n=int(rows.sum()),
         )
-        if mean is not None:
-            result = result.with_note(f"the one-step estimate is {mean:.4g} ± {error:.2g}")
+        if mean is not None and error is not None:
+            note = f"the one-step estimate is {rounded(mean, 4)} ± {rounded(error, 2)}"
+            result = result.with_note(note)
         return result.with_note("weights other than 0 are ignored") if state.weighted else result
 
     def _leader(

@@ -11,6 +11,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 from calibscale.errors import OptionError
+from calibscale.estimators.installed import installed_class, installed_name
 from calibscale.estimators.synonyms import SYNONYMS
 from calibscale.formatting.naming import name_of, parse, plain_name
 
@@ -100,8 +101,15 @@ class _Kinds(Mapping):
 ESTIMATORS: Mapping[str, type[Estimator]] = _Kinds()
 
 
+def estimator_class(name: str) -> type[Estimator]:
+    """Class of a name that `named` returns: of this package, or of another installed package."""
+    return ESTIMATORS[name] if name in _ENTRIES else installed_class(name)
+
+
 def named(name: Any) -> tuple[str, dict[str, Any]]:
     """Name of the estimator that a name means, and the settings that it implies.
+
+    Names of this package come before names of other installed packages.
 
     Names are compared without regard to case, ``-`` and ``_``.  See `SYNONYMS` for other names.
 
@@ -119,6 +127,9 @@ def named(name: Any) -> tuple[str, dict[str, Any]]:
     plain = plain_name(name)
     if plain in _BY_PLAIN_NAME:
         return _BY_PLAIN_NAME[plain], {}
+    installed = installed_name(name)
+    if installed is not None:
+        return installed, {}
     meaning = SYNONYMS.get(plain)
     if meaning is None:
         meant = {key: text for key, text in SYNONYMS.items() if name_of(text) in ESTIMATORS}

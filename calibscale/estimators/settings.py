@@ -1,8 +1,7 @@
-"""Types, defaults and values of settings of estimators."""
+"""Defaults and values of settings of estimators."""
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping
 from dataclasses import MISSING, fields
 from difflib import get_close_matches
@@ -10,11 +9,12 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from calibscale.addresses import without_secrets
 from calibscale.errors import OptionError
-from calibscale.estimators.registry import ESTIMATORS, named
+from calibscale.estimators.registry import estimator_class, named
+from calibscale.estimators.setting_types import annotations_of, type_of, without_none
 from calibscale.formatting.naming import plain_name
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
+    from collections.abc import Iterable
 
     from calibscale.estimators.base import Estimator
 
@@ -36,62 +36,6 @@ def shown(value: Any) -> str:
     return text if len(text) <= 60 else f"{text[:57]}..."
 
 
-def _is_number(value: Any) -> bool:
-    return type(value) in (int, float) and math.isfinite(value)
-
-
-def _are_names(value: Any) -> bool:
-    return isinstance(value, list | tuple) and all(type(name) is str for name in value)
-
-
-def _are_numbers(value: Any) -> bool:
-    return isinstance(value, list | tuple) and all(map(_is_number, value))
-
-
-def _is_name_or_numbers(value: Any) -> bool:
-    return type(value) is str or _are_numbers(value)
-
-
-def _is_number_or_table(value: Any) -> bool:
-    if isinstance(value, dict):
-        return _are_names([*value]) and _are_numbers([*value.values()])
-    return _is_number(value)
-
-
-def _floats(value: Any) -> tuple[float, ...]:
-    return tuple(map(float, value))
-
-
-def _name_or_floats(value: Any) -> str | tuple[float, ...]:
-    return value if type(value) is str else _floats(value)
-
-
-def _float_or_table(value: Any) -> float | dict[str, float]:
-    if type(value) is dict:
-        return {name: float(number) for name, number in value.items()}
-    return float(value)
-
-
-# Description, test and conversion of the values of a setting, by the annotation of its field.
-_TYPES: dict[str, tuple[str, Callable[[Any], bool], Callable[[Any], Any]]] = {
-    "int": ("a whole number", lambda value: type(value) is int, int),
-    "float": ("a number", _is_number, float),
-    "str": ("a string", lambda value: type(value) is str, str),
-    "tuple[str, ...]": ("a list of names", _are_names, tuple),
-    "Sequence[float]": ("a list of numbers", _are_numbers, _floats),
-    "str | Sequence[float]": (
-        "a name, or a list of numbers",
-        _is_name_or_numbers,
-        _name_or_floats,
-    ),
-    "float | Mapping[str, float]": (
-        "a number, or a table of numbers by name",
-        _is_number_or_table,
-        _float_or_table,
-    ),
-}
-
-
 class Setting(NamedTuple):
     """Setting of an estimator: its type, as written in the class, and its default."""
 
@@ -103,13 +47,13 @@ class Setting(NamedTuple):
 
         An OptionError is raised for other types.
         """
-        annotation = self.annotation.removesuffix(" | None")
+        annotation = without_none(self.annotation)
         if value is None and annotation != self.annotation:
             return None
-        description, fits, converted = _TYPES[annotation]
-        if not fits(value):
-            raise OptionError(f"must be {description}, not {shown(value)}")
-        return converted(value)
+        setting_type = type_of(annotation)
+        if not setting_type.fits(value):
+            raise OptionError(f"must be {setting_type.description}, not {shown(value)}")
+        return setting_type.converted(value)
 
 
 # Settings of the feature map `RandomFourier`, in the order of its fields.
@@ -125,9 +69,10 @@ def settings_of(name: str) -> dict[str, Setting]:
 
     Settings of random features stand for the feature map.
     """
-    kind = ESTIMATORS[name]
+    kind = estimator_class(name)
+    annotations = annotations_of(kind)
     settings = {
-        f.name: Setting(str(f.type), None if f.default is MISSING else f.default)
+        f.name: Setting(annotations[f.name], None if f.default is MISSING else f.default)
         for f in fields(kind)  # type: ignore[arg-type]
         if f.init and f.repr and f.name not in kind.fixed
     }
@@ -149,7 +94,7 @@ def build(name: str, settings: Mapping[str, Any]) -> Estimator:
             values[key] = accepted[key].checked(value)
         except OptionError as error:
             raise OptionError(f"{name}: {key} {error}") from None
-    kind = ESTIMATORS[name]
+    kind = estimator_class(name)
     if "features" in accepted:
         from calibscale.kernels.features import RandomFourier
 

@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from calibscale.errors import OptionError
+from calibscale.formatting.number_texts import rounded
 
 MAX_NAME = 60  # characters of a name in a sentence.  Tables show the full name
 _RUN = 3  # columns of one name and different numbers that a message lists
@@ -107,7 +108,7 @@ def group(column: str | None, value: float | str | None) -> str:
     """
     if value is None:
         return "all rows"
-    shown = f"{value:.10g}" if isinstance(value, int | float) else value
+    shown = rounded(value, 10) if isinstance(value, int | float) else value
     covariate = grouped_column(column or "")
     if covariate != column and f" {covariate} " in f" {shown} ":  # the name of a range
         return shown

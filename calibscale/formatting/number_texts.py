@@ -25,6 +25,28 @@ def number(value: float | None, digits: int = 4) -> str:
     return text.replace("-", "−")
 
 
+def fixed(value: float, decimals: int, plus: bool = False) -> str:
+    """Number with fixed decimals, also with a sign before positive numbers.  Zero has no minus.
+
+    >>> fixed(-0.03421, 3), fixed(0.2, 1, plus=True), fixed(-0.0001, 2)
+    ('−0.034', '+0.2', '0.00')
+    """
+    text = f"{value:+z.{decimals}f}" if plus else f"{value:z.{decimals}f}"
+    return text.replace("-", "−")
+
+
+_MINUS = re.compile(r"(?<![\w.-])-(?=\.?[0-9])")
+
+
+def with_minus(text: str) -> str:
+    """Text with the sign − before its negative numbers, for names that are made of numbers.
+
+    >>> with_minus("-1.5 < age-group ≤ -1")
+    '−1.5 < age-group ≤ −1'
+    """
+    return _MINUS.sub("−", text)
+
+
 def count(value: int | float | None) -> str:
     """Whole number with thousands separators."""
     return "–" if value is None else f"{value:,.0f}"

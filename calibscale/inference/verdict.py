@@ -100,8 +100,10 @@ def judgement_of_evaluation(
     evidence += evidence_of_tests(tests, alpha, adjusted)
     for evaluation in (result, *result.others):
         for key, estimates in evaluation.groups.items():
-            name = one_line(str(getattr(key, "name", f"{float(key):.10g}")))
-            where = group(evaluation.group_by, name)
+            # Groups have names, or are numbers of the column.
+            name = getattr(key, "name", None)
+            value = float(key) if name is None else one_line(str(name))
+            where = group(evaluation.group_by, value)
             evidence += evidence_of_estimates(estimates, alpha, group=where)
     facts = JudgedNumbers(
         evidence,

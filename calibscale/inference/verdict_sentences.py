@@ -10,7 +10,7 @@ from typing import Any
 from calibscale.estimators.registry import SCORES
 from calibscale.formatting.escapes import one_line
 from calibscale.formatting.naming import joined, name_of, short
-from calibscale.formatting.number_texts import number, plural, probability
+from calibscale.formatting.number_texts import fixed, number, plural, probability, rounded
 from calibscale.inference.evidence import Indication, absolute, largest_crowded
 from calibscale.inference.judged_numbers import JudgedNumbers
 from calibscale.results.comparison_results import Difference, RankedModel
@@ -124,14 +124,14 @@ def _of_slope(details: Mapping[str, Any]) -> str:
     if slope is None or details["by_mean"]:
         return _of_mean(details)
     extreme = "extreme" if slope < 1 else "moderate"
-    return f"predictions are too {extreme}, with a slope of {slope:.2g}"
+    return f"predictions are too {extreme}, with a slope of {rounded(slope, 2)}"
 
 
 def _of_spread(details: Mapping[str, Any]) -> str:
     excess = details["brier_excess"]
     side = "above" if excess > 0 else "below"
     extreme = "extreme" if excess > 0 else "moderate"
-    score = f"a Brier score {abs(excess):.2g} {side} its expectation"
+    score = f"a Brier score {rounded(abs(excess), 2)} {side} its expectation"
     return f"predictions are too {extreme}, with {score}"
 
 
@@ -222,7 +222,7 @@ def _points(size: ErrorSize) -> str:
 
 
 def _in_points(value: float, decimals: int) -> str:
-    return f"{100 * value:z.{decimals}f}".replace("-", "−")
+    return fixed(100 * value, decimals)
 
 
 def _decimals(size: ErrorSize) -> int:
@@ -240,7 +240,7 @@ def _decimals(size: ErrorSize) -> int:
 def _cited(facts: JudgedNumbers, indication: Indication) -> str:
     """Adjusted p-value, and the number of numbers."""
     p = cited_p(facts, indication)
-    text = "p < 0.001" if p < _LEAST_P else f"p = {p:.2g}"
+    text = "p < 0.001" if p < _LEAST_P else f"p = {rounded(p, 2)}"
     return f"{text}, adjusted for {facts.numbers} numbers" if facts.numbers > 1 else text
 
 
@@ -272,10 +272,10 @@ def chance_sentence(facts: JudgedNumbers, judgement: Judgement) -> str:
     p = facts.adjusted(min(facts.evidence, key=facts.adjusted))
     if count == 1:
         text = f"chance explains {facts.evidence[0].label}"
-        text = f"{text} (p = {p:.2g})" if p < 1 else text
+        text = f"{text} (p = {rounded(p, 2)})" if p < 1 else text
     else:
         text = f"chance explains all {count} numbers that can tell"
-        text = f"{text} (smallest adjusted p = {p:.2g})" if p < 1 else text
+        text = f"{text} (smallest adjusted p = {rounded(p, 2)})" if p < 1 else text
     if judgement.detectable is not None:
         text = f"{text}; {_seen(facts, judgement)}"
     return f"No miscalibration shown: {text}."
@@ -307,10 +307,10 @@ def _unclear(facts: JudgedNumbers) -> str:
     verb = "is" if len(names) == 1 else "are"
     alone = f"{joined(names, _MANY)} {verb} beyond chance taken alone"
     if facts.numbers == 1:
-        return f"No clear evidence of miscalibration: {alone} (p = {p:.2g})."
+        return f"No clear evidence of miscalibration: {alone} (p = {rounded(p, 2)})."
     return (
         f"No clear evidence of miscalibration: {alone}; adjusted for {facts.numbers} numbers, "
-        f"p = {p:.2g}."
+        f"p = {rounded(p, 2)}."
     )
 
 

@@ -105,7 +105,7 @@ def save(result: Any, path: str | Path, axes: str | None) -> None:
 
 
 def plot(result: Any, ax: Any, axes: str) -> Any:
-    """Draw the first plot of the report of a result, see `Shown.plot`."""
+    """Draw the first plot of the report of a result, see `Plottable.plot`."""
     first = next(iter(document(result).figures), None)
     if first is None:
         raise OptionError("there is nothing to draw: the result has no estimates with a value")

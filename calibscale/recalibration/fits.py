@@ -246,7 +246,7 @@ class FittedRecalibration(RecalibrationResult):
             data = session.source
             return reliability(session), reliability(session.on(self.apply(data)))
 
-    def plot(  # type: ignore[override]
+    def plot(
         self, source: Any, ax: Any = None, axes: str = "linear", **options: Unpack[SessionOptions]
     ) -> Any:
         """Draw the reliability diagrams of a source before and after recalibration.

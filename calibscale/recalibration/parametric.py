@@ -14,6 +14,7 @@ from scipy.special import expit
 from calibscale.array_types import Floats
 from calibscale.data.chunk import Chunk
 from calibscale.errors import OptionError, require
+from calibscale.formatting.number_texts import rounded
 from calibscale.kernels.data_profile import DataProfile
 from calibscale.recalibration.recalibrator import (
     FittedRecalibrator,
@@ -196,7 +197,8 @@ def _check_temperature(state: TemperState) -> None:
 def _clip_note(count: float, subject: str, clip: float) -> tuple[str, ...]:
     if not count:
         return ()
-    return (f"{count:.0f} rows {subject} a probability below {clip:.3g}, which it was raised to",)
+    limit = rounded(clip, 3)
+    return (f"{count:.0f} rows {subject} a probability below {limit}, which it was raised to",)
 
 
 def _not_converged(name: str) -> OptionError:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Annotated, Any, ClassVar
 
+from calibscale.formatting.number_texts import rounded, with_minus
 from calibscale.results.bias_results import BiasCurve, BiasMap, Histogram, Region
 from calibscale.results.declarations import (
     Computed,
@@ -25,7 +26,7 @@ from calibscale.results.estimate import Interval
 from calibscale.results.evaluation_results import Clusters
 from calibscale.results.group_results import Group, GroupRows, RangeScan, name_of
 from calibscale.results.inference_results import AdjustedTest, TestResult
-from calibscale.results.outcome import Outcome
+from calibscale.results.outcome import Outcome, RunResult
 from calibscale.results.source_rows import SourceRows
 
 
@@ -335,13 +336,15 @@ class Audit(Outcome, SourceRows):
         if test.p_value is None:
             return f"no test of local calibration on {names}: {test.reason}"
         relation = "≤" if test.exceedances == 0 else "="  # no replicate reached the value
-        p = f"p {relation} {test.p_value:.3g}"
+        p = f"p {relation} {rounded(test.p_value, 3)}"
         if self.miscalibrated:
             return f"locally miscalibrated on {names} ({p})"
         text = f"no evidence of local miscalibration on {names} ({p})"
         if self.biased_ranges:
             first = self.biased_ranges[0]
-            text += f", but a bias where {first.name} (adjusted p = {first.adjusted:.3g})"
+            assert first.adjusted is not None  # as of every biased range
+            adjusted = rounded(first.adjusted, 3)
+            text += f", but a bias where {with_minus(first.name)} (adjusted p = {adjusted})"
         return text
 
     @property
@@ -361,7 +364,7 @@ class Audit(Outcome, SourceRows):
 
 
 @dataclass(frozen=True, kw_only=True, repr=False)
-class RecalibrationResult(Outcome, SourceRows):
+class RecalibrationResult(RunResult, SourceRows):
     """Numbers of a fitted recalibration.
 
     Attributes

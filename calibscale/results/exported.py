@@ -179,10 +179,17 @@ class Tabular:
 
 
 class Shown:
-    """Base of results that have a document: a short text, a plot, and a notebook page."""
+    """Base of results that have a document: a short text and a notebook page."""
 
     def __str__(self) -> str:
         return _output.as_text(self, 24)
+
+    def _repr_html_(self) -> str:
+        return _output.notebook_page(self)
+
+
+class Plottable:
+    """Base of results whose document has a plot."""
 
     def plot(self, ax: Any = None, axes: str = "linear") -> Any:
         """Draw the first plot of the report of the result, and return its axes.
@@ -200,6 +207,3 @@ class Shown:
             If there is nothing to draw, as all estimates are undefined.
         """
         return _output.plot(self, ax, axes)
-
-    def _repr_html_(self) -> str:
-        return _output.notebook_page(self)

@@ -8,11 +8,11 @@ from typing import Any, ClassVar, Generic, TypeVar
 
 from calibscale.formatting.naming import name_of, plain_name
 from calibscale.results.declarations import Declared, Size
-from calibscale.results.exported import Shown, Tabular
+from calibscale.results.exported import Plottable, Shown, Tabular
 
 
 @dataclass(frozen=True, kw_only=True, repr=False)
-class Outcome(Tabular, Shown, Declared):
+class RunResult(Tabular, Shown, Declared):
     """Base of results, with time, versions and parameters of the run.
 
     `print` shows results as tables.
@@ -21,6 +21,11 @@ class Outcome(Tabular, Shown, Declared):
     seconds: Size
     versions: dict[str, str]
     parameters: dict[str, Any]
+
+
+@dataclass(frozen=True, kw_only=True, repr=False)
+class Outcome(RunResult, Plottable):
+    """Base of results that are drawn from their own numbers."""
 
 
 _Part = TypeVar("_Part")

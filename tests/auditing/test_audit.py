@@ -13,7 +13,7 @@ from scipy.special import expit, logit
 from scipy.stats import binom
 
 from calibscale import KLCE, LogitStore, calibration_test, evaluate, from_arrays
-from calibscale.cli.bias_commands import audit as command
+from calibscale.cli.commands.audit import audit as command
 from calibscale.errors import InvalidDataError, OptionError
 from calibscale.formatting.number_texts import signed
 from calibscale.kernels.fourier_series import NoSeries

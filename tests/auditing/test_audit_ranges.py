@@ -16,7 +16,7 @@ from calibscale import ArraySource, Segments, audit, from_arrays, local_bias
 from calibscale.auditing import group_tests
 from calibscale.auditing.group_tests import GroupSums
 from calibscale.auditing.range_scan import ScanSums, ranges_of, scanned_ranges
-from calibscale.cli.bias_commands import bias
+from calibscale.cli.commands.bias import bias
 from calibscale.data.covariates import PREDICTION, Axis, ColumnSummary, cells_of, prediction_cells
 from calibscale.errors import OptionError
 from calibscale.output.documents.articles import article_of, document

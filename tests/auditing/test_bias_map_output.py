@@ -12,7 +12,7 @@ import pytest
 from click.testing import CliRunner
 
 from calibscale import LogitStore
-from calibscale.cli.bias_commands import bias as command
+from calibscale.cli.commands.bias import bias as command
 from tests.support.biased_rows import NAMES, N, biased_rows, biased_source
 from tests.support.local_settings import mapped
 

@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 from calibscale import ECE, LogitStore
-from calibscale.cli.options import check_outputs
+from calibscale.cli.command_outputs import check_outputs
 from calibscale.formatting import progress
 from calibscale.output.text import left_out
 from tests.support.command_store import NAMES, ROWS, api

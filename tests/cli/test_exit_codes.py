@@ -12,7 +12,7 @@ import pytest
 
 from calibscale import LogitStore
 from calibscale.atomic_files import write_whole
-from calibscale.cli.options import check_outputs
+from calibscale.cli.command_outputs import check_outputs
 from calibscale.errors import OptionError, StoreError
 from tests.support.commands import environment, finish, start
 

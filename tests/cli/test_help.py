@@ -79,7 +79,7 @@ EVERY_KIND = """
 import importlib, pkgutil
 import numpy as np
 import calibscale.compiled
-from calibscale.cli.machine_commands import warm_up
+from calibscale.cli.commands.warmup import warm_up
 
 def compiled():
     names = [module.name for module in pkgutil.iter_modules(calibscale.compiled.__path__)]

@@ -454,7 +454,7 @@ def test_scheduler_lost__is_reported_and_a_checkpoint_resumes(
     kill = Kill(frail.scheduler.kill)
     arguments = (*PAIRS, store, "--checkpoint", tmp_path / "c", "--scheduler")
     with monkeypatch.context() as patch:
-        shown = sys.modules["calibscale.cli.options"]
+        shown = sys.modules["calibscale.cli.command_outputs"]
         patch.setattr(shown, "progress", lambda *_: nullcontext(kill))
         lost = run(*arguments, frail.address)
     assert time.monotonic() - kill.acted < LIMIT

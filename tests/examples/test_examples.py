@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import importlib.util
 import re
 import subprocess
@@ -100,3 +101,16 @@ def test_arena__prints_a_table_and_draws_a_figure(arena, tmp_path):
     assert values[-2] in values[:-2]
     assert values[-1] == pytest.approx(1e6 * np.mean(arena.ERRORS**2) ** 2, rel=0.03)
     assert (tmp_path / "arena.png").stat().st_size > 10_000
+
+
+@pytest.mark.parametrize("path", sorted(EXAMPLES.rglob("*.py")), ids=lambda path: path.name)
+def test_examples__use_public_functions_by_their_names(path):
+    """A reader finds the names of an example in the documentation."""
+    renamed = [
+        f"{alias.name} as {alias.asname}"
+        for node in ast.walk(ast.parse(path.read_text()))
+        if isinstance(node, ast.ImportFrom) and node.module == "calibscale"
+        for alias in node.names
+        if alias.asname is not None
+    ]
+    assert renamed == []

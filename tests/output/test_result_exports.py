@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import json
 import math
 import re
@@ -18,6 +19,7 @@ import pytest
 
 import calibscale as cs
 from calibscale.output.plots import plot_reliability
+from calibscale.results.exported import Tabular
 from calibscale.results.night_results import Night
 from tests.support.report_results import night, rows
 
@@ -261,3 +263,28 @@ def test_evaluate__interval_and_progress_may_be_true() -> None:
     expected = cs.evaluate(binary(), "brier", interval=cs.Jackknife())
     assert result["brier"].interval == expected["brier"].interval
     cs.rank({"a": binary(), "b": binary()}, by="ece", progress=True)
+
+
+RESULTS = [
+    value
+    for value in (getattr(cs, name) for name in dir(cs))
+    if isinstance(value, type) and issubclass(value, Tabular)
+]
+
+
+@pytest.mark.parametrize("kind", RESULTS, ids=lambda kind: kind.__name__)
+def test_results__have_methods_with_the_signatures_of_their_bases(kind: type) -> None:
+    """A function that takes any result calls its methods as those of the base class."""
+    changed = []
+    for base in kind.__mro__[1:]:
+        if not base.__module__.startswith("calibscale."):
+            continue
+        for name, method in vars(base).items():
+            if name.startswith("_") or not inspect.isfunction(method):
+                continue
+            overriding = getattr(kind, name)
+            expected = [*inspect.signature(method).parameters]
+            parameters = [*inspect.signature(overriding).parameters]
+            if parameters[: len(expected)] != expected:
+                changed.append(f"{base.__name__}.{name}{inspect.signature(overriding)}")
+    assert changed == []

@@ -16,7 +16,7 @@ from click.testing import CliRunner
 from jsonschema.exceptions import best_match
 
 import calibscale as cs
-from calibscale.cli.night_commands import ledger
+from calibscale.cli.commands.ledger import ledger
 from calibscale.errors import OptionError
 from calibscale.evaluation.reliability import reliability
 from calibscale.inference.power import power

@@ -11,8 +11,7 @@ import numpy as np
 import pytest
 
 from calibscale import ECE, LogitStore
-from calibscale.cli import cli, main
-from calibscale.cli.choice_commands import rank as command
+from calibscale.cli import main
 from calibscale.ranking.rank import rank
 from tests.support.models import sources_of
 
@@ -20,7 +19,6 @@ from tests.support.models import sources_of
 @pytest.fixture
 def run(capsys, monkeypatch):
     """(code, out, err) of a command in this process."""
-    monkeypatch.setitem(cli.commands, "rank", command)
     before = signal.getsignal(signal.SIGTERM)
 
     def run(*arguments: Any, width: int = 80) -> tuple[int, str, str]:

@@ -331,6 +331,9 @@ def resolved(table: dict[str, Any], index: int, seed: int, problems: Problems) -
     except OptionError as error:
         problems.add(where, str(error))
         return table
+    if name not in ESTIMATORS:
+        problems.add(where, f"{name} is of another package, whose estimators no ledger stores")
+        return table
     listed = {**{stored_name(key): value for key, value in implied.items()}, **listed}
     permitted = allowed(name)
     settings = {key: setting.default for key, setting in permitted.items()}

@@ -140,5 +140,6 @@ def shown(key: GroupKey | None, keys: Iterable[GroupKey]) -> GroupKey | None:
 
 def condition(column: str | None, value: GroupKey) -> str:
     """Group as its condition on one line, such as “region = north”."""
-    text = one_line(value) if isinstance(value, str) else value
+    # Alarms of other nights have the same names, which therefore have the minus of a keyboard.
+    text = one_line(value) if isinstance(value, str) else f"{value:.10g}"
     return group(column, text).replace("\u00a0", " ")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import math
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, fields, is_dataclass
 from functools import cache, cached_property
 from typing import Any, NamedTuple
@@ -29,6 +29,7 @@ from calibscale.kernels.features import OneHot, RandomFourier
 from calibscale.kernels.fourier_series import Factor, FourierSeries
 from calibscale.kernels.product_kernel import ProductKernel
 from calibscale.monitoring.ledger.group_keys import LedgerGroups
+from calibscale.monitoring.ledger.stored_statistics import STATISTICS
 from calibscale.statistics.one_pass import States
 from calibscale.statistics.score_sums import Totals, TotalsState
 from calibscale.statistics.statistic import Statistic
@@ -131,20 +132,12 @@ def parts_of_days(
 # ---------------------------------------------------------------- Recipe
 
 
-def _all_of(kind: type[Any]) -> Iterator[type[Any]]:
-    """Subclasses of a class in this package, and the subclasses of these."""
-    for subclass in kind.__subclasses__():
-        if subclass.__module__.startswith("calibscale."):
-            yield subclass
-            yield from _all_of(subclass)
-
-
 @cache
 def _kinds() -> dict[str, Any]:
     """Class by name of everything that a ledger can store."""
     kernels = (RandomFourier, OneHot, ProductKernel, Factor, FourierSeries)
     settings = (*kernels, HoldOut, Axis, Grouping, LedgerGroups, TolerantEProcess)
-    kinds = (*ESTIMATORS.values(), *_all_of(Statistic), *kinds_of_forecasts(), *settings)
+    kinds = (*ESTIMATORS.values(), *STATISTICS, *kinds_of_forecasts(), *settings)
     return {kind.__name__: kind for kind in kinds}
 
 

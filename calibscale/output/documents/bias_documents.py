@@ -159,7 +159,7 @@ def biased_groups(
     shown = groups[:_MAX_BARS]
     rows = tuple(
         IntervalRow(
-            f"{g[name]} ({number_texts.count(g['n'])})",
+            f"{number_texts.with_minus(g[name])} ({number_texts.count(g['n'])})",
             g["bias"],
             g["low"],
             g["high"],
@@ -188,7 +188,7 @@ def biased_groups(
     )
     listed = [
         (
-            g[name],
+            number_texts.with_minus(g[name]),
             number_texts.count(g["n"]),
             number_texts.number(g["mean_prediction"]),
             number_texts.number(g["frequency"]),
@@ -401,7 +401,7 @@ def _biased(groups: list[dict[str, Any]], level: float) -> Iterator[str]:
     # The bias is y − p: above 0, predictions are too low.
     for direction, sign in (("low", 1), ("high", -1)):
         named = [
-            f"{g['group']} ({number_texts.signed(g['bias'], 3)})"
+            f"{number_texts.with_minus(g['group'])} ({number_texts.signed(g['bias'], 3)})"
             for g in biased
             if sign * g["bias"] > 0
         ]
@@ -417,8 +417,9 @@ def range_sentences(scan: dict[str, Any] | None, level: float) -> Iterator[str]:
     biased = [g for g in listed if estimates.significant(g["adjusted"], 1 - level + 1e-12)]
     for scanned in biased[:_MAX_SENTENCES]:
         direction = "low" if scanned["bias"] > 0 else "high"
+        range_name = number_texts.with_minus(scanned["group"])
         yield (
-            f"{scanned['group']}: predictions are {number_texts.points(scanned['bias'])} too "
+            f"{range_name}: predictions are {number_texts.points(scanned['bias'])} too "
             f"{direction} (adjusted {number_texts.p_is(scanned['adjusted'])})."
         )
     more = len(biased) - _MAX_SENTENCES

@@ -121,7 +121,8 @@ def ranking(result: dict[str, Any]) -> doc.Article:
 def power(result: dict[str, Any]) -> doc.Article:
     """Document of ``calibscale power``."""
     bias, where = result["bias"], result["bias"]["where"]
-    parts = [f"a bias of {bias['shift']:+g}"] if bias["shift"] else []
+    plus = "+" if bias["shift"] > 0 else ""
+    parts = [f"a bias of {plus}{number_texts.given(bias['shift'])}"] if bias["shift"] else []
     parts += [f"a temperature of {bias['temperature']:g}"] if bias["temperature"] != 1 else []
     bias_text = " and ".join(parts) or "no bias"
     if where is not None:

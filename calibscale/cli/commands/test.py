@@ -1,4 +1,4 @@
-"""``calibscale test`` and ``calibscale power``."""
+"""``calibscale test``."""
 
 from __future__ import annotations
 
@@ -7,8 +7,15 @@ from typing import TYPE_CHECKING, Any, cast
 
 import click
 
+from calibscale.cli import command_outputs as outputs
 from calibscale.cli import options as shared
-from calibscale.cli.evaluate_commands import ESTIMATOR, SETTINGS, estimator_options, estimators
+from calibscale.cli.command_classes import command
+from calibscale.cli.estimator_options import (
+    ESTIMATOR,
+    SETTINGS,
+    chosen_estimators,
+    estimator_options,
+)
 from calibscale.cli.sources import open_session, source_options, store_argument
 from calibscale.errors import InvalidDataError
 
@@ -29,7 +36,7 @@ class _NullChoice(click.Choice):
         return tuple(NULLS)
 
 
-@shared.command("Test whether the calibration error could be chance.")
+@command
 @store_argument
 @click.option(
     "--statistic",
@@ -118,7 +125,7 @@ def test(
         settings = set(SETTINGS) - {"covariates", "categorical"}
         # Settings are for one estimator: with them, the default is a single test.
         several = not names and not any(map(shared.was_passed, settings))
-        tested = estimators(names or (default,), options)
+        tested = chosen_estimators(names or (default,), options)
         if drawn_from.draws:
             centred = drawn_from.centred and any(estimator.centred_null for estimator in tested)
             # A centred null does not count the observed value among its replicates.
@@ -137,7 +144,7 @@ def test(
         # The gate uses the requested level in place of the level of the report.
         judgement = judgement_of_tests(result, options["negligible"], alpha)
         result = replace(result, judgement=judgement)
-    shared.finish(result)
+    outputs.finish(result)
     if alpha is None:
         return
     for outcome in result.results:
@@ -145,85 +152,3 @@ def test(
             raise InvalidDataError(f"{outcome.statistic} has no p-value: {outcome.reason}")
     if result.judgement is not None and result.judgement.miscalibrated:
         raise click.exceptions.Exit(3)
-
-
-# ---------------------------------------------------------------- power
-
-
-@shared.command("Estimate how many rows a test needs to detect a bias.")
-@store_argument
-@click.option(
-    "--bias",
-    "shift",
-    default=0.0,
-    metavar="B",
-    help="Bias to detect: probability of the event (class 1 of two classes, else the top label) "
-    "minus its prediction.",
-)
-@click.option(
-    "--temperature",
-    default=1.0,
-    metavar="T",
-    help="Temperature to detect: labels follow softmax(log q / T); T > 1 means overconfident.",
-)
-@click.option(
-    "--where", metavar="COLUMN=VALUE", help="Value of a covariate; only its rows are biased."
-)
-@click.option(
-    "--statistic",
-    "-s",
-    "name",
-    **ESTIMATOR,
-    help="Estimator to test, such as ece; see `calibscale estimators`.  [default: klce with "
-    "--covariates, else kce]",
-)
-@click.option("--alpha", type=shared.SHARE, default=0.05, help="Significance level of the test.")
-@click.option("--power", type=shared.SHARE, default=0.8, help="Probability of detection to reach.")
-@click.option(
-    "--most",
-    "max_rows",
-    type=click.IntRange(100),
-    default=200_000,
-    help="Maximum number of rows to try.",
-)
-@click.option(
-    "--trials",
-    type=click.IntRange(10),
-    default=200,
-    help="Number of simulated data sets of each size.",
-)
-@shared.replicates_option(199, "from the null distribution in each test")
-@estimator_options
-@shared.json_option
-@source_options
-def power(
-    store: str | tuple[str, ...] | None,
-    shift: float,
-    temperature: float,
-    where: str | None,
-    name: str | None,
-    alpha: float,
-    **options: Any,
-) -> None:
-    """Estimate how many rows like those of STORE a test needs to detect a bias.
-
-    Data sets are simulated and tested: rows are drawn from STORE, and labels from its biased
-    predictions.  This takes minutes with klce, and longer if many rows are needed.  The labels of
-    STORE are used only if bandwidths are chosen by test power (bandwidth_share of kce and klce).
-    """
-    shared.check_level(alpha, options["n_replicates"])
-    if alpha >= options["power"]:
-        raise click.UsageError(f"--power must be above --alpha, which is {alpha:g}")
-    from calibscale.inference.power import power as run
-    from calibscale.results.inference_results import Miscalibration
-
-    group = None
-    if where is not None:
-        ((column, value),) = shared.pairs((where,), "--where")
-        group = (column, shared.number(value, "--where"))
-    # Validated before the source is opened, which may take long.
-    bias = Miscalibration(shift, temperature, group)
-    (statistic,) = estimators((name or ("klce" if options["covariates"] else "kce"),), options)
-    with open_session(store, options, "simulating", "data sets") as session:
-        result = run(session, bias, statistic, alpha=alpha, **options)
-    shared.finish(result)

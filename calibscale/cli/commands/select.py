@@ -1,4 +1,4 @@
-"""``calibscale rank`` and ``calibscale select``."""
+"""``calibscale select``."""
 
 from __future__ import annotations
 
@@ -6,69 +6,13 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from calibscale.cli import command_outputs as outputs
 from calibscale.cli import options as shared
-from calibscale.cli.evaluate_commands import ESTIMATOR, estimator_options, estimators
-from calibscale.cli.sources import open_session, open_sources, source_options, store_argument
+from calibscale.cli.command_classes import command
+from calibscale.cli.sources import open_session, source_options, store_argument
 
 if TYPE_CHECKING:
     from calibscale.selection.families import Family
-
-
-@shared.command("Rank models by calibration error on the same rows.")
-@click.argument("stores", nargs=-1, required=True, metavar="STORE...")
-@click.option(
-    "--by",
-    default="ckce_centred",
-    **ESTIMATOR,
-    help="Estimator to rank by, any but accuracy and confidence_gap; see `calibscale estimators`.",
-)
-@click.option(
-    "--name",
-    "model_names",
-    multiple=True,
-    metavar="NAME",
-    help="Name of a model (repeatable, in the order of the stores).  [default: name of its file]",
-)
-@shared.confidence_option("the intervals; models differ at alpha = 1 - level")
-@click.option("--groups", default=20, help="Number of groups of rows for the intervals.")
-@click.option(
-    "--subset-size",
-    multiple=True,
-    type=int,
-    metavar="N",
-    help="Number of rows of random subsets whose rankings are compared with that of all rows "
-    "(repeatable).",
-)
-@click.option("--trials", default=1000, help="Number of random subsets of each size.")
-@shared.cluster_option
-@estimator_options
-@shared.json_option
-@source_options
-def rank(stores: tuple[str, ...], by: str, model_names: tuple[str, ...], **options: Any) -> None:
-    """Rank models by calibration error; every STORE has the predictions of one model.
-
-    All models share one bandwidth and one ridge.  Differences are paired by rows if the stores have
-    the same rows and labels, and otherwise taken between independent samples.
-    """
-    if model_names and len(model_names) != len(stores):
-        raise click.UsageError(f"{len(stores)} stores, but {len(model_names)} names (--name)")
-    if len(set(model_names)) < len(model_names):
-        raise click.UsageError("a --name is given twice")
-    from calibscale.ranking.model_estimates import distinct_names
-    from calibscale.ranking.rank import rank as run
-
-    (estimator,) = estimators((by,), options)
-    sources = open_sources(stores, options)
-    # Stores with equal names, such as folders of two days, get the parts of their paths that
-    # differ.
-    models = dict(zip(model_names or distinct_names(stores), sources, strict=True))
-    with shared.progress("ranking", "steps") as report:
-        result = run(models, estimator, progress=report, **options)
-    shared.finish(result)
-
-
-# ---------------------------------------------------------------- select
-
 
 _NAMES = (
     "bins",
@@ -86,7 +30,7 @@ _NAMES = (
 _NOTIONS = ("top_label", "canonical", "class_wise", "positive")
 
 
-@shared.command("Select the estimator with the smallest validated risk.")
+@command
 @store_argument
 @click.option(
     "--notion",
@@ -186,7 +130,7 @@ def select(
     families = _families(estimators, grids, notion)
     with open_session(store, options, "selecting", "steps") as session:
         result = run(session, notion, families, features=features, **options)
-    shared.finish(result, figure)
+    outputs.finish(result, figure)
 
 
 def _families(names: str | None, grids: tuple[str, ...], notion: str) -> list[Family]:

@@ -1,0 +1,66 @@
+"""Commands of the program by name, each imported when it is needed."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from importlib import import_module
+from typing import Any
+
+import click
+
+from calibscale.cli.command_classes import Commands
+
+# Summary of each command in `calibscale --help`.  The command has the name of its file in
+# cli/commands/.
+SUMMARIES = {
+    "audit": "Test and locate miscalibration over covariates.",
+    "bias": "Map the local bias of the predictions.",
+    "check": "Check a table or STORE: a verdict and a report.",
+    "completion": "Print a script that completes commands in a shell.",
+    "demo": "Evaluate a simulated classifier (start here).",
+    "doctor": "Print the machine and versions for a bug report.",
+    "estimators": "List estimators and their settings.",
+    "evaluate": "Estimate calibration errors with intervals, in one pass.",
+    "info": "Print the contents and the provenance of STORE.",
+    "ingest": "Copy FILEs of predictions into a STORE.",
+    "ledger": "Check, repair or edit the ledger of a nightly job.",
+    "nightly": "Evaluate a day of predictions as configured in JOB.",
+    "plan": "Predict the cost of `evaluate`, without running it.",
+    "power": "Estimate how many rows a test needs to detect a bias.",
+    "rank": "Rank models by calibration error on the same rows.",
+    "recalibrate": "Fit a recalibration, and apply it to stores.",
+    "reliability": "Compare predicted probabilities with frequencies.",
+    "report": "Write one HTML page about results.",
+    "select": "Select the estimator with the smallest validated risk.",
+    "simulate": "Simulate a STORE with known calibration error.",
+    "test": "Test whether the calibration error could be chance.",
+    "warmup": "Compile all kernels ahead of time.",
+}
+
+
+class _CommandTable(Mapping):
+    """Command of each name, imported on first use.  Click only reads this mapping."""
+
+    def __getitem__(self, name: str) -> click.Command:
+        summary = SUMMARIES[name]
+        command: click.Command = getattr(import_module(f"calibscale.cli.commands.{name}"), name)
+        command.short_help = summary
+        return command
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(SUMMARIES)
+
+    def __len__(self) -> int:
+        return len(SUMMARIES)
+
+
+class Program(Commands):
+    """The group of all commands, which imports only the command that runs."""
+
+    def __init__(self, **settings: Any) -> None:
+        super().__init__(commands=_CommandTable(), **settings)  # type: ignore[arg-type]
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        # The method of the base class would import every command for its summary.
+        with formatter.section("Commands"):
+            formatter.write_dl([*SUMMARIES.items()])

@@ -1,0 +1,35 @@
+"""``calibscale estimators``."""
+
+from __future__ import annotations
+
+import inspect
+
+import click
+
+from calibscale.cli.command_classes import command
+from calibscale.cli.estimator_options import ESTIMATOR
+from calibscale.estimators.installed import installed_estimators, package_of
+from calibscale.estimators.registry import SUMMARIES, estimator_class, named
+from calibscale.estimators.settings import settings_of
+from calibscale.formatting.naming import name_of
+
+
+@command
+@click.argument("name", required=False, shell_complete=ESTIMATOR["shell_complete"])
+def estimators(name: str | None) -> None:
+    """List all estimators, or print the description and settings of the estimator NAME."""
+    if name is None:
+        from calibscale.output.text import grid, show, terminal
+
+        table = grid("", "", show_header=False)
+        for estimator, summary in SUMMARIES.items():
+            table.add_row(estimator, summary)
+        for estimator in installed_estimators():
+            table.add_row(estimator, f"from the package {package_of(estimator)}")
+        show(terminal(), table)
+        return
+    name, _ = named(name_of(name))
+    settings = settings_of(name)
+    click.echo(inspect.getdoc(estimator_class(name)))
+    listed = ", ".join(f"{key}={default!r}" for key, (_, default) in settings.items())
+    click.echo(f"\n{name}({listed})")

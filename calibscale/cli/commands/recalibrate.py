@@ -1,0 +1,124 @@
+"""``calibscale recalibrate``."""
+
+from __future__ import annotations
+
+from contextlib import suppress
+from typing import Any
+
+import click
+
+from calibscale.addresses import located
+from calibscale.cli import command_outputs as outputs
+from calibscale.cli import options as shared
+from calibscale.cli.command_classes import command
+from calibscale.cli.local_options import METHODS, local_options, local_settings
+from calibscale.cli.sources import (
+    EXECUTION,
+    open_other,
+    open_session,
+    open_sources,
+    source_options,
+    store_argument,
+)
+from calibscale.errors import StoreError
+from calibscale.formatting.fault_texts import dropped_text
+
+
+@command
+@store_argument
+@click.option(
+    "--method",
+    default="temperature",
+    help=f'Method: {METHODS}, also with settings as in "mc(depth=1)".  Temperature is for any '
+    "number of classes, the others for two.",
+)
+@click.option(
+    "--covariates", metavar="A,B", help="Covariates of local_bias, mc and pmc, comma-separated."
+)
+@local_options
+@click.option(
+    "--load", metavar="FITTED", help="Path of a fit to use, written by --json, instead of STORE."
+)
+@click.option(
+    "--apply",
+    "target",
+    metavar="STORE2",
+    help="Store to recalibrate, with --output or --figure.  [default for --figure: STORE]",
+)
+@click.option(
+    "--output", "-o", "new", metavar="NEW", help="New store with the predictions of STORE2."
+)
+@click.option("--overwrite", is_flag=True, help="Replace an existing store NEW.")
+@click.option(
+    "--figure",
+    metavar="PATH",
+    help="Path of the reliability diagrams before and after recalibration (png, svg, pdf).",
+)
+@shared.json_option
+@source_options
+def recalibrate(
+    store: str | tuple[str, ...] | None,
+    load: str | None,
+    target: str | None,
+    new: str | None,
+    overwrite: bool,
+    figure: str | None,
+    **options: Any,
+) -> None:
+    """Fit a recalibration to STORE and print it; write recalibrated predictions of STORE2.
+
+    On the rows of the fit the result looks better than on new rows: judge it on another STORE2.
+
+    \b
+    Examples:
+      calibscale recalibrate old.zarr --json fitted.json
+      calibscale recalibrate --load fitted.json --apply new.zarr -o recalibrated.zarr
+    """
+    # A loaded fit needs no rows to fit to, and a new fit needs them.
+    if store is not None if load is not None else store is None and options["labels"] is None:
+        raise click.UsageError("pass either STORE, to fit to, or --load FITTED")
+    if (target is None and new is not None) or (target and not (new or figure)):
+        raise click.UsageError("--apply STORE2 needs --output or --figure, and --output --apply")
+    if figure is not None and target is None and load is not None:
+        raise click.UsageError("--figure needs --apply STORE2, with rows to judge on")
+    from calibscale.data.store import LogitStore
+    from calibscale.recalibration import fits
+
+    place = new and located(new, options["storage_options"])
+    with suppress(StoreError):  # before the fit
+        if place and not overwrite and LogitStore.open(place, unfinished=True).finished:
+            raise click.UsageError(f"{place} already exists; pass --overwrite to replace it")
+    settings = {"covariates": shared.columns(options.pop("covariates")), **local_settings(options)}
+    # Options that are not passed keep the defaults of the method, which may lack the setting.
+    settings = {name: value for name, value in settings.items() if value not in (None, ())}
+    if load is not None and (settings or shared.was_passed("method")):
+        raise click.UsageError("--method and options of covariates do not apply to --load")
+    method = fits.method_of(options.pop("method"), **settings)
+    rows = open_other(target, options) if target else None
+    if load is not None:
+        fitted = fits.load_recalibration(load)
+    else:
+        # A copy of the options: they are used again for the rows to judge on.
+        with open_session(store, dict(options), "fitting") as session:
+            fitted = fits.recalibrate(session, method)
+    outputs.finish(fitted)
+    if figure is not None:
+        from calibscale.output.pictures import save_comparison
+        from calibscale.recalibration.fits import DIAGRAMS
+
+        # Without other rows, the diagrams are of the rows of the fit.
+        judged = rows or open_sources((store,), dict(options))[0]
+        with outputs.progress("counting") as report:
+            diagrams = fitted.diagrams(
+                judged, progress=report, **{name: options[name] for name in EXECUTION}
+            )
+        save_comparison(diagrams, DIAGRAMS, figure)
+        outputs.wrote(figure)
+    if place:
+        rules = {"on_invalid": options["on_invalid"], "overwrite": overwrite}
+        with outputs.progress("writing", "rows") as report:
+            written = fitted.write(rows, place, progress=report, **rules)
+        if outputs.prints():
+            click.echo(f"{written.rows:,} recalibrated rows in {place}")
+            if dropped := written.notes.get("dropped"):
+                click.echo(dropped_text(dropped))

@@ -1,0 +1,60 @@
+"""What a ledger can store is declared, and does not depend on the modules that are imported."""
+
+from __future__ import annotations
+
+import inspect
+import subprocess
+import sys
+from importlib import import_module
+from pkgutil import iter_modules
+
+import pytest
+
+import calibscale.estimators
+import calibscale.statistics
+from calibscale.monitoring.ledger.stored_statistics import STATISTICS
+from calibscale.statistics.statistic import Replicates, Statistic
+
+
+def _defined(package) -> set[type[Statistic]]:
+    """Statistics that the modules of a package define, without their base classes."""
+    modules = [
+        import_module(f"{package.__name__}.{m.name}") for m in iter_modules(package.__path__)
+    ]
+    return {
+        kind
+        for module in modules
+        for kind in vars(module).values()
+        if inspect.isclass(kind)
+        and issubclass(kind, Statistic)
+        and not inspect.isabstract(kind)
+        and kind.__module__ == module.__name__
+    }
+
+
+def test_table__has_every_statistic_that_an_estimator_can_need():
+    needed = _defined(calibscale.statistics) | _defined(calibscale.estimators)
+    # Replicates belong to a test of one day.  A ledger stores their states only.
+    assert needed - {Replicates} - {*STATISTICS} == set()
+
+
+KINDS = """
+import sys
+from importlib import import_module
+for module in sys.argv[1:]:
+    import_module(module)
+from calibscale.monitoring.ledger.recipe import _kinds
+print(*sorted(_kinds()))
+"""
+FURTHER = ("calibscale.selection.cross_validation", "calibscale.ranking.rank",
+           "calibscale.recalibration.fits", "calibscale.auditing.audit")  # fmt: skip
+
+
+@pytest.mark.process
+@pytest.mark.long
+def test_kinds__do_not_depend_on_imports():
+    def kinds(*imported: str) -> str:
+        command = [sys.executable, "-c", KINDS, *imported]
+        return subprocess.run(command, capture_output=True, text=True, check=True).stdout
+
+    assert kinds() == kinds(*FURTHER)
