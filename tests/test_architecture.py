@@ -68,7 +68,9 @@ ROOMS = (
 LAZY = {"cli", "calibscale"}  # rooms whose functions may import, so that commands start quickly
 # Imports in functions of other rooms, by module and what it imports, with the reason.
 DEFERRED = {
+    ("cli.command_table", "cli.commands.*"): "a program imports the command that runs alone",
     ("data.file_systems", "data.s3_files"): "s3fs is optional",
+    ("data.source_arguments", "data.store"): "arrays do not need zarr, which is slow to import",
     ("estimators.registry", "estimators.*"): "a registry, which imports classes by their names",
     ("estimators.settings", "kernels.features"): "commands show settings without loading NumPy",
     ("output.exports", "library"): "pandas and polars are optional, and an argument chooses one",
@@ -97,10 +99,10 @@ def _modules() -> dict[str, Path]:
 
 
 def _tree(path: Path) -> ast.Module:
-    """Statements of a file and of its stub, by which `lazy_loader` imports."""
+    """Statements of a file and, of packages, of the stub by which `lazy_loader` imports."""
     tree = ast.parse(path.read_text(encoding="utf-8"))
     stub = path.with_suffix(".pyi")
-    if stub.exists():
+    if path.name == "__init__.py" and stub.exists():
         package = ".".join(path.relative_to(PACKAGE.parent).parent.parts)
         for node in ast.parse(stub.read_text(encoding="utf-8")).body:
             if isinstance(node, ast.ImportFrom):
@@ -269,7 +271,7 @@ def test_imports__stand_at_the_top_of_modules():
         for entry in IMPORTS[module]
         if entry.in_function and _room(module) not in LAZY
     }
-    assert in_functions == set(DEFERRED)
+    assert in_functions == {entry for entry in DEFERRED if _room(entry[0]) not in LAZY}
 
 
 def test_imports__by_strings_are_declared_and_few():
@@ -277,7 +279,8 @@ def test_imports__by_strings_are_declared_and_few():
         (module, entry.target) for module in MODULES for entry in IMPORTS[module] if entry.by_string
     }
     assert by_strings <= set(DEFERRED)
-    assert len(by_strings) <= 2
+    of_this_package = {target for _, target in by_strings if target != "library"}
+    assert len(of_this_package) <= 2
 
 
 def _is_docstring(node: ast.stmt) -> bool:
@@ -310,9 +313,9 @@ def test_folders__import_one_another_in_one_direction():
     imported = defaultdict(set)
     for module in MODULES:
         for entry in IMPORTS[module]:
-            imported[_folder(module)] |= {
-                _folder(target) for target in _loaded(module, entry.target)
-            }
+            if (module, entry.target) not in DEFERRED:
+                targets = _loaded(module, entry.target)
+                imported[_folder(module)] |= {_folder(target) for target in targets}
     circles = {
         (folder, other)
         for folder in imported

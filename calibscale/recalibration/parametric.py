@@ -14,7 +14,6 @@ from scipy.special import expit
 from calibscale.array_types import Floats
 from calibscale.data.chunk import Chunk
 from calibscale.errors import OptionError, require
-from calibscale.formatting.number_texts import rounded
 from calibscale.kernels.data_profile import DataProfile
 from calibscale.recalibration.recalibrator import (
     FittedRecalibrator,
@@ -197,8 +196,7 @@ def _check_temperature(state: TemperState) -> None:
 def _clip_note(count: float, subject: str, clip: float) -> tuple[str, ...]:
     if not count:
         return ()
-    limit = rounded(clip, 3)
-    return (f"{count:.0f} rows {subject} a probability below {limit}, which it was raised to",)
+    return (f"{count:.0f} rows {subject} a probability below {clip:.3g}, which it was raised to",)
 
 
 def _not_converged(name: str) -> OptionError:
