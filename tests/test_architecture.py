@@ -70,6 +70,7 @@ LAZY = {"cli", "calibscale"}  # rooms whose functions may import, so that comman
 DEFERRED = {
     ("cli.command_table", "cli.commands.*"): "a program imports the command that runs alone",
     ("data.file_systems", "data.s3_files"): "s3fs is optional",
+    ("data.ingest.table_files", "data.ingest.table_copies"): "as for data.source_arguments",
     ("data.source_arguments", "data.store"): "arrays do not need zarr, which is slow to import",
     ("estimators.registry", "estimators.*"): "a registry, which imports classes by their names",
     ("estimators.settings", "kernels.features"): "commands show settings without loading NumPy",

@@ -1,5 +1,5 @@
 """Tables and files of predictions: their readers, sources of their columns, and ingestion."""
 
-from calibscale.data.ingest.ingestion import ingest
+import lazy_loader
 
-__all__ = ["ingest"]
+__getattr__, __dir__, __all__ = lazy_loader.attach_stub(__name__, __file__)

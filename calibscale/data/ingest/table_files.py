@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import shutil
-import tempfile
-import weakref
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
@@ -22,7 +19,6 @@ from calibscale.data.ingest.columns import USUAL, check_files, filled, layouts_o
 from calibscale.data.ingest.folders import input_files
 from calibscale.data.ingest.formats import READERS, reader_of
 from calibscale.data.ingest.frames import from_frame
-from calibscale.data.ingest.ingestion import ingest
 from calibscale.data.ingest.input_files import InputFile
 from calibscale.data.ingest.npy_shards import name_of_files, with_role_files
 from calibscale.data.ingest.readers import TEXTS, ArrowTable, ParquetTable
@@ -31,7 +27,6 @@ from calibscale.data.missing import plain_arrow, plain_type
 from calibscale.data.read_errors import reading
 from calibscale.data.row_origins import RowOrigins
 from calibscale.data.source import KINDS, ArraySource
-from calibscale.data.store import LogitStore
 from calibscale.data.time_columns import kind_of_arrow
 from calibscale.data.times import KINDS_OF_TIMES
 from calibscale.errors import MissingNameError, OptionError
@@ -149,25 +144,11 @@ def from_file(
             tables = _Tables.of(files, keys)
         name = RowOrigins.of(str(path), tables.files, tables.rows)
         return from_frame(tables, **roles, **options, name=name)
-    folder = tempfile.mkdtemp(prefix="calibscale-")
-    try:
-        with _naming_options():
-            place = f"{folder}/table.zarr"
-            ingest(
-                paths,
-                place,
-                keys=keys,
-                on_invalid="keep",
-                storage_options=storage_options,
-                **options,
-            )
-        source = replace(LogitStore.open(place).source, name=str(path), copied=True)
-    except BaseException:
-        shutil.rmtree(folder, ignore_errors=True)
-        raise
-    # Derived sources share the column, so that the copy lasts as long as any of them.
-    weakref.finalize(source.values, shutil.rmtree, folder, ignore_errors=True)
-    return source
+    # Tables that are read in place do not need zarr, which is slow to import.
+    from calibscale.data.ingest.table_copies import copied_source
+
+    with _naming_options():
+        return copied_source(paths, keys, str(path), storage_options, options)
 
 
 @contextmanager

@@ -1,0 +1,1 @@
+from .ingestion import ingest as ingest
