@@ -236,13 +236,15 @@ def _pair_draws(
 
 def _pairs(run: Run, estimator: BoundEstimator, n: int, workers: int) -> Cost | None:
     """Cost of the sums over pairs of n rows of one estimator, or None if it has no such sums."""
-    K, limit = run.source.classes, parse_bytes(run.execution.memory_limit)
+    K = run.source.classes
+    limit = parse_bytes(run.execution.memory_limit)
     work = estimator.pair_work(n, K)
     if work is None:
         return None
     cuts = panel_cuts(n, K)
     rows = cuts[0][1] - cuts[0][0]
-    rate, pairs = _rate(run.profile, work.sum, rows, work.vectors), work.times * work.pairs
+    rate = _rate(run.profile, work.sum, rows, work.vectors)
+    pairs = work.times * work.pairs
     row_bytes = 8 * (6 * K + 20)
     cached = min(n * row_bytes, 2**29 if limit is None else limit // 4)
     # Panels that do not fit into the cache are read again, on average for half of the panels.

@@ -178,7 +178,8 @@ class Session:
             execution = replace(source.execution, name=name, **settings)
         else:
             data = as_source(source).with_target()
-            rules, execution = data.rules(**allowed), Execution(**settings)
+            rules = data.rules(**allowed)
+            execution = Execution(**settings)
         with execution.opened() as opened:
             profile = DataProfile(data, rules, opened.scheduler)
             # A profile depends on the rules: other rules drop other rows of the sample.

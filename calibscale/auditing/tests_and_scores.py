@@ -225,7 +225,8 @@ def against(
     `estimators` belong to `tests`, the tests of the first model, with the bandwidths used.
     """
     second = session.on(predicted(as_source(other), session.source))
-    joint, names = estimators[0], distinct_names([session.source.name, second.source.name])
+    joint = estimators[0]
+    names = distinct_names([session.source.name, second.source.name])
     second_tests, _ = local_tests(second, estimators, n_replicates, seed)
     compared: list[Estimator] = [
         ECE(notion=joint.notion or "top_label"),

@@ -309,7 +309,8 @@ class DirectArray:
             return decoded
         if len(stored) < _SHORTEST:
             raise ValueError(f"chunk file {name} is truncated: it has {len(stored)} bytes")
-        body, checksum = stored[:-_CHECKSUM_BYTES], stored[-_CHECKSUM_BYTES:]
+        body = stored[:-_CHECKSUM_BYTES]
+        checksum = stored[-_CHECKSUM_BYTES:]
         if google_crc32c.value(body) != int.from_bytes(checksum.tobytes(), "little"):
             raise ValueError(f"the checksum of chunk file {name} does not match its content")
         if int.from_bytes(body[4:8].tobytes(), "little") != decoded.nbytes:

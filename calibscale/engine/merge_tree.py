@@ -62,8 +62,10 @@ class Checkpoint:
             raise self.damaged(error) from error
         expected = self._identity()
         if identity != expected:
-            old, new = _flat(identity), _flat(expected)
-            changed = sorted(key for key in old.keys() | new if old.get(key) != new.get(key))
+            old_values = _flat(identity)
+            new_values = _flat(expected)
+            keys = old_values.keys() | new_values.keys()
+            changed = sorted(key for key in keys if old_values.get(key) != new_values.get(key))
             raise OptionError(
                 f"the checkpoint {self.path} belongs to other data or parameters "
                 f"({', '.join(changed)}); choose another folder, or remove it"
@@ -407,8 +409,10 @@ class Tree:
     ) -> None:
         self._task = task
         arities = arities_of(task)
-        # Runs merge the lowest levels themselves, so that the tree of runs begins above them.
-        self._arities = arities[min(tree_levels(length, arities), len(arities) - 1) :]
+        # Runs merge the lowest levels themselves, so that the tree of runs begins above them.  The
+        # last arity applies to all higher levels, so that it remains.
+        lower_levels = tree_levels(length, arities)
+        self._arities = arities[min(lower_levels, len(arities) - 1) :]
         self._runs = runs
         self._nodes: dict[tuple[int, int], _Node] = {}  # by level and index of the first child
         self._root: tuple[int, Any] | None = None  # its level, and the state of all runs

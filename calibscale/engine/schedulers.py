@@ -99,7 +99,9 @@ def within_memory(task: Task, workers: int, room: Room) -> int:
 
     A NoRoomError is raised if it cannot hold one block.
     """
-    workers, limit, used = min(workers, task.blocks), room.limit, room.used
+    workers = min(workers, task.blocks)
+    limit = room.limit
+    used = room.used
     if limit is None:
         return workers
     worker_bytes = task.block_bytes + task.state_bytes

@@ -34,7 +34,8 @@ def session_intervals(
     session: Session, interval: Resampling | str | bool | None, floor: bool
 ) -> tuple[Resampling | None, Null | None]:
     """Request of intervals, and null of floors, as clusters and labels allow, each or None."""
-    soft, clustered = session.rules.soft, session.rules.cluster is not None
+    soft = session.rules.soft
+    clustered = session.rules.cluster is not None
     request = requested(interval)
     if clustered:
         request = replace(request or Jackknife(), clustered=True)
@@ -94,7 +95,8 @@ def evaluation_of(
     noise: Null | None = None,
 ) -> Evaluation:
     """Evaluation from the result of the pass of a run, with a name for each of its estimators."""
-    classes, pairwise = run.source.classes, any(e.pairwise for e in run.fitting)
+    classes = run.source.classes
+    pairwise = any(e.pairwise for e in run.fitting)
     estimates, clusters = {}, run.clusters(result)
     for key, states in result.groups.items():
         pairs = None
@@ -111,8 +113,10 @@ def evaluation_of(
             )
             for e, name in zip(run.chosen, names, strict=True)
         )
-    overall, outcome = estimates.pop(None), run.outcome(result.counts, started)
-    table, names = result.groups[None].get(_LABELS), outcome["source"].get("class_names")
+    overall = estimates.pop(None)
+    outcome = run.outcome(result.counts, started)
+    table = result.groups[None].get(_LABELS)
+    names = outcome["source"].get("class_names")
     warnings: tuple[str, ...] = ()
     if table is not None:
         warnings = label_warnings(table.counts, outcome["n_unlabelled"], names)

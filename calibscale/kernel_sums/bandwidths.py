@@ -50,7 +50,8 @@ def most_powerful(
     on_predictions: dict[float, Any] = {}
     on_covariates: dict[float, Any] = {1.0: 1.0}
     distances = squareform(pdist(rows.points))
-    for a in (1.0,) if kernel.prediction == "none" else FACTORS:
+    factors = (1.0,) if kernel.prediction == "none" else FACTORS
+    for a in factors:
         scaled = replace(kernel, prediction_bandwidth=a * kernel.prediction_bandwidth)
         on_predictions[a] = scaled.of_predictions(distances, lambda: rows.points @ rows.points.T)
     if kernel.columns:
@@ -79,7 +80,8 @@ FEW_LEVELS = 16  # continuous columns with at most this many values are summed v
 
 def local_kernel(setup: DataProfile, notion: str, settings: Any) -> tuple[ProductKernel, list[str]]:
     """Kernel of the settings of an `SKCE` with defaults from the data, and notes for the user."""
-    columns, categorical = setup.columns(settings.covariates), settings.categorical
+    columns = setup.columns(settings.covariates)
+    categorical = settings.categorical
     continuous = [columns[name] for name in settings.covariates if name not in categorical]
     sample = setup.sample(notion)
     prediction_bandwidth = settings.prediction_bandwidth

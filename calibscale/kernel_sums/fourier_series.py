@@ -149,11 +149,15 @@ class FourierSeries:
 
         # The two nearest images of each dimension add an error of tolerance/8 in total.  Farther
         # images are negligible.
-        share = self.tolerance / (16 * self._dimensions)
+        image_error = self.tolerance / (16 * self._dimensions)
+
+        def excess(r: float, profile: Callable[[float], float]) -> float:
+            return profile(r) - image_error
+
         periods = []
         for f in self.factors:
-            profile = _KERNELS[f.kernel].profile
-            margin = float(brentq(lambda r, profile=profile: profile(r) - share, 0.0, 1e3))
+            # The distance at which κ has fallen to this error.
+            margin = float(brentq(excess, 0.0, 1e3, args=(_KERNELS[f.kernel].profile,)))
             for bandwidth, low, high in zip(f.bandwidths, f.low, f.high, strict=True):
                 extent = (float(high) - float(low)) / float(bandwidth)
                 periods.append(min(extent, _LARGEST_EXTENT) + margin)

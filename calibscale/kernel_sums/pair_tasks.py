@@ -261,7 +261,8 @@ class PairSumTask(_PanelPairTask):
             j = rng.integers(half, m, min(_PROBE_SIDE, m))
             totals = []
             for layout in (self.panels.layout, double):
-                a, b = layout.panel(P.rows.take(i))[0], layout.panel(Q.rows.take(j))[0]
+                a = layout.panel(P.rows.take(i))[0]
+                b = layout.panel(Q.rows.take(j))[0]
                 out = np.zeros((1, 2))
                 tile = np.array([[0, a.s.size, 0, b.s.size, 0]], np.int64)
                 tiles.pair_sums(a, b, layout.form, tile, self.spec.kernel_sums, out)
@@ -349,7 +350,8 @@ class MatrixProductTask(_PanelPairTask):
             )
 
         self.run_parts(add, len(strips))
-        of_rows, of_columns = into_rows.sum(axis=0, dtype=np.float64), into_columns
+        of_rows = into_rows.sum(axis=0, dtype=np.float64)
+        of_columns = into_columns
         if many:
             of_rows, of_columns = of_rows.T, of_columns.T
         products = {first: rows_from(P, of_rows)}
@@ -414,7 +416,8 @@ class MovedSumTask(_SharedTask):
     def state(self, block: int) -> dict[int, tuple[float, float]]:
         first = block * self.per_block
         last = min(first + self.per_block, self.count)
-        layout, sums = TileLayout(self.kernel, self.rows.points.shape[1]), {}
+        layout = TileLayout(self.kernel, self.rows.points.shape[1])
+        sums = {}
         for index, rows in enumerate(self.versions(self.rows, first, last), first):
             panel, _ = layout.panel(rows)
             # All ordered pairs of few rows are one rectangle, which has the fastest loop.

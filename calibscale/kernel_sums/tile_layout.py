@@ -94,7 +94,7 @@ class TileLayout:
             factors.append(("gaussian" if kernel.linear else kernel.prediction, self.width))
         if kernel.columns:
             d = len(kernel.columns)
-            if factors and factors[0][0] == kernel.covariate == "gaussian":
+            if factors == [("gaussian", self.width)] and kernel.covariate == "gaussian":
                 return [("gaussian", self.width + d)]  # the product of both is one Gaussian
             factors.append((kernel.covariate, d))
         return factors
@@ -132,7 +132,8 @@ class TileLayout:
 
     def panel(self, rows: NotionRows) -> tuple[tile_strips.Panel, Ints]:
         """Rows as the tile loops take them, and the place of each row in the panel."""
-        kernel, smallest = self.kernel, _SMALLEST_POINT[self.precision]
+        kernel = self.kernel
+        smallest = _SMALLEST_POINT[self.precision]
         place, labels = self._places(rows)
         size = labels.size
         parts = []
@@ -221,7 +222,9 @@ class TileLayout:
 
         Rows of a power of two bytes would map to the same lines of the cache.
         """
-        lanes = 63 if self.width <= 16 else 31 if self.width <= 128 else 15
+        lanes = 15
+        if self.width <= 128:
+            lanes = 63 if self.width <= 16 else 31
         if self.precision == "float64" and self.width > 16:
             lanes //= 2
         return tile_strips.LANES * lanes

@@ -194,10 +194,13 @@ def excess_deviate(excess: Floats, variance: Floats, third: Floats) -> Floats:
 
 def _deviate(size: Floats, skewness: Floats) -> Floats:
     """Deviate z of both tails beyond ± size, for positive skewness."""
+    # A Pearson type III variable is (G − a)/√a with G of the gamma distribution of shape a = 4/s².
+    # G has the mean a, the variance a, and the skewness s = 2/√a.
     shape = 4.0 / skewness**2
     root = np.sqrt(shape)
-    high, low = shape + size * root, shape - size * root
-    tails = gammaincc(shape, high) + gammainc(shape, np.maximum(low, 0.0))
+    high = shape + size * root
+    low = np.maximum(shape - size * root, 0.0)  # G is not negative
+    tails = gammaincc(shape, high) + gammainc(shape, low)
     # Tails that underflow are replaced by the likelihood ratio, which grows like −log of the tail.
     z = -ndtri(np.clip(tails, _MIN_TAIL, 1.0) / 2)
     far = tails < _MIN_TAIL

@@ -337,7 +337,8 @@ def low_limit_of_groups(
     # Independent noise that fills up the variance where groups vary less than independent rows.
     missing = np.maximum(least - (steps**2).sum(axis=0), 0.0)
     deviation = np.sqrt((steps**2).sum(axis=0) + missing)
-    rng, draws = np.random.default_rng(_SEED), _count(_LOW_DRAWS, tail)
+    rng = np.random.default_rng(_SEED)
+    draws = _count(_LOW_DRAWS, tail)
     noise = rng.standard_normal((draws, groups)) @ steps
     noise += rng.standard_normal(noise.shape) * np.sqrt(missing)
     if power == 1:

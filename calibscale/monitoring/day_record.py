@@ -400,10 +400,15 @@ def together(names: Iterable[str], tests: Iterable[TestResult]) -> dict[str, Any
     strongest = min(
         joint, key=lambda evidence: (evidence.p_value, -evidence.surprise), default=None
     )
+    p_value = statistic = finding = None
+    if strongest is not None:
+        p_value = strongest.p_value
+        statistic = strongest.label
+        finding = described_test(strongest, None) or None
     return {
-        "p_value": None if strongest is None else strongest.p_value,
-        "statistic": None if strongest is None else strongest.label,
-        "finding": None if strongest is None else described_test(strongest, None) or None,
+        "p_value": p_value,
+        "statistic": statistic,
+        "finding": finding,
         "tests": [AdjustedTest(test, p).to_dict() for test, p in zip(named, adjusted, strict=True)],
     }
 

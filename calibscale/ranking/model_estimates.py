@@ -255,8 +255,10 @@ def _estimate(estimator: BoundEstimator, states: list[Any]) -> tuple[Estimate, F
     estimate = estimator.bare(*states)
     if estimate.value is None:
         return estimate, None
-    moment_error: Any = estimator
-    coarse = moment_error.without_frequencies(*states)
+    # The values serve twice: for the error of this estimate, and for the error of differences of
+    # models, which share their frequencies.
+    of_moments: Any = estimator  # estimators with random features have `without_frequencies`
+    coarse = of_moments.without_frequencies(*states)
     return replace(estimate, approximation=from_left_out(estimate.value, coarse)), coarse
 
 
@@ -305,7 +307,8 @@ _Compared = tuple[str, float, Parts | None, int]  # name, value and parts of a m
 
 
 def _difference(a: _Compared, b: _Compared, resampling: Resampling, covers: str) -> Difference:
-    (better, low, first, rows), (worse, high, second, second_rows) = a, b
+    (better, low, first, rows) = a
+    (worse, high, second, second_rows) = b
     value = high - low
     difference = Difference(better, worse, value, rows == second_rows)
     if first is None or second is None:

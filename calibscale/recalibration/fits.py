@@ -260,7 +260,8 @@ class FittedRecalibration(RecalibrationResult):
         axes : {"linear", "logit", "auto"}
             Scale of both axes, see `plot_reliability`.
         """
-        diagrams, plots = self.diagrams(source, **options), import_module("calibscale.output.plots")
+        diagrams = self.diagrams(source, **options)
+        plots = import_module("calibscale.output.plots")
         return plots.plot_reliability(diagrams, ax=ax, names=DIAGRAMS, axes=axes)
 
     @classmethod

@@ -203,14 +203,16 @@ class BBQ(Recalibrator):
         if self.bins == "mass":
             edges, _, rows, _, p, delta = equal_mass(sums, count, fine_borders())[:6]
         else:
-            edges, full = np.linspace(0.0, 1.0, count + 1), sums[:, sums[1] > 0]
+            edges = np.linspace(0.0, 1.0, count + 1)
+            full = sums[:, sums[1] > 0]
             # Rounded, so that a mean p on an edge is in the bin above in spite of rounding errors.
             bins = np.searchsorted(edges[1:-1], np.round(full[3] / full[1], 12), "right")
             rows, p, delta = (np.bincount(bins, full[k], count).astype(float) for k in (1, 3, 4))
         events, rows = (
             scaled * n / sums[1].sum() for scaled in (np.clip(p - delta, 0.0, rows), rows)
         )
-        middles, no_events = (edges[:-1] + edges[1:]) / 2.0, rows - events
+        middles = (edges[:-1] + edges[1:]) / 2.0
+        no_events = rows - events
         if self.score == "bdeu":
             # The prior Beta(a, 2 − a) weighs two rows, with the middle of the bin as its mean.
             a = 2.0 * np.clip(middles, 0.005, 0.995)  # limits of the authors' code
@@ -416,7 +418,8 @@ class LocalBiasFit(FittedRecalibrator):
 
     @property
     def parameters(self) -> dict[str, Any]:
-        constant, kernel = self.method.prediction_kernel == "none", self.plan.kernel
+        constant = self.method.prediction_kernel == "none"
+        kernel = self.plan.kernel
         return {
             "prediction_bandwidth": None if constant else kernel.prediction_bandwidth,
             "covariate_bandwidth": named_bandwidths(self.method, kernel),

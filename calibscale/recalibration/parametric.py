@@ -286,7 +286,8 @@ class LogisticLoss(Statistic):
         )
 
     def accumulate(self, state: PlattState, chunk: Chunk) -> PlattState:
-        z, y = log_odds(chunk, self.clip), chunk.labels.astype(np.float64)
+        z = log_odds(chunk, self.clip)
+        y = chunk.labels.astype(np.float64)
         w = chunk.weights if len(chunk.weights) else np.ones(len(chunk))
         eta = self.a * z + self.b
         p, complement = expit(eta), expit(-eta)
@@ -378,7 +379,8 @@ class Platt(Recalibrator):
 def _check_overlap(extent: Floats) -> None:
     """Require overlapping log-odds of both labels, without which the likelihood has no maximum."""
     (low0, high0), (low1, high1) = extent * [1, -1]
-    if low0 == high0 == low1 == high1:
+    all_equal = low0 == high0 and low1 == high1 and low0 == low1
+    if all_equal:
         raise OptionError("platt: all predictions are equal, so that no slope is determined")
     if high0 <= low1 or high1 <= low0:
         raise OptionError(

@@ -290,7 +290,8 @@ class Refits(Null):
 
     def moved(self, notion: str, rows: NotionRows, first: int, last: int) -> Iterator[NotionRows]:
         """Rows of replicates first..last−1, one replicate after another."""
-        carried, starts = rows.covariates[:, -self.columns :], np.zeros(len(rows))
+        carried = rows.covariates[:, -self.columns :]
+        starts = np.zeros(len(rows))
         # A batch of replicates is as large as the memory allows.
         step = max(2, DRAWN // max(1, len(rows)) // 2 * 2)
         for low in range(first, last, step):

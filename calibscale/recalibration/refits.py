@@ -231,7 +231,8 @@ class _Isotonics(_OnCells):
         return chunk.event("positive").p[:, None]
 
     def _versions(self, carried: Floats, p: Floats, first: int, last: int) -> tuple[Floats, Floats]:
-        x, out = carried[:, 0], np.empty((1 + last - first, len(carried)))
+        x = carried[:, 0]
+        out = np.empty((1 + last - first, len(carried)))
         # The first function belongs to the fit, the others to the replicates.
         order = np.argsort(x)  # interpolation is faster in sorted order
         for row, b in zip(out, [0, *range(first + 1, last + 1)], strict=True):
@@ -242,7 +243,9 @@ class _Isotonics(_OnCells):
 
 def _isotonics(fit: IsotonicFit, cells: OccupiedCells, n_replicates: int, seed: int) -> _Isotonics:
     centres, truth = _smoothed(cells)
-    knots, values, prior = [centres], [truth], fit.method.prior(cells)
+    knots = [centres]
+    values = [truth]
+    prior = fit.method.prior(cells)
     p = np.interp(cells.score, centres, truth)
     for frequency in _frequencies(cells, p, n_replicates, seed):
         at, value, _ = steps(cells.score, frequency, cells.weight, prior)

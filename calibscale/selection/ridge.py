@@ -460,7 +460,9 @@ class FeatureMoments(Statistic):
         return self.features.m
 
     def zero(self, classes: int) -> FeatureState:
-        J, e, m = problems(self.notion, classes), width(self.notion, classes), self.features.m
+        J = problems(self.notion, classes)
+        e = width(self.notion, classes)
+        m = self.features.m
         return FeatureState(np.zeros((J, m, m)), np.zeros((J, e, m)))
 
     def accumulate(self, state: FeatureState, chunk: Chunk) -> FeatureState:

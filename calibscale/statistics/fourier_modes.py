@@ -334,7 +334,8 @@ class LocalFeatures(PairStatistic):
             total += value
         strengths = rows.delta * w[:, None]
         state.squares[...] += np.vdot(strengths, strengths)
-        codes, phi = self.kernel.codes(rows.covariates), self._features(chunk, rows)
+        codes = self.kernel.codes(rows.covariates)
+        phi = self._features(chunk, rows)
         for code, here in self._combinations(codes):
             state.sums[code] += strengths[here].T @ phi[here]
         return state
@@ -357,7 +358,8 @@ class LocalFeatures(PairStatistic):
     def draw(self, sums: tuple[Any, ...], chunk: Chunk, replicates: Replicates) -> None:
         squares, out = sums
         rows = NotionRows.of(chunk, self.notion, self.kernel.hold_out)
-        codes, phi = self.kernel.codes(rows.covariates), self._features(chunk, rows)
+        codes = self.kernel.codes(rows.covariates)
+        phi = self._features(chunk, rows)
         w = rows.weights
         if out.shape[2] == 1:
             p, delta = rows.points[:, 0], rows.delta[:, 0]

@@ -167,7 +167,8 @@ def class_form_floor(
     size = min(_VECTORS, math.isqrt(_CLASS_PAIRS // K))
     sample = _sample(state, size // 2)
     drawn = _drawn(sample, size)
-    gram, squared_covariances = np.zeros((len(drawn.numbers), len(drawn.numbers))), 0.0
+    gram = np.zeros((len(drawn.numbers), len(drawn.numbers)))
+    squared_covariances = 0.0
     for k in range(K):
         z = drawn.delta[:, k, None] * vectors(sample.q, k)[drawn.numbers]
         gram += z @ z.T
@@ -236,14 +237,15 @@ def _gamma_floor(value: float, mean: float, drawn: _Drawn, gram: Floats) -> Floo
     The p-value is at least 1/(1 + draws) for as many draws as there are residuals.
     """
     numbers, _, copies, spread = drawn
-    diagonal, of_rows = np.diag(gram), np.bincount(numbers, copies)
+    diagonal = np.diag(gram)
+    of_rows = np.bincount(numbers, copies)
     means = np.bincount(numbers, copies * diagonal) / np.maximum(of_rows, _LEAST)
     excess = spread * (diagonal - means[numbers])
     root = np.sqrt(copies)
     pairs = gram * root * root[:, None] * (numbers[:, None] != numbers)
     squares = pairs * pairs
     # The product for triples takes cubic time, and every second row is enough for it.
-    step = 1 + (len(gram) > _VECTORS // 2)
+    step = 2 if len(gram) > _VECTORS // 2 else 1
     subset = np.flatnonzero(numbers % step == 0)
     triples = pairs[np.ix_(subset, subset)]
     variance = 2.0 * float(squares.sum()) + float(copies @ excess**2)

@@ -168,7 +168,8 @@ class AtomResiduals(Statistic):
         return (np.zeros((count, self.count)),)
 
     def _places(self, chunk: Chunk) -> Ints:
-        keys, dropped = self.atoms.located(chunk)[0], _BITS - self.bits
+        keys = self.atoms.located(chunk)[0]
+        dropped = _BITS - self.bits
         return np.searchsorted(np.frombuffer(self.keys, np.int64), keys >> dropped << dropped)
 
     def accumulate(self, state: tuple[Floats], chunk: Chunk) -> tuple[Floats]:

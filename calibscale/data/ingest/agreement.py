@@ -67,7 +67,8 @@ def _ordered(layout: ColumnLayout, first: ColumnLayout) -> ColumnLayout:
     """Layout with its columns of predictions in the order of the first, if they are the same."""
     if layout.kind != first.kind or layout.rows == 0:
         return layout
-    here, there = layout.roles[layout.kind], first.roles[first.kind]
+    here = layout.roles[layout.kind]
+    there = first.roles[first.kind]
     if here != there and set(here) == set(there):
         roles = layout.roles | {layout.kind: there}
         return replace(layout, roles=roles, class_names=first.class_names)
@@ -84,7 +85,8 @@ def check_agreement(layouts: Sequence[ColumnLayout]) -> None:
             )
         _check_predictions(layout, first)
         for role in ("covariates", "weights"):
-            here, there = layout.roles.get(role, ()), first.roles.get(role, ())
+            here = layout.roles.get(role, ())
+            there = first.roles.get(role, ())
             if bool(here) != bool(there):
                 has, lacks = (layout, first) if here else (first, layout)
                 names = _listed(has.roles[role])
@@ -103,7 +105,8 @@ def _check_predictions(layout: ColumnLayout, first: ColumnLayout) -> None:
     """Check that two files have the same columns of predictions."""
     if (layout.columns, layout.class_names) == (first.columns, first.class_names):
         return
-    here, there = layout.roles[layout.kind], first.roles[first.kind]
+    here = layout.roles[layout.kind]
+    there = first.roles[first.kind]
     for has, lacks, names, names_there in (
         (layout, first, here, there),
         (first, layout, there, here),

@@ -294,7 +294,8 @@ def _estimate(
     """
     estimate = e.finalize(*(states[s] for s in e.needs))
     # Limits in closed form need no values without parts.
-    several, limited = len(runs.left_out) > 1, has_limits(e, resampling)
+    several = len(runs.left_out) > 1
+    limited = has_limits(e, resampling)
     if not np.isfinite(runs.value) or not (several or limited):
         return estimate, float("nan")
     parts: Parts | None = None
@@ -420,7 +421,9 @@ def _path(
     ledger: Ledger, section: str, entries: Sequence[Entry], day: int, level: int
 ) -> Path | None:
     """Path of the sum of a block, or None if the block is not past or has other entries."""
-    model, group, number = entries[0].model, entries[0].group, day >> level
+    model = entries[0].model
+    group = entries[0].group
+    number = day >> level
     last = ledger.select(None, None, model, group)[-1].date
     # Sums of eight days of replicates would save less reading than their files take.  The last
     # block may still grow.
@@ -467,7 +470,8 @@ def load(path: Path, size: int) -> Floats | None:
         stored = np.fromfile(path, np.uint8)
     except OSError:
         return None
-    body, checksum = stored[:-_CHECKSUM_BYTES], stored[-_CHECKSUM_BYTES:]
+    body = stored[:-_CHECKSUM_BYTES]
+    checksum = stored[-_CHECKSUM_BYTES:]
     if len(body) != 8 * size:
         return None
     if google_crc32c.value(body.tobytes()) != int.from_bytes(checksum.tobytes(), "little"):

@@ -236,7 +236,7 @@ def _plot_groups(ax: Any, x: Any, lines: Sequence[tuple[Line, Any]], dimension: 
             grey = ""
             continue
         dashes = _DASHES[GROUPS.index(line.colour) % len(_DASHES)]
-        name = f"{line.name}{', alarm' * line.alarm}"
+        name = f"{line.name}, alarm" if line.alarm else line.name
         ax.plot(
             x,
             values,

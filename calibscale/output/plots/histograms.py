@@ -43,7 +43,9 @@ def pit_shares(bins: Sequence[dict[str, Any]], *names: str) -> tuple[Any, ...]:
 def draw_pit(ax: Any, bins: Sequence[dict[str, Any]]) -> None:
     """Draw the histogram of PIT values, with the range of each bar if calibrated."""
     edges, heights, (low, high) = pit_shares(bins, "frequency", "consistency")
-    outside, left, width = np.array([b["outside"] for b in bins], bool), edges[:-1], np.diff(edges)
+    outside = np.array([b["outside"] for b in bins], bool)
+    left = edges[:-1]
+    width = np.diff(edges)
     for role, selected in (("rows", ~outside), ("alert", outside)):
         ax.bar(
             left[selected] + 0.03 * width[selected],

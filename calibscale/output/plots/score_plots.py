@@ -44,7 +44,8 @@ _CURVES = {
 
 def curve_of(estimate: Any, key: str) -> dict[str, Any]:
     """Curve in the details of an estimate, or of its JSON object: columns of equal lengths."""
-    value, names = estimate if isinstance(estimate, dict) else estimate.to_dict(), _CURVES[key]
+    value = estimate if isinstance(estimate, dict) else estimate.to_dict()
+    names = _CURVES[key]
     try:
         columns = np.array([value["details"][key][name] for name in names], float)
         columns[:, 0]  # there is a point
@@ -79,7 +80,9 @@ def plot_corp(estimate: Any, ax: Any = None, axes: str = "linear") -> Any:
             linewidth=0,
             label=_RANGE,
         )
-    low, high, frequency = scale.x.place(low), scale.x.place(high), scale.y.place(frequency)
+    low = scale.x.place(low)
+    high = scale.x.place(high)
+    frequency = scale.y.place(frequency)
     ax.plot(
         np.column_stack([low, high]).ravel(),
         frequency.repeat(2),
