@@ -34,7 +34,7 @@ from calibscale.session import Run, Session, SessionOptions, verb
 from calibscale.statistics.one_pass import Scan, scan_of
 from calibscale.statistics.statistic import Statistic
 
-_SAMPLE_SECONDS = 0.1
+_SAMPLE_SECONDS = 0.1  # least time of a timing
 _FEW = 20  # replicates that are timed
 _COLUMNS = 64  # columns of a product that are timed
 
@@ -121,10 +121,10 @@ def plan(
 
 def _least_room(run: Run, scheduler: Any) -> Room:
     """Memory of this process, which times a block, or of a worker if it has less."""
-    here = run.execution.room()
-    there = schedulers.room_with(scheduler, run.execution.memory_limit)
-    limited = [room for room in (there, here) if room.free is not None]
-    return min(limited, key=lambda room: room.free or 0, default=here)
+    process_room = run.execution.room()
+    scheduler_room = schedulers.room_with(scheduler, run.execution.memory_limit)
+    limited = [room for room in (scheduler_room, process_room) if room.free is not None]
+    return min(limited, key=lambda room: room.free or 0, default=process_room)
 
 
 def _pass(

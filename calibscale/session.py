@@ -358,14 +358,14 @@ class Run(Session):
                 chosen.append(candidate)
                 continue
             amount = size_text(self.states_alive * sum(sizes.values()))
-            there = f"of {size_text(free)} that is free"
+            limit_text = f"of {size_text(free)} that is free"
             if room.limit is not None:
-                there = f"limit{room.whose} of {size_text(room.limit)}"
+                limit_text = f"limit{room.owner} of {size_text(room.limit)}"
                 if room.requested:
-                    there += " (memory_limit=, --memory-limit)"
+                    limit_text += " (memory_limit=, --memory-limit)"
             reason = (
                 f"its sums over {self.source.classes:,} classes need {amount}, above the memory "
-                f"{there}"
+                f"{limit_text}"
             )
             if on_unsupported == "raise":
                 remedy = "leave it out, or compute it without intervals"

@@ -220,7 +220,7 @@ def _map_columns(measured: Measured, min_rows: float) -> dict[str, Any]:
     return {**shown, "effective_rows": rows, "masked": masked}
 
 
-MAX_POINTS = 10**7
+MAX_POINTS = 10**7  # points of a map, with 80 MB for each of its columns
 
 
 def given_points(at: Any, names: tuple[str, ...], kernel: ProductKernel) -> Points:

@@ -40,7 +40,7 @@ _PREDICTION_SHARE = 0.05
 # Weights are divided by p(1 − p) + c·mean p(1 − p).  c = 0 has the most power against a constant
 # bias, but rows of nearly certain predictions would decide alone.  c = ∞ leaves weights unchanged.
 _DAMPING = 0.25
-_MAX_LISTED = 20
+_MAX_LISTED = 20  # ranges in a result
 _MIN_LEVELS = 3  # a covariate of two values has two groups, and no other ranges
 
 

@@ -272,7 +272,7 @@ def refuse_objects(array: zarr.Array, name: str) -> None:
 # ---------------------------------------------------------------- Reading by chunks
 
 
-_CHECKSUM_BYTES = 4
+_CHECKSUM_BYTES = 4  # CRC32C
 _SHORTEST = 16 + _CHECKSUM_BYTES  # bytes of the header of Blosc, and of the checksum after a chunk
 
 

@@ -26,7 +26,7 @@ from calibscale.forks import renew_in_children
 Arrays = dict[str, NDArray[Any]]
 Nodes = dict[tuple[int, int], Arrays]  # (level, index): state of blocks from index·2^level on
 
-_FORMAT = 1
+_FORMAT = 1  # of checkpoints; a file of another format has another identity, and is refused
 
 
 @dataclass

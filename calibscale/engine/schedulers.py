@@ -114,7 +114,7 @@ def within_memory(task: Task, workers: int, room: Room) -> int:
     text = f"{limit / 1e6:.0f} MB" if limit >= 10**6 else f"{limit} bytes"
     text += f" (is {limit}GB meant?)" if limit < 1000 else ""
     raise NoRoomError(
-        f"memory limit{room.whose} {text}, below the required {enough} MB, cannot hold one block: "
+        f"memory limit{room.owner} {text}, below the required {enough} MB, cannot hold one block: "
         f"the process has {used / 1e6:.0f} MB, a block needs {task.block_bytes / 1e6:.0f} MB and "
         f"its states {(depth + 1) * task.state_bytes / 1e6:.0f} MB"
     )

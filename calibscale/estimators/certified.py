@@ -243,10 +243,14 @@ class CertifiedL1(ScalarEstimator):
         for g in np.flatnonzero(rows)[1:]:
             past, sums = state.sums[:, :g].sum(axis=1), state.sums[:, g]
             if canonical:
-                best, at = past[1].argmin(), 4 if self.squared else 2
-                before = past[at + 1, best]
+                # The slope with the smallest log loss so far, and the rows with Σz or Σx of
+                # `GroupTemperatures`.  x is at least −2.  z is at least −4·RANGE, as 2|⟨d, δ⟩| and
+                # |d|² ≤ max|d|·‖d‖₁ are at most 2·RANGE.
+                best = past[1].argmin()
+                row = 4 if self.squared else 2
                 bound = 4.0 * RANGE if self.squared else 2.0
-                first, second = sums[at : at + 2, best]
+                before = past[row + 1, best]
+                first, second = sums[row : row + 2, best]
             else:
                 slope, offset, bound = self._leader(past, sums, totals, phi)
                 if not slope.any():  # nothing is known to bet on
@@ -259,9 +263,9 @@ class CertifiedL1(ScalarEstimator):
             stake = min(0.5, math.sqrt(2.0 * price / (used * spread)))
             gain += stake * first / bound + (math.log1p(-stake) + stake) * second / bound**2
             stakes += stake * rows[g] / bound
-            counted = counted + rows[g]
-            total = total + first
-            squares = squares + second
+            counted += rows[g]
+            total += first
+            squares += second
         lower = max(float(gain / stakes), 0.0) if stakes else 0.0
         mean = float(total / counted) if counted else None
         error = None if mean is None else math.sqrt(max(squares / counted - mean**2, 0.0) / counted)

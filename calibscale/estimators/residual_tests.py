@@ -362,7 +362,7 @@ class ResidualScan(ResidualTest):
                     interval = slice(start, start + length)
         weight = cells.weight[problem, interval].sum()
         predicted = (cells.weight * cells.p)[problem, interval].sum()
-        gap = residuals[problem, interval].sum()
+        gap = residuals[problem, interval].sum()  # predicted minus observed events
         details = {
             "low": self.edges[interval.start],
             "high": self.edges[interval.stop],

@@ -197,8 +197,8 @@ def _smooth(
     def errors(k: Ints) -> Floats:
         out = np.full(len(k), np.inf)
         for width in np.unique(k[k / _WIDTHS >= _EPS]).tolist():
-            here = np.append(k == width, True)  # the last row has the weights
-            smoothed = _smoothed(transform(_intervals(width))[here], width)
+            included = np.append(k == width, True)  # the last row has the weights
+            smoothed = _smoothed(transform(_intervals(width))[included], width)
             out[k == width] = _errors(state, smoothed, width)
         return out
 

@@ -527,11 +527,13 @@ class Accumulator:
     def _fix(self) -> None:
         """Fix bandwidths by the first rows, and add these rows."""
         assert self._source is not None
-        columns: dict[str, Any] = {
-            name: None if parts[0] is None else np.concatenate(parts)[:BANDWIDTH_ROWS]
-            for name in ("values", "labels", "weights", "covariates")
-            for parts in [[getattr(block, name) for block in self._blocks]]
-        }
+        columns: dict[str, Any] = {}
+        for name in ("values", "labels", "weights", "covariates"):
+            parts = [getattr(block, name) for block in self._blocks]
+            # All blocks have a column, or none has.
+            columns[name] = None
+            if parts[0] is not None:
+                columns[name] = np.concatenate(parts)[:BANDWIDTH_ROWS]
         first = replace(self._source, **columns, rows=len(columns["labels"])).with_target()
         if self._report:
             profile = _StreamProfile(first, first.rules(**self._rules), "serial")

@@ -165,6 +165,7 @@ def jointly(trials: Sequence[MonteCarloTest], factors: Sequence[float]) -> Monte
     values = np.array([[trial.value, *trial.values] for trial in trials])
     scores, best = combined(values)
     largest = {"bandwidth_factors": list(factors), "largest_at": factors[best]}
+    # The result describes the bandwidth with the largest residual.  Its value is the joint score.
     estimate, covariates = trials[best].estimate, trials[best].estimator.covariates
     estimate = replace(
         estimate,

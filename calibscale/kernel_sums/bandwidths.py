@@ -17,8 +17,8 @@ from calibscale.kernel_sums.data_profile import DataProfile, pooled_distance
 from calibscale.kernel_sums.notion_rows import NotionRows
 from calibscale.kernel_sums.product_kernel import ProductKernel, radial
 
-ROWS = 2000
-FACTORS = (0.125, 0.25, 0.5, 1.0, 2.0, 4.0)
+ROWS = 2000  # held-out rows, as matrices of all their pairs have 32 MB
+FACTORS = (0.125, 0.25, 0.5, 1.0, 2.0, 4.0)  # of the default bandwidths
 # Share of the largest variance that is added to all variances, so that no ratio with a tiny
 # variance, which has a large relative error, dominates.
 _REGULAR = 1e-2
@@ -130,6 +130,7 @@ def _bandwidths(
     requested: float | Mapping[str, float] | None,
 ) -> tuple[float, ...]:
     """Bandwidth of each column: requested, or its deviation times the median scaled distance."""
+    # A constant column has no deviation to divide by.
     spread = np.array([c.deviation if c.deviation > 0 else 1.0 for c in continuous])
     if isinstance(requested, Mapping):
         unknown = set(requested) - {c.name for c in continuous}

@@ -34,7 +34,7 @@ def pooled_distance(samples: Sequence[Floats]) -> float:
     return float(np.median(positive)) if positive.size else 1.0
 
 
-BANDWIDTH_ROWS = 1000
+BANDWIDTH_ROWS = 1000  # rows with half a million distances, of which the median is the bandwidth
 _MAX_SAMPLED = 64_000  # rows sampled if most have weight 0
 
 

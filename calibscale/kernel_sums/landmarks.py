@@ -103,7 +103,7 @@ def _restored(checkpoint: Checkpoint | None) -> _State | None:
 
 
 _PIVOT_FLOOR = 1e-14  # residuals of k(x, x) = 1 below this are rounding
-_BLOCK = 64
+_BLOCK = 64  # pivots that are drawn together, and share one evaluation of the kernel
 
 
 @dataclass(frozen=True)

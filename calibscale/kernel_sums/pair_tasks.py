@@ -113,7 +113,7 @@ class PairState(NamedTuple):
 
 
 _PROBES = 8  # most units with a small sub-tile that is also summed in float64
-_PROBE_SIDE = 64
+_PROBE_SIDE = 64  # rows on each side of this sub-tile
 _FEW = 1024  # rows up to which all pairs are faster than sub-tiles beside the diagonal
 
 
@@ -267,6 +267,7 @@ class PairSumTask(_PanelPairTask):
                 tile = np.array([[0, a.s.size, 0, b.s.size, 0]], np.int64)
                 tiles.pair_sums(a, b, layout.form, tile, self.spec.kernel_sums, out)
                 totals.append(out[0])
+            # Mean difference of a pair in float32 and in float64.
             gaps = (totals[0] - totals[1]) / (len(i) * len(j))
         state.probes[...] += 1
         state.gap[...] += gaps[0]
@@ -291,6 +292,7 @@ class PairSumTask(_PanelPairTask):
             part = PairState.zero(self._linear_width)
             self._rows(part, block)
             part.pairs[...] = self._sums(block, block, layout, True)[:, 0].sum()
+            # Sums have each pair once, whereas the scale counts ordered pairs.
             value = 2.0 * float(part.with_linear_part().pairs) / scale
             state.blocks[...] += 1
             state.mean[...] += value

@@ -109,9 +109,10 @@ class TileLayout:
     @cached_property
     def form(self) -> tile_strips.KernelForm:
         """Kernel as the tile loops take it."""
+        # Each factor has its kind, its first coordinate and the end of its coordinates.
         factors, first = [], 0
         for name, count in self._factors:
-            count = 3 if self._plane else count
+            count = 3 if self._plane else count  # as in `panel`
             factors.append((_KINDS[name], first, first + count))
             first += count
         kernel = self.kernel
@@ -197,6 +198,7 @@ class TileLayout:
             return np.arange(n), np.zeros(max(1, -(-n // lanes)) * lanes, np.int32)
         order = np.argsort(rows.labels, kind="stable")
         present, counts = np.unique(rows.labels, return_counts=True)
+        # Places of padding have strength 0, so that their labels change no sum.
         if _separate(-(-n // lanes) * lanes, len(present)):
             sizes = -(-counts // lanes) * lanes
         else:

@@ -13,7 +13,7 @@ _MIRRORED = [1, 0, 4, 3, 2]  # order of the sums after p and r = 1 − p change 
 _MIN_SKEWNESS = 1e-5  # below it Φ is more accurate than a gamma function of shape 4e10
 _MAX_SKEWNESS = 1e4  # skewness of events of probability 1e-8
 _LARGE_SHAPE = 400.0  # shape from which gamma quantiles are computed by an expansion
-_MIN_TAIL = 1e-290
+_MIN_TAIL = 1e-290  # smaller tails are close to the smallest normal number, and lose their digits
 _MOST_WEIGHTS = 2.0  # most mean weights of many observed events that a further event may have
 _SURPRISE = 2.0  # factor by which a predicted variance may exceed the observed one by chance
 _ENOUGH_EVENTS = 100.0  # effective number of events from which this factor is less than doubled

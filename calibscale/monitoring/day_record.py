@@ -31,8 +31,9 @@ from calibscale.inference.verdict_sentences import described_test
 from calibscale.monitoring.job.job_tables import Job
 from calibscale.monitoring.ledger.alarms import learned_bets
 from calibscale.monitoring.ledger.day_ledger import Ledger, Record
+from calibscale.monitoring.ledger.day_parts import PARTS, gathered, parted
 from calibscale.monitoring.ledger.group_keys import DayGroups, GroupKey, LedgerGroups
-from calibscale.monitoring.ledger.recipe import PARTS, Recipe, gathered, parted
+from calibscale.monitoring.ledger.recipe import Recipe
 from calibscale.results.estimate import Estimate
 from calibscale.results.evaluation_results import Clusters
 from calibscale.results.inference_results import AdjustedTest, TestResult

@@ -217,9 +217,11 @@ def _estimate_model(
     result = run.reporting(stages.next()).scan([*needed, _ROWS, _TOTALS])
     states = result.groups[None]
     rows, totals = states[_ROWS], states[_TOTALS]
+    # Settings that depend on the number of rows, such as λ, are the same for all models.
     fewest = smallest or totals
     if fewest.weight > 0:
         estimator = estimator.frozen(fewest)
+    # Sums over pairs of rows need the rows again.
     pairs = run.reporting(stages.next()).pairs() if estimator.pairwise else None
     parts, few, coarse = None, False, None
     with one_thread():
@@ -229,6 +231,7 @@ def _estimate_model(
             summed = [total(states[s]) for s in grouped] or [states[s] for s in estimator.needs]
             estimate, coarse = _estimate(estimator, summed)
         if estimate.value is not None and not np.isfinite(estimate.value):
+            # JSON has no number for it, and it cannot be ranked.
             estimate = replace(estimate, value=None, reason=f"the value is {estimate.value}")
         clusters = run.clusters(result)
         sums = merged(states, grouped)

@@ -434,15 +434,15 @@ class LocalBiasFit(FittedRecalibrator):
         """
         bias, unchanged = np.zeros(len(p)), np.ones(len(p), bool)
         # A row without a finite covariate has no place on the map.
-        here = np.flatnonzero(np.isfinite(covariates).all(axis=1))
-        points = Points(p[here], covariates[here])
+        finite = np.flatnonzero(np.isfinite(covariates).all(axis=1))
+        points = Points(p[finite], covariates[finite])
         # The modes are stored: no pass over rows is needed.
         measured = self.plan.measure(lambda *statistics: self.result, points, _STRENGTHS)
         (residuals, weights), (squares,) = measured.first, measured.second
         weights, _, masked = effective(weights, squares, measured.errors, _MIN_ROWS)
         # Residuals are δ = p − y, and the bias is y − p [VF, eq. 7].
-        bias[here[~masked]] = -(residuals / weights)[~masked]
-        unchanged[here] = masked
+        bias[finite[~masked]] = -(residuals / weights)[~masked]
+        unchanged[finite] = masked
         return Correction(bias, unchanged)
 
     def probabilities(self, chunk: Chunk) -> Floats:

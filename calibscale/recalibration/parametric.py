@@ -28,7 +28,7 @@ from calibscale.statistics.statistic import Statistic, weighted_sum
 CLIP = 2.0**-53  # 1 − p of the largest float64 below 1: log-odds of ±36.7
 
 _PRECISION = 1e-8  # of a parameter, above the last step
-_MAX_PASSES = 60
+_MAX_PASSES = 60  # passes of Newton's method, after which an error is raised
 # A step changes θ by at most this factor: far from the root, the curvature tells little.
 _LARGEST_STEP = math.log(16.0)
 _MASKED = -1e4  # logit of a masked class
@@ -300,8 +300,8 @@ class LogisticLoss(Statistic):
         state.squares[...] += (design * slopes**2) @ design.T
         state.hessian[...] += (design * (w * p * complement)) @ design.T
         for label in (0, 1):
-            here = z[(y == label) & (w > 0)]
-            extents = [here.min(initial=np.inf), (-here).min(initial=np.inf)]
+            values = z[(y == label) & (w > 0)]
+            extents = [values.min(initial=np.inf), (-values).min(initial=np.inf)]
             np.minimum(state.extent[label], extents, out=state.extent[label])
         state.clipped[...] += _below(chunk, self.clip).any(axis=1).sum()
         return state

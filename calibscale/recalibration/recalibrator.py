@@ -376,9 +376,9 @@ class _Recalibrated(DerivedSource):
                 ]
                 # Codes of this source become codes of the fit.  A category that the fit has not
                 # seen is NaN.
-                here = np.isin(column, np.arange(len(names)))
-                column[here] = np.array(numbers)[column[here].astype(int)]
-                column[~here & (column != NO_LEVEL)] = np.nan
+                known = np.isin(column, np.arange(len(names)))
+                column[known] = np.array(numbers)[column[known].astype(int)]
+                column[~known & (column != NO_LEVEL)] = np.nan
         return x
 
 

@@ -35,7 +35,7 @@ from calibscale.statistics.statistic import Replicates, Statistic, added, weight
 _TOGETHER = 256  # replicates that draw the labels of a chunk at once
 _NODES = 12  # inverse temperatures at which predictions are tabulated
 _WIDEST = math.log(16.0)  # largest |log α| of a node
-_MAX_STEPS = 25
+_MAX_STEPS = 25  # steps of Newton's method, after which a refit counts as not converged
 _PRECISION = 1e-7  # of a refitted parameter, far below its noise
 
 
@@ -236,8 +236,8 @@ class _Isotonics(_OnCells):
         # The first function belongs to the fit, the others to the replicates.
         order = np.argsort(x)  # interpolation is faster in sorted order
         for row, b in zip(out, [0, *range(first + 1, last + 1)], strict=True):
-            here = slice(self.cuts[b], self.cuts[b + 1])
-            row[order] = np.interp(x[order], self.knots[here], self.values[here])
+            span = slice(self.cuts[b], self.cuts[b + 1])
+            row[order] = np.interp(x[order], self.knots[span], self.values[span])
         return out[0], out[1:]
 
 

@@ -32,7 +32,7 @@ from calibscale.selection.risk import Parts
 LEVEL = 0.95
 _DEGREE = 4  # degree of the polynomials of a scalar
 _CLASS_TERMS = 100  # maximum number of classes with one function for each class
-_PIECE_BYTES = 2**25
+_PIECE_BYTES = 2**25  # memory of the functions of one piece of rows
 _SINGULAR = 1e-10  # eigenvalues below this share of the largest are not used
 
 

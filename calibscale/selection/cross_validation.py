@@ -37,8 +37,8 @@ from calibscale.session import Session, SessionOptions, classes_only, verb
 from calibscale.statistics.one_pass import MAX_GROUPS
 from calibscale.statistics.statistic import Statistic
 
-SUBSET_ROWS = 20_000
-_SUBSET_BYTES = 2**28
+SUBSET_ROWS = 20_000  # rows kept in memory for families that need rows more than once
+_SUBSET_BYTES = 2**28  # memory of these rows
 
 
 class _Choice(NamedTuple):

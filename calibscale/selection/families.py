@@ -178,10 +178,11 @@ class RowSums(Statistic):
                     weighted = view.weights[:, None] * r
                     state.A[p : p + fit.size, j] += view.delta.T @ weighted
                     state.R[p : p + fit.size, j] += r.transpose(0, 2, 1) @ weighted
-                    diagonal[j] = np.einsum("hce,hce->hc", r, r)
+                    diagonal[j] = np.einsum("hce,hce->hc", r, r)  # h(p, p) = |r̂(p)|²
                 p += fit.size
             else:
                 diagonal = fit.diagonal(rows)
+            # Pairs of a row with itself, which the risk leaves out [GB eq. 20].
             for j, view in enumerate(rows):
                 gap = view.weights * (view.squares - diagonal[j])
                 state.diagonal[h : h + fit.size] += np.einsum("hc,hc->h", gap, gap)

@@ -29,8 +29,8 @@ from calibscale.selection.families import (
 )
 from calibscale.statistics.statistic import Statistic
 
-_MAX_CELLS = 2**17
-_POINTS = np.empty(0, np.bool_)
+_MAX_CELLS = 2**17  # cells for a bandwidth of 6e-10
+_POINTS = np.empty(0, np.bool_)  # no point is a node
 
 
 class KernelCellState(NamedTuple):

@@ -142,9 +142,10 @@ class Modes(PairStatistic):
         for total, value in zip(state[:4], sums, strict=True):
             total += value
         points = self.points(rows.points, rows.covariates)
+        # The residuals give the sums over pairs, and the weights the sums of kernel values.
         strengths = np.stack([w * delta, w])
-        for code, here in self.levelled(rows.covariates):
-            residuals, weights = self.series.transform(points[here], strengths[:, here])
+        for code, members in self.levelled(rows.covariates):
+            residuals, weights = self.series.transform(points[members], strengths[:, members])
             state.residuals[code] += residuals
             state.weights[code] += weights
         return state
@@ -162,15 +163,15 @@ class Modes(PairStatistic):
         points = self.points(rows.points, rows.covariates)
         # An even number of replicates: a transform packs two of them in a complex number.
         max_count = max(2, _DRAWN // max(1, len(rows)) // 2 * 2)
-        for here, drawn in replicates.some_scalars(self.notion, rows, max_count):
+        for part, drawn in replicates.some_scalars(self.notion, rows, max_count):
             drawn *= rows.weights
-            squares[here] += np.einsum("ij,ij->i", drawn, drawn)
-            self._add(residuals[here], points, rows.covariates, drawn)
+            squares[part] += np.einsum("ij,ij->i", drawn, drawn)
+            self._add(residuals[part], points, rows.covariates, drawn)
 
     def _add(self, sums: Complexes, points: Floats, covariates: Floats, strengths: Floats) -> None:
         """Add the modes of strengths (B, c) to sums by combination of levels, (B, C, *shape)."""
-        for code, here in self.levelled(covariates):
-            sums[:, code] += self.series.transform(points[here], strengths[:, here])
+        for code, members in self.levelled(covariates):
+            sums[:, code] += self.series.transform(points[members], strengths[:, members])
 
     def couple(self, F: Complexes) -> Complexes:
         """Modes Σ_c' L_cc' F_c' that act on a point of combination c."""
@@ -336,8 +337,8 @@ class LocalFeatures(PairStatistic):
         state.squares[...] += np.vdot(strengths, strengths)
         codes = self.kernel.codes(rows.covariates)
         phi = self._features(chunk, rows)
-        for code, here in self._combinations(codes):
-            state.sums[code] += strengths[here].T @ phi[here]
+        for code, members in self._combinations(codes):
+            state.sums[code] += strengths[members].T @ phi[members]
         return state
 
     def _combinations(self, codes: Ints) -> Iterator[tuple[int, Any]]:
@@ -369,17 +370,17 @@ class LocalFeatures(PairStatistic):
             else:
                 drawn = replicates.scalars(self.notion, rows.rows, p, delta, rows.starts) * w
             squares += np.einsum("ij,ij->i", drawn, drawn)
-            for code, here in self._combinations(codes):
-                out[:, code, 0] += drawn[:, here] @ phi[here]
+            for code, members in self._combinations(codes):
+                out[:, code, 0] += drawn[:, members] @ phi[members]
             return
         if replicates.draws_labels(chunk):
             weighted = phi if (w == 1.0).all() else phi * w[:, None]
             self._move(squares, out, rows, codes, weighted, replicates)
             return
-        for code, here in self._combinations(codes):
-            products = replicates.products(rows.take(here), phi[here] * w[here, None])
+        for code, members in self._combinations(codes):
+            products = replicates.products(rows.take(members), phi[members] * w[members, None])
             for b, (product, d2) in products:
-                squares[b] += (w[here] * w[here]) @ d2
+                squares[b] += (w[members] * w[members]) @ d2
                 out[b, code] += product
 
     def _move(
@@ -394,8 +395,8 @@ class LocalFeatures(PairStatistic):
         """Add the sums of drawn labels: the observed sums, changed by rows with another label."""
         w, (B, combinations, K, m) = rows.weights, out.shape
         by_code = out.reshape(B, combinations * K, m)
-        for code, here in self._combinations(codes):
-            by_code[:, code * K : (code + 1) * K] += rows.delta[here].T @ phi[here]
+        for code, members in self._combinations(codes):
+            by_code[:, code * K : (code + 1) * K] += rows.delta[members].T @ phi[members]
         drawn = replicates.null.labels(rows.units, rows.q, replicates.first, replicates.last)
         norms = np.zeros((2, B))
         drawn_sums.label_sums(drawn, rows.q, w * w, np.zeros(len(rows)), norms)

@@ -61,11 +61,13 @@ class LabelNoise(Statistic):
         priority = variance / random_draws.of_rows(chunk.rows, 0, random_draws.NOISE)
         least = state.rows[-1, 0] if len(state.rows) > _ROWS else 0.0
         # One row more than the sample is kept, because its priority is τ.
-        here = np.flatnonzero(priority > least)
-        if len(here) > _ROWS + 1:
-            here = here[np.argpartition(-priority[here], _ROWS)[: _ROWS + 1]]
-        rows = np.column_stack([priority[here], w[here], variance[here], q[here]])
-        return _first(state, LabelNoiseState(state.variance, rows, _outcomes(chunk, here)))
+        candidates = np.flatnonzero(priority > least)
+        if len(candidates) > _ROWS + 1:
+            candidates = candidates[np.argpartition(-priority[candidates], _ROWS)[: _ROWS + 1]]
+        rows = np.column_stack(
+            [priority[candidates], w[candidates], variance[candidates], q[candidates]]
+        )
+        return _first(state, LabelNoiseState(state.variance, rows, _outcomes(chunk, candidates)))
 
     def merge(self, a: LabelNoiseState, b: LabelNoiseState) -> LabelNoiseState:
         return _first(a, b)._replace(variance=a.variance + b.variance)
@@ -218,10 +220,12 @@ def _drawn(sample: _Sample, size: int) -> _Drawn:
     top = sample.q.argmax(axis=1)
     without_top = sample.q.copy()
     without_top[np.arange(count), top] = 0.0
+    # The other label is drawn by the inverse of its distribution function.
     reached = without_top.cumsum(axis=1)[rows]
     u = np.random.default_rng(0).random(len(rows)) * reached[:, -1]
     second = np.minimum((reached <= u[:, None]).sum(axis=1), K - 1)
     labels = np.column_stack([top[rows], second]).ravel()
+    # The likeliest label stands for its own probability, and the drawn label for all others.
     chances = np.column_stack([sample.q[rows, top[rows]], reached[:, -1]]).ravel() / times
     numbers = np.repeat(rows, 2)
     delta = sample.q[numbers]

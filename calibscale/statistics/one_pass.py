@@ -22,7 +22,7 @@ from calibscale.statistics.parked_states import parked, resumed
 from calibscale.statistics.statistic import Statistic
 
 States = dict[Statistic, Any]
-MAX_GROUPS = 1000
+MAX_GROUPS = 1000  # each group has states of its own in memory
 
 
 class PassResult(NamedTuple):

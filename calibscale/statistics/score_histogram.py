@@ -162,6 +162,7 @@ class OccupiedCells(NamedTuple):
         """At most `most` cells of nearly equal weight and variance, made of neighbours."""
         if len(self.score) <= most:
             return self
+        # Shares of weight and of variance are added, so that a cell has little of either.
         reached = np.cumsum(self.share + ratio(self.variance, self.variance.sum()))
         starts = np.unique(np.searchsorted(reached, reached[-1] * np.arange(most) / most, "right"))
         starts = np.unique(np.append(0, starts[starts < len(reached)]))
@@ -176,6 +177,7 @@ class OccupiedCells(NamedTuple):
                 self.variance,
             )
         )
+        # The last of the neighbours may reach beyond its mean score.
         width = self.score[ends] - self.score[starts] + self.width[ends]
         return OccupiedCells(score / weight, weight, weight**2 / weight2, events, variance, width)
 

@@ -399,7 +399,7 @@ class EventSums(Statistic):
 
 # ---------------------------------------------------------------- error of random features
 
-_GROUPS = 20
+_GROUPS = 20  # most groups of frequencies that are left out together
 _HIGHER = 2.0  # terms of higher order, per share, as 60 classes and quarter bandwidths need them
 _WIDTH = 2.3  # standard errors, as 2 did not cover the error on five networks
 

@@ -140,8 +140,10 @@ class StrengthModes(Statistic):
         rows = NotionRows.of(chunk, self.modes.notion)
         strengths = self.strengths.of(chunk)[self.squared]
         points = self.modes.points(rows.points, rows.covariates)
-        for code, here in self.modes.levelled(rows.covariates):
-            state.sums[:, code] += self.modes.series.transform(points[here], strengths[:, here])
+        for code, members in self.modes.levelled(rows.covariates):
+            state.sums[:, code] += self.modes.series.transform(
+                points[members], strengths[:, members]
+            )
         return state
 
 
@@ -400,7 +402,7 @@ class Spectral:
             # Points with equal levels share one coupled sum of modes.
             ends = np.cumsum(np.bincount(group, minlength=len(first)))
             split = np.split(np.argsort(group, kind="stable"), ends[:-1])
-            for g, here in enumerate(split if len(z) else []):
+            for g, members in enumerate(split if len(z) else []):
                 # Kronecker products run over the combinations of levels in the order of their
                 # codes.
                 seen_by: Floats = np.ones(1)
@@ -408,15 +410,15 @@ class Spectral:
                     seen_by = np.kron(seen_by, part[g])
                 if seen_by.any():
                     coupled = np.stack([np.tensordot(seen_by, f, 1) for f in F])
-                    out[:, here] = modes.series.evaluate(coupled, z[here])
+                    out[:, members] = modes.series.evaluate(coupled, z[members])
             return out
         sizes = [part.shape[1] for part in seen]
         for code in range(modes.combinations):
             places = zip(seen, np.unravel_index(code, sizes), strict=True)
             # Kernel between each point and this combination of levels, 0 for most points.
             share = math.prod(part[group, i] for part, i in places)
-            here = np.flatnonzero(share)
-            out[:, here] += share[here] * modes.series.evaluate(F[:, code], z[here])
+            near = np.flatnonzero(share)
+            out[:, near] += share[near] * modes.series.evaluate(F[:, code], z[near])
         return out
 
     def _seen(self, modes: Modes, kernel: ProductKernel, x: Floats) -> list[Floats]:

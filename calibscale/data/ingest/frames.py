@@ -462,8 +462,8 @@ def from_frame(
     # `from_arrays` finds the meaning of the labels.
     classes = {}
     if top_k is not None:
-        numbers = numbers_of(class_names if class_names is not None else ())
-        classes = dict.fromkeys(of_classes, numbers)
+        class_numbers = numbers_of(class_names if class_names is not None else ())
+        classes = dict.fromkeys(of_classes, class_numbers)
     of_texts = labels in layout.texts and forecast is None and top_k is None
     dtypes = {kind: layout.dtype, "labels": TEXT if of_texts else np.dtype(np.float64)}
     columns: dict[str, Any] = {}

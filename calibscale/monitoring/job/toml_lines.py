@@ -193,8 +193,8 @@ class Problems:
 
 def of_file(file: Path) -> Problems:
     """An empty list of problems of a file that was read before."""
-    there = file.is_file()
-    positions = parsed_toml(str(file), file.read_bytes())[1] if there else Positions("")
+    exists = file.is_file()
+    positions = parsed_toml(str(file), file.read_bytes())[1] if exists else Positions("")
     return Problems(str(file), positions)
 
 

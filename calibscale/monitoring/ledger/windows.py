@@ -33,10 +33,11 @@ from calibscale.inference.monte_carlo import result_of
 from calibscale.inference.nulls import DrawnLabels
 from calibscale.inference.resampling import Resampling
 from calibscale.monitoring.ledger.day_ledger import STATES, SUMS, Ledger
+from calibscale.monitoring.ledger.day_parts import SECTION as PARTS_SECTION
+from calibscale.monitoring.ledger.day_parts import STRATA, Strata, parts_of_days
 from calibscale.monitoring.ledger.group_keys import GroupKey
 from calibscale.monitoring.ledger.index import Entry
-from calibscale.monitoring.ledger.recipe import SECTION as PARTS_SECTION
-from calibscale.monitoring.ledger.recipe import STRATA, Recipe, Strata, parts_of_days
+from calibscale.monitoring.ledger.recipe import Recipe
 from calibscale.results.estimate import Estimate
 from calibscale.results.evaluation_results import Clusters
 from calibscale.results.inference_results import TestResult
@@ -46,7 +47,7 @@ from calibscale.statistics.score_sums import with_variances
 
 _MIN_LEVEL = 3  # log2 of the days of the smallest block
 _MAX_LEVEL = 21  # log2 of the days of a block that contains the calendar
-_CHECKSUM_BYTES = 4
+_CHECKSUM_BYTES = 4  # CRC32C
 MAX_RUNS = 20  # runs of consecutive days in a window
 _SPLIT_DATES = 100  # a window of at least so many dates has calendar blocks as runs
 
