@@ -32,8 +32,8 @@ from calibscale.estimators.settings import build
 from calibscale.formatting.number_texts import size as size_text
 from calibscale.kernel_sums.data_profile import DataProfile
 from calibscale.kernel_sums.pair_sums import Pairs
+from calibscale.results.cluster_results import Clusters
 from calibscale.results.estimate import Estimate
-from calibscale.results.evaluation_results import Clusters
 from calibscale.results.source_rows import ImpossibleRows
 from calibscale.statistics.cluster_sums import ClusterSums, described
 from calibscale.statistics.one_pass import PassResult, Scan, scan, scan_of

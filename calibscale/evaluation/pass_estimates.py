@@ -21,8 +21,9 @@ from calibscale.inference.intervals import (
 from calibscale.inference.nulls import Null
 from calibscale.inference.resampling import Jackknife, Resampling, merged, requested
 from calibscale.kernel_sums.pair_sums import Pairs
+from calibscale.results.cluster_results import Clusters
 from calibscale.results.estimate import Estimate
-from calibscale.results.evaluation_results import Clusters, Evaluation
+from calibscale.results.evaluation_results import Evaluation
 from calibscale.session import Run, Session, versions
 from calibscale.statistics.label_table import LabelTable, label_warnings
 from calibscale.statistics.one_pass import PassResult, States

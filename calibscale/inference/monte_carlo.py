@@ -15,8 +15,8 @@ from calibscale.errors import OptionError
 from calibscale.estimators.base import BoundEstimator
 from calibscale.inference.multiple_testing import combined
 from calibscale.inference.nulls import Null, Replicates, redraws, replicates_of
+from calibscale.results.cluster_results import Clusters
 from calibscale.results.estimate import Estimate
-from calibscale.results.evaluation_results import Clusters
 from calibscale.results.inference_results import TestResult
 from calibscale.session import Run
 from calibscale.statistics.one_pass import States

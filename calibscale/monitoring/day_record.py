@@ -34,8 +34,8 @@ from calibscale.monitoring.ledger.day_ledger import Ledger, Record
 from calibscale.monitoring.ledger.day_parts import PARTS, gathered, parted
 from calibscale.monitoring.ledger.group_keys import DayGroups, GroupKey, LedgerGroups
 from calibscale.monitoring.ledger.recipe import Recipe
+from calibscale.results.cluster_results import Clusters
 from calibscale.results.estimate import Estimate
-from calibscale.results.evaluation_results import Clusters
 from calibscale.results.inference_results import AdjustedTest, TestResult
 from calibscale.session import Run, Session, impossible_rows, versions
 from calibscale.statistics.cluster_sums import ClusterRows

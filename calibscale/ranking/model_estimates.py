@@ -27,9 +27,9 @@ from calibscale.inference.intervals import Parts, interval_statistics, parts_of,
 from calibscale.inference.multiple_testing import holm
 from calibscale.inference.resampling import Resampling, merged, total
 from calibscale.kernel_sums.features import RandomFourier
+from calibscale.results.cluster_results import Clusters
 from calibscale.results.comparison_results import Difference, RankedModel
 from calibscale.results.estimate import Estimate
-from calibscale.results.evaluation_results import Clusters
 from calibscale.session import Run, impossible_rows
 from calibscale.statistics.score_sums import Fingerprint, Totals, TotalsState, from_left_out
 from calibscale.statistics.statistic import Statistic

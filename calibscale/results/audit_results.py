@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from typing import Annotated, Any, ClassVar
 
 from calibscale.results.bias_results import BiasCurve, BiasMap, Histogram, Region
+from calibscale.results.cluster_results import Clusters
 from calibscale.results.declarations import (
     Computed,
     Count,
@@ -22,7 +23,6 @@ from calibscale.results.declarations import (
     key,
 )
 from calibscale.results.estimate import Interval
-from calibscale.results.evaluation_results import Clusters
 from calibscale.results.group_results import Group, GroupRows, RangeScan, name_of
 from calibscale.results.inference_results import AdjustedTest, TestResult
 from calibscale.results.outcome import Outcome

@@ -38,8 +38,8 @@ from calibscale.monitoring.ledger.day_parts import STRATA, Strata, parts_of_days
 from calibscale.monitoring.ledger.group_keys import GroupKey
 from calibscale.monitoring.ledger.index import Entry
 from calibscale.monitoring.ledger.recipe import Recipe
+from calibscale.results.cluster_results import Clusters
 from calibscale.results.estimate import Estimate
-from calibscale.results.evaluation_results import Clusters
 from calibscale.results.inference_results import TestResult
 from calibscale.statistics.bins import BinCounts
 from calibscale.statistics.one_pass import States
