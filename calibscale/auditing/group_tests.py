@@ -131,7 +131,7 @@ class GroupSums(Statistic):
         p = p + self.flips * (1 - 2 * p)
         drawn = replicates.scalars(self.notion, chunk.units, p, delta)
         drawn *= w
-        # not BLAS, whose last bit depends on the number of replicates
+        # The last bit of a product by BLAS would depend on the number of replicates.
         squares[:, 0] += np.einsum("bi,i->b", drawn, w)
         squares[:, 1] += np.einsum("bi,bi->b", drawn, drawn)
         starts = np.cumsum([0, *self._sizes])
@@ -351,7 +351,7 @@ class GroupTotals(NamedTuple):
 def totals_of(state: GroupState) -> GroupTotals:
     n, w, w2, p, _, _, spread, _ = state.sums.sum(1)
     no_events, events = state.sums[3:, 0], state.sums[3:, 1]
-    # p = p² + pr without the event, and r = pr + r² with it
+    # Σw²δ, where δ is p = p² + pr without the event, and −r = −(pr + r²) with it.
     w2d = no_events[2] + no_events[3] - events[3] - events[4]
     return GroupTotals(
         n,
@@ -402,11 +402,12 @@ def _around_mean(gap: Any, w2d: Any, w2d2: Any, w2: Any) -> Any:
 def _scores(sums: GroupTotals, groups: list[int], d: Floats, dispersion: Any) -> Floats:
     """Approximate p-value of Σwδ (…, groups) under calibration, see `Group.p_value`."""
     spread = sums.spread[groups]
-    (rare, frequent) = sums.thirds[:, groups]
+    rare, frequent = sums.thirds[:, groups]
     certain = ~(spread > 0)
     safe = np.where(certain, 1.0, spread)
-    # skewness of calibrated labels at any dispersion: otherwise observed scores would be small more
-    # often than those of replicates, which cannot be small where few events are expected
+    # The skewness of calibrated labels is used at any dispersion.  Otherwise observed scores would
+    # be small more often than scores of replicates, which cannot be small where few events are
+    # expected.
     skewness = np.maximum(np.where(d < 0, rare, -frequent) / safe / np.sqrt(safe), 0.0)
     tail = upper_tail(np.abs(d) / np.sqrt(safe * dispersion) - skewness / 2, skewness)
     return np.where(certain, (d == 0).astype(np.float64), np.minimum(1.0, 2 * tail))
@@ -420,7 +421,7 @@ def group_of(
     w2 = float(sums.w2[i])
     spread = float(sums.spread[i])
     mean_p, f, gap = (float(column[i]) / w for column in (sums.p, sums.y, sums.d))
-    # includes one row of either label, of weight Σw²/Σw, at the mean prediction
+    # The squares include one row of either label, of weight Σw²/Σw, at the mean prediction.
     around = float(_around_mean(gap, sums.w2d[i], sums.w2d2[i], w2))
     squares = around + (w2 / w) ** 2 * (f * f + (1 - f) ** 2)
     null = math.sqrt(max(spread, 0.0)) / w

@@ -62,6 +62,7 @@ def roomy(task: Task, scheduler: Any = None, memory_limit: int | str | None = No
 
 def parse_scheduler(scheduler: Any) -> tuple[str, Any]:
     if scheduler is None:
+        # A worker runs as many tasks as it has threads, so that a task has one of them.
         if dask_connection.in_task():
             return "threads", 1
         client = dask_connection.active_client()

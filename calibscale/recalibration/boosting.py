@@ -112,7 +112,7 @@ class MCBoost(Recalibrator):
         atoms = segmentation.bind(setup).atoms
         result = read(atoms, covariates=self.covariates)
         state = result.groups[None][atoms]
-        weight, p, delta = state.sums[[1, 3, 4]]
+        weight, p, delta = state.sums[[1, 3, 4]]  # Σw, Σwp and Σwδ of the atoms
         # In units of rows, in which `min_rows` is.
         scaled = weight * (result.counts.used / weight.sum())
         return MCBoostFit(

@@ -292,7 +292,7 @@ class LogisticLoss(Statistic):
         eta = self.a * z + self.b
         p, complement = expit(eta), expit(-eta)
         design = np.stack([z, np.ones_like(z)])
-        # log(1 + e^η) − yη is log(1 + e^−η) where y = 1
+        # The log loss log(1 + e^η) − yη is log(1 + e^−η) where y = 1.
         state.weight[...] += w.sum()
         state.loss[...] += w @ np.logaddexp(0.0, np.where(y == 1, -eta, eta))
         slopes = w * np.where(y == 1, -complement, p)
@@ -312,7 +312,7 @@ class LogisticLoss(Statistic):
 
 
 def log_odds(chunk: Chunk, clip: float) -> Floats:
-    # log p − log(1 − p), or the difference of two logits
+    # Columns of logits have the same difference as log p and log(1 − p).
     z = clipped(chunk, clip)
     return z[:, 1] - z[:, 0]
 

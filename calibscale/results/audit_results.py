@@ -229,7 +229,7 @@ class Against(Declared):
     differences: tuple[PairedDifference, ...]
 
 
-# parameters of the run that are those of the audit
+# Parameters of the run that are also parameters of the audit.
 _RUN_PARAMETERS = ("scheduler", "memory_limit", "on_invalid", "tolerance", "block_rows")
 _MAP = Object("AuditMap", parameters=Json, points=Count, masked=Count, regions=list[Region])
 

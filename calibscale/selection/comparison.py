@@ -215,7 +215,7 @@ def _lower_limit(
     """
     if size <= 0:
         return 0.0
-    # Influence function of product/√size, up to the factor 1/√size.
+    # By the delta method, product/√size changes by 1/√size times this influence of a row.
     influence = rows[0] - product / (2.0 * size) * rows[1]
     influence = influence - influence @ share
     error = float(np.sqrt(share**2 @ influence**2 / (size * repeated)))
@@ -252,6 +252,7 @@ def _interval(
         n_rows = float(weights[0].sum() ** 2 / weights[1].sum())
     # The one-step estimate of E|E[δ | p]|² is the mean of 2⟨r̂, δ⟩ − |r̂|²: its bias is −E|r̂ − r|².
     value, sizes = 2.0 * old[0] - old[1], new[1]
+    # The one-step estimate of the fits that are improved by the series exceeds it by this much.
     more = 2.0 * new[0] - new[1] - value
     center, added = float(2.0 * product - size), float(more @ share)
     # Variances and covariance of an effective row: n_kept·Σ(w/Σw)²(x − x̄)².

@@ -279,8 +279,8 @@ class Spectral:
         positions = tuple(setup.source.covariate(name) for name in names)
         spectral = Spectral(kernel, squared, modes, squares, tolerance, positions)
         if points is not None and len(points.predictions):
-            # of farther points κ is below the tolerance for every row: they will be masked
-            # exp(−r²/2) is below the tolerance for r > √(−2 log tolerance).
+            # exp(−r²/2) is below the tolerance for r > √(−2 log tolerance).  Points that are
+            # farther from all rows will be masked.
             near = points.take(spectral._inside(points, math.sqrt(-2 * math.log(tolerance))))
             modes, squares = spectral._reaching(modes, near), spectral._reaching(squares, near)
             spectral = replace(spectral, modes=modes, squares=squares)

@@ -20,7 +20,7 @@ QUANTITIES = {
 }
 _NAMED = 4  # maximum number of reasons of each kind
 _NAMED_DAYS = 3  # maximum number of days of each kind in the verdict
-# what the sign of a gap says about predictions, by notion
+# Meaning of the sign of a gap by notion: predictions above the frequency, and below it.
 _SIDES = {"top_label": ("too confident", "too cautious"), "positive": ("too high", "too low")}
 _SUBJECTS = {"top_label": "the model is", "positive": "predictions are"}
 _SCORES = ("accuracy", "brier", "nll")  # these are not calibration errors

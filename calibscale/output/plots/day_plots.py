@@ -22,7 +22,7 @@ from calibscale.output.plots.style import (
     write,
 )
 
-DAYS_HEIGHT, EVIDENCE_HEIGHT = 196.0, 262.0
+DAYS_HEIGHT, EVIDENCE_HEIGHT = 196.0, 262.0  # points
 _DASHES = ("-", (0, (6, 2)), (0, (2, 2)), (0, (8, 2, 2, 2)), (0, (1, 2)), (0, (4, 1, 1, 1, 1, 1)))
 
 

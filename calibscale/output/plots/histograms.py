@@ -53,7 +53,7 @@ def draw_pit(ax: Any, bins: Sequence[dict[str, Any]]) -> None:
             0.94 * width[selected],
             align="edge",
             color=COLOURS[role],
-            alpha=1.0 - 0.5 * (role == "alert"),
+            alpha=0.5 if role == "alert" else 1.0,
         )
     ax.stairs(high, edges, baseline=low, fill=True, color=COLOURS["band"], alpha=0.5)
     for ends in (low, high):

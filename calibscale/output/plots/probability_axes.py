@@ -266,7 +266,7 @@ def _round_values(limits: ProbabilityAxis) -> list[float]:
         places = sorted({p for p in values if low <= p <= high})
         if len(places) >= _MIN_TICKS:
             return places[:: -(-len(places) // _MAX_TICKS)]
-    # the range is so short that log-odds are almost linear in it
+    # The range is so short that log-odds are almost linear in it.
     from matplotlib.ticker import MaxNLocator
 
     return [float(p) for p in MaxNLocator(4).tick_values(low, high) if low <= p <= high]

@@ -28,7 +28,7 @@ from calibscale.output.plots.probability_axes import probability_axes
 from calibscale.output.plots.style import COLOURS, DASHED, DOTTED, framed
 from calibscale.output.plots.style import axes as new_axes
 
-_HEIGHT = 300.0
+_HEIGHT = 300.0  # points
 _WIDE = 1.96  # standard deviations on each side of a range of 95 %
 _RARE = 0.005  # share of the rows that a frequency has to have for the axes to include it
 _SMALL = 0.1  # share of the largest part of a score that a threshold has to reach to be shown
@@ -65,7 +65,7 @@ def plot_corp(estimate: Any, ax: Any = None, axes: str = "linear") -> Any:
     band = np.empty((3, 0))
     with suppress(OptionError):  # results of earlier versions have none
         band = np.array([*curve_of(estimate, "band").values()])
-    # a frequency of few rows, or the band at few rows, does not stretch the axes
+    # A frequency of few rows, or the band at few rows, does not stretch the axes.
     common = frequency[weight >= _RARE * weight.sum()]
     scores = np.concatenate([low, high])
     scale = probability_axes(axes, scores, common, rows=[*weight, *weight])
