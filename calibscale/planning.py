@@ -14,7 +14,8 @@ from calibscale.data.notions import width
 from calibscale.engine import schedulers
 from calibscale.engine.dask_connection import parse_bytes
 from calibscale.engine.memory import Room
-from calibscale.engine.merge_tree import arities_of, one_thread, run_length, tree_levels
+from calibscale.engine.merge_tree import arities_of, run_length, tree_levels
+from calibscale.engine.threads import one_thread
 from calibscale.errors import require
 from calibscale.estimators.base import BoundEstimator, Estimator
 from calibscale.evaluation.pass_estimates import (

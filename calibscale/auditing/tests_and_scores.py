@@ -10,7 +10,7 @@ import numpy as np
 
 from calibscale.data.derived_sources import HoldOut, part_of, predicted
 from calibscale.data.store import as_source
-from calibscale.engine.merge_tree import one_thread
+from calibscale.engine.threads import one_thread
 from calibscale.errors import OptionError
 from calibscale.estimators.base import Estimator
 from calibscale.estimators.binned import ECE

@@ -29,6 +29,7 @@ from queue import Empty, SimpleQueue
 from typing import Any
 
 from calibscale.engine import dask_connection, merge_tree
+from calibscale.engine.checkpoint import Checkpoint
 from calibscale.errors import CalibscaleError, ClusterError, OptionError, StoreError
 
 _log = logging.getLogger(__name__)
@@ -382,7 +383,7 @@ def fold(
     task: merge_tree.Task,
     opened: dask_connection.Connection,
     report: merge_tree.Progress,
-    checkpoint: merge_tree.Checkpoint | None,
+    checkpoint: Checkpoint | None,
 ) -> Any:
     """Compute the merged state of all blocks on the workers of a connection."""
     where = dask_connection.address_of(opened.client)

@@ -30,7 +30,7 @@ from calibscale.data.read_errors import converting
 from calibscale.data.source import ArraySource
 from calibscale.data.validation import chunks
 from calibscale.engine.execution import Execution
-from calibscale.engine.merge_tree import one_thread
+from calibscale.engine.threads import one_thread
 from calibscale.errors import NoRowsError, OptionError, require
 from calibscale.estimators.base import CLASSES, FORECASTS, BoundEstimator, Estimator
 from calibscale.estimators.estimator_texts import labels as labels_of

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from calibscale.engine.memory import Room
-from calibscale.engine.merge_tree import one_thread
+from calibscale.engine.threads import one_thread
 from calibscale.estimators.base import CLASSES, BoundEstimator
 from calibscale.evaluation.reliability_curves import drawn
 from calibscale.inference.floors import floor_statistics, noise_of, with_floor

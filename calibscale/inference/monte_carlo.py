@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from calibscale.array_types import Floats
-from calibscale.engine.merge_tree import one_thread
+from calibscale.engine.threads import one_thread
 from calibscale.errors import OptionError
 from calibscale.estimators.base import BoundEstimator
 from calibscale.inference.multiple_testing import combined

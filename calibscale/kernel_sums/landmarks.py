@@ -13,7 +13,7 @@ import numpy as np
 from scipy.linalg import qr, solve_triangular
 
 from calibscale.array_types import Floats
-from calibscale.engine.merge_tree import Checkpoint
+from calibscale.engine.checkpoint import Checkpoint
 from calibscale.errors import OptionError
 from calibscale.kernel_sums.features import frequencies
 from calibscale.kernels import elementary, random_draws

@@ -9,7 +9,7 @@ from typing import Any, ClassVar, NamedTuple
 import numpy as np
 
 from calibscale.array_types import Floats
-from calibscale.engine.merge_tree import RunParts, in_one_part
+from calibscale.engine.threads import RunParts, in_one_part
 from calibscale.kernel_sums.notion_rows import NotionRows
 from calibscale.kernel_sums.product_kernel import ProductKernel
 from calibscale.kernel_sums.tile_layout import LaidOutRows, TileLayout, rows_from

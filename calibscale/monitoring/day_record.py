@@ -12,7 +12,7 @@ import numpy as np
 from calibscale.array_types import Floats
 from calibscale.data.blocks import RowCounts
 from calibscale.data.source import ArraySource
-from calibscale.engine.merge_tree import one_thread
+from calibscale.engine.threads import one_thread
 from calibscale.errors import InvalidDataError, OptionError
 from calibscale.estimators.base import CLASSES, BoundEstimator, Estimator
 from calibscale.estimators.estimator_texts import labels

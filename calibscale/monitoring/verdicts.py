@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from calibscale.data.levels import NO_NUMBER
-from calibscale.engine.merge_tree import one_thread
+from calibscale.engine.threads import one_thread
 from calibscale.errors import StoreError
 from calibscale.estimators.base import BoundEstimator
 from calibscale.estimators.settings import hint

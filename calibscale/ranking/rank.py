@@ -11,7 +11,7 @@ from typing import Any, Unpack
 import numpy as np
 
 from calibscale.engine.execution import Stages
-from calibscale.engine.merge_tree import one_thread
+from calibscale.engine.threads import one_thread
 from calibscale.errors import OptionError, require
 from calibscale.estimators.base import Estimator
 from calibscale.inference.resampling import Jackknife, Resampling

@@ -13,7 +13,7 @@ from scipy.stats import kendalltau, rankdata
 from calibscale.array_types import Floats, Ints
 from calibscale.engine.dask_connection import parse_bytes
 from calibscale.engine.execution import Stages
-from calibscale.engine.merge_tree import one_thread
+from calibscale.engine.threads import one_thread
 from calibscale.estimators.base import BoundEstimator
 from calibscale.inference.resampling import Stacked, group_of
 from calibscale.kernels import random_draws

@@ -13,7 +13,7 @@ import numpy as np
 from calibscale.data.derived_sources import TEST, Split, given_split
 from calibscale.data.notions import NotionView, problems, width
 from calibscale.engine.execution import Stages
-from calibscale.engine.merge_tree import one_thread
+from calibscale.engine.threads import one_thread
 from calibscale.errors import OptionError, require
 from calibscale.kernel_sums.landmarks import PointFeatures
 from calibscale.results.comparison_results import Candidate, Selection

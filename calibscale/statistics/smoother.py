@@ -13,7 +13,7 @@ import numpy as np
 from calibscale.array_types import Floats, Ints
 from calibscale.data.blocks import RowCounts
 from calibscale.data.chunk import Chunk
-from calibscale.engine.merge_tree import one_thread
+from calibscale.engine.threads import one_thread
 from calibscale.errors import OptionError, require
 from calibscale.kernel_sums.data_profile import DataProfile
 from calibscale.kernel_sums.fourier_series import Complexes, NoSeries

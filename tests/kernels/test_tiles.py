@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from calibscale.engine.merge_tree import parts_on_threads
+from calibscale.engine.threads import parts_on_threads
 from calibscale.kernels import tile_strips, tiles
 from calibscale.kernels.tile_strips import LANES
 from tests.support.dense_tiles import (

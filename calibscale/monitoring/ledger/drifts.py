@@ -10,7 +10,7 @@ import numpy as np
 from scipy.special import ndtr, stdtr, stdtrit
 
 from calibscale.array_types import Floats
-from calibscale.engine.merge_tree import one_thread
+from calibscale.engine.threads import one_thread
 from calibscale.errors import require
 from calibscale.estimators.base import BoundEstimator
 from calibscale.limits.excess import ratio

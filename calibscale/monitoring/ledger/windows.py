@@ -25,7 +25,7 @@ import numpy as np
 from calibscale.array_types import Floats
 from calibscale.atomic_files import write_whole
 from calibscale.engine.dask_connection import available_cpus
-from calibscale.engine.merge_tree import one_thread
+from calibscale.engine.threads import one_thread
 from calibscale.errors import StoreError
 from calibscale.estimators.base import BoundEstimator
 from calibscale.inference.intervals import Parts, has_limits, with_interval
