@@ -97,7 +97,7 @@ def _limit(libraries: list[Any]) -> None:
 
 def _restore(before: _Numbers) -> None:
     for library, threads in before:
-        if threads is not None:
+        if threads is not None:  # some libraries do not tell their number
             _set(library, threads)
 
 
@@ -127,6 +127,7 @@ def threads_can_start() -> bool:
     return threading.main_thread().is_alive()
 
 
+# Takes a function of a slice of units, and the number of units.
 RunParts = Callable[[Callable[[slice], object], int], None]
 
 

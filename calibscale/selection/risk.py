@@ -73,8 +73,10 @@ def plug_in_risk(delta: Floats, residuals: Floats, weights: Floats | None = None
     w = np.ones(len(delta)) if weights is None else weights
     require(np.count_nonzero(w) >= 2, "the risk needs two rows or more with a positive weight")
     weighted = w[:, None] * delta
+    # The three terms of the docstring, which are sums over all pairs.
     total = np.sum((delta.T @ weighted) ** 2) - 2.0 * np.sum((residuals.T @ weighted) ** 2)
     total += np.sum((residuals.T @ (w[:, None] * residuals)) ** 2)
+    # Pairs of a row with itself: w_i²(|δ_i|² − |r_i|²)².
     gap = w * (np.einsum("ij,ij->i", delta, delta) - np.einsum("ij,ij->i", residuals, residuals))
     return float(pair_mean(total, gap @ gap, float(w.sum()), float(w @ w)))
 

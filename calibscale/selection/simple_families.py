@@ -185,7 +185,7 @@ def _fit(states: Sequence[BinState], debiased: bool) -> tuple[Floats, Floats]:
     overall = delta.sum(axis=1, keepdims=True) / weight.sum(axis=1, keepdims=True)
     full = weight > 0
     safe = np.where(full, weight, 1.0)
-    # An empty bin uses the mean of all rows.
+    # An empty bin uses the mean of all rows, as in the published code of [GB].
     d = np.where(full, delta / safe, overall)
     if not debiased:
         return d, np.zeros_like(d)

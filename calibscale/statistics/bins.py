@@ -470,8 +470,10 @@ def mass_bins(sums: Floats, bins: int, edges: Any, borders: Any = None) -> BinTa
         bins = max(1, cube_root_bins(round(float(sums[0].sum()))))
     if edges != "sweep":
         return equal_mass(sums, bins, borders)
+    # Invariant: the frequencies of `table` do not decrease from bin to bin.
     table = equal_mass(sums, 1, borders)
-    for bins in range(2, min(_MAX_SWEEP, int(np.count_nonzero(sums[1]))) + 1):
+    occupied_cells = int(np.count_nonzero(sums[1]))  # a bin has at least one of them
+    for bins in range(2, min(_MAX_SWEEP, occupied_cells) + 1):
         finer = equal_mass(sums, bins, borders)
         if (np.diff(finer.frequency) < -_ROUNDING).any():
             break
