@@ -156,7 +156,8 @@ def check_versions(machines: Mapping[str, Versions], expected: Versions) -> None
             if machine_version == expected_version:
                 continue
             present = f"{name} {machine_version}" if machine_version else f"no {name}"
-            differences.append(f"{machine} has {present}, not {expected_version or 'none'}")
+            expected_text = expected_version or "none"
+            differences.append(f"{machine} has {present}, not {expected_text}")
     if differences:
         more = ""
         if len(differences) > _NAMED:
