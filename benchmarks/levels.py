@@ -293,7 +293,7 @@ def _joint_intervals(resamples: int, first: int, last: int) -> Any:
 
 def _parts(source: Any, estimators: dict[Any, Any]) -> list[Any]:
     """Values of parts of the rows for intervals, by estimator and resampling."""
-    from calibscale.engine.merge_tree import one_thread
+    from calibscale.engine.threads import one_thread
     from calibscale.inference.intervals import parts_of
     from calibscale.inference.resampling import total
     from calibscale.session import Session

@@ -188,15 +188,15 @@ def remove_leftovers(place: Path) -> None:
         rf"\.{re.escape(_short(place.name))}\."
         r"(?:([0-9a-f]{8})\.)?([0-9]{1,10})(?(1)\.[0-9a-f]{8})\.(?:tmp|new)"
     )
-    here = _process_space()
+    current_space = _process_space()
     with suppress(OSError):
         now = place.stat().st_mtime  # by the clock of the file system
         for match in filter(None, map(name.fullmatch, os.listdir(place.parent))):
             leftover, space = place.with_name(match[0]), match[1]
             with suppress(OSError):
-                if space in (here, None) and _runs(int(match[2])):
+                if space in (current_space, None) and _runs(int(match[2])):
                     continue
-                if space != here and now - leftover.lstat().st_mtime <= _DAY:
+                if space != current_space and now - leftover.lstat().st_mtime <= _DAY:
                     continue
                 if place.is_dir():
                     shutil.rmtree(leftover, ignore_errors=True)

@@ -201,9 +201,9 @@ def _positions(
         codes, names = encoded(y, "y_true", list(columns))
     if len(names) == classes or not len(y):
         return codes
-    # fewer labels are numbers of columns, unless they may be counted from 1
-    numbers = set(names) <= set(range(classes)) and (classes == 2 or 0 in names)
-    if labels is not None or not numbers:
+    # Fewer labels are numbers of columns, unless they may be counted from 1.
+    are_positions = set(names) <= set(range(classes)) and (classes == 2 or 0 in names)
+    if labels is not None or not are_positions:
         argument = "y_true" if labels is None else "labels="
         raise OptionError(
             f"{argument} has {len(names)} different values ({leading_values(names, 5)}), but "
@@ -277,6 +277,7 @@ def __getattr__(name: str) -> Callable[..., float]:
         kind = "for predictive distributions" if metric_name in ESTIMATORS else "of another package"
         explanation = f"{metric_name} is {kind}: use calibscale.evaluate"
         raise AttributeError(f"calibscale.metrics has no {name!r}: {explanation}")
+    # A synonym may stand for an estimator with settings, such as `ece` with edges="sweep".
     listed = "".join(f", {key}={value!r}" for key, value in settings.items())
     raise AttributeError(
         f"calibscale.metrics has no {name!r}; use {metric_name}(y_true, y_prob{listed})"

@@ -15,7 +15,8 @@ from calibscale.data.notions import width
 from calibscale.engine import schedulers
 from calibscale.engine.dask_connection import parse_bytes
 from calibscale.engine.memory import Room
-from calibscale.engine.merge_tree import arities_of, one_thread, run_length, tree_levels
+from calibscale.engine.merge_tree import arities_of, run_length, tree_levels
+from calibscale.engine.threads import one_thread
 from calibscale.errors import require
 from calibscale.estimators.base import BoundEstimator, Estimator
 from calibscale.evaluation.pass_estimates import (
@@ -34,7 +35,7 @@ from calibscale.session import Run, Session, SessionOptions, verb
 from calibscale.statistics.one_pass import Scan, scan_of
 from calibscale.statistics.statistic import Statistic
 
-_SAMPLE_SECONDS = 0.1
+_SAMPLE_SECONDS = 0.1  # least time of a timing
 _FEW = 20  # replicates that are timed
 _COLUMNS = 64  # columns of a product that are timed
 
@@ -121,10 +122,10 @@ def plan(
 
 def _least_room(run: Run, scheduler: Any) -> Room:
     """Memory of this process, which times a block, or of a worker if it has less."""
-    here = run.execution.room()
-    there = schedulers.room_with(scheduler, run.execution.memory_limit)
-    limited = [room for room in (there, here) if room.free is not None]
-    return min(limited, key=lambda room: room.free or 0, default=here)
+    process_room = run.execution.room()
+    scheduler_room = schedulers.room_with(scheduler, run.execution.memory_limit)
+    limited = [room for room in (scheduler_room, process_room) if room.free is not None]
+    return min(limited, key=lambda room: room.free or 0, default=process_room)
 
 
 def _pass(
@@ -236,13 +237,15 @@ def _pair_draws(
 
 def _pairs(run: Run, estimator: BoundEstimator, n: int, workers: int) -> Cost | None:
     """Cost of the sums over pairs of n rows of one estimator, or None if it has no such sums."""
-    K, limit = run.source.classes, parse_bytes(run.execution.memory_limit)
+    K = run.source.classes
+    limit = parse_bytes(run.execution.memory_limit)
     work = estimator.pair_work(n, K)
     if work is None:
         return None
     cuts = panel_cuts(n, K)
     rows = cuts[0][1] - cuts[0][0]
-    rate, pairs = _rate(run.profile, work.sum, rows, work.vectors), work.times * work.pairs
+    rate = _rate(run.profile, work.sum, rows, work.vectors)
+    pairs = work.times * work.pairs
     row_bytes = 8 * (6 * K + 20)
     cached = min(n * row_bytes, 2**29 if limit is None else limit // 4)
     # Panels that do not fit into the cache are read again, on average for half of the panels.

@@ -32,8 +32,8 @@ from calibscale.estimators.settings import build
 from calibscale.formatting.number_texts import size as size_text
 from calibscale.kernels.data_profile import DataProfile
 from calibscale.kernels.pair_sums import Pairs
+from calibscale.results.cluster_results import Clusters
 from calibscale.results.estimate import Estimate
-from calibscale.results.evaluation_results import Clusters
 from calibscale.results.source_rows import ImpossibleRows
 from calibscale.statistics.cluster_sums import ClusterSums, described
 from calibscale.statistics.one_pass import PassResult, Scan, scan, scan_of
@@ -178,7 +178,8 @@ class Session:
             execution = replace(source.execution, name=name, **settings)
         else:
             data = as_source(source).with_target()
-            rules, execution = data.rules(**allowed), Execution(**settings)
+            rules = data.rules(**allowed)
+            execution = Execution(**settings)
         with execution.opened() as opened:
             profile = DataProfile(data, rules, opened.scheduler)
             # A profile depends on the rules: other rules drop other rows of the sample.
@@ -357,14 +358,14 @@ class Run(Session):
                 chosen.append(candidate)
                 continue
             amount = size_text(self.states_alive * sum(sizes.values()))
-            there = f"of {size_text(free)} that is free"
+            limit_text = f"of {size_text(free)} that is free"
             if room.limit is not None:
-                there = f"limit{room.whose} of {size_text(room.limit)}"
+                limit_text = f"limit{room.owner} of {size_text(room.limit)}"
                 if room.requested:
-                    there += " (memory_limit=, --memory-limit)"
+                    limit_text += " (memory_limit=, --memory-limit)"
             reason = (
                 f"its sums over {self.source.classes:,} classes need {amount}, above the memory "
-                f"{there}"
+                f"{limit_text}"
             )
             if on_unsupported == "raise":
                 remedy = "leave it out, or compute it without intervals"

@@ -122,7 +122,7 @@ class Shift(_Binary):
 
     def draw(self, seed: int, start: int, stop: int) -> Draw:
         u = _uniforms(seed, start, stop, 1)[:, 0]
-        # inverse distribution function in logarithms, on the side where it is accurate
+        # The inverse distribution function is accurate in logarithms and on this side.
         location = abs(self.alpha)
         low, high = log_ndtr((np.array([-1.0, 1.0]) - location) / self.scale)
         x = location + self.scale * ndtri_exp(high + np.log(u + (1.0 - u) * np.exp(low - high)))
@@ -392,7 +392,7 @@ def soft_chunks(draw: Draw, rules: Rules) -> Iterator[Chunk]:
     true = predicted._replace(values=draw.log_p)
     for (chunk, _), (exact, _) in zip(chunks(predicted, rules), chunks(true, rules), strict=True):
         q, P = chunk.q, exact.q
-        # log q = z − max z + log(max q): without the rounding errors of log(q) where q is tiny
+        # log q = z − max z + log(max q) has no rounding errors where q is tiny, unlike log(q).
         logits = draw.logits[chunk.rows - draw.start]
         log_q = logits - logits.max(axis=1, keepdims=True) + np.log(chunk.confidence)[:, None]
         # E‖q − e_y‖² = ‖q − P‖² + 1 − ‖P‖² over y ~ P.

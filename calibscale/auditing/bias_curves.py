@@ -80,7 +80,9 @@ def _along(
     min_rows: float,
 ) -> list[BiasCurve]:
     """Curve of each level of `separating`, from one map."""
-    levels: tuple[float | None, ...] = (None,) if separating is None else separating.levels or ()
+    levels: tuple[float | None, ...] = (None,)  # one curve
+    if separating is not None:
+        levels = separating.levels or ()
     names = [n for n in (name, separating.name if separating else None) if n is not None]
     points = np.tile(x, len(levels))
     columns = [] if name is None else [points]

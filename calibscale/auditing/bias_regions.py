@@ -34,7 +34,8 @@ def regions(bias_map: BiasMap, count: int) -> tuple[Region, ...]:
     for name, column in zip(bias_map.covariates, bias_map.values.T, strict=True):
         bandwidth = bias_map.parameters["covariate_bandwidth"].get(name)
         if bandwidth is None:  # different levels of a category are far apart
-            column, bandwidth = np.unique(column, return_inverse=True)[1], 1 / _MIN_DISTANCE
+            column = np.unique(column, return_inverse=True)[1]
+            bandwidth = 1 / _MIN_DISTANCE
         coordinates.append(column / bandwidth)
     points, bias = np.column_stack(coordinates), bias_map.bias
     selected: list[int] = []

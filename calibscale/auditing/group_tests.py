@@ -81,7 +81,8 @@ class GroupSums(Statistic):
         p, complement, _, hit = chunk.event(self.notion)
         w = self._weights(chunk, p, complement)
         a, b = w * p, w * complement
-        event, high = (hit > 0.5).astype(np.int64), (p > complement).astype(np.int64)
+        event = (hit > 0.5).astype(np.int64)
+        high = (p > complement).astype(np.int64)
         # Rows without and with the event have sums of their own.  δ is p without the event and −r
         # with it, so that sums of δ are differences of positive sums, see `totals_of`.
         split = [(event, value) for value in (w > 0, w, w * w, a, b, a * a, a * b, b * b)]
@@ -124,12 +125,13 @@ class GroupSums(Statistic):
     def draw(self, sums: tuple[Any, ...], chunk: Chunk, replicates: Replicates) -> None:
         deltas, squares = sums
         p, complement, delta, _ = chunk.event(self.notion)
-        w, codes = self._weights(chunk, p, complement), self._codes(chunk, p)
+        w = self._weights(chunk, p, complement)
+        codes = self._codes(chunk, p)
         # The probability of the event after a share of labels is flipped, see `Groups`.
         p = p + self.flips * (1 - 2 * p)
         drawn = replicates.scalars(self.notion, chunk.units, p, delta)
         drawn *= w
-        # not BLAS, whose last bit depends on the number of replicates
+        # The last bit of a product by BLAS would depend on the number of replicates.
         squares[:, 0] += np.einsum("bi,i->b", drawn, w)
         squares[:, 1] += np.einsum("bi,bi->b", drawn, drawn)
         starts = np.cumsum([0, *self._sizes])
@@ -276,7 +278,8 @@ def with_signs(sums: GroupTotals, drawn: Iterable[DrawnGroups]) -> GroupTotals:
     """
     squares, count = np.zeros(len(sums.w)), 0
     for part in drawn:
-        squares, count = squares + np.sum(part.deltas**2, axis=0), count + len(part.deltas)
+        squares = squares + np.sum(part.deltas**2, axis=0)
+        count = count + len(part.deltas)
     return sums._replace(spread=np.maximum(squares / count, sums.spread), clustered=True)
 
 
@@ -348,7 +351,7 @@ class GroupTotals(NamedTuple):
 def totals_of(state: GroupState) -> GroupTotals:
     n, w, w2, p, _, _, spread, _ = state.sums.sum(1)
     no_events, events = state.sums[3:, 0], state.sums[3:, 1]
-    # p = p² + pr without the event, and r = pr + r² with it
+    # Σw²δ, where δ is p = p² + pr without the event, and −r = −(pr + r²) with it.
     w2d = no_events[2] + no_events[3] - events[3] - events[4]
     return GroupTotals(
         n,
@@ -398,11 +401,13 @@ def _around_mean(gap: Any, w2d: Any, w2d2: Any, w2: Any) -> Any:
 
 def _scores(sums: GroupTotals, groups: list[int], d: Floats, dispersion: Any) -> Floats:
     """Approximate p-value of Σwδ (…, groups) under calibration, see `Group.p_value`."""
-    spread, (rare, frequent) = sums.spread[groups], sums.thirds[:, groups]
+    spread = sums.spread[groups]
+    rare, frequent = sums.thirds[:, groups]
     certain = ~(spread > 0)
     safe = np.where(certain, 1.0, spread)
-    # skewness of calibrated labels at any dispersion: otherwise observed scores would be small more
-    # often than those of replicates, which cannot be small where few events are expected
+    # The skewness of calibrated labels is used at any dispersion.  Otherwise observed scores would
+    # be small more often than scores of replicates, which cannot be small where few events are
+    # expected.
     skewness = np.maximum(np.where(d < 0, rare, -frequent) / safe / np.sqrt(safe), 0.0)
     tail = upper_tail(np.abs(d) / np.sqrt(safe * dispersion) - skewness / 2, skewness)
     return np.where(certain, (d == 0).astype(np.float64), np.minimum(1.0, 2 * tail))
@@ -412,9 +417,11 @@ def group_of(
     where: tuple[Where, ...], sums: GroupTotals, i: int, dispersion: Any, p_value: float
 ) -> Group:
     """Bias of the i-th group."""
-    w, w2, spread = float(sums.w[i]), float(sums.w2[i]), float(sums.spread[i])
+    w = float(sums.w[i])
+    w2 = float(sums.w2[i])
+    spread = float(sums.spread[i])
     mean_p, f, gap = (float(column[i]) / w for column in (sums.p, sums.y, sums.d))
-    # includes one row of either label, of weight Σw²/Σw, at the mean prediction
+    # The squares include one row of either label, of weight Σw²/Σw, at the mean prediction.
     around = float(_around_mean(gap, sums.w2d[i], sums.w2d2[i], w2))
     squares = around + (w2 / w) ** 2 * (f * f + (1 - f) ** 2)
     null = math.sqrt(max(spread, 0.0)) / w
@@ -466,7 +473,8 @@ def drawn_batches(
     """Sums of replicates, of as many in one pass over the rows as fit into 32 MB, or a limit."""
     # Bytes of the state of one replicate.
     size = sum(array.nbytes for array in statistic.zero_drawn(session.source.classes, 1))
-    max_replicates, room = _STATE_BYTES // size, session.execution.room()
+    max_replicates = _STATE_BYTES // size
+    room = session.execution.room()
     if room.limit is not None:
         replicate_bytes = 4 * session.states_alive * size
         max_replicates = min(max_replicates, (room.limit - room.used) // replicate_bytes)

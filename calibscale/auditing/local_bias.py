@@ -104,19 +104,19 @@ def local_bias(
         _check(notion, data.classes, method, at, points, series_tolerance, min_rows)
         require(n_replicates >= 0, "n_replicates must be at least 0", n_replicates)
         kernel, notes = local_kernel(profile, notion, local)
-        where = None
+        map_points = None  # the rows themselves
         if not isinstance(at, str):
-            where = given_points(at, names, kernel)
+            map_points = given_points(at, names, kernel)
         elif at == "grid":
-            where = grid_points(profile, notion, kernel, names, points)
-        plan, reason = choose(profile, notion, kernel, names, method, series_tolerance, where)
+            map_points = grid_points(profile, notion, kernel, names, points)
+        plan, reason = choose(profile, notion, kernel, names, method, series_tolerance, map_points)
         notes.append(reason)
 
         def read(*statistics: Statistic) -> PassResult:
             return session.scan(statistics, covariates=names)
 
         direct = Direct(notion, kernel, tuple(data.covariate(name) for name in names))
-        measured = (plan or direct).measure(read, where, Strengths(notion))
+        measured = (plan or direct).measure(read, map_points, Strengths(notion))
         ranges = None
         if n_replicates:
             # Masked points show no bias.  Ranges of many rows also find a small bias that is spread
@@ -189,12 +189,12 @@ def _map_columns(measured: Measured, min_rows: float) -> dict[str, Any]:
     # A Fourier series has errors of either sign, which may turn small positive sums negative.  The
     # seventh sum with κ² may be negative by itself.
     first, second = (np.maximum(sums, 0.0) for sums in (measured.first, measured.second[:6]))
-    no_events, events = np.vstack([first[:2], second[:3]]), np.vstack([first[2:], second[3:]])
+    # Σ of wκp, wκr, w²κ²p², w²κ²pr and w²κ²r², r = 1 − p, of rows without and with the event.
+    no_events = np.vstack([first[:2], second[:3]])
+    events = np.vstack([first[2:], second[3:]])
     moments = second[:3] + second[3:]
-    squares, spread = (
-        moments[0] + 2 * moments[1] + moments[2],
-        np.maximum(moments[1], measured.errors[1]),
-    )
+    squares = moments[0] + 2 * moments[1] + moments[2]  # Σw²κ², as p + r = 1
+    spread = np.maximum(moments[1], measured.errors[1])  # Σw²κ²p(1 − p)
     weights, rows, masked = effective(first.sum(0), squares, measured.errors, min_rows)
     excess = events[1] - no_events[0]  # Σwκ(y − f)
     mean = excess / weights
@@ -220,7 +220,7 @@ def _map_columns(measured: Measured, min_rows: float) -> dict[str, Any]:
     return {**shown, "effective_rows": rows, "masked": masked}
 
 
-MAX_POINTS = 10**7
+MAX_POINTS = 10**7  # points of a map, with 80 MB for each of its columns
 
 
 def given_points(at: Any, names: tuple[str, ...], kernel: ProductKernel) -> Points:

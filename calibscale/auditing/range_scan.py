@@ -40,7 +40,7 @@ _PREDICTION_SHARE = 0.05
 # Weights are divided by p(1 − p) + c·mean p(1 − p).  c = 0 has the most power against a constant
 # bias, but rows of nearly certain predictions would decide alone.  c = ∞ leaves weights unchanged.
 _DAMPING = 0.25
-_MAX_LISTED = 20
+_MAX_LISTED = 20  # ranges in a result
 _MIN_LEVELS = 3  # a covariate of two values has two groups, and no other ranges
 
 
@@ -219,7 +219,7 @@ def scanned_ranges(
     sums = totals_of(_Unions(scan.axes, all_ranges).state(states[scan.plain]))
     least = min_rows * (1 - 1e-9)
     if clustered:
-        # rows count as many as independent rows with the same variance of the sum of all residuals
+        # Rows count for as many independent rows as give the sum of all residuals its variance.
         label_variance = sums.spread[0]
         sums = with_signs(sums, draw(all_ranges))
         least *= max(1.0, sums.spread[0] / label_variance) if label_variance > 0 else 1.0

@@ -91,7 +91,8 @@ def tested_segments(
     table = bound.table(state)
     estimate = bound.estimate_of(table)
     # The smallest score decides, and a large ECCE/σ is evidence: hence the minus sign.
-    family, squares = StepDown(-table.scaled), np.zeros(len(table))
+    family = StepDown(-table.scaled)
+    squares = np.zeros(len(table))
     # Bonferroni over both limits of all segments.
     tail = (1 - confidence_level) / (2 * len(table))
     if clustered:

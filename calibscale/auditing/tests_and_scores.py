@@ -10,7 +10,7 @@ import numpy as np
 
 from calibscale.data.derived_sources import HoldOut, part_of, predicted
 from calibscale.data.source_arguments import as_source
-from calibscale.engine.merge_tree import one_thread
+from calibscale.engine.threads import one_thread
 from calibscale.errors import OptionError
 from calibscale.estimators.base import Estimator
 from calibscale.estimators.binned import ECE
@@ -225,7 +225,8 @@ def against(
     `estimators` belong to `tests`, the tests of the first model, with the bandwidths used.
     """
     second = session.on(predicted(as_source(other), session.source))
-    joint, names = estimators[0], distinct_names([session.source.name, second.source.name])
+    joint = estimators[0]
+    names = distinct_names([session.source.name, second.source.name])
     second_tests, _ = local_tests(second, estimators, n_replicates, seed)
     compared: list[Estimator] = [
         ECE(notion=joint.notion or "top_label"),

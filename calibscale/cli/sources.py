@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from itertools import chain
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -189,8 +188,10 @@ def open_session(
 def open_sources(stores: Sequence[Any], options: dict[str, Any]) -> list[ArraySource]:
     """Open stores, or the arrays in each that the options name, and remove these options."""
     named = {name: options.pop(name) for name in _SOURCE_NAMES}
-    tables = [(store,) if isinstance(store, str) else store or () for store in stores]
-    addresses = [*chain(*tables), *(path for path in named.values() if isinstance(path, str))]
+    addresses = [path for path in named.values() if isinstance(path, str)]
+    for store in stores:
+        # A store has one address, a table has the addresses of its files, and None has none.
+        addresses += [store] if isinstance(store, str) else (store or ())
     if named["storage_options"] and not any(map(is_url, addresses)):
         raise click.UsageError("--storage-option applies to URLs")
     return [_opened(store, named) for store in stores]

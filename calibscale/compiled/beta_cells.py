@@ -206,6 +206,7 @@ def take_nodes(counts, points, masses, moments, edges, transform, theta, mass, c
                 cell[N, 1] = -1.0
                 N += 1
             continue
+        # Masses at the Chebyshev points of the cell have the moments of its points.
         middle = 0.5 * (edges[c] + edges[c + 1])
         half = 0.5 * (edges[c + 1] - edges[c])
         for k in range(NODES):

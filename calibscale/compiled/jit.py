@@ -23,7 +23,7 @@ except ValueError as error:  # Numba checks variables of the environment while i
 from calibscale.compiled.kernel_cache import KernelCache
 
 if hasattr(os, "register_at_fork"):
-    # a child that was forked during a compilation could never compile: a fork waits for its end
+    # A child that was forked during a compilation could never compile.  A fork waits for its end.
     os.register_at_fork(
         before=global_compiler_lock.acquire,
         after_in_parent=global_compiler_lock.release,
@@ -68,7 +68,7 @@ def full_width(function: Callable) -> Callable:
     @extending.intrinsic
     def widen(context: Any, x: Any) -> Any:
         def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
-            # llvmlite has no name for this attribute
+            # llvmlite has no name for this attribute.
             set.add(builder.function.attributes, '"prefer-vector-width"="512"')
             return arguments[0]
 

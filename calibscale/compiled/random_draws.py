@@ -113,21 +113,21 @@ def drawn_pairs(count, rows, seed):
 
 # Each purpose has a stream, so that equal seeds do not give equal draws.
 FREQUENCIES = 1
-SAMPLE = 2
+SAMPLE = 2  # rows that are read before a pass
 PREDICTIONS = 3
 LABELS = 4
 COVARIATES = 5
-SPLIT = 6
+SPLIT = 6  # folds and test part of a cross-validation
 SUBSET = 7
 LANDMARKS = 8
 PAIRS = 9
 HOLD_OUT = 10
-KEPT = 11
+KEPT = 11  # rows in the sample of a Nyström sum
 REPLICATES = 12
 PERMUTATIONS = 13
-GROUPS = 14
-NOISE = 15
-PIT = 16
+GROUPS = 14  # groups of rows of intervals
+NOISE = 15  # rows and outcomes of a noise floor
+PIT = 16  # place of an outcome within a step of its distribution
 
 
 # ---------------------------------------------------------------- Labels drawn from predictions

@@ -359,15 +359,18 @@ def _numbered(
 ) -> tuple[Any, Sequence[Any] | None]:
     """Labels as numbers 0..K−1, converted at once if they are in memory, and names of classes."""
     # A single column is binary, whether it is declared or not.
-    single = binary or len(values.shape) < 2 or values.shape[1] == 1
-    classes = 2 if single else int(values.shape[1])
-    if of_questions:  # labels are positions among the choices of a row, as numbers or letters
-        classes, single = LETTERS, False
+    two_classes = binary or len(values.shape) < 2 or values.shape[1] == 1
+    if of_questions:
+        # Labels are positions among the choices of a row, as numbers or letters.
+        two_classes = False
+        classes = LETTERS
+    else:
+        classes = 2 if two_classes else int(values.shape[1])
     meaning = label_values(
         pieces_of(labels),
         classes,
         name,
-        several=not single,
+        several=not two_classes,
         **{option: options.get(option) for option in LABEL_OPTIONS},
     )
     # Integers 0..K−1 stay as they are, so that large arrays on disk are not converted.

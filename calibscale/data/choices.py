@@ -97,7 +97,7 @@ def of_choices(
         values, labels = top_k_columns(
             kind, values, labels, as_numpy(top_k, "top_k"), spacing, name
         )
-    if offsets is mask is None:
+    if offsets is None and mask is None:
         exists = np.ones(values.shape, bool)
     # A label is a position among the choices of its row, or −1; rows without choices are wrong.
     outside = (labels < -1) | (labels >= exists.shape[1])

@@ -87,7 +87,8 @@ class _Task:
         if not self.source.in_memory:
             return self
         # Arrays in memory travel to a worker with its task, as the rows of its blocks alone.
-        start, stop = first * self.block_rows, min(last * self.block_rows, self.source.rows)
+        start = first * self.block_rows
+        stop = min(last * self.block_rows, self.source.rows)
         return replace(self, source=self.source.part(start, stop, covariates=True))
 
     @_QUIET  # `summarise` reports overflows at the end
@@ -204,7 +205,9 @@ def _summaries(
     deviation = np.sqrt(total.squares / total.n)
     columns = {}
     for i, name in enumerate(names):
-        levels, low, high = total.levels[i], float(total.low[i]), float(total.high[i])
+        levels = total.levels[i]
+        low = float(total.low[i])
+        high = float(total.high[i])
         named = None if levels is None else tuple(source.level(name, value) for value in levels)
         columns[name] = ColumnSummary(
             name, positions[i], float(total.mean[i]), float(deviation[i]), low, high, named, total.n
@@ -264,10 +267,12 @@ def axis_of(column: ColumnSummary, categorical: bool, sample: Floats, bins: int)
     cuts = np.unique(np.quantile(sample, np.arange(1, bins) / bins))
     gaps = np.diff(cuts)
     # Edges have two digits more than the finest scale.  With heavy tails, gaps between quantiles
-    # may be far below the deviation; gaps at the level of rounding errors do not count.
+    # may be far below the deviation.  Gaps at the level of rounding errors do not count.
     scales = [column.deviation, *10 * gaps[gaps > 1e-9 * np.abs(cuts).max()]]
     digits = [2 - math.floor(math.log10(scale)) for scale in scales if 0 < scale < math.inf]
-    edges = {round(float(cut), max(digits)) if digits else float(cut) for cut in cuts}
+    edges = {float(cut) for cut in cuts}
+    if digits:
+        edges = {round(edge, max(digits)) for edge in edges}
     # Rounding can move an edge beyond all values, where it would leave a part empty.
     inside = sorted(edge for edge in edges if column.low <= edge < column.high)
     return Axis(column.name, column.position, None, tuple(inside))

@@ -354,19 +354,23 @@ class _Events(DerivedSource):
     def _changed(self, block: Block) -> Block:
         forecast = self.before.forecast
         assert forecast is not None
-        values, y = block.values.astype(np.float64), block.labels.astype(np.float64)
+        values = block.values.astype(np.float64)
+        y = block.labels.astype(np.float64)
         status = forecast.status(values, y)
-        valid, rows = status == row_sums.OK, np.arange(block.start, block.start + len(y))
+        valid = status == row_sums.OK
+        rows = np.arange(block.start, block.start + len(y))
         if self.threshold is not None:
             low, high = np.broadcast_to(self.threshold, 2)
             # A number that is uniform by row makes a bias of the event a bias of the mean:
             # ∫ (P(Z ≤ t) − 1{Y ≤ t}) dt over [low, high] is Y − E Z, both limited to it.
             threshold = low + (high - low) * random_draws.of_rows(rows, 1, random_draws.PIT)
             with np.errstate(divide="ignore", invalid="ignore"):  # of invalid rows
-                p, happened = forecast.event_probability(values, y, threshold), y <= threshold
+                p = forecast.event_probability(values, y, threshold)
+                happened = y <= threshold
         else:
             assert self.at_level is not None
-            p, happened = np.full(len(y), self.at_level), np.zeros(len(y), bool)
+            p = np.full(len(y), self.at_level)
+            happened = np.zeros(len(y), bool)
             happened[valid] = forecast.pit(values[valid], y[valid], rows[valid]) <= self.at_level
         invalid = status > row_sums.UNLABELLED
         p[invalid] = np.nan

@@ -86,7 +86,8 @@ def dropped_rows(block: Any, rules: Any, status: Ints) -> dict[str, int]:
 
 def _faults(block: Any, rules: Any, reason: int, rows: Ints) -> list[Fault]:
     """Fault of each of some rows with the same status."""
-    role, positions = _role(rules, reason), np.zeros(len(rows), np.int64)
+    role = _role(rules, reason)
+    positions = np.zeros(len(rows), np.int64)
     faults: Any = np.full(len(rows), _FAULTS.get(reason, MISSING), object)
     width = 1
     if reason == kernel_rows.NOT_FINITE:
@@ -112,7 +113,8 @@ def _faults(block: Any, rules: Any, reason: int, rows: Ints) -> list[Fault]:
         columns = _covariates(rules, reason)
         inner, faults = _not_finite(_numbers(block.covariates, rows)[:, columns], False)
         # Positions among the judged covariates become positions among all covariates.
-        positions, width = np.array(columns)[inner], len(rules.columns["covariates"])
+        positions = np.array(columns)[inner]
+        width = len(rules.columns["covariates"])
     of_whole_row = reason in (kernel_rows.OFF_SIMPLEX, kernel_rows.BAD_SHARES, *REASONS)
     described = []
     for position, fault in zip(positions.tolist(), faults, strict=True):

@@ -149,7 +149,8 @@ class LabelValues:
         for key in self.unknown:
             missing |= numbers == _number(key)
         by_number = _by_number(self.codes)
-        if len(by_number) == len(self.codes) > 0:
+        # If every key is a number, labels are looked up by their numbers.
+        if self.codes and len(by_number) == len(self.codes):
             values = np.array(sorted(by_number))
             nearest = np.searchsorted(values, numbers).clip(0, len(values) - 1)
             classes = np.array([by_number[value] for value in values.tolist()])[nearest]

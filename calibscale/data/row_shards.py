@@ -218,15 +218,15 @@ def check_shards(shards: Sequence[Any], role: str, name: str) -> None:
                 f"{name}: the number of rows of shard {i} of {role} is unknown; call "
                 "compute_chunk_sizes() on the dask array"
             )
-        here = f"{name}: the shards of {role} differ: {_named(shard, i)} has"
+        fault = f"{name}: the shards of {role} differ: {_named(shard, i)} has"
         if tuple(shard.shape[1:]) != tuple(first.shape[1:]):
             raise InvalidDataError(
-                f"{here} the shape {tuple(shard.shape)}, but {_named(first, 0)} has "
+                f"{fault} the shape {tuple(shard.shape)}, but {_named(first, 0)} has "
                 f"{tuple(first.shape)}"
             )
         if _is_numeric(shard) != _is_numeric(first):
             raise InvalidDataError(
-                f"{here} the type {shard.dtype}, but {_named(first, 0)} has {first.dtype}"
+                f"{fault} the type {shard.dtype}, but {_named(first, 0)} has {first.dtype}"
             )
 
 

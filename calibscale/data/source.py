@@ -100,7 +100,9 @@ class ArraySource:
     @property
     def target(self) -> str:
         """Target of the predictions: ``classes``, ``forecasts`` or ``soft labels``."""
-        return "soft labels" if self.soft else "forecasts" if self.forecast else "classes"
+        if self.forecast is not None:
+            return "forecasts"
+        return "soft labels" if self.soft else "classes"
 
     def need_integer_labels(self, user: str) -> None:
         """Raise an OptionError for soft labels, which the function `user` does not take."""
@@ -207,7 +209,8 @@ class ArraySource:
 
     def level(self, covariate: str, value: float) -> float:
         """Value of a covariate; a `Level` if the covariate is categorical, a time, or missing."""
-        names, kind = self.categories.get(covariate), self.times.get(covariate)
+        names = self.categories.get(covariate)
+        kind = self.times.get(covariate)
         if value == (NO_NUMBER if names is None else NO_LEVEL):
             return Level(value, missing_name(names or ()))
         if names is not None and float(value).is_integer() and 0 <= value < len(names):

@@ -143,7 +143,9 @@ def begin_remote(url: str | Path, replace: bool) -> None:
 
 def lay_out(address: str | Path, meta: dict[str, Any], dtype: np.dtype, expected_rows: int) -> None:
     """Create the group, unless `begin_remote` has created it, and its empty arrays."""
-    kind, d, columns = meta["kind"], len(meta["covariate_names"]), _columns(meta)
+    kind = meta["kind"]
+    d = len(meta["covariate_names"])
+    columns = _columns(meta)
     empty = ArraySource(kind, np.empty((0, columns), dtype), None, binary=meta.get("binary", False))
     # A chunk is a block, so that each read of a block decodes one file.
     chunk = empty.block_rows

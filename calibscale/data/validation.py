@@ -73,7 +73,11 @@ def _weighted(chunk: Chunk) -> NDArray[np.bool_]:
 
 def _judged(block: Block, rules: Rules) -> tuple[Chunk, Ints]:
     """Chunk of all rows of a block, and the status of each (c,)."""
-    read = _forecasts if rules.forecast else _soft if rules.soft else _scored
+    read = _scored
+    if rules.forecast is not None:
+        read = _forecasts
+    elif rules.soft:
+        read = _soft
     chunk, status = read(block, rules)
     weights = NO_WEIGHTS
     covariates = clusters = None
@@ -149,7 +153,8 @@ def _soft(block: Block, rules: Rules) -> tuple[Chunk, Ints]:
 def _forecasts(block: Block, rules: Rules) -> tuple[Chunk, Ints]:
     """Rows of forecasts, and the status of each."""
     assert rules.forecast is not None
-    x, y = block.values.astype(np.float64, order="C"), block.labels.astype(np.float64)
+    x = block.values.astype(np.float64, order="C")
+    y = block.labels.astype(np.float64)
     rows = np.arange(block.start, block.start + len(y))
     no_labels, no_scores = _NO_LABELS, NO_WEIGHTS
     chunk = ForecastChunk(

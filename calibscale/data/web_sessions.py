@@ -75,7 +75,8 @@ class WebSessions:
         A reader that works between its reads fills the buffers, so that no bytes come; that time
         does not count.
         """
-        loop, interval = asyncio.get_running_loop(), self.timeout / _LOOKS
+        loop = asyncio.get_running_loop()
+        interval = self.timeout / _LOOKS
         waited, before = 0, 0  # checks with a waiting reader, and bytes before the first such check
 
         def look() -> None:

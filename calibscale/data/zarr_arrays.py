@@ -272,7 +272,7 @@ def refuse_objects(array: zarr.Array, name: str) -> None:
 # ---------------------------------------------------------------- Reading by chunks
 
 
-_CHECKSUM_BYTES = 4
+_CHECKSUM_BYTES = 4  # CRC32C
 _SHORTEST = 16 + _CHECKSUM_BYTES  # bytes of the header of Blosc, and of the checksum after a chunk
 
 
@@ -309,7 +309,8 @@ class DirectArray:
             return decoded
         if len(stored) < _SHORTEST:
             raise ValueError(f"chunk file {name} is truncated: it has {len(stored)} bytes")
-        body, checksum = stored[:-_CHECKSUM_BYTES], stored[-_CHECKSUM_BYTES:]
+        body = stored[:-_CHECKSUM_BYTES]
+        checksum = stored[-_CHECKSUM_BYTES:]
         if google_crc32c.value(body) != int.from_bytes(checksum.tobytes(), "little"):
             raise ValueError(f"the checksum of chunk file {name} does not match its content")
         if int.from_bytes(body[4:8].tobytes(), "little") != decoded.nbytes:

@@ -29,6 +29,7 @@ from queue import Empty, SimpleQueue
 from typing import Any
 
 from calibscale.engine import dask_connection, merge_tree
+from calibscale.engine.checkpoint import Checkpoint
 from calibscale.errors import CalibscaleError, ClusterError, OptionError, StoreError
 
 _log = logging.getLogger(__name__)
@@ -85,19 +86,21 @@ def check_worker_versions(client: Any) -> None:
     """Refuse versions on a cluster that may give other numbers or cannot read our tasks."""
     reported = client.get_versions(packages=list(PACKAGES))
     machines = {"the scheduler": reported["scheduler"]}
-    machines |= {f"worker {address}": there for address, there in reported["workers"].items()}
-    here, remote = versions(), {}
-    for machine, there in machines.items():
-        installed = there["packages"]
-        python = minor(installed["python"])
-        remote[machine] = {name: installed.get(name) for name in here} | {"python": python}
-    check_versions(remote, here)
+    machines |= {f"worker {address}": report for address, report in reported["workers"].items()}
+    expected = versions()
+    remote = {}
+    for machine, report in machines.items():
+        packages = report["packages"]
+        remote[machine] = {name: packages.get(name) for name in expected}
+        # Dask reports the full version of Python, and the patch does not matter.
+        remote[machine]["python"] = minor(packages["python"])
+    check_versions(remote, expected)
 
 
 def check_worker_sources(client: Any) -> None:
     """Refuse workers with other source files of calibscale."""
     digests = client.run(source_version, on_error="ignore")
-    machines = {f"worker {address}": {_SOURCE: there} for address, there in digests.items()}
+    machines = {f"worker {address}": {_SOURCE: digest} for address, digest in digests.items()}
     check_versions(machines, {_SOURCE: source_version()})
 
 
@@ -147,14 +150,14 @@ def minor(python: str) -> str:
 def check_versions(machines: Mapping[str, Versions], expected: Versions) -> None:
     """Raise an OptionError that names machines with other versions, with both versions."""
     differences = []
-    for machine, installed_there in machines.items():
-        for name, here in expected.items():
-            there = installed_there.get(name)
-            if there == here:
+    for machine, machine_versions in machines.items():
+        for name, expected_version in expected.items():
+            machine_version = machine_versions.get(name)
+            if machine_version == expected_version:
                 continue
-            seen = f"{name} {there}" if there else f"no {name}"
-            wanted = here or "none"
-            differences.append(f"{machine} has {seen}, not {wanted}")
+            present = f"{name} {machine_version}" if machine_version else f"no {name}"
+            expected_text = expected_version or "none"
+            differences.append(f"{machine} has {present}, not {expected_text}")
     if differences:
         more = ""
         if len(differences) > _NAMED:
@@ -179,11 +182,11 @@ class Terms:
     @classmethod
     def of(cls, fold: str, sent: Any) -> Terms:
         """Collect the versions of this process and the existing paths in `sent`."""
-        seen = {
-            path: state for path in _Paths.within(sent) if (state := _identity(path)) is not None
-        }
-        here = {**versions(), _SOURCE: source_version()}
-        return cls(fold, tuple(here.items()), tuple(sorted(seen.items())))
+        identities = {path: _identity(path) for path in _Paths.within(sent)}
+        # Workers need not see a path that this process does not see.
+        places = [(path, identity) for path, identity in identities.items() if identity is not None]
+        local_versions = {**versions(), _SOURCE: source_version()}
+        return cls(fold, tuple(local_versions.items()), tuple(sorted(places)))
 
 
 @lru_cache(maxsize=256)
@@ -193,9 +196,9 @@ def check_terms(terms: Terms, worker: str) -> None:
     for path, expected in terms.places:
         identity = _identity(path)
         if identity != expected:
-            how = "does not see" if identity is None else "sees something else at"
+            fault = "does not see" if identity is None else "sees something else at"
             raise StoreError(
-                f"{worker} {how} {path}: workers must see the path of a store. Put it on a file "
+                f"{worker} {fault} {path}: workers must see the path of a store. Put it on a file "
                 "system that all machines share, or pass a URL"
             )
 
@@ -381,7 +384,7 @@ def fold(
     task: merge_tree.Task,
     opened: dask_connection.Connection,
     report: merge_tree.Progress,
-    checkpoint: merge_tree.Checkpoint | None,
+    checkpoint: Checkpoint | None,
 ) -> Any:
     """Compute the merged state of all blocks on the workers of a connection."""
     where = dask_connection.address_of(opened.client)

@@ -405,7 +405,8 @@ def _quiet_end(kind: Any, *_: Any) -> None:
 def available_cpus() -> int:
     """Number of processors that this process may use, by affinity mask and container quota."""
     affinity = getattr(os, "sched_getaffinity", None)
-    cpus = len(affinity(0)) if affinity else os.cpu_count() or 1
+    # Some systems have no affinity masks.
+    cpus = len(affinity(0)) if affinity else (os.cpu_count() or 1)
     quota = control_groups.cpu_quota()
     return max(1, cpus if quota is None else min(cpus, quota))
 

@@ -8,20 +8,11 @@ from itertools import islice
 from typing import Any
 
 from calibscale.engine import dask_backend, memory
+from calibscale.engine.checkpoint import Checkpoint
 from calibscale.engine.dask_connection import available_cpus, parse_bytes
-from calibscale.engine.merge_tree import (
-    Add,
-    Checkpoint,
-    Outcomes,
-    Progress,
-    Runs,
-    Task,
-    merged,
-    one_thread,
-    parts_on_threads,
-    threads_can_start,
-)
+from calibscale.engine.merge_tree import Add, Outcomes, Progress, Runs, Task, merged
 from calibscale.engine.schedulers import parse_scheduler, within_memory
+from calibscale.engine.threads import one_thread, parts_on_threads, threads_can_start
 
 
 def fold(

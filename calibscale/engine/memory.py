@@ -21,7 +21,7 @@ class Room(NamedTuple):
         Memory that this process has already.
     free : int or None
         Memory that it may still use, or None if the amount is not known.
-    whose : str
+    owner : str
         Words that name the owner of the limit in messages.
     requested : bool
         Whether the limit was set by the option `memory_limit`.
@@ -30,7 +30,7 @@ class Room(NamedTuple):
     limit: int | None
     used: int
     free: int | None
-    whose: str = ""
+    owner: str = ""
     requested: bool = False
 
 

@@ -1,124 +1,16 @@
-"""A tree that merges states of blocks in a fixed order, and the checkpoints of its states."""
+"""A tree that merges states of blocks in a fixed order."""
 
 from __future__ import annotations
 
-import hashlib
-import json
 import math
 import threading
-import time
-from collections.abc import Callable, Generator, Iterator
-from concurrent.futures import ThreadPoolExecutor
-from contextlib import closing, contextmanager
+from collections.abc import Callable, Generator
+from contextlib import closing
 from dataclasses import dataclass, field
-from functools import cache
-from pathlib import Path
 from typing import Any, Protocol
 
-import numpy as np
-from numpy.typing import NDArray
-from threadpoolctl import ThreadpoolController
-
-from calibscale.atomic_files import replacing
-from calibscale.errors import OptionError, StoreError
-from calibscale.forks import renew_in_children
-
-Arrays = dict[str, NDArray[Any]]
-Nodes = dict[tuple[int, int], Arrays]  # (level, index): state of blocks from index·2^level on
-
-_FORMAT = 1
-
-
-@dataclass
-class Checkpoint:
-    """File of the nodes of a merge tree, replaced in one step.
-
-    `identity` has JSON values that identify data and parameters.  A file with other values is
-    refused.  `every` is the minimum number of seconds between two writes.
-    """
-
-    path: Path
-    identity: dict[str, Any]
-    every: float = 2.0
-    _last: float = field(default_factory=time.monotonic)
-
-    def load(self) -> Nodes:
-        """Read the nodes that an earlier run of the same work has finished.
-
-        An OptionError is raised if the file belongs to other data or other parameters, a StoreError
-        if it cannot be read.
-        """
-        nodes: Nodes = {}
-        try:
-            if not self.path.exists():
-                return {}
-            with np.load(self.path, allow_pickle=False) as file:
-                identity = json.loads(str(file["identity"]))
-                for key in file.files:
-                    if key != "identity":
-                        level, index, name = key.split("|")
-                        nodes.setdefault((int(level), int(index)), {})[name] = file[key]
-        except Exception as error:  # zipfile and NumPy raise many types over damaged files
-            raise self.damaged(error) from error
-        expected = self._identity()
-        if identity != expected:
-            old, new = _flat(identity), _flat(expected)
-            changed = sorted(key for key in old.keys() | new if old.get(key) != new.get(key))
-            raise OptionError(
-                f"the checkpoint {self.path} belongs to other data or parameters "
-                f"({', '.join(changed)}); choose another folder, or remove it"
-            )
-        return nodes
-
-    def damaged(self, reason: object) -> StoreError:
-        """Return the error for a file that is no checkpoint of this work."""
-        return StoreError(
-            f"the checkpoint {self.path} cannot be read ({reason}); remove it to start again"
-        )
-
-    def due(self) -> bool:
-        """Whether it is time to write again."""
-        return time.monotonic() - self._last >= self.every
-
-    def save(self, nodes: Nodes) -> None:
-        """Write the nodes.  An interrupted write leaves the old file."""
-        arrays: dict[str, Any] = {
-            f"{level}|{index}|{name}": array
-            for (level, index), state in nodes.items()
-            for name, array in state.items()
-        }
-        started = time.monotonic()
-        with replacing(self.path) as file:
-            np.savez(file, identity=np.array(json.dumps(self._identity())), **arrays)
-        self._last = time.monotonic()
-        # A write of many large states may take long.  Writes take at most 2 % of the time.
-        self.every = max(self.every, 50 * (self._last - started))
-
-    def _identity(self) -> dict[str, Any]:
-        identity = {"format": _FORMAT, **self.identity}
-        return json.loads(json.dumps(identity, default=lambda scalar: scalar.item()))
-
-
-def _flat(value: Any, name: str = "") -> dict[str, Any]:
-    """Flatten nested dicts, joining names by dots."""
-    if not isinstance(value, dict):
-        return {name: value}
-    items: dict[str, Any] = {}
-    for key, item in value.items():
-        items |= _flat(item, f"{name}.{key}" if name else key)
-    return items
-
-
-def digest(*arrays: NDArray[Any]) -> str:
-    """Short hash of arrays, for identities."""
-    sha256 = hashlib.sha256()
-    for array in arrays:
-        sha256.update(np.ascontiguousarray(array).tobytes())
-    return sha256.hexdigest()[:16]
-
-
-# ---------------------------------------------------------------- Tree
-
+from calibscale.engine.checkpoint import Checkpoint
+from calibscale.engine.threads import RunParts, one_thread
 
 Progress = Callable[[int, int], None]  # (blocks done, blocks in all)
 
@@ -167,156 +59,6 @@ class PairTask(Task, Protocol):
 
         A ValueError is raised for arrays that are no such state.
         """
-
-
-class _OneThread:
-    """Limit of BLAS to one thread while any thread of the process is inside.
-
-    The limit of BLAS is global to the process.  The first thread to enter notes the earlier numbers
-    of threads, and the last thread to leave restores them.  The limit of OpenMP, which some builds
-    of BLAS use, is local to each thread.
-
-    An interrupt may come at any line.  Limits are therefore set by every thread that enters, and
-    `_leave` can be called again.  If a thread was interrupted before it restored the numbers, the
-    next thread to leave restores them.
-    """
-
-    def __init__(self) -> None:
-        self._lock = threading.Lock()
-        self._inside: set[int] = set()  # identifiers of threads
-        self._before: _Numbers = []
-        self._local = threading.local()  # per thread: nesting depth, and its OpenMP limit
-
-    def __enter__(self) -> None:
-        depth = getattr(self._local, "depth", 0)
-        try:
-            self._local.depth = depth + 1
-            if not depth:
-                self._enter()
-        except BaseException:
-            self._local.depth = depth
-            if not depth:
-                self._leave()
-            raise
-
-    def __exit__(self, *_: object) -> None:
-        self._local.depth -= 1
-        if not self._local.depth:
-            self._leave()
-
-    def _enter(self) -> None:
-        local, shared = _libraries()
-        if getattr(self._local, "before", None) is None:
-            self._local.before = _numbers(local)
-        _limit(local)
-        with self._lock:
-            if not self._inside:
-                self._before = _numbers(shared)
-            self._inside.add(threading.get_ident())
-            _limit(shared)
-
-    def _leave(self) -> None:
-        thread = threading.get_ident()
-        with self._lock:
-            if self._inside == {thread}:
-                _restore(self._before)
-            self._inside.discard(thread)
-        _restore(getattr(self._local, "before", None) or [])
-        self._local.before = None
-
-    def after_fork(self) -> None:
-        """Forget the other threads of the parent, which may have held the lock, in its child."""
-        self._lock = threading.Lock()
-        self._inside &= {threading.get_ident()}
-
-
-_Numbers = list[tuple[Any, int]]  # libraries and their numbers of threads
-
-_ONE_THREAD = _OneThread()
-renew_in_children(_ONE_THREAD)
-
-
-def one_thread() -> _OneThread:
-    """Context in which BLAS has one thread, so that bits do not depend on the number of cores."""
-    return _ONE_THREAD
-
-
-def _numbers(libraries: list[Any]) -> _Numbers:
-    return [(library, library.get_num_threads()) for library in libraries]
-
-
-def _limit(libraries: list[Any]) -> None:
-    for library in libraries:
-        _set(library, 1)
-
-
-def _restore(before: _Numbers) -> None:
-    for library, threads in before:
-        if threads is not None:
-            _set(library, threads)
-
-
-def _set(library: Any, threads: int) -> None:
-    """Set the number of threads, bypassing threadpoolctl's check of the calling thread."""
-    getattr(library, "_real_set_num_threads", library.set_num_threads)(threads)
-
-
-@cache
-def _libraries() -> tuple[list[Any], list[Any]]:
-    """Loaded libraries with a limit that is local to a thread, and libraries with a shared limit.
-
-    They include the libraries of SciPy.  They are searched once, as the search takes milliseconds.
-    """
-    import scipy.linalg  # noqa: F401
-
-    local: list[Any] = []
-    shared: list[Any] = []
-    for controller in ThreadpoolController().lib_controllers:
-        openmp = "openmp" in (controller.user_api, getattr(controller, "threading_layer", None))
-        (local if openmp else shared).append(controller)
-    return local, shared
-
-
-def threads_can_start() -> bool:
-    """Whether the process can start threads, which it cannot while it ends (``atexit``)."""
-    return threading.main_thread().is_alive()
-
-
-RunParts = Callable[[Callable[[slice], object], int], None]
-
-
-def in_one_part(work: Callable[[slice], object], units: int) -> None:
-    """Call `work` for the slice of all units."""
-    work(slice(0, units))
-
-
-@contextmanager
-def parts_on_threads(threads: int) -> Iterator[RunParts]:
-    """Context with a function that calls `work` for slices of independent units on threads."""
-    if threads == 1 or not threads_can_start():
-        yield in_one_part
-        return
-    with ThreadPoolExecutor(threads) as pool:
-
-        def run_parts(work: Callable[[slice], object], units: int) -> None:
-            size = max(1, units // (8 * threads))  # short parts end at about the same time
-            futures = [
-                pool.submit(_alone, work, slice(start, start + size))
-                for start in range(0, units, size)
-            ]
-            try:
-                for future in futures:
-                    future.result()
-            finally:  # after an error or an interrupt
-                for future in futures:
-                    future.cancel()
-
-        yield run_parts
-
-
-def _alone(work: Callable[[slice], object], units: slice) -> None:
-    with one_thread():
-        work(units)
 
 
 def run_blocks(task: Task, first: int, last: int) -> Any:
@@ -407,8 +149,10 @@ class Tree:
     ) -> None:
         self._task = task
         arities = arities_of(task)
-        # Runs merge the lowest levels themselves, so that the tree of runs begins above them.
-        self._arities = arities[min(tree_levels(length, arities), len(arities) - 1) :]
+        # Runs merge the lowest levels themselves, so that the tree of runs begins above them.  The
+        # last arity applies to all higher levels, so that it remains.
+        lower_levels = tree_levels(length, arities)
+        self._arities = arities[min(lower_levels, len(arities) - 1) :]
         self._runs = runs
         self._nodes: dict[tuple[int, int], _Node] = {}  # by level and index of the first child
         self._root: tuple[int, Any] | None = None  # its level, and the state of all runs

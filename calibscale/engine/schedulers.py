@@ -62,6 +62,7 @@ def roomy(task: Task, scheduler: Any = None, memory_limit: int | str | None = No
 
 def parse_scheduler(scheduler: Any) -> tuple[str, Any]:
     if scheduler is None:
+        # A worker runs as many tasks as it has threads, so that a task has one of them.
         if dask_connection.in_task():
             return "threads", 1
         client = dask_connection.active_client()
@@ -99,7 +100,9 @@ def within_memory(task: Task, workers: int, room: Room) -> int:
 
     A NoRoomError is raised if it cannot hold one block.
     """
-    workers, limit, used = min(workers, task.blocks), room.limit, room.used
+    workers = min(workers, task.blocks)
+    limit = room.limit
+    used = room.used
     if limit is None:
         return workers
     worker_bytes = task.block_bytes + task.state_bytes
@@ -112,7 +115,7 @@ def within_memory(task: Task, workers: int, room: Room) -> int:
     text = f"{limit / 1e6:.0f} MB" if limit >= 10**6 else f"{limit} bytes"
     text += f" (is {limit}GB meant?)" if limit < 1000 else ""
     raise NoRoomError(
-        f"memory limit{room.whose} {text}, below the required {enough} MB, cannot hold one block: "
+        f"memory limit{room.owner} {text}, below the required {enough} MB, cannot hold one block: "
         f"the process has {used / 1e6:.0f} MB, a block needs {task.block_bytes / 1e6:.0f} MB and "
         f"its states {(depth + 1) * task.state_bytes / 1e6:.0f} MB"
     )

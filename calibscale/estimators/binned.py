@@ -171,7 +171,8 @@ class _MeanGaps(Binned):
 
     def limits(self, confidence_level: float, *states: Any) -> Limits:
         """Limits by `calibscale.limits.gap_limits.bin_limits`."""
-        gaps, tail = self._bins(*states).gaps, (1.0 - confidence_level) / 2.0
+        gaps = self._bins(*states).gaps
+        tail = (1.0 - confidence_level) / 2.0
         limits = bin_limits(gaps, self.gap_power or 1, tail, self.unbiased)
         # A biased error has the noise of the frequencies in its expectation at this n.
         high = limits.high if self.unbiased else limits.mean_at_high

@@ -96,7 +96,8 @@ class GroupTemperatures(Statistic):
 
     def accumulate(self, state: GroupCellState, chunk: Chunk) -> GroupCellState:
         state.weighted[...] += np.count_nonzero(weights_of(chunk) != 1.0)
-        groups, label_log_q = _groups(chunk), chunk.log_q[np.arange(len(chunk)), chunk.labels]
+        groups = _groups(chunk)
+        label_log_q = chunk.log_q[np.arange(len(chunk)), chunk.labels]
         for k, slope in enumerate(SLOPES):
             r = np.exp(slope * chunk.log_q)
             scale = r.sum(axis=1)
@@ -243,9 +244,14 @@ class CertifiedL1(ScalarEstimator):
         for g in np.flatnonzero(rows)[1:]:
             past, sums = state.sums[:, :g].sum(axis=1), state.sums[:, g]
             if canonical:
-                best, at = past[1].argmin(), 4 if self.squared else 2
-                before, bound = past[at + 1, best], 4.0 * RANGE if self.squared else 2.0
-                first, second = sums[at : at + 2, best]
+                # The slope with the smallest log loss so far, and the rows with Σz or Σx of
+                # `GroupTemperatures`.  x is at least −2.  z is at least −4·RANGE, as 2|⟨d, δ⟩| and
+                # |d|² ≤ max|d|·‖d‖₁ are at most 2·RANGE.
+                best = past[1].argmin()
+                row = 4 if self.squared else 2
+                bound = 4.0 * RANGE if self.squared else 2.0
+                before = past[row + 1, best]
+                first, second = sums[row : row + 2, best]
             else:
                 slope, offset, bound = self._leader(past, sums, totals, phi)
                 if not slope.any():  # nothing is known to bet on
@@ -258,7 +264,9 @@ class CertifiedL1(ScalarEstimator):
             stake = min(0.5, math.sqrt(2.0 * price / (used * spread)))
             gain += stake * first / bound + (math.log1p(-stake) + stake) * second / bound**2
             stakes += stake * rows[g] / bound
-            counted, total, squares = counted + rows[g], total + first, squares + second
+            counted += rows[g]
+            total += first
+            squares += second
         lower = max(float(gain / stakes), 0.0) if stakes else 0.0
         mean = float(total / counted) if counted else None
         error = None if mean is None else math.sqrt(max(squares / counted - mean**2, 0.0) / counted)
@@ -333,8 +341,8 @@ def _residuals(past: Floats, model: str) -> Floats:
     if model == "bins":  # shrunk for noise
         mean = mean * np.maximum(1.0 - ratio(squares, delta**2), 0.0)
     elif model == "temperature":
-        scaled = (_scaled(*problem) for problem in zip(n, forecast, mean, strict=True))
-        mean = forecast - np.array([*scaled])
+        scaled = [_scaled(*problem) for problem in zip(n, forecast, mean, strict=True)]
+        mean = forecast - np.array(scaled)
     else:
         for j, at in enumerate(n > 0):
             fit = isotonic_regression((forecast - mean)[j, at], weights=n[j, at])
@@ -362,14 +370,22 @@ def _ridge(past: Floats, phi: Floats) -> dict[str, Floats]:
 
 
 def _scaled(n: Floats, p: Floats, mean: Floats) -> Floats:
-    """Predictions of cells with the log-odds times a factor that minimises the log loss."""
-    x, factor = logit(np.clip(p, 1e-12, 1.0 - 1e-12)), 1.0
+    """Predictions of cells with the log-odds times a factor that minimises the log loss.
+
+    The cells have n rows, the mean prediction p and the mean residual `mean`.
+    """
+    x = logit(np.clip(p, 1e-12, 1.0 - 1e-12))
+    frequency = p - mean  # of events, as δ is the prediction minus the event
+    factor = 1.0
     for _ in range(20):  # Newton's method
         q = expit(factor * x)
+        # Derivatives of the log likelihood, which is concave in the factor.
+        slope = float(n @ ((frequency - q) * x))
+        curvature = float(n @ (q * (1.0 - q) * x * x))
+        step = slope / max(curvature, 1e-300)
         # The factor at most halves or doubles in a step, so that flat likelihoods cannot throw it
         # off.
-        slope, curvature = float(n @ ((p - mean - q) * x)), float(n @ (q * (1.0 - q) * x * x))
-        factor = min(max(factor + slope / max(curvature, 1e-300), 0.5 * factor), 2.0 * factor)
+        factor = min(max(factor + step, 0.5 * factor), 2.0 * factor)
     return np.where(n > 0, expit(factor * x), p)
 
 

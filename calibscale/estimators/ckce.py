@@ -99,7 +99,8 @@ class MomentError(Estimator):
 
     def floor(self, *states: Any) -> Floor | None:
         *own_states, noise = states
-        value, vectors = self.frozen(*own_states).value(*own_states), self.form_vectors(*own_states)
+        value = self.frozen(*own_states).value(*own_states)
+        vectors = self.form_vectors(*own_states)
         return form_floor(noise, value, lambda q: vectors(self.features(predictions(q))))
 
     @abstractmethod

@@ -123,7 +123,8 @@ class LogScore(_ForecastScore):
         return [score, np.isposinf(score)]
 
     def _estimate(self, means: Floats, n: int, **about: Any) -> Estimate:
-        estimate, share = super()._estimate(means, n), f"{100 * means[1]:.2g} %"
+        estimate = super()._estimate(means, n)
+        share = f"{100 * means[1]:.2g} %"
         note = f"the density is 0 at the outcomes of {share} of the rows"
         return estimate.with_note(note) if means[1] > 0 else estimate
 
@@ -355,7 +356,8 @@ class _PITError(Estimator):
             return self.unknown()
         curve = state.curve()
         near = EXACT if state.exact else Approximation("cells", self._error(curve))
-        about, value = self._about(state, curve), float(self._sizes(curve))
+        about = self._about(state, curve)
+        value = float(self._sizes(curve))
         return Estimate(self.name, self.judged, value, self.squared, near, n=int(state.n), **about)
 
     def cell_values(self, states: Sequence[Any], seed: int, replicates: range) -> Iterator[float]:
@@ -364,7 +366,8 @@ class _PITError(Estimator):
 
     def floor(self, *states: Any) -> Floor:
         (state,), rng = states, np.random.default_rng(0)
-        shape, even = (_DRAWS, min(state.rows, _ROWS)), np.ones(min(state.rows, _ROWS))
+        shape = (_DRAWS, min(state.rows, _ROWS))
+        even = np.ones(min(state.rows, _ROWS))
         curves = (PITCurve.of(even, uniform_order(rng, shape)) for _ in range(_PARTS))
         sizes = np.concatenate([self._sizes(curve) for curve in curves])
         # Sizes for up to `_ROWS` rows are scaled to all rows by Stephens' modification, under which

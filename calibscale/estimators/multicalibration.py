@@ -147,7 +147,8 @@ class SegmentTable:
     def squared(self) -> Floats:
         """Debiased squared calibration error in ten bins of the score, as `TCE2Debiased`."""
         binned = self.binned
-        squares, pairs = binned.no_events[2] + binned.events[4], binned.weight**2 - binned.weight2
+        squares = binned.no_events[2] + binned.events[4]
+        pairs = binned.weight**2 - binned.weight2
         several = pairs > 1e-12 * binned.weight2
         terms = np.divide(binned.excess**2 - squares, pairs, np.zeros_like(pairs), where=several)
         return (terms * binned.weight).sum(axis=1) / self.sums.weight
@@ -201,7 +202,8 @@ def _segments(
 
     `sums` (3, X) are Σ1, Σw and Σw² of each crossing.
     """
-    axes, parts = atoms.axes, np.unravel_index(codes, atoms.sizes or (1,))
+    axes = atoms.axes
+    parts = np.unravel_index(codes, atoms.sizes or (1,))
     subsets = [s for k in range(depth + 1) for s in combinations(range(len(axes)), k)]
     count = sum(math.prod(len(axes[i]) for i in subset) for subset in subsets)
     if count > MAX_SEGMENTS:
@@ -215,7 +217,8 @@ def _segments(
     rows: dict[tuple[Where, ...], float] = {}
     for t, subset in enumerate(subsets):
         sizes = [len(axes[i]) for i in subset]
-        listed, number = np.ones(len(codes), bool), np.zeros(len(codes), np.int64)
+        listed = np.ones(len(codes), bool)
+        number = np.zeros(len(codes), np.int64)
         for i, size in zip(subset, sizes, strict=True):
             listed &= parts[i] < size  # the last part has values of no segment
             number = number * size + parts[i]
@@ -360,7 +363,8 @@ class Multicalibration(ScalarEstimator):
         prevalence = float(table.sums.event[0] / table.sums.weight[0])
         # The largest error in units of its noise is shown in units of a probability, by σ of all
         # rows.
-        value, rarer = float(scaled.max() * sigma[0]), min(prevalence, 1.0 - prevalence)
+        value = float(scaled.max() * sigma[0])
+        rarer = min(prevalence, 1.0 - prevalence)
         columns = {
             "bias": table.bias,
             "ecce": table.ecce,

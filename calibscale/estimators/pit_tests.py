@@ -35,7 +35,8 @@ class PITTest(SumTest):
     def bind(self, setup: DataProfile) -> Self:
         if self.medians:
             return self
-        rows, forecast = setup.sample("canonical"), setup.source.forecast
+        rows = setup.sample("canonical")
+        forecast = setup.source.forecast
         assert forecast is not None
         if not len(rows):
             return replace(self, medians=(0.0,), widths=(0.0,))

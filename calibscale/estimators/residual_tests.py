@@ -362,7 +362,7 @@ class ResidualScan(ResidualTest):
                     interval = slice(start, start + length)
         weight = cells.weight[problem, interval].sum()
         predicted = (cells.weight * cells.p)[problem, interval].sum()
-        gap = residuals[problem, interval].sum()
+        gap = residuals[problem, interval].sum()  # predicted minus observed events
         details = {
             "low": self.edges[interval.start],
             "high": self.edges[interval.stop],
@@ -386,7 +386,8 @@ def _intervals(cells: Cells, residuals: Floats, j: int) -> Iterable[tuple[Any, i
         # Long intervals overlap by three quarters, which is enough to be near any interval.
         starts = np.arange(0, count - length + 1, max(1, length // 4))
         variance = variances[starts + length] - variances[starts]
-        starts, variance = starts[variance > 0], variance[variance > 0]
+        starts = starts[variance > 0]
+        variance = variance[variance > 0]
         if len(starts):
             share = np.minimum(variance / information, 1.0)
             scores = np.abs(sums[:, starts + length] - sums[:, starts]) / np.sqrt(variance)

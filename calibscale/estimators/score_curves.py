@@ -81,7 +81,8 @@ class Murphy(ScoreError):
     def _estimate(self, cells: OccupiedCells, *extra_states: Any) -> Estimate:
         thresholds, parts = self._parts(cells)
         best = thresholds[parts.argmax()]
-        non_events, wide = cells.weight - cells.events, cells.width > 0
+        non_events = cells.weight - cells.events
+        wide = cells.width > 0
         # Rows of a cell may lie on both sides of θ, and f may have a step within a cell.
         moved = np.maximum(
             (cells.score + cells.width) * non_events,

@@ -100,7 +100,8 @@ class ScoreError(ScoreMeasure):
         return self.needs[: 2 if self.fixed_cells else 1]
 
     def floor(self, *states: Any) -> Floor:
-        cells, (draws, most, full_draws) = self._cells(*states), self.floor_draws
+        cells = self._cells(*states)
+        (draws, most, full_draws) = self.floor_draws
         joined = cells.coarse(most)
         parts = np.array_split(drawn_residuals(joined, draws), 16)
         sizes = np.concatenate([self._sizes(joined, part) for part in parts])
@@ -181,7 +182,8 @@ class _Cumulative(ScoreError):
         # Within a cell the walk rises by at most its events, and falls by at most Σwp.
         inner = np.where(cells.width > 0, np.maximum(cells.events, cells.weight * cells.score), 0)
         scaled = value / sigma if sigma > 0 else None
-        reached, share = walk(cells), np.append(0.0, np.cumsum(cells.share))
+        reached = walk(cells)
+        share = np.append(0.0, np.cumsum(cells.share))
         places = np.searchsorted(share, np.linspace(0.0, 1.0, _POINTS)).clip(0, len(share) - 1)
         # Results have evenly spaced points of the walk, and its extremes.
         points = np.unique([*places, reached.argmin(), reached.argmax()])
@@ -356,7 +358,8 @@ def _steps(cells: OccupiedCells, fit: Floats) -> dict[str, list[float]]:
     ends = np.append(starts[1:], len(fit)) - 1
     weight = np.add.reduceat(cells.weight, starts)
     longest = np.sort(np.argsort(-weight, kind="stable")[:_MAX_STEPS])
-    low, high = cells.score[starts[longest]], cells.score[ends[longest]]
+    low = cells.score[starts[longest]]
+    high = cells.score[ends[longest]]
     return curve(low=low, high=high, frequency=fit[starts[longest]], weight=weight[longest])
 
 

@@ -108,8 +108,9 @@ class SKCE(Estimator):
         if self.bandwidth_share is not None:
             kernel = most_powerful(setup, notion, kernel, HoldOut(self.bandwidth_share, self.seed))
         method, statistic, reason = choose_method(named, setup, kernel)
-        named, chosen = replace(named, method=method), named.method == "auto"
-        return BoundSKCE(named, kernel, statistic, (*notes, reason), chosen=chosen)
+        was_chosen = named.method == "auto"
+        named = replace(named, method=method)
+        return BoundSKCE(named, kernel, statistic, (*notes, reason), chosen=was_chosen)
 
     def with_parts(self, **parts: Any) -> BoundSKCE:
         return BoundSKCE(self, **parts)

@@ -105,13 +105,15 @@ def checked_notion(settings: Any, setup: DataProfile) -> str:
 
     An OptionError is raised if the settings do not suit the data.
     """
-    notion, precision = settings.notion_for(setup.classes), settings.precision
+    notion = settings.notion_for(setup.classes)
+    precision = settings.precision
     problems(notion, setup.classes)
     soft = setup.rules.soft and notion == "canonical"
     vectors = soft or setup.source.forecast is not None
     if vectors and (notion, precision) != ("canonical", "float64"):
         option = f"precision={precision!r}" if notion == "canonical" else f"notion {notion!r}"
-        raise OptionError(f"{option} is for predictions of classes" + " with integer labels" * soft)
+        labels = " with integer labels" if soft else ""
+        raise OptionError(f"{option} is for predictions of classes{labels}")
     return notion
 
 

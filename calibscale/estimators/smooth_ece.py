@@ -163,8 +163,11 @@ class SmoothECE(ScalarEstimator):
 def _points(state: GridState) -> OccupiedCells:
     """Points of the finest grid that have rows, with the weights of these rows."""
     part = _grids()[0][_intervals(1)]
-    p, w = np.linspace(0.0, 1.0, _intervals(1) + 1), state.weights[part]
-    p, w, unit = p[w > 0], w[w > 0], float(state.weight2 / state.weight)
+    p = np.linspace(0.0, 1.0, _intervals(1) + 1)
+    w = state.weights[part]
+    p = p[w > 0]
+    w = w[w > 0]
+    unit = float(state.weight2 / state.weight)
     return OccupiedCells(p, w, w / unit, w * p, w * unit * p * (1.0 - p), np.zeros_like(p))
 
 
@@ -194,8 +197,8 @@ def _smooth(
     def errors(k: Ints) -> Floats:
         out = np.full(len(k), np.inf)
         for width in np.unique(k[k / _WIDTHS >= _EPS]).tolist():
-            here = np.append(k == width, True)  # the last row has the weights
-            smoothed = _smoothed(transform(_intervals(width))[here], width)
+            included = np.append(k == width, True)  # the last row has the weights
+            smoothed = _smoothed(transform(_intervals(width))[included], width)
             out[k == width] = _errors(state, smoothed, width)
         return out
 
@@ -210,7 +213,8 @@ def _smooth(
 
 def _errors(state: GridState, smoothed: Floats, k: int) -> Floats:
     """Errors of residuals, followed by weights, that are smoothed with the bandwidth k/1024."""
-    points, size = max(round(10 * _WIDTHS / k), 200), smoothed.shape[1] - 1
+    points = max(round(10 * _WIDTHS / k), 200)
+    size = smoothed.shape[1] - 1
     places = np.linspace(0.0, size, points)
     left = np.minimum(places.astype(int), size - 1)
     values = smoothed[:, left] + (smoothed[:, left + 1] - smoothed[:, left]) * (places - left)

@@ -109,9 +109,12 @@ class ATBDebiased(ScoreMeasure):
 
     def _estimate(self, cells: OccupiedCells, *extra_states: Any) -> Estimate:
         total = float(cells.weight.sum()) ** 2
-        pairs = total - float((cells.weight**2 / cells.effective).sum())
+        # The effective number of rows of a cell is (Σw)²/Σw², so that this is Σw² of all rows.
+        weight2 = float((cells.weight**2 / cells.effective).sum())
+        pairs = total - weight2
         if not pairs > 1e-12 * total:
             return Estimate(self.name, self.judged, None, True, reason="there is only one row")
-        squares = float(extra_states[0].squares.sum())
-        value = (total * float(_averages(cells)) - squares) / pairs
+        # The pair of a row with itself has the distance 0, and contributes w²δ².
+        diagonal = float(extra_states[0].squares.sum())
+        value = (total * float(_averages(cells)) - diagonal) / pairs
         return replace(self._result(value, _error(cells) * total / pairs), squared=True)

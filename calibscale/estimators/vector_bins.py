@@ -67,10 +67,13 @@ class CWCE2(Binned):
     @staticmethod
     def _by_class(state: BinState) -> Floats:
         """Squared error of each class (K,), NaN without rows."""
-        weight, delta = state.sums[:, :, 1], state.sums[:, :, 4]
-        terms = np.divide(delta**2, weight, np.zeros_like(delta), where=weight > 0)
+        sums = state.by_class
+        occupied = sums.weight > 0
+        # A bin contributes (n_b/n)·(Σwδ/Σw)², which is (Σwδ)²/Σw over the total weight.
+        terms = np.divide(sums.delta**2, sums.weight, np.zeros_like(sums.delta), where=occupied)
         with np.errstate(invalid="ignore"):
-            return terms.sum(axis=1) / weight[0].sum()
+            # Every row is in one bin of each class, so that all classes have the same weight.
+            return terms.sum(axis=1) / sums.weight[0].sum()
 
     @property
     def floor_needs(self) -> tuple[Statistic, ...]:
@@ -80,21 +83,22 @@ class CWCE2(Binned):
     def floor(self, *states: Any) -> Floor | None:
         """Floor of a sum over bins, with the covariances of classes from a sample of rows."""
         bins, variances, noise = states
-        weight = bins.sums[:, :, 1]
+        weight = bins.by_class.weight
         total = float(weight[0].sum())
         shares = ratio(variances.squares, weight * total)
 
         def vectors(q: Floats, k: int) -> Floats:
             """1/√(W_b W) at the bin of each row (s, B)."""
             numbers = self.needs[0].numbers(np.ascontiguousarray(q[:, k]))  # type: ignore[attr-defined]
-            # The error of class k is Σ_b (Σwδ)²/(W_b W), the squared norm of Σwδg.
-            g: Floats = np.arange(weight.shape[1]) == numbers[:, None]
-            return g * np.sqrt(ratio(np.ones_like(weight[k]), weight[k] * total))
+            in_bin: Floats = np.arange(weight.shape[1]) == numbers[:, None]
+            # The error of class k is Σ_b (Σwδ)²/(W_b W), the squared norm of Σwδg with these g.
+            return in_bin * np.sqrt(ratio(np.ones_like(weight[k]), weight[k] * total))
 
         return class_form_floor(noise, self.value(bins), vectors, shares)
 
     def finalize(self, state: BinState, *extra_states: Any) -> Estimate:
-        if not state.sums[0, :, 1].sum() > 0:
+        sums = state.by_class
+        if not sums.weight[0].sum() > 0:
             return self.unknown(self.parameters)
         by_class = self._by_class(state)
         return Estimate(
@@ -104,7 +108,7 @@ class CWCE2(Binned):
             True,
             parameters=self.parameters,
             details={"by_class": by_class.tolist(), "mean": float(by_class.mean())},
-            n=int(state.sums[0, :, 0].sum()),
+            n=int(sums.rows[0].sum()),
         )
 
 

@@ -30,7 +30,7 @@ from calibscale.data.read_errors import converting
 from calibscale.data.source import ArraySource
 from calibscale.data.validation import chunks
 from calibscale.engine.execution import Execution
-from calibscale.engine.merge_tree import one_thread
+from calibscale.engine.threads import one_thread
 from calibscale.errors import NoRowsError, OptionError, require
 from calibscale.estimators.base import CLASSES, FORECASTS, BoundEstimator, Estimator
 from calibscale.estimators.estimator_texts import labels as labels_of
@@ -169,12 +169,14 @@ class Accumulator:
             self._classes, self._class_names = int(classes), None
         else:
             assert classes is not None
-            self._classes, self._class_names = len(classes), tuple(map(str, classes))
+            self._classes = len(classes)
+            self._class_names = tuple(map(str, classes))
         require(self._classes >= 2, "classes must be at least 2", self._classes)
         self._covariate_names = None if covariate_names is None else tuple(covariate_names)
         self._categories = {k: tuple(map(str, names)) for k, names in (categories or {}).items()}
         self._group_by, self._first_row = group_by, first_row
-        self._interval, self._negligible = requested(interval), negligible
+        self._interval = requested(interval)
+        self._negligible = negligible
         self._positive, self._percent = positive, percent
         self._rules = {"on_invalid": "raise", "tolerance": None, **rules}
         self._lock = threading.RLock()
@@ -310,7 +312,9 @@ class Accumulator:
             framed = is_table(covariates)
             table = covariates if framed else as_numpy(covariates)
             described = named_columns(table, None if framed else names, self._categories)
-            covariates, names, times = described.values, described.names, described.times
+            covariates = described.values
+            names = described.names
+            times = described.times
         try:
             batch = from_arrays(
                 probabilities=probabilities,
@@ -496,7 +500,8 @@ class Accumulator:
             batch.need_integer_labels("Accumulator")
             if self._group_by is not None:
                 batch.covariate(self._group_by)
-            self._columns, self._source = columns, batch.part(0, 0, covariates=True)
+            self._columns = columns
+            self._source = batch.part(0, 0, covariates=True)
 
     def _add(self, block: Block) -> None:
         """Add a block after all of its rows have been validated."""
@@ -522,16 +527,19 @@ class Accumulator:
     def _fix(self) -> None:
         """Fix bandwidths by the first rows, and add these rows."""
         assert self._source is not None
-        columns: dict[str, Any] = {
-            name: None if parts[0] is None else np.concatenate(parts)[:BANDWIDTH_ROWS]
-            for name in ("values", "labels", "weights", "covariates")
-            for parts in [[getattr(block, name) for block in self._blocks]]
-        }
+        columns: dict[str, Any] = {}
+        for name in ("values", "labels", "weights", "covariates"):
+            parts = [getattr(block, name) for block in self._blocks]
+            # All blocks have a column, or none has.
+            columns[name] = None
+            if parts[0] is not None:
+                columns[name] = np.concatenate(parts)[:BANDWIDTH_ROWS]
         first = replace(self._source, **columns, rows=len(columns["labels"])).with_target()
         if self._report:
             profile = _StreamProfile(first, first.rules(**self._rules), "serial")
             self._choose(with_equal_mass(profile, self._requested))
-        self._source, run = replace(self._source, forecast=first.forecast), self._bound(first)
+        self._source = replace(self._source, forecast=first.forecast)
+        run = self._bound(first)
         self._scan = self._task(run)
         self._run = replace(run, source=self._source, profile=self._imagined.profile)
         blocks, self._blocks = self._blocks, ()
@@ -551,7 +559,8 @@ class Accumulator:
         # The rows are imagined: they let estimators check their settings before data arrive.
         rng, n = np.random.default_rng(0), 50
         names = {name for e in self._requested for name in e.covariates}
-        kind, values = "probabilities", rng.dirichlet(np.ones(self._classes), n)
+        kind = "probabilities"
+        values = rng.dirichlet(np.ones(self._classes), n)
         if self._forecast is not None:  # increasing, positive and of sum 1: valid for all kinds
             kind, P = self._forecast.name, self._forecast.columns
             values = np.sort(rng.dirichlet(np.ones(P or 3), n), axis=1)

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from calibscale.engine.memory import Room
-from calibscale.engine.merge_tree import one_thread
+from calibscale.engine.threads import one_thread
 from calibscale.estimators.base import CLASSES, BoundEstimator
 from calibscale.evaluation.reliability_curves import drawn
 from calibscale.inference.floors import floor_statistics, noise_of, with_floor
@@ -21,8 +21,9 @@ from calibscale.inference.intervals import (
 from calibscale.inference.nulls import Null
 from calibscale.inference.resampling import Jackknife, Resampling, merged, requested
 from calibscale.kernels.pair_sums import Pairs
+from calibscale.results.cluster_results import Clusters
 from calibscale.results.estimate import Estimate
-from calibscale.results.evaluation_results import Clusters, Evaluation
+from calibscale.results.evaluation_results import Evaluation
 from calibscale.session import Run, Session, versions
 from calibscale.statistics.label_table import LabelTable, label_warnings
 from calibscale.statistics.one_pass import PassResult, States
@@ -34,7 +35,8 @@ def session_intervals(
     session: Session, interval: Resampling | str | bool | None, floor: bool
 ) -> tuple[Resampling | None, Null | None]:
     """Request of intervals, and null of floors, as clusters and labels allow, each or None."""
-    soft, clustered = session.rules.soft, session.rules.cluster is not None
+    soft = session.rules.soft
+    clustered = session.rules.cluster is not None
     request = requested(interval)
     if clustered:
         request = replace(request or Jackknife(), clustered=True)
@@ -94,7 +96,8 @@ def evaluation_of(
     noise: Null | None = None,
 ) -> Evaluation:
     """Evaluation from the result of the pass of a run, with a name for each of its estimators."""
-    classes, pairwise = run.source.classes, any(e.pairwise for e in run.fitting)
+    classes = run.source.classes
+    pairwise = any(e.pairwise for e in run.fitting)
     estimates, clusters = {}, run.clusters(result)
     for key, states in result.groups.items():
         pairs = None
@@ -111,8 +114,10 @@ def evaluation_of(
             )
             for e, name in zip(run.chosen, names, strict=True)
         )
-    overall, outcome = estimates.pop(None), run.outcome(result.counts, started)
-    table, names = result.groups[None].get(_LABELS), outcome["source"].get("class_names")
+    overall = estimates.pop(None)
+    outcome = run.outcome(result.counts, started)
+    table = result.groups[None].get(_LABELS)
+    names = outcome["source"].get("class_names")
     warnings: tuple[str, ...] = ()
     if table is not None:
         warnings = label_warnings(table.counts, outcome["n_unlabelled"], names)

@@ -108,7 +108,8 @@ def reliability(
     overall = curves[0]
     if len(classes) > 1:  # the curves of the classes are in place of groups
         overall = ReliabilityCurve(result.n, (), None, None, "each class has a curve of its own")
-        groups, group_by = dict(zip(classes, curves, strict=True)), "class"
+        groups = dict(zip(classes, curves, strict=True))
+        group_by = "class"
     return Reliability(
         notion=notion or "pit",
         class_index=None if len(classes) > 1 or classes[0] is None else int(classes[0]),

@@ -82,7 +82,9 @@ def probability(p: float | None) -> str:
     """Probability with two digits, never shown as 0 or 1."""
     if p is None:
         return "–"
-    return "> 0.99" if p > 0.99 else "< 0.01" if p < 0.01 else f"{p:.2f}"
+    if p > 0.99:
+        return "> 0.99"
+    return "< 0.01" if p < 0.01 else f"{p:.2f}"
 
 
 def given(value: float | None, digits: int = 6) -> str:

@@ -46,7 +46,8 @@ TERMS = {
 def ece(diagram: dict[str, Any]) -> str:
     """ECE of a reliability diagram with its noise floor."""
     name = "quantile ECE" if diagram.get("notion") == "pit" else "ECE"
-    text, floor = f"{name} {number(diagram['ece'], 3)}", diagram.get("floor")
+    text = f"{name} {number(diagram['ece'], 3)}"
+    floor = diagram.get("floor")
     if not floor:
         return text
     within = "within noise" if diagram["ece"] <= floor["high"] else "noise"

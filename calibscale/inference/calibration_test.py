@@ -10,7 +10,8 @@ from typing import Any, Unpack
 
 import numpy as np
 
-from calibscale.engine.merge_tree import Progress, one_thread
+from calibscale.engine.merge_tree import Progress
+from calibscale.engine.threads import one_thread
 from calibscale.errors import OptionError, require
 from calibscale.estimators.base import Estimator
 from calibscale.estimators.estimator_texts import labels

@@ -35,10 +35,11 @@ def default_tests(session: Session) -> list[Estimator]:
     """Statistics that together see errors of any kind, each strong against one of them.
 
     For two classes they are the mean, the slope, the Brier score, the shape and single places of
-    the predicted probability.  For more classes they are the same of the top label and of every
-    class, a temperature, and the kernel error of whole vectors.  For forecasts they are the mean,
-    spread and shape of PIT values, their relation to the forecast, and the kernel error.  For soft
-    labels there is only the kernel error.
+    the predicted probability.  For more classes they are the same without the mean for the top
+    label, and without the Brier score for every class, a temperature, and the kernel error of whole
+    vectors.  Classes beyond 100 are not judged one by one.  For forecasts they are the mean, spread
+    and shape of PIT values, their relation to the forecast, and the kernel error.  For soft labels
+    there is only the kernel error.
     """
     source = session.source
     if source.forecast is not None:

@@ -194,7 +194,8 @@ def _of_estimate(estimate: Estimate, alpha: float, tested: float | None) -> Indi
     name, value = name_of(estimate.estimator), estimate.value
     if value is None or not math.isfinite(value) or name in SCORES:
         return None
-    null, interval = _calibrated_value(name, estimate), estimate.interval
+    null = _calibrated_value(name, estimate)
+    interval = estimate.interval
     if interval is not None and not (math.isfinite(interval.low) and math.isfinite(interval.high)):
         interval = None
     # The expectation at this n is above 0 for a calibrated model.  Its interval is an upper limit

@@ -14,8 +14,8 @@ from calibscale.data.rules import Rules
 from calibscale.estimators.base import BoundEstimator
 from calibscale.inference.nulls import ClusterSigns, DrawnLabels, Null, RandomSigns
 from calibscale.inference.resampling import drawn_sums
+from calibscale.results.cluster_results import Clusters
 from calibscale.results.estimate import Estimate, Floor
-from calibscale.results.evaluation_results import Clusters
 from calibscale.statistics.one_pass import States
 from calibscale.statistics.statistic import Replicates, Statistic
 

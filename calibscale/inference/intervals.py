@@ -91,7 +91,9 @@ class Parts:
         if isinstance(request, Jackknife) or not len(self.resampled):
             freedom = self.count - 1 if self.freedom is None else self.freedom
             half = float(stdtrit(freedom, 0.5 + request.confidence_level / 2)) * error
-            low, high, method = self.value - half, self.value + half, "jackknife"
+            low = self.value - half
+            high = self.value + half
+            method = "jackknife"
         else:
             tails = [0.5 - request.confidence_level / 2, 0.5 + request.confidence_level / 2]
             # The bias of resamples differs from the bias of the data, so that only their deviations
@@ -223,7 +225,8 @@ def _clusters_left_out(estimator: BoundEstimator, request: Resampling, pairs: Pa
 
     def value(included: Any, noise: bool = False) -> float:
         """Value of the included groups, or its standard deviation over signs of the groups."""
-        weights, between = w[included], sums[np.ix_(included, included)]
+        weights = w[included]
+        between = sums[np.ix_(included, included)]
         part = state._replace(
             weight=weights.sum(),
             weight2=(weights * weights).sum(),
@@ -268,7 +271,9 @@ def _rows_left_out(
     kappa = spec.kernel.diagonal(rows)
     squares = w * w * np.einsum("ij,ij->i", rows.delta, rows.delta)
     own_pairs, own_kernel = squares * kappa, w * w * kappa
-    all_pairs, diagonal, kernel_sum = by_row.sum(), own_pairs.sum(), kernels.sum()
+    all_pairs = by_row.sum()
+    diagonal = own_pairs.sum()
+    kernel_sum = kernels.sum()
     # Without row i, a symmetric sum loses twice the row's sum, less its pair with itself.
     left_out = np.full(len(rows), np.nan)
     for i in range(len(rows)):
@@ -401,7 +406,8 @@ def with_interval(
         return estimate
     if (reason := no_interval(estimator, request)) is not None:
         return estimate.with_note(f"no interval: {reason}")
-    limits, interval = _limits(estimator, request, states, classes), None
+    limits = _limits(estimator, request, states, classes)
+    interval = None
     if limits is None and not has_limits(estimator, request):
         values = parts() if parts else parts_of(estimator, request, states, pairs, estimate.value)
         if request.clustered:
@@ -478,7 +484,8 @@ def _calibrated_error(
     estimator: BoundEstimator, request: Resampling, states: States, classes: int
 ) -> float:
     """Standard deviation of the estimate over drawn labels, or 0 if none were drawn."""
-    grouped, replicates = request.needs(estimator), drawn_sums(estimator, request.null, classes)
+    grouped = request.needs(estimator)
+    replicates = drawn_sums(estimator, request.null, classes)
     if not (grouped and replicates and all(r in states for r in replicates)):
         return 0.0
     totals = [total(states[g]) for g in grouped]

@@ -58,7 +58,8 @@ def mean_shifts(surplus: Floats, variance: Floats, changes: tuple[float, ...] = 
         return shifts
     # Cells before the first and after the last one with rows do not change the other cells.
     inner = slice(filled[0], filled[-1] + 1)
-    first, second = first[..., inner, None], second[..., inner, None]
+    first = first[..., inner, None]
+    second = second[..., inner, None]
     log_ratios = first * SHIFTS - 0.5 * second * SHIFTS**2
     means, evidence = _chain_means(log_ratios, np.array(changes))
     # Equal prior weights of all spans and changes, so that likelihoods are posterior weights.

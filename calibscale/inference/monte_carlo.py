@@ -10,13 +10,13 @@ from typing import Any
 import numpy as np
 
 from calibscale.array_types import Floats
-from calibscale.engine.merge_tree import one_thread
+from calibscale.engine.threads import one_thread
 from calibscale.errors import OptionError
 from calibscale.estimators.base import BoundEstimator
 from calibscale.inference.multiple_testing import combined
 from calibscale.inference.nulls import Null, Replicates, redraws, replicates_of
+from calibscale.results.cluster_results import Clusters
 from calibscale.results.estimate import Estimate
-from calibscale.results.evaluation_results import Clusters
 from calibscale.results.inference_results import TestResult
 from calibscale.session import Run
 from calibscale.statistics.one_pass import States
@@ -165,6 +165,7 @@ def jointly(trials: Sequence[MonteCarloTest], factors: Sequence[float]) -> Monte
     values = np.array([[trial.value, *trial.values] for trial in trials])
     scores, best = combined(values)
     largest = {"bandwidth_factors": list(factors), "largest_at": factors[best]}
+    # The result describes the bandwidth with the largest residual.  Its value is the joint score.
     estimate, covariates = trials[best].estimate, trials[best].estimator.covariates
     estimate = replace(
         estimate,

@@ -181,7 +181,9 @@ class _Pool:
                 weights.append(weights_of(chunk))
         self.q, self.covariates, w = map(np.concatenate, (q, x, weights))
         require(w.any(), "there are no rows to draw from")
-        self.forecast, self.bias, self.position = rules.forecast, bias, position
+        self.forecast = rules.forecast
+        self.bias = bias
+        self.position = position
         if self.forecast is None:
             self.cumulative = np.cumsum(np.concatenate(biased), axis=1)
         elif self.forecast.name == "ensemble":

@@ -64,8 +64,9 @@ class Resampling(ABC):
     @property
     def null(self) -> Null:
         """Null from which the noise at calibration is drawn."""
-        kind = ClusterSigns if self.clustered else RandomSigns if self.soft else DrawnLabels
-        return kind(self.seed)
+        if self.clustered:
+            return ClusterSigns(self.seed)
+        return RandomSigns(self.seed) if self.soft else DrawnLabels(self.seed)
 
     @property
     def sizes(self) -> tuple[Grouped, ...]:
@@ -362,7 +363,8 @@ def norm_of(
     estimator: BoundEstimator, request: Resampling, states: States, classes: int
 ) -> SquaredNorm | None:
     """Squared norm from the states of groups and replicates, or None if one is missing."""
-    grouped, replicates = request.needs(estimator), drawn_sums(estimator, request.null, classes)
+    grouped = request.needs(estimator)
+    replicates = drawn_sums(estimator, request.null, classes)
     events = events_of(estimator)
     if not all(s in states for s in (*grouped, *replicates, events)):
         return None

@@ -145,7 +145,8 @@ class TolerantEProcess(BettingEProcess):
 
     def gains(self, state: WagerState) -> Floats:
         patterns, risks, _ = self._slots
-        risk, sums = np.array(risks), state.logs.reshape(-1, 3)[patterns]
+        risk = np.array(risks)
+        sums = state.logs.reshape(-1, 3)[patterns]
         weight, first, second = sums.T
         # Σ (λ(X − ε) − ψ(λ)X²) for each ε (rows) and each bet (columns).
         return risk * (first - weight * np.array(self.sizes)[:, None]) - log_risk(risk) * second
@@ -203,7 +204,8 @@ class TolerantEProcess(BettingEProcess):
         learned = self._shifts(chunk)
         if self.resolution == 1:
             if learned is not None:
-                x, w = learned[1:][cells] * delta, a * np.minimum(w / learned[0], 1.0)
+                x = learned[1:][cells] * delta
+                w = a * np.minimum(w / learned[0], 1.0)
                 state.logs[...] += w.sum(), w @ x, w @ (x * x)
             return
         if learned is None:

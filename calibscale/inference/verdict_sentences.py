@@ -154,7 +154,8 @@ def _of_shape(details: Mapping[str, Any]) -> str:
 
 
 def _of_normal_scores(details: Mapping[str, Any]) -> str:
-    mean, dispersion = details["mean_score"], details["dispersion"]
+    mean = details["mean_score"]
+    dispersion = details["dispersion"]
     if details["by_mean"]:
         side = "low" if mean > 0 else "high"
         return f"forecasts are {abs(mean):.2g} standard deviations too {side}"
@@ -388,18 +389,20 @@ def _worst_group(facts: JudgedNumbers, decided: Indication) -> str:
 
     The size is by the number that the verdict cites for all rows, if a group has one.
     """
-    apart = [
+    larger = [
         indication
         for indication in facts.found
         if indication.group is not None and _exceeds_all_rows(facts, indication)
     ]
-    if not apart:
+    if not larger:
         return ""
-    cited = [indication for indication in apart if indication.label == decided.label]
-    rank = min(indication.rank for indication in apart)
-    worst = max(
-        cited or [indication for indication in apart if indication.rank == rank], key=absolute
-    )
+    # Sizes are compared between groups by one number: the number that the verdict cites, or else
+    # the number of the first rank.
+    comparable = [indication for indication in larger if indication.label == decided.label]
+    if not comparable:
+        first_rank = min(indication.rank for indication in larger)
+        comparable = [indication for indication in larger if indication.rank == first_rank]
+    worst = max(comparable, key=absolute)
     assert worst.size is not None
     return f"the most where {worst.group}, {_points(worst.size)} by {worst.label}"
 

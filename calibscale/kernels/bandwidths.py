@@ -17,8 +17,8 @@ from calibscale.kernels.data_profile import DataProfile, pooled_distance
 from calibscale.kernels.notion_rows import NotionRows
 from calibscale.kernels.product_kernel import ProductKernel, radial
 
-ROWS = 2000
-FACTORS = (0.125, 0.25, 0.5, 1.0, 2.0, 4.0)
+ROWS = 2000  # held-out rows, as matrices of all their pairs have 32 MB
+FACTORS = (0.125, 0.25, 0.5, 1.0, 2.0, 4.0)  # of the default bandwidths
 # Share of the largest variance that is added to all variances, so that no ratio with a tiny
 # variance, which has a large relative error, dominates.
 _REGULAR = 1e-2
@@ -50,7 +50,8 @@ def most_powerful(
     on_predictions: dict[float, Any] = {}
     on_covariates: dict[float, Any] = {1.0: 1.0}
     distances = squareform(pdist(rows.points))
-    for a in (1.0,) if kernel.prediction == "none" else FACTORS:
+    factors = (1.0,) if kernel.prediction == "none" else FACTORS
+    for a in factors:
         scaled = replace(kernel, prediction_bandwidth=a * kernel.prediction_bandwidth)
         on_predictions[a] = scaled.of_predictions(distances, lambda: rows.points @ rows.points.T)
     if kernel.columns:
@@ -79,7 +80,8 @@ FEW_LEVELS = 16  # continuous columns with at most this many values are summed v
 
 def local_kernel(setup: DataProfile, notion: str, settings: Any) -> tuple[ProductKernel, list[str]]:
     """Kernel of the settings of an `SKCE` with defaults from the data, and notes for the user."""
-    columns, categorical = setup.columns(settings.covariates), settings.categorical
+    columns = setup.columns(settings.covariates)
+    categorical = settings.categorical
     continuous = [columns[name] for name in settings.covariates if name not in categorical]
     sample = setup.sample(notion)
     prediction_bandwidth = settings.prediction_bandwidth
@@ -128,6 +130,7 @@ def _bandwidths(
     requested: float | Mapping[str, float] | None,
 ) -> tuple[float, ...]:
     """Bandwidth of each column: requested, or its deviation times the median scaled distance."""
+    # A constant column has no deviation to divide by.
     spread = np.array([c.deviation if c.deviation > 0 else 1.0 for c in continuous])
     if isinstance(requested, Mapping):
         unknown = set(requested) - {c.name for c in continuous}

@@ -34,7 +34,7 @@ def pooled_distance(samples: Sequence[Floats]) -> float:
     return float(np.median(positive)) if positive.size else 1.0
 
 
-BANDWIDTH_ROWS = 1000
+BANDWIDTH_ROWS = 1000  # rows with half a million distances, of which the median is the bandwidth
 _MAX_SAMPLED = 64_000  # rows sampled if most have weight 0
 
 
@@ -79,7 +79,8 @@ class DataProfile:
         return sample
 
     def _sampled(self, count: int) -> list[Chunk]:
-        rules, blocks = replace(self.rules, on_invalid="drop"), self.source.sample(count)
+        rules = replace(self.rules, on_invalid="drop")
+        blocks = self.source.sample(count)
         if not (rules.forecast or rules.soft):
             blocks = (block._replace(labels=np.zeros_like(block.labels)) for block in blocks)
         return [chunk for block in blocks for chunk, _ in chunks(block, rules)]
@@ -99,7 +100,8 @@ class DataProfile:
         They take one pass.  Rows with `columns` that are not finite are excluded.
         """
         rules = replace(self.rules, covariates=columns)
-        size, sample = self.source.block_rows, hold_out.some(max_rows / self.source.rows)
+        size = self.source.block_rows
+        sample = hold_out.some(max_rows / self.source.rows)
         parts: list[NotionRows] = []
         for start in range(0, self.source.rows, size):
             stop = min(start + size, self.source.rows)

@@ -21,7 +21,7 @@ Complexes = NDArray[np.complex128]
 _LARGEST_EPS = 1e-4  # beyond it FINUFFT's error is a larger multiple of the tolerance
 _SMALLEST_EPS = 4e-15  # reached by FINUFFT's widest spreading kernel without a warning
 _COARSE_EPS = 2e-10  # reached on the coarser of its two grids
-_MANY_MODES = 2**18
+_MANY_MODES = 2**18  # modes above which the FFT dominates the time
 _LARGEST_EXTENT = 1e300  # in bandwidths, so that no number of modes overflows
 _OUTSIDE = 1e-9  # share of extent + bandwidth by which rounding may move a point out of its box
 
@@ -149,11 +149,15 @@ class FourierSeries:
 
         # The two nearest images of each dimension add an error of tolerance/8 in total.  Farther
         # images are negligible.
-        share = self.tolerance / (16 * self._dimensions)
+        image_error = self.tolerance / (16 * self._dimensions)
+
+        def excess(r: float, profile: Callable[[float], float]) -> float:
+            return profile(r) - image_error
+
         periods = []
         for f in self.factors:
-            profile = _KERNELS[f.kernel].profile
-            margin = float(brentq(lambda r, profile=profile: profile(r) - share, 0.0, 1e3))
+            # The distance at which κ has fallen to this error.
+            margin = float(brentq(excess, 0.0, 1e3, args=(_KERNELS[f.kernel].profile,)))
             for bandwidth, low, high in zip(f.bandwidths, f.low, f.high, strict=True):
                 extent = (float(high) - float(low)) / float(bandwidth)
                 periods.append(min(extent, _LARGEST_EXTENT) + margin)
@@ -176,11 +180,14 @@ class FourierSeries:
     @cached_property
     def coefficients(self) -> Floats:
         """Coefficients κ̂, of `shape`."""
+        # Squared frequencies ω² = (2πk/T)² of each dimension.
         squares: list[Any] = [
             (2 * math.pi / T * np.arange(-(size // 2), size // 2 + 1)) ** 2
             for T, size in zip(self._periods, self.shape, strict=True)
         ]
         out: Floats = np.array(1.0 / math.prod(self._periods))
+        # The transforms of the factors are multiplied.  The transform of a radial factor depends on
+        # |ω|² of its D dimensions alone.
         for f in self.factors:
             D = len(f.low)
             total: Floats = reduce(np.add.outer, squares[:D])

@@ -14,7 +14,7 @@ from scipy.linalg import qr, solve_triangular
 
 from calibscale.array_types import Floats
 from calibscale.compiled import elementary, random_draws
-from calibscale.engine.merge_tree import Checkpoint
+from calibscale.engine.checkpoint import Checkpoint
 from calibscale.errors import OptionError
 from calibscale.kernels.features import frequencies
 
@@ -103,7 +103,7 @@ def _restored(checkpoint: Checkpoint | None) -> _State | None:
 
 
 _PIVOT_FLOOR = 1e-14  # residuals of k(x, x) = 1 below this are rounding
-_BLOCK = 64
+_BLOCK = 64  # pivots that are drawn together, and share one evaluation of the kernel
 
 
 @dataclass(frozen=True)

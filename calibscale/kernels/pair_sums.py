@@ -18,8 +18,8 @@ from calibscale.data.notions import width
 from calibscale.data.rules import Rules
 from calibscale.data.source import ArraySource
 from calibscale.data.validation import chunks
+from calibscale.engine.checkpoint import Checkpoint, digest
 from calibscale.engine.execution import Execution
-from calibscale.engine.merge_tree import Checkpoint, digest
 from calibscale.kernels import pair_tasks
 from calibscale.kernels.forecast_sums import ForecastSumTask
 from calibscale.kernels.notion_rows import NotionRows

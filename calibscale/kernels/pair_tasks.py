@@ -10,7 +10,7 @@ import numpy as np
 
 from calibscale.array_types import Floats
 from calibscale.compiled import tiles
-from calibscale.engine.merge_tree import RunParts, in_one_part
+from calibscale.engine.threads import RunParts, in_one_part
 from calibscale.kernels.notion_rows import NotionRows
 from calibscale.kernels.product_kernel import ProductKernel
 from calibscale.kernels.tile_layout import LaidOutRows, TileLayout, rows_from
@@ -113,7 +113,7 @@ class PairState(NamedTuple):
 
 
 _PROBES = 8  # most units with a small sub-tile that is also summed in float64
-_PROBE_SIDE = 64
+_PROBE_SIDE = 64  # rows on each side of this sub-tile
 _FEW = 1024  # rows up to which all pairs are faster than sub-tiles beside the diagonal
 
 
@@ -261,11 +261,13 @@ class PairSumTask(_PanelPairTask):
             j = rng.integers(half, m, min(_PROBE_SIDE, m))
             totals = []
             for layout in (self.panels.layout, double):
-                a, b = layout.panel(P.rows.take(i))[0], layout.panel(Q.rows.take(j))[0]
+                a = layout.panel(P.rows.take(i))[0]
+                b = layout.panel(Q.rows.take(j))[0]
                 out = np.zeros((1, 2))
                 tile = np.array([[0, a.s.size, 0, b.s.size, 0]], np.int64)
                 tiles.pair_sums(a, b, layout.form, tile, self.spec.kernel_sums, out)
                 totals.append(out[0])
+            # Mean difference of a pair in float32 and in float64.
             gaps = (totals[0] - totals[1]) / (len(i) * len(j))
         state.probes[...] += 1
         state.gap[...] += gaps[0]
@@ -290,6 +292,7 @@ class PairSumTask(_PanelPairTask):
             part = PairState.zero(self._linear_width)
             self._rows(part, block)
             part.pairs[...] = self._sums(block, block, layout, True)[:, 0].sum()
+            # Sums have each pair once, whereas the scale counts ordered pairs.
             value = 2.0 * float(part.with_linear_part().pairs) / scale
             state.blocks[...] += 1
             state.mean[...] += value
@@ -349,7 +352,8 @@ class MatrixProductTask(_PanelPairTask):
             )
 
         self.run_parts(add, len(strips))
-        of_rows, of_columns = into_rows.sum(axis=0, dtype=np.float64), into_columns
+        of_rows = into_rows.sum(axis=0, dtype=np.float64)
+        of_columns = into_columns
         if many:
             of_rows, of_columns = of_rows.T, of_columns.T
         products = {first: rows_from(P, of_rows)}
@@ -414,7 +418,8 @@ class MovedSumTask(_SharedTask):
     def state(self, block: int) -> dict[int, tuple[float, float]]:
         first = block * self.per_block
         last = min(first + self.per_block, self.count)
-        layout, sums = TileLayout(self.kernel, self.rows.points.shape[1]), {}
+        layout = TileLayout(self.kernel, self.rows.points.shape[1])
+        sums = {}
         for index, rows in enumerate(self.versions(self.rows, first, last), first):
             panel, _ = layout.panel(rows)
             # All ordered pairs of few rows are one rectangle, which has the fastest loop.

@@ -94,7 +94,7 @@ class TileLayout:
             factors.append(("gaussian" if kernel.linear else kernel.prediction, self.width))
         if kernel.columns:
             d = len(kernel.columns)
-            if factors and factors[0][0] == kernel.covariate == "gaussian":
+            if factors == [("gaussian", self.width)] and kernel.covariate == "gaussian":
                 return [("gaussian", self.width + d)]  # the product of both is one Gaussian
             factors.append((kernel.covariate, d))
         return factors
@@ -109,9 +109,10 @@ class TileLayout:
     @cached_property
     def form(self) -> tile_strips.KernelForm:
         """Kernel as the tile loops take it."""
+        # Each factor has its kind, its first coordinate and the end of its coordinates.
         factors, first = [], 0
         for name, count in self._factors:
-            count = 3 if self._plane else count
+            count = 3 if self._plane else count  # as in `panel`
             factors.append((_KINDS[name], first, first + count))
             first += count
         kernel = self.kernel
@@ -132,7 +133,8 @@ class TileLayout:
 
     def panel(self, rows: NotionRows) -> tuple[tile_strips.Panel, Ints]:
         """Rows as the tile loops take them, and the place of each row in the panel."""
-        kernel, smallest = self.kernel, _SMALLEST_POINT[self.precision]
+        kernel = self.kernel
+        smallest = _SMALLEST_POINT[self.precision]
         place, labels = self._places(rows)
         size = labels.size
         parts = []
@@ -196,6 +198,7 @@ class TileLayout:
             return np.arange(n), np.zeros(max(1, -(-n // lanes)) * lanes, np.int32)
         order = np.argsort(rows.labels, kind="stable")
         present, counts = np.unique(rows.labels, return_counts=True)
+        # Places of padding have strength 0, so that their labels change no sum.
         if _separate(-(-n // lanes) * lanes, len(present)):
             sizes = -(-counts // lanes) * lanes
         else:
@@ -221,7 +224,9 @@ class TileLayout:
 
         Rows of a power of two bytes would map to the same lines of the cache.
         """
-        lanes = 63 if self.width <= 16 else 31 if self.width <= 128 else 15
+        lanes = 15
+        if self.width <= 128:
+            lanes = 63 if self.width <= 16 else 31
         if self.precision == "float64" and self.width > 16:
             lanes //= 2
         return tile_strips.LANES * lanes

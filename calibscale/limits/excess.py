@@ -13,7 +13,7 @@ _MIRRORED = [1, 0, 4, 3, 2]  # order of the sums after p and r = 1 − p change 
 _MIN_SKEWNESS = 1e-5  # below it Φ is more accurate than a gamma function of shape 4e10
 _MAX_SKEWNESS = 1e4  # skewness of events of probability 1e-8
 _LARGE_SHAPE = 400.0  # shape from which gamma quantiles are computed by an expansion
-_MIN_TAIL = 1e-290
+_MIN_TAIL = 1e-290  # smaller tails are close to the smallest normal number, and lose their digits
 _MOST_WEIGHTS = 2.0  # most mean weights of many observed events that a further event may have
 _SURPRISE = 2.0  # factor by which a predicted variance may exceed the observed one by chance
 _ENOUGH_EVENTS = 100.0  # effective number of events from which this factor is less than doubled
@@ -194,10 +194,13 @@ def excess_deviate(excess: Floats, variance: Floats, third: Floats) -> Floats:
 
 def _deviate(size: Floats, skewness: Floats) -> Floats:
     """Deviate z of both tails beyond ± size, for positive skewness."""
+    # A Pearson type III variable is (G − a)/√a with G of the gamma distribution of shape a = 4/s².
+    # G has the mean a, the variance a, and the skewness s = 2/√a.
     shape = 4.0 / skewness**2
     root = np.sqrt(shape)
-    high, low = shape + size * root, shape - size * root
-    tails = gammaincc(shape, high) + gammainc(shape, np.maximum(low, 0.0))
+    high = shape + size * root
+    low = np.maximum(shape - size * root, 0.0)  # G is not negative
+    tails = gammaincc(shape, high) + gammainc(shape, low)
     # Tails that underflow are replaced by the likelihood ratio, which grows like −log of the tail.
     z = -ndtri(np.clip(tails, _MIN_TAIL, 1.0) / 2)
     far = tails < _MIN_TAIL

@@ -23,7 +23,7 @@ from calibscale.limits.proportions import Limits, clopper_pearson
 _SEED = 20261122  # seed of the simulated bins: equal sums have equal limits
 _DRAWS = 399  # simulated data sets per hypothesis of the upper limit, as 10 of 400 are 2.5 %
 _LOW_DRAWS = 999  # simulated data sets of the lower limit, which needs only two hypotheses
-_MAX_DRAWS = 3999
+_MAX_DRAWS = 3999  # at tails below 0.25 %, fewer than ten draws lie beyond a quantile
 _GAP_ROUNDING = 1e-13  # rounding error of the gap of a bin, far below one event in 10^9 rows
 _PARTS = 256  # most contrasts of each kind, which bounds memory and time
 # Deviations of waves and of single bins need to be larger by these factors than deviations of sums
@@ -337,7 +337,8 @@ def low_limit_of_groups(
     # Independent noise that fills up the variance where groups vary less than independent rows.
     missing = np.maximum(least - (steps**2).sum(axis=0), 0.0)
     deviation = np.sqrt((steps**2).sum(axis=0) + missing)
-    rng, draws = np.random.default_rng(_SEED), _count(_LOW_DRAWS, tail)
+    rng = np.random.default_rng(_SEED)
+    draws = _count(_LOW_DRAWS, tail)
     noise = rng.standard_normal((draws, groups)) @ steps
     noise += rng.standard_normal(noise.shape) * np.sqrt(missing)
     if power == 1:
@@ -371,12 +372,14 @@ def level_limits(levels: Floats, shares: Floats, rows: float, tail: float) -> Li
     draws = _count(_LOW_DRAWS, tail)
     calibrated = np.diff(levels, prepend=0.0, append=1.0)
     observed = np.clip(np.diff(shares, prepend=0.0, append=1.0), 0.0, 1.0)
+    # One further value, divided like calibrated values, leaves no cell without a probability.
     moved = (count * observed / observed.sum() + calibrated) / (count + 1.0)
 
     def drawn(cells: Floats) -> Floats:
         counts = np.random.default_rng(_SEED).multinomial(count, cells / cells.sum(), draws)
         return levels - np.cumsum(counts, axis=1)[:, :-1] / count
 
+    # Noise of calibrated shares, and noise of the observed shares.
     samples = drawn(calibrated), drawn(moved)
     even = np.full(len(levels), 1.0 / len(levels))
     bins = BinGaps(even, np.full(len(levels), float(count)), levels, levels - shares)

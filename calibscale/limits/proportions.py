@@ -37,7 +37,8 @@ def clopper_pearson(successes: float, trials: float, tail: float) -> tuple[float
 def share_limits(sums: Any, total: Any, confidence_level: float) -> Limits:
     """Limits of the share `total`/Σw by `clopper_pearson` with (Σw)²/Σw² rows."""
     rows = float(sums.weight**2 / sums.weight2)
-    share, tail = float(total / sums.weight), (1.0 - confidence_level) / 2.0
+    share = float(total / sums.weight)
+    tail = (1.0 - confidence_level) / 2.0
     return Limits(*clopper_pearson(rows * share, rows, tail), "clopper_pearson")
 
 
@@ -101,7 +102,8 @@ def wilson_interval(
     z2 = ndtri((1.0 + confidence_level) / 2.0) ** 2
     centre = f + z2 / (2.0 * n)
     spread = np.sqrt(z2 * (f * (1.0 - f) / n + z2 / (4.0 * n * n)))
-    lower, upper = (centre - spread) / (1.0 + z2 / n), (centre + spread) / (1.0 + z2 / n)
+    lower = (centre - spread) / (1.0 + z2 / n)
+    upper = (centre + spread) / (1.0 + z2 / n)
     return np.clip(lower, 0.0, f), np.clip(upper, f, 1.0)
 
 

@@ -12,7 +12,7 @@ import numpy as np
 from calibscale.array_types import Floats
 from calibscale.data.blocks import RowCounts
 from calibscale.data.source import ArraySource
-from calibscale.engine.merge_tree import one_thread
+from calibscale.engine.threads import one_thread
 from calibscale.errors import InvalidDataError, OptionError
 from calibscale.estimators.base import CLASSES, BoundEstimator, Estimator
 from calibscale.estimators.estimator_texts import labels
@@ -31,10 +31,11 @@ from calibscale.inference.verdict_sentences import described_test
 from calibscale.monitoring.job.job_tables import Job
 from calibscale.monitoring.ledger.alarms import learned_bets
 from calibscale.monitoring.ledger.day_ledger import Ledger, Record
+from calibscale.monitoring.ledger.day_parts import PARTS, gathered, parted
 from calibscale.monitoring.ledger.group_keys import DayGroups, GroupKey, LedgerGroups
-from calibscale.monitoring.ledger.recipe import PARTS, Recipe, gathered, parted
+from calibscale.monitoring.ledger.recipe import Recipe
+from calibscale.results.cluster_results import Clusters
 from calibscale.results.estimate import Estimate
-from calibscale.results.evaluation_results import Clusters
 from calibscale.results.inference_results import AdjustedTest, TestResult
 from calibscale.session import Run, Session, impossible_rows, versions
 from calibscale.statistics.cluster_sums import ClusterRows
@@ -400,10 +401,15 @@ def together(names: Iterable[str], tests: Iterable[TestResult]) -> dict[str, Any
     strongest = min(
         joint, key=lambda evidence: (evidence.p_value, -evidence.surprise), default=None
     )
+    p_value = statistic = finding = None
+    if strongest is not None:
+        p_value = strongest.p_value
+        statistic = strongest.label
+        finding = described_test(strongest, None) or None
     return {
-        "p_value": None if strongest is None else strongest.p_value,
-        "statistic": None if strongest is None else strongest.label,
-        "finding": None if strongest is None else described_test(strongest, None) or None,
+        "p_value": p_value,
+        "statistic": statistic,
+        "finding": finding,
         "tests": [AdjustedTest(test, p).to_dict() for test, p in zip(named, adjusted, strict=True)],
     }
 

@@ -211,7 +211,8 @@ def check_covariates(job: Job, source: ArraySource) -> None:
     OptionError
         If covariates are missing or are text.  The message has a line for each of them.
     """
-    problems, available = of_file(job.file), source.covariate_names
+    problems = of_file(job.file)
+    available = source.covariate_names
     for where, name in named_covariates(job, available):
         text = source.categories.get(name, FLAGS) != FLAGS
         if text and where not in (("cluster",), ("group_by",)):

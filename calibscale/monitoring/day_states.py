@@ -47,21 +47,18 @@ def incomplete_days(
     accounted = filled | {key[:10] for key in reasons} | ({day[:10]} if unlabelled else set())
     missing = [d.isoformat() for d in dates if d.isoformat() not in accounted and not job.off(d)]
     if absent and day not in missing and not (job.off(_date(day)) or day in reasons):
-        missing.append(day)  # a part of a day of which there are other parts
-    inside = {d.isoformat() for d in dates}
+        missing.append(day)  # a part of a day that has other parts
+    examined = {d.isoformat() for d in dates}
     waiting = [{"day": day, "n": 0, "n_unlabelled": unlabelled}] if unlabelled else []
-    return {
-        "missing": missing,
-        "broken": [
-            {"day": key, "reason": reasons[key]} for key in sorted(reasons) if key[:10] in inside
-        ],
-        "provisional": [
-            {"day": entry.day, "n": entry.n, "n_unlabelled": _unlabelled(entry)}
-            for entry in entries
-            if _unlabelled(entry) and entry.date in inside and entry.day not in reasons
-        ]
-        + waiting,
-    }
+    broken_days = [
+        {"day": key, "reason": reasons[key]} for key in sorted(reasons) if key[:10] in examined
+    ]
+    provisional = [
+        {"day": entry.day, "n": entry.n, "n_unlabelled": _unlabelled(entry)}
+        for entry in entries
+        if _unlabelled(entry) and entry.date in examined and entry.day not in reasons
+    ]
+    return {"missing": missing, "broken": broken_days, "provisional": [*provisional, *waiting]}
 
 
 def is_incomplete(job: Job, days: Mapping[str, Any]) -> bool:

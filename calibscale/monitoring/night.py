@@ -493,7 +493,7 @@ def _night_lock(ledger: Path, exists: bool) -> Iterator[None]:
         except OSError:
             if not exists:
                 raise
-            # the folder is read-only, but the ledger has its own lock
+            # The folder is read-only, but the ledger has its own lock.
     try:
         yield
     finally:

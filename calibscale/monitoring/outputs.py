@@ -406,7 +406,7 @@ def _read_parquet(data: bytes) -> list[HistoryRow]:
     import pyarrow as pa
 
     pq, schemas = _parquet()
-    # threads that still hold a Python file may abort the process at its exit (Arrow issue 34314)
+    # Threads that still hold a Python file may abort the process at its exit (Arrow issue 34314).
     table = pq.ParquetFile(pa.BufferReader(data), pre_buffer=False).read(use_threads=False)
     if table.schema.remove_metadata() not in schemas:
         raise ValueError(f"unexpected columns or types: {', '.join(table.column_names)}")

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from calibscale.data.levels import NO_NUMBER
-from calibscale.engine.merge_tree import one_thread
+from calibscale.engine.threads import one_thread
 from calibscale.errors import StoreError
 from calibscale.estimators.base import BoundEstimator
 from calibscale.estimators.settings import hint
@@ -77,7 +77,9 @@ class NightJudge:
 
     def _key(self, group: GroupKey | None) -> GroupKey | None:
         """Key of a group that the job names or numbers, where 0 and 1 are false and true."""
-        if group in (0.0, 1.0) and {*FLAGS} >= {*self._keys} - {NO_NUMBER} != set():
+        numbered = {*self._keys} - {NO_NUMBER}
+        are_flags = len(numbered) > 0 and numbered <= {*FLAGS}
+        if group in (0.0, 1.0) and are_flags:
             return FLAGS[int(group)]
         return next((key for key in self._keys if self._shown(key) == group), group)
 
@@ -96,7 +98,9 @@ class NightJudge:
         return self._windows[name]
 
     def _judge(self, name: str, first: str, last: str) -> Judged:
-        model, level, settings = self.job.model, self.job.confidence, self.job.drift
+        model = self.job.model
+        level = self.job.confidence
+        settings = self.job.drift
         # Only windows that are compared need the values without each run of days.
         compared = settings is not None and name in (str(settings.window), "baseline")
         parts: dict[GroupKey | None, Window] = {}
@@ -184,15 +188,22 @@ class NightJudge:
         floor = entry.info.get("floors", {k: None})[k]
         # A single day has no variation between days: its record has an interval from groups of
         # rows.  Records of earlier versions do not name the method, which was the jackknife.
-        value, low, high, error, *methods = entry.info["estimates"][k]
-        value = value if self.recipe.cluster and estimate.interval is None else estimate.value
+        recorded_value, low, high, error, *methods = entry.info["estimates"][k]
+        value = estimate.value
+        if self.recipe.cluster and estimate.interval is None:
+            value = recorded_value
         estimate = replace(estimate, value=value, floor=floor and Floor(**floor))
         if low is None or estimate.interval is not None:
             return estimate
-        jackknife, e, level = self._jackknife, self.recipe.estimators[k], self.job.confidence
+        jackknife = self._jackknife
+        e = self.recipe.estimators[k]
+        level = self.job.confidence
         method = methods[0] if methods else jackknife.method
         resampled = method == jackknife.method
-        covers = POPULATION if e.unbiased else THIS_N if resampled else BOTH
+        covers = POPULATION
+        if not e.unbiased:
+            # Resampled values vary around the expectation at this n.
+            covers = THIS_N if resampled else BOTH
         parts = jackknife.groups if resampled else 0
         return replace(estimate, interval=Interval(low, high, level, method, parts, error, covers))
 
@@ -254,7 +265,9 @@ class NightJudge:
             return out
         for group, a in later.parts.items():
             b = earlier.parts.get(group)
-            for change in () if b is None else drifts(a, b, self.job.confidence):
+            if b is None:
+                continue
+            for change in drifts(a, b, self.job.confidence):
                 notion = next(e.notion for e in a.estimates if e.estimator == change.estimator)
                 out["results"].append(
                     {
@@ -324,7 +337,8 @@ class NightJudge:
         kind, name = t.kind, str(t.window)
         subject = getattr(t, kind)
         if kind == "drift":
-            for result in self.drift["results"] if self.drift else ():
+            results = self.drift["results"] if self.drift else []
+            for result in results:
                 if (result["estimator"], result["group"]) == (subject, self._shown(group)):
                     return result["adjusted_p_value"], None
             return None, "the window or its baseline has fewer than two days, or they share days"
@@ -524,7 +538,8 @@ class NightJudge:
         days = self._shared_days(settings.models, first, min(last, self.day[:10]))
         k = [e.name for e in self.recipe.estimators].index(settings.by)
         ranked = []
-        for model in settings.models if days else ():
+        models = settings.models if days else ()
+        for model in models:
             part = window(
                 self.ledger, first, last, model, confidence_level=self.job.confidence, only=days
             )
@@ -543,22 +558,25 @@ class NightJudge:
         if len(days) > 1 and ranked:
             with one_thread():
                 chances = rank_probabilities(parts, rows, self.job.seed)
+        described = []
+        for i, (model, part) in enumerate(ranked):
+            interval = part.estimates[k].interval
+            described.append(
+                {
+                    "model": model,
+                    "rank": places[i],
+                    "value": values[i],
+                    "n": part.n,
+                    "interval": None if interval is None else interval.to_dict(),
+                    "rank_probabilities": [] if chances is None else chances[0][i].tolist(),
+                }
+            )
         return {
             "window": name,
             "by": settings.by,
             "level": self.job.confidence,
             "days": sorted(days),
-            "models": [
-                {
-                    "model": model,
-                    "rank": places[at],
-                    "value": values[at],
-                    "n": part.n,
-                    "interval": (i := part.estimates[k].interval) and i.to_dict(),
-                    "rank_probabilities": [] if chances is None else chances[0][at].tolist(),
-                }
-                for at, (model, part) in enumerate(ranked)
-            ],
+            "models": described,
             "differences": [
                 {
                     "a": d.better,

@@ -133,7 +133,7 @@ def _legend_columns(names: Sequence[str], columns: int, width: float) -> int:
     for count in range(min(columns, len(names)), 1, -1):
         lines = -(-len(names) // count)
         parts = [names[i : i + lines] for i in range(0, len(names), lines)]
-        # a sample with its margins, and letters of 0.52 em
+        # A column has a sample with its margins, and letters of 0.52 em.
         needed = sum(38.0 + 0.52 * 0.9 * TEXT * max(map(len, part)) for part in parts)
         if needed <= width:
             return count

@@ -257,7 +257,7 @@ def show(console: Console, table: RichTable, keys: int = 1) -> None:
         return
     widths = [_min_width(console, column, narrow=True) for column in table.columns]
     parts = _parts(widths, keys, console.width)
-    # the widest names with which there are as many parts
+    # Names are made as wide as possible without more parts.
     longest = [_longest(console, column) for column in table.columns]
     for most in range(max(longest), min(widths), -1):
         roomy = [

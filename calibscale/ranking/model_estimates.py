@@ -18,7 +18,7 @@ from calibscale.data.blocks import RowCounts
 from calibscale.data.source import ArraySource
 from calibscale.data.store import LogitStore
 from calibscale.engine.execution import Stages
-from calibscale.engine.merge_tree import one_thread
+from calibscale.engine.threads import one_thread
 from calibscale.errors import require
 from calibscale.estimators.base import BoundEstimator
 from calibscale.estimators.forecast_scores import CRPS
@@ -27,9 +27,9 @@ from calibscale.inference.intervals import Parts, interval_statistics, parts_of,
 from calibscale.inference.multiple_testing import holm
 from calibscale.inference.resampling import Resampling, merged, total
 from calibscale.kernels.features import RandomFourier
+from calibscale.results.cluster_results import Clusters
 from calibscale.results.comparison_results import Difference, RankedModel
 from calibscale.results.estimate import Estimate
-from calibscale.results.evaluation_results import Clusters
 from calibscale.session import Run, impossible_rows
 from calibscale.statistics.score_sums import Fingerprint, Totals, TotalsState, from_left_out
 from calibscale.statistics.statistic import Statistic
@@ -217,9 +217,11 @@ def _estimate_model(
     result = run.reporting(stages.next()).scan([*needed, _ROWS, _TOTALS])
     states = result.groups[None]
     rows, totals = states[_ROWS], states[_TOTALS]
+    # Settings that depend on the number of rows, such as λ, are the same for all models.
     fewest = smallest or totals
     if fewest.weight > 0:
         estimator = estimator.frozen(fewest)
+    # Sums over pairs of rows need the rows again.
     pairs = run.reporting(stages.next()).pairs() if estimator.pairwise else None
     parts, few, coarse = None, False, None
     with one_thread():
@@ -229,6 +231,7 @@ def _estimate_model(
             summed = [total(states[s]) for s in grouped] or [states[s] for s in estimator.needs]
             estimate, coarse = _estimate(estimator, summed)
         if estimate.value is not None and not np.isfinite(estimate.value):
+            # JSON has no number for it, and it cannot be ranked.
             estimate = replace(estimate, value=None, reason=f"the value is {estimate.value}")
         clusters = run.clusters(result)
         sums = merged(states, grouped)
@@ -255,8 +258,10 @@ def _estimate(estimator: BoundEstimator, states: list[Any]) -> tuple[Estimate, F
     estimate = estimator.bare(*states)
     if estimate.value is None:
         return estimate, None
-    moment_error: Any = estimator
-    coarse = moment_error.without_frequencies(*states)
+    # The values serve twice: for the error of this estimate, and for the error of differences of
+    # models, which share their frequencies.
+    of_moments: Any = estimator  # estimators with random features have `without_frequencies`
+    coarse = of_moments.without_frequencies(*states)
     return replace(estimate, approximation=from_left_out(estimate.value, coarse)), coarse
 
 
@@ -305,7 +310,8 @@ _Compared = tuple[str, float, Parts | None, int]  # name, value and parts of a m
 
 
 def _difference(a: _Compared, b: _Compared, resampling: Resampling, covers: str) -> Difference:
-    (better, low, first, rows), (worse, high, second, second_rows) = a, b
+    (better, low, first, rows) = a
+    (worse, high, second, second_rows) = b
     value = high - low
     difference = Difference(better, worse, value, rows == second_rows)
     if first is None or second is None:

@@ -11,7 +11,7 @@ from typing import Any, Unpack
 import numpy as np
 
 from calibscale.engine.execution import Stages
-from calibscale.engine.merge_tree import one_thread
+from calibscale.engine.threads import one_thread
 from calibscale.errors import OptionError, require
 from calibscale.estimators.base import Estimator
 from calibscale.inference.resampling import Jackknife, Resampling
@@ -277,7 +277,8 @@ def _agreement(
         (estimator,) = run.fitting
         plan = SubsetPlan(size, size / n, trials, per_pass(estimator, run), seed)
         # λ of a subset follows from its effective rows, for which its expected weights stand.
-        weight, weight2 = smallest.weight * plan.share, smallest.weight2 * plan.share
+        weight = smallest.weight * plan.share
+        weight2 = smallest.weight2 * plan.share
         estimator = estimator.frozen(smallest._replace(weight=weight, weight2=weight2))
         values.append(subset_values(estimator, plan, run, stages))
     defined = [model for model in models if model.estimate.value is not None]

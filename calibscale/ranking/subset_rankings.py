@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import chain
 from typing import ClassVar
 
 import numpy as np
@@ -13,7 +14,7 @@ from calibscale.array_types import Floats, Ints
 from calibscale.compiled import random_draws
 from calibscale.engine.dask_connection import parse_bytes
 from calibscale.engine.execution import Stages
-from calibscale.engine.merge_tree import one_thread
+from calibscale.engine.threads import one_thread
 from calibscale.estimators.base import BoundEstimator
 from calibscale.inference.resampling import Stacked, group_of
 from calibscale.results.comparison_results import Agreement
@@ -94,17 +95,18 @@ def subset_values(estimator: BoundEstimator, plan: SubsetPlan, run: Run, stages:
     """Estimate of every subset (trials,)."""
     values: list[float] = []
     for draws in plan.passes:
-        needed = [
-            [Subsets(s, plan.share, first, count, key) for s in estimator.needs]
-            for first, count, key in draws
-        ]
-        states = (
-            run.reporting(stages.next()).scan(s for drawn in needed for s in drawn).groups[None]
-        )
+        statistics_by_draw = []
+        for first, count, key in draws:
+            statistics = [Subsets(s, plan.share, first, count, key) for s in estimator.needs]
+            statistics_by_draw.append(statistics)
+        result = run.reporting(stages.next()).scan(chain(*statistics_by_draw))
+        states = result.groups[None]
         with one_thread():
-            for drawn in needed:
-                for trial in range(drawn[0].groups):
-                    values.append(estimator.value(*(group_of(states[s], trial) for s in drawn)))
+            for (_, count, _), statistics in zip(draws, statistics_by_draw, strict=True):
+                # The subsets of a draw are stacked along the first axis of its states.
+                for subset in range(count):
+                    parts = [group_of(states[s], subset) for s in statistics]
+                    values.append(estimator.value(*parts))
     return np.array(values)
 
 

@@ -112,7 +112,7 @@ class MCBoost(Recalibrator):
         atoms = segmentation.bind(setup).atoms
         result = read(atoms, covariates=self.covariates)
         state = result.groups[None][atoms]
-        weight, p, delta = state.sums[[1, 3, 4]]
+        weight, p, delta = state.sums[[1, 3, 4]]  # Σw, Σwp and Σwδ of the atoms
         # In units of rows, in which `min_rows` is.
         scaled = weight * (result.counts.used / weight.sum())
         return MCBoostFit(
@@ -306,12 +306,14 @@ class MCBoostFit(FittedRecalibrator):
         notes: tuple[str, ...] = ()
         if number == method.max_rounds and errors[-1] > method.alpha:
             notes = (f"the error is {errors[-1]:.3g} after {number} rounds: raise max_rounds",)
-        ends, changes = np.array([errors[1], errors[-1]]), np.concatenate(updates)
+        ends = np.array([errors[1], errors[-1]])
+        changes = np.concatenate(updates)
         return replace(self, updates=changes, groups=groups, errors=ends, notes=notes)
 
     def probabilities(self, chunk: Chunk) -> Floats:
         crossings, p = self._start(SegmentAtoms(self.axes, "positive").located(chunk)[0])
-        groups, bins = list(self._numbered(crossings)), self.method.score_bins
+        groups = list(self._numbered(crossings))
+        bins = self.method.score_bins
         table = np.zeros(sum(groups[-1][:2]) * bins)
         # Replay the fit: within a round bins do not change, and p' is clipped after it.
         for updates in np.split(self.updates, np.flatnonzero(np.diff(self.updates[:, 0])) + 1):

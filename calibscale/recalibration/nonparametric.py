@@ -203,14 +203,16 @@ class BBQ(Recalibrator):
         if self.bins == "mass":
             edges, _, rows, _, p, delta = equal_mass(sums, count, fine_borders())[:6]
         else:
-            edges, full = np.linspace(0.0, 1.0, count + 1), sums[:, sums[1] > 0]
+            edges = np.linspace(0.0, 1.0, count + 1)
+            full = sums[:, sums[1] > 0]
             # Rounded, so that a mean p on an edge is in the bin above in spite of rounding errors.
             bins = np.searchsorted(edges[1:-1], np.round(full[3] / full[1], 12), "right")
             rows, p, delta = (np.bincount(bins, full[k], count).astype(float) for k in (1, 3, 4))
         events, rows = (
             scaled * n / sums[1].sum() for scaled in (np.clip(p - delta, 0.0, rows), rows)
         )
-        middles, no_events = (edges[:-1] + edges[1:]) / 2.0, rows - events
+        middles = (edges[:-1] + edges[1:]) / 2.0
+        no_events = rows - events
         if self.score == "bdeu":
             # The prior Beta(a, 2 − a) weighs two rows, with the middle of the bin as its mean.
             a = 2.0 * np.clip(middles, 0.005, 0.995)  # limits of the authors' code
@@ -416,7 +418,8 @@ class LocalBiasFit(FittedRecalibrator):
 
     @property
     def parameters(self) -> dict[str, Any]:
-        constant, kernel = self.method.prediction_kernel == "none", self.plan.kernel
+        constant = self.method.prediction_kernel == "none"
+        kernel = self.plan.kernel
         return {
             "prediction_bandwidth": None if constant else kernel.prediction_bandwidth,
             "covariate_bandwidth": named_bandwidths(self.method, kernel),
@@ -431,15 +434,15 @@ class LocalBiasFit(FittedRecalibrator):
         """
         bias, unchanged = np.zeros(len(p)), np.ones(len(p), bool)
         # A row without a finite covariate has no place on the map.
-        here = np.flatnonzero(np.isfinite(covariates).all(axis=1))
-        points = Points(p[here], covariates[here])
+        finite = np.flatnonzero(np.isfinite(covariates).all(axis=1))
+        points = Points(p[finite], covariates[finite])
         # The modes are stored: no pass over rows is needed.
         measured = self.plan.measure(lambda *statistics: self.result, points, _STRENGTHS)
         (residuals, weights), (squares,) = measured.first, measured.second
         weights, _, masked = effective(weights, squares, measured.errors, _MIN_ROWS)
         # Residuals are δ = p − y, and the bias is y − p [VF, eq. 7].
-        bias[here[~masked]] = -(residuals / weights)[~masked]
-        unchanged[here] = masked
+        bias[finite[~masked]] = -(residuals / weights)[~masked]
+        unchanged[finite] = masked
         return Correction(bias, unchanged)
 
     def probabilities(self, chunk: Chunk) -> Floats:

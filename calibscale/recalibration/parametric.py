@@ -28,7 +28,7 @@ from calibscale.statistics.statistic import Statistic, weighted_sum
 CLIP = 2.0**-53  # 1 − p of the largest float64 below 1: log-odds of ±36.7
 
 _PRECISION = 1e-8  # of a parameter, above the last step
-_MAX_PASSES = 60
+_MAX_PASSES = 60  # passes of Newton's method, after which an error is raised
 # A step changes θ by at most this factor: far from the root, the curvature tells little.
 _LARGEST_STEP = math.log(16.0)
 _MASKED = -1e4  # logit of a masked class
@@ -286,12 +286,13 @@ class LogisticLoss(Statistic):
         )
 
     def accumulate(self, state: PlattState, chunk: Chunk) -> PlattState:
-        z, y = log_odds(chunk, self.clip), chunk.labels.astype(np.float64)
+        z = log_odds(chunk, self.clip)
+        y = chunk.labels.astype(np.float64)
         w = chunk.weights if len(chunk.weights) else np.ones(len(chunk))
         eta = self.a * z + self.b
         p, complement = expit(eta), expit(-eta)
         design = np.stack([z, np.ones_like(z)])
-        # log(1 + e^η) − yη is log(1 + e^−η) where y = 1
+        # The log loss log(1 + e^η) − yη is log(1 + e^−η) where y = 1.
         state.weight[...] += w.sum()
         state.loss[...] += w @ np.logaddexp(0.0, np.where(y == 1, -eta, eta))
         slopes = w * np.where(y == 1, -complement, p)
@@ -299,8 +300,8 @@ class LogisticLoss(Statistic):
         state.squares[...] += (design * slopes**2) @ design.T
         state.hessian[...] += (design * (w * p * complement)) @ design.T
         for label in (0, 1):
-            here = z[(y == label) & (w > 0)]
-            extents = [here.min(initial=np.inf), (-here).min(initial=np.inf)]
+            values = z[(y == label) & (w > 0)]
+            extents = [values.min(initial=np.inf), (-values).min(initial=np.inf)]
             np.minimum(state.extent[label], extents, out=state.extent[label])
         state.clipped[...] += _below(chunk, self.clip).any(axis=1).sum()
         return state
@@ -311,7 +312,7 @@ class LogisticLoss(Statistic):
 
 
 def log_odds(chunk: Chunk, clip: float) -> Floats:
-    # log p − log(1 − p), or the difference of two logits
+    # Columns of logits have the same difference as log p and log(1 − p).
     z = clipped(chunk, clip)
     return z[:, 1] - z[:, 0]
 
@@ -378,7 +379,8 @@ class Platt(Recalibrator):
 def _check_overlap(extent: Floats) -> None:
     """Require overlapping log-odds of both labels, without which the likelihood has no maximum."""
     (low0, high0), (low1, high1) = extent * [1, -1]
-    if low0 == high0 == low1 == high1:
+    all_equal = low0 == high0 and low1 == high1 and low0 == low1
+    if all_equal:
         raise OptionError("platt: all predictions are equal, so that no slope is determined")
     if high0 <= low1 or high1 <= low0:
         raise OptionError(

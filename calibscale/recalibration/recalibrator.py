@@ -41,7 +41,7 @@ Read = Callable[..., PassResult]  # one pass over the rows: statistics, and cova
 _T = TypeVar("_T")
 Share = Annotated[float, Field(ge=0.0, le=1.0)]
 NonNegative = Annotated[float, Field(ge=0.0, le=1e150)]  # its square is finite
-# null where the number was not finite, such as the log loss of a certain row that was wrong
+# Null stands for a number that is not finite, such as the log loss of a certain row that was wrong.
 Measured = NonNegative | None
 
 
@@ -290,7 +290,8 @@ class Refits(Null):
 
     def moved(self, notion: str, rows: NotionRows, first: int, last: int) -> Iterator[NotionRows]:
         """Rows of replicates first..last−1, one replicate after another."""
-        carried, starts = rows.covariates[:, -self.columns :], np.zeros(len(rows))
+        carried = rows.covariates[:, -self.columns :]
+        starts = np.zeros(len(rows))
         # A batch of replicates is as large as the memory allows.
         step = max(2, DRAWN // max(1, len(rows)) // 2 * 2)
         for low in range(first, last, step):
@@ -346,7 +347,7 @@ class _Recalibrated(DerivedSource):
             assert block.covariates is not None
             x = block.covariates[:, [self.covariate(name) for name in self.fitted.covariates]]
             x = self._numbered(x.astype(np.float64))
-        # rows of invalid predictions are unchanged: the reader detects and names them
+        # Rows of invalid predictions are unchanged.  The reader detects and names them.
         values = np.array(block.values, np.float64).reshape(n, -1)
         if values.shape[1] == 1:
             values = np.hstack([1.0 - values, values])
@@ -375,9 +376,9 @@ class _Recalibrated(DerivedSource):
                 ]
                 # Codes of this source become codes of the fit.  A category that the fit has not
                 # seen is NaN.
-                here = np.isin(column, np.arange(len(names)))
-                column[here] = np.array(numbers)[column[here].astype(int)]
-                column[~here & (column != NO_LEVEL)] = np.nan
+                has_name = np.isin(column, np.arange(len(names)))
+                column[has_name] = np.array(numbers)[column[has_name].astype(int)]
+                column[~has_name & (column != NO_LEVEL)] = np.nan
         return x
 
 

@@ -35,7 +35,7 @@ from calibscale.statistics.statistic import Replicates, Statistic, added, weight
 _TOGETHER = 256  # replicates that draw the labels of a chunk at once
 _NODES = 12  # inverse temperatures at which predictions are tabulated
 _WIDEST = math.log(16.0)  # largest |log α| of a node
-_MAX_STEPS = 25
+_MAX_STEPS = 25  # steps of Newton's method, after which a refit counts as not converged
 _PRECISION = 1e-7  # of a refitted parameter, far below its noise
 
 
@@ -231,18 +231,21 @@ class _Isotonics(_OnCells):
         return chunk.event("positive").p[:, None]
 
     def _versions(self, carried: Floats, p: Floats, first: int, last: int) -> tuple[Floats, Floats]:
-        x, out = carried[:, 0], np.empty((1 + last - first, len(carried)))
+        x = carried[:, 0]
+        out = np.empty((1 + last - first, len(carried)))
         # The first function belongs to the fit, the others to the replicates.
         order = np.argsort(x)  # interpolation is faster in sorted order
         for row, b in zip(out, [0, *range(first + 1, last + 1)], strict=True):
-            here = slice(self.cuts[b], self.cuts[b + 1])
-            row[order] = np.interp(x[order], self.knots[here], self.values[here])
+            span = slice(self.cuts[b], self.cuts[b + 1])
+            row[order] = np.interp(x[order], self.knots[span], self.values[span])
         return out[0], out[1:]
 
 
 def _isotonics(fit: IsotonicFit, cells: OccupiedCells, n_replicates: int, seed: int) -> _Isotonics:
     centres, truth = _smoothed(cells)
-    knots, values, prior = [centres], [truth], fit.method.prior(cells)
+    knots = [centres]
+    values = [truth]
+    prior = fit.method.prior(cells)
     p = np.interp(cells.score, centres, truth)
     for frequency in _frequencies(cells, p, n_replicates, seed):
         at, value, _ = steps(cells.score, frequency, cells.weight, prior)

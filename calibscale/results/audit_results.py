@@ -7,6 +7,7 @@ from typing import Annotated, Any, ClassVar
 
 from calibscale.formatting.number_texts import rounded, with_minus
 from calibscale.results.bias_results import BiasCurve, BiasMap, Histogram, Region
+from calibscale.results.cluster_results import Clusters
 from calibscale.results.declarations import (
     Computed,
     Count,
@@ -23,7 +24,6 @@ from calibscale.results.declarations import (
     key,
 )
 from calibscale.results.estimate import Interval
-from calibscale.results.evaluation_results import Clusters
 from calibscale.results.group_results import Group, GroupRows, RangeScan, name_of
 from calibscale.results.inference_results import AdjustedTest, TestResult
 from calibscale.results.outcome import Outcome, RunResult
@@ -230,7 +230,7 @@ class Against(Declared):
     differences: tuple[PairedDifference, ...]
 
 
-# parameters of the run that are those of the audit
+# Parameters of the run that are also parameters of the audit.
 _RUN_PARAMETERS = ("scheduler", "memory_limit", "on_invalid", "tolerance", "block_rows")
 _MAP = Object("AuditMap", parameters=Json, points=Count, masked=Count, regions=list[Region])
 

@@ -10,6 +10,7 @@ from typing import Annotated, Any, ClassVar
 import numpy as np
 
 from calibscale.array_types import Floats
+from calibscale.results.cluster_results import Clusters
 from calibscale.results.declarations import (
     Bounds,
     Computed,
@@ -25,7 +26,6 @@ from calibscale.results.declarations import (
     key,
 )
 from calibscale.results.estimate import EXACT, Approximation, Estimate, Interval
-from calibscale.results.evaluation_results import Clusters
 from calibscale.results.exported import Row, flat
 from calibscale.results.outcome import Labelled, Outcome, not_there
 from calibscale.results.source_rows import SourceRows

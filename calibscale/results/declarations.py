@@ -144,8 +144,8 @@ class Declared:
     def from_dict(cls, value: dict[str, Any], **further: Any) -> Self:
         """Result with the fields of a JSON object.  Objects in it stay dictionaries."""
         declared = (m for m in members(cls) if "computed" not in m.marks)  # type: ignore[arg-type]
-        there = (m for m in declared if m.key in value or "omitted" not in m.marks)
-        read = {m.attribute: value[m.key] for m in there}
+        present = (m for m in declared if m.key in value or "omitted" not in m.marks)
+        read = {m.attribute: value[m.key] for m in present}
         return cls(**read, **further)
 
 

@@ -10,7 +10,7 @@ from typing import Any, ClassVar, Protocol
 
 Row = dict[str, Any]
 
-# columns whose texts name the metric of a row, and columns that are metrics
+# Columns with texts that name the metric of a row, and columns that are metrics.
 _NAMES = ("estimator", "statistic", "name", "window", "covariate", "group")
 _MEASURES = {"value": "", "low": "/low", "high": "/high", "p_value": "/p_value"}
 _REFUSED = re.compile(r"[^\w/.\- ]+")  # characters that MLflow does not allow in names

@@ -10,6 +10,7 @@ import numpy as np
 
 from calibscale.array_types import Floats
 from calibscale.errors import OptionError, require
+from calibscale.results.cluster_results import Clusters
 from calibscale.results.declarations import (
     Computed,
     Count,
@@ -26,7 +27,7 @@ from calibscale.results.declarations import (
     Values,
     key,
 )
-from calibscale.results.evaluation_results import Clusters, Evaluation
+from calibscale.results.evaluation_results import Evaluation
 from calibscale.results.outcome import Labelled, Outcome
 from calibscale.results.source_rows import SourceRows
 from calibscale.results.verdict_results import Judgement

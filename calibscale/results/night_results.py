@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from typing import Annotated, Any, ClassVar
 
 from calibscale.results.bias_results import BiasMap
+from calibscale.results.cluster_results import Clusters
 from calibscale.results.comparison_results import Selection
 from calibscale.results.declarations import (
     Bounds,
@@ -27,7 +28,7 @@ from calibscale.results.declarations import (
     Values,
 )
 from calibscale.results.estimate import Estimate, Interval
-from calibscale.results.evaluation_results import Clusters, Diagram
+from calibscale.results.evaluation_results import Diagram
 from calibscale.results.exported import Row
 from calibscale.results.inference_results import AdjustedTest, TestResult
 from calibscale.results.outcome import Outcome

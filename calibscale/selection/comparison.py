@@ -32,7 +32,7 @@ from calibscale.selection.risk import Parts
 LEVEL = 0.95
 _DEGREE = 4  # degree of the polynomials of a scalar
 _CLASS_TERMS = 100  # maximum number of classes with one function for each class
-_PIECE_BYTES = 2**25
+_PIECE_BYTES = 2**25  # memory of the functions of one piece of rows
 _SINGULAR = 1e-10  # eigenvalues below this share of the largest are not used
 
 
@@ -98,7 +98,9 @@ class _Walk:
     """Loops over the kept rows in pieces.  Fits and series are computed once for each piece."""
 
     def __init__(self, profile: FamilyProfile, k: int) -> None:
-        self.rows, self.folds, self.k = profile.subset, profile.folds, k
+        self.rows = profile.subset
+        self.folds = profile.folds
+        self.k = k
         self.m = series(self.rows[0].take(slice(0, 1))).shape[1]
         e = self.rows[0].points.shape[1]
         step = int(np.clip(_PIECE_BYTES // (8 * self.m * e), 16, 2048))
@@ -115,7 +117,9 @@ class _Walk:
     def predictions(self, candidates: Sequence[Sequence[FittedFamily]]) -> list[_HeldOut]:
         """r̂ of all candidates at the kept rows, and normal equations of the residuals."""
         J, k = len(self.rows), self.k
-        e, n, t = self.rows[0].points.shape[1], len(self.folds), self.tests[-1].stop
+        e = self.rows[0].points.shape[1]
+        n = len(self.folds)
+        t = self.tests[-1].stop
         result = [
             _HeldOut(np.zeros((J, n, e)), np.zeros((k, J, t, e)), np.zeros((k, J, self.m)))
             for _ in candidates
@@ -211,7 +215,7 @@ def _lower_limit(
     """
     if size <= 0:
         return 0.0
-    # Influence function of product/√size, up to the factor 1/√size.
+    # By the delta method, product/√size changes by 1/√size times this influence of a row.
     influence = rows[0] - product / (2.0 * size) * rows[1]
     influence = influence - influence @ share
     error = float(np.sqrt(share**2 @ influence**2 / (size * repeated)))
@@ -248,11 +252,15 @@ def _interval(
         n_rows = float(weights[0].sum() ** 2 / weights[1].sum())
     # The one-step estimate of E|E[δ | p]|² is the mean of 2⟨r̂, δ⟩ − |r̂|²: its bias is −E|r̂ − r|².
     value, sizes = 2.0 * old[0] - old[1], new[1]
+    # The one-step estimate of the fits that are improved by the series exceeds it by this much.
     more = 2.0 * new[0] - new[1] - value
     center, added = float(2.0 * product - size), float(more @ share)
     # Variances and covariance of an effective row: n_kept·Σ(w/Σw)²(x − x̄)².
-    off, apart = share * (value - value @ share), share * (more - added)
-    spread, gap, covariance = n_kept * (off @ off), n_kept * (apart @ apart), n_kept * (off @ apart)
+    off = share * (value - value @ share)
+    apart = share * (more - added)
+    spread = n_kept * (off @ off)
+    gap = n_kept * (apart @ apart)
+    covariance = n_kept * (off @ apart)
     z = float(ndtri(0.5 + LEVEL / 2))
     error = float(np.sqrt(spread / n_rows))
     upper = max((spread + 2.0 * covariance) / n_rows + gap / n_kept, 0.0)
@@ -262,7 +270,8 @@ def _interval(
         center + added + noise, noise, z * z * upper / max(float(sizes @ share), 1e-300)
     )
     # The estimate of fits that are mostly noise or strongly shrunk may lie outside.
-    low, high = min(low, max(estimate, 0.0)), max(high, estimate, 0.0)
+    low = min(low, max(estimate, 0.0))
+    high = max(high, estimate, 0.0)
     return Interval(low, high, LEVEL, "one_step", len(plain.test), error, POPULATION)
 
 

@@ -13,7 +13,7 @@ import numpy as np
 from calibscale.data.derived_sources import TEST, Split, given_split
 from calibscale.data.notions import NotionView, problems, width
 from calibscale.engine.execution import Stages
-from calibscale.engine.merge_tree import one_thread
+from calibscale.engine.threads import one_thread
 from calibscale.errors import OptionError, require
 from calibscale.kernels.landmarks import PointFeatures
 from calibscale.results.comparison_results import Candidate, Selection
@@ -37,8 +37,8 @@ from calibscale.session import Session, SessionOptions, classes_only, verb
 from calibscale.statistics.one_pass import MAX_GROUPS
 from calibscale.statistics.statistic import Statistic
 
-SUBSET_ROWS = 20_000
-_SUBSET_BYTES = 2**28
+SUBSET_ROWS = 20_000  # rows kept in memory for families that need rows more than once
+_SUBSET_BYTES = 2**28  # memory of these rows
 
 
 class _Choice(NamedTuple):

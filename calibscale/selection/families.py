@@ -37,7 +37,8 @@ class FoldResiduals(Statistic):
     notion: str
 
     def zero(self, classes: int) -> ResidualState:
-        J, e = problems(self.notion, classes), width(self.notion, classes)
+        J = problems(self.notion, classes)
+        e = width(self.notion, classes)
         n, weight, weight2 = (np.zeros(()) for _ in range(3))
         return ResidualState(n, weight, weight2, np.zeros((J, e, e)), np.zeros(J))
 
@@ -83,7 +84,8 @@ class Subset(Statistic):
     seed: int = 0
 
     def zero(self, classes: int) -> SubsetState:
-        J, e = problems(self.notion, classes), width(self.notion, classes)
+        J = problems(self.notion, classes)
+        e = width(self.notion, classes)
         d = max(e, 2)
         return SubsetState(
             np.zeros((J, 0), np.int64),
@@ -132,7 +134,8 @@ class RowSums(Statistic):
     fits: Sequence[Sequence[Any]] = field(compare=False, repr=False)
 
     def zero(self, classes: int) -> RowSumState:
-        J, e = problems(self.notion, classes), width(self.notion, classes)
+        J = problems(self.notion, classes)
+        e = width(self.notion, classes)
         H = sum(fit.size for fit in self.fits[0])
         P = sum(fit.size for fit in self.fits[0] if fit.plug_in)
         A, R = np.zeros((2, P, J, e, e))
@@ -175,10 +178,11 @@ class RowSums(Statistic):
                     weighted = view.weights[:, None] * r
                     state.A[p : p + fit.size, j] += view.delta.T @ weighted
                     state.R[p : p + fit.size, j] += r.transpose(0, 2, 1) @ weighted
-                    diagonal[j] = np.einsum("hce,hce->hc", r, r)
+                    diagonal[j] = np.einsum("hce,hce->hc", r, r)  # h(p, p) = |r̂(p)|²
                 p += fit.size
             else:
                 diagonal = fit.diagonal(rows)
+            # Pairs of a row with itself, which the risk leaves out [GB eq. 20].
             for j, view in enumerate(rows):
                 gap = view.weights * (view.squares - diagonal[j])
                 state.diagonal[h : h + fit.size] += np.einsum("hc,hc->h", gap, gap)

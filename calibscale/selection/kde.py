@@ -29,8 +29,8 @@ from calibscale.selection.families import (
 )
 from calibscale.statistics.statistic import Statistic
 
-_MAX_CELLS = 2**17
-_POINTS = np.empty(0, np.bool_)
+_MAX_CELLS = 2**17  # cells for a bandwidth of 6e-10
+_POINTS = np.empty(0, np.bool_)  # no point is a node
 
 
 class KernelCellState(NamedTuple):
@@ -249,7 +249,8 @@ class KernelSums(Statistic):
     queries: Sequence[NotionView] = field(compare=False, repr=False)
 
     def zero(self, classes: int) -> KernelSumState:
-        J, e = problems(self.notion, classes), width(self.notion, classes)
+        J = problems(self.notion, classes)
+        e = width(self.notion, classes)
         shape = (J, len(self.bandwidths), len(self.queries[0].rows))
         return KernelSumState(np.full(shape, -np.inf), np.zeros((*shape, 1 + e)))
 
@@ -283,15 +284,16 @@ class KernelSums(Statistic):
         return a
 
 
-def _absorb(state: KernelSumState, where: tuple, top: Floats, sums: Floats) -> None:
-    """Add sums that are scaled by e^−top to a state."""
+def _absorb(state: KernelSumState, index: tuple, top: Floats, sums: Floats) -> None:
+    """Add sums that are scaled by e^−top to a state, at the queries that `index` selects."""
     # Online log-sum-exp: both sums are brought to the larger exponent, which avoids overflow.
-    before = state.top[where]
-    after = np.maximum(before, top)
-    finite = np.where(np.isfinite(after), after, 0.0)
-    state.sums[where] *= np.exp(before - finite)[..., None]
-    state.sums[where] += np.exp(top - finite)[..., None] * sums
-    state.top[where] = after
+    old_top = state.top[index]
+    new_top = np.maximum(old_top, top)
+    # A query without any row yet has the exponent −∞, and −∞ minus −∞ would be NaN.
+    finite = np.where(np.isfinite(new_top), new_top, 0.0)
+    state.sums[index] *= np.exp(old_top - finite)[..., None]
+    state.sums[index] += np.exp(top - finite)[..., None] * sums
+    state.top[index] = new_top
 
 
 class FittedKDE(PlugIn):
@@ -302,7 +304,9 @@ class FittedKDE(PlugIn):
     def __init__(
         self, queries: Sequence[NotionView], fractions: Floats, bandwidths: Sequence[float]
     ) -> None:
-        self.queries, self.fractions, self.bandwidths = queries, fractions, bandwidths
+        self.queries = queries
+        self.fractions = fractions
+        self.bandwidths = bandwidths
         self.size = fractions.shape[1]
 
     def pick(self, *columns: int) -> FittedKDE:

@@ -36,7 +36,8 @@ class Pointwise:
         InvalidDataError
             If a row is not a probability vector, or has a different number of classes.
         """
-        q, K = np.asarray(probabilities, dtype=np.float64), self.classes
+        q = np.asarray(probabilities, dtype=np.float64)
+        K = self.classes
         if q.shape[1:] not in ((K,), ()) or (q.ndim == 1 and K != 2):
             raise InvalidDataError(f"probabilities must be (c, {K}), not of shape {q.shape}")
         if not all(fit.anywhere for fit in self.fits):

@@ -367,8 +367,8 @@ def _restricted(state: FeatureState, index: Index | None) -> FeatureState:
 
 Index = tuple[Ints, float]  # positions of some of the features, and their scale factor
 
-_GROUPS = 10
-_ROUNDING = 1e-12
+_GROUPS = 10  # groups of frequencies that are left out together
+_ROUNDING = 1e-12  # trace residual of landmarks that reproduce the kernel
 # Constants of `feature_error` that cover 95 % of the risks and estimates of networks on CIFAR-10
 # and CIFAR-100, with ranks from 50 to 400.
 _UNIT, _POWER, _SAFETY, _MAX_RATIO = 1e-3, 1.25, 2.5, 4.0
@@ -387,10 +387,12 @@ def replicates(features: PointFeatures, parts: Sequence[FoldPart]) -> list[Index
     out = []
     for group in np.array_split(np.arange(F), min(F, _GROUPS)):
         included = np.setdiff1d(np.arange(F), group)
-        if len(included):
-            out.append(
-                (np.concatenate([included, F + included]), float(np.sqrt(F / len(included))))
-            )
+        if not len(included):
+            continue
+        # The cosine and the sine of a frequency are left out together.  Features have the factor
+        # 1/√F, which the scale turns into 1/√(remaining frequencies).
+        positions = np.concatenate([included, F + included])
+        out.append((positions, float(np.sqrt(F / len(included)))))
     return out
 
 
@@ -460,7 +462,9 @@ class FeatureMoments(Statistic):
         return self.features.m
 
     def zero(self, classes: int) -> FeatureState:
-        J, e, m = problems(self.notion, classes), width(self.notion, classes), self.features.m
+        J = problems(self.notion, classes)
+        e = width(self.notion, classes)
+        m = self.features.m
         return FeatureState(np.zeros((J, m, m)), np.zeros((J, e, m)))
 
     def accumulate(self, state: FeatureState, chunk: Chunk) -> FeatureState:

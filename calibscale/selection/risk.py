@@ -73,8 +73,10 @@ def plug_in_risk(delta: Floats, residuals: Floats, weights: Floats | None = None
     w = np.ones(len(delta)) if weights is None else weights
     require(np.count_nonzero(w) >= 2, "the risk needs two rows or more with a positive weight")
     weighted = w[:, None] * delta
+    # The three terms of the docstring, which are sums over all pairs.
     total = np.sum((delta.T @ weighted) ** 2) - 2.0 * np.sum((residuals.T @ weighted) ** 2)
     total += np.sum((residuals.T @ (w[:, None] * residuals)) ** 2)
+    # Pairs of a row with itself: w_i²(|δ_i|² − |r_i|²)².
     gap = w * (np.einsum("ij,ij->i", delta, delta) - np.einsum("ij,ij->i", residuals, residuals))
     return float(pair_mean(total, gap @ gap, float(w.sum()), float(w @ w)))
 
@@ -82,7 +84,8 @@ def plug_in_risk(delta: Floats, residuals: Floats, weights: Floats | None = None
 def plug_in_risk_error(delta: Floats, residuals: Floats, weights: Floats | None = None) -> float:
     """First-order standard error √(4·Var(g)/n) of `plug_in_risk`.
 
-    g_i, the mean over j ≠ i of (⟨δ_i, δ_j⟩ − ⟨r_i, r_j⟩)², is computed from three sums over rows.
+    g_i is the mean over j ≠ i of (⟨δ_i, δ_j⟩ − ⟨r_i, r_j⟩)².  To first order, a U-statistic of
+    pairs varies like the mean of 2g_i.  Three sums over rows give all g_i.
 
     Parameters
     ----------
@@ -103,6 +106,8 @@ def plug_in_risk_error(delta: Floats, residuals: Floats, weights: Floats | None 
     """
     w = np.ones(len(delta)) if weights is None else weights
     weighted = w[:, None] * delta
+    # Σ_j w_j⟨δ_i, δ_j⟩² is δ_iᵀ(Σ_j w_j δ_j δ_jᵀ)δ_i, and the other terms of the square are alike,
+    # so that no pair of rows is visited.
     total = np.einsum("ij,ij->i", delta @ (delta.T @ weighted), delta)
     total -= 2.0 * np.einsum("ij,ij->i", delta @ (weighted.T @ residuals), residuals)
     image = residuals @ (residuals.T @ (w[:, None] * residuals))
@@ -110,7 +115,8 @@ def plug_in_risk_error(delta: Floats, residuals: Floats, weights: Floats | None 
     gap = np.einsum("ij,ij->i", delta, delta) - np.einsum("ij,ij->i", residuals, residuals)
     # The pair of a row with itself is left out.
     g = (total - w * gap**2) / (w.sum() - w)
-    return float(2.0 * np.sqrt(w**2 @ (g - w @ g / w.sum()) ** 2) / w.sum())
+    mean = w @ g / w.sum()
+    return float(2.0 * np.sqrt(w**2 @ (g - mean) ** 2) / w.sum())
 
 
 def sampled_risk(
@@ -224,7 +230,8 @@ class FoldScorer:
             gaps = _gaps(rows, sums.diagonal)
             total = part.residuals
             if f in self.streamed:
-                diagonal, error = self.sums[fold].diagonal[self._columns(f)[0]], np.zeros(fit.size)
+                diagonal = self.sums[fold].diagonal[self._columns(f)[0]]
+                error = np.zeros(fit.size)
             else:
                 diagonal, error = self._diagonal(total, rows, gaps)
             risk = _risk(total, sums.cross, sums.square, diagonal)
@@ -254,10 +261,13 @@ class FoldScorer:
         self, f: int, fold: int, rows: list[NotionView], test: list[NotionView]
     ) -> FoldScores:
         family, fit = self.families[f], self.fitted[fold][f]
-        total, streamed = self.parts(fold, family).residuals, f in self.streamed
+        total = self.parts(fold, family).residuals
+        streamed = f in self.streamed
         if streamed:
             H, P = self._columns(f)
-            A, R, diagonal = self.sums[fold].A[P], self.sums[fold].R[P], self.sums[fold].diagonal[H]
+            A = self.sums[fold].A[P]
+            R = self.sums[fold].R[P]
+            diagonal = self.sums[fold].diagonal[H]
             tested = float(self.parts(TEST, family).residuals.weight)
             estimate = self.sums[TEST].estimates[fold, P] / tested
             products = self.sums[TEST].products[fold, P] / tested
@@ -319,7 +329,8 @@ class FoldScorer:
 
     def _columns(self, f: int) -> tuple[slice, slice]:
         """Columns of a streamed family's hyper-parameters among all and among plug-in families."""
-        before, size = [self.fitted[0][g] for g in self.streamed if g < f], self.fitted[0][f].size
+        before = [self.fitted[0][g] for g in self.streamed if g < f]
+        size = self.fitted[0][f].size
         H, P = sum(fit.size for fit in before), sum(fit.size for fit in before if fit.plug_in)
         return slice(H, H + size), slice(P, P + size)
 

@@ -145,7 +145,8 @@ class IsotonicCurve(ScoreFamily):
     def _curve(self, sums: Floats) -> Curve:
         knots, values, count = cell_steps(OccupiedCells.of(sums))
         # Constant beyond the first and the last step.
-        knots, values = np.r_[0.0, knots, 1.0], np.r_[values[0], values, values[-1]]
+        knots = np.r_[0.0, knots, 1.0]
+        values = np.r_[values[0], values, values[-1]]
         return Curve(knots, knots - values, count)
 
 

@@ -25,7 +25,7 @@ from calibscale.selection.families import (
     PlugIn,
 )
 from calibscale.selection.risk import plug_in_risk
-from calibscale.statistics.bins import BinState
+from calibscale.statistics.bins import BinState, BinSums
 from calibscale.statistics.statistic import Statistic
 
 
@@ -47,6 +47,11 @@ class BinMoments(Statistic):
             delta = np.ascontiguousarray(view.delta[:, 0])
             row_sums.bin_column(p, delta, view.weights, edges, False, state.sums[j])
         return state
+
+
+def _sums(state: BinState) -> BinSums:
+    """Sums of `BinMoments`, each (J, B)."""
+    return BinSums(*state.sums.transpose(1, 0, 2))
 
 
 class _FittedBins(Bilinear):
@@ -79,7 +84,8 @@ class _FittedBins(Bilinear):
     def pair_sums(self, part: FoldPart, rows: Sequence[NotionView], complete: bool) -> PairSums:
         sums = PairSums.zero(self.size, rows)
         for h in range(self.size):
-            s, c = part.states[h].sums[:, 1], part.states[h].sums[:, 4]
+            bin_sums = _sums(part.states[h])
+            s, c = bin_sums.weight, bin_sums.delta
             d, v = self.d[h], self.v[h]
             # With S = diag(s), C = c and B = ddᵀ − diag(v), the traces are sums over bins.
             cd, sdd = np.sum(c * d, axis=1), np.sum(s * d * d, axis=1)
@@ -96,11 +102,12 @@ class _FittedBins(Bilinear):
     def estimates(self, part: FoldPart) -> Floats:
         out = np.empty(self.size)
         for h in range(self.size):
-            out[h] = np.sum(part.states[h].sums[:, 1] * (self.d[h] ** 2 - self.v[h]))
+            out[h] = np.sum(_sums(part.states[h]).weight * (self.d[h] ** 2 - self.v[h]))
         return out / float(part.residuals.weight)
 
     def gains(self, part: FoldPart, h: int) -> tuple[float, float]:
-        s, c = part.states[h].sums[:, 1], part.states[h].sums[:, 4]
+        bin_sums = _sums(part.states[h])
+        s, c = bin_sums.weight, bin_sums.delta
         d, weight = self.d[h], float(part.residuals.weight)
         return float(np.sum(d * c)) / weight, float(np.sum(d * d * s)) / weight
 
@@ -173,12 +180,12 @@ class DebiasedBins(Bins):
 
 def _fit(states: Sequence[BinState], debiased: bool) -> tuple[Floats, Floats]:
     """Fit d and v, each (J, B)."""
-    sums = np.sum([state.sums for state in states], axis=0)
-    rows, weight, weight2, p, delta = sums.transpose(1, 0, 2)
+    total = BinState(np.sum([state.sums for state in states], axis=0))
+    rows, weight, weight2, p, delta = _sums(total)
     overall = delta.sum(axis=1, keepdims=True) / weight.sum(axis=1, keepdims=True)
     full = weight > 0
     safe = np.where(full, weight, 1.0)
-    # An empty bin uses the mean of all rows.
+    # An empty bin uses the mean of all rows, as in the published code of [GB].
     d = np.where(full, delta / safe, overall)
     if not debiased:
         return d, np.zeros_like(d)

@@ -22,10 +22,25 @@ from calibscale.statistics.statistic import Replicates, Statistic, _power, weigh
 _GAPS = 2**21  # gaps drawn for a noise floor
 
 
+class BinSums(NamedTuple):
+    """Σ1, Σw, Σw², Σwp and Σwδ of every bin."""
+
+    rows: Floats
+    weight: Floats
+    weight2: Floats
+    p: Floats
+    delta: Floats
+
+
 class BinState(NamedTuple):
     """Sums Σ1, Σw, Σw², Σwp, Σwδ of every bin: (5, B), by class (K, B, 5)."""
 
     sums: Floats
+
+    @property
+    def by_class(self) -> BinSums:
+        """Sums of a class-wise state, each (K, B)."""
+        return BinSums(*np.moveaxis(self.sums, -1, 0))
 
 
 class _Counts(Statistic):
@@ -217,7 +232,9 @@ class SimplexCells(Statistic):
 
     def draw(self, sums: tuple[Floats, ...], chunk: Chunk, replicates: Replicates) -> None:
         (out,) = sums
-        q, thirds, weight = chunk.q, _thirds(chunk), np.zeros(out.shape[1])
+        q = chunk.q
+        thirds = _thirds(chunk)
+        weight = np.zeros(out.shape[1])
         if replicates.draws_labels(chunk):
             observed = np.zeros(out.shape[1:])
             kernel_bins.simplex_cells(q, thirds, chunk.delta, chunk.weights, weight, observed)
@@ -249,7 +266,9 @@ class CellNoise(Statistic):
         return CellNoiseState(np.zeros(cells), q, variance)
 
     def accumulate(self, state: CellNoiseState, chunk: Chunk) -> CellNoiseState:
-        q, thirds, weight = chunk.q, _thirds(chunk), np.zeros(len(state.weight2))
+        q = chunk.q
+        thirds = _thirds(chunk)
+        weight = np.zeros(len(state.weight2))
         w2 = chunk.weights * chunk.weights
         kernel_bins.simplex_cells(q, thirds, q, chunk.weights, weight, state.q)
         kernel_bins.simplex_cells(q, thirds, q * (1 - q), w2, state.weight2, state.variance)
@@ -264,7 +283,8 @@ class CellNoise(Statistic):
         to the mean size for counts of single classes.
         """
         full = cells.weight > 0
-        weight, weight2 = cells.weight[full, None], noise.weight2[full, None]
+        weight = cells.weight[full, None]
+        weight2 = noise.weight2[full, None]
         variance, share = noise.variance[full], noise.q[full] / weight
         effective = weight**2 / weight2
         # Zeros broadcast the numbers of cells to cells and classes.
@@ -274,7 +294,8 @@ class CellNoise(Statistic):
         share /= share.sum(axis=1, keepdims=True)
         trials = np.maximum(np.rint(effective), 1.0)
         scale = np.sqrt(ratio(variance, trials * share * (1.0 - share)))
-        rng, trial_counts = np.random.default_rng(0), trials[:, 0].astype(np.int64)
+        rng = np.random.default_rng(0)
+        trial_counts = trials[:, 0].astype(np.int64)
         out = np.empty((2, draws))
         for b in range(draws):
             joint = (trials * share - rng.multinomial(trial_counts, share)) * scale
@@ -384,7 +405,8 @@ def residual_draws(
     binomial = trials * rate * (1.0 - rate)
     scale = np.sqrt(np.divide(variance, binomial, np.zeros_like(mean), where=binomial > 0))
     scale *= np.where(low, unit, -unit)
-    default_rng, trial_counts = np.random.default_rng(0), trials.astype(np.int64)
+    default_rng = np.random.default_rng(0)
+    trial_counts = trials.astype(np.int64)
 
     def draw(draws: int, rng: np.random.Generator = default_rng, by_bin: bool = False) -> Floats:
         if (trial_counts == 1).all():  # quicker than binomial draws
@@ -408,7 +430,8 @@ def shared_residuals(draws: int, *columns: bytes) -> NDArray[Any]:
     Residuals of many cells, or draws, are rounded to float32, as they have no ties with the
     estimate.
     """
-    cells, rng = np.array([np.frombuffer(column) for column in columns]), np.random.default_rng(0)
+    cells = np.array([np.frombuffer(column) for column in columns])
+    rng = np.random.default_rng(0)
     c, many = cells.shape[1], draws > 100
     large = c > 1000 or draws * c > 4_000_000
     out = np.empty((draws, c), np.float32 if large else np.float64)
@@ -447,8 +470,10 @@ def mass_bins(sums: Floats, bins: int, edges: Any, borders: Any = None) -> BinTa
         bins = max(1, cube_root_bins(round(float(sums[0].sum()))))
     if edges != "sweep":
         return equal_mass(sums, bins, borders)
+    # Invariant: the frequencies of `table` do not decrease from bin to bin.
     table = equal_mass(sums, 1, borders)
-    for bins in range(2, min(_MAX_SWEEP, int(np.count_nonzero(sums[1]))) + 1):
+    occupied_cells = int(np.count_nonzero(sums[1]))  # a bin has at least one of them
+    for bins in range(2, min(_MAX_SWEEP, occupied_cells) + 1):
         finer = equal_mass(sums, bins, borders)
         if (np.diff(finer.frequency) < -_ROUNDING).any():
             break

@@ -10,7 +10,7 @@ import numpy as np
 from calibscale.array_types import Floats, Ints
 from calibscale.data.chunk import Chunk
 from calibscale.data.notions import default_notion
-from calibscale.results.evaluation_results import Clusters
+from calibscale.results.cluster_results import Clusters
 from calibscale.statistics.statistic import Statistic
 
 MAX_CLUSTERS = 2**14  # size of the sample of clusters

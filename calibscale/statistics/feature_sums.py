@@ -43,8 +43,8 @@ class FeatureSums(PairStatistic):
         """Add Σ wδφᵀ of rows to the sums by combination of categories."""
         strengths = rows.delta * rows.weights[:, None]
         codes = self.kernel.codes(rows.covariates)
-        for code, here in self._combinations(codes):
-            sums[code] += strengths[here].T @ phi[here]
+        for code, members in self._combinations(codes):
+            sums[code] += strengths[members].T @ phi[members]
 
     def _combinations(self, codes: Ints) -> Iterator[tuple[int, Any]]:
         """Each combination of categories that occurs, and the rows that have it."""
@@ -61,7 +61,8 @@ class FeatureSums(PairStatistic):
     def draw(self, sums: tuple[Any, ...], chunk: Chunk, replicates: Replicates) -> None:
         squares, out = sums
         rows = NotionRows.of(chunk, self.notion, self.kernel.hold_out)
-        codes, phi = self.kernel.codes(rows.covariates), self.features_of(chunk, rows)
+        codes = self.kernel.codes(rows.covariates)
+        phi = self.features_of(chunk, rows)
         w = rows.weights
         if out.shape[2] == 1:
             p, delta = rows.points[:, 0], rows.delta[:, 0]
@@ -71,17 +72,17 @@ class FeatureSums(PairStatistic):
             else:
                 drawn = replicates.scalars(self.notion, rows.rows, p, delta, rows.starts) * w
             squares += np.einsum("ij,ij->i", drawn, drawn)
-            for code, here in self._combinations(codes):
-                out[:, code, 0] += drawn[:, here] @ phi[here]
+            for code, members in self._combinations(codes):
+                out[:, code, 0] += drawn[:, members] @ phi[members]
             return
         if replicates.draws_labels(chunk):
             weighted = phi if (w == 1.0).all() else phi * w[:, None]
             self._move(squares, out, rows, codes, weighted, replicates)
             return
-        for code, here in self._combinations(codes):
-            products = replicates.products(rows.take(here), phi[here] * w[here, None])
+        for code, members in self._combinations(codes):
+            products = replicates.products(rows.take(members), phi[members] * w[members, None])
             for b, (product, d2) in products:
-                squares[b] += (w[here] * w[here]) @ d2
+                squares[b] += (w[members] * w[members]) @ d2
                 out[b, code] += product
 
     def _move(
@@ -96,8 +97,8 @@ class FeatureSums(PairStatistic):
         """Add the sums of drawn labels: the observed sums, changed by rows with another label."""
         w, (B, combinations, K, m) = rows.weights, out.shape
         by_code = out.reshape(B, combinations * K, m)
-        for code, here in self._combinations(codes):
-            by_code[:, code * K : (code + 1) * K] += rows.delta[here].T @ phi[here]
+        for code, members in self._combinations(codes):
+            by_code[:, code * K : (code + 1) * K] += rows.delta[members].T @ phi[members]
         drawn = replicates.null.labels(rows.units, rows.q, replicates.first, replicates.last)
         norms = np.zeros((2, B))
         drawn_sums.label_sums(drawn, rows.q, w * w, np.zeros(len(rows)), norms)

@@ -34,7 +34,8 @@ class ForecastTotals(Statistic):
 
     def accumulate(self, state: ForecastState, chunk: Any) -> ForecastState:
         columns = self.score.rows(chunk.forecast, chunk.values, chunk.outcomes)
-        w, totals = weights_of(chunk), [weighted_sum(column, chunk.weights) for column in columns]
+        w = weights_of(chunk)
+        totals = [weighted_sum(column, chunk.weights) for column in columns]
         return added(state, len(w), w.sum(), w @ w, totals)
 
 
@@ -85,7 +86,9 @@ class CoverageTotals(Statistic):
         """Whether each outcome is covered, width, expected coverage, and first covered level."""
         key = f"coverage of {self.level!r}"
         if key not in chunk.views:
-            forecast, values, y = chunk.forecast, chunk.values, chunk.outcomes
+            forecast = chunk.forecast
+            values = chunk.values
+            y = chunk.outcomes
             low, high = interval = forecast.interval(values, self.level)
             start, expected = forecast.covered_part(values, y, self.level, interval)
             expected = np.clip(expected, 0.0, 1.0)
@@ -223,6 +226,7 @@ class PITValues(Statistic):
 
 def _pit(chunk: Any) -> PITState:
     """State of a chunk of forecasts."""
-    w, values = weights_of(chunk), chunk.forecast.pit(chunk.values, chunk.outcomes, chunk.rows)
+    w = weights_of(chunk)
+    values = chunk.forecast.pit(chunk.values, chunk.outcomes, chunk.rows)
     totals = (np.array(total, np.float64) for total in (len(w), w.sum(), w @ w))
     return PITState._make([*totals, np.clip(values, 0.0, 1.0), w])

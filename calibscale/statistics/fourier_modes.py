@@ -140,9 +140,10 @@ class Modes(PairStatistic):
         for total, value in zip(state[:4], sums, strict=True):
             total += value
         points = self.points(rows.points, rows.covariates)
+        # The residuals give the sums over pairs, and the weights the sums of kernel values.
         strengths = np.stack([w * delta, w])
-        for code, here in self.levelled(rows.covariates):
-            residuals, weights = self.series.transform(points[here], strengths[:, here])
+        for code, members in self.levelled(rows.covariates):
+            residuals, weights = self.series.transform(points[members], strengths[:, members])
             state.residuals[code] += residuals
             state.weights[code] += weights
         return state
@@ -160,15 +161,15 @@ class Modes(PairStatistic):
         points = self.points(rows.points, rows.covariates)
         # An even number of replicates: a transform packs two of them in a complex number.
         max_count = max(2, _DRAWN // max(1, len(rows)) // 2 * 2)
-        for here, drawn in replicates.some_scalars(self.notion, rows, max_count):
+        for part, drawn in replicates.some_scalars(self.notion, rows, max_count):
             drawn *= rows.weights
-            squares[here] += np.einsum("ij,ij->i", drawn, drawn)
-            self._add(residuals[here], points, rows.covariates, drawn)
+            squares[part] += np.einsum("ij,ij->i", drawn, drawn)
+            self._add(residuals[part], points, rows.covariates, drawn)
 
     def _add(self, sums: Complexes, points: Floats, covariates: Floats, strengths: Floats) -> None:
         """Add the modes of strengths (B, c) to sums by combination of levels, (B, C, *shape)."""
-        for code, here in self.levelled(covariates):
-            sums[:, code] += self.series.transform(points[here], strengths[:, here])
+        for code, members in self.levelled(covariates):
+            sums[:, code] += self.series.transform(points[members], strengths[:, members])
 
     def couple(self, F: Complexes) -> Complexes:
         """Modes Σ_c' L_cc' F_c' that act on a point of combination c."""

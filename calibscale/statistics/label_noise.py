@@ -61,11 +61,13 @@ class LabelNoise(Statistic):
         priority = variance / random_draws.of_rows(chunk.rows, 0, random_draws.NOISE)
         least = state.rows[-1, 0] if len(state.rows) > _ROWS else 0.0
         # One row more than the sample is kept, because its priority is τ.
-        here = np.flatnonzero(priority > least)
-        if len(here) > _ROWS + 1:
-            here = here[np.argpartition(-priority[here], _ROWS)[: _ROWS + 1]]
-        rows = np.column_stack([priority[here], w[here], variance[here], q[here]])
-        return _first(state, LabelNoiseState(state.variance, rows, _outcomes(chunk, here)))
+        candidates = np.flatnonzero(priority > least)
+        if len(candidates) > _ROWS + 1:
+            candidates = candidates[np.argpartition(-priority[candidates], _ROWS)[: _ROWS + 1]]
+        rows = np.column_stack(
+            [priority[candidates], w[candidates], variance[candidates], q[candidates]]
+        )
+        return _first(state, LabelNoiseState(state.variance, rows, _outcomes(chunk, candidates)))
 
     def merge(self, a: LabelNoiseState, b: LabelNoiseState) -> LabelNoiseState:
         return _first(a, b)._replace(variance=a.variance + b.variance)
@@ -167,7 +169,8 @@ def class_form_floor(
     size = min(_VECTORS, math.isqrt(_CLASS_PAIRS // K))
     sample = _sample(state, size // 2)
     drawn = _drawn(sample, size)
-    gram, squared_covariances = np.zeros((len(drawn.numbers), len(drawn.numbers))), 0.0
+    gram = np.zeros((len(drawn.numbers), len(drawn.numbers)))
+    squared_covariances = 0.0
     for k in range(K):
         z = drawn.delta[:, k, None] * vectors(sample.q, k)[drawn.numbers]
         gram += z @ z.T
@@ -217,10 +220,12 @@ def _drawn(sample: _Sample, size: int) -> _Drawn:
     top = sample.q.argmax(axis=1)
     without_top = sample.q.copy()
     without_top[np.arange(count), top] = 0.0
+    # The other label is drawn by the inverse of its distribution function.
     reached = without_top.cumsum(axis=1)[rows]
     u = np.random.default_rng(0).random(len(rows)) * reached[:, -1]
     second = np.minimum((reached <= u[:, None]).sum(axis=1), K - 1)
     labels = np.column_stack([top[rows], second]).ravel()
+    # The likeliest label stands for its own probability, and the drawn label for all others.
     chances = np.column_stack([sample.q[rows, top[rows]], reached[:, -1]]).ravel() / times
     numbers = np.repeat(rows, 2)
     delta = sample.q[numbers]
@@ -236,14 +241,15 @@ def _gamma_floor(value: float, mean: float, drawn: _Drawn, gram: Floats) -> Floo
     The p-value is at least 1/(1 + draws) for as many draws as there are residuals.
     """
     numbers, _, copies, spread = drawn
-    diagonal, of_rows = np.diag(gram), np.bincount(numbers, copies)
+    diagonal = np.diag(gram)
+    of_rows = np.bincount(numbers, copies)
     means = np.bincount(numbers, copies * diagonal) / np.maximum(of_rows, _LEAST)
     excess = spread * (diagonal - means[numbers])
     root = np.sqrt(copies)
     pairs = gram * root * root[:, None] * (numbers[:, None] != numbers)
     squares = pairs * pairs
     # The product for triples takes cubic time, and every second row is enough for it.
-    step = 1 + (len(gram) > _VECTORS // 2)
+    step = 2 if len(gram) > _VECTORS // 2 else 1
     subset = np.flatnonzero(numbers % step == 0)
     triples = pairs[np.ix_(subset, subset)]
     variance = 2.0 * float(squares.sum()) + float(copies @ excess**2)

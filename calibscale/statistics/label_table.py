@@ -94,16 +94,17 @@ def label_warnings(
 
 
 def _exchanged(a: str, b: str, share: float, rows: int, classes: int) -> str:
-    now, then = f"{100 * share:.1f} %", f"{100 * (1 - share):.1f} %"
+    right = f"{100 * share:.1f} %"
+    right_if_exchanged = f"{100 * (1 - share):.1f} %"
     if classes == 2:
         return (
-            f"The classes {a} and {b} may be exchanged: the accuracy is {now}, and would be {then} "
-            "if the probabilities were of the other class. Check which label is the event "
-            "(positive=, --positive), and the order of the columns (class_names=, --class-names)."
+            f"The classes {a} and {b} may be exchanged: the accuracy is {right}, and would be "
+            f"{right_if_exchanged} if the probabilities were of the other class. Check which label "
+            "is the event (positive=, --positive), and the order of the columns (class_names=, "
+            "--class-names)."
         )
     return (
         f"The classes {a} and {b} may be exchanged: of the {rows:,} rows whose label and top label "
-        f"are among these two, {now} are right, and {then} would be if the two columns were "
-        "exchanged. Check the order of the columns (class_names=, "
-        "--class-names)."
+        f"are among these two, {right} are right, and {right_if_exchanged} would be if the two "
+        "columns were exchanged. Check the order of the columns (class_names=, --class-names)."
     )

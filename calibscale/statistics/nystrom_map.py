@@ -20,7 +20,7 @@ from calibscale.statistics.feature_sums import LandmarkFeatures
 from calibscale.statistics.fourier_modes import check_size
 from calibscale.statistics.statistic import PairStatistic, added
 
-KEPT_ROWS = 2000
+KEPT_ROWS = 2000  # rows of the sample, as a matrix of all their pairs has 32 MB
 _RANK_TOLERANCE = 1e-12
 # The landmarks reproduce the points among which they were chosen.  If these are many more, they
 # reproduce other points as well.
@@ -94,11 +94,12 @@ class Nystrom(PairStatistic):
         codes = self.kernel.codes(rows.covariates)
         if len(rows):
             phi = self.landmarks(points)
+            # Terms Σw²|δ|²|φ|² of rows with themselves, which `pair_total` subtracts.
             diagonal = (w * w * d2) @ np.einsum("ij,ij->i", phi, phi)
             added(state, len(rows), w.sum(), w @ w, diagonal)
             for code in np.unique(codes):
-                here = codes == code
-                state.sums[code] += strengths[here].T @ phi[here]
+                members = codes == code
+                state.sums[code] += strengths[members].T @ phi[members]
         u = random_draws.of_rows(chunk.rows, self.seed, random_draws.KEPT)
         return self._keep(state, (points, strengths, codes, u))
 

@@ -22,7 +22,7 @@ from calibscale.statistics.parked_states import parked, resumed
 from calibscale.statistics.statistic import Statistic
 
 States = dict[Statistic, Any]
-MAX_GROUPS = 1000
+MAX_GROUPS = 1000  # each group has states of its own in memory
 
 
 class PassResult(NamedTuple):
@@ -206,7 +206,9 @@ def scan(task: Scan, execution: Execution) -> PassResult:
 
 def finished(task: Scan, result: PassResult) -> PassResult:
     """Result of `scan` from the result of a fold.  States of the fold may be modified."""
-    source, statistics, group = task.source, task.statistics, task.rules.group
+    source = task.source
+    statistics = task.statistics
+    group = task.rules.group
     groups: dict[Any, States] = {
         key: dict(zip(statistics, states, strict=True)) for key, states in result.groups.items()
     }

@@ -65,7 +65,8 @@ class PITMoments(Statistic):
                 out[b] += functions_of(u).T @ weighted
             return
         # Replicates of the residual 1 are factors that all functions of a row share.
-        values, units = functions_of(self._pit(chunk)), np.ones(len(chunk))
+        values = functions_of(self._pit(chunk))
+        units = np.ones(len(chunk))
         for b, sign in enumerate(replicates.scalars("forecast", chunk.units, units, units)):
             out[b] += (values * sign[:, None]).T @ weighted
 

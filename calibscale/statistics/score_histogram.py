@@ -89,11 +89,13 @@ class ScoreHistogram(Statistic):
         return self.merge(state, ScoreState(p, sums))
 
     def merge(self, a: ScoreState, b: ScoreState) -> ScoreState:
-        if a.exact and b.exact and not _many(keys := np.append(a.keys, b.keys)):
-            union = ScoreState(keys, np.hstack([a.sums, b.sums]))
-            if (len(a.keys) and len(b.keys)) or len(keys) > MAX_SCORES:
-                union = union.sorted()
-            return union if len(union.keys) <= MAX_SCORES else union.in_cells()
+        if a.exact and b.exact:
+            keys = np.append(a.keys, b.keys)
+            if not _many(keys):
+                union = ScoreState(keys, np.hstack([a.sums, b.sums]))
+                if (len(a.keys) and len(b.keys)) or len(keys) > MAX_SCORES:
+                    union = union.sorted()
+                return union if len(union.keys) <= MAX_SCORES else union.in_cells()
         # Sums of all cells are fast to add, and occupied cells need less memory between merges.
         a = a.in_cells()
         b.add_to(a.sums)
@@ -138,7 +140,8 @@ class OccupiedCells(NamedTuple):
         _, weight, weight2, p, delta, *variance = sums[:, sums[1] > 0]
         # Rounding may raise a mean above the next.
         score = np.maximum.accumulate(np.clip(p / weight, 0.0, 1.0))
-        events, zero = np.clip(p - delta, 0.0, weight), np.zeros_like(p)
+        events = np.clip(p - delta, 0.0, weight)
+        zero = np.zeros_like(p)
         spread = variance[0] if variance else zero
         return OccupiedCells(score, weight, weight**2 / weight2, events, spread, zero)
 
@@ -159,6 +162,7 @@ class OccupiedCells(NamedTuple):
         """At most `most` cells of nearly equal weight and variance, made of neighbours."""
         if len(self.score) <= most:
             return self
+        # Shares of weight and of variance are added, so that a cell has little of either.
         reached = np.cumsum(self.share + ratio(self.variance, self.variance.sum()))
         starts = np.unique(np.searchsorted(reached, reached[-1] * np.arange(most) / most, "right"))
         starts = np.unique(np.append(0, starts[starts < len(reached)]))
@@ -173,6 +177,7 @@ class OccupiedCells(NamedTuple):
                 self.variance,
             )
         )
+        # The last of the neighbours may reach beyond its mean score.
         width = self.score[ends] - self.score[starts] + self.width[ends]
         return OccupiedCells(score / weight, weight, weight**2 / weight2, events, variance, width)
 
@@ -180,7 +185,8 @@ class OccupiedCells(NamedTuple):
 def scores_of(state: ScoreState) -> OccupiedCells:
     """Cells of a state.  They are empty if it has no rows."""
     state = state.sorted()
-    keys, cells = state.keys[state.sums[1] > 0], OccupiedCells.of(state.sums)
+    keys = state.keys[state.sums[1] > 0]
+    cells = OccupiedCells.of(state.sums)
     if state.exact:
         return cells._replace(score=keys)
     return cells._replace(width=np.diff(fine_borders())[keys.astype(int)])  # from the end

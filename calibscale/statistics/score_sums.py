@@ -56,7 +56,9 @@ class Moments(Statistic):
         return 8 * (m * m + classes * m + 5)
 
     def accumulate(self, state: MomentState, chunk: Chunk) -> MomentState:
-        phi, delta, w = self.features(chunk), chunk.delta, chunk.weights
+        phi = self.features(chunk)
+        delta = chunk.delta
+        w = chunk.weights
         d2 = np.einsum("ij,ij->i", delta, delta)
         t = d2 * np.einsum("ij,ij->i", phi, phi)
         state.n[...] += len(chunk)
@@ -157,7 +159,8 @@ class Totals(Statistic):
         return TotalsState(*(np.zeros(()) for _ in range(7)))
 
     def accumulate(self, state: TotalsState, chunk: Chunk) -> TotalsState:
-        w, scores = weights_of(chunk), (chunk.hit, chunk.brier, chunk.nll, chunk.confidence)
+        w = weights_of(chunk)
+        scores = (chunk.hit, chunk.brier, chunk.nll, chunk.confidence)
         sums = (weighted_sum(score, chunk.weights) for score in scores)
         return added(state, len(chunk), w.sum(), w @ w, *sums)
 
@@ -396,7 +399,7 @@ class EventSums(Statistic):
 
 # ---------------------------------------------------------------- error of random features
 
-_GROUPS = 20
+_GROUPS = 20  # most groups of frequencies that are left out together
 _HIGHER = 2.0  # terms of higher order, per share, as 60 classes and quarter bandwidths need them
 _WIDTH = 2.3  # standard errors, as 2 did not cover the error on five networks
 

@@ -16,12 +16,12 @@ from calibscale.data.covariates import Axis
 from calibscale.errors import OptionError
 from calibscale.statistics.statistic import Replicates, Statistic, weights_of
 
-MAX_ATOMS = 2**19
+MAX_ATOMS = 2**19  # keys and six sums of so many atoms have 29 MB
 _BITS = 40  # bits of the position of a score: scores that differ by less than 1e-12 are equal
 _FINE, _COARSE = 16, 5  # bits of cells, if there are too many atoms: from the first to the last
 _DENSE = 15  # bits of the number of atoms in ledgers: 1.5 MB for a day
 _MAX_DENSE_BITS = 10  # bits of cells in ledgers
-_MAX_CROSSINGS = 2**22
+_MAX_CROSSINGS = 2**22  # a key, the number of a crossing times 2^40, then fits into an int64
 
 
 class AtomState(NamedTuple):
@@ -168,7 +168,8 @@ class AtomResiduals(Statistic):
         return (np.zeros((count, self.count)),)
 
     def _places(self, chunk: Chunk) -> Ints:
-        keys, dropped = self.atoms.located(chunk)[0], _BITS - self.bits
+        keys = self.atoms.located(chunk)[0]
+        dropped = _BITS - self.bits
         return np.searchsorted(np.frombuffer(self.keys, np.int64), keys >> dropped << dropped)
 
     def accumulate(self, state: tuple[Floats], chunk: Chunk) -> tuple[Floats]:

@@ -13,7 +13,7 @@ import numpy as np
 from calibscale.array_types import Floats, Ints
 from calibscale.data.blocks import RowCounts
 from calibscale.data.chunk import Chunk
-from calibscale.engine.merge_tree import one_thread
+from calibscale.engine.threads import one_thread
 from calibscale.errors import OptionError, require
 from calibscale.kernels.data_profile import DataProfile
 from calibscale.kernels.fourier_series import Complexes, NoSeries
@@ -140,8 +140,10 @@ class StrengthModes(Statistic):
         rows = NotionRows.of(chunk, self.modes.notion)
         strengths = self.strengths.of(chunk)[self.squared]
         points = self.modes.points(rows.points, rows.covariates)
-        for code, here in self.modes.levelled(rows.covariates):
-            state.sums[:, code] += self.modes.series.transform(points[here], strengths[:, here])
+        for code, members in self.modes.levelled(rows.covariates):
+            state.sums[:, code] += self.modes.series.transform(
+                points[members], strengths[:, members]
+            )
         return state
 
 
@@ -277,8 +279,8 @@ class Spectral:
         positions = tuple(setup.source.covariate(name) for name in names)
         spectral = Spectral(kernel, squared, modes, squares, tolerance, positions)
         if points is not None and len(points.predictions):
-            # of farther points κ is below the tolerance for every row: they will be masked
-            # exp(−r²/2) is below the tolerance for r > √(−2 log tolerance).
+            # exp(−r²/2) is below the tolerance for r > √(−2 log tolerance).  Points that are
+            # farther from all rows will be masked.
             near = points.take(spectral._inside(points, math.sqrt(-2 * math.log(tolerance))))
             modes, squares = spectral._reaching(modes, near), spectral._reaching(squares, near)
             spectral = replace(spectral, modes=modes, squares=squares)
@@ -400,7 +402,7 @@ class Spectral:
             # Points with equal levels share one coupled sum of modes.
             ends = np.cumsum(np.bincount(group, minlength=len(first)))
             split = np.split(np.argsort(group, kind="stable"), ends[:-1])
-            for g, here in enumerate(split if len(z) else []):
+            for g, members in enumerate(split if len(z) else []):
                 # Kronecker products run over the combinations of levels in the order of their
                 # codes.
                 seen_by: Floats = np.ones(1)
@@ -408,15 +410,15 @@ class Spectral:
                     seen_by = np.kron(seen_by, part[g])
                 if seen_by.any():
                     coupled = np.stack([np.tensordot(seen_by, f, 1) for f in F])
-                    out[:, here] = modes.series.evaluate(coupled, z[here])
+                    out[:, members] = modes.series.evaluate(coupled, z[members])
             return out
         sizes = [part.shape[1] for part in seen]
         for code in range(modes.combinations):
             places = zip(seen, np.unravel_index(code, sizes), strict=True)
             # Kernel between each point and this combination of levels, 0 for most points.
             share = math.prod(part[group, i] for part, i in places)
-            here = np.flatnonzero(share)
-            out[:, here] += share[here] * modes.series.evaluate(F[:, code], z[here])
+            near = np.flatnonzero(share)
+            out[:, near] += share[near] * modes.series.evaluate(F[:, code], z[near])
         return out
 
     def _seen(self, modes: Modes, kernel: ProductKernel, x: Floats) -> list[Floats]:

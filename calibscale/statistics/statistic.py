@@ -126,7 +126,8 @@ class Replicates(Statistic):
 
     def draws_labels(self, chunk: Chunk) -> bool:
         """Whether residuals come from labels that are drawn from the predictions of a chunk."""
-        return self.null.of_labels and chunk.forecast is chunk.soft is None
+        of_classes = chunk.forecast is None and chunk.soft is None
+        return self.null.of_labels and of_classes
 
     @property
     def moves(self) -> bool:

@@ -2,7 +2,7 @@
 A statistic and its null
 ========================
 
-The error of 199 data sets whose labels were drawn from the predictions, and the observed one.
+The error of 199 data sets with labels drawn from the predictions, and the observed error.
 """
 
 import matplotlib.pyplot as plt

@@ -60,6 +60,6 @@ print(calibscale.audit(source, kernel, n_replicates=199))
 # Where is it?
 # ------------
 # `local_bias` estimates the frequency of defaults minus the predicted probability, by prediction
-# and age; cells with few rows near them are masked.
+# and age. Cells with few rows near them are masked.
 
 ax = calibscale.local_bias(source, "age", at="grid", points=15).plot()

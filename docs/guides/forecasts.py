@@ -37,8 +37,8 @@ for train, test in KFold(5, shuffle=True, random_state=0).split(X):
     normal[test] = np.column_stack(process.predict(X[test], return_std=True))
 
 # %%
-# Quantiles of separate models may cross. They are an error that names the first row, so that nobody
-# evaluates a distribution that is none; sorting is the usual remedy.
+# Quantiles of separate models may cross, and are then no distribution. The error names the first
+# row. Sorting is the usual remedy.
 
 forecast = cs.QuantileForecast(levels)
 age, bmi = X[:, 0], X[:, 2]
@@ -57,7 +57,7 @@ gaussian = cs.from_arrays(
 )
 
 # %%
-# Scores, coverage and PIT tests need no settings; the kernel errors compare the whole predicted
+# Scores, coverage and PIT tests need no settings. The kernel errors compare the whole predicted
 # distribution with the outcome, at forecasts that are alike.
 
 for source in (boosting, gaussian):
@@ -87,8 +87,8 @@ below_median = cs.forecast_events(boosting, level=0.5)
 print(cs.audit(below_median, ["age", "bmi"], n_replicates=199, recalibrate=()))
 
 # %%
-# The event that the outcome is below a threshold, which is drawn for each row between two numbers,
-# has the bias of the mean: here that of the predicted progression, by standardised body mass.
+# A threshold is drawn for each row between two numbers. The event that the outcome is below it has
+# the bias of the mean, here the mean of the predicted progression, by standardised body mass.
 
 low, high = 25, 346
 progression = cs.forecast_events(boosting, threshold=(low, high))
@@ -127,8 +127,8 @@ ax = cs.reliability(temperature).plot()
 # ------------------
 # This forecaster mixes the right distribution with one that is a degree too warm on some days and a
 # degree too cold on the others (Hamill 2001; Gneiting et al. 2007). Its PIT values are exactly
-# uniform, whatever the number of days; the kernel errors, which look at days with similar
-# forecasts or equal covariates, find it.
+# uniform, whatever the number of days. The kernel errors, which look at days with similar
+# forecasts or equal covariates, find the error.
 
 mean, wind = rng.normal(size=5000), rng.choice([-1.0, 1.0], 5000)
 half, one = np.full((5000, 2), 0.5), np.ones((5000, 2))

@@ -82,8 +82,8 @@ print(report.rows, "rows")
 print(cs.calibration_test(store, ["pit_kuiper", "coverage", "kce"], n_replicates=199))
 
 # %%
-# A loop that forecasts day by day needs no file: an `Accumulator` takes the batches, and its
-# estimates are those of all rows together.
+# A loop that forecasts day by day needs no file. An `Accumulator` takes the batches, and its
+# estimates are for all rows together.
 
 accumulator = cs.Accumulator(["crps", "coverage"], forecast="ensemble")
 for day in np.array_split(np.arange(n), 10):
@@ -104,7 +104,7 @@ print(cs.check(frost, group_by="station", n_replicates=199))
 # Every night
 # -----------
 # A job evaluates each day once, keeps its sums in a ledger, and merges days in windows. Its source
-# here are stores, which know the kind of their forecasts; tables of ``format = "files"`` name it by
+# here are stores, which know the kind of their forecasts. Tables of ``format = "files"`` name it by
 # ``forecast = "ensemble"`` in ``[source]`` and ``predictions = "m_"`` in ``[source.columns]``. The
 # test of the ranks raises the alarm.
 

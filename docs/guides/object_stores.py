@@ -59,8 +59,8 @@ print(calibscale.evaluate(source, ["confidence_gap", "ece"], interval=True))
 # Secrets, and servers that fail
 # ------------------------------
 # Results, reports and errors show a URL without its user, password and query. A server that does
-# not answer, or answers that it cannot serve for the moment, is asked again, and is then an
-# ``UnavailableError``; :doc:`/reference/execution` lists the limits of time.
+# not answer, or answers that it cannot serve for the moment, is asked again. If it still fails, an
+# ``UnavailableError`` is raised. :doc:`/reference/execution` lists the limits of time.
 
 from calibscale.addresses import shown_address
 

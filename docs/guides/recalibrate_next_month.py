@@ -58,8 +58,8 @@ fitted = calibscale.recalibrate(september, "platt")
 print(fitted)
 
 # %%
-# The log loss in this table is that of the rows of the fit, on which each fit looks better than it
-# is. It does not say whether the fit helps.
+# The log loss in this table is for the rows of the fit, on which each fit looks better than it is.
+# It does not say whether the fit helps.
 #
 # Keep it for the next month
 # --------------------------
@@ -125,7 +125,7 @@ print(calibscale.rank(versions, calibscale.Brier()))
 # %%
 # Isotonic regression alone predicts exactly 0 for the lowest scores, where no event happened in
 # September. One such event in October refutes that prediction, and its log loss is infinite.
-# Therefore ``isotonic`` uses the rule of succession there, (0 + 1)/(n + 2) for n rows;
+# Therefore ``isotonic`` uses the rule of succession there, (0 + 1)/(n + 2) for n rows.
 # ``isotonic(ends=pure)`` is the regression alone.
 #
 # On the command line
@@ -143,6 +143,6 @@ print(calibscale.rank(versions, calibscale.Brier()))
 #
 # Every month
 # -----------
-# A nightly job with a window of 30 days watches the recalibrated probabilities; a threshold or an
-# alarm says when the next fit is due (:doc:`/guides/nightly`). Fit on days whose labels are
-# complete: labels that arrive early are often those of one outcome.
+# A nightly job with a window of 30 days watches the recalibrated probabilities. A threshold or an
+# alarm says when the next fit is due (:doc:`/guides/nightly`). Fit on days with complete labels,
+# because labels that arrive early often belong to one outcome.

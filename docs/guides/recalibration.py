@@ -34,8 +34,9 @@ print(fitted)
 # %%
 # Apply
 # -----
-# `transform` takes arrays, `apply` sources, which are recalibrated when they are read; ``save`` and
-# `load_recalibration` keep the fit, as ``calibscale recalibrate`` does on the command line.
+# `transform` takes arrays. `apply` takes sources, which are recalibrated when they are read.
+# ``save`` and `load_recalibration` keep the fit, as ``calibscale recalibrate`` does on the command
+# line.
 
 ax = calibscale.plot_reliability(
     [calibscale.reliability(new), calibscale.reliability(fitted.apply(new))],
@@ -51,7 +52,7 @@ print(calibscale.calibration_test(fitted.apply(new), ["ece", "tce2_debiased"]))
 # Every group
 # -----------
 # ``mc`` corrects groups of covariates and their intersections, in every bin of the prediction,
-# until no mean of y − p exceeds ``alpha``; differences below ``z`` = 2 standard errors stay.
+# until no mean of y − p exceeds ``alpha``. Differences below ``z`` = 2 standard errors stay.
 # It is fitted in one pass over the rows. Here a model is wrong on one device in one region, which
 # isotonic regression cannot see.
 

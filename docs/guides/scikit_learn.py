@@ -77,7 +77,7 @@ print(calibscale.evaluate(source, names, interval="jackknife"))
 #
 # Class by class
 # --------------
-# ``cwce2`` judges each column alone; its value is a sum, and ``details`` has the classes.
+# ``cwce2`` judges each column alone. Its value is a sum, and ``details`` has the classes.
 
 by_class = calibscale.evaluate(source, "cwce2")["cwce2"]
 dict(zip(model.classes_, np.sqrt(by_class.details["by_class"]).round(3).tolist(), strict=True))

@@ -29,10 +29,10 @@ source = calibscale.from_arrays(
 )
 
 # %%
-# `Segments` in the place of the covariates of an `audit` adds the errors of all intersections.
-# For each there are the bias, with intervals that hold for all segments together, and the ECCE,
+# `Segments` instead of the covariates of an `audit` adds the errors of all intersections. Each
+# segment has its bias, with intervals that hold for all segments together, and its ECCE. This is
 # the range of cumulative differences of labels and predictions in order of the score, in units of
-# its standard deviation σ. The largest of these is the multicalibration error.
+# its standard deviation σ. The largest ECCE is the multicalibration error.
 
 kernel = calibscale.KLCE(columns, categorical=columns)
 segments = calibscale.Segments(columns, depth=2, covariates=kernel)
@@ -45,7 +45,7 @@ for segment in errors.listed[:3]:
     print(f"{segment.name}: {low:+.1f} to {high:+.1f} points, adjusted p {segment.adjusted}")
 
 # %%
-# The p-value is that of the maximum: labels are drawn from the predictions, and the largest
+# The p-value belongs to the maximum: labels are drawn from the predictions, and the largest
 # ECCE/σ of all segments is computed for each draw. P-values of single segments are adjusted by
 # the same draws (Westfall & Young's step-down method), so that naming any calibrated segment has
 # a probability of at most 5 %.

@@ -10,7 +10,7 @@ score, and compares two lead times on the same days.
 # %%
 # Forecasts and observations
 # --------------------------
-# Each day has a chance of rain that an ensemble samples; at longer lead times the ensemble is
+# Each day has a chance of rain that an ensemble samples. At longer lead times the ensemble is
 # underdispersed, so that its members agree too often.
 
 import numpy as np
@@ -47,7 +47,7 @@ ax = calibscale.reliability(sources["96 h"], edges=edges).plot()
 # %%
 # Brier score = calibration + refinement
 # --------------------------------------
-# The calibration part (the *reliability* of Murphy 1973) is what recalibration would remove;
+# Recalibration would remove the calibration part (the *reliability* of Murphy 1973).
 # `BrierDecomposition` computes it from the same bins, on the scale of the event.
 
 for lead, source in sources.items():
@@ -58,7 +58,7 @@ for lead, source in sources.items():
 # %%
 # Which lead time is better calibrated?
 # -------------------------------------
-# The two forecasts are of the same days; `rank` compares them row by row, which is more precise
+# The two forecasts are for the same days. `rank` compares them row by row, which is more precise
 # than two separate intervals.
 
 print(calibscale.rank(sources, calibscale.TCE2Debiased(edges=tuple(edges.tolist()))))

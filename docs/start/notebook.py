@@ -7,8 +7,8 @@ underconfident, by how much, and is that more than chance?
 """
 
 # %%
-# A model, and predictions of rows that it has not seen. `labels` are column numbers here; names of
-# classes work as well, see :doc:`/start/tasks`.
+# A model predicts rows that it has not seen. `labels` are column numbers here. Names of classes
+# work as well, see :doc:`/start/tasks`.
 
 from sklearn.datasets import load_digits
 from sklearn.model_selection import train_test_split
@@ -30,12 +30,12 @@ result = calibscale.evaluate(
 print(result)
 
 # %%
-# The second line is the verdict, which follows from all numbers (:doc:`/concepts/verdicts`); it is
+# The second line is the verdict, which follows from all numbers (:doc:`/concepts/verdicts`). It is
 # also ``result.verdict``, and its parts are ``result.judgement``. Naive Bayes is so sure of itself
 # that it gives the probability 0 to a label that is right, which no calibrated model does.
 #
 # ``ece`` is the average distance between confidence and accuracy. ``tce2_debiased`` is its squared
-# form without sampling bias; ``root`` is on the scale of probabilities. Values are also numbers:
+# form without sampling bias. ``root`` is on the scale of probabilities. Values are also numbers:
 
 ece = result["ece"]
 ece.value, ece.interval.low, ece.interval.high

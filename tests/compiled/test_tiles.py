@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from calibscale.compiled import tile_strips, tiles
 from calibscale.compiled.tile_strips import LANES
-from calibscale.engine.merge_tree import parts_on_threads
+from calibscale.engine.threads import parts_on_threads
 from tests.support.dense_tiles import (
     KERNELS,
     PLANE,

@@ -12,7 +12,7 @@ import pytest
 from threadpoolctl import threadpool_limits
 
 import calibscale as cs
-from calibscale.engine.merge_tree import Checkpoint
+from calibscale.engine.checkpoint import Checkpoint
 from calibscale.estimators.ckce import CKCE
 from calibscale.estimators.skce import JKCE, KLCE
 from calibscale.kernels import pair_sums

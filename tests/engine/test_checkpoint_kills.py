@@ -15,7 +15,7 @@ from threading import Timer
 import numpy as np
 import pytest
 
-from calibscale.engine.merge_tree import Checkpoint
+from calibscale.engine.checkpoint import Checkpoint
 from calibscale.kernels import pair_sums
 from tests.support import ROOT, kill_run
 

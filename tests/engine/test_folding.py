@@ -29,8 +29,8 @@ from calibscale.engine import memory
 from calibscale.engine.dask_connection import available_cpus, parse_bytes
 from calibscale.engine.execution import Execution
 from calibscale.engine.fold import fold
-from calibscale.engine.merge_tree import one_thread
 from calibscale.engine.schedulers import within_memory
+from calibscale.engine.threads import one_thread
 from tests.support import ROOT
 
 ROWS, CLASSES = 3000, 4

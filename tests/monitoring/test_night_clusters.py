@@ -14,7 +14,7 @@ from calibscale.errors import OptionError
 from calibscale.inference.e_process import BettingEProcess
 from calibscale.inference.tolerant_e_process import TolerantEProcess
 from calibscale.monitoring.night import night
-from calibscale.results.evaluation_results import Clusters
+from calibscale.results.cluster_results import Clusters
 from calibscale.session import Session
 from calibscale.statistics.cluster_sums import CELLS, ClusterRows
 

@@ -13,16 +13,9 @@ from calibscale.inference.e_process import BettingEProcess, advance, learn
 from calibscale.inference.resampling import Grouped
 from calibscale.monitoring.ledger.alarms import evidence, learned_bets
 from calibscale.monitoring.ledger.day_ledger import Ledger, Record
+from calibscale.monitoring.ledger.day_parts import PARTS, Strata, gathered, parted, parts_of_days
 from calibscale.monitoring.ledger.drifts import drifts
-from calibscale.monitoring.ledger.recipe import (
-    PARTS,
-    Recipe,
-    Strata,
-    encode,
-    gathered,
-    parted,
-    parts_of_days,
-)
+from calibscale.monitoring.ledger.recipe import Recipe, encode
 from calibscale.monitoring.ledger.windows import window
 from calibscale.session import Session
 

@@ -16,7 +16,7 @@ from unittest.mock import patch
 import numpy as np
 
 import calibscale as cs
-from calibscale.engine.merge_tree import Checkpoint
+from calibscale.engine.checkpoint import Checkpoint
 from calibscale.estimators.ckce import CKCE
 from calibscale.estimators.skce import JKCE, KLCE
 from calibscale.kernels import pair_sums

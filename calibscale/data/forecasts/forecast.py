@@ -54,13 +54,15 @@ def _grid(frequencies: int) -> tuple[Floats, Floats]:
     A point at distance x, in half widths of `TAPS` points, has the weight exp(β(√(1 − x²) − 1)) of
     Barnett, Magland and af Klinteberg (2019), up to its Fourier transform.
     """
-    beta, half = 0.97 * np.pi * waves.TAPS * (1.0 - 1.0 / _INTERVALS), 0.5 * waves.TAPS
+    beta = 0.97 * np.pi * waves.TAPS * (1.0 - 1.0 / _INTERVALS)
+    half = 0.5 * waves.TAPS
 
     def weight(x: Floats) -> Any:
         return np.exp(beta * (np.sqrt(np.maximum(1.0 - x * x, 0.0)) - 1.0))
 
     # The weights at `TAPS` points around a value are polynomials of its position in its interval.
-    taps, fractions = 1.0 - half + np.arange(waves.TAPS), 0.5 + 0.5 * chebpts1(40)
+    taps = 1.0 - half + np.arange(waves.TAPS)
+    fractions = 0.5 + 0.5 * chebpts1(40)
     values = weight((taps - fractions[:, None]) / half)
     coefficients = np.ascontiguousarray(polyfit(fractions, values, 11)[::-1])
     intervals = _INTERVALS * frequencies
@@ -229,7 +231,8 @@ class Forecast(ABC):
         padded = np.pad(phi, ((0, 0), (0, -m % LANES)))
 
         def of_grid(y: Floats) -> tuple[Floats, Floats]:
-            sums, shared = np.zeros((len(grid), padded.shape[1])), np.empty(len(y))
+            sums = np.zeros((len(grid), padded.shape[1]))
+            shared = np.empty(len(y))
             waves.spread_rows(self.angles(y), coefficients, table, padded, sums, shared)
             # |q − ψ|² = |q|² + |ψ|² − 2⟨q, ψ⟩, and |ψ|² is 1.
             return total - grid.T @ sums[:, :m], 1.0 + lengths - 2.0 * shared

@@ -359,7 +359,8 @@ def _sorted_pools(values: Floats, y: Floats) -> Iterator[tuple[Any, Floats]]:
 def _ranks(pool: Floats) -> tuple[Floats, Floats]:
     """Shares of the sorted values of a row that are below a value, and up to it (r, s)."""
     size = pool.shape[1]
-    position, certain = np.arange(size), np.ones((len(pool), 1), np.bool_)
+    position = np.arange(size)
+    certain = np.ones((len(pool), 1), np.bool_)
     larger = pool[:, 1:] > pool[:, :-1]
     # Equal values have the position of the first of them, and the end of the last one.
     first = np.where(np.hstack([certain, larger]), position, 0)
@@ -406,5 +407,6 @@ def _quantile_of_others(pool: Floats, level: float) -> Floats:
     k, share = _place(level, pool.shape[1] - 1)
     left_out = np.arange(pool.shape[1])
     # Without value j, value i of the others is value i of all where i < j, else value i + 1.
-    at, after = pool[:, k + (left_out <= k)], pool[:, k + 1 + (left_out <= k + 1)]
+    at = pool[:, k + (left_out <= k)]
+    after = pool[:, k + 1 + (left_out <= k + 1)]
     return at + share * (after - at)

@@ -50,7 +50,8 @@ class _PiecewiseUniform(Forecast):
         ends = []
         for k in ((edges < y[:, None]).sum(axis=1), (edges <= y[:, None]).sum(axis=1)):
             # The value is between edges k − 1 and k.  Equal edges are an atom.
-            a, b = np.clip(k - 1, 0, None), np.minimum(k, edges.shape[1] - 1)
+            a = np.clip(k - 1, 0, None)
+            b = np.minimum(k, edges.shape[1] - 1)
             gap = edges[i, b] - edges[i, a]
             share = np.divide(y - edges[i, a], gap, out=np.zeros(len(y)), where=gap > 0)
             ends.append(F[i, a] + np.clip(share, 0.0, 1.0) * (F[i, b] - F[i, a]))
@@ -256,7 +257,8 @@ class HistogramForecast(_PiecewiseUniform):
 
     def range_of(self, values: Floats, y: Floats) -> tuple[Floats, Floats]:
         edges, F = self._steps(values)
-        below, upto = ((edges < y[:, None]).sum(axis=1), (edges <= y[:, None]).sum(axis=1))
+        below = (edges < y[:, None]).sum(axis=1)
+        upto = (edges <= y[:, None]).sum(axis=1)
         last = edges.shape[1] - 1
         i = np.arange(len(y))
         # An outcome on an edge has the probability below this edge, as both bins may have it.
@@ -374,7 +376,8 @@ class OrdinalForecast(Forecast):
     def cdf(self, values: Floats, y: Floats) -> tuple[Floats, Floats]:
         F = np.column_stack([np.zeros(len(y)), self.embedded(values, y)])
         F[:, -1] = 1.0
-        i, k = np.arange(len(y)), np.clip(np.floor(y).astype(np.int64), -1, self.classes - 1)
+        i = np.arange(len(y))
+        k = np.clip(np.floor(y).astype(np.int64), -1, self.classes - 1)
         return np.where(k < 0, 0.0, F[i, k]), F[i, k + 1]
 
     def quantile(self, values: Floats, level: Any) -> Floats:

@@ -67,9 +67,10 @@ def _ordered(layout: ColumnLayout, first: ColumnLayout) -> ColumnLayout:
     """Layout with its columns of predictions in the order of the first, if they are the same."""
     if layout.kind != first.kind or layout.rows == 0:
         return layout
-    here, there = layout.roles[layout.kind], first.roles[first.kind]
-    if here != there and set(here) == set(there):
-        roles = layout.roles | {layout.kind: there}
+    columns = layout.roles[layout.kind]
+    first_columns = first.roles[first.kind]
+    if columns != first_columns and set(columns) == set(first_columns):
+        roles = layout.roles | {layout.kind: first_columns}
         return replace(layout, roles=roles, class_names=first.class_names)
     return layout
 
@@ -84,9 +85,10 @@ def check_agreement(layouts: Sequence[ColumnLayout]) -> None:
             )
         _check_predictions(layout, first)
         for role in ("covariates", "weights"):
-            here, there = layout.roles.get(role, ()), first.roles.get(role, ())
-            if bool(here) != bool(there):
-                has, lacks = (layout, first) if here else (first, layout)
+            columns = layout.roles.get(role, ())
+            first_columns = first.roles.get(role, ())
+            if bool(columns) != bool(first_columns):
+                has, lacks = (layout, first) if columns else (first, layout)
                 names = _listed(has.roles[role])
                 raise InvalidDataError(
                     f"{has.file} has {role} ({names}), but {lacks.file} has none"
@@ -103,10 +105,11 @@ def _check_predictions(layout: ColumnLayout, first: ColumnLayout) -> None:
     """Check that two files have the same columns of predictions."""
     if (layout.columns, layout.class_names) == (first.columns, first.class_names):
         return
-    here, there = layout.roles[layout.kind], first.roles[first.kind]
+    columns = layout.roles[layout.kind]
+    first_columns = first.roles[first.kind]
     for has, lacks, names, names_there in (
-        (layout, first, here, there),
-        (first, layout, there, here),
+        (layout, first, columns, first_columns),
+        (first, layout, first_columns, columns),
     ):
         further = [name for name in names if name not in names_there]
         if not further:

@@ -42,10 +42,12 @@ def refuse_large_buffers(path: str, file: Any) -> None:
             header = memoryview(message.metadata)
             batch = _table(header, _followed(header, 0), _HEADER)
             if message.type == "record batch":
-                place, remedy = f"record batch {batches} has a compressed column", _FEWER_ROWS
+                place = f"record batch {batches} has a compressed column"
+                remedy = _FEWER_ROWS
                 batches += 1
             elif message.type == "dictionary":
-                place, remedy = "a dictionary of texts has a compressed buffer", _NO_DICTIONARY
+                place = "a dictionary of texts has a compressed buffer"
+                remedy = _NO_DICTIONARY
                 batch = None if batch is None else _table(header, batch, _DATA)
             else:
                 continue

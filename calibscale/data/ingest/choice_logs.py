@@ -188,7 +188,8 @@ class ChoiceLogFile(ChoicesFile):
             raise ValueError(f"the target {target[:60]!r} is none of its {count} choices")
         # "2" may be a number or a text.  The accuracy says whether the likeliest choice is right,
         # and so tells which of two candidates is meant.
-        likeliest, right = logits.index(max(logits)), row.get("acc") == 1.0
+        likeliest = logits.index(max(logits))
+        right = row.get("acc") == 1.0
         fitting = [label for label in candidates if (label == likeliest) == right]
         label = (fitting or candidates)[0]
         document = {

@@ -169,7 +169,8 @@ def layout_of(
                     type_name = "text" if column.dtype.kind in "OU" else column.dtype
                     raise InvalidDataError(f"{place} must be numbers, not {type_name}{hint}")
                 # Lists of numbers stand for several columns, of these roles alone.
-                if len(column.shape) > (role in (kind, "covariates", "top_k")):
+                most_dimensions = 1 if role in (kind, "covariates", "top_k") else 0
+                if len(column.shape) > most_dimensions:
                     shape = (0, *column.shape)
                     hint = input_hints.of_shape(shape) if role == "labels" else ""
                     raise InvalidDataError(f"{place} have too many dimensions{hint}")
@@ -188,10 +189,12 @@ def layout_of(
         kinds = [columns[name].time for name in covariates]
         if covariates and columns[covariates[0]].shape:
             (length,) = columns[covariates[0]].shape
-            covariates, kinds = tuple(f"x{i}" for i in range(length)), kinds * length
+            covariates = tuple(f"x{i}" for i in range(length))
+            kinds = kinds * length
         if covariates and heading:
             (part,) = reader.parts(heading, 0, BATCH_ROWS)
-            names, d = tuple(map(str, part.columns[heading[0]])), len(covariates)
+            names = tuple(map(str, part.columns[heading[0]]))
+            d = len(covariates)
             require(len(names) == d, f"{file}: {d} covariates, but {len(names)} names for them")
             covariates = names
         width = {name: math.prod(column.shape) for name, column in columns.items()}
@@ -331,9 +334,10 @@ def numbered_columns(
             stem, k = match[1], int(match[2])
             if columns.setdefault(k, column) != column:
                 raise InvalidDataError(f"{file}: {columns[k]!r} and {column!r} are both column {k}")
-    for k in range(len(columns)) if complete else ():
-        if k not in columns:
-            raise InvalidDataError(f"{file}: the column {stem + str(k)!r} is missing")
+    if complete:
+        for k in range(len(columns)):
+            if k not in columns:
+                raise InvalidDataError(f"{file}: the column {stem + str(k)!r} is missing")
     return tuple(columns[k] for k in sorted(columns))
 
 
@@ -373,7 +377,8 @@ def agree(
     percent: bool = False,
 ) -> tuple[ColumnLayout, np.dtype]:
     """Check that layouts agree and return the first and the type to store."""
-    first, least = layouts[0], [] if forecast is None else [np.float32]
+    first = layouts[0]
+    least = [] if forecast is None else [np.float32]
     if percent:
         dtype = dtype or percentages.SHARES
     for layout in layouts:
@@ -419,15 +424,19 @@ def names_of_covariates(layouts: Sequence[ColumnLayout]) -> CovariateNames:
     covariates = layouts[0].covariates
     textual = {name for layout in layouts for name in layout.texts}
     texts: dict[str, set[str]] = {name: set() for name in covariates if name in textual}
-    for layout in layouts if texts else ():
+    for layout in layouts:
+        if not texts:
+            break
         with reading(layout.file):
             reader = layout.reader()
             levels = getattr(reader, "levels", {})  # texts that are known without reading the file
             for name in texts.keys() & levels.keys():
                 _add_texts(texts[name], levels[name], name, layout)
-            read = [name for name in texts if name not in levels]
-            for part in reader.parts(read, 0, layout.step) if read else ():
-                for name in read:
+            unread = [name for name in texts if name not in levels]
+            if not unread:
+                continue
+            for part in reader.parts(unread, 0, layout.step):
+                for name in unread:
                     _add_texts(texts[name], part.columns[name].tolist(), name, layout)
     flags = {name for layout in layouts for name in layout.flags}
     times = common_times(layouts)

@@ -462,7 +462,8 @@ def from_frame(
     # `from_arrays` finds the meaning of the labels.
     classes = {}
     if top_k is not None:
-        classes = dict.fromkeys(of_classes, numbers_of(() if class_names is None else class_names))
+        class_numbers = numbers_of(class_names if class_names is not None else ())
+        classes = dict.fromkeys(of_classes, class_numbers)
     of_texts = labels in layout.texts and forecast is None and top_k is None
     dtypes = {kind: layout.dtype, "labels": TEXT if of_texts else np.dtype(np.float64)}
     columns: dict[str, Any] = {}
@@ -470,7 +471,8 @@ def from_frame(
         inner = reader.column(names[0]).shape
         if not inner and len(names) > 1:
             inner = (len(names),)
-        shape, dtype = (reader.table.num_rows, *inner), dtypes.get(role, np.dtype(np.float64))
+        shape = (reader.table.num_rows, *inner)
+        dtype = dtypes.get(role, np.dtype(np.float64))
         numbers: Mapping[str, Codes | None] = classes if role in ("labels", "top_k") else codes
         columns[role] = _Column(reader, names, shape, dtype, numbers, name)
     source = from_arrays(

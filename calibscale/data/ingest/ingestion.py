@@ -287,7 +287,8 @@ def ingest(
             with suppress(StoreError):
                 store.remove_unfinished()
             raise
-    added, dropped = store.rows - before, store.notes.get("dropped", {})
+    added = store.rows - before
+    dropped = store.notes.get("dropped", {})
     return IngestReport(str(url), store.rows, added, resumed, tuple(map(str, inputs)), dropped)
 
 

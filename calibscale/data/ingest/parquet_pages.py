@@ -19,7 +19,7 @@ from calibscale.formatting.number_texts import size as size_text
 _FOOTER = struct.Struct("<I4s")  # end of a file: number of bytes of the metadata, and PAR1
 PAGE_BYTES = 2**28  # largest page that is read; writers make pages of about a megabyte
 _HEADER_BYTES = 2**12  # bytes read at first; statistics of long texts may need more
-_LONGEST_HEADER = 2**24
+_LONGEST_HEADER = 2**24  # bytes without an end of the header, from which a page counts as damaged
 _UNCOMPRESSED, _COMPRESSED = 2, 3  # fields of a header
 # Types of values in the compact protocol.
 _TRUE, _FALSE, _BYTE, _DOUBLE, _BINARY, _LIST, _SET, _MAP, _STRUCT = 1, 2, 3, 7, 8, 9, 10, 11, 12

@@ -105,7 +105,9 @@ class _Mapped:
         # Objects are stored as pickles, which run code when they are read.
         if self.dtype.hasobject:
             raise pickled(name)
-        self.file, self.offset, self.order = file, file.tell(), "F" if fortran else "C"
+        self.file = file
+        self.offset = file.tell()
+        self.order = "F" if fortran else "C"
         declared = self.offset + self.dtype.itemsize * math.prod(self.shape)
         # A truncated file has fewer bytes than its header declares.
         if size != declared:
@@ -139,7 +141,8 @@ class _Zipped(_Mapped):
                         "set TMPDIR to a larger file system"
                     ) from error
             return super().__getitem__(rows)
-        row_bytes, count = self.dtype.itemsize * math.prod(self.shape[1:]), rows.stop - rows.start
+        row_bytes = self.dtype.itemsize * math.prod(self.shape[1:])
+        count = rows.stop - rows.start
         self.file.seek(self.offset + rows.start * row_bytes)
         data = self.file.read(count * row_bytes)
         if rows.stop == self.shape[0]:
@@ -154,7 +157,8 @@ class _Tensor:
         self._opened, self._name = opened, name
         with opened() as file:
             tensor = file.get_slice(name)
-            self.shape, code = tuple(tensor.get_shape()), tensor.get_dtype()
+            self.shape = tuple(tensor.get_shape())
+            code = tensor.get_dtype()
         if code not in _TENSORS:
             raise InvalidDataError(f"{path}: {name!r} is {code}, which NumPy lacks; save it as F32")
         self.dtype = np.dtype(_TENSORS[code])

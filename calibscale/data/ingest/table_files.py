@@ -198,8 +198,11 @@ class _Tables:
         texts: dict[str, set[str]] = {}
         for file in self.files:
             for name, value in file.partition.items():
-                if not isinstance(value, float):
-                    texts.setdefault(name, set()).update(() if value is None else (value,))
+                if isinstance(value, float):
+                    continue
+                levels = texts.setdefault(name, set())
+                if value is not None:  # a missing value is no level
+                    levels.add(value)
         return {name: tuple(values) for name, values in texts.items()}
 
     def __len__(self) -> int:

@@ -89,7 +89,9 @@ class CsvFile:
             start = sum(1 for _ in islice(rows, skip))
             lines = [0]
             while lines:  # the last, empty part gives the number of rows
-                lines, cells, texts_in = [], [], {name: list[str]() for name in texts}
+                lines = []
+                cells = []
+                texts_in = {name: list[str]() for name in texts}
                 for line, row in bounds.taken(rows, step):
                     if len(row) != width:
                         raise InvalidDataError(
@@ -237,12 +239,18 @@ class JsonLinesFile(TableReader):
         return json_objects(self._file, bounds)
 
     def batches(self, names: list[str], skip: int, step: int) -> tuple[int, Iterator[Any]]:
-        """Record batches for `column`, which describes lists."""
+        """Number of the first row, and a record batch of the first `step` rows.
+
+        `column` describes a column of lists by these rows.  `parts` reads all rows.
+        """
         import pyarrow as pa
 
         first = list(islice(self._objects(), step))
         lines = [line for line, _ in first]
-        arrays = [self._array(n, [row.get(n) for _, row in first], lines) for n in names]
+        arrays = []
+        for name in names:
+            values = [row.get(name) for _, row in first]
+            arrays.append(self._array(name, values, lines))
         return 0, iter([pa.RecordBatch.from_arrays(arrays, names)])
 
     def parts(self, names: Sequence[str], skip: int, step: int) -> Iterator[InputPart]:

@@ -162,9 +162,10 @@ def _predictions(source: Source, columns: Columns, problems: Problems) -> None:
                 forecast_of(source.forecast)  # otherwise names of columns state the levels
         except OptionError as error:
             problems.add(("source", "forecast"), str(error))
-    for role in named if source.format == "zarr" else ():
-        if isinstance(getattr(columns, role), tuple):
-            problems.add((*where, role), "must name one array for format 'zarr'")
+    if source.format == "zarr":
+        for role in named:
+            if isinstance(getattr(columns, role), tuple):
+                problems.add((*where, role), "must name one array for format 'zarr'")
 
 
 def _columns(job: Job, problems: Problems) -> None:
@@ -226,7 +227,7 @@ def _listed(job: Job, where: Where, name: str, problems: Problems) -> bool:
     if name in valid:
         return True
     # If a name in `estimators` is misspelt, the estimator may be listed after all.
-    if valid == names != []:
+    if names and valid == names:
         problems.add(where, f"{shown(name)} is not among `estimators`; {hint(name, valid)}")
     return False
 
@@ -322,7 +323,8 @@ def _of_test(job: Job, where: Where, t: Threshold, problems: Problems) -> None:
         problems.add((*where, "window"), message)
     # The smallest p-value of B replicates, 1/(B + 1), must be below the limit.
     if t.below is not None and 0 < t.below <= 1 and t.below * (job.test.replicates + 1) <= 1:
-        smallest, enough = 1 / (job.test.replicates + 1), math.floor(1 / t.below)
+        smallest = 1 / (job.test.replicates + 1)
+        enough = math.floor(1 / t.below)
         message = (
             f"cannot be breached: the smallest p-value of {job.test.replicates} replicates is "
             f"{smallest:.3g}; set `replicates = {enough}` in [test]"

@@ -175,7 +175,8 @@ class Problems:
             for where, messages in self._messages.items()
             for message in dict.fromkeys(messages)
         )
-        ordered, lines = sorted(problems, key=lambda problem: problem[0]), []
+        ordered = sorted(problems, key=lambda problem: problem[0])
+        lines = []
         for line, where, message in ordered[:_LISTED]:
             name = dotted(where)
             if not isinstance(message, str):
@@ -184,15 +185,16 @@ class Problems:
                 message = f"{name}: {message}"
             lines.append(f"{self._file}:{line}: {message}")
         if len(ordered) > len(lines):
-            first, more = ordered[len(lines)][0], len(ordered) - len(lines)
+            first = ordered[len(lines)][0]
+            more = len(ordered) - len(lines)
             lines.append(f"{self._file}:{first}: and {more:,} more")
         return lines
 
 
 def of_file(file: Path) -> Problems:
     """An empty list of problems of a file that was read before."""
-    there = file.is_file()
-    positions = parsed_toml(str(file), file.read_bytes())[1] if there else Positions("")
+    exists = file.is_file()
+    positions = parsed_toml(str(file), file.read_bytes())[1] if exists else Positions("")
     return Problems(str(file), positions)
 
 
@@ -314,7 +316,8 @@ def allowed(name: str) -> dict[str, Setting]:
 def resolved(table: dict[str, Any], index: int, seed: int, problems: Problems) -> dict[str, Any]:
     """Table of an estimator with its defaults.  Its faults are added to `problems`."""
     where = ("estimators", index)
-    name, listed = table.get("name"), {k: v for k, v in table.items() if k != "name"}
+    name = table.get("name")
+    listed = {k: v for k, v in table.items() if k != "name"}
     if isinstance(name, str) and not listed and not name.isidentifier():
         try:
             name, settings = parse(name)

@@ -108,7 +108,8 @@ def evidence(
         }
     processes: list[Process] = []
     damaged: list[str] = []
-    for group in share_of if recipe.wagers else ():
+    groups = list(share_of) if recipe.wagers else []
+    for group in groups:
         walk = _Walk(ledger, model, group, first, entries[group])
         logs = walk.over(shown)
         damaged += walk.damaged
@@ -267,7 +268,8 @@ def learned_bets(ledger: Ledger, day: str, model: str, days: int) -> tuple[Betti
     """Bets of a day, learned from the `days` before it in the ledger."""
     recipe = ledger.recipe
     until = date.fromisoformat(day[:10])
-    first, last = (until - timedelta(days)).isoformat(), (until - timedelta(1)).isoformat()
+    first = (until - timedelta(days)).isoformat()
+    last = (until - timedelta(1)).isoformat()
     groups: list[GroupKey | None] = [*ledger.groups(model)]
     if recipe.group_by is None:  # with groups there is no process of all rows
         groups.insert(0, None)

@@ -353,8 +353,11 @@ class Ledger:
 
     def check(self, entries: Iterable[Entry] | None = None) -> list[str]:
         """Error messages of damaged entries, by default of all entries and index lines."""
-        damaged = [] if entries is not None else [*self._index.damaged.values()]
-        for entry in self.entries if entries is None else entries:
+        damaged = []
+        if entries is None:
+            damaged = [*self._index.damaged.values()]
+            entries = self.entries
+        for entry in entries:
             try:
                 for section in entry.sections:
                     self.read(entry, section)

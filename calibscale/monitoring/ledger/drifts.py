@@ -10,7 +10,7 @@ import numpy as np
 from scipy.special import ndtr, stdtr, stdtrit
 
 from calibscale.array_types import Floats
-from calibscale.engine.merge_tree import one_thread
+from calibscale.engine.threads import one_thread
 from calibscale.errors import require
 from calibscale.estimators.base import BoundEstimator
 from calibscale.limits.excess import ratio
@@ -99,7 +99,8 @@ def _of_values(earlier: Window, later: Window, k: int) -> _Change | None:
     variance = earlier.within[k] + later.within[k]
     deviations, noise = [], []
     for window in (earlier, later):
-        part, rows = window.parts[k], np.array([run.n for run in window.runs], np.float64)
+        part = window.parts[k]
+        rows = np.array([run.n for run in window.runs], np.float64)
         deviations.append((part.value - part.left_out) * (rows.sum() - rows) / rows)
         noise.append(window.within[k] * rows.sum() / rows)
     days = np.concatenate(deviations)
@@ -189,7 +190,8 @@ class DayEffects:
         # Long runs have more weight, because their means have less noise.
         root = np.sqrt(np.concatenate([s * len(s) for s in shares]))
         pairs = (np.eye(count, k=1) + np.eye(count, k=-1)) / 2
-        self._squares, self._products = np.diag(root**2), root[:, None] * pairs * root
+        self._squares = np.diag(root**2)
+        self._products = root[:, None] * pairs * root
         self._center = M
         self._count = count
         expected = []

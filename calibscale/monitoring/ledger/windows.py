@@ -25,7 +25,7 @@ import numpy as np
 from calibscale.array_types import Floats
 from calibscale.atomic_files import write_whole
 from calibscale.engine.dask_connection import available_cpus
-from calibscale.engine.merge_tree import one_thread
+from calibscale.engine.threads import one_thread
 from calibscale.errors import StoreError
 from calibscale.estimators.base import BoundEstimator
 from calibscale.inference.intervals import Parts, has_limits, with_interval
@@ -33,12 +33,13 @@ from calibscale.inference.monte_carlo import result_of
 from calibscale.inference.nulls import DrawnLabels
 from calibscale.inference.resampling import Resampling
 from calibscale.monitoring.ledger.day_ledger import STATES, SUMS, Ledger
+from calibscale.monitoring.ledger.day_parts import SECTION as PARTS_SECTION
+from calibscale.monitoring.ledger.day_parts import STRATA, Strata, parts_of_days
 from calibscale.monitoring.ledger.group_keys import GroupKey
 from calibscale.monitoring.ledger.index import Entry
-from calibscale.monitoring.ledger.recipe import SECTION as PARTS_SECTION
-from calibscale.monitoring.ledger.recipe import STRATA, Recipe, Strata, parts_of_days
+from calibscale.monitoring.ledger.recipe import Recipe
+from calibscale.results.cluster_results import Clusters
 from calibscale.results.estimate import Estimate
-from calibscale.results.evaluation_results import Clusters
 from calibscale.results.inference_results import TestResult
 from calibscale.statistics.bins import BinCounts
 from calibscale.statistics.one_pass import States
@@ -46,7 +47,7 @@ from calibscale.statistics.score_sums import with_variances
 
 _MIN_LEVEL = 3  # log2 of the days of the smallest block
 _MAX_LEVEL = 21  # log2 of the days of a block that contains the calendar
-_CHECKSUM_BYTES = 4
+_CHECKSUM_BYTES = 4  # CRC32C
 MAX_RUNS = 20  # runs of consecutive days in a window
 _SPLIT_DATES = 100  # a window of at least so many dates has calendar blocks as runs
 
@@ -294,7 +295,8 @@ def _estimate(
     """
     estimate = e.finalize(*(states[s] for s in e.needs))
     # Limits in closed form need no values without parts.
-    several, limited = len(runs.left_out) > 1, has_limits(e, resampling)
+    several = len(runs.left_out) > 1
+    limited = has_limits(e, resampling)
     if not np.isfinite(runs.value) or not (several or limited):
         return estimate, float("nan")
     parts: Parts | None = None
@@ -420,7 +422,9 @@ def _path(
     ledger: Ledger, section: str, entries: Sequence[Entry], day: int, level: int
 ) -> Path | None:
     """Path of the sum of a block, or None if the block is not past or has other entries."""
-    model, group, number = entries[0].model, entries[0].group, day >> level
+    model = entries[0].model
+    group = entries[0].group
+    number = day >> level
     last = ledger.select(None, None, model, group)[-1].date
     # Sums of eight days of replicates would save less reading than their files take.  The last
     # block may still grow.
@@ -467,7 +471,8 @@ def load(path: Path, size: int) -> Floats | None:
         stored = np.fromfile(path, np.uint8)
     except OSError:
         return None
-    body, checksum = stored[:-_CHECKSUM_BYTES], stored[-_CHECKSUM_BYTES:]
+    body = stored[:-_CHECKSUM_BYTES]
+    checksum = stored[-_CHECKSUM_BYTES:]
     if len(body) != 8 * size:
         return None
     if google_crc32c.value(body.tobytes()) != int.from_bytes(checksum.tobytes(), "little"):

@@ -33,7 +33,8 @@ def article_of(result: dict[str, Any]) -> doc.Article:
     name = result["schema"].removeprefix("calibscale.").partition("/")[0]
     kinds = ", ".join(DOCUMENTS)
     require(name in DOCUMENTS, f"no report can be made of {result['schema']}; use one of: {kinds}")
-    article, seconds = DOCUMENTS[name](result), result.get("seconds")
+    article = DOCUMENTS[name](result)
+    seconds = result.get("seconds")
     return article if seconds is None else replace(article, duration=number_texts.seconds(seconds))
 
 

@@ -36,8 +36,10 @@ _INTERVAL = "95 % interval"
 def _z(points: dict[str, Any], i: int) -> float:
     """Return z, infinite (null in JSON) for a bias of certain predictions."""
     bias, z = points["bias"][i], points["z"][i]
+    if z is not None:
+        return z
     # Certain predictions that are wrong have an infinite z, which JSON writes as null.
-    return z if z is not None else math.copysign(math.inf, bias) if bias else 0.0
+    return math.copysign(math.inf, bias) if bias else 0.0
 
 
 def map_blocks(result: dict[str, Any]) -> list[doc.Block]:
@@ -272,7 +274,8 @@ def curve_figures(
         split = ""
         if len(curve_set) > 1 and separating:
             split = f", for each value of {separating}"
-        title, names = f"Bias over {label}{split}", naming.categories(source, name)
+        title = f"Bias over {label}{split}"
+        names = naming.categories(source, name)
         draw = partial(plot_bias_curves, drawn, label, names, histograms.get(name))
         caption = f"{title}; above 0 predictions are too low."
         numbers = _curve_table(drawn, label, source, name)
@@ -465,7 +468,7 @@ def _scores(scores: list[dict[str, Any]] | None, note: str = "") -> Any:
             terms.fitted((s["fitted"] or {}).get("parameters")),
             s["reason"],
             s["note"],
-            "a label had the probability 0" * unbounded,
+            "a label had the probability 0" if unbounded else "",
         )
         rows.append(
             (

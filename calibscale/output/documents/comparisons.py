@@ -128,10 +128,8 @@ def _null_figures(tests: Sequence[Tested], place_title: str, alpha: float) -> do
             continue
         quantiles = drawn["quantiles"]
         if "0.05" in quantiles and "0.95" in quantiles:
-            ends, alert = (
-                (quantiles["0.05"], quantiles["0.95"]),
-                significant(test["p_value"], alpha),
-            )
+            ends = (quantiles["0.05"], quantiles["0.95"])
+            alert = significant(test["p_value"], alpha)
             row = IntervalRow(place or "all rows", test["value"], *ends, alert, bar="rows")
             by_statistic.setdefault(_statistic(test), []).append(row)
     strips = [IntervalPanel(name, tuple(rows)) for name, rows in by_statistic.items()]
@@ -259,7 +257,9 @@ def difference_table(
 
 def drift_blocks(drift: dict[str, Any], column: str | None) -> list[doc.Block]:
     """Plot and table of differences from the baseline."""
-    results, base, window = drift["results"], drift["baseline"], day_names.window(drift["window"])
+    results = drift["results"]
+    base = drift["baseline"]
+    window = day_names.window(drift["window"])
     title = f"{window[:1].upper()}{window[1:]} against the baseline, {day_names.day(base['first'])}"
     # The baseline is a fixed period, which a reader must know to judge a drift.
     title += f" to {day_names.day(base['last'])} ({number_texts.count(base['n'])} rows)"

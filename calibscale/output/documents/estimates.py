@@ -81,8 +81,8 @@ def estimate_blocks(
     if not any(place.results for place in places):
         return []
     level = level_of([e for place in places for e in place.results])
-    listed = estimate_table(places, place_title, level, p_values, alpha)
-    return [_forest(places, place_title, level), listed, *_reasons(places)]
+    table = estimate_table(places, place_title, level, p_values, alpha)
+    return [_forest(places, place_title, level), table, *_reasons(places)]
 
 
 def _forest(places: Sequence[Place], place_title: str, level: float | None) -> doc.Figures:
@@ -133,7 +133,8 @@ def notion_note(estimates: Sequence[dict[str, Any]]) -> list[str]:
 
 def _row(place: Place, estimate: dict[str, Any]) -> IntervalRow:
     name = estimate["estimator"]
-    breached, limits = name in place.breached, place.limits.get(name, ())
+    breached = name in place.breached
+    limits = place.limits.get(name, ())
     return IntervalRow(place.name, estimate["value"], *ends(estimate), breached, limits)
 
 
@@ -362,7 +363,9 @@ def goodness(name: str, group: dict[str, Any]) -> float:
     value = next((e["value"] for e in group["results"] if e["estimator"] == name), None)
     if value is None:
         return math.inf
-    return value if name == "accuracy" else -abs(value) if name == "confidence_gap" else -value
+    if name == "accuracy":
+        return value
+    return -abs(value) if name == "confidence_gap" else -value
 
 
 def _size_notes(groups: Sequence[dict[str, Any]]) -> Iterator[str]:
@@ -558,7 +561,8 @@ def score_figures(estimates: Sequence[dict[str, Any]]) -> Iterator[doc.Figure]:
     """Plots of the curves of estimates, each once for a notion."""
     drawn = set()
     for estimate in estimates:
-        name, notion = name_of(estimate["estimator"]), estimate["notion"]
+        name = name_of(estimate["estimator"])
+        notion = estimate["notion"]
         # Estimators that share a plot, such as an error and its score, would repeat it.
         if name not in SCORE_PLOTS or (SCORE_PLOTS[name], notion) in drawn:
             continue

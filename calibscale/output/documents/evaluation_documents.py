@@ -45,7 +45,8 @@ def evaluation(result: dict[str, Any]) -> doc.Article:
         for grouping in groupings
         for g in grouping["values"]
     ]
-    p_values, warnings = result.get("adjusted_p_values"), result.get("warnings") or ()
+    p_values = result.get("adjusted_p_values")
+    warnings = result.get("warnings") or ()
     place = estimates.Place("", results, result["n"])
     blocks = estimates.estimate_blocks([place], "estimator", p_values, _alpha(result))
     plots, band = list(estimates.score_figures(results)), []
@@ -192,7 +193,8 @@ def reliability(result: dict[str, Any]) -> doc.Article:
     ]
     listed = None
     if result["groups"] is not None:
-        column, values = result["groups"]["column"], result["groups"]["values"]
+        column = result["groups"]["column"]
+        values = result["groups"]["values"]
         groups = worst_classes(values) if by_class else sorted(values, key=lambda g: -g["n"])
         titles = [naming.group(column, g["name"] or g["value"]) for g in groups]
         shared = {key: result[key] for key in ("notion", "class", "level", "source")}

@@ -151,7 +151,8 @@ def power(result: dict[str, Any]) -> doc.Article:
     shown: doc.Block = doc.Paragraph("Nothing was simulated.")
     if curve and all(t["rows"] > 0 for t in curve):
         caption = f"Share of detections by the number of rows. {verdict}."
-        draw, label = partial(plot_power, result), "Power by the number of rows"
+        draw = partial(plot_power, result)
+        label = "Power by the number of rows"
         shown = doc.Figures((doc.Figure(draw, CURVE_HEIGHT, label, caption, listed, in_text=True),))
     return doc.article(
         f"Required rows: {doc.source_name(result)}",

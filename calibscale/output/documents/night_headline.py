@@ -20,7 +20,7 @@ QUANTITIES = {
 }
 _NAMED = 4  # maximum number of reasons of each kind
 _NAMED_DAYS = 3  # maximum number of days of each kind in the verdict
-# what the sign of a gap says about predictions, by notion
+# Meaning of the sign of a gap by notion: predictions above the frequency, and below it.
 _SIDES = {"top_label": ("too confident", "too cautious"), "positive": ("too high", "too low")}
 _SUBJECTS = {"top_label": "the model is", "positive": "predictions are"}
 _SCORES = ("accuracy", "brier", "nll")  # these are not calibration errors
@@ -96,24 +96,32 @@ class Finding:
             return "breached"
         if self._refutes and not self.alarm:
             return "refuted"
-        return "alarm" if self.alarm else "incomplete" if self.incomplete else "fine"
+        if self.alarm:
+            return "alarm"
+        return "incomplete" if self.incomplete else "fine"
 
     @property
     def verdict(self) -> str:
-        """Verdict in one sentence, without a full stop."""
+        """Verdict in one sentence, without a full stop.
+
+        The first phrase gives the reason of the first word.
+        """
+        impossible = list(self._impossible())
+        days = list(self._days())
         if self.alarm:
-            text = f"Alarm: {self._alarm()}"
+            word, phrases = "Alarm", [self._alarm(), *impossible, *days]
         elif self.breached:
-            limits = [self._breaches(), self._error_over()]
-            text = f"Breached: {'; '.join(filter(None, limits))}"
+            word = "Breached"
+            phrases = [self._breaches(), self._error_over(), *impossible, *days]
         elif self._refutes:
-            return f"Miscalibrated: {'; '.join([*self._impossible(), self._fine(), *self._days()])}"
+            word = "Miscalibrated"
+            phrases = [*impossible, self._fine(), *days]
+        elif self.incomplete:
+            word = "Incomplete"
+            phrases = [*impossible, *days, self._fine()]
         else:
-            text = f"Fine: {self._fine()}"
-        days = "; ".join([*self._impossible(), *self._days()])
-        if self.state == "incomplete":
-            return f"Incomplete: {days}; {self._fine()}"
-        return f"{text}; {days}" if days else text
+            word, phrases = "Fine", [self._fine(), *impossible, *days]
+        return f"{word}: {'; '.join(filter(None, phrases))}"
 
     @property
     def _refutes(self) -> bool:
@@ -177,7 +185,8 @@ def _few_days(days: Sequence[str]) -> str:
 
 def head(night: dict[str, Any]) -> Head:
     """Summarize the state of a night in a sentence, with its reasons."""
-    thresholds, alarms = night["thresholds"] or [], night["alarms"]
+    thresholds = night["thresholds"] or []
+    alarms = night["alarms"]
     breached = [t for t in thresholds if t["breached"]]
     alarm = alarms is not None and bool(alarms["alarm"])
     reasons = [*_limits(night, breached), *_day_reasons(night)]
@@ -286,7 +295,9 @@ def _impossible_phrase(night: dict[str, Any], refutation: dict[str, Any]) -> str
     if refutation["count"] == 1:
         labels, verb = "a label", "has"
     else:
-        labels, verb, rows = f"{refutation['count']:,} labels", "have", f"first in {rows}"
+        labels = f"{refutation['count']:,} labels"
+        verb = "have"
+        rows = f"first in {rows}"
     where = ""
     if refutation["group"] is not None:
         where = f" for {naming.group(night['group_by'], refutation['group'])}"
@@ -397,10 +408,15 @@ def _error(window: dict[str, Any], group: float | None, notions: Sequence[str]) 
         results = next((g["results"] for g in window["groups"] or () if g["group"] == group), [])
     for notion in notions:
         named = {e["estimator"]: e for e in results if e["notion"] == notion}
-        drawn = window["reliability"] if group is None else None
-        drawn = drawn if drawn is not None and drawn["notion"] == notion else None
-        gap, basis = _gap(named.get("confidence_gap"), drawn)
-        ece = named["ece"]["value"] if "ece" in named else drawn["ece"] if drawn else None
+        diagram = window["reliability"] if group is None else None  # groups have no diagram
+        if diagram is not None and diagram["notion"] != notion:
+            diagram = None
+        gap, basis = _gap(named.get("confidence_gap"), diagram)
+        ece = None
+        if "ece" in named:
+            ece = named["ece"]["value"]
+        elif diagram is not None:
+            ece = diagram["ece"]
         # The gap has a direction and explains at least half of the binned error.  Otherwise errors
         # of both signs cancel in it.
         if gap is not None and abs(gap) >= 0.5 * (ece or 0.0):
@@ -453,7 +469,8 @@ def _limits(night: dict[str, Any], breached: list[dict[str, Any]]) -> list[str]:
     # Groups that breach the same limit share a sentence.
     by_limit: dict[str, list[str]] = {}
     for t in breached:
-        limit, group_name = _limit_text(night, t), naming.group(night["group_by"], t["group"])
+        limit = _limit_text(night, t)
+        group_name = naming.group(night["group_by"], t["group"])
         if t["observed"] is None:
             by_limit.setdefault(f"{limit}, {missing_value(t)}", []).append(group_name)
         else:
@@ -497,7 +514,8 @@ def observed(t: dict[str, Any]) -> str:
 def missing_value(t: dict[str, Any]) -> str:
     """Reason why there is no observed value, and whether this is a breach."""
     reason = f" ({t['reason']})" if t["reason"] else ""
-    return f"no value{': breached' * t['breached']}{reason}"
+    breach = ": breached" if t["breached"] else ""
+    return f"no value{breach}{reason}"
 
 
 def over(night: dict[str, Any], name: str | None) -> str:

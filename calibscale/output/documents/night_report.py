@@ -35,7 +35,9 @@ from calibscale.results.night_results import evidence_logs
 def nightly(night: dict[str, Any]) -> doc.Article:
     """Document of ``calibscale nightly``."""
     state, verdict, reasons = head(night)
-    group, selected, bias = night["group_by"] or "group", night["selection"], night["bias"]
+    group = night["group_by"] or "group"
+    selected = night["selection"]
+    bias = night["bias"]
     risk = [] if selected is None else comparisons.selection_blocks(selected)
     drift = comparisons.drift_blocks(night["drift"], night["group_by"]) if night["drift"] else []
     results = _every(night)
@@ -84,7 +86,7 @@ def _subtitle(night: dict[str, Any]) -> str:
     created = night["created"]
     # The time of the computation tells reports of a repeated night apart.
     text = f"Night of {day_names.day(night['day'])}, computed {created[:16].replace('T', ' ')}"
-    return text + " UTC" * created.endswith(("+00:00", "Z"))
+    return f"{text} UTC" if created.endswith(("+00:00", "Z")) else text
 
 
 # ---------------------------------------------------------------- key numbers
@@ -317,7 +319,8 @@ def _evidence(night: dict[str, Any]) -> list[doc.Block]:
         return f"{group_name}, {terms.notion(p['notion'])}" if len(notions) > 1 else group_name
 
     combined = evidence_logs(alarms, alarms["days"])[-DAYS:]
-    threshold, process_threshold = alarms["threshold"], alarms["process_threshold"]
+    threshold = alarms["threshold"]
+    process_threshold = alarms["process_threshold"]
     colours = group_colours(night)
     # Without groups there is a process for each notion, which then gets the colour.
     if not colours:  # processes of notions

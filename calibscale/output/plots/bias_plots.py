@@ -11,7 +11,7 @@ import numpy as np
 from calibscale.formatting.naming import NO_LEVEL, missing_name, short
 from calibscale.output.plots.style import COLOURS, LINES, WIDTH, axes, floats, framed, named_ticks
 
-MAP_HEIGHT, CURVES_HEIGHT = 330.0, 220.0
+MAP_HEIGHT, CURVES_HEIGHT = 330.0, 220.0  # points
 _SHADES = 6  # shades of each sign
 _MAX_CELLS = 30  # cells along each axis of a map whose points are not on a grid
 _MAX_TICKS = 8  # ticks at the values of a covariate, else ticks are at round numbers

@@ -22,7 +22,7 @@ from calibscale.output.plots.style import (
     write,
 )
 
-CURVE_HEIGHT = 220.0
+CURVE_HEIGHT = 220.0  # points
 
 
 def root_risk(candidate: dict[str, Any]) -> float:

@@ -22,7 +22,7 @@ from calibscale.output.plots.style import (
     write,
 )
 
-DAYS_HEIGHT, EVIDENCE_HEIGHT = 196.0, 262.0
+DAYS_HEIGHT, EVIDENCE_HEIGHT = 196.0, 262.0  # points
 _DASHES = ("-", (0, (6, 2)), (0, (2, 2)), (0, (8, 2, 2, 2)), (0, (1, 2)), (0, (4, 1, 1, 1, 1, 1)))
 
 
@@ -236,7 +236,7 @@ def _plot_groups(ax: Any, x: Any, lines: Sequence[tuple[Line, Any]], dimension: 
             grey = ""
             continue
         dashes = _DASHES[GROUPS.index(line.colour) % len(_DASHES)]
-        name = f"{line.name}{', alarm' * line.alarm}"
+        name = f"{line.name}, alarm" if line.alarm else line.name
         ax.plot(
             x,
             values,

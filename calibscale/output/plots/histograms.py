@@ -43,7 +43,9 @@ def pit_shares(bins: Sequence[dict[str, Any]], *names: str) -> tuple[Any, ...]:
 def draw_pit(ax: Any, bins: Sequence[dict[str, Any]]) -> None:
     """Draw the histogram of PIT values, with the range of each bar if calibrated."""
     edges, heights, (low, high) = pit_shares(bins, "frequency", "consistency")
-    outside, left, width = np.array([b["outside"] for b in bins], bool), edges[:-1], np.diff(edges)
+    outside = np.array([b["outside"] for b in bins], bool)
+    left = edges[:-1]
+    width = np.diff(edges)
     for role, selected in (("rows", ~outside), ("alert", outside)):
         ax.bar(
             left[selected] + 0.03 * width[selected],
@@ -51,7 +53,7 @@ def draw_pit(ax: Any, bins: Sequence[dict[str, Any]]) -> None:
             0.94 * width[selected],
             align="edge",
             color=COLOURS[role],
-            alpha=1.0 - 0.5 * (role == "alert"),
+            alpha=0.5 if role == "alert" else 1.0,
         )
     ax.stairs(high, edges, baseline=low, fill=True, color=COLOURS["band"], alpha=0.5)
     for ends in (low, high):

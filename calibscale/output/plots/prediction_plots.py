@@ -24,7 +24,7 @@ from calibscale.output.plots.style import (
 )
 from calibscale.output.plots.style import axes as new_axes
 
-RELIABILITY_HEIGHT = 456.0
+RELIABILITY_HEIGHT = 456.0  # points
 MAX_DIAGRAMS = 12  # of groups or classes
 # Markers of points whose prediction or frequency is exactly 0 or 1, at the edge of log-odds
 _EDGE_MARKERS = {("y", 0.0): "v", ("y", 1.0): "^", ("x", 0.0): "<", ("x", 1.0): ">"}
@@ -164,7 +164,7 @@ def _scale(axes: str, diagrams: Sequence[Sequence[dict[str, Any]]], pit: Any) ->
     bins = [b for diagram in diagrams for b in diagram]
     x, y = _means(bins)
     counts = None if pit else [b["count"] for b in bins]
-    # an unknown name is an error for forecasts as well
+    # An unknown name is an error for forecasts as well.
     scale = probability_axes(axes, x, y, [end for b in bins for end in _ends(b)], counts)
     return probability_axes("linear", x, y) if pit else scale
 
@@ -280,17 +280,23 @@ def _points(
     by_marker: dict[str, list[tuple[float, float]]] = {}
     for b, across, up in zip(bins, x, y, strict=True):
         by_marker.setdefault(_marker(b, scale), []).append((across, up))
+    # Circles come first in the legend.
     for marker, places in sorted(by_marker.items(), key=lambda item: item[0] != "o"):
+        marker_size = 3.5 if small else 6
+        label = name
+        if marker != "o":
+            marker_size += 2
+            label = "exactly 0 or 1, at the edge"
         ax.plot(
             *zip(*places, strict=True),
             marker,
             linestyle="none",
             color=COLOURS[role],
             mew=0,
-            markersize=(3.5 if small else 6) + 2 * (marker != "o"),
+            markersize=marker_size,
             clip_on=False,
             zorder=3,
-            label=name if marker == "o" else "exactly 0 or 1, at the edge",
+            label=label,
         )
 
 

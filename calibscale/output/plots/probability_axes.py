@@ -76,7 +76,7 @@ class ProbabilityAxes:
                 ax.locator_params(axis=name, nbins=6)
         low = max(self.x.low, self.y.low, 0.0)
         high = min(self.x.high, self.y.high, 1.0)
-        # on log-odds a line through two points of the diagonal is the diagonal
+        # On log-odds a line through two points of the diagonal is the diagonal.
         ax.plot(
             [low, high],
             [low, high],
@@ -140,14 +140,18 @@ def probability_axes(
     up = np.concatenate([y, spread])
     positions = np.concatenate([x, up])
     square_axis = scale(positions)
-    # A square with equal axes is easiest to read, if the points fill enough of it.
+    # A square with equal axes is easiest to read, if the points fill enough of it.  The whole range
+    # is tried first.  On log-odds it is infinite.
+    squares = [square_axis] if logit else [_full(), square_axis]
     filled = _extent(x, logit) * _extent(np.append(up, x), logit)
-    for square in (square_axis,) if logit else (_full(), square_axis):
-        if filled >= _FILLED * (_position(square.high, logit) - _position(square.low, logit)) ** 2:
-            # an axis names 0 and 1 only if it has such values
-            marks = (scale(x).marked, scale(up).marked)
-            return ProbabilityAxes(logit, *(replace(square, marked=ends) for ends in marks))
-    # the vertical axis has the predictions as well, so that the diagonal is visible
+    for square in squares:
+        side = _position(square.high, logit) - _position(square.low, logit)
+        if filled >= _FILLED * side**2:
+            # An axis names 0 and 1 only if it has such values.
+            horizontal = replace(square, marked=scale(x).marked)
+            vertical = replace(square, marked=scale(up).marked)
+            return ProbabilityAxes(logit, horizontal, vertical)
+    # The vertical axis has the predictions as well, so that the diagonal is visible.
     only_ends = logit and not np.any((x > 0) & (x < 1))
     return ProbabilityAxes(logit, square_axis if only_ends else scale(x), square_axis)
 
@@ -262,7 +266,7 @@ def _round_values(limits: ProbabilityAxis) -> list[float]:
         places = sorted({p for p in values if low <= p <= high})
         if len(places) >= _MIN_TICKS:
             return places[:: -(-len(places) // _MAX_TICKS)]
-    # the range is so short that log-odds are almost linear in it
+    # The range is so short that log-odds are almost linear in it.
     from matplotlib.ticker import MaxNLocator
 
     return [float(p) for p in MaxNLocator(4).tick_values(low, high) if low <= p <= high]

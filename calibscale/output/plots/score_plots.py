@@ -28,7 +28,7 @@ from calibscale.output.plots.probability_axes import probability_axes
 from calibscale.output.plots.style import COLOURS, DASHED, DOTTED, framed
 from calibscale.output.plots.style import axes as new_axes
 
-_HEIGHT = 300.0
+_HEIGHT = 300.0  # points
 _WIDE = 1.96  # standard deviations on each side of a range of 95 %
 _RARE = 0.005  # share of the rows that a frequency has to have for the axes to include it
 _SMALL = 0.1  # share of the largest part of a score that a threshold has to reach to be shown
@@ -44,7 +44,8 @@ _CURVES = {
 
 def curve_of(estimate: Any, key: str) -> dict[str, Any]:
     """Curve in the details of an estimate, or of its JSON object: columns of equal lengths."""
-    value, names = estimate if isinstance(estimate, dict) else estimate.to_dict(), _CURVES[key]
+    value = estimate if isinstance(estimate, dict) else estimate.to_dict()
+    names = _CURVES[key]
     try:
         columns = np.array([value["details"][key][name] for name in names], float)
         columns[:, 0]  # there is a point
@@ -64,7 +65,7 @@ def plot_corp(estimate: Any, ax: Any = None, axes: str = "linear") -> Any:
     band = np.empty((3, 0))
     with suppress(OptionError):  # results of earlier versions have none
         band = np.array([*curve_of(estimate, "band").values()])
-    # a frequency of few rows, or the band at few rows, does not stretch the axes
+    # A frequency of few rows, or the band at few rows, does not stretch the axes.
     common = frequency[weight >= _RARE * weight.sum()]
     scores = np.concatenate([low, high])
     scale = probability_axes(axes, scores, common, rows=[*weight, *weight])
@@ -79,7 +80,9 @@ def plot_corp(estimate: Any, ax: Any = None, axes: str = "linear") -> Any:
             linewidth=0,
             label=_RANGE,
         )
-    low, high, frequency = scale.x.place(low), scale.x.place(high), scale.y.place(frequency)
+    low = scale.x.place(low)
+    high = scale.x.place(high)
+    frequency = scale.y.place(frequency)
     ax.plot(
         np.column_stack([low, high]).ravel(),
         frequency.repeat(2),

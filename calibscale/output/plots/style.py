@@ -219,7 +219,7 @@ def drawing(draw: Callable[..., Any], height: float, salt: str) -> Drawing:
     _fit(ax)
     file = io.StringIO()
     no_metadata = dict.fromkeys(("Date", "Creator", "Format", "Type"))
-    # savefig would draw the figure a first time, without output
+    # The method `savefig` would draw the figure a first time, without output.
     FigureCanvasSVG(figure).print_svg(file, metadata=no_metadata)
     svg = file.getvalue()
     svg = _TAG.sub(_short, svg[svg.index("</defs>") + 7 : svg.rindex("</svg>")])

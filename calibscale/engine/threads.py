@@ -1,0 +1,165 @@
+"""BLAS with one thread, so that bits do not depend on it, and parts of a block on threads."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from functools import cache
+from typing import Any
+
+from threadpoolctl import ThreadpoolController
+
+from calibscale.forks import renew_in_children
+
+
+class _OneThread:
+    """Limit of BLAS to one thread while any thread of the process is inside.
+
+    The limit of BLAS is global to the process.  The first thread to enter notes the earlier numbers
+    of threads, and the last thread to leave restores them.  The limit of OpenMP, which some builds
+    of BLAS use, is local to each thread.
+
+    An interrupt may come at any line.  Limits are therefore set by every thread that enters, and
+    `_leave` can be called again.  If a thread was interrupted before it restored the numbers, the
+    next thread to leave restores them.
+    """
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._inside: set[int] = set()  # identifiers of threads
+        self._before: _Numbers = []
+        self._local = threading.local()  # per thread: nesting depth, and its OpenMP limit
+
+    def __enter__(self) -> None:
+        depth = getattr(self._local, "depth", 0)
+        try:
+            self._local.depth = depth + 1
+            if not depth:
+                self._enter()
+        except BaseException:
+            self._local.depth = depth
+            if not depth:
+                self._leave()
+            raise
+
+    def __exit__(self, *_: object) -> None:
+        self._local.depth -= 1
+        if not self._local.depth:
+            self._leave()
+
+    def _enter(self) -> None:
+        local, shared = _libraries()
+        if getattr(self._local, "before", None) is None:
+            self._local.before = _numbers(local)
+        _limit(local)
+        with self._lock:
+            if not self._inside:
+                self._before = _numbers(shared)
+            self._inside.add(threading.get_ident())
+            _limit(shared)
+
+    def _leave(self) -> None:
+        thread = threading.get_ident()
+        with self._lock:
+            if self._inside == {thread}:
+                _restore(self._before)
+            self._inside.discard(thread)
+        _restore(getattr(self._local, "before", None) or [])
+        self._local.before = None
+
+    def after_fork(self) -> None:
+        """Forget the other threads of the parent, which may have held the lock, in its child."""
+        self._lock = threading.Lock()
+        self._inside &= {threading.get_ident()}
+
+
+_Numbers = list[tuple[Any, int]]  # libraries and their numbers of threads
+
+_ONE_THREAD = _OneThread()
+renew_in_children(_ONE_THREAD)
+
+
+def one_thread() -> _OneThread:
+    """Context in which BLAS has one thread, so that bits do not depend on the number of cores."""
+    return _ONE_THREAD
+
+
+def _numbers(libraries: list[Any]) -> _Numbers:
+    return [(library, library.get_num_threads()) for library in libraries]
+
+
+def _limit(libraries: list[Any]) -> None:
+    for library in libraries:
+        _set(library, 1)
+
+
+def _restore(before: _Numbers) -> None:
+    for library, threads in before:
+        if threads is not None:  # some libraries do not tell their number
+            _set(library, threads)
+
+
+def _set(library: Any, threads: int) -> None:
+    """Set the number of threads, bypassing threadpoolctl's check of the calling thread."""
+    getattr(library, "_real_set_num_threads", library.set_num_threads)(threads)
+
+
+@cache
+def _libraries() -> tuple[list[Any], list[Any]]:
+    """Loaded libraries with a limit that is local to a thread, and libraries with a shared limit.
+
+    They include the libraries of SciPy.  They are searched once, as the search takes milliseconds.
+    """
+    import scipy.linalg  # noqa: F401
+
+    local: list[Any] = []
+    shared: list[Any] = []
+    for controller in ThreadpoolController().lib_controllers:
+        openmp = "openmp" in (controller.user_api, getattr(controller, "threading_layer", None))
+        (local if openmp else shared).append(controller)
+    return local, shared
+
+
+def threads_can_start() -> bool:
+    """Whether the process can start threads, which it cannot while it ends (``atexit``)."""
+    return threading.main_thread().is_alive()
+
+
+# Takes a function of a slice of units, and the number of units.
+RunParts = Callable[[Callable[[slice], object], int], None]
+
+
+def in_one_part(work: Callable[[slice], object], units: int) -> None:
+    """Call `work` for the slice of all units."""
+    work(slice(0, units))
+
+
+@contextmanager
+def parts_on_threads(threads: int) -> Iterator[RunParts]:
+    """Context with a function that calls `work` for slices of independent units on threads."""
+    if threads == 1 or not threads_can_start():
+        yield in_one_part
+        return
+    with ThreadPoolExecutor(threads) as pool:
+
+        def run_parts(work: Callable[[slice], object], units: int) -> None:
+            size = max(1, units // (8 * threads))  # short parts end at about the same time
+            futures = [
+                pool.submit(_alone, work, slice(start, start + size))
+                for start in range(0, units, size)
+            ]
+            try:
+                for future in futures:
+                    future.result()
+            finally:  # after an error or an interrupt
+                for future in futures:
+                    future.cancel()
+
+        yield run_parts
+
+
+def _alone(work: Callable[[slice], object], units: slice) -> None:
+    with one_thread():
+        work(units)
