@@ -346,7 +346,7 @@ def test_names__of_public_classes_are_unique():
 
 # ---------------------------------------------------------------- Forms
 
-LEAST_COMMENTS = 0.055  # lines of comments for each line of code
+LEAST_COMMENTS = 0.06  # lines of comments for each line of code
 
 
 @pytest.fixture(scope="module")

@@ -362,6 +362,7 @@ class _Work:
         if dask_connection.is_lost(self._client):
             raise dask_connection.scheduler_lost(self._where)
         with dask_connection.reaching(self._where):
+            # Paused workers may still execute a task, which can take longer than the limit.
             working = dask_connection.working_threads(self._client)
         now = time.monotonic()
         if working:

@@ -65,6 +65,8 @@ def choose_method(
         return "spectral", modes, f"spectral: a Fourier series of {modes.series.modes} modes"
     except NoSeries as error:
         reason = str(error)
+    # The embeddings of forecasts are vectors, which have no Fourier series.  Those of distributions
+    # with few parameters lie near a surface of few dimensions, which few landmarks cover.
     if setup.source.forecast is not None and settings.normalization == "pairs":
         exact = _exact_landmarks(landmarks)
         if exact is not None:
@@ -152,8 +154,10 @@ class BoundSKCE(BoundEstimator):
     def for_test(self, setup: DataProfile) -> BoundEstimator:
         if self.settings.method in ("blocks", "pairs"):
             raise no_replicates(self.name, self.settings.method)
-        if setup.source.forecast is not None and self.chosen:  # replicates take the time
-            # Every replicate evaluates the features of all rows again.
+        if setup.source.forecast is not None and self.chosen:
+            # Replicates take most of the time of a test: each one multiplies the features of all
+            # rows by its residuals.  Few frequencies suffice, as a test with drawn outcomes is
+            # exact for any features.
             count = min(self.settings.n_features, max(_FEATURE_ROWS // setup.rows, 32))
             return replace(self.settings, method="features", n_features=count).bind(setup)
         if self.settings.method == "nystrom":

@@ -345,6 +345,7 @@ def noise_replicates(width: int) -> int:
 
     Replicates of vectors take longer, and each of them tells more.
     """
+    # The moments of the noise need few hundred numbers, of one replicate or of many.
     return REPLICATES[1] if width == 1 else int(np.clip(400 // width, *REPLICATES))
 
 

@@ -152,6 +152,8 @@ def select(
         for family in chosen:
             if not family.of_forecasts:
                 classes_only(family.name, data)
+        # Progress has a stage for the subset.  For each choice it has stages for one or two passes,
+        # for the fits, and for the scores.
         passes = 2 if data.rows <= subset_rows else 3
         choices = 1 + split.folds * nested
         stages = Stages(session.execution.progress, 1 + choices * (passes + 1))
@@ -172,6 +174,8 @@ def select(
         )
         families = tuple(family.resolve(profile) for family in chosen)
         choice = _choose(walk, profile, families)
+        # Nested cross-validation chooses again without each outer fold.  The estimate of the chosen
+        # candidate on that fold does not depend on the choice.
         nested_estimates: list[float] = []
         for outer in range(split.folds) if nested else ():
             inner = replace(split, outer=outer)
@@ -262,10 +266,13 @@ def _choose(walk: FoldPass, profile: FamilyProfile, families: Sequence[Family]) 
         return FoldPart(states[residuals], tuple(states[s] for s in family.needs))
 
     def fit(excluded: int) -> tuple[FittedFamily, ...]:
+        # The rows of the excluded fold judge the fit, which is made from the other folds.
         train = [fold for fold in range(k) if fold != excluded]
         return tuple(f.fit([part(v, f) for v in train], profile, excluded) for f in families)
 
     fitted: list[tuple[FittedFamily, ...]] = by_fold(k, fit, walk.stages.next())
+    # Scores of these families are means over rows.  The subset in memory gives them if it has all
+    # rows.  Otherwise one more pass does.
     streamed = [
         f
         for f, family in enumerate(families)

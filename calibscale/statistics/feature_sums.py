@@ -240,6 +240,7 @@ class LandmarkFeatures(FeatureSums):
             return state
         phi = self.features_of(chunk, rows)
         w, norms = rows.weights, np.sqrt(np.einsum("ij,ij->i", rows.delta, rows.delta))
+        # Rounding can make the residual of a row at a landmark slightly negative.
         residuals = np.maximum(1.0 - np.einsum("ij,ij->i", phi, phi), 0.0)
         strengths = w * norms
         left = strengths @ np.sqrt(residuals)
@@ -255,6 +256,7 @@ class LandmarkFeatures(FeatureSums):
         return sums.ravel()
 
     def pair_total(self, state: LandmarkState) -> tuple[float, float]:
+        # The pairs of a row with itself are left out with their exact value κ(z, z) = 1.
         total = float(np.vdot(state.sums, state.sums)) - float(state.squares)
         # The residual κ − ⟨φ, φ'⟩ is positive definite, so that |κ_ij − ⟨φ_i, φ_j⟩| ≤ √(r_i r_j),
         # and its sum over all pairs is at most (Σ w|δ|√r)².

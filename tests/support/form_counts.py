@@ -217,5 +217,7 @@ def share(count: Count, total: Count, files: Iterable[SourceFile]) -> float:
 
 
 if __name__ == "__main__":
+    if len(sys.argv) != 2 or sys.argv[1] not in globals():
+        sys.exit("usage: python -m tests.support.form_counts COUNT, such as vague_names")
     for place in places(globals()[sys.argv[1]], source_files(Path("calibscale"))):
         print(*place, sep=":")
