@@ -22,8 +22,8 @@ from calibscale.statistics.statistic import PairStatistic, added
 
 KEPT_ROWS = 2000  # rows of the sample, as a matrix of all their pairs has 32 MB
 _RANK_TOLERANCE = 1e-12
-# The landmarks reproduce the points among which they were chosen.  If these are many more, they
-# reproduce other points as well.
+# Fewer landmarks than the limit reproduce the kernel between the points among which they were
+# chosen.  If these points are many more, the landmarks reproduce it between others as well.
 _POINTS_PER_LANDMARK = 4
 # Standard errors of an error: above 2, as the variance is estimated and the law is not normal.
 _WIDTH = 2.8
@@ -163,6 +163,6 @@ def nystrom_statistic(
     points = points[np.isfinite(points).all(axis=1)]
     landmarks = choose_landmarks(kinds[name](1.0), points, limit, _RANK_TOLERANCE, seed)
     check_size(setup, notion, kernel, landmarks.m)
-    if landmarks.m <= len(points) // _POINTS_PER_LANDMARK:
+    if landmarks.m < limit and landmarks.m <= len(points) // _POINTS_PER_LANDMARK:
         return LandmarkFeatures(kernel, notion, landmarks)
     return Nystrom(kernel, notion, landmarks, seed=seed)
