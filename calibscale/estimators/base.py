@@ -88,7 +88,8 @@ class BoundEstimator(ABC):
     no_resampling : str or None
         Reason for having no interval by jackknife or bootstrap, where `limits` does not apply.
     gap_power : int or None
-        Power of |conf_b − acc_b| if the value is its mean over bins.
+        Power of |conf_b − acc_b| if the value is its mean over bins, weighted by their shares of
+        the rows.
     centred_null : bool
         Whether KiTE tests the value against centred permutations.
     bin_settings : tuple or None

@@ -62,7 +62,8 @@ class Binned(ScalarEstimator):
     name: ClassVar[str]
     squared: ClassVar[bool] = True
     testable: ClassVar[bool] = True
-    of_gaps: ClassVar[Callable[[Any, Floats, BinTable], Floats] | None] = None  # (R, B) → (R,)
+    # Values (R,) of R replicates from their gaps (R, B).  Without it there is no noise floor.
+    of_gaps: ClassVar[Callable[[Any, Floats, BinTable], Floats] | None] = None
 
     def __post_init__(self) -> None:
         if not isinstance(self.bins, int | np.integer):
@@ -133,6 +134,7 @@ class Binned(ScalarEstimator):
         return self._value(self._bins(*states))
 
     def _value(self, bins: BinTable) -> float:
+        """Value from the sums of the bins, which each estimator defines."""
         raise NotImplementedError
 
     def finalize(self, state: BinState, *extra_states: Any) -> Estimate:
@@ -167,7 +169,10 @@ def _torch_linspace(bins: int) -> Floats:
 
 
 class _MeanGaps(Binned):
-    """Base class of means of powers of |gap| over bins, with limits of their expectation."""
+    """Base class of means of powers of |gap| over bins, with limits of their expectation.
+
+    The limits hold for means that are weighted by the shares of the bins.
+    """
 
     def limits(self, confidence_level: float, *states: Any) -> Limits:
         """Limits by `calibscale.limits.gap_limits.bin_limits`."""

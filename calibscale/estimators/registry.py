@@ -19,7 +19,8 @@ if TYPE_CHECKING:
     from calibscale.estimators.base import Estimator
 
 # Module, class, and summary of each estimator, and whether its expectation depends on n, in the
-# order in which they are computed.
+# order in which they are computed.  Tables of results show a summary up to its first comma, colon
+# or semicolon.
 # fmt: off
 _ENTRIES = {
     "accuracy": ("scores", "Accuracy", "share of correct top labels", False),

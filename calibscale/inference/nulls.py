@@ -61,7 +61,9 @@ class PooledResiduals(Statistic):
 
 @dataclass(frozen=True)
 class Null:
-    """Base class of null distributions.  A draw depends only on (seed, row, replicate).
+    """Base class of null distributions.
+
+    A draw depends only on (seed, row, replicate), and on the states of `needs`.
 
     Attributes
     ----------

@@ -28,8 +28,8 @@ def report(
     Parameters
     ----------
     results : list of dict
-        Parsed JSON of nights and of the commands evaluate, reliability, test, select, bias, rank,
-        audit and power, in the order of the page.
+        Parsed JSON of nights and of the commands audit, bias, check, evaluate, power, rank,
+        recalibrate, reliability, select and test, in the order of the page.
     title : str, optional
         Title of the page.  Default: the title of a single result, else “Calibration report”.
     axes : {"linear", "logit", "auto"}

@@ -52,9 +52,9 @@ def report(
 ) -> None:
     """Write one self-contained HTML page about results.
 
-    RESULT is the JSON output of nightly, evaluate, reliability, test, select, bias, rank, audit or
-    power.  LEDGER is the ledger folder of a nightly job; the page shows the newest night of each
-    model.
+    RESULT is the JSON output of audit, bias, check, evaluate, nightly, power, rank, recalibrate,
+    reliability, select or test.  LEDGER is the ledger folder of a nightly job; the page shows the
+    newest night of each model.
     """
     ledgers = [path for path in paths if Path(path).is_dir()]
     if (models or day) and not ledgers:

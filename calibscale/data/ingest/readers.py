@@ -227,7 +227,7 @@ def safetensors_file(file: InputFile) -> NamedArrays:
 
 
 class TableReader(ABC):
-    """Reader of columns of Arrow types."""
+    """Base class of readers of columns of Arrow types.  Subclasses define `batches`."""
 
     def __init__(self, path: Any, schema: Any, rows: int | None) -> None:
         # pyarrow would import pandas itself, in calls in which interrupts are lost.
