@@ -363,7 +363,7 @@ class _Work:
             raise dask_connection.scheduler_lost(self._where)
         with dask_connection.reaching(self._where):
             # Paused workers may still execute a task, which can take longer than the limit.
-            working = dask_connection.working_threads(self._client)
+            working = dask_connection.can_work(self._client)
         now = time.monotonic()
         if working:
             self._idle_since = None
@@ -376,7 +376,8 @@ class _Work:
         """Error of a cluster whose workers are paused, or that has none."""
         with dask_connection.reaching(self._where):
             present = dask_connection.worker_threads(self._client)
-        if present:
+            paused = present and not dask_connection.can_work(self._client)
+        if paused:
             return dask_connection.workers_paused(self._where)
         return dask_connection.no_workers(self._where)
 

@@ -247,21 +247,17 @@ def worker_threads(client: Any) -> int:
     return sum(threads.values())
 
 
-def working_threads(client: Any) -> int:
-    """Present number of threads of the workers that start tasks, or that execute one.
+def can_work(client: Any) -> bool:
+    """Whether any worker starts tasks, or executes one.
 
     A worker whose memory is nearly full is paused: it ends its tasks, but starts none.
     """
     timeout = worker_timeout()
-    running = client.sync(client.scheduler.ncores_running, workers=None, callback_timeout=timeout)
-    if running:
-        return sum(running.values())
-    executing = client.run(_executing_tasks, on_error="ignore")
-    return sum(executing.values())
-
-
-def _executing_tasks(dask_worker: Any) -> int:
-    return dask_worker.state.executing_count
+    if client.sync(client.scheduler.ncores_running, workers=None, callback_timeout=timeout):
+        return True
+    # Workers report their tasks to the scheduler, which answers while they do not.
+    identity = client.sync(client.scheduler.identity, callback_timeout=timeout)
+    return any(worker["metrics"].get("executing") for worker in identity["workers"].values())
 
 
 def least_memory_limit(client: Any) -> int | None:

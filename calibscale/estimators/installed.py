@@ -54,7 +54,7 @@ def installed_class(name: str) -> type[Estimator]:
     origin = f"the estimator {name} of {package_of(name) or 'another package'}"
     try:
         kind: Any = installed_estimators()[name].load()
-    except Exception as error:  # the package may fail in any way
+    except (Exception, SystemExit) as error:  # the package may fail in any way
         raise OptionError(f"{origin} cannot be imported: {error}") from error
     if not (is_dataclass(kind) and hasattr(kind, "finalize")):
         raise OptionError(f"{origin} is not a dataclass derived from calibscale.Estimator")

@@ -94,13 +94,19 @@ def without_none(annotation: str) -> str:
     >>> without_none("int | None"), without_none("str")
     ('int', 'str')
     """
-    types = map(ast.unparse, _alternatives(ast.parse(annotation, mode="eval").body))
+    try:
+        types = map(ast.unparse, _alternatives(ast.parse(annotation, mode="eval").body))
+    except SyntaxError:  # a member of an enumeration, such as Literal[<Colour.RED: 1>]
+        return annotation
     return " | ".join(name for name in types if name != "None")
 
 
 def _choices(annotation: str) -> tuple[Any, ...]:
     """Values of a Literal, or nothing for other types."""
-    node = ast.parse(annotation, mode="eval").body
+    try:
+        node = ast.parse(annotation, mode="eval").body
+    except SyntaxError:  # as above
+        return ()
     if not isinstance(node, ast.Subscript) or ast.unparse(node.value) != "Literal":
         return ()
     try:

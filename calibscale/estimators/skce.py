@@ -26,6 +26,7 @@ from calibscale.kernels.data_profile import DataProfile, pooled_distance
 from calibscale.kernels.features import RandomFourier
 from calibscale.kernels.product_kernel import PREDICTION_KERNELS, RADIAL, ProductKernel
 from calibscale.results.estimate import Estimate
+from calibscale.statistics.feature_sums import LandmarkFeatures
 from calibscale.statistics.fourier_modes import Modes
 from calibscale.statistics.statistic import Statistic
 
@@ -80,7 +81,7 @@ class SKCE(Estimator):
         set_names(self, "covariates", "categorical")
         check_settings(
             self,
-            method=("auto", "spectral", "tiles", "features", "nystrom"),
+            method=("auto", "spectral", "tiles", "features", "nystrom", "landmarks"),
             normalization=("pairs", "kernel_sum"),
             prediction_kernel=PREDICTION_KERNELS,
             covariate_kernel=RADIAL,
@@ -155,7 +156,11 @@ class SKCE(Estimator):
         common = replace(named, covariate_bandwidth=bandwidths)
         if common.method == "auto":  # the method of the largest model for all
             largest = max(setups, key=lambda setup: setup.rows)
-            common = replace(common, method=common.bind(largest).settings.method)
+            method = common.bind(largest).settings.method
+            if method == "landmarks":  # which may not do for the rows of another model
+                methods = {common.bind(setup).settings.method for setup in setups}
+                method = method if methods == {method} else "tiles"
+            common = replace(common, method=method)
         return common
 
     def mergeable(self, classes: int) -> Self:
@@ -181,6 +186,8 @@ class SKCE(Estimator):
             "normalization": self.normalization,
             "method": self.method,
         }
+        if isinstance(statistic, LandmarkFeatures):
+            parameters["landmarks"] = statistic.landmarks.m
         if self.bandwidth_share is not None:
             parameters["choose"] = {"share": self.bandwidth_share, "seed": self.seed}
         if isinstance(statistic, Modes):
@@ -225,11 +232,12 @@ class KLCE(SKCE):
         gaussian, laplace, matern32 or matern52, for predictions also linear+gaussian.
     notion : str, optional
         Default: ``positive``, P(class 1), for two classes, and ``canonical`` for more [VF, §3.2].
-    method : {"auto", "spectral", "tiles", "features", "nystrom"}
+    method : {"auto", "spectral", "tiles", "features", "nystrom", "landmarks"}
         ``spectral``: Fourier series, one pass, to `tolerance`.  ``tiles``: all pairs, exact.
-        ``features``: random Fourier features, one pass.  ``nystrom``: landmarks, one pass, with a
-        bound of the error if they reproduce the kernel, and otherwise with a correction from a
-        sample of rows.  ``auto``: the first that is exact, or nearly so, and fast.
+        ``features``: random Fourier features, one pass.  ``nystrom``: landmarks, one pass, and a
+        correction from a sample of rows.  ``landmarks``: landmarks alone, one pass with a bound of
+        the error, and an OptionError if the bound is not far below the noise.  ``auto``: the first
+        that is exact, or has an error far below the noise, and is fast.
     tolerance : float
         Relative tolerance of the series.
     normalization : {"pairs", "kernel_sum"}

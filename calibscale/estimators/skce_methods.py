@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from typing import Any, ClassVar
 
@@ -21,12 +20,13 @@ from calibscale.kernels.tile_layout import panel_cuts
 from calibscale.results.estimate import EXACT, Approximation, Estimate
 from calibscale.statistics.feature_sums import LandmarkFeatures, LocalFeatures
 from calibscale.statistics.fourier_modes import Modes, check_size, spectral_statistic
-from calibscale.statistics.nystrom_map import nystrom_statistic
+from calibscale.statistics.nystrom_map import landmark_statistic, nystrom_statistic
 from calibscale.statistics.statistic import PairStatistic, Statistic
 
 _FEW_ROWS = 3000  # number of rows up to which all pairs take milliseconds
 _SOME_ROWS = 50_000  # number of rows up to which all pairs take seconds
-_FEATURE_ROWS = 100_000  # frequencies times rows of a test of forecasts, at least 32
+_FEATURE_ROWS = 100_000  # frequencies times rows of a test of forecasts
+_FEWEST_FEATURES = 32  # frequencies of a test of any number of forecasts
 TOO_FEW = "an unbiased estimate needs two rows with labels and positive weights"
 _COVERED = 0.99379  # Φ(2.5): calibrated blocks are skewed, and Φ(2) would cover 90 % only
 
@@ -36,7 +36,7 @@ def choose_method(
 ) -> tuple[str, PairStatistic | None, str]:
     """Method of an `SKCE`, the statistic that it needs (None for all pairs), and the reason.
 
-    ``auto`` is the first method that is exact and fast.
+    ``auto`` is the first method that is exact, or has an error far below the noise, and is fast.
     """
     notion, method = settings.notion, settings.method
 
@@ -45,6 +45,18 @@ def choose_method(
 
     def landmarks() -> PairStatistic:
         return nystrom_statistic(setup, notion, kernel, settings.n_features, settings.seed)
+
+    def reproducing() -> tuple[LandmarkFeatures, str]:
+        """Statistic of landmarks, and the reason why it may be used."""
+        pairs = settings.normalization == "pairs"
+        require(pairs, "normalization='kernel_sum' needs method='spectral' or 'tiles'")
+        found = landmark_statistic(setup, notion, kernel, settings.n_features, settings.seed)
+        if found is None:
+            raise OptionError(
+                f"fewer landmarks than n_features={settings.n_features} do not reproduce the "
+                "kernel for all rows; use method='tiles' or 'nystrom'"
+            )
+        return found, f"the error of {found.landmarks.m} is bounded, far below the noise"
 
     def features() -> PairStatistic:
         pairs = settings.normalization == "pairs"
@@ -55,6 +67,8 @@ def choose_method(
         check_size(setup, notion, kernel, 2 * settings.n_features)
         return LocalFeatures(kernel, notion, settings.n_features, settings.seed)
 
+    if method == "landmarks":
+        return method, reproducing()[0], f"{method}: as requested"
     if method != "auto":
         statistic = {"tiles": lambda: None, "spectral": spectral}.get(method, features)
         return method, statistic(), f"{method}: as requested"
@@ -67,25 +81,18 @@ def choose_method(
         reason = str(error)
     # The embeddings of forecasts are vectors, which have no Fourier series.  Those of distributions
     # with few parameters lie near a surface of few dimensions, which few landmarks cover.
-    if setup.source.forecast is not None and settings.normalization == "pairs":
-        exact = _exact_landmarks(landmarks)
-        if exact is not None:
-            return "nystrom", exact, f"nystrom: {exact.landmarks.m} landmarks reproduce the kernel"
+    if setup.source.forecast is not None and setup.rows <= _SOME_ROWS:
+        try:
+            exact, why = reproducing()
+            return "landmarks", exact, f"landmarks: {why}"
+        except OptionError:
+            pass  # tiles take any kernel
     if setup.rows <= _SOME_ROWS or kernel.linear or settings.normalization == "kernel_sum":
         return "tiles", None, f"tiles: {reason}"
     try:
         return "nystrom", landmarks(), f"nystrom: {reason}"
     except OptionError:
         return "features", features(), f"features: {reason}"
-
-
-def _exact_landmarks(choose: Callable[[], PairStatistic]) -> LandmarkFeatures | None:
-    """Features of landmarks that reproduce the kernel, or None without such landmarks."""
-    try:
-        statistic = choose()
-    except OptionError:  # not for this kernel
-        return None
-    return statistic if isinstance(statistic, LandmarkFeatures) else None
 
 
 def check_settings(settings: Any, **choices: tuple[str, ...]) -> None:
@@ -155,12 +162,13 @@ class BoundSKCE(BoundEstimator):
         if self.settings.method in ("blocks", "pairs"):
             raise no_replicates(self.name, self.settings.method)
         if setup.source.forecast is not None and self.chosen:
-            # Replicates take most of the time of a test: each one multiplies the features of all
-            # rows by its residuals.  Few frequencies suffice, as a test with drawn outcomes is
-            # exact for any features.
-            count = min(self.settings.n_features, max(_FEATURE_ROWS // setup.rows, 32))
+            # Replicates take most of the time of a test.  Each of them multiplies the features of
+            # all rows by its residuals.
+            count = min(
+                self.settings.n_features, max(_FEATURE_ROWS // setup.rows, _FEWEST_FEATURES)
+            )
             return replace(self.settings, method="features", n_features=count).bind(setup)
-        if self.settings.method == "nystrom":
+        if self.settings.method in ("nystrom", "landmarks"):
             return replace(self.settings, method="features").bind(setup)
         # Replicates are sums of waves in float64.  An estimate that is computed otherwise would
         # miss ties with them.
@@ -246,13 +254,12 @@ class BoundSKCE(BoundEstimator):
 
     def quadratic(self, *states: Any) -> Quadratic:
         (state,) = states
-        squares = float(state.squares)
+        squares, scale = float(state.squares), float(state.weight) ** 2
         if isinstance(self.statistic, LandmarkFeatures):
             vector = self.statistic.vector(state.sums)
-        else:
-            assert isinstance(self.statistic, Modes)
-            vector = self.statistic.vector(state.residuals)
-        return Quadratic(vector, squares, squares, float(state.weight) ** 2)
+            return Quadratic(vector, float(state.diagonal), squares, scale)
+        assert isinstance(self.statistic, Modes)
+        return Quadratic(self.statistic.vector(state.residuals), squares, squares, scale)
 
     # ---------------------------------------------------------------- pairs of rows
 

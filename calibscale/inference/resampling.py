@@ -340,13 +340,12 @@ def events_of(estimator: BoundEstimator) -> EventSums:
     return EventSums("positive" if estimator.notion == "positive" else "top_label")
 
 
-def noise_replicates(width: int) -> int:
-    """Number of replicates of residuals of a width that estimate the noise of their sum.
+def noise_replicates(columns: int) -> int:
+    """Number of replicates that estimate the noise of a sum of residuals with so many columns.
 
-    Replicates of vectors take longer, and each of them tells more.
+    About 400 numbers are enough, from many replicates of a scalar or from few of a vector.
     """
-    # The moments of the noise need few hundred numbers, of one replicate or of many.
-    return REPLICATES[1] if width == 1 else int(np.clip(400 // width, *REPLICATES))
+    return REPLICATES[1] if columns == 1 else int(np.clip(400 // columns, *REPLICATES))
 
 
 def drawn_sums(estimator: BoundEstimator, null: Null, classes: int) -> tuple[Replicates, ...]:

@@ -187,6 +187,13 @@ class Landmarks:
     points: Floats = field(compare=False, repr=False)
     factor: Floats = field(compare=False, repr=False)
 
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        # Arrays that arrive in a message may lie at any address, and NumPy multiplies unaligned
+        # arrays by other loops, with other last digits.  Copies are aligned.
+        for name, value in state.items():
+            copied = np.array(value) if isinstance(value, np.ndarray) else value
+            object.__setattr__(self, name, copied)
+
     @property
     def m(self) -> int:
         return len(self.points)

@@ -200,7 +200,9 @@ class LocalFeatures(FeatureSums):
 
 
 class LandmarkState(NamedTuple):
-    """n, Σw, Σw², Σw²|δ|², Σw|δ|√r (0-d), and Σ wδφᵀ by combination of categories, (C, e, m).
+    """Sums of 0 dimensions, and Σ wδφᵀ by combination of categories, (C, e, m).
+
+    The sums are n, Σw, Σw², Σw²|δ|², Σw²|δ|²|φ|² of the pairs of a row with itself, and Σw|δ|√r.
 
     The residual of a row is r = κ(z, z) − |φ|².
     """
@@ -209,13 +211,14 @@ class LandmarkState(NamedTuple):
     weight: Floats
     weight2: Floats
     squares: Floats
+    diagonal: Floats
     left: Floats
     sums: Floats
 
 
 @dataclass(frozen=True)
 class LandmarkFeatures(FeatureSums):
-    """Nyström features of a product kernel that reproduce it nearly to rounding.
+    """Nyström features of a product kernel, with a bound of the error for all rows of a pass.
 
     The kernel has a single radial part, gaussian or laplace, so that κ(z, z) = 1.  Landmarks are
     in coordinates divided by their bandwidths.
@@ -224,15 +227,16 @@ class LandmarkFeatures(FeatureSums):
     kernel: ProductKernel
     notion: str
     landmarks: Landmarks
-    powers: ClassVar[tuple[int, ...]] = (0, 1, 2, 2, 1, 1)
-    approximation: ClassVar[str] = "nystrom"
+    powers: ClassVar[tuple[int, ...]] = (0, 1, 2, 2, 2, 1, 1)
+    approximation: ClassVar[str] = "low_rank"
 
     def size(self, classes: int) -> int:
         return self.landmarks.m
 
     def zero(self, classes: int) -> LandmarkState:
-        n, weight, weight2, squares, left = (np.zeros(()) for _ in range(5))
-        return LandmarkState(n, weight, weight2, squares, left, self.zero_sums(classes))
+        n, weight, weight2, squares, diagonal, left = (np.zeros(()) for _ in range(6))
+        sums = self.zero_sums(classes)
+        return LandmarkState(n, weight, weight2, squares, diagonal, left, sums)
 
     def accumulate(self, state: LandmarkState, chunk: Chunk) -> LandmarkState:
         rows = NotionRows.of(chunk, self.notion, self.kernel.hold_out)
@@ -240,11 +244,13 @@ class LandmarkFeatures(FeatureSums):
             return state
         phi = self.features_of(chunk, rows)
         w, norms = rows.weights, np.sqrt(np.einsum("ij,ij->i", rows.delta, rows.delta))
+        lengths = np.einsum("ij,ij->i", phi, phi)
         # Rounding can make the residual of a row at a landmark slightly negative.
-        residuals = np.maximum(1.0 - np.einsum("ij,ij->i", phi, phi), 0.0)
+        residuals = np.maximum(1.0 - lengths, 0.0)
         strengths = w * norms
+        squares = strengths * strengths
         left = strengths @ np.sqrt(residuals)
-        added(state, len(rows), w.sum(), w @ w, strengths @ strengths, left)
+        added(state, len(rows), w.sum(), w @ w, squares.sum(), squares @ lengths, left)
         self.add_sums(state.sums, rows, phi)
         return state
 
@@ -256,8 +262,8 @@ class LandmarkFeatures(FeatureSums):
         return sums.ravel()
 
     def pair_total(self, state: LandmarkState) -> tuple[float, float]:
-        # The pairs of a row with itself are left out with their exact value κ(z, z) = 1.
-        total = float(np.vdot(state.sums, state.sums)) - float(state.squares)
+        # Without the pairs of a row with itself, the sum is 0 on average at calibration.
+        total = float(np.vdot(state.sums, state.sums)) - float(state.diagonal)
         # The residual κ − ⟨φ, φ'⟩ is positive definite, so that |κ_ij − ⟨φ_i, φ_j⟩| ≤ √(r_i r_j),
-        # and its sum over all pairs is at most (Σ w|δ|√r)².
+        # and its sum over pairs is at most (Σ w|δ|√r)².
         return total, float(state.left) ** 2

@@ -11,6 +11,7 @@ from calibscale.array_types import Floats, Ints
 from calibscale.compiled import random_draws
 from calibscale.data.chunk import Chunk
 from calibscale.data.notions import width
+from calibscale.data.validation import chunks
 from calibscale.errors import OptionError
 from calibscale.kernels.data_profile import DataProfile
 from calibscale.kernels.landmarks import Gaussian, Kernel, Landmarks, Laplacian, choose_landmarks
@@ -22,9 +23,9 @@ from calibscale.statistics.statistic import PairStatistic, added
 
 KEPT_ROWS = 2000  # rows of the sample, as a matrix of all their pairs has 32 MB
 _RANK_TOLERANCE = 1e-12
-# Fewer landmarks than the limit reproduce the kernel between the points among which they were
-# chosen.  If these points are many more, the landmarks reproduce it between others as well.
-_POINTS_PER_LANDMARK = 4
+# Largest bound of the error of landmarks as a share of Σw²|δ|².  The noise of a calibrated model is
+# about this sum divided by the root of the dimension of the residuals, at most a hundred or so.
+_SHARE_OF_NOISE = 1e-3
 # Standard errors of an error: above 2, as the variance is estimated and the law is not normal.
 _WIDTH = 2.8
 
@@ -142,27 +143,65 @@ class Nystrom(PairStatistic):
 
 def nystrom_statistic(
     setup: DataProfile, notion: str, kernel: ProductKernel, limit: int, seed: int
-) -> Nystrom | LandmarkFeatures:
+) -> Nystrom:
     """Nyström statistic with landmarks chosen among a sample of the data.
 
-    If the landmarks do not reproduce the kernel, the statistic has a sample of rows that corrects
-    it.  An OptionError is raised if the kernel is not gaussian or laplace, or a product of
-    different ones.
+    An OptionError is raised if the kernel is not gaussian or laplace, or a product of different
+    ones.
     """
+    landmarks = _landmarks(setup, notion, kernel, limit, seed)
+    check_size(setup, notion, kernel, landmarks.m)
+    return Nystrom(kernel, notion, landmarks, seed=seed)
+
+
+def _landmarks(
+    setup: DataProfile, notion: str, kernel: ProductKernel, limit: int, seed: int
+) -> Landmarks:
     names = {kernel.prediction} - {"none"} | ({kernel.covariate} if kernel.columns else set())
     kinds: dict[str, type[Kernel]] = {"gaussian": Gaussian, "laplace": Laplacian}
     alone = names == {"gaussian"} or (len(names) == 1 and not kernel.columns)
     (name, *different) = sorted(names) or [""]
     if different or name not in kinds or not (alone or kernel.prediction == "none"):
         raise OptionError(
-            "method 'nystrom' needs gaussian kernels, or one laplace kernel; use 'tiles' or "
-            "'features'"
+            "methods 'nystrom' and 'landmarks' need gaussian kernels, or one laplace kernel; use "
+            "'tiles' or 'features'"
         )
-    sample = setup.sample(notion)
-    points = kernel.coordinates(sample)
+    points = kernel.coordinates(setup.sample(notion))
     points = points[np.isfinite(points).all(axis=1)]
-    landmarks = choose_landmarks(kinds[name](1.0), points, limit, _RANK_TOLERANCE, seed)
-    check_size(setup, notion, kernel, landmarks.m)
-    if landmarks.m < limit and landmarks.m <= len(points) // _POINTS_PER_LANDMARK:
-        return LandmarkFeatures(kernel, notion, landmarks)
-    return Nystrom(kernel, notion, landmarks, seed=seed)
+    return choose_landmarks(kinds[name](1.0), points, limit, _RANK_TOLERANCE, seed)
+
+
+def landmark_statistic(
+    setup: DataProfile, notion: str, kernel: ProductKernel, limit: int, seed: int
+) -> LandmarkFeatures | None:
+    """Features of landmarks that reproduce the kernel for all rows, or None without such landmarks.
+
+    They are judged by one pass over the rows, as a sample of rows may lack a few that are far from
+    all others, or have most of the weight.  The result is cached on the profile.
+
+    Raises
+    ------
+    OptionError
+        If the kernel is not gaussian or laplace, or a product of different ones.
+    """
+    cached: dict[Any, LandmarkFeatures | None] = setup.__dict__.setdefault("_landmarks", {})
+    key = (notion, kernel, limit, seed)
+    if key not in cached:
+        landmarks = _landmarks(setup, notion, kernel, limit, seed)
+        statistic = LandmarkFeatures(kernel, notion, landmarks)
+        few = 0 < landmarks.m < limit
+        if few:
+            check_size(setup, notion, kernel, landmarks.m)
+        cached[key] = statistic if few and _reproduces(setup, statistic) else None
+    return cached[key]
+
+
+def _reproduces(setup: DataProfile, statistic: LandmarkFeatures) -> bool:
+    """Whether the bound of the error is far below the noise of the sum over all rows."""
+    state, size = statistic.zero(setup.classes), setup.source.block_rows
+    for start in range(0, setup.rows, size):
+        block = setup.source.read(start, start + size, setup.rules.reads_covariates)
+        for chunk, _ in chunks(block, setup.rules):
+            state = statistic.accumulate(state, chunk)
+    _, error = statistic.pair_total(state)
+    return error <= _SHARE_OF_NOISE * float(state.squares)

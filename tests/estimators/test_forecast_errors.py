@@ -367,7 +367,7 @@ def test_landmarks__equal_the_sum_over_all_pairs(normalization, weighted):
     if normalization == "kernel_sum":  # which needs all pairs
         assert default.value == exact.value
         return
-    assert default.approximation.kind == "nystrom"
+    assert default.approximation.kind == "low_rank"
     assert abs(default.value - exact.value) <= default.approximation.error + 1e-5 * exact.value
     assert default.approximation.error < 1e-3 * exact.value
     # Both intervals have the same form.  The noise of groups is wider than the noise of rows.
@@ -377,14 +377,43 @@ def test_landmarks__equal_the_sum_over_all_pairs(normalization, weighted):
 
 
 def test_landmarks__that_do_not_reproduce_the_kernel_are_not_the_default():
-    estimate = cs.evaluate(many("ensemble"), "kce")["kce"]
-    assert estimate.approximation.kind == "exact"
+    source = many("ensemble")
+    assert cs.evaluate(source, "kce")["kce"].approximation.kind == "exact"
+    with pytest.raises(cs.OptionError, match="do not reproduce the kernel for all rows"):
+        cs.evaluate(source, "kce(method=landmarks)")
 
 
+@pytest.mark.parametrize("count", [4, 10])
+def test_landmarks__are_judged_by_all_rows(count):
+    """A sample of rows may lack the few rows that have most of the weight."""
+    rng = np.random.default_rng(count)
+    mean = np.zeros(MANY + 500)
+    mean[:count] = np.linspace(2.0, 8.0, count)
+    weights = np.ones(len(mean))
+    weights[:count] = 2000.0
+    y = mean + rng.normal(size=len(mean))
+    y[:count] += 3.0
+    predictions = np.column_stack([mean, np.ones(len(mean))])
+    source = cs.from_arrays(predictions=predictions, forecast="normal", labels=y, weights=weights)
+    estimate = cs.evaluate(source, "kce")["kce"]
+    exact = cs.evaluate(source, "kce(method=tiles)")["kce"]
+    assert abs(estimate.value - exact.value) <= 1e-4 * abs(exact.value)
+
+
+def test_landmarks__of_some_models_only_are_used_for_none():
+    """Ranking compares models by one method, in any order of the models."""
+    models = {"normal": many("normal"), "ensemble": many("ensemble")}
+    for names in (["normal", "ensemble"], ["ensemble", "normal"]):
+        ranking = cs.rank({name: models[name] for name in names}, "kce")
+        assert ranking.probabilities.size == 4
+
+
+@pytest.mark.process
 def test_landmarks__give_the_bits_of_any_workers():
     source = many("normal")
+    options = {"interval": "jackknife", "block_rows": 512}
     results = [
-        cs.evaluate(source, "kce", interval="jackknife", scheduler=scheduler)["kce"]
-        for scheduler in ("serial", "threads:2")
+        cs.evaluate(source, "kce", scheduler=scheduler, **options)["kce"]
+        for scheduler in ("serial", "threads:2", "local:2")
     ]
-    assert results[0] == results[1]
+    assert results[0] == results[1] == results[2]

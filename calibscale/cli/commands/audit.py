@@ -95,7 +95,7 @@ from calibscale.cli.sources import open_other, open_session, source_options, sto
 )
 @click.option(
     "--method",
-    type=click.Choice(["auto", "spectral", "tiles", "features", "nystrom"]),
+    type=click.Choice(["auto", "spectral", "tiles", "features", "nystrom", "landmarks"]),
     default="auto",
     help="Algorithm of the tests.",
 )

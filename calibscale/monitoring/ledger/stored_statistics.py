@@ -12,7 +12,7 @@ from calibscale.inference.e_process import BettingEProcess
 from calibscale.inference.tolerant_e_process import TolerantEProcess
 from calibscale.statistics.bins import BinCounts, BinRests, CellNoise, FineHistogram, SimplexCells
 from calibscale.statistics.cluster_sums import ClusterRows, ClusterSums
-from calibscale.statistics.feature_sums import LandmarkFeatures, LocalFeatures
+from calibscale.statistics.feature_sums import LocalFeatures
 from calibscale.statistics.forecast_totals import (
     CoverageTotals,
     ForecastTotals,
@@ -63,7 +63,6 @@ STATISTICS: tuple[type[Statistic], ...] = (
     LabelNoise,
     LabelTable,
     LabelVariances,
-    LandmarkFeatures,
     LocalFeatures,
     Modes,
     Moments,
