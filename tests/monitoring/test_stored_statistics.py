@@ -13,6 +13,8 @@ import pytest
 import calibscale.estimators
 import calibscale.statistics
 from calibscale.monitoring.ledger.stored_statistics import STATISTICS
+from calibscale.statistics.feature_sums import LandmarkFeatures
+from calibscale.statistics.nystrom_map import Nystrom
 from calibscale.statistics.statistic import Replicates, Statistic
 
 
@@ -34,8 +36,10 @@ def _defined(package) -> set[type[Statistic]]:
 
 def test_table__has_every_statistic_that_an_estimator_can_need():
     needed = _defined(calibscale.statistics) | _defined(calibscale.estimators)
-    # Replicates belong to a test of one day.  A ledger stores their states only.
-    assert needed - {Replicates} - {*STATISTICS} == set()
+    # Replicates belong to a test of one day.  A ledger stores their states only.  Landmarks are
+    # chosen among the rows of one day, and jobs refuse estimators by landmarks.
+    assert needed - {Replicates, Nystrom, LandmarkFeatures} == {*STATISTICS} & needed
+    assert not {Nystrom, LandmarkFeatures} & {*STATISTICS}
 
 
 KINDS = """

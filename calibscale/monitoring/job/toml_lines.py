@@ -299,7 +299,7 @@ STRICT = ConfigDict(strict=True, extra="forbid", allow_inf_nan=False)
 
 # Settings of methods that visit pairs of rows, and methods.
 _OF_PAIRS = ("block", "n_pairs", "precision", "conditional_on")
-_WITH_PAIRS = ("auto", "tiles", "exact", "blocks", "pairs", "nystrom")
+_WITH_PAIRS = ("auto", "tiles", "exact", "blocks", "pairs", "nystrom", "landmarks")
 _NO_PAIRS = "visits pairs of rows, but a ledger needs sums that merge"
 
 

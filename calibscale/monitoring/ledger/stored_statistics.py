@@ -22,7 +22,6 @@ from calibscale.statistics.forecast_totals import (
 from calibscale.statistics.fourier_modes import Modes
 from calibscale.statistics.label_noise import LabelNoise
 from calibscale.statistics.label_table import LabelTable
-from calibscale.statistics.nystrom_map import Nystrom
 from calibscale.statistics.pit_moments import PITMoments
 from calibscale.statistics.score_histogram import ScoreHistogram, SpreadSums
 from calibscale.statistics.score_sums import (
@@ -67,7 +66,6 @@ STATISTICS: tuple[type[Statistic], ...] = (
     Modes,
     Moments,
     NoiseMoments,
-    Nystrom,
     PITCells,
     PITMoments,
     PITValues,
