@@ -121,7 +121,7 @@ def test_interrupted_night__exits_with_75_and_resumes(
             assert "interrupted; nothing is lost, run the same" in messages
             scene.check()
         else:  # the night had ended before, or was about to end
-            assert ended[0] in (0, -number, -signal.SIGINT)
+            assert ended[0] in (0, -number, -signal.SIGINT), messages
             scene.check_done()
     assert codes[0] == 75
     night(scene.job, scene.day)

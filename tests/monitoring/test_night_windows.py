@@ -55,7 +55,7 @@ def test_window__of_first_day_is_evaluate(ten_nights):
 def test_windows__of_few_days_without_parts_have_rough_intervals(
     tmp_path, monkeypatch, largest, noted
 ):
-    monkeypatch.setattr("calibscale.monitoring.ledger.recipe._LARGEST", largest)
+    monkeypatch.setattr("calibscale.monitoring.ledger.day_parts._LARGEST", largest)
     text = 'windows = ["7d"]\nestimators = ["brier"]\n[source]\npath = "days/{date}.zarr"\n'
     job = write_job(tmp_path, text)
     for k in range(3):
