@@ -25,7 +25,15 @@ import pyarrow.parquet  # noqa: F401
 
 import calibscale as cs
 import calibscale.auditing.local_bias
-import calibscale.data.ingest
+import calibscale.cli.commands.evaluate
+import calibscale.cli.commands.ingest
+import calibscale.cli.commands.ledger
+import calibscale.cli.commands.nightly
+import calibscale.cli.commands.recalibrate
+import calibscale.cli.commands.simulate
+import calibscale.data.ingest.ingestion
+import calibscale.data.ingest.table_copies
+import calibscale.data.ingest.table_files
 import calibscale.monitoring.night
 import calibscale.monitoring.outputs
 import calibscale.output.pictures
