@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
@@ -198,10 +198,13 @@ def landmark_statistic(
 
 def _reproduces(setup: DataProfile, statistic: LandmarkFeatures) -> bool:
     """Whether the bound of the error is far below the noise of the sum over all rows."""
-    state, size = statistic.zero(setup.classes), setup.source.block_rows
+    kernel, state = statistic.kernel, statistic.zero(setup.classes)
+    rules = replace(setup.rules, covariates=(*kernel.columns, *kernel.categorical))
+    size = setup.source.block_rows
     for start in range(0, setup.rows, size):
-        block = setup.source.read(start, start + size, setup.rules.reads_covariates)
-        for chunk, _ in chunks(block, setup.rules):
+        stop = min(start + size, setup.rows)
+        block = setup.source.read(start, stop, rules.reads_covariates)
+        for chunk, _ in chunks(block, rules):
             state = statistic.accumulate(state, chunk)
     _, error = statistic.pair_total(state)
     return error <= _SHARE_OF_NOISE * float(state.squares)

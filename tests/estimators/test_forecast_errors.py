@@ -400,6 +400,26 @@ def test_landmarks__are_judged_by_all_rows(count):
     assert abs(estimate.value - exact.value) <= 1e-4 * abs(exact.value)
 
 
+@pytest.mark.parametrize("invalid", [False, True])
+def test_landmarks__with_covariates(invalid):
+    """One column with few values beside the two parameters of a forecast."""
+    rng = np.random.default_rng(5)
+    source = many("normal", 1.2)
+    x = rng.integers(0, 2, MANY).astype(float)
+    if invalid:
+        x[17] = np.nan
+    table = cs.from_arrays(
+        predictions=source.values, forecast="normal", labels=source.labels, covariates=x,
+        covariate_names=["x"],
+    )  # fmt: skip
+    options = {"on_invalid": "drop"}
+    for kernel in ("klce(covariates=['x'])", "klce(covariates=['x'],categorical=['x'])"):
+        exact = f"{kernel[:-1]},method=tiles)"
+        default = cs.evaluate(table, kernel, **options).estimates[0]
+        value = cs.evaluate(table, exact, **options).estimates[0].value
+        assert abs(default.value - value) <= default.approximation.error + 1e-5 * value
+
+
 def test_landmarks__of_some_models_only_are_used_for_none():
     """Ranking compares models by one method, in any order of the models."""
     models = {"normal": many("normal"), "ensemble": many("ensemble")}
