@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from typing import Any, ClassVar
 
@@ -46,17 +47,17 @@ def choose_method(
     def landmarks() -> PairStatistic:
         return nystrom_statistic(setup, notion, kernel, settings.n_features, settings.seed)
 
-    def reproducing() -> tuple[LandmarkFeatures, str]:
-        """Statistic of landmarks, and the reason why it may be used."""
+    def reproducing() -> LandmarkFeatures:
+        """Statistic of landmarks.  An OptionError is raised if they do not reproduce the kernel."""
         pairs = settings.normalization == "pairs"
         require(pairs, "normalization='kernel_sum' needs method='spectral' or 'tiles'")
-        found = landmark_statistic(setup, notion, kernel, settings.n_features, settings.seed)
-        if found is None:
+        statistic = landmark_statistic(setup, notion, kernel, settings.n_features, settings.seed)
+        if statistic is None:
             raise OptionError(
                 f"fewer landmarks than n_features={settings.n_features} do not reproduce the "
                 "kernel for all rows; use method='tiles' or 'nystrom'"
             )
-        return found, f"the error of {found.landmarks.m} is bounded, far below the noise"
+        return statistic
 
     def features() -> PairStatistic:
         pairs = settings.normalization == "pairs"
@@ -68,7 +69,7 @@ def choose_method(
         return LocalFeatures(kernel, notion, settings.n_features, settings.seed)
 
     if method == "landmarks":
-        return method, reproducing()[0], f"{method}: as requested"
+        return method, reproducing(), f"{method}: as requested"
     if method != "auto":
         statistic = {"tiles": lambda: None, "spectral": spectral}.get(method, features)
         return method, statistic(), f"{method}: as requested"
@@ -82,11 +83,10 @@ def choose_method(
     # The embeddings of forecasts are vectors, which have no Fourier series.  Those of distributions
     # with few parameters lie near a surface of few dimensions, which few landmarks cover.
     if setup.source.forecast is not None and setup.rows <= _SOME_ROWS:
-        try:
-            exact, why = reproducing()
-            return "landmarks", exact, f"landmarks: {why}"
-        except OptionError:
-            pass  # tiles take any kernel
+        with suppress(OptionError):  # tiles take any kernel
+            chosen = reproducing()
+            count = chosen.landmarks.m
+            return "landmarks", chosen, f"landmarks: {count}, with an error far below the noise"
     if setup.rows <= _SOME_ROWS or kernel.linear or settings.normalization == "kernel_sum":
         return "tiles", None, f"tiles: {reason}"
     try:

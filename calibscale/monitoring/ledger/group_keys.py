@@ -1,6 +1,6 @@
 """Keys of the groups of a ledger, which are names or numbers that mean the same on all days.
 
-The names of a column are numbered anew in the file of each day, so that these numbers differ from
+The names of a column are numbered again in the file of each day, so that these numbers differ from
 day to day.  A ledger therefore keeps the names.  The values of a column of numbers are their own
 keys.  Rows without a value have the key `NO_NUMBER` in either case.
 """
