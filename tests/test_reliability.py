@@ -370,7 +370,7 @@ def test_plot_reliability__draws_the_twelve_largest_groups(rng):
 
 
 @pytest.mark.long
-@pytest.mark.filterwarnings("error")
+@pytest.mark.filterwarnings("error::RuntimeWarning", "error::UserWarning")
 @pytest.mark.parametrize(
     "case", ["no row", "one row", "one bin", "100 bins", "a group without weight"]
 )

@@ -396,7 +396,7 @@ def test_results__can_be_iterated():
     assert len(ranking) == 2
 
 
-@pytest.mark.filterwarnings("error")
+@pytest.mark.filterwarnings("error::RuntimeWarning", "error::UserWarning")
 def test_covariates__too_large_for_distances_are_named():
     data = columns() | {"covariate_names": ("x",)}
     data["covariates"] = data["covariates"] * 1e300

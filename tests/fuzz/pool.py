@@ -59,7 +59,8 @@ def _work(todo: queue.SimpleQueue[str], outcomes: list[Outcome]) -> None:
             continue
         hung = worker.poll() is None
         worker.kill()
-        code = worker.wait()
+        worker.communicate()  # reads what is left, and closes the pipes
+        code = worker.returncode
         outcomes.append(Outcome(case, "hang" if hung else "crash", f"exit code {code}"))
         worker = None
     if worker is not None:

@@ -149,7 +149,7 @@ def _judge(path: Path, where: tuple[Any, ...], given: Any, expected: np.ndarray)
 @pytest.mark.parametrize(
     "step", [pytest.param(1, marks=pytest.mark.slow), pytest.param(29, marks=pytest.mark.long)]
 )
-@pytest.mark.filterwarnings("error")
+@pytest.mark.filterwarnings("error::RuntimeWarning", "error::UserWarning")
 def test_files__with_one_changed_value_are_refused_or_recalibrate(fits, tmp_path, step):
     path, counts = tmp_path / "fit.json", Counter[str]()
     for name, (fitted, given) in fits.items():

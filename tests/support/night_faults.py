@@ -222,8 +222,13 @@ class Forks:
 
     def close(self) -> None:
         assert self.process.stdin is not None
+        assert self.process.stdout is not None
+        assert self.process.stderr is not None
         self.process.stdin.close()
         self.process.wait(LIMIT)
+        # left open, they would be reported in whichever test their objects are collected
+        self.process.stdout.close()
+        self.process.stderr.close()
 
 
 class Scene:
