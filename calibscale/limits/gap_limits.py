@@ -26,12 +26,19 @@ _LOW_DRAWS = 999  # simulated data sets of the lower limit, which needs only two
 _MAX_DRAWS = 3999  # at tails below 0.25 %, fewer than ten draws lie beyond a quantile
 _GAP_ROUNDING = 1e-13  # rounding error of the gap of a bin, far below one event in 10^9 rows
 _PARTS = 256  # most contrasts of each kind, which bounds memory and time
-# Deviations of waves and of single bins need to be larger by these factors than deviations of sums
-# with one change of sign.  Errors with one change of sign are more common, and the many other
-# functions would widen their limits.
-_WAVES = 1.1
-_SINGLE_BIN = 1.2
-_PHASES = 4  # phases of the square waves that contrasts may have
+# Deviations of these functions need to be larger or smaller by these factors than the deviation of
+# the mean of sizes.  A function that few others resemble widens the limits of all others, and has a
+# larger factor.  The factors are a compromise between shifts, wrong temperatures and waves of one
+# to three periods, in 500 to 10,000 rows and 15 to 50 bins.
+_SHIFT = 0.85
+_ONE_CHANGE = 0.95
+_WAVES = 0.9
+_SINGLE_BIN = 1.3
+_HALF_PERIODS = range(1, 7)  # of the waves over the mass of the bins
+_PHASES = 4  # of each wave and its negative in half a period
+_STEEPNESS = 2.5  # of the waves before they are cut to ±1, which makes them nearly square
+_WEIGHT_POWER = -0.75  # of the variance of a label, whose bins of low noise weigh more in waves
+_LEAST_VARIANCE = 1e-6  # of a label, so that bins at 0 and 1 have finite weights
 _FEWEST_GROUPS = 5  # number of groups from which the noise of a bin is estimated
 
 
@@ -217,12 +224,12 @@ def low_limit(
     - The contrasts ±(Σ_{b ≤ j} share·g − Σ_{b > j} share·g) for every j, which have no noise of
       absolute values.  The gaps of a model that is over- or underconfident, or shifted, change sign
       at most once.  |Σ c·share·μ| ≤ Σ share·|μ| if |c| ≤ 1, and its square is at most Σ share·μ².
-    - The same contrasts with square waves of up to four periods, for gaps that change sign often.
+    - The same contrasts with waves of up to three periods, for gaps that change sign often.
     - ±share·g of each bin, for an error of one bin.
 
     The limits hold together.  Each function is reduced by a multiple of its standard deviation that
     the largest standardised deviation exceeds with probability `tail`.  The multiple is the same
-    for all functions but for the factors `_WAVES` and `_SINGLE_BIN`.
+    for all functions but for the factors `_SHIFT`, `_ONE_CHANGE`, `_WAVES` and `_SINGLE_BIN`.
 
     Parameters
     ----------
@@ -243,21 +250,19 @@ def low_limit(
     """
     share, rows, gap = bins.share, bins.rows, bins.gap
     B = len(gap)
-    cuts = np.unique(np.linspace(0, B - 1, min(B, _PARTS)).astype(np.int64))
+    cuts = np.unique(np.linspace(0, B - 1, min(B, _PARTS)).astype(np.int64))[:-1]
     largest = np.argsort(-share, kind="stable")[:_PARTS]
-    waves = _square_waves(share)
-    counts = 1, 2 * len(cuts), 2 * waves.shape[1], 2 * len(largest)
-    over_all = sum(counts[:3])  # functions of all bins
+    waves = _waves(share, bins.mean_p)
+    counts = 1, 2, 2 * len(cuts), 2 * waves.shape[1], 2 * len(largest)
+    over_all = sum(counts[:-1])  # functions of all bins
 
     def functions(gaps: Floats) -> Floats:
         parts = gaps * share
         walk = np.cumsum(parts, axis=1)
-        contrasts = 2.0 * walk[:, cuts] - walk[:, -1:]
-        of_waves = parts @ waves
-        single = parts[:, largest]
+        total = walk[:, -1:]
+        signed = total, 2.0 * walk[:, cuts] - total, parts @ waves, parts[:, largest]
         mean = debiased(gaps) @ share
-        columns = (mean[:, None], contrasts, -contrasts, of_waves, -of_waves, single, -single)
-        return np.hstack(columns)
+        return np.hstack([mean[:, None], *(c for values in signed for c in (values, -values))])
 
     single = np.hstack([largest, largest])
     values = functions(gap[None])[0]
@@ -279,7 +284,7 @@ def low_limit(
         simulated = functions(gaps)
         deviations.append(simulated - simulated.mean(axis=0))
     variance = np.maximum(*(deviation.var(axis=0) for deviation in deviations)) + least**2
-    factor = np.repeat([1.0, 1.0, _WAVES, _SINGLE_BIN], counts)
+    factor = np.repeat([1.0, _SHIFT, _ONE_CHANGE, _WAVES, _SINGLE_BIN], counts)
     scale = ratio(np.ones(len(values)), factor * np.sqrt(variance))
     largest_steps = [(deviation * scale).max(axis=1) for deviation in deviations]
     steps = max(float(np.quantile(step, 1.0 - tail, method="higher")) for step in largest_steps)
@@ -351,12 +356,20 @@ def low_limit_of_groups(
     return low_limit(estimable, debiased, (noise, estimable.gap + noise), tail, power, freedom)
 
 
-def _square_waves(share: Floats) -> Floats:
-    """Signs (B, waves) that change 2 to 8 times over the mass of the bins, in several phases."""
+def _waves(share: Floats, mean_p: Floats) -> Floats:
+    """Coefficients (B, waves) in [−1, 1] with up to six half-periods over the mass of the bins.
+
+    Each number of half-periods has several phases.  Among contrasts of one noise, the sum of the
+    gaps is largest for coefficients in proportion to the gap over its variance, cut to ±1.
+    """
     middle = np.cumsum(share) - share / 2.0
-    half_periods = np.repeat(np.arange(2, 9), _PHASES)
-    phases = np.tile(np.arange(_PHASES) / _PHASES, 7)
-    return np.where(np.floor(half_periods * middle[:, None] + phases) % 2.0 == 0.0, 1.0, -1.0)
+    half_periods = np.repeat(_HALF_PERIODS, _PHASES)
+    phases = np.tile(np.arange(_PHASES) / _PHASES, len(_HALF_PERIODS))
+    variance = np.clip(mean_p * (1.0 - mean_p), _LEAST_VARIANCE, None)
+    weight = variance**_WEIGHT_POWER
+    weight *= _STEEPNESS * share.sum() / (weight @ share)
+    angles = np.pi * (half_periods * middle[:, None] + phases)
+    return np.clip(np.sin(angles) * weight[:, None], -1.0, 1.0)
 
 
 # ---------------------------------------------------------------- shares of values below levels
