@@ -124,8 +124,11 @@ class PITCurve(NamedTuple):
 
     def shares(self, levels: Any) -> Floats:
         """Share of the values up to each level in [0, 1) (…, L)."""
-        most = self.x.shape[-1] - 2
-        k = np.stack([(self.x <= t).sum(axis=-1) - 1 for t in levels], axis=-1).clip(0, most)
+        if self.x.ndim == 1:
+            below = np.searchsorted(self.x, levels, "right")
+        else:
+            below = np.stack([(self.x <= level).sum(axis=-1) for level in levels], axis=-1)
+        k = (below - 1).clip(0, self.x.shape[-1] - 2)
         low, high = (np.take_along_axis(self.x, k + step, -1) for step in (0, 1))
         between = (np.array(levels) - low) / (high - low)
         return self.at[k] + (self.below[k + 1] - self.at[k]) * between
@@ -172,7 +175,9 @@ class PITState(NamedTuple):
         """
         if not self.exact:
             return PITCurve.of(_cells_of(rng, self.rows))
-        weights = rng.permutation(np.sort(self.weights))
+        weights = np.sort(self.weights)
+        if weights[0] < weights[-1]:
+            weights = rng.permutation(weights)
         return PITCurve.of(weights, uniform_order(rng, (len(weights),)))
 
 

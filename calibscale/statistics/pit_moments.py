@@ -6,17 +6,35 @@ from dataclasses import dataclass
 from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
-from numpy.polynomial.hermite_e import hermevander
 from numpy.polynomial.legendre import legvander
-from scipy.special import ndtri
+from scipy.special import factorial, ndtri
 
 from calibscale.array_types import Floats
+from calibscale.compiled import polynomials
 from calibscale.statistics.statistic import Replicates, Statistic, added, weights_of
 
 WAVES = 8  # Legendre polynomials of PIT values, of degree 1 to 8
 SCORES = 4  # Hermite polynomials of normal scores, of degree 1 to 4
 _RANKS = 2  # Legendre polynomials of the rank of a forecast, of degree 1 and 2
-_HERMITE_NORMS = np.sqrt([1.0, 2.0, 6.0, 24.0])  # √(a!)
+
+
+def _recurrence(norms: Floats, slopes: Floats, terms: Floats) -> tuple[Floats, Floats]:
+    """Slopes and terms (H,) of polynomials p_d·norm_d, from the recurrence of polynomials p_d."""
+    before = np.append(1.0, norms[:-2])
+    return norms[1:] / norms[:-1] * slopes, norms[1:] / before * terms
+
+
+# ∫ P_d(2u − 1)² du = 1/(2d + 1), and P_{d+1} = ((2d + 1)xP_d − dP_{d−1})/(d + 1)
+_WAVE_DEGREES = np.arange(float(WAVES))
+_LEGENDRE = _recurrence(
+    np.sqrt(2.0 * np.arange(WAVES + 1) + 1.0),
+    (2.0 * _WAVE_DEGREES + 1.0) / (_WAVE_DEGREES + 1.0),
+    _WAVE_DEGREES / (_WAVE_DEGREES + 1.0),
+)
+# E He_d(z)² = d!, and He_{d+1} = zHe_d − dHe_{d−1}
+_HERMITE = _recurrence(
+    1.0 / np.sqrt(factorial(np.arange(SCORES + 1))), np.ones(SCORES), np.arange(float(SCORES))
+)
 _FARTHEST = 1e-12  # distance of PIT values to 0 and 1 at which normal scores end
 
 
@@ -54,7 +72,7 @@ class PITMoments(Statistic):
     def accumulate(self, state: PITMomentState, chunk: Any) -> PITMomentState:
         w, g = weights_of(chunk), self._ranks(chunk)
         weighted = g * w[:, None]
-        sums = functions_of(self._pit(chunk)).T @ weighted
+        sums = functions_of(self._pit(chunk)) @ weighted
         return added(state, len(w), w.sum(), w @ w, weighted.T @ weighted, sums)
 
     def draw(self, sums: tuple[Floats, ...], chunk: Any, replicates: Replicates) -> None:
@@ -62,13 +80,13 @@ class PITMoments(Statistic):
         weighted = self._ranks(chunk) * weights_of(chunk)[:, None]
         if replicates.null.of_labels:
             for b, u in enumerate(replicates.pit_values(chunk, placed=True)):
-                out[b] += functions_of(u).T @ weighted
+                out[b] += functions_of(u) @ weighted
             return
         # Replicates of the residual 1 are factors that all functions of a row share.
         values = functions_of(self._pit(chunk))
         units = np.ones(len(chunk))
         for b, sign in enumerate(replicates.scalars("forecast", chunk.units, units, units)):
-            out[b] += (values * sign[:, None]).T @ weighted
+            out[b] += (values * sign) @ weighted
 
     def _pit(self, chunk: Any) -> Floats:
         return chunk.forecast.pit(chunk.values, chunk.outcomes, chunk.rows)
@@ -90,10 +108,10 @@ def _functions_of_rank(x: Floats, quantiles: tuple[float, ...]) -> Floats:
 
 
 def functions_of(u: Floats) -> Floats:
-    """Orthonormal functions of uniform numbers (c, H)."""
-    # ∫ P_d(2u − 1)² du = 1/(2d + 1), and E He_d(z)² = d!
+    """Orthonormal functions of uniform numbers u (c,), (H, c)."""
     inside = np.clip(u, 0.0, 1.0)
-    waves = legvander(2.0 * inside - 1.0, WAVES)[:, 1:] * np.sqrt(2.0 * np.arange(1, WAVES + 1) + 1)
+    functions = np.empty((WAVES + SCORES, len(u)))
     z = ndtri(np.clip(inside, _FARTHEST, 1.0 - _FARTHEST))
-    scores = hermevander(z, SCORES)[:, 1:] / _HERMITE_NORMS
-    return np.hstack([waves, scores])
+    polynomials.recurrence(2.0 * inside - 1.0, *_LEGENDRE, functions[:WAVES])
+    polynomials.recurrence(z, *_HERMITE, functions[WAVES:])
+    return functions
