@@ -36,7 +36,8 @@ from calibscale.results.cluster_results import Clusters
 from calibscale.results.estimate import Estimate
 from calibscale.results.source_rows import ImpossibleRows
 from calibscale.statistics.cluster_sums import ClusterSums, described
-from calibscale.statistics.one_pass import PassResult, Scan, scan, scan_of
+from calibscale.statistics.one_pass import PassResult, Scan, scan_of
+from calibscale.statistics.shared_replicates import scan_in_parts
 from calibscale.statistics.statistic import Statistic
 
 P = ParamSpec("P")
@@ -249,7 +250,7 @@ class Session:
             covariates=covariates,
             split=split,
         )
-        result = scan(task, self.execution)
+        result = scan_in_parts(task, self.execution)
         # Estimates of no rows would be NaN without a reason.
         need_rows(self.source.name, result.counts)
         return result
