@@ -222,21 +222,17 @@ def group_biases(
 
     tested = family_of(sums, listed, flipped)
     family = tested.family
+    # The first group has all rows.
     overall = group_of(conditions[0], sums, 0, tested.dispersion, tested.all_rows.alone[0])
     # Bonferroni over both limits of all groups makes the intervals simultaneous.
     tail = (1 - confidence_level) / (2 * max(len(listed), 1))
-    low, high = limits_of(sums, listed, tail)
-    groups = [
-        replace(
-            group_of(conditions[i], sums, i, tested.dispersion, alone),
-            adjusted=float(adjusted),
-            low=float(a),
-            high=float(b),
-        )
-        for i, alone, adjusted, a, b in zip(
-            listed, family.alone, family.adjusted, low, high, strict=True
-        )
-    ]
+    lows, highs = limits_of(sums, listed, tail)
+    groups = []
+    for i, p_value, adjusted, low, high in zip(
+        listed, family.alone, family.adjusted, lows, highs, strict=True
+    ):
+        group = group_of(conditions[i], sums, i, tested.dispersion, p_value)
+        groups.append(replace(group, adjusted=float(adjusted), low=float(low), high=float(high)))
     groups.sort(key=lambda group: -abs(group.z))
     return Groups(overall, tuple(groups), tested.dispersion, tested.flips)
 

@@ -122,9 +122,10 @@ def scores(
     """Scores of the tested rows.  `tested` is the test if it has been run."""
     requested = [ECE(notion=estimator.notion or "top_label"), Brier(), NLL(), estimator]
     run = session.run(requested)
-    scored = run.fitting[:3]
+    # The test computes the kernel estimator.  The run has it for its covariates alone, so that the
+    # scores are of the rows that the test uses.
+    scored = run.fitting[:-1]
     states = run.scan(s for e in scored for s in e.needs).groups[None]
-    # The kernel estimator is left to the test, which computes it anyway.
     ece, brier, loss = (e.finalize(*(states[s] for s in e.needs)) for e in scored)
     if tested is None:
         tested = calibration_test(

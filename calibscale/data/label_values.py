@@ -323,38 +323,50 @@ def _with_positive(
 ) -> LabelValues:
     """Meaning of the labels of two classes: a declared value, and the second value of the labels.
 
-    If labels have a third value besides −1, −1 means not yet known, as without the option.
+    −1 is the second value if labels have no other value.  Otherwise it means not yet known, as
+    without the option.
     """
-    wanted = key_of(positive)
-    second_values: dict[str, Any] = {}
-    signs = False
+    declared = key_of(positive)
+    others: dict[str, Any] = {}  # by their keys, without the declared value and −1
+    has_minus_one = False
     for piece in labels():
+        declared = _key_in(piece.dtype, declared)
         values = distinct_values(piece)
-        equivalent = _AS_FLAGS if piece.dtype.kind == "b" else _AS_NUMBERS
-        if piece.dtype.kind not in "OUST":
-            wanted = equivalent.get(wanted, wanted)
-        signs |= "-1" in values
-        expected = (wanted, "-1", *unknown)
-        second_values |= {key: value for key, value in values.items() if key not in expected}
-        if second_values:
+        has_minus_one |= "-1" in values
+        expected = (declared, "-1", *unknown)
+        others = {key: value for key, value in values.items() if key not in expected}
+        # Further pieces are not read.  A third value in them is an error where it is met.
+        if others:
             break
     option = f"positive={_plain(positive)} (--positive {positive})"
-    if len(second_values) > 1:
+    if len(others) > 1:
         raise OptionError(
-            f"{name}: the labels are {shown_values(second_values.values())}, and two values are "
+            f"{name}: the labels are {shown_values(others.values())}, and two values are "
             f"needed with {option}; choose the value of the event, and leave other rows out"
         )
-    if second_values:
-        second, value = next(iter(second_values.items()))
-        unknown |= {"-1"} if wanted != "-1" else frozenset()
-    elif signs and "-1" not in unknown and wanted != "-1":
+    # No second value is known if all labels are the declared value, or not yet known.
+    second = ""
+    value: Any = ""
+    if others:
+        [(second, value)] = others.items()
+        if declared != "-1":
+            unknown |= {"-1"}
+    elif has_minus_one and "-1" not in unknown and declared != "-1":
         second, value = "-1", -1
-    else:  # all labels are the declared value, or not yet known
-        second, value = "", ""
-    codes = {wanted: 1} | ({second: 0} if second else {})
+    codes = {declared: 1}
+    if second:
+        codes[second] = 0
     names = (str(value).strip() or f"not {positive}", str(positive).strip())
     remedy = f"; with {option} the labels have two values"
     return LabelValues(names, codes, {}, unknown, remedy)
+
+
+def _key_in(dtype: np.dtype[Any], key: str) -> str:
+    """Key of a value among labels of a type.  False and true stand for 0 and 1, and vice versa."""
+    if dtype.kind in "OUST":
+        return key
+    equivalent = _AS_FLAGS if dtype.kind == "b" else _AS_NUMBERS
+    return equivalent.get(key, key)
 
 
 def _plain(value: Any) -> str:
@@ -371,7 +383,8 @@ def _with_names(class_names: Sequence[Any], unknown: frozenset[str]) -> LabelVal
     remedy = (
         ". Name the classes in the order of the columns with --class-names A,B,… (class_names=)"
     )
-    unknown |= frozenset() if "-1" in keys else frozenset(["-1"])
+    if "-1" not in keys:
+        unknown |= {"-1"}
     return LabelValues(names, codes, exact, unknown, remedy)
 
 

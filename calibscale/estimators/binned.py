@@ -416,7 +416,7 @@ class TCE2Kumar(_SquaredGaps):
     unbiased: ClassVar[bool] = True
 
     def _value(self, bins: BinTable) -> float:
-        # gap² − acc (1 − acc)/(n − 1) is 0 in a bin of one row, which says nothing on its noise.
+        # The noise of a bin of one row is unknown, so that the bin contributes 0.
         several = (bins.rows > 1) & (bins.effective > 1.0)
         noise = np.divide(
             bins.frequency * (1.0 - bins.frequency),

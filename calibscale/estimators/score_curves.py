@@ -81,15 +81,6 @@ class Murphy(ScoreError):
     def _estimate(self, cells: OccupiedCells, *extra_states: Any) -> Estimate:
         thresholds, parts = self._parts(cells)
         best = thresholds[parts.argmax()]
-        non_events = cells.weight - cells.events
-        wide = cells.width > 0
-        # Rows of a cell may lie on both sides of θ, and f may have a step within a cell.
-        moved = np.maximum(
-            (cells.score + cells.width) * non_events,
-            (1.0 - cells.score + cells.width) * cells.events,
-        )
-        error = moved.max(initial=0.0, where=wide)
-        error += (non_events * cells.events / cells.weight).max(initial=0.0, where=wide)
         ranks = np.linspace(0, len(cells.score) - 1, _POINTS + 1).astype(int)
         even = np.linspace(0.0, 1.0, _POINTS + 1)
         thresholds = np.unique(np.concatenate([even, cells.score[ranks], [best]]))
@@ -100,7 +91,7 @@ class Murphy(ScoreError):
         constant = np.minimum(thresholds * (1.0 - rate), (1.0 - thresholds) * rate)
         return self._result(
             float(parts.max()),
-            float(error / cells.weight.sum()),
+            self._cell_error(cells),
             threshold=float(best),
             murphy=curve(
                 threshold=thresholds,
@@ -109,6 +100,20 @@ class Murphy(ScoreError):
                 discrimination=constant - fitted,
             ),
         )
+
+    @staticmethod
+    def _cell_error(cells: OccupiedCells) -> float:
+        """Bound of the error of the value from cells that join scores."""
+        non_events = cells.weight - cells.events
+        wide = cells.width > 0
+        # Rows of a cell may lie on both sides of θ, and f may have a step within a cell.
+        moved = np.maximum(
+            (cells.score + cells.width) * non_events,
+            (1.0 - cells.score + cells.width) * cells.events,
+        )
+        error = moved.max(initial=0.0, where=wide)
+        error += (non_events * cells.events / cells.weight).max(initial=0.0, where=wide)
+        return float(error / cells.weight.sum())
 
 
 @dataclass(frozen=True)
@@ -144,24 +149,22 @@ class AURC(ScoreMeasure):
     no_floor: ClassVar[str | None] = NO_CALIBRATED_VALUE
 
     def _estimate(self, cells: OccupiedCells, *extra_states: Any) -> Estimate:
+        # Cells are in the order of coverage, from the largest confidence on.
         weight, hits = cells.weight[::-1], cells.events[::-1]
         errors = np.maximum(weight - hits, 0.0)
         covered, failed = np.cumsum(weight), np.cumsum(errors)
         risk = failed / covered
-        # Risks of a cell if its errors come first, and if they come last.
-        highest = failed / (covered - hits).clip(np.finfo(float).tiny)
-        before = covered - errors
-        lowest = np.divide(failed - errors, before, np.zeros_like(risk), where=before > 0)
-        wide = cells.width[::-1] > 0
-        share = np.where(wide, weight, 0.0) / covered[-1]
         value, rate = float(weight @ risk / covered[-1]), float(risk[-1])
+        # The order of rows is unknown within a cell that joins confidences.
+        joined = np.where(cells.width[::-1] > 0, weight, 0.0) / covered[-1]
+        error = float(joined @ _risk_ranges(hits, errors, covered, failed))
         # Area under the curve if all errors had the lowest confidence.
         best = rate + (1.0 - rate) * math.log1p(-rate) if rate < 1.0 else 1.0
         places = np.searchsorted(covered, np.linspace(0.0, covered[-1], 2 * _POINTS + 1))
         points = np.unique(np.minimum(places, len(risk) - 1))
         return self._result(
             value,
-            float(share @ np.maximum(highest - risk, risk - lowest)),
+            error,
             excess=value - best,
             error_rate=rate,
             risk_coverage=curve(
@@ -170,3 +173,20 @@ class AURC(ScoreMeasure):
                 confidence=cells.score[::-1][points],
             ),
         )
+
+
+def _risk_ranges(hits: Floats, errors: Floats, covered: Floats, failed: Floats) -> Floats:
+    """Largest distance of the risk at a row of each cell from the risk after the cell (c,).
+
+    `hits` and `errors` are the weights of correct and wrong rows of the cells.  `covered` and
+    `failed` are the weights of all and of wrong rows up to the end of each cell.
+    """
+    risk = failed / covered
+    # The risk is highest where all errors of the cell come first, after the last error.
+    highest = failed / (covered - hits).clip(np.finfo(float).tiny)
+    # It is lowest where all hits come first, after the last hit.
+    covered_by_hits = covered - errors
+    lowest = np.divide(
+        failed - errors, covered_by_hits, np.zeros_like(risk), where=covered_by_hits > 0
+    )
+    return np.maximum(highest - risk, risk - lowest)

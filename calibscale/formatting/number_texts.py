@@ -9,18 +9,25 @@ _RAISED = str.maketrans("0123456789-−", "⁰¹²³⁴⁵⁶⁷⁸⁹⁻⁻")
 
 
 def number(value: float | None, digits: int = 4) -> str:
-    """Number with four digits and thousands separators, or a dash if there is no value."""
+    """Number with `digits` significant digits, or a dash if there is no finite value.
+
+    Integers, and the whole parts of floats below 10^15, have all their digits.
+
+    >>> number(1234567), number(12345.6), number(0.5), number(0.00001234)
+    ('1,234,567', '12,346', '0.5000', '1.234e−5')
+    """
     if value is None or not math.isfinite(value):
         return "–"
-    if isinstance(value, int) or (value == round(value) and abs(value) < 1e15):
+    magnitude = abs(value)
+    if isinstance(value, int) or (value == round(value) and magnitude < 1e15):
         text = f"{int(value):,}"
-    elif not 1e-4 <= abs(value) < 1e15:
+    elif magnitude < 1e-4 or magnitude >= 1e15:
         mantissa, exponent = f"{value:.{digits - 1}e}".split("e")
         text = f"{mantissa}e{int(exponent)}"  # without leading zeros of the exponent
-    elif abs(value) >= 10**digits:
+    elif magnitude >= 10**digits:
         text = f"{value:,.0f}"
     else:  # trailing zeros are significant digits
-        decimals = max(0, digits - 1 - math.floor(math.log10(abs(value))))
+        decimals = max(0, digits - 1 - math.floor(math.log10(magnitude)))
         text = f"{value:.{decimals}f}"
     return text.replace("-", "−")
 

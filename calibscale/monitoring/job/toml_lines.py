@@ -51,8 +51,8 @@ class Positions:
 
     def __init__(self, text: str) -> None:
         self._text = text
-        self._at = self._counted = 0
-        self._line = 1
+        self._at = 0  # position up to which the text is read
+        self._counted, self._line = 0, 1  # position up to which lines are counted, and its line
         self._lines: dict[Where, int] = {(): 1}
         self._tables: dict[Where, int] = {}  # number of tables of each [[list of tables]]
         table: Where = ()
@@ -86,6 +86,7 @@ class Positions:
                 break
 
     def _keys(self) -> list[str]:
+        """Read a dotted key, and return its parts."""
         keys = []
         while True:
             match = _KEY.match(self._text, self._at)
@@ -97,22 +98,27 @@ class Positions:
                 return keys
 
     def _header(self) -> Where:
+        """Read a header, ``[a.b]`` or ``[[a.b]]``, and return the key of its table."""
         begin = self._at
-        many = self._text.startswith("[[", begin)  # a table of a list of tables
-        self._at += 1 + many
+        in_list = self._text.startswith("[[", begin)
+        brackets = 2 if in_list else 1
+        self._at += brackets
         keys = self._keys()
-        self._at = self._text.index("]", self._at) + 1 + many
+        self._at = self._text.index("]", self._at) + brackets
         where: Where = ()
-        for number, key in enumerate(keys, 1):
+        for depth, key in enumerate(keys, 1):
             where = (*where, key)
-            if many and number == len(keys):
+            # ``[[a.b]]`` adds a table to the list ``a.b``.
+            if in_list and depth == len(keys):
                 self._tables[where] = self._tables.get(where, 0) + 1
+            # A key that names a list of tables stands for the last table of the list.
             if where in self._tables:
                 where = (*where, self._tables[where] - 1)
         self._note(where, begin)
         return where
 
     def _pair(self, table: Where) -> None:
+        """Read a key of a table with its value."""
         begin = self._at
         where = (*table, *self._keys())
         self._note(where, begin)
@@ -120,6 +126,7 @@ class Positions:
         self._value(where)
 
     def _value(self, where: Where) -> None:
+        """Read the value of a key, with the keys and elements in it."""
         self._skip()
         opening = self._text[self._at]
         if opening not in "[{":

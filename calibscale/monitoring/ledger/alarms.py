@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import hashlib
+import itertools
 import json
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import date, timedelta
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -117,8 +118,12 @@ def evidence(
         # is an e-value.
         share = share_of[group] / (len(recipe.wagers) + len(tests))
         for wagers, log in zip(recipe.wagers, logs, strict=True):
-            by_size = (log[:, 0], share, wagers.sizes, log) if wagers.sizes else (log, share)
-            processes.append(Process(wagers.notion, group, *by_size))
+            if wagers.sizes:
+                # The first size is the tolerance.
+                process = Process(wagers.notion, group, log[:, 0], share, wagers.sizes, log)
+            else:
+                process = Process(wagers.notion, group, log, share)
+            processes.append(process)
     for name in tests:
         increments = np.zeros((count, 1))  # log e-value of each night, 0 without rows
         for entry in entries[None]:
@@ -161,6 +166,13 @@ def _night(entry: Entry, first: date) -> int:
     return (date.fromisoformat(entry.date) - first).days
 
 
+class _BlockEvidence(NamedTuple):
+    """State of each notion after a block of nights, and log E after each of its nights."""
+
+    running: list[Floats]
+    logs: list[Floats]
+
+
 class _Walk:
     """Processes of a group, computed by blocks of nights."""
 
@@ -183,35 +195,47 @@ class _Walk:
 
     def over(self, shown: range) -> list[Floats]:
         """log E of each notion after each night of a range that ends with the last night."""
-        begin, now = shown.start // BLOCK, (shown.stop - 1) // BLOCK
-        names = self._names(now)
-        blocks = {}
-        for block in range(begin, now):
+        first, last = shown.start // BLOCK, (shown.stop - 1) // BLOCK
+        names = self._names(last)
+        parts = self._stored(range(first, last), names)
+        # The first block to compute needs the state after the block before it.
+        if parts:
+            start, running = first + len(parts), parts[-1].running
+        else:
+            # The block before `first` is computed even if it is stored.
+            start, running = self._resumed(max(first - 1, 0), names)
+        for block in range(start, last + 1):
+            nights = min(BLOCK, shown.stop - block * BLOCK)
+            computed = self._block(block, nights, running)
+            running = computed.running
+            if block >= first:
+                parts.append(computed)
+            # The last block grows with each night.  A damaged record may be written again.
+            if block < last and self.ledger.writable and not self.damaged:
+                vector = np.concatenate([array.ravel() for array in itertools.chain(*computed)])
+                store(self._place(block, names[block]), vector)
+        by_notion = zip(*(part.logs for part in parts), strict=True)
+        hidden = shown.start - first * BLOCK  # nights of the first block before the range
+        return [np.concatenate(logs)[hidden:] for logs in by_notion]
+
+    def _stored(self, blocks: range, names: list[str]) -> list[_BlockEvidence]:
+        """Stored evidence of blocks, up to the first block without it."""
+        stored = []
+        for block in blocks:
             loaded = self._load(block, names[block])
             if loaded is None:
                 break
-            blocks[block] = loaded
-        # The first block to compute needs the state after the block before it.  If that is not
-        # stored, an earlier block is the first.
-        after = begin + len(blocks)
-        state = blocks.get(after - 1)
-        while state is None and after > 0:
-            after -= 1
-            state = self._load(after - 1, names[after - 1]) if after else None
-        running = state[0] if state else [np.full(shape, -np.inf) for shape in self.shapes]
-        for block in range(after, now + 1):
-            last = min(BLOCK, shown.stop - block * BLOCK)
-            running, logs = self._block(block, last, running)
-            blocks[block] = running, logs
-            # The current block grows with each night.  A damaged record may be written again.
-            if block < now and self.ledger.writable and not self.damaged:
-                parts = [part.ravel() for part in (*running, *logs)]
-                store(self._place(block, names[block]), np.concatenate(parts))
-        joined = [
-            np.concatenate([blocks[block][1][k] for block in range(begin, now + 1)])
-            for k in range(len(self.shapes))
-        ]
-        return [log[shown.start - begin * BLOCK :] for log in joined]
+            stored.append(loaded)
+        return stored
+
+    def _resumed(self, block: int, names: list[str]) -> tuple[int, list[Floats]]:
+        """Last block, up to `block`, with a known state before it, and this state."""
+        while block > 0:
+            loaded = self._load(block - 1, names[block - 1])
+            if loaded is not None:
+                return block, loaded.running
+            block -= 1
+        return 0, [np.full(shape, -np.inf) for shape in self.shapes]
 
     def _names(self, blocks: int) -> list[str]:
         """Hash of all records up to the end of each block."""
@@ -227,8 +251,9 @@ class _Walk:
         content = f"evidence-{self.first.isoformat()}-{block}"
         return place(self.ledger, self.model, self.group, content, name)
 
-    def _load(self, block: int, name: str) -> tuple[list[Floats], list[Floats]] | None:
-        # The running state of each process, then its log E after each night of the block.
+    def _load(self, block: int, name: str) -> _BlockEvidence | None:
+        """Stored evidence of a block, or None if its file is missing or damaged."""
+        # The file has the state of each notion, then its log E after each night of the block.
         shapes = [*self.shapes, *((BLOCK, *shape[:-1]) for shape in self.shapes)]
         sizes = [math.prod(shape) for shape in shapes]
         vector = load(self._place(block, name), sum(sizes))
@@ -236,12 +261,10 @@ class _Walk:
             return None
         split = np.split(vector, np.cumsum(sizes)[:-1])
         parts = [part.reshape(shape) for part, shape in zip(split, shapes, strict=True)]
-        return parts[: len(self.shapes)], parts[len(self.shapes) :]
+        return _BlockEvidence(parts[: len(self.shapes)], parts[len(self.shapes) :])
 
-    def _block(
-        self, block: int, nights: int, running: list[Floats]
-    ) -> tuple[list[Floats], list[Floats]]:
-        """Running state after a block, and log E after each of its nights."""
+    def _block(self, block: int, nights: int, running: list[Floats]) -> _BlockEvidence:
+        """Evidence of the first `nights` of a block, from the state before it."""
         increments = [np.zeros((nights, *shape)) for shape in self.shapes]
         for entry in self._entries.get(block, ()):
             try:
@@ -261,7 +284,7 @@ class _Walk:
                 self.recipe.wagers, running, increments, strict=True
             )
         ]
-        return [state for _, state in advanced], [log for log, _ in advanced]
+        return _BlockEvidence([state for _, state in advanced], [log for log, _ in advanced])
 
 
 def learned_bets(ledger: Ledger, day: str, model: str, days: int) -> tuple[BettingEProcess, ...]:

@@ -123,22 +123,29 @@ def _null_figures(tests: Sequence[Tested], place_title: str, alpha: float) -> do
     by_statistic: dict[str, list[IntervalRow]] = {}
     for place, test, _ in tests:
         drawn = test["null_distribution"]
-        # Bounds without draws have no null values to draw.
+        # Tests by an inequality draw no values of the null.
         if drawn is None or test["value"] is None:
             continue
         quantiles = drawn["quantiles"]
         if "0.05" in quantiles and "0.95" in quantiles:
-            ends = (quantiles["0.05"], quantiles["0.95"])
-            alert = significant(test["p_value"], alpha)
-            row = IntervalRow(place or "all rows", test["value"], *ends, alert, bar="rows")
+            row = IntervalRow(
+                place or "all rows",
+                test["value"],
+                quantiles["0.05"],
+                quantiles["0.95"],
+                alert=significant(test["p_value"], alpha),
+                bar="rows",  # colour of a bar that is not an interval of the value
+            )
             by_statistic.setdefault(_statistic(test), []).append(row)
     strips = [IntervalPanel(name, tuple(rows)) for name, rows in by_statistic.items()]
     plots = []
     for panels in in_pictures(strips):
         names = naming.joined([strip.title for strip in panels])
-        caption = f"{names}: each point is the observed value, each bar the central 90 % of values "
-        caption += "under calibration. A point far to the right of its bar is evidence against "
-        caption += "calibration."
+        caption = (
+            f"{names}: each point is the observed value, each bar the central 90 % of values "
+            "under calibration. A point far to the right of its bar is evidence against "
+            "calibration."
+        )
         plots.append(
             interval_figure(
                 panels,

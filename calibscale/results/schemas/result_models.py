@@ -187,16 +187,20 @@ def _pair(hints: Sequence[Any]) -> Any:
     return Annotated[list[item], Field(min_length=size, max_length=size)]  # type: ignore[valid-type]
 
 
-def _annotated(plain: Any, data: tuple[Any, ...]) -> Any:
-    for mark in data:
+def _annotated(plain: Any, marks: tuple[Any, ...]) -> Any:
+    """Type of the JSON values of ``Annotated[plain, *marks]``, by the first mark that has one."""
+    for mark in marks:
+        # A dictionary with the members of a result, such as ``Annotated[Json, Selection]``.
         if isinstance(mark, Object | type):
             return _model(mark)
+        # A dictionary of which only some keys are declared.
         if isinstance(mark, Having):
             return Annotated[plain, Field(json_schema_extra={"required": [*mark]})]
         if isinstance(mark, Values):
             return Literal[*mark]
         if isinstance(mark, Bounds):
             limits = {name: limit for name, limit in mark._asdict().items() if limit is not None}
+            # A bounded number is never null, unlike a float without bounds.
             if plain is int:
                 return Annotated[int, Field(**limits), BeforeValidator(_whole)]
             return Annotated[float, Field(allow_inf_nan=False, **limits)]
@@ -206,12 +210,14 @@ def _annotated(plain: Any, data: tuple[Any, ...]) -> Any:
 
 
 def _without_none(kind: Any) -> Any:
+    """Type of the values other than null."""
     if get_origin(kind) in (Union, UnionType):
         return reduce(or_, [part for part in get_args(kind) if part is not NoneType])
     return kind
 
 
 def _whole(value: Any) -> Any:
+    """Whole number for a float such as 3.0, as JSON does not tell them apart."""
     return int(value) if isinstance(value, float) and value.is_integer() else value
 
 
@@ -221,6 +227,7 @@ _WHOLE = Annotated[int, BeforeValidator(_whole)]
 
 
 def _day(text: str) -> str:
+    """Text of a day or of a part of a day, if its date exists."""
     try:
         date.fromisoformat(text[:10])
     except ValueError:
