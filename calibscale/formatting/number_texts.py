@@ -15,10 +15,13 @@ def number(value: float | None, digits: int = 4) -> str:
 
     >>> number(1234567), number(12345.6), number(0.5), number(0.00001234)
     ('1,234,567', '12,346', '0.5000', '1.234e−5')
+    >>> number(9999.7), number(0.99996)
+    ('10,000', '1.000')
     """
     if value is None or not math.isfinite(value):
         return "–"
-    magnitude = abs(value)
+    # The rounded number decides on the format, as 9999.7 has five digits before the point.
+    magnitude = float(f"{abs(value):.{digits - 1}e}")
     if isinstance(value, int) or (value == round(value) and magnitude < 1e15):
         text = f"{int(value):,}"
     elif magnitude < 1e-4 or magnitude >= 1e15:

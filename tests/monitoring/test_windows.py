@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 import calibscale as cs
-from calibscale.inference.e_process import BettingEProcess, advance, learn
+from calibscale.inference.e_process import BettingEProcess, advance, learn, log_e_value
 from calibscale.inference.resampling import Grouped
 from calibscale.monitoring.ledger.alarms import evidence, learned_bets
 from calibscale.monitoring.ledger.day_ledger import Ledger, Record
@@ -199,6 +199,26 @@ def test_drifts__are_detected_only_where_they_exist(ledger):
     with pytest.raises(cs.OptionError, match="share days"):
         drifts(before, window(ledger, _name(5), _name(12)))
     assert drifts(after, window(ledger, _name(0), _name(0))) == ()
+
+
+@pytest.mark.parametrize("order", [(0, 1), (1, 0)])
+@pytest.mark.parametrize("impossible", [None, [1, 0]])
+def test_evidence__of_a_test_is_the_product_over_the_parts_of_a_day(tmp_path, order, impossible):
+    ledger = Ledger.create(tmp_path / "ledger", RECIPE)
+    parts = [
+        ("2026-01-01T06", {"tests": [{"statistic": "x", "p_value": 0.001}]}),
+        ("2026-01-01T12", {"tests": [{"statistic": "x", "p_value": 0.5}], "impossible": None}),
+    ]
+    parts[0][1]["impossible"] = impossible
+    with ledger.writing():
+        for index in order:
+            name, info = parts[index]
+            ledger.write(name, "v1", {None: Record(1, {}, info)})
+    processes = evidence(ledger, "v1", "2026-01-01", {}, 90, ("x",)).processes
+    [log] = [process.log_evidence for process in processes if process.notion == "x"]
+    both = log_e_value(0.001) + log_e_value(0.5)
+    expected = advance(np.array([[both]]))[0]
+    np.testing.assert_allclose(log, [np.inf] if impossible else expected, rtol=1e-12)
 
 
 def test_evidence__is_that_of_the_days_in_their_order(ledger, days):

@@ -127,9 +127,10 @@ def evidence(
     for name in tests:
         increments = np.zeros((count, 1))  # log e-value of each night, 0 without rows
         for entry in entries[None]:
+            # The parts of a day have different rows, so that their e-values are multiplied.
             for test in entry.info["tests"]:
                 if test["statistic"] == name and test["p_value"] is not None:
-                    increments[_night(entry, first)] = log_e_value(test["p_value"])
+                    increments[_night(entry, first)] += log_e_value(test["p_value"])
             # A label of probability 0 refutes calibration with certainty.
             if impossible_labels(ledger, entry) is not None:
                 increments[_night(entry, first)] = np.inf
