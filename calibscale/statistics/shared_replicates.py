@@ -28,7 +28,7 @@ def scan_in_parts(task: Scan, execution: Execution) -> PassResult:
     if parts == 1:
         return scan(task, execution)
     shared = SharedReplicates.of(task, parts)
-    return finished(task, shared.joint_result(task, execution.fold(shared)))
+    return finished(task, shared.joint_result(execution.fold(shared)))
 
 
 def parts_of(task: Scan) -> int:
@@ -49,10 +49,12 @@ def parts_of(task: Scan) -> int:
 class SharedReplicates:
     """Engine task of a pass, whose unit u is the part u mod P of the block u // P.
 
-    States are lists with a result of each part, or None for parts of other units.
+    States are lists with a result of each part, or None for parts of other units.  `statistics` are
+    the statistics of each part: the first part has all statistics that are not replicates.
     """
 
-    scans: tuple[Scan, ...]  # of the parts
+    scan: Scan
+    statistics: tuple[tuple[Statistic, ...], ...]
     arities: ClassVar[tuple[int, ...]] = Scan.arities
 
     @classmethod
@@ -60,14 +62,21 @@ class SharedReplicates:
         """Task of a pass whose replicates are shared among so many parts."""
         statistics: list[list[Statistic]] = [[] for _ in range(parts)]
         for statistic in task.statistics:
-            shares = _shares(statistic, parts) if isinstance(statistic, Replicates) else [statistic]
-            for part, share in zip(statistics, shares, strict=False):
+            if not isinstance(statistic, Replicates):
+                statistics[0].append(statistic)
+                continue
+            for part, share in zip(statistics, _shares(statistic, parts), strict=True):
                 part.append(share)
-        return cls(tuple(replace(task, statistics=tuple(part)) for part in statistics))
+        return cls(task, tuple(map(tuple, statistics)))
+
+    @property
+    def scans(self) -> list[Scan]:
+        """Pass of each part."""
+        return [replace(self.scan, statistics=statistics) for statistics in self.statistics]
 
     @property
     def blocks(self) -> int:
-        return self.scans[0].blocks * len(self.scans)
+        return self.scan.blocks * len(self.statistics)
 
     @property
     def block_bytes(self) -> int:
@@ -79,58 +88,57 @@ class SharedReplicates:
 
     @property
     def in_order(self) -> bool:
-        return self.scans[0].in_order
+        return self.scan.in_order
 
     def state(self, block: int) -> list[PassResult | None]:
-        results: list[PassResult | None] = [None] * len(self.scans)
-        part = block % len(self.scans)
-        results[part] = self.scans[part].state(block // len(self.scans))
+        parts = len(self.statistics)
+        results: list[PassResult | None] = [None] * parts
+        results[block % parts] = self.scans[block % parts].state(block // parts)
         return results
 
     def merge(
         self, a: list[PassResult | None], b: list[PassResult | None]
     ) -> list[PassResult | None]:
         merged = []
-        for task, first, second in zip(self.scans, a, b, strict=True):
+        for part, first, second in zip(self.scans, a, b, strict=True):
             if first is None or second is None:
                 merged.append(first or second)
             else:
-                merged.append(task.merge(first, second))
+                merged.append(part.merge(first, second))
         return merged
 
     def part(self, first: int, last: int) -> SharedReplicates:
-        parts = len(self.scans)
-        blocks = first // parts, -(-last // parts)
-        return replace(self, scans=tuple(scan.part(*blocks) for scan in self.scans))
+        parts = len(self.statistics)
+        scan = self.scan.part(first // parts, -(-last // parts))
+        return SharedReplicates(scan, ())
 
     @property
-    def shared(self) -> list[tuple[Statistic, ...]]:
-        return [scan.shared for scan in self.scans]
+    def shared(self) -> tuple[tuple[Statistic, ...], ...]:
+        return self.statistics
 
-    def joined(self, shared: list[tuple[Statistic, ...]]) -> SharedReplicates:
-        scans = (scan.joined(part) for scan, part in zip(self.scans, shared, strict=True))
-        return replace(self, scans=tuple(scans))
+    def joined(self, shared: tuple[tuple[Statistic, ...], ...]) -> SharedReplicates:
+        return replace(self, statistics=shared)
 
     def parked(self, results: list[PassResult | None]) -> list[PassResult | None]:
-        return [r and scan.parked(r) for scan, r in zip(self.scans, results, strict=True)]
+        return [r and part.parked(r) for part, r in zip(self.scans, results, strict=True)]
 
     def resumed(self, results: list[PassResult | None]) -> list[PassResult | None]:
-        return [r and scan.resumed(r) for scan, r in zip(self.scans, results, strict=True)]
+        return [r and part.resumed(r) for part, r in zip(self.scans, results, strict=True)]
 
-    def joint_result(self, task: Scan, results: Sequence[PassResult | None]) -> PassResult:
+    def joint_result(self, results: Sequence[PassResult | None]) -> PassResult:
         """Result of the pass without parts, from the merged results of all parts."""
         complete = [r for r in results if r is not None]
         counted = complete[0]
         if None not in counted.groups:  # no row is used
             return counted
         states_of_parts = [
-            dict(zip(part.statistics, result.groups[None], strict=True))
-            for part, result in zip(self.scans, complete, strict=True)
+            dict(zip(statistics, result.groups[None], strict=True))
+            for statistics, result in zip(self.statistics, complete, strict=True)
         ]
         joint = []
-        for statistic in task.statistics:
+        for statistic in self.scan.statistics:
             if isinstance(statistic, Replicates):
-                shares = _shares(statistic, len(self.scans))
+                shares = _shares(statistic, len(self.statistics))
                 drawn = [
                     states[share] for share, states in zip(shares, states_of_parts, strict=True)
                 ]

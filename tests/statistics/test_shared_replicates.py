@@ -80,8 +80,8 @@ def test_parts__are_consecutive_replicates_from_even_numbers_on():
     shared = SharedReplicates.of(task, 3)
     for index, statistic in enumerate(s for s in task.statistics if isinstance(s, Replicates)):
         parts = [
-            [s for s in part.statistics if isinstance(s, Replicates)][index]
-            for part in shared.scans
+            [s for s in of_part if isinstance(s, Replicates)][index]
+            for of_part in shared.statistics
         ]
         assert [p.first % 2 for p in parts] == [0, 0, 0]
         ranges = [range(p.first, p.last) for p in parts]
