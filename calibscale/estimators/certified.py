@@ -426,7 +426,7 @@ class _Bets:
 
 
 def _residuals(past: Floats, model: str) -> Floats:
-    """Mean residual E[δ | cell] (J, cells) by a model, from sums of earlier groups (4, J, cells)."""
+    """Mean residual E[δ | cell] (J, cells) by a model, from earlier groups' sums (4, J, cells)."""
     n, p, delta, squares = past.reshape(4, -1, len(CENTRES))  # a row for each problem and part
     mean = ratio(delta, n)
     forecast = ratio(p, n)
