@@ -77,10 +77,11 @@ class GroupCells(Statistic):
                 p, delta = chunk.q[:, j], chunk.delta[:, j]
             else:
                 p, _, delta, _ = chunk.event(self.notion)
-            places = first + np.searchsorted(BORDERS, p)
-            for total, values in zip(state.sums, (p**0, p, delta, delta * delta), strict=True):
-                counted = np.bincount(places, values * (w > 0), GROUPS * cells)
-                total[:, j] += counted.reshape(GROUPS, cells)
+            places = first + np.searchsorted(BORDERS, p)  # group and cell of each row
+            columns = (np.ones_like(p), p, delta, delta * delta)
+            for total, values in zip(state.sums, columns, strict=True):
+                group_sums = np.bincount(places, values * (w > 0), GROUPS * cells)
+                total[:, j] += group_sums.reshape(GROUPS, cells)
         return state
 
 
@@ -108,7 +109,7 @@ class GroupTemperatures(Statistic):
             shrunk = RANGE / np.maximum(d.max(axis=1) - d.min(axis=1), RANGE)
             z = 2.0 * shrunk * np.einsum("ij,ij->i", d, chunk.delta)
             z -= shrunk**2 * np.einsum("ij,ij->i", d, d)
-            sums = (x**0, np.log(scale) - slope * label_log_q, x, x * x, z, z * z)
+            sums = (np.ones_like(x), np.log(scale) - slope * label_log_q, x, x * x, z, z * z)
             for total, values in zip(state.sums[:, :, k], sums, strict=True):
                 total += np.bincount(groups, values, GROUPS)
         return state
@@ -196,24 +197,31 @@ class CertifiedL1(ScalarEstimator):
         require(not canonical or fits, "canonical: by temperature, no side and no covariates")
 
     def bind(self, setup: DataProfile) -> Self:
-        bound, names = super().bind(setup), self.covariates
-        if not names or self.cuts:
+        bound = super().bind(setup)
+        if not self.covariates or self.cuts:
             return bound
-        columns, source = setup.columns(names), setup.source
-        rows = np.concatenate(
+        return replace(bound, cuts=self._cuts_of(setup))
+
+    def _cuts_of(self, setup: DataProfile) -> tuple[tuple[int, tuple[float, ...]], ...]:
+        """Position and inner edges of the parts of each covariate, from a sample of the rows."""
+        columns, source = setup.columns(self.covariates), setup.source
+        covariates = np.concatenate(
             [np.asarray(b.covariates, np.float64) for b in source.sample(BANDWIDTH_ROWS)]
         )
-        categorical = source.categorical(names)
+        categorical = source.categorical(self.covariates)
         axes = [
-            axis_of(c, name in categorical, rows[:, c.position], PARTS)
-            for name, c in columns.items()
+            axis_of(column, name in categorical, covariates[:, column.position], PARTS)
+            for name, column in columns.items()
         ]
-        edges = (a.edges if a.levels is None else a.levels[:-1] for a in axes)
-        cuts = tuple((a.position, tuple(map(float, e))) for a, e in zip(axes, edges, strict=True))
-        if (parts := _parts(cuts)) > MAX_PARTS:
+        cuts = []
+        for axis in axes:
+            # A value is in the part up to the next edge, so that the last level needs no edge.
+            edges = axis.edges if axis.levels is None else axis.levels[:-1]
+            cuts.append((axis.position, tuple(map(float, edges))))
+        if (parts := _parts(tuple(cuts))) > MAX_PARTS:
             counts = " × ".join(f"{len(axis)} of {axis.name}" for axis in axes)
             raise OptionError(f"{parts} combinations ({counts}) exceed {MAX_PARTS}: name fewer")
-        return replace(bound, cuts=cuts)
+        return tuple(cuts)
 
     @property
     def needs(self) -> tuple[Statistic, ...]:
@@ -224,56 +232,16 @@ class CertifiedL1(ScalarEstimator):
         parameters = {"by": self.by, "side": self.side, "level": self.level}
         if self.covariates:
             parameters |= {"covariates": list(self.covariates), "parts": _parts(self.cuts)}
-        canonical = self.judged == "canonical"
-        rows = state.sums[0, :, 0]  # of each group
+        rows = state.sums[0, :, 0]  # of each group and slope, or of each group and cell
         rows = rows if rows.ndim == 1 else rows.sum(axis=1)
         if not rows.sum() > 0:
             return self.unknown(parameters, self.squared)
-        # The first group has no earlier groups to learn from, and only teaches the others.
-        used = rows[np.flatnonzero(rows)[0] + 1 :].sum()
-        # Confidence sequence by betting: for every stake λ of earlier rows, the product of
-        # exp(λ(x − E x) − ψ(λ)x²) is a supermartingale.  Ville's inequality bounds it by 1/α.
-        price = math.log(1.0 / (1.0 - self.level))
-        gain, stakes = -price, 0.0
-        counted, total, squares = 0.0, 0.0, 0.0
-        fits = (*MODELS[:3], *REGS) if self.by == "best" and self.covariates else FITS[self.by]
-        totals = dict.fromkeys(fits, 0.0)
-        phi = np.empty((0, 0))
-        if REGS.keys() <= totals.keys():
-            phi = _features(state.sums[0].sum(axis=(0, 1)), _parts(self.cuts))
-        for g in np.flatnonzero(rows)[1:]:
-            past, sums = state.sums[:, :g].sum(axis=1), state.sums[:, g]
-            if canonical:
-                # The slope with the smallest log loss so far, and the rows with Σz or Σx of
-                # `GroupTemperatures`.  x is at least −2.  z is at least −4·RANGE, as 2|⟨d, δ⟩| and
-                # |d|² ≤ max|d|·‖d‖₁ are at most 2·RANGE.
-                best = past[1].argmin()
-                row = 4 if self.squared else 2
-                bound = 4.0 * RANGE if self.squared else 2.0
-                before = past[row + 1, best]
-                first, second = sums[row : row + 2, best]
-            else:
-                slope, offset, bound = self._leader(past, sums, totals, phi)
-                if not slope.any():  # nothing is known to bet on
-                    continue
-                _, before = _moments(past, slope, offset)
-                first, second = _moments(sums, slope, offset)
-            # Terms are divided by `bound`, so that they are at least −1.  The stake √(2
-            # log(1/α)/(n· spread)) minimises the width for a variance that earlier groups estimate.
-            spread = max(before / rows[:g].sum() / bound**2, 1e-12)
-            stake = min(0.5, math.sqrt(2.0 * price / (used * spread)))
-            gain += stake * first / bound + (math.log1p(-stake) + stake) * second / bound**2
-            stakes += stake * rows[g] / bound
-            counted += rows[g]
-            total += first
-            squares += second
-        lower = max(float(gain / stakes), 0.0) if stakes else 0.0
-        mean = float(total / counted) if counted else None
-        error = None if mean is None else math.sqrt(max(squares / counted - mean**2, 0.0) / counted)
+        bets = self._bets(state, rows)
+        mean, error = bets.mean, bets.standard_error
         result = Estimate(
             self.name,
             self.judged,
-            lower,
+            bets.lower,
             self.squared,
             parameters=parameters,
             details={"estimate": mean, "standard_error": error},
@@ -284,23 +252,62 @@ class CertifiedL1(ScalarEstimator):
             result = result.with_note(note)
         return result.with_note("weights other than 0 are ignored") if state.weighted else result
 
+    def _bets(self, state: GroupCellState, rows: Floats) -> _Bets:
+        """Bets on each group of rows, (G,) rows, by what the groups before it teach."""
+        # The first group has no earlier groups to learn from, and only teaches the others.
+        first, *judged = np.flatnonzero(rows)
+        bets = _Bets(math.log(1.0 / (1.0 - self.level)), rows[first + 1 :].sum())
+        canonical = self.judged == "canonical"
+        models = (*MODELS[:3], *REGS) if self.by == "best" and self.covariates else FITS[self.by]
+        totals = dict.fromkeys(models, 0.0)  # Σx of each model in earlier groups
+        phi = np.empty((0, 0))
+        if REGS.keys() <= totals.keys():
+            phi = _features(state.sums[0].sum(axis=(0, 1)), _parts(self.cuts))
+        for g in judged:
+            past, sums = state.sums[:, :g].sum(axis=1), state.sums[:, g]
+            if canonical:
+                terms = self._temperature_terms(past, sums)
+            else:
+                direction = self._leader(past, sums, totals, phi)
+                if not direction.slope.any():  # nothing is known to bet on
+                    continue
+                terms = _GroupTerms.of(direction, past, sums)
+            bets.add(terms, rows[g], rows[:g].sum())
+        return bets
+
+    def _temperature_terms(self, past: Floats, sums: Floats) -> _GroupTerms:
+        """Terms for the slope with the smallest log loss so far, from `GroupTemperatures`."""
+        best = past[1].argmin()
+        if self.squared:
+            # z is at least −4·RANGE, as 2|⟨d, δ⟩| and |d|² ≤ max|d|·‖d‖₁ are at most 2·RANGE.
+            first, second, bound = 4, 5, 4.0 * RANGE  # Σz and Σz²
+        else:
+            first, second, bound = 2, 3, 2.0  # Σx and Σx², where x is at least −2
+        return _GroupTerms(sums[first, best], sums[second, best], past[second, best], bound)
+
     def _leader(
         self, past: Floats, sums: Floats, totals: dict[str, float], phi: Floats
-    ) -> tuple[Floats, Floats, float]:
-        """Terms of the model with the largest `totals` in earlier groups, which are updated."""
+    ) -> _Direction:
+        """Terms of the model with the largest `totals` in earlier groups.
+
+        `past` and `sums` (4, J, cells) are sums over earlier groups and over this group, and `phi`
+        the features of `ukkr`.  The terms of this group are then added to the totals in place.
+        """
         # The leader is chosen before the totals get this group's terms, which it is judged by.
         leader = max(totals, key=lambda model: totals[model])
         fits = {model: _residuals(past, model) for model in totals if model not in REGS}
-        fits |= _ridge(past, phi) if phi.size else {}
-        terms = {model: self._terms(np.clip(r, *SIDES[self.side])) for model, r in fits.items()}
-        for model, (slope, offset, _) in terms.items():
-            totals[model] += _moments(sums, slope, offset)[0]
-        return terms[leader]
+        if phi.size:
+            fits |= _ridge(past, phi)
+        lowest, highest = SIDES[self.side]
+        directions = {model: self._terms(np.clip(r, lowest, highest)) for model, r in fits.items()}
+        for model, direction in directions.items():
+            totals[model] += _moments(sums, direction).total
+        return directions[leader]
 
-    def _terms(self, r: Floats) -> tuple[Floats, Floats, float]:
-        """Slope and offset of the terms slope·δ − offset by cell, and the bound of −Σ_j terms."""
+    def _terms(self, r: Floats) -> _Direction:
+        """Terms of residuals r (J, cells) that a model expects."""
         # |δ| ≤ 1 for a scalar, and Σ_k |δ_k| ≤ 2 over the classes.
-        return np.sign(r), np.zeros_like(r), float(min(len(r), 2))
+        return _Direction(np.sign(r), np.zeros_like(r), float(min(len(r), 2)))
 
 
 @dataclass(frozen=True)
@@ -327,26 +334,114 @@ class CertifiedL2(CertifiedL1):
     name: ClassVar[str] = "certified_l2"
     squared: ClassVar[bool] = True
 
-    def _terms(self, r: Floats) -> tuple[Floats, Floats, float]:
+    def _terms(self, r: Floats) -> _Direction:
         # −Σ_j (2 r_j δ_j − r_j²) is at most 2 max|r|·Σ|δ_j| + Σ r_j².
         largest = float(np.abs(r).max())
-        return 2.0 * r, r * r, 2.0 * largest * min(len(r), 2) + len(r) * largest**2
+        bound = 2.0 * largest * min(len(r), 2) + len(r) * largest**2
+        return _Direction(2.0 * r, r * r, bound)
+
+
+class _Direction(NamedTuple):
+    """Slope and offset (J, cells) of the terms x = Σ_j (slope·δ − offset), with x ≥ −`bound`."""
+
+    slope: Floats
+    offset: Floats
+    bound: float
+
+
+class _Moments(NamedTuple):
+    """Σx over rows, and Σx² or an upper bound of it."""
+
+    total: float
+    squares: float
+
+
+class _GroupTerms(NamedTuple):
+    """Σx and Σx² of a group, Σx² of the groups before it, and b with x ≥ −b."""
+
+    total: float
+    squares: float
+    earlier_squares: float
+    bound: float
+
+    @classmethod
+    def of(cls, direction: _Direction, past: Floats, sums: Floats) -> _GroupTerms:
+        """Terms from the sums of earlier groups and of this group (4, J, cells)."""
+        earlier_squares = _moments(past, direction).squares
+        return cls(*_moments(sums, direction), earlier_squares, direction.bound)
+
+
+@dataclass
+class _Bets:
+    """Bets on the terms x of groups of rows, and the lower bound of E x that follows from them.
+
+    For every stake λ that earlier rows determine, the product of exp(λ(x − E x) − ψ(λ)x²) is a
+    supermartingale.  Ville's inequality bounds it by 1/α, so that Σλ·E x is at least `gain` =
+    Σλx − Σψ(λ)x² − log 1/α (Waudby-Smith & Ramdas 2023, Thm. 2).
+
+    `price` is log 1/α, and `rows_to_judge` the number of rows of all groups that are bet on.
+    """
+
+    price: float
+    rows_to_judge: float
+    gain: float = field(init=False)
+    stakes: float = 0.0  # Σλ
+    rows: float = 0.0
+    total: float = 0.0  # Σx
+    squares: float = 0.0  # Σx²
+
+    def __post_init__(self) -> None:
+        self.gain = -self.price
+
+    def add(self, terms: _GroupTerms, rows: float, earlier_rows: float) -> None:
+        """Bet on the terms of a group of rows."""
+        # Terms are divided by their bound, so that they are at least −1.  The stake
+        # √(2 log(1/α)/(n·spread)) minimises the width for a variance that earlier groups estimate.
+        bound = terms.bound
+        spread = max(terms.earlier_squares / earlier_rows / bound**2, 1e-12)
+        stake = min(0.5, math.sqrt(2.0 * self.price / (self.rows_to_judge * spread)))
+        psi = -math.log1p(-stake) - stake
+        self.gain += stake * terms.total / bound - psi * terms.squares / bound**2
+        self.stakes += stake * rows / bound
+        self.rows += rows
+        self.total += terms.total
+        self.squares += terms.squares
+
+    @property
+    def lower(self) -> float:
+        """Lower confidence bound of E x, at least 0."""
+        return max(float(self.gain / self.stakes), 0.0) if self.stakes else 0.0
+
+    @property
+    def mean(self) -> float | None:
+        """Mean of the terms, the one-step estimate, or None if nothing was bet on."""
+        return float(self.total / self.rows) if self.rows else None
+
+    @property
+    def standard_error(self) -> float | None:
+        """Standard error of `mean`."""
+        if self.mean is None:
+            return None
+        return math.sqrt(max(self.squares / self.rows - self.mean**2, 0.0) / self.rows)
 
 
 def _residuals(past: Floats, model: str) -> Floats:
-    """Mean residual E[δ | cell] from earlier groups (J, cells)."""
+    """Mean residual E[δ | cell] (J, cells) by a model, from earlier groups' sums (4, J, cells)."""
     n, p, delta, squares = past.reshape(4, -1, len(CENTRES))  # a row for each problem and part
     mean = ratio(delta, n)
     forecast = ratio(p, n)
     if model == "bins":  # shrunk for noise
         mean = mean * np.maximum(1.0 - ratio(squares, delta**2), 0.0)
     elif model == "temperature":
-        scaled = [_scaled(*problem) for problem in zip(n, forecast, mean, strict=True)]
+        scaled = [
+            _scaled(rows, p, residual) for rows, p, residual in zip(n, forecast, mean, strict=True)
+        ]
         mean = forecast - np.array(scaled)
     else:
-        for j, at in enumerate(n > 0):
-            fit = isotonic_regression((forecast - mean)[j, at], weights=n[j, at])
-            mean[j, at] = forecast[j, at] - fit.x
+        frequency = forecast - mean  # of events, as δ is the prediction minus the event
+        for j, occupied in enumerate(n > 0):
+            fit = isotonic_regression(frequency[j, occupied], weights=n[j, occupied])
+            mean[j, occupied] = forecast[j, occupied] - fit.x
     return mean.reshape(past.shape[1:])
 
 
@@ -389,10 +484,11 @@ def _scaled(n: Floats, p: Floats, mean: Floats) -> Floats:
     return np.where(n > 0, expit(factor * x), p)
 
 
-def _moments(sums: Floats, slope: Floats, offset: Floats) -> tuple[float, float]:
-    """Σx of x = Σ_j (slope·δ − offset) over rows, and J·Σ_j of the squares, at least Σx²."""
+def _moments(sums: Floats, direction: _Direction) -> _Moments:
+    """Σx and J·Σ_j of the squares, at least Σx², over the rows of `sums` (4, J, cells)."""
     n, _, delta, squares = sums
+    slope, offset, _ = direction
     first = np.sum(slope * delta - offset * n)
     # (Σ_j x_j)² ≤ J Σ_j x_j², as sums by problem do not have the products of problems.
     second = np.sum(slope**2 * squares - 2.0 * slope * offset * delta + offset**2 * n)
-    return float(first), float(len(n) * second)
+    return _Moments(float(first), float(len(n) * second))

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import math
 from abc import abstractmethod
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, ClassVar, Self
+from typing import Any, ClassVar, NamedTuple, Self
 
 import numpy as np
 from scipy.linalg import LinAlgError, cho_factor, cho_solve, eigh
@@ -23,10 +24,12 @@ from calibscale.estimators.base import (
 )
 from calibscale.kernels.data_profile import DataProfile
 from calibscale.kernels.features import FeatureMap, RandomFourier
-from calibscale.kernels.landmarks import solve
+from calibscale.kernels.landmarks import Solution, solve
+from calibscale.kernels.notion_rows import NotionRows
 from calibscale.kernels.pair_sums import Pairs
 from calibscale.kernels.pair_tasks import PairSum
 from calibscale.kernels.product_kernel import ProductKernel
+from calibscale.kernels.tile_layout import Panels
 from calibscale.results.estimate import EXACT, Approximation, Estimate, Floor
 from calibscale.statistics.label_noise import LabelNoise, form_floor, predictions
 from calibscale.statistics.score_sums import (
@@ -223,12 +226,13 @@ class CMMD(MomentError):
 def _cmmd(moments: MomentState, C: Floats, ridge: float, exponent: float) -> Floats:
     """tr(W (S/n)^s Wᵀ) with W = C (S + λnI)⁻¹ for each of C (B, K, m), (B,)."""
     n, S = float(moments.weight), moments.S
-    B, K, m = C.shape
-    W = _inverse(moments, ridge)(C.reshape(B * K, m).T)
+    replicates, classes, features = C.shape
+    # One product with the inverse serves all replicates: the columns of W (m, B·K) are the rows of
+    # C (S + λnI)⁻¹.
+    W = _inverse(moments, ridge)(C.reshape(replicates * classes, features).T)
     if exponent == 0:
         terms = np.einsum("ij,ij->j", W, W)
     elif exponent == 1:
-        # The columns of W are the rows of C (S + λnI)⁻¹.
         terms = np.einsum("ij,ij->j", W, S @ W) / n
     elif exponent == 2:
         half = S @ W
@@ -236,7 +240,7 @@ def _cmmd(moments: MomentState, C: Floats, ridge: float, exponent: float) -> Flo
     else:
         sigma, U = eigh(S)
         terms = np.maximum(sigma / n, 0.0) ** exponent @ (U.T @ W) ** 2
-    return terms.reshape(B, K).sum(axis=1)
+    return terms.reshape(replicates, classes).sum(axis=1)
 
 
 def _inverse(moments: MomentState, ridge: float) -> Callable[[Floats], Floats]:
@@ -397,7 +401,8 @@ class CKCE(CMMD):
                     f"{self.conditional_on!r} has more than 64 values: too many groups"
                 )
             # The indicator 1{a = a'} is the kernel of a categorical covariate.
-            categorical, levels = (column.position,), (column.levels,)
+            categorical = (column.position,)
+            levels = (column.levels,)
         kernel = ProductKernel(
             "linear+gaussian", features.bandwidth, categorical=categorical, levels=levels
         )
@@ -439,70 +444,118 @@ class ExactCKCE(BoundEstimator):
         raise NotImplementedError(self.name)
 
     def solve(self, pairs: Pairs) -> Estimate:
-        settings, bandwidth = self.settings, self.product.prediction_bandwidth
-        parameters: dict[str, Any] = {
-            "kernel": "linear+gaussian",
-            "bandwidth": bandwidth,
-            "method": settings.method,
-            "within": settings.conditional_on,
-            "exponent": settings.exponent,
-        }
         with pairs.panels(self.product, "canonical") as panels:
-            parts = [panels[index].rows for index in range(len(panels))]
-            # With weights, √w K √w replaces K, and √w δ replaces δ.
-            roots = [np.sqrt(rows.weights)[:, None] for rows in parts]
-            weights = np.concatenate(roots) ** 2
-            delta = np.concatenate([rows.delta for rows in parts]) * np.concatenate(roots)
-            del parts
-            total = float(weights.sum())
-            if not total > 0:
-                return self.unknown({**parameters, "ridge": settings.ridge}, squared=True)
-            ridge = settings.ridge
+            weighted = _WeightedRows.of([panels[index].rows for index in range(len(panels))])
+            if not weighted.total > 0:
+                parameters = {**self._parameters, "ridge": self.settings.ridge}
+                return self.unknown(parameters, squared=True)
+            ridge = self.settings.ridge
             if ridge is None:
-                ridge = float((total**2 / float(np.sum(weights**2))) ** -0.25)
-            cuts = np.cumsum([len(root) for root in roots])[:-1]
+                ridge = weighted.default_ridge
+            solution = self._solution(pairs, panels, weighted, ridge)
+        return self._estimate(weighted, ridge, solution)
 
-            name = pairs.name("ckce")
+    @property
+    def _parameters(self) -> dict[str, Any]:
+        """Parameters of the estimate, but the ridge and the tolerance."""
+        return {
+            "kernel": "linear+gaussian",
+            "bandwidth": self.product.prediction_bandwidth,
+            "method": self.settings.method,
+            "within": self.settings.conditional_on,
+            "exponent": self.settings.exponent,
+        }
 
-            def product(V: Floats, count: int) -> Floats:
-                parts = [root * v for root, v in zip(roots, np.split(V, cuts), strict=True)]
-                # The checkpoint of the solution has the product before this one.
-                pairs.discard(f"{name}-{count}")
-                sums = pairs.product(panels, parts, f"{name}-{count + 1}")
-                KV = np.concatenate([root * s for root, s in zip(roots, sums, strict=True)])
-                return KV + ridge * total * V
+    def _solution(
+        self, pairs: Pairs, panels: Panels, weighted: _WeightedRows, ridge: float
+    ) -> Solution:
+        """W = (K + λnI)⁻¹Δ of all rows (n, K), with the residual of the iteration."""
+        settings = self.settings
+        name = pairs.name("ckce")
 
-            work = {"ckce": [bandwidth, ridge, settings.conditional_on, settings.tolerance]}
-            checkpoint = pairs.checkpoint_of(name, work)
-            solution = solve(product, delta, settings.tolerance, checkpoint)
+        def product(V: Floats, count: int) -> Floats:
+            """(K + λnI) V for vectors V (n, r), after `count` earlier products."""
+            vectors = [
+                root * part for root, part in zip(weighted.roots, weighted.split(V), strict=True)
+            ]
+            # The checkpoint of the solution has the product before this one.
+            pairs.discard(f"{name}-{count}")
+            sums = pairs.product(panels, vectors, f"{name}-{count + 1}")
+            KV = np.concatenate(
+                [root * part for root, part in zip(weighted.roots, sums, strict=True)]
+            )
+            return KV + ridge * weighted.total * V
+
+        # What the checkpoint of the iteration depends on, beside the rows.
+        work = {
+            "ckce": [
+                self.product.prediction_bandwidth,
+                ridge,
+                settings.conditional_on,
+                settings.tolerance,
+            ]
+        }
+        checkpoint = pairs.checkpoint_of(name, work)
+        return solve(product, weighted.delta, settings.tolerance, checkpoint)
+
+    def _estimate(self, weighted: _WeightedRows, ridge: float, solution: Solution) -> Estimate:
+        """tr(WᵀKW) [MS, eq. 5] with the error of the iteration, or None if it did not converge."""
+        tolerance = self.settings.tolerance
         W = solution.X
         # KW = Δ − λnW − residual, without a further product.
-        KW = delta - ridge * total * W - solution.residual
+        KW = weighted.delta - ridge * weighted.total * W - solution.residual
         value = float(np.vdot(W, KW))
         # The error of W is A⁻¹r with ‖A⁻¹‖ ≤ 1/λn.  To first order tr(WᵀKW) changes by 2
         # tr(KWᵀA⁻¹r).
-        deviation = float(np.linalg.norm(solution.residual)) / (ridge * total)
+        deviation = float(np.linalg.norm(solution.residual)) / (ridge * weighted.total)
         error = 2 * float(np.linalg.norm(KW)) * deviation
-        details = {
-            "iterations": solution.iterations,
-            "relative_residual": solution.relative_residual,
-        }
-        parameters |= {"ridge": ridge, "tolerance": settings.tolerance}
         estimate = Estimate(
             self.name,
             "canonical",
             value,
-            True,
-            Approximation("conjugate_gradients", error),
-            parameters,
-            details,
-            len(delta),
+            squared=True,
+            approximation=Approximation("conjugate_gradients", error),
+            parameters={**self._parameters, "ridge": ridge, "tolerance": tolerance},
+            details={
+                "iterations": solution.iterations,
+                "relative_residual": solution.relative_residual,
+            },
+            n=len(weighted.delta),
         )
         # An iteration that stops far from its tolerance has not converged.
-        if solution.relative_residual <= max(1e3 * settings.tolerance, 1e-6):
+        if solution.relative_residual <= max(1e3 * tolerance, 1e-6):
             return estimate
         reason = (
             f"the iteration stopped at a relative residual of {solution.relative_residual:.2g}; "
             "raise the ridge or the bandwidth"
         )
         return replace(estimate, value=None, approximation=EXACT, reason=reason)
+
+
+class _WeightedRows(NamedTuple):
+    """Residuals √w δ of all rows (n, K), and √w of the rows of each panel (rows, 1).
+
+    With weights, √w K √w replaces the kernel matrix K, and √w δ replaces δ.  `total` is Σw, and
+    `default_ridge` is λ = n^(−1/4) for the effective number of rows n.
+    """
+
+    delta: Floats
+    roots: list[Floats]
+    total: float
+    default_ridge: float
+
+    @classmethod
+    def of(cls, panels: Sequence[NotionRows]) -> _WeightedRows:
+        """Rows of all panels."""
+        roots = [np.sqrt(rows.weights)[:, None] for rows in panels]
+        weights = np.concatenate(roots) ** 2
+        delta = np.concatenate([rows.delta for rows in panels]) * np.concatenate(roots)
+        total = float(weights.sum())
+        ridge = math.nan
+        if total > 0:
+            ridge = float((total**2 / float(np.sum(weights**2))) ** -0.25)
+        return cls(delta, roots, total, ridge)
+
+    def split(self, V: Floats) -> list[Floats]:
+        """Part of V (n, r) for each panel."""
+        return np.split(V, np.cumsum([len(root) for root in self.roots])[:-1])

@@ -59,12 +59,14 @@ class SegmentSums(NamedTuple):
     @property
     def event(self) -> Floats:
         """Σw over the rows with the event."""
-        return self.events[0] + self.events[1]
+        wp, wr = self.events[:2]
+        return wp + wr
 
     @property
     def excess(self) -> Floats:
-        """Σw(event − p)."""
-        return self.events[1] - self.no_events[0]
+        """Σw(event − p), which is w(1 − p) for a row with the event, and else −wp."""
+        wp, wr = self.no_events[0], self.events[1]
+        return wr - wp
 
 
 class SegmentTable:
@@ -137,7 +139,7 @@ class SegmentTable:
         """
         if self.exact:
             return np.zeros(len(self))
-        weight, predicted, delta, variance = self._sums[[1, 3, 4, 5]]
+        _, weight, _, predicted, delta, variance = self._sums
         events = np.clip(predicted - delta, 0.0, weight)
         events, predicted, variance = map(self._largest, (events, predicted, variance))
         inside = np.minimum(np.minimum(events, predicted), _DEVIATIONS * np.sqrt(variance))
@@ -147,6 +149,7 @@ class SegmentTable:
     def squared(self) -> Floats:
         """Debiased squared calibration error in ten bins of the score, as `TCE2Debiased`."""
         binned = self.binned
+        # Σw²(event − p)²: w²p² of rows without the event, and w²(1 − p)² of rows with it.
         squares = binned.no_events[2] + binned.events[4]
         pairs = binned.weight**2 - binned.weight2
         several = pairs > 1e-12 * binned.weight2
@@ -167,8 +170,9 @@ class SegmentTable:
 
     def drawn(self, rngs: Iterable[np.random.Generator]) -> Iterator[Floats]:
         """`scaled` (S,) for labels that each generator draws for the atoms from the predictions."""
-        _, w, w2, wp, _, spread = self._sums
-        draw = residual_draws(ratio(wp, w), w, ratio(w * w, w2), spread)
+        _, weight, weight2, predicted, _, variance = self._sums
+        mean_p = ratio(predicted, weight)
+        draw = residual_draws(mean_p, weight, ratio(weight * weight, weight2), variance)
         for rng in rngs:
             # Draws are of Σw(p − event), and walks of Σw(event − p).
             yield self.in_sigmas(self.walked(-draw(1, rng)[0])[0])
@@ -203,18 +207,12 @@ def _segments(
     `sums` (3, X) are Σ1, Σw and Σw² of each crossing.
     """
     axes = atoms.axes
-    parts = np.unravel_index(codes, atoms.sizes or (1,))
-    subsets = [s for k in range(depth + 1) for s in combinations(range(len(axes)), k)]
-    count = sum(math.prod(len(axes[i]) for i in subset) for subset in subsets)
-    if count > MAX_SEGMENTS:
-        raise OptionError(
-            f"{len(axes)} columns have {count:,} segments of depth {depth}, above "
-            f"{MAX_SEGMENTS:,}: use fewer columns, fewer bins, or a smaller depth"
-        )
+    parts = np.unravel_index(codes, atoms.sizes or (1,))  # of each axis, for each crossing
+    subsets = _subsets_of_axes(axes, depth)
     where: list[tuple[Where, ...]] = []
     # Each crossing is in one segment for each subset of the columns.
     members = np.full((len(codes), len(subsets)), -1)
-    rows: dict[tuple[Where, ...], float] = {}
+    rows: dict[tuple[Where, ...], float] = {}  # of the segments that are large enough
     for t, subset in enumerate(subsets):
         sizes = [len(axes[i]) for i in subset]
         listed = np.ones(len(codes), bool)
@@ -223,9 +221,13 @@ def _segments(
             listed &= parts[i] < size  # the last part has values of no segment
             number = number * size + parts[i]
         number, total = number[listed], math.prod(sizes)
-        n, w, w2 = (np.bincount(number, column[listed], total) for column in sums)
+        n, weight, weight2 = (np.bincount(number, column[listed], total) for column in sums)
+        # (Σw)²/Σw² ≥ min_rows, but for rounding.  All rows are a segment in any case.
+        large = (weight * weight >= min_rows * (1 - 1e-9) * weight2) & (n > 0)
+        if not subset:
+            large[:] = True
         renamed = np.full(total, -1)
-        for j in np.flatnonzero((w * w >= min_rows * (1 - 1e-9) * w2) & (n > 0) | (not subset)):
+        for j in np.flatnonzero(large):
             places = np.unravel_index(j, sizes) if subset else ()
             conditions = tuple(axes[i].where(int(k)) for i, k in zip(subset, places, strict=True))
             rows[conditions] = n[j]
@@ -236,6 +238,21 @@ def _segments(
             where.append(conditions)
         members[listed, t] = renamed[number]
     return where, members
+
+
+def _subsets_of_axes(axes: Sequence[Axis], depth: int) -> list[tuple[int, ...]]:
+    """Numbers of the axes of each crossing, fewest first.
+
+    An OptionError is raised if the crossings have too many segments.
+    """
+    subsets = [s for k in range(depth + 1) for s in combinations(range(len(axes)), k)]
+    count = sum(math.prod(len(axes[i]) for i in subset) for subset in subsets)
+    if count > MAX_SEGMENTS:
+        raise OptionError(
+            f"{len(axes)} columns have {count:,} segments of depth {depth}, above "
+            f"{MAX_SEGMENTS:,}: use fewer columns, fewer bins, or a smaller depth"
+        )
+    return subsets
 
 
 @dataclass(frozen=True)

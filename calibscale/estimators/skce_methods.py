@@ -39,44 +39,20 @@ def choose_method(
 
     ``auto`` is the first method that is exact, or has an error far below the noise, and is fast.
     """
-    notion, method = settings.notion, settings.method
+    statistics = _Statistics(settings, setup, kernel)
+    method = settings.method
+    if method == "auto":
+        return _automatic_method(statistics)
+    return method, statistics.of_method(method), f"{method}: as requested"
 
-    def spectral() -> Modes:
-        return spectral_statistic(setup, notion, kernel, settings.covariates, settings.tolerance)
 
-    def landmarks() -> PairStatistic:
-        return nystrom_statistic(setup, notion, kernel, settings.n_features, settings.seed)
-
-    def reproducing() -> LandmarkFeatures:
-        """Statistic of landmarks.  An OptionError is raised if they do not reproduce the kernel."""
-        pairs = settings.normalization == "pairs"
-        require(pairs, "normalization='kernel_sum' needs method='spectral' or 'tiles'")
-        statistic = landmark_statistic(setup, notion, kernel, settings.n_features, settings.seed)
-        if statistic is None:
-            raise OptionError(
-                f"fewer landmarks than n_features={settings.n_features} do not reproduce the "
-                "kernel for all rows; use method='tiles' or 'nystrom'"
-            )
-        return statistic
-
-    def features() -> PairStatistic:
-        pairs = settings.normalization == "pairs"
-        require(pairs, "normalization='kernel_sum' needs method='spectral' or 'tiles'")
-        require(not kernel.linear, "the kernel linear+gaussian needs method='tiles'")
-        if method == "nystrom":
-            return landmarks()
-        check_size(setup, notion, kernel, 2 * settings.n_features)
-        return LocalFeatures(kernel, notion, settings.n_features, settings.seed)
-
-    if method == "landmarks":
-        return method, reproducing(), f"{method}: as requested"
-    if method != "auto":
-        statistic = {"tiles": lambda: None, "spectral": spectral}.get(method, features)
-        return method, statistic(), f"{method}: as requested"
+def _automatic_method(statistics: _Statistics) -> tuple[str, PairStatistic | None, str]:
+    """Method, statistic and reason, as `choose_method` returns them, for ``auto``."""
+    settings, setup = statistics.settings, statistics.setup
     if setup.rows <= _FEW_ROWS:
         return "tiles", None, f"tiles: every pair of {setup.rows} rows is quick"
     try:
-        modes = spectral()
+        modes = statistics.spectral()
         return "spectral", modes, f"spectral: a Fourier series of {modes.series.modes} modes"
     except NoSeries as error:
         reason = str(error)
@@ -84,15 +60,90 @@ def choose_method(
     # with few parameters lie near a surface of few dimensions, which few landmarks cover.
     if setup.source.forecast is not None and setup.rows <= _SOME_ROWS:
         with suppress(OptionError):  # tiles take any kernel
-            chosen = reproducing()
+            chosen = statistics.reproducing_landmarks()
             count = chosen.landmarks.m
             return "landmarks", chosen, f"landmarks: {count}, with an error far below the noise"
-    if setup.rows <= _SOME_ROWS or kernel.linear or settings.normalization == "kernel_sum":
+    by_kernel_sum = settings.normalization == "kernel_sum"
+    if setup.rows <= _SOME_ROWS or statistics.kernel.linear or by_kernel_sum:
         return "tiles", None, f"tiles: {reason}"
     try:
-        return "nystrom", landmarks(), f"nystrom: {reason}"
+        return "nystrom", statistics.nystrom(), f"nystrom: {reason}"
     except OptionError:
-        return "features", features(), f"features: {reason}"
+        return "features", statistics.features(), f"features: {reason}"
+
+
+@dataclass(frozen=True)
+class _Statistics:
+    """Statistics of the methods of an `SKCE` for data.
+
+    Each raises an OptionError if the method does not apply to the settings, the data or the kernel.
+    """
+
+    settings: Any
+    setup: DataProfile
+    kernel: ProductKernel
+
+    def of_method(self, method: str) -> PairStatistic | None:
+        """Statistic of a method that was requested, None for sums over all pairs."""
+        match method:
+            case "tiles":
+                return None
+            case "spectral":
+                return self.spectral()
+            case "landmarks":
+                return self.reproducing_landmarks()
+            case "nystrom":
+                self._require_features()
+                return self.nystrom()
+        return self.features()
+
+    def spectral(self) -> Modes:
+        """Fourier modes, or NoSeries."""
+        settings = self.settings
+        return spectral_statistic(
+            self.setup, settings.notion, self.kernel, settings.covariates, settings.tolerance
+        )
+
+    def reproducing_landmarks(self) -> LandmarkFeatures:
+        """Landmarks that reproduce the kernel for all rows."""
+        settings = self.settings
+        self._require_pairs()
+        statistic = landmark_statistic(
+            self.setup, settings.notion, self.kernel, settings.n_features, settings.seed
+        )
+        if statistic is None:
+            raise OptionError(
+                f"fewer landmarks than n_features={settings.n_features} do not reproduce the "
+                "kernel for all rows; use method='tiles' or 'nystrom'"
+            )
+        return statistic
+
+    def nystrom(self) -> PairStatistic:
+        """Landmarks that approximate the kernel."""
+        settings = self.settings
+        return nystrom_statistic(
+            self.setup, settings.notion, self.kernel, settings.n_features, settings.seed
+        )
+
+    def features(self) -> PairStatistic:
+        """Random Fourier features."""
+        settings = self.settings
+        self._require_features()
+        # A frequency has two features, a cosine and a sine.
+        check_size(self.setup, settings.notion, self.kernel, 2 * settings.n_features)
+        return LocalFeatures(self.kernel, settings.notion, settings.n_features, settings.seed)
+
+    def _require_features(self) -> None:
+        """Raise an OptionError unless the value and the kernel follow from features."""
+        self._require_pairs()
+        require(not self.kernel.linear, "the kernel linear+gaussian needs method='tiles'")
+
+    def _require_pairs(self) -> None:
+        """Raise an OptionError for a divisor that needs the sum of kernel values."""
+        require(
+            self.settings.normalization == "pairs",
+            "normalization='kernel_sum' needs method='spectral' or 'tiles'",
+        )
 
 
 def check_settings(settings: Any, **choices: tuple[str, ...]) -> None:
@@ -316,17 +367,20 @@ class BoundSKCE(BoundEstimator):
             return self._from_blocks(pairs, state)
         # Adding and subtracting the diagonal gives the rounding of the replicates.
         diagonal = float(state.diagonal) if self.settings.adds_diagonal else 0.0
+        # The state has each pair of rows once, and the sums have it in both orders.
         value = self.from_sums(float(2 * state.pairs) + diagonal, diagonal, state)
-        error = EXACT
-        if self.settings.precision == "float32":
-            rounding = 2 * state.rounding
-            if not self.sum_scaled:
-                kernel_sum = float(2 * state.kernel_pairs + state.kernel_diagonal)
-                total = abs(float(2 * state.pairs))
-                # A relative error of the divisor is a relative error of the value.
-                rounding += total * 2 * state.kernel_rounding / kernel_sum
-            error = Approximation("float32", self.from_sums(rounding, 0.0, state))
+        error = self._rounding(state) if self.settings.precision == "float32" else EXACT
         return self._estimate(value, state.n, error)
+
+    def _rounding(self, state: PairState) -> Approximation:
+        """Error of the value by the rounding of kernel values to float32."""
+        rounding = 2 * state.rounding
+        if not self.sum_scaled:
+            kernel_sum = float(2 * state.kernel_pairs + state.kernel_diagonal)
+            total = abs(float(2 * state.pairs))
+            # A relative error of the divisor is a relative error of the value.
+            rounding += total * 2 * state.kernel_rounding / kernel_sum
+        return Approximation("float32", self.from_sums(rounding, 0.0, state))
 
     def _from_blocks(self, pairs: Pairs, state: PairState) -> Estimate:
         """Mean of the unbiased estimates of the blocks."""

@@ -22,9 +22,10 @@ from calibscale.statistics.statistic import Replicates, Statistic, added, weight
 
 _WIDTHS = 1024  # candidate bandwidths are k/1024, searched in 10 bisections
 _EPS = 1e-3  # smaller bandwidths are not tried
-# Draws of labels for a floor, and draws that are smoothed at once, for few scores and for many.
-# Values of many scores vary less.
-_DRAWS = (1999, 100), (499, 20)
+# Draws of labels for a floor, and draws that are smoothed at once.  Values of many scores vary
+# less.
+_DRAWS_OF_FEW_SCORES = 1999, 100
+_DRAWS_OF_MANY_SCORES = 499, 20
 _FLOOR = 1e-4  # added to densities, which are sums over rows
 
 
@@ -125,7 +126,7 @@ class SmoothECE(ScalarEstimator):
 
     def value(self, *states: Any) -> float:
         (state,) = states
-        return _smooth(state)[0][0] if state.weight > 0 else float("nan")
+        return _smooth(state).errors[0] if state.weight > 0 else float("nan")
 
     def finalize(self, state: GridState) -> Estimate:
         if not state.weight > 0:
@@ -152,11 +153,13 @@ class SmoothECE(ScalarEstimator):
         state, histogram = states
         cells = _points(state) if histogram is None else scores_of(histogram)
         draws, most, _ = ScoreError.floor_draws  # the same draws as other measures, to share them
-        needed, together = _DRAWS[len(cells.score) > most]
-        cells, values = cells.coarse(most), []
+        many = len(cells.score) > most
+        needed, together = _DRAWS_OF_MANY_SCORES if many else _DRAWS_OF_FEW_SCORES
+        cells = cells.coarse(most)
+        values: list[float] = []
         for part in np.array_split(drawn_residuals(cells, draws)[:needed], needed // together):
             drawn = partial(_on_grid, cells.score, part.astype(np.float64))
-            values += _smooth(state, drawn, len(part))[0].tolist()
+            values += _smooth(state, drawn, len(part)).errors.tolist()
         return Floor.of(values, self.value(state))
 
 
@@ -178,10 +181,17 @@ def _on_grid(p: Floats, strengths: Floats, size: int) -> Floats:
     return sums
 
 
+class _SmoothErrors(NamedTuple):
+    """Smooth ECE, and k of its bandwidth k/1024, of each replicate (count,)."""
+
+    errors: Floats
+    widths: Ints
+
+
 def _smooth(
     state: GridState, drawn: Callable[[int], Floats] | None = None, count: int = 1
-) -> tuple[Floats, Ints]:
-    """Smooth ECE of the state's or drawn residuals, and 1024 times the bandwidths (count,).
+) -> _SmoothErrors:
+    """Smooth ECE of the state's residuals, or of `count` drawn ones, at their bandwidths.
 
     The bandwidth is the smallest candidate that is at least the error there.  `drawn` gives the
     residuals on the grid of a size (count, size + 1).
@@ -208,7 +218,7 @@ def _smooth(
         middle = (low + high) // 2
         narrow = middle / _WIDTHS < errors(middle)
         low, high = np.where(narrow, middle, low), np.where(narrow, high, middle)
-    return errors(high), high
+    return _SmoothErrors(errors(high), high)
 
 
 def _errors(state: GridState, smoothed: Floats, k: int) -> Floats:
@@ -248,7 +258,7 @@ def curve(p: Floats, weights: Floats, residuals: Floats, n: float) -> tuple[Floa
     sums = np.zeros((2, _grids()[1]))
     _divide(p, np.stack([residuals, weights]), sums)
     state = GridState(*totals, *sums)
-    k = int(_smooth(state)[1][0])
+    k = int(_smooth(state).widths[0])
     smoothed, density = _smoothed(_transform(sums[:, _grids()[0][_intervals(k)]]), k)
     grid = np.linspace(0.0, 1.0, len(density))
     seen = density > 1e-10 * density.max()  # which rounds to 1e-16 of it

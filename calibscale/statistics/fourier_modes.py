@@ -20,7 +20,7 @@ from calibscale.kernels.data_profile import DataProfile
 from calibscale.kernels.fourier_series import Complexes, Factor, FourierSeries, NoSeries
 from calibscale.kernels.notion_rows import NotionRows
 from calibscale.kernels.product_kernel import ProductKernel, combine, radial, with_unseen
-from calibscale.statistics.statistic import PairStatistic, Replicates
+from calibscale.statistics.statistic import PairStatistic, Replicates, added
 
 MAX_COMBINATIONS = 1024
 MAX_NUMBERS = 2**23  # modes of all combinations of levels: 256 MB per state
@@ -136,9 +136,7 @@ class Modes(PairStatistic):
     def accumulate(self, state: ModeState, chunk: Chunk) -> ModeState:
         rows = NotionRows.of(chunk, self.notion, self.hold_out)
         w, delta = rows.weights, rows.delta[:, 0]
-        sums = (len(rows), w.sum(), w @ w, (w * delta) @ (w * delta))
-        for total, value in zip(state[:4], sums, strict=True):
-            total += value
+        added(state, len(rows), w.sum(), w @ w, (w * delta) @ (w * delta))
         points = self.points(rows.points, rows.covariates)
         # The residuals give the sums over pairs, and the weights the sums of kernel values.
         strengths = np.stack([w * delta, w])
@@ -216,38 +214,9 @@ def spectral_statistic(
             "a Fourier series is for scalar predictions",
             "use method='{pairs}' or 'features', or notion='top_label'",
         )
-    by_position = {c.position: c for c in setup.columns(names).values()}
-    discrete, levels, couplings = [], [], []
-    for position, values in zip(kernel.categorical, kernel.levels, strict=True):
-        discrete.append(position)
-        levels.append(values)
-        couplings.append(tuple(np.eye(len(values)).ravel()))
-    columns, bandwidths = [], []
-    for position, bandwidth in zip(kernel.columns, kernel.bandwidths, strict=True):
-        few = by_position[position].levels
-        # Only the Gaussian of several columns is a product of the columns' kernels.
-        alone = kernel.covariate == "gaussian" or len(kernel.columns) == 1
-        if few is not None and len(few) <= FEW_LEVELS and alone:
-            distances = np.abs(np.subtract.outer(few, few)) / bandwidth
-            discrete.append(position)
-            levels.append(few)
-            couplings.append(tuple(radial(kernel.covariate, distances).ravel()))
-        else:
-            columns.append(position)
-            bandwidths.append(bandwidth)
-    factors = []
-    if kernel.prediction != "none":
-        low, high = -setup.slack, 1 + setup.slack
-        bandwidth = kernel.prediction_bandwidth
-        factors.append(Factor(kernel.prediction, (bandwidth,), (low,), (high,)))
-    if columns:
-        boxes = [(by_position[position].low, by_position[position].high) for position in columns]
-        lows, highs = zip(*boxes, strict=True)
-        factors.append(Factor(kernel.covariate, tuple(bandwidths), lows, highs))
-    if not factors:  # no continuous column: a series of one term on a box of no extent
-        factors.append(Factor("gaussian", (1.0,), (0.0,), (0.0,)))
-    combinations = int(np.prod([len(values) for values in levels], dtype=np.int64))
-    series = FourierSeries(tuple(factors), tolerance)
+    discrete, columns = _discrete_and_continuous(setup, kernel, names)
+    series = FourierSeries(_factors_of(setup, kernel, columns), tolerance)
+    combinations = int(np.prod([len(column.levels) for column in discrete], dtype=np.int64))
     needed = series.modes * combinations
     if combinations > MAX_COMBINATIONS or needed > MAX_NUMBERS:
         raise NoSeries(
@@ -257,10 +226,73 @@ def spectral_statistic(
     return Modes(
         notion,
         series,
-        kernel.prediction != "none",
-        tuple(columns),
-        tuple(discrete),
-        tuple(levels),
-        tuple(couplings),
-        kernel.hold_out,
+        predictions=kernel.prediction != "none",
+        columns=tuple(column.position for column in columns),
+        discrete=tuple(column.position for column in discrete),
+        levels=tuple(column.levels for column in discrete),
+        couplings=tuple(column.coupling for column in discrete),
+        hold_out=kernel.hold_out,
     )
+
+
+class _DiscreteColumn(NamedTuple):
+    """Position and values of a covariate, and the kernel between the values, row by row."""
+
+    position: int
+    levels: tuple[float, ...]
+    coupling: tuple[float, ...]
+
+
+class _ContinuousColumn(NamedTuple):
+    """Position and bandwidth of a covariate, and its range in the data."""
+
+    position: int
+    bandwidth: float
+    low: float
+    high: float
+
+
+def _discrete_and_continuous(
+    setup: DataProfile, kernel: ProductKernel, names: tuple[str, ...]
+) -> tuple[list[_DiscreteColumn], list[_ContinuousColumn]]:
+    """Covariates with separate modes by value, and covariates that are dimensions of the series.
+
+    The first are the categorical covariates, and the numeric ones that have few values.
+    """
+    by_position = {column.position: column for column in setup.columns(names).values()}
+    discrete, continuous = [], []
+    for position, values in zip(kernel.categorical, kernel.levels, strict=True):
+        # Categories are equal or unlike.
+        discrete.append(_DiscreteColumn(position, values, tuple(np.eye(len(values)).ravel())))
+    # Only the Gaussian of several columns is a product of the columns' kernels.
+    is_product = kernel.covariate == "gaussian" or len(kernel.columns) == 1
+    for position, bandwidth in zip(kernel.columns, kernel.bandwidths, strict=True):
+        column = by_position[position]
+        levels = column.levels
+        if levels is not None and len(levels) <= FEW_LEVELS and is_product:
+            distances = np.abs(np.subtract.outer(levels, levels)) / bandwidth
+            coupling = tuple(radial(kernel.covariate, distances).ravel())
+            discrete.append(_DiscreteColumn(position, levels, coupling))
+        else:
+            continuous.append(_ContinuousColumn(position, bandwidth, column.low, column.high))
+    return discrete, continuous
+
+
+def _factors_of(
+    setup: DataProfile, kernel: ProductKernel, columns: list[_ContinuousColumn]
+) -> tuple[Factor, ...]:
+    """Factors of the series, for predictions and for the continuous columns."""
+    factors = []
+    if kernel.prediction != "none":
+        bandwidth = kernel.prediction_bandwidth
+        # Valid predictions may deviate from [0, 1] by the tolerance of the rules.
+        low, high = -setup.slack, 1 + setup.slack
+        factors.append(Factor(kernel.prediction, (bandwidth,), (low,), (high,)))
+    if columns:
+        bandwidths = tuple(column.bandwidth for column in columns)
+        lows = tuple(column.low for column in columns)
+        highs = tuple(column.high for column in columns)
+        factors.append(Factor(kernel.covariate, bandwidths, lows, highs))
+    if not factors:  # no continuous column: a series of one term on a box of no extent
+        factors.append(Factor("gaussian", (1.0,), (0.0,), (0.0,)))
+    return tuple(factors)

@@ -21,7 +21,7 @@ from calibscale.kernels.notion_rows import NotionRows
 from calibscale.kernels.product_kernel import ProductKernel, radial
 from calibscale.statistics.fourier_modes import MAX_NUMBERS, Modes, spectral_statistic
 from calibscale.statistics.one_pass import PassResult
-from calibscale.statistics.statistic import Statistic, weights_of
+from calibscale.statistics.statistic import Statistic, added, weights_of
 
 MAX_PAIRS = 2 * 10**10  # some minutes on two cores
 
@@ -91,22 +91,21 @@ class Strengths:
         return (4, 7) if self.limits else (2, 1)
 
     def of(self, chunk: Chunk) -> tuple[Floats, Floats]:
-        """Terms of each row, (s, c) and (t, c)."""
+        """Terms of each row of a chunk that are summed with κ (s, c), and with κ² (t, c)."""
         p, r, delta, hit = chunk.event(self.notion)
         w = weights_of(chunk)
         if not self.limits:
             return np.stack([w * delta, w]), (w * w)[None]
         event = hit > 0.5
-        a, b = w * p, w * r
-        # The order is that of the class docstring: 5 terms without the event, then 5 with it.
-        halves = [
-            np.where(half, value, 0.0)
-            for half in (~event, event)
-            for value in (a, b, a * a, a * b, b * b)
-        ]
-        return np.stack([*halves[:2], *halves[5:7]]), np.stack(
-            [*halves[2:5], *halves[7:], a * b * (r - p)]
-        )
+        wp, wr = w * p, w * r
+        with_kernel, with_square = [], []
+        for counted in (~event, event):
+            for term in (wp, wr):
+                with_kernel.append(np.where(counted, term, 0.0))
+            for term in (wp * wp, wp * wr, wr * wr):
+                with_square.append(np.where(counted, term, 0.0))
+        with_square.append(wp * wr * (r - p))
+        return np.stack(with_kernel), np.stack(with_square)
 
 
 # ---------------------------------------------------------------- spectral
@@ -130,15 +129,20 @@ class StrengthModes(Statistic):
 
     def zero(self, classes: int) -> StrengthState:
         shape = (self.modes.combinations, *self.modes.series.shape)
-        count = self.strengths.counts[self.squared]
+        kernel_count, square_count = self.strengths.counts
+        count = square_count if self.squared else kernel_count
         return StrengthState(np.zeros(()), np.zeros((count, *shape), complex))
 
     def accumulate(self, state: StrengthState, chunk: Chunk) -> StrengthState:
         w = weights_of(chunk)
-        total = state.weight
-        total += w @ w if self.squared else w.sum()
+        with_kernel, with_square = self.strengths.of(chunk)
+        if self.squared:
+            strengths = with_square
+            added(state, w @ w)
+        else:
+            strengths = with_kernel
+            added(state, w.sum())
         rows = NotionRows.of(chunk, self.modes.notion)
-        strengths = self.strengths.of(chunk)[self.squared]
         points = self.modes.points(rows.points, rows.covariates)
         for code, members in self.modes.levelled(rows.covariates):
             state.sums[:, code] += self.modes.series.transform(
@@ -344,12 +348,13 @@ class Spectral:
         if not len(near.predictions):
             return modes
         z = self._coordinates(modes, near)
-        lows, highs = list(z.min(axis=0)), list(z.max(axis=0))
+        # The coordinates of the points are those of the factors, one factor after another.
+        lowest, highest = iter(z.min(axis=0).tolist()), iter(z.max(axis=0).tolist())
         factors = []
-        for f in modes.series.factors:
-            low = tuple(min(a, float(lows.pop(0))) for a in f.low)
-            high = tuple(max(b, float(highs.pop(0))) for b in f.high)
-            factors.append(replace(f, low=low, high=high))
+        for factor in modes.series.factors:
+            low = tuple(min(edge, next(lowest)) for edge in factor.low)
+            high = tuple(max(edge, next(highest)) for edge in factor.high)
+            factors.append(replace(factor, low=low, high=high))
         series = replace(modes.series, factors=tuple(factors))
         if series.modes * modes.combinations > MAX_NUMBERS:
             raise NoSeries(
@@ -363,12 +368,15 @@ class Spectral:
         self, read: Callable[..., PassResult], points: Points | None, strengths: Strengths
     ) -> Measured:
         """Sums at the points, or at the rows, from the modes of one pass."""
-        gather = RowPoints(self.modes.notion, self.positions)
-        statistics_pair = self.statistics(strengths)
-        statistics = (*statistics_pair, *(() if points is not None else (gather,)))
-        result = read(*statistics)
+        statistics = self.statistics(strengths)
+        if points is None:
+            gather = RowPoints(self.modes.notion, self.positions)
+            result = read(*statistics, gather)
+            at = result.groups[None][gather]
+        else:
+            result = read(*statistics)
+            at = points
         states = result.groups[None]
-        at = states[gather] if points is None else points
         sums = [np.zeros((count, len(at.predictions))) for count in strengths.counts]
         with one_thread():
             # Points in pieces bound the memory of their modes.
@@ -381,45 +389,31 @@ class Spectral:
                     inside = np.flatnonzero(self._inside(piece))
                 piece = piece.take(inside)
                 for out, statistic, kernel in zip(
-                    sums, statistics_pair, (self.kernel, self.squared), strict=True
+                    sums, statistics, (self.kernel, self.squared), strict=True
                 ):
                     F = states[statistic].sums
                     out[:, first + inside] = self._evaluate(statistic.modes, kernel, F, piece)
         error, squared_error = (
-            self.tolerance * float(states[statistic].weight) for statistic in statistics_pair
+            self.tolerance * float(states[statistic].weight) for statistic in statistics
         )
         return Measured(at, sums[0], sums[1], (error, squared_error), result.counts)
 
     def _evaluate(
         self, modes: Modes, kernel: ProductKernel, F: Complexes, points: Points
     ) -> Floats:
-        """Σ_c l(x', c) Σ_ω κ̂(ω) F_c(ω) exp(−i⟨ω, z'⟩) over combinations of levels c (s, m)."""
+        """Σ_c l(x', c) Σ_ω κ̂(ω) F_c(ω) exp(−i⟨ω, z'⟩) over combinations of levels c (s, m).
+
+        x' are the discrete covariates of the points, z' their coordinates in the box of the series,
+        and l is the kernel of discrete covariates.  F has the shape (s, C, …).
+        """
         z = self._coordinates(modes, points)
         first, group = _distinct(points.covariates[:, self._local(modes).discrete])
         seen = self._seen(modes, kernel, points.covariates[first])
-        out = np.zeros((len(F), len(z)))
-        if len(first) <= modes.combinations:  # few distinct points: couple, then evaluate
-            # Points with equal levels share one coupled sum of modes.
-            ends = np.cumsum(np.bincount(group, minlength=len(first)))
-            split = np.split(np.argsort(group, kind="stable"), ends[:-1])
-            for g, members in enumerate(split if len(z) else []):
-                # Kronecker products run over the combinations of levels in the order of their
-                # codes.
-                seen_by: Floats = np.ones(1)
-                for part in seen:
-                    seen_by = np.kron(seen_by, part[g])
-                if seen_by.any():
-                    coupled = np.stack([np.tensordot(seen_by, f, 1) for f in F])
-                    out[:, members] = modes.series.evaluate(coupled, z[members])
-            return out
-        sizes = [part.shape[1] for part in seen]
-        for code in range(modes.combinations):
-            places = zip(seen, np.unravel_index(code, sizes), strict=True)
-            # Kernel between each point and this combination of levels, 0 for most points.
-            share = math.prod(part[group, i] for part, i in places)
-            near = np.flatnonzero(share)
-            out[:, near] += share[near] * modes.series.evaluate(F[:, code], z[near])
-        return out
+        # The sums over c and ω commute.  The first order evaluates a series for each distinct x',
+        # and the second one for each combination.
+        if len(first) <= modes.combinations:
+            return _evaluated_by_point(modes, F, z, group, seen)
+        return _evaluated_by_combination(modes, F, z, group, seen)
 
     def _seen(self, modes: Modes, kernel: ProductKernel, x: Floats) -> list[Floats]:
         """Kernel between points and the levels of each discrete column, (m, levels)."""
@@ -434,6 +428,43 @@ class Spectral:
                 bandwidth = kernel.bandwidths[kernel.columns.index(position)]
                 kernels.append(radial(kernel.covariate, gap / bandwidth))
         return kernels
+
+
+def _evaluated_by_point(
+    modes: Modes, F: Complexes, z: Floats, group: Ints, seen: list[Floats]
+) -> Floats:
+    """Sums (s, m) at z (m, d), from modes that are summed over c for each distinct point first.
+
+    `group` (m,) is the number of the distinct point, whose kernels with levels are rows of `seen`.
+    """
+    out = np.zeros((len(F), len(z)))
+    # Points in order of the distinct point, so that each takes one slice of them.
+    numbers, starts = np.unique(np.sort(group), return_index=True)
+    by_number = np.split(np.argsort(group, kind="stable"), starts[1:])
+    for number, members in zip(numbers, by_number, strict=False):
+        # Kronecker products run over the combinations of levels in the order of their codes.
+        seen_by: Floats = np.ones(1)
+        for part in seen:
+            seen_by = np.kron(seen_by, part[number])
+        if seen_by.any():
+            coupled = np.stack([np.tensordot(seen_by, f, 1) for f in F])
+            out[:, members] = modes.series.evaluate(coupled, z[members])
+    return out
+
+
+def _evaluated_by_combination(
+    modes: Modes, F: Complexes, z: Floats, group: Ints, seen: list[Floats]
+) -> Floats:
+    """Sums as those of `_evaluated_by_point`, from the modes of each combination of levels."""
+    out = np.zeros((len(F), len(z)))
+    sizes = [part.shape[1] for part in seen]
+    for code in range(modes.combinations):
+        places = zip(seen, np.unravel_index(code, sizes), strict=True)
+        # Kernel between each point and this combination of levels, 0 for most points.
+        share = math.prod(part[group, i] for part, i in places)
+        near = np.flatnonzero(share)
+        out[:, near] += share[near] * modes.series.evaluate(F[:, code], z[near])
+    return out
 
 
 def _distinct(x: Floats) -> tuple[Ints, Ints]:
