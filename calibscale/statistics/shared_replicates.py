@@ -142,7 +142,10 @@ class SharedReplicates:
                 drawn = [
                     states[share] for share, states in zip(shares, states_of_parts, strict=True)
                 ]
-                joint.append(tuple(np.concatenate(fields) for fields in zip(*drawn, strict=True)))
+                fields = [np.concatenate(arrays) for arrays in zip(*drawn, strict=True)]
+                # Some statistics have sums with named fields.
+                named = type(drawn[0])
+                joint.append(named._make(fields) if hasattr(named, "_make") else tuple(fields))
             else:
                 joint.append(states_of_parts[0][statistic])
         return counted._replace(groups={None: joint})

@@ -57,6 +57,8 @@ def test_parts__equal_the_pass_without_parts(rows, block_rows, count, parts):
         shared = session.scan(statistics)
     assert shared.counts == together.counts
     assert list(shared.groups[None]) == list(together.groups[None])
+    for statistic in statistics:
+        assert type(shared.groups[None][statistic]) is type(together.groups[None][statistic])
     for of_parts, field in zip(_fields(shared), _fields(together), strict=True):
         # Sums of at most 5,000 terms of size 1 are rounded in another order.
         np.testing.assert_allclose(of_parts, field, rtol=1e-11, atol=1e-11)
