@@ -228,7 +228,8 @@ class _Walk:
         if parts:
             start, running = first + len(parts), parts[-1].running
         else:
-            # The block before `first` is computed even if it is stored.
+            # The block before `first` is computed even if it is stored, so that a record in it that
+            # was damaged afterwards is reported and left out.
             start, running = self._resumed(max(first - 1, 0), names)
         for block in range(start, last + 1):
             nights = min(BLOCK, shown.stop - block * BLOCK)
