@@ -166,14 +166,16 @@ def calibration_test(
             classes_only(f"null={drawn_from.name!r}", session.source)
         _check(estimators, drawn_from, n_replicates, stop_after)
         factors = _factors(bandwidths, drawn_from, stop_after)
-        if not knows_clusters(drawn_from, clusters):  # rows are independent under this null
+        # Under a null that does not know clusters, rows are independent.
+        if not knows_clusters(drawn_from, clusters):
             session = replace(session, rules=replace(session.rules, cluster=None))
         tests: list[Sequence[Estimator]] = [[estimator] for estimator in estimators]
         if bandwidths > 1:
             bound = session.run(estimators).fitting
             tests = [[e.settings.scaled(e, f) for f in factors] for e in bound]
         elif several and local and stop_after is None:
-            tests[-1], factors = local_errors(session, local), list(LOCAL_SCALES)
+            tests[-1] = local_errors(session, local)
+            factors = list(LOCAL_SCALES)
         run = session.run([estimator for test in tests for estimator in test])
         for estimator in run.fitting:
             if reason := drawn_from.unsupported(estimator):
@@ -184,7 +186,7 @@ def calibration_test(
         # The first batch of replicates is drawn in the pass that computes the observed values.
         batch = batch_of(run, n_replicates)
         drawn = replicates_of(run.fitting, draws, 0, batch)
-        passes = -(-n_replicates // batch) if drawn else 1
+        passes = -(-n_replicates // batch) if drawn else 1  # the quotient rounded up
         progress = run.execution.progress
         scanned = run.reporting(progress and _over(progress, passes))
         needed = [*(s for e in run.fitting for s in e.needs), *drawn.values(), CERTAIN]
@@ -214,7 +216,10 @@ def calibration_test(
             else jointly(bandwidth_trials, factors)
             for bandwidth_trials in by_test
         ]
-    certain = int(states[CERTAIN][0][0]) if drawn_from.of_labels else 0
+    certain = 0
+    if drawn_from.of_labels:
+        (certain_rows,) = states[CERTAIN]  # (1,)
+        certain = int(certain_rows[0])
     result = CalibrationTests(
         results=tuple(
             replace(
@@ -267,7 +272,9 @@ def _factors(bandwidths: int, null: Null, stop_after: int | None) -> list[float]
             "bandwidths= compares all replicates: it excludes stop_after and the nulls permute and "
             "hoeffding"
         )
-    return np.geomspace(0.2, 2.5, bandwidths).tolist() if bandwidths > 1 else [1.0]
+    if bandwidths == 1:
+        return [1.0]
+    return np.geomspace(0.2, 2.5, bandwidths).tolist()
 
 
 def _over(progress: Progress, passes: int) -> Progress:
@@ -277,7 +284,9 @@ def _over(progress: Progress, passes: int) -> Progress:
     def report(done: int, total: int) -> None:
         nonlocal finished
         progress(finished * total + done, passes * total)
-        finished += done == total and finished < passes - 1
+        # The last pass stays unfinished, so that a further report is not beyond the total.
+        if done == total and finished < passes - 1:
+            finished += 1
 
     return report
 

@@ -116,7 +116,9 @@ class BettingEProcess(Statistic):
     @property
     def shape(self) -> tuple[int, ...]:
         """Shape of the gains of a night: (bets,)."""
-        return (len(self.bets) + len(STRENGTHS) * (1 + self._has_classes),)
+        # Learned bets are by cell of log-odds and, where there are classes, by class as well.
+        kinds = 2 if self._has_classes else 1
+        return (len(self.bets) + len(STRENGTHS) * kinds,)
 
     @property
     def weights(self) -> Floats | None:
@@ -166,93 +168,109 @@ class BettingEProcess(Statistic):
         if self._has_classes and classes <= _MOST_CLASSES:
             size += classes
         (bets,) = self.shape
-        return WagerState(np.zeros(()), np.zeros(()), np.zeros(bets), np.zeros((size, 3)))
+        return WagerState(
+            n=np.zeros(()), certain=np.zeros(()), logs=np.zeros(bets), sums=np.zeros((size, 3))
+        )
 
     def accumulate(self, state: WagerState, chunk: Chunk) -> WagerState:
         state.n[...] += len(chunk)
-        add = self._all_classes if self.notion == "canonical" else self._events
-        add(state, chunk)
+        if self.notion == "canonical":
+            self._all_classes(state, chunk)
+        else:
+            self._events(state, chunk)
         return state
 
     def _events(self, state: WagerState, chunk: Chunk) -> None:
+        """Add the rows of a chunk to the state of a scalar notion."""
         p, complement, _, event = chunk.event(self.notion)
-        low, high = p <= self.certainty, complement <= self.certainty
+        low = p <= self.certainty
+        high = complement <= self.certainty
         if self.certainty:
             p, complement = self._uncertain(p, complement, low, high)
-        open_ = (p > 0) & (complement > 0)
-        state.certain[...] += len(chunk) - np.count_nonzero(open_)
-        p, complement, happened = p[open_], complement[open_], event[open_] > 0.5
-        low, high = low[open_], high[open_]
-        a = self._exponents(chunk)[open_]
-        x = np.log(p) - np.log(complement)
+        # The factor of a row that is certain is 1, so that it is left out and counted.
+        kept = (p > 0) & (complement > 0)
+        state.certain[...] += len(chunk) - np.count_nonzero(kept)
+        p, complement, happened = p[kept], complement[kept], event[kept] > 0.5
+        low, high = low[kept], high[kept]
+        exponents = self._exponents(chunk)[kept]
+        log_odds = np.log(p) - np.log(complement)
+        # −log(p) = log(1 + exp(−log-odds)), and −log(1 − p) = log(1 + exp(log-odds)).
         sign = np.where(happened, -1.0, 1.0)
-        base = np.logaddexp(0.0, sign * x)  # −log of the event's probability
+        log_loss = np.logaddexp(0.0, sign * log_odds)
 
         def log_gain(moved: Floats) -> float:
+            """Σ log(g_y/q_y) of a bet with the log-odds `moved` of g."""
             if self.certainty:
                 # No bets on rarer events than the tolerated ones.
-                moved = np.where(low, np.maximum(moved, x), moved)
-                moved = np.where(high, np.minimum(moved, x), moved)
-            return float(np.sum(a * (base - np.logaddexp(0.0, sign * moved))))
+                moved = np.where(low, np.maximum(moved, log_odds), moved)
+                moved = np.where(high, np.minimum(moved, log_odds), moved)
+            return float(np.sum(exponents * (log_loss - np.logaddexp(0.0, sign * moved))))
 
-        for k, (slope, b) in enumerate(self.bets):
-            state.logs[k] += log_gain(slope * x + b)
-        cells = self._cells(x, low, high)
-        sums = (p, 1.0 * happened, p * complement)
+        for bet, (slope, shift) in enumerate(self.bets):
+            state.logs[bet] += log_gain(slope * log_odds + shift)
+        cells = self._cells(log_odds, low, high)
+        columns = (p, happened.astype(np.float64), p * complement)  # of `WagerState.sums`
         # The sums of this day, from which later days learn, are added after the bets of the day
         # were fixed, so that a bet never depends on its own labels.
         of_cells = state.sums[: self.cells]
-        for column, values in enumerate(sums):
-            of_cells[:, column] += np.bincount(cells, a * values, self.cells)
-        shifts = self._shifts(chunk)
+        for column, values in enumerate(columns):
+            of_cells[:, column] += np.bincount(cells, exponents * values, self.cells)
+        shifts = self._shifts(chunk)  # of the cells, then of the classes
+        first_of_cells = len(self.bets)
         if shifts is not None:
-            for k, strength in enumerate(STRENGTHS, len(self.bets)):
-                state.logs[k] += log_gain(x + strength * shifts[cells])
+            for bet, strength in enumerate(STRENGTHS, first_of_cells):
+                state.logs[bet] += log_gain(log_odds + strength * shifts[cells])
         of_classes = state.sums[self.cells :]
         if not len(of_classes):
             return
-        top = chunk.top[open_]
-        for column, values in enumerate(sums):
-            of_classes[:, column] += np.bincount(top, a * values, len(of_classes))
+        top = chunk.top[kept]
+        for column, values in enumerate(columns):
+            of_classes[:, column] += np.bincount(top, exponents * values, len(of_classes))
+        first_of_classes = first_of_cells + len(STRENGTHS)
         if shifts is not None:
-            for k, strength in enumerate(STRENGTHS, len(self.bets) + len(STRENGTHS)):
-                state.logs[k] += log_gain(x + strength * shifts[self.cells + top])
+            for bet, strength in enumerate(STRENGTHS, first_of_classes):
+                state.logs[bet] += log_gain(log_odds + strength * shifts[self.cells + top])
 
     def _uncertain(
         self, p: Floats, complement: Floats, low: Bools, high: Bools
     ) -> tuple[Floats, Floats]:
         """p and 1 − p of predictions that are at least `certainty` away from 0 and 1."""
-        t = self.certainty
-        return (
-            np.where(low, t, np.where(high, 1.0 - t, p)),
-            np.where(low, 1.0 - t, np.where(high, t, complement)),
-        )
+        smallest = self.certainty
+        largest = 1.0 - smallest
+        clipped_p = np.where(low, smallest, np.where(high, largest, p))
+        clipped_complement = np.where(low, largest, np.where(high, smallest, complement))
+        return clipped_p, clipped_complement
 
     def _all_classes(self, state: WagerState, chunk: Chunk) -> None:
+        """Add the rows of a chunk to the state of canonical bets."""
         label_log_q = chunk.log_q[np.arange(len(chunk)), chunk.labels]
-        open_ = (chunk.rest > 0) & (label_log_q > LOG_SMALLEST)
-        state.certain[...] += len(chunk) - np.count_nonzero(open_)
         # The factor of a row that is certain is 1, so that it is left out and counted.
-        log_q, label_log_q, labels = chunk.log_q[open_], label_log_q[open_], chunk.labels[open_]
-        a = self._exponents(chunk)[open_]
-        for k, (slope, _) in enumerate(self.bets):
+        kept = (chunk.rest > 0) & (label_log_q > LOG_SMALLEST)
+        state.certain[...] += len(chunk) - np.count_nonzero(kept)
+        log_q, label_log_q, labels = chunk.log_q[kept], label_log_q[kept], chunk.labels[kept]
+        exponents = self._exponents(chunk)[kept]
+        for bet, (slope, _) in enumerate(self.bets):
             # g ∝ q^a has log(g_y/q_y) = (a − 1) log q_y − log Σ_k q_k^a.
-            state.logs[k] += np.sum(a * ((slope - 1.0) * label_log_q - _log_sums(slope * log_q)))
-        q, column = chunk.q[open_], a[:, None]
-        events = np.bincount(labels, a, chunk.classes)
-        spread = (column * (q * (1.0 - q))).sum(axis=0)
-        state.sums[...] += np.column_stack([(column * q).sum(axis=0), events, spread])
+            log_ratios = (slope - 1.0) * label_log_q - _log_sums(slope * log_q)
+            state.logs[bet] += np.sum(exponents * log_ratios)
+        # Sums over rows by class: Σq_k, the number of labels k, and Σq_k(1 − q_k).
+        q, weights = chunk.q[kept], exponents[:, None]
+        expected = (weights * q).sum(axis=0)
+        events = np.bincount(labels, exponents, chunk.classes)
+        variance = (weights * (q * (1.0 - q))).sum(axis=0)
+        state.sums[...] += np.column_stack([expected, events, variance])
         shifts = self._shifts(chunk)
         if shifts is not None:
-            for k, strength in enumerate(STRENGTHS, len(self.bets)):
-                moved = strength * shifts
+            for bet, strength in enumerate(STRENGTHS, len(self.bets)):
                 # g_k ∝ q_k exp(b_k) has log(g_y/q_y) = b_y − log Σ_k q_k exp(b_k).
-                state.logs[k] += np.sum(a * (moved[labels] - _log_sums(log_q + moved)))
+                moved = strength * shifts
+                state.logs[bet] += np.sum(exponents * (moved[labels] - _log_sums(log_q + moved)))
 
-    def _cells(self, x: Floats, low: Bools, high: Bools) -> Ints:
+    def _cells(self, log_odds: Floats, low: Bools, high: Bools) -> Ints:
         """Cell of each log-odds (c,), where `low` and `high` mark certain predictions."""
-        half = CELLS * self.resolution // 2
-        cells = np.clip(np.floor(x / (_WIDTH / self.resolution)) + half, 0, 2 * half - 1)
+        half = CELLS * self.resolution // 2  # cells of negative log-odds
+        width = _WIDTH / self.resolution
+        cells = np.clip(np.floor(log_odds / width) + half, 0, 2 * half - 1)
         if self.resolution > 1:
             # The first and the last cell are for certain predictions, whatever their log-odds.
             cells = np.where(low, 0, np.where(high, self.cells - 1, cells + 1))
@@ -276,10 +294,10 @@ class BettingEProcess(Statistic):
         return None if shifts is None else np.array(shifts)
 
 
-def _log_sums(x: Floats) -> Floats:
-    """log Σ exp of each row."""
-    top = x.max(axis=1)
-    return top + np.log(np.exp(x - top[:, None]).sum(axis=1))
+def _log_sums(logs: Floats) -> Floats:
+    """log Σ_k exp of each row of logarithms (c, K)."""
+    largest = logs.max(axis=1)  # subtracted, as exp overflows
+    return largest + np.log(np.exp(logs - largest[:, None]).sum(axis=1))
 
 
 def learn(sums: Floats) -> tuple[float, ...]:
@@ -340,7 +358,7 @@ def advance(
     before it, log Σ w_s Π exp(l_r) of each bet, and the second result the one after the last night.
     """
     running = np.full(increments.shape[1:], -np.inf) if running is None else running
-    k = increments.shape[-1]
+    bets = increments.shape[-1]
     logs = np.empty(increments.shape[:-1])
     for at, increment in enumerate(increments):
         t = night + at
@@ -349,7 +367,7 @@ def advance(
         weight = -np.log(t + 1.0) - np.log(t + 2.0)
         running = np.logaddexp(running, weight) + increment
         if weights is None:
-            mixed = np.logaddexp.reduce(running, axis=-1) - np.log(k)
+            mixed = np.logaddexp.reduce(running, axis=-1) - np.log(bets)
         else:
             mixed = np.logaddexp.reduce(running + np.log(weights), axis=-1)
         logs[at] = np.logaddexp(mixed, -np.log(t + 2.0))

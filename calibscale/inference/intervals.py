@@ -27,6 +27,7 @@ from calibscale.inference.resampling import (
 )
 from calibscale.kernels.notion_rows import NotionRows
 from calibscale.kernels.pair_sums import Pairs
+from calibscale.kernels.tile_layout import Panels
 from calibscale.limits.proportions import Limits
 from calibscale.limits.squared_norms import Noise, noise_of_gram
 from calibscale.results.estimate import BOTH, POPULATION, THIS_N, Estimate, Interval
@@ -133,7 +134,8 @@ def parts_of(
     if not needed or any(s not in states for s in needed):
         return None
     totals = [total(states[s]) for s in needed]
-    fixed, moved = estimator.parted.frozen(*totals), 0.0
+    fixed = estimator.parted.frozen(*totals)
+    moved = 0.0
     if estimator.parted is not estimator:
         # The cells of the parted estimator differ slightly, and change all values alike.
         moved = value - fixed.value(*totals)
@@ -153,18 +155,30 @@ def parts_of(
     parts = Parts(value, left_out, np.array(resampled))
     if not request.clustered:
         return parts
-    w = states[request.sizes[0]].weight
+    (sizes,) = request.sizes
+    weights = states[sizes].weight  # Σw of each group (groups,)
     if estimator.largest_term is None:  # not a mean over pairs
-        return of_clusters(parts, w, estimator.unbiased)
-    w2 = states[request.sizes[0]].weight2
+        return of_clusters(parts, weights, estimator.unbiased)
+    values_of_groups = np.array(
+        [fixed.value(*(group_of(states[s], g) for s in needed)) for g in range(request.groups)]
+    )
+    return _pairs_of_clusters(parts, values_of_groups, weights, states[sizes].weight2)
+
+
+def _pairs_of_clusters(
+    parts: Parts, values_of_groups: Floats, weights: Floats, weights2: Floats
+) -> Parts:
+    """Parts of a mean over pairs, without the pairs of rows in the same group of clusters.
+
+    All arrays have the shape (groups,): the value within each group, Σw and Σw².
+    """
     # A mean over pairs times its divisor (Σw)² − Σw² is the sum over pairs of different rows.
-    values = [fixed.value(*(group_of(states[s], g) for s in needed)) for g in range(request.groups)]
-    own_pairs = np.nan_to_num(values) * (w * w - w2)
+    own_pairs = np.nan_to_num(values_of_groups) * (weights * weights - weights2)
     all_pairs = [
-        parts.value * (w.sum() ** 2 - w2.sum()),
-        *parts.left_out * (_of_others(w) ** 2 - _of_others(w2)),
+        parts.value * (weights.sum() ** 2 - weights2.sum()),
+        *parts.left_out * (_of_others(weights) ** 2 - _of_others(weights2)),
     ]
-    return _across(np.array(all_pairs), own_pairs, w)
+    return _across(np.array(all_pairs), own_pairs, weights)
 
 
 def _of_others(values: Floats) -> Floats:
@@ -207,20 +221,22 @@ def _clusters_left_out(estimator: BoundEstimator, request: Resampling, pairs: Pa
     """Values of a sum over pairs without each group of clusters, from sums between groups."""
     spec = estimator.pair_sum
     assert spec is not None
-    G, state = request.groups, pairs.sum(spec)
+    G = request.groups
+    state = pairs.sum(spec)
     with pairs.panels(spec.kernel, spec.notion) as panels:
         parts = [panels[index].rows for index in range(len(panels))]
         rows = NotionRows.join(parts)
-        member = groups_of(rows.rows, G, request.seed)[:, None] == np.arange(G)
-        # One vector Kv for each group gives the sums between all pairs of groups.
-        member = (member * rows.weights[:, None])[:, :, None]
+        # Weight of each row in its group, and 0 in all others (n, G, 1).
+        is_member = groups_of(rows.rows, G, request.seed)[:, None] == np.arange(G)
+        member = (is_member * rows.weights[:, None])[:, :, None]
+        # One vector Kv for each group gives the sums between all pairs of groups.  The vectors
+        # (n, G, e + 1) are the weighted residuals, then the weights.
         vectors = np.concatenate([member * rows.delta[:, None], member], axis=2)
-        cuts = np.cumsum([len(part) for part in parts])[:-1]
-        products = np.concatenate(
-            pairs.product(panels, np.split(vectors.reshape(len(rows), -1), cuts), "groups")
-        ).reshape(vectors.shape)
+        columns = vectors.reshape(len(rows), -1)
+        products = _product(pairs, panels, parts, columns, "groups").reshape(vectors.shape)
+    # Sums over the pairs of rows of two groups (G, G).
     sums = np.einsum("iae,ibe->ab", vectors[..., :-1], products[..., :-1], optimize=True)
-    kernel = np.einsum("ia,ib->ab", vectors[..., -1], products[..., -1], optimize=True)
+    kernel_sums = np.einsum("ia,ib->ab", vectors[..., -1], products[..., -1], optimize=True)
     w = member.sum(axis=(0, 2))
 
     def value(included: Any, noise: bool = False) -> float:
@@ -231,7 +247,7 @@ def _clusters_left_out(estimator: BoundEstimator, request: Resampling, pairs: Pa
             weight=weights.sum(),
             weight2=(weights * weights).sum(),
             kernel_pairs=np.zeros(()),
-            kernel_diagonal=kernel[np.ix_(included, included)].sum(),
+            kernel_diagonal=kernel_sums[np.ix_(included, included)].sum(),
         )
         if estimator.undefined(part):
             return float("nan")
@@ -249,6 +265,14 @@ def _clusters_left_out(estimator: BoundEstimator, request: Resampling, pairs: Pa
     return replace(parts_of_groups, least_error=value(groups, noise=True))
 
 
+def _product(
+    pairs: Pairs, panels: Panels, parts: list[NotionRows], vectors: Floats, name: str
+) -> Floats:
+    """Product of the kernel matrix with vectors (n, k) over the rows of all panels, `parts`."""
+    ends = np.cumsum([len(part) for part in parts])[:-1]
+    return np.concatenate(pairs.product(panels, np.split(vectors, ends), name))
+
+
 def _rows_left_out(
     estimator: BoundEstimator, request: Resampling, pairs: Pairs, value: float
 ) -> Parts:
@@ -261,16 +285,18 @@ def _rows_left_out(
         rows = NotionRows.join(parts)
         w = rows.weights
         drawn = _drawn_residuals(rows, request)
+        # One product Kv has the sums of the weighted residuals (e columns), of the weights (1), and
+        # of the weighted drawn residuals (B·e).
         vectors = np.hstack([rows.delta * w[:, None], w[:, None], drawn * w[:, None]])
-        cuts = np.cumsum([len(part) for part in parts])[:-1]
-        name = pairs.name("rows")
-        sums = np.concatenate(pairs.product(panels, np.split(vectors, cuts), name))
+        products = _product(pairs, panels, parts, vectors, pairs.name("rows"))
     e = rows.delta.shape[1]
-    by_row = np.einsum("ij,ij->i", vectors[:, :e], sums[:, :e])
-    kernels = w * sums[:, e]
+    # By row i (n,): w_i Σ_j w_j ⟨δ_i, δ_j⟩ κ_ij and w_i Σ_j w_j κ_ij, then the terms of j = i.
+    by_row = np.einsum("ij,ij->i", vectors[:, :e], products[:, :e])
+    kernels = w * products[:, e]
     kappa = spec.kernel.diagonal(rows)
     squares = w * w * np.einsum("ij,ij->i", rows.delta, rows.delta)
-    own_pairs, own_kernel = squares * kappa, w * w * kappa
+    own_pairs = squares * kappa
+    own_kernel = w * w * kappa
     all_pairs = by_row.sum()
     diagonal = own_pairs.sum()
     kernel_sum = kernels.sum()
@@ -291,33 +317,50 @@ def _rows_left_out(
             )
     form = None
     if estimator.sum_scaled:
+        # Weighted residuals of the replicates, and their sums over the kernel (n, B, e).
         shape = (len(rows), -1, e)
-        first, second = (x[:, e + 1 :].reshape(shape) for x in (vectors, sums))
+        drawn_residuals = vectors[:, e + 1 :].reshape(shape)
+        drawn_products = products[:, e + 1 :].reshape(shape)
         # Inner products of the replicates v* of the sum over rows, and their products with v,
         # determine the noise of |v|².
-        gram = np.einsum("iae,ibe->ab", first, second, optimize=True)
-        size = max(all_pairs, 1e-300)
-        along = np.einsum("iae,ie->a", first, sums[:, :e], optimize=True) / np.sqrt(size)
-        calibrated = noise_of_gram(gram, along)
-        # Noise of the observed rows, with tr Σ² as if it had the shape of the noise of a calibrated
-        # model.
-        square = (
-            calibrated.square * (diagonal / calibrated.trace) ** 2 if calibrated.trace > 0 else 0.0
-        )
-        observed = Noise(float(diagonal), float(square), float(by_row @ by_row / size))
-        scale = float(state.weight) ** 2
-        sums_of_events = _event_sums(rows) * (not request.soft)
+        gram = np.einsum("iae,ibe->ab", drawn_residuals, drawn_products, optimize=True)
+        with_observed = np.einsum("iae,ie->a", drawn_residuals, products[:, :e], optimize=True)
+        p_value, least_p_value = norm_p_values(np.diag(gram), all_pairs)
+        calibrated, observed = _noise_of_rows(gram, with_observed, by_row, diagonal)
+        event_sums = _event_sums(rows)
+        if request.soft:
+            event_sums = np.zeros_like(event_sums)  # soft labels have no events to count
         form = SquaredNorm(
-            float(all_pairs),
-            float(diagonal),
-            float(squares.sum()),
-            scale,
-            calibrated,
-            observed,
-            sums_of_events,
-            *norm_p_values(np.diag(gram), all_pairs),
+            size=float(all_pairs),
+            own=float(diagonal),
+            squares=float(squares.sum()),
+            scale=float(state.weight) ** 2,
+            calibrated=calibrated,
+            observed=observed,
+            events=event_sums,
+            p_value=p_value,
+            least_p_value=least_p_value,
         )
     return Parts(value, left_out[w > 0], form=form)
+
+
+def _noise_of_rows(
+    gram: Floats, with_observed: Floats, by_row: Floats, diagonal: float
+) -> tuple[Noise, Noise]:
+    """Noise of a sum v over rows with drawn labels, and with the observed labels.
+
+    `gram` has the inner products ⟨v*, v*⟩ of replicates (B, B), `with_observed` ⟨v*, v⟩ (B,),
+    `by_row` ⟨v_i, v⟩ (n,), which has the sum |v|², and `diagonal` is Σ_i |v_i|².
+    """
+    size = max(by_row.sum(), 1e-300)  # |v|², as a divisor
+    calibrated = noise_of_gram(gram, with_observed / np.sqrt(size))
+    # tr Σ² is as if the noise of the observed rows had the shape of the noise of a calibrated
+    # model.
+    square = 0.0
+    if calibrated.trace > 0:
+        square = calibrated.square * (diagonal / calibrated.trace) ** 2
+    along = by_row @ by_row / size
+    return calibrated, Noise(float(diagonal), float(square), float(along))
 
 
 def _drawn_residuals(rows: NotionRows, request: Resampling) -> Floats:
@@ -327,15 +370,28 @@ def _drawn_residuals(rows: NotionRows, request: Resampling) -> Floats:
 
 
 def _event_sums(rows: NotionRows) -> Floats:
-    """Sums of `EventSums` of a scalar prediction or of the top label, 0 for forecasts."""
+    """Sums of `EventSums` (7, 2) of a scalar prediction or of the top label, 0 for forecasts."""
     if rows.forecast is not None:
         return np.zeros((7, 2))
     top = rows.points.argmax(axis=1)[:, None]
-    p, delta = (np.take_along_axis(x, top, 1)[:, 0] for x in (rows.points, rows.delta))
-    w, happened = rows.weights, p - delta > 0.5
-    a, b = w * p, w * (1.0 - p)
-    columns = np.array([w, w * w, a, b, a * a, a * b, b * b])
-    return np.column_stack([columns[:, ~happened].sum(axis=1), columns[:, happened].sum(axis=1)])
+    p = np.take_along_axis(rows.points, top, 1)[:, 0]
+    delta = np.take_along_axis(rows.delta, top, 1)[:, 0]
+    happened = p - delta > 0.5  # p − δ is the label, 0 or 1
+    w = rows.weights
+    expected = w * p
+    complement = w * (1.0 - p)
+    terms = np.array(  # in the order of `EventSums`
+        [
+            w,
+            w * w,
+            expected,
+            complement,
+            expected * expected,
+            expected * complement,
+            complement * complement,
+        ]
+    )
+    return np.column_stack([terms[:, ~happened].sum(axis=1), terms[:, happened].sum(axis=1)])
 
 
 # ---------------------------------------------------------------- Intervals
@@ -420,11 +476,7 @@ def with_interval(
         elif values is not None:
             interval = _interval_of_parts(estimator, estimate, request, states, values, classes)
     if limits is not None:
-        low, high, method = limits
-        # The standard error that a normal interval of this length would have.
-        error = (high - low) / (2.0 * float(ndtri(0.5 + request.confidence_level / 2)))
-        covers = POPULATION if estimator.unbiased else BOTH
-        interval = Interval(low, high, request.confidence_level, method, 0, error, covers)
+        interval = _interval_of_limits(estimator, request, limits)
     value = float(estimate)
     if interval is not None:
         # Limits of few rows may exclude the estimate, and are widened to include it.
@@ -448,6 +500,22 @@ def _limits(
         return None
     form = norm_of(estimator, request, states, classes)
     return None if form is None else form.limits(estimator, request.confidence_level)
+
+
+def _interval_of_limits(estimator: BoundEstimator, request: Resampling, limits: Limits) -> Interval:
+    """Interval with given limits, without parts."""
+    level = request.confidence_level
+    # The standard error that a normal interval of this length would have.
+    error = (limits.high - limits.low) / (2.0 * float(ndtri(0.5 + level / 2)))
+    return Interval(
+        limits.low,
+        limits.high,
+        level,
+        method=limits.method,
+        parts=0,
+        standard_error=error,
+        covers=POPULATION if estimator.unbiased else BOTH,
+    )
 
 
 def _interval_of_parts(

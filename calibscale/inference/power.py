@@ -26,7 +26,8 @@ from calibscale.statistics.statistic import weights_of
 
 POOL = 100_000  # rows from which data sets are drawn
 
-_FIRST, _MIN_ROWS = 100, 10  # rows of the first and of the smallest data sets
+_FIRST = 100  # rows of the first data sets
+_MIN_ROWS = 10  # rows of the smallest data sets
 _REFINEMENTS = 4  # simulations at the fitted number of rows
 _MAX_LOG = math.log(1e15)  # upper end of the interval where the power does not grow
 _CLOSE = 0.1  # relative difference in rows at which refinement ends
@@ -93,7 +94,7 @@ def power(
     started = time.perf_counter()
     if not 0 < alpha < 1 or not alpha < power < 1:
         raise OptionError(f"0 < alpha < power < 1 must hold, not {alpha} and {power}")
-    if (n_replicates + 1) * alpha < 1:
+    if (n_replicates + 1) * alpha < 1:  # the smallest p-value is 1/(n_replicates + 1)
         min_replicates = math.ceil(1 / alpha - 1e-9) - 1
         raise OptionError(
             f"alpha = {alpha:g} cannot be reached with fewer replicates than {min_replicates}"
@@ -106,23 +107,32 @@ def power(
         session.source.need_integer_labels("power")
         quiet = session.reporting(None)
         run = quiet.run(estimator)
-        position = None if bias.where is None else run.source.covariate(bias.where[0])
+        position = None
+        if bias.where is not None:
+            covariate, _ = bias.where
+            position = run.source.covariate(covariate)
         pool = _Pool(run, bias, position)
         settled = estimator.settled(run.fitting[0])
         curve: list[PowerPoint] = []
 
         def simulate(rows: int) -> PowerPoint:
+            """Test data sets of a size, and add the number of rejections to the curve."""
+            earlier = sum(point.trials for point in curve)
             rejections = 0
             for number in range(trials):
                 rng = np.random.default_rng([seed, rows, number])
-                result = calibration_test(
+                tests = calibration_test(
                     quiet.on(pool.draw(rows, rng)), settled, n_replicates=n_replicates, seed=number
-                ).results[0]
-                rejections += result.p_value is not None and result.p_value <= alpha + 1e-12
+                )
+                p_value = tests.results[0].p_value
+                # A p-value of alpha, a ratio of whole numbers, may be above alpha by rounding.
+                if p_value is not None and p_value <= alpha + 1e-12:
+                    rejections += 1
                 if progress is not None:
-                    share = rejections / (number + 1)
+                    finished = number + 1
+                    share = rejections / finished
                     text = f"simulating {rows:,} rows, power {share:.2f} so far"
-                    progress(sum(t.trials for t in curve) + number + 1, None, text)
+                    progress(earlier + finished, None, text)
             curve.append(PowerPoint(rows, rejections, trials))
             return curve[-1]
 
@@ -138,7 +148,7 @@ def power(
         if max(curve).power >= power:
             for _ in range(_REFINEMENTS):
                 needed, interval = _needed(curve, power, max_rows)
-                if any(abs(math.log(t.rows / needed)) < _CLOSE for t in curve):
+                if any(abs(math.log(point.rows / needed)) < _CLOSE for point in curve):
                     break
                 simulate(needed)
             needed, interval = _needed(curve, power, max_rows)
@@ -160,10 +170,16 @@ def power(
 
 
 class _Pool:
-    """Rows from which data sets are drawn, with the probabilities of their labels."""
+    """Rows from which data sets are drawn, with the probabilities of their labels.
+
+    Arrays of n rows: `q` (n, K), or for forecasts their values (n, K), `covariates` (n, k),
+    `cumulative` (n, K), the cumulative sums of biased probabilities, and `shares` (n,), the
+    probabilities with which rows are drawn.
+    """
 
     def __init__(self, run: Run, bias: Miscalibration, position: int | None) -> None:
-        rules = run.rules_by(None if bias.where is None else bias.where[0])
+        covariate, selected = (None, None) if bias.where is None else bias.where
+        rules = run.rules_by(covariate)
         q, biased, x, weights = [], [], [], []
         self.counts = RowCounts()
         for block in run.source.sample(POOL):
@@ -188,8 +204,8 @@ class _Pool:
             self.cumulative = np.cumsum(np.concatenate(biased), axis=1)
         elif self.forecast.name == "ensemble":
             raise OptionError("power draws outcomes, and ensembles have no distribution of them")
-        if bias.where is not None and not w[self.covariates[:, position] == bias.where[1]].any():
-            raise OptionError(f"no row has {bias.where[0]} = {bias.where[1]:g}")
+        if covariate is not None and not w[self.covariates[:, position] == selected].any():
+            raise OptionError(f"no row has {covariate} = {selected:g}")
         self.shares = w / w.sum()
         self.uniform = bool(np.all(w == w[0]))
         self.names = run.source.covariate_names
@@ -204,7 +220,8 @@ class _Pool:
             # shift moves the median to the level 0.5 − shift.
             biased = expit(self.bias.temperature * logit(u) - logit(0.5 + self.bias.shift))
             if self.bias.where is not None:
-                biased = np.where(covariates[:, self.position] == self.bias.where[1], biased, u)
+                _, selected = self.bias.where
+                biased = np.where(covariates[:, self.position] == selected, biased, u)
             values = self.q[chosen]
             return from_arrays(
                 predictions=values,
@@ -213,6 +230,8 @@ class _Pool:
                 labels=self.forecast.drawn(values, values[:, 0], biased),
                 covariate_names=self.names,
             )
+        # A label is the number of cumulative probabilities up to a uniform number.  The last of
+        # them may differ from 1 by rounding.
         u = rng.random(rows) * self.cumulative[chosen, -1]
         labels = (self.cumulative[chosen] <= u[:, None]).sum(axis=1)
         return from_arrays(
@@ -241,7 +260,8 @@ def biased_probabilities(bias: Miscalibration, chunk: Chunk, position: int | Non
     q[rows, event] -= lost / (q.shape[1] - 1)
     if bias.where is not None:
         assert chunk.covariates is not None
-        biased = chunk.covariates[:, position] == bias.where[1]
+        _, selected = bias.where
+        biased = chunk.covariates[:, position] == selected
         q[~biased] = chunk.q[~biased]
     return q
 
@@ -253,25 +273,36 @@ def _needed(
 
     The number of rows is clipped to the range that can be simulated.
     """
-    x = np.log([t.rows for t in curve])
-    k = np.array([t.rejections for t in curve])
-    n = np.array([t.trials for t in curve])
-    if (k == n).all():  # nothing to fit
+    log_rows = np.log([point.rows for point in curve])
+    rejections = np.array([point.rejections for point in curve])
+    trials = np.array([point.trials for point in curve])
+    if (rejections == trials).all():  # nothing to fit
         return _MIN_ROWS, None
-    centre = x.mean()
+    centre = log_rows.mean()
 
-    def loss(ab: Floats) -> float:
-        z = ab[0] + np.exp(ab[1]) * (x - centre)
+    def loss(parameters: Floats) -> float:
+        """−log of the likelihood of the rejections times the prior density of log b."""
+        intercept, log_slope = parameters
+        z = intercept + np.exp(log_slope) * (log_rows - centre)
         # A weak prior: without it no fit exists if all or none are rejected.
-        prior = ab[1] - math.log(1.5)
-        return 0.5 * prior**2 - float(k @ log_ndtr(z) + (n - k) @ log_ndtr(-z))
+        deviation = log_slope - math.log(1.5)
+        log_likelihood = rejections @ log_ndtr(z) + (trials - rejections) @ log_ndtr(-z)
+        return 0.5 * deviation**2 - float(log_likelihood)
 
     # The slope is the exponential of a parameter, so that the power grows with n.
     fit = minimize(loss, np.array([0.0, 0.0]), method="BFGS")
-    a, b = float(fit.x[0]), float(np.exp(fit.x[1]))
-    at = (ndtri(power) - a) / b
-    slope = np.array([-1 / b, -at])  # derivatives of `at` with respect to a and log b
-    error = 1.96 * float(np.sqrt(max(slope @ fit.hess_inv @ slope, 0.0)))
-    logs = (centre + at + v for v in (-error, 0.0, error))
-    low, middle, high = (math.ceil(math.exp(min(v, _MAX_LOG))) for v in logs)
+    intercept = float(fit.x[0])
+    slope = float(np.exp(fit.x[1]))
+    at = (ndtri(power) - intercept) / slope  # log n − centre where the power is reached
+    # The delta method: the variance of `at` is gᵀHg with its derivatives g with respect to the
+    # parameters, and the inverse H of the Hessian of the loss as their covariance.
+    derivatives = np.array([-1 / slope, -at])
+    error = 1.96 * float(np.sqrt(max(derivatives @ fit.hess_inv @ derivatives, 0.0)))
+
+    def rows_at(log_number: float) -> int:
+        return math.ceil(math.exp(min(log_number, _MAX_LOG)))
+
+    middle = rows_at(centre + at)
+    low = rows_at(centre + at - error)
+    high = rows_at(centre + at + error)
     return min(max(middle, _MIN_ROWS), max_rows), (max(low, 1), high)

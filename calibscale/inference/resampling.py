@@ -15,7 +15,7 @@ from calibscale.compiled import random_draws
 from calibscale.data.chunk import Chunk
 from calibscale.data.notions import width
 from calibscale.errors import OptionError, require
-from calibscale.estimators.base import BoundEstimator
+from calibscale.estimators.base import BoundEstimator, Quadratic
 from calibscale.inference.nulls import (
     ClusterSigns,
     DrawnLabels,
@@ -314,25 +314,33 @@ class SquaredNorm:
 
     def _mean_gaps(self, tail: float) -> tuple[float, float]:
         """Smallest and largest |mean gap| within its limits."""
-        low, high = excess_limits(self.events[2:, 0], self.events[2:, 1], tail)
-        ends = abs(float(low)), abs(float(high))
+        missed, happened = self.events[2:].T  # sums of the rows without and with the event
+        low, high = excess_limits(missed, happened, tail)
+        sizes = abs(float(low)), abs(float(high))
         weight = float(self.events[0].sum())
-        return 0.0 if low <= 0.0 <= high else min(ends) / weight, max(ends) / weight
+        nearest = 0.0 if low <= 0.0 <= high else min(sizes) / weight
+        return nearest, max(sizes) / weight
 
     def _rarer(self) -> tuple[float, float]:
         """Effective number of rows with the rarer outcome: expected, and observed."""
+        # Σw, Σw², Σwp and Σw(1 − p) of the rows without the event and of the rows with it (2,).
         w, w2, p, complement = self.events[:4]
         if not w2.any():  # forecasts and soft labels
             return np.inf, np.inf
-        counts = (w.sum() / w2.sum()) * np.array([[complement.sum(), w[0]], [p.sum(), w[1]]])
-        expected, seen = counts[counts[:, 1].argmin()]
-        return float(expected), float(seen)
+        # Weights count as Σw/Σw² rows for each unit, so that the sum of all is (Σw)²/Σw².
+        rows_per_weight = w.sum() / w2.sum()
+        expected = rows_per_weight * np.array([complement.sum(), p.sum()])
+        seen = rows_per_weight * w
+        rarer = seen.argmin()
+        return float(expected[rarer]), float(seen[rarer])
 
 
 def norm_p_values(drawn: Floats, size: float) -> tuple[float, float]:
     """P-value of a squared norm against norms of drawn labels (B,), and the smallest possible."""
-    count = len(drawn) + 1
-    return float(1 + np.sum(drawn >= size * (1 - 1e-9))) / count, 1.0 / count
+    # Norms that differ by rounding alone are tied.
+    exceedances = int(np.count_nonzero(drawn >= size * (1 - 1e-9)))
+    count = len(drawn) + 1  # the observed norm is one of the exchangeable norms
+    return (1 + exceedances) / count, 1.0 / count
 
 
 def events_of(estimator: BoundEstimator) -> EventSums:
@@ -345,14 +353,17 @@ def noise_replicates(columns: int) -> int:
 
     About 400 numbers are enough, from many replicates of a scalar or from few of a vector.
     """
-    return REPLICATES[1] if columns == 1 else int(np.clip(400 // columns, *REPLICATES))
+    fewest, most = REPLICATES
+    return most if columns == 1 else int(np.clip(400 // columns, fewest, most))
 
 
 def drawn_sums(estimator: BoundEstimator, null: Null, classes: int) -> tuple[Replicates, ...]:
     """Statistics of drawn labels or signs, with fewer replicates where the states are large."""
     drawn = [s for s in estimator.needs if redraws(s)]
     fields = (field for s in drawn for field in s.zero_drawn(classes, 1))
-    count = int(np.clip(_REPLICATE_BYTES // max(sum(f.nbytes for f in fields), 1), *REPLICATES))
+    replicate_bytes = max(sum(field.nbytes for field in fields), 1)
+    fewest, most = REPLICATES
+    count = int(np.clip(_REPLICATE_BYTES // replicate_bytes, fewest, most))
     for statistic in drawn:
         if isinstance(statistic, LandmarkFeatures):
             count = min(count, noise_replicates(width(statistic.notion, classes)))
@@ -362,7 +373,10 @@ def drawn_sums(estimator: BoundEstimator, null: Null, classes: int) -> tuple[Rep
 def norm_of(
     estimator: BoundEstimator, request: Resampling, states: States, classes: int
 ) -> SquaredNorm | None:
-    """Squared norm from the states of groups and replicates, or None if one is missing."""
+    """Squared norm from the states of groups and replicates, or None if one is missing.
+
+    None is returned as well if fewer than two groups have rows.
+    """
     grouped = request.needs(estimator)
     replicates = drawn_sums(estimator, request.null, classes)
     events = events_of(estimator)
@@ -373,37 +387,59 @@ def norm_of(
     size = float(form.vector @ form.vector)
     direction = form.vector / np.sqrt(size) if size > 0 else form.vector
 
-    def drawn(b: int) -> Floats:
-        parts = zip(estimator.needs, totals, replicates, strict=True)
-        return estimator.quadratic(*(s.with_drawn(t, states[r], b) for s, t, r in parts)).vector
+    def drawn(replicate: int) -> Floats:
+        """Vector v* (m,) of the sum over rows with drawn labels."""
+        with_drawn = (
+            statistic.with_drawn(observed_state, states[replicated], replicate)
+            for statistic, observed_state, replicated in zip(
+                estimator.needs, totals, replicates, strict=True
+            )
+        )
+        return estimator.quadratic(*with_drawn).vector
 
-    vectors = np.array([drawn(b) for b in range(len(replicates[0]))])
-    calibrated = noise_of(vectors, direction)
+    vectors = np.array([drawn(replicate) for replicate in range(len(replicates[0]))])  # (B, m)
     parts = [
-        estimator.quadratic(*(group_of(states[g], k) for g in grouped))
-        for k in range(request.groups)
+        estimator.quadratic(*(group_of(states[g], number) for g in grouped))
+        for number in range(request.groups)
     ]
     parts = [part for part in parts if part.scale > 0]
-    G = len(parts)
-    if G < 2:
+    if len(parts) < 2:
         return None
-    # Each group is one draw of the deviation of the sum over all rows.
-    scaled = np.array([p.vector - np.sqrt(p.scale / form.scale) * form.vector for p in parts])
-    # Deviations of groups from their mean are smaller than from the expectation, by √(1 − 1/G).
-    observed = noise_of(scaled * (G / np.sqrt(G - 1.0)), direction)._replace(trace=form.own)
-    # The variance along v is estimated from few groups.  It is widened as Student's t is.
-    tail = (1.0 + request.confidence_level) / 2.0
-    # The ratio of quantiles squared is a ratio of variances.
-    wider = float(stdtrit(G - 1, tail) / ndtri(tail)) ** 2
-    observed = observed._replace(along=observed.along * wider)
-    counts = states[events].sums * (not request.soft)
+    p_value, least_p_value = norm_p_values(np.sum(vectors**2, axis=1), size)
+    counts = states[events].sums
+    if request.soft:
+        counts = np.zeros_like(counts)  # soft labels have no events to count
     return SquaredNorm(
-        size,
-        form.own,
-        form.squares,
-        form.scale,
-        calibrated,
-        observed,
-        counts,
-        *norm_p_values(np.sum(vectors**2, axis=1), size),
+        size=size,
+        own=form.own,
+        squares=form.squares,
+        scale=form.scale,
+        calibrated=noise_of(vectors, direction),
+        observed=_noise_of_groups(form, parts, direction, request.confidence_level),
+        events=counts,
+        p_value=p_value,
+        least_p_value=least_p_value,
     )
+
+
+def _noise_of_groups(
+    form: Quadratic, parts: list[Quadratic], direction: Floats, confidence_level: float
+) -> Noise:
+    """Noise of the sum `form` over all rows, from its parts by group.
+
+    `direction` is its vector at length 1 (m,).
+    """
+    G = len(parts)
+    # Each group is one draw of the deviation of the sum over all rows.  Its share of the sum is its
+    # share √(scale of the group/scale of all) of the weights.
+    deviations = np.array(
+        [part.vector - np.sqrt(part.scale / form.scale) * form.vector for part in parts]
+    )
+    # The variance of the sum is G times the variance of a group.  Deviations of groups from their
+    # mean are smaller than from the expectation, by √(1 − 1/G).
+    noise = noise_of(deviations * (G / np.sqrt(G - 1.0)), direction)
+    # The variance along v is estimated from few groups.  It is widened as Student's t is.  The
+    # ratio of quantiles squared is a ratio of variances.
+    level = (1.0 + confidence_level) / 2.0
+    widening = float(stdtrit(G - 1, level) / ndtri(level)) ** 2
+    return noise._replace(trace=form.own, along=noise.along * widening)

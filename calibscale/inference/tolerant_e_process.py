@@ -192,39 +192,44 @@ class TolerantEProcess(BettingEProcess):
         if self.certainty:
             p, complement = self._uncertain(p, complement, low, high)
             delta = np.where(low | high, p - event, delta)
-        w, a = weights_of(chunk), self._exponents(chunk)
+        w = weights_of(chunk)
+        exponents = self._exponents(chunk)
         with np.errstate(divide="ignore"):
             cells = self._cells(np.log(p) - np.log(np.maximum(complement, 0.0)), low, high)
-        once = a * w
-        columns = [once * p, once * event, once * w * p * complement, w, w**0]
+        # Columns of `WagerState.sums`: Σawp, Σaw1{event}, Σaw²p(1−p), Σw and the number of rows,
+        # and at a resolution above 1 also Σaw²δ² and Σaw, with the exponents a.
+        once = exponents * w
+        columns = [once * p, once * event, once * w * p * complement, w, np.ones(len(w))]
         if self.resolution > 1:
             columns += [once * w * delta * delta, once]
-        for k, values in enumerate(columns):
-            state.sums[:, k] += np.bincount(cells, values, self.cells)
+        for column, values in enumerate(columns):
+            state.sums[:, column] += np.bincount(cells, values, self.cells)
         learned = self._shifts(chunk)
         if self.resolution == 1:
             if learned is not None:
-                x = learned[1:][cells] * delta
-                w = a * np.minimum(w / learned[0], 1.0)
-                state.logs[...] += w.sum(), w @ x, w @ (x * x)
+                mean_weight, signs = learned[0], learned[1:]
+                bounded = exponents * np.minimum(w / mean_weight, 1.0)
+                state.logs[...] += _sums_of_bet(bounded, signs[cells] * delta)
             return
         if learned is None:
             if len(chunk.weights):
                 return  # the mean weight of earlier days is not known yet
             learned = np.concatenate([[1.0], np.zeros(self.cells)])
+        mean_weight, shifts = learned[0], learned[1:]
         # Exponents of at most 1, for Bernoulli's inequality.
-        w = a * np.minimum(w / learned[0], 1.0)
-        for sums, pattern in zip(state.logs, self._patterns(learned[1:]), strict=True):
+        bounded = exponents * np.minimum(w / mean_weight, 1.0)
+        for sums, pattern in zip(state.logs, self._patterns(shifts), strict=True):
             if np.any(pattern):  # without a sign in any cell there is no bet
-                x = pattern[cells] * delta
-                sums += w.sum(), w @ x, w @ (x * x)
+                sums += _sums_of_bet(bounded, pattern[cells] * delta)
 
     def _patterns(self, shifts: Floats) -> Floats:
         """Patterns of a group from the learned shifts of its cells (patterns, cells)."""
         patterns = np.zeros((_FIXED + 1 + len(RISKS), self.cells))
         # All predictions are too high, all are too low, or certain ones alone are off.
-        patterns[0], patterns[1] = 1.0, -1.0
-        patterns[2, 0], patterns[2, -1] = -1.0, 1.0
+        patterns[0] = 1.0
+        patterns[1] = -1.0
+        patterns[2, 0] = -1.0
+        patterns[2, -1] = 1.0
         # Signs of the shifts, up to a soft threshold, and then the best bet at each risk.
         scales = np.array([_SURE, *RISKS])
         patterns[_FIXED:] = np.clip(-shifts / scales[:, None], -1.0, 1.0)
@@ -232,6 +237,11 @@ class TolerantEProcess(BettingEProcess):
         patterns[:, 0] = np.minimum(patterns[:, 0], 0.0)
         patterns[:, -1] = np.maximum(patterns[:, -1], 0.0)
         return patterns
+
+
+def _sums_of_bet(exponents: Floats, x: Floats) -> tuple[float, float, float]:
+    """Σa, ΣaX and ΣaX² of rows with the exponents a (c,), from which the gains follow."""
+    return float(exponents.sum()), float(exponents @ x), float(exponents @ (x * x))
 
 
 def log_risk(risk: Floats) -> Floats:

@@ -73,12 +73,7 @@ def prepared(
     session = session.by_cluster(job.cluster)
     requested: Iterable[Estimator] = ()
     if ledger is None:
-        requested = [  # notions of classes and of forecasts differ
-            e
-            if session.source.forecast and CLASSES in e.targets
-            else e.mergeable(session.source.classes)
-            for e in job.built_estimators()
-        ]
+        requested = _mergeable(job.built_estimators(), session)
     else:
         _check_same(session.source, ledger.recipe)
         if session.source.forecast is not None:  # with the kernel on targets of the first day
@@ -99,6 +94,20 @@ def prepared(
     # a group of missing values.
     finite = () if recipe.group_by is None or groups is not None else (recipe.group_by,)
     return replace(run, chosen=recipe.estimators, also_finite=finite), recipe, groups
+
+
+def _mergeable(estimators: Iterable[Estimator], session: Session) -> list[Estimator]:
+    """Estimators by methods with states that merge.
+
+    Estimators of classes stay as they are for forecasts, which have other notions.
+    """
+    source = session.source
+    requested = []
+    for estimator in estimators:
+        if not (source.forecast and CLASSES in estimator.targets):
+            estimator = estimator.mergeable(source.classes)
+        requested.append(estimator)
+    return requested
 
 
 def _new_groups(job: Job, session: Session) -> LedgerGroups | None:
@@ -176,9 +185,12 @@ def _with_tests(job: Job, recipe: Recipe) -> Recipe:
 
 
 def _check_same(source: ArraySource, recipe: Recipe) -> None:
-    kinds = [f and f.name for f in (source.forecast, recipe.forecast)]
-    if kinds[0] != kinds[1]:
-        kind, expected_kind = kinds[0] or source.kind, kinds[1] or "classes"
+    """Raise an InvalidDataError if a day's predictions are not of the kind in the ledger."""
+    forecast_kind = None if source.forecast is None else source.forecast.name
+    expected_forecast_kind = None if recipe.forecast is None else recipe.forecast.name
+    if forecast_kind != expected_forecast_kind:
+        kind = forecast_kind or source.kind
+        expected_kind = expected_forecast_kind or "classes"
         raise InvalidDataError(
             f"{source.name}: predictions of kind {kind}, but the ledger has {expected_kind}"
         )
@@ -229,9 +241,15 @@ class _Reader:
         batch = self._batch(defaults)
         drawn = self.recipe.replicated(self.day, batch)
         overall = () if self.recipe.group_by else wagers  # wagers on all rows together
-        further = (*intervals, *drawn.values(), *overall, CERTAIN, *self.run.cluster_sums)
-        further += tuple(s for e in defaults for s in e.needs)
-        further += tuple(replicates_of(defaults, self.recipe.null(self.day), 0, batch).values())
+        further: list[Statistic] = [
+            *intervals,
+            *drawn.values(),
+            *overall,
+            CERTAIN,
+            *self.run.cluster_sums,
+        ]
+        further += [s for e in defaults for s in e.needs]
+        further += replicates_of(defaults, self.recipe.null(self.day), 0, batch).values()
         for e in self.recipe.estimators:
             further += floor_statistics(e, noise_of(self.run.rules), classes)
         passed = self.run.scan([*needed.values(), *further])
@@ -242,7 +260,10 @@ class _Reader:
             return self.recipe, {None: empty}
         states = passed.groups[None]
         vectors, merged = self._vectors(needed, states, overall)
-        certain = 0 if self.recipe.cluster else int(states[CERTAIN][0][0])
+        certain = 0
+        if not self.recipe.cluster:
+            (certain_rows,) = states[CERTAIN]  # (1,)
+            certain = int(certain_rows[0])
         clusters = self.run.clusters(passed)
         with one_thread():
             # Bandwidths, λ and edges are fixed by the first day, so that later states can be added.
@@ -257,7 +278,8 @@ class _Reader:
         tested = [*self.recipe.under_test, *defaults]
         tests = self._tests(tested, merged | states, batch, certain, clusters)
         # Default tests are about the day alone.  Windows have only the tests of the recipe.
-        tests, of_whole = tests[: len(tests) - len(defaults)], tests[len(tests) - len(defaults) :]
+        first_default = len(tests) - len(defaults)
+        tests, of_defaults = tests[:first_default], tests[first_default:]
         info = {
             **self._facts(counts),
             "bets": [w.learned for w in bets],
@@ -267,7 +289,7 @@ class _Reader:
             "tests": [test.to_dict() for test in tests],
         }
         if defaults:
-            info["calibration"] = together(labels(e.settings for e in defaults), of_whole)
+            info["calibration"] = together(labels(e.settings for e in defaults), of_defaults)
         if clusters is not None:
             info["clusters"] = clusters.to_dict()
         records: dict[GroupKey | None, Record] = {None: Record(counts.used, vectors, info)}

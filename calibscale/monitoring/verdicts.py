@@ -34,6 +34,7 @@ from calibscale.monitoring.ledger.group_keys import FLAGS, GroupKey, condition, 
 from calibscale.monitoring.ledger.index import Entry
 from calibscale.monitoring.ledger.windows import Window, window
 from calibscale.ranking.model_estimates import differences, rank_probabilities, ranks
+from calibscale.results.comparison_results import Difference
 from calibscale.results.estimate import BOTH, POPULATION, THIS_N, Estimate, Floor, Interval
 from calibscale.results.evaluation_results import Diagram
 
@@ -134,6 +135,7 @@ class NightJudge:
         # The window of all days begins with the first day of the model, and not with the calendar.
         first = max(judged.first, begin) if judged.name == "all" else judged.first
         missing = _missing(max(first, begin), judged.last, total.days if total else ())
+        # A window that has rows but no state could not be read, and its reason says why.
         entries = self.ledger.select(judged.first, judged.last, self.job.model)
         unread = [judged.reason] if any(e.n for e in entries) else []
         if total and total.by_days and len(total.days) < _FEW_DAYS:
@@ -185,7 +187,8 @@ class NightJudge:
     def _of_day(self, estimate: Estimate, day: str, group: GroupKey | None, k: int) -> Estimate:
         """Estimate of a day with the floor and the interval of its record."""
         (entry,) = [e for e in self.ledger.day(day, self.job.model) if e.group == group]
-        floor = entry.info.get("floors", {k: None})[k]
+        floors = entry.info.get("floors")  # records of earlier versions have none
+        floor = None if floors is None else floors[k]
         # A single day has no variation between days: its record has an interval from groups of
         # rows.  Records of earlier versions do not name the method, which was the jackknife.
         recorded_value, low, high, error, *methods = entry.info["estimates"][k]
@@ -263,16 +266,16 @@ class NightJudge:
         if first <= later.last and later.first <= last:
             self.notes.append(f"The window {later.name} still shares days with its baseline.")
             return out
-        for group, a in later.parts.items():
-            b = earlier.parts.get(group)
-            if b is None:
+        for group, part in later.parts.items():
+            baseline = earlier.parts.get(group)
+            if baseline is None:
                 continue
-            for change in drifts(a, b, self.job.confidence):
-                notion = next(e.notion for e in a.estimates if e.estimator == change.estimator)
+            notions = {estimate.estimator: estimate.notion for estimate in reversed(part.estimates)}
+            for change in drifts(part, baseline, self.job.confidence):
                 out["results"].append(
                     {
                         "estimator": change.estimator,
-                        "notion": notion,
+                        "notion": notions[change.estimator],
                         "group": self._shown(group),
                         "difference": change.difference,
                         "low": change.low,
@@ -400,7 +403,7 @@ class NightJudge:
         places = book.places(model, settings.since, first_nights(self.ledger, model, begin))
         collected = evidence(self.ledger, model, begin, shares(places), _TREND_DAYS, settings.tests)
         if not collected.processes:
-            begun = settings.since or first
+            begun = settings.since or first  # as the user set it, even before the first day
             self.notes.append(
                 f"There is no evidence yet: no labelled row of {model} since {begun}."
             )
@@ -416,31 +419,37 @@ class NightJudge:
         # By Ville's inequality, E of a calibrated model ever reaches 1/level with probability at
         # most the level.
         since = book.since(bool(mean[-1] >= limit), days[-1], **key, notion=None, group=None)
-        entries = []
+        described = []
         first_of_all: list[Impossible] = []
-        for p in processes:
+        for process in processes:
+            notion, group = process.notion, process.group
+            latest = process.log_evidence[-1]
             refuted = None
-            if math.isinf(p.log_evidence[-1]):
-                refuted = first_impossible(self.ledger, model, begin, p.group)
+            if math.isinf(latest):
+                refuted = first_impossible(self.ledger, model, begin, group)
             if refuted is not None:
                 first_of_all.append(refuted)
-            bound = limit - math.log(p.weight)  # its share of the mean alone reaches the limit
-            reached = book.since(
-                bool(p.log_evidence[-1] >= bound), days[-1], **key, notion=p.notion, group=p.group
-            )
-            entries.append(
+            # Its share of the mean alone reaches the limit.
+            bound = limit - math.log(process.weight)
+            reached = book.since(bool(latest >= bound), days[-1], **key, notion=notion, group=group)
+            described.append(
                 {
-                    "notion": p.notion,
-                    "group": self._shown(p.group),
-                    "log_evidence": p.log_evidence.tolist(),
+                    "notion": notion,
+                    "group": self._shown(group),
+                    "log_evidence": process.log_evidence.tolist(),
                     "threshold": bound,
                     "since": reached,
                     "alarm": reached is not None,
-                    "at_least": p.lower(bound),
+                    "at_least": process.lower(bound),
                     "impossible": self._impossible(refuted),
                 }
             )
         book.save()
+        earliest = min(
+            first_of_all,
+            key=lambda refutation: (refutation.day, refutation.first_row),
+            default=None,
+        )
         return {
             "level": settings.level,
             "alarm": since is not None,
@@ -449,17 +458,11 @@ class NightJudge:
             "days": days,
             "log_evidence": mean.tolist(),
             "threshold": limit,
-            "process_threshold": min(p["threshold"] for p in entries),
-            "processes": entries,
+            "process_threshold": min(process["threshold"] for process in described),
+            "processes": described,
             "tolerance": next((p.sizes[0] for p in processes if p.sizes), None),
             "certainty_tolerance": settings.certainty_tolerance,
-            "impossible": self._impossible(
-                min(
-                    first_of_all,
-                    key=lambda refutation: (refutation.day, refutation.first_row),
-                    default=None,
-                )
-            ),
+            "impossible": self._impossible(earliest),
         }
 
     def _impossible(self, refutation: Impossible | None) -> dict[str, Any] | None:
@@ -497,17 +500,29 @@ class NightJudge:
     def _series(
         self, days: list[str], entries: list[Entry], group: GroupKey | None
     ) -> Iterator[dict[str, Any]]:
-        by_day = {e.day: e.info.get("estimates") for e in entries}
+        """Estimates of each estimator by day, with their intervals."""
+        by_day = {entry.day: entry.info.get("estimates") for entry in entries}
         for k, e in enumerate(self.recipe.estimators):
-            rows = [(by_day.get(day) or {k: [None] * 4})[k] for day in days]
+            values: list[float | None] = []
+            lows: list[float | None] = []
+            highs: list[float | None] = []
+            for day in days:
+                value, low, high = None, None, None
+                estimates = by_day.get(day)
+                if estimates:
+                    # A record has the standard error and the method as well.
+                    value, low, high, *_ = estimates[k]
+                values.append(value)
+                lows.append(low)
+                highs.append(high)
             yield self.recipe.named(
                 {
                     "estimator": e.name,
                     "notion": e.notion,
                     "group": self._shown(group),
-                    "values": [row[0] for row in rows],
-                    "low": [row[1] for row in rows],
-                    "high": [row[2] for row in rows],
+                    "values": values,
+                    "low": lows,
+                    "high": highs,
                 }
             )
 
@@ -537,7 +552,7 @@ class NightJudge:
         # Models are compared on equal days: a hard day must not count for one of them alone.
         days = self._shared_days(settings.models, first, min(last, self.day[:10]))
         k = [e.name for e in self.recipe.estimators].index(settings.by)
-        ranked = []
+        ranked: list[tuple[str, Window]] = []
         models = settings.models if days else ()
         for model in models:
             part = window(
@@ -545,7 +560,12 @@ class NightJudge:
             )
             if part.estimates[k].value is not None:
                 ranked.append((model, part))
-        ranked.sort(key=lambda pair: float(pair[1].estimates[k].value or 0.0))
+
+        def value_of(model_and_window: tuple[str, Window]) -> float:
+            _, part = model_and_window
+            return float(part.estimates[k].value or 0.0)
+
+        ranked.sort(key=value_of)
         e: BoundEstimator = self.recipe.estimators[k]
         parts = [part.parts[k] for _, part in ranked]
         rows = [part.n for _, part in ranked]  # equal numbers count as the same rows
@@ -554,21 +574,26 @@ class NightJudge:
         names = [model for model, _ in ranked]
         places = ranks(values)
         compared = differences(names, parts, values, rows, self._jackknife, covers)
-        chances = None
+        # P(rank) of each model (M, M).  A single day has no parts from which they follow.
+        probabilities = None
         if len(days) > 1 and ranked:
             with one_thread():
                 chances = rank_probabilities(parts, rows, self.job.seed)
+            if chances is not None:
+                probabilities, _ = chances
         described = []
-        for i, (model, part) in enumerate(ranked):
+        for position, (model, part) in enumerate(ranked):
             interval = part.estimates[k].interval
             described.append(
                 {
                     "model": model,
-                    "rank": places[i],
-                    "value": values[i],
+                    "rank": places[position],
+                    "value": values[position],
                     "n": part.n,
                     "interval": None if interval is None else interval.to_dict(),
-                    "rank_probabilities": [] if chances is None else chances[0][i].tolist(),
+                    "rank_probabilities": (
+                        [] if probabilities is None else probabilities[position].tolist()
+                    ),
                 }
             )
         return {
@@ -577,20 +602,23 @@ class NightJudge:
             "level": self.job.confidence,
             "days": sorted(days),
             "models": described,
-            "differences": [
-                {
-                    "a": d.better,
-                    "b": d.worse,
-                    "difference": d.value,
-                    "paired": d.paired,
-                    "low": d.interval and d.interval.low,
-                    "high": d.interval and d.interval.high,
-                    "p_value": d.p_value,
-                    "adjusted_p_value": d.p_adjusted,
-                }
-                for d in compared
-            ],
+            "differences": [_described_difference(difference) for difference in compared],
         }
+
+
+def _described_difference(difference: Difference) -> dict[str, Any]:
+    """Difference of two models in results."""
+    interval = difference.interval
+    return {
+        "a": difference.better,
+        "b": difference.worse,
+        "difference": difference.value,
+        "paired": difference.paired,
+        "low": None if interval is None else interval.low,
+        "high": None if interval is None else interval.high,
+        "p_value": difference.p_value,
+        "adjusted_p_value": difference.p_adjusted,
+    }
 
 
 def _exceeds(t: Threshold, observed: float) -> bool:

@@ -323,28 +323,11 @@ def allowed(name: str) -> dict[str, Setting]:
 def resolved(table: dict[str, Any], index: int, seed: int, problems: Problems) -> dict[str, Any]:
     """Table of an estimator with its defaults.  Its faults are added to `problems`."""
     where = ("estimators", index)
-    name = table.get("name")
-    listed = {k: v for k, v in table.items() if k != "name"}
-    if isinstance(name, str) and not listed and not name.isidentifier():
-        try:
-            name, settings = parse(name)
-        except OptionError as error:
-            problems.add(where, str(error))
-            return table
-        listed = {stored_name(key): value for key, value in settings.items()}
-    if not isinstance(name, str):
-        fault = "name: missing" if name is None else f"there is no estimator {shown(name)}"
-        problems.add(where, f"{fault}; {hint(name, ESTIMATORS)}")
-        return table
     try:
-        name, implied = named(name)
+        name, listed = _named_settings(table)
     except OptionError as error:
         problems.add(where, str(error))
         return table
-    if name not in ESTIMATORS:
-        problems.add(where, f"{name} is of another package, whose estimators no ledger stores")
-        return table
-    listed = {**{stored_name(key): value for key, value in implied.items()}, **listed}
     permitted = allowed(name)
     settings = {key: setting.default for key, setting in permitted.items()}
     if "seed" in settings:
@@ -364,7 +347,7 @@ def resolved(table: dict[str, Any], index: int, seed: int, problems: Problems) -
         limit = _MAX_FEATURES if key == "features" else MAX_COUNT
         if permitted[key].annotation == "int" and key != "seed" and settings[key] > limit:
             problems.add((*where, key), f"must be at most {limit:,}, not {shown(value)}")
-    if "method" in permitted:
+    if "method" in permitted:  # the default, or features for sums that merge
         methods = dict.fromkeys((permitted["method"].default, "features"))
         method = settings["method"]
         if method not in methods:
@@ -382,6 +365,27 @@ def resolved(table: dict[str, Any], index: int, seed: int, problems: Problems) -
             remedy = "; without covariates, use kce" if name == "klce" else ""
             problems.add(where, f"{name} needs covariates = [...]{remedy}")
     return {"name": name, **settings}
+
+
+def _named_settings(table: dict[str, Any]) -> tuple[str, dict[str, Any]]:
+    """Name of an estimator, and the settings that its table lists or its name implies.
+
+    A name alone may be a call, such as ``ece(bins=5)``.  An OptionError is raised if this package
+    has no such estimator.
+    """
+    name = table.get("name")
+    listed = {key: value for key, value in table.items() if key != "name"}
+    if isinstance(name, str) and not listed and not name.isidentifier():
+        name, settings = parse(name)
+        listed = {stored_name(key): value for key, value in settings.items()}
+    if not isinstance(name, str):
+        fault = "name: missing" if name is None else f"there is no estimator {shown(name)}"
+        raise OptionError(f"{fault}; {hint(name, ESTIMATORS)}")
+    name, implied = named(name)
+    if name not in ESTIMATORS:
+        raise OptionError(f"{name} is of another package, whose estimators no ledger stores")
+    implied_settings = {stored_name(key): value for key, value in implied.items()}
+    return name, {**implied_settings, **listed}
 
 
 def built(name: str, settings: dict[str, Any]) -> Estimator:

@@ -93,20 +93,24 @@ def evidence(
     with its weight, and there is no process of all rows.  A label of probability 0 makes the
     evidence of its rows infinite, unless the bets tolerate it.
     """
-    recipe, first = ledger.recipe, date.fromisoformat(start)
+    recipe = ledger.recipe
+    first = date.fromisoformat(start)
     entries = {
         group: ledger.select(start, None, model, group) for group in (None, *ledger.groups(model))
     }
     if not any(entries.values()):
         return Evidence([], [], [])
     last_entries = [of_group[-1] for of_group in entries.values() if of_group]
-    count = 1 + max(_night(entry, first) for entry in last_entries)
-    shown = range(max(0, count - nights), count)
+    night_count = 1 + max(_night(entry, first) for entry in last_entries)
+    shown = range(max(0, night_count - nights), night_count)
     share_of: Mapping[GroupKey | None, float] = {None: 1.0}
     if recipe.group_by is not None:
         share_of = {
             group: weights[group] for group in sorted(weights, key=order) if entries.get(group)
         }
+    # The weights of all processes sum to at most 1, so that the weighted mean of their e-values is
+    # an e-value.
+    process_count = len(recipe.wagers) + len(tests)
     processes: list[Process] = []
     damaged: list[str] = []
     groups = list(share_of) if recipe.wagers else []
@@ -114,30 +118,38 @@ def evidence(
         walk = _Walk(ledger, model, group, first, entries[group])
         logs = walk.over(shown)
         damaged += walk.damaged
-        # The weights of all processes sum to at most 1, so that the weighted mean of their e-values
-        # is an e-value.
-        share = share_of[group] / (len(recipe.wagers) + len(tests))
+        weight = share_of[group] / process_count
         for wagers, log in zip(recipe.wagers, logs, strict=True):
             if wagers.sizes:
                 # The first size is the tolerance.
-                process = Process(wagers.notion, group, log[:, 0], share, wagers.sizes, log)
+                process = Process(wagers.notion, group, log[:, 0], weight, wagers.sizes, log)
             else:
-                process = Process(wagers.notion, group, log, share)
+                process = Process(wagers.notion, group, log, weight)
             processes.append(process)
     for name in tests:
-        increments = np.zeros((count, 1))  # log e-value of each night, 0 without rows
-        for entry in entries[None]:
-            # The parts of a day have different rows, so that their e-values are multiplied.
-            for test in entry.info["tests"]:
-                if test["statistic"] == name and test["p_value"] is not None:
-                    increments[_night(entry, first)] += log_e_value(test["p_value"])
-            # A label of probability 0 refutes calibration with certainty.
-            if impossible_labels(ledger, entry) is not None:
-                increments[_night(entry, first)] = np.inf
-        log = advance(increments)[0][shown.start :]
-        processes.append(Process(name, None, log, 1.0 / (len(recipe.wagers) + len(tests))))
+        log = _log_evidence_of_test(ledger, name, entries[None], first, night_count)
+        processes.append(Process(name, None, log[shown.start :], 1.0 / process_count))
     days = [(first + timedelta(night)).isoformat() for night in shown]
     return Evidence(days, processes, damaged)
+
+
+def _log_evidence_of_test(
+    ledger: Ledger, name: str, entries: Sequence[Entry], first: date, night_count: int
+) -> Floats:
+    """log E of a test of all rows after each night since `first` (night_count,)."""
+    # log e-value of each night, 0 without rows.  The test is the only bet of its process.
+    increments = np.zeros((night_count, 1))
+    for entry in entries:
+        night = _night(entry, first)
+        # The parts of a day have different rows, so that their e-values are multiplied.
+        for test in entry.info["tests"]:
+            if test["statistic"] == name and test["p_value"] is not None:
+                increments[night] += log_e_value(test["p_value"])
+        # A label of probability 0 refutes calibration with certainty.
+        if impossible_labels(ledger, entry) is not None:
+            increments[night] = np.inf
+    log_evidence, _ = advance(increments)
+    return log_evidence
 
 
 def impossible_labels(ledger: Ledger, entry: Entry) -> Impossible | None:
@@ -147,9 +159,13 @@ def impossible_labels(ledger: Ledger, entry: Entry) -> Impossible | None:
     """
     group = entry.group
     if group is not None and "impossible" not in entry.info:
-        group, entry = None, ledger.day(entry.day, entry.model)[0]
+        group = None
+        entry = ledger.day(entry.day, entry.model)[0]  # the first entry of a day has all rows
     labels = entry.info.get("impossible")
-    return None if labels is None else Impossible(entry.day, group, *labels)
+    if labels is None:
+        return None
+    count, first_row = labels
+    return Impossible(entry.day, group, count, first_row)
 
 
 def first_impossible(
@@ -168,7 +184,11 @@ def _night(entry: Entry, first: date) -> int:
 
 
 class _BlockEvidence(NamedTuple):
-    """State of each notion after a block of nights, and log E after each of its nights."""
+    """State of each notion after a block of nights, and log E after each of its nights.
+
+    Arrays by notion: `running` (bets,) and `logs` (nights,), or with a tolerance (sizes, bets) and
+    (nights, sizes).
+    """
 
     running: list[Floats]
     logs: list[Floats]
@@ -185,10 +205,14 @@ class _Walk:
         first: date,
         entries: Sequence[Entry],
     ) -> None:
-        self.ledger, self.recipe = ledger, ledger.recipe
-        self.model, self.group, self.first = model, group, first
+        self.ledger = ledger
+        self.recipe = ledger.recipe
+        self.model = model
+        self.group = group
+        self.first = first
         self.damaged: list[str] = []
-        self.shapes = [w.shape for w in self.recipe.wagers]
+        # By notion: the shape (bets,), or (sizes, bets) with a tolerance, of the gains of a night.
+        self.shapes = [wagers.shape for wagers in self.recipe.wagers]
         self._entries: dict[int, list[Entry]] = {}  # by block
         for entry in entries:
             if _SECTION in entry.sections:
@@ -196,14 +220,16 @@ class _Walk:
 
     def over(self, shown: range) -> list[Floats]:
         """log E of each notion after each night of a range that ends with the last night."""
-        first, last = shown.start // BLOCK, (shown.stop - 1) // BLOCK
+        first = shown.start // BLOCK
+        last = (shown.stop - 1) // BLOCK
         names = self._names(last)
         parts = self._stored(range(first, last), names)
         # The first block to compute needs the state after the block before it.
         if parts:
             start, running = first + len(parts), parts[-1].running
         else:
-            # The block before `first` is computed even if it is stored.
+            # The block before `first` is computed even if it is stored, so that a record in it that
+            # was damaged afterwards is reported and left out.
             start, running = self._resumed(max(first - 1, 0), names)
         for block in range(start, last + 1):
             nights = min(BLOCK, shown.stop - block * BLOCK)
@@ -230,7 +256,11 @@ class _Walk:
         return stored
 
     def _resumed(self, block: int, names: list[str]) -> tuple[int, list[Floats]]:
-        """Last block, up to `block`, with a known state before it, and this state."""
+        """Last block, up to `block`, with a known state before it, and this state.
+
+        The state of a notion is an array of its shape.  It is log 0 = −∞ before the first night, as
+        no process has started.
+        """
         while block > 0:
             loaded = self._load(block - 1, names[block - 1])
             if loaded is not None:
@@ -241,7 +271,8 @@ class _Walk:
     def _names(self, blocks: int) -> list[str]:
         """Hash of all records up to the end of each block."""
         # The state after a block depends on all earlier blocks, and so does its name.
-        records, names = hashlib.sha256(), []
+        records = hashlib.sha256()
+        names = []
         for block in range(blocks):
             for entry in self._entries.get(block, ()):
                 records.update(f"{entry.day} {entry.revision}\n".encode())
@@ -254,18 +285,22 @@ class _Walk:
 
     def _load(self, block: int, name: str) -> _BlockEvidence | None:
         """Stored evidence of a block, or None if its file is missing or damaged."""
-        # The file has the state of each notion, then its log E after each night of the block.
-        shapes = [*self.shapes, *((BLOCK, *shape[:-1]) for shape in self.shapes)]
+        # The file has the states of all notions, then their log E after each night of the block,
+        # where the bets, the last axis of a state, are mixed.
+        shapes_of_logs = [(BLOCK, *shape[:-1]) for shape in self.shapes]
+        shapes = [*self.shapes, *shapes_of_logs]
         sizes = [math.prod(shape) for shape in shapes]
         vector = load(self._place(block, name), sum(sizes))
         if vector is None:
             return None
         split = np.split(vector, np.cumsum(sizes)[:-1])
         parts = [part.reshape(shape) for part, shape in zip(split, shapes, strict=True)]
-        return _BlockEvidence(parts[: len(self.shapes)], parts[len(self.shapes) :])
+        notions = len(self.shapes)
+        return _BlockEvidence(running=parts[:notions], logs=parts[notions:])
 
     def _block(self, block: int, nights: int, running: list[Floats]) -> _BlockEvidence:
         """Evidence of the first `nights` of a block, from the state before it."""
+        # Σ log(g_y/q_y) of each night and bet, by notion.
         increments = [np.zeros((nights, *shape)) for shape in self.shapes]
         for entry in self._entries.get(block, ()):
             try:
@@ -275,36 +310,36 @@ class _Walk:
                 continue
             night = _night(entry, self.first) - block * BLOCK
             refuted = impossible_labels(self.ledger, entry) is not None
-            for wagers, total, state in zip(self.recipe.wagers, increments, states, strict=True):
-                total[night] += wagers.gains(state)
+            for wagers, gains, state in zip(self.recipe.wagers, increments, states, strict=True):
+                gains[night] += wagers.gains(state)
                 if refuted and wagers.refutable:
-                    total[night] = np.inf
-        advanced = [
-            advance(increment, start, block * BLOCK, wagers.weights)
-            for wagers, start, increment in zip(
-                self.recipe.wagers, running, increments, strict=True
-            )
-        ]
-        return _BlockEvidence([state for _, state in advanced], [log for log, _ in advanced])
+                    gains[night] = np.inf
+        after = _BlockEvidence(running=[], logs=[])
+        for wagers, before, gains in zip(self.recipe.wagers, running, increments, strict=True):
+            log, state = advance(gains, before, block * BLOCK, wagers.weights)
+            after.running.append(state)
+            after.logs.append(log)
+        return after
 
 
 def learned_bets(ledger: Ledger, day: str, model: str, days: int) -> tuple[BettingEProcess, ...]:
     """Bets of a day, learned from the `days` before it in the ledger."""
     recipe = ledger.recipe
-    until = date.fromisoformat(day[:10])
+    until = date.fromisoformat(day[:10])  # the date of a day or of a part of it
     first = (until - timedelta(days)).isoformat()
     last = (until - timedelta(1)).isoformat()
     groups: list[GroupKey | None] = [*ledger.groups(model)]
     if recipe.group_by is None:  # with groups there is no process of all rows
         groups.insert(0, None)
+    # By notion: pairs of a group and the parameters of its learned bets.
     learned: list[list[tuple[Any, tuple[float, ...]]]] = [[] for _ in recipe.wagers]
     for group in groups:
         sums: list[list[Floats]] = [[] for _ in recipe.wagers]  # by notion and day
         for entry in ledger.select(first, last, model, group):
-            if "wagers" not in entry.sections:
+            if _SECTION not in entry.sections:
                 continue
             try:
-                states = recipe.unpack("wagers", ledger.read(entry, "wagers"))
+                states = recipe.unpack(_SECTION, ledger.read(entry, _SECTION))
             except StoreError:  # reported by `evidence`, and bets do not need every day
                 continue
             for of_days, state in zip(sums, states, strict=True):
@@ -313,8 +348,10 @@ def learned_bets(ledger: Ledger, day: str, model: str, days: int) -> tuple[Betti
             shifts = wagers.learned_from(of_days)
             if any(shifts):
                 by_group.append((group, shifts))
-    pairs = zip(recipe.wagers, learned, strict=True)
-    return tuple(replace(w, learned=tuple(by_group)) for w, by_group in pairs)
+    return tuple(
+        replace(wagers, learned=tuple(by_group))
+        for wagers, by_group in zip(recipe.wagers, learned, strict=True)
+    )
 
 
 # ---------------------------------------------------------------- Alarms

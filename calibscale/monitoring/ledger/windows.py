@@ -142,8 +142,11 @@ def window(
     summed = [run for run in summed if run.entries]
     read = [run.entries for run in summed]
     if not read:
-        when = f"on {last}" if first == last else f"from {first} to {last}"
-        when = f"up to {last}" if first == date.min.isoformat() else when  # "all"
+        when = f"from {first} to {last}"
+        if first == last:
+            when = f"on {last}"
+        if first == date.min.isoformat():  # the window of all days
+            when = f"up to {last}"
         if not damaged:
             raise StoreError(f"no labelled rows {when}")
         details = "".join(f"; {message}" for message in damaged[:3])
@@ -201,7 +204,7 @@ def runs_of(days: Sequence[str]) -> list[list[str]]:
     for day, number in zip(days, numbers, strict=True):
         blocks.setdefault(number >> level, []).append(day)
     runs = list(blocks.values())
-    for end, neighbour in ((0, 1), (-1, -2)):
+    for end, neighbour in ((0, 1), (-1, -2)):  # the first two runs, then the last two
         if len(runs) > 2 and len(runs[end]) < len(runs[neighbour]) / 2:
             runs[neighbour] = sorted(runs[neighbour] + runs[end])
             del runs[end]
@@ -349,9 +352,8 @@ def _tests(
     else:  # only statistics of cells can be drawn again from their states
         tested = [e for e in tested if e.draws_cells]
     certain = sum(int(e.info.get("certain", 0)) for e in entries)
-    null = (
-        recipe.null() if recipe.cluster else DrawnLabels(recipe.seed)
-    )  # days have hashes of this seed
+    # Without clusters the days have draws of labels, from hashes of the recipe's seed.
+    null = recipe.null() if recipe.cluster else DrawnLabels(recipe.seed)
     clusters = None
     if recipe.cluster is not None:
         clusters = Clusters.of_days((e.n, e.info.get("clusters") or {}) for e in entries)
@@ -394,6 +396,7 @@ def _block(
     ledger: Ledger, section: str, entries: Sequence[Entry], days: Sequence[int], level: int
 ) -> Sum:
     """Sum of the entries of one block of 2^level days."""
+    # Days of the same block have ordinals that agree in all but the last `level` bits.
     while level > _MIN_LEVEL and days[0] >> level - 1 == days[-1] >> level - 1:
         level -= 1  # all entries are in the same half
     path = _path(ledger, section, entries, days[0], level)
@@ -404,8 +407,8 @@ def _block(
     total = Sum(np.zeros(ledger.recipe.sizes[section]))
     if level > _MIN_LEVEL:
         half = (days[-1] >> level - 1) << level - 1  # first day of the second half
-        at = next(k for k, day in enumerate(days) if day >= half)
-        for part in (slice(0, at), slice(at, None)):
+        split = next(k for k, day in enumerate(days) if day >= half)
+        for part in (slice(0, split), slice(split, None)):
             total.add(_block(ledger, section, entries[part], days[part], level - 1))
     else:
         for entry in entries:
@@ -431,9 +434,15 @@ def _path(
     small = level == _MIN_LEVEL and section == "replicates"
     if small or len(entries) < 2 or number == date.fromisoformat(last).toordinal() >> level:
         return None
-    ends = number << level, (number + 1 << level) - 1
-    first, end = (date.fromordinal(max(day, 1)).isoformat() for day in ends)
-    in_block = [e for e in ledger.select(first, end, model, group) if e.n and section in e.sections]
+    first_ordinal = max(number << level, 1)  # block 0 begins before the calendar does
+    last_ordinal = max((number + 1 << level) - 1, 1)
+    selected = ledger.select(
+        date.fromordinal(first_ordinal).isoformat(),
+        date.fromordinal(last_ordinal).isoformat(),
+        model,
+        group,
+    )
+    in_block = [entry for entry in selected if entry.n and section in entry.sections]
     if len(in_block) != len(entries):  # a window of `only` some days has another sum
         return None
     records = hashlib.sha256(json.dumps([[e.day, e.revision] for e in entries]).encode())
