@@ -260,9 +260,11 @@ def low_limit(
         parts = gaps * share
         walk = np.cumsum(parts, axis=1)
         total = walk[:, -1:]
-        signed = total, 2.0 * walk[:, cuts] - total, parts @ waves, parts[:, largest]
-        mean = debiased(gaps) @ share
-        return np.hstack([mean[:, None], *(c for values in signed for c in (values, -values))])
+        columns = [(debiased(gaps) @ share)[:, None]]
+        one_change = 2.0 * walk[:, cuts] - total
+        for contrasts in (total, one_change, parts @ waves, parts[:, largest]):
+            columns += [contrasts, -contrasts]
+        return np.hstack(columns)
 
     single = np.hstack([largest, largest])
     values = functions(gap[None])[0]

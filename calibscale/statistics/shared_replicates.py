@@ -101,8 +101,10 @@ class SharedReplicates:
     ) -> list[PassResult | None]:
         merged = []
         for part, first, second in zip(self.scans, a, b, strict=True):
-            if first is None or second is None:
-                merged.append(first or second)
+            if first is None:
+                merged.append(second)
+            elif second is None:
+                merged.append(first)
             else:
                 merged.append(part.merge(first, second))
         return merged
