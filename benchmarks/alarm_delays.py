@@ -184,9 +184,9 @@ def first_alarm(law: Law, resolution: int, seed: list[int], nights: int) -> int 
 
 def state_of(bets, p: Floats, happened: Floats, classes: int):
     """State of bets on a night; with more than two classes the top class is row number modulo K."""
-    from calibscale.data.blocks import Block
-    from calibscale.data.rules import Rules
-    from calibscale.data.validation import chunks
+    from calibscale.predictions.blocks import Block
+    from calibscale.predictions.rules import Rules
+    from calibscale.predictions.validation import chunks
 
     if classes == 2:
         values, labels = np.column_stack([1 - p, p]), happened.astype(np.int64)

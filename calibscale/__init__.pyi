@@ -7,13 +7,6 @@ from .auditing.local_bias import local_bias as local_bias
 from .auditing.segment_tests import Segments as Segments
 from .data.arrays import from_arrays as from_arrays
 from .data.derived_sources import forecast_events as forecast_events
-from .data.forecasts.forecast import Forecast as Forecast
-from .data.forecasts.mixtures import EnsembleForecast as EnsembleForecast
-from .data.forecasts.mixtures import MixtureForecast as MixtureForecast
-from .data.forecasts.mixtures import NormalForecast as NormalForecast
-from .data.forecasts.pieces import HistogramForecast as HistogramForecast
-from .data.forecasts.pieces import OrdinalForecast as OrdinalForecast
-from .data.forecasts.pieces import QuantileForecast as QuantileForecast
 from .data.ingest.frames import from_frame as from_frame
 from .data.ingest.table_files import from_file as from_file
 from .data.source import ArraySource as ArraySource
@@ -94,6 +87,13 @@ from .limits.proportions import wilson_interval as wilson_interval
 from .output.plots.prediction_plots import plot_reliability as plot_reliability
 from .output.text import as_text as as_text
 from .planning import plan as plan
+from .predictions.distributions.forecast import Forecast as Forecast
+from .predictions.distributions.mixtures import EnsembleForecast as EnsembleForecast
+from .predictions.distributions.mixtures import MixtureForecast as MixtureForecast
+from .predictions.distributions.mixtures import NormalForecast as NormalForecast
+from .predictions.distributions.pieces import HistogramForecast as HistogramForecast
+from .predictions.distributions.pieces import OrdinalForecast as OrdinalForecast
+from .predictions.distributions.pieces import QuantileForecast as QuantileForecast
 from .ranking.rank import rank as rank
 from .recalibration.fits import FittedRecalibration as FittedRecalibration
 from .recalibration.fits import load_recalibration as load_recalibration

@@ -20,7 +20,6 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from calibscale.data import input_hints
 from calibscale.data.array_layouts import BFLOAT16_SPACING, as_numpy, is_bfloat16
 from calibscale.data.arrays import from_arrays
 from calibscale.data.call_hints import seem_exchanged
@@ -36,6 +35,7 @@ from calibscale.estimators.skce import KLCE, SKCE
 from calibscale.evaluation.evaluate import evaluate
 from calibscale.formatting.lists import leading_values
 from calibscale.kernels.features import RandomFourier
+from calibscale.predictions import input_hints
 from calibscale.session import Session
 
 __all__ = sorted(["skce", *(name for name, kind in ESTIMATORS.items() if CLASSES in kind.targets)])

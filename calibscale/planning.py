@@ -11,7 +11,6 @@ from typing import Any, Unpack
 import numpy as np
 
 from calibscale.compiled import tiles
-from calibscale.data.notions import width
 from calibscale.engine import schedulers
 from calibscale.engine.dask_connection import parse_bytes
 from calibscale.engine.memory import Room
@@ -29,6 +28,7 @@ from calibscale.inference.resampling import Resampling
 from calibscale.kernels.data_profile import DataProfile
 from calibscale.kernels.pair_tasks import PairSum
 from calibscale.kernels.tile_layout import TileLayout, panel_cuts
+from calibscale.predictions.notions import width
 from calibscale.results.estimate import Estimate
 from calibscale.results.evaluation_results import ClusterCost, Cost, Plan
 from calibscale.session import Run, Session, SessionOptions, verb

@@ -11,13 +11,9 @@ from difflib import get_close_matches
 from functools import wraps
 from typing import Any, ParamSpec, Self, TypedDict, TypeVar, Unpack
 
-from calibscale.data.blocks import RowCounts
 from calibscale.data.call_hints import need_source
 from calibscale.data.covariates import ColumnSummary, clustered
-from calibscale.data.decimals import FEWEST_DECIMALS, MOST_DECIMALS
 from calibscale.data.derived_sources import Split
-from calibscale.data.invalid_rows import CLUSTER_OF, need_rows
-from calibscale.data.rules import Rules
 from calibscale.data.source import ArraySource
 from calibscale.data.source_arguments import as_source
 from calibscale.engine.dask_backend import PACKAGES, installed
@@ -32,6 +28,10 @@ from calibscale.estimators.settings import build
 from calibscale.formatting.number_texts import size as size_text
 from calibscale.kernels.data_profile import DataProfile
 from calibscale.kernels.pair_sums import Pairs
+from calibscale.predictions.blocks import RowCounts
+from calibscale.predictions.decimals import FEWEST_DECIMALS, MOST_DECIMALS
+from calibscale.predictions.invalid_rows import CLUSTER_OF, need_rows
+from calibscale.predictions.rules import Rules
 from calibscale.results.cluster_results import Clusters
 from calibscale.results.estimate import Estimate
 from calibscale.results.source_rows import ImpossibleRows

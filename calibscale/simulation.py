@@ -17,16 +17,16 @@ from scipy.special import log_ndtr, ndtri, ndtri_exp
 from calibscale.array_types import Floats, Ints
 from calibscale.compiled import random_draws
 from calibscale.data.arrays import from_arrays
-from calibscale.data.blocks import Block
-from calibscale.data.chunk import Chunk
-from calibscale.data.rules import Rules
 from calibscale.data.store import LogitStore
-from calibscale.data.validation import chunks
 from calibscale.engine.dask_connection import available_cpus
 from calibscale.errors import OptionError, StoreError, require
 from calibscale.estimators.base import Estimator
 from calibscale.formatting.progress import reporting
 from calibscale.kernels.data_profile import BANDWIDTH_ROWS
+from calibscale.predictions.blocks import Block
+from calibscale.predictions.chunk import Chunk
+from calibscale.predictions.rules import Rules
+from calibscale.predictions.validation import chunks
 from calibscale.results.estimate import Estimate
 from calibscale.session import Session
 

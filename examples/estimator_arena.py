@@ -21,7 +21,7 @@ import numpy as np
 from scipy.special import expit, logit
 
 from calibscale import from_arrays, select
-from calibscale.data.notions import NotionView
+from calibscale.predictions.notions import NotionView
 from calibscale.selection.families import FittedFamily
 
 ESTIMATORS = ("bins", "bins_cube_root", "bins_sweep", "isotonic", "smooth_ece", "kde", "kkr",

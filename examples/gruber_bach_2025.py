@@ -30,8 +30,8 @@ from calibscale import (
     plug_in_risk,
     select,
 )
-from calibscale.data.notions import NotionView
 from calibscale.kernels.landmarks import Gaussian, choose_landmarks
+from calibscale.predictions.notions import NotionView
 from calibscale.selection.families import FoldPart, FoldResiduals
 from calibscale.selection.ridge import Basis, FeatureState
 from calibscale.selection.risk import bilinear_risk

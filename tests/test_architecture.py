@@ -44,6 +44,7 @@ ROOMS = (
     "results",
     "compiled",
     "engine",
+    "predictions",
     "data",
     "limits",
     "kernels",

@@ -21,15 +21,15 @@ from calibscale.auditing.tests_and_scores import (
     methods_named,
     recalibrations,
 )
-from calibscale.data.blocks import RowCounts
 from calibscale.data.covariates import Axis
 from calibscale.data.derived_sources import HoldOut, part_of, predicted
-from calibscale.data.notions import problems
 from calibscale.data.source_arguments import as_source
 from calibscale.errors import OptionError, require
 from calibscale.estimators.base import set_names
 from calibscale.estimators.multicalibration import axes_of
 from calibscale.estimators.skce import SKCE
+from calibscale.predictions.blocks import RowCounts
+from calibscale.predictions.notions import problems
 from calibscale.results.audit_results import Audit, Group, Scores, Segment
 from calibscale.session import Session, SessionOptions, verb
 

@@ -11,7 +11,6 @@ from typing import Any, Unpack
 import numpy as np
 
 from calibscale.auditing.range_scan import ScanSums, scanned_ranges
-from calibscale.data.notions import problems
 from calibscale.data.source import ArraySource
 from calibscale.errors import OptionError, require
 from calibscale.estimators.skce import KLCE, SKCE
@@ -19,6 +18,7 @@ from calibscale.kernels.bandwidths import local_kernel, named_bandwidths
 from calibscale.kernels.data_profile import DataProfile
 from calibscale.kernels.product_kernel import ProductKernel
 from calibscale.limits.excess import excess_deviate, excess_limits
+from calibscale.predictions.notions import problems
 from calibscale.results.bias_results import BiasMap
 from calibscale.session import Session, SessionOptions, classes_only, verb
 from calibscale.statistics.effective_rows import effective

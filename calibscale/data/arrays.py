@@ -10,7 +10,6 @@ from typing import Any, Unpack
 
 import numpy as np
 
-from calibscale.data import input_hints
 from calibscale.data.array_layouts import (
     BFLOAT16_SPACING,
     as_numpy,
@@ -22,17 +21,18 @@ from calibscale.data.array_layouts import (
 )
 from calibscale.data.call_hints import by_name, refuse_unknown, seem_exchanged
 from calibscale.data.choices import ChoiceColumns, ChoiceOptions, of_choices
-from calibscale.data.forecasts.forecast import Forecast
-from calibscale.data.forecasts.kinds import forecast_of, role_of
-from calibscale.data.forecasts.quantile_names import forecast_of_columns
 from calibscale.data.label_values import LABEL_OPTIONS, LETTERS, label_values, pieces_of
 from calibscale.data.missing import as_floats
 from calibscale.data.named_values import NamedColumns, headings, is_table, named_columns
 from calibscale.data.percentages import SHARES, of_texts, shares
-from calibscale.data.row_origins import row_text
 from calibscale.data.row_shards import ConvertedRows, RowShards, check_shards, is_shards
 from calibscale.data.source import ArraySource
 from calibscale.errors import BinaryError, InvalidDataError, NoRowsError, OptionError, require
+from calibscale.predictions import input_hints
+from calibscale.predictions.distributions.forecast import Forecast
+from calibscale.predictions.distributions.kinds import forecast_of, role_of
+from calibscale.predictions.distributions.quantile_names import forecast_of_columns
+from calibscale.predictions.row_origins import row_text
 
 INTEGERS = np.dtype(np.int64)
 _log = logging.getLogger(__name__)

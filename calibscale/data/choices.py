@@ -9,10 +9,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from calibscale.data.array_layouts import as_numpy
-from calibscale.data.invalid_rows import place_of
 from calibscale.data.row_shards import RowShards
 from calibscale.data.top_k import top_k_columns
 from calibscale.errors import InvalidDataError, require
+from calibscale.predictions.invalid_rows import place_of
 
 
 class ChoiceOptions(TypedDict, total=False):

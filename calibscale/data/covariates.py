@@ -12,10 +12,10 @@ import numpy as np
 
 from calibscale.array_types import Floats, Ints
 from calibscale.data.hashes import mixed
-from calibscale.data.invalid_rows import CLUSTER_OF, DROP_REMEDY, covariate_fault, place_of
 from calibscale.data.source import LAZY, ArraySource
 from calibscale.engine.fold import fold
 from calibscale.errors import InvalidDataError, require
+from calibscale.predictions.invalid_rows import CLUSTER_OF, DROP_REMEDY, covariate_fault, place_of
 from calibscale.results.group_results import Where
 
 MAX_LEVELS = 64  # distinct values above which a column of numbers has ranges instead

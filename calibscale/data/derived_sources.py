@@ -11,11 +11,11 @@ from numpy.typing import NDArray
 
 from calibscale.array_types import Ints
 from calibscale.compiled import random_draws, row_sums
-from calibscale.data.blocks import Block
-from calibscale.data.chunk import Chunk
 from calibscale.data.source import ArraySource
 from calibscale.data.source_arguments import as_source
 from calibscale.errors import InvalidDataError, OptionError, require
+from calibscale.predictions.blocks import Block
+from calibscale.predictions.chunk import Chunk
 
 TEST = -1  # fold of the rows of the test part
 

@@ -9,9 +9,9 @@ from numpy.typing import NDArray
 
 from calibscale.data.missing import is_missing, is_missing_number
 from calibscale.errors import InvalidDataError
+from calibscale.predictions.input_hints import REMEDY
 
 SHARES = np.dtype(np.float64)  # type of the shares that percentages become
-REMEDY = "pass percent=True (--percent)"
 
 
 def is_percentage(value: Any) -> bool:

@@ -12,7 +12,6 @@ from typing import Any, Self, Unpack
 import numpy as np
 
 from calibscale.addresses import is_url, local_path, located
-from calibscale.data import input_hints
 from calibscale.data.array_layouts import as_numpy, rows_of, stacked
 from calibscale.data.source import ArraySource
 from calibscale.data.store_group import (
@@ -26,6 +25,7 @@ from calibscale.data.store_group import (
 from calibscale.data.top_k import top_k_columns
 from calibscale.data.zarr_arrays import put_in_place, remove_folder, write_lock, zarr_calls
 from calibscale.errors import InvalidDataError, NoRowsError, OptionError, StoreError
+from calibscale.predictions import input_hints
 
 
 class Writer:

@@ -13,11 +13,11 @@ from zarr.codecs import BloscCodec, Crc32cCodec
 
 from calibscale.addresses import is_url, local_path, located
 from calibscale.data import zarr_arrays
-from calibscale.data.forecasts.forecast import Forecast
-from calibscale.data.forecasts.kinds import forecast_of
 from calibscale.data.source import KINDS, ArraySource
 from calibscale.data.times import KINDS_OF_TIMES
 from calibscale.errors import CalibscaleError, NotFoundError, OptionError, StoreError, require
+from calibscale.predictions.distributions.forecast import Forecast
+from calibscale.predictions.distributions.kinds import forecast_of
 
 FORMAT = 2  # format of stores of forecasts; stores of classes have format 1, for earlier versions
 KEY = "calibscale"  # attribute of the group that holds all metadata of the store

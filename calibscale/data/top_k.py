@@ -11,11 +11,11 @@ from numpy.typing import NDArray
 
 from calibscale.array_types import Ints
 from calibscale.data.array_layouts import as_numpy, in_memory
-from calibscale.data.invalid_rows import place_of
 from calibscale.data.read_errors import converting
 from calibscale.data.row_shards import ComputedRows, read_rows
 from calibscale.data.source import LAZY, sum_tolerance
 from calibscale.errors import InvalidDataError, require
+from calibscale.predictions.invalid_rows import place_of
 
 _log = logging.getLogger(__name__)
 _EXAMINED = 1000  # rows of columns on disk in which the rest is compared with the classes

@@ -8,12 +8,12 @@ from dataclasses import replace
 from typing import Any, ClassVar, NamedTuple, Self
 
 from calibscale.array_types import Floats
-from calibscale.data.notions import SCALAR_NOTIONS, default_notion, problems
 from calibscale.errors import OptionError
 from calibscale.kernels.data_profile import DataProfile
 from calibscale.kernels.pair_sums import Pairs
 from calibscale.kernels.pair_tasks import PairSum
 from calibscale.limits.proportions import Limits
+from calibscale.predictions.notions import SCALAR_NOTIONS, default_notion, problems
 from calibscale.results.estimate import Estimate, Floor
 from calibscale.statistics.statistic import Statistic
 

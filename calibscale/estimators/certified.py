@@ -12,13 +12,13 @@ from scipy.special import expit, logit
 
 from calibscale.array_types import Floats, Ints
 from calibscale.compiled import random_draws
-from calibscale.data.chunk import Chunk
 from calibscale.data.covariates import PARTS, axis_of
 from calibscale.errors import OptionError, require
 from calibscale.estimators.base import ScalarEstimator, set_names
 from calibscale.formatting.number_texts import rounded
 from calibscale.kernels.data_profile import BANDWIDTH_ROWS, DataProfile
 from calibscale.limits.excess import ratio
+from calibscale.predictions.chunk import Chunk
 from calibscale.results.estimate import Estimate
 from calibscale.statistics.statistic import Statistic, weights_of
 

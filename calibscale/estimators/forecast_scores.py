@@ -10,12 +10,12 @@ from typing import Any, ClassVar, Self
 import numpy as np
 
 from calibscale.array_types import Floats
-from calibscale.data.forecasts.forecast import Forecast
 from calibscale.errors import OptionError, require
 from calibscale.estimators.base import FORECASTS, BoundEstimator, Estimator
 from calibscale.kernels.data_profile import DataProfile
 from calibscale.limits.gap_limits import level_limits
 from calibscale.limits.proportions import Limits, share_limits
+from calibscale.predictions.distributions.forecast import Forecast
 from calibscale.results.estimate import EXACT, Approximation, Estimate, Floor
 from calibscale.statistics.forecast_totals import (
     CELLS,

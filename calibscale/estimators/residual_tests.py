@@ -16,11 +16,11 @@ from numpy.polynomial.legendre import legvander
 from scipy.special import expit, logit
 
 from calibscale.array_types import Floats
-from calibscale.data.notions import problems
 from calibscale.estimators.base import NO_ROWS
 from calibscale.estimators.sum_tests import Sums, SumTest
 from calibscale.kernels.data_profile import DataProfile
 from calibscale.limits.excess import ratio
+from calibscale.predictions.notions import problems
 from calibscale.statistics.bins import BinCounts, BinState
 from calibscale.statistics.statistic import Statistic
 

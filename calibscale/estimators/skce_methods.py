@@ -9,7 +9,6 @@ from typing import Any, ClassVar
 import numpy as np
 from scipy.special import stdtrit
 
-from calibscale.data.notions import problems
 from calibscale.errors import OptionError, require
 from calibscale.estimators.base import BoundEstimator, PairWork, Quadratic, no_replicates
 from calibscale.kernels.data_profile import DataProfile
@@ -18,6 +17,7 @@ from calibscale.kernels.pair_sums import Pairs, sampled_mean
 from calibscale.kernels.pair_tasks import PairState, PairSum
 from calibscale.kernels.product_kernel import ProductKernel
 from calibscale.kernels.tile_layout import panel_cuts
+from calibscale.predictions.notions import problems
 from calibscale.results.estimate import EXACT, Approximation, Estimate
 from calibscale.statistics.feature_sums import LandmarkFeatures, LocalFeatures
 from calibscale.statistics.fourier_modes import Modes, check_size, spectral_statistic

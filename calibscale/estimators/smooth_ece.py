@@ -13,9 +13,9 @@ from scipy.fft import irfft, rfft
 
 from calibscale.array_types import Floats, Ints
 from calibscale.compiled.row_sums import divide_rows
-from calibscale.data.chunk import Chunk
 from calibscale.estimators.base import ScalarEstimator
 from calibscale.estimators.score_measures import ScoreError, drawn_residuals
+from calibscale.predictions.chunk import Chunk
 from calibscale.results.estimate import Estimate, Floor
 from calibscale.statistics.score_histogram import OccupiedCells, ScoreHistogram, scores_of
 from calibscale.statistics.statistic import Replicates, Statistic, added, weights_of

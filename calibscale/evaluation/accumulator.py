@@ -13,11 +13,7 @@ import numpy as np
 
 from calibscale.data.array_layouts import as_numpy
 from calibscale.data.arrays import from_arrays
-from calibscale.data.blocks import Block, RowCounts
 from calibscale.data.call_hints import by_name
-from calibscale.data.forecasts.forecast import Forecast
-from calibscale.data.forecasts.kinds import forecast_of
-from calibscale.data.invalid_rows import need_rows
 from calibscale.data.label_values import (
     LabelValues,
     distinct_values,
@@ -28,7 +24,6 @@ from calibscale.data.label_values import (
 from calibscale.data.named_values import is_table, named_columns
 from calibscale.data.read_errors import converting
 from calibscale.data.source import ArraySource
-from calibscale.data.validation import chunks
 from calibscale.engine.execution import Execution
 from calibscale.engine.threads import one_thread
 from calibscale.errors import NoRowsError, OptionError, require
@@ -42,6 +37,11 @@ from calibscale.inference.nulls import DrawnLabels
 from calibscale.inference.resampling import Resampling, requested
 from calibscale.kernels.data_profile import BANDWIDTH_ROWS, DataProfile
 from calibscale.kernels.notion_rows import NotionRows
+from calibscale.predictions.blocks import Block, RowCounts
+from calibscale.predictions.distributions.forecast import Forecast
+from calibscale.predictions.distributions.kinds import forecast_of
+from calibscale.predictions.invalid_rows import need_rows
+from calibscale.predictions.validation import chunks
 from calibscale.results.estimate import Estimate
 from calibscale.results.evaluation_results import Evaluation
 from calibscale.results.verdict_results import NEGLIGIBLE

@@ -7,11 +7,11 @@ from dataclasses import replace
 
 import numpy as np
 
-from calibscale.data.notions import default_notion
 from calibscale.estimators.base import Estimator
 from calibscale.estimators.binned import ECE, TCE2Debiased
 from calibscale.inference.evidence import CROWDED
 from calibscale.kernels.data_profile import DataProfile
+from calibscale.predictions.notions import default_notion
 
 
 def with_equal_mass(profile: DataProfile, estimators: Sequence[Estimator]) -> list[Estimator]:

@@ -7,8 +7,6 @@ from dataclasses import fields
 from typing import Any, Unpack
 
 from calibscale.data.groups import listed_groups
-from calibscale.data.levels import Level
-from calibscale.data.notions import default_notion
 from calibscale.data.source import ArraySource
 from calibscale.errors import OptionError, require
 from calibscale.estimators.base import Estimator
@@ -16,6 +14,8 @@ from calibscale.estimators.forecast_scores import QuantileECE
 from calibscale.evaluation.evaluate import evaluate
 from calibscale.evaluation.reliability_curves import ReliabilityBins, curve_of_estimate
 from calibscale.limits.proportions import check_level
+from calibscale.predictions.levels import Level
+from calibscale.predictions.notions import default_notion
 from calibscale.results.evaluation_results import Reliability, ReliabilityCurve
 from calibscale.results.outcome import Outcome
 from calibscale.results.source_rows import SourceRows

@@ -8,13 +8,13 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from calibscale.data.notions import SCALAR_NOTIONS
 from calibscale.errors import OptionError
 from calibscale.estimators.base import BoundEstimator
 from calibscale.estimators.binned import ECE, TCE2Debiased
 from calibscale.formatting.naming import name_of
 from calibscale.inference.evidence import crowded_share
 from calibscale.limits.proportions import consistency_interval, wilson_interval
+from calibscale.predictions.notions import SCALAR_NOTIONS
 from calibscale.results.estimate import Estimate
 from calibscale.results.evaluation_results import Diagram, Range, ReliabilityBin, ReliabilityCurve
 from calibscale.statistics.bins import MASS, BinState, BinTable

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import replace
 
-from calibscale.data.notions import SCALAR_NOTIONS
 from calibscale.errors import OptionError
 from calibscale.estimators.base import Estimator
 from calibscale.estimators.pit_tests import NormalScores, PITByForecast, PITSmooth
@@ -19,6 +18,7 @@ from calibscale.estimators.residual_tests import (
 )
 from calibscale.estimators.skce import JKCE, KCE, SKCE
 from calibscale.kernels.features import RandomFourier
+from calibscale.predictions.notions import SCALAR_NOTIONS
 from calibscale.session import Session
 
 # Most classes with class-wise cells, as their replicates take memory for each class.

@@ -18,10 +18,10 @@ from typing import ClassVar, NamedTuple, TypeVar
 import numpy as np
 
 from calibscale.array_types import Bools, Floats, Ints
-from calibscale.data.chunk import LOG_SMALLEST, Chunk
 from calibscale.errors import OptionError, require
 from calibscale.inference.learned_shifts import mean_shifts
 from calibscale.limits.excess import ratio
+from calibscale.predictions.chunk import LOG_SMALLEST, Chunk
 from calibscale.statistics.cluster_sums import ClusterRows
 from calibscale.statistics.statistic import Statistic
 

@@ -10,10 +10,10 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import replace
 
-from calibscale.data.rules import Rules
 from calibscale.estimators.base import BoundEstimator
 from calibscale.inference.nulls import ClusterSigns, DrawnLabels, Null, RandomSigns
 from calibscale.inference.resampling import drawn_sums
+from calibscale.predictions.rules import Rules
 from calibscale.results.cluster_results import Clusters
 from calibscale.results.estimate import Estimate, Floor
 from calibscale.statistics.one_pass import States

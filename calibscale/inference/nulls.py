@@ -13,12 +13,12 @@ from numpy.typing import NDArray
 
 from calibscale.array_types import Floats, Ints
 from calibscale.compiled import random_draws as kernel_draws
-from calibscale.data.chunk import Chunk
-from calibscale.data.forecasts.forecast import Forecast
-from calibscale.data.notions import SCALAR_NOTIONS, views, width
 from calibscale.errors import OptionError, require
 from calibscale.estimators.base import BoundEstimator
 from calibscale.kernels.notion_rows import NotionRows
+from calibscale.predictions.chunk import Chunk
+from calibscale.predictions.distributions.forecast import Forecast
+from calibscale.predictions.notions import SCALAR_NOTIONS, views, width
 from calibscale.session import Run
 from calibscale.statistics.statistic import Replicates, Statistic, redraws
 

@@ -13,13 +13,13 @@ from scipy.special import expit, log_ndtr, logit, ndtri
 
 from calibscale.array_types import Floats
 from calibscale.data.arrays import from_arrays
-from calibscale.data.blocks import RowCounts
-from calibscale.data.chunk import Chunk
 from calibscale.data.source import ArraySource
-from calibscale.data.validation import chunks
 from calibscale.errors import OptionError, require
 from calibscale.estimators.base import Estimator
 from calibscale.inference.calibration_test import calibration_test
+from calibscale.predictions.blocks import RowCounts
+from calibscale.predictions.chunk import Chunk
+from calibscale.predictions.validation import chunks
 from calibscale.results.inference_results import Miscalibration, Power, PowerPoint
 from calibscale.session import Run, Session, SessionOptions, listed, verb
 from calibscale.statistics.statistic import weights_of

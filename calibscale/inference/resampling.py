@@ -12,8 +12,6 @@ from scipy.special import ndtri, stdtrit
 
 from calibscale.array_types import Floats, Ints
 from calibscale.compiled import random_draws
-from calibscale.data.chunk import Chunk
-from calibscale.data.notions import width
 from calibscale.errors import OptionError, require
 from calibscale.estimators.base import BoundEstimator, Quadratic
 from calibscale.inference.nulls import (
@@ -27,6 +25,8 @@ from calibscale.inference.nulls import (
 from calibscale.limits.excess import excess_limits
 from calibscale.limits.proportions import FEW, Limits
 from calibscale.limits.squared_norms import Noise, noise_of, quadratic_limits
+from calibscale.predictions.chunk import Chunk
+from calibscale.predictions.notions import width
 from calibscale.statistics.feature_sums import LandmarkFeatures
 from calibscale.statistics.one_pass import States
 from calibscale.statistics.score_sums import EventSums, Totals

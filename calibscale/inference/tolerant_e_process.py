@@ -8,7 +8,6 @@ from dataclasses import dataclass
 import numpy as np
 
 from calibscale.array_types import Floats
-from calibscale.data.chunk import Chunk
 from calibscale.errors import OptionError, require
 from calibscale.inference.e_process import (
     CELLS,
@@ -21,6 +20,7 @@ from calibscale.inference.e_process import (
     summed,
 )
 from calibscale.inference.learned_shifts import mean_shifts
+from calibscale.predictions.chunk import Chunk
 from calibscale.statistics.statistic import weights_of
 
 RISKS = tuple(2.0**-k for k in range(1, 9))  # risks λ of the bets

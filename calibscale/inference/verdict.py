@@ -13,7 +13,6 @@ from dataclasses import replace
 
 from scipy.special import ndtri
 
-from calibscale.data.invalid_rows import remedy_of_dropped
 from calibscale.errors import require
 from calibscale.formatting.escapes import one_line
 from calibscale.formatting.fault_texts import dropped_text
@@ -34,6 +33,7 @@ from calibscale.inference.verdict_sentences import (
     error_sentence,
     too_few_draws,
 )
+from calibscale.predictions.invalid_rows import remedy_of_dropped
 from calibscale.results.evaluation_results import Evaluation
 from calibscale.results.inference_results import CalibrationTests, TestResult
 from calibscale.results.source_rows import ImpossibleRows, rounding_advice

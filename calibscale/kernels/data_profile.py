@@ -11,13 +11,13 @@ import numpy as np
 
 from calibscale.array_types import Floats
 from calibscale.compiled import elementary
-from calibscale.data.chunk import Chunk
 from calibscale.data.covariates import ColumnSummary, summarise
 from calibscale.data.derived_sources import HoldOut
-from calibscale.data.rules import Rules
 from calibscale.data.source import ArraySource
-from calibscale.data.validation import chunks
 from calibscale.kernels.notion_rows import NotionRows
+from calibscale.predictions.chunk import Chunk
+from calibscale.predictions.rules import Rules
+from calibscale.predictions.validation import chunks
 
 _MODELS = 10  # models whose samples of predictions are used in full
 

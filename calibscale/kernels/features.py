@@ -11,9 +11,9 @@ from scipy.special import ndtri
 
 from calibscale.array_types import Floats
 from calibscale.compiled import elementary, random_draws
-from calibscale.data.chunk import Chunk
 from calibscale.errors import OptionError, require
 from calibscale.kernels.data_profile import DataProfile, pooled_distance
+from calibscale.predictions.chunk import Chunk
 
 
 class FeatureMap(Protocol):

@@ -7,10 +7,10 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from calibscale.array_types import Floats, Ints
-from calibscale.data.chunk import Chunk
 from calibscale.data.derived_sources import HoldOut
-from calibscale.data.forecasts.forecast import Forecast
-from calibscale.data.notions import SCALAR_NOTIONS, views
+from calibscale.predictions.chunk import Chunk
+from calibscale.predictions.distributions.forecast import Forecast
+from calibscale.predictions.notions import SCALAR_NOTIONS, views
 
 
 class NotionRows(NamedTuple):

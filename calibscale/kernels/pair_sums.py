@@ -14,10 +14,7 @@ import numpy as np
 
 from calibscale.array_types import Floats, Ints
 from calibscale.compiled import random_draws
-from calibscale.data.notions import width
-from calibscale.data.rules import Rules
 from calibscale.data.source import ArraySource
-from calibscale.data.validation import chunks
 from calibscale.engine.checkpoint import Checkpoint, digest
 from calibscale.engine.execution import Execution
 from calibscale.kernels import pair_tasks
@@ -25,6 +22,9 @@ from calibscale.kernels.forecast_sums import ForecastSumTask
 from calibscale.kernels.notion_rows import NotionRows
 from calibscale.kernels.product_kernel import ProductKernel
 from calibscale.kernels.tile_layout import Panels, TileLayout, forget, panel_cuts
+from calibscale.predictions.notions import width
+from calibscale.predictions.rules import Rules
+from calibscale.predictions.validation import chunks
 
 _PIECE = 65536  # pairs evaluated together
 

@@ -15,13 +15,13 @@ from numpy.typing import NDArray
 
 from calibscale.array_types import Floats, Ints
 from calibscale.compiled import elementary, tile_strips
-from calibscale.data.rules import Rules
 from calibscale.data.source import ArraySource
-from calibscale.data.validation import chunks
 from calibscale.errors import OptionError
 from calibscale.forks import renew_in_children
 from calibscale.kernels.notion_rows import NotionRows
 from calibscale.kernels.product_kernel import ProductKernel
+from calibscale.predictions.rules import Rules
+from calibscale.predictions.validation import chunks
 
 # Largest factor of a Gram product that loses digits below 1e-12 (float64) or 1e-5 (float32) only.
 _LARGEST_CROSS = {"float64": 2048.0, "float32": 64.0}

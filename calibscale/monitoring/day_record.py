@@ -10,7 +10,6 @@ from typing import Any
 import numpy as np
 
 from calibscale.array_types import Floats
-from calibscale.data.blocks import RowCounts
 from calibscale.data.source import ArraySource
 from calibscale.engine.threads import one_thread
 from calibscale.errors import InvalidDataError, OptionError
@@ -34,6 +33,7 @@ from calibscale.monitoring.ledger.day_ledger import Ledger, Record
 from calibscale.monitoring.ledger.day_parts import PARTS, gathered, parted
 from calibscale.monitoring.ledger.group_keys import DayGroups, GroupKey, LedgerGroups
 from calibscale.monitoring.ledger.recipe import Recipe
+from calibscale.predictions.blocks import RowCounts
 from calibscale.results.cluster_results import Clusters
 from calibscale.results.estimate import Estimate
 from calibscale.results.inference_results import AdjustedTest, TestResult

@@ -10,7 +10,6 @@ from typing import Any
 
 import numpy as np
 
-from calibscale.data.levels import NO_NUMBER
 from calibscale.engine.threads import one_thread
 from calibscale.errors import StoreError
 from calibscale.estimators.base import BoundEstimator
@@ -33,6 +32,7 @@ from calibscale.monitoring.ledger.drifts import comparable, drifts
 from calibscale.monitoring.ledger.group_keys import FLAGS, GroupKey, condition, shown
 from calibscale.monitoring.ledger.index import Entry
 from calibscale.monitoring.ledger.windows import Window, window
+from calibscale.predictions.levels import NO_NUMBER
 from calibscale.ranking.model_estimates import differences, rank_probabilities, ranks
 from calibscale.results.comparison_results import Difference
 from calibscale.results.estimate import BOTH, POPULATION, THIS_N, Estimate, Floor, Interval

@@ -14,7 +14,6 @@ from scipy.special import stdtr
 
 from calibscale.addresses import HIDDEN, shown_address
 from calibscale.array_types import Floats
-from calibscale.data.blocks import RowCounts
 from calibscale.data.source import ArraySource
 from calibscale.data.store import LogitStore
 from calibscale.engine.execution import Stages
@@ -27,6 +26,7 @@ from calibscale.inference.intervals import Parts, interval_statistics, parts_of,
 from calibscale.inference.multiple_testing import holm
 from calibscale.inference.resampling import Resampling, merged, total
 from calibscale.kernels.features import RandomFourier
+from calibscale.predictions.blocks import RowCounts
 from calibscale.results.cluster_results import Clusters
 from calibscale.results.comparison_results import Difference, RankedModel
 from calibscale.results.estimate import Estimate

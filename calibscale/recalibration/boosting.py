@@ -12,13 +12,13 @@ import numpy as np
 from pydantic import Field, TypeAdapter
 
 from calibscale.array_types import Floats, Ints
-from calibscale.data.chunk import Chunk
 from calibscale.data.covariates import MAX_LEVELS, Axis
 from calibscale.errors import require
 from calibscale.estimators.base import set_names
 from calibscale.estimators.multicalibration import Multicalibration
 from calibscale.kernels.data_profile import DataProfile
 from calibscale.limits.excess import ratio
+from calibscale.predictions.chunk import Chunk
 from calibscale.recalibration.recalibrator import (
     FittedRecalibrator,
     NonNegative,

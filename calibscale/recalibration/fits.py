@@ -23,14 +23,10 @@ from calibscale.addresses import raise_from, shown_address
 from calibscale.array_types import Floats
 from calibscale.data.array_layouts import as_numpy
 from calibscale.data.arrays import from_arrays
-from calibscale.data.blocks import Block, RowCounts
 from calibscale.data.derived_sources import DerivedSource
-from calibscale.data.invalid_rows import DROP_REMEDY
-from calibscale.data.rules import Rules
 from calibscale.data.source import ArraySource
 from calibscale.data.source_arguments import as_source
 from calibscale.data.store import LogitStore
-from calibscale.data.validation import valid_rows
 from calibscale.engine.merge_tree import Progress
 from calibscale.errors import InvalidDataError, OptionError, StoreError, require
 from calibscale.estimators.scores import NLL
@@ -38,6 +34,10 @@ from calibscale.estimators.settings import hint
 from calibscale.evaluation.evaluate import evaluate
 from calibscale.evaluation.reliability import reliability
 from calibscale.formatting.naming import parse, short
+from calibscale.predictions.blocks import Block, RowCounts
+from calibscale.predictions.invalid_rows import DROP_REMEDY
+from calibscale.predictions.rules import Rules
+from calibscale.predictions.validation import valid_rows
 from calibscale.recalibration import boosting, nonparametric, parametric
 from calibscale.recalibration.recalibrator import (
     FittedRecalibrator,

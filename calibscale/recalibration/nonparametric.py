@@ -13,13 +13,13 @@ from pydantic import Field, TypeAdapter, model_validator
 from scipy.special import betaln, xlog1py, xlogy
 
 from calibscale.array_types import Floats
-from calibscale.data.chunk import Chunk
 from calibscale.errors import OptionError, require
 from calibscale.estimators.base import set_names
 from calibscale.estimators.skce import KLCE
 from calibscale.kernels.bandwidths import local_kernel, named_bandwidths
 from calibscale.kernels.data_profile import DataProfile
 from calibscale.kernels.fourier_series import NoSeries
+from calibscale.predictions.chunk import Chunk
 from calibscale.recalibration.recalibrator import (
     FittedRecalibrator,
     NonNegative,

@@ -12,9 +12,9 @@ from pydantic import Field
 from scipy.special import expit
 
 from calibscale.array_types import Floats
-from calibscale.data.chunk import Chunk
 from calibscale.errors import OptionError, require
 from calibscale.kernels.data_profile import DataProfile
+from calibscale.predictions.chunk import Chunk
 from calibscale.recalibration.recalibrator import (
     FittedRecalibrator,
     Measured,

@@ -14,18 +14,18 @@ from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError
 
 from calibscale.array_types import Floats
 from calibscale.compiled import random_draws as kernel_draws
-from calibscale.data.blocks import Block, RowCounts
-from calibscale.data.chunk import Chunk
 from calibscale.data.derived_sources import DerivedSource, left_out
 from calibscale.data.source import ArraySource
 from calibscale.data.source_arguments import as_source
-from calibscale.data.validation import chunks
 from calibscale.errors import OptionError, require
 from calibscale.estimators.base import BoundEstimator
 from calibscale.formatting.naming import NO_LEVEL
 from calibscale.inference.nulls import Null
 from calibscale.kernels.data_profile import DataProfile
 from calibscale.kernels.notion_rows import NotionRows
+from calibscale.predictions.blocks import Block, RowCounts
+from calibscale.predictions.chunk import Chunk
+from calibscale.predictions.validation import chunks
 from calibscale.results.declarations import as_json
 from calibscale.results.schemas.malformed import message_of
 from calibscale.session import Session, SessionOptions, verb

@@ -21,9 +21,9 @@ from scipy.interpolate import CubicHermiteSpline
 from scipy.special import expit
 
 from calibscale.array_types import Floats, Ints
-from calibscale.data.chunk import Chunk
 from calibscale.inference.nulls import DrawnLabels
 from calibscale.kernels.notion_rows import NotionRows
+from calibscale.predictions.chunk import Chunk
 from calibscale.recalibration import parametric
 from calibscale.recalibration.nonparametric import HISTOGRAM, IsotonicFit
 from calibscale.recalibration.recalibrator import DRAWN, FittedRecalibrator, Refits, recalibrated

@@ -11,11 +11,11 @@ from typing import Any, NamedTuple, Unpack
 import numpy as np
 
 from calibscale.data.derived_sources import TEST, Split, given_split
-from calibscale.data.notions import NotionView, problems, width
 from calibscale.engine.execution import Stages
 from calibscale.engine.threads import one_thread
 from calibscale.errors import OptionError, require
 from calibscale.kernels.landmarks import PointFeatures
+from calibscale.predictions.notions import NotionView, problems, width
 from calibscale.results.comparison_results import Candidate, Selection
 from calibscale.selection.comparison import compare, hyperparameters
 from calibscale.selection.families import (

@@ -11,11 +11,11 @@ import numpy as np
 
 from calibscale.array_types import Floats, Ints
 from calibscale.compiled import random_draws
-from calibscale.data.chunk import Chunk
 from calibscale.data.derived_sources import TEST
-from calibscale.data.notions import NotionView, problems, views, width
 from calibscale.errors import OptionError, require
 from calibscale.kernels.landmarks import PointFeatures
+from calibscale.predictions.chunk import Chunk
+from calibscale.predictions.notions import NotionView, problems, views, width
 from calibscale.results.estimate import EXACT, Approximation
 from calibscale.statistics.statistic import Statistic
 

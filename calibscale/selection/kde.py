@@ -14,10 +14,10 @@ from scipy.special import betaln, gammaln
 from calibscale.array_types import Floats, Ints
 from calibscale.compiled import beta_cells as kernel_cells
 from calibscale.compiled.beta_cells import GRADED, NODES
-from calibscale.data.chunk import Chunk
 from calibscale.data.derived_sources import TEST
-from calibscale.data.notions import NotionView, problems, views, width
 from calibscale.errors import OptionError
+from calibscale.predictions.chunk import Chunk
+from calibscale.predictions.notions import NotionView, problems, views, width
 from calibscale.results.estimate import EXACT, Approximation
 from calibscale.selection.families import (
     Errors,

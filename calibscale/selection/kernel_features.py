@@ -7,7 +7,6 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from calibscale.data.notions import NotionView
 from calibscale.errors import OptionError, require
 from calibscale.kernels.landmarks import (
     FourierFeatures,
@@ -17,6 +16,7 @@ from calibscale.kernels.landmarks import (
     choose_landmarks,
     unit_interval_landmarks,
 )
+from calibscale.predictions.notions import NotionView
 
 
 @dataclass(frozen=True)

@@ -7,10 +7,10 @@ from dataclasses import dataclass
 import numpy as np
 
 from calibscale.array_types import Floats
-from calibscale.data.notions import views
 from calibscale.data.source import ArraySource
-from calibscale.data.validation import chunks
 from calibscale.errors import InvalidDataError, OptionError
+from calibscale.predictions.notions import views
+from calibscale.predictions.validation import chunks
 from calibscale.selection.families import FittedFamily
 
 

@@ -11,9 +11,9 @@ import numpy as np
 from scipy.linalg import eigh
 
 from calibscale.array_types import Floats, Ints
-from calibscale.data.chunk import Chunk
-from calibscale.data.notions import NotionView, problems, views, width
 from calibscale.kernels.landmarks import FourierFeatures, PointFeatures
+from calibscale.predictions.chunk import Chunk
+from calibscale.predictions.notions import NotionView, problems, views, width
 from calibscale.results.estimate import Approximation
 from calibscale.selection.families import (
     Bilinear,

@@ -11,10 +11,10 @@ import numpy as np
 from calibscale.array_types import Floats
 from calibscale.compiled import random_draws
 from calibscale.data.derived_sources import TEST
-from calibscale.data.notions import NotionView
 from calibscale.engine.fold import fold as fold_task
 from calibscale.engine.merge_tree import Progress
 from calibscale.errors import OptionError, require
+from calibscale.predictions.notions import NotionView
 from calibscale.selection.families import (
     Bilinear,
     Family,

@@ -10,10 +10,10 @@ from typing import Any, ClassVar, NamedTuple, Self
 import numpy as np
 
 from calibscale.array_types import Floats, Ints
-from calibscale.data.chunk import Chunk
 from calibscale.data.derived_sources import TEST
-from calibscale.data.notions import NotionView, problems, views
 from calibscale.estimators import smooth_ece
+from calibscale.predictions.chunk import Chunk
+from calibscale.predictions.notions import NotionView, problems, views
 from calibscale.selection.families import ROW_NOTIONS, Family, FamilyProfile, FoldPart, PlugIn
 from calibscale.statistics.bins import mass_bins
 from calibscale.statistics.score_histogram import OccupiedCells, cell_steps

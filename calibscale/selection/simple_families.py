@@ -11,9 +11,9 @@ from scipy.optimize import minimize_scalar
 
 from calibscale.array_types import Floats, Ints
 from calibscale.compiled import row_sums
-from calibscale.data.chunk import Chunk
-from calibscale.data.notions import NotionView, problems, views
 from calibscale.errors import OptionError
+from calibscale.predictions.chunk import Chunk
+from calibscale.predictions.notions import NotionView, problems, views
 from calibscale.selection.families import (
     ROW_NOTIONS,
     Bilinear,

@@ -8,8 +8,8 @@ from typing import NamedTuple
 import numpy as np
 
 from calibscale.array_types import Floats, Ints
-from calibscale.data.chunk import Chunk
-from calibscale.data.notions import default_notion
+from calibscale.predictions.chunk import Chunk
+from calibscale.predictions.notions import default_notion
 from calibscale.results.cluster_results import Clusters
 from calibscale.statistics.statistic import Statistic
 

@@ -12,11 +12,11 @@ from scipy.special import gammaincinv, ndtri
 
 from calibscale.array_types import Floats, Ints
 from calibscale.compiled import drawn_sums, elementary, random_draws
-from calibscale.data.chunk import Chunk
-from calibscale.data.notions import width
 from calibscale.kernels.landmarks import Landmarks
 from calibscale.kernels.notion_rows import NotionRows
 from calibscale.kernels.product_kernel import ProductKernel
+from calibscale.predictions.chunk import Chunk
+from calibscale.predictions.notions import width
 from calibscale.statistics.statistic import PairStatistic, Replicates, added
 
 

@@ -11,15 +11,15 @@ from typing import Any, ClassVar, NamedTuple
 import numpy as np
 
 from calibscale.array_types import Floats
-from calibscale.data.chunk import Chunk
 from calibscale.data.derived_sources import HoldOut
-from calibscale.data.notions import width
 from calibscale.errors import OptionError
 from calibscale.kernels.bandwidths import FEW_LEVELS
 from calibscale.kernels.data_profile import DataProfile
 from calibscale.kernels.fourier_series import Complexes, Factor, FourierSeries, NoSeries
 from calibscale.kernels.notion_rows import NotionRows
 from calibscale.kernels.product_kernel import ProductKernel, combine, radial, with_unseen
+from calibscale.predictions.chunk import Chunk
+from calibscale.predictions.notions import width
 from calibscale.statistics.statistic import PairStatistic, Replicates, added
 
 MAX_COMBINATIONS = 1024

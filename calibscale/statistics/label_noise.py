@@ -13,7 +13,7 @@ from scipy.special import gammaincc, gammainccinv
 
 from calibscale.array_types import Floats, Ints
 from calibscale.compiled import random_draws
-from calibscale.data.chunk import NO_WEIGHTS, Chunk
+from calibscale.predictions.chunk import NO_WEIGHTS, Chunk
 from calibscale.results.estimate import Floor
 from calibscale.statistics.statistic import Statistic, weights_of
 

@@ -11,7 +11,7 @@ from typing import ClassVar, NamedTuple
 import numpy as np
 
 from calibscale.array_types import Floats
-from calibscale.data.chunk import Chunk
+from calibscale.predictions.chunk import Chunk
 from calibscale.statistics.statistic import Statistic
 
 # Largest number of classes with counts by top label.  1,000 classes would need a million numbers.

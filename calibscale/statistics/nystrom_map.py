@@ -9,14 +9,14 @@ import numpy as np
 
 from calibscale.array_types import Floats, Ints
 from calibscale.compiled import random_draws
-from calibscale.data.chunk import Chunk
-from calibscale.data.notions import width
-from calibscale.data.validation import chunks
 from calibscale.errors import OptionError
 from calibscale.kernels.data_profile import DataProfile
 from calibscale.kernels.landmarks import Gaussian, Kernel, Landmarks, Laplacian, choose_landmarks
 from calibscale.kernels.notion_rows import NotionRows
 from calibscale.kernels.product_kernel import ProductKernel
+from calibscale.predictions.chunk import Chunk
+from calibscale.predictions.notions import width
+from calibscale.predictions.validation import chunks
 from calibscale.statistics.feature_sums import LandmarkFeatures
 from calibscale.statistics.fourier_modes import check_size
 from calibscale.statistics.statistic import PairStatistic, added

@@ -8,16 +8,16 @@ from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
 
-from calibscale.data.blocks import RowCounts
-from calibscale.data.chunk import Chunk
 from calibscale.data.derived_sources import TEST, Split
-from calibscale.data.levels import missing_last
-from calibscale.data.rules import Rules
 from calibscale.data.source import ArraySource
-from calibscale.data.validation import chunks
 from calibscale.engine.execution import Execution
 from calibscale.engine.schedulers import NoRoomError, roomy
 from calibscale.errors import CalibscaleError, OptionError
+from calibscale.predictions.blocks import RowCounts
+from calibscale.predictions.chunk import Chunk
+from calibscale.predictions.levels import missing_last
+from calibscale.predictions.rules import Rules
+from calibscale.predictions.validation import chunks
 from calibscale.statistics.parked_states import parked, resumed
 from calibscale.statistics.statistic import Statistic
 

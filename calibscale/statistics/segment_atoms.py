@@ -11,9 +11,9 @@ import numpy as np
 
 from calibscale.array_types import Floats, Ints
 from calibscale.compiled import drawn_sums
-from calibscale.data.chunk import Chunk
 from calibscale.data.covariates import Axis
 from calibscale.errors import OptionError
+from calibscale.predictions.chunk import Chunk
 from calibscale.statistics.statistic import Replicates, Statistic, weights_of
 
 MAX_ATOMS = 2**19  # keys and six sums of so many atoms have 29 MB

@@ -11,14 +11,14 @@ from typing import Any, ClassVar, NamedTuple
 import numpy as np
 
 from calibscale.array_types import Floats, Ints
-from calibscale.data.blocks import RowCounts
-from calibscale.data.chunk import Chunk
 from calibscale.engine.threads import one_thread
 from calibscale.errors import OptionError, require
 from calibscale.kernels.data_profile import DataProfile
 from calibscale.kernels.fourier_series import Complexes, NoSeries
 from calibscale.kernels.notion_rows import NotionRows
 from calibscale.kernels.product_kernel import ProductKernel, radial
+from calibscale.predictions.blocks import RowCounts
+from calibscale.predictions.chunk import Chunk
 from calibscale.statistics.fourier_modes import MAX_NUMBERS, Modes, spectral_statistic
 from calibscale.statistics.one_pass import PassResult
 from calibscale.statistics.statistic import Statistic, added, weights_of

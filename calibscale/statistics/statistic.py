@@ -15,8 +15,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from calibscale.array_types import Floats, Ints
-from calibscale.data.chunk import Chunk
 from calibscale.kernels.notion_rows import NotionRows
+from calibscale.predictions.chunk import Chunk
 
 _DRAWN = 2**21  # draws of a chunk at a time: 16 MB
 

@@ -12,11 +12,11 @@ from scipy.stats import binom, chi2, gamma, norm, poisson
 from calibscale import from_arrays
 from calibscale.auditing.group_tests import DrawnGroups, GroupSums, group_biases
 from calibscale.data.covariates import Axis, ColumnSummary, axis_of
-from calibscale.data.rules import Rules
-from calibscale.data.validation import chunks
 from calibscale.inference.multiple_testing import StepDown, holm
 from calibscale.inference.nulls import DrawnLabels, Replicates
 from calibscale.limits.excess import excess_limits, weighted_count_limits
+from calibscale.predictions.rules import Rules
+from calibscale.predictions.validation import chunks
 from calibscale.results.group_results import Where
 from tests.support.audited_rows import NAMES, N, audited_rows, audited_source
 

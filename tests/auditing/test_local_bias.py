@@ -9,11 +9,11 @@ import numpy as np
 import pytest
 
 from calibscale import from_arrays
-from calibscale.data.rules import Rules
-from calibscale.data.validation import chunks
 from calibscale.errors import InvalidDataError, OptionError
 from calibscale.kernels.fourier_series import Factor, FourierSeries, NoSeries
 from calibscale.kernels.product_kernel import ProductKernel
+from calibscale.predictions.rules import Rules
+from calibscale.predictions.validation import chunks
 from calibscale.results.bias_results import BiasMap
 from calibscale.statistics.fourier_modes import Modes
 from calibscale.statistics.smoother import Points, PointSums, StrengthModes, Strengths

@@ -284,9 +284,9 @@ def test_power__rows_of_no_weight_are_none(rng: Any) -> None:
 
 
 def test_bias__changes_the_event_and_keeps_the_rest_in_proportion(rng: Any) -> None:
-    from calibscale.data.blocks import Block
-    from calibscale.data.rules import Rules
-    from calibscale.data.validation import chunks
+    from calibscale.predictions.blocks import Block
+    from calibscale.predictions.rules import Rules
+    from calibscale.predictions.validation import chunks
 
     q = np.vstack([rng.dirichlet(np.ones(4), 30), [[1.0, 0, 0, 0]], [[0.25] * 4]])
     x = np.repeat([[0.0], [1.0]], 16, axis=0)

@@ -10,7 +10,7 @@ from scipy.special import betaln
 
 from calibscale.compiled import beta_cells, random_draws, row_sums
 from calibscale.compiled.beta_cells import NODES
-from calibscale.data.notions import NotionView
+from calibscale.predictions.notions import NotionView
 from calibscale.selection.kde import CellMasses, FittedCellKDE, KernelCellState
 
 pytestmark = pytest.mark.kernels

@@ -12,11 +12,11 @@ from scipy.spatial.distance import pdist
 from scipy.special import log_softmax, softmax
 
 from calibscale.compiled import elementary, random_draws, row_sums, tile_strips
-from calibscale.data.blocks import Block
-from calibscale.data.chunk import LOG_SMALLEST
-from calibscale.data.rules import Rules
-from calibscale.data.validation import chunks
 from calibscale.errors import InvalidDataError
+from calibscale.predictions.blocks import Block
+from calibscale.predictions.chunk import LOG_SMALLEST
+from calibscale.predictions.rules import Rules
+from calibscale.predictions.validation import chunks
 from calibscale.statistics.bins import fine_borders, simplex_cell_count
 from tests.support import naive
 

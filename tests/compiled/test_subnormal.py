@@ -20,11 +20,11 @@ import pytest
 
 import calibscale as cs
 from calibscale.compiled import row_sums, tiles
-from calibscale.data.rules import Rules
-from calibscale.data.validation import chunks
 from calibscale.engine.execution import Execution
 from calibscale.kernels.pair_sums import Pairs
 from calibscale.kernels.product_kernel import ProductKernel
+from calibscale.predictions.rules import Rules
+from calibscale.predictions.validation import chunks
 from calibscale.statistics.score_sums import Moments
 from tests.support import ROOT
 

@@ -7,7 +7,7 @@ from scipy import stats
 
 import calibscale as cs
 from calibscale import OptionError, QuantileForecast
-from calibscale.data.forecasts.quantile_names import levels_of_names
+from calibscale.predictions.distributions.quantile_names import levels_of_names
 from tests.support.forecast_rows import FORECASTS, rows
 
 LEVELS = (0.05, 0.25, 0.5, 0.75, 0.95)

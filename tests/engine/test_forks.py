@@ -124,7 +124,7 @@ def test_child__makes_the_lock_of_an_accumulator_anew():
 
 @pytest.mark.skipif(sys.version_info >= (3, 12), reason="cached properties have no locks")
 def test_child__makes_the_locks_of_cached_properties_anew(source):
-    from calibscale.data.chunk import Chunk
+    from calibscale.predictions.chunk import Chunk
 
     properties = [each for each in vars(Chunk).values() if hasattr(each, "attrname")]
     assert properties

@@ -10,8 +10,8 @@ from scipy.special import ndtr, ndtri
 from scipy.stats import kstest
 
 import calibscale as cs
-from calibscale.data.forecasts.kinds import forecast_of
-from calibscale.data.validation import chunks
+from calibscale.predictions.distributions.kinds import forecast_of
+from calibscale.predictions.validation import chunks
 from tests.support import naive
 
 N, BANDWIDTH, TARGET = 70, 0.4, 1.3

@@ -10,9 +10,9 @@ import pytest
 from scipy.spatial.distance import cdist
 
 import calibscale as cs
-from calibscale.data.rules import Rules
 from calibscale.estimators.skce import KCE, KLCE, SKCE
 from calibscale.kernels.data_profile import DataProfile
+from calibscale.predictions.rules import Rules
 from tests.support import naive
 from tests.support.local_calibration import (
     RADIAL,

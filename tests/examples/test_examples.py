@@ -13,7 +13,7 @@ import pytest
 from click.testing import CliRunner
 
 import calibscale
-from calibscale.data.notions import NotionView
+from calibscale.predictions.notions import NotionView
 from tests.support import ROOT
 
 EXAMPLES = ROOT / "examples"

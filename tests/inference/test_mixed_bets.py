@@ -10,12 +10,12 @@ import pytest
 from scipy.stats import binom
 
 import calibscale as cs
-from calibscale.data.blocks import Block
-from calibscale.data.rules import Rules
-from calibscale.data.validation import chunks
 from calibscale.inference.e_process import RESOLUTION, BettingEProcess, advance, learn
 from calibscale.inference.learned_shifts import SHIFTS, mean_shifts
 from calibscale.inference.tolerant_e_process import RISKS, TolerantEProcess
+from calibscale.predictions.blocks import Block
+from calibscale.predictions.rules import Rules
+from calibscale.predictions.validation import chunks
 
 
 def _state(process, p, y, weights=None):

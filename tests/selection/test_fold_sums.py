@@ -9,8 +9,8 @@ import pytest
 
 import calibscale as cs
 from calibscale.compiled import row_sums
-from calibscale.data.notions import views
 from calibscale.kernels.landmarks import FourierFeatures, Gaussian
+from calibscale.predictions.notions import views
 from calibscale.selection.families import FoldResiduals, Subset
 from calibscale.selection.kde import KernelSums
 from calibscale.selection.ridge import FeatureMoments

@@ -11,12 +11,12 @@ from scipy.special import gammaln, logsumexp, softmax
 from scipy.stats import binom, chi2
 
 import calibscale as cs
-from calibscale.data.blocks import Block
 from calibscale.data.derived_sources import TEST, Split
-from calibscale.data.notions import NOTIONS
-from calibscale.data.rules import Rules
-from calibscale.data.validation import chunks
 from calibscale.kernels.landmarks import Laplacian
+from calibscale.predictions.blocks import Block
+from calibscale.predictions.notions import NOTIONS
+from calibscale.predictions.rules import Rules
+from calibscale.predictions.validation import chunks
 from calibscale.selection import cross_validation
 from calibscale.selection.families import Family, FoldScores, PlugIn
 from calibscale.selection.kernel_features import KernelFeatures

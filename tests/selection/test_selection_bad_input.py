@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 import calibscale as cs
-from calibscale.data.notions import NOTIONS
+from calibscale.predictions.notions import NOTIONS
 from calibscale.selection.kernel_features import KernelFeatures
 from tests.support import naive
 from tests.support.selections import SCORE_FAMILIES

@@ -8,8 +8,8 @@ from scipy.stats import chi2
 
 import calibscale as cs
 from calibscale.data.derived_sources import TEST, Split
-from calibscale.data.notions import views
-from calibscale.data.rules import Rules
+from calibscale.predictions.notions import views
+from calibscale.predictions.rules import Rules
 from calibscale.selection.families import FoldResiduals
 from calibscale.selection.kde import KernelSums
 from calibscale.selection.known_families import FAMILIES

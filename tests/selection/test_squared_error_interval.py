@@ -10,11 +10,11 @@ from scipy.special import expit, logit
 from scipy.stats import binom, norm
 
 import calibscale as cs
-from calibscale.data.blocks import Block
 from calibscale.data.derived_sources import TEST, Split
-from calibscale.data.notions import views
-from calibscale.data.rules import Rules
-from calibscale.data.validation import chunks
+from calibscale.predictions.blocks import Block
+from calibscale.predictions.notions import views
+from calibscale.predictions.rules import Rules
+from calibscale.predictions.validation import chunks
 from calibscale.selection.ridge import KKR
 from calibscale.simulation import Dirichlet
 

@@ -33,9 +33,9 @@ from calibscale import (
 from calibscale import simulation as simulation
 from calibscale.compiled import random_draws
 from calibscale.compiled import random_draws as kernels
-from calibscale.data.blocks import Block
-from calibscale.data.rules import Rules
-from calibscale.data.validation import chunks
+from calibscale.predictions.blocks import Block
+from calibscale.predictions.rules import Rules
+from calibscale.predictions.validation import chunks
 from calibscale.session import default_estimators
 from calibscale.simulation import GENERATORS, simulate, truth
 

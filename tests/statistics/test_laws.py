@@ -17,19 +17,19 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 import calibscale
-from calibscale.data.blocks import Block
-from calibscale.data.chunk import NO_WEIGHTS, Chunk, ForecastChunk
 from calibscale.data.covariates import Axis
-from calibscale.data.forecasts.mixtures import NormalForecast
-from calibscale.data.notions import views
-from calibscale.data.rules import Rules
-from calibscale.data.validation import chunks
 from calibscale.estimators.forecast_scores import PinballLoss
 from calibscale.inference.nulls import DrawnLabels
 from calibscale.kernels.features import OneHot, RandomFourier
 from calibscale.kernels.fourier_series import Factor, FourierSeries
 from calibscale.kernels.landmarks import FourierFeatures, Gaussian, choose_landmarks
 from calibscale.kernels.product_kernel import ProductKernel
+from calibscale.predictions.blocks import Block
+from calibscale.predictions.chunk import NO_WEIGHTS, Chunk, ForecastChunk
+from calibscale.predictions.distributions.mixtures import NormalForecast
+from calibscale.predictions.notions import views
+from calibscale.predictions.rules import Rules
+from calibscale.predictions.validation import chunks
 from calibscale.statistics.bins import BinCounts
 from calibscale.statistics.fourier_modes import Modes
 from calibscale.statistics.score_sums import (

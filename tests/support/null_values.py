@@ -7,11 +7,11 @@ from dataclasses import dataclass
 import numpy as np
 
 import calibscale as cs
-from calibscale.data.rules import Rules
 from calibscale.inference.nulls import NULLS, Pool
 from calibscale.kernels.data_profile import DataProfile
 from calibscale.kernels.features import frequencies
 from calibscale.kernels.notion_rows import NotionRows
+from calibscale.predictions.rules import Rules
 from tests.support import naive
 
 ROWS = 130

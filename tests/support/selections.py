@@ -9,10 +9,10 @@ import pytest
 from scipy.special import softmax
 
 import calibscale as cs
-from calibscale.data.blocks import Block
-from calibscale.data.notions import NOTIONS
-from calibscale.data.rules import Rules
-from calibscale.data.validation import chunks
+from calibscale.predictions.blocks import Block
+from calibscale.predictions.notions import NOTIONS
+from calibscale.predictions.rules import Rules
+from calibscale.predictions.validation import chunks
 from calibscale.selection.known_families import FAMILIES
 from tests.support import naive
 

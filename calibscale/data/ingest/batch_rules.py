@@ -6,13 +6,13 @@ import logging
 from collections.abc import Mapping
 from typing import Any
 
-from calibscale.data import input_hints
-from calibscale.data.blocks import RowCounts
 from calibscale.data.ingest.columns import Batch
 from calibscale.data.source import ArraySource
 from calibscale.data.top_k import warn_of_rest
-from calibscale.data.validation import valid_rows
 from calibscale.errors import InvalidDataError, OptionError
+from calibscale.predictions import input_hints
+from calibscale.predictions.blocks import RowCounts
+from calibscale.predictions.validation import valid_rows
 
 _log = logging.getLogger(__name__)
 

@@ -13,8 +13,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from calibscale.data import input_hints, percentages
-from calibscale.data.forecasts.forecast import Forecast
+from calibscale.data import percentages
 from calibscale.data.ingest.agreement import check_agreement, common_times, layouts_like_first
 from calibscale.data.ingest.column_layout import ColumnLayout
 from calibscale.data.ingest.formats import READERS, reader_of
@@ -33,7 +32,6 @@ from calibscale.data.label_values import LabelValues
 from calibscale.data.missing import as_floats
 from calibscale.data.named_values import FLAGS, in_order
 from calibscale.data.read_errors import reading
-from calibscale.data.row_origins import place_in
 from calibscale.data.source import KINDS, PREDICTIONS, sum_tolerance
 from calibscale.data.time_columns import TextTimes, are_times, seconds_of, times_named
 from calibscale.data.times import TIMESTAMP
@@ -47,6 +45,9 @@ from calibscale.errors import (
     require,
 )
 from calibscale.formatting.naming import listed_columns
+from calibscale.predictions import input_hints
+from calibscale.predictions.distributions.forecast import Forecast
+from calibscale.predictions.row_origins import place_in
 
 _COLUMNS = ("labels", "top_k", "covariates", "covariate_names", "weights")
 _ROLES = (*PREDICTIONS, *_COLUMNS)

@@ -16,9 +16,6 @@ from numpy.typing import NDArray
 from calibscale.addresses import raise_from
 from calibscale.data.arrays import TableOptions, from_arrays
 from calibscale.data.call_hints import refuse_unknown
-from calibscale.data.forecasts.forecast import Forecast
-from calibscale.data.forecasts.kinds import role_of
-from calibscale.data.forecasts.quantile_names import forecast_of_columns
 from calibscale.data.ingest.columns import (
     Codes,
     coded,
@@ -46,6 +43,9 @@ from calibscale.errors import (
 )
 from calibscale.forks import forked_with, renew_in_children
 from calibscale.formatting.naming import listed_columns
+from calibscale.predictions.distributions.forecast import Forecast
+from calibscale.predictions.distributions.kinds import role_of
+from calibscale.predictions.distributions.quantile_names import forecast_of_columns
 
 _FRAMES = (
     "a pandas, polars or pyarrow table, a pyarrow.dataset, a DuckDB relation, or another object "

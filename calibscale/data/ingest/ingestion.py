@@ -11,9 +11,6 @@ from pathlib import Path
 from typing import Any, TypedDict, Unpack
 
 from calibscale.addresses import is_url, local_path, located, without_secrets
-from calibscale.data.forecasts.forecast import Forecast
-from calibscale.data.forecasts.kinds import role_of
-from calibscale.data.forecasts.quantile_names import forecast_of_columns
 from calibscale.data.ingest.batch_rules import BatchRules
 from calibscale.data.ingest.column_layout import ColumnLayout
 from calibscale.data.ingest.columns import (
@@ -29,13 +26,16 @@ from calibscale.data.ingest.columns import (
 )
 from calibscale.data.ingest.folders import input_files
 from calibscale.data.ingest.npy_shards import with_role_files
-from calibscale.data.invalid_rows import need_rows
 from calibscale.data.label_values import label_values
 from calibscale.data.read_errors import reading
 from calibscale.data.store import LogitStore
 from calibscale.data.zarr_arrays import just_created, write_lock
 from calibscale.errors import InvalidDataError, NotFoundError, OptionError, StoreError, require
 from calibscale.formatting.progress import reporting
+from calibscale.predictions.distributions.forecast import Forecast
+from calibscale.predictions.distributions.kinds import role_of
+from calibscale.predictions.distributions.quantile_names import forecast_of_columns
+from calibscale.predictions.invalid_rows import need_rows
 from calibscale.results.declarations import Declared
 
 Progress = Callable[[int, int | None], None]  # (rows done, number of rows or None if unknown)

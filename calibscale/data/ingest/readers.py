@@ -21,9 +21,9 @@ from calibscale.data.ingest.arrow_buffers import refuse_large_buffers
 from calibscale.data.ingest.input_files import InputFile
 from calibscale.data.ingest.parquet_pages import refuse_large_metadata, refuse_large_pages
 from calibscale.data.missing import of_arrow, plain_arrow, plain_type
-from calibscale.data.row_origins import place_in
 from calibscale.data.time_columns import kind_of_arrow, kind_of_type, seconds_of
 from calibscale.errors import InvalidDataError, OptionError, StoreError
+from calibscale.predictions.row_origins import place_in
 
 PICKLES = (".pkl", ".pickle", ".pt", ".pth", ".ckpt", ".joblib", ".dill")
 BATCH_ROWS, BATCH_BYTES = 2**16, 2**24  # largest number of rows and of bytes in a batch

@@ -11,7 +11,6 @@ import numpy as np
 
 from calibscale.addresses import full_address
 from calibscale.data.arrays import from_arrays
-from calibscale.data.forecasts.forecast import Forecast
 from calibscale.data.ingest.input_files import InputFile
 from calibscale.data.ingest.npy_shards import (
     columns_of,
@@ -21,10 +20,11 @@ from calibscale.data.ingest.npy_shards import (
     sorted_as_texts,
 )
 from calibscale.data.read_errors import reading
-from calibscale.data.row_origins import RowOrigins
 from calibscale.data.row_shards import read_rows
 from calibscale.data.source import ArraySource
 from calibscale.errors import OptionError
+from calibscale.predictions.distributions.forecast import Forecast
+from calibscale.predictions.row_origins import RowOrigins
 
 
 def file_keys(roles: Mapping[str, Any]) -> dict[str, str]:

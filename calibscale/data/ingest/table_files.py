@@ -11,8 +11,6 @@ from typing import Any, Unpack
 
 from calibscale.data.arrays import TableOptions
 from calibscale.data.call_hints import refuse_unknown
-from calibscale.data.forecasts.forecast import Forecast
-from calibscale.data.forecasts.kinds import role_of
 from calibscale.data.ingest.agreement import check_agreement, common_types
 from calibscale.data.ingest.column_layout import ColumnLayout
 from calibscale.data.ingest.columns import USUAL, check_files, filled, layouts_of, prefixed_columns
@@ -25,12 +23,14 @@ from calibscale.data.ingest.readers import TEXTS, ArrowTable, ParquetTable
 from calibscale.data.ingest.shard_files import file_keys, from_shards
 from calibscale.data.missing import plain_arrow, plain_type
 from calibscale.data.read_errors import reading
-from calibscale.data.row_origins import RowOrigins
 from calibscale.data.source import KINDS, ArraySource
 from calibscale.data.time_columns import kind_of_arrow
 from calibscale.data.times import KINDS_OF_TIMES
 from calibscale.errors import MissingNameError, OptionError
 from calibscale.formatting.naming import listed_columns
+from calibscale.predictions.distributions.forecast import Forecast
+from calibscale.predictions.distributions.kinds import role_of
+from calibscale.predictions.row_origins import RowOrigins
 
 _Names = str | Sequence[str]
 

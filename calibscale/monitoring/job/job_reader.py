@@ -15,11 +15,8 @@ from typing import Any, get_args, get_type_hints
 from pydantic import TypeAdapter, ValidationError
 
 from calibscale.addresses import is_url, raise_from, shown_address
-from calibscale.data.forecasts.kinds import forecast_of
-from calibscale.data.forecasts.quantile_names import states_no_levels
 from calibscale.data.groups import Grouping
 from calibscale.data.ingest.formats import READERS
-from calibscale.data.notions import SCALAR_NOTIONS
 from calibscale.data.source import PREDICTIONS
 from calibscale.errors import OptionError
 from calibscale.estimators.base import Estimator
@@ -30,6 +27,9 @@ from calibscale.formatting.number_texts import given
 from calibscale.monitoring.job import toml_lines
 from calibscale.monitoring.job.job_tables import Columns, Job, Source, Threshold
 from calibscale.monitoring.job.toml_lines import Problems, Where, parsed_toml
+from calibscale.predictions.distributions.kinds import forecast_of
+from calibscale.predictions.distributions.quantile_names import states_no_levels
+from calibscale.predictions.notions import SCALAR_NOTIONS
 
 _HISTORY = (".csv", ".parquet")
 

@@ -14,8 +14,6 @@ import numpy as np
 from calibscale.array_types import Floats
 from calibscale.data.covariates import Axis
 from calibscale.data.derived_sources import HoldOut
-from calibscale.data.forecasts.forecast import Forecast
-from calibscale.data.forecasts.kinds import kinds_of_forecasts
 from calibscale.data.groups import Grouping
 from calibscale.errors import OptionError, require
 from calibscale.estimators.base import BoundEstimator
@@ -30,6 +28,8 @@ from calibscale.kernels.product_kernel import ProductKernel
 from calibscale.monitoring.ledger.day_parts import zero_parts
 from calibscale.monitoring.ledger.group_keys import LedgerGroups
 from calibscale.monitoring.ledger.stored_statistics import STATISTICS
+from calibscale.predictions.distributions.forecast import Forecast
+from calibscale.predictions.distributions.kinds import kinds_of_forecasts
 from calibscale.statistics.statistic import Statistic
 
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from calibscale.data.forecasts.forecast import Forecast
 from calibscale.errors import OptionError, require
+from calibscale.predictions.distributions.forecast import Forecast
 
 
 @dataclass(frozen=True)

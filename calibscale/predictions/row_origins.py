@@ -12,7 +12,7 @@ class RowOrigins(str):
 
     Examples
     --------
-    >>> from calibscale.data.row_origins import RowOrigins, row_text
+    >>> from calibscale.predictions.row_origins import RowOrigins, row_text
     >>> name = RowOrigins.of("folder", ["a.csv", "b.csv"], [10, 5])
     >>> name, row_text(12, name)
     ('folder', 'row 2 of b.csv')

@@ -12,8 +12,8 @@ import numpy as np
 
 from calibscale.array_types import Bools, Floats, Ints
 from calibscale.compiled import random_draws, row_sums, waves
-from calibscale.data.forecasts.forecast import CROSSING, Forecast
 from calibscale.errors import InvalidDataError, OptionError, require
+from calibscale.predictions.distributions.forecast import CROSSING, Forecast
 
 
 class _PiecewiseUniform(Forecast):

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 import calibscale as cs
-from calibscale.data.decimals import MORE, decimals_of
+from calibscale.predictions.decimals import MORE, decimals_of
 
 
 @pytest.mark.parametrize("dtype", [np.float64, np.float32])

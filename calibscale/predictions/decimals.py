@@ -24,7 +24,7 @@ def decimals_of(probabilities: NDArray[Any]) -> int:
     Examples
     --------
     >>> import numpy as np
-    >>> from calibscale.data.decimals import decimals_of
+    >>> from calibscale.predictions.decimals import decimals_of
     >>> [decimals_of(np.array([[p, 1 - p]])) for p in (0.0, 0.25, 0.0001, 1 / 3)]
     [0, 2, 4, 5]
     """

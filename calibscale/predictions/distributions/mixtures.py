@@ -11,8 +11,8 @@ from scipy.special import logsumexp, ndtr, ndtri
 
 from calibscale.array_types import Floats, Ints
 from calibscale.compiled import random_draws, row_sums
-from calibscale.data.forecasts.forecast import BAD_SCALE, FEW_MEMBERS, Forecast
 from calibscale.errors import InvalidDataError
+from calibscale.predictions.distributions.forecast import BAD_SCALE, FEW_MEMBERS, Forecast
 
 _STEPS = 60  # steps of the bisection for quantiles of mixtures, down to their rounding
 

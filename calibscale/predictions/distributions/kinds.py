@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import Any
 
-from calibscale.data.forecasts import mixtures, pieces
-from calibscale.data.forecasts.forecast import Forecast
 from calibscale.errors import OptionError, require
 from calibscale.formatting.naming import parse
+from calibscale.predictions.distributions import mixtures, pieces
+from calibscale.predictions.distributions.forecast import Forecast
 
 
 def kinds_of_forecasts() -> list[type[Forecast]]:

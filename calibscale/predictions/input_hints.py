@@ -7,8 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from calibscale.data import percentages
-
+REMEDY = "pass percent=True (--percent)"  # for probabilities in percent
 ARE_PROBABILITIES = (
     "%s: every row of the logits is in 0..1 and sums to 1: are these probabilities? If so, pass "
     "them as probabilities= (ingest --probabilities NAME)"
@@ -95,7 +94,7 @@ def of_probabilities(values: Any, binary: bool) -> str:
     """Hint for a finite row (K,) with a negative probability or a wrong sum."""
     total, largest = float(values.sum()), float(values.max())
     if values.min() >= 0 and ((2 < largest <= 100) if binary else abs(total - 100) <= 1):
-        return f"; in percent? {percentages.REMEDY}"
+        return f"; in percent? {REMEDY}"
     if values.min() >= -0.01 and largest <= 1.01 and (binary or values.min() < 0):
         error = max(-float(values.min()), largest - 1.0)
         return f"; if this is rounding, clip it to 0..1, or pass {_tolerance(error)}"

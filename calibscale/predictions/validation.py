@@ -11,12 +11,12 @@ from numpy.typing import NDArray
 
 from calibscale.array_types import Ints
 from calibscale.compiled import row_sums as kernel_rows
-from calibscale.data import soft_labels
-from calibscale.data.blocks import Block, RowCounts
-from calibscale.data.chunk import NO_WEIGHTS, Chunk, ForecastChunk
-from calibscale.data.invalid_rows import HIGHEST, LOWEST, dropped_rows, invalid_row
-from calibscale.data.levels import NO_NUMBER
-from calibscale.data.rules import Rules
+from calibscale.predictions import soft_labels
+from calibscale.predictions.blocks import Block, RowCounts
+from calibscale.predictions.chunk import NO_WEIGHTS, Chunk, ForecastChunk
+from calibscale.predictions.invalid_rows import HIGHEST, LOWEST, dropped_rows, invalid_row
+from calibscale.predictions.levels import NO_NUMBER
+from calibscale.predictions.rules import Rules
 
 _NO_LABELS: Ints = np.empty(0, np.int64)
 

@@ -12,8 +12,8 @@ from numpy.typing import NDArray
 from calibscale.array_types import Floats, Ints
 from calibscale.compiled import random_draws as kernel_draws
 from calibscale.compiled import row_sums as kernel_rows
-from calibscale.data.decimals import MORE, decimals_of
-from calibscale.data.forecasts.forecast import Forecast
+from calibscale.predictions.decimals import MORE, decimals_of
+from calibscale.predictions.distributions.forecast import Forecast
 
 NO_WEIGHTS: Floats = np.empty(0)
 # Value used for log 0, so that 0·log 0 is 0 in kernels, not NaN: log 5e-324, which a process that

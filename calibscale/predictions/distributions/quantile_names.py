@@ -6,9 +6,9 @@ import re
 from collections.abc import Sequence
 from itertools import pairwise
 
-from calibscale.data.forecasts.forecast import Forecast
-from calibscale.data.forecasts.kinds import forecast_of
 from calibscale.errors import OptionError
+from calibscale.predictions.distributions.forecast import Forecast
+from calibscale.predictions.distributions.kinds import forecast_of
 
 _NUMBER = re.compile(r"(?:\d+\.\d*|\.?\d+)$")
 _PERCENTILES = [float(percent) for percent in range(1, 100)]

@@ -8,8 +8,8 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from calibscale.array_types import Floats, Ints
-from calibscale.data.chunk import LOG_SMALLEST, Chunk
 from calibscale.errors import OptionError, require
+from calibscale.predictions.chunk import LOG_SMALLEST, Chunk
 
 NOTIONS = ("top_label", "canonical", "class_wise", "positive")
 SCALAR_NOTIONS = ("top_label", "positive")

@@ -15,12 +15,12 @@ from numpy.typing import NDArray
 
 from calibscale.array_types import Ints
 from calibscale.compiled import row_sums as kernel_rows
-from calibscale.data import input_hints
-from calibscale.data.forecasts.forecast import OUTCOME, REASONS
-from calibscale.data.row_origins import row_text
 from calibscale.errors import InvalidDataError
 from calibscale.formatting.escapes import one_line
 from calibscale.formatting.fault_texts import dropped_text
+from calibscale.predictions import input_hints
+from calibscale.predictions.distributions.forecast import OUTCOME, REASONS
+from calibscale.predictions.row_origins import row_text
 
 LOWEST, HIGHEST = 1e-100, 1e100  # weights with squares that neither vanish nor overflow in sums
 DROP_REMEDY = (

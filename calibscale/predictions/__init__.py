@@ -1,0 +1,1 @@
+"""What a row claims: kinds of predictions, their validity, residuals and draws."""
