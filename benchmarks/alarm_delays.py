@@ -185,6 +185,7 @@ def first_alarm(law: Law, resolution: int, seed: list[int], nights: int) -> int 
 def state_of(bets, p: Floats, happened: Floats, classes: int):
     """State of bets on a night; with more than two classes the top class is row number modulo K."""
     from calibscale.predictions.blocks import Block
+    from calibscale.predictions.classes import Classes
     from calibscale.predictions.rules import Rules
     from calibscale.predictions.validation import chunks
 
@@ -196,7 +197,8 @@ def state_of(bets, p: Floats, happened: Floats, classes: int):
         values[np.arange(len(p)), top] = p
         labels = np.where(happened, top, (top + 1) % classes)
     state = bets.zero(classes)
-    for chunk, _ in chunks(Block(0, values, labels, None, None), Rules("probabilities", classes)):
+    rules = Rules("probabilities", Classes(classes))
+    for chunk, _ in chunks(Block(0, values, labels, None, None), rules):
         state = bets.accumulate(state, chunk)
     return state
 

@@ -28,7 +28,6 @@ from calibscale.data.named_values import encoded
 from calibscale.data.percentages import of_texts, shares
 from calibscale.data.source import ArraySource
 from calibscale.errors import InvalidDataError, OptionError, require
-from calibscale.estimators.base import CLASSES
 from calibscale.estimators.registry import ESTIMATORS, LOCAL, named
 from calibscale.estimators.settings import build, hint, settings_of
 from calibscale.estimators.skce import KLCE, SKCE
@@ -36,9 +35,12 @@ from calibscale.evaluation.evaluate import evaluate
 from calibscale.formatting.lists import leading_values
 from calibscale.kernels.features import RandomFourier
 from calibscale.predictions import input_hints
+from calibscale.predictions.target import CLASSES, judges
 from calibscale.session import Session
 
-__all__ = sorted(["skce", *(name for name, kind in ESTIMATORS.items() if CLASSES in kind.targets)])
+__all__ = sorted(
+    ["skce", *(name for name, kind in ESTIMATORS.items() if judges(kind.targets, CLASSES))]
+)
 
 _ROWS = """\
 y_true : (n,) array-like

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import inspect
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from difflib import get_close_matches
@@ -21,7 +21,7 @@ from calibscale.engine.execution import Execution
 from calibscale.engine.memory import Room
 from calibscale.engine.merge_tree import Progress, tree_levels
 from calibscale.errors import OptionError
-from calibscale.estimators.base import CLASSES, BoundEstimator, Estimator
+from calibscale.estimators.base import BoundEstimator, Estimator
 from calibscale.estimators.estimator_texts import estimator
 from calibscale.estimators.registry import ESTIMATORS
 from calibscale.estimators.settings import build
@@ -32,6 +32,7 @@ from calibscale.predictions.blocks import RowCounts
 from calibscale.predictions.decimals import FEWEST_DECIMALS, MOST_DECIMALS
 from calibscale.predictions.invalid_rows import CLUSTER_OF, need_rows
 from calibscale.predictions.rules import Rules
+from calibscale.predictions.target import CLASSES, judges
 from calibscale.results.cluster_results import Clusters
 from calibscale.results.estimate import Estimate
 from calibscale.results.source_rows import ImpossibleRows
@@ -44,10 +45,10 @@ P = ParamSpec("P")
 R = TypeVar("R")
 
 
-def default_estimators(target: str = CLASSES) -> tuple[Estimator, ...]:
-    """Default estimators of a kind of sources.  Estimators with features share one feature map."""
+def default_estimators(claim: str = CLASSES) -> tuple[Estimator, ...]:
+    """Default estimators of a claim.  Estimators with features share one feature map."""
     kinds = ((name, kind) for name, kind in ESTIMATORS.items() if kind.by_default)
-    return tuple(build(name, {}) for name, kind in kinds if target in kind.targets)
+    return tuple(build(name, {}) for name, kind in kinds if judges(kind.targets, claim))
 
 
 class SessionOptions(TypedDict, total=False):
@@ -377,9 +378,9 @@ class Run(Session):
         return replace(self, chosen=tuple(chosen))
 
     def judged(self, result: R) -> R:
-        """Estimate or test, with the notion ``forecast`` where there are no classes."""
-        of_forecast = self.source.forecast is not None and result.notion == "canonical"  # type: ignore[attr-defined]
-        return replace(result, notion="forecast") if of_forecast else result  # type: ignore[type-var]
+        """Estimate or test, with its notion as the target names it."""
+        named = self.source.target.named_notion(result.notion)  # type: ignore[attr-defined]
+        return replace(result, notion=named)  # type: ignore[type-var]
 
     def scan(self, statistics: Iterable[Statistic], **options: Any) -> PassResult:
         """Run one pass over the rows that the estimators use, by group."""
@@ -407,17 +408,21 @@ def listed(estimators: Estimator | str | Iterable[Estimator | str]) -> list[Esti
     return [estimator(item) for item in (estimators if several else [estimators])]  # type: ignore[union-attr]
 
 
-def unsuitable(subject: str, source: ArraySource) -> OptionError:
-    """Return the OptionError for a feature that this kind of prediction does not support."""
+def unsuitable(
+    subject: str, source: ArraySource, targets: Sequence[str] = (CLASSES,)
+) -> OptionError:
+    """Return the OptionError for a feature that does not support the claim of a source.
+
+    `targets` are the claims that it supports.
+    """
     source.need_integer_labels(subject)
-    target = "forecasts" if source.forecast is None else "classes"
-    return OptionError(f"{subject} is for predictions of {target}, and these are {source.kind}")
+    return OptionError(f"{subject} is for predictions of {targets[0]}, and these are {source.kind}")
 
 
 def classes_only(subject: str, source: ArraySource) -> None:
     """Raise an OptionError if the predictions of a source are forecasts, or its labels soft."""
     source.need_integer_labels(subject)
-    if source.forecast is not None:
+    if not source.target.has_classes:
         raise OptionError(
             f"{unsuitable(subject, source)}; use forecast_events(source, level=0.5) (--event "
             "level=0.5) for two"
@@ -429,8 +434,8 @@ def resolved(
 ) -> BoundEstimator | Estimate:
     """Estimator bound to the data, or an estimate with the reason why it is unsupported."""
     try:
-        if setup.source.target not in requested.targets:
-            raise unsuitable(requested.name, setup.source)
+        if not judges(requested.targets, setup.source.target.claim):
+            raise unsuitable(requested.name, setup.source, requested.targets)
         return requested.bind(setup)
     except OptionError as error:
         if on_unsupported == "raise":

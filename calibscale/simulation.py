@@ -26,6 +26,7 @@ from calibscale.kernels.data_profile import BANDWIDTH_ROWS
 from calibscale.predictions.blocks import Block
 from calibscale.predictions.chunk import Chunk
 from calibscale.predictions.rules import Rules
+from calibscale.predictions.soft_labels import SoftChunk
 from calibscale.predictions.validation import chunks
 from calibscale.results.estimate import Estimate
 from calibscale.session import Session
@@ -397,4 +398,6 @@ def soft_chunks(draw: Draw, rules: Rules) -> Iterator[Chunk]:
         log_q = logits - logits.max(axis=1, keepdims=True) + np.log(chunk.confidence)[:, None]
         # E‖q − e_y‖² = ‖q − P‖² + 1 − ‖P‖² over y ~ P.
         brier = np.sum((q - P) ** 2, axis=1) + 1.0 - np.sum(P * P, axis=1)
-        yield replace(chunk, soft=P, brier=brier, nll=-np.sum(P * log_q, axis=1))
+        columns = {f.name: getattr(chunk, f.name) for f in fields(chunk)}
+        columns |= {"brier": brier, "nll": -np.sum(P * log_q, axis=1)}
+        yield SoftChunk(**columns, soft=P)

@@ -12,6 +12,7 @@ from calibscale.estimators.installed import installed_estimators
 from calibscale.estimators.registry import ESTIMATORS, LOCAL, SUMMARIES, named
 from calibscale.estimators.settings import build, settings_of
 from calibscale.formatting.naming import parse
+from calibscale.predictions.target import CLASSES, judges
 
 if TYPE_CHECKING:
     from calibscale.estimators.base import Estimator
@@ -100,22 +101,22 @@ def on_unsupported(names: tuple[str, ...]) -> str:
 
 
 def chosen_estimators(
-    texts: tuple[str, ...], options: dict[str, Any], forecasts: bool = False
+    texts: tuple[str, ...], options: dict[str, Any], target: Any = None
 ) -> list[Estimator]:
     """Estimators by their text, with the shared settings.
 
-    By default the estimators of `DEFAULT`, or all default estimators of forecasts.
+    By default the estimators of `DEFAULT`, or all default estimators of a target without classes.
 
     Options of settings are removed, except the seed.
     """
-    # `DEFAULT` names estimators of classes.
-    texts = ("all",) if forecasts and not texts else texts
+    claim = CLASSES if target is None else target.defaults_of
+    if not texts and claim != CLASSES:  # `DEFAULT` names estimators of classes
+        texts = ("all",)
     values = {option: options.pop(option) for option in {*_SHARED.values()}}
     options["seed"] = values["seed"]
     values["covariates"] = shared.columns(values["covariates"])
-    target = "forecasts" if forecasts else "classes"
     kinds = ESTIMATORS.items() if "all" in texts else ()
-    defaults = [name for name, kind in kinds if kind.by_default and target in kind.targets]
+    defaults = [name for name, kind in kinds if kind.by_default and judges(kind.targets, claim)]
     chosen = dict.fromkeys(e for text in texts for e in (defaults if text == "all" else (text,)))
     built, used = [], set()
     for text in chosen or DEFAULT:

@@ -198,6 +198,7 @@ def from_arrays(
             if heading is None
             else forecast_of_columns(forecast, list(map(str, heading)))
         )
+        assert kind_of_forecast is not None
         return _of_forecasts(kind_of_forecast, predictions, labels, covariates, weights, named)
     if (logits is None) == (probabilities is None):
         raise OptionError("give exactly one of logits= and probabilities=")

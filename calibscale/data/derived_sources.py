@@ -16,6 +16,7 @@ from calibscale.data.source_arguments import as_source
 from calibscale.errors import InvalidDataError, OptionError, require
 from calibscale.predictions.blocks import Block
 from calibscale.predictions.chunk import Chunk
+from calibscale.predictions.target import FORECASTS
 
 TEST = -1  # fold of the rows of the test part
 
@@ -131,10 +132,6 @@ class DerivedSource(ArraySource):
     """Source that changes the blocks of the source `before`, and shares its columns."""
 
     before: ArraySource = field(kw_only=True)
-
-    @property
-    def classes(self) -> int:
-        return self.before.classes
 
     @property
     def in_memory(self) -> bool:
@@ -254,7 +251,7 @@ def part_of(source: Any, hold_out: HoldOut, held: bool = True) -> ArraySource:
     100
     """
     data = as_source(source)
-    require(data.forecast is None, "parts of a source are of predictions of classes")
+    require(data.target.has_classes, "parts of a source are of predictions of classes")
     data.need_integer_labels("part_of")
     return _Part.of(data, hold_out=hold_out, held=held)
 
@@ -343,17 +340,12 @@ class _Events(DerivedSource):
     at_level: float | None = field(kw_only=True)
     threshold: float | tuple[float, float] | None = field(kw_only=True)
 
-    @property
-    def classes(self) -> int:
-        return 2
-
     def describe(self) -> dict[str, Any]:
         event = {"level": self.at_level, "threshold": self.threshold}
         return {**super().describe(), "event": event}
 
     def _changed(self, block: Block) -> Block:
-        forecast = self.before.forecast
-        assert forecast is not None
+        forecast: Any = self.before.target
         values = block.values.astype(np.float64)
         y = block.labels.astype(np.float64)
         status = forecast.status(values, y)
@@ -444,7 +436,9 @@ def forecast_events(
     [-0.1, 0.1]
     """
     data = as_source(source)
-    require(data.forecast is not None, f"{data.name} has no forecasts but {data.kind} of classes")
+    require(
+        data.target.claim == FORECASTS, f"{data.name} has no forecasts but {data.kind} of classes"
+    )
     require((level is None) != (threshold is None), "give exactly one of level= and threshold=")
     require(level is None or 0 < level < 1, "level must be in (0, 1)", level)
     if threshold is not None:

@@ -17,9 +17,12 @@ from calibscale.data.times import time_label
 from calibscale.errors import CalibscaleError, OptionError, StoreError, require
 from calibscale.formatting.naming import NO_LEVEL, missing_name
 from calibscale.predictions.blocks import Block
-from calibscale.predictions.distributions.forecast import Forecast
+from calibscale.predictions.classes import Classes
 from calibscale.predictions.levels import NO_NUMBER, Level
+from calibscale.predictions.outcomes import OutcomeTarget
 from calibscale.predictions.rules import Rules
+from calibscale.predictions.soft_labels import SoftLabels
+from calibscale.predictions.target import Target
 
 KINDS = ("logits", "probabilities")
 PREDICTIONS = (*KINDS, "predictions")  # roles of arrays and columns
@@ -74,39 +77,36 @@ class ArraySource:
     categories: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     times: Mapping[str, str] = field(default_factory=dict)  # kinds of dates and times, see `times`
     spacing: float = 0.0
-    forecast: Forecast | None = None
+    forecast: OutcomeTarget | None = None
     columns: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     copied: bool = False
 
     def __repr__(self) -> str:
         """Name, number of rows, and kind of the predictions.  Columns may be large."""
-        predictions = f"{self.kind} of {self.classes} classes"
-        if self.forecast is not None:
-            predictions = f"forecasts ({self.forecast.name})"
+        predictions = self.target.in_words
+        if self.target.has_classes:
+            predictions = f"{self.kind} of {predictions}"
         return f"ArraySource({str(self.name)!r}, {self.rows:,} rows, {predictions})"
 
     @property
     def classes(self) -> int:
         """K.  A binary column stands for two classes; forecasts have the width of embeddings."""
-        if self.forecast is not None:
-            return self.forecast.width
-        return 2 if self.binary else int(self.values.shape[1])
+        return self.target.n_features
 
     @property
-    def soft(self) -> bool:
-        """Whether labels are probabilities of the classes (n, K)."""
-        return self.forecast is None and len(self.labels.shape) == 2
-
-    @property
-    def target(self) -> str:
-        """Target of the predictions: ``classes``, ``forecasts`` or ``soft labels``."""
+    def target(self) -> Target:
+        """What the predictions claim: the declared kind, or probabilities of classes."""
         if self.forecast is not None:
-            return "forecasts"
-        return "soft labels" if self.soft else "classes"
+            return self.forecast
+        classes = 2 if self.binary else int(self.values.shape[1])
+        # Labels with a column for each class are probabilities of the classes.
+        several = self.labels is not None and len(self.labels.shape) == 2
+        return (SoftLabels if several else Classes)(classes, self.binary)
 
     def need_integer_labels(self, user: str) -> None:
         """Raise an OptionError for soft labels, which the function `user` does not take."""
-        require(not self.soft, f"{user} needs integer labels; those of {self.name} are soft")
+        message = f"{user} needs integer labels; those of {self.name} are soft"
+        require(self.target.has_single_labels or not self.target.has_classes, message)
 
     @property
     def chunk_rows(self) -> int:
@@ -163,28 +163,28 @@ class ArraySource:
         rounded to the spacing ε of 1 sum to 1 ± ε/2, and numbers that are computed in the same type
         have further errors.
         """
-        if self.forecast is not None:
-            tolerance = _TOLERANCE  # of the sums of forecasts, whatever their type
+        target = self.with_target().target
+        if target.least_slack is not None:
+            tolerance = target.least_slack
         elif tolerance is None:
             tolerance = sum_tolerance(self.values, self.spacing)
         return Rules(
             self.kind,
-            self.classes,
+            target,
             self.named_chunk_rows,
             0,
             tolerance,
             on_invalid,
-            forecast=self.with_target().forecast,
-            soft=self.soft,
             columns={**self.columns, "covariates": self.covariate_names},
         )
 
     def with_target(self) -> ArraySource:
         """Source with the kernel on the targets of its forecasts, from a sample of outcomes."""
-        if self.forecast is None or self.forecast.bound:
+        target = self.target
+        if target.bound:
             return self
         outcomes = [block.labels for block in self.sample(_SAMPLED)]
-        return replace(self, forecast=self.forecast.with_target(np.concatenate(outcomes)))
+        return replace(self, forecast=target.with_target(np.concatenate(outcomes)).declared)
 
     @property
     def _columns(self) -> tuple[Any, ...]:
@@ -196,13 +196,8 @@ class ArraySource:
             "name": str(self.name),  # a plain text, without the files of its rows
             "kind": self.kind,
             "rows": self.rows,
-            **(
-                {"classes": self.classes, "binary": self.binary}
-                if self.forecast is None
-                else {"forecast": self.forecast.description}
-            ),
+            **self.target.described,
             "weighted": self.weights is not None,
-            **({"soft_labels": True} if self.soft else {}),
             **({} if self.class_names is None else {"class_names": list(self.class_names)}),
             **({"categories": dict(self.categories)} if self.categories else {}),
         }

@@ -98,10 +98,11 @@ class Writer:
             If a shape or type does not match the store.  No row is added then.
         """
         self._check_open()
-        forecast = self._store.forecast
-        values = values if forecast is None else stacked(values)
+        has_classes = self._store.target.has_classes
+        if not has_classes:
+            values = stacked(values)
         values, labels = as_numpy(values, self._store.kind), as_numpy(labels)
-        if forecast is None:
+        if has_classes:
             values, labels, covariates, weights = rows_of(
                 values,
                 labels,
@@ -229,30 +230,22 @@ def fitting(
     any_label: bool = False,
 ) -> dict[str, np.ndarray]:
     """Convert rows to the columns of a store; raise `InvalidDataError` if they do not match it."""
-    width, forecast = store.columns, store.forecast
+    width, target = store.columns, store.target
     values = values.reshape(-1, 1) if store.binary and values.ndim == 1 else values
     if values.ndim != 2 or values.shape[1] != width or values.dtype.kind not in "fiu":
         raise InvalidDataError(
             f"{store.kind} must be (rows, {width}) numbers, not {values.dtype} {values.shape}"
             + input_hints.of_images(values.shape)
         )
-    types, noun = ("iu", "integers") if forecast is None else ("iufb", "numbers")
-    if labels.shape != values.shape[:1] or labels.dtype.kind not in types:
-        soft = "; a store has no soft labels" if labels.shape == values.shape else ""
+    if labels.shape != values.shape[:1] or labels.dtype.kind not in target.label_types:
+        noun = target.label_noun
+        hint = "; a store has no soft labels" if labels.shape == values.shape else ""
         raise InvalidDataError(
-            f"labels must be {len(values)} {noun}, not {labels.dtype} {labels.shape}{soft}"
+            f"labels must be {len(values)} {noun}, not {labels.dtype} {labels.shape}{hint}"
             + (input_hints.of_text(labels.dtype) or input_hints.of_shape(labels.shape, labels))
         )
-    if forecast is not None:
-        labels = forecast.checked(labels, "row {} of those appended".format)
-    elif not any_label and (outside := (labels < -1) | (labels >= store.classes)).any():
-        i = int(np.argmax(outside))
-        raise InvalidDataError(
-            f"row {i} of those appended has the label {labels[i]}, outside "
-            f"0..{store.classes - 1} (−1: not yet known)"
-            + input_hints.of_range(labels, store.classes),
-            i,
-        )
+    if not any_label:
+        labels = target.checked_labels(labels)
     with np.errstate(over="ignore"):  # overflows are reported below, with the row
         part = {store.kind: values.astype(dtype), "labels": labels}
     lost = np.isfinite(values) & ~np.isfinite(part[store.kind])
@@ -447,8 +440,8 @@ class LogitStore(StoreGroup):
     def info(self) -> dict[str, Any]:
         """JSON object that ``calibscale info`` shows."""
         values = self._array(self.kind)
-        described: dict[str, Any] = {"classes": self.classes, "binary": self.binary}
-        if "forecast" in self._meta:
+        described = self.target.described
+        if not self.target.has_classes:
             settings = {k: v for k, v in self._meta["forecast"].items() if v is not None}
             described = {"forecast": settings, "columns": self.columns}
         return {

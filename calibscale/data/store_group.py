@@ -16,8 +16,10 @@ from calibscale.data import zarr_arrays
 from calibscale.data.source import KINDS, ArraySource
 from calibscale.data.times import KINDS_OF_TIMES
 from calibscale.errors import CalibscaleError, NotFoundError, OptionError, StoreError, require
+from calibscale.predictions.classes import Classes
 from calibscale.predictions.distributions.forecast import Forecast
 from calibscale.predictions.distributions.kinds import forecast_of
+from calibscale.predictions.target import Target
 
 FORMAT = 2  # format of stores of forecasts; stores of classes have format 1, for earlier versions
 KEY = "calibscale"  # attribute of the group that holds all metadata of the store
@@ -346,6 +348,11 @@ class StoreGroup:
         """Kind of the predictive distributions with its settings, or None in a store of classes."""
         settings = self._meta.get("forecast")
         return None if settings is None else forecast_of(self.kind, **settings)
+
+    @property
+    def target(self) -> Target:
+        """What the predictions claim."""
+        return self.forecast or Classes(self.classes, self.binary)
 
     @property
     def columns(self) -> int:

@@ -14,10 +14,10 @@ from calibscale.kernels.pair_sums import Pairs
 from calibscale.kernels.pair_tasks import PairSum
 from calibscale.limits.proportions import Limits
 from calibscale.predictions.notions import SCALAR_NOTIONS, default_notion, problems
+from calibscale.predictions.target import CLASSES
 from calibscale.results.estimate import Estimate, Floor
 from calibscale.statistics.statistic import Statistic
 
-CLASSES, FORECASTS, SOFT = ALL = "classes", "forecasts", "soft labels"  # kinds of predictions
 NO_ROWS = "no rows with a label and a positive weight"
 NO_CALIBRATED_VALUE = "a calibrated model need not have any particular value of it"
 # Reason why test statistics have no interval.
@@ -255,12 +255,12 @@ class BoundEstimator(ABC):
         return None
 
     def low_of_groups(
-        self, confidence_level: float, states: Sequence[Any], soft: bool
+        self, confidence_level: float, states: Sequence[Any], counted: bool
     ) -> float | None:
         """Lower limit of the population's value from the stacked states of groups of rows.
 
-        `soft` states whether labels are distributions.  The limit is None if only the
-        interval of the expectation at this n is known, by jackknife or bootstrap.
+        `counted` states whether labels are events, which can be counted.  The limit is None if
+        only the interval of the expectation at this n is known, by jackknife or bootstrap.
         """
         return None
 
@@ -317,7 +317,7 @@ class Estimator(BoundEstimator):
     """
 
     by_default: ClassVar[bool] = True  # computed if no estimator is named
-    targets: ClassVar[tuple[str, ...]] = (CLASSES,)  # kinds of sources that it judges
+    targets: ClassVar[tuple[str, ...]] = (CLASSES,)  # claims that it judges, see `Target`
     fixed: ClassVar[tuple[str, ...]] = ()  # fields that are no settings of this estimator
     bound_fields: ClassVar[tuple[str, ...]] = ()  # parts of the bound estimator kept in ledgers
 

@@ -12,10 +12,11 @@ import numpy as np
 
 from calibscale.array_types import Floats
 from calibscale.errors import OptionError, require
-from calibscale.estimators.base import CLASSES, SOFT, Estimator, ScalarEstimator
+from calibscale.estimators.base import Estimator, ScalarEstimator
 from calibscale.limits.excess import ratio
 from calibscale.limits.gap_limits import bin_limits, largest_gap_limits, low_limit_of_groups
 from calibscale.limits.proportions import Limits
+from calibscale.predictions.target import CLASSES, SOFT
 from calibscale.results.estimate import Estimate, Floor
 from calibscale.statistics.bins import (
     AUTOMATIC,
@@ -183,7 +184,7 @@ class _MeanGaps(Binned):
         high = limits.high if self.unbiased else limits.mean_at_high
         return Limits(limits.low, high, "binned")
 
-    def low_of_groups(self, confidence_level: float, states: Sequence[Any], soft: bool) -> float:
+    def low_of_groups(self, confidence_level: float, states: Sequence[Any], counted: bool) -> float:
         """Lower limit by `calibscale.limits.gap_limits.low_limit_of_groups`."""
         sums = states[0].sums  # (groups, 5, B or cells)
         bins = self._bins(BinState(sums.sum(axis=0)))
@@ -195,7 +196,7 @@ class _MeanGaps(Binned):
         weights, residuals = sums[:, 1, full], sums[:, 4, full]
         tail = (1.0 - confidence_level) / 2.0
         power = self.gap_power or 1
-        return low_limit_of_groups(bins.gaps, weights, residuals, tail, power, counted=not soft)
+        return low_limit_of_groups(bins.gaps, weights, residuals, tail, power, counted=counted)
 
 
 @dataclass(frozen=True)

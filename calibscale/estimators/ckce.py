@@ -14,14 +14,7 @@ from scipy.linalg import LinAlgError, cho_factor, cho_solve, eigh
 from calibscale.array_types import Floats
 from calibscale.errors import OptionError, require
 from calibscale.estimators import frequency_jackknife
-from calibscale.estimators.base import (
-    ALL,
-    NO_ROWS,
-    BoundEstimator,
-    Estimator,
-    PairWork,
-    no_replicates,
-)
+from calibscale.estimators.base import NO_ROWS, BoundEstimator, Estimator, PairWork, no_replicates
 from calibscale.kernels.data_profile import DataProfile
 from calibscale.kernels.features import FeatureMap, RandomFourier
 from calibscale.kernels.landmarks import Solution, solve
@@ -30,6 +23,7 @@ from calibscale.kernels.pair_sums import Pairs
 from calibscale.kernels.pair_tasks import PairSum
 from calibscale.kernels.product_kernel import ProductKernel
 from calibscale.kernels.tile_layout import Panels
+from calibscale.predictions.target import ALL
 from calibscale.results.estimate import EXACT, Approximation, Estimate, Floor
 from calibscale.statistics.label_noise import LabelNoise, form_floor, predictions
 from calibscale.statistics.score_sums import (

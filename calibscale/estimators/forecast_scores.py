@@ -11,11 +11,12 @@ import numpy as np
 
 from calibscale.array_types import Floats
 from calibscale.errors import OptionError, require
-from calibscale.estimators.base import FORECASTS, BoundEstimator, Estimator
+from calibscale.estimators.base import BoundEstimator, Estimator
 from calibscale.kernels.data_profile import DataProfile
 from calibscale.limits.gap_limits import level_limits
 from calibscale.limits.proportions import Limits, share_limits
 from calibscale.predictions.distributions.forecast import Forecast
+from calibscale.predictions.target import FORECASTS
 from calibscale.results.estimate import EXACT, Approximation, Estimate, Floor
 from calibscale.statistics.forecast_totals import (
     CELLS,
@@ -113,7 +114,8 @@ class LogScore(_ForecastScore):
     columns = 2
 
     def bind(self, setup: DataProfile) -> Self:
-        if type(setup.source.forecast).log_score is Forecast.log_score:  # type: ignore[union-attr]
+        forecast: Any = setup.source.target
+        if not forecast.has_density:
             raise OptionError(f"predictions of kind {setup.source.kind} have no density")
         return self
 
@@ -146,9 +148,7 @@ class _AtLevels(Estimator):
 
     def bind(self, setup: DataProfile) -> Self:
         default = tuple((np.arange(1, self.steps) / self.steps).tolist())
-        return replace(
-            self, levels=self.levels or getattr(setup.source.forecast, "levels", default)
-        )
+        return replace(self, levels=self.levels or getattr(setup.source.target, "levels", default))
 
 
 @dataclass(frozen=True)
@@ -268,7 +268,7 @@ class Coverage(_ForecastScore):
     def bind(self, setup: DataProfile) -> Self:
         level = self.level
         if level is None:
-            level = _central_level(getattr(setup.source.forecast, "levels", ()))
+            level = _central_level(getattr(setup.source.target, "levels", ()))
         return replace(self, level=level, expects=True)
 
     @property
@@ -537,7 +537,7 @@ class QuantileECE(_AtLevels, _PITError):
 
     def bind(self, setup: DataProfile) -> Self:
         source, bins = setup.source, self.bins
-        if bins is None and not hasattr(source.forecast, "levels"):
+        if bins is None and not hasattr(source.target, "levels"):
             ranks = source.values.shape[1] + 1 if source.kind == "ensemble" else _BINS
             bins = ranks if ranks <= _MOST_RANKS else _BINS
         require(bins is None or 1 <= bins <= CELLS, f"bins must be in 1..{CELLS:,}", bins)

@@ -13,9 +13,10 @@ from typing import Any, ClassVar, Self
 import numpy as np
 
 from calibscale.array_types import Floats
-from calibscale.estimators.base import FORECASTS, NO_ROWS
+from calibscale.estimators.base import NO_ROWS
 from calibscale.estimators.sum_tests import Sums, SumTest
 from calibscale.kernels.data_profile import DataProfile
+from calibscale.predictions.target import FORECASTS
 from calibscale.statistics.pit_moments import WAVES, PITMoments, PITMomentState
 from calibscale.statistics.statistic import Statistic
 
@@ -36,8 +37,7 @@ class PITTest(SumTest):
         if self.medians:
             return self
         rows = setup.sample("canonical")
-        forecast = setup.source.forecast
-        assert forecast is not None
+        forecast: Any = setup.source.target
         if not len(rows):
             return replace(self, medians=(0.0,), widths=(0.0,))
         spread = forecast.spread(rows.parameters[:, :-1], rows.parameters[:, -1])

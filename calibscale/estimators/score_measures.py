@@ -390,7 +390,7 @@ class ICI(ScoreError):
     name: ClassVar[str] = "ici"
     no_interval: ClassVar[str | None] = None
 
-    def low_of_groups(self, confidence_level: float, states: Sequence[Any], soft: bool) -> float:
+    def low_of_groups(self, confidence_level: float, states: Sequence[Any], counted: bool) -> float:
         """Lower limit from signs of p − f(p) that are fitted to a third of the groups of rows.
 
         The mean of s(p)(p − event) is at most the mean distance of p from the frequency for any

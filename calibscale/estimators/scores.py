@@ -9,10 +9,11 @@ import numpy as np
 from scipy.special import rel_entr, xlogy
 
 from calibscale.array_types import Floats
-from calibscale.estimators.base import CLASSES, SOFT, Estimator, ScalarEstimator
+from calibscale.estimators.base import Estimator, ScalarEstimator
 from calibscale.estimators.binned import TCE2, Binned
 from calibscale.limits.excess import excess_limits
 from calibscale.limits.proportions import Limits, share_limits
+from calibscale.predictions.target import CLASSES, SOFT
 from calibscale.results.estimate import Estimate
 from calibscale.statistics import score_sums
 from calibscale.statistics.bins import BinCounts, BinRests, BinState, BinTable, FineHistogram

@@ -11,7 +11,7 @@ import numpy as np
 from calibscale.array_types import Floats
 from calibscale.data.derived_sources import HoldOut
 from calibscale.errors import OptionError, require
-from calibscale.estimators.base import ALL, BoundEstimator, Estimator, Quadratic, set_names
+from calibscale.estimators.base import BoundEstimator, Estimator, Quadratic, set_names
 from calibscale.estimators.ckce import MomentError
 from calibscale.estimators.skce_methods import (
     BoundSKCE,
@@ -25,6 +25,7 @@ from calibscale.kernels.bandwidths import local_kernel, most_powerful, named_ban
 from calibscale.kernels.data_profile import DataProfile, pooled_distance
 from calibscale.kernels.features import RandomFourier
 from calibscale.kernels.product_kernel import PREDICTION_KERNELS, RADIAL, ProductKernel
+from calibscale.predictions.target import ALL
 from calibscale.results.estimate import Estimate
 from calibscale.statistics.feature_sums import LandmarkFeatures
 from calibscale.statistics.fourier_modes import Modes

@@ -58,7 +58,7 @@ def _automatic_method(statistics: _Statistics) -> tuple[str, PairStatistic | Non
         reason = str(error)
     # The embeddings of forecasts are vectors, which have no Fourier series.  Those of distributions
     # with few parameters lie near a surface of few dimensions, which few landmarks cover.
-    if setup.source.forecast is not None and setup.rows <= _SOME_ROWS:
+    if setup.source.target.is_embedded and setup.rows <= _SOME_ROWS:
         with suppress(OptionError):  # tiles take any kernel
             chosen = statistics.reproducing_landmarks()
             count = chosen.landmarks.m
@@ -168,11 +168,10 @@ def checked_notion(settings: Any, setup: DataProfile) -> str:
     notion = settings.notion_for(setup.classes)
     precision = settings.precision
     problems(notion, setup.classes)
-    soft = setup.rules.soft and notion == "canonical"
-    vectors = soft or setup.source.forecast is not None
-    if vectors and (notion, precision) != ("canonical", "float64"):
+    target = setup.rules.target
+    if target.has_vector_residuals(notion) and (notion, precision) != ("canonical", "float64"):
         option = f"precision={precision!r}" if notion == "canonical" else f"notion {notion!r}"
-        labels = " with integer labels" if soft else ""
+        labels = " with integer labels" if target.has_classes else ""
         raise OptionError(f"{option} is for predictions of classes{labels}")
     return notion
 
@@ -212,7 +211,7 @@ class BoundSKCE(BoundEstimator):
     def for_test(self, setup: DataProfile) -> BoundEstimator:
         if self.settings.method in ("blocks", "pairs"):
             raise no_replicates(self.name, self.settings.method)
-        if setup.source.forecast is not None and self.chosen:
+        if setup.source.target.is_embedded and self.chosen:
             # Replicates take most of the time of a test.  Each of them multiplies the features of
             # all rows by its residuals.
             count = min(

@@ -9,10 +9,11 @@ import numpy as np
 
 from calibscale.array_types import Floats
 from calibscale.errors import OptionError
-from calibscale.estimators.base import CLASSES, SOFT, Estimator
+from calibscale.estimators.base import Estimator
 from calibscale.estimators.binned import Binned
 from calibscale.kernels.data_profile import DataProfile
 from calibscale.limits.excess import ratio
+from calibscale.predictions.target import CLASSES, SOFT
 from calibscale.results.estimate import Estimate, Floor
 from calibscale.statistics.bins import (
     MASS,

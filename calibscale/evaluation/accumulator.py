@@ -27,7 +27,7 @@ from calibscale.data.source import ArraySource
 from calibscale.engine.execution import Execution
 from calibscale.engine.threads import one_thread
 from calibscale.errors import NoRowsError, OptionError, require
-from calibscale.estimators.base import CLASSES, FORECASTS, BoundEstimator, Estimator
+from calibscale.estimators.base import BoundEstimator, Estimator
 from calibscale.estimators.estimator_texts import labels as labels_of
 from calibscale.evaluation.crowded_bins import with_equal_mass
 from calibscale.evaluation.evaluate import judged
@@ -38,9 +38,11 @@ from calibscale.inference.resampling import Resampling, requested
 from calibscale.kernels.data_profile import BANDWIDTH_ROWS, DataProfile
 from calibscale.kernels.notion_rows import NotionRows
 from calibscale.predictions.blocks import Block, RowCounts
+from calibscale.predictions.classes import Classes
 from calibscale.predictions.distributions.forecast import Forecast
 from calibscale.predictions.distributions.kinds import forecast_of
 from calibscale.predictions.invalid_rows import need_rows
+from calibscale.predictions.target import Target
 from calibscale.predictions.validation import chunks
 from calibscale.results.estimate import Estimate
 from calibscale.results.evaluation_results import Evaluation
@@ -157,21 +159,14 @@ class Accumulator:
     ) -> None:
         exactly_one = (classes is None) != (forecast is None)
         require(exactly_one, "give exactly one of classes= and forecast=")
-        self._forecast = None if forecast is None else forecast_of(forecast)
+        self._target, self._class_names = _declared(classes, forecast)
+        self._classes = self._target.n_features
+        require(self._classes >= 2, "classes must be at least 2", self._classes)
         # Estimators by default are left out with a reason where the rows do not suit them.
         # Requested estimators raise an error.
         self._report = estimators is None
-        by_default = default_estimators(CLASSES if forecast is None else FORECASTS)
+        by_default = default_estimators(self._target.claim)
         self._requested = listed(by_default if estimators is None else estimators)
-        if self._forecast is not None:
-            self._classes, self._class_names = self._forecast.width, None
-        elif isinstance(classes, int | np.integer):
-            self._classes, self._class_names = int(classes), None
-        else:
-            assert classes is not None
-            self._classes = len(classes)
-            self._class_names = tuple(map(str, classes))
-        require(self._classes >= 2, "classes must be at least 2", self._classes)
         self._covariate_names = None if covariate_names is None else tuple(covariate_names)
         self._categories = {k: tuple(map(str, names)) for k, names in (categories or {}).items()}
         self._group_by, self._first_row = group_by, first_row
@@ -240,7 +235,7 @@ class Accumulator:
 
     def __repr__(self) -> str:
         names = ", ".join(labels_of(self._requested))
-        kind = f"classes={self._classes}" if self._forecast is None else f"{self._forecast!r}"
+        kind = f"classes={self._classes}" if self._target.has_classes else f"{self._target!r}"
         return f"Accumulator([{names}], {kind}, rows={self.rows})"
 
     # ---------------------------------------------------------------- rows
@@ -324,11 +319,11 @@ class Accumulator:
                 covariates=covariates,
                 covariate_names=names,
                 predictions=predictions,
-                forecast=self._forecast,
+                forecast=self._target.declared,
                 name=_NAME,
                 class_names=self._class_names,
                 top_k=top_k,
-                binary=single and self._classes == 2 and self._forecast is None,
+                binary=single and self._target == Classes(2),
                 ignore_index=self._ignored(ignore_index),
                 percent=self._percent,
             )
@@ -351,13 +346,13 @@ class Accumulator:
 
         A batch may have labels −1 and 1 alone, so that `compute` refuses these.
         """
-        if self._forecast is not None or self._classes != 2:
+        if self._target != Classes(2):
             return ignore_index
         return (-1, *(ignore_index if isinstance(ignore_index, list | tuple) else (ignore_index,)))
 
     def _known_labels(self, labels: Any, ignore_index: Any) -> tuple[Any, frozenset[str]]:
         """Labels of a batch as classes, if `positive` declares these, and their first values."""
-        if self._forecast is not None or self._classes != 2:
+        if self._target != Classes(2):
             return labels, frozenset()
         values = as_numpy(labels, "labels")
         if values.ndim != 1:
@@ -399,7 +394,7 @@ class Accumulator:
             "requested",
             "class_names",
             "classes",
-            "forecast",
+            "target",
             "group_by",
             "interval",
             "rules",
@@ -426,7 +421,7 @@ class Accumulator:
             vars(self).update(addend.__getstate__())
             addend = exchanged
         if self._scan is not None and addend._scan is not None:
-            first, second = ((s.statistics, s.rules.forecast) for s in (self._scan, addend._scan))
+            first, second = ((s.statistics, s.rules.target) for s in (self._scan, addend._scan))
             require(first == second, _OTHER_BANDWIDTHS)
             # The draft shares its states with the accumulator that it replaces, so that they must
             # not change in place.
@@ -473,7 +468,7 @@ class Accumulator:
             return evaluation
         # From here on bandwidths differ from `evaluate`, which takes a sample of all rows.
         note = f"bandwidths are fixed by the first {BANDWIDTH_ROWS:,} rows"
-        kernel = now._forecast is not None and not now._forecast.bound  # on targets
+        kernel = not now._target.bound  # on targets
         bound = zip(evaluation.estimates, run.chosen, now._imagined.chosen, strict=True)
         estimates = tuple(
             e if a == b and not (kernel and a.notion == "canonical") else e.with_note(note)
@@ -491,7 +486,7 @@ class Accumulator:
             "binary": batch.binary,
             "weighted": batch.weights is not None,
             "covariates": batch.covariate_names,
-            "columns": None if self._forecast is None else batch.values.shape[1],
+            "columns": None if self._target.has_classes else batch.values.shape[1],
         }
         for name, value in columns.items():
             if value != self._columns.get(name, value):
@@ -559,12 +554,7 @@ class Accumulator:
         # The rows are imagined: they let estimators check their settings before data arrive.
         rng, n = np.random.default_rng(0), 50
         names = {name for e in self._requested for name in e.covariates}
-        kind = "probabilities"
-        values = rng.dirichlet(np.ones(self._classes), n)
-        if self._forecast is not None:  # increasing, positive and of sum 1: valid for all kinds
-            kind, P = self._forecast.name, self._forecast.columns
-            values = np.sort(rng.dirichlet(np.ones(P or 3), n), axis=1)
-            values /= 1.0 if P else values[:, :1]  # the weight of a mixture of one
+        kind, values = self._target.imagined(n, rng)
         return ArraySource(
             kind,
             values,
@@ -572,7 +562,7 @@ class Accumulator:
             rng.normal(size=(n, len(names))) if names else None,
             tuple(sorted(names)),
             rows=n,
-            forecast=self._forecast,
+            forecast=self._target.declared,
         ).with_target()
 
     def _bound(self, source: ArraySource) -> Run:
@@ -596,6 +586,18 @@ class Accumulator:
                 chosen.append(Estimate(estimator.name, notion, None, reason=str(error)))
         execution = Execution(scheduler="serial", name="serial")
         return Run(source, rules, execution, profile, tuple(chosen), self._group_by)
+
+
+def _declared(
+    classes: int | Sequence[Any] | None, forecast: str | Forecast | None
+) -> tuple[Target, tuple[str, ...] | None]:
+    """Target of the rows that are declared, and the names of their classes."""
+    if classes is None:
+        assert forecast is not None
+        return forecast_of(forecast), None
+    if isinstance(classes, int | np.integer):
+        return Classes(int(classes)), None
+    return Classes(len(classes)), tuple(map(str, classes))
 
 
 def _copy_of(result: PassResult) -> PassResult:

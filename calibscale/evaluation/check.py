@@ -8,11 +8,8 @@ from dataclasses import fields
 from typing import Any, Unpack
 
 from calibscale.estimators.base import BoundEstimator, Estimator
-from calibscale.estimators.binned import ECE, TCE2Debiased
-from calibscale.estimators.forecast_scores import Coverage, PITKuiper, QuantileECE
-from calibscale.estimators.scores import ConfidenceGap
+from calibscale.estimators.estimator_texts import estimator
 from calibscale.estimators.skce import JKCE, KCE
-from calibscale.estimators.vector_bins import CWCE2
 from calibscale.evaluation.crowded_bins import with_equal_mass
 from calibscale.evaluation.evaluate import evaluate
 from calibscale.evaluation.group_sessions import by_groups
@@ -22,12 +19,11 @@ from calibscale.inference.default_tests import default_tests, kernel_error
 from calibscale.inference.multiple_testing import adjusted_tests
 from calibscale.inference.resampling import Resampling, resampling
 from calibscale.inference.verdict import judgement_of_evaluation
+from calibscale.predictions.target import KERNEL_ERROR, Target
 from calibscale.results.evaluation_results import Evaluation
 from calibscale.results.inference_results import Check
 from calibscale.results.verdict_results import NEGLIGIBLE
 from calibscale.session import Session, SessionOptions, verb
-
-_MAX_CLASSES = 100  # of class-wise bins, whose replicates take time with the number of classes
 
 
 @verb
@@ -83,16 +79,8 @@ def check(
     started = time.perf_counter()
     intervals = resampling("jackknife", confidence_level=confidence_level, seed=seed)
     with Session.open(source, **options) as session:
-        if session.source.forecast is None:
-            estimators = _of_classes(session, seed)
-            tested = [ECE(bins=1), *estimators[1:]]  # of one bin, the error is the size of the gap
-        else:
-            tested = estimators = [
-                QuantileECE(),
-                PITKuiper(),
-                kernel_error(session, seed),
-                Coverage(),
-            ]
+        estimators = _sizes(session, seed)
+        tested = [_tested_as(e, session.source.target) for e in estimators]
         # A default test of a kernel error that is tested already would count twice.
         kinds = {type(estimator) for estimator in tested if isinstance(estimator, JKCE | KCE)}
         further = [
@@ -156,10 +144,16 @@ def _in_memory(
     return [estimator for estimator, bound in pairs if isinstance(bound, BoundEstimator)]
 
 
-def _of_classes(session: Session, seed: int) -> list[Estimator]:
-    """Estimators of predictions of classes."""
-    estimators: list[Estimator] = [ConfidenceGap(), ECE(), TCE2Debiased()]
-    estimators = with_equal_mass(session.profile, estimators)
-    if 2 < session.source.classes <= _MAX_CLASSES:
-        estimators.append(CWCE2())  # the size of errors of classes other than the top label
-    return [*estimators, kernel_error(session, seed)]
+def _sizes(session: Session, seed: int) -> list[Estimator]:
+    """Estimators of the table, with bins of equal mass where bins of equal width are crowded."""
+    estimators = []
+    for text in session.source.target.sizes:
+        is_kernel_error = text == KERNEL_ERROR
+        estimators.append(kernel_error(session, seed) if is_kernel_error else estimator(text))
+    return with_equal_mass(session.profile, estimators)
+
+
+def _tested_as(candidate: Estimator, target: Target) -> Estimator:
+    """The estimator, or the one by which it is tested."""
+    text = target.tested_as.get(candidate.name)
+    return candidate if text is None else estimator(text)

@@ -20,7 +20,7 @@ def with_equal_mass(profile: DataProfile, estimators: Sequence[Estimator]) -> li
     For rare events, nearly all predictions lie in the first of 15 bins of equal width.  The binned
     error is then the error of the mean.  A sample of the rows decides.
     """
-    if profile.source.forecast is not None or not _is_crowded(profile):
+    if not (profile.source.target.has_classes and _is_crowded(profile)):
         return list(estimators)
     completed: list[Estimator] = []
     for estimator in estimators:

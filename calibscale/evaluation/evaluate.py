@@ -110,7 +110,9 @@ def evaluate(
             parsed = Grouping.parse(grouping, session.source.covariate_names)
             session.source.covariate(parsed.column)
         if estimators is None:
-            chosen = with_equal_mass(session.profile, default_estimators(session.source.target))
+            chosen = with_equal_mass(
+                session.profile, default_estimators(session.source.target.claim)
+            )
         else:
             chosen = listed(estimators)
         names = labels(chosen)

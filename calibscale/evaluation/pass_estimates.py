@@ -9,7 +9,7 @@ from typing import Any
 
 from calibscale.engine.memory import Room
 from calibscale.engine.threads import one_thread
-from calibscale.estimators.base import CLASSES, BoundEstimator
+from calibscale.estimators.base import BoundEstimator
 from calibscale.evaluation.reliability_curves import drawn
 from calibscale.inference.floors import floor_statistics, noise_of, with_floor
 from calibscale.inference.intervals import (
@@ -35,13 +35,12 @@ def session_intervals(
     session: Session, interval: Resampling | str | bool | None, floor: bool
 ) -> tuple[Resampling | None, Null | None]:
     """Request of intervals, and null of floors, as clusters and labels allow, each or None."""
-    soft = session.rules.soft
     clustered = session.rules.cluster is not None
     request = requested(interval)
     if clustered:
         request = replace(request or Jackknife(), clustered=True)
     elif request is not None:
-        request = replace(request, soft=soft)
+        request = replace(request, draws_responses=session.rules.target.draws_responses)
     return request, noise_of(session.rules) if floor else None
 
 
@@ -55,7 +54,7 @@ def needed_statistics(run: Run, interval: Resampling | None, noise: Null | None)
     if any(estimator.pairwise for estimator in run.fitting):
         needed.append(_FINGERPRINT)
     needed += run.cluster_sums
-    if run.source.target == CLASSES:
+    if run.source.target.has_single_labels:
         needed.append(_LABELS)
     for estimator in run.fitting:
         needed += statistics_of(estimator, run.source.classes, interval, noise)
@@ -121,10 +120,11 @@ def evaluation_of(
     warnings: tuple[str, ...] = ()
     if table is not None:
         warnings = label_warnings(table.counts, outcome["n_unlabelled"], names)
+    # Bands of diagrams assume independent rows, with labels as the predictions would draw them.
+    with_bands = run.rules.target.draws_responses and not run.cluster_sums
     return Evaluation(
         estimates=overall,
-        # Bands of diagrams assume independent rows with a single label.
-        reliability=None if run.cluster_sums or run.rules.soft else drawn(overall),
+        reliability=drawn(overall) if with_bands else None,
         group_by=run.group_by,
         groups={key: values for key, values in estimates.items() if key is not None},
         clusters=clusters,

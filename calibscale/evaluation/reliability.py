@@ -85,7 +85,7 @@ def reliability(
         session.source.need_integer_labels("reliability")
         classes: list[Any] = [None]
         diagrams: list[Estimator] = [QuantileECE(bins=bins)]
-        if session.source.forecast is None:
+        if session.source.target.has_classes:
             notion = notion or default_notion(session.source.classes)
             classes = _classes(session.source, notion, class_index, group_by)
             bins = 15 if bins is None else bins

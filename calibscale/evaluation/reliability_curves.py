@@ -73,9 +73,9 @@ def drawn(estimates: Iterable[Estimate]) -> Diagram | None:
     estimates = tuple(estimates)
     level = next((e.interval.level for e in estimates if e.interval is not None), 0.95)
     binned = [e for e in estimates if e.value is not None and "bins" in e.details]
-    forecasts = [e for e in binned if "pit" in e.details]
-    if forecasts:
-        return Diagram(forecasts[0].notion, level, curve_of_estimate(forecasts[0], level))
+    pit_bins = [e for e in binned if "pit" in e.details]
+    if pit_bins:
+        return Diagram(pit_bins[0].notion, level, curve_of_estimate(pit_bins[0], level))
     binned = [e for e in binned if e.notion in SCALAR_NOTIONS]
     if not binned:
         return None

@@ -139,11 +139,10 @@ def calibration_test(
     check_negligible(negligible)
     started = time.perf_counter()
     with Session.open(source, **options) as session:
-        soft = session.rules.soft
+        target = session.rules.target
         session = session.by_cluster(cluster)
         clusters = session.rules.cluster is not None
-        independent = "wild" if soft else "labels"
-        drawn_from = null_of(null or ("wild_cluster" if clusters else independent), seed)
+        drawn_from = null_of(null or ("wild_cluster" if clusters else target.null), seed)
         local = KLCE.on(covariates) if covariates else None
         # The other nulls, and tests over bandwidths, judge a single kernel error.
         any_error = drawn_from.of_labels or isinstance(drawn_from, RandomSigns)
@@ -157,12 +156,12 @@ def calibration_test(
             )
         else:
             estimators = listed(statistics)
-        if soft and drawn_from.of_labels:
+        if drawn_from.of_labels and not target.draws_responses:
             raise OptionError(
                 f"null={drawn_from.name!r} draws single classes, which soft labels are not; use "
                 "null='wild', their default; 'permute', 'residual' and 'hoeffding' apply too"
             )
-        if not drawn_from.draws and not soft:
+        if not (drawn_from.draws or target.has_classes):
             classes_only(f"null={drawn_from.name!r}", session.source)
         _check(estimators, drawn_from, n_replicates, stop_after)
         factors = _factors(bandwidths, drawn_from, stop_after)

@@ -7,22 +7,14 @@ from dataclasses import replace
 
 from calibscale.errors import OptionError
 from calibscale.estimators.base import Estimator
-from calibscale.estimators.pit_tests import NormalScores, PITByForecast, PITSmooth
-from calibscale.estimators.residual_tests import (
-    CoxScore,
-    MeanScore,
-    ResidualScan,
-    SmoothTest,
-    SpreadScore,
-    TemperatureScore,
-)
+from calibscale.estimators.estimator_texts import estimator
 from calibscale.estimators.skce import JKCE, KCE, SKCE
 from calibscale.kernels.features import RandomFourier
 from calibscale.predictions.notions import SCALAR_NOTIONS
+from calibscale.predictions.target import KERNEL_ERROR
 from calibscale.session import Session
 
 # Most classes with class-wise cells, as their replicates take memory for each class.
-_MAX_CLASSES = 100
 _MANY_NUMBERS = 10**6  # probabilities above which the kernel error has fewer features
 _FEW_FEATURES = 16  # replicates take time in proportion
 # Bandwidths of covariates, in units of the default.  Narrow ones see an error in a part of a
@@ -41,29 +33,15 @@ def default_tests(session: Session) -> list[Estimator]:
     and shape of PIT values, their relation to the forecast, and the kernel error.  For soft labels
     there is only the kernel error.
     """
-    source = session.source
-    if source.forecast is not None:
-        return [NormalScores(), PITSmooth(), PITByForecast(), kernel_error(session)]
-    if session.rules.soft:
-        return [kernel_error(session)]
-    if source.classes == 2:
-        return [MeanScore(), CoxScore(), SpreadScore(), SmoothTest(), ResidualScan()]
-    tests: list[Estimator] = [CoxScore(), SpreadScore(), SmoothTest(), ResidualScan()]
-    if source.classes <= _MAX_CLASSES:
-        by_class = "class_wise"
-        tests += [
-            MeanScore(by_class),
-            CoxScore(by_class),
-            TemperatureScore(),
-            SmoothTest(by_class),
-            ResidualScan(by_class),
-        ]
-    return [*tests, kernel_error(session)]
+    tests = []
+    for text in session.source.target.default_tests:
+        tests.append(kernel_error(session) if text == KERNEL_ERROR else estimator(text))
+    return tests
 
 
 def kernel_error(session: Session, seed: int = 0) -> JKCE | KCE:
     """Kernel error of whole predictions, of fewer features where replicates would take long."""
-    if session.source.forecast is not None:
+    if session.source.target.kernel_error == KCE.name:
         return KCE(seed=seed)
     if session.source.rows * session.source.classes > _MANY_NUMBERS:
         return JKCE(RandomFourier(_FEW_FEATURES), seed=seed)

@@ -11,7 +11,7 @@ from collections.abc import Iterable
 from dataclasses import replace
 
 from calibscale.estimators.base import BoundEstimator
-from calibscale.inference.nulls import ClusterSigns, DrawnLabels, Null, RandomSigns
+from calibscale.inference.nulls import ClusterSigns, Null, null_of
 from calibscale.inference.resampling import drawn_sums
 from calibscale.predictions.rules import Rules
 from calibscale.results.cluster_results import Clusters
@@ -24,7 +24,7 @@ def noise_of(rules: Rules) -> Null:
     """Null of the floors of a source read by these rules."""
     if rules.cluster is not None:
         return ClusterSigns()
-    return RandomSigns() if rules.soft else DrawnLabels()
+    return null_of(rules.target.null, 0)
 
 
 def floor_statistics(estimator: BoundEstimator, null: Null, classes: int) -> tuple[Statistic, ...]:

@@ -328,8 +328,8 @@ def _rows_left_out(
         p_value, least_p_value = norm_p_values(np.diag(gram), all_pairs)
         calibrated, observed = _noise_of_rows(gram, with_observed, by_row, diagonal)
         event_sums = _event_sums(rows)
-        if request.soft:
-            event_sums = np.zeros_like(event_sums)  # soft labels have no events to count
+        if not request.draws_responses:
+            event_sums = np.zeros_like(event_sums)  # there are no events to count
         form = SquaredNorm(
             size=float(all_pairs),
             own=float(diagonal),
@@ -371,7 +371,7 @@ def _drawn_residuals(rows: NotionRows, request: Resampling) -> Floats:
 
 def _event_sums(rows: NotionRows) -> Floats:
     """Sums of `EventSums` (7, 2) of a scalar prediction or of the top label, 0 for forecasts."""
-    if rows.forecast is not None:
+    if not rows.target.has_classes:
         return np.zeros((7, 2))
     top = rows.points.argmax(axis=1)[:, None]
     p = np.take_along_axis(rows.points, top, 1)[:, 0]
@@ -439,7 +439,7 @@ def no_interval(estimator: BoundEstimator, request: Resampling | None = None) ->
 
 def _independent(request: Resampling | None) -> bool:
     """Whether rows are independent, with labels of one class."""
-    return request is None or not (request.clustered or request.soft)
+    return request is None or (request.draws_responses and not request.clustered)
 
 
 def with_interval(
@@ -536,7 +536,7 @@ def _interval_of_parts(
     if grouped and not estimator.unbiased and all(s in states for s in grouped):
         parts_of_sums = [states[s] for s in grouped]
         parted = estimator.parted
-        low = parted.low_of_groups(request.confidence_level, parts_of_sums, request.soft)
+        low = parted.low_of_groups(request.confidence_level, parts_of_sums, request.draws_responses)
         if low is not None:
             # The expectation of a biased error is above the population's value, so that an upper
             # limit of the expectation covers both.

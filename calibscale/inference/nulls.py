@@ -17,7 +17,6 @@ from calibscale.errors import OptionError, require
 from calibscale.estimators.base import BoundEstimator
 from calibscale.kernels.notion_rows import NotionRows
 from calibscale.predictions.chunk import Chunk
-from calibscale.predictions.distributions.forecast import Forecast
 from calibscale.predictions.notions import SCALAR_NOTIONS, views, width
 from calibscale.session import Run
 from calibscale.statistics.statistic import Replicates, Statistic, redraws
@@ -177,30 +176,12 @@ class DrawnLabels(Null):
         return out
 
     def vectors(self, rows: Chunk | NotionRows, first: int, last: int) -> Iterator[Floats]:
-        if rows.forecast is not None:
-            for y in self._outcomes(rows, rows.forecast, first, last):
-                yield rows.q - rows.forecast.of_outcomes(y)
-            return
-        for drawn in self.labels(rows.units, rows.q, first, last):
-            residuals = rows.q.copy()
-            residuals[np.arange(len(rows)), drawn] -= 1.0
-            yield residuals
+        return rows.target.drawn_residuals(rows, self, first, last)
 
     def products(
         self, rows: Chunk | NotionRows, phi: Floats, first: int, last: int
     ) -> Iterator[tuple[Floats, Floats]]:
-        if rows.forecast is None:
-            return super().products(rows, phi, first, last)
-        products = rows.forecast.residual_products(rows.q, phi)
-        return map(products, self._outcomes(rows, rows.forecast, first, last))
-
-    def _outcomes(
-        self, rows: Chunk | NotionRows, forecast: Forecast, first: int, last: int
-    ) -> Iterator[Floats]:
-        """Outcomes drawn from predictive distributions (c,), replicate by replicate."""
-        values, y = rows.parameters[:, :-1], rows.parameters[:, -1]
-        outcomes = forecast.placed_sampler(values, y, rows.rows)
-        return map(outcomes, self.uniforms(rows.units, first, last))
+        return rows.target.drawn_products(rows, phi, self, first, last)
 
     def uniforms(self, rows: Ints, first: int, last: int) -> Iterator[Floats]:
         """Uniform numbers (c,) by which outcomes are drawn, replicate by replicate."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import time
+from abc import ABC, abstractmethod
 from collections.abc import Callable
 from typing import Any, Unpack
 
@@ -11,7 +12,7 @@ import numpy as np
 from scipy.optimize import minimize
 from scipy.special import expit, log_ndtr, logit, ndtri
 
-from calibscale.array_types import Floats
+from calibscale.array_types import Floats, Ints
 from calibscale.data.arrays import from_arrays
 from calibscale.data.source import ArraySource
 from calibscale.errors import OptionError, require
@@ -19,6 +20,8 @@ from calibscale.estimators.base import Estimator
 from calibscale.inference.calibration_test import calibration_test
 from calibscale.predictions.blocks import RowCounts
 from calibscale.predictions.chunk import Chunk
+from calibscale.predictions.distributions.mixtures import EnsembleForecast
+from calibscale.predictions.target import CLASSES, FORECASTS
 from calibscale.predictions.validation import chunks
 from calibscale.results.inference_results import Miscalibration, Power, PowerPoint
 from calibscale.session import Run, Session, SessionOptions, listed, verb
@@ -111,7 +114,7 @@ def power(
         if bias.where is not None:
             covariate, _ = bias.where
             position = run.source.covariate(covariate)
-        pool = _Pool(run, bias, position)
+        pool = _POOLS[run.rules.target.claim](run, bias, position)
         settled = estimator.settled(run.fitting[0])
         curve: list[PowerPoint] = []
 
@@ -169,77 +172,109 @@ def power(
     )
 
 
-class _Pool:
-    """Rows from which data sets are drawn, with the probabilities of their labels.
+class _Pool(ABC):
+    """Rows from which data sets are drawn.
 
-    Arrays of n rows: `q` (n, K), or for forecasts their values (n, K), `covariates` (n, k),
-    `cumulative` (n, K), the cumulative sums of biased probabilities, and `shares` (n,), the
-    probabilities with which rows are drawn.
+    Arrays of n rows: `values` (n, K), `covariates` (n, k), and `shares` (n,), the probabilities
+    with which rows are drawn.
     """
 
     def __init__(self, run: Run, bias: Miscalibration, position: int | None) -> None:
         covariate, selected = (None, None) if bias.where is None else bias.where
         rules = run.rules_by(covariate)
-        q, biased, x, weights = [], [], [], []
+        self.bias = bias
+        self.position = position
+        self.target = rules.target
+        self.names = run.source.covariate_names
+        values, x, weights = [], [], []
         self.counts = RowCounts()
         for block in run.source.sample(POOL):
             # Labels are drawn, so that rows without one are as good as others.
             unlabelled = block._replace(labels=np.zeros_like(block.labels))
             for chunk, counts in chunks(unlabelled, rules):
                 self.counts += counts
-                if chunk.forecast is None:
-                    q.append(chunk.q)
-                    biased.append(biased_probabilities(bias, chunk, position))
-                else:
-                    q.append(chunk.values)
+                values.append(self._values(chunk))
                 no_covariates = np.empty((len(chunk), 0))
                 x.append(no_covariates if chunk.covariates is None else chunk.covariates)
                 weights.append(weights_of(chunk))
-        self.q, self.covariates, w = map(np.concatenate, (q, x, weights))
+        self.values, self.covariates, w = map(np.concatenate, (values, x, weights))
         require(w.any(), "there are no rows to draw from")
-        self.forecast = rules.forecast
-        self.bias = bias
-        self.position = position
-        if self.forecast is None:
-            self.cumulative = np.cumsum(np.concatenate(biased), axis=1)
-        elif self.forecast.name == "ensemble":
-            raise OptionError("power draws outcomes, and ensembles have no distribution of them")
         if covariate is not None and not w[self.covariates[:, position] == selected].any():
             raise OptionError(f"no row has {covariate} = {selected:g}")
         self.shares = w / w.sum()
         self.uniform = bool(np.all(w == w[0]))
-        self.names = run.source.covariate_names
 
+    @abstractmethod
+    def _values(self, chunk: Chunk) -> Floats:
+        """Predictions of a chunk (c, K) as the pool keeps them."""
+
+    @abstractmethod
     def draw(self, rows: int, rng: np.random.Generator) -> ArraySource:
         """Draw a data set."""
-        chosen = rng.choice(len(self.q), rows, p=None if self.uniform else self.shares)
-        covariates = self.covariates[chosen]
-        if self.forecast is not None:
-            u = rng.random(rows)
-            # The PIT value of an outcome is biased: a temperature changes its spread about ½, and a
-            # shift moves the median to the level 0.5 − shift.
-            biased = expit(self.bias.temperature * logit(u) - logit(0.5 + self.bias.shift))
-            if self.bias.where is not None:
-                _, selected = self.bias.where
-                biased = np.where(covariates[:, self.position] == selected, biased, u)
-            values = self.q[chosen]
-            return from_arrays(
-                predictions=values,
-                forecast=self.forecast,
-                covariates=covariates,
-                labels=self.forecast.drawn(values, values[:, 0], biased),
-                covariate_names=self.names,
-            )
+
+    def _chosen(self, rows: int, rng: np.random.Generator) -> Ints:
+        return rng.choice(len(self.values), rows, p=None if self.uniform else self.shares)
+
+
+class _LabelPool(_Pool):
+    """Rows of classes, with the cumulative sums of biased probabilities `cumulative` (n, K)."""
+
+    def __init__(self, run: Run, bias: Miscalibration, position: int | None) -> None:
+        self._biased: list[Floats] = []
+        super().__init__(run, bias, position)
+        self.cumulative = np.cumsum(np.concatenate(self._biased), axis=1)
+
+    def _values(self, chunk: Chunk) -> Floats:
+        self._biased.append(biased_probabilities(self.bias, chunk, self.position))
+        return chunk.q
+
+    def draw(self, rows: int, rng: np.random.Generator) -> ArraySource:
+        chosen = self._chosen(rows, rng)
         # A label is the number of cumulative probabilities up to a uniform number.  The last of
         # them may differ from 1 by rounding.
         u = rng.random(rows) * self.cumulative[chosen, -1]
         labels = (self.cumulative[chosen] <= u[:, None]).sum(axis=1)
         return from_arrays(
-            probabilities=self.q[chosen],
-            labels=np.minimum(labels, self.q.shape[1] - 1),
-            covariates=covariates,
+            probabilities=self.values[chosen],
+            labels=np.minimum(labels, self.values.shape[1] - 1),
+            covariates=self.covariates[chosen],
             covariate_names=self.names,
         )
+
+
+class _OutcomePool(_Pool):
+    """Rows of predictive distributions, from which outcomes are drawn."""
+
+    def __init__(self, run: Run, bias: Miscalibration, position: int | None) -> None:
+        super().__init__(run, bias, position)
+        if isinstance(self.target, EnsembleForecast):
+            raise OptionError("power draws outcomes, and ensembles have no distribution of them")
+
+    def _values(self, chunk: Chunk) -> Floats:
+        return chunk.values
+
+    def draw(self, rows: int, rng: np.random.Generator) -> ArraySource:
+        chosen = self._chosen(rows, rng)
+        covariates = self.covariates[chosen]
+        u = rng.random(rows)
+        # The PIT value of an outcome is biased: a temperature changes its spread about ½, and a
+        # shift moves the median to the level 0.5 − shift.
+        biased = expit(self.bias.temperature * logit(u) - logit(0.5 + self.bias.shift))
+        if self.bias.where is not None:
+            _, selected = self.bias.where
+            biased = np.where(covariates[:, self.position] == selected, biased, u)
+        values = self.values[chosen]
+        forecast: Any = self.target
+        return from_arrays(
+            predictions=values,
+            forecast=forecast,
+            covariates=covariates,
+            labels=forecast.drawn(values, values[:, 0], biased),
+            covariate_names=self.names,
+        )
+
+
+_POOLS: dict[str, type[_Pool]] = {CLASSES: _LabelPool, FORECASTS: _OutcomePool}
 
 
 def biased_probabilities(bias: Miscalibration, chunk: Chunk, position: int | None) -> Floats:

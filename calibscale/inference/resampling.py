@@ -40,7 +40,7 @@ class Resampling(ABC):
     A counter hash of its number assigns each row to a group, so groups do not depend on chunks or
     workers, and two models of the same rows have the same groups.  Sessions with clusters make
     `clustered` requests from the others, with groups of whole clusters.  Sessions with soft labels
-    make `soft` requests, without limits for labels of one class.
+    do not draw labels, and make requests without limits that follow from events.
     """
 
     method: ClassVar[str]
@@ -49,7 +49,7 @@ class Resampling(ABC):
     groups: int = 20
     seed: int = 0
     clustered: bool = field(default=False, kw_only=True, repr=False)
-    soft: bool = field(default=False, kw_only=True, repr=False)
+    draws_responses: bool = field(default=True, kw_only=True, repr=False)
 
     def __post_init__(self) -> None:
         if not 0 < self.confidence_level < 1:
@@ -66,7 +66,7 @@ class Resampling(ABC):
         """Null from which the noise at calibration is drawn."""
         if self.clustered:
             return ClusterSigns(self.seed)
-        return RandomSigns(self.seed) if self.soft else DrawnLabels(self.seed)
+        return DrawnLabels(self.seed) if self.draws_responses else RandomSigns(self.seed)
 
     @property
     def sizes(self) -> tuple[Grouped, ...]:
@@ -407,8 +407,8 @@ def norm_of(
         return None
     p_value, least_p_value = norm_p_values(np.sum(vectors**2, axis=1), size)
     counts = states[events].sums
-    if request.soft:
-        counts = np.zeros_like(counts)  # soft labels have no events to count
+    if not request.draws_responses:
+        counts = np.zeros_like(counts)  # there are no events to count
     return SquaredNorm(
         size=size,
         own=form.own,

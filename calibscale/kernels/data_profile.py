@@ -80,9 +80,7 @@ class DataProfile:
 
     def _sampled(self, count: int) -> list[Chunk]:
         rules = replace(self.rules, on_invalid="drop")
-        blocks = self.source.sample(count)
-        if not (rules.forecast or rules.soft):
-            blocks = (block._replace(labels=np.zeros_like(block.labels)) for block in blocks)
+        blocks = (rules.target.without_labels(block) for block in self.source.sample(count))
         return [chunk for block in blocks for chunk, _ in chunks(block, rules)]
 
     def sample(self, notion: str) -> NotionRows:

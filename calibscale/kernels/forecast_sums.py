@@ -12,6 +12,7 @@ from calibscale.compiled import tiles
 from calibscale.kernels.notion_rows import NotionRows
 from calibscale.kernels.pair_tasks import PairSumTask
 from calibscale.kernels.tile_layout import LaidOutRows, TileLayout
+from calibscale.predictions.distributions.mixtures import NormalForecast
 
 _STRIP = 64  # rows that are summed together over their pairs with a panel
 
@@ -30,12 +31,11 @@ class ForecastSumTask(PairSumTask):
 
     @property
     def _normal(self) -> bool:
-        forecast = self.panels.rules.forecast
-        return self.spec.closed_form and forecast is not None and forecast.name == "normal"
+        return self.spec.closed_form and isinstance(self.panels.rules.target, NormalForecast)
 
     def _standard(self, rows: NotionRows) -> Floats:
         """Means, variances and outcomes of normal forecasts in bandwidths of targets, (3, c)."""
-        forecast = self.panels.rules.forecast
+        forecast: Any = self.panels.rules.target
         mean, scale, y = (rows.parameters.T - [[forecast.centre], [0.0], [forecast.centre]]) / (
             forecast.bandwidth
         )

@@ -9,8 +9,8 @@ import numpy as np
 from calibscale.array_types import Floats, Ints
 from calibscale.data.derived_sources import HoldOut
 from calibscale.predictions.chunk import Chunk
-from calibscale.predictions.distributions.forecast import Forecast
 from calibscale.predictions.notions import SCALAR_NOTIONS, views
+from calibscale.predictions.target import Target
 
 
 class NotionRows(NamedTuple):
@@ -20,7 +20,7 @@ class NotionRows(NamedTuple):
     `weights` are (c,).  `covariates` are all columns of the source, or none (c, d).  `rows` are row
     numbers, or hashes of clusters if any (c,).  Nulls draw from the `parameters`.  These are
     predictions and outcomes for forecasts, the probability of the classes before the predicted
-    class for scalar notions, and else (c, 0).  `forecast` is the kind of forecasts, or None.
+    class for scalar notions, and else (c, 0).  `target` is what they claim, see `Target`.
     """
 
     points: Floats
@@ -30,7 +30,7 @@ class NotionRows(NamedTuple):
     covariates: Floats
     rows: Ints
     parameters: Floats
-    forecast: Forecast | None = None
+    target: Target
 
     def __len__(self) -> int:
         return len(self.points)
@@ -46,13 +46,13 @@ class NotionRows(NamedTuple):
     @property
     def starts(self) -> Floats | None:
         """Probability of the classes before the predicted one (c,), if it is known."""
-        scalar = self.forecast is None and self.parameters.shape[1] == 1
+        scalar = self.target.has_classes and self.parameters.shape[1] == 1
         return self.parameters[:, 0] if scalar else None
 
     def take(self, index: Any) -> NotionRows:
         """Rows selected by `index`."""
         columns: Any = [array[index] for array in self[:-1]]
-        return NotionRows(*columns, self.forecast)  # type: ignore[call-arg]
+        return NotionRows(*columns, self.target)  # type: ignore[call-arg]
 
     @staticmethod
     def of(chunk: Chunk, notion: str, hold_out: HoldOut | None = None) -> NotionRows:
@@ -63,7 +63,7 @@ class NotionRows(NamedTuple):
         covariates = chunk.covariates if chunk.covariates is not None else np.empty((len(chunk), 0))
         labels = chunk.labels if len(chunk.labels) else np.zeros(len(chunk), np.int64)
         parameters = chunk.parameters
-        if notion in SCALAR_NOTIONS and chunk.soft is None:
+        if notion in SCALAR_NOTIONS and chunk.target.has_single_labels:
             parameters = chunk.starts(notion)[:, None]
         return NotionRows(
             view.points,
@@ -73,11 +73,11 @@ class NotionRows(NamedTuple):
             covariates,
             chunk.units,
             parameters,
-            chunk.forecast,
+            chunk.target,
         )
 
     @staticmethod
     def join(parts: list[NotionRows]) -> NotionRows:
         """Rows of all parts."""
         columns: Any = [np.concatenate(c) for c in zip(*(p[:-1] for p in parts), strict=True)]
-        return NotionRows(*columns, parts[0].forecast)  # type: ignore[call-arg]
+        return NotionRows(*columns, parts[0].target)  # type: ignore[call-arg]

@@ -135,8 +135,7 @@ class Pairs:
         """State of a pair sum over all rows, which is computed once."""
         if spec not in self._sums:
             multiple = spec.block or 1
-            soft = self.rules.soft and spec.notion == "canonical"
-            vectors = self.rules.forecast is not None or soft
+            vectors = self.rules.target.has_vector_residuals(spec.notion)
             kernel = spec.kernel if vectors else spec.tiled
             kind = ForecastSumTask if vectors else pair_tasks.PairSumTask
             with self.panels(kernel, spec.notion, spec.precision, multiple) as panels:

@@ -159,7 +159,7 @@ class _PanelPairTask(_SharedTask):
         # Two panels of 48 K bytes a row for predictions and residuals, with a few columns more, and
         # the panels in the cache.
         rows = max(stop - start for start, stop in self.panels.cuts)
-        K = self.panels.rules.classes
+        K = self.panels.rules.target.n_features
         return 2 * rows * 8 * (6 * K + 20) + min(
             self.panels.budget, rows * len(self.panels) * 48 * K
         )

@@ -13,7 +13,7 @@ from calibscale.array_types import Floats
 from calibscale.data.source import ArraySource
 from calibscale.engine.threads import one_thread
 from calibscale.errors import InvalidDataError, OptionError
-from calibscale.estimators.base import CLASSES, BoundEstimator, Estimator
+from calibscale.estimators.base import BoundEstimator, Estimator
 from calibscale.estimators.estimator_texts import labels
 from calibscale.inference.default_tests import default_tests
 from calibscale.inference.e_process import RESOLUTION, BettingEProcess
@@ -34,6 +34,7 @@ from calibscale.monitoring.ledger.day_parts import PARTS, gathered, parted
 from calibscale.monitoring.ledger.group_keys import DayGroups, GroupKey, LedgerGroups
 from calibscale.monitoring.ledger.recipe import Recipe
 from calibscale.predictions.blocks import RowCounts
+from calibscale.predictions.target import CLASSES
 from calibscale.results.cluster_results import Clusters
 from calibscale.results.estimate import Estimate
 from calibscale.results.inference_results import AdjustedTest, TestResult
@@ -356,7 +357,7 @@ class _Reader:
 
     def _default_tests(self) -> list[BoundEstimator]:
         """Default statistics of a test of the day.  The ledger keeps no states of them."""
-        if not self.recipe.replicates or self.run.rules.soft:
+        if not self.recipe.replicates or not self.run.rules.target.draws_responses:
             return []
         profile = self.run.profile
         bound = (test.bind(profile) for test in default_tests(self.run))

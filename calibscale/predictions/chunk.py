@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import dataclass, fields, replace
 from functools import cached_property
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Self
 
 import numpy as np
 from numpy.typing import NDArray
@@ -13,9 +13,10 @@ from calibscale.array_types import Floats, Ints
 from calibscale.compiled import random_draws as kernel_draws
 from calibscale.compiled import row_sums as kernel_rows
 from calibscale.predictions.decimals import MORE, decimals_of
-from calibscale.predictions.distributions.forecast import Forecast
+from calibscale.predictions.target import Target
 
 NO_WEIGHTS: Floats = np.empty(0)
+NO_LABELS: Ints = np.empty(0, np.int64)
 # Value used for log 0, so that 0·log 0 is 0 in kernels, not NaN: log 5e-324, which a process that
 # flushes subnormal numbers to 0 cannot compute.
 LOG_SMALLEST = -744.4400719213812
@@ -56,9 +57,8 @@ class Chunk:
         Fold of all rows, in a pass by folds.
     clusters : (c,), optional
         Hashes of the clusters.
-    soft : (c, K), optional
-        Labels s that are probabilities of the classes.  Then `labels` are empty, δ is q − s,
-        `brier` Σ_k (q_k − s_k)², `nll` −Σ_k s_k log q_k, and events are probabilities.
+    target : Target
+        What the predictions claim.
     """
 
     rows: Ints
@@ -71,18 +71,22 @@ class Chunk:
     brier: Floats
     nll: Floats
     weights: Floats
+    target: Target
     covariates: Floats | None = None
     fold: int | None = None
     clusters: Ints | None = None
-    forecast: Forecast | None = None
-    soft: Floats | None = None
 
     def __len__(self) -> int:
         return len(self.rows)
 
     @property
-    def classes(self) -> int:
+    def n_features(self) -> int:
+        """Length of q and δ."""
         return self.values.shape[1]
+
+    @property
+    def classes(self) -> int:
+        return self.n_features
 
     @property
     def units(self) -> Ints:
@@ -128,8 +132,6 @@ class Chunk:
     @cached_property
     def delta(self) -> Floats:
         """δ = q − e_y (c, K), with `factors` as q."""
-        if self.soft is not None:
-            return self.factors - self.soft
         delta = self.factors.copy()
         delta[np.arange(len(self)), self.labels] -= 1.0
         return delta
@@ -152,9 +154,34 @@ class Chunk:
     @cached_property
     def hit(self) -> Floats:
         """1 where the top label equals the label, else 0; or its probability (c,)."""
-        if self.soft is not None:
-            return self.soft[np.arange(len(self)), self.top]
         return (self.top == self.labels).astype(np.float64)
+
+    @property
+    def positive(self) -> Floats:
+        """1 where the label is class 1 of two, else 0; or its probability (c,)."""
+        return (self.labels == 1).astype(np.float64)
+
+    @property
+    def responses(self) -> list[Any]:
+        """Columns (c,) of what came true: the labels."""
+        return [self.labels]
+
+    @property
+    def scalar_residual(self) -> Floats:
+        """Residual of the default scalar notion (c,)."""
+        return self.event("positive" if self.n_features == 2 else "top_label").delta
+
+    @property
+    def residual_variance(self) -> Floats:
+        """E|q − e_y|² of labels drawn from each prediction (c,)."""
+        return 1.0 - np.einsum("ij,ij->i", self.q, self.q)
+
+    def drawn_embeddings(self, index: Ints, count: int, stream: int) -> Floats:
+        """Embeddings (s, d, K) of outcomes drawn from the predictions at `index` (s,).
+
+        d is `count` where predictions are embedded, else 0, as all labels are embedded as e_y.
+        """
+        return np.empty((len(index), 0, self.n_features))
 
     def event(self, notion: str) -> Event:
         """Event that a scalar notion predicts: ``top_label``, or ``positive`` (class 1 of two)."""
@@ -165,8 +192,7 @@ class Chunk:
         # With two classes, q_0 is 1 − p.
         complement, p = np.ascontiguousarray(self.q.T)
         delta = np.ascontiguousarray(self.delta[:, 1])
-        event = self.labels == 1 if self.soft is None else self.soft[:, 1]
-        return Event(p, complement, delta, event.astype(np.float64))
+        return Event(p, complement, delta, self.positive)
 
     def starts(self, notion: str) -> Floats:
         """Probability of the classes before the one that a scalar notion predicts (c,)."""
@@ -176,56 +202,10 @@ class Chunk:
         kernel_draws.class_starts(self.q, self.top, out)
         return out
 
-    def take(self, index: NDArray[Any] | slice) -> Chunk:
+    def take(self, index: NDArray[Any] | slice) -> Self:
         """Rows selected by `index`: a boolean mask, positions or a slice."""
         columns: dict[str, Any] = {f.name: getattr(self, f.name) for f in fields(self)}
         for name, column in columns.items():
             if isinstance(column, np.ndarray) and len(column):
                 columns[name] = column[index]
         return replace(self, **columns)
-
-
-@dataclass(frozen=True, eq=False)
-class ForecastChunk(Chunk):
-    """Rows of forecasts with outcomes (c,), without labels and scores of classes.
-
-    `q` is the mean embedding of each prediction, and `delta` is q − ψ(y), both (c, 2D), see
-    `Forecast`.
-    """
-
-    forecast: Forecast = field(kw_only=True)
-    outcomes: Floats = field(kw_only=True)
-
-    @property
-    def classes(self) -> int:
-        return self.forecast.width
-
-    @property
-    def impossible(self) -> Ints:
-        return self.rows[self.forecast.impossible(self.values, self.outcomes)]
-
-    @property
-    def decimals(self) -> int:
-        return MORE  # quantities of forecasts are not probabilities
-
-    @cached_property
-    def q(self) -> Floats:
-        return self.forecast.embedded(self.values, self.outcomes)
-
-    @cached_property
-    def factors(self) -> Floats:
-        return self.q
-
-    @property
-    def log_q(self) -> Floats:
-        return self.q  # forecasts have no logarithms, but views need an array of this shape
-
-    @cached_property
-    def delta(self) -> Floats:
-        # ψ of the outcome as placed within its piece, if predictions state probabilities of pieces.
-        placed = self.forecast.placed(self.values, self.outcomes, self.rows)
-        return self.q - self.forecast.of_outcomes(placed)
-
-    @cached_property
-    def parameters(self) -> Floats:
-        return np.column_stack([self.values, self.outcomes])

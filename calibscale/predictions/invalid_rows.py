@@ -18,8 +18,6 @@ from calibscale.compiled import row_sums as kernel_rows
 from calibscale.errors import InvalidDataError
 from calibscale.formatting.escapes import one_line
 from calibscale.formatting.fault_texts import dropped_text
-from calibscale.predictions import input_hints
-from calibscale.predictions.distributions.forecast import OUTCOME, REASONS
 from calibscale.predictions.row_origins import row_text
 
 LOWEST, HIGHEST = 1e-100, 1e100  # weights with squares that neither vanish nor overflow in sums
@@ -36,6 +34,14 @@ _NO_SUM = "does not sum to 1"
 _IMPOSSIBLE = "is −inf in every class"
 _STORED = " (a missing chunk of a store reads like this)"
 
+# Statuses of predictions of outcomes, beside the statuses of `row_sums`.
+BAD_SCALE, CROSSING, OUTCOME, FEW_MEMBERS = 10, 11, 12, 15
+REASONS = {
+    BAD_SCALE: "has no positive scale",
+    CROSSING: "has crossing quantiles",
+    OUTCOME: "is infinite",
+    FEW_MEMBERS: "has too few members",
+}
 # Faults that the status alone tells.  Others depend on the values of the row.
 _FAULTS = {
     kernel_rows.LABEL_RANGE: "is not a class",
@@ -93,7 +99,7 @@ def _faults(block: Any, rules: Any, reason: int, rows: Ints) -> list[Fault]:
     if reason == kernel_rows.NOT_FINITE:
         values = _numbers(block.values, rows)
         width = values.shape[1]
-        if rules.forecast is not None and rules.forecast.with_missing:
+        if rules.target.with_missing:
             # A missing number is no fault unless all are missing.
             infinite = np.isinf(values).any(axis=1, keepdims=True)
             values = np.where(np.isnan(values) & infinite, 0.0, values)
@@ -132,12 +138,7 @@ def _role(rules: Any, reason: int) -> str:
         return "weights"
     if reason in (kernel_rows.NO_GROUP, kernel_rows.BAD_COVARIATE, kernel_rows.NO_CLUSTER):
         return "covariates"
-    return _kind(rules)
-
-
-def _kind(rules: Any) -> str:
-    """Role of predictions."""
-    return "predictions" if rules.forecast is not None else rules.kind
+    return str(rules.target.role_of(rules.kind))
 
 
 def _covariates(rules: Any, reason: int) -> list[int]:
@@ -243,33 +244,7 @@ def _explained(block: Any, rules: Any, status: Ints, i: int, fault: Fault) -> st
             whole_chunk = _is_whole_chunk(rules, block.weights, i, block.start + i)
             return text + _STORED if whole_chunk else text
         return f"{name} is {block.weights[i]}, neither 0 nor in {LOWEST:g}..{HIGHEST:g}"
-    if rules.forecast is not None:
-        return rules.forecast.explained(reason, values, float(block.labels[i]))
-    if reason == kernel_rows.BAD_SHARES:
-        return _shares_text(np.asarray(block.labels[i], np.float64), fault)
-    if reason == kernel_rows.LABEL_RANGE:
-        label = block.labels[i]
-        text = f"{name} is {label}, outside 0..{rules.classes - 1} (−1: not yet known"
-        text += ", and a missing chunk of a store reads as −2)" if label == -2 else ")"
-        return text + input_hints.of_range(block.labels, rules.classes)
-    single = len(values) == 1
-    if reason == kernel_rows.OFF_SIMPLEX:
-        text = (
-            f"{name} sum to {values.sum():.9g}, "
-            f"further from 1 than the tolerance {rules.tolerance:g}"
-        )
-        sums = block.values.sum(axis=1, dtype=np.float64)[status == kernel_rows.OFF_SIMPLEX]
-        return text + (input_hints.of_sums(sums) or input_hints.of_probabilities(values, False))
-    # The shortest text that stands for the number in its own type: 1.0000001, not 1.
-    seen = str(np.asarray(block.values[i]).reshape(-1)[fault.position or 0])
-    text = f"{name} is {seen}, a probability above 1"
-    if reason == kernel_rows.NEGATIVE:
-        text = f"{name} is {seen}, a negative probability"
-    return text + _class(fault, single) + input_hints.of_probabilities(values, single)
-
-
-def _class(fault: Fault, single: bool) -> str:
-    return "" if single or fault.position is None else f" (class {fault.position})"
+    return str(rules.target.fault_of(block, rules, status, i, fault))
 
 
 def _not_finite_text(rules: Any, values: NDArray[np.float64], fault: Fault) -> str:
@@ -278,12 +253,16 @@ def _not_finite_text(rules: Any, values: NDArray[np.float64], fault: Fault) -> s
     if fault.fault == _IMPOSSIBLE:
         return f"all its {name} are −inf: at least one class must be possible"
     several = len(values) > 1
-    if several and np.isnan(values).all() and len(rules.columns.get(_kind(rules), ())) < 2:
+    if (
+        several
+        and np.isnan(values).all()
+        and len(rules.columns.get(rules.target.role_of(rules.kind), ())) < 2
+    ):
         text = f"{name} {MISSING}"
     else:
         text = not_finite(fault.column, values[fault.position or 0])
         if several:
-            unit = "class" if rules.forecast is None else "column"
+            unit = "class" if rules.target.has_classes else "column"
             text += f" ({unit} {fault.position})"
     return text
 
@@ -294,14 +273,3 @@ def _is_whole_chunk(rules: Any, column: Any, i: int, row: int) -> bool:
     if rules.chunk_rows == 1 or row % rules.chunk_rows:
         return False
     return bool(np.isnan(column[i : i + rules.chunk_rows]).all())
-
-
-def _shares_text(shares: NDArray[np.float64], fault: Fault) -> str:
-    """What is wrong with labels that are probabilities of the classes."""
-    name = repr(fault.column)
-    if fault.fault == MISSING:
-        return f"some of its labels ({name}), which are probabilities of the classes, are missing"
-    if fault.fault == NEGATIVE:
-        return f"{name}, which are probabilities of the classes, contain {shares.min():.6g}"
-    text = f"{name} sum to {shares.sum():.6g}, not to 1"
-    return text + (f"; {input_hints.SEVERAL}" if shares.max() == 1 else "")

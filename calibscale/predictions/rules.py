@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from calibscale.errors import OptionError, require
-from calibscale.predictions.distributions.forecast import Forecast
+from calibscale.predictions.target import Target
 
 
 @dataclass(frozen=True)
@@ -15,8 +15,10 @@ class Rules:
 
     Parameters
     ----------
-    kind, classes, forecast
-        Kind of the predictions, and number of their classes, or kind of the forecasts.
+    kind : str
+        ``logits``, ``probabilities``, or the kind of the forecasts.
+    target : Target
+        What the predictions claim.
     chunk_rows : int
         Rows in a stored chunk, which errors name, or 1 where they name no chunks.
     features : int
@@ -33,14 +35,12 @@ class Rules:
         Whether each chunk has a cost of its own.
     cluster : int, optional
         Position of the covariate with the hash of the cluster.
-    soft : bool
-        Whether labels are probabilities of the classes.
     columns : {role: names}
         Names of the columns of each role, by which errors name them.
     """
 
     kind: str
-    classes: int
+    target: Target
     chunk_rows: int = 1
     features: int = 0
     tolerance: float = 1e-4
@@ -49,8 +49,6 @@ class Rules:
     covariates: tuple[int, ...] = ()
     large_chunks: bool = False
     cluster: int | None = None
-    forecast: Forecast | None = None
-    soft: bool = False
     columns: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
@@ -68,5 +66,5 @@ class Rules:
         if self.large_chunks:
             # Statistics with a cost per chunk, such as a factorisation, prefer fewer and larger
             # ones.
-            return max(512, 2**20 // self.classes)
-        return min(8192, max(512, 2**20 // (2 * self.classes + self.features)))
+            return max(512, 2**20 // self.target.n_features)
+        return min(8192, max(512, 2**20 // (2 * self.target.n_features + self.features)))

@@ -1,14 +1,107 @@
-"""Labels that are probabilities of the classes: their validity, and the log loss."""
+"""Labels that are probabilities of the classes: the target, its rows, and their validity."""
 
 from __future__ import annotations
 
-from typing import Any
+from dataclasses import dataclass, field, fields
+from functools import cached_property
+from typing import Any, ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
 
 from calibscale.array_types import Floats, Ints
 from calibscale.compiled import row_sums
+from calibscale.predictions import input_hints
+from calibscale.predictions.blocks import Block
+from calibscale.predictions.chunk import NO_LABELS, Chunk
+from calibscale.predictions.classes import Classes, scored
+from calibscale.predictions.invalid_rows import MISSING, NEGATIVE, Fault
+from calibscale.predictions.rules import Rules
+from calibscale.predictions.target import CLASSES, KERNEL_ERROR, SOFT
+
+
+@dataclass(frozen=True, eq=False)
+class SoftChunk(Chunk):
+    """Rows with labels s that are probabilities of the classes, `soft` (c, K).
+
+    `labels` are empty, δ is q − s, `brier` Σ_k (q_k − s_k)², `nll` −Σ_k s_k log q_k, and events are
+    probabilities.
+    """
+
+    soft: Floats = field(kw_only=True)
+
+    @cached_property
+    def delta(self) -> Floats:
+        return self.factors - self.soft
+
+    @cached_property
+    def hit(self) -> Floats:
+        return self.soft[np.arange(len(self)), self.top]
+
+    @property
+    def positive(self) -> Floats:
+        return self.soft[:, 1]
+
+    @property
+    def responses(self) -> list[Any]:
+        return [*self.soft.T]
+
+
+@dataclass(frozen=True)
+class SoftLabels(Classes):
+    """Probabilities of classes, where the label of each row is a distribution too.
+
+    A label says how often each class was right, not which class a draw would give.  No labels are
+    drawn, and residuals q − s get random signs instead.
+    """
+
+    claim: ClassVar[str] = SOFT
+    has_single_labels: ClassVar[bool] = False
+    draws_responses: ClassVar[bool] = False
+
+    @property
+    def described(self) -> dict[str, Any]:
+        return {**super().described, "soft_labels": True}
+
+    @property
+    def defaults_of(self) -> str:
+        return CLASSES
+
+    @property
+    def default_tests(self) -> tuple[str, ...]:
+        return (KERNEL_ERROR,)
+
+    def without_labels(self, block: Block) -> Block:
+        return block
+
+    def has_vector_residuals(self, notion: str) -> bool:
+        return notion == "canonical"
+
+    def fault_of(self, block: Block, rules: Rules, status: Ints, i: int, fault: Fault) -> str:
+        if status[i] != row_sums.BAD_SHARES:
+            return super().fault_of(block, rules, status, i, fault)
+        shares = np.asarray(block.labels[i], np.float64)
+        name = repr(fault.column)
+        if fault.fault == MISSING:
+            return (
+                f"some of its labels ({name}), which are probabilities of the classes, are missing"
+            )
+        if fault.fault == NEGATIVE:
+            return f"{name}, which are probabilities of the classes, contain {shares.min():.6g}"
+        text = f"{name} sum to {shares.sum():.6g}, not to 1"
+        return f"{text}; {input_hints.SEVERAL}" if shares.max() == 1 else text
+
+    def read(self, block: Block, rules: Rules) -> tuple[Chunk, Ints]:
+        """Chunk of all rows with labels that are probabilities, and the status of each row (c,)."""
+        unlabelled = block._replace(labels=np.zeros(len(block.labels), np.int64))
+        chunk, status = scored(unlabelled, rules, self)
+        columns = {f.name: getattr(chunk, f.name) for f in fields(chunk)}
+        soft = block.labels.astype(np.float64)
+        columns["nll"] = log_loss(chunk.values, rules.kind, chunk.confidence, soft)
+        columns["labels"] = NO_LABELS
+        residuals = SoftChunk(**columns, soft=soft).delta
+        columns["brier"] = (residuals**2).sum(axis=1)
+        return SoftChunk(**columns, soft=soft), judged(block.labels, rules.tolerance, status)
 
 
 def judged(labels: NDArray[Any], tolerance: float, status: Ints) -> Ints:

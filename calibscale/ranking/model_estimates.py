@@ -20,7 +20,7 @@ from calibscale.engine.execution import Stages
 from calibscale.engine.threads import one_thread
 from calibscale.errors import require
 from calibscale.estimators.base import BoundEstimator
-from calibscale.estimators.forecast_scores import CRPS
+from calibscale.estimators.settings import build
 from calibscale.inference.floors import floor_statistics, noise_of, with_floor
 from calibscale.inference.intervals import Parts, interval_statistics, parts_of, with_interval
 from calibscale.inference.multiple_testing import holm
@@ -32,7 +32,6 @@ from calibscale.results.comparison_results import Difference, RankedModel
 from calibscale.results.estimate import Estimate
 from calibscale.session import Run, impossible_rows
 from calibscale.statistics.score_sums import Fingerprint, Totals, TotalsState, from_left_out
-from calibscale.statistics.statistic import Statistic
 
 
 def named_models(sources: Mapping[str, Any] | Sequence[Any]) -> dict[str, Any]:
@@ -212,7 +211,7 @@ def _estimate_model(
     extra = interval_statistics(estimator, resampling, run.source.classes)
     noise = noise_of(run.rules)
     floors = floor_statistics(estimator, noise, run.source.classes)
-    scores: tuple[Statistic, ...] = () if run.source.forecast is None else CRPS().needs
+    scores = [s for name in run.source.target.scores for s in build(name, {}).needs]
     needed = [*(grouped or estimator.needs), *extra, *floors, *run.cluster_sums, *scores]
     result = run.reporting(stages.next()).scan([*needed, _ROWS, _TOTALS])
     states = result.groups[None]

@@ -16,6 +16,7 @@ from calibscale.engine.threads import one_thread
 from calibscale.errors import OptionError, require
 from calibscale.kernels.landmarks import PointFeatures
 from calibscale.predictions.notions import NotionView, problems, width
+from calibscale.predictions.target import judges
 from calibscale.results.comparison_results import Candidate, Selection
 from calibscale.selection.comparison import compare, hyperparameters
 from calibscale.selection.families import (
@@ -140,17 +141,18 @@ def select(
     with Session.open(source, **options) as session, one_thread():
         data = session.source
         data.need_integer_labels("select")
-        notion = notion or ("top_label" if data.forecast is None else "canonical")
+        notion = notion or ("top_label" if data.target.has_classes else "canonical")
         problems(notion, data.classes)
         if notion != "canonical":
             classes_only(f"notion {notion!r}", data)
         split = _split(folds, test_fraction, seed, nested, data.rows)
         require(subset_rows >= 2, "subset_rows must be at least 2", subset_rows)
-        if estimators is None and data.forecast is not None:
-            estimators = [name for name, family in FAMILIES.items() if family.of_forecasts]
+        claim = data.target.claim
+        if estimators is None and not data.target.has_classes:
+            estimators = [name for name, kind in FAMILIES.items() if judges(kind.targets, claim)]
         chosen = families_named(estimators, notion)
         for family in chosen:
-            if not family.of_forecasts:
+            if not judges(family.targets, claim):
                 classes_only(family.name, data)
         # Progress has a stage for the subset.  For each choice it has stages for one or two passes,
         # for the fits, and for the scores.

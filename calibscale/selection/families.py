@@ -16,6 +16,7 @@ from calibscale.errors import OptionError, require
 from calibscale.kernels.landmarks import PointFeatures
 from calibscale.predictions.chunk import Chunk
 from calibscale.predictions.notions import NotionView, problems, views, width
+from calibscale.predictions.target import CLASSES
 from calibscale.results.estimate import EXACT, Approximation
 from calibscale.statistics.statistic import Statistic
 
@@ -334,7 +335,7 @@ class Family(ABC):
     name: ClassVar[str]
     needs: ClassVar[tuple[Statistic, ...]] = ()
     needs_features: ClassVar[bool] = False
-    of_forecasts: ClassVar[bool] = False  # whether predictions may be mean embeddings
+    targets: ClassVar[tuple[str, ...]] = (CLASSES,)  # claims that it judges, see `Target`
     notions: ClassVar[tuple[str, ...]] = ("top_label", "canonical", "class_wise", "positive")
 
     def resolve(self, profile: FamilyProfile) -> Self:

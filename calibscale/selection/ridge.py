@@ -14,6 +14,7 @@ from calibscale.array_types import Floats, Ints
 from calibscale.kernels.landmarks import FourierFeatures, PointFeatures
 from calibscale.predictions.chunk import Chunk
 from calibscale.predictions.notions import NotionView, problems, views, width
+from calibscale.predictions.target import CLASSES, FORECASTS
 from calibscale.results.estimate import Approximation
 from calibscale.selection.families import (
     Bilinear,
@@ -108,7 +109,7 @@ class Ridge(GridFamily):
 
     features: PointFeatures | None = None
     hyperparameter: ClassVar[str] = "reg"
-    of_forecasts: ClassVar[bool] = True
+    targets: ClassVar[tuple[str, ...]] = (CLASSES, FORECASTS)
     fitted: ClassVar[type[_FittedRidge]]
 
     def resolve(self, profile: FamilyProfile) -> Self:

@@ -9,7 +9,6 @@ import numpy as np
 
 from calibscale.array_types import Floats, Ints
 from calibscale.predictions.chunk import Chunk
-from calibscale.predictions.notions import default_notion
 from calibscale.results.cluster_results import Clusters
 from calibscale.statistics.statistic import Statistic
 
@@ -40,12 +39,7 @@ class ClusterSums(Statistic):
         return 32 * MAX_CLUSTERS
 
     def accumulate(self, state: ClusterState, chunk: Chunk) -> ClusterState:
-        if chunk.forecast is None:
-            delta = chunk.event(default_notion(chunk.classes)).delta
-        else:
-            # The residual of a forecast is its PIT value, in the middle of a jump, minus ½.
-            below, at_most = chunk.forecast.cdf(chunk.values, chunk.parameters[:, -1])
-            delta = 0.5 * (below + at_most) - 0.5
+        delta = chunk.scalar_residual
         sums = np.column_stack([np.ones(len(chunk)), delta, delta * delta])
         return self.merge(state, ClusterState(chunk.units, sums))
 

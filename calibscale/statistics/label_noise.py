@@ -6,7 +6,7 @@ import math
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 from scipy.special import gammaincc, gammainccinv
@@ -14,6 +14,7 @@ from scipy.special import gammaincc, gammainccinv
 from calibscale.array_types import Floats, Ints
 from calibscale.compiled import random_draws
 from calibscale.predictions.chunk import NO_WEIGHTS, Chunk
+from calibscale.predictions.classes import Classes
 from calibscale.results.estimate import Floor
 from calibscale.statistics.statistic import Statistic, weights_of
 
@@ -56,7 +57,7 @@ class LabelNoise(Statistic):
 
     def accumulate(self, state: LabelNoiseState, chunk: Chunk) -> LabelNoiseState:
         w, q = weights_of(chunk), chunk.q
-        variance = w * w * np.maximum(_variances(chunk), 0.0)
+        variance = w * w * np.maximum(chunk.residual_variance, 0.0)
         state.variance[...] += variance.sum()
         priority = variance / random_draws.of_rows(chunk.rows, 0, random_draws.NOISE)
         least = state.rows[-1, 0] if len(state.rows) > _ROWS else 0.0
@@ -67,27 +68,11 @@ class LabelNoise(Statistic):
         rows = np.column_stack(
             [priority[candidates], w[candidates], variance[candidates], q[candidates]]
         )
-        return _first(state, LabelNoiseState(state.variance, rows, _outcomes(chunk, candidates)))
+        outcomes = chunk.drawn_embeddings(candidates, _OUTCOMES, random_draws.NOISE)
+        return _first(state, LabelNoiseState(state.variance, rows, outcomes))
 
     def merge(self, a: LabelNoiseState, b: LabelNoiseState) -> LabelNoiseState:
         return _first(a, b)._replace(variance=a.variance + b.variance)
-
-
-def _variances(chunk: Chunk) -> Floats:
-    """E|q − e_y|² of labels drawn from each prediction (c,)."""
-    if chunk.forecast is not None:
-        return chunk.forecast.residual_variance(chunk.q)
-    return 1.0 - np.einsum("ij,ij->i", chunk.q, chunk.q)
-
-
-def _outcomes(chunk: Chunk, rows: Ints) -> Floats:
-    """Embeddings (s, d, K) of d outcomes drawn from the forecasts at positions `rows` (s,)."""
-    if chunk.forecast is None:
-        return np.empty((len(rows), 0, chunk.q.shape[1]))
-    sampled: Any = chunk.take(rows)
-    u = (random_draws.of_rows(sampled.rows, 1 + d, random_draws.NOISE) for d in range(_OUTCOMES))
-    drawn = (chunk.forecast.drawn(sampled.values, sampled.outcomes, levels) for levels in u)
-    return np.stack([chunk.forecast.of_outcomes(y) for y in drawn], axis=1)
 
 
 def _first(a: LabelNoiseState, b: LabelNoiseState) -> LabelNoiseState:
@@ -282,5 +267,12 @@ def predictions(q: Floats) -> Chunk:
     numbers, zeros = np.arange(len(q)), np.zeros(len(q))
     unknown = numbers * 0
     return _Predictions(
-        numbers, q, "probabilities", unknown, unknown, zeros, zeros, zeros, zeros, NO_WEIGHTS
+        numbers,
+        q,
+        "probabilities",
+        unknown,
+        unknown,
+        *(zeros, zeros, zeros, zeros),
+        NO_WEIGHTS,
+        Classes(q.shape[1]),
     )

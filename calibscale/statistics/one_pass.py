@@ -59,12 +59,12 @@ class Scan:
     @cached_property
     def state_bytes(self) -> int:
         copies = self.groups if self.split is None else self.split.k + 1
-        return copies * sum(s.nbytes(self.rules.classes) for s in self.statistics)
+        return copies * sum(s.nbytes(self.rules.target.n_features) for s in self.statistics)
 
     @property
     def block_bytes(self) -> int:
         # The block as stored and as decoded, and a chunk with its features.
-        K, m = self.rules.classes, self.rules.features
+        K, m = self.rules.target.n_features, self.rules.features
         rows = min(self.rules.compute_rows, self.block_rows)
         work = 8 * rows * (4 * K + 3 * m + 20) + self.state_bytes
         return 2 * self.source.row_bytes * self.block_rows + work
@@ -147,7 +147,7 @@ class Scan:
 
     def _accumulate(self, result: PassResult, key: float | None, chunk: Chunk) -> None:
         if key not in result.groups:
-            result.groups[key] = [s.zero(self.rules.classes) for s in self.statistics]
+            result.groups[key] = [s.zero(self.rules.target.n_features) for s in self.statistics]
             result.group_counts[key] = 0
             self._check_groups(result)
         states = result.groups[key]

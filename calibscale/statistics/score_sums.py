@@ -233,12 +233,10 @@ class Fingerprint(Statistic):
 
     def accumulate(self, state: FingerprintState, chunk: Chunk) -> FingerprintState:
         hashes = mixed(chunk.rows.astype(np.uint64))
-        labels = chunk.parameters[:, -1] if chunk.parameters.size else chunk.labels
-        targets = [labels] if chunk.soft is None else [*chunk.soft.T]
-        columns = [*targets, weights_of(chunk)]
+        columns = [*chunk.responses, weights_of(chunk)]
         columns += [] if chunk.clusters is None else [chunk.clusters]
         if self.predictions:
-            columns = [*chunk.values.T, *targets]
+            columns = [*chunk.values.T, *chunk.responses]
             columns += [chunk.weights] if len(chunk.weights) else []
             columns += [] if chunk.covariates is None else [*chunk.covariates.T]
         for column in columns:
@@ -382,7 +380,7 @@ class EventSums(Statistic):
         return EventState(np.zeros((7, 2)))
 
     def accumulate(self, state: EventState, chunk: Chunk) -> EventState:
-        if chunk.forecast is not None:
+        if not chunk.target.has_classes:
             return state  # there are no events
         p, complement, _, event = chunk.event(self.notion)
         w, missed = weights_of(chunk), 1.0 - event

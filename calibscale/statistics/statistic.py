@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 from calibscale.array_types import Floats, Ints
 from calibscale.kernels.notion_rows import NotionRows
 from calibscale.predictions.chunk import Chunk
+from calibscale.predictions.outcomes import OutcomeChunk
 
 _DRAWN = 2**21  # draws of a chunk at a time: 16 MB
 
@@ -126,8 +127,7 @@ class Replicates(Statistic):
 
     def draws_labels(self, chunk: Chunk) -> bool:
         """Whether residuals come from labels that are drawn from the predictions of a chunk."""
-        of_classes = chunk.forecast is None and chunk.soft is None
-        return self.null.of_labels and of_classes
+        return self.null.of_labels and chunk.target.has_single_labels
 
     @property
     def moves(self) -> bool:
@@ -159,7 +159,7 @@ class Replicates(Statistic):
         """Label that a scalar notion predicts (c,)."""
         return np.ones(len(chunk), np.int64) if notion == "positive" else chunk.top
 
-    def pit_values(self, chunk: Any, *, placed: bool) -> Iterator[Floats]:
+    def pit_values(self, chunk: OutcomeChunk, *, placed: bool) -> Iterator[Floats]:
         """PIT values (c,) of the outcomes drawn from forecasts, replicate by replicate.
 
         With `placed` they are values of `Forecast.placed`, otherwise of the outcomes themselves.

@@ -15,6 +15,7 @@ from calibscale.data.covariates import Axis, ColumnSummary, axis_of
 from calibscale.inference.multiple_testing import StepDown, holm
 from calibscale.inference.nulls import DrawnLabels, Replicates
 from calibscale.limits.excess import excess_limits, weighted_count_limits
+from calibscale.predictions.classes import Classes
 from calibscale.predictions.rules import Rules
 from calibscale.predictions.validation import chunks
 from calibscale.results.group_results import Where
@@ -43,7 +44,7 @@ def _summed(statistic, source, cuts=1):
     step = -(-source.rows // cuts)
     for low in range(0, source.rows, step):
         block = source.read(low, min(low + step, source.rows), True)
-        for chunk, _ in chunks(block, Rules("probabilities", 2, 1, covariates=(0, 1))):
+        for chunk, _ in chunks(block, Rules("probabilities", Classes(2), 1, covariates=(0, 1))):
             state = statistic.merge(state, statistic.accumulate(statistic.zero(2), chunk))
     return state
 

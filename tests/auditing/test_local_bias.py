@@ -12,6 +12,7 @@ from calibscale import from_arrays
 from calibscale.errors import InvalidDataError, OptionError
 from calibscale.kernels.fourier_series import Factor, FourierSeries, NoSeries
 from calibscale.kernels.product_kernel import ProductKernel
+from calibscale.predictions.classes import Classes
 from calibscale.predictions.rules import Rules
 from calibscale.predictions.validation import chunks
 from calibscale.results.bias_results import BiasMap
@@ -383,7 +384,7 @@ def test_statistics__merged_chunks_equal_one_chunk(data):
         ),
         PointSums(Strengths("positive"), kernel, (0,), points),
     )
-    chunk, _ = next(chunks(source.read(0, 600, True), Rules("probabilities", 2, 1)))
+    chunk, _ = next(chunks(source.read(0, 600, True), Rules("probabilities", Classes(2), 1)))
     for statistic in statistics:
         expected = statistic.accumulate(statistic.zero(2), chunk)
         part = np.arange(len(chunk)) < 300

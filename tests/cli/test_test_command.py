@@ -11,6 +11,7 @@ import pytest
 
 import calibscale as cs
 from calibscale.inference.power import _needed, biased_probabilities
+from calibscale.predictions.classes import Classes
 from calibscale.results.inference_results import Miscalibration
 
 ROWS = 900
@@ -291,7 +292,7 @@ def test_bias__changes_the_event_and_keeps_the_rest_in_proportion(rng: Any) -> N
     q = np.vstack([rng.dirichlet(np.ones(4), 30), [[1.0, 0, 0, 0]], [[0.25] * 4]])
     x = np.repeat([[0.0], [1.0]], 16, axis=0)
     block = Block(0, q, np.zeros(32, int), None, x)
-    ((chunk, _),) = chunks(block, Rules("probabilities", 4, 32))
+    ((chunk, _),) = chunks(block, Rules("probabilities", Classes(4), 32))
     result = biased_probabilities(Miscalibration(-0.3, where=("x0", 1.0)), chunk, 0)
     np.testing.assert_array_equal(result[:16], q[:16])
     np.testing.assert_allclose(result.sum(axis=1), 1.0, rtol=1e-12)

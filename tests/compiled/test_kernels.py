@@ -15,6 +15,7 @@ from calibscale.compiled import elementary, random_draws, row_sums, tile_strips
 from calibscale.errors import InvalidDataError
 from calibscale.predictions.blocks import Block
 from calibscale.predictions.chunk import LOG_SMALLEST
+from calibscale.predictions.classes import Classes
 from calibscale.predictions.rules import Rules
 from calibscale.predictions.validation import chunks
 from calibscale.statistics.bins import fine_borders, simplex_cell_count
@@ -66,7 +67,7 @@ def test_sincos__absolute_error_is_a_rounding(reach):
 def _chunk(values, labels, kind="logits", **rules):
     values = np.asarray(values, float)
     block = Block(0, values, np.asarray(labels), None, None)
-    ((chunk, counts),) = chunks(block, Rules(kind, values.shape[1], 1, **rules))
+    ((chunk, counts),) = chunks(block, Rules(kind, Classes(values.shape[1]), 1, **rules))
     return chunk, counts
 
 

@@ -23,6 +23,7 @@ from calibscale.compiled import row_sums, tiles
 from calibscale.engine.execution import Execution
 from calibscale.kernels.pair_sums import Pairs
 from calibscale.kernels.product_kernel import ProductKernel
+from calibscale.predictions.classes import Classes
 from calibscale.predictions.rules import Rules
 from calibscale.predictions.validation import chunks
 from calibscale.statistics.score_sums import Moments
@@ -87,7 +88,7 @@ def extreme():
 
 
 def _panels(source, kernel, notion, precision):
-    rules = Rules(source.kind, source.classes, 1, covariates=kernel.columns)
+    rules = Rules(source.kind, Classes(source.classes), 1, covariates=kernel.columns)
     with Pairs(source, rules, Execution()).panels(kernel, notion, precision) as panels:
         (laid_out,) = (panels[index] for index in range(len(panels)))
         return panels.layout, laid_out.panel
@@ -132,7 +133,7 @@ def test_pair_loops__meet_no_subnormal_number(met, extreme, precision, notion, b
 
 def test_moments__meet_no_subnormal_number(met, extreme):
     source = extreme["canonical"]
-    rules = Rules(source.kind, source.classes, 1, features=107)
+    rules = Rules(source.kind, Classes(source.classes), 1, features=107)
     statistic = Moments(cs.RandomFourier(50, bandwidth=0.5))
     ((chunk, _),) = chunks(source.read(0, source.rows), rules)
     state = statistic.zero(source.classes)
@@ -146,7 +147,7 @@ def test_scores__meet_no_subnormal_number(met, extreme):
     source = extreme["canonical"]
     block = source.read(0, source.rows)
     met()
-    ((chunk, _),) = chunks(block, Rules(source.kind, source.classes, 1))
+    ((chunk, _),) = chunks(block, Rules(source.kind, Classes(source.classes), 1))
     assert chunk.q.min() == 0
     assert not met()
     assert chunk.q[chunk.q > 0].min() >= row_sums.SMALLEST

@@ -12,6 +12,7 @@ from scipy.spatial.distance import cdist
 import calibscale as cs
 from calibscale.estimators.skce import KCE, KLCE, SKCE
 from calibscale.kernels.data_profile import DataProfile
+from calibscale.predictions.classes import Classes
 from calibscale.predictions.rules import Rules
 from tests.support import naive
 from tests.support.local_calibration import (
@@ -316,7 +317,7 @@ def _choice(n, estimator, classes=2, x=None):
     q = rng.dirichlet([1] * classes, n)
     x = rng.random((n, 2)) if x is None else x
     source = cs.from_arrays(probabilities=q, labels=rng.integers(0, classes, n), covariates=x)
-    resolved = estimator.bind(DataProfile(source, Rules("probabilities", classes, 1)))
+    resolved = estimator.bind(DataProfile(source, Rules("probabilities", Classes(classes), 1)))
     return resolved.settings.method, resolved.notes[-1]
 
 

@@ -14,6 +14,7 @@ from calibscale.inference.e_process import RESOLUTION, BettingEProcess, advance,
 from calibscale.inference.learned_shifts import SHIFTS, mean_shifts
 from calibscale.inference.tolerant_e_process import RISKS, TolerantEProcess
 from calibscale.predictions.blocks import Block
+from calibscale.predictions.classes import Classes
 from calibscale.predictions.rules import Rules
 from calibscale.predictions.validation import chunks
 
@@ -23,7 +24,7 @@ def _state(process, p, y, weights=None):
     values = np.column_stack([1 - p, p]) if np.ndim(p) == 1 else p
     block = Block(0, values, np.asarray(y, np.int64), weights, None)
     state = process.zero(values.shape[1])
-    for chunk, _ in chunks(block, Rules("probabilities", values.shape[1])):
+    for chunk, _ in chunks(block, Rules("probabilities", Classes(values.shape[1]))):
         state = process.accumulate(state, chunk)
     return state
 

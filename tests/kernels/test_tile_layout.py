@@ -20,6 +20,7 @@ from calibscale.kernels.notion_rows import NotionRows
 from calibscale.kernels.pair_sums import Pairs
 from calibscale.kernels.pair_tasks import PairSum, PairSumTask
 from calibscale.kernels.product_kernel import ProductKernel
+from calibscale.predictions.classes import Classes
 from tests.support.dense_pairs import BANDWIDTH, dense_kernel, overconfident_predictions
 
 
@@ -103,7 +104,7 @@ def test_strips__are_whole_lanes(shares):
         labels = np.searchsorted(np.cumsum(shares)[:-1], np.arange(n) / n, side="right")
         q = np.full((n, classes), 1 / classes)
         delta, none = q - np.eye(classes)[labels], np.zeros((n, 0))
-        rows = NotionRows(q, delta, labels, np.ones(n), none, np.arange(n), none)
+        rows = NotionRows(q, delta, labels, np.ones(n), none, np.arange(n), none, Classes(classes))
         panel, place = layout.panel(rows)
         np.testing.assert_array_equal(panel.labels[place], labels)
         strips = layout.strips(panel)

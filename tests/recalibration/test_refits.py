@@ -17,6 +17,7 @@ from calibscale.errors import OptionError
 from calibscale.inference.nulls import DrawnLabels
 from calibscale.kernels.notion_rows import NotionRows
 from calibscale.output.text import print_result
+from calibscale.predictions.classes import Classes
 from calibscale.recalibration.nonparametric import Isotonic
 from calibscale.recalibration.parametric import Platt, TemperatureScaling
 from calibscale.recalibration.recalibrator import recalibrated
@@ -112,7 +113,9 @@ def _cells(data, here) -> OccupiedCells:
 def _rows(p, data, covariates) -> NotionRows:
     y = data["y"]
     none = np.empty((N, 0))
-    return NotionRows(p[:, None], (p - y)[:, None], y, np.ones(N), covariates, np.arange(N), none)
+    return NotionRows(
+        p[:, None], (p - y)[:, None], y, np.ones(N), covariates, np.arange(N), none, Classes(2)
+    )
 
 
 def test_refits__of_many_classes_are_temperatures_of_drawn_labels():
@@ -128,7 +131,14 @@ def test_refits__of_many_classes_are_temperatures_of_drawn_labels():
     block = recalibrated(source, fitted, null).read(0, N, covariates=True)
     p = q.max(axis=1)
     rows = NotionRows(
-        p[:, None], p[:, None], labels, weights, block.covariates, np.arange(N), np.empty((N, 0))
+        p[:, None],
+        p[:, None],
+        labels,
+        weights,
+        block.covariates,
+        np.arange(N),
+        np.empty((N, 0)),
+        Classes(4),
     )
     drawn = DrawnLabels(SEED).labels(np.flatnonzero(~held), q[~held], 0, B)
     for drawn_labels, replicate in zip(drawn, null.moved("top_label", rows, 0, B), strict=True):

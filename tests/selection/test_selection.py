@@ -14,6 +14,7 @@ import calibscale as cs
 from calibscale.data.derived_sources import TEST, Split
 from calibscale.kernels.landmarks import Laplacian
 from calibscale.predictions.blocks import Block
+from calibscale.predictions.classes import Classes
 from calibscale.predictions.notions import NOTIONS
 from calibscale.predictions.rules import Rules
 from calibscale.predictions.validation import chunks
@@ -330,7 +331,7 @@ def test_temperature__recovers_the_temperature_of_the_data():
 def test_log_q__is_accurate_where_q_underflows():
     logits = np.array([[800.0, 0.0, -50.0], [0.0, -40.0, -1.0]])
     chunk, _ = next(iter(chunks(Block(0, logits, np.zeros(2, np.int64), None, None),
-                                Rules("logits", 3, 1))))  # fmt: skip
+                                Rules("logits", Classes(3), 1))))  # fmt: skip
     assert (chunk.q[0] == [1.0, 0.0, 0.0]).all()
     # log q = z − log Σ e^z by hand; −744.4 is the log of the smallest float64
     second = np.array([0.0, -40.0, -1.0]) - np.log1p(np.exp(-1) + np.exp(-40))

@@ -8,6 +8,7 @@ from scipy.stats import chi2
 
 import calibscale as cs
 from calibscale.data.derived_sources import TEST, Split
+from calibscale.predictions.classes import Classes
 from calibscale.predictions.notions import views
 from calibscale.predictions.rules import Rules
 from calibscale.selection.families import FoldResiduals
@@ -183,7 +184,7 @@ def test_dask__shared_data_are_not_in_the_tasks(store):
         for view in views(chunk_of(toy("top_label").q, np.zeros(200, np.int64)), "top_label")
     ]
     statistic = KernelSums("kde", "top_label", (0.1,), queries)
-    rules = Rules(source.kind, source.classes, source.chunk_rows)
+    rules = Rules(source.kind, Classes(source.classes), source.chunk_rows)
     task = Scan(source, (FoldResiduals("top_label"), statistic), rules, 64, 4, Split())
     assert len(pickle.dumps(task.part(0, 2))) < 100_000
     assert len(pickle.dumps(task.shared)) > 8 * 10**6

@@ -12,6 +12,7 @@ from scipy.stats import binom, norm
 import calibscale as cs
 from calibscale.data.derived_sources import TEST, Split
 from calibscale.predictions.blocks import Block
+from calibscale.predictions.classes import Classes
 from calibscale.predictions.notions import views
 from calibscale.predictions.rules import Rules
 from calibscale.predictions.validation import chunks
@@ -146,7 +147,9 @@ def naive_interval(p, delta, w, folds, fits, k):
 
 
 def scalar_view(source):
-    chunk = next(iter(chunks(source.read(0, source.rows), Rules("probabilities", 2, 1))))[0]
+    chunk = next(iter(chunks(source.read(0, source.rows), Rules("probabilities", Classes(2), 1))))[
+        0
+    ]
     return views(chunk, "positive")[0]
 
 
@@ -224,7 +227,7 @@ def test_kkr__products_of_residuals_are_h():
     source = binary(7, 4000, 2.5)
     selection = cs.select(source, "positive", [KKR((1e-5,))])
     (block,) = [Block(0, np.linspace(0.02, 0.98, 50), np.zeros(50, np.int64), None, None)]
-    (chunk, _), *_ = chunks(block, Rules("probabilities", 2, 1))
+    (chunk, _), *_ = chunks(block, Rules("probabilities", Classes(2), 1))
     rows = views(chunk, "positive")
     for fit in selection.pointwise.fits:
         r, h = fit.residuals(0, rows[0])[0][:, 0], fit.diagonal(rows)[0, 0]

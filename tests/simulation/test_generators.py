@@ -34,6 +34,7 @@ from calibscale import simulation as simulation
 from calibscale.compiled import random_draws
 from calibscale.compiled import random_draws as kernels
 from calibscale.predictions.blocks import Block
+from calibscale.predictions.classes import Classes
 from calibscale.predictions.rules import Rules
 from calibscale.predictions.validation import chunks
 from calibscale.session import default_estimators
@@ -356,7 +357,7 @@ def test_simulate__invalid_settings_leave_an_existing_store(tmp_path, settings, 
 def test_soft_chunk__scores_are_means_over_labels(name):
     draw = drawn(name, 40)
     K = draw.logits.shape[1]
-    rules = Rules("logits", K, 1)
+    rules = Rules("logits", Classes(K), 1)
     (soft,) = simulation.soft_chunks(draw, rules)
     P = np.exp(draw.log_p)
     expected = dict.fromkeys(("hit", "brier", "nll", "delta"), 0.0)
@@ -440,7 +441,7 @@ def pair(request, tmp_path_factory):
 def test_truth__scores_of_a_store(pair):
     estimates, truths, source = pair
     block = source.read(0, source.rows)
-    rules = Rules("logits", source.classes, 1)
+    rules = Rules("logits", Classes(source.classes), 1)
     rows = np.concatenate(
         [
             np.column_stack([c.hit, c.brier, c.nll, c.confidence - c.hit])

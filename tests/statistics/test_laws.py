@@ -25,9 +25,11 @@ from calibscale.kernels.fourier_series import Factor, FourierSeries
 from calibscale.kernels.landmarks import FourierFeatures, Gaussian, choose_landmarks
 from calibscale.kernels.product_kernel import ProductKernel
 from calibscale.predictions.blocks import Block
-from calibscale.predictions.chunk import NO_WEIGHTS, Chunk, ForecastChunk
+from calibscale.predictions.chunk import NO_WEIGHTS, Chunk
+from calibscale.predictions.classes import Classes
 from calibscale.predictions.distributions.mixtures import NormalForecast
 from calibscale.predictions.notions import views
+from calibscale.predictions.outcomes import OutcomeChunk
 from calibscale.predictions.rules import Rules
 from calibscale.predictions.validation import chunks
 from calibscale.statistics.bins import BinCounts
@@ -63,7 +65,7 @@ def _rows(logits, weights=None) -> Chunk:
     labels = rng.integers(0, K, ROWS)
     covariates = np.column_stack([rng.random(ROWS), rng.integers(0, len(LEVELS), ROWS)])
     block = Block(0, logits, labels, weights, covariates)
-    ((chunk, counts),) = chunks(block, Rules("logits", K, 1, covariates=(0, 1)))
+    ((chunk, counts),) = chunks(block, Rules("logits", Classes(K), 1, covariates=(0, 1)))
     assert counts.used == ROWS
     return replace(chunk, fold=0)
 
@@ -212,8 +214,8 @@ def _state(statistic, chunk):
         mean, log_scale = chunk.values.T.astype(np.float64)
         columns = {f.name: getattr(chunk, f.name) for f in fields(Chunk)}
         columns |= {"values": np.column_stack([mean, np.exp(log_scale)])}
-        columns |= {"outcomes": chunk.covariates[:, 0], "forecast": NormalForecast()}
-        chunk = ForecastChunk(**columns)
+        columns |= {"outcomes": chunk.covariates[:, 0], "target": NormalForecast()}
+        chunk = OutcomeChunk(**columns)
     return statistic.accumulate(statistic.zero(K), chunk)
 
 
@@ -367,7 +369,7 @@ def test_statistic__weight_one_is_no_weight(statistic):
 def test_one_hot__moments_count_the_points():
     q = np.array([[0.25, 0.75], [0.5, 0.5], [0.25, 0.75]])
     block = Block(0, q, np.array([0, 1, 1]), None, None)
-    ((chunk, _),) = chunks(block, Rules("probabilities", 2, 1))
+    ((chunk, _),) = chunks(block, Rules("probabilities", Classes(2), 1))
     state = _state(Moments(OneHot(((0.25, 0.75), (0.5, 0.5)))), chunk)
     np.testing.assert_array_equal(state.S, np.diag([2.0, 1.0]))
     np.testing.assert_array_equal(state.C, [[-0.5, 0.5], [0.5, -0.5]])

@@ -11,6 +11,7 @@ from calibscale.inference.nulls import NULLS, Pool
 from calibscale.kernels.data_profile import DataProfile
 from calibscale.kernels.features import frequencies
 from calibscale.kernels.notion_rows import NotionRows
+from calibscale.predictions.classes import Classes
 from calibscale.predictions.rules import Rules
 from tests.support import naive
 
@@ -68,7 +69,7 @@ def labelled_rows(classes, weighted=False, n=ROWS, seed=0):
 
 
 def resolved_for(estimator, source):
-    rules = Rules(source.kind, source.classes, 1)
+    rules = Rules(source.kind, Classes(source.classes), 1)
     return estimator.bind(DataProfile(source, rules))
 
 
@@ -248,7 +249,9 @@ def drawn_residuals(kind, data, notion, count=B):
         drawn = null.scalars(notion, rows, points[:, 0].copy(), delta[:, 0].copy(), 0, count)
         return [d[:, None] for d in drawn]
     none = np.empty((len(rows), 0))
-    chunk = NotionRows(data.q, delta, rows * 0, np.ones(len(rows)), none, rows, none)
+    chunk = NotionRows(
+        data.q, delta, rows * 0, np.ones(len(rows)), none, rows, none, Classes(data.q.shape[1])
+    )
     return list(null.vectors(chunk, 0, count))
 
 

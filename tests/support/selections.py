@@ -10,6 +10,7 @@ from scipy.special import softmax
 
 import calibscale as cs
 from calibscale.predictions.blocks import Block
+from calibscale.predictions.classes import Classes
 from calibscale.predictions.notions import NOTIONS
 from calibscale.predictions.rules import Rules
 from calibscale.predictions.validation import chunks
@@ -92,6 +93,6 @@ def grids(notion):
 
 
 def chunk_of(q, y, weights=None):
-    rules = Rules("probabilities", q.shape[1], 1)
+    rules = Rules("probabilities", Classes(q.shape[1]), 1)
     ((chunk, _),) = chunks(Block(0, q, y, weights, None), rules)
     return chunk

@@ -110,7 +110,7 @@ def evaluate(
     floor, cluster = options.pop("floor"), options.pop("cluster")
     negligible = options.pop("negligible")
     with open_session(store, options, "evaluating") as session:
-        chosen = chosen_estimators(names, options, session.source.forecast is not None)
+        chosen = chosen_estimators(names, options, session.source.target)
         if not names:
             # Rare events crowd one bin of equal width, see `with_equal_mass`.
             chosen = with_equal_mass(session.profile, chosen)

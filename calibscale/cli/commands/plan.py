@@ -55,7 +55,7 @@ def plan(store: str | tuple[str, ...] | None, names: tuple[str, ...], **options:
     from calibscale.planning import plan as run
 
     (source,) = open_sources((store,), options)
-    chosen = chosen_estimators(names, options, source.forecast is not None)
+    chosen = chosen_estimators(names, options, source.target)
     # The cost does not depend on draws.
     del options["seed"]
     interval = None if names else "jackknife"  # as `evaluate`

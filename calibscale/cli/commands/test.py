@@ -118,7 +118,7 @@ def test(
     elif drawn_from.centred and stop_after is not None:
         raise click.UsageError(f"--stop-after cannot be used with --null {null}")
     with open_session(store, options, "testing") as session:
-        kernel = "jkce" if session.source.forecast is None else "kce"
+        kernel = session.source.target.kernel_error
         # This estimator alone carries the settings.  Without settings, its covariates go to `run`.
         default = "klce" if options["covariates"] else kernel
         local = bool(options["covariates"])

@@ -36,16 +36,10 @@ from calibscale.data.source import KINDS, PREDICTIONS, sum_tolerance
 from calibscale.data.time_columns import TextTimes, are_times, seconds_of, times_named
 from calibscale.data.times import TIMESTAMP
 from calibscale.data.top_k import joined_with_rest, positions
-from calibscale.errors import (
-    BinaryError,
-    InvalidDataError,
-    MissingNameError,
-    NoRowsError,
-    OptionError,
-    require,
-)
+from calibscale.errors import InvalidDataError, MissingNameError, NoRowsError, OptionError, require
 from calibscale.formatting.naming import listed_columns
 from calibscale.predictions import input_hints
+from calibscale.predictions.classes import Classes
 from calibscale.predictions.distributions.forecast import Forecast
 from calibscale.predictions.row_origins import place_in
 
@@ -379,20 +373,17 @@ def agree(
 ) -> tuple[ColumnLayout, np.dtype]:
     """Check that layouts agree and return the first and the type to store."""
     first = layouts[0]
-    least = [] if forecast is None else [np.float32]
+    target = forecast or Classes(first.columns, binary)
+    # Outcomes and their predictions may be integers.  Integers are no probabilities or logits of a
+    # known precision.
+    least = [] if target.has_classes else [np.float32]
     if percent:
         dtype = dtype or percentages.SHARES
     for layout in layouts:
         file, kind = layout.file, layout.kind
-        if forecast is not None:
-            forecast.check_columns(layout.columns, file)
-        elif binary and layout.columns != 1:
-            raise BinaryError(
-                f"{file}: binary is declared, but {kind} are {layout.columns} columns"
-            )
-        # Integers are no probabilities or logits of a known precision.
-        exact = layout.dtype.kind != "f" and forecast is None
-        if dtype is None and (exact or layout.dtype.itemsize > 8):
+        target.check_columns(layout.columns, str(file), kind)
+        exact = layout.dtype.kind != "f"
+        if dtype is None and ((exact and target.has_classes) or layout.dtype.itemsize > 8):
             raise InvalidDataError(
                 f"{file}: {kind} are {layout.dtype}; choose the type to store (dtype=)"
             )

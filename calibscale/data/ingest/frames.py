@@ -433,8 +433,7 @@ def from_frame(
     other_columns = set(chain(*roles.values()))
     roles = {kind: reader.named(kind, predictions, other_columns, top_k is not None)} | roles
     prefix = {kind: predictions} if isinstance(predictions, str) else {}
-    if forecast is not None:
-        forecast = forecast_of_columns(forecast, roles[kind])
+    forecast = forecast_of_columns(forecast, roles[kind])
     # One column of numbers is binary, and one column of lists is not.
     single = len(roles[kind]) == 1 and not reader.column(roles[kind][0]).shape
     if options.pop("binary", False) and not single:

@@ -190,9 +190,7 @@ def ingest(
     require(not percent or forecast is None, "forecast= has no percent=")
     check_files(inputs)
     layouts = filled(layouts_of(inputs, keys, binary, percent=percent))
-    kind = None
-    if forecast is not None:
-        kind = forecast_of_columns(forecast, layouts[0].roles["predictions"])
+    kind = forecast_of_columns(forecast, layouts[0].roles.get("predictions", ()))
     first, stored = agree(layouts, binary, dtype, kind, percent=percent)
     require(not percent or first.kind == "probabilities", "percent= needs probabilities")
     top_k = "top_k" in first.roles  # the store has a further class with the remaining probability

@@ -28,8 +28,8 @@ from calibscale.kernels.product_kernel import ProductKernel
 from calibscale.monitoring.ledger.day_parts import zero_parts
 from calibscale.monitoring.ledger.group_keys import LedgerGroups
 from calibscale.monitoring.ledger.stored_statistics import STATISTICS
-from calibscale.predictions.distributions.forecast import Forecast
 from calibscale.predictions.distributions.kinds import kinds_of_forecasts
+from calibscale.predictions.outcomes import OutcomeTarget
 from calibscale.statistics.statistic import Statistic
 
 
@@ -158,7 +158,7 @@ class Recipe:
     seed: int = 0
     parted: tuple[Statistic, ...] = ()
     cluster: str | None = None
-    forecast: Forecast | None = None
+    forecast: OutcomeTarget | None = None
     groups: LedgerGroups | None = None
 
     def to_dict(self) -> dict[str, Any]:

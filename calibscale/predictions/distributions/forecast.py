@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
-from collections.abc import Callable
-from dataclasses import dataclass, field, fields, replace
+from abc import abstractmethod
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field, replace
 from functools import cache, partial
 from operator import index
 from typing import Any, ClassVar, Self
@@ -13,21 +13,14 @@ import numpy as np
 from numpy.polynomial.chebyshev import chebpts1
 from numpy.polynomial.legendre import leggauss
 from numpy.polynomial.polynomial import polyfit
-from numpy.typing import NDArray
 
-from calibscale.array_types import Bools, Floats, Ints
-from calibscale.compiled import random_draws, row_sums, waves
+from calibscale.array_types import Floats, Ints
+from calibscale.compiled import random_draws, waves
 from calibscale.compiled.tile_strips import LANES
-from calibscale.errors import InvalidDataError, OptionError, require
+from calibscale.errors import OptionError, require
+from calibscale.predictions.outcomes import OutcomeTarget
+from calibscale.predictions.target import FORECASTS, KERNEL_ERROR, Draws
 
-# Reasons for which a row is invalid, beside the reasons of `row_sums`.
-BAD_SCALE, CROSSING, OUTCOME, FEW_MEMBERS = 10, 11, 12, 15
-REASONS = {
-    BAD_SCALE: "has no positive scale",
-    CROSSING: "has crossing quantiles",
-    OUTCOME: "is infinite",
-    FEW_MEMBERS: "has too few members",
-}
 _FARTHEST = 1e9  # angle, beyond which sines lose their digits
 _INTERVALS = 4  # intervals of the grid of outcomes for each frequency
 _SHARP = 1e-4  # expected squared residual below which errors of 1e-10 would matter
@@ -78,7 +71,7 @@ def _grid(frequencies: int) -> tuple[Floats, Floats]:
 
 
 @dataclass(frozen=True)
-class Forecast(ABC):
+class Forecast(OutcomeTarget):
     """Base class of predictive distributions μ, one for each row, of a target Y.
 
     The kernel on the target is ℓ(y, y') = exp(−(y − y')²/(2·bandwidth²)), as a sum of waves:
@@ -112,11 +105,11 @@ class Forecast(ABC):
     bandwidth: float | None = field(default=None, kw_only=True)
     centre: float | None = field(default=None, kw_only=True)
     frequencies: int = field(default=16, kw_only=True)
-    name: ClassVar[str]
-    columns: ClassVar[int | None] = None  # number in predictions; None: depends on the settings
+    claim: ClassVar[str] = FORECASTS
+    kernel_error: ClassVar[str] = "kce"
+    scores: ClassVar[tuple[str, ...]] = ("crps",)
     targets: ClassVar[str] = "numbers"
     of_waves: ClassVar[bool] = True
-    with_missing: ClassVar[bool] = False  # whether numbers of a prediction may be missing
 
     def __post_init__(self) -> None:
         # Plain numbers, as settings are written as JSON.
@@ -131,27 +124,15 @@ class Forecast(ABC):
 
     # ---------------------------------------------------------------- layout
 
-    def check_columns(self, count: int, name: str) -> None:
-        """Raise `InvalidDataError` unless predictions have as many columns as they need."""
-        if self.columns not in (None, count):
-            raise InvalidDataError(
-                f"{name}: predictions of kind {self.name} have {self.columns} columns, not {count}"
-            )
-
     @property
-    def width(self) -> int:
+    def n_features(self) -> int:
         """Length 2D of an embedding."""
         return 2 * self.frequencies
-
-    @property
-    def description(self) -> dict[str, Any]:
-        """Settings as written to results and stores."""
-        return {f.name: getattr(self, f.name) for f in fields(self)}
 
     # ---------------------------------------------------------------- kernel on targets
 
     @property
-    def bound(self) -> bool:
+    def bound(self) -> bool:  # type: ignore[override]
         """Whether the kernel on targets has no defaults left."""
         return None not in (self.bandwidth, self.centre)
 
@@ -189,7 +170,7 @@ class Forecast(ABC):
 
     def _waves(self, weights: Floats, means: Floats, scales: Floats) -> Floats:
         """Mean embeddings of mixtures (c, m) of normal distributions, (c, 2D)."""
-        out = np.empty((len(means), self.width))
+        out = np.empty((len(means), self.n_features))
         weights = np.ascontiguousarray(np.broadcast_to(weights, means.shape))
         scales = np.ascontiguousarray(np.broadcast_to(scales * self._per_unit, means.shape))
         waves.normal_waves(weights, self.angles(means), scales, self.roots, out)
@@ -197,13 +178,9 @@ class Forecast(ABC):
 
     def of_outcomes(self, y: Floats) -> Floats:
         """ψ of outcomes (c,), (c, 2D)."""
-        out = np.empty((len(y), self.width))
+        out = np.empty((len(y), self.n_features))
         waves.point_waves(self.angles(y), self.roots, out)
         return out
-
-    @abstractmethod
-    def embedded(self, values: Floats, y: Floats) -> Floats:
-        """Mean embedding q of each prediction (c, 2D)."""
 
     def residual_variance(self, q: Floats) -> Floats:
         """E|q − ψ(Z)|² of outcomes Z drawn from predictions with embeddings q (c, 2D), (c,)."""
@@ -239,67 +216,55 @@ class Forecast(ABC):
 
         return of_grid
 
+    # ---------------------------------------------------------------- draws under the null
+
+    def _drawn_outcomes(self, rows: Any, draws: Draws, first: int, last: int) -> Iterator[Floats]:
+        """Outcomes drawn from the predictions (c,), replicate by replicate."""
+        values, y = rows.parameters[:, :-1], rows.parameters[:, -1]
+        outcomes = self.placed_sampler(values, y, rows.rows)
+        return map(outcomes, draws.uniforms(rows.units, first, last))
+
+    def drawn_residuals(self, rows: Any, draws: Draws, first: int, last: int) -> Iterator[Floats]:
+        for y in self._drawn_outcomes(rows, draws, first, last):
+            yield rows.q - self.of_outcomes(y)
+
+    def drawn_products(
+        self, rows: Any, phi: Floats, draws: Draws, first: int, last: int
+    ) -> Iterator[tuple[Floats, Floats]]:
+        products = self.residual_products(rows.q, phi)
+        return map(products, self._drawn_outcomes(rows, draws, first, last))
+
+    def drawn_embeddings(self, rows: Any, count: int, stream: int) -> Floats:
+        sampler = self.sampler(rows.values, rows.outcomes)
+        u = (random_draws.of_rows(rows.rows, 1 + d, stream) for d in range(count))
+        return np.stack([self.of_outcomes(sampler(levels)) for levels in u], axis=1)
+
+    def named_notion(self, notion: str) -> str:
+        return "forecast" if notion == "canonical" else notion
+
+    @property
+    def default_tests(self) -> tuple[str, ...]:
+        return ("normal_scores", "pit_smooth", "pit_by_forecast", KERNEL_ERROR)
+
+    @property
+    def sizes(self) -> tuple[str, ...]:
+        return ("quantile_ece", "pit_kuiper", KERNEL_ERROR, "coverage")
+
     # ---------------------------------------------------------------- distributions
-
-    def status(self, values: Floats, y: Floats) -> Ints:
-        """Reason for which each row is invalid, or `row_sums.OK` (c,)."""
-        out = self.outcome_status(y)
-        with np.errstate(invalid="ignore", over="ignore"):
-            self.check_values(values, out)
-        # Missing numbers come before all other faults, which they would only hide.
-        out[self.not_finite(values)] = row_sums.NOT_FINITE
-        return out
-
-    def not_finite(self, values: Floats) -> Any:
-        """Whether each prediction has numbers that are not finite, but must be (c,)."""
-        return ~np.isfinite(values).all(axis=1)
-
-    def outcome_status(self, y: Floats) -> Ints:
-        """Reason for which each outcome is invalid, or `row_sums.OK` (c,)."""
-        out = np.full(len(y), row_sums.OK, np.int64)
-        out[np.isnan(y)] = row_sums.UNLABELLED
-        out[np.isinf(y)] = OUTCOME
-        return out
-
-    def checked(self, y: NDArray[Any], place: Callable[[int], str], first: int = 0) -> Floats:
-        """Outcomes of rows from `first` on as float64.  An error names a wrong outcome's place."""
-        y = y.astype(np.float64)
-        status = self.outcome_status(y)
-        for i in map(int, np.flatnonzero(status > row_sums.UNLABELLED)):
-            fault = self.explained(int(status[i]), np.empty(0), float(y[i]))
-            raise InvalidDataError(f"{place(i)}: {fault}", first + i)
-        return y
-
-    def check_values(self, values: Floats, status: Ints) -> None:  # noqa: B027
-        """Set the reason for which predictions are invalid; they may be NaN."""
-
-    def explained(self, reason: int, values: Floats, y: float) -> str:
-        """Fault of an invalid row with finite numbers, as the end of a sentence."""
-        if reason == OUTCOME:
-            # The fill value of stored outcomes is +∞.
-            hint = " (a missing chunk of a store reads like this)" if y > 0 else ""
-            return f"its outcome is {y:g}{hint}"
-        if reason == row_sums.OFF_SIMPLEX:
-            return f"its probabilities sum to {values.sum():.9g}, not to 1"
-        return f"it has the negative probability {values.min():g}"
 
     @abstractmethod
     def cdf(self, values: Floats, y: Floats) -> tuple[Floats, Floats]:
         """P(Z < y) and P(Z ≤ y) (c,)."""
 
+    def scalar_residuals(self, values: Floats, y: Floats) -> Floats:
+        """PIT values in the middle of their jumps, minus ½ (c,)."""
+        below, at_most = self.cdf(values, y)
+        return 0.5 * (below + at_most) - 0.5
+
     def pit(self, values: Floats, y: Floats, rows: Ints) -> Floats:
         """Probability integral transform: P(Z < y) + v P(Z = y), v uniform by row number (c,)."""
         below, at_most = self.cdf(values, y)
         return below + random_draws.of_rows(rows, 0, random_draws.PIT) * (at_most - below)
-
-    def placed(self, values: Floats, y: Floats, rows: Ints) -> Floats:
-        """Outcomes (c,) that follow the predictive distributions if all their statements are true.
-
-        They are the outcomes themselves, except for predictions that state the probabilities of
-        ranges alone.  An outcome then has a place within its range that is drawn from the
-        distribution, by row number.
-        """
-        return y
 
     def event_probability(self, values: Floats, y: Floats, thresholds: Floats) -> Floats:
         """Predicted probability of an outcome of at most the threshold of each row (c,).
@@ -370,12 +335,10 @@ class Forecast(ABC):
     def crps(self, values: Floats, y: Floats) -> Floats:
         """Continuous ranked probability score ∫(F(t) − 1{y ≤ t})² dt (c,)."""
 
-    def impossible(self, values: Floats, y: Floats) -> Bools:
-        """Whether the prediction gives an outcome the probability 0 (c,).
-
-        Quantiles and ensembles do not say what lies beyond them, and densities are positive.
-        """
-        return np.zeros(len(y), np.bool_)
+    @property
+    def has_density(self) -> bool:
+        """Whether predictions have densities, and so a log score."""
+        return type(self).log_score is not Forecast.log_score
 
     def log_score(self, values: Floats, y: Floats) -> Floats:
         """−log of the density at the outcome (c,).  An OptionError if there is no density."""

@@ -12,7 +12,8 @@ from scipy.special import logsumexp, ndtr, ndtri
 from calibscale.array_types import Floats, Ints
 from calibscale.compiled import random_draws, row_sums
 from calibscale.errors import InvalidDataError
-from calibscale.predictions.distributions.forecast import BAD_SCALE, FEW_MEMBERS, Forecast
+from calibscale.predictions.distributions.forecast import Forecast
+from calibscale.predictions.invalid_rows import BAD_SCALE, FEW_MEMBERS
 
 _STEPS = 60  # steps of the bisection for quantiles of mixtures, down to their rounding
 
@@ -105,7 +106,7 @@ class MixtureForecast(Forecast):
 
     name: ClassVar[str] = "mixture"
 
-    def check_columns(self, count: int, name: str) -> None:
+    def check_columns(self, count: int, name: str, kind: str = "predictions") -> None:
         if count % 3:
             raise InvalidDataError(
                 f"{name}: predictions of kind mixture are weights, means and deviations, a "
@@ -246,7 +247,7 @@ class EnsembleForecast(Forecast):
     name: ClassVar[str] = "ensemble"
     with_missing: ClassVar[bool] = True
 
-    def check_columns(self, count: int, name: str) -> None:
+    def check_columns(self, count: int, name: str, kind: str = "predictions") -> None:
         if count < 2:
             raise InvalidDataError(f"{name}: an ensemble has at least 2 members, not {count}")
 
@@ -264,7 +265,7 @@ class EnsembleForecast(Forecast):
         return super().explained(reason, values, y)
 
     def embedded(self, values: Floats, y: Floats) -> Floats:
-        out = np.empty((len(values), self.width))
+        out = np.empty((len(values), self.n_features))
         for rows, members in _complete(values):
             pool = np.column_stack([members, y[rows]])
             out[rows] = self._waves(np.full(1, 1.0 / pool.shape[1]), pool, np.zeros(1))

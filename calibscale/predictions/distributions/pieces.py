@@ -13,7 +13,8 @@ import numpy as np
 from calibscale.array_types import Bools, Floats, Ints
 from calibscale.compiled import random_draws, row_sums, waves
 from calibscale.errors import InvalidDataError, OptionError, require
-from calibscale.predictions.distributions.forecast import CROSSING, Forecast
+from calibscale.predictions.distributions.forecast import Forecast
+from calibscale.predictions.invalid_rows import CROSSING
 
 
 class _PiecewiseUniform(Forecast):
@@ -30,7 +31,7 @@ class _PiecewiseUniform(Forecast):
 
     def embedded(self, values: Floats, y: Floats) -> Floats:
         shares, edges = self.pieces(values)
-        out = np.empty((len(values), self.width))
+        out = np.empty((len(values), self.n_features))
         shares = np.ascontiguousarray(shares)
         waves.uniform_waves(shares, self.angles(edges), self.roots, out)
         return out
@@ -318,7 +319,7 @@ class OrdinalForecast(Forecast):
     def columns(self) -> int | None:  # type: ignore[override]
         return self.classes
 
-    def check_columns(self, count: int, name: str) -> None:
+    def check_columns(self, count: int, name: str, kind: str = "predictions") -> None:
         if count == self.classes:
             return
         hint = f"say how many classes there are, forecast='ordinal(classes={count})'"
@@ -330,7 +331,7 @@ class OrdinalForecast(Forecast):
         )
 
     @property
-    def width(self) -> int:
+    def n_features(self) -> int:
         """K.  The last column of embeddings is 0, as its indicator is 1 for all outcomes."""
         return self.classes
 

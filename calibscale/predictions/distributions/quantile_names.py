@@ -14,11 +14,13 @@ _NUMBER = re.compile(r"(?:\d+\.\d*|\.?\d+)$")
 _PERCENTILES = [float(percent) for percent in range(1, 100)]
 
 
-def forecast_of_columns(kind: str | Forecast, columns: Sequence[str]) -> Forecast:
+def forecast_of_columns(kind: str | Forecast | None, columns: Sequence[str]) -> Forecast | None:
     """Forecast of a kind, see `forecast_of`.  Names of columns state missing levels of quantiles.
 
     An OptionError is raised if the names of the columns state no levels.
     """
+    if kind is None:
+        return None
     if not (isinstance(kind, str) and states_no_levels(kind)):
         return forecast_of(kind)
     levels = levels_of_names(columns)

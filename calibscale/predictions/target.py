@@ -1,0 +1,194 @@
+"""Targets: what the prediction of a row claims, and how far it was off."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Any, ClassVar, Protocol
+
+import numpy as np
+
+from calibscale.array_types import Floats, Ints
+from calibscale.predictions.blocks import Block
+
+# Claims, by which estimators name the targets that they judge.
+CLASSES, FORECASTS, SOFT = "classes", "forecasts", "soft labels"
+ALL = ("all",)  # of estimators that judge every target
+
+
+def judges(targets: Iterable[str], claim: str) -> bool:
+    """Whether an estimator that judges these targets judges a target with this claim."""
+    return claim in targets or targets == ALL
+
+
+class Draws(Protocol):
+    """Random numbers of a null, which depend on the seed, the row and the replicate alone."""
+
+    def labels(self, rows: Ints, q: Floats, first: int, last: int) -> Any:
+        """Labels drawn from probabilities (B, c)."""
+
+    def uniforms(self, rows: Ints, first: int, last: int) -> Iterator[Floats]:
+        """Uniform numbers (c,), replicate by replicate."""
+
+
+class Target(ABC):
+    """What a row claims: E[δ | prediction, covariates] = 0 for a residual δ.
+
+    Everything in which kinds of predictions differ is a member of this class.  Other modules ask a
+    target what it can do, and never which kind it is.
+
+    Attributes
+    ----------
+    claim : str
+        Name by which an estimator says that it judges the target, in `Estimator.targets`.
+    has_classes : bool
+        Whether predictions are probabilities of classes, so that there are a top label, scores of
+        classes, and events with a predicted probability.
+    has_single_labels : bool
+        Whether each row has one of the classes as its label.
+    draws_responses : bool
+        Whether a prediction is a distribution from which labels or outcomes can be drawn.  Then
+        tests and floors are exact.  Otherwise residuals get random signs.
+    is_embedded : bool
+        Whether q is an embedding of the prediction that has no logarithm, and residuals are vectors
+        of any direction.
+    kernel_error : str
+        Estimator of the kernel error that suits the predictions best.
+    scores : tuple of str
+        Estimators of proper scores by which models are compared, besides the error itself.
+    tested_as : dict
+        Estimators of `sizes` that are tested by another one, such as the size of a gap.
+
+    See Also
+    --------
+    calibscale.predictions.classes.Classes : Probabilities of classes.
+    calibscale.predictions.soft_labels.SoftLabels : The same, where labels are probabilities.
+    calibscale.predictions.distributions.forecast.Forecast : Predictive distributions.
+    """
+
+    claim: ClassVar[str]
+    has_classes: ClassVar[bool] = False
+    has_single_labels: ClassVar[bool] = False
+    draws_responses: ClassVar[bool] = True
+    is_embedded: ClassVar[bool] = False
+    kernel_error: ClassVar[str]
+    scores: ClassVar[tuple[str, ...]] = ()
+    tested_as: ClassVar[Mapping[str, str]] = {}
+    bound: bool = True  # whether no setting is left that depends on the outcomes
+
+    # ---------------------------------------------------------------- layout
+
+    @property
+    @abstractmethod
+    def n_features(self) -> int:
+        """Length of q and of a residual δ."""
+
+    @property
+    @abstractmethod
+    def described(self) -> dict[str, Any]:
+        """Members of the description of a source in results."""
+
+    @property
+    @abstractmethod
+    def in_words(self) -> str:
+        """Kind of the predictions as an error or `repr` names it."""
+
+    @property
+    def declared(self) -> Any:
+        """Value of ``forecast=`` that declares the target, or None if no declaration is needed."""
+        return self
+
+    @abstractmethod
+    def imagined(self, n: int, rng: np.random.Generator) -> tuple[str, Floats]:
+        """Kind and values of n valid predictions, which let estimators check their settings."""
+
+    def with_target(self, outcomes: Floats) -> Target:
+        """Target whose settings do not depend on a sample of outcomes (m,) any more."""
+        return self
+
+    label_types: ClassVar[str] = "iufb"  # kinds of NumPy types that labels in a store may have
+    label_noun: ClassVar[str] = "numbers"
+
+    @abstractmethod
+    def checked_labels(self, labels: Any) -> Any:
+        """Labels as a store keeps them (n,).  An InvalidDataError names the first invalid one."""
+
+    @abstractmethod
+    def check_columns(self, count: int, name: str, kind: str = "predictions") -> None:
+        """Raise an InvalidDataError if predictions of a source cannot have so many columns."""
+
+    def role_of(self, kind: str) -> str:
+        """Role of the columns of predictions of a kind, such as ``logits``."""
+        return "predictions"
+
+    # ---------------------------------------------------------------- rows
+
+    @abstractmethod
+    def read(self, block: Block, rules: Any) -> tuple[Any, Ints]:
+        """Chunk of all rows of a block, valid or not, and the status of each row (c,)."""
+
+    def without_labels(self, block: Block) -> Block:
+        """Block with labels that make every row valid whose predictions are."""
+        return block
+
+    with_missing: ClassVar[bool] = False  # whether numbers of a prediction may be missing
+
+    @abstractmethod
+    def fault_of(self, block: Block, rules: Any, status: Ints, i: int, fault: Any) -> str:
+        """Fault of the finite prediction, or of the label, of row `i` of a block.
+
+        `fault` is the column at fault, see `invalid_rows.Fault`.
+        """
+
+    # ---------------------------------------------------------------- notions and residuals
+
+    def named_notion(self, notion: str) -> str:
+        """Name of a notion in results."""
+        return notion
+
+    def has_vector_residuals(self, notion: str) -> bool:
+        """Whether residuals of a notion are any vectors, not a prediction minus a unit vector."""
+        return self.is_embedded
+
+    @property
+    def least_slack(self) -> float | None:
+        """Allowed deviation of sums whatever the type of the numbers, or None: by the type."""
+        return None
+
+    # ---------------------------------------------------------------- draws under the null
+
+    @property
+    def null(self) -> str:
+        """Name of the null of independent rows."""
+        return "labels" if self.draws_responses else "wild"
+
+    @abstractmethod
+    def drawn_residuals(self, rows: Any, draws: Draws, first: int, last: int) -> Iterator[Floats]:
+        """Residuals δ* (c, K) of drawn labels or outcomes, replicate by replicate."""
+
+    def drawn_products(
+        self, rows: Any, phi: Floats, draws: Draws, first: int, last: int
+    ) -> Iterator[tuple[Floats, Floats]]:
+        """δ*ᵀφ (K, m) with features φ (c, m), and |δ*|² (c,), replicate by replicate."""
+        for delta in self.drawn_residuals(rows, draws, first, last):
+            yield delta.T @ phi, np.einsum("ij,ij->i", delta, delta)
+
+    # ---------------------------------------------------------------- default estimators
+
+    @property
+    def defaults_of(self) -> str:
+        """Claim whose default estimators are computed."""
+        return self.claim
+
+    @property
+    @abstractmethod
+    def default_tests(self) -> tuple[str, ...]:
+        """Statistics of the default test; `KERNEL_ERROR` stands for the kernel error."""
+
+    @property
+    @abstractmethod
+    def sizes(self) -> tuple[str, ...]:
+        """Estimators of `check`, in the order of its table, as in `default_tests`."""
+
+
+KERNEL_ERROR = "kernel error"  # the estimator `Target.kernel_error`, with settings for the rows
