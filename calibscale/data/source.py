@@ -96,8 +96,9 @@ class ArraySource:
     @property
     def target(self) -> Target:
         """What the predictions claim: the declared kind, or probabilities of classes."""
-        if self.forecast is not None:
-            return self.forecast
+        return self.forecast or self._classes_of_columns()
+
+    def _classes_of_columns(self) -> Classes:
         classes = 2 if self.binary else int(self.values.shape[1])
         # Labels with a column for each class are probabilities of the classes.
         several = self.labels is not None and len(self.labels.shape) == 2

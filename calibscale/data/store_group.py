@@ -17,8 +17,8 @@ from calibscale.data.source import KINDS, ArraySource
 from calibscale.data.times import KINDS_OF_TIMES
 from calibscale.errors import CalibscaleError, NotFoundError, OptionError, StoreError, require
 from calibscale.predictions.classes import Classes
-from calibscale.predictions.distributions.forecast import Forecast
 from calibscale.predictions.distributions.kinds import forecast_of
+from calibscale.predictions.outcomes import OutcomeTarget
 from calibscale.predictions.target import Target
 
 FORMAT = 2  # format of stores of forecasts; stores of classes have format 1, for earlier versions
@@ -36,7 +36,7 @@ class StoreColumns(TypedDict, total=False):
     classes: int
     kind: str
     binary: bool
-    forecast: str | Forecast
+    forecast: str | OutcomeTarget
     columns: int
     dtype: Any
     covariate_names: Sequence[str]
@@ -52,13 +52,13 @@ def describe_columns(
     categories: Mapping[str, Sequence[str]] | None = None,
     weights: bool = False,
     times: Mapping[str, str] | None = None,
-    forecast: str | Forecast | None = None,
+    forecast: str | OutcomeTarget | None = None,
     **predictions: Any,
 ) -> tuple[dict[str, Any], np.dtype]:
     """Check the columns of a new store and return their attributes and the type of predictions."""
     class_names = predictions.get("class_names")
-    # The second type is the default: float64 for forecasts, so that ties with outcomes are kept.
-    types = ["float32", "float64"] if forecast is not None else ["float16", "float32", "float64"]
+    declared = None if forecast is None else forecast_of(forecast)
+    types = (declared or Classes).stored_types  # the second type is the default
     try:
         dtype = np.dtype(dtype or types[1])
         levels = {name: list(names) for name, names in (categories or {}).items()}
@@ -67,10 +67,10 @@ def describe_columns(
         raise OptionError(f"dtype, provenance, notes and names: {error}") from error
     if isinstance(covariate_names, str) or isinstance(class_names, str):
         raise OptionError("names must be a list of strings, not one string")
-    if forecast is None:
+    if declared is None:
         described = _of_classes(**predictions)
     else:
-        described = _of_forecasts(forecast_of(forecast), **predictions)
+        described = _of_outcomes(declared, **predictions)
     require(dtype.name in types, f"dtype must be one of {', '.join(types)}", dtype)
     if unknown := sorted(set(levels) - set(covariate_names)):
         raise OptionError(f"categories: there is no covariate {unknown[0]!r}")
@@ -106,18 +106,26 @@ def _of_classes(
     return {"format": 1, **described}
 
 
-def _of_forecasts(
-    forecast: Forecast, columns: int | None = None, **of_classes: Any
+def _of_outcomes(
+    declared: OutcomeTarget, columns: int | None = None, **of_classes: Any
 ) -> dict[str, Any]:
-    """Attributes of predictive distributions."""
+    """Attributes of predictions of outcomes, such as predictive distributions."""
     if unsupported := [f"{name}=" for name, value in of_classes.items() if value is not None]:
         raise OptionError(f"forecast= has no {', '.join(unsupported)}")
-    columns = columns or forecast.columns
+    columns = columns or declared.columns
     if columns is None:
-        raise OptionError(f"predictions of kind {forecast.name} need columns=, their number")
-    forecast.check_columns(columns, "columns=")
-    settings = forecast.description
-    return {"format": FORMAT, "kind": forecast.name, "forecast": settings, "columns": columns}
+        raise OptionError(f"predictions of kind {declared.name} need columns=, their number")
+    declared.check_columns(columns, "columns=")
+    settings = declared.description
+    return {"format": FORMAT, "kind": declared.name, "forecast": settings, "columns": columns}
+
+
+def target_of(meta: dict[str, Any]) -> Target:
+    """What the predictions of a store with these attributes claim."""
+    settings = meta.get("forecast")
+    if settings is not None:
+        return forecast_of(str(meta["kind"]), **settings)
+    return Classes(int(meta["classes"]), bool(meta["binary"]))
 
 
 def begin_remote(url: str | Path, replace: bool) -> None:
@@ -170,8 +178,8 @@ def lay_out(address: str | Path, meta: dict[str, Any], dtype: np.dtype, expected
         )
 
     add(kind, columns, dtype, np.nan)
-    labels = (np.float64, _NO_OUTCOME) if "forecast" in meta else (np.int32, _NO_LABEL)
-    add("labels", None, *labels)
+    target = target_of(meta)
+    add("labels", None, target.stored_label_type, target.missing_label)
     if d:
         add("covariates", d, np.float64, np.nan)
     if meta["weights"]:
@@ -203,14 +211,14 @@ def check_meta(url: str | Path, meta: dict[str, Any]) -> None:
         )
     rows, classes = meta.get("rows"), meta.get("classes")
     names, labels = meta.get("covariate_names"), meta.get("class_names")
-    of_forecasts = "forecast" in meta
+    declares_outcomes = "forecast" in meta
     valid = {
-        "format": written == (FORMAT if of_forecasts else 1),
-        "kind": of_forecasts or meta.get("kind") in KINDS,
-        "forecast": not of_forecasts or _is_forecast(meta),
+        "format": written == (FORMAT if declares_outcomes else 1),
+        "kind": declares_outcomes or meta.get("kind") in KINDS,
+        "forecast": not declares_outcomes or _is_forecast(meta),
         "rows": type(rows) is int and rows >= 0,
-        "classes": of_forecasts or (type(classes) is int and classes >= 2),
-        "binary": of_forecasts or isinstance(meta.get("binary"), bool),
+        "classes": declares_outcomes or (type(classes) is int and classes >= 2),
+        "binary": declares_outcomes or isinstance(meta.get("binary"), bool),
         "weights": isinstance(meta.get("weights"), bool),
         "covariate_names": _are_names(names),
         "class_names": labels is None or (_are_names(labels) and len(labels) == classes),
@@ -344,15 +352,14 @@ class StoreGroup:
         return str(self._meta["kind"])
 
     @property
-    def forecast(self) -> Forecast | None:
+    def forecast(self) -> Any:
         """Kind of the predictive distributions with its settings, or None in a store of classes."""
-        settings = self._meta.get("forecast")
-        return None if settings is None else forecast_of(self.kind, **settings)
+        return self.target.declared
 
     @property
     def target(self) -> Target:
         """What the predictions claim."""
-        return self.forecast or Classes(self.classes, self.binary)
+        return target_of(self._meta)
 
     @property
     def columns(self) -> int:

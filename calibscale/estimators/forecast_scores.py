@@ -114,8 +114,8 @@ class LogScore(_ForecastScore):
     columns = 2
 
     def bind(self, setup: DataProfile) -> Self:
-        forecast: Any = setup.source.target
-        if not forecast.has_density:
+        target: Any = setup.source.target
+        if not target.has_density:
             raise OptionError(f"predictions of kind {setup.source.kind} have no density")
         return self
 

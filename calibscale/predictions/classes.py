@@ -56,7 +56,10 @@ class Classes(Target):
         return f"{self.classes} classes"
 
     label_types: ClassVar[str] = "iu"
+    stored_types: ClassVar[tuple[str, ...]] = ("float16", "float32", "float64")
     label_noun: ClassVar[str] = "integers"
+    stored_label_type: ClassVar[type] = np.int32
+    missing_label: ClassVar[float] = -2  # −1 is a label that is not yet known
 
     def checked_labels(self, labels: NDArray[Any]) -> NDArray[Any]:
         outside = (labels < -1) | (labels >= self.classes)

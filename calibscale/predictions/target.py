@@ -106,8 +106,13 @@ class Target(ABC):
         """Target whose settings do not depend on a sample of outcomes (m,) any more."""
         return self
 
-    label_types: ClassVar[str] = "iufb"  # kinds of NumPy types that labels in a store may have
+    # In a store: types of predictions, of which the second is the default, types of labels that may
+    # be appended, the type in which they are kept, and the label of a row in a missing chunk.
+    stored_types: ClassVar[tuple[str, ...]] = ("float32", "float64")
+    label_types: ClassVar[str] = "iufb"
     label_noun: ClassVar[str] = "numbers"
+    stored_label_type: ClassVar[type] = np.float64
+    missing_label: ClassVar[float] = np.inf
 
     @abstractmethod
     def checked_labels(self, labels: Any) -> Any:

@@ -8,6 +8,7 @@ from calibscale.errors import OptionError, require
 from calibscale.formatting.naming import parse
 from calibscale.predictions.distributions import mixtures, pieces
 from calibscale.predictions.distributions.forecast import Forecast
+from calibscale.predictions.outcomes import OutcomeTarget
 
 
 def kinds_of_forecasts() -> list[type[Forecast]]:
@@ -32,9 +33,9 @@ def role_of(forecast: Any, **passed: Any) -> str | None:
     return roles[0] if roles else None
 
 
-def forecast_of(kind: str | Forecast, **settings: Any) -> Forecast:
+def forecast_of(kind: str | OutcomeTarget, **settings: Any) -> Any:
     """Forecast of a kind given by name and settings, by text, or as it is."""
-    if isinstance(kind, Forecast):
+    if isinstance(kind, OutcomeTarget):
         return kind
     if not settings:
         kind, settings = parse(str(kind), "a forecast", "quantiles(levels=[0.1, 0.5, 0.9])")
