@@ -1,0 +1,102 @@
+"""Targets: a kind of prediction is one class, which the other modules ask what it can do."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+import numpy as np
+import pytest
+
+import calibscale as cs
+from calibscale.predictions.classes import Classes
+from calibscale.predictions.outcomes import OutcomeTarget
+from calibscale.predictions.soft_labels import SoftLabels
+from calibscale.predictions.target import CLASSES, FORECASTS, KERNEL_ERROR, SOFT
+
+N = 2000
+
+
+@dataclass(frozen=True)
+class MeanForecast(OutcomeTarget):
+    """Predictions of the mean of a number, as a package of another author would define them."""
+
+    name: ClassVar[str] = "mean"
+    claim: ClassVar[str] = "means"
+    columns: ClassVar[int | None] = 1
+    draws_responses: ClassVar[bool] = False  # a mean is no distribution
+    kernel_error: ClassVar[str] = "kce"
+
+    @property
+    def n_features(self):
+        return 1
+
+    def of_outcomes(self, y):
+        return y[:, None]
+
+    def embedded(self, values, y):
+        return values
+
+    def residual_variance(self, q):
+        return np.zeros(len(q))
+
+    def scalar_residuals(self, values, y):
+        return values[:, 0] - y
+
+    def drawn_residuals(self, rows, draws, first, last):
+        raise AssertionError("residuals of means have random signs")
+
+    @property
+    def default_tests(self):
+        return (KERNEL_ERROR,)
+
+    @property
+    def sizes(self):
+        return (KERNEL_ERROR,)
+
+
+def _means(factor, seed=0):
+    rng = np.random.default_rng(seed)
+    mean = rng.gamma(2.0, 1.0, N)
+    outcomes = rng.gamma(2.0, mean / 2.0)
+    values = (factor * mean)[:, None]
+    return cs.from_arrays(predictions=values, forecast=MeanForecast(), labels=outcomes)
+
+
+def test_source__says_what_its_rows_claim():
+    q, y = np.full((4, 3), 1 / 3), np.array([0, 1, 2, 0])
+    source = cs.from_arrays(probabilities=q, labels=y)
+    assert source.target == Classes(3)
+    assert cs.from_arrays(probabilities=q, labels=q).target == SoftLabels(3)
+    normal = cs.from_arrays(predictions=np.ones((4, 2)), forecast="normal", labels=y)
+    assert normal.target == normal.forecast
+    claims = [source.target.claim, normal.target.claim, SoftLabels(3).claim]
+    assert claims == [CLASSES, FORECASTS, SOFT]
+
+
+def test_new_kind__is_evaluated_and_tested():
+    source = _means(1.0)
+    mean = source.values[:, 0]
+    error = cs.evaluate(source, cs.KCE(prediction_bandwidth=0.7))["kce"]
+    # The mean of δ_i δ_j κ(p_i, p_j) over pairs of different rows.
+    residuals = mean - source.labels
+    kernel = np.exp(-((mean[:, None] - mean) ** 2) / (2 * 0.7**2))
+    terms = np.outer(residuals, residuals) * kernel
+    expected = (terms.sum() - np.trace(terms)) / (N * (N - 1))
+    assert error.value == pytest.approx(expected, rel=1e-9)
+
+
+@pytest.mark.parametrize(("factor", "state"), [(1.0, False), (1.15, True)])
+def test_new_kind__is_judged_by_the_default_test(factor, state):
+    result = cs.calibration_test(_means(factor), n_replicates=99)
+    assert (result.results[0].p_value <= 0.05) is state
+    assert result.results[0].null == "wild"
+    check = cs.check(_means(factor), n_replicates=99)
+    assert (check.judgement.state == "miscalibrated") is state
+
+
+def test_new_kind__is_refused_by_estimators_of_other_claims():
+    for name, claim in (("ece", "classes"), ("crps", "forecasts")):
+        refused = f"{name} is for predictions of {claim}, and these are mean"
+        with pytest.raises(cs.OptionError, match=refused):
+            cs.evaluate(_means(1.0), name)
