@@ -6,7 +6,7 @@ import logging
 from collections.abc import Mapping
 from typing import Any
 
-from calibscale.data.ingest.columns import Batch
+from calibscale.data.ingest.batches import Batch
 from calibscale.data.source import ArraySource
 from calibscale.data.top_k import warn_of_rest
 from calibscale.errors import InvalidDataError, OptionError

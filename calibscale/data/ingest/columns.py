@@ -1,20 +1,19 @@
-"""Roles of the columns of a file, and its rows converted for the store."""
+"""Roles of the columns of a file."""
 
 from __future__ import annotations
 
 import math
 import os
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from functools import cache, partial
 from itertools import chain
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from calibscale.data import percentages
-from calibscale.data.ingest.agreement import check_agreement, common_times, layouts_like_first
+from calibscale.data.ingest.agreement import check_agreement, layouts_like_first
 from calibscale.data.ingest.column_layout import ColumnLayout
 from calibscale.data.ingest.formats import READERS, reader_of
 from calibscale.data.ingest.input_files import InputFile
@@ -24,24 +23,17 @@ from calibscale.data.ingest.readers import (
     BATCH_ROWS,
     PICKLES,
     InputColumn,
-    InputPart,
     Reader,
     pickled,
 )
-from calibscale.data.label_values import LabelValues
-from calibscale.data.missing import as_floats
-from calibscale.data.named_values import FLAGS, in_order
 from calibscale.data.read_errors import reading
-from calibscale.data.source import KINDS, PREDICTIONS, sum_tolerance
-from calibscale.data.time_columns import TextTimes, are_times, seconds_of, times_named
-from calibscale.data.times import TIMESTAMP
-from calibscale.data.top_k import joined_with_rest, positions
+from calibscale.data.source import KINDS, PREDICTIONS
+from calibscale.data.time_columns import times_named
 from calibscale.errors import InvalidDataError, MissingNameError, NoRowsError, OptionError, require
 from calibscale.formatting.naming import listed_columns
 from calibscale.predictions import input_hints
 from calibscale.predictions.classes import Classes
 from calibscale.predictions.distributions.forecast import Forecast
-from calibscale.predictions.row_origins import place_in
 
 _COLUMNS = ("labels", "top_k", "covariates", "covariate_names", "weights")
 _ROLES = (*PREDICTIONS, *_COLUMNS)
@@ -52,33 +44,6 @@ USUAL = {
     "logits": ("logits", "logit", "logprobs", "log_probs"),
 }
 _LOG_PROBABILITIES = USUAL["logits"][2:]
-_MAX_CATEGORIES = 10_000  # different texts of a covariate
-
-Codes = dict[str | None, float] | TextTimes  # numbers of the texts of a column
-
-
-class Batch(NamedTuple):
-    """Rows of a file, from row `start` on, in the types of the store, see `InputPart`."""
-
-    values: NDArray[Any]
-    labels: NDArray[Any]
-    covariates: NDArray[np.float64] | None
-    weights: NDArray[np.float64] | None
-    file: str
-    start: int
-    lines: Sequence[int] | None = None
-
-    @property
-    def columns(self) -> dict[str, Any]:
-        """Columns of the store by their role, predictions as ``values``."""
-        return dict(zip(self._fields[:4], self[:4], strict=True))
-
-    def take(self, rows: NDArray[np.bool_] | slice) -> Batch:
-        """Selected rows."""
-        selected: dict[str, Any] = {
-            name: None if column is None else column[rows] for name, column in self.columns.items()
-        }
-        return self._replace(**selected)
 
 
 def layouts_of(
@@ -395,88 +360,6 @@ def agree(
         raise OptionError(f"there is no dtype {dtype!r}") from error
 
 
-class CovariateNames(NamedTuple):
-    """Names of the categories of covariates, and kinds of those that are dates or times."""
-
-    categories: dict[str, tuple[str, ...]]
-    times: dict[str, str]
-
-    def codes(self, name: str) -> Codes | None:
-        """Numbers of the texts of a covariate, or None if it has no texts."""
-        if name in self.categories:
-            return numbers_of(self.categories[name])
-        return TextTimes() if name in self.times else None
-
-
-def names_of_covariates(layouts: Sequence[ColumnLayout]) -> CovariateNames:
-    """Sorted names of the categories of text and boolean covariates; one pass over texts.
-
-    A covariate of more than 10,000 different texts, which are all dates or times, has times.
-    """
-    covariates = layouts[0].covariates
-    textual = {name for layout in layouts for name in layout.texts}
-    texts: dict[str, set[str]] = {name: set() for name in covariates if name in textual}
-    for layout in layouts:
-        if not texts:
-            break
-        with reading(layout.file):
-            reader = layout.reader()
-            levels = getattr(reader, "levels", {})  # texts that are known without reading the file
-            for name in texts.keys() & levels.keys():
-                _add_texts(texts[name], levels[name], name, layout)
-            unread = [name for name in texts if name not in levels]
-            if not unread:
-                continue
-            for part in reader.parts(unread, 0, layout.step):
-                for name in unread:
-                    _add_texts(texts[name], part.columns[name].tolist(), name, layout)
-    flags = {name for layout in layouts for name in layout.flags}
-    times = common_times(layouts)
-    times |= {name: TIMESTAMP for name, values in texts.items() if len(values) > _MAX_CATEGORIES}
-    names = {name: in_order(values) for name, values in texts.items() if name not in times}
-    return CovariateNames(names | {name: FLAGS for name in covariates if name in flags}, times)
-
-
-def _add_texts(texts: set[str], values: Iterable[Any], name: str, layout: ColumnLayout) -> None:
-    """Add the texts of a covariate.  Other values are missing.
-
-    If there are too many texts for categories, and all are dates, further texts are not added.
-    """
-    more = {value for value in values if isinstance(value, str) and value}
-    before = len(texts)
-    if before <= _MAX_CATEGORIES:
-        texts |= more
-    if len(texts) > _MAX_CATEGORIES and not are_times(more if before > _MAX_CATEGORIES else texts):
-        raise OptionError(
-            f"{layout.file}: the covariate {name!r} has more than {_MAX_CATEGORIES:,} different "
-            "texts, which are not all dates; omit it, or merge texts"
-        )
-
-
-def labels_in(layouts: Sequence[ColumnLayout]) -> Iterator[NDArray[Any]]:
-    """Labels of all files as they are, in pieces."""
-    for layout in layouts:
-        (name,) = layout.roles["labels"]
-        with reading(layout.file):
-            for part in layout.reader().parts([name], 0, layout.step):
-                if len(part.columns[name]):
-                    yield as_floats(part.columns[name])
-
-
-class Meaning(NamedTuple):
-    """Meaning of the columns of files: of covariates, labels, and predictions.
-
-    `classes` is the number of classes, or the forecast.  `labels` is None for forecasts, and also
-    with the k most probable classes, which are numbers or `class_names` like the labels.
-    """
-
-    covariates: CovariateNames
-    labels: LabelValues | None
-    classes: int | Forecast
-    percent: bool = False
-    class_names: Sequence[str] = ()
-
-
 def check_names_of_top_k(
     layouts: Sequence[ColumnLayout], class_names: Sequence[str] | None
 ) -> None:
@@ -489,129 +372,3 @@ def check_names_of_top_k(
             f"{first.file}: the labels are text; name the classes in the order of their columns "
             "with --class-names A,B,… (class_names=)"
         )
-
-
-def batches(
-    layouts: Sequence[ColumnLayout], dtype: np.dtype, meaning: Meaning, skip: int
-) -> Iterator[Batch]:
-    """Rows of all files after the first `skip`, in batches.
-
-    Integer labels may be no classes, and other values may be missing.
-    """
-    names_here = layouts[0].roles.get("covariates", ())
-    codes = {name: meaning.covariates.codes(name) for name in names_here}
-    classes = numbers_of(meaning.class_names)
-    for layout in layouts:
-        end, roles = layout.rows or 0, layout.roles
-        used = list(dict.fromkeys(chain(*roles.values())))
-        with reading(layout.file):
-            for part in layout.reader().parts(used, skip, layout.step):
-                columns: dict[str, NDArray[Any]] = {}
-                for role, names in roles.items():
-                    # With top_k, labels and columns are converted to numbers of the classes.
-                    numbers: Mapping[str, Codes | None]
-                    if role == "top_k" or (role == "labels" and "top_k" in roles):
-                        numbers = dict.fromkeys(names, classes)
-                    else:
-                        numbers = codes if role == "covariates" else {}
-                    coded_columns = [
-                        coded(layout.file, part, name, numbers.get(name)) for name in names
-                    ]
-                    columns[role] = np.column_stack(coded_columns)
-                covariates, weights = columns.get("covariates"), columns.get("weights")
-                values = columns[layout.kind]
-                if meaning.percent:
-                    values = percentages.shares(values, part.start, layout.file)
-                # The remaining probability is computed below in the type of the store.
-                values = _cast(layout.file, values, dtype)
-                labels = _labels(layout.file, part, columns["labels"][:, 0], meaning)
-                top_k = columns.get("top_k")
-                if top_k is not None:
-                    tolerance = sum_tolerance(values, 0.0)
-                    values = joined_with_rest(values, top_k, tolerance, layout.file, part.start)
-                    labels = positions(labels, top_k).astype(np.int32)
-                batch = Batch(
-                    values,
-                    labels,
-                    None if covariates is None else covariates.astype(np.float64),
-                    None if weights is None else weights[:, 0].astype(np.float64),
-                    layout.file,
-                    part.start,
-                    part.lines,
-                )
-                end = part.start + len(batch.labels)
-                if len(batch.labels):
-                    yield batch
-        # Rows that are left to skip in the next files.
-        skip = max(0, skip - end)
-
-
-def numbers_of(names: Sequence[str]) -> dict[str | None, float]:
-    """Number of each name."""
-    return {name: float(k) for k, name in enumerate(names)}
-
-
-def coded(file: str, part: InputPart, name: str, codes: Codes | None) -> NDArray[Any]:
-    """Column of a part; texts become the numbers of their names, times seconds, empty cells NaN."""
-    column = part.columns[name]
-    if column.dtype.kind in "mM":
-        return seconds_of(column)
-    if codes is None or column.dtype.kind not in "OU":
-        return column
-    numbers = [codes.get(text) if text else math.nan for text in column.tolist()]
-    if None in numbers:
-        i = numbers.index(None)
-        if isinstance(codes, TextTimes):
-            raise InvalidDataError(
-                f"{_place(file, part, i)}: {name!r} is {column[i]!r}, which is no date such as "
-                "2026-09-14",
-                part.start + i,
-            )
-        names = ", ".join(map(str, codes))
-        raise InvalidDataError(
-            f"{_place(file, part, i)}: {name!r} is {column[i]!r}, which is not a class name; "
-            f"the names are: {names}. Name the classes in the order of their columns with "
-            "--class-names A,B,… (class_names=)",
-            part.start + i,
-        )
-    return np.array(numbers, np.float64)
-
-
-def _place(file: str, part: InputPart, i: int) -> str:
-    """File and line or row of row i of a part."""
-    return f"{file}, line {part.lines[i]}" if part.lines else place_in(file, part.start + i)
-
-
-def _cast(file: str, values: NDArray[Any], dtype: np.dtype) -> NDArray[Any]:
-    try:
-        with np.errstate(over="raise"):
-            return values.astype(dtype, copy=False)
-    except FloatingPointError as error:
-        raise InvalidDataError(f"{file}: predictions are too large for {dtype}") from error
-
-
-def _labels(file: str, part: InputPart, labels: NDArray[Any], meaning: Meaning) -> NDArray[Any]:
-    """Labels of a part for the store.  An InvalidDataError names the line of an impossible one.
-
-    Integers that are no classes are left to the rules of rows.
-    """
-
-    def place(row: int) -> str:
-        return _place(file, part, row - part.start)
-
-    if isinstance(meaning.classes, Forecast):
-        return meaning.classes.checked(labels, lambda i: place(part.start + i), part.start)
-    if meaning.labels is not None and not meaning.labels.keeps(labels.dtype):
-        labels = meaning.labels.numbers(labels, part.start, place)
-    wrong = (labels < -(2**31)) | (labels >= 2**31)  # stores have labels of 32 bits
-    if labels.dtype.kind == "f":
-        labels = np.where(np.isnan(labels), -1, labels)
-        wrong |= labels != np.floor(labels)
-    if wrong.any():
-        i = int(np.argmax(wrong))
-        raise InvalidDataError(
-            f"{place(part.start + i)}: the label is {labels[i]}, not an integer from 0 (−1 or "
-            "empty: not yet known)",
-            part.start + i,
-        )
-    return labels.astype(np.int32)

@@ -17,15 +17,12 @@ from calibscale.addresses import raise_from
 from calibscale.data.arrays import TableOptions, from_arrays
 from calibscale.data.call_hints import refuse_unknown
 from calibscale.data.ingest.columns import (
-    Codes,
-    coded,
     decimal_columns,
     layout_of,
-    names_of_covariates,
     numbered_columns,
-    numbers_of,
     prefixed_columns,
 )
+from calibscale.data.ingest.covariate_texts import Codes, coded, names_of_covariates, numbers_of
 from calibscale.data.ingest.readers import TEXT, InputColumn, TableReader
 from calibscale.data.missing import plain, plain_arrow
 from calibscale.data.named_values import encoded, in_native_order

@@ -12,18 +12,16 @@ from typing import Any, TypedDict, Unpack
 
 from calibscale.addresses import is_url, local_path, located, without_secrets
 from calibscale.data.ingest.batch_rules import BatchRules
+from calibscale.data.ingest.batches import Meaning, batches, labels_in
 from calibscale.data.ingest.column_layout import ColumnLayout
 from calibscale.data.ingest.columns import (
-    Meaning,
     agree,
-    batches,
     check_files,
     check_names_of_top_k,
     filled,
-    labels_in,
     layouts_of,
-    names_of_covariates,
 )
+from calibscale.data.ingest.covariate_texts import names_of_covariates
 from calibscale.data.ingest.folders import input_files
 from calibscale.data.ingest.npy_shards import with_role_files
 from calibscale.data.label_values import label_values
