@@ -219,8 +219,8 @@ def _pair_draws(
     spec = estimator.pair_sum
     if spec is None:
         return None
-    cuts = panel_cuts(n, profile.classes)
-    columns = n_replicates * width(spec.notion, profile.classes)
+    cuts = panel_cuts(n, profile.n_features)
+    columns = n_replicates * width(spec.notion, profile.n_features)
     at_once = min(columns, _COLUMNS)
     # Unordered pairs of different rows.
     pairs = n * (n - 1) // 2
@@ -237,7 +237,7 @@ def _pair_draws(
 
 def _pairs(run: Run, estimator: BoundEstimator, n: int, workers: int) -> Cost | None:
     """Cost of the sums over pairs of n rows of one estimator, or None if it has no such sums."""
-    K = run.source.classes
+    K = run.source.n_features
     limit = parse_bytes(run.execution.memory_limit)
     work = estimator.pair_work(n, K)
     if work is None:
@@ -262,7 +262,7 @@ def _pairs(run: Run, estimator: BoundEstimator, n: int, workers: int) -> Cost | 
 
 def _rate(profile: DataProfile, spec: PairSum, rows: int, vectors: int) -> float:
     """Unordered pairs per second of one core, measured on panels that repeat a sample."""
-    layout = TileLayout(spec.tiled, width(spec.notion, profile.classes), spec.precision)
+    layout = TileLayout(spec.tiled, width(spec.notion, profile.n_features), spec.precision)
     sample = profile.sample(spec.notion)
     # The time of a pair does not depend on values, so that a sample may stand for any rows.
     repeated = sample.take(np.arange(rows if len(sample) else 0) % max(1, len(sample)))

@@ -352,7 +352,7 @@ class Run(Session):
                 chosen.append(candidate)
                 continue
             # Equal statistics of several estimators are one state of the pass.
-            sizes = {s: s.nbytes(self.source.classes) for s in statistics_of(candidate)}
+            sizes = {s: s.nbytes(self.source.n_features) for s in statistics_of(candidate)}
             further = sum(size for s, size in sizes.items() if s not in counted)
             needed = self.states_alive * (sum(counted.values()) + further)
             if needed <= free or further <= _SMALL:
@@ -366,7 +366,7 @@ class Run(Session):
                 if room.requested:
                     limit_text += " (memory_limit=, --memory-limit)"
             reason = (
-                f"its sums over {self.source.classes:,} classes need {amount}, above the memory "
+                f"its sums over {self.source.n_features:,} classes need {amount}, above the memory "
                 f"{limit_text}"
             )
             if on_unsupported == "raise":
@@ -441,7 +441,7 @@ def resolved(
         if on_unsupported == "raise":
             raise
         return Estimate(
-            requested.name, requested.notion_for(setup.classes), None, reason=str(error)
+            requested.name, requested.notion_for(setup.n_features), None, reason=str(error)
         )
 
 

@@ -468,7 +468,7 @@ def drawn_batches(
 ) -> Iterator[Any]:
     """Sums of replicates, of as many in one pass over the rows as fit into 32 MB, or a limit."""
     # Bytes of the state of one replicate.
-    size = sum(array.nbytes for array in statistic.zero_drawn(session.source.classes, 1))
+    size = sum(array.nbytes for array in statistic.zero_drawn(session.source.n_features, 1))
     max_replicates = _STATE_BYTES // size
     room = session.execution.room()
     if room.limit is not None:

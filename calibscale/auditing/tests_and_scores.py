@@ -258,7 +258,7 @@ def _values(run: Run, design: Resampling) -> list[_Value]:
     grouped = []
     for estimator in run.fitting:
         needed = design.needs(estimator)
-        size = sum(s.statistic.nbytes(run.source.classes) for s in needed)
+        size = sum(s.statistic.nbytes(run.source.n_features) for s in needed)
         # Leave-group-out values need one state for each group of rows.
         grouped.append(needed if design.groups * size <= GROUPED_BYTES else ())
     grouped_pairs = list(zip(run.fitting, grouped, strict=True))

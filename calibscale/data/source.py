@@ -90,7 +90,12 @@ class ArraySource:
 
     @property
     def classes(self) -> int:
-        """K.  A binary column stands for two classes; forecasts have the width of embeddings."""
+        """Number K of classes, or 0 without classes.  A binary column stands for two classes."""
+        return self.target.n_features if self.target.has_classes else 0
+
+    @property
+    def n_features(self) -> int:
+        """Length of a residual: K, or the length of the embeddings of forecasts."""
         return self.target.n_features
 
     @property
@@ -128,11 +133,11 @@ class ArraySource:
     def block_rows(self) -> int:
         """Number of rows in a block.
 
-        The number depends on K and the stored chunks alone, so that results do not depend on the
+        The number depends on the length of q and the stored chunks alone, so that results do not depend on the
         workers or their memory.
         """
         # Blocks have whole chunks, so that no chunk is decoded twice.
-        target = max(64, min(65536, 2 ** int(np.log2(_BLOCK_NUMBERS / self.classes))))
+        target = max(64, min(65536, 2 ** int(np.log2(_BLOCK_NUMBERS / self.n_features))))
         chunk = self.chunk_rows
         return chunk * max(1, target // chunk)
 

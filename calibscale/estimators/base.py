@@ -380,6 +380,6 @@ class ScalarEstimator(Estimator):
             raise OptionError(f"{self.name}: notion must be one of {', '.join(self.notions)}")
 
     def bind(self, setup: DataProfile) -> Self:
-        notion = self.notion_for(setup.classes)
-        problems(notion, setup.classes)
+        notion = self.notion_for(setup.n_features)
+        problems(notion, setup.n_features)
         return replace(self, notion=notion)  # type: ignore[type-var]

@@ -71,8 +71,8 @@ class ResidualTest(SumTest):
     notions: ClassVar[tuple[str, ...]] = ("top_label", "positive", "class_wise")
 
     def bind(self, setup: DataProfile) -> Self:
-        notion = self.notion_for(setup.classes)
-        problems(notion, setup.classes)
+        notion = self.notion_for(setup.n_features)
+        problems(notion, setup.n_features)
         return replace(self, notion=notion, edges=self.edges or cell_edges(setup, notion))
 
     @property

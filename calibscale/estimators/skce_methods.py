@@ -165,9 +165,9 @@ def checked_notion(settings: Any, setup: DataProfile) -> str:
 
     An OptionError is raised if the settings do not suit the data.
     """
-    notion = settings.notion_for(setup.classes)
+    notion = settings.notion_for(setup.n_features)
     precision = settings.precision
-    problems(notion, setup.classes)
+    problems(notion, setup.n_features)
     target = setup.rules.target
     if target.has_vector_residuals(notion) and (notion, precision) != ("canonical", "float64"):
         option = f"precision={precision!r}" if notion == "canonical" else f"notion {notion!r}"
@@ -387,7 +387,7 @@ class BoundSKCE(BoundEstimator):
         mean = float(state.mean) / count
         spread = max(float(state.mean2) / count - mean * mean, 0.0)
         error = float(np.sqrt(spread / (count - 1))) if count > 1 else None
-        panels = panel_cuts(pairs.source.rows, pairs.source.classes, block)
+        panels = panel_cuts(pairs.source.rows, pairs.source.n_features, block)
         if len(panels) == 1 and round(int(state.n) / block) <= 1:  # one block contains all pairs
             approximate = EXACT
         elif error is None:

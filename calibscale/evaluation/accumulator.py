@@ -481,7 +481,7 @@ class Accumulator:
     def _check(self, batch: ArraySource) -> None:
         """Check that columns agree with earlier batches."""
         columns = {
-            "classes": batch.classes,
+            "classes": batch.n_features,
             "kind": batch.kind,
             "binary": batch.binary,
             "weighted": batch.weights is not None,

@@ -34,7 +34,7 @@ def with_equal_mass(profile: DataProfile, estimators: Sequence[Estimator]) -> li
 
 def _is_crowded(profile: DataProfile) -> bool:
     """Whether most predictions of a sample lie in one of the default bins of equal width."""
-    notion = default_notion(profile.source.classes)
+    notion = default_notion(profile.source.n_features)
     p = profile.sample(notion).points
     counts, _ = np.histogram(p, ECE().bins, (0.0, 1.0))
     return p.size > 0 and bool(counts.max() > CROWDED * p.size)

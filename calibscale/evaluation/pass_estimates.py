@@ -57,7 +57,7 @@ def needed_statistics(run: Run, interval: Resampling | None, noise: Null | None)
     if run.source.target.has_single_labels:
         needed.append(_LABELS)
     for estimator in run.fitting:
-        needed += statistics_of(estimator, run.source.classes, interval, noise)
+        needed += statistics_of(estimator, run.source.n_features, interval, noise)
     return needed
 
 
@@ -79,7 +79,7 @@ def fitting_in_memory(
     room: Room | None = None,
 ) -> Run:
     """Run without the estimators that memory cannot hold, see `Run.within_memory`."""
-    classes = run.source.classes
+    classes = run.source.n_features
     return run.within_memory(
         lambda e: statistics_of(e, classes, interval, noise), on_unsupported, room
     )
@@ -95,7 +95,7 @@ def evaluation_of(
     noise: Null | None = None,
 ) -> Evaluation:
     """Evaluation from the result of the pass of a run, with a name for each of its estimators."""
-    classes = run.source.classes
+    classes = run.source.n_features
     pairwise = any(e.pairwise for e in run.fitting)
     estimates, clusters = {}, run.clusters(result)
     for key, states in result.groups.items():

@@ -43,7 +43,7 @@ def kernel_error(session: Session, seed: int = 0) -> JKCE | KCE:
     """Kernel error of whole predictions, of fewer features where replicates would take long."""
     if session.source.target.kernel_error == KCE.name:
         return KCE(seed=seed)
-    if session.source.rows * session.source.classes > _MANY_NUMBERS:
+    if session.source.rows * session.source.n_features > _MANY_NUMBERS:
         return JKCE(RandomFourier(_FEW_FEATURES), seed=seed)
     return JKCE(seed=seed)
 
@@ -73,7 +73,7 @@ def _with_few_numbers(session: Session, local: SKCE) -> SKCE:
     Narrow kernels on several covariates have long series, and vectors of classes have none.
     """
     columns = len(local.covariates) - len(local.categorical)
-    scalar = local.notion_for(session.source.classes) in SCALAR_NOTIONS
+    scalar = local.notion_for(session.source.n_features) in SCALAR_NOTIONS
     if local.method != "auto" or (scalar and columns == 1):
         return local
     featured = replace(local, method="features", n_features=_LOCAL_FEATURES)

@@ -256,7 +256,7 @@ class BettingEProcess(Statistic):
         # Sums over rows by class: Σq_k, the number of labels k, and Σq_k(1 − q_k).
         q, weights = chunk.q[kept], exponents[:, None]
         expected = (weights * q).sum(axis=0)
-        events = np.bincount(labels, exponents, chunk.classes)
+        events = np.bincount(labels, exponents, chunk.n_features)
         variance = (weights * (q * (1.0 - q))).sum(axis=0)
         state.sums[...] += np.column_stack([expected, events, variance])
         shifts = self._shifts(chunk)

@@ -229,7 +229,7 @@ def batch_of(run: Run, n_replicates: int) -> int:
     It is even where there are several passes, as one counter serves two replicates.
     """
     redrawn = {s for e in run.fitting for s in e.needs if redraws(s)}
-    zeros = [s.zero_drawn(run.source.classes, 1) for s in redrawn]
+    zeros = [s.zero_drawn(run.source.n_features, 1) for s in redrawn]
     replicate_bytes = sum(array.nbytes for zero in zeros for array in zero)
     largest = min(_MAX_BATCH, _STATE_BYTES // max(1, replicate_bytes))
     room = run.execution.room()

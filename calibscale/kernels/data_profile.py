@@ -51,6 +51,10 @@ class DataProfile:
         return self.source.classes
 
     @property
+    def n_features(self) -> int:
+        return self.source.n_features
+
+    @property
     def rows(self) -> int:
         return self.source.rows
 

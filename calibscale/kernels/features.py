@@ -85,9 +85,9 @@ class RandomFourier:
 
     def __call__(self, chunk: Chunk) -> Floats:
         assert self.bandwidth is not None, "call resolve() first"
-        phi = np.empty((len(chunk), self.size(chunk.classes)))
-        phi[:, : chunk.classes] = chunk.factors
-        z = chunk.factors @ frequencies(self.n_features, chunk.classes, self.seed).T
+        phi = np.empty((len(chunk), self.size(chunk.n_features)))
+        phi[:, : chunk.n_features] = chunk.factors
+        z = chunk.factors @ frequencies(self.n_features, chunk.n_features, self.seed).T
         z /= self.bandwidth
         elementary.fourier_features(z, 1.0 / np.sqrt(self.n_features), phi)
         return phi

@@ -121,8 +121,8 @@ class Pairs:
         self, kernel: ProductKernel, notion: str, precision: str = "float64", multiple: int = 1
     ) -> Iterator[Panels]:
         """Panels of the rows for a kernel, cached until the context ends."""
-        layout = TileLayout(kernel, width(notion, self.source.classes), precision)
-        cuts = panel_cuts(self.source.rows, self.source.classes, multiple)
+        layout = TileLayout(kernel, width(notion, self.source.n_features), precision)
+        cuts = panel_cuts(self.source.rows, self.source.n_features, multiple)
         token, limit = os.urandom(8).hex(), self.execution.limit
         # Half a GiB of panels, or a quarter of the memory limit, but at least 16 MiB.
         budget = 2**29 if limit is None else max(2**24, limit // 4)

@@ -106,7 +106,7 @@ def _mergeable(estimators: Iterable[Estimator], session: Session) -> list[Estima
     requested = []
     for estimator in estimators:
         if not (source.forecast and CLASSES in estimator.targets):
-            estimator = estimator.mergeable(source.classes)
+            estimator = estimator.mergeable(source.n_features)
         requested.append(estimator)
     return requested
 
@@ -146,7 +146,7 @@ def _new_recipe(
                 "certainty_tolerance="
             )
     elif job.alarms is not None:
-        default = "positive" if run.source.classes == 2 else "top_label"
+        default = "positive" if run.source.n_features == 2 else "top_label"
         notions = job.alarms.notions or (default,)
         certainty = job.alarms.certainty_tolerance
         process = partial(
@@ -161,13 +161,13 @@ def _new_recipe(
                 tolerance=job.alarms.tolerance,
             )
     recipe = Recipe(
-        classes=run.source.classes,
+        classes=run.source.n_features,
         estimators=estimators,
         wagers=tuple(process(notion) for notion in notions),
         covariates=covariates,
         group_by=job.group_by,
         seed=job.seed,
-        parted=parted(estimators, run.source.classes, job.cluster is not None),
+        parted=parted(estimators, run.source.n_features, job.cluster is not None),
         cluster=job.cluster,
         forecast=run.source.forecast,
         groups=ledger_groups,
@@ -195,9 +195,9 @@ def _check_same(source: ArraySource, recipe: Recipe) -> None:
         raise InvalidDataError(
             f"{source.name}: predictions of kind {kind}, but the ledger has {expected_kind}"
         )
-    if source.classes != recipe.classes:
+    if source.n_features != recipe.classes:
         raise InvalidDataError(
-            f"{source.name}: {source.classes} classes, but the ledger has {recipe.classes}"
+            f"{source.name}: {source.n_features} classes, but the ledger has {recipe.classes}"
         )
     if source.covariate_names != recipe.covariates:
         names = ", ".join(source.covariate_names) or "none"

@@ -305,7 +305,7 @@ class _Run:
                 bias_map = local_bias(session, requested.map, at="grid", n_replicates=0)
                 extras["bias"] = bias_map.to_dict()
             if requested.risk:
-                default = "positive" if session.source.classes == 2 else "top_label"
+                default = "positive" if session.source.n_features == 2 else "top_label"
                 scalar = requested.reliability or default
                 extras["selection"] = select(session, scalar, seed=self.job.seed).to_dict()
         except OptionError as error:  # for instance too few rows: the night continues

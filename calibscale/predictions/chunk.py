@@ -85,10 +85,6 @@ class Chunk:
         return self.values.shape[1]
 
     @property
-    def classes(self) -> int:
-        return self.n_features
-
-    @property
     def units(self) -> Ints:
         """Numbers of the units that are drawn together (c,): hashes of clusters, else rows."""
         return self.rows if self.clusters is None else self.clusters

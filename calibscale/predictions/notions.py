@@ -88,7 +88,7 @@ def _make_views(chunk: Chunk, notion: str) -> Sequence[NotionView]:
         return [NotionView(chunk.units, chunk.q, chunk.q, chunk.log_q, chunk.delta, weights)]
     if notion == "class_wise":
         columns = []
-        for k in range(chunk.classes):
+        for k in range(chunk.n_features):
             p = chunk.q[:, k]
             # Only the top class can be so close to 1 that 1 − p loses its digits.
             complement = np.where(chunk.top == k, chunk.rest, 1.0 - p)

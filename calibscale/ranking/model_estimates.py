@@ -208,9 +208,9 @@ def _estimate_model(
 ) -> EstimatedModel:
     (estimator,) = run.fitting
     grouped = resampling.needs(estimator)
-    extra = interval_statistics(estimator, resampling, run.source.classes)
+    extra = interval_statistics(estimator, resampling, run.source.n_features)
     noise = noise_of(run.rules)
-    floors = floor_statistics(estimator, noise, run.source.classes)
+    floors = floor_statistics(estimator, noise, run.source.n_features)
     scores = [s for name in run.source.target.scores for s in build(name, {}).needs]
     needed = [*(grouped or estimator.needs), *extra, *floors, *run.cluster_sums, *scores]
     result = run.reporting(stages.next()).scan([*needed, _ROWS, _TOTALS])
@@ -234,13 +234,13 @@ def _estimate_model(
             estimate = replace(estimate, value=None, reason=f"the value is {estimate.value}")
         clusters = run.clusters(result)
         sums = merged(states, grouped)
-        estimate = with_floor(estimator, estimate, sums, noise, run.source.classes, clusters)
+        estimate = with_floor(estimator, estimate, sums, noise, run.source.n_features, clusters)
         if estimate.value is not None:
             parts = parts_of(estimator, resampling, states, pairs, estimate.value)
         if parts is not None:
             few = parts.interval(resampling, "") is None
             estimate = with_interval(
-                estimator, estimate, resampling, states, run.source.classes, parts=lambda: parts
+                estimator, estimate, resampling, states, run.source.n_features, parts=lambda: parts
             )
             parts = None if few else parts
     key = int(rows.n), int(rows.hashes[0])

@@ -204,7 +204,7 @@ def _check(estimator: Estimator, sizes: list[int], trials: int) -> None:
 
 
 def _check_classes(names: list[str], sessions: list[Session]) -> None:
-    classes = {s.source.classes: name for name, s in zip(names, sessions, strict=True)}
+    classes = {s.source.n_features: name for name, s in zip(names, sessions, strict=True)}
     if len(classes) > 1:
         counts = ", ".join(f"{name} has {K}" for K, name in classes.items())
         raise OptionError(f"models with different numbers of classes cannot be ranked: {counts}")

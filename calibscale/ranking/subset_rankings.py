@@ -84,7 +84,7 @@ class SubsetPlan:
 
 def per_pass(estimator: BoundEstimator, run: Run) -> int:
     """Number of subsets with states that fit into memory together."""
-    state = max(1, sum(s.nbytes(run.source.classes) for s in estimator.needs))
+    state = max(1, sum(s.nbytes(run.source.n_features) for s in estimator.needs))
     limit = parse_bytes(run.execution.memory_limit)
     # Several blocks, each with states of all subsets, are in memory together.
     budget = _STATE_BYTES if limit is None else min(_STATE_BYTES, limit // 16)

@@ -142,7 +142,7 @@ def select(
         data = session.source
         data.need_integer_labels("select")
         notion = notion or ("top_label" if data.target.has_classes else "canonical")
-        problems(notion, data.classes)
+        problems(notion, data.n_features)
         if notion != "canonical":
             classes_only(f"notion {notion!r}", data)
         split = _split(folds, test_fraction, seed, nested, data.rows)
@@ -168,7 +168,7 @@ def select(
             )
         profile = FamilyProfile(
             notion=notion,
-            classes=data.classes,
+            classes=data.n_features,
             features=default_map,
             subset=subset,
             folds=split.of(subset[0].rows),
@@ -188,7 +188,7 @@ def select(
         notion=notion,
         candidates=choice.candidates,
         best=choice.best,
-        pointwise=Pointwise(choice.ensemble, notion, data.classes),
+        pointwise=Pointwise(choice.ensemble, notion, data.n_features),
         nested_estimates=tuple(nested_estimates),
         features=choice.features,
         **session.outcome(
@@ -224,8 +224,8 @@ def _split(folds: Any, test_fraction: float, seed: int, nested: bool, rows: int)
 def _subset(walk: FoldPass, notion: str, limit: int, seed: int) -> tuple[Sequence[NotionView], Any]:
     """Views of the rows kept in memory, one for each problem, and the row counts."""
     data = walk.session.source
-    e = width(notion, data.classes)
-    row_bytes = 8 * problems(notion, data.classes) * (2 + 2 * e + 2 * max(e, 2))
+    e = width(notion, data.n_features)
+    row_bytes = 8 * problems(notion, data.n_features) * (2 + 2 * e + 2 * max(e, 2))
     limit = max(2, min(limit, _SUBSET_BYTES // row_bytes))
     statistic = Subset(notion, min(1.0, limit / data.rows), seed)
     groups, result = walk([statistic])
@@ -241,7 +241,7 @@ def _subset(walk: FoldPass, notion: str, limit: int, seed: int) -> tuple[Sequenc
             f"{part} has no labelled rows with a positive weight ({result.counts.used} in all); "
             "use fewer folds or another seed"
         )
-    state = statistic.zero(data.classes)
+    state = statistic.zero(data.n_features)
     for k in folds:
         state = statistic.merge(state, groups[k][statistic])
     order = np.argsort(state.rows[0], kind="stable")

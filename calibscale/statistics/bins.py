@@ -140,7 +140,7 @@ class BinCounts(_Counts):
             observed = np.zeros((*out.shape[1:], 5))
             self._bin_classes(observed, chunk, chunk.delta)
             out += observed[..., 4]
-            columns = (np.ascontiguousarray(chunk.q[:, k]) for k in range(chunk.classes))
+            columns = (np.ascontiguousarray(chunk.q[:, k]) for k in range(chunk.n_features))
             bins = np.column_stack([self.numbers(p) for p in columns])
             drawn, weights = replicates.labels(chunk), weights_of(chunk)
             drawn_sums.move_bins(drawn, chunk.labels, bins, weights, out)

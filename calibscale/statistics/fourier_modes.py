@@ -29,7 +29,7 @@ _DRAWN = 2**22  # residuals of replicates drawn at once: 32 MB
 
 def check_size(setup: DataProfile, notion: str, kernel: ProductKernel, features: int) -> None:
     """Raise an OptionError unless features of all combinations of categories fit into memory."""
-    needed = kernel.n_codes * width(notion, setup.classes) * features
+    needed = kernel.n_codes * width(notion, setup.n_features) * features
     if needed > MAX_NUMBERS:
         raise OptionError(
             f"features of {kernel.n_codes:,} combinations of categories would need {needed:.3g} "
@@ -209,7 +209,7 @@ def spectral_statistic(
 
     NoSeries is raised, with a remedy, if the kernel or the data do not allow a Fourier series.
     """
-    if width(notion, setup.classes) > 1:
+    if width(notion, setup.n_features) > 1:
         raise NoSeries(
             "a Fourier series is for scalar predictions",
             "use method='{pairs}' or 'features', or notion='top_label'",

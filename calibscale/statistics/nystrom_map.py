@@ -198,7 +198,7 @@ def landmark_statistic(
 
 def _reproduces(setup: DataProfile, statistic: LandmarkFeatures) -> bool:
     """Whether the bound of the error is far below the noise of the sum over all rows."""
-    kernel, state = statistic.kernel, statistic.zero(setup.classes)
+    kernel, state = statistic.kernel, statistic.zero(setup.n_features)
     rules = replace(setup.rules, covariates=(*kernel.columns, *kernel.categorical))
     size = setup.source.block_rows
     for start in range(0, setup.rows, size):

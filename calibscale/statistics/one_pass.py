@@ -183,7 +183,7 @@ def scan_of(
     """Task of one pass, see `scan`."""
     rules = replace(
         rules,
-        features=max((s.size(source.classes) for s in statistics), default=0),
+        features=max((s.size(source.n_features) for s in statistics), default=0),
         group=None if group_by is None else source.covariate(group_by),
         covariates=tuple(source.covariate(name) for name in covariates),
         large_chunks=any(s.large_chunks for s in statistics),
@@ -212,7 +212,7 @@ def finished(task: Scan, result: PassResult) -> PassResult:
     groups: dict[Any, States] = {
         key: dict(zip(statistics, states, strict=True)) for key, states in result.groups.items()
     }
-    total: States = {s: s.zero(source.classes) for s in statistics}
+    total: States = {s: s.zero(source.n_features) for s in statistics}
     if group is None:
         if task.split is None:
             groups.setdefault(None, total)

@@ -345,7 +345,7 @@ def _no_squares(bins: BinCounts | FineHistogram, classes: int) -> SquareState:
 def _columns(bins: BinCounts | FineHistogram, chunk: Chunk) -> Iterator[tuple[Floats, ...]]:
     """p, 1 − p and δ of each problem, (c,) each."""
     if bins.notion == "class_wise":
-        for k in range(chunk.classes):
+        for k in range(chunk.n_features):
             p = np.ascontiguousarray(chunk.q[:, k])
             yield p, 1.0 - p, chunk.delta[:, k]
     else:

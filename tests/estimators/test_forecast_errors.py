@@ -165,7 +165,7 @@ def test_replicates__are_residuals_of_drawn_outcomes():
     test = cs.calibration_test(source, jkce, n_replicates=5, seed=3).results[0]
     null = cs.inference.nulls.DrawnLabels(3)
     (chunk, _), *_ = chunks(source.read(0, N), source.rules())
-    phi = features(chunk)[:, chunk.classes :]
+    phi = features(chunk)[:, chunk.n_features :]
     own = np.einsum("ij,ij->i", phi, phi)
     values = []
     for delta in null.vectors(chunk, 0, 5):
