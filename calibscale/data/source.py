@@ -133,8 +133,8 @@ class ArraySource:
     def block_rows(self) -> int:
         """Number of rows in a block.
 
-        The number depends on the length of q and the stored chunks alone, so that results do not depend on the
-        workers or their memory.
+        The number depends on the length of q and the stored chunks alone, so that results do not
+        depend on the workers or their memory.
         """
         # Blocks have whole chunks, so that no chunk is decoded twice.
         target = max(64, min(65536, 2 ** int(np.log2(_BLOCK_NUMBERS / self.n_features))))
@@ -170,8 +170,8 @@ class ArraySource:
         have further errors.
         """
         target = self.with_target().target
-        if target.least_slack is not None:
-            tolerance = target.least_slack
+        if target.sum_tolerance is not None:
+            tolerance = target.sum_tolerance
         elif tolerance is None:
             tolerance = sum_tolerance(self.values, self.spacing)
         return Rules(

@@ -76,7 +76,7 @@ class OutcomeTarget(Target):
         return f"forecasts ({self.name})"
 
     @property
-    def least_slack(self) -> float | None:
+    def sum_tolerance(self) -> float | None:
         return _TOLERANCE
 
     # ---------------------------------------------------------------- embeddings

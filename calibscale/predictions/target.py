@@ -156,7 +156,7 @@ class Target(ABC):
         return self.is_embedded
 
     @property
-    def least_slack(self) -> float | None:
+    def sum_tolerance(self) -> float | None:
         """Allowed deviation of sums whatever the type of the numbers, or None: by the type."""
         return None
 
