@@ -11,6 +11,7 @@ import pytest
 import calibscale as cs
 from calibscale.estimators.registry import BIASED, ESTIMATORS
 from calibscale.inference.intervals import no_interval
+from calibscale.predictions.target import judges
 from tests.support import forecast_rows
 
 PAGE = Path(__file__).parents[2] / "docs" / "concepts" / "inference_table.md"
@@ -39,7 +40,7 @@ def _source(kind, n=150):
 def _named(source, name):
     """Text of the estimator, or None where it does not judge such rows."""
     target = "soft labels" if source.labels.ndim == 2 else source.target
-    if target not in ESTIMATORS[name].targets:
+    if not judges(ESTIMATORS[name].targets, target):
         return None
     density = not (name == "log_score" and source.kind in ("ensemble", "quantiles"))
     return SETTINGS.get(name, name) if density else None
