@@ -34,7 +34,7 @@ from calibscale.monitoring.ledger.day_parts import PARTS, gathered, parted
 from calibscale.monitoring.ledger.group_keys import DayGroups, GroupKey, LedgerGroups
 from calibscale.monitoring.ledger.recipe import Recipe
 from calibscale.predictions.blocks import RowCounts
-from calibscale.predictions.target import CLASSES
+from calibscale.predictions.target import CLASSES, judges
 from calibscale.results.cluster_results import Clusters
 from calibscale.results.estimate import Estimate
 from calibscale.results.inference_results import AdjustedTest, TestResult
@@ -105,7 +105,7 @@ def _mergeable(estimators: Iterable[Estimator], session: Session) -> list[Estima
     source = session.source
     requested = []
     for estimator in estimators:
-        if not (source.forecast and CLASSES in estimator.targets):
+        if source.target.has_classes or not judges(estimator.targets, CLASSES):
             estimator = estimator.mergeable(source.n_features)
         requested.append(estimator)
     return requested
