@@ -30,7 +30,7 @@ from calibscale.data.percentages import of_texts, shares
 from calibscale.data.source import ArraySource
 from calibscale.errors import InvalidDataError, OptionError, require
 from calibscale.estimators.base import CLASSES
-from calibscale.estimators.registry import ESTIMATORS, LOCAL, named
+from calibscale.estimators.known_estimators import ESTIMATORS, LOCAL, named
 from calibscale.estimators.settings import build, hint, settings_of
 from calibscale.estimators.skce import KLCE, SKCE
 from calibscale.evaluation.evaluate import evaluate
@@ -38,7 +38,8 @@ from calibscale.formatting.lists import leading_values
 from calibscale.kernels.features import RandomFourier
 from calibscale.session import Session
 
-__all__ = sorted(["skce", *(name for name, kind in ESTIMATORS.items() if CLASSES in kind.targets)])
+_NAMES = [name for name in ESTIMATORS.built_in if CLASSES in ESTIMATORS[name].targets]
+__all__ = sorted(["skce", *_NAMES])
 
 _ROWS = """\
 y_true : (n,) array-like
@@ -274,7 +275,9 @@ def __getattr__(name: str) -> Callable[..., float]:
     except OptionError as error:
         raise AttributeError(f"calibscale.metrics has no {name!r}: {error}") from None
     if metric_name not in __all__:
-        kind = "for predictive distributions" if metric_name in ESTIMATORS else "of another package"
+        kind = "of another package"
+        if metric_name in ESTIMATORS.built_in:
+            kind = "for predictive distributions"
         explanation = f"{metric_name} is {kind}: use calibscale.evaluate"
         raise AttributeError(f"calibscale.metrics has no {name!r}: {explanation}")
     # A synonym may stand for an estimator with settings, such as `ece` with edges="sweep".

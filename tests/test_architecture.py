@@ -41,6 +41,7 @@ ROOMS = (
     "signals",
     "atomic_files",
     "formatting",
+    "registry",
     "results",
     "compiled",
     "engine",
@@ -68,14 +69,13 @@ ROOMS = (
 LAZY = {"cli", "calibscale"}  # rooms whose functions may import, so that commands start quickly
 # Imports in functions of other rooms, by module and what it imports, with the reason.
 DEFERRED = {
-    ("cli.command_table", "cli.commands.*"): "a program imports the command that runs alone",
     ("data.file_systems", "data.s3_files"): "s3fs is optional",
     ("data.ingest.table_files", "data.ingest.table_copies"): "as for data.source_arguments",
     ("data.source_arguments", "data.store"): "arrays do not need zarr, which is slow to import",
-    ("estimators.registry", "estimators.*"): "a registry, which imports classes by their names",
     ("estimators.settings", "kernels.features"): "commands show settings without loading NumPy",
     ("output.exports", "library"): "pandas and polars are optional, and an argument chooses one",
     ("recalibration.fits", "output.plots.prediction_plots"): "only a plot needs matplotlib",
+    ("registry", "module"): "classes are imported by the names of tables and entry points",
 }
 BY_STRING = {"import_module", "__import__"}  # functions that import what a string names
 

@@ -8,8 +8,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from calibscale.cli import options as shared
-from calibscale.estimators.installed import installed_estimators
-from calibscale.estimators.registry import ESTIMATORS, LOCAL, SUMMARIES, named
+from calibscale.estimators.known_estimators import ESTIMATORS, LOCAL, named
 from calibscale.estimators.settings import build, settings_of
 from calibscale.formatting.naming import parse
 
@@ -21,7 +20,7 @@ DEFAULT = ("accuracy", "confidence_gap", "ece", "tce2_debiased", "brier")
 ESTIMATOR: Any = {
     "metavar": "NAME[(SETTING=VALUE,...)]",
     "shell_complete": lambda context, option, text: [
-        name for name in (*SUMMARIES, *installed_estimators()) if name.startswith(text)
+        name for name in ESTIMATORS if name.startswith(text)
     ],
 }
 
@@ -69,7 +68,7 @@ class _EstimatorOption(click.Option):
     """Option that adds a list of all estimators to the help of its command."""
 
     def help_sections(self) -> dict[str, list[tuple[str, str]]]:
-        return {"Estimators": list(SUMMARIES.items())}
+        return {"Estimators": [(entry.name, entry.description) for entry in ESTIMATORS.entries]}
 
 
 def estimator_options(command: Callable) -> Callable:
@@ -114,8 +113,8 @@ def chosen_estimators(
     options["seed"] = values["seed"]
     values["covariates"] = shared.columns(values["covariates"])
     target = "forecasts" if forecasts else "classes"
-    kinds = ESTIMATORS.items() if "all" in texts else ()
-    defaults = [name for name, kind in kinds if kind.by_default and target in kind.targets]
+    kinds = {name: ESTIMATORS[name] for name in ESTIMATORS.built_in if "all" in texts}
+    defaults = [n for n, kind in kinds.items() if kind.by_default and target in kind.targets]
     chosen = dict.fromkeys(e for text in texts for e in (defaults if text == "all" else (text,)))
     built, used = [], set()
     for text in chosen or DEFAULT:

@@ -147,7 +147,7 @@ def select(
         split = _split(folds, test_fraction, seed, nested, data.rows)
         require(subset_rows >= 2, "subset_rows must be at least 2", subset_rows)
         if estimators is None and data.forecast is not None:
-            estimators = [name for name, family in FAMILIES.items() if family.of_forecasts]
+            estimators = [name for name in FAMILIES.built_in if FAMILIES[name].of_forecasts]
         chosen = families_named(estimators, notion)
         for family in chosen:
             if not family.of_forecasts:

@@ -18,12 +18,12 @@ from calibscale.addresses import is_url, raise_from, shown_address
 from calibscale.data.forecasts.kinds import forecast_of
 from calibscale.data.forecasts.quantile_names import states_no_levels
 from calibscale.data.groups import Grouping
-from calibscale.data.ingest.formats import READERS
+from calibscale.data.ingest.formats import is_readable
 from calibscale.data.notions import SCALAR_NOTIONS
 from calibscale.data.source import PREDICTIONS
 from calibscale.errors import OptionError
 from calibscale.estimators.base import Estimator
-from calibscale.estimators.registry import ESTIMATORS, named
+from calibscale.estimators.known_estimators import ESTIMATORS, named
 from calibscale.estimators.settings import hint, shown
 from calibscale.formatting.day_names import window
 from calibscale.formatting.number_texts import given
@@ -357,7 +357,7 @@ def _report(job: Job, problems: Problems) -> None:
 
 def one_sided(job: Job) -> list[str]:
     """Sentences about thresholds of signed estimates that no threshold limits on the other side."""
-    signed = {name for name, kind in ESTIMATORS.items() if kind.signed}
+    signed = {str(n) for n in _names(job) if n in ESTIMATORS and ESTIMATORS[n].signed}
     sentences = []
     for t in job.thresholds:
         ((side, limit),) = t.limits.items()
@@ -461,7 +461,9 @@ def _format_of_files(source: Any) -> None:
     path = str(source.get("path")).lower()
     path = (re.split("[?#]", path)[0] if is_url(path) else path).rstrip("/")
     of_columns = "columns" in source and ".zarr" not in path
-    if path.endswith(tuple(READERS)) or of_columns:
+    name = path.rpartition("/")[2]
+    endings = (name[index:] for index, sign in enumerate(name) if sign == ".")
+    if of_columns or any(map(is_readable, endings)):
         source.setdefault("format", "files")
 
 
