@@ -135,7 +135,7 @@ def test_registered_classes__are_known_by_name(nulls, source):
     nulls.register("labels_again", LabelsAgain, summary="drawn labels")
     nulls.register("labels_again", LabelsAgain)  # as a notebook that runs a cell again
     values = [
-        cs.calibration_test(source, ["ece"], null=null, n_replicates=9, seed=3).p_value
+        cs.calibration_test(source, ["ece"], null=null, n_replicates=9, seed=3)["ece"].p_value
         for null in ("labels", "labels_again")
     ]
     assert values[0] == values[1]
