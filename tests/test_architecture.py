@@ -6,11 +6,13 @@ import ast
 from collections import defaultdict
 from collections.abc import Iterator
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import pytest
 
 import calibscale
+from calibscale.cli.commands.plugins import REGISTRIES
+from calibscale.registry import Registry, imported
 from tests.support.form_counts import (
     Count,
     SourceFile,
@@ -243,6 +245,19 @@ def test_imports__point_to_lower_rooms(module):
         if _room(target) != _room(module) and ROOMS.index(_room(target)) > position
     ]
     assert upward == []
+
+
+TABLES = (*REGISTRIES.values(), "calibscale.cli.command_table:COMMANDS")
+
+
+@pytest.mark.parametrize("table", TABLES)
+def test_tables__name_classes_of_lower_rooms(table):
+    registry: Registry[Any] = imported(table)
+    targets = {registry.entry(name).target.partition(":")[0] for name in registry.built_in}
+    room = _room(_target(table.partition(":")[0]))
+    for target in targets:
+        assert target.removeprefix("calibscale.") in MODULES
+        assert ROOMS.index(_room(_target(target))) <= ROOMS.index(room)
 
 
 def test_imports__are_not_circular():

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import inspect
 import json
 import subprocess
 import sys
@@ -22,7 +21,6 @@ from calibscale.estimators.settings import build
 from calibscale.inference.nulls import NULLS, DrawnLabels
 from calibscale.recalibration.fits import METHODS
 from calibscale.registry import Registry, RegistryEntry, imported
-from tests.test_architecture import ROOMS
 
 ESTIMATOR = '''
 from dataclasses import dataclass
@@ -87,23 +85,13 @@ def _states(run) -> dict[str, str]:
     return {f"{entry['package']} {entry['name']}": entry["state"] for entry in listed}
 
 
-TABLES = {**REGISTRIES, "commands": "calibscale.cli.command_table:COMMANDS"}
-
-
-@pytest.mark.parametrize("group", TABLES)
-def test_tables__name_classes_of_their_own_and_lower_rooms(group):
-    module, _, _ = TABLES[group].partition(":")
-    table: Registry = imported(TABLES[group])
-    assert table.group == (group if group in REGISTRIES else None)
-    room = ROOMS.index(module.split(".")[1])
+@pytest.mark.parametrize("group", REGISTRIES)
+def test_tables__have_classes_that_fit(group):
+    table: Registry = imported(REGISTRIES[group])
+    assert table.group == group
     for name in table.built_in:
-        entry = table.entry(name)
-        assert ROOMS.index(entry.target.split(":")[0].split(".")[1]) <= room
-        value = table[name]
-        assert callable(value)
-        if table.base is not None:
-            assert table.fault(entry) is None
-            assert inspect.isclass(value)
+        assert callable(table[name])
+        assert table.base is None or table.fault(table.entry(name)) is None
 
 
 def test_unknown_names__are_key_errors_of_the_mapping():
@@ -261,10 +249,14 @@ def test_jobs__name_faulty_estimators(site, tmp_path):
 
     install(site, "faulty", FAULTY, **MODULES)
     (tmp_path / "job.toml").write_text(
-        "estimators = ['older', 'fine']\nsource.path = '{date}.zarr'\n[test]\n"
+        "estimators = ['older', 'fine', 'fine(bins=3)']\nsource.path = '{date}.zarr'\n[test]\n"
+        "[[thresholds]]\nestimator = 'older'\nabove = 1.0\n"
     )
-    with pytest.raises(cs.OptionError, match=r"the estimator older of faulty 1.0 was written for"):
+    with pytest.raises(cs.OptionError) as caught:
         read_job(tmp_path / "job.toml")
+    lines = [line.partition("job.toml:1: ")[2] for line in str(caught.value).splitlines()]
+    assert lines[0] == f"estimators[0]: the estimator older of faulty 1.0 {MESSAGES['older']}"
+    assert lines[1] == "estimators[2].bins: fine has no such setting; allowed: none"
 
 
 def test_close_names__of_other_packages_are_suggested(site):

@@ -38,7 +38,16 @@ SUMMARIES = {
 }
 
 
-COMMANDS: Registry[click.Command] = Registry(
+class CommandTable(Registry[click.Command]):
+    """Commands with the summaries of the table.  Click only reads this mapping."""
+
+    def __getitem__(self, name: str) -> click.Command:
+        command = super().__getitem__(name)
+        command.short_help = SUMMARIES[name]
+        return command
+
+
+COMMANDS = CommandTable(
     "command",
     [
         RegistryEntry(name, f"calibscale.cli.commands.{name}:{name}", summary)
@@ -52,12 +61,6 @@ class Program(Commands):
 
     def __init__(self, **settings: Any) -> None:
         super().__init__(commands=COMMANDS, **settings)  # type: ignore[arg-type]
-
-    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
-        command = super().get_command(ctx, cmd_name)
-        if command is not None:
-            command.short_help = SUMMARIES[cmd_name]
-        return command
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         # The method of the base class would import every command for its summary.
