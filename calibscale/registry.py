@@ -109,17 +109,7 @@ def installed_entries(group: str) -> tuple[RegistryEntry, ...]:
 
 def installed_groups() -> tuple[str, ...]:
     """Groups of entry points of installed packages that begin as the groups of registries."""
-    names = {point.group for point in _all_points()}
-    return tuple(sorted(name for name in names if name.startswith(GROUPS)))
-
-
-def _all_points() -> Iterator[Any]:
-    points: Any = _entry_points()
-    if isinstance(points, dict):  # before Python 3.12
-        for group in points.values():
-            yield from group
-    else:
-        yield from points
+    return tuple(sorted(name for name in _entry_points().groups if name.startswith(GROUPS)))
 
 
 def forget_installed() -> None:
