@@ -31,7 +31,7 @@ def run(report: Report, pool: Executor, laws: tuple[Law, ...], count: int) -> No
 
 
 def _estimators() -> list[Any]:
-    from calibscale.estimators.registry import ESTIMATORS
+    from calibscale.estimators.known_estimators import ESTIMATORS
 
     return [ESTIMATORS[name]() for name in BY]
 

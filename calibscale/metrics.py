@@ -28,7 +28,7 @@ from calibscale.data.named_values import encoded
 from calibscale.data.percentages import of_texts, shares
 from calibscale.data.source import ArraySource
 from calibscale.errors import InvalidDataError, OptionError, require
-from calibscale.estimators.registry import ESTIMATORS, LOCAL, named
+from calibscale.estimators.known_estimators import ESTIMATORS, LOCAL, named
 from calibscale.estimators.settings import build, hint, settings_of
 from calibscale.estimators.skce import KLCE, SKCE
 from calibscale.evaluation.evaluate import evaluate
@@ -38,9 +38,8 @@ from calibscale.predictions import input_hints
 from calibscale.predictions.target import CLASSES, judges
 from calibscale.session import Session
 
-__all__ = sorted(
-    ["skce", *(name for name, kind in ESTIMATORS.items() if judges(kind.targets, CLASSES))]
-)
+_NAMES = [n for n in ESTIMATORS.built_in if judges(ESTIMATORS[n].targets, CLASSES)]
+__all__ = sorted(["skce", *_NAMES])
 
 _ROWS = """\
 y_true : (n,) array-like
@@ -276,7 +275,9 @@ def __getattr__(name: str) -> Callable[..., float]:
     except OptionError as error:
         raise AttributeError(f"calibscale.metrics has no {name!r}: {error}") from None
     if metric_name not in __all__:
-        kind = "for predictive distributions" if metric_name in ESTIMATORS else "of another package"
+        kind = "of another package"
+        if metric_name in ESTIMATORS.built_in:
+            kind = "for predictive distributions"
         explanation = f"{metric_name} is {kind}: use calibscale.evaluate"
         raise AttributeError(f"calibscale.metrics has no {name!r}: {explanation}")
     # A synonym may stand for an estimator with settings, such as `ece` with edges="sweep".

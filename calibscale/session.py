@@ -23,7 +23,7 @@ from calibscale.engine.merge_tree import Progress, tree_levels
 from calibscale.errors import OptionError
 from calibscale.estimators.base import BoundEstimator, Estimator
 from calibscale.estimators.estimator_texts import estimator
-from calibscale.estimators.registry import ESTIMATORS
+from calibscale.estimators.known_estimators import ESTIMATORS
 from calibscale.estimators.settings import build
 from calibscale.formatting.number_texts import size as size_text
 from calibscale.kernels.data_profile import DataProfile
@@ -47,8 +47,9 @@ R = TypeVar("R")
 
 def default_estimators(claim: str = CLASSES) -> tuple[Estimator, ...]:
     """Default estimators of a claim.  Estimators with features share one feature map."""
-    kinds = ((name, kind) for name, kind in ESTIMATORS.items() if kind.by_default)
-    return tuple(build(name, {}) for name, kind in kinds if judges(kind.targets, claim))
+    kinds = {name: ESTIMATORS[name] for name in ESTIMATORS.built_in}
+    names = [n for n, kind in kinds.items() if kind.by_default and judges(kind.targets, claim)]
+    return tuple(build(name, {}) for name in names)
 
 
 class SessionOptions(TypedDict, total=False):

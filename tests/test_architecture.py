@@ -6,11 +6,13 @@ import ast
 from collections import defaultdict
 from collections.abc import Iterator
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import pytest
 
 import calibscale
+from calibscale.cli.commands.plugins import REGISTRIES
+from calibscale.registry import Registry, imported
 from tests.support.form_counts import (
     Count,
     SourceFile,
@@ -41,6 +43,7 @@ ROOMS = (
     "signals",
     "atomic_files",
     "formatting",
+    "registry",
     "results",
     "compiled",
     "engine",
@@ -69,14 +72,13 @@ ROOMS = (
 LAZY = {"cli", "calibscale"}  # rooms whose functions may import, so that commands start quickly
 # Imports in functions of other rooms, by module and what it imports, with the reason.
 DEFERRED = {
-    ("cli.command_table", "cli.commands.*"): "a program imports the command that runs alone",
     ("data.file_systems", "data.s3_files"): "s3fs is optional",
     ("data.ingest.table_files", "data.ingest.table_copies"): "as for data.source_arguments",
     ("data.source_arguments", "data.store"): "arrays do not need zarr, which is slow to import",
-    ("estimators.registry", "estimators.*"): "a registry, which imports classes by their names",
     ("estimators.settings", "kernels.features"): "commands show settings without loading NumPy",
     ("output.exports", "library"): "pandas and polars are optional, and an argument chooses one",
     ("recalibration.fits", "output.plots.prediction_plots"): "only a plot needs matplotlib",
+    ("registry", "module"): "classes are imported by the names of tables and entry points",
 }
 BY_STRING = {"import_module", "__import__"}  # functions that import what a string names
 
@@ -244,6 +246,19 @@ def test_imports__point_to_lower_rooms(module):
         if _room(target) != _room(module) and ROOMS.index(_room(target)) > position
     ]
     assert upward == []
+
+
+TABLES = (*REGISTRIES.values(), "calibscale.cli.command_table:COMMANDS")
+
+
+@pytest.mark.parametrize("table", TABLES)
+def test_tables__name_classes_of_lower_rooms(table):
+    registry: Registry[Any] = imported(table)
+    targets = {registry.entry(name).target.partition(":")[0] for name in registry.built_in}
+    room = _room(_target(table.partition(":")[0]))
+    for target in targets:
+        assert target.removeprefix("calibscale.") in MODULES
+        assert ROOMS.index(_room(_target(target))) <= ROOMS.index(room)
 
 
 def test_imports__are_not_circular():

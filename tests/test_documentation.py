@@ -11,7 +11,7 @@ import pytest
 import calibscale
 from calibscale import metrics
 from calibscale.errors import OptionError
-from calibscale.estimators.registry import ESTIMATORS
+from calibscale.estimators.known_estimators import ESTIMATORS
 from tests.support import ROOT
 
 REFERENCE = ROOT / "docs" / "reference"

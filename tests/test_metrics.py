@@ -10,7 +10,7 @@ import pytest
 
 import calibscale
 from calibscale import InvalidDataError, OptionError, metrics
-from calibscale.estimators.registry import ESTIMATORS
+from calibscale.estimators.known_estimators import ESTIMATORS
 from calibscale.predictions.target import judges
 from tests.support import naive
 

@@ -9,7 +9,7 @@ import sys
 import pytest
 
 import calibscale
-from calibscale.estimators.registry import ESTIMATORS
+from calibscale.estimators.known_estimators import ESTIMATORS
 
 
 @pytest.mark.process

@@ -142,10 +142,12 @@ def methods_named(
 ) -> tuple[tuple[Recalibrator, ...], list[str]]:
     """Methods of the requested names, with the settings of the test, and notes.
 
-    ``all`` requests every method for this number of classes.  A note names the others.
+    ``all`` requests every method of this package for this number of classes.  A note names the
+    methods for two classes that are left out.
     """
-    suitable = [n for n, method in METHODS.items() if classes == 2 or not method.two_classes]
-    unsuitable = [n for n in METHODS if n not in suitable]
+    methods_of_all = METHODS.built_in
+    suitable = [n for n in methods_of_all if classes == 2 or not METHODS[n].two_classes]
+    unsuitable = [n for n in methods_of_all if n not in suitable]
     requested: list[str] = []
     for name in names:
         requested += suitable if name == "all" else [name]

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from importlib import import_module
 from typing import Any
 
 import click
 
 from calibscale.cli.command_classes import Commands
+from calibscale.registry import Registry, RegistryEntry
 
 # Summary of each command in `calibscale --help`.  The command has the name of its file in
 # cli/commands/.
@@ -26,6 +25,7 @@ SUMMARIES = {
     "ledger": "Check, repair or edit the ledger of a nightly job.",
     "nightly": "Evaluate a day of predictions as configured in JOB.",
     "plan": "Predict the cost of `evaluate`, without running it.",
+    "plugins": "List what other packages add to calibscale.",
     "power": "Estimate how many rows a test needs to detect a bias.",
     "rank": "Rank models by calibration error on the same rows.",
     "recalibrate": "Fit a recalibration, and apply it to stores.",
@@ -38,27 +38,29 @@ SUMMARIES = {
 }
 
 
-class _CommandTable(Mapping):
-    """Command of each name, imported on first use.  Click only reads this mapping."""
+class CommandTable(Registry[click.Command]):
+    """Commands with the summaries of the table.  Click only reads this mapping."""
 
     def __getitem__(self, name: str) -> click.Command:
-        summary = SUMMARIES[name]
-        command: click.Command = getattr(import_module(f"calibscale.cli.commands.{name}"), name)
-        command.short_help = summary
+        command = super().__getitem__(name)
+        command.short_help = SUMMARIES[name]
         return command
 
-    def __iter__(self) -> Iterator[str]:
-        return iter(SUMMARIES)
 
-    def __len__(self) -> int:
-        return len(SUMMARIES)
+COMMANDS = CommandTable(
+    "command",
+    [
+        RegistryEntry(name, f"calibscale.cli.commands.{name}:{name}", summary)
+        for name, summary in SUMMARIES.items()
+    ],
+)
 
 
 class Program(Commands):
     """The group of all commands, which imports only the command that runs."""
 
     def __init__(self, **settings: Any) -> None:
-        super().__init__(commands=_CommandTable(), **settings)  # type: ignore[arg-type]
+        super().__init__(commands=COMMANDS, **settings)  # type: ignore[arg-type]
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         # The method of the base class would import every command for its summary.

@@ -8,8 +8,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from calibscale.cli import options as shared
-from calibscale.estimators.installed import installed_estimators
-from calibscale.estimators.registry import ESTIMATORS, LOCAL, SUMMARIES, named
+from calibscale.estimators.known_estimators import ESTIMATORS, LOCAL, named
 from calibscale.estimators.settings import build, settings_of
 from calibscale.formatting.naming import parse
 from calibscale.predictions.target import CLASSES, judges
@@ -22,7 +21,7 @@ DEFAULT = ("accuracy", "confidence_gap", "ece", "tce2_debiased", "brier")
 ESTIMATOR: Any = {
     "metavar": "NAME[(SETTING=VALUE,...)]",
     "shell_complete": lambda context, option, text: [
-        name for name in (*SUMMARIES, *installed_estimators()) if name.startswith(text)
+        name for name in ESTIMATORS if name.startswith(text)
     ],
 }
 
@@ -70,7 +69,7 @@ class _EstimatorOption(click.Option):
     """Option that adds a list of all estimators to the help of its command."""
 
     def help_sections(self) -> dict[str, list[tuple[str, str]]]:
-        return {"Estimators": list(SUMMARIES.items())}
+        return {"Estimators": [(entry.name, entry.description) for entry in ESTIMATORS.entries]}
 
 
 def estimator_options(command: Callable) -> Callable:
@@ -115,8 +114,8 @@ def chosen_estimators(
     values = {option: options.pop(option) for option in {*_SHARED.values()}}
     options["seed"] = values["seed"]
     values["covariates"] = shared.columns(values["covariates"])
-    kinds = ESTIMATORS.items() if "all" in texts else ()
-    defaults = [name for name, kind in kinds if kind.by_default and judges(kind.targets, claim)]
+    kinds = {name: ESTIMATORS[name] for name in ESTIMATORS.built_in if "all" in texts}
+    defaults = [n for n, k in kinds.items() if k.by_default and judges(k.targets, claim)]
     chosen = dict.fromkeys(e for text in texts for e in (defaults if text == "all" else (text,)))
     built, used = [], set()
     for text in chosen or DEFAULT:

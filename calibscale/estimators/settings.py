@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from calibscale.addresses import without_secrets
 from calibscale.errors import OptionError
-from calibscale.estimators.registry import estimator_class, named
+from calibscale.estimators.known_estimators import ESTIMATORS, named
 from calibscale.estimators.setting_types import annotations_of, type_of, without_none
 from calibscale.formatting.naming import plain_name
 
@@ -69,7 +69,7 @@ def settings_of(name: str) -> dict[str, Setting]:
 
     Settings of random features stand for the feature map.
     """
-    kind = estimator_class(name)
+    kind = ESTIMATORS[name]
     annotations = annotations_of(kind)
     settings = {
         f.name: Setting(annotations[f.name], None if f.default is MISSING else f.default)
@@ -94,7 +94,7 @@ def build(name: str, settings: Mapping[str, Any]) -> Estimator:
             values[key] = accepted[key].checked(value)
         except OptionError as error:
             raise OptionError(f"{name}: {key} {error}") from None
-    kind = estimator_class(name)
+    kind = ESTIMATORS[name]
     if "features" in accepted:
         from calibscale.kernels.features import RandomFourier
 

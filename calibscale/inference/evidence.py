@@ -9,7 +9,7 @@ from typing import Any
 
 from scipy.special import ndtr, ndtri, stdtr, stdtrit
 
-from calibscale.estimators.registry import ESTIMATORS, SCORES
+from calibscale.estimators.known_estimators import ESTIMATORS, SCORES
 from calibscale.formatting.naming import name_of
 from calibscale.inference.multiple_testing import surprise
 from calibscale.results.estimate import THIS_N, Estimate, Interval
@@ -234,7 +234,7 @@ def _calibrated_value(name: str, estimate: Estimate) -> float | None:
     if name == "coverage":
         expected = estimate.details.get("expected")
         return None if expected is None else float(expected)
-    if name == "spiegelhalter" or name not in ESTIMATORS:
+    if name == "spiegelhalter" or name not in ESTIMATORS.built_in:
         # z scores have a normal null, not an interval.  A user's number need not be an error.
         return None
     return _CALIBRATED.get(name, 0.0)

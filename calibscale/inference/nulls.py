@@ -18,6 +18,7 @@ from calibscale.estimators.base import BoundEstimator
 from calibscale.kernels.notion_rows import NotionRows
 from calibscale.predictions.chunk import Chunk
 from calibscale.predictions.notions import SCALAR_NOTIONS, views, width
+from calibscale.registry import Registry, RegistryEntry
 from calibscale.session import Run
 from calibscale.statistics.statistic import Replicates, Statistic, redraws
 
@@ -305,17 +306,22 @@ class HoeffdingBound(Null):
         return None if mean else "null='hoeffding' is for jkce, kce and klce"
 
 
-NULLS: dict[str, type[Null]] = {
-    kind.name: kind
-    for kind in (
-        DrawnLabels,
-        RandomSigns,
-        ClusterSigns,
-        ResampledResiduals,
-        PermutedResiduals,
-        HoeffdingBound,
-    )
-}
+NULLS: Registry[type[Null]] = Registry(
+    "null",
+    [
+        RegistryEntry(kind.name, f"{__name__}:{kind.__name__}", summary)
+        for kind, summary in (
+            (DrawnLabels, "labels drawn from the predictions, exact"),
+            (RandomSigns, "residuals with a random sign for each row"),
+            (ClusterSigns, "residuals with a random sign for each cluster"),
+            (ResampledResiduals, "residuals drawn with replacement from all rows, approximate"),
+            (PermutedResiduals, "permuted residuals, approximate"),
+            (HoeffdingBound, "a bound of the p-value without draws"),
+        )
+    ],
+    group="calibscale.nulls",
+    base=f"{__name__}:Null",
+)
 
 
 def null_of(null: str | Null, seed: int) -> Null:
@@ -325,7 +331,8 @@ def null_of(null: str | Null, seed: int) -> Null:
     """
     if isinstance(null, Null):
         return null
-    require(null in NULLS, f"null must be one of {', '.join(NULLS)}", null)
+    if null not in NULLS:
+        require(False, f"null must be one of {', '.join(NULLS)}", null)
     require(0 <= seed < 2**64, "seed must be in 0..2^64−1", seed)
     return NULLS[null](seed)
 

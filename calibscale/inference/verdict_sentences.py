@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from calibscale.estimators.registry import SCORES
+from calibscale.estimators.known_estimators import SCORES
 from calibscale.formatting.escapes import one_line
 from calibscale.formatting.naming import joined, name_of, short
 from calibscale.formatting.number_texts import fixed, number, plural, probability, rounded

@@ -18,7 +18,7 @@ from rich.table import Column
 from rich.table import Table as RichTable
 from rich.text import Text
 
-from calibscale.estimators.registry import short_summary
+from calibscale.estimators.known_estimators import short_summary
 from calibscale.formatting.escapes import one_line, printable
 from calibscale.formatting.fault_texts import dropped_text
 from calibscale.formatting.number_texts import plural, rounded, seconds, signed, size, unbroken

@@ -105,6 +105,10 @@ class MCBoost(Recalibrator):
             return tuple(range(min(self.depth, len(self.covariates)) + 1))
         return self.depth
 
+    @classmethod
+    def fit_class(cls) -> type[MCBoostFit]:
+        return MCBoostFit
+
     def _fit(self, setup: DataProfile, read: Read) -> MCBoostFit:
         segmentation = Multicalibration(
             self.covariates, 2, self.categorical, self.bins, notion="positive"

@@ -45,6 +45,7 @@ from calibscale.recalibration.recalibrator import (
     read_json,
     recalibrated,
 )
+from calibscale.registry import Registry, RegistryEntry
 from calibscale.results.audit_results import RecalibrationResult
 from calibscale.results.declarations import as_json
 from calibscale.results.evaluation_results import Reliability
@@ -54,26 +55,23 @@ from calibscale.session import Session, SessionOptions, classes_only, verb
 
 _log = logging.getLogger(__name__)
 
-METHODS: dict[str, type[Recalibrator]] = {
-    method.name: method
-    for method in (
-        parametric.TemperatureScaling,
-        parametric.Platt,
-        nonparametric.Isotonic,
-        nonparametric.BBQ,
-        nonparametric.LocalBias,
-        boosting.MCBoost,
-        boosting.PMCBoost,
-    )
-}
-_FITS: dict[str, type[FittedRecalibrator]] = {
-    "temperature": parametric.TemperatureFit,
-    "platt": parametric.PlattFit,
-    "isotonic": nonparametric.IsotonicFit,
-    "bbq": nonparametric.BBQFit,
-    "local_bias": nonparametric.LocalBiasFit,
-    **dict.fromkeys(("mc", "pmc"), boosting.MCBoostFit),
-}
+METHODS: Registry[type[Recalibrator]] = Registry(
+    "recalibration method",
+    [
+        RegistryEntry(method.name, f"{method.__module__}:{method.__name__}", summary)
+        for method, summary in (
+            (parametric.TemperatureScaling, "one temperature of all classes"),
+            (parametric.Platt, "logistic regression on the log-odds, for two classes"),
+            (nonparametric.Isotonic, "isotonic regression, for two classes"),
+            (nonparametric.BBQ, "average of binnings, for two classes"),
+            (nonparametric.LocalBias, "local bias by a kernel, for two classes"),
+            (boosting.MCBoost, "boosting of segments, for two classes"),
+            (boosting.PMCBoost, "boosting by ratios of segments, for two classes"),
+        )
+    ],
+    group="calibscale.recalibration",
+    base="calibscale.recalibration.recalibrator:Recalibrator",
+)
 _SAMPLED = 16  # rows of a fingerprint
 DIAGRAMS = ("before", "after recalibration")
 
@@ -95,9 +93,10 @@ class FittedRecalibration(RecalibrationResult):
     @cached_property
     def fit(self) -> FittedRecalibrator:
         """Fit that computes the recalibrated probabilities of rows."""
-        return _FITS[self.method].restored(
+        method = METHODS[self.method].of_settings(self.settings)
+        return method.fit_class().restored(
             self.state,
-            method=METHODS[self.method].of_settings(self.settings),
+            method=method,
             classes=self.source["classes"],
             passes=self.passes,
             notes=tuple(self.notes),
@@ -338,10 +337,11 @@ def _equal(a: Any, b: Any) -> bool:
 def method_of(text: str, **settings: Any) -> Recalibrator:
     """Parse a recalibration method, such as ``mc(depth=1)``, and add settings."""
     name, text_settings = parse(text)
-    require(name in METHODS, f"method must be one of {', '.join(METHODS)}", name)
+    if name not in METHODS:
+        require(False, f"method must be one of {', '.join(METHODS)}", name)
     # A setting of another method names the methods that have it.
     for key in {**settings, **text_settings}:
-        owners = ", ".join(method for method in METHODS if hasattr(METHODS[method], key))
+        owners = ", ".join(method for method in METHODS.built_in if hasattr(METHODS[method], key))
         near = f"methods with it: {owners}" if owners else hint(key, vars(METHODS[name]()))
         require(hasattr(METHODS[name], key), f"{name} has no {key} ({near})")
     try:

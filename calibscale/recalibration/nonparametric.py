@@ -78,6 +78,10 @@ class Isotonic(Recalibrator):
         """Weight of a row that is added at an end, 0 for none."""
         return cells.unit if self.ends == "laplace" else 0.0
 
+    @classmethod
+    def fit_class(cls) -> type[IsotonicFit]:
+        return IsotonicFit
+
     def _fit(self, setup: DataProfile, read: Read) -> IsotonicFit:
         result = read(HISTOGRAM)
         cells = OccupiedCells.of(result.groups[None][HISTOGRAM].sums)
@@ -164,6 +168,10 @@ class BBQ(Recalibrator):
     def __post_init__(self) -> None:
         require(self.score in ("bdeu", "bic"), "score is bdeu or bic", self.score)
         require(self.bins in ("mass", "width"), "bins is mass or width", self.bins)
+
+    @classmethod
+    def fit_class(cls) -> type[BBQFit]:
+        return BBQFit
 
     def _fit(self, setup: DataProfile, read: Read) -> BBQFit:
         result = read(HISTOGRAM)
@@ -309,6 +317,10 @@ class LocalBias(Recalibrator):
             self.prediction_kernel,
             tolerance=self.tolerance,
         )
+
+    @classmethod
+    def fit_class(cls) -> type[LocalBiasFit]:
+        return LocalBiasFit
 
     def _fit(self, setup: DataProfile, read: Read) -> LocalBiasFit:
         kernel, notes = local_kernel(setup, "positive", self._local())

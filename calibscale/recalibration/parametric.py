@@ -127,6 +127,10 @@ class TemperatureScaling(Recalibrator):
     def __post_init__(self) -> None:
         require(0 < self.clip < 0.5, "clip must be in (0, 0.5)", self.clip)
 
+    @classmethod
+    def fit_class(cls) -> type[TemperatureFit]:
+        return TemperatureFit
+
     def _fit(self, setup: DataProfile, read: Read) -> TemperatureFit:
         theta, low, high = 1.0, 0.0, math.inf
         for passes in range(1, _MAX_PASSES + 1):
@@ -335,6 +339,10 @@ class Platt(Recalibrator):
 
     def __post_init__(self) -> None:
         require(0 < self.clip < 0.5, "clip must be in (0, 0.5)", self.clip)
+
+    @classmethod
+    def fit_class(cls) -> type[PlattFit]:
+        return PlattFit
 
     def _fit(self, setup: DataProfile, read: Read) -> PlattFit:
         # At a = b = 0 every row has p' = 1/2, and a finite loss whatever the data.

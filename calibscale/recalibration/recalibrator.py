@@ -167,6 +167,11 @@ class Recalibrator(ABC):
             fitted, counts=counts, source=data.describe(), tolerance=session.rules.tolerance
         )
 
+    @classmethod
+    @abstractmethod
+    def fit_class(cls) -> type[FittedRecalibrator]:
+        """Class of the fits, by which a stored fit is restored."""
+
     @abstractmethod
     def _fit(self, setup: DataProfile, read: Read) -> FittedRecalibrator:
         """Fit by one or more passes."""

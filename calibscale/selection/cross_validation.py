@@ -149,7 +149,8 @@ def select(
         require(subset_rows >= 2, "subset_rows must be at least 2", subset_rows)
         claim = data.target.claim
         if estimators is None and not data.target.has_classes:
-            estimators = [name for name, kind in FAMILIES.items() if judges(kind.targets, claim)]
+            kinds = {name: FAMILIES[name] for name in FAMILIES.built_in}
+            estimators = [name for name, kind in kinds.items() if judges(kind.targets, claim)]
         chosen = families_named(estimators, notion)
         for family in chosen:
             if not judges(family.targets, claim):

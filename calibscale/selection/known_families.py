@@ -4,29 +4,37 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from calibscale.errors import require
+from calibscale.errors import OptionError, require
+from calibscale.registry import Registry, RegistryEntry
 from calibscale.selection.families import Family
-from calibscale.selection.kde import KDE, LeaveOneOutKDE
-from calibscale.selection.ridge import KKR, UKKR
-from calibscale.selection.score_families import CubeRootBins, IsotonicCurve, SmoothCurve, SweepBins
-from calibscale.selection.simple_families import Bins, DebiasedBins, Temperature
 
-FAMILIES: dict[str, type[Family]] = {
-    family.name: family
-    for family in (
-        Bins,
-        DebiasedBins,
-        CubeRootBins,
-        SweepBins,
-        IsotonicCurve,
-        SmoothCurve,
-        KDE,
-        LeaveOneOutKDE,
-        KKR,
-        UKKR,
-        Temperature,
-    )
-}
+_ROOM = "calibscale.selection"
+FAMILIES: Registry[type[Family]] = Registry(
+    "family",
+    [
+        RegistryEntry("bins", f"{_ROOM}.simple_families:Bins", "bins of equal width"),
+        RegistryEntry(
+            "bins_debiased", f"{_ROOM}.simple_families:DebiasedBins", "bins without bias"
+        ),
+        RegistryEntry(
+            "bins_cube_root", f"{_ROOM}.score_families:CubeRootBins", "as many as ∛n bins"
+        ),
+        RegistryEntry(
+            "bins_sweep", f"{_ROOM}.score_families:SweepBins", "the most bins that increase"
+        ),
+        RegistryEntry("isotonic", f"{_ROOM}.score_families:IsotonicCurve", "isotonic regression"),
+        RegistryEntry("smooth_ece", f"{_ROOM}.score_families:SmoothCurve", "a reflected kernel"),
+        RegistryEntry("kde", f"{_ROOM}.kde:KDE", "kernel density estimate"),
+        RegistryEntry(
+            "kde_loo", f"{_ROOM}.kde:LeaveOneOutKDE", "kernel density, each row left out"
+        ),
+        RegistryEntry("kkr", f"{_ROOM}.ridge:KKR", "kernel ridge regression"),
+        RegistryEntry("ukkr", f"{_ROOM}.ridge:UKKR", "kernel ridge regression of the residuals"),
+        RegistryEntry("temperature", f"{_ROOM}.simple_families:Temperature", "temperature scaling"),
+    ],
+    group="calibscale.families",
+    base=f"{_ROOM}.families:Family",
+)
 
 
 def default_families(notion: str) -> tuple[str, ...]:
@@ -42,10 +50,9 @@ def families_named(estimators: Iterable[str | Family] | None, notion: str) -> tu
     chosen = []
     for estimator in [estimators] if isinstance(estimators, str | Family) else estimators:
         if isinstance(estimator, str):
-            available = ", ".join(FAMILIES)
-            require(
-                estimator in FAMILIES, f"unknown estimator {estimator!r}; available: {available}"
-            )
+            if estimator not in FAMILIES:
+                available = ", ".join(FAMILIES)
+                raise OptionError(f"unknown estimator {estimator!r}; available: {available}")
             estimator = FAMILIES[estimator]()
         chosen.append(estimator)
     require(chosen, "select at least one estimator")

@@ -22,7 +22,7 @@ from calibscale import (
     SimplexECE,
 )
 from calibscale.estimators.binned import Binned
-from calibscale.estimators.registry import ESTIMATORS
+from calibscale.estimators.known_estimators import ESTIMATORS
 from tests.support.command_store import NAMES, ROWS, api
 
 

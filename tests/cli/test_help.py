@@ -61,7 +61,7 @@ def test_version__of_a_real_process():
 
 
 def test_cli__names_every_estimator_of_the_package(run):
-    from calibscale.estimators.registry import ESTIMATORS
+    from calibscale.estimators.known_estimators import ESTIMATORS
     from calibscale.predictions.target import judges
 
     kinds = ((name, kind) for name, kind in ESTIMATORS.items() if judges(kind.targets, "classes"))

@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 
 import calibscale as cs
-from calibscale.estimators import installed
-from calibscale.estimators.registry import estimator_class
+from calibscale import registry
+from calibscale.estimators.known_estimators import ESTIMATORS
 from calibscale.estimators.settings import build, settings_of
 from tests.support.commands import finish, start
 
@@ -80,9 +80,9 @@ def packages(tmp_path_factory) -> Path:
 def known(packages, monkeypatch):
     """The package can be imported in this process."""
     monkeypatch.syspath_prepend(str(packages))
-    installed.installed_estimators.cache_clear()
+    registry.forget_installed()
     yield
-    installed.installed_estimators.cache_clear()
+    registry.forget_installed()
 
 
 @pytest.fixture
@@ -135,7 +135,7 @@ def test_settings__have_one_form_of_each_type(known):
 
 
 def test_names_of_calibscale__come_first(known):
-    assert estimator_class("ece") is cs.ECE
+    assert ESTIMATORS["ece"] is cs.ECE
     assert build("ece", {}) == cs.ECE()
 
 
@@ -154,14 +154,6 @@ def test_installed_estimators__are_not_computed_by_default(known, source):
 def test_faulty_entry_points__are_named(known, name, message):
     with pytest.raises(cs.OptionError, match=message):
         build(name, {})
-
-
-def test_jobs__refuse_installed_estimators(known, tmp_path):
-    from calibscale.monitoring.job.job_reader import read_job
-
-    (tmp_path / "job.toml").write_text("estimators = ['row_share']\nsource.path = '{date}'\n")
-    with pytest.raises(cs.OptionError, match="row_share is of another package, whose estimators"):
-        read_job(tmp_path / "job.toml")
 
 
 @pytest.mark.process

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 import calibscale as cs
-from calibscale.estimators.registry import BIASED, ESTIMATORS
+from calibscale.estimators.known_estimators import BIASED, ESTIMATORS
 from calibscale.inference.intervals import no_interval
 from calibscale.predictions.target import judges
 from tests.support import forecast_rows

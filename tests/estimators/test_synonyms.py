@@ -9,7 +9,7 @@ import calibscale
 from calibscale import metrics
 from calibscale.errors import OptionError
 from calibscale.estimators.estimator_texts import estimator
-from calibscale.estimators.registry import ESTIMATORS, named
+from calibscale.estimators.known_estimators import ESTIMATORS, named
 from calibscale.estimators.synonyms import SYNONYMS
 from calibscale.formatting.naming import plain_name
 

@@ -20,7 +20,7 @@ from calibscale import (
     from_arrays,
 )
 from calibscale.errors import NoRowsError
-from calibscale.estimators.registry import ESTIMATORS
+from calibscale.estimators.known_estimators import ESTIMATORS
 from calibscale.estimators.residual_tests import ResidualTest
 from calibscale.evaluation import accumulator as module
 from calibscale.predictions.target import judges

@@ -30,6 +30,7 @@ from sklearn.linear_model import LogisticRegression
 
 from calibscale import LogitStore
 from calibscale.cli import main
+from calibscale.estimators.known_estimators import ESTIMATORS
 from calibscale.monitoring.job.job_reader import read_job
 from tests.support import ROOT
 
@@ -248,6 +249,7 @@ def names() -> Callable[[str], dict[str, Any]]:
 
 @each("python")
 def test_python__runs(block, names, folder, monkeypatch):
+    monkeypatch.setattr(ESTIMATORS, "_registered", {})  # other tests list all names
     if "LogitStore.create" in block.text:
         shutil.rmtree(folder / "predictions.zarr")
     if "mlflow" in block.text:
@@ -261,6 +263,12 @@ def test_python__runs(block, names, folder, monkeypatch):
     if "np.savez" in block.text:
         main(["ingest", "predictions.npz", "again.zarr"])
         assert LogitStore.open("again.zarr").rows == len(known["y"])
+
+
+def test_own_estimator__takes_at_most_60_lines_of_code():
+    texts = [block.text for block in blocks("python") if block.page == "own_estimator"]
+    lines = [line for text in texts for line in text.splitlines() if line.strip()]
+    assert 0 < len(lines) <= 60 or not README.exists()
 
 
 @each("toml")

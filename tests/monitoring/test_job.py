@@ -12,7 +12,7 @@ from typing import get_args, get_type_hints
 import pytest
 
 from calibscale import CKCE, ECE, JKCE, KLCE, TCE2Debiased
-from calibscale.estimators.registry import ESTIMATORS
+from calibscale.estimators.known_estimators import ESTIMATORS
 from calibscale.kernels.features import RandomFourier
 from calibscale.monitoring.job import job_tables, toml_lines
 from calibscale.monitoring.job.job_days import baseline_days, window_days

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from calibscale.estimators.registry import ESTIMATORS
+from calibscale.estimators.known_estimators import ESTIMATORS
 from calibscale.monitoring.job.job_reader import one_sided, read_job
 from calibscale.monitoring.night import dry_run, night
 from tests.support.named_days import JOB, columns_of, day_name, write_columns, write_job

@@ -5,6 +5,7 @@ from __future__ import annotations
 import inspect
 import subprocess
 import sys
+from dataclasses import dataclass
 from importlib import import_module
 from pkgutil import iter_modules
 
@@ -12,9 +13,12 @@ import pytest
 
 import calibscale.estimators
 import calibscale.statistics
+from calibscale.errors import OptionError
+from calibscale.monitoring.ledger.recipe import decode, encode
 from calibscale.monitoring.ledger.stored_statistics import STATISTICS
 from calibscale.statistics.feature_sums import LandmarkFeatures
 from calibscale.statistics.nystrom_map import Nystrom
+from calibscale.statistics.score_sums import Totals
 from calibscale.statistics.statistic import Replicates, Statistic
 
 
@@ -38,12 +42,30 @@ def test_table__has_every_statistic_that_an_estimator_can_need():
     needed = _defined(calibscale.statistics) | _defined(calibscale.estimators)
     # Replicates belong to a test of one day.  A ledger stores their states only.  Landmarks are
     # chosen among the rows of one day, and jobs refuse estimators by landmarks.
-    assert needed - {Replicates, Nystrom, LandmarkFeatures} == {*STATISTICS} & needed
-    assert not {Nystrom, LandmarkFeatures} & {*STATISTICS}
+    assert needed - {Replicates, Nystrom, LandmarkFeatures} == {*STATISTICS.values()} & needed
+    assert not {Nystrom, LandmarkFeatures} & {*STATISTICS.values()}
+
+
+@dataclass(frozen=True)
+class Undeclared(Totals):
+    """Statistic that no entry point names."""
+
+
+def test_statistics__that_no_registry_has_are_not_stored():
+    with pytest.raises(OptionError, match="a ledger cannot store Undeclared, because no registry"):
+        encode(Undeclared())
+
+
+def test_classes__of_missing_packages_are_named():
+    stored = {"kind": "far_gap", "package": "far-rows", "settings": {}}
+    with pytest.raises(OptionError, match="'far_gap' of the package far-rows, which is not inst"):
+        decode(stored)
+    assert decode(encode(Totals())) == Totals()
 
 
 KINDS = """
 import sys
+from dataclasses import dataclass
 from importlib import import_module
 for module in sys.argv[1:]:
     import_module(module)

@@ -16,7 +16,7 @@ from rich.text import Text
 import calibscale as cs
 from calibscale.auditing.audit import audit
 from calibscale.cli import main
-from calibscale.estimators.registry import BIASED, ESTIMATORS
+from calibscale.estimators.known_estimators import BIASED, ESTIMATORS
 from calibscale.formatting import number_texts
 from calibscale.output.documents import elements as doc
 from calibscale.output.documents.articles import article_of

@@ -8,8 +8,7 @@ import click
 
 from calibscale.cli.command_classes import command
 from calibscale.cli.estimator_options import ESTIMATOR
-from calibscale.estimators.installed import installed_estimators, package_of
-from calibscale.estimators.registry import SUMMARIES, estimator_class, named
+from calibscale.estimators.known_estimators import ESTIMATORS, named
 from calibscale.estimators.settings import settings_of
 from calibscale.formatting.naming import name_of
 
@@ -22,14 +21,12 @@ def estimators(name: str | None) -> None:
         from calibscale.output.text import grid, show, terminal
 
         table = grid("", "", show_header=False)
-        for estimator, summary in SUMMARIES.items():
-            table.add_row(estimator, summary)
-        for estimator in installed_estimators():
-            table.add_row(estimator, f"from the package {package_of(estimator)}")
+        for entry in ESTIMATORS.entries:
+            table.add_row(entry.name, entry.description)
         show(terminal(), table)
         return
     name, _ = named(name_of(name))
     settings = settings_of(name)
-    click.echo(inspect.getdoc(estimator_class(name)))
+    click.echo(inspect.getdoc(ESTIMATORS[name]))
     listed = ", ".join(f"{key}={default!r}" for key, (_, default) in settings.items())
     click.echo(f"\n{name}({listed})")

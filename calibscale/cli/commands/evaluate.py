@@ -16,7 +16,7 @@ from calibscale.cli.estimator_options import (
     on_unsupported,
 )
 from calibscale.cli.sources import open_session, source_options, store_argument
-from calibscale.estimators.registry import estimator_class
+from calibscale.estimators.known_estimators import ESTIMATORS
 from calibscale.formatting.naming import name_of
 
 if TYPE_CHECKING:
@@ -141,7 +141,7 @@ def _print_missing(result: Evaluation, groups: int) -> None:
         for e in result.estimates
         if e.value is not None
         and e.interval is None
-        and not estimator_class(name_of(e.estimator)).no_interval
+        and not ESTIMATORS[name_of(e.estimator)].no_interval
     ]
     if missing:
         # The jackknife leaves out one group of rows at a time, each with at least one row.

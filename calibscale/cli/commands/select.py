@@ -144,7 +144,7 @@ def _families(names: str | None, grids: tuple[str, ...], notion: str) -> list[Fa
     for name in (*chosen, *grid_of):
         if name not in FAMILIES:
             raise click.BadParameter(
-                f"there is no {name!r}; available: {', '.join(_NAMES)}", param_hint="--estimators"
+                f"there is no {name!r}; available: {', '.join(FAMILIES)}", param_hint="--estimators"
             )
     for name in grid_of:
         if name not in chosen or not hasattr(FAMILIES[name], "grid"):

@@ -35,6 +35,12 @@ class _NullChoice(click.Choice):
 
         return tuple(NULLS)
 
+    def convert(self, value: Any, param: Any, ctx: Any) -> Any:
+        from calibscale.inference.nulls import NULLS
+
+        # A list of all names, which an error shows, would read the nulls of other packages.
+        return value if value in NULLS else super().convert(value, param, ctx)
+
 
 @command
 @store_argument

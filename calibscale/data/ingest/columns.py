@@ -15,7 +15,7 @@ import numpy as np
 from calibscale.data import percentages
 from calibscale.data.ingest.agreement import check_agreement, layouts_like_first
 from calibscale.data.ingest.column_layout import ColumnLayout
-from calibscale.data.ingest.formats import READERS, reader_of
+from calibscale.data.ingest.formats import READERS, is_readable, reader_of
 from calibscale.data.ingest.input_files import InputFile
 from calibscale.data.ingest.npy_shards import columns_of, npy_roles, shard_reader, shortened
 from calibscale.data.ingest.readers import (
@@ -82,7 +82,8 @@ def check_files(files: Sequence[InputFile]) -> None:
     for file in files:
         if file.suffix in PICKLES:
             raise pickled(file)
-        require(file.suffix in READERS, f"{file}: the name must end in one of {', '.join(READERS)}")
+        if not is_readable(file.suffix):
+            raise OptionError(f"{file}: the name must end in one of {', '.join(READERS)}")
         require(file.is_file, f"{file}: there is no such file")
         with reading(file), file.open() as content:
             head = content.read(1)

@@ -8,7 +8,7 @@ from typing import Any
 
 from calibscale.addresses import full_address, located, options_of, shown_address
 from calibscale.data.file_systems import complaints
-from calibscale.data.ingest.formats import READERS
+from calibscale.data.ingest.formats import READERS, is_readable
 from calibscale.data.ingest.input_files import InputFile
 from calibscale.data.ingest.npy_shards import is_pattern, matched, natural_key
 from calibscale.data.ingest.partitions import describe_partitions
@@ -96,7 +96,7 @@ def tables_in(folder: InputFile) -> list[InputFile]:
         if any(name[:1] in ("", ".", "_") for name in names):
             continue
         file = InputFile(_joined(folder, inside))
-        if file.suffix in READERS:
+        if is_readable(file.suffix):
             file.is_empty = info.get("size") == 0
             files.append(file)
     return sorted(files, key=lambda file: natural_key(str(file)))
@@ -129,7 +129,7 @@ def is_table(
     if is_pattern(address):
         return True  # a store is named by its path, and not by a pattern
     place = InputFile(located(address, storage_options))
-    if place.suffix in READERS and (place.remote or not place.path.is_dir()):
+    if is_readable(place.suffix) and (place.remote or not place.path.is_dir()):
         return True  # also if there is no such file, so that the error is about a file
     if not place.is_folder:
         return False

@@ -16,11 +16,11 @@ from pydantic import TypeAdapter, ValidationError
 
 from calibscale.addresses import is_url, raise_from, shown_address
 from calibscale.data.groups import Grouping
-from calibscale.data.ingest.formats import READERS
+from calibscale.data.ingest.formats import is_readable
 from calibscale.data.source import PREDICTIONS
 from calibscale.errors import OptionError
 from calibscale.estimators.base import Estimator
-from calibscale.estimators.registry import ESTIMATORS, named
+from calibscale.estimators.known_estimators import ESTIMATORS, named
 from calibscale.estimators.settings import hint, shown
 from calibscale.formatting.day_names import window
 from calibscale.formatting.number_texts import given
@@ -65,13 +65,25 @@ def _names(job: Job) -> list[Any]:
     return [table.get("name") for table in job.estimators]
 
 
+def _kind(name: Any) -> type[Estimator] | None:
+    """Class of an estimator, or None if there is none that works, as the estimators report."""
+    try:
+        return ESTIMATORS.get(str(name))
+    except OptionError:  # an estimator of another package that cannot be used
+        return None
+
+
 def _defaults(job: Job) -> Job:
     """Job with default windows (the first one) and default tests (all testable estimators)."""
     first = job.windows[0]
     test, drift, ranking = job.test, job.drift, job.ranking
     if test is not None and test.statistics is None:
-        candidates = (n for n in _names(job) if n and n in ESTIMATORS and ESTIMATORS[n].testable)
-        testable = (n for n in candidates if not (job.cluster and ESTIMATORS[n].draws_cells))
+        kinds = {name: _kind(name) for name in _names(job)}
+        testable = (
+            name
+            for name, kind in kinds.items()
+            if kind is not None and kind.testable and not (job.cluster and kind.draws_cells)
+        )
         test = replace(test, statistics=tuple(testable))
     if drift is not None:
         # Drift is compared with the variation between days, which one day does not show.
@@ -223,7 +235,7 @@ def _estimators(job: Job, problems: Problems) -> None:
 def _listed(job: Job, where: Where, name: str, problems: Problems) -> bool:
     """Whether the job has an estimator.  If it has none of the name, a problem is added."""
     names = _names(job)
-    valid = [n for n in names if n is not None and n in ESTIMATORS]
+    valid = [n for n in names if n is not None and _kind(n) is not None]
     if name in valid:
         return True
     # If a name in `estimators` is misspelt, the estimator may be listed after all.
@@ -246,9 +258,10 @@ def _tests(job: Job, problems: Problems) -> None:
         problems.add(("test",), "none of `estimators` can be tested")
     for index, name in enumerate(job.test.statistics or ()):
         where: Where = ("test", "statistics", index)
-        if _listed(job, where, name, problems) and not ESTIMATORS[name].testable:
+        kind = _kind(name)
+        if _listed(job, where, name, problems) and kind is not None and not kind.testable:
             problems.add(where, f"{name} is not a calibration error and cannot be tested")
-        elif job.cluster and name in ESTIMATORS and ESTIMATORS[name].draws_cells:
+        elif job.cluster and kind is not None and kind.draws_cells:
             problems.add(where, f"{name} keeps cells of the score, not rows: no test with cluster")
 
 
@@ -297,7 +310,7 @@ def _threshold(job: Job, index: int, t: Threshold, problems: Problems) -> None:
 
 def _of_value(job: Job, where: Where, t: Threshold, problems: Problems) -> None:
     _listed(job, (*where, "estimator"), str(t.estimator), problems)
-    kind = ESTIMATORS.get(str(t.estimator))
+    kind = _kind(t.estimator)
     limited = kind is not None and kind.limits is not Estimator.limits and not job.cluster
     if t.group is not None and t.bound != "value" and t.window == "day" and not limited:
         message = f"{t.estimator} has no interval for groups of a single day: use a longer window"
@@ -357,7 +370,8 @@ def _report(job: Job, problems: Problems) -> None:
 
 def one_sided(job: Job) -> list[str]:
     """Sentences about thresholds of signed estimates that no threshold limits on the other side."""
-    signed = {name for name, kind in ESTIMATORS.items() if kind.signed}
+    kinds = {str(name): _kind(name) for name in _names(job)}
+    signed = {name for name, kind in kinds.items() if kind is not None and kind.signed}
     sentences = []
     for t in job.thresholds:
         ((side, limit),) = t.limits.items()
@@ -461,7 +475,9 @@ def _format_of_files(source: Any) -> None:
     path = str(source.get("path")).lower()
     path = (re.split("[?#]", path)[0] if is_url(path) else path).rstrip("/")
     of_columns = "columns" in source and ".zarr" not in path
-    if path.endswith(tuple(READERS)) or of_columns:
+    name = path.rpartition("/")[2]
+    endings = (name[index:] for index, sign in enumerate(name) if sign == ".")
+    if of_columns or any(map(is_readable, endings)):
         source.setdefault("format", "files")
 
 

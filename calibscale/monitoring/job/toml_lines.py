@@ -13,7 +13,7 @@ from pydantic import ConfigDict
 
 from calibscale.errors import OptionError
 from calibscale.estimators.base import Estimator
-from calibscale.estimators.registry import ESTIMATORS, LOCAL, named
+from calibscale.estimators.known_estimators import ESTIMATORS, LOCAL, named
 from calibscale.estimators.settings import Setting, build, hint, settings_of, shown
 from calibscale.formatting.naming import parse
 from calibscale.monitoring.ledger.recipe import current_name, stored_name
@@ -370,8 +370,8 @@ def resolved(table: dict[str, Any], index: int, seed: int, problems: Problems) -
 def _named_settings(table: dict[str, Any]) -> tuple[str, dict[str, Any]]:
     """Name of an estimator, and the settings that its table lists or its name implies.
 
-    A name alone may be a call, such as ``ece(bins=5)``.  An OptionError is raised if this package
-    has no such estimator.
+    A name alone may be a call, such as ``ece(bins=5)``.  An OptionError is raised if there is no
+    such estimator, or it does not work.
     """
     name = table.get("name")
     listed = {key: value for key, value in table.items() if key != "name"}
@@ -382,8 +382,7 @@ def _named_settings(table: dict[str, Any]) -> tuple[str, dict[str, Any]]:
         fault = "name: missing" if name is None else f"there is no estimator {shown(name)}"
         raise OptionError(f"{fault}; {hint(name, ESTIMATORS)}")
     name, implied = named(name)
-    if name not in ESTIMATORS:
-        raise OptionError(f"{name} is of another package, whose estimators no ledger stores")
+    _ = ESTIMATORS[name]  # an estimator of another package may not work
     implied_settings = {stored_name(key): value for key, value in implied.items()}
     return name, {**implied_settings, **listed}
 

@@ -69,7 +69,8 @@ def _without(e: BoundEstimator, states: States, parts: Any, g: int) -> list[Any]
         fields = dict(zip(_names(s, state), parts[s], strict=True))
         # Shared fields have no parts.  They are reduced by the share of the weight below.
         if "weight" in fields:
-            share = 1.0 - float(fields["weight"][g] / state.weight)
+            # A statistic of another package may have one weight for each of its cells.
+            share = 1.0 - float(np.sum(fields["weight"][g]) / np.sum(state.weight))
         less = {name: getattr(state, name) - field[g] for name, field in fields.items()}
         reduced.append(state._replace(**less))
     return [

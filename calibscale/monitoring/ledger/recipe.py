@@ -17,11 +17,10 @@ from calibscale.data.derived_sources import HoldOut
 from calibscale.data.groups import Grouping
 from calibscale.errors import OptionError, require
 from calibscale.estimators.base import BoundEstimator
-from calibscale.estimators.registry import ESTIMATORS
+from calibscale.estimators.known_estimators import ESTIMATORS
 from calibscale.inference.e_process import BettingEProcess
 from calibscale.inference.nulls import ClusterSigns, DrawnLabels, Replicates, replicates_of
 from calibscale.inference.resampling import Jackknife
-from calibscale.inference.tolerant_e_process import TolerantEProcess
 from calibscale.kernels.features import OneHot, RandomFourier
 from calibscale.kernels.fourier_series import Factor, FourierSeries
 from calibscale.kernels.product_kernel import ProductKernel
@@ -30,16 +29,43 @@ from calibscale.monitoring.ledger.group_keys import LedgerGroups
 from calibscale.monitoring.ledger.stored_statistics import STATISTICS
 from calibscale.predictions.distributions.kinds import kinds_of_forecasts
 from calibscale.predictions.outcomes import OutcomeTarget
+from calibscale.registry import RegistryEntry
 from calibscale.statistics.statistic import Statistic
 
 
 @cache
-def _kinds() -> dict[str, Any]:
-    """Class by name of everything that a ledger can store."""
+def _kinds() -> dict[str, RegistryEntry]:
+    """Entry by class name of everything of this package that a ledger can store."""
+    tables = (ESTIMATORS, STATISTICS)
+    listed = [table.entry(name) for table in tables for name in table.built_in]
     kernels = (RandomFourier, OneHot, ProductKernel, Factor, FourierSeries)
-    settings = (*kernels, HoldOut, Axis, Grouping, LedgerGroups, TolerantEProcess)
-    kinds = (*ESTIMATORS.values(), *STATISTICS, *kinds_of_forecasts(), *settings)
-    return {kind.__name__: kind for kind in kinds}
+    settings = (*kernels, HoldOut, Axis, Grouping, LedgerGroups)
+    for kind in (*kinds_of_forecasts(), *settings):
+        listed.append(RegistryEntry(kind.__name__, f"{kind.__module__}:{kind.__name__}"))
+    return {entry.target.rpartition(":")[2]: entry for entry in listed}
+
+
+def _entry_of_other(value: Any) -> RegistryEntry | None:
+    """Entry of another package with the class of an estimator or a statistic, or None."""
+    names = ((ESTIMATORS, str(getattr(value, "name", ""))), (STATISTICS, type(value).__name__))
+    for table, name in names:
+        if name in table and table[name] is type(value):
+            return table.entry(name)
+    return None
+
+
+def _class_of_other(name: str, package: str) -> Any:
+    """Class that a package has under a name.
+
+    An OptionError names the package if it is not installed, or does not work.
+    """
+    for table in (ESTIMATORS, STATISTICS):
+        if name in table and table.entry(name).package == package:
+            return table[name]
+    raise OptionError(
+        f"the ledger has {name!r} of the package {package}, which is not installed here or no "
+        f"longer has it: install {package}; `calibscale plugins` lists what is installed"
+    )
 
 
 # Names in ledgers and job files that differ from the names in the code.  Stored names never change,
@@ -62,6 +88,21 @@ def current_name(stored: str) -> str:
     return _CURRENT.get(stored, stored)
 
 
+def _stored_class(value: Any) -> dict[str, str]:
+    """Class of a value as a ledger stores it: its name, and the package if it is another one."""
+    name = type(value).__name__
+    own = _kinds().get(name)
+    if own is not None and own.load() is type(value):
+        return {"kind": stored_name(name)}
+    other = _entry_of_other(value)
+    if other is None:
+        raise OptionError(
+            f"a ledger cannot store {name}, because no registry has its class: declare it as an "
+            "entry point of calibscale.estimators or calibscale.statistics"
+        )
+    return {"kind": other.name, "package": other.package}
+
+
 def encode(value: Any) -> Any:
     """Settings as JSON, with frozen dataclasses by name and tuples as lists.
 
@@ -75,12 +116,11 @@ def encode(value: Any) -> Any:
         if isinstance(value, BoundEstimator):
             bound, value = value, value.settings
             parts = {key: getattr(bound, key, None) for key in value.bound_fields}
-        name = type(value).__name__
-        require(name in _kinds(), f"a ledger cannot store {name}")
+        stored_as = _stored_class(value)
         names = (f.name for f in fields(value) if f.init and f.compare)
         settings = {name: getattr(value, name) for name in names} | parts
         settings = {stored_name(key): encode(item) for key, item in settings.items()}
-        return {"kind": stored_name(name), "settings": settings}
+        return {**stored_as, "settings": settings}
     if isinstance(value, tuple | list):
         return [encode(item) for item in value]
     if isinstance(value, Mapping):
@@ -104,12 +144,17 @@ def decode(value: Any) -> Any:
         return float(value["number"])
     if set(value) == {"mapping"}:
         return {key: decode(item) for key, item in value["mapping"].items()}
-    kind = current_name(value["kind"])
-    require(kind in _kinds(), f"{value['kind']!r} was written by a newer calibscale; upgrade it")
+    if "package" in value:
+        kind = _class_of_other(value["kind"], value["package"])
+    else:
+        name = current_name(value["kind"])
+        newer = f"{value['kind']!r} was written by a newer calibscale; upgrade it"
+        require(name in _kinds(), newer)
+        kind = _kinds()[name].load()
     settings = {current_name(key): decode(item) for key, item in value["settings"].items()}
-    named = getattr(_kinds()[kind], "bound_fields", ())
+    named = getattr(kind, "bound_fields", ())
     parts = {key: settings.pop(key) for key in named if key in settings}
-    decoded = _kinds()[kind](**settings)
+    decoded = kind(**settings)
     return decoded.with_parts(**parts) if any(parts.values()) else decoded
 
 

@@ -6,78 +6,47 @@ program has imported before.
 
 from __future__ import annotations
 
-from calibscale.estimators.certified import GroupCells, GroupTemperatures
-from calibscale.estimators.smooth_ece import GridSums
-from calibscale.inference.e_process import BettingEProcess
-from calibscale.inference.tolerant_e_process import TolerantEProcess
-from calibscale.statistics.bins import BinCounts, BinRests, CellNoise, FineHistogram, SimplexCells
-from calibscale.statistics.cluster_sums import ClusterRows, ClusterSums
-from calibscale.statistics.feature_sums import LocalFeatures
-from calibscale.statistics.forecast_totals import (
-    CoverageTotals,
-    ForecastTotals,
-    PITCells,
-    PITValues,
-)
-from calibscale.statistics.fourier_modes import Modes
-from calibscale.statistics.label_noise import LabelNoise
-from calibscale.statistics.label_table import LabelTable
-from calibscale.statistics.pit_moments import PITMoments
-from calibscale.statistics.score_histogram import ScoreHistogram, SpreadSums
-from calibscale.statistics.score_sums import (
-    EventSums,
-    Fingerprint,
-    FirstImpossible,
-    ImpossibleLabels,
-    LabelVariances,
-    Moments,
-    NoiseMoments,
-    ScalarScores,
-    SquaredResiduals,
-    Totals,
-)
-from calibscale.statistics.segment_atoms import AtomResiduals, DenseAtoms, SegmentAtoms
-from calibscale.statistics.smoother import PointSums, RowPoints, StrengthModes
+from calibscale.registry import Registry, RegistryEntry
 from calibscale.statistics.statistic import Statistic
 
-STATISTICS: tuple[type[Statistic], ...] = (
-    AtomResiduals,
-    BettingEProcess,
-    BinCounts,
-    BinRests,
-    CellNoise,
-    ClusterRows,
-    ClusterSums,
-    CoverageTotals,
-    DenseAtoms,
-    EventSums,
-    FineHistogram,
-    Fingerprint,
-    FirstImpossible,
-    ForecastTotals,
-    GridSums,
-    GroupCells,
-    GroupTemperatures,
-    ImpossibleLabels,
-    LabelNoise,
-    LabelTable,
-    LabelVariances,
-    LocalFeatures,
-    Modes,
-    Moments,
-    NoiseMoments,
-    PITCells,
-    PITMoments,
-    PITValues,
-    PointSums,
-    RowPoints,
-    ScalarScores,
-    ScoreHistogram,
-    SegmentAtoms,
-    SimplexCells,
-    SpreadSums,
-    SquaredResiduals,
-    StrengthModes,
-    TolerantEProcess,
-    Totals,
+# Names of statistics by the module that defines them.
+_MODULES: dict[str, tuple[str, ...]] = {
+    "estimators.certified": ("GroupCells", "GroupTemperatures"),
+    "estimators.smooth_ece": ("GridSums",),
+    "inference.e_process": ("BettingEProcess",),
+    "inference.tolerant_e_process": ("TolerantEProcess",),
+    "statistics.bins": ("BinCounts", "BinRests", "CellNoise", "FineHistogram", "SimplexCells"),
+    "statistics.cluster_sums": ("ClusterRows", "ClusterSums"),
+    "statistics.feature_sums": ("LocalFeatures",),
+    "statistics.forecast_totals": ("CoverageTotals", "ForecastTotals", "PITCells", "PITValues"),
+    "statistics.fourier_modes": ("Modes",),
+    "statistics.label_noise": ("LabelNoise",),
+    "statistics.label_table": ("LabelTable",),
+    "statistics.pit_moments": ("PITMoments",),
+    "statistics.score_histogram": ("ScoreHistogram", "SpreadSums"),
+    "statistics.score_sums": (
+        "EventSums",
+        "Fingerprint",
+        "FirstImpossible",
+        "ImpossibleLabels",
+        "LabelVariances",
+        "Moments",
+        "NoiseMoments",
+        "ScalarScores",
+        "SquaredResiduals",
+        "Totals",
+    ),
+    "statistics.segment_atoms": ("AtomResiduals", "DenseAtoms", "SegmentAtoms"),
+    "statistics.smoother": ("PointSums", "RowPoints", "StrengthModes"),
+}
+# Names of statistics are the names of their classes.
+STATISTICS: Registry[type[Statistic]] = Registry(
+    "statistic",
+    [
+        RegistryEntry(name, f"calibscale.{module}:{name}")
+        for module, names in _MODULES.items()
+        for name in names
+    ],
+    group="calibscale.statistics",
+    base="calibscale.statistics.statistic:Statistic",
 )

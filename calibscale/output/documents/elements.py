@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar, TypeAlias
 
-from calibscale.estimators.registry import SUMMARIES
+from calibscale.estimators.known_estimators import SUMMARIES
 from calibscale.formatting import fault_texts, naming, number_texts, terms
 from calibscale.formatting.naming import name_of
 from calibscale.results.estimate import EXACT, POPULATION

@@ -9,7 +9,7 @@ from functools import partial
 from typing import Any, NamedTuple
 
 from calibscale.errors import OptionError
-from calibscale.estimators.registry import BIASED, short_summary
+from calibscale.estimators.known_estimators import BIASED, short_summary
 from calibscale.formatting import naming, number_texts, terms
 from calibscale.formatting.naming import name_of
 from calibscale.output.documents import elements as doc

@@ -6,7 +6,7 @@ import shlex
 from dataclasses import replace
 from typing import Any
 
-from calibscale.estimators.registry import SCORES
+from calibscale.estimators.known_estimators import SCORES
 from calibscale.formatting import naming, number_texts, terms
 from calibscale.output.documents import comparisons, estimates
 from calibscale.output.documents import elements as doc

@@ -5,15 +5,13 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping
 from difflib import get_close_matches
-from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 from calibscale.errors import OptionError
-from calibscale.estimators.installed import installed_class, installed_name
 from calibscale.estimators.synonyms import SYNONYMS
 from calibscale.formatting.naming import name_of, parse, plain_name
+from calibscale.registry import Registry, RegistryEntry
 
 if TYPE_CHECKING:
     from calibscale.estimators.base import Estimator
@@ -77,42 +75,31 @@ _ENTRIES = {
     "klce": ("skce", "KLCE", "local calibration error, squared: are predictions right at all covariates", False),
 }
 # fmt: on
-SUMMARIES = {name: summary for name, (_, _, summary, _) in _ENTRIES.items()}
 BIASED = {name for name, (_, _, _, biased) in _ENTRIES.items() if biased}
 # Scores and shares, which a calibrated model need not have at any particular value.
 SCORES = ("accuracy", "brier", "nll", "crps", "log_score", "pinball_loss", "aurc")
 LOCAL = ("klce", "multicalibration")  # have no default covariates
-_BY_PLAIN_NAME = {plain_name(name): name for name in _ENTRIES}
+_LISTED = "`calibscale estimators` lists all estimators"
 
-
-class _Kinds(Mapping):
-    """Class of each estimator by name, imported on first use."""
-
-    def __getitem__(self, name: str) -> type[Estimator]:
-        module, kind, _, _ = _ENTRIES[name]
-        return getattr(import_module(f"calibscale.estimators.{module}"), kind)
-
-    def __iter__(self) -> Iterator[str]:
-        return iter(_ENTRIES)
-
-    def __len__(self) -> int:
-        return len(_ENTRIES)
-
-
-ESTIMATORS: Mapping[str, type[Estimator]] = _Kinds()
-
-
-def estimator_class(name: str) -> type[Estimator]:
-    """Class of a name that `named` returns: of this package, or of another installed package."""
-    return ESTIMATORS[name] if name in _ENTRIES else installed_class(name)
+ESTIMATORS: Registry[type[Estimator]] = Registry(
+    "estimator",
+    [
+        RegistryEntry(name, f"calibscale.estimators.{module}:{kind}", summary)
+        for name, (module, kind, summary, _) in _ENTRIES.items()
+    ],
+    group="calibscale.estimators",
+    base="calibscale:Estimator",
+    # A name that this package explains only, because it has no such estimator, is free for others.
+    synonyms=[plain for plain, meaning in SYNONYMS.items() if name_of(meaning) in _ENTRIES],
+)
+SUMMARIES = ESTIMATORS.summaries
 
 
 def named(name: Any) -> tuple[str, dict[str, Any]]:
     """Name of the estimator that a name means, and the settings that it implies.
 
-    Names of this package come before names of other installed packages.
-
     Names are compared without regard to case, ``-`` and ``_``.  See `SYNONYMS` for other names.
+    Names and synonyms of this package come before names of other packages.
 
     Raises
     ------
@@ -121,26 +108,29 @@ def named(name: Any) -> tuple[str, dict[str, Any]]:
 
     Examples
     --------
-    >>> from calibscale.estimators.registry import named
+    >>> from calibscale.estimators.known_estimators import named
     >>> named("smECE"), named("adaptive_ece")
     (('smooth_ece', {}), ('ece', {'edges': 'equal-mass'}))
     """
     plain = plain_name(name)
-    if plain in _BY_PLAIN_NAME:
-        return _BY_PLAIN_NAME[plain], {}
-    installed = installed_name(name)
-    if installed is not None:
-        return installed, {}
+    spelt = ESTIMATORS.spelt(name)
+    if spelt is not None:
+        return spelt, {}
     meaning = SYNONYMS.get(plain)
     if meaning is None:
-        meant = {key: text for key, text in SYNONYMS.items() if name_of(text) in ESTIMATORS}
-        meant |= _BY_PLAIN_NAME
-        near = get_close_matches(plain, _BY_PLAIN_NAME, 1) or get_close_matches(plain, meant, 1)
-        listed = "`calibscale estimators` lists all estimators"
-        meaning = f"did you mean {meant[near[0]]!r}?" if near else listed
-    elif name_of(meaning) in ESTIMATORS:
+        meaning = _nearest(plain)
+    elif name_of(meaning) in ESTIMATORS.built_in:
         return parse(meaning)
     raise OptionError(f"there is no estimator {name!r}; {meaning[0].lower()}{meaning[1:]}")
+
+
+def _nearest(plain: str) -> str:
+    """Question whether a similar name is meant, or the command that lists all names."""
+    names = {plain_name(name): name for name in ESTIMATORS}
+    meant = {key: text for key, text in SYNONYMS.items() if name_of(text) in ESTIMATORS.built_in}
+    meant |= names
+    near = get_close_matches(plain, names, 1) or get_close_matches(plain, meant, 1)
+    return f"did you mean {meant[near[0]]!r}?" if near else _LISTED
 
 
 def short_summary(label: str) -> str:
