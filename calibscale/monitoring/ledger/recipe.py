@@ -27,7 +27,7 @@ from calibscale.kernels.product_kernel import ProductKernel
 from calibscale.monitoring.ledger.day_parts import zero_parts
 from calibscale.monitoring.ledger.group_keys import LedgerGroups
 from calibscale.monitoring.ledger.stored_statistics import STATISTICS
-from calibscale.predictions.distributions.kinds import kinds_of_forecasts
+from calibscale.predictions.distributions.kinds import TARGETS
 from calibscale.predictions.outcomes import OutcomeTarget
 from calibscale.registry import RegistryEntry
 from calibscale.statistics.statistic import Statistic
@@ -36,18 +36,19 @@ from calibscale.statistics.statistic import Statistic
 @cache
 def _kinds() -> dict[str, RegistryEntry]:
     """Entry by class name of everything of this package that a ledger can store."""
-    tables = (ESTIMATORS, STATISTICS)
+    tables = (ESTIMATORS, STATISTICS, TARGETS)
     listed = [table.entry(name) for table in tables for name in table.built_in]
     kernels = (RandomFourier, OneHot, ProductKernel, Factor, FourierSeries)
     settings = (*kernels, HoldOut, Axis, Grouping, LedgerGroups)
-    for kind in (*kinds_of_forecasts(), *settings):
+    for kind in settings:
         listed.append(RegistryEntry(kind.__name__, f"{kind.__module__}:{kind.__name__}"))
     return {entry.target.rpartition(":")[2]: entry for entry in listed}
 
 
 def _entry_of_other(value: Any) -> RegistryEntry | None:
-    """Entry of another package with the class of an estimator or a statistic, or None."""
-    names = ((ESTIMATORS, str(getattr(value, "name", ""))), (STATISTICS, type(value).__name__))
+    """Entry of another package with the class of an estimator, target or statistic, or None."""
+    name = str(getattr(value, "name", ""))
+    names = ((ESTIMATORS, name), (TARGETS, name), (STATISTICS, type(value).__name__))
     for table, name in names:
         if name in table and table[name] is type(value):
             return table.entry(name)
@@ -59,7 +60,7 @@ def _class_of_other(name: str, package: str) -> Any:
 
     An OptionError names the package if it is not installed, or does not work.
     """
-    for table in (ESTIMATORS, STATISTICS):
+    for table in (ESTIMATORS, TARGETS, STATISTICS):
         if name in table and table.entry(name).package == package:
             return table[name]
     raise OptionError(

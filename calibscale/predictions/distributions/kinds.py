@@ -1,4 +1,4 @@
-"""Kinds of forecasts by name, text and settings."""
+"""Kinds of predictions of outcomes by name, text and settings."""
 
 from __future__ import annotations
 
@@ -6,19 +6,24 @@ from typing import Any
 
 from calibscale.errors import OptionError, require
 from calibscale.formatting.naming import parse
-from calibscale.predictions.distributions import mixtures, pieces
-from calibscale.predictions.distributions.forecast import Forecast
 from calibscale.predictions.outcomes import OutcomeTarget
+from calibscale.registry import Registry, RegistryEntry
 
-
-def kinds_of_forecasts() -> list[type[Forecast]]:
-    """Class of each kind of forecasts."""
-    return [
-        value
-        for module in (mixtures, pieces)
-        for value in vars(module).values()
-        if isinstance(value, type) and issubclass(value, Forecast) and hasattr(value, "name")
-    ]
+_ROOM = "calibscale.predictions.distributions"
+# Kinds that a source declares with ``forecast=``, by name.
+TARGETS: Registry[type[OutcomeTarget]] = Registry(
+    "forecast",
+    [
+        RegistryEntry("normal", f"{_ROOM}.mixtures:NormalForecast", "normal distributions"),
+        RegistryEntry("mixture", f"{_ROOM}.mixtures:MixtureForecast", "mixtures of normal ones"),
+        RegistryEntry("ensemble", f"{_ROOM}.mixtures:EnsembleForecast", "members of an ensemble"),
+        RegistryEntry("quantiles", f"{_ROOM}.pieces:QuantileForecast", "quantiles at levels"),
+        RegistryEntry("histogram", f"{_ROOM}.pieces:HistogramForecast", "probabilities of bins"),
+        RegistryEntry("ordinal", f"{_ROOM}.pieces:OrdinalForecast", "ordered classes"),
+    ],
+    group="calibscale.targets",
+    base="calibscale.predictions.outcomes:OutcomeTarget",
+)
 
 
 def role_of(forecast: Any, **passed: Any) -> str | None:
@@ -34,14 +39,13 @@ def role_of(forecast: Any, **passed: Any) -> str | None:
 
 
 def forecast_of(kind: str | OutcomeTarget, **settings: Any) -> Any:
-    """Forecast of a kind given by name and settings, by text, or as it is."""
+    """Target of a kind given by name and settings, by text, or as it is."""
     if isinstance(kind, OutcomeTarget):
         return kind
     if not settings:
         kind, settings = parse(str(kind), "a forecast", "quantiles(levels=[0.1, 0.5, 0.9])")
-    kinds = {forecast_class.name: forecast_class for forecast_class in kinds_of_forecasts()}
-    require(kind in kinds, f"forecast must be one of {', '.join(kinds)}", kind)
+    require(kind in TARGETS, f"forecast must be one of {', '.join(TARGETS)}", kind)
     try:
-        return kinds[kind](**settings)
+        return TARGETS[kind](**settings)
     except (TypeError, ValueError) as error:
         raise OptionError(f"forecast {kind!r}: {error}") from None
