@@ -40,6 +40,9 @@ _STEEPNESS = 2.5  # of the waves before they are cut to ±1, which makes them ne
 _WEIGHT_POWER = -0.75  # of the variance of a label, whose bins of low noise weigh more in waves
 _LEAST_VARIANCE = 1e-6  # of a label, so that bins at 0 and 1 have finite weights
 _FEWEST_GROUPS = 5  # number of groups from which the noise of a bin is estimated
+# Draws beyond this multiple of the tail are enough to find a quantile with an error in one bin.  Of
+# each contrast and its negative such an error leaves one, which about halves the tail.
+_TAILS = 4.0
 
 
 class BinGaps(NamedTuple):
@@ -231,6 +234,16 @@ def low_limit(
     the largest standardised deviation exceeds with probability `tail`.  The multiple is the same
     for all functions but for the factors `_SHIFT`, `_ONE_CHANGE`, `_WAVES` and `_SINGLE_BIN`.
 
+    At power 1, a second step uses the first limit t.  If θ ≥ t > 0, a contrast and its negative do
+    not both have an expectation near θ, and a smaller multiple is enough.  The gaps for which no
+    contrast exceeds t by more than its multiple form a convex set that is symmetric about 0.  The
+    probability that normal noise around μ is in such a set is a log-concave function of μ
+    [Prékopa, Acta Sci. Math. 34 (1973)].  Among all μ with Σ share·|μ| ≤ t it is therefore smallest
+    at a corner, where one bin has the whole error, and the expectation of a contrast with
+    coefficients c is ±c_b·t.  The second multiple is the largest one over all corners.  It is the
+    smaller, the larger t is.  If the multiple at θ is not exceeded, the first limit is at most θ.
+    The second multiple is then at least the multiple at θ, and the second limit is at most θ too.
+
     Parameters
     ----------
     bins : BinGaps
@@ -250,21 +263,14 @@ def low_limit(
     """
     share, rows, gap = bins.share, bins.rows, bins.gap
     B = len(gap)
-    cuts = np.unique(np.linspace(0, B - 1, min(B, _PARTS)).astype(np.int64))[:-1]
-    largest = np.argsort(-share, kind="stable")[:_PARTS]
-    waves = _waves(share, bins.mean_p)
-    counts = 1, 2, 2 * len(cuts), 2 * waves.shape[1], 2 * len(largest)
+    contrasts = _contrasts(share, bins.mean_p)
+    largest = contrasts.largest
+    counts = 1, *contrasts.counts
     over_all = sum(counts[:-1])  # functions of all bins
 
     def functions(gaps: Floats) -> Floats:
-        parts = gaps * share
-        walk = np.cumsum(parts, axis=1)
-        total = walk[:, -1:]
-        columns = [(debiased(gaps) @ share)[:, None]]
-        one_change = 2.0 * walk[:, cuts] - total
-        for contrasts in (total, one_change, parts @ waves, parts[:, largest]):
-            columns += [contrasts, -contrasts]
-        return np.hstack(columns)
+        mean = debiased(gaps) @ share
+        return np.hstack([mean[:, None], contrasts.sums(gaps * share)])
 
     single = np.hstack([largest, largest])
     values = functions(gap[None])[0]
@@ -288,16 +294,106 @@ def low_limit(
     variance = np.maximum(*(deviation.var(axis=0) for deviation in deviations)) + least**2
     factor = np.repeat([1.0, _SHIFT, _ONE_CHANGE, _WAVES, _SINGLE_BIN], counts)
     scale = ratio(np.ones(len(values)), factor * np.sqrt(variance))
-    largest_steps = [(deviation * scale).max(axis=1) for deviation in deviations]
-    steps = max(float(np.quantile(step, 1.0 - tail, method="higher")) for step in largest_steps)
-    # Noise that is estimated from few groups has the quantile of Student's distribution.
-    if np.isfinite(freedom):
-        steps = float(stdtrit(freedom, ndtr(steps)))
-    limits = np.maximum(values - steps * factor * np.sqrt(variance + of_shares), 0.0)
+    standardised = [deviation * scale for deviation in deviations]
+    total_deviation = factor * np.sqrt(variance + of_shares)
+
+    def reduced(lags: Floats) -> Floats:
+        steps = max(largest_step(noise, lags, tail) for noise in standardised)
+        # Noise that is estimated from few groups has the quantile of Student's distribution.
+        if np.isfinite(freedom):
+            steps = float(stdtrit(freedom, ndtr(steps)))
+        return np.maximum(values - steps * total_deviation, 0.0)
+
+    limits = reduced(np.zeros((1, len(values))))
+    # The region of a small mean square is an ellipsoid, which has no corners.  For very many bins,
+    # the corners take more time than all other computations.
+    if power == 1 and B <= _PARTS and limits.any():
+        expected = contrasts.sums(np.vstack([np.eye(B), -np.eye(B)]))
+        # The debiased mean has no lag, as its expectation is near θ if one bin has a large error.
+        lags = limits.max() * np.hstack([np.zeros((2 * B, 1)), 1.0 - expected])
+        limits = reduced(lags * ratio(np.ones(len(values)), total_deviation))
     if power == 2:
         limits[1:] **= 2
         limits[over_all:] /= share[single]
     return float(limits.max())
+
+
+def largest_step(noise: Floats, lags: Floats, tail: float) -> float:
+    """Multiple that the largest standardised deviation exceeds with probability `tail`.
+
+    Under a hypothesis, deviations are reduced by its lags.  The multiple is the largest one over
+    the hypotheses, or larger.
+
+    Parameters
+    ----------
+    noise : (draws, functions)
+        Simulated standardised deviations.
+    lags : (hypotheses, functions)
+        At least 0: how far the expectation of each function is below θ, in standard deviations.
+    tail : float
+        Probability.
+    """
+    largest = noise.max(axis=1)
+    last = len(largest) - 1
+    rank = int(last * tail) + 1  # of the quantile, from above
+    floor = float(np.sort(largest)[last - int(last * min(_TAILS * tail, 1.0))])
+    # Lags only reduce deviations.  Deviations up to the floor stay there and need no further look.
+    large = noise[largest > floor]
+    if len(large) < rank:
+        return floor
+    draw, function = np.nonzero(large > floor)
+    starts = np.flatnonzero(np.diff(draw, prepend=-1))
+    reduced = large[draw, function] - lags[:, function]
+    largest_reduced = np.maximum.reduceat(reduced, starts, axis=1)
+    quantiles = np.partition(largest_reduced, -rank, axis=1)[:, -rank]
+    return max(float(quantiles.max()), floor)
+
+
+class _Contrasts(NamedTuple):
+    """Sums of share·gap with coefficients in [−1, 1], in families of contrasts and negatives."""
+
+    cuts: Ints  # last bin before a change of sign
+    waves: Floats  # coefficients (B, waves)
+    largest: Ints  # bins that have a contrast each
+
+    @property
+    def counts(self) -> tuple[int, int, int, int]:
+        """Number of contrasts of each family."""
+        return 2, 2 * len(self.cuts), 2 * self.waves.shape[1], 2 * len(self.largest)
+
+    def sums(self, parts: Floats) -> Floats:
+        """Contrasts (…, sum of counts) of share·gap (…, B)."""
+        walk = np.cumsum(parts, axis=1)
+        total = walk[:, -1:]
+        one_change = 2.0 * walk[:, self.cuts] - total
+        columns = []
+        for family in (total, one_change, parts @ self.waves, parts[:, self.largest]):
+            columns += [family, -family]
+        return np.hstack(columns)
+
+
+def _contrasts(share: Floats, mean_p: Floats) -> _Contrasts:
+    """Contrasts of bins with these shares, of at most `_PARTS` changes of sign and single bins."""
+    B = len(share)
+    cuts = np.unique(np.linspace(0, B - 1, min(B, _PARTS)).astype(np.int64))[:-1]
+    largest = np.argsort(-share, kind="stable")[:_PARTS]
+    return _Contrasts(cuts, _waves(share, mean_p), largest)
+
+
+def _waves(share: Floats, mean_p: Floats) -> Floats:
+    """Coefficients (B, waves) in [−1, 1] with up to six half-periods over the mass of the bins.
+
+    Each number of half-periods has several phases.  Among contrasts of one noise, the sum of the
+    gaps is largest for coefficients in proportion to the gap over its variance, cut to ±1.
+    """
+    middle = np.cumsum(share) - share / 2.0
+    half_periods = np.repeat(_HALF_PERIODS, _PHASES)
+    phases = np.tile(np.arange(_PHASES) / _PHASES, len(_HALF_PERIODS))
+    variance = np.clip(mean_p * (1.0 - mean_p), _LEAST_VARIANCE, None)
+    weight = variance**_WEIGHT_POWER
+    weight *= _STEEPNESS * share.sum() / (weight @ share)
+    angles = np.pi * (half_periods * middle[:, None] + phases)
+    return np.clip(np.sin(angles) * weight[:, None], -1.0, 1.0)
 
 
 def low_limit_of_groups(
@@ -356,22 +452,6 @@ def low_limit_of_groups(
             return gaps**2 - deviation**2
 
     return low_limit(estimable, debiased, (noise, estimable.gap + noise), tail, power, freedom)
-
-
-def _waves(share: Floats, mean_p: Floats) -> Floats:
-    """Coefficients (B, waves) in [−1, 1] with up to six half-periods over the mass of the bins.
-
-    Each number of half-periods has several phases.  Among contrasts of one noise, the sum of the
-    gaps is largest for coefficients in proportion to the gap over its variance, cut to ±1.
-    """
-    middle = np.cumsum(share) - share / 2.0
-    half_periods = np.repeat(_HALF_PERIODS, _PHASES)
-    phases = np.tile(np.arange(_PHASES) / _PHASES, len(_HALF_PERIODS))
-    variance = np.clip(mean_p * (1.0 - mean_p), _LEAST_VARIANCE, None)
-    weight = variance**_WEIGHT_POWER
-    weight *= _STEEPNESS * share.sum() / (weight @ share)
-    angles = np.pi * (half_periods * middle[:, None] + phases)
-    return np.clip(np.sin(angles) * weight[:, None], -1.0, 1.0)
 
 
 # ---------------------------------------------------------------- shares of values below levels
