@@ -14,12 +14,12 @@ from calibscale.compiled import random_draws
 from calibscale.data.blocks import Block
 from calibscale.data.file_systems import address_of, server_failure
 from calibscale.data.forecasts.forecast import Forecast
-from calibscale.data.levels import NO_NUMBER, Level
 from calibscale.data.row_shards import read_rows, shards_of
 from calibscale.data.rules import Rules
 from calibscale.data.times import time_label
 from calibscale.errors import CalibscaleError, OptionError, StoreError, require
 from calibscale.formatting.naming import NO_LEVEL, missing_name
+from calibscale.results.levels import NO_NUMBER, Level
 
 KINDS = ("logits", "probabilities")
 PREDICTIONS = (*KINDS, "predictions")  # roles of arrays and columns

@@ -15,8 +15,8 @@ from calibscale.data import soft_labels
 from calibscale.data.blocks import Block, RowCounts
 from calibscale.data.chunk import NO_WEIGHTS, Chunk, ForecastChunk
 from calibscale.data.invalid_rows import HIGHEST, LOWEST, dropped_rows, invalid_row
-from calibscale.data.levels import NO_NUMBER
 from calibscale.data.rules import Rules
+from calibscale.results.levels import NO_NUMBER
 
 _NO_LABELS: Ints = np.empty(0, np.int64)
 

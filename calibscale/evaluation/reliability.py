@@ -7,7 +7,6 @@ from dataclasses import fields
 from typing import Any, Unpack
 
 from calibscale.data.groups import listed_groups
-from calibscale.data.levels import Level
 from calibscale.data.notions import default_notion
 from calibscale.data.source import ArraySource
 from calibscale.errors import OptionError, require
@@ -17,6 +16,7 @@ from calibscale.evaluation.evaluate import evaluate
 from calibscale.evaluation.reliability_curves import ReliabilityBins, curve_of_estimate
 from calibscale.limits.proportions import check_level
 from calibscale.results.evaluation_results import Reliability, ReliabilityCurve
+from calibscale.results.levels import Level
 from calibscale.results.outcome import Outcome
 from calibscale.results.source_rows import SourceRows
 from calibscale.session import Session, SessionOptions, verb

@@ -10,7 +10,6 @@ from typing import Any
 
 import numpy as np
 
-from calibscale.data.levels import NO_NUMBER
 from calibscale.engine.threads import one_thread
 from calibscale.errors import StoreError
 from calibscale.estimators.base import BoundEstimator
@@ -37,6 +36,7 @@ from calibscale.ranking.model_estimates import differences, rank_probabilities, 
 from calibscale.results.comparison_results import Difference
 from calibscale.results.estimate import BOTH, POPULATION, THIS_N, Estimate, Floor, Interval
 from calibscale.results.evaluation_results import Diagram
+from calibscale.results.levels import NO_NUMBER
 
 _TREND_DAYS = 90  # days of each estimate and of the evidence in a result
 _TREND_GROUPS = 12  # a model with more groups has no trends of groups

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, field
-from typing import Annotated, Any, ClassVar
+from functools import cached_property, partial
+from typing import Annotated, Any, ClassVar, Self
 
 import numpy as np
 
@@ -21,7 +22,6 @@ from calibscale.results.declarations import (
     Inline,
     Json,
     Later,
-    Object,
     Omitted,
     Share,
     Values,
@@ -35,7 +35,13 @@ from calibscale.results.verdict_results import Judgement
 _LEVELS = (0.05, 0.5, 0.9, 0.95, 0.99)  # of the quantiles of null values
 
 
-_NULL = Object("NullDistribution", mean=float, deviation=float, quantiles=dict[str, float])
+@dataclass(frozen=True)
+class NullDistribution(Declared):
+    """Moments of the values under the null, and their quantiles by level."""
+
+    mean: float
+    deviation: float
+    quantiles: dict[str, float]
 
 
 @dataclass(frozen=True)
@@ -53,7 +59,7 @@ class TestResult(Declared):
     exceedances : int
         Number of draws at least as large as the value.
     null_values : (replicates,)
-        Values of the draws, not centred.
+        Values of the draws, not centred.  Results read from JSON have none.
     certain_rows : int
         Rows with a prediction of exactly 0 or 1, where the drawn label is always the same.
     stopped : bool
@@ -88,7 +94,9 @@ class TestResult(Declared):
     exceedances: Count
     seed: Count
     n: Count
-    null_values: Hidden[Floats] = field(repr=False, compare=False)
+    null_values: Hidden[Floats] = field(
+        default_factory=partial(np.empty, 0), repr=False, compare=False
+    )
     certain_rows: Count = 0
     stopped: Annotated[bool, key("stopped_early")] = False
     critical_value: float | None = None
@@ -97,14 +105,14 @@ class TestResult(Declared):
     details: Omitted[dict[str, Any]] = field(default_factory=dict)
     draws: Hidden[str] = ""
 
-    @property
-    def null_distribution(self) -> Annotated[Computed[Omitted[Json]], _NULL]:
-        """Mean, standard deviation and quantiles of the null values, or empty without them."""
+    @cached_property
+    def null_distribution(self) -> Computed[Omitted[NullDistribution | None]]:
+        """Mean, standard deviation and quantiles of the null values, or None without them."""
         values = self.null_values
         if not len(values):
-            return {}
+            return None
         quantiles = dict(zip(map(str, _LEVELS), np.quantile(values, _LEVELS), strict=True))
-        return {"mean": values.mean(), "deviation": values.std(), "quantiles": quantiles}
+        return NullDistribution(values.mean(), values.std(), quantiles)
 
 
 @dataclass(frozen=True)
@@ -181,7 +189,12 @@ class CalibrationTests(Labelled[TestResult], Outcome, SourceRows):
         return SingleTest(test=self.results[0], **run).to_dict()
 
 
-_WHERE = Object("BiasedRows", covariate=str, value=Finite)
+@dataclass(frozen=True)
+class BiasedRows(Declared):
+    """Value of a covariate in the rows that are miscalibrated."""
+
+    covariate: str
+    value: Finite
 
 
 @dataclass(frozen=True)
@@ -214,10 +227,17 @@ class Miscalibration(Declared):
     temperature: Finite = 1.0
     where: Hidden[tuple[str, float] | None] = None
 
+    @classmethod
+    def from_dict(cls, value: Json, **further: Any) -> Self:
+        """Restore a miscalibration, with the covariate of the rows that have it."""
+        rows = value["where"]
+        where = None if rows is None else (rows["covariate"], rows["value"])
+        return super().from_dict(value, where=where, **further)
+
     @property
-    def biased_rows(self) -> Annotated[Computed[Annotated[Json, _WHERE] | None], key("where")]:
+    def biased_rows(self) -> Annotated[Computed[BiasedRows | None], key("where")]:
         """Value of the covariate in the rows that are miscalibrated, or None for all rows."""
-        return self.where and {"covariate": self.where[0], "value": self.where[1]}
+        return None if self.where is None else BiasedRows(*self.where)
 
     def __post_init__(self) -> None:
         require(-1 <= self.shift <= 1, "a bias must be in -1..1", self.shift)

@@ -11,13 +11,13 @@ import numpy as np
 from calibscale.data.blocks import RowCounts
 from calibscale.data.chunk import Chunk
 from calibscale.data.derived_sources import TEST, Split
-from calibscale.data.levels import missing_last
 from calibscale.data.rules import Rules
 from calibscale.data.source import ArraySource
 from calibscale.data.validation import chunks
 from calibscale.engine.execution import Execution
 from calibscale.engine.schedulers import NoRoomError, roomy
 from calibscale.errors import CalibscaleError, OptionError
+from calibscale.results.levels import missing_last
 from calibscale.statistics.parked_states import parked, resumed
 from calibscale.statistics.statistic import Statistic
 

@@ -13,11 +13,11 @@ from typing import Any
 
 from calibscale.data.covariates import finite_summary
 from calibscale.data.groups import Grouping, fixed_grouping, grouped
-from calibscale.data.levels import NO_NUMBER, Level
 from calibscale.data.source import ArraySource
 from calibscale.errors import InvalidDataError, OptionError
 from calibscale.formatting.escapes import one_line
 from calibscale.formatting.naming import NO_LEVEL, group, missing_name
+from calibscale.results.levels import NO_NUMBER, Level
 
 GroupKey = float | str
 FLAGS = ("false", "true")  # names of booleans
