@@ -178,7 +178,7 @@ class Scores(Declared):
     brier: float | None = None
     log_loss: float | None = None
     test: TestResult | None = field(default=None, compare=False)
-    fitted: Omitted[dict[str, Any] | None] = None
+    fitted: Omitted[Json | None] = None
     reason: Omitted[str | None] = None
     note: Omitted[str | None] = None
 
@@ -338,7 +338,7 @@ class Audit(Outcome, SourceRows):
         listed = () if self.ranges is None else self.ranges.listed
         return tuple(g for g in listed if g.adjusted is not None and g.adjusted <= alpha)
 
-    @property
+    @cached_property  # a report has the sentence of the version that wrote the result
     def verdict(self) -> Computed[str]:
         """Result of the test on all covariates, as a sentence, and a significantly biased range."""
         names = ", ".join(self.covariates)

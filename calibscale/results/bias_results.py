@@ -11,6 +11,7 @@ from calibscale.array_types import Bools, Floats, Ints
 from calibscale.errors import OptionError
 from calibscale.formatting.naming import NO_LEVEL, missing_name
 from calibscale.results.declarations import Computed, Count, Declared, Hidden, Json, Later, Omitted
+from calibscale.results.exported import Columns
 from calibscale.results.group_results import RangeScan
 from calibscale.results.outcome import Outcome
 from calibscale.results.source_rows import SourceRows
@@ -37,7 +38,7 @@ class BiasPoints(Declared):
         return len(self.bias)
 
     @property
-    def columns(self) -> dict[str, Any]:
+    def columns(self) -> Columns:
         """Arrays by name, in the order of the tidy table."""
         rows = {} if self.row is None else {"row": self.row}
         numbers = {name: getattr(self, name) for name in _COLUMNS}
@@ -150,7 +151,7 @@ class BiasMap(Outcome, SourceRows):
     def __len__(self) -> int:
         return len(self.bias)
 
-    def columns(self) -> dict[str, Any]:
+    def columns(self) -> Columns:
         """Columns of the tidy table: categories by name, NaN for values that are not finite."""
         columns = self.points.columns
         for name, values in columns.items():

@@ -97,7 +97,7 @@ class Candidate(Declared):
     interval: Interval | None = None
     approximation: Approximation = EXACT
     risk_approximation: Approximation = EXACT
-    fitted: Omitted[dict[str, Any]] = field(default_factory=dict)
+    fitted: Omitted[Json] = field(default_factory=dict)
     reason: Omitted[str | None] = None
 
     @property
@@ -160,7 +160,7 @@ class Selection(Outcome, SourceRows):
     table: ClassVar[str] = "candidates"
 
     notion: str
-    features: dict[str, Any]
+    features: Json
     candidates: tuple[Candidate, ...]
     best: Hidden[int]
     pointwise: Hidden[Callable[[Floats], Floats] | None] = field(
@@ -441,7 +441,7 @@ class Ranking(Labelled[RankedModel], Outcome):
 
     estimator: str
     notion: str
-    common: dict[str, Any]
+    common: Json
     paired: bool
     notes: tuple[str, ...]
     clusters: Later[Omitted[Clusters | None]] = None

@@ -139,9 +139,9 @@ class Declared:
 
     schema: ClassVar[str] = ""
 
-    def to_dict(self) -> dict[str, Any]:
+    def to_dict(self) -> Json:
         """JSON object, in which NaN and ∞ are null."""
-        out: dict[str, Any] = {"schema": self.schema} if self.schema else {}
+        out: Json = {"schema": self.schema} if self.schema else {}
         for member in members(type(self)):  # type: ignore[arg-type]
             value = as_json(getattr(self, member.attribute))
             if "inline" in member.marks:
@@ -171,7 +171,7 @@ class Declared:
         hidden fields that JSON does not have, and keeps the value of the JSON object.
         """
         restored = dict.fromkeys(_without_default(cls))
-        cached: dict[str, Any] = {}
+        cached: dict[str, object] = {}
         for member in members(cls):  # type: ignore[arg-type]
             if "inline" in member.marks:
                 restored[member.attribute] = restored_value(value, member.type)
@@ -207,6 +207,8 @@ def restored_value(value: Any, hint: Any) -> Any:
     """Value of an annotation for its JSON value, where null is NaN if it has to be a float."""
     if value is None:
         return math.nan if plain_type(hint) is float and not allows_none(hint) else None
+    if get_origin(hint) is Annotated and isinstance(get_args(hint)[1], Object):
+        return _without_missing(value, get_args(hint)[1])
     hint = plain_type(hint)
     if isinstance(hint, type) and issubclass(hint, Declared):
         return hint.from_dict(value)
@@ -220,6 +222,12 @@ def restored_value(value: Any, hint: Any) -> Any:
     if origin in (list, tuple):
         return origin(map(restored_value, value, item_types(hint, len(value))))
     return value
+
+
+def _without_missing(value: Json, declared: Object) -> Json:
+    """Copy of a dictionary that lacks its omitted members, which a validated file has as null."""
+    omitted = {member.key for member in declared.members if "omitted" in member.marks}
+    return {name: item for name, item in value.items() if item is not None or name not in omitted}
 
 
 def plain_type(hint: Any) -> Any:

@@ -183,8 +183,8 @@ class Estimate(Tabular, Declared):
     value: float | None
     squared: bool = False
     approximation: Approximation = EXACT
-    parameters: dict[str, Any] = field(default_factory=dict)
-    details: Omitted[dict[str, Any]] = field(default_factory=dict)
+    parameters: Json = field(default_factory=dict)
+    details: Omitted[Json] = field(default_factory=dict)
     n: Count = 0
     reason: Hidden[str | None] = None
     interval: Interval | None = None

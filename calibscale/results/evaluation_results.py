@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Annotated, Any, ClassVar, NamedTuple, Self
 
 from calibscale.formatting.escapes import one_line
@@ -168,7 +169,7 @@ class GroupEstimates(Declared):
     results: tuple[Estimate, ...]
 
     @property
-    def label(self) -> float | str | None:
+    def group(self) -> float | str | None:
         """Name of the value, or the value if it has no name."""
         return self.name or self.value
 
@@ -233,7 +234,7 @@ class Evaluation(Labelled[Estimate], Outcome, SourceRows):
     others: Hidden[tuple[Evaluation, ...]] = ()
     judgement: Later[Omitted[Judgement | None]] = None
 
-    @property
+    @cached_property  # results of earlier versions have this sentence alone
     def verdict(self) -> Later[Computed[str | None]]:
         """The sentence of `judgement`."""
         return None if self.judgement is None else self.judgement.sentence
@@ -241,17 +242,13 @@ class Evaluation(Labelled[Estimate], Outcome, SourceRows):
     @classmethod
     def from_dict(cls, value: Json, **further: Any) -> Self:
         """Restore an evaluation, with the groups of all columns."""
-        result = super().from_dict(value, **further)
+        restored = super().from_dict
         first, *others = (
             {} if item is None else _groups_of(GroupedEstimates.from_dict(item))
             for item in (value.get("groups"), *(value.get("other_groups") or ()))
         )
-        without_groups = replace(result, group_by=None, groups={})
-        return replace(
-            result,
-            others=tuple(replace(without_groups, **groups) for groups in others),
-            **first,
-        )
+        evaluations = tuple(restored(value, **groups) for groups in others)
+        return restored(value, others=evaluations, **first, **further)
 
     @property
     def grouped(self) -> Annotated[Computed[Omitted[GroupedEstimates | None]], key("groups")]:
@@ -298,7 +295,7 @@ class GroupCurve(Declared):
     curve: Inline[ReliabilityCurve]
 
     @property
-    def label(self) -> float | str | None:
+    def group(self) -> float | str | None:
         """Name of the value, or the value if it has no name."""
         return self.name or self.value
 
@@ -347,12 +344,11 @@ class Reliability(Outcome, SourceRows):
     @classmethod
     def from_dict(cls, value: Json, **further: Any) -> Self:
         """Restore a diagram, with the curves of its groups."""
-        result = super().from_dict(value, **further)
         if value.get("groups") is None:
-            return result
+            return super().from_dict(value, **further)
         grouped = GroupedCurves.from_dict(value["groups"])
         curves = {_key(group.value, group.name): group.curve for group in grouped.values}
-        return replace(result, group_by=grouped.column, groups=curves)
+        return super().from_dict(value, group_by=grouped.column, groups=curves, **further)
 
     @property
     def grouped(self) -> Annotated[Computed[Omitted[GroupedCurves | None]], key("groups")]:

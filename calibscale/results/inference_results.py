@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from functools import cached_property, partial
 from typing import Annotated, Any, ClassVar, Self
 
@@ -42,6 +42,12 @@ class NullDistribution(Declared):
     mean: float
     deviation: float
     quantiles: dict[str, float]
+
+    @property
+    def central(self) -> tuple[float, float] | None:
+        """Range of the central 90 % of the values, or None in results without these quantiles."""
+        low, high = self.quantiles.get("0.05"), self.quantiles.get("0.95")
+        return None if low is None or high is None else (low, high)
 
 
 @dataclass(frozen=True)
@@ -100,9 +106,9 @@ class TestResult(Declared):
     certain_rows: Count = 0
     stopped: Annotated[bool, key("stopped_early")] = False
     critical_value: float | None = None
-    parameters: dict[str, Any] = field(default_factory=dict)
+    parameters: Json = field(default_factory=dict)
     reason: Omitted[str | None] = None
-    details: Omitted[dict[str, Any]] = field(default_factory=dict)
+    details: Omitted[Json] = field(default_factory=dict)
     draws: Hidden[str] = ""
 
     @cached_property
@@ -129,7 +135,7 @@ class SingleTest(Outcome, SourceRows):
 
     schema: ClassVar[str] = "calibscale.test/1"
 
-    parameters: Annotated[dict[str, Any], key("run")]
+    parameters: Annotated[Json, key("run")]
     test: Inline[TestResult]
     clusters: Later[Omitted[Clusters | None]] = None
     judgement: Later[Omitted[Judgement | None]] = None
@@ -171,7 +177,14 @@ class CalibrationTests(Labelled[TestResult], Outcome, SourceRows):
     clusters: Later[Omitted[Clusters | None]] = None
     judgement: Later[Omitted[Judgement | None]] = None
 
-    @property
+    @classmethod
+    def from_dict(cls, value: Json, **further: Any) -> Self:
+        """Restore tests from their JSON object, or from the object of a single test."""
+        if "tests" not in value:
+            value = {**value, "tests": [value], "parameters": value["run"]}
+        return super().from_dict(value, **further)
+
+    @cached_property  # results of earlier versions have this sentence alone
     def verdict(self) -> Later[Computed[str | None]]:
         """The sentence of `judgement`."""
         return None if self.judgement is None else self.judgement.sentence
@@ -180,12 +193,12 @@ class CalibrationTests(Labelled[TestResult], Outcome, SourceRows):
         tests = ", ".join(f"{r.statistic}: p={r.p_value}" for r in self.results)
         return f"CalibrationTests(n={self.n}, {tests})"
 
-    def to_dict(self) -> dict[str, Any]:
+    def to_dict(self) -> Json:
         """JSON object of the result, with several results in a list `tests`."""
         # A single test has a schema of its own, without a list.
         if len(self.results) != 1:
             return super().to_dict()
-        run = {name: value for name, value in vars(self).items() if name != "results"}
+        run = {f.name: getattr(self, f.name) for f in fields(self) if f.name != "results"}
         return SingleTest(test=self.results[0], **run).to_dict()
 
 
