@@ -549,7 +549,7 @@ def test_verdict__contains_the_number_expected_by_chance(rng):
     assert result.verdict.endswith(expected)
     from calibscale.output.documents.evaluation_documents import reliability as reported
 
-    message = reported({**result.to_dict(), "groups": None}).verdict
+    message = reported(result).verdict
     assert "outside the band; at most 0.4 expected by chance; ECE 0.0" in message
 
 

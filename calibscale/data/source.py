@@ -18,11 +18,11 @@ from calibscale.errors import CalibscaleError, OptionError, StoreError, require
 from calibscale.formatting.naming import NO_LEVEL, missing_name
 from calibscale.predictions.blocks import Block
 from calibscale.predictions.classes import Classes
-from calibscale.predictions.levels import NO_NUMBER, Level
 from calibscale.predictions.outcomes import OutcomeTarget
 from calibscale.predictions.rules import Rules
 from calibscale.predictions.soft_labels import SoftLabels
 from calibscale.predictions.target import Target
+from calibscale.results.levels import NO_NUMBER, Level
 
 KINDS = ("logits", "probabilities")
 PREDICTIONS = (*KINDS, "predictions")  # roles of arrays and columns

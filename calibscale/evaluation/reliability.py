@@ -14,9 +14,9 @@ from calibscale.estimators.forecast_scores import QuantileECE
 from calibscale.evaluation.evaluate import evaluate
 from calibscale.evaluation.reliability_curves import ReliabilityBins, curve_of_estimate
 from calibscale.limits.proportions import check_level
-from calibscale.predictions.levels import Level
 from calibscale.predictions.notions import default_notion
 from calibscale.results.evaluation_results import Reliability, ReliabilityCurve
+from calibscale.results.levels import Level
 from calibscale.results.outcome import Outcome
 from calibscale.results.source_rows import SourceRows
 from calibscale.session import Session, SessionOptions, verb

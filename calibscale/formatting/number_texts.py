@@ -68,9 +68,14 @@ def signed(value: float | None, digits: int = 4) -> str:
     return f"+{text}" if value is not None and value > 0 else text
 
 
+def known(value: float | None) -> float | None:
+    """Return a number, or None for NaN."""
+    return None if value is None or math.isnan(value) else value
+
+
 def span(low: float | None, high: float | None, digits: int = 3) -> str:
     """Interval as text."""
-    if low is None or high is None:
+    if known(low) is None or known(high) is None:
         return "–"
     return f"{number(low, digits)}\u00a0…\u00a0{number(high, digits)}"  # on one line
 

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, NamedTuple, Protocol
 
-from calibscale.formatting.naming import name_of
-from calibscale.formatting.number_texts import number, percent, rounded
+from calibscale.formatting.number_texts import rounded
 
 SIGN = "mean of y − p; above 0, predictions are too low"  # sign of a bias
 GAP_SIGN = "confidence_gap: prediction minus frequency, above 0 if predictions are too high"
@@ -43,31 +42,23 @@ TERMS = {
 }
 
 
-def ece(diagram: dict[str, Any]) -> str:
-    """ECE of a reliability diagram with its noise floor."""
-    name = "quantile ECE" if diagram.get("notion") == "pit" else "ECE"
-    text = f"{name} {number(diagram['ece'], 3)}"
-    floor = diagram.get("floor")
-    if not floor:
-        return text
-    within = "within noise" if diagram["ece"] <= floor["high"] else "noise"
-    high = f"{100 * floor['level']:g} % {number(floor['high'], 3)}"
-    return f"{text}, {within} (mean {number(floor['mean'], 3)}; {high})"
+class WithNotion(Protocol):
+    """Number with the name of its estimator and with its notion."""
+
+    @property
+    def estimator(self) -> str:
+        """Name of the estimator."""
+
+    @property
+    def notion(self) -> str | None:
+        """Notion of calibration that is judged."""
 
 
-def coverage(estimate: dict[str, Any]) -> str:
-    """Coverage of an estimate and of a calibrated forecast, empty for other estimates."""
-    details = estimate.get("details") or {}
-    if name_of(estimate["estimator"]) != "coverage" or estimate["value"] is None or not details:
-        return ""
-    expected = details.get("expected")
-    beside = "" if expected is None else f" (expected {_tenths(expected)})"
-    return f"coverage of {percent(details['level'])}: {_tenths(estimate['value'])}{beside}"
+class Named(NamedTuple):
+    """Name of an estimator or of a statistic, and its notion."""
 
-
-def _tenths(share: float) -> str:
-    """Share in percent with one decimal."""
-    return f"{100.0 * share:.1f} %"
+    estimator: str
+    notion: str | None
 
 
 def notion(name: str | None) -> str:
@@ -81,25 +72,15 @@ def outcome(notion: str | None) -> str:
     return "accuracy" if notion in (None, "top_label") else "observed frequency"
 
 
-def prediction(diagram: dict[str, Any]) -> str:
-    """Name of the predicted quantity of a reliability diagram."""
-    if diagram["notion"] in (None, "top_label", "pit"):
-        return "quantile level" if diagram["notion"] == "pit" else "confidence"
-    k = 1 if diagram.get("class") is None else diagram["class"]  # "positive" is class 1
-    names = (diagram.get("source") or {}).get("class_names")
-    class_name = names[k] if names else k
-    return f"predicted P(y = {class_name})"
-
-
-def label(estimate: dict[str, Any]) -> str:
+def label(estimate: WithNotion) -> str:
     """Name of an estimator, with its notion if ambiguous."""
-    name = str(estimate["estimator"])
-    alone = estimate.get("notion") in (None, "top_label", "forecast", "pit")
+    name = estimate.estimator
+    alone = estimate.notion in (None, "top_label", "forecast", "pit")
     if alone or name in ("accuracy", "brier", "nll"):
         return name
     # The notion follows as a word, which the settings need not repeat.
-    name = name.replace(f"(notion='{estimate['notion']}')", "")
-    return f"{name}, {notion(estimate['notion'])}"
+    name = name.replace(f"(notion='{estimate.notion}')", "")
+    return f"{name}, {notion(estimate.notion)}"
 
 
 def fitted(parameters: dict[str, Any] | None) -> str:

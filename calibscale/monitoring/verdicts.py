@@ -32,11 +32,11 @@ from calibscale.monitoring.ledger.drifts import comparable, drifts
 from calibscale.monitoring.ledger.group_keys import FLAGS, GroupKey, condition, shown
 from calibscale.monitoring.ledger.index import Entry
 from calibscale.monitoring.ledger.windows import Window, window
-from calibscale.predictions.levels import NO_NUMBER
 from calibscale.ranking.model_estimates import differences, rank_probabilities, ranks
 from calibscale.results.comparison_results import Difference
 from calibscale.results.estimate import BOTH, POPULATION, THIS_N, Estimate, Floor, Interval
 from calibscale.results.evaluation_results import Diagram
+from calibscale.results.levels import NO_NUMBER
 
 _TREND_DAYS = 90  # days of each estimate and of the evidence in a result
 _TREND_GROUPS = 12  # a model with more groups has no trends of groups

@@ -14,7 +14,15 @@ from calibscale.errors import require
 from calibscale.formatting.number_texts import unbroken
 from calibscale.output.documents.articles import document
 from calibscale.output.plots.prediction_plots import RELIABILITY_HEIGHT, plot_reliability
-from calibscale.output.plots.style import COLOURS, TEXT, WIDTH, add_remark, legend_entries, library
+from calibscale.output.plots.style import (
+    COLOURS,
+    TEXT,
+    WIDTH,
+    Legend,
+    add_remark,
+    legend_entries,
+    library,
+)
 
 FORMATS = (".png", ".svg", ".pdf")
 _COLUMNS = {1: 1, 2: 2, 3: 3, 4: 2, 5: 3, 6: 3}  # number of columns by number of plots, else 4
@@ -68,13 +76,13 @@ def plot_result(result: Any, axes: str = "linear") -> Any:
     columns = _COLUMNS.get(len(plots), 4)
     lines = [plots[i : i + columns] for i in range(0, len(plots), columns)]
     heights = [max(plot.height for plot in line) + 24.0 for line in lines]
-    entries: dict[str, Any] = {}
+    entries: Legend = {}
     remarks = {plot.remark for plot in plots if plot.remark and plot.remark not in article.verdict}
-    title: list[tuple[dict[str, Any], str]] = []
+    title: list[tuple[dict[str, str], str]] = []
     for text, style in (
-        (article.title, {"color": COLOURS["ink"], "fontweight": "bold"}),
-        (article.subtitle, {"color": COLOURS["muted"]}),
-        (article.verdict, {"color": COLOURS["ink"]}),
+        (article.title, {"color": COLOURS.ink, "fontweight": "bold"}),
+        (article.subtitle, {"color": COLOURS.muted}),
+        (article.verdict, {"color": COLOURS.ink}),
     ):
         wrapped = textwrap.wrap(unbroken(text), _LETTERS * columns)
         title += [(style, line) for line in wrapped]
@@ -104,14 +112,14 @@ def plot_result(result: Any, axes: str = "linear") -> Any:
                 fontsize=TEXT,
                 x=0.02,
                 ha="left",
-                color=COLOURS["ink"],
+                color=COLOURS.ink,
                 parse_math=False,
             )
     add_legend(figure, {unbroken(name): handle for name, handle in entries.items()}, 2 * columns)
     return figure
 
 
-def add_legend(figure: Any, entries: dict[str, Any], columns: int) -> None:
+def add_legend(figure: Any, entries: Legend, columns: int) -> None:
     """Add a legend of the given artists below the plots of a figure."""
     if entries:
         columns = _legend_columns(list(entries), columns, 72 * figure.get_figwidth())
@@ -122,7 +130,7 @@ def add_legend(figure: Any, entries: dict[str, Any], columns: int) -> None:
             ncols=columns,
             fontsize=0.9 * TEXT,
             frameon=False,
-            labelcolor=COLOURS["ink"],
+            labelcolor=COLOURS.ink,
         )
         for text in legend.get_texts():
             text.set_parse_math(False)

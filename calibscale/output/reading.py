@@ -10,14 +10,16 @@ from pydantic import ValidationError
 from calibscale.errors import OptionError
 from calibscale.formatting.escapes import clean, printed
 from calibscale.output.documents.articles import DOCUMENTS
+from calibscale.results.declarations import Declared
+from calibscale.results.night_results import Night
 from calibscale.results.schemas.malformed import message_of
-from calibscale.results.schemas.result_models import validated
+from calibscale.results.schemas.result_models import RESULTS, validated
 
 _SCHEMA = re.compile(r"calibscale\.([a-z]+)/(\d+)")
 
 
-def read(value: Any, where: str = "the result") -> dict[str, Any]:
-    """Return a result with every key of its schema.  Optional keys that it lacks become None.
+def read(value: Any, where: str = "the result") -> Declared:
+    """Restore a result from its JSON object, with texts that are safe to print.
 
     Raises
     ------
@@ -43,10 +45,13 @@ def read(value: Any, where: str = "the result") -> dict[str, Any]:
     except ValidationError as error:
         raise OptionError(message_of(error, where)) from None
     _check_lengths(out, where)
-    # Documents of tests iterate over a list.
-    if name == "test" and "tests" not in out:  # the result is a single test
-        return {**out, "tests": [out]}
-    return out
+    form, *_ = RESULTS[schema]  # restores other forms, too
+    try:
+        if form is Night:
+            return Night.from_dict(out, fresh=False)
+        return form.from_dict(out)
+    except OptionError as error:
+        raise OptionError(f"{where}: {error}") from None
 
 
 _SERIES = ("values", "low", "high", "x", "bias", "standard_error", "z", "masked", "prediction")

@@ -18,11 +18,10 @@ from calibscale.output.documents.articles import article_of
 from calibscale.output.documents.elements import Figure
 from calibscale.output.plots.style import Drawing, drawing, own_style
 from calibscale.output.reading import read
+from calibscale.results.declarations import Json
 
 
-def report(
-    results: Sequence[dict[str, Any]], title: str | None = None, axes: str = "linear"
-) -> str:
+def report(results: Sequence[Json], title: str | None = None, axes: str = "linear") -> str:
     """Return an HTML page about results, made from their JSON objects.
 
     Parameters
@@ -92,7 +91,7 @@ def _unbroken(value: Any) -> Any:
 
 
 def save_report(
-    results: Sequence[dict[str, Any]],
+    results: Sequence[Json],
     path: str | Path,
     title: str | None = None,
     axes: str = "linear",

@@ -25,10 +25,12 @@ from calibscale.formatting.number_texts import plural, rounded, seconds, signed,
 from calibscale.formatting.terms import plain
 from calibscale.output.documents import elements as doc
 from calibscale.output.documents.articles import document
+from calibscale.results.declarations import Json
 
 if TYPE_CHECKING:
     from calibscale.results.estimate import Estimate
     from calibscale.results.evaluation_results import ClusterCost, Evaluation, Plan
+    from calibscale.results.night_results import LedgerDay
 
 _NAME = 12  # minimum width of a column of names before they wrap, halved if there is no room
 BETWEEN = 2  # spaces between columns
@@ -378,7 +380,7 @@ def left_out(unlabelled: int, dropped: dict[str, int]) -> Iterator[Text]:
         yield Text(dropped_text(dropped), style="yellow")
 
 
-def info_table(info: dict[str, Any]) -> None:
+def info_table(info: Json) -> None:
     """Print a JSON object as a table of two columns."""
     table = grid("", "", show_header=False)
     for key, value in info.items():
@@ -389,13 +391,13 @@ def info_table(info: dict[str, Any]) -> None:
     show(terminal(), table)
 
 
-def days_table(days: list[dict[str, Any]]) -> None:
+def days_table(days: Sequence[LedgerDay]) -> None:
     """Print the days of a ledger."""
     counts = ("rows", "without a label", "left out")
     table = grid("day", "model", numbers=counts, header_style="bold")
     for d in days:
-        cells = (f"{d[key]:,}" for key in ("n", "n_unlabelled", "n_dropped"))
-        table.add_row(d["day"], escape(d["model"]), *cells)
+        cells = (f"{n:,}" for n in (d.n, d.n_unlabelled, d.n_dropped))
+        table.add_row(d.day, escape(d.model), *cells)
     show(terminal(), table, keys=2)
 
 

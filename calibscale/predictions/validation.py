@@ -13,8 +13,8 @@ from calibscale.compiled import row_sums as kernel_rows
 from calibscale.predictions.blocks import Block, RowCounts
 from calibscale.predictions.chunk import NO_WEIGHTS, Chunk
 from calibscale.predictions.invalid_rows import HIGHEST, LOWEST, dropped_rows, invalid_row
-from calibscale.predictions.levels import NO_NUMBER
 from calibscale.predictions.rules import Rules
+from calibscale.results.levels import NO_NUMBER
 
 
 def chunks(block: Block, rules: Rules) -> Iterator[tuple[Chunk, RowCounts]]:

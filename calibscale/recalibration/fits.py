@@ -276,10 +276,9 @@ class FittedRecalibration(RecalibrationResult):
             require_plain(value)
             validated(value)
             read_json(TypeAdapter(_Parameters), value["parameters"], "parameters")
-            source = {name: item for name, item in value["source"].items() if item is not None}
             # JSON has no infinity: a log loss of null was infinite.
             infinite = {name: math.inf for name in cls.measures if value[name] is None}
-            fitted = super().from_dict({**value, "source": source, **infinite}, **further)
+            fitted = super().from_dict({**value, **infinite}, **further)
             fitted._require_sound()
         except ValidationError as error:
             raise OptionError(f"the recalibration is damaged: {message_of(error)}") from error

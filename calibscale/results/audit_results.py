@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Annotated, Any, ClassVar
+from functools import cached_property
+from typing import Annotated, Any, ClassVar, Self
 
 from calibscale.formatting.number_texts import rounded, with_minus
 from calibscale.results.bias_results import BiasCurve, BiasMap, Histogram, Region
@@ -17,7 +18,6 @@ from calibscale.results.declarations import (
     Inline,
     Json,
     Later,
-    Object,
     Omitted,
     Share,
     Values,
@@ -67,7 +67,7 @@ class Segment(GroupRows):
     p_value: Share | None
     adjusted: Share | None
 
-    @property
+    @cached_property  # JSON has the numbers of categories in `where`, and their names here
     def name(self) -> Annotated[Computed[str], key("segment")]:
         return name_of(self.where)
 
@@ -178,7 +178,7 @@ class Scores(Declared):
     brier: float | None = None
     log_loss: float | None = None
     test: TestResult | None = field(default=None, compare=False)
-    fitted: Omitted[dict[str, Any] | None] = None
+    fitted: Omitted[Json | None] = None
     reason: Omitted[str | None] = None
     note: Omitted[str | None] = None
 
@@ -232,7 +232,16 @@ class Against(Declared):
 
 # Parameters of the run that are also parameters of the audit.
 _RUN_PARAMETERS = ("scheduler", "memory_limit", "on_invalid", "tolerance", "block_rows")
-_MAP = Object("AuditMap", parameters=Json, points=Count, masked=Count, regions=list[Region])
+
+
+@dataclass(frozen=True)
+class AuditMap(Declared):
+    """Settings of a map, its numbers of points, and its most biased regions."""
+
+    parameters: Json
+    points: Count
+    masked: Count
+    regions: tuple[Region, ...]
 
 
 @dataclass(frozen=True, kw_only=True, repr=False)
@@ -257,13 +266,14 @@ class Audit(Outcome, SourceRows):
     regions : tuple of Region
         Most biased regions of the map.
     curves, histograms
-        Curves of the figure, and histograms of their x.
+        Curves of the figure, and histograms of their x, which results read from JSON do not have.
     recalibration : tuple of Scores
         Scores on rows held out from the fits: before, then after each requested method.
     against : Against or None
         Comparison with another model on the same rows.
     bias_map : BiasMap or None
-        Map that contains the regions, or None if it is too slow to compute (see `notes`).
+        Map that contains the regions, or None if it is too slow to compute (see `notes`), or if the
+        result is read from JSON.
     segments : SegmentErrors or None
         Errors of the intersections of columns, if requested by `Segments`.
     ranges : RangeScan or None
@@ -294,7 +304,7 @@ class Audit(Outcome, SourceRows):
     groups: tuple[Group, ...]
     regions: Hidden[tuple[Region, ...]]
     curves: tuple[BiasCurve, ...] = field(repr=False, compare=False)
-    histograms: Hidden[tuple[Histogram, ...]] = field(repr=False)
+    histograms: Hidden[tuple[Histogram, ...]] = field(default=(), repr=False)
     recalibration: tuple[Scores, ...] = ()
     against: Against | None = None
     bias_map: Hidden[BiasMap | None] = field(default=None, repr=False)
@@ -328,7 +338,7 @@ class Audit(Outcome, SourceRows):
         listed = () if self.ranges is None else self.ranges.listed
         return tuple(g for g in listed if g.adjusted is not None and g.adjusted <= alpha)
 
-    @property
+    @cached_property  # a report has the sentence of the version that wrote the result
     def verdict(self) -> Computed[str]:
         """Result of the test on all covariates, as a sentence, and a significantly biased range."""
         names = ", ".join(self.covariates)
@@ -347,20 +357,21 @@ class Audit(Outcome, SourceRows):
             text += f", but a bias where {with_minus(first.name)} (adjusted p = {adjusted})"
         return text
 
-    @property
-    def map_summary(self) -> Annotated[Computed[Annotated[Json, _MAP] | None], key("map")]:
+    @classmethod
+    def from_dict(cls, value: Json, **further: Any) -> Self:
+        """Restore an audit with the regions of its map."""
+        stored = value["map"]
+        regions = () if stored is None else AuditMap.from_dict(stored).regions
+        return super().from_dict(value, regions=regions, **further)
+
+    @cached_property
+    def map_summary(self) -> Annotated[Computed[AuditMap | None], key("map")]:
         """Numbers of points and of masked points of `bias_map`, with the regions."""
         points = self.bias_map
         if points is None:
             return None
         settings = {k: v for k, v in points.parameters.items() if k not in _RUN_PARAMETERS}
-        masked = points.masked.sum()
-        return {
-            "parameters": settings,
-            "points": len(points),
-            "masked": masked,
-            "regions": self.regions,
-        }
+        return AuditMap(settings, len(points), points.n_masked, self.regions)
 
 
 @dataclass(frozen=True, kw_only=True, repr=False)

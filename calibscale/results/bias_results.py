@@ -3,36 +3,52 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Annotated, Any, ClassVar
+from typing import Any, ClassVar, Self
 
 import numpy as np
 
 from calibscale.array_types import Bools, Floats, Ints
+from calibscale.errors import OptionError
 from calibscale.formatting.naming import NO_LEVEL, missing_name
-from calibscale.results.declarations import (
-    Computed,
-    Count,
-    Declared,
-    Hidden,
-    Json,
-    Later,
-    Object,
-    Omitted,
-)
+from calibscale.results.declarations import Computed, Count, Declared, Hidden, Json, Later, Omitted
+from calibscale.results.exported import Columns
 from calibscale.results.group_results import RangeScan
 from calibscale.results.outcome import Outcome
 from calibscale.results.source_rows import SourceRows
 
 _COLUMNS = ("bias", "standard_error", "low", "high", "z", "effective_rows")
-_POINTS = Object(
-    "BiasPoints",
-    "Columns of a map; row numbers if the points are rows.",
-    row=Omitted[Ints],
-    prediction=Floats,
-    covariates=dict[str, Floats],
-    **dict.fromkeys(_COLUMNS, Floats),
-    masked=Bools,
-)
+
+
+@dataclass(frozen=True, eq=False)
+class BiasPoints(Declared):
+    """Columns of a map; row numbers if the points are rows."""
+
+    row: Omitted[Ints | None]
+    prediction: Floats
+    covariates: dict[str, Floats]
+    bias: Floats
+    standard_error: Floats
+    low: Floats
+    high: Floats
+    z: Floats
+    effective_rows: Floats
+    masked: Bools
+
+    def __len__(self) -> int:
+        return len(self.bias)
+
+    @property
+    def columns(self) -> Columns:
+        """Arrays by name, in the order of the tidy table."""
+        rows = {} if self.row is None else {"row": self.row}
+        numbers = {name: getattr(self, name) for name in _COLUMNS}
+        return {
+            **rows,
+            "prediction": self.prediction,
+            **self.covariates,
+            **numbers,
+            "masked": self.masked,
+        }
 
 
 @dataclass(frozen=True, eq=False, kw_only=True, repr=False)
@@ -99,25 +115,45 @@ class BiasMap(Outcome, SourceRows):
     def n_masked(self) -> Computed[Count]:
         return int(self.masked.sum())
 
+    @classmethod
+    def from_dict(cls, value: Json, **further: Any) -> Self:
+        """Restore a map with the columns of its points."""
+        points = BiasPoints.from_dict(value["points"])
+        lengths = {len(column) for column in points.columns.values()}
+        if len(lengths) > 1:
+            raise OptionError("points: the columns have different lengths")
+        names = tuple(points.covariates)
+        values = np.empty((len(points), len(names)))
+        for k, column in enumerate(points.covariates.values()):
+            values[:, k] = column
+        return super().from_dict(
+            value,
+            covariates=names,
+            predictions=points.prediction,
+            values=values,
+            masked=points.masked,
+            index=points.row,
+            **{name: getattr(points, name) for name in _COLUMNS},
+            **further,
+        )
+
     @property
-    def points(self) -> Annotated[Computed[Json], _POINTS]:
+    def points(self) -> Computed[BiasPoints]:
         """Columns of the points."""
-        return {
-            **({} if self.index is None else {"row": self.index}),
-            "prediction": self.predictions,
-            "covariates": dict(zip(self.covariates, self.values.T, strict=True)),
+        return BiasPoints(
+            row=self.index,
+            prediction=self.predictions,
+            covariates=dict(zip(self.covariates, self.values.T, strict=True)),
+            masked=self.masked,
             **{name: getattr(self, name) for name in _COLUMNS},
-            "masked": self.masked,
-        }
+        )
 
     def __len__(self) -> int:
         return len(self.bias)
 
-    def columns(self) -> dict[str, Any]:
+    def columns(self) -> Columns:
         """Columns of the tidy table: categories by name, NaN for values that are not finite."""
-        columns: dict[str, Any] = {}
-        for name, values in self.points.items():
-            columns |= values if name == "covariates" else {name: values}
+        columns = self.points.columns
         for name, values in columns.items():
             if values.dtype.kind == "f":
                 columns[name] = np.where(np.isfinite(values), values, np.nan)

@@ -5,11 +5,13 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
-from typing import Annotated, Any, ClassVar
+from functools import cached_property, partial
+from typing import Annotated, Any, ClassVar, Self
 
 import numpy as np
 
 from calibscale.array_types import Floats
+from calibscale.errors import OptionError
 from calibscale.results.cluster_results import Clusters
 from calibscale.results.declarations import (
     Bounds,
@@ -20,7 +22,6 @@ from calibscale.results.declarations import (
     Inline,
     Json,
     Later,
-    Object,
     Omitted,
     Share,
     key,
@@ -96,7 +97,7 @@ class Candidate(Declared):
     interval: Interval | None = None
     approximation: Approximation = EXACT
     risk_approximation: Approximation = EXACT
-    fitted: Omitted[dict[str, Any]] = field(default_factory=dict)
+    fitted: Omitted[Json] = field(default_factory=dict)
     reason: Omitted[str | None] = None
 
     @property
@@ -117,7 +118,12 @@ class Candidate(Declared):
         return math.sqrt(self.interval.low), math.sqrt(self.interval.high)
 
 
-_NESTED = Object("NestedEstimate", estimate=float, estimate_folds=list[float])
+@dataclass(frozen=True)
+class NestedEstimate(Declared):
+    """Mean and values of the estimates of a nested run."""
+
+    estimate: float
+    estimate_folds: tuple[float, ...]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -137,7 +143,8 @@ class Selection(Outcome, SourceRows):
         them.
     pointwise : (c, K) or (c,) -> (c,)
         Squared calibration error at each prediction (of class 1 of two classes), the mean over the
-        fits of the selected candidate, see `calibscale.selection.pointwise.Pointwise`.
+        fits of the selected candidate, see `calibscale.selection.pointwise.Pointwise`.  None in
+        results read from JSON.
 
     Examples
     --------
@@ -153,10 +160,12 @@ class Selection(Outcome, SourceRows):
     table: ClassVar[str] = "candidates"
 
     notion: str
-    features: dict[str, Any]
+    features: Json
     candidates: tuple[Candidate, ...]
     best: Hidden[int]
-    pointwise: Hidden[Callable[[Floats], Floats]] = field(repr=False, compare=False)
+    pointwise: Hidden[Callable[[Floats], Floats] | None] = field(
+        default=None, repr=False, compare=False
+    )
     nested_estimates: Hidden[tuple[float, ...]] = ()
 
     @property
@@ -168,11 +177,25 @@ class Selection(Outcome, SourceRows):
         # Trackers of experiments want one number for the selection: its estimate.
         yield {**flat(self.selected), "value": self.selected.estimate}
 
+    @classmethod
+    def from_dict(cls, value: Json, **further: Any) -> Self:
+        """Restore a selection, without the pointwise errors."""
+        # Candidates are equal in JSON, where NaN is null.
+        if value["selected"] not in value["candidates"]:
+            raise OptionError("selected is not one of the candidates")
+        nested = value.get("nested")
+        return super().from_dict(
+            value,
+            best=value["candidates"].index(value["selected"]),
+            nested_estimates=() if nested is None else tuple(nested["estimate_folds"]),
+            **further,
+        )
+
     @property
-    def nested(self) -> Annotated[Computed[Omitted[Json]], _NESTED]:
+    def nested(self) -> Computed[Omitted[NestedEstimate | None]]:
         """Mean and values of the estimates of a nested run."""
-        folds = self.nested_estimates
-        return {"estimate": self.nested_estimate, "estimate_folds": folds} if folds else {}
+        mean = self.nested_estimate
+        return None if mean is None else NestedEstimate(mean, self.nested_estimates)
 
     @property
     def nested_estimate(self) -> float | None:
@@ -249,6 +272,12 @@ class RankedModel(SourceRows):
     nll: float | None = None
     crps: Later[Omitted[float | None]] = None
 
+    @classmethod
+    def from_dict(cls, value: Json, **further: Any) -> Self:
+        """Restore a model with the probabilities of its ranks."""
+        probabilities = tuple(value["rank_probabilities"] or ())
+        return super().from_dict(value, probabilities=probabilities, **further)
+
     @property
     def value(self) -> float | None:
         return self.estimate.value
@@ -312,7 +341,12 @@ class Difference(Declared):
     approximation_error: float | None = 0.0
 
 
-_SPREAD = Object("Spread", mean=float, deviation=float)
+@dataclass(frozen=True)
+class Spread(Declared):
+    """Mean and standard deviation of the estimates of a model over subsets."""
+
+    mean: float
+    deviation: float
 
 
 @dataclass(frozen=True)
@@ -330,7 +364,7 @@ class Agreement(Declared):
     tau : float or None
         Mean of Kendall's τ between the two rankings.
     values : (trials, models)
-        Estimates by subset and model.
+        Estimates by subset and model.  Results read from JSON have none.
 
     Examples
     --------
@@ -350,15 +384,22 @@ class Agreement(Declared):
     same: Annotated[float | None, key("same_ranking")]
     same_best: float | None
     tau: Annotated[float | None, key("kendall_tau")]
-    names: Hidden[tuple[str, ...]]
-    values: Hidden[Floats] = field(repr=False, compare=False)
+    names: Hidden[tuple[str, ...]] = ()
+    values: Hidden[Floats] = field(
+        default_factory=partial(np.empty, (0, 0)), repr=False, compare=False
+    )
 
-    @property
-    def spread(self) -> Annotated[Computed[dict[str, Annotated[Json, _SPREAD]]], key("values")]:
+    @classmethod
+    def from_dict(cls, value: Json, **further: Any) -> Self:
+        """Restore an agreement, without the values of its subsets."""
+        return super().from_dict(value, names=tuple(value["values"]), **further)
+
+    @cached_property
+    def spread(self) -> Annotated[Computed[dict[str, Spread]], key("values")]:
         """Mean and standard deviation of `values` by model."""
         rows = self.values[np.isfinite(self.values).all(axis=1)]
         columns = zip(self.names, rows.T, strict=True) if len(rows) else ()
-        return {name: {"mean": c.mean(), "deviation": c.std()} for name, c in columns}
+        return {name: Spread(c.mean(), c.std()) for name, c in columns}
 
 
 @dataclass(frozen=True, kw_only=True, repr=False)
@@ -400,7 +441,7 @@ class Ranking(Labelled[RankedModel], Outcome):
 
     estimator: str
     notion: str
-    common: dict[str, Any]
+    common: Json
     paired: bool
     notes: tuple[str, ...]
     clusters: Later[Omitted[Clusters | None]] = None

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import math
-from dataclasses import fields
-from functools import cache
+from dataclasses import MISSING, fields
+from functools import cache, cached_property
 from inspect import get_annotations
+from types import NoneType, UnionType
 from typing import (
     Annotated,
     Any,
@@ -13,10 +14,13 @@ from typing import (
     NamedTuple,
     Self,
     TypeVar,
+    Union,
     get_args,
     get_origin,
     get_type_hints,
 )
+
+import numpy as np
 
 
 class Mark(NamedTuple):
@@ -100,11 +104,19 @@ def members(declared: Any) -> tuple[Member, ...]:
         }
         # The type of a property is the annotation of its return value.
         for name, value in vars(base).items():
-            if isinstance(value, property) and "return" in value.fget.__annotations__:
-                member = _member(name, get_type_hints(value.fget, include_extras=True)["return"])
+            getter = _getter(value)
+            if getter is not None and "return" in getter.__annotations__:
+                member = _member(name, get_type_hints(getter, include_extras=True)["return"])
                 if "computed" in member.marks:
                     by_attribute[name] = member
     return tuple(member for member in by_attribute.values() if "hidden" not in member.marks)
+
+
+def _getter(attribute: Any) -> Any:
+    """Return the function of a property, or None for another attribute."""
+    if isinstance(attribute, cached_property):
+        return attribute.func
+    return attribute.fget if isinstance(attribute, property) else None
 
 
 def _member(name: str, hint: Any) -> Member:
@@ -127,9 +139,9 @@ class Declared:
 
     schema: ClassVar[str] = ""
 
-    def to_dict(self) -> dict[str, Any]:
+    def to_dict(self) -> Json:
         """JSON object, in which NaN and ∞ are null."""
-        out: dict[str, Any] = {"schema": self.schema} if self.schema else {}
+        out: Json = {"schema": self.schema} if self.schema else {}
         for member in members(type(self)):  # type: ignore[arg-type]
             value = as_json(getattr(self, member.attribute))
             if "inline" in member.marks:
@@ -141,12 +153,112 @@ class Declared:
         return out
 
     @classmethod
-    def from_dict(cls, value: dict[str, Any], **further: Any) -> Self:
-        """Result with the fields of a JSON object.  Objects in it stay dictionaries."""
-        declared = (m for m in members(cls) if "computed" not in m.marks)  # type: ignore[arg-type]
-        present = (m for m in declared if m.key in value or "omitted" not in m.marks)
-        read = {m.attribute: value[m.key] for m in present}
-        return cls(**read, **further)
+    def from_dict(cls, value: Json, **further: Any) -> Self:
+        """Restore a result from its JSON object, with all of its parts.
+
+        Parameters
+        ----------
+        value : dict
+            JSON object.  Members of earlier versions may be missing.
+        **further
+            Fields that are no members.  Classes that can derive their hidden fields from the
+            members do so in a method of this name.
+
+        Notes
+        -----
+        A member that is missing has its default, or is None.  A computed member that is a
+        `property` follows from the restored members.  If it is a `cached_property`, it follows from
+        hidden fields that JSON does not have, and keeps the value of the JSON object.
+        """
+        restored = dict.fromkeys(_without_default(cls))
+        cached: dict[str, object] = {}
+        for member in members(cls):  # type: ignore[arg-type]
+            if "inline" in member.marks:
+                restored[member.attribute] = restored_value(value, member.type)
+            elif _is_missing(member, value):
+                continue
+            elif "computed" not in member.marks:
+                restored[member.attribute] = restored_value(value[member.key], member.type)
+            elif isinstance(getattr(cls, member.attribute), cached_property):
+                cached[member.attribute] = restored_value(value[member.key], member.type)
+        result = cls(**restored | further)
+        vars(result).update(cached)
+        return result
+
+
+def _without_default(declared: Any) -> list[str]:
+    """Names of the members of earlier versions, which may be missing, that have no default."""
+    optional = {m.attribute for m in members(declared) if m.marks & {"omitted", "later"}}
+    return [
+        f.name
+        for f in fields(declared)
+        if f.name in optional and f.default is MISSING and f.default_factory is MISSING
+    ]
+
+
+def _is_missing(member: Member, value: Json) -> bool:
+    """Whether a JSON object of this or an earlier version lacks a member."""
+    if "omitted" in member.marks:
+        return value.get(member.key) is None
+    return "later" in member.marks and member.key not in value
+
+
+def restored_value(value: Any, hint: Any) -> Any:
+    """Value of an annotation for its JSON value, where null is NaN if it has to be a float."""
+    if value is None:
+        return math.nan if plain_type(hint) is float and not allows_none(hint) else None
+    if get_origin(hint) is Annotated and isinstance(get_args(hint)[1], Object):
+        return _without_missing(value, get_args(hint)[1])
+    hint = plain_type(hint)
+    if isinstance(hint, type) and issubclass(hint, Declared):
+        return hint.from_dict(value)
+    if isinstance(hint, type) and hasattr(hint, "_fields"):  # NamedTuple
+        return hint(*map(restored_value, value, get_type_hints(hint).values()))
+    origin, arguments = get_origin(hint), get_args(hint)
+    if origin is np.ndarray:
+        return np.array(value, get_args(arguments[1])[0])
+    if origin is dict:
+        return {name: restored_value(item, arguments[1]) for name, item in value.items()}
+    if origin in (list, tuple):
+        return origin(map(restored_value, value, item_types(hint, len(value))))
+    return value
+
+
+def _without_missing(value: Json, declared: Object) -> Json:
+    """Copy of a dictionary that lacks its omitted members, which a validated file has as null."""
+    omitted = {member.key for member in declared.members if "omitted" in member.marks}
+    return {name: item for name, item in value.items() if item is not None or name not in omitted}
+
+
+def plain_type(hint: Any) -> Any:
+    """Type of an annotation without its constraints, and without None if it is one type or None.
+
+    A dictionary that declares its members stays a dictionary.
+    """
+    alias = getattr(get_origin(hint), "__value__", None)  # NDArray since NumPy 2.5
+    if alias is not None:
+        return alias[get_args(hint)]
+    if get_origin(hint) is Annotated:
+        return plain_type(get_args(hint)[0])
+    if get_origin(hint) in (Union, UnionType):
+        types = [argument for argument in get_args(hint) if argument is not NoneType]
+        return plain_type(types[0]) if len(types) == 1 else hint
+    return hint
+
+
+def allows_none(hint: Any) -> bool:
+    """Whether a value of an annotation may be None."""
+    if get_origin(hint) is Annotated:
+        return allows_none(get_args(hint)[0])
+    return get_origin(hint) in (Union, UnionType) and NoneType in get_args(hint)
+
+
+def item_types(hint: Any, count: int) -> list[Any]:
+    """Annotations of the `count` items of a list or tuple."""
+    arguments = get_args(hint)
+    if get_origin(hint) is list or arguments[-1] is Ellipsis:
+        return [arguments[0]] * count
+    return list(arguments)
 
 
 def as_json(value: Any) -> Any:

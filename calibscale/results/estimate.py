@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
-from typing import Annotated, Any
+from typing import Annotated, Any, Self
 
 import numpy as np
 
@@ -16,6 +16,7 @@ from calibscale.results.declarations import (
     Declared,
     Fraction,
     Hidden,
+    Json,
     Later,
     Omitted,
     Share,
@@ -182,12 +183,17 @@ class Estimate(Tabular, Declared):
     value: float | None
     squared: bool = False
     approximation: Approximation = EXACT
-    parameters: dict[str, Any] = field(default_factory=dict)
-    details: Omitted[dict[str, Any]] = field(default_factory=dict)
+    parameters: Json = field(default_factory=dict)
+    details: Omitted[Json] = field(default_factory=dict)
     n: Count = 0
     reason: Hidden[str | None] = None
     interval: Interval | None = None
     floor: Later[Omitted[Floor | None]] = None
+
+    @classmethod
+    def from_dict(cls, value: Json, **further: Any) -> Self:
+        """Restore an estimate, with the reason for a missing value or root."""
+        return super().from_dict(value, reason=value.get("reason"), **further)
 
     @property
     def root(self) -> Computed[float | None]:

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
-from typing import Annotated, Any, ClassVar, NamedTuple
+from functools import cached_property
+from typing import Annotated, Any, ClassVar, NamedTuple, Self
 
 from calibscale.formatting.escapes import one_line
 from calibscale.formatting.number_texts import plural
@@ -20,13 +21,13 @@ from calibscale.results.declarations import (
     Inline,
     Json,
     Later,
-    Object,
     Omitted,
     Size,
     key,
 )
 from calibscale.results.estimate import Estimate, Floor
 from calibscale.results.exported import Row, Tabular
+from calibscale.results.levels import NO_NUMBER, Level
 from calibscale.results.outcome import Labelled, Outcome
 from calibscale.results.source_rows import Source, SourceRows
 from calibscale.results.verdict_results import Judgement
@@ -34,17 +35,18 @@ from calibscale.results.verdict_results import Judgement
 _ROUNDING = 1e-9  # rounding error of a frequency that lies on a border
 
 
-def _grouped(column: str | None, groups: dict[float, Json]) -> Json | None:
-    """JSON object of groups by value of a column, with their names, and no value if missing."""
-    if column is None:
-        return None
-    values = []
-    for value, group in groups.items():
-        name = getattr(value, "name", None)
-        # The number of the missing group is no value of the column.
-        number = None if getattr(value, "missing", False) else value
-        values.append({"value": number, **({} if name is None else {"name": name}), **group})
-    return {"column": column, "values": values}
+def _value_and_name(key: float) -> tuple[float | None, str | None]:
+    """Value of a column that is the key of a group, None if it is missing, and its name."""
+    if not isinstance(key, Level):
+        return key, None
+    # The number of the missing group is no value of the column.
+    return None if key.missing else float(key), key.name
+
+
+def _key(value: float | None, name: str | None) -> float:
+    """Key of a group with a value and a name, the inverse of `_value_and_name`."""
+    number = NO_NUMBER if value is None else value
+    return number if name is None else Level(number, name)
 
 
 def _strata(overall: Any, *columns: tuple[str | None, dict[float, Any]]) -> Iterator[Any]:
@@ -157,22 +159,32 @@ class Diagram(Declared):
     curve: Inline[ReliabilityCurve]
 
 
-_GROUP = Object(
-    "GroupEstimates",
-    "Estimates of the rows with one value of a covariate.",
-    value=Finite | None,
-    name=Omitted[str],
-    n=Count,
-    results=list[Estimate],
-)
+@dataclass(frozen=True)
+class GroupEstimates(Declared):
+    """Estimates of the rows with one value of a covariate."""
+
+    value: Finite | None
+    name: Omitted[str | None]
+    n: Count
+    results: tuple[Estimate, ...]
+
+    @property
+    def group(self) -> float | str | None:
+        """Name of the value, or the value if it has no name."""
+        return self.name or self.value
 
 
-_GROUPS = Object(
-    "GroupedEstimates",
-    "Estimates by value of the covariate `column`.",
-    column=str,
-    values=list[_GROUP],  # type: ignore[valid-type]
-)
+@dataclass(frozen=True)
+class GroupedEstimates(Declared):
+    """Estimates by value of the covariate `column`."""
+
+    column: str
+    values: tuple[GroupEstimates, ...]
+
+    @property
+    def by_key(self) -> dict[float, tuple[Estimate, ...]]:
+        """Estimates by the key of their group."""
+        return {_key(group.value, group.name): group.results for group in self.values}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -222,24 +234,43 @@ class Evaluation(Labelled[Estimate], Outcome, SourceRows):
     others: Hidden[tuple[Evaluation, ...]] = ()
     judgement: Later[Omitted[Judgement | None]] = None
 
-    @property
+    @cached_property  # results of earlier versions have this sentence alone
     def verdict(self) -> Later[Computed[str | None]]:
         """The sentence of `judgement`."""
         return None if self.judgement is None else self.judgement.sentence
 
-    @property
-    def grouped(self) -> Annotated[Computed[Omitted[Json | None]], key("groups"), _GROUPS]:
-        """Estimates by value of `group_by`, or None without groups."""
-        groups = {
-            value: {"n": estimates[0].n if estimates else 0, "results": estimates}
-            for value, estimates in self.groups.items()
-        }
-        return _grouped(self.group_by, groups)
+    @classmethod
+    def from_dict(cls, value: Json, **further: Any) -> Self:
+        """Restore an evaluation, with the groups of all columns."""
+        restored = super().from_dict
+        first, *others = (
+            {} if item is None else _groups_of(GroupedEstimates.from_dict(item))
+            for item in (value.get("groups"), *(value.get("other_groups") or ()))
+        )
+        evaluations = tuple(restored(value, **groups) for groups in others)
+        return restored(value, others=evaluations, **first, **further)
 
     @property
-    def other_groups(self) -> Computed[Omitted[list[Annotated[Json | None, _GROUPS]]]]:
+    def grouped(self) -> Annotated[Computed[Omitted[GroupedEstimates | None]], key("groups")]:
+        """Estimates by value of `group_by`, or None without groups."""
+        if self.group_by is None:
+            return None
+        values = tuple(
+            GroupEstimates(*_value_and_name(group), estimates[0].n if estimates else 0, estimates)
+            for group, estimates in self.groups.items()
+        )
+        return GroupedEstimates(self.group_by, values)
+
+    @property
+    def other_groups(self) -> Computed[Omitted[tuple[GroupedEstimates, ...]]]:
         """Estimates by value of the further columns."""
-        return [evaluation.grouped for evaluation in self.others]
+        columns = (evaluation.grouped for evaluation in self.others)
+        return tuple(grouped for grouped in columns if grouped is not None)
+
+    @property
+    def groupings(self) -> tuple[GroupedEstimates, ...]:
+        """Estimates by value of each column."""
+        return self.other_groups if self.grouped is None else (self.grouped, *self.other_groups)
 
     def _strata(self) -> Iterator[tuple[Row, Iterable[Estimate]]]:
         columns = [(evaluation.group_by, evaluation.groups) for evaluation in (self, *self.others)]
@@ -250,21 +281,31 @@ class Evaluation(Labelled[Estimate], Outcome, SourceRows):
         return f"Evaluation(n={self.n}, {values})"
 
 
-_GROUP_CURVE = Object(
-    "GroupCurve",
-    "Curve of the rows with one value of a covariate.",
-    value=Finite | None,
-    name=Omitted[str],
-    curve=Inline[ReliabilityCurve],
-)
+def _groups_of(grouped: GroupedEstimates) -> Json:
+    """Fields of an evaluation by the groups of one column."""
+    return {"group_by": grouped.column, "groups": grouped.by_key}
 
 
-_GROUP_CURVES = Object(
-    "GroupedCurves",
-    "Curves by value of the covariate `column`.",
-    column=str,
-    values=list[_GROUP_CURVE],  # type: ignore[valid-type]
-)
+@dataclass(frozen=True)
+class GroupCurve(Declared):
+    """Curve of the rows with one value of a covariate."""
+
+    value: Finite | None
+    name: Omitted[str | None]
+    curve: Inline[ReliabilityCurve]
+
+    @property
+    def group(self) -> float | str | None:
+        """Name of the value, or the value if it has no name."""
+        return self.name or self.value
+
+
+@dataclass(frozen=True)
+class GroupedCurves(Declared):
+    """Curves by value of the covariate `column`."""
+
+    column: str
+    values: tuple[GroupCurve, ...]
 
 
 @dataclass(frozen=True, kw_only=True, repr=False)
@@ -300,11 +341,24 @@ class Reliability(Outcome, SourceRows):
     group_by: Hidden[str | None] = None
     groups: Hidden[dict[float, ReliabilityCurve]] = field(default_factory=dict)
 
+    @classmethod
+    def from_dict(cls, value: Json, **further: Any) -> Self:
+        """Restore a diagram, with the curves of its groups."""
+        if value.get("groups") is None:
+            return super().from_dict(value, **further)
+        grouped = GroupedCurves.from_dict(value["groups"])
+        curves = {_key(group.value, group.name): group.curve for group in grouped.values}
+        return super().from_dict(value, group_by=grouped.column, groups=curves, **further)
+
     @property
-    def grouped(self) -> Annotated[Computed[Omitted[Json | None]], key("groups"), _GROUP_CURVES]:
+    def grouped(self) -> Annotated[Computed[Omitted[GroupedCurves | None]], key("groups")]:
         """Curves by value of `group_by`, or None without groups."""
-        curves = {value: curve.to_dict() for value, curve in self.groups.items()}
-        return _grouped(self.group_by, curves)
+        if self.group_by is None:
+            return None
+        values = tuple(
+            GroupCurve(*_value_and_name(group), curve) for group, curve in self.groups.items()
+        )
+        return GroupedCurves(self.group_by, values)
 
     def _strata(self) -> Iterator[tuple[Row, Iterable[ReliabilityBin]]]:
         for names, curve in _strata(self.overall, (self.group_by, self.groups)):

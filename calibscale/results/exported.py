@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any, ClassVar, Protocol
 
 Row = dict[str, Any]
+Columns = dict[str, Any]  # arrays or lists of equal lengths
 
 # Columns with texts that name the metric of a row, and columns that are metrics.
 _NAMES = ("estimator", "statistic", "name", "window", "covariate", "group")
@@ -85,7 +86,7 @@ class Tabular:
             for part in parts:
                 yield {**names, **flat(part)}
 
-    def columns(self) -> dict[str, Any]:
+    def columns(self) -> Columns:
         """Columns of the tidy table.  A value that a row does not have is None."""
         rows = list(self.records())
         distinct = dict.fromkeys(name for row in rows for name in row)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Annotated
 
 from calibscale.results.declarations import Computed, Count, Declared, Omitted, Share, Size, key
@@ -90,7 +91,7 @@ class Group(GroupRows):
     low: float | None = None
     high: float | None = None
 
-    @property
+    @cached_property  # JSON has the numbers of categories in `where`, and their names here
     def name(self) -> Annotated[Computed[str], key("group")]:
         return name_of(self.where)
 

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, field
-from typing import Annotated, Any, ClassVar
+from dataclasses import dataclass, field, fields
+from functools import cached_property, partial
+from typing import Annotated, Any, ClassVar, Self
 
 import numpy as np
 
@@ -21,7 +22,6 @@ from calibscale.results.declarations import (
     Inline,
     Json,
     Later,
-    Object,
     Omitted,
     Share,
     Values,
@@ -35,7 +35,19 @@ from calibscale.results.verdict_results import Judgement
 _LEVELS = (0.05, 0.5, 0.9, 0.95, 0.99)  # of the quantiles of null values
 
 
-_NULL = Object("NullDistribution", mean=float, deviation=float, quantiles=dict[str, float])
+@dataclass(frozen=True)
+class NullDistribution(Declared):
+    """Moments of the values under the null, and their quantiles by level."""
+
+    mean: float
+    deviation: float
+    quantiles: dict[str, float]
+
+    @property
+    def central(self) -> tuple[float, float] | None:
+        """Range of the central 90 % of the values, or None in results without these quantiles."""
+        low, high = self.quantiles.get("0.05"), self.quantiles.get("0.95")
+        return None if low is None or high is None else (low, high)
 
 
 @dataclass(frozen=True)
@@ -53,7 +65,7 @@ class TestResult(Declared):
     exceedances : int
         Number of draws at least as large as the value.
     null_values : (replicates,)
-        Values of the draws, not centred.
+        Values of the draws, not centred.  Results read from JSON have none.
     certain_rows : int
         Rows with a prediction of exactly 0 or 1, where the drawn label is always the same.
     stopped : bool
@@ -88,23 +100,25 @@ class TestResult(Declared):
     exceedances: Count
     seed: Count
     n: Count
-    null_values: Hidden[Floats] = field(repr=False, compare=False)
+    null_values: Hidden[Floats] = field(
+        default_factory=partial(np.empty, 0), repr=False, compare=False
+    )
     certain_rows: Count = 0
     stopped: Annotated[bool, key("stopped_early")] = False
     critical_value: float | None = None
-    parameters: dict[str, Any] = field(default_factory=dict)
+    parameters: Json = field(default_factory=dict)
     reason: Omitted[str | None] = None
-    details: Omitted[dict[str, Any]] = field(default_factory=dict)
+    details: Omitted[Json] = field(default_factory=dict)
     draws: Hidden[str] = ""
 
-    @property
-    def null_distribution(self) -> Annotated[Computed[Omitted[Json]], _NULL]:
-        """Mean, standard deviation and quantiles of the null values, or empty without them."""
+    @cached_property
+    def null_distribution(self) -> Computed[Omitted[NullDistribution | None]]:
+        """Mean, standard deviation and quantiles of the null values, or None without them."""
         values = self.null_values
         if not len(values):
-            return {}
+            return None
         quantiles = dict(zip(map(str, _LEVELS), np.quantile(values, _LEVELS), strict=True))
-        return {"mean": values.mean(), "deviation": values.std(), "quantiles": quantiles}
+        return NullDistribution(values.mean(), values.std(), quantiles)
 
 
 @dataclass(frozen=True)
@@ -121,7 +135,7 @@ class SingleTest(Outcome, SourceRows):
 
     schema: ClassVar[str] = "calibscale.test/1"
 
-    parameters: Annotated[dict[str, Any], key("run")]
+    parameters: Annotated[Json, key("run")]
     test: Inline[TestResult]
     clusters: Later[Omitted[Clusters | None]] = None
     judgement: Later[Omitted[Judgement | None]] = None
@@ -163,7 +177,14 @@ class CalibrationTests(Labelled[TestResult], Outcome, SourceRows):
     clusters: Later[Omitted[Clusters | None]] = None
     judgement: Later[Omitted[Judgement | None]] = None
 
-    @property
+    @classmethod
+    def from_dict(cls, value: Json, **further: Any) -> Self:
+        """Restore tests from their JSON object, or from the object of a single test."""
+        if "tests" not in value:
+            value = {**value, "tests": [value], "parameters": value["run"]}
+        return super().from_dict(value, **further)
+
+    @cached_property  # results of earlier versions have this sentence alone
     def verdict(self) -> Later[Computed[str | None]]:
         """The sentence of `judgement`."""
         return None if self.judgement is None else self.judgement.sentence
@@ -172,16 +193,21 @@ class CalibrationTests(Labelled[TestResult], Outcome, SourceRows):
         tests = ", ".join(f"{r.statistic}: p={r.p_value}" for r in self.results)
         return f"CalibrationTests(n={self.n}, {tests})"
 
-    def to_dict(self) -> dict[str, Any]:
+    def to_dict(self) -> Json:
         """JSON object of the result, with several results in a list `tests`."""
         # A single test has a schema of its own, without a list.
         if len(self.results) != 1:
             return super().to_dict()
-        run = {name: value for name, value in vars(self).items() if name != "results"}
+        run = {f.name: getattr(self, f.name) for f in fields(self) if f.name != "results"}
         return SingleTest(test=self.results[0], **run).to_dict()
 
 
-_WHERE = Object("BiasedRows", covariate=str, value=Finite)
+@dataclass(frozen=True)
+class BiasedRows(Declared):
+    """Value of a covariate in the rows that are miscalibrated."""
+
+    covariate: str
+    value: Finite
 
 
 @dataclass(frozen=True)
@@ -214,10 +240,17 @@ class Miscalibration(Declared):
     temperature: Finite = 1.0
     where: Hidden[tuple[str, float] | None] = None
 
+    @classmethod
+    def from_dict(cls, value: Json, **further: Any) -> Self:
+        """Restore a miscalibration, with the covariate of the rows that have it."""
+        rows = value["where"]
+        where = None if rows is None else (rows["covariate"], rows["value"])
+        return super().from_dict(value, where=where, **further)
+
     @property
-    def biased_rows(self) -> Annotated[Computed[Annotated[Json, _WHERE] | None], key("where")]:
+    def biased_rows(self) -> Annotated[Computed[BiasedRows | None], key("where")]:
         """Value of the covariate in the rows that are miscalibrated, or None for all rows."""
-        return self.where and {"covariate": self.where[0], "value": self.where[1]}
+        return None if self.where is None else BiasedRows(*self.where)
 
     def __post_init__(self) -> None:
         require(-1 <= self.shift <= 1, "a bias must be in -1..1", self.shift)

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
-from typing import Any, ClassVar, Generic, TypeVar
+from typing import ClassVar, Generic, TypeVar
 
 from calibscale.formatting.naming import name_of, plain_name
-from calibscale.results.declarations import Declared, Size
+from calibscale.results.declarations import Declared, Json, Size
 from calibscale.results.exported import Plottable, Shown, Tabular
 
 
@@ -20,7 +20,7 @@ class RunResult(Tabular, Shown, Declared):
 
     seconds: Size
     versions: dict[str, str]
-    parameters: dict[str, Any]
+    parameters: Json
 
 
 @dataclass(frozen=True, kw_only=True, repr=False)

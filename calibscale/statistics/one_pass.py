@@ -15,9 +15,9 @@ from calibscale.engine.schedulers import NoRoomError, roomy
 from calibscale.errors import CalibscaleError, OptionError
 from calibscale.predictions.blocks import RowCounts
 from calibscale.predictions.chunk import Chunk
-from calibscale.predictions.levels import missing_last
 from calibscale.predictions.rules import Rules
 from calibscale.predictions.validation import chunks
+from calibscale.results.levels import missing_last
 from calibscale.statistics.parked_states import parked, resumed
 from calibscale.statistics.statistic import Statistic
 

@@ -18,7 +18,7 @@ from calibscale.monitoring.ledger.day_ledger import KEY, Ledger
 from calibscale.monitoring.ledger.group_keys import condition, order, shown
 from calibscale.monitoring.ledger.index import START, Entry, line_of
 from calibscale.monitoring.night import dry_run, night
-from calibscale.predictions.levels import NO_NUMBER
+from calibscale.results.levels import NO_NUMBER
 from tests.support.named_days import JOB, columns_of, day_name, write_columns, write_day, write_job
 
 pytestmark = pytest.mark.long

@@ -12,8 +12,8 @@ import pytest
 import calibscale as cs
 from calibscale.cli import main
 from calibscale.formatting.number_texts import unbroken
-from calibscale.formatting.terms import ece
 from calibscale.output.pictures import plot_result
+from calibscale.output.plots.diagrams import DrawnDiagram
 from calibscale.output.plots.prediction_plots import plot_reliability
 from calibscale.output.plots.probability_axes import probability_axes
 from calibscale.output.plots.score_plots import plot_corp
@@ -199,7 +199,7 @@ def test_picture__says_nothing_twice_and_breaks_no_number() -> None:
     result = cs.reliability(_rare(2000))
     figure = plot_result(result)
     texts = _texts(figure)
-    error = ece(result.to_dict()).partition(",")[0]
+    error = DrawnDiagram.of(result).ece.partition(",")[0]
     assert sum(text.count(error) for text in texts) == 1
     assert not any("Of all rows" in text or "All rows" in text for text in texts)
     title = [text.get_text() for text in figure.subfigs[0].texts]

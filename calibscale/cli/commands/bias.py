@@ -130,8 +130,7 @@ def _print(result: BiasMap, count: int) -> None:
         console.print(line)
     for note in result.notes:
         console.print(Text(note, style="dim"))
-    scan = None if result.ranges is None else result.ranges.to_dict()
-    for sentence in range_sentences(scan, CONFIDENCE):
+    for sentence in range_sentences(result.ranges, CONFIDENCE):
         console.print(Text(sentence))
     table = Table(box=None, pad_edge=False)
     index = () if result.index is None else ("row",)

@@ -70,12 +70,12 @@ def list_days(ledger: str) -> None:
             )
             for e in Ledger.open(ledger).select()
         )
-    ).to_dict()
+    )
     if outputs.prints():
         from calibscale.output.text import days_table
 
-        days_table(days["days"])
-    outputs.write_json(days)
+        days_table(days.days)
+    outputs.write_json(days.to_dict())
 
 
 @ledger.command()

@@ -17,7 +17,7 @@ from calibscale.data.source import ArraySource
 from calibscale.errors import InvalidDataError, OptionError
 from calibscale.formatting.escapes import one_line
 from calibscale.formatting.naming import NO_LEVEL, group, missing_name
-from calibscale.predictions.levels import NO_NUMBER, Level
+from calibscale.results.levels import NO_NUMBER, Level
 
 GroupKey = float | str
 FLAGS = ("false", "true")  # names of booleans

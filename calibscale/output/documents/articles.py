@@ -1,4 +1,4 @@
-"""Document of any result, by the schema of its JSON object."""
+"""Document of any result."""
 
 from __future__ import annotations
 
@@ -7,16 +7,18 @@ from dataclasses import replace
 from typing import Any
 
 from calibscale.errors import require
-from calibscale.formatting import escapes, number_texts
-from calibscale.formatting.escapes import clean, one_line
+from calibscale.formatting import number_texts
+from calibscale.formatting.escapes import clean, one_line, printed
 from calibscale.output.documents import elements as doc
 from calibscale.output.documents.bias_documents import audit, bias
 from calibscale.output.documents.evaluation_documents import check, evaluation, reliability, test
 from calibscale.output.documents.model_documents import power, ranking, recalibration, selection
 from calibscale.output.documents.night_report import nightly
-from calibscale.results.declarations import Declared
+from calibscale.output.documents.printed_results import printed_result
+from calibscale.results.declarations import Declared, Json
 
-DOCUMENTS: dict[str, Callable[[dict[str, Any]], doc.Article]] = {
+# Function that makes the document of a result, by the name in its schema.
+DOCUMENTS: dict[str, Callable[[Any], doc.Article]] = {
     function.__name__: function
     for function in (
         *(audit, bias, check, evaluation, nightly, power),
@@ -25,24 +27,29 @@ DOCUMENTS: dict[str, Callable[[dict[str, Any]], doc.Article]] = {
 }
 
 
-def article_of(result: dict[str, Any]) -> doc.Article:
-    """Document of the JSON object of a result that has every key of its schema.
+def article_of(result: Declared) -> doc.Article:
+    """Document of a result with texts that are safe to print.
 
     An OptionError is raised if there is no report of such results.
     """
-    name = result["schema"].removeprefix("calibscale.").partition("/")[0]
+    name = result.schema.removeprefix("calibscale.").partition("/")[0]
     kinds = ", ".join(DOCUMENTS)
-    require(name in DOCUMENTS, f"no report can be made of {result['schema']}; use one of: {kinds}")
-    article = DOCUMENTS[name](result)
-    seconds = result.get("seconds")
+    require(name in DOCUMENTS, f"no report can be made of {result.schema}; use one of: {kinds}")
+    article = DOCUMENTS[name](_completed(result) if name == "nightly" else result)
+    seconds = getattr(result, "seconds", None)
     return article if seconds is None else replace(article, duration=number_texts.seconds(seconds))
 
 
-class Completed(dict[str, Any]):
-    """JSON object in which optional keys are None where they are missing, as in `read`."""
+class _Completed(Json):
+    """JSON object in which optional keys are None where they are missing."""
 
     def __missing__(self, key: str) -> None:
         return None
+
+
+def _completed(result: Declared) -> Json:
+    """JSON object of a night, whose document is made from it."""
+    return printed(Declared.to_dict(result), str, _Completed)
 
 
 def document(result: Any) -> doc.Article:
@@ -60,7 +67,4 @@ def document(result: Any) -> doc.Article:
     >>> document(cs.evaluate(source, cs.Brier())).title
     'Calibration of arrays'
     """
-    value = escapes.printed(Declared.to_dict(result), lambda text: clean(one_line(text)), Completed)
-    histograms = getattr(result, "histograms", ())
-    value["histograms"] = {h.covariate: (h.edges, h.counts) for h in histograms}
-    return article_of(value)
+    return article_of(printed_result(result, lambda text: clean(one_line(text))))

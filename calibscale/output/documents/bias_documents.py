@@ -5,8 +5,11 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Sequence
 from functools import partial
-from typing import Any
+from typing import NamedTuple
 
+import numpy as np
+
+from calibscale.array_types import Floats, Ints
 from calibscale.formatting import naming, number_texts, terms
 from calibscale.output.documents import comparisons, estimates
 from calibscale.output.documents import elements as doc
@@ -19,6 +22,17 @@ from calibscale.output.plots.bias_plots import (
     plot_bias_map,
 )
 from calibscale.output.plots.curve_plots import IntervalPanel, IntervalRow
+from calibscale.results.audit_results import (
+    Against,
+    Audit,
+    LocalTests,
+    Scores,
+    Segment,
+    SegmentErrors,
+)
+from calibscale.results.bias_results import BiasCurve, BiasMap, BiasPoints, Histogram, Region
+from calibscale.results.declarations import Json
+from calibscale.results.group_results import Group, RangeScan
 
 _SIGN = f"bias: {terms.SIGN}"
 _MANY = (_SIGN, "The largest of many z-scores is not a test.")
@@ -33,122 +47,132 @@ _INTERVAL = "95 % interval"
 # ---------------------------------------------------------------- the map
 
 
-def _z(points: dict[str, Any], i: int) -> float:
-    """Return z, infinite (null in JSON) for a bias of certain predictions."""
-    bias, z = points["bias"][i], points["z"][i]
-    if z is not None:
-        return z
-    # Certain predictions that are wrong have an infinite z, which JSON writes as null.
-    return math.copysign(math.inf, bias) if bias else 0.0
-
-
-def map_blocks(result: dict[str, Any]) -> list[doc.Block]:
+def map_blocks(result: BiasMap) -> list[doc.Block]:
     """A map for each covariate, or a curve without covariates, and the most biased points."""
-    points = {**result["points"], "source": result["source"]}
-    bias, masked = points["bias"], points["masked"]
+    points = result.points
     # Points with too few rows near them are masked, and null in JSON.
-    shown = [
-        i
-        for i, value in enumerate(bias)
-        if value is not None and not masked[i] and points["standard_error"][i] is not None
-    ]
-    text = f"The map has {number_texts.plural(len(bias), 'point')}"
-    blank = len(bias) - len(shown)
-    text += f"; {blank:,} of them are blank because too few rows are near them." if blank else "."
-    if not shown:
-        return [doc.Paragraph(text)]
-    maps = [_map_figure(points, shown, *column) for column in points["covariates"].items()]
-    block = doc.figures(maps if points["covariates"] else [_curve_figure(points, shown)])
-    return [doc.Paragraph(text), block or _most_biased(points, shown)]
-
-
-def _map_figure(
-    points: dict[str, Any], shown: list[int], name: str, values: list[float | None]
-) -> doc.Figure | None:
-    drawn = [i for i in shown if values[i] is not None and points["prediction"][i] is not None]
-    if not drawn:
-        return None
-    cells = map_cells(
-        [values[i] or 0.0 for i in drawn],
-        [points["prediction"][i] for i in drawn],
-        [points["bias"][i] for i in drawn],
-        [_z(points, i) for i in drawn],
-        [points["effective_rows"][i] or 0.0 for i in drawn],
+    shown = np.flatnonzero(
+        ~points.masked & np.isfinite(points.bias) & np.isfinite(points.standard_error)
     )
-    low = sum(points["bias"][i] > 0 for i in drawn)
+    text = f"The map has {number_texts.plural(len(points), 'point')}"
+    blank = len(points) - len(shown)
+    text += f"; {blank:,} of them are blank because too few rows are near them." if blank else "."
+    if not len(shown):
+        return [doc.Paragraph(text)]
+    drawn = DrawnMap(points, shown, result.source)
+    maps = [_map_figure(drawn, name) for name in points.covariates]
+    block = doc.figures(maps if points.covariates else [_curve_figure(drawn)])
+    return [doc.Paragraph(text), block or _most_biased(drawn)]
+
+
+class DrawnMap(NamedTuple):
+    """Points of a map, the positions of the points that are not blank, and the source."""
+
+    points: BiasPoints
+    shown: Ints
+    source: Json
+
+    @property
+    def z(self) -> Floats:
+        """z of every point, infinite (null in JSON) for a bias of certain predictions."""
+        bias, z = self.points.bias, self.points.z
+        # Certain predictions that are wrong have an infinite z, which JSON writes as null.
+        infinite = np.where(bias == 0, 0.0, np.copysign(np.inf, bias))
+        return np.where(np.isfinite(z), z, infinite)
+
+    def at(self, positions: Ints) -> DrawnMap:
+        """Return the map with other points."""
+        return self._replace(shown=positions)
+
+
+def _map_figure(drawn: DrawnMap, name: str) -> doc.Figure | None:
+    points = drawn.points
+    values, prediction = points.covariates[name], points.prediction
+    at = drawn.shown[np.isfinite(values[drawn.shown]) & np.isfinite(prediction[drawn.shown])]
+    if not len(at):
+        return None
+    drawn = drawn.at(at)
+    rows = np.nan_to_num(points.effective_rows[at], posinf=0.0, neginf=0.0)
+    cells = map_cells(values[at], prediction[at], points.bias[at], drawn.z[at], rows)
+    low = int((points.bias[at] > 0).sum())
     caption = f"Bias over {name} and the prediction: predictions are too low at {low:,} and too "
-    caption += f"high at {len(drawn) - low:,} points. {number_texts.plural(cells.marked, 'cell')} "
+    caption += f"high at {len(at) - low:,} points. {number_texts.plural(cells.marked, 'cell')} "
     caption += "has" if cells.marked == 1 else "have"
     # Normal tails beyond ±2.
     caption += " |z| above 2 (expected if calibrated: 2.3 % above 2 and 2.3 % below −2). "
     caption += f"The darkest shade is a bias of {number_texts.number(cells.largest, 2)} or more."
-    numbers = _most_biased(points, drawn, f"Data of the plot: most biased points ({name})")
-    draw = partial(plot_bias_map, cells, name, naming.categories(points["source"], name))
+    numbers = _most_biased(drawn, f"Data of the plot: most biased points ({name})")
+    draw = partial(plot_bias_map, cells, name, naming.categories(drawn.source, name))
     return doc.Figure(draw, MAP_HEIGHT, f"Map of local bias over {name}", caption, numbers)
 
 
-def _curve_figure(points: dict[str, Any], shown: list[int]) -> doc.Figure:
-    order = sorted((points["prediction"][i] or 0.0, i) for i in shown)
+def _curve_figure(drawn: DrawnMap) -> doc.Figure:
+    points, shown = drawn.points, drawn.shown
+    prediction = np.nan_to_num(points.prediction[shown], posinf=0.0, neginf=0.0)
+    order = np.argsort(prediction, kind="stable")
     # More than about 200 points make the page larger, and the curve no better.
-    step = max(1, len(order) // 200)
-    thinned = order[::step]
-    x = [a for a, _ in thinned]
-    curve = BiasLine(
-        "", x, *([points[key][i] for _, i in thinned] for key in ("bias", "low", "high"))
-    )
+    thinned = order[:: max(1, len(order) // 200)]
+    at = shown[thinned]
+    curve = BiasLine("", prediction[thinned], points.bias[at], points.low[at], points.high[at])
     return doc.Figure(
         partial(plot_bias_curves, [curve], "prediction"),
         CURVES_HEIGHT,
         "Bias over the prediction",
         "Bias over the prediction; above 0 predictions are too low.",
-        _most_biased(points, shown, "Data of the plot: most biased points"),
+        _most_biased(drawn, "Data of the plot: most biased points"),
     )
 
 
-def _value(source: dict[str, Any] | None, name: str, value: float | None) -> str:
+def _value(source: Json, name: str, value: float | None) -> str:
     """Format a value of a covariate, by name if it is a category."""
     level = naming.level(source, name, value)
     return level if isinstance(level, str) else number_texts.number(level)
 
 
-def _most_biased(
-    points: dict[str, Any], shown: list[int], caption: str = "Most biased points"
-) -> doc.Table:
+def _most_biased(drawn: DrawnMap, caption: str = "Most biased points") -> doc.Table:
     """Table of the points of largest |z|."""
-    quantities = ("prediction", "bias", "low", "high", "z", "effective_rows")
-    listed = [
-        {key: points[key][i] for key in quantities}
-        | {"covariates": {name: values[i] for name, values in points["covariates"].items()}}
-        for i in sorted(shown, key=lambda i: -abs(_z(points, i)))[:_LISTED]
+    points, shown = drawn.points, drawn.shown
+    # A stable sort keeps the order of points with equal z.
+    largest = shown[np.argsort(-np.abs(drawn.z[shown]), kind="stable")][:_LISTED]
+    regions = [
+        Region(
+            prediction=points.prediction[i],
+            covariates={name: values[i] for name, values in points.covariates.items()},
+            bias=points.bias[i],
+            standard_error=points.standard_error[i],
+            low=points.low[i],
+            high=points.high[i],
+            effective_rows=points.effective_rows[i],
+            z=points.z[i],
+        )
+        for i in largest
     ]
-    return region_table(listed, points["source"], caption)
+    return region_table(regions, drawn.source, caption)
 
 
-def region_table(
-    regions: Sequence[dict[str, Any]], source: dict[str, Any] | None, caption: str
-) -> doc.Table:
+def region_table(regions: Sequence[Region], source: Json, caption: str) -> doc.Table:
     """Table of biased points or regions of a map."""
-    names = list(regions[0]["covariates"])
+    names = list(regions[0].covariates)
     rows = [
         (
-            number_texts.number(r["prediction"]),
-            *(_value(source, name, r["covariates"].get(name)) for name in names),
-            number_texts.signed(r["bias"]),
-            number_texts.span(r.get("low"), r.get("high")),
-            number_texts.number(r.get("z"), 2),
-            number_texts.number(r["effective_rows"], 3),
+            number_texts.number(r.prediction),
+            *(_value(source, name, r.covariates.get(name)) for name in names),
+            number_texts.signed(r.bias),
+            number_texts.span(r.low, r.high),
+            number_texts.number(r.z, 2),
+            number_texts.number(r.effective_rows, 3),
         )
         for r in regions[:_LISTED]
     ]
-    head = (doc.TableColumn("prediction"), *names, "bias y − p", _INTERVAL, "z", "effective rows")
-    return doc.table(caption, head, rows, _MANY)
+    columns = (*names, "bias y − p", _INTERVAL, "z", "effective rows")
+    return doc.table(caption, [doc.TableColumn("prediction"), *columns], rows, _MANY)
 
 
 # ---------------------------------------------------------------- groups of an audit
 
 
 def biased_groups(
-    groups: Sequence[dict[str, Any]], level: float, kind: str = "group", count: int | None = None
+    groups: Sequence[Group | Segment], level: float, kind: str = "group", count: int | None = None
 ) -> list[doc.Block]:
     """Plot and table of groups by |z|, or of segments or ranges, with simultaneous intervals.
 
@@ -157,15 +181,14 @@ def biased_groups(
     if not groups:
         return []
     alpha = 1 - level + 1e-12
-    name = "segment" if kind == "segment" else "group"
     shown = groups[:_MAX_BARS]
     rows = tuple(
         IntervalRow(
-            f"{number_texts.with_minus(g[name])} ({number_texts.count(g['n'])})",
-            g["bias"],
-            g["low"],
-            g["high"],
-            estimates.significant(g["adjusted"], alpha),
+            f"{number_texts.with_minus(g.name)} ({number_texts.count(g.n)})",
+            number_texts.known(g.bias),
+            number_texts.known(g.low),
+            number_texts.known(g.high),
+            estimates.significant(g.adjusted, alpha),
         )
         for g in shown
     )
@@ -190,14 +213,14 @@ def biased_groups(
     )
     listed = [
         (
-            number_texts.with_minus(g[name]),
-            number_texts.count(g["n"]),
-            number_texts.number(g["mean_prediction"]),
-            number_texts.number(g["frequency"]),
-            number_texts.signed(g["bias"]),
-            number_texts.span(g["low"], g["high"]),
-            number_texts.number(g.get("scaled")),
-            estimates.p_cell(g["adjusted"], alpha),
+            number_texts.with_minus(g.name),
+            number_texts.count(g.n),
+            number_texts.number(g.mean_prediction),
+            number_texts.number(g.frequency),
+            number_texts.signed(g.bias),
+            number_texts.span(g.low, g.high),
+            number_texts.number(g.scaled if isinstance(g, Segment) else None),
+            estimates.p_cell(g.adjusted, alpha),
         )
         for g in groups
     ]
@@ -215,68 +238,65 @@ def biased_groups(
     return [doc.Figures((figure,)), doc.table(title, head, listed, _SIGN)]
 
 
-def range_blocks(scan: dict[str, Any] | None, level: float) -> list[doc.Block]:
+def range_blocks(scan: RangeScan | None, level: float) -> list[doc.Block]:
     """Scan of ranges as sentences, and the ranges with the most evidence as a plot and a table."""
-    if scan is None or not scan["listed"]:
+    if scan is None or not scan.listed:
         return []
-    columns = naming.joined(list(scan["columns"]), _MAX_COLUMNS)
-    text = f"The bias of {number_texts.plural(scan['count'], 'range')} of {columns} was estimated. "
+    columns = naming.joined(list(scan.columns), _MAX_COLUMNS)
+    text = f"The bias of {number_texts.plural(scan.count, 'range')} of {columns} was estimated. "
     text += "Ranges have about 5, 10, 20 or 40 % of the rows."
-    if scan["p_value"] is not None:
-        smallest = number_texts.p_value(scan["p_value"])
+    if scan.p_value is not None:
+        smallest = number_texts.p_value(scan.p_value)
         text += f" The smallest p-value, adjusted for all of them, is {smallest}."
-    return [doc.Paragraph(text), *biased_groups(scan["listed"], level, "range", scan["count"])]
+    return [doc.Paragraph(text), *biased_groups(scan.listed, level, "range", scan.count)]
 
 
-def segment_blocks(errors: dict[str, Any] | None, level: float) -> list[doc.Block]:
+def segment_blocks(errors: SegmentErrors | None, level: float) -> list[doc.Block]:
     """Multicalibration error as a sentence, and its segments as a plot and a table."""
     if errors is None:
         return []
-    if not errors["count"]:
+    if not errors.count:
         return [doc.Paragraph("There are no rows, and no segments.")]
-    columns = naming.joined(list(errors["columns"]), len(errors["columns"]))
-    text = f"Multicalibration error {number_texts.number(errors['error'])}: the largest ECCE of "
-    text += f"{number_texts.plural(errors['count'], 'segment')} of {columns} is "
-    text += (
-        f"{number_texts.number(errors['scaled'])} σ ({number_texts.p_is(errors['p_value'])} for "
-    )
+    columns = naming.joined(list(errors.columns), len(errors.columns))
+    text = f"Multicalibration error {number_texts.number(errors.error)}: the largest ECCE of "
+    text += f"{number_texts.plural(errors.count, 'segment')} of {columns} is "
+    text += f"{number_texts.number(errors.scaled)} σ ({number_texts.p_is(errors.p_value)} for "
     text += "the largest of all segments)."
-    return [doc.Paragraph(text), *biased_groups(errors["listed"], level, "segment")]
+    return [doc.Paragraph(text), *biased_groups(errors.listed, level, "segment")]
 
 
 # ---------------------------------------------------------------- curves of an audit
 
 
 def curve_figures(
-    curves: Sequence[dict[str, Any]],
-    source: dict[str, Any] | None,
-    histograms: dict[str | None, Any],
+    curves: Sequence[BiasCurve], source: Json, histograms: Sequence[Histogram]
 ) -> doc.Figures | None:
     """Plots of the bias along the prediction and along each covariate."""
-    by_covariate: dict[str | None, list[dict[str, Any]]] = {}
+    by_covariate: dict[str | None, list[BiasCurve]] = {}
     for curve in curves:
         # Curves of one covariate for each value of another one share a plot.
-        by_covariate.setdefault(curve["covariate"], []).append(curve)
+        by_covariate.setdefault(curve.covariate, []).append(curve)
+    counted = {histogram.covariate: histogram for histogram in histograms}
     plots = []
     for name, curve_set in by_covariate.items():
         label = "prediction" if name is None else name
         drawn = [
             BiasLine(
-                naming.group(c["by"], naming.level(source, c["by"], c["level"])) if c["by"] else "",
-                c["x"],
-                c["bias"],
-                c["low"],
-                c["high"],
+                naming.group(c.by, naming.level(source, c.by, c.level)) if c.by else "",
+                c.x,
+                c.bias,
+                c.low,
+                c.high,
             )
             for c in curve_set
         ]
-        separating = curve_set[0]["by"]
+        separating = curve_set[0].by
         split = ""
         if len(curve_set) > 1 and separating:
             split = f", for each value of {separating}"
         title = f"Bias over {label}{split}"
         names = naming.categories(source, name)
-        draw = partial(plot_bias_curves, drawn, label, names, histograms.get(name))
+        draw = partial(plot_bias_curves, drawn, label, names, counted.get(name))
         caption = f"{title}; above 0 predictions are too low."
         numbers = _curve_table(drawn, label, source, name)
         plots.append(doc.Figure(draw, CURVES_HEIGHT, title, caption, numbers))
@@ -284,14 +304,14 @@ def curve_figures(
 
 
 def _curve_table(
-    curves: Sequence[BiasLine], label: str, source: dict[str, Any] | None, name: str | None
+    curves: Sequence[BiasLine], label: str, source: Json, name: str | None
 ) -> doc.Table:
     """Table of about 20 points of each curve."""
     rows = [
         (
             curve.name,
-            _value(source, name or "", curve.x[i]),
-            number_texts.signed(curve.bias[i]),
+            _value(source, name or "", float(curve.x[i])),
+            number_texts.signed(float(curve.bias[i])),
             number_texts.span(curve.low[i], curve.high[i]),
         )
         for curve in curves
@@ -304,92 +324,85 @@ def _curve_table(
 # ---------------------------------------------------------------- documents
 
 
-def bias(result: dict[str, Any]) -> doc.Article:
+def bias(result: BiasMap) -> doc.Article:
     """Document of ``calibscale bias``."""
-    points = result["points"]
     # Masked points have too few rows, and their bias is noise.
-    biases = [
-        b
-        for b, masked in zip(points["bias"], points["masked"], strict=True)
-        if b is not None and not masked
-    ]
-    names = naming.joined(list(points["covariates"]))
+    biases = result.bias[np.isfinite(result.bias) & ~result.masked]
+    names = naming.joined(list(result.covariates))
     over = f", over {names}" if names else ""
     verdict = "No point has enough rows near it"
-    if biases:
-        verdict = f"The bias is between {number_texts.signed(min(biases), 3)} and "
-        verdict += number_texts.signed(max(biases), 3)
+    if len(biases):
+        verdict = f"The bias is between {number_texts.signed(float(biases.min()), 3)} and "
+        verdict += number_texts.signed(float(biases.max()), 3)
     return doc.article(
         f"Local bias of {doc.source_name(result)}",
         f"{doc.size_of(result)}{over}",
         verdict,
         doc.section("map", "Map", *map_blocks(result)),
-        doc.section("ranges", "Ranges", *range_blocks(result.get("ranges"), _LEVEL)),
-        *doc.closing(result, ["calibrated", "bias"], remarks=result["notes"] or ()),
-        reasons=tuple(range_sentences(result.get("ranges"), _LEVEL)),
+        doc.section("ranges", "Ranges", *range_blocks(result.ranges, _LEVEL)),
+        *doc.closing(result, ["calibrated", "bias"], remarks=result.notes),
+        reasons=tuple(range_sentences(result.ranges, _LEVEL)),
     )
 
 
-def audit(result: dict[str, Any]) -> doc.Article:
+def audit(result: Audit) -> doc.Article:
     """Document of ``calibscale audit``."""
-    level = result["level"]
-    tests = _local_tests(result["tests"], "")
-    against = result["against"]
+    level, against, overall = result.level, result.against, result.overall
+    tests = _local_tests(result.tests, "")
     # Tests of both models share a table, so that they can be compared.
-    tests += _local_tests(against["tests"], against["name"]) if against else []
-    overall = result["overall"]
+    tests += _local_tests(against.tests, against.name) if against else []
     reasons: tuple[str, ...] = ()
-    if overall is not None and overall["bias"] is not None:
+    if overall is not None and not math.isnan(overall.bias):
         reasons = (
-            f"Bias over all rows: {number_texts.signed(overall['bias'], 3)} "
-            f"({number_texts.p_is(overall['p_value'])}).",
+            f"Bias over all rows: {number_texts.signed(overall.bias, 3)} "
+            f"({number_texts.p_is(overall.p_value)}).",
         )
-    reasons += tuple(_without_covariates(result["tests"]))
-    reasons += tuple(_biased(result["groups"], level))
-    scan = result.get("ranges")
-    reasons += tuple(range_sentences(scan, level))
-    where = result["source"]
-    regions = result["map"]["regions"] if result["map"] is not None else ()
-    listed = region_table(regions, where, "Most biased regions of the map") if regions else None
+    reasons += tuple(_without_covariates(result.tests))
+    reasons += tuple(_biased(result.groups, level))
+    reasons += tuple(range_sentences(result.ranges, level))
+    regions = result.map_summary.regions if result.map_summary is not None else ()
+    listed = None
+    if regions:
+        listed = region_table(regions, result.source, "Most biased regions of the map")
     return doc.article(
         f"Audit of {doc.source_name(result)}",
-        f"{doc.size_of(result)}, {terms.notion(result['notion'])}",
-        result["verdict"][:1].upper() + result["verdict"][1:],
+        f"{doc.size_of(result)}, {terms.notion(result.notion)}",
+        result.verdict[:1].upper() + result.verdict[1:],
         doc.section(
             "tests",
             "Tests of local calibration",
             *comparisons.test_blocks(tests, "covariates", 1 - level + 1e-12),
         ),
-        doc.section("groups", "Groups", *biased_groups(result["groups"], level)),
-        doc.section("ranges", "Ranges", *range_blocks(scan, level)),
-        doc.section("segments", "Segments", *segment_blocks(result.get("segments"), level)),
+        doc.section("groups", "Groups", *biased_groups(result.groups, level)),
+        doc.section("ranges", "Ranges", *range_blocks(result.ranges, level)),
+        doc.section("segments", "Segments", *segment_blocks(result.segments, level)),
         doc.section(
             "curves",
             "Where predictions are biased",
-            curve_figures(result["curves"], where, result.get("histograms", {})),
+            curve_figures(result.curves, result.source, result.histograms),
             listed,
         ),
         doc.section(
             "recalibration",
             "After recalibration",
-            _scores(result["recalibration"], _held_out(result["recalibration"])),
+            _scores(result.recalibration, _held_out(result.recalibration)),
         ),
         doc.section("against", "Comparison with another model", *_against(against, level)),
         *doc.closing(
             result,
             ["calibrated", "bias", "interval", "p-value", "95 % null quantile", "adjusted"],
             ["klce"],
-            result["notes"] or (),
+            result.notes,
         ),
         reasons=reasons,
     )
 
 
-def _without_covariates(tests: dict[str, Any]) -> Iterator[str]:
+def _without_covariates(tests: LocalTests) -> Iterator[str]:
     """Sentence about all tests without covariates, or None for results of earlier versions."""
     # Results of earlier versions have one test without covariates, and no adjusted p-value.
-    adjusted = {tests["calibration"]["statistic"]: tests.get("plain_adjusted")}
-    adjusted |= {t["statistic"]: t["adjusted"] for t in tests.get("whole") or ()}
+    adjusted = {tests.plain.statistic: tests.plain_adjusted}
+    adjusted |= {tested.test.statistic: tested.adjusted for tested in tests.whole}
     p_values = {name: p for name, p in adjusted.items() if p is not None}
     if len(p_values) > 1:
         name = min(p_values, key=lambda statistic: p_values[statistic])
@@ -398,32 +411,31 @@ def _without_covariates(tests: dict[str, Any]) -> Iterator[str]:
         yield f"Calibration without covariates: {name} has {text}."
 
 
-def _biased(groups: list[dict[str, Any]], level: float) -> Iterator[str]:
+def _biased(groups: Sequence[Group], level: float) -> Iterator[str]:
     """Sentences that name the significantly biased groups by the direction of their bias."""
-    biased = [g for g in groups if estimates.significant(g["adjusted"], 1 - level + 1e-12)]
+    biased = [g for g in groups if estimates.significant(g.adjusted, 1 - level + 1e-12)]
     # The bias is y − p: above 0, predictions are too low.
     for direction, sign in (("low", 1), ("high", -1)):
         named = [
-            f"{number_texts.with_minus(g['group'])} ({number_texts.signed(g['bias'], 3)})"
+            f"{number_texts.with_minus(g.name)} ({number_texts.signed(g.bias, 3)})"
             for g in biased
-            if sign * g["bias"] > 0
+            if sign * g.bias > 0
         ]
         if named:
             yield f"Predictions are too {direction} for {naming.joined(named, 3)}."
-    if any(g["adjusted"] is not None for g in groups) and not biased:
+    if any(g.adjusted is not None for g in groups) and not biased:
         yield "No group has a significant bias."
 
 
-def range_sentences(scan: dict[str, Any] | None, level: float) -> Iterator[str]:
+def range_sentences(scan: RangeScan | None, level: float) -> Iterator[str]:
     """Sentences that name significantly biased ranges, with their bias and p-value."""
-    listed = () if scan is None else scan["listed"]
-    biased = [g for g in listed if estimates.significant(g["adjusted"], 1 - level + 1e-12)]
+    listed = () if scan is None else scan.listed
+    biased = [g for g in listed if estimates.significant(g.adjusted, 1 - level + 1e-12)]
     for scanned in biased[:_MAX_SENTENCES]:
-        direction = "low" if scanned["bias"] > 0 else "high"
-        range_name = number_texts.with_minus(scanned["group"])
+        range_name = number_texts.with_minus(scanned.name)
         yield (
-            f"{range_name}: predictions are {number_texts.points(scanned['bias'])} too "
-            f"{direction} (adjusted {number_texts.p_is(scanned['adjusted'])})."
+            f"{range_name}: predictions are {number_texts.points(scanned.bias)} "
+            f"{scanned.direction} (adjusted {number_texts.p_is(scanned.adjusted)})."
         )
     more = len(biased) - _MAX_SENTENCES
     if more > 0:
@@ -431,54 +443,55 @@ def range_sentences(scan: dict[str, Any] | None, level: float) -> Iterator[str]:
         yield f"{number_texts.plural(more, 'further range')} {verb} biased."
 
 
-def _held_out(scores: list[dict[str, Any]] | None) -> str:
+def _held_out(scores: Sequence[Scores]) -> str:
     """Note about the rows of the scores after recalibration, and the null of their tests."""
     note = "on rows held out from the fits"
-    if any(s["test"] is not None and s["test"]["null"] == "refit" for s in scores or ()):
+    if any(s.test is not None and s.test.null == "refit" for s in scores):
         # The bootstrap of `refits_of` draws the labels of the fit as well.
         note += "; under the null, labels of all rows are drawn and the methods refitted"
     return note
 
 
-def _local_tests(tests: dict[str, Any], model: str) -> list[comparisons.Tested]:
+def _local_tests(tests: LocalTests, model: str) -> list[comparisons.Tested]:
     prefix = f"{model}: " if model else ""
     return [
-        comparisons.Tested(f"{prefix}all covariates", tests["joint"]),
-        comparisons.Tested(
-            f"{prefix}no covariate", tests["calibration"], tests.get("plain_adjusted")
+        comparisons.Tested(f"{prefix}all covariates", tests.joint),
+        comparisons.Tested(f"{prefix}no covariate", tests.plain, tests.plain_adjusted),
+        *(
+            comparisons.Tested(f"{prefix}no covariate", tested.test, tested.adjusted)
+            for tested in tests.whole
         ),
         *(
-            comparisons.Tested(f"{prefix}no covariate", t, t["adjusted"])
-            for t in tests.get("whole") or ()
+            comparisons.Tested(f"{prefix}{tested.covariate}", tested.test, tested.adjusted)
+            for tested in tests.each
         ),
-        *(comparisons.Tested(f"{prefix}{t['covariate']}", t, t["adjusted"]) for t in tests["each"]),
     ]
 
 
-def _scores(scores: list[dict[str, Any]] | None, note: str = "") -> Any:
+def _scores(scores: Sequence[Scores], note: str = "") -> doc.Table | None:
     """Table of the scores of each method or model."""
     if not scores:
         return None
     rows = []
     for s in scores:
         # JSON has no infinity: with a Brier score, the missing log loss was infinite.
-        unbounded = s["log_loss"] is None and s["brier"] is not None
-        least = s["test"] is not None and comparisons.is_smallest_p(s["test"])
+        unbounded = s.log_loss is None and s.brier is not None
+        least = s.test is not None and comparisons.is_smallest_p(s.test)
         remarks = (
-            terms.fitted((s["fitted"] or {}).get("parameters")),
-            s["reason"],
-            s["note"],
+            terms.fitted((s.fitted or {}).get("parameters")),
+            s.reason,
+            s.note,
             "a label had the probability 0" if unbounded else "",
         )
         rows.append(
             (
-                s["method"],
-                number_texts.count(s["n"]),
-                number_texts.number(s["ece"]),
-                number_texts.number(s["brier"]),
-                "∞" if unbounded else number_texts.number(s["log_loss"]),
-                number_texts.number(s["klce"]),
-                number_texts.p_value(s["p_value"], least),
+                s.name,
+                number_texts.count(s.n),
+                number_texts.number(s.ece),
+                number_texts.number(s.brier),
+                "∞" if unbounded else number_texts.number(s.log_loss),
+                number_texts.number(s.klce),
+                number_texts.p_value(s.p_value, least),
                 "; ".join(filter(None, remarks)),
             )
         )
@@ -487,22 +500,22 @@ def _scores(scores: list[dict[str, Any]] | None, note: str = "") -> Any:
     return doc.table("Scores", head, rows, note)
 
 
-def _against(comparison: dict[str, Any] | None, level: float) -> list[doc.Block]:
+def _against(comparison: Against | None, level: float) -> list[doc.Block | None]:
     if comparison is None:
         return []
     rows = [
         (
-            d["estimator"],
-            number_texts.number(d["first"]),
-            number_texts.number(d["second"]),
-            number_texts.signed(d["difference"]),
+            d.estimator,
+            number_texts.number(d.first),
+            number_texts.number(d.second),
+            number_texts.signed(d.difference),
             number_texts.span(*estimates.ends(d)),
         )
-        for d in comparison["differences"]
+        for d in comparison.differences
     ]
     interval = estimates.interval_name(level)
-    head = ("estimator", "this model", comparison["name"], "difference", interval)
+    head = ("estimator", "this model", comparison.name, "difference", interval)
     listed = doc.table(
         "Both models on the same rows", head, rows, "below 0 the other model is better"
     )
-    return [listed, _scores([comparison["first"], comparison["second"]])]
+    return [listed, _scores([comparison.first, comparison.second])]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -31,19 +31,49 @@ from calibscale.output.plots.curve_plots import (
     root_risk,
     root_spread,
 )
+from calibscale.results.comparison_results import Candidate, Selection
+from calibscale.results.declarations import Json
+from calibscale.results.estimate import Floor, Interval
+from calibscale.results.inference_results import TestResult
 
 
 class Tested(NamedTuple):
     """Test of one window, model or set of covariates."""
 
     place: str
-    test: dict[str, Any]
+    test: TestResult
     adjusted: float | None = None
 
 
-def is_smallest_p(test: dict[str, Any]) -> bool:
+class RankedRow(NamedTuple):
+    """Model of a ranking, the row of its table.
+
+    `scores` are further numbers of the model by name, in the order of their columns.
+    """
+
+    name: str
+    rank: int | None
+    value: float | None
+    interval: Interval | None
+    probabilities: Sequence[float | None]
+    floor: Floor | None = None
+    scores: Mapping[str, float | None] = {}
+
+
+class PairRow(NamedTuple):
+    """Difference of the estimates of two models, first − second, and its adjusted p-value."""
+
+    first: str
+    second: str
+    difference: float | None
+    low: float | None
+    high: float | None
+    p: float | None
+
+
+def is_smallest_p(test: TestResult) -> bool:
     """Whether the p-value is the smallest that the replicates allow."""
-    return bool(test["replicates"]) and test["exceedances"] == 0
+    return test.replicates > 0 and test.exceedances == 0
 
 
 def test_blocks(tests: Sequence[Tested], place_title: str, alpha: float) -> list[doc.Block | None]:
@@ -51,7 +81,7 @@ def test_blocks(tests: Sequence[Tested], place_title: str, alpha: float) -> list
     if not tests:
         return []
     # Tests are named like estimates.
-    clear = without_notion([_as_estimate(tested.test) for tested in tests])
+    clear = without_notion(named(tested.test) for tested in tests)
     head = (
         "statistic",
         doc.text_column(place_title) if any(tested.place for tested in tests) else None,
@@ -62,20 +92,20 @@ def test_blocks(tests: Sequence[Tested], place_title: str, alpha: float) -> list
     )
     rows = [
         (
-            short_label(_as_estimate(test), clear),
+            short_label(named(test), clear),
             place,
-            number_texts.number(test["value"]),
-            number_texts.number(test["critical_value"]),
-            p_cell(test["p_value"], alpha, is_smallest_p(test)),
+            number_texts.number(test.value),
+            number_texts.number(test.critical_value),
+            p_cell(test.p_value, alpha, is_smallest_p(test)),
             number_texts.p_value(adjusted),
         )
         for place, test, adjusted in tests
     ]
     # Places with the same reason share a sentence.
     missing = dict.fromkeys(
-        f"{_statistic(tested.test)}: {tested.test['reason']}"
+        f"{terms.label(named(tested.test))}: {tested.test.reason}"
         for tested in tests
-        if tested.test["reason"]
+        if tested.test.reason
     )
     return [
         _null_figures(tests, place_title, alpha),
@@ -84,36 +114,30 @@ def test_blocks(tests: Sequence[Tested], place_title: str, alpha: float) -> list
     ]
 
 
-def _as_estimate(test: dict[str, Any]) -> dict[str, Any]:
-    return {"estimator": test["statistic"], "notion": test["notion"]}
-
-
-def _statistic(test: dict[str, Any]) -> str:
-    return terms.label(_as_estimate(test))
+def named(test: TestResult) -> terms.Named:
+    """Name of the statistic of a test with its notion, as of an estimate."""
+    return terms.Named(test.statistic, test.notion)
 
 
 def _null_notes(tests: Sequence[Tested]) -> list[str]:
     """Sentences about the null, and about the notion of statistics that are named without it."""
-    notion = notion_note([_as_estimate(tested.test) for tested in tests])
+    notion = notion_note([named(tested.test) for tested in tests])
     first = tests[0].test
-    if first["null"] == "hoeffding":
+    if first.null == "hoeffding":
         return ["The p-values are upper bounds, by Hoeffding's inequality.", *notion]
     # Tests that stopped early have fewer replicates.
-    count = max(tested.test["replicates"] or 0 for tested in tests)
-    responses = "outcomes" if first["notion"] in ("forecast", "pit") else "labels"
-    drawn = (
-        f"{responses} drawn from the predictions" if first["null"] == "labels" else first["null"]
-    )
-    text = f"null: {drawn}, {number_texts.plural(count, 'replicate')}, seed {first['seed']}"
+    count = max(tested.test.replicates for tested in tests)
+    responses = "outcomes" if first.notion in ("forecast", "pit") else "labels"
+    drawn = f"{responses} drawn from the predictions" if first.null == "labels" else first.null
+    text = f"null: {drawn}, {number_texts.plural(count, 'replicate')}, seed {first.seed}"
     notes = [text]
-    factors = (first["parameters"] or {}).get("bandwidth_factors")
+    factors = first.parameters.get("bandwidth_factors")
     if factors:
         notes.append(f"value: the statistics of {len(factors)} bandwidths combined")
-    certain = first.get("certain_rows")
-    if certain:
+    if first.certain_rows:
         notes.append(
-            f"{certain:,} rows have a prediction of 0 or 1, so that their labels are the same in "
-            "every draw."
+            f"{first.certain_rows:,} rows have a prediction of 0 or 1, so that their labels are "
+            "the same in every draw."
         )
     return [*notes, *notion]
 
@@ -122,21 +146,20 @@ def _null_figures(tests: Sequence[Tested], place_title: str, alpha: float) -> do
     """Plots of observed values over the range of the null, if its quantiles are available."""
     by_statistic: dict[str, list[IntervalRow]] = {}
     for place, test, _ in tests:
-        drawn = test["null_distribution"]
+        drawn = test.null_distribution
         # Tests by an inequality draw no values of the null.
-        if drawn is None or test["value"] is None:
+        if drawn is None or test.value is None or drawn.central is None:
             continue
-        quantiles = drawn["quantiles"]
-        if "0.05" in quantiles and "0.95" in quantiles:
-            row = IntervalRow(
-                place or "all rows",
-                test["value"],
-                quantiles["0.05"],
-                quantiles["0.95"],
-                alert=significant(test["p_value"], alpha),
-                bar="rows",  # colour of a bar that is not an interval of the value
-            )
-            by_statistic.setdefault(_statistic(test), []).append(row)
+        low, high = drawn.central
+        row = IntervalRow(
+            place or "all rows",
+            test.value,
+            number_texts.known(low),
+            number_texts.known(high),
+            alert=significant(test.p_value, alpha),
+            bar="rows",  # colour of a bar that is not an interval of the value
+        )
+        by_statistic.setdefault(terms.label(named(test)), []).append(row)
     strips = [IntervalPanel(name, tuple(rows)) for name, rows in by_statistic.items()]
     plots = []
     for panels in in_pictures(strips):
@@ -165,12 +188,12 @@ def _null_figures(tests: Sequence[Tested], place_title: str, alpha: float) -> do
 
 
 def ranking_blocks(
-    models: Sequence[dict[str, Any]], estimator: str, level: float | None, notes: Sequence[str] = ()
+    models: Sequence[RankedRow], estimator: str, level: float | None, notes: Sequence[str] = ()
 ) -> list[doc.Block]:
-    """Plot and table of ranked models (keys: name, rank, value, interval, rank_probabilities)."""
+    """Plot and table of ranked models."""
     if not models:
         return []
-    rows = tuple(IntervalRow(m["name"], m["value"], *ends(m)) for m in models)
+    rows = tuple(IntervalRow(model.name, model.value, *ends(model)) for model in models)
     figure = interval_figure(
         [IntervalPanel(estimator, rows)],
         f"Models by {estimator}",
@@ -186,18 +209,17 @@ def ranking_blocks(
     ]
 
 
-def _models_table(
-    models: Sequence[dict[str, Any]], estimator: str, level: float | None
-) -> doc.Block:
+def _models_table(models: Sequence[RankedRow], estimator: str, level: float | None) -> doc.Block:
     # Models without an estimate have no probabilities, and fewer ranks are possible.
-    n_ranks = max((len(model["rank_probabilities"] or ()) for model in models), default=0)
+    n_ranks = max((len(model.probabilities) for model in models), default=0)
     n_ranks = n_ranks if n_ranks > 1 else 0  # the only rank is certain
-    scores = ("accuracy", "brier", "nll", "crps")
-    extra = [k for k in scores if any(m.get(k) is not None for m in models)]
-    noisy = any(m.get("floor") for m in models)
+    # A score that no model has is no column.
+    scored = [name for model in models for name, x in model.scores.items() if x is not None]
+    extra = [name for name in models[0].scores if name in scored]
+    noisy = any(model.floor for model in models)
     rows = []
     for model in models:
-        rank_shares = list(model["rank_probabilities"] or ())[:n_ranks]
+        rank_shares = model.probabilities[:n_ranks]
         # Models without probabilities of ranks get dashes in every column of ranks.
         probabilities: list[str | doc.Cell] = []
         for share in rank_shares:
@@ -208,16 +230,16 @@ def _models_table(
                 probabilities.append(doc.Cell(text, "share", round(share, 3)))
         while len(probabilities) < n_ranks:
             probabilities.append("–")
-        rank = "–" if model["rank"] is None else str(model["rank"])
+        rank = "–" if model.rank is None else str(model.rank)
         rows.append(
             (
-                model["name"],
+                model.name,
                 rank,
-                number_texts.number(model["value"]),
+                number_texts.number(model.value),
                 number_texts.span(*ends(model)),
-                *noise(model),
+                *noise(model.value, model.floor),
                 *probabilities,
-                *(number_texts.number(model.get(key)) for key in extra),
+                *(number_texts.number(model.scores.get(name)) for name in extra),
             )
         )
     head = ("model", "rank", estimator, interval_name(level), *(NOISE if noisy else (None, None)))
@@ -227,25 +249,23 @@ def _models_table(
     return doc.table(f"Models by {estimator}", (*head, *ranks, *scores_head), rows, notes)
 
 
-def difference_table(
-    differences: Sequence[dict[str, Any]], level: float | None
-) -> doc.Block | None:
-    """Table of paired differences (keys: first, second, value, low, high, p)."""
+def difference_table(differences: Sequence[PairRow], level: float | None) -> doc.Block | None:
+    """Table of paired differences."""
     if not differences:
         return None
     rows = []
     for d in differences:
         # 1e-12 keeps p = 1 − level significant in spite of rounding.
-        differ = level is not None and significant(d["p"], 1 - level + 1e-12)
+        differ = level is not None and significant(d.p, 1 - level + 1e-12)
         state = doc.Cell("different", "strong") if differ else "undecided"
         rows.append(
             (
-                d["first"],
-                d["second"],
-                number_texts.signed(d["value"]),
-                number_texts.span(d["low"], d["high"]),
-                number_texts.p_value(d["p"]),
-                "–" if d["p"] is None else state,
+                d.first,
+                d.second,
+                number_texts.signed(d.difference),
+                number_texts.span(d.low, d.high),
+                number_texts.p_value(d.p),
+                "–" if d.p is None else state,
             )
         )
     head = (
@@ -262,27 +282,27 @@ def difference_table(
 # ---------------------------------------------------------------- drift
 
 
-def drift_blocks(drift: dict[str, Any], column: str | None) -> list[doc.Block]:
+def drift_blocks(drift: Any, column: str | None) -> list[doc.Block]:
     """Plot and table of differences from the baseline."""
-    results = drift["results"]
-    base = drift["baseline"]
-    window = day_names.window(drift["window"])
-    title = f"{window[:1].upper()}{window[1:]} against the baseline, {day_names.day(base['first'])}"
+    results = drift.results
+    base = drift.baseline
+    window = day_names.window(drift.window)
+    title = f"{window[:1].upper()}{window[1:]} against the baseline, {day_names.day(base.first)}"
     # The baseline is a fixed period, which a reader must know to judge a drift.
-    title += f" to {day_names.day(base['last'])} ({number_texts.count(base['n'])} rows)"
+    title += f" to {day_names.day(base.last)} ({number_texts.count(base.n)} rows)"
     if not results:
         return [doc.Paragraph(f"{title}: no comparison is possible yet.")]
-    level = results[0]["level"]
+    level = results[0].level
     by_estimator: dict[str, list[IntervalRow]] = {}
     # All rows come first, then the groups in their order.
-    for d in sorted(results, key=lambda d: d["group"] is not None):
+    for d in sorted(results, key=lambda d: d.group is not None):
         # Records of single comparisons have no adjusted p-value.
-        p = d["adjusted_p_value"] if d["adjusted_p_value"] is not None else d["p_value"]
+        p = d.adjusted_p_value if d.adjusted_p_value is not None else d.p_value
         row = IntervalRow(
-            naming.group(column, d["group"]),
-            d["difference"],
-            d["low"],
-            d["high"],
+            naming.group(column, d.group),
+            d.difference,
+            d.low,
+            d.high,
             significant(p, 1 - level + 1e-12),
         )
         by_estimator.setdefault(terms.label(d), []).append(row)
@@ -293,11 +313,11 @@ def drift_blocks(drift: dict[str, Any], column: str | None) -> list[doc.Block]:
     rows = [
         (
             terms.label(d),
-            naming.group(column, d["group"]),
-            number_texts.signed(d["difference"]),
-            number_texts.span(d["low"], d["high"]),
-            number_texts.p_value(d["p_value"]),
-            number_texts.p_value(d["adjusted_p_value"]),
+            naming.group(column, d.group),
+            number_texts.signed(d.difference),
+            number_texts.span(d.low, d.high),
+            number_texts.p_value(d.p_value),
+            number_texts.p_value(d.adjusted_p_value),
         )
         for d in results
     ]
@@ -333,23 +353,23 @@ def _drift_figure(panels: Sequence[IntervalPanel], title: str, level: float) -> 
 # ---------------------------------------------------------------- selection
 
 
-def selection_blocks(result: dict[str, Any]) -> list[doc.Block | None]:
+def selection_blocks(result: Selection) -> list[doc.Block | None]:
     """Table of risks, plots of risk along grids, and the best estimate of each estimator."""
-    candidates = result["candidates"]
-    names = list(dict.fromkeys(c["estimator"] for c in candidates))
-    grids = {name: [c for c in candidates if c["estimator"] == name] for name in names}
+    grids = {
+        name: [c for c in result.candidates if c.estimator == name] for name in result.estimators
+    }
     # Each estimator is represented by its best point of the grid.
     best = {name: min(grid, key=_risk) for name, grid in grids.items()}
-    chosen = result["selected"]
-    root = "" if chosen["root"] is None else f", its root {number_texts.number(chosen['root'])}"
+    chosen = result.selected
+    root = "" if chosen.root is None else f", its root {number_texts.number(chosen.root)}"
     settings = _settings(chosen)
     if settings:
         settings = f" with {settings}"
     blocks: list[doc.Block | None] = [
         doc.Paragraph(
-            f"The estimator with the smallest risk is {chosen['estimator']}"
+            f"The estimator with the smallest risk is {chosen.estimator}"
             f"{settings}"
-            f": the squared calibration error is {number_texts.number(chosen['estimate'])}"
+            f": the squared calibration error is {number_texts.number(chosen.estimate)}"
             f"{root}. {_interval_sentence(chosen)}"
         ),
         _risk_table(list(best.values()), chosen),
@@ -361,20 +381,21 @@ def selection_blocks(result: dict[str, Any]) -> list[doc.Block | None]:
         if figure is not None and figure.caption.endswith("may be better."):
             text = f"{name}: {_settings(best[name])} is at the end of its grid; extend it with "
             blocks.append(doc.Paragraph(f"{text}--grid."))
-    if result["nested"] is not None:
-        nested = number_texts.number(result["nested"]["estimate"])
+    if result.nested is not None:
+        nested = number_texts.number(result.nested.estimate)
         blocks.append(doc.Paragraph(f"Nested cross-validation: {nested}."))
     return [*blocks, doc.figures(plots)]
 
 
-def _risk(candidate: dict[str, Any]) -> float:
-    return math.inf if candidate["risk"] is None else candidate["risk"]
+def _risk(candidate: Candidate) -> float:
+    """Risk of a candidate, infinite without a risk."""
+    return math.inf if math.isnan(candidate.risk) else candidate.risk
 
 
-def _settings(candidate: dict[str, Any]) -> str:
+def _settings(candidate: Candidate) -> str:
     """Hyper-parameter and fitted parameters, the latter as means over folds."""
-    settings = dict(candidate["hyperparameter"] or {})
-    for name, values in (candidate["fitted"] or {}).items():
+    settings: Json = dict(candidate.hyperparameter)
+    for name, values in candidate.fitted.items():
         numbers = values if isinstance(values, list) else [values]
         if numbers and all(isinstance(v, int | float) for v in numbers):
             # Folds have fits of their own.  A reader needs their order of magnitude.
@@ -387,22 +408,22 @@ def _digits(value: Any) -> str:
     return number_texts.rounded(value, 4) if number else terms.plain(value)
 
 
-def _risk_table(best: list[dict[str, Any]], chosen: dict[str, Any]) -> doc.Block:
+def _risk_table(best: Sequence[Candidate], chosen: Candidate) -> doc.Block:
     rows = []
     for c in sorted(best, key=_risk):
-        best_one = c["estimator"] == chosen["estimator"]
-        state = "worse" if c["distinguishable"] else "undecided"
+        is_chosen = c.estimator == chosen.estimator
+        state = "worse" if c.distinguishable else "undecided"
         rows.append(
             (
-                doc.Cell(c["estimator"], "strong" if best_one else ""),
+                doc.Cell(c.estimator, "strong" if is_chosen else ""),
                 _settings(c) or "–",
-                number_texts.number(None if c["risk"] is None else root_risk(c), 6),
-                "–" if best_one else number_texts.signed(c["difference"]),
-                "–" if best_one else number_texts.number(c["difference_standard_error"], 2),
-                number_texts.number(c["estimate"]),
-                number_texts.number(c["root"]),
+                number_texts.number(None if math.isnan(c.risk) else root_risk(c), 6),
+                "–" if is_chosen else number_texts.signed(c.difference),
+                "–" if is_chosen else number_texts.number(c.difference_error, 2),
+                number_texts.number(c.estimate),
+                number_texts.number(c.root),
                 number_texts.span(*_roots(c)),
-                doc.Cell("selected", "strong") if best_one else state,
+                doc.Cell("selected", "strong") if is_chosen else state,
             )
         )
     head = (
@@ -420,7 +441,7 @@ def _risk_table(best: list[dict[str, Any]], chosen: dict[str, Any]) -> doc.Block
     return doc.table(caption, head, rows)
 
 
-def _roots(candidate: dict[str, Any]) -> tuple[float | None, float | None]:
+def _roots(candidate: Candidate) -> tuple[float | None, float | None]:
     """Square roots of the limits of the interval."""
     low, high = ends(candidate)
     if low is None or high is None:
@@ -429,7 +450,7 @@ def _roots(candidate: dict[str, Any]) -> tuple[float | None, float | None]:
     return math.sqrt(max(low, 0.0)), math.sqrt(max(high, 0.0))
 
 
-def _interval_sentence(chosen: dict[str, Any]) -> str:
+def _interval_sentence(chosen: Candidate) -> str:
     """Sentence about the interval of the selected estimate."""
     low, high = ends(chosen)
     if low is None or high is None:
@@ -442,14 +463,14 @@ def _interval_sentence(chosen: dict[str, Any]) -> str:
     return f"{text}."
 
 
-def _root_figure(best: list[dict[str, Any]], chosen: dict[str, Any]) -> doc.Figure:
-    rows = tuple(IntervalRow(c["estimator"], c["root"], *_roots(c)) for c in best)
+def _root_figure(best: Sequence[Candidate], chosen: Candidate) -> doc.Figure:
+    rows = tuple(IntervalRow(c.estimator, c.root, *_roots(c)) for c in best)
     interval = interval_name(level_of([chosen]))
     return interval_figure(
         [IntervalPanel("", rows)],
         "Calibration error by estimator",
         f"Calibration error (root) by each estimator, with its {interval}; "
-        f"{chosen['estimator']} has the smallest risk.",
+        f"{chosen.estimator} has the smallest risk.",
         "calibration error by estimator",
         ("quantity", "estimator", "value", interval),
         "Calibration error (root)",
@@ -457,28 +478,28 @@ def _root_figure(best: list[dict[str, Any]], chosen: dict[str, Any]) -> doc.Figu
 
 
 def _risk_figure(
-    name: str, grid: list[dict[str, Any]], best: dict[str, Any], selected: dict[str, Any]
+    name: str, grid: Sequence[Candidate], best: Candidate, selected: Candidate
 ) -> doc.Figure | None:
     """Plot of the risk along a grid of one hyper-parameter."""
     # A line needs one hyper-parameter, and three points to show a minimum.
-    drawn = [c for c in grid if c["risk"] is not None and len(c["hyperparameter"] or {}) == 1]
-    if len(drawn) < 3 or selected["risk"] is None or best not in drawn:
+    drawn = [c for c in grid if not math.isnan(c.risk) and len(c.hyperparameter) == 1]
+    if len(drawn) < 3 or math.isnan(selected.risk) or best not in drawn:
         return None
-    (label,) = best["hyperparameter"]
-    if not all(isinstance(c["hyperparameter"].get(label), int | float) for c in drawn):
+    (label,) = best.hyperparameter
+    if not all(isinstance(c.hyperparameter.get(label), int | float) for c in drawn):
         return None
-    drawn.sort(key=lambda c: c["hyperparameter"][label])
-    values = [c["hyperparameter"][label] for c in drawn]
+    drawn.sort(key=lambda c: c.hyperparameter[label])
+    values = [c.hyperparameter[label] for c in drawn]
     rows = [
         (
             number_texts.number(value, 4),
             number_texts.number(root_risk(c)),
             number_texts.number(root_spread(c), 2),
-            number_texts.number(c["estimate"]),
+            number_texts.number(c.estimate),
         )
         for value, c in zip(values, drawn, strict=True)
     ]
-    at, y_name = best["hyperparameter"][label], "√risk × 100"
+    at, y_name = best.hyperparameter[label], "√risk × 100"
     caption = f"Risk of {name} along its grid; the minimum is at {label} = {_digits(at)}"
     end = at in (values[0], values[-1])
     caption += ", an end of the grid: a wider grid may be better." if end else "."

@@ -9,7 +9,12 @@ from typing import Any, ClassVar, TypeAlias
 from calibscale.estimators.known_estimators import SUMMARIES
 from calibscale.formatting import fault_texts, naming, number_texts, terms
 from calibscale.formatting.naming import name_of
-from calibscale.results.estimate import EXACT, POPULATION
+from calibscale.output.documents.details import notes_of
+from calibscale.results.cluster_results import Clusters
+from calibscale.results.declarations import Json
+from calibscale.results.estimate import EXACT, POPULATION, Estimate
+from calibscale.results.outcome import RunResult
+from calibscale.results.source_rows import SourceRows
 
 
 @dataclass(frozen=True)
@@ -273,21 +278,25 @@ def article(
 # ---------------------------------------------------------------- shared sections
 
 
-def source_name(result: dict[str, Any]) -> str:
-    source = result.get("source") or {}
-    return naming.base(source.get("name") or "predictions")
+def source_name(result: Any) -> str:
+    """Name of the source of a result, without its folders."""
+    return naming.base(source_of(result).get("name") or "predictions")
+
+
+def source_of(result: Any) -> Json:
+    """Description of the source of a result, empty for results of several sources or of none."""
+    return getattr(result, "source", None) or {}
 
 
 _NAMED_GROUPS = 3  # in a note
-_OF_CLUSTERS = ("intraclass_correlation", "design_effect")
 
 
-def size_of(result: dict[str, Any]) -> str:
+def size_of(result: SourceRows) -> str:
     """Number of rows, with their kind and their clusters."""
-    return rows_of(result["n"], result.get("source") or {}) + clusters_of(result)
+    return rows_of(result.n, source_of(result)) + clusters_of(result)
 
 
-def rows_of(count: int, source: dict[str, Any]) -> str:
+def rows_of(count: int, source: Json) -> str:
     """Number of rows with the classes of a source, or the kind of its forecasts."""
     rows = number_texts.plural(count, "row")
     if source.get("forecast"):
@@ -297,26 +306,27 @@ def rows_of(count: int, source: dict[str, Any]) -> str:
     return rows
 
 
-def clusters_of(result: dict[str, Any]) -> str:
+def clusters_of(result: Any) -> str:
     """Number of clusters and their properties, or an empty text without clusters."""
-    clusters = result.get("clusters")
-    if not clusters:
+    clusters: Clusters | None = getattr(result, "clusters", None)
+    if clusters is None:
         return ""
-    accuracy = "" if clusters["exact"] else "about "
-    text = f" in {accuracy}{clusters['count']:,} clusters"
+    accuracy = "" if clusters.exact else "about "
+    text = f" in {accuracy}{clusters.count:,} clusters"
     properties = []
-    if clusters.get("effective_count") is not None:  # older results lack it
-        properties.append(f"effectively {number_texts.number(clusters['effective_count'])}")
-    if clusters["design_effect"] is not None:
-        values = (number_texts.number(clusters[name]) for name in _OF_CLUSTERS)
-        properties.append("intraclass correlation {}, design effect {}".format(*values))
+    if clusters.effective_count is not None:  # older results lack it
+        properties.append(f"effectively {number_texts.number(clusters.effective_count)}")
+    if clusters.design_effect is not None:
+        correlation = number_texts.number(clusters.intraclass_correlation)
+        effect = number_texts.number(clusters.design_effect)
+        properties.append(f"intraclass correlation {correlation}, design effect {effect}")
     if properties:
         text += f" ({', '.join(properties)})"
-    return "; ".join([f"{text} by {clusters['column']}", *clusters["notes"]])
+    return "; ".join([f"{text} by {clusters.column}", *clusters.notes])
 
 
 def closing(
-    result: dict[str, Any],
+    result: RunResult,
     names: Iterable[str],
     estimators: Iterable[str] = (),
     remarks: Iterable[str] = (),
@@ -328,7 +338,7 @@ def closing(
     `excluded` replaces the table of `left_out`.  `settings` come in addition to the parameters.
     """
     if excluded is None:
-        excluded = [left_out(result)]
+        excluded = [left_out(result)] if isinstance(result, SourceRows) else []
     # Several parts of a document may have the same note.
     notes = tuple(dict.fromkeys(remarks))
     return (
@@ -339,28 +349,28 @@ def closing(
     )
 
 
-def left_out(result: dict[str, Any]) -> Table | None:
+def left_out(result: SourceRows) -> Table | None:
     """Table of excluded rows by reason, or None if all rows were used."""
     rows = [(reason, number_texts.count(n)) for reason, n in exclusions(result, "dropped: ")]
     if not rows:
         return None
-    return table("Rows", ("status", "rows"), [("used", number_texts.count(result["n"])), *rows])
+    return table("Rows", ("status", "rows"), [("used", number_texts.count(result.n)), *rows])
 
 
-def exclusions(result: dict[str, Any], dropped: str = "") -> Iterator[tuple[str, int]]:
+def exclusions(result: SourceRows, dropped: str = "") -> Iterator[tuple[str, int]]:
     """Reasons for excluding rows, with the numbers of rows, after `dropped` for dropped rows."""
-    if result["n_unlabelled"]:
-        yield "without a label yet", result["n_unlabelled"]
-    for reason, n in (result["dropped"] or {}).items():
+    if result.n_unlabelled:
+        yield "without a label yet", result.n_unlabelled
+    for reason, n in result.dropped.items():
         yield f"{dropped}{fault_texts.fault_text(reason)}", n
 
 
-def estimator_notes(results: Iterable[dict[str, Any]]) -> list[str]:
+def estimator_notes(results: Iterable[Estimate]) -> list[str]:
     """Notes of estimators on their results."""
     return [f"{estimator}: {remark}" for estimator, remark in _remarks(results)]
 
 
-def group_notes(groups: Iterable[tuple[str, Iterable[dict[str, Any]]]]) -> list[str]:
+def group_notes(groups: Iterable[tuple[str, Iterable[Estimate]]]) -> list[str]:
     """Notes of estimators on their results in groups, each with the groups that it is about."""
     # A note that several groups share is printed once, with the names of the groups.
     places: dict[tuple[str, str], list[str]] = {}
@@ -373,14 +383,11 @@ def group_notes(groups: Iterable[tuple[str, Iterable[dict[str, Any]]]]) -> list[
     ]
 
 
-def _remarks(results: Iterable[dict[str, Any]]) -> Iterator[tuple[str, str]]:
+def _remarks(results: Iterable[Estimate]) -> Iterator[tuple[str, str]]:
     """Name of an estimate, and a note of its estimator."""
     for estimate in results:
-        details = estimate.get("details")
-        # Details are free-form JSON, which a file may have in other types.
-        remarks = details.get("notes") if isinstance(details, dict) else None
-        for remark in remarks if isinstance(remarks, list) else ():
-            yield terms.label(estimate), str(remark)
+        for note in notes_of(estimate):
+            yield terms.label(estimate), note
 
 
 def _terms(names: Iterable[str], estimators: Iterable[str]) -> Section:
@@ -393,17 +400,17 @@ def _terms(names: Iterable[str], estimators: Iterable[str]) -> Section:
     return Section("terms", "How to read this report", (folded,))
 
 
-def _settings(result: dict[str, Any], further: dict[str, Any]) -> Section:
+def _settings(result: RunResult, further: Json) -> Section:
     """Section of all parameters and versions."""
     # Parameters of the result replace settings of the same name.
-    settings = {**further, **(result.get("parameters") or {})}
-    source = {k: v for k, v in (result.get("source") or {}).items() if v is not None}
+    settings = {**further, **result.parameters}
+    source = {name: item for name, item in source_of(result).items() if item is not None}
     tables = (
         table(caption, head, list(_flat(values)))
         for caption, head, values in (
             ("Settings", ("parameter", "value"), settings),
             ("Source", ("property", "value"), source),
-            ("Versions", ("package", "version"), result.get("versions") or {}),
+            ("Versions", ("package", "version"), result.versions),
         )
         if values
     )
@@ -412,7 +419,7 @@ def _settings(result: dict[str, Any], further: dict[str, Any]) -> Section:
     return Section("settings", "Parameters", (folded,))
 
 
-def _flat(value: dict[str, Any], prefix: str = "") -> Iterable[tuple[str, str]]:
+def _flat(value: Json, prefix: str = "") -> Iterable[tuple[str, str]]:
     """Flatten nested settings to dotted names."""
     for key, item in value.items():
         name = f"{prefix}{key}"
@@ -428,16 +435,16 @@ def _flat(value: dict[str, Any], prefix: str = "") -> Iterable[tuple[str, str]]:
             yield name, terms.plain(item)
 
 
-def interval_terms(results: Sequence[dict[str, Any]]) -> list[str]:
+def interval_terms(results: Sequence[Estimate]) -> list[str]:
     """Terms needed to explain a list of estimates."""
     names = []
-    intervals = [e["interval"] for e in results if e["interval"] is not None]
+    intervals = [e.interval for e in results if e.interval is not None]
     if intervals:
         names.append("interval")
-    if any(interval["covers"] != POPULATION for interval in intervals):
+    if any(interval.covers != POPULATION for interval in intervals):
         names.append("at this n")
-    if any(e["squared"] for e in results):
+    if any(e.squared for e in results):
         names.append("root")
-    if any(e["approximation"]["kind"] != EXACT.kind for e in results):
+    if any(e.approximation.kind != EXACT.kind for e in results):
         names.append("± approx.")
     return names

@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
 from functools import partial
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Protocol
 
 from calibscale.errors import OptionError
 from calibscale.estimators.known_estimators import BIASED, short_summary
 from calibscale.formatting import naming, number_texts, terms
 from calibscale.formatting.naming import name_of
 from calibscale.output.documents import elements as doc
+from calibscale.output.documents.details import CoverageLevels
 from calibscale.output.plots.curve_plots import (
     IntervalPanel,
     IntervalRow,
@@ -20,9 +21,11 @@ from calibscale.output.plots.curve_plots import (
     intervals_height,
     plot_intervals,
 )
+from calibscale.output.plots.diagrams import DrawnDiagram
 from calibscale.output.plots.prediction_plots import RELIABILITY_HEIGHT, draw_reliability
 from calibscale.output.plots.score_plots import SCORE_PLOTS, curve_of, plot_corp
-from calibscale.results.estimate import EXACT, POPULATION
+from calibscale.results.estimate import EXACT, POPULATION, Estimate, Floor, Interval
+from calibscale.results.evaluation_results import ReliabilityBin
 
 MAX_GROUPS = 12  # groups in a plot, while tables contain all groups
 _GROUP_COLUMNS = 5  # estimators in a table of groups, which then fits a page
@@ -36,33 +39,56 @@ class Place(NamedTuple):
     """
 
     name: str
-    results: Sequence[dict[str, Any]]
-    n: int | None = None
+    results: Sequence[Estimate]
     limits: dict[str, tuple[float, ...]] = {}  # noqa: RUF012
     breached: frozenset[str] = frozenset()
 
 
-def level_of(results: Sequence[dict[str, Any]]) -> float | None:
+class WithInterval(Protocol):
+    """Result with an interval."""
+
+    @property
+    def interval(self) -> Interval | None:
+        """Confidence interval, or None."""
+
+
+class EstimatedGroup(Protocol):
+    """Estimates of the rows with one value of a covariate."""
+
+    @property
+    def group(self) -> float | str | None:
+        """Name or number of the group."""
+
+    @property
+    def n(self) -> int:
+        """Number of rows."""
+
+    @property
+    def results(self) -> Sequence[Estimate]:
+        """Estimates of these rows."""
+
+
+def level_of(results: Iterable[WithInterval]) -> float | None:
     """The level of the first interval."""
-    levels = (e["interval"]["level"] for e in results if e["interval"] is not None)
-    return next((level for level in levels if level is not None), None)
+    return next((e.interval.level for e in results if e.interval is not None), None)
 
 
 def interval_name(level: float | None) -> str:
     return "interval" if level is None else f"{number_texts.percent(level)} interval"
 
 
-def ends(result: dict[str, Any]) -> tuple[float | None, float | None]:
+def ends(result: WithInterval) -> tuple[float | None, float | None]:
     """Ends of the interval of a result, or None without an interval."""
-    interval = result["interval"]
-    return (None, None) if interval is None else (interval["low"], interval["high"])
+    if result.interval is None:
+        return None, None
+    return number_texts.known(result.interval.low), number_texts.known(result.interval.high)
 
 
-def in_brackets(result: dict[str, Any]) -> str:
+def in_brackets(result: WithInterval) -> str:
     """Interval of a result with its level, in brackets after a space, or an empty text."""
     if None in ends(result):
         return ""
-    return f" ({interval_name(result['interval']['level'])} {number_texts.span(*ends(result))})"
+    return f" ({interval_name(level_of([result]))} {number_texts.span(*ends(result))})"
 
 
 # ---------------------------------------------------------------- estimates
@@ -98,8 +124,8 @@ def _forest(places: Sequence[Place], place_title: str, level: float | None) -> d
     )
 
 
-def _by_estimator(places: Sequence[Place]) -> dict[str, list[tuple[Place, dict[str, Any]]]]:
-    groups: dict[str, list[tuple[Place, dict[str, Any]]]] = {}
+def _by_estimator(places: Sequence[Place]) -> dict[str, list[tuple[Place, Estimate]]]:
+    groups: dict[str, list[tuple[Place, Estimate]]] = {}
     clear = without_notion([e for place in places for e in place.results])
     for place in places:
         for estimate in place.results:
@@ -107,35 +133,35 @@ def _by_estimator(places: Sequence[Place]) -> dict[str, list[tuple[Place, dict[s
     return groups
 
 
-def without_notion(estimates: Sequence[dict[str, Any]]) -> frozenset[str]:
+def without_notion(estimates: Iterable[terms.WithNotion]) -> frozenset[str]:
     """Estimators that a table has only for the positive class, so that names need no notion."""
     notions: dict[str, set[str | None]] = {}
     for estimate in estimates:
-        notions.setdefault(name_of(estimate["estimator"]), set()).add(estimate["notion"])
+        notions.setdefault(name_of(estimate.estimator), set()).add(estimate.notion)
     return frozenset(name for name, judged in notions.items() if judged == {"positive"})
 
 
-def short_label(estimate: dict[str, Any], clear: frozenset[str]) -> str:
+def short_label(estimate: terms.WithNotion, clear: frozenset[str]) -> str:
     """Label of an estimate, without its notion if its estimator is in `clear`."""
-    name = str(estimate["estimator"])
+    name = estimate.estimator
     return name if name_of(name) in clear else terms.label(estimate)
 
 
-def notion_note(estimates: Sequence[dict[str, Any]]) -> list[str]:
+def notion_note(estimates: Sequence[terms.WithNotion]) -> list[str]:
     """Sentence about the notion of estimators that are named without it."""
     clear = without_notion(estimates)
-    names = dict.fromkeys(name for e in estimates if (name := name_of(e["estimator"])) in clear)
+    names = dict.fromkeys(name for e in estimates if (name := name_of(e.estimator)) in clear)
     if not names:
         return []
     verb = "is an error" if len(names) == 1 else "are errors"
     return [f"{naming.joined([*names])} {verb} of the positive class."]
 
 
-def _row(place: Place, estimate: dict[str, Any]) -> IntervalRow:
-    name = estimate["estimator"]
+def _row(place: Place, estimate: Estimate) -> IntervalRow:
+    name = estimate.estimator
     breached = name in place.breached
     limits = place.limits.get(name, ())
-    return IntervalRow(place.name, estimate["value"], *ends(estimate), breached, limits)
+    return IntervalRow(place.name, estimate.value, *ends(estimate), breached, limits)
 
 
 def _forest_figure(
@@ -200,8 +226,8 @@ def estimate_table(
     """Table of estimates with intervals, adjusted p-values, roots, and approximation errors."""
     estimates = [e for place in places for e in place.results]
     several = len(places) > 1 or any(place.name for place in places)
-    rooted = any(e["squared"] and e["root"] is not None for e in estimates)
-    noisy = any(e.get("floor") for e in estimates)
+    rooted = any(e.root is not None for e in estimates)
+    noisy = any(e.floor for e in estimates)
     approximate = any(_approximation(e) for e in estimates)
     root = "square root of a squared error, in the unit of a probability"
     error = "numerical error of an approximation, not sampling error"
@@ -220,19 +246,18 @@ def estimate_table(
     rows = []
     for label, members in _by_estimator(places).items():
         for i, (place, estimate) in enumerate(members):
-            name = estimate["estimator"]
-            n = estimate["n"] if estimate["n"] is not None else place.n
+            name = estimate.estimator
             rows.append(
                 (
                     doc.Cell(label, "faint" if i else "strong"),
                     place.name,
-                    alert_cell(number_texts.number(estimate["value"]), name in place.breached),
+                    alert_cell(number_texts.number(estimate.value), name in place.breached),
                     _interval(estimate),
-                    *noise(estimate),
+                    *noise(estimate.value, estimate.floor),
                     p_cell((p_values or {}).get(name), alpha),
-                    number_texts.number(estimate["root"]) if estimate["squared"] else "",
+                    number_texts.number(estimate.root) if estimate.squared else "",
                     _approximation(estimate),
-                    number_texts.count(n) if several else short_summary(name),
+                    number_texts.count(estimate.n) if several else short_summary(name),
                 )
             )
     remarks = [*_signs(estimates), *_coverages(places), *notion_note(estimates)]
@@ -240,8 +265,8 @@ def estimate_table(
     # the population value.
     covered: dict[str, list[str]] = {}
     for e in estimates:
-        if e["interval"] is not None and e["interval"]["covers"] != POPULATION:
-            covered.setdefault(e["interval"]["covers"], []).append(e["estimator"])
+        if e.interval is not None and e.interval.covers != POPULATION:
+            covered.setdefault(e.interval.covers, []).append(e.estimator)
     for covers, names in covered.items():
         listed = naming.joined([*dict.fromkeys(names)])
         remarks.append(
@@ -250,7 +275,7 @@ def estimate_table(
     return doc.table("Values and intervals", head, rows, remarks)
 
 
-def _interval(estimate: dict[str, Any]) -> str:
+def _interval(estimate: WithInterval) -> str:
     return number_texts.span(*ends(estimate))
 
 
@@ -280,19 +305,18 @@ NOISE = (
 )
 
 
-def noise(estimate: dict[str, Any], name: str = "value") -> list[str | doc.Cell]:
+def noise(value: float | None, floor: Floor | None) -> list[str | doc.Cell]:
     """Noise floor of an estimate, faint if the estimate is within it, and its p-value."""
-    floor = estimate.get("floor")
-    if not floor:
+    if floor is None:
         return ["", ""]
-    within = estimate[name] is not None and estimate[name] <= floor["high"]
-    text = number_texts.span(floor["mean"], floor["high"], 3)
-    return [doc.Cell(text, "faint" if within else ""), number_texts.p_value(floor["p_value"])]
+    within = value is not None and value <= floor.high
+    text = number_texts.span(floor.mean, floor.high, 3)
+    return [doc.Cell(text, "faint" if within else ""), number_texts.p_value(floor.p_value)]
 
 
-def _approximation(estimate: dict[str, Any]) -> str:
-    error = estimate["approximation"]["error"]
-    if estimate["approximation"]["kind"] == EXACT.kind:
+def _approximation(estimate: Estimate) -> str:
+    error = estimate.approximation.error
+    if estimate.approximation.kind == EXACT.kind:
         return ""
     return "unknown" if error is None else number_texts.number(error, 2)
 
@@ -300,10 +324,10 @@ def _approximation(estimate: dict[str, Any]) -> str:
 def _reasons(places: Sequence[Place]) -> list[doc.Block]:
     """Sentences about missing values, each once."""
     reasons = dict.fromkeys(
-        f"{terms.label(e)}: {e['reason']}"
+        f"{terms.label(e)}: {e.why}"
         for place in places
         for e in place.results
-        if e["value"] is None and e["reason"]
+        if e.value is None and e.why
     )
     return [doc.Paragraph(f"There is no value of {text}.") for text in reasons]
 
@@ -313,34 +337,32 @@ def _reasons(places: Sequence[Place]) -> list[doc.Block]:
 
 def group_blocks(
     column: str | None,
-    groups: Sequence[dict[str, Any]],
+    groups: Sequence[EstimatedGroup],
     where: str,
     judged: Callable[[Any], tuple[dict[str, tuple[float, ...]], frozenset[str]]] | None = None,
     worst_first: bool = False,
 ) -> list[doc.Block]:
     """Plot of the first groups and table of all groups, largest or worst first, with notes.
 
-    `groups` have the keys ``group``, ``n`` and ``results``.  `judged` returns the thresholds of a
-    group by estimator, and the estimators that breach a threshold.
+    `judged` returns the thresholds of a group by estimator, and the estimators that breach a
+    threshold.
     """
     # Groups by size are in the same order every night.  The worst groups first answer where errors
     # are.
-    order, rank = "largest", lambda g: -(g["n"] or 0)
+    order, ordered = "largest", sorted(groups, key=lambda g: -g.n)
     if worst_first and (name := error_name(groups)) is not None:
-        order, rank = f"largest {name}", partial(goodness, name)
-    ordered = sorted(groups, key=rank)
+        order, ordered = f"largest {name}", sorted(groups, key=partial(goodness, name))
     if not ordered:
         return []
     places = [
         Place(
-            naming.group(column, g["group"]),
-            g["results"],
-            g["n"],
-            *(judged(g["group"]) if judged is not None else ()),
+            naming.group(column, g.group),
+            g.results,
+            *(judged(g.group) if judged is not None else ()),
         )
         for g in ordered
     ]
-    level = level_of([e for g in ordered for e in g["results"]])
+    level = level_of(e for g in ordered for e in g.results)
     many = len(places) > MAX_GROUPS
     shown = f"The plots show {MAX_GROUPS} of {len(places):,} groups" if many else "All groups"
     of_window = f", {where}" if where else ""
@@ -352,15 +374,15 @@ def group_blocks(
     ]
 
 
-def error_name(groups: Sequence[dict[str, Any]]) -> str | None:
+def error_name(groups: Sequence[EstimatedGroup]) -> str | None:
     """Name of the error by which groups are ordered: ece, or else the first error."""
-    names = [e["estimator"] for g in groups for e in g["results"]]
+    names = [e.estimator for g in groups for e in g.results]
     return "ece" if "ece" in names else next(iter(names), None)
 
 
-def goodness(name: str, group: dict[str, Any]) -> float:
+def goodness(name: str, group: EstimatedGroup) -> float:
     """Sort key: worst estimates first, missing values last."""
-    value = next((e["value"] for e in group["results"] if e["estimator"] == name), None)
+    value = next((e.value for e in group.results if e.estimator == name), None)
     if value is None:
         return math.inf
     if name == "accuracy":
@@ -368,19 +390,18 @@ def goodness(name: str, group: dict[str, Any]) -> float:
     return -abs(value) if name == "confidence_gap" else -value
 
 
-def _size_notes(groups: Sequence[dict[str, Any]]) -> Iterator[str]:
+def _size_notes(groups: Sequence[EstimatedGroup]) -> Iterator[str]:
     """Sentences about estimates that are not comparable between groups of different sizes."""
-    if len({g["n"] for g in groups}) < 2:
+    if len({g.n for g in groups}) < 2:
         return
-    by_name: dict[str, list[dict[str, Any]]] = {}
-    for estimate in (e for g in groups for e in g["results"]):
-        by_name.setdefault(estimate["estimator"], []).append(estimate)
+    by_name: dict[str, list[Estimate]] = {}
+    for estimate in (e for g in groups for e in g.results):
+        by_name.setdefault(estimate.estimator, []).append(estimate)
     # The default λ depends on n, so that groups of different sizes are regularised differently.
     ridges = [
         name
         for name, members in by_name.items()
-        if len({(e["parameters"] or {}).get("ridge") for e in members if e["value"] is not None})
-        > 1
+        if len({e.parameters.get("ridge") for e in members if e.value is not None}) > 1
     ]
     biased = [name for name in by_name if name_of(name) in BIASED and name not in ridges]
     if ridges:
@@ -391,10 +412,10 @@ def _size_notes(groups: Sequence[dict[str, Any]]) -> Iterator[str]:
 
 
 def group_tables(
-    column: str | None, groups: Sequence[dict[str, Any]], where: str
+    column: str | None, groups: Sequence[EstimatedGroup], where: str
 ) -> list[doc.Table]:
     """Tables with a row for each group and a column for each estimator, few in each table."""
-    results = [e for g in groups for e in g["results"]]
+    results = [e for g in groups for e in g.results]
     clear = without_notion(results)
     labels = list(dict.fromkeys(short_label(e, clear) for e in results))
     level = level_of(results)
@@ -407,9 +428,9 @@ def group_tables(
         shown = labels[part * len(labels) // count : (part + 1) * len(labels) // count]
         rows = []
         for g in groups:
-            estimates = {short_label(e, clear): e for e in g["results"]}
+            estimates = {short_label(e, clear): e for e in g.results}
             cells = [_value_and_interval(estimates.get(label)) for label in shown]
-            rows.append((naming.group(column, g["group"]), number_texts.count(g["n"]), *cells))
+            rows.append((naming.group(column, g.group), number_texts.count(g.n), *cells))
         caption = f"Groups {where}".rstrip()
         if part > 0:
             caption += f", part {part + 1} of {count}"
@@ -418,9 +439,9 @@ def group_tables(
     return tables
 
 
-def _signs(estimates: Sequence[dict[str, Any]]) -> list[str]:
+def _signs(estimates: Sequence[Estimate]) -> list[str]:
     """Explanation of the sign of signed estimates."""
-    if any(estimate["estimator"] == "confidence_gap" for estimate in estimates):
+    if any(estimate.estimator == "confidence_gap" for estimate in estimates):
         return [terms.GAP_SIGN]
     return []
 
@@ -429,18 +450,32 @@ def _coverages(places: Sequence[Place]) -> list[str]:
     """Coverage at each of a few places with its level and its expectation."""
     remarks = []
     for place in places[:MAX_GROUPS]:
-        texts = filter(None, map(terms.coverage, place.results))
+        texts = filter(None, map(_coverage, place.results))
         remarks += [f"{place.name}: {text}" if place.name else text for text in texts]
     return remarks
 
 
-def _value_and_interval(estimate: dict[str, Any] | None) -> str:
+def _coverage(estimate: Estimate) -> str:
+    """Coverage of an estimate and of a calibrated forecast, empty for other estimates."""
+    coverage = CoverageLevels.of(estimate)
+    if coverage is None:
+        return ""
+    beside = "" if coverage.expected is None else f" (expected {_tenths(coverage.expected)})"
+    return f"coverage of {number_texts.percent(coverage.level)}: {_tenths(estimate.value)}{beside}"
+
+
+def _tenths(share: float | None) -> str:
+    """Share in percent with one decimal."""
+    return "–" if share is None else f"{100.0 * share:.1f} %"
+
+
+def _value_and_interval(estimate: Estimate | None) -> str:
     if estimate is None:
         return "–"
-    value = number_texts.number(estimate["value"], 3)
+    value = number_texts.number(estimate.value, 3)
     if None not in ends(estimate):
         value += f" [{number_texts.span(*ends(estimate), 2)}]"
-    expected = (estimate.get("details") or {}).get("expected")
+    expected = estimate.details.get("expected")
     return value if expected is None else f"{value}, expected {number_texts.number(expected, 3)}"
 
 
@@ -448,9 +483,9 @@ def _value_and_interval(estimate: dict[str, Any] | None) -> str:
 
 
 def reliability_figure(
-    diagram: dict[str, Any],
+    diagram: DrawnDiagram,
     where: str,
-    reference: dict[str, Any] | None = None,
+    reference: DrawnDiagram | None = None,
     in_text: bool = False,
     alone: bool = False,
     title: str | None = None,
@@ -460,20 +495,14 @@ def reliability_figure(
     If it is `alone` in a document, the caption does not repeat the rows, the error and the bins,
     because the title and the verdict state them.  `title` is by default made from `where`.
     """
-    bins = diagram["bins"]
-    filled = [b for b in bins if b["frequency"] is not None]
+    curve, filled = diagram.curve, diagram.curve.filled
     if not filled:
         return None
-    level = interval_name(diagram["level"])
-    names = terms.outcome(diagram["notion"]), terms.prediction(diagram)
-    outside = [b for b in filled if b["outside"]]
-    ece = "" if diagram["ece"] is None else f", {terms.ece(diagram)}"
-    summary = (
-        f"{len(outside)} of {number_texts.plural(len(filled), unit(diagram))} outside the band"
-    )
+    outside = [b for b in filled if b.outside]
+    summary = f"{len(outside)} of {number_texts.plural(len(filled), diagram.unit)} outside the band"
     # In a diagram of levels the x axis is the level, so that a high frequency means outcomes below
     # the predicted quantiles: predictions are too high.
-    high = sum((b["mean_p"] > b["frequency"]) != bool(diagram.get("pit")) for b in outside)
+    high = sum(((b.gap or 0.0) > 0) != diagram.of_levels for b in outside)
     sides = [
         text
         for count, text in (
@@ -483,7 +512,8 @@ def reliability_figure(
         if count
     ]
     direction = f" ({' and '.join(sides)})" if sides else ""
-    caption = f"{number_texts.count(diagram['n'])} rows{ece}: {summary}{direction}."
+    ece = f", {diagram.ece}" if diagram.ece else ""
+    caption = f"{number_texts.count(curve.n)} rows{ece}: {summary}{direction}."
     if title is None:
         title = f"{where[:1].upper()}{where[1:]}"
     if alone:
@@ -491,41 +521,37 @@ def reliability_figure(
         caption = ""
         if sides:
             sentence = " and ".join(sides)
-            caption = f"{sentence[:1].upper()}{sentence[1:]} {unit(diagram)}s."
+            caption = f"{sentence[:1].upper()}{sentence[1:]} {diagram.unit}s."
     return doc.Figure(
         partial(draw_reliability, diagram, reference),
         RELIABILITY_HEIGHT,
         f"Reliability diagram {where}: {summary}",
         caption,
-        bin_table(
-            f"Data of the plot: {unit(diagram)}s {where}",
-            bins,
-            names,
-            level,
-            "PIT" if diagram.get("pit") else "bin",
+        _bin_table(
+            f"Data of the plot: {diagram.unit}s {where}",
+            curve.bins,
+            (diagram.outcome, diagram.prediction),
+            interval_name(diagram.level),
+            "PIT" if diagram.of_levels else "bin",
         ),
         title,
         in_text,
-        "" if diagram["ece"] is None else terms.ece(diagram),
+        diagram.ece,
         probabilities=True,
     )
 
 
-def unit(diagram: dict[str, Any]) -> str:
-    """Name of the parts of a reliability diagram: each point is a level or a bin."""
-    return "level" if diagram["notion"] == "pit" else "bin"
-
-
-def pit_table(diagram: dict[str, Any]) -> doc.Table | None:
+def pit_table(diagram: DrawnDiagram) -> doc.Table | None:
     """PIT histogram of forecasts, or None for other predictions."""
-    if not (bins := diagram.get("pit")):
+    if not diagram.of_levels:
         return None
     names = "within", "calibrated"
-    return bin_table("PIT histogram", bins, names, interval_name(diagram["level"]), "PIT")
+    level = interval_name(diagram.level)
+    return _bin_table("PIT histogram", diagram.curve.pit, names, level, "PIT")
 
 
-def bin_table(
-    caption: str, bins: Sequence[dict[str, Any]], names: tuple[str, str], level: str, row_unit: str
+def _bin_table(
+    caption: str, bins: Sequence[ReliabilityBin], names: tuple[str, str], level: str, row_unit: str
 ) -> doc.Table:
     """Table of bins with rows.  `names` are the names of the observed and the predicted quantity.
 
@@ -533,18 +559,16 @@ def bin_table(
     """
     rows = [
         (
-            f"{number_texts.given(b['lower'], 3)}\u00a0–\u00a0{number_texts.given(b['upper'], 3)}",
-            number_texts.count(b["count"]),
-            number_texts.number(b["mean_p"]),
-            number_texts.number(b["frequency"]),
-            number_texts.span(*(b["interval"] or (None, None))),
-            number_texts.span(*(b["consistency"] or (None, None))),
-            "–"
-            if b["mean_p"] is None
-            else alert_cell("outside" if b["outside"] else "in", b["outside"]),
+            f"{number_texts.given(b.lower, 3)}\u00a0–\u00a0{number_texts.given(b.upper, 3)}",
+            number_texts.count(b.count),
+            number_texts.number(b.mean_p),
+            number_texts.number(b.frequency),
+            number_texts.span(*(b.interval or (None, None))),
+            number_texts.span(*(b.consistency or (None, None))),
+            "–" if b.mean_p is None else alert_cell("outside" if b.outside else "in", b.outside),
         )
         for b in bins
-        if b["count"] != 0
+        if b.count != 0
     ]
     empty = len(bins) - len(rows)
     notes = f"{number_texts.plural(empty, row_unit)} without rows left out." if empty else ""
@@ -557,12 +581,12 @@ def bin_table(
 # ---------------------------------------------------------------- curves of the score
 
 
-def score_figures(estimates: Sequence[dict[str, Any]]) -> Iterator[doc.Figure]:
+def score_figures(estimates: Sequence[Estimate]) -> Iterator[doc.Figure]:
     """Plots of the curves of estimates, each once for a notion."""
     drawn = set()
     for estimate in estimates:
-        name = name_of(estimate["estimator"])
-        notion = estimate["notion"]
+        name = name_of(estimate.estimator)
+        notion = estimate.notion
         # Estimators that share a plot, such as an error and its score, would repeat it.
         if name not in SCORE_PLOTS or (SCORE_PLOTS[name], notion) in drawn:
             continue
@@ -573,10 +597,11 @@ def score_figures(estimates: Sequence[dict[str, Any]]) -> Iterator[doc.Figure]:
             points = [*zip(*curve.values(), strict=True)]
             # About 25 points are enough to read.  The JSON output has all points.
             rows = [map(number_texts.number, point) for point in points[:: -(-len(points) // 25)]]
-            text = f"{terms.label(estimate)} {number_texts.number(estimate['value'])}"
-            if floor := estimate.get("floor"):
-                noise = number_texts.number(floor["mean"])
-                text += f"; {noise} on average if calibrated, {number_texts.p_is(floor['p_value'])}"
+            text = f"{terms.label(estimate)} {number_texts.number(estimate.value)}"
+            if estimate.floor is not None:
+                mean = number_texts.number(estimate.floor.mean)
+                p = number_texts.p_is(estimate.floor.p_value)
+                text += f"; {mean} on average if calibrated, {p}"
             yield doc.Figure(
                 partial(plot, estimate),
                 height,

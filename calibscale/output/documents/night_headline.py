@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 
 from calibscale.formatting import day_names, naming, number_texts, terms
 from calibscale.output.documents.estimates import ends, in_brackets
+from calibscale.results.estimate import Estimate
 from calibscale.results.source_rows import rounding_advice
 
 QUANTITIES = {
@@ -431,11 +432,12 @@ def _gap(
 ) -> tuple[float | None, str]:
     """Mean prediction minus frequency, None if the interval includes 0, and its description."""
     if estimate is not None and estimate["value"] is not None:
-        value, (low, high) = estimate["value"], ends(estimate)
+        restored = Estimate.from_dict(estimate)
+        value, (low, high) = estimate["value"], ends(restored)
         basis = f"Mean prediction minus frequency: {number_texts.signed(value, 3)}"
         # A gap whose interval includes 0 has no certain direction.
         certain = low is None or high is None or not low <= 0 <= high
-        return (value if certain else None), basis + in_brackets(estimate)
+        return (value if certain else None), basis + in_brackets(restored)
     filled = [b for b in (diagram or {"bins": ()})["bins"] if b["frequency"] is not None]
     rows = [b["count"] if b["weight"] is None else b["weight"] for b in filled]
     if not sum(rows):

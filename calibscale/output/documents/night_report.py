@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from functools import partial
+from types import SimpleNamespace
 from typing import Any
 
 from calibscale.formatting import day_names, naming, number_texts, terms
@@ -24,12 +25,20 @@ from calibscale.output.documents.night_sections import (
     colour_note,
     day_figure,
     group_colours,
+    restored_groups,
     size_figure,
     trend_figures,
 )
 from calibscale.output.plots.day_plots import EVIDENCE_HEIGHT, Line, newest, plot_evidence
+from calibscale.output.plots.diagrams import DrawnDiagram
 from calibscale.output.plots.style import GROUPS
-from calibscale.results.night_results import evidence_logs
+from calibscale.results.bias_results import BiasMap
+from calibscale.results.cluster_results import Clusters
+from calibscale.results.comparison_results import Selection
+from calibscale.results.estimate import Estimate, Interval
+from calibscale.results.evaluation_results import Diagram
+from calibscale.results.inference_results import TestResult
+from calibscale.results.night_results import Night, evidence_logs
 
 
 def nightly(night: dict[str, Any]) -> doc.Article:
@@ -38,8 +47,13 @@ def nightly(night: dict[str, Any]) -> doc.Article:
     group = night["group_by"] or "group"
     selected = night["selection"]
     bias = night["bias"]
-    risk = [] if selected is None else comparisons.selection_blocks(selected)
-    drift = comparisons.drift_blocks(night["drift"], night["group_by"]) if night["drift"] else []
+    risk = []
+    if selected is not None:
+        risk = comparisons.selection_blocks(Selection.from_dict(selected))
+    local_bias = [] if bias is None else map_blocks(BiasMap.from_dict(bias))
+    drift = []
+    if night["drift"]:
+        drift = comparisons.drift_blocks(_named_members(night["drift"]), night["group_by"])
     results = _every(night)
     return doc.article(
         f"{night['job']}, model {night['model']}",
@@ -56,11 +70,16 @@ def nightly(night: dict[str, Any]) -> doc.Article:
         doc.section("tests", "Tests", *_tests(night), detail=True),
         doc.section("ranking", "Ranking of models", *_ranking(night), detail=True),
         doc.section("risk", "Selection of an estimator by risk", *risk, detail=True),
-        doc.section("map", "Local bias", *([] if bias is None else map_blocks(bias)), detail=True),
+        doc.section(
+            "map",
+            "Local bias",
+            *local_bias,
+            detail=True,
+        ),
         *doc.closing(
-            night,
+            _restored(night),
             _terms(night),
-            [e["estimator"] for e in results],
+            [e.estimator for e in results],
             [*(night["notes"] or ()), *doc.estimator_notes(results)],
             _left_out(night),
             model=night["model"],
@@ -72,10 +91,21 @@ def nightly(night: dict[str, Any]) -> doc.Article:
     )
 
 
-def _every(night: dict[str, Any]) -> list[dict[str, Any]]:
+def _restored(night: dict[str, Any]) -> Night:
+    return Night.from_dict(night, fresh=False)
+
+
+def _named_members(value: Any) -> Any:
+    """JSON value whose objects have attributes."""
+    if isinstance(value, dict):
+        return SimpleNamespace(**{name: _named_members(item) for name, item in value.items()})
+    return [_named_members(item) for item in value] if isinstance(value, list) else value
+
+
+def _every(night: dict[str, Any]) -> list[Estimate]:
     """Estimates of all windows and of their groups."""
     return [
-        estimate
+        Estimate.from_dict(estimate)
         for window in night["windows"]
         for part in (window, *(window["groups"] or ()))
         for estimate in part["results"] or ()
@@ -93,13 +123,16 @@ def _subtitle(night: dict[str, Any]) -> str:
 
 
 def _facts(night: dict[str, Any]) -> doc.Facts:
-    remarks = [_exclusions(night), doc.clusters_of(night).removeprefix(" ")]
+    clusters = None if not night["clusters"] else Clusters.from_dict(night["clusters"])
+    text = doc.clusters_of(SimpleNamespace(clusters=clusters))
+    remarks = [_exclusions(night), text.removeprefix(" ")]
     facts = [("rows of the day", number_texts.count(night["n"]), "; ".join(filter(None, remarks)))]
     for window, estimate in _key_estimates(night):
         remark = f"over {over(night, window)}"
-        if estimate["interval"] is not None:
-            remark += f", {number_texts.span(*estimates.ends(estimate), 2)}"
-        facts.append((terms.label(estimate), number_texts.number(estimate["value"]), remark))
+        restored = Estimate.from_dict(estimate)
+        if restored.interval is not None:
+            remark += f", {number_texts.span(*estimates.ends(restored), 2)}"
+        facts.append((terms.label(restored), number_texts.number(restored.value), remark))
     facts += _calibration(night.get("calibration"))
     alarms = night["alarms"]
     if alarms is not None:
@@ -229,7 +262,9 @@ def _limits(
 def _estimates(night: dict[str, Any]) -> list[doc.Block]:
     places = [
         estimates.Place(
-            over(night, w["name"]), w["results"], w["n"], *_limits(night, w["name"], None)
+            over(night, w["name"]),
+            [Estimate.from_dict(e) for e in w["results"]],
+            *_limits(night, w["name"], None),
         )
         for w in night["windows"]
         if w["results"]
@@ -239,7 +274,10 @@ def _estimates(night: dict[str, Any]) -> list[doc.Block]:
 
 def _diagrams(night: dict[str, Any]) -> doc.Figures | None:
     return doc.figures(
-        estimates.reliability_figure(window["reliability"], f"over {over(night, window['name'])}")
+        estimates.reliability_figure(
+            DrawnDiagram.of(Diagram.from_dict(window["reliability"])),
+            f"over {over(night, window['name'])}",
+        )
         for window in night["windows"]
         if window["reliability"] is not None
     )
@@ -254,14 +292,14 @@ def _groups(night: dict[str, Any]) -> list[doc.Block]:
     first = max(windows, key=lambda w: w["n"] or 0)
     blocks = estimates.group_blocks(
         night["group_by"],
-        first["groups"],
+        restored_groups(first["groups"]),
         f"over {over(night, first['name'])}",
         lambda group: _limits(night, first["name"], group),
     )
     for window in windows:
         if window is not first:
             where = f"over {over(night, window['name'])}"
-            ordered = sorted(window["groups"], key=lambda g: -(g["n"] or 0))
+            ordered = sorted(restored_groups(window["groups"]), key=lambda g: -g.n)
             listed = estimates.group_tables(night["group_by"], ordered, where)
             blocks.append(doc.Folded(f"Groups {where}", tuple(listed)))
     return blocks
@@ -269,11 +307,11 @@ def _groups(night: dict[str, Any]) -> list[doc.Block]:
 
 def _tests(night: dict[str, Any]) -> list[doc.Block | None]:
     tests = [
-        comparisons.Tested(over(night, w["name"]), test)
+        comparisons.Tested(over(night, w["name"]), TestResult.from_dict(test))
         for w in night["windows"]
         for test in w["tests"] or ()
     ]
-    tests.sort(key=lambda tested: tested.test["statistic"])
+    tests.sort(key=lambda tested: tested.test.statistic)
     return comparisons.test_blocks(tests, "window", estimates.ALPHA)
 
 
@@ -281,18 +319,26 @@ def _ranking(night: dict[str, Any]) -> list[doc.Block | None]:
     ranking = night["ranking"]
     if ranking is None:
         return []
-    models = [{**m, "name": m["model"]} for m in ranking["models"]]
-    models.sort(key=lambda m: (m["rank"] is None, m["rank"]))
+    models = [
+        comparisons.RankedRow(
+            m["model"],
+            m["rank"],
+            m["value"],
+            None if m["interval"] is None else Interval.from_dict(m["interval"]),
+            m["rank_probabilities"] or (),
+        )
+        for m in sorted(ranking["models"], key=lambda m: m["rank"])
+    ]
     # The ranking of a night has the better model first.  The table shows worse minus better.
     differences = [
-        {
-            "first": d["b"],
-            "second": d["a"],
-            "value": d["difference"],
-            "low": d["low"],
-            "high": d["high"],
-            "p": d["adjusted_p_value"] if d["adjusted_p_value"] is not None else d["p_value"],
-        }
+        comparisons.PairRow(
+            d["b"],
+            d["a"],
+            d["difference"],
+            d["low"],
+            d["high"],
+            d["adjusted_p_value"] if d["adjusted_p_value"] is not None else d["p_value"],
+        )
         for d in ranking["differences"] or ()
     ]
     return [
@@ -407,7 +453,7 @@ def _process_table(night: dict[str, Any], processes: list[dict[str, Any]]) -> do
 
 
 def _left_out(night: dict[str, Any]) -> list[doc.Block | None]:
-    blocks: list[doc.Block | None] = [doc.left_out(night)]
+    blocks: list[doc.Block | None] = [doc.left_out(_restored(night))]
     rows = []
     for w in night["windows"]:
         missing, damaged = w["missing"] or [], w["damaged"] or []

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 from functools import partial
-from typing import Any
+from typing import Any, NamedTuple
 
 from calibscale.formatting import day_names, naming, number_texts, terms
 from calibscale.output.documents import elements as doc
@@ -12,6 +12,7 @@ from calibscale.output.documents.estimates import error_name, goodness
 from calibscale.output.documents.night_headline import QUANTITIES, value_limits
 from calibscale.output.plots import day_plots
 from calibscale.output.plots.style import GROUPS
+from calibscale.results.estimate import Estimate
 
 
 def day_figure(
@@ -106,15 +107,32 @@ def _processes(night: dict[str, Any]) -> list[dict[str, Any]]:
     return (night["alarms"] or {"processes": ()})["processes"] or []
 
 
-def _grouped_window(night: dict[str, Any]) -> list[dict[str, Any]]:
+class NightGroup(NamedTuple):
+    """Estimates of a group of a night."""
+
+    group: float | str | None
+    n: int
+    results: Sequence[Estimate]
+
+
+def restored_groups(groups: Iterable[dict[str, Any]]) -> list[NightGroup]:
+    """Groups with their estimates."""
+    return [
+        NightGroup(g["group"], g["n"], [Estimate.from_dict(e) for e in g["results"]])
+        for g in groups
+    ]
+
+
+def _grouped_window(night: dict[str, Any]) -> list[NightGroup]:
     """Groups of the window with the most rows."""
     windows = [w for w in night["windows"] or () if w["groups"]]
-    return max(windows, key=lambda w: w["n"] or 0)["groups"] if windows else []
+    return restored_groups(max(windows, key=lambda w: w["n"] or 0)["groups"]) if windows else []
 
 
 def _all_groups(night: dict[str, Any]) -> list[Any]:
     """Groups of the longest window and of the processes."""
-    listed = [g["group"] for g in (*_grouped_window(night), *_processes(night))]
+    listed = [g.group for g in _grouped_window(night)]
+    listed += [p["group"] for p in _processes(night)]
     return [group for group in dict.fromkeys(listed) if group is not None]
 
 
@@ -127,7 +145,7 @@ def _worst_first(night: dict[str, Any]) -> list[Any]:
     )
     name = error_name(groups)
     by_error = sorted(groups, key=partial(goodness, name)) if name else groups
-    ranked = [p["group"] for p in alarmed] + [g["group"] for g in by_error]
+    ranked = [p["group"] for p in alarmed] + [g.group for g in by_error]
     # The first place of a group counts: its alarm, then its error, then its order.
     return list(dict.fromkeys([*ranked, *_all_groups(night)]))
 
@@ -149,7 +167,8 @@ def _rows_figure(days: list[str], counts: list[int | None]) -> doc.Figure:
 def _trend_figure(
     night: dict[str, Any], days: list[str], series: dict[str, Any], groups: list[dict[str, Any]]
 ) -> doc.Figure:
-    label, column = terms.label(series), night["group_by"]
+    label = terms.label(terms.Named(series["estimator"], series["notion"]))
+    column = night["group_by"]
     missing: list[float | None] = [None] * len(days)
     values = series["values"][-DAYS:]
     low, high = ((series[end] or missing)[-DAYS:] for end in ("low", "high"))

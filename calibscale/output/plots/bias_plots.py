@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from itertools import pairwise
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
 
+from calibscale.array_types import Floats
 from calibscale.formatting.naming import NO_LEVEL, missing_name, short
 from calibscale.output.plots.style import COLOURS, LINES, WIDTH, axes, floats, framed, named_ticks
+from calibscale.results.bias_results import Histogram
 
 MAP_HEIGHT, CURVES_HEIGHT = 330.0, 220.0  # points
 _SHADES = 6  # shades of each sign
@@ -41,22 +43,21 @@ class MapScale(NamedTuple):
     marked: int
 
 
+Numbers: TypeAlias = Floats | Sequence[float]
+
+
 class BiasLine(NamedTuple):
-    """Bias along x, or None where too few rows are near the point."""
+    """Bias along x, or NaN where too few rows are near the point."""
 
     name: str
-    x: Sequence[float]
-    bias: Sequence[float | None]
-    low: Sequence[float | None]
-    high: Sequence[float | None]
+    x: Numbers
+    bias: Numbers
+    low: Numbers
+    high: Numbers
 
 
 def map_cells(
-    x: Sequence[float],
-    prediction: Sequence[float],
-    bias: Sequence[float],
-    z: Sequence[float],
-    rows: Sequence[float],
+    x: Numbers, prediction: Numbers, bias: Numbers, z: Numbers, rows: Numbers
 ) -> MapScale:
     """Collect points of local bias, with their z-scores and effective rows, in cells."""
     edges = _edges(x), _edges(prediction)
@@ -64,7 +65,7 @@ def map_cells(
     counts = np.histogram2d(x, prediction, edges)[0]
     total = np.histogram2d(x, prediction, edges, weights=weight)[0]
 
-    def means(values: Sequence[float]) -> Any:
+    def means(values: Numbers) -> Any:
         # An infinite z times an effective weight of 0 would be NaN.
         sums = np.histogram2d(x, prediction, edges, weights=weight * np.clip(values, -1e300, 1e300))
         return np.where(counts > 0, sums[0] / np.where(total > 0, total, 1), np.nan)
@@ -123,7 +124,7 @@ def plot_bias_map(
             centres[0][i],
             centres[1][j],
             marker,
-            color=COLOURS["ink"],
+            color=COLOURS.ink,
             markersize=5,
             mew=1,
             alpha=0.75,
@@ -141,7 +142,7 @@ def plot_bias_curves(
     curves: Sequence[BiasLine],
     label: str,
     names: Sequence[str] = (),
-    histogram: tuple[Sequence[float], Sequence[int]] | None = None,
+    histogram: Histogram | None = None,
     ax: Any = None,
 ) -> Any:
     """Draw the bias y − p along the prediction or a covariate, with pointwise 95 % intervals.
@@ -153,12 +154,13 @@ def plot_bias_curves(
         Name of the x axis.
     names : sequence of str
         Categories of a categorical covariate, empty for a numerical one.
-    histogram : tuple of (edges, counts), optional
+    histogram : Histogram, optional
         Histogram of the rows, drawn at the lower edge.
 
     Examples
     --------
-    >>> curve = BiasLine("", [20, 40, 60], [0.01, 0.02, None], [0, 0, None], [0.02, 0.04, None])
+    >>> from math import nan
+    >>> curve = BiasLine("", [20, 40, 60], [0.01, 0.02, nan], [0, 0, nan], [0.02, 0.04, nan])
     >>> len(plot_bias_curves([curve], "age").lines)
     2
     """
@@ -185,18 +187,18 @@ def plot_bias_curves(
     ends = [v for curve in curves for v in curve.x] or [0.0, 1.0]
     ax.set(ylim=(low, high), xlim=(min(ends), max(ends) if max(ends) > min(ends) else ends[0] + 1))
     if histogram is not None:
-        edges, counts = np.array(histogram[0]), np.array(histogram[1])
+        edges, counts = np.array(histogram.edges), np.array(histogram.counts)
         ax.bar(
             edges[:-1],
             0.14 * counts / max(counts.max(), 1),
             np.diff(edges),
             align="edge",
-            color=COLOURS["line"],
+            color=COLOURS.line,
             transform=ax.get_xaxis_transform(),
             zorder=0,
             label="histogram of rows",
         )
-    ax.axhline(0, color=COLOURS["muted"], linewidth=1)
+    ax.axhline(0, color=COLOURS.muted, linewidth=1)
     for k, (curve, b) in enumerate(zip(curves, bias, strict=True)):
         role, dashes = LINES[k % len(LINES)]
         ax.fill_between(
@@ -246,7 +248,7 @@ def _values_of(edges: Any) -> Any:
     return values
 
 
-def _edges(values: Sequence[float]) -> Any:
+def _edges(values: Numbers) -> Any:
     """Edges of cells: midpoints between the values, or equally spaced if there are many values."""
     distinct = sorted(set(values))
     if len(distinct) > _MAX_CELLS:

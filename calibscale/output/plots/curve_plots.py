@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from calibscale.formatting.naming import short
-from calibscale.formatting.number_texts import number
+from calibscale.formatting.number_texts import known, number
 from calibscale.output.plots.style import (
     COLOURS,
     DASHED,
@@ -21,26 +21,28 @@ from calibscale.output.plots.style import (
     tick,
     write,
 )
+from calibscale.results.comparison_results import Candidate
+from calibscale.results.inference_results import Power
 
 CURVE_HEIGHT = 220.0  # points
 
 
-def root_risk(candidate: dict[str, Any]) -> float:
+def root_risk(candidate: Candidate) -> float:
     """Return √risk × 100 of a candidate that has a risk."""
-    return 100 * math.sqrt(max(candidate["risk"], 0.0))
+    return 100 * math.sqrt(max(candidate.risk, 0.0))
 
 
-def root_spread(candidate: dict[str, Any]) -> float:
+def root_spread(candidate: Candidate) -> float:
     """Two standard errors of the difference from the best, on the scale of √risk × 100."""
-    error = candidate["difference_standard_error"] or 0.0
+    error = known(candidate.difference_error) or 0.0
     # d√r = dr/(2√r), so that two standard errors of √r are one standard error of r over √r.
-    return 100 * error / math.sqrt(max(candidate["risk"], 1e-300))
+    return 100 * error / math.sqrt(max(candidate.risk, 1e-300))
 
 
 def plot_risk(
-    candidates: Sequence[dict[str, Any]],
-    best: dict[str, Any],
-    selected: dict[str, Any],
+    candidates: Sequence[Candidate],
+    best: Candidate,
+    selected: Candidate,
     ax: Any = None,
 ) -> Any:
     """Draw √risk along the grid of one hyper-parameter.
@@ -49,21 +51,23 @@ def plot_risk(
 
     Parameters
     ----------
-    candidates : sequence of dict
-        Candidates of one estimator, in the order of the hyper-parameter, from the JSON object of
-        a selection.
-    best, selected : dict
+    candidates : sequence of Candidate
+        Candidates of one estimator, in the order of the hyper-parameter.
+    best, selected : Candidate
         Candidate of this estimator, and of all estimators, with the smallest risk.
 
     Examples
     --------
-    >>> grid = [{"estimator": "bins", "hyperparameter": {"bins": k}, "risk": r,
-    ...          "difference_standard_error": 1e-3} for k, r in ((5, 0.04), (10, 0.02))]
-    >>> plot_risk(grid, grid[1], grid[1]).get_xlabel()
+    >>> import numpy as np
+    >>> from calibscale import from_arrays, select
+    >>> p = np.linspace(0.5, 1, 500)
+    >>> source = from_arrays(probabilities=np.c_[p, 1 - p], labels=np.arange(500) % 5 == 0)
+    >>> selection = select(source, estimators=["bins"])
+    >>> plot_risk(selection.candidates, selection.selected, selection.selected).get_xlabel()
     'bins'
     """
-    (label,) = best["hyperparameter"]
-    x = [float(c["hyperparameter"][label]) for c in candidates]
+    (label,) = best.hyperparameter
+    x = [float(c.hyperparameter[label]) for c in candidates]
     y = np.array([root_risk(c) for c in candidates])
     floor, top = root_risk(selected), float(np.median(y))
     spread = [root_spread(c) for c in candidates]
@@ -79,23 +83,23 @@ def plot_risk(
         x,
         y - spread,
         y + spread,
-        color=COLOURS["accent"],
+        color=COLOURS.accent,
         alpha=0.2,
         linewidth=0,
         label="± 2 standard errors of the difference from the best",
     )
     ax.axhline(
         floor,
-        color=COLOURS["high"],
+        color=COLOURS.high,
         linewidth=1.1,
         linestyle=DASHED,
         label="smallest risk of all estimators",
     )
     ax.plot(
-        x, y, "o-", color=COLOURS["accent"], linewidth=1.4, markersize=4, mew=0, label="√risk × 100"
+        x, y, "o-", color=COLOURS.accent, linewidth=1.4, markersize=4, mew=0, label="√risk × 100"
     )
-    role = "high" if best["estimator"] == selected["estimator"] else "accent"
-    at = float(best["hyperparameter"][label])
+    role = "high" if best.estimator == selected.estimator else "accent"
+    at = float(best.hyperparameter[label])
     ax.plot([at], [root_risk(best)], "o", color=COLOURS[role], markersize=8, mew=0)
     ax.locator_params(axis="y", nbins=5)
     framed(ax, label, "√risk × 100")
@@ -112,29 +116,32 @@ def plot_power(result: Any, ax: Any = None) -> Any:
 
     Examples
     --------
-    >>> curve = [{"rows": 100, "power": 0.2}, {"rows": 1000, "power": 0.9}]
-    >>> result = {"curve": curve, "power": 0.8, "rows": 700, "interval": [600, 900]}
+    >>> from calibscale import Miscalibration, from_arrays, power
+    >>> p = [0.1, 0.3, 0.8, 0.9] * 50
+    >>> source = from_arrays(probabilities=p, labels=[0, 0, 1, 1] * 50, binary=True)
+    >>> bias = Miscalibration(temperature=3.0)
+    >>> result = power(source, bias, "ece", trials=10, n_replicates=19, max_rows=400)
     >>> plot_power(result).get_xscale()
     'log'
     """
-    power = result if isinstance(result, dict) else result.to_dict()
-    curve = sorted(power["curve"], key=lambda point: point["rows"])
-    x, needed = [point["rows"] for point in curve], power["rows"]
+    power = Power.from_dict(result) if isinstance(result, dict) else result
+    curve = sorted(power.curve, key=lambda point: point.rows)
+    x = [point.rows for point in curve]
     ax = axes(ax, CURVE_HEIGHT)
     ax.set_ylim(0, 1.04)
     _sizes(ax, x, "log")
-    goal = {"color": COLOURS["high"], "linewidth": 1.2}
-    ax.axhline(power["power"], linestyle=DASHED, label="requested power and required rows", **goal)
+    goal = {"color": COLOURS.high, "linewidth": 1.2}
+    ax.axhline(power.power, linestyle=DASHED, label="requested power and required rows", **goal)
     # A logarithmic axis has no 0.
-    if power["interval"] is not None and power["interval"][0] > 0:
-        ax.axvspan(*power["interval"], color=COLOURS["high"], alpha=0.15, linewidth=0)
-    if needed:
-        ax.axvline(needed, **goal)
+    if power.interval is not None and power.interval[0] > 0:
+        ax.axvspan(*power.interval, color=COLOURS.high, alpha=0.15, linewidth=0)
+    if power.rows:
+        ax.axvline(power.rows, **goal)
     ax.plot(
         x,
-        [point["power"] for point in curve],
+        [point.power for point in curve],
         "o-",
-        color=COLOURS["accent"],
+        color=COLOURS.accent,
         linewidth=1.5,
         markersize=5,
         mew=0,
@@ -280,13 +287,13 @@ def _panel(ax: Any, panel: IntervalPanel, above: bool, names: tuple[str, str, st
     ax.locator_params(axis="x", nbins=4)
     framed(ax, base=False)
     ax.grid(visible=False, axis="y")
-    ax.grid(axis="x", color=COLOURS["line"], linewidth=0.7)
+    ax.grid(axis="x", color=COLOURS.line, linewidth=0.7)
     ax.set_title(
         panel.title,
         loc="left",
         fontsize=TEXT,
         fontweight="bold",
-        color=COLOURS["ink"],
+        color=COLOURS.ink,
         x=0.0,
         pad=3,
         parse_math=False,
@@ -294,7 +301,7 @@ def _panel(ax: Any, panel: IntervalPanel, above: bool, names: tuple[str, str, st
     # Labels above the bars need the upper half of a row.
     middle = 0.7 if above else 0.5  # position of a bar within its row
     if panel.zero:
-        ax.axvline(0, color=COLOURS["muted"], linewidth=1)
+        ax.axvline(0, color=COLOURS.muted, linewidth=1)
     for alert in (False, True):
         rows = [(i + middle, r) for i, r in enumerate(panel.rows) if r.alert is alert]
         role = "alert" if alert else "accent"
@@ -330,7 +337,7 @@ def _panel(ax: Any, panel: IntervalPanel, above: bool, names: tuple[str, str, st
             x,
             y - 0.8 * (1 - middle),
             y + 0.8 * (1 - middle),
-            color=COLOURS["alert"],
+            color=COLOURS.alert,
             linewidth=1.4,
             linestyle=DASHED,
             label="threshold",

@@ -9,15 +9,16 @@ import numpy as np
 
 from calibscale.output.plots.probability_axes import ProbabilityAxes
 from calibscale.output.plots.style import COLOURS, short_count
+from calibscale.results.evaluation_results import ReliabilityBin
 
 
-def draw_counts(ax: Any, bins: list[dict[str, Any]], scale: ProbabilityAxes) -> None:
+def draw_counts(ax: Any, bins: Sequence[ReliabilityBin], scale: ProbabilityAxes) -> None:
     """Draw the number of rows of each bin, on a logarithmic scale if the ratio exceeds 100."""
-    filled = [b for b in bins if b["count"] > 0]
-    counts = np.array([b["count"] for b in filled] or [1])
+    filled = [b for b in bins if b.count > 0]
+    counts = np.array([b.count for b in filled] or [1])
     left, width = scale.bars(
-        np.array([b["lower"] for b in filled]).clip(0.0, 1.0),
-        np.array([b["upper"] for b in filled]).clip(0.0, 1.0),
+        np.array([b.lower for b in filled]).clip(0.0, 1.0),
+        np.array([b.upper for b in filled]).clip(0.0, 1.0),
     )
     # On a linear axis, bins with less than 1 % of the largest one would be invisible.
     if counts.max() > 100 * counts.min():
@@ -29,21 +30,21 @@ def draw_counts(ax: Any, bins: list[dict[str, Any]], scale: ProbabilityAxes) -> 
         ax.set_ylim(0, 1.05 * counts.max())
         ax.locator_params(axis="y", nbins=3, integer=True)
     if filled:
-        ax.bar(left, counts, width, align="edge", color=COLOURS["rows"], label="rows of each bin")
+        ax.bar(left, counts, width, align="edge", color=COLOURS.rows, label="rows of each bin")
     ax.yaxis.set_major_formatter(short_count)
 
 
-def pit_shares(bins: Sequence[dict[str, Any]], *names: str) -> tuple[Any, ...]:
+def pit_shares(bins: Sequence[ReliabilityBin]) -> tuple[Any, Any]:
     """Edges of PIT bins, and their shares of the rows relative to calibrated shares."""
-    edges = np.array([*(b["lower"] for b in bins), 1.0])
-    shares = (np.array([b[name] for b in bins]).T / np.diff(edges) for name in names)
-    return edges, *shares
+    edges = np.array([*(b.lower for b in bins), 1.0])
+    return edges, np.array([b.frequency for b in bins]) / np.diff(edges)
 
 
-def draw_pit(ax: Any, bins: Sequence[dict[str, Any]]) -> None:
+def draw_pit(ax: Any, bins: Sequence[ReliabilityBin]) -> None:
     """Draw the histogram of PIT values, with the range of each bar if calibrated."""
-    edges, heights, (low, high) = pit_shares(bins, "frequency", "consistency")
-    outside = np.array([b["outside"] for b in bins], bool)
+    edges, heights = pit_shares(bins)
+    low, high = np.array([b.consistency for b in bins]).T / np.diff(edges)
+    outside = np.array([b.outside for b in bins], bool)
     left = edges[:-1]
     width = np.diff(edges)
     for role, selected in (("rows", ~outside), ("alert", outside)):
@@ -55,8 +56,8 @@ def draw_pit(ax: Any, bins: Sequence[dict[str, Any]]) -> None:
             color=COLOURS[role],
             alpha=0.5 if role == "alert" else 1.0,
         )
-    ax.stairs(high, edges, baseline=low, fill=True, color=COLOURS["band"], alpha=0.5)
+    ax.stairs(high, edges, baseline=low, fill=True, color=COLOURS.band, alpha=0.5)
     for ends in (low, high):
-        ax.stairs(ends, edges, baseline=None, color=COLOURS["accent"], linewidth=0.8)
+        ax.stairs(ends, edges, baseline=None, color=COLOURS.accent, linewidth=0.8)
     ax.set_ylim(0, 1.05 * max(heights.max(), high.max()))
     ax.locator_params(axis="y", nbins=4)

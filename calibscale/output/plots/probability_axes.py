@@ -80,7 +80,7 @@ class ProbabilityAxes:
         ax.plot(
             [low, high],
             [low, high],
-            color=COLOURS["muted"],
+            color=COLOURS.muted,
             linewidth=1,
             linestyle=DASHED,
             label="calibrated",

@@ -20,6 +20,7 @@ from typing import Any
 
 import numpy as np
 
+from calibscale.array_types import Floats
 from calibscale.errors import OptionError
 from calibscale.formatting.number_texts import number
 from calibscale.formatting.terms import label, outcome
@@ -27,6 +28,7 @@ from calibscale.output.plots.prediction_plots import RELIABILITY_HEIGHT
 from calibscale.output.plots.probability_axes import probability_axes
 from calibscale.output.plots.style import COLOURS, DASHED, DOTTED, framed
 from calibscale.output.plots.style import axes as new_axes
+from calibscale.results.estimate import Estimate
 
 _HEIGHT = 300.0  # points
 _WIDE = 1.96  # standard deviations on each side of a range of 95 %
@@ -42,16 +44,21 @@ _CURVES = {
 }
 
 
-def curve_of(estimate: Any, key: str) -> dict[str, Any]:
+def curve_of(estimate: Any, key: str) -> dict[str, Floats]:
     """Curve in the details of an estimate, or of its JSON object: columns of equal lengths."""
-    value = estimate if isinstance(estimate, dict) else estimate.to_dict()
+    restored = _restored(estimate)
     names = _CURVES[key]
     try:
-        columns = np.array([value["details"][key][name] for name in names], float)
+        columns = np.array([restored.details[key][name] for name in names], float)
         columns[:, 0]  # there is a point
         return dict(zip(names, columns, strict=True))
     except (IndexError, KeyError, TypeError, ValueError):
-        raise OptionError(f"{label(value)} has no {key} that can be drawn") from None
+        raise OptionError(f"{label(restored)} has no {key} that can be drawn") from None
+
+
+def _restored(estimate: Any) -> Estimate:
+    """Estimate, or the estimate of a JSON object."""
+    return Estimate.from_dict(estimate) if isinstance(estimate, dict) else estimate
 
 
 def plot_corp(estimate: Any, ax: Any = None, axes: str = "linear") -> Any:
@@ -76,7 +83,7 @@ def plot_corp(estimate: Any, ax: Any = None, axes: str = "linear") -> Any:
             scale.x.place(band[0]),
             scale.y.place(band[1]),
             scale.y.place(band[2]),
-            color=COLOURS["band"],
+            color=COLOURS.band,
             linewidth=0,
             label=_RANGE,
         )
@@ -86,19 +93,18 @@ def plot_corp(estimate: Any, ax: Any = None, axes: str = "linear") -> Any:
     ax.plot(
         np.column_stack([low, high]).ravel(),
         frequency.repeat(2),
-        color=COLOURS["accent"],
+        color=COLOURS.accent,
         linewidth=1,
     )
     ax.hlines(
         frequency,
         low,
         high,
-        color=COLOURS["accent"],
+        color=COLOURS.accent,
         linewidth=3.5,
         label="isotonic regression of the labels",
     )
-    notion = estimate["notion"] if isinstance(estimate, dict) else estimate.notion
-    framed(ax, "prediction", outcome(notion))
+    framed(ax, "prediction", outcome(_restored(estimate).notion))
     return ax
 
 
@@ -111,13 +117,13 @@ def plot_cumulative(estimate: Any, ax: Any = None) -> Any:
     share, score, reached, sigma = curve_of(estimate, "walk").values()
     ax = new_axes(ax, _HEIGHT)
     ax.fill_between(
-        share, -_WIDE * sigma, _WIDE * sigma, color=COLOURS["band"], linewidth=0, label=_RANGE
+        share, -_WIDE * sigma, _WIDE * sigma, color=COLOURS.band, linewidth=0, label=_RANGE
     )
-    ax.axhline(0, color=COLOURS["muted"], linewidth=1, linestyle=DASHED)
-    ax.plot(share, reached, color=COLOURS["accent"], linewidth=1.6)
+    ax.axhline(0, color=COLOURS.muted, linewidth=1, linestyle=DASHED)
+    ax.plot(share, reached, color=COLOURS.accent, linewidth=1.6)
     ends = [reached.argmin(), reached.argmax()]
     ax.plot(
-        share[ends], reached[ends], "o", color=COLOURS["accent"], markersize=6, mew=0, clip_on=False
+        share[ends], reached[ends], "o", color=COLOURS.accent, markersize=6, mew=0, clip_on=False
     )
     # The axis is the share of rows.  Ticks name the score at these shares.
     places = np.searchsorted(share, np.linspace(0, 1, 6)).clip(0, len(share) - 1)
@@ -141,25 +147,25 @@ def plot_murphy(estimate: Any, ax: Any = None) -> Any:
     ax.plot(
         x,
         fitted + parts[1],
-        color=COLOURS["other"],
+        color=COLOURS.other,
         linestyle=DOTTED,
         linewidth=1.4,
         label="mean event rate",
     )
-    ax.plot(x, score, color=COLOURS["accent"], linewidth=1.8, label="predictions")
+    ax.plot(x, score, color=COLOURS.accent, linewidth=1.8, label="predictions")
     ax.plot(
         x,
         fitted,
-        color=COLOURS["high"],
+        color=COLOURS.high,
         linestyle=DASHED,
         linewidth=1.4,
         label="recalibrated predictions",
     )
     ax.fill_between(
-        x, fitted, score, color=COLOURS["alert"], alpha=0.3, linewidth=0, label="miscalibration"
+        x, fitted, score, color=COLOURS.alert, alpha=0.3, linewidth=0, label="miscalibration"
     )
     worst = parts[0].argmax()
-    ax.vlines(x[worst], fitted[worst], score[worst], color=COLOURS["alert"], linewidth=2)
+    ax.vlines(x[worst], fitted[worst], score[worst], color=COLOURS.alert, linewidth=2)
     # Thresholds without rows near them have no score, and would fill most of the axis.
     seen = x[np.any([part > _SMALL * part.max() for part in parts], axis=0)]
     if len(seen) > 1:
@@ -179,10 +185,10 @@ def plot_risk_coverage(estimate: Any, ax: Any = None) -> Any:
     # The best order has all errors last: the risk is 0 until only errors are left.
     best = np.maximum(0.0, 1.0 - (1.0 - risk[-1]) / coverage)
     ax = new_axes(ax, _HEIGHT)
-    ax.fill_between(coverage, best, risk, color=COLOURS["band"], linewidth=0, label="excess")
+    ax.fill_between(coverage, best, risk, color=COLOURS.band, linewidth=0, label="excess")
     ax.axhline(
         risk[-1],
-        color=COLOURS["high"],
+        color=COLOURS.high,
         linestyle=DASHED,
         linewidth=1.2,
         label="error rate of all rows",
@@ -190,12 +196,12 @@ def plot_risk_coverage(estimate: Any, ax: Any = None) -> Any:
     ax.plot(
         coverage,
         best,
-        color=COLOURS["other"],
+        color=COLOURS.other,
         linestyle=DOTTED,
         linewidth=1.6,
         label="best order of the errors",
     )
-    ax.plot(coverage, risk, color=COLOURS["accent"], linewidth=1.8)
+    ax.plot(coverage, risk, color=COLOURS.accent, linewidth=1.8)
     ax.set_xlim(0, 1)
     ax.set_ylim(bottom=0)
     ax.locator_params(nbins=6)

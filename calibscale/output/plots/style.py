@@ -9,34 +9,49 @@ import re
 import warnings
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass, fields
 from typing import Any, NamedTuple
 
 import numpy as np
 from markupsafe import Markup
 
+from calibscale.array_types import Floats
 from calibscale.errors import OptionError
 
+Legend = dict[str, Any]  # artists by their labels
 WIDTH = 380.0  # points of a plot's width, where a phone of 360 px shows 0.88 px per point
 TEXT = 11.0
 _TICK_DIGITS = 6
-COLOURS = {  # reports replace these by variables of their style sheet
-    "ink": "#1c2026",
-    "muted": "#5a626d",
-    "line": "#dde1e7",
-    "accent": "#2f66a3",
-    "other": "#8b97a8",
-    "alert": "#b3311c",
-    "band": "#d9e5f3",
-    "rows": "#9db4d3",
-    "high": "#a8560c",
-    "group1": "#c96a00",
-    "group2": "#1f8a5b",
-    "group3": "#b0418f",
-    "group4": "#0b8a99",
-    "group5": "#6b5bc0",
-    "group6": "#7d7a12",
-}
-GROUPS = tuple(role for role in COLOURS if role.startswith("group"))  # of lines of groups
+
+
+@dataclass(frozen=True)
+class Palette:
+    """Colours by role.  Reports replace them by variables of their style sheet."""
+
+    ink: str = "#1c2026"
+    muted: str = "#5a626d"
+    line: str = "#dde1e7"
+    accent: str = "#2f66a3"
+    other: str = "#8b97a8"
+    alert: str = "#b3311c"
+    band: str = "#d9e5f3"
+    rows: str = "#9db4d3"
+    high: str = "#a8560c"
+    group1: str = "#c96a00"
+    group2: str = "#1f8a5b"
+    group3: str = "#b0418f"
+    group4: str = "#0b8a99"
+    group5: str = "#6b5bc0"
+    group6: str = "#7d7a12"
+
+    def __getitem__(self, role: str) -> str:
+        """Return the colour of a role that is not known in advance."""
+        return str(getattr(self, role))
+
+
+COLOURS = Palette()
+_ROLES = tuple(field.name for field in fields(Palette))
+GROUPS = tuple(role for role in _ROLES if role.startswith("group"))  # of lines of groups
 DASHED, DOTTED = (0, (5, 3)), (0, (2, 2))
 LINES = (("accent", "-"), ("high", DASHED), ("other", DOTTED), ("ink", (0, (8, 2, 2, 2))))
 
@@ -71,7 +86,7 @@ def axes(ax: Any, height: float = 220.0, width: float = WIDTH) -> Any:
         figure = pyplot.figure(figsize=(width / 72, height / 72), layout="constrained")
         ax = figure.subplots()
     ax.spines[:].set_visible(False)
-    ax.tick_params(length=0, labelsize=TEXT, labelcolor=COLOURS["muted"], pad=3)
+    ax.tick_params(length=0, labelsize=TEXT, labelcolor=COLOURS.muted, pad=3)
     ax.set_facecolor("none")
     ax.set_axisbelow(True)
     return ax
@@ -79,14 +94,14 @@ def axes(ax: Any, height: float = 220.0, width: float = WIDTH) -> Any:
 
 def framed(ax: Any, x_name: str = "", y_name: str = "", base: bool = True) -> None:
     """Name the axes, draw horizontal grid lines, and the lower edge if `base`."""
-    text = {"fontsize": TEXT, "color": COLOURS["muted"], "parse_math": False}
+    text = {"fontsize": TEXT, "color": COLOURS.muted, "parse_math": False}
     if y_name:
         ax.set_title(y_name, loc="left", **text)
     if x_name:
         ax.set_xlabel(x_name, loc="right", labelpad=2, **text)
-    ax.grid(axis="y", color=COLOURS["line"], linewidth=0.7)
+    ax.grid(axis="y", color=COLOURS.line, linewidth=0.7)
     if base:
-        ax.spines["bottom"].set(visible=True, color=COLOURS["muted"], linewidth=0.8)
+        ax.spines["bottom"].set(visible=True, color=COLOURS.muted, linewidth=0.8)
     for axis in (ax.xaxis, ax.yaxis):
         if type(axis.get_major_formatter()).__name__ == "ScalarFormatter":  # the default
             axis.set_major_formatter(_tick_of(axis))
@@ -108,7 +123,7 @@ def _tick_of(axis: Any) -> Callable[[float, Any], str]:
 
 def add_remark(ax: Any, text: str) -> None:
     """Write a line above the name of the y axis, where it covers no data."""
-    style = {"fontsize": TEXT, "color": COLOURS["muted"], "parse_math": False}
+    style = {"fontsize": TEXT, "color": COLOURS.muted, "parse_math": False}
     ax.set_title(f"{text}\n{ax.get_title(loc='left')}", loc="left", **style)
 
 
@@ -127,7 +142,7 @@ def short_count(value: float, _: Any = None) -> str:
     return f"{value:.3g}"
 
 
-def floats(values: Sequence[float | None]) -> Any:
+def floats(values: Sequence[float | None] | Floats) -> Any:
     """Array in which missing values are NaN, so that lines and areas are interrupted there."""
     return np.array(values, dtype=float)
 
@@ -159,9 +174,9 @@ def write(ax: Any, x: float, y: float, text: str, role: str = "ink", **how: Any)
     ).set_in_layout(inside)
 
 
-def legend_entries(ax: Any) -> dict[str, Any]:
+def legend_entries(ax: Any) -> Legend:
     """Artists with a label in axes and their insets, by label."""
-    entries: dict[str, Any] = {}
+    entries: Legend = {}
     # Histograms and diagrams of classes are insets with labels of their own.
     for part in (ax, *ax.child_axes):
         handles, labels = part.get_legend_handles_labels()
@@ -172,8 +187,9 @@ def legend_entries(ax: Any) -> dict[str, Any]:
 # ---------------------------------------------------------------- Inline SVG
 
 
+_SETTINGS = {"svg.fonttype": "none", "font.sans-serif": ["DejaVu Sans"], "text.parse_math": False}
 _EDGE = 3.0  # points around axes with their texts
-_VARIABLES = {code: f"var(--{role})" for role, code in COLOURS.items()}
+_VARIABLES = {COLOURS[role]: f"var(--{role})" for role in _ROLES}
 _TAG = re.compile(r"<[^>]*>")
 _NAME = re.compile(r' id="(?![mp][0-9a-f]{10}")[^"]*"')  # all but those of markers and clip paths
 _DEFAULTS = re.compile(
@@ -198,9 +214,7 @@ def own_style() -> Iterator[None]:
     matplotlib = library()
     with matplotlib.rc_context(), warnings.catch_warnings():
         matplotlib.rcdefaults()
-        matplotlib.rcParams["svg.fonttype"] = "none"
-        matplotlib.rcParams["font.sans-serif"] = ["DejaVu Sans"]
-        matplotlib.rcParams["text.parse_math"] = False
+        matplotlib.rcParams.update(_SETTINGS)
         warnings.filterwarnings("ignore", message="Glyph .* missing")  # browsers have more fonts
         yield
 

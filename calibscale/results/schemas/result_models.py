@@ -31,6 +31,7 @@ from calibscale.results.declarations import (
     Bounds,
     Declared,
     Having,
+    Json,
     Member,
     Object,
     Values,
@@ -59,7 +60,7 @@ RESULTS: dict[str, list[Any]] = {
 }
 
 
-def validated(value: dict[str, Any]) -> dict[str, Any]:
+def validated(value: Json) -> Json:
     """Result with all keys of its schema.  Optional keys that are missing become None.
 
     Unknown keys, of a newer version, are left out.

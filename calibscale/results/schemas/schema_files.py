@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import Any
 
 from calibscale.errors import require
+from calibscale.results.declarations import Json
 
 _FOLDER = Path(__file__).parent
 
@@ -17,7 +17,7 @@ def names() -> tuple[str, ...]:
     return tuple(sorted(f"calibscale.{stem}" for stem in stems))
 
 
-def schema(name: str) -> dict[str, Any]:
+def schema(name: str) -> Json:
     """JSON Schema of a result.
 
     Parameters
