@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import fields
-from functools import cache
+from functools import cache, cached_property
 from inspect import get_annotations
 from typing import (
     Annotated,
@@ -100,11 +100,19 @@ def members(declared: Any) -> tuple[Member, ...]:
         }
         # The type of a property is the annotation of its return value.
         for name, value in vars(base).items():
-            if isinstance(value, property) and "return" in value.fget.__annotations__:
-                member = _member(name, get_type_hints(value.fget, include_extras=True)["return"])
+            getter = _getter(value)
+            if getter is not None and "return" in getter.__annotations__:
+                member = _member(name, get_type_hints(getter, include_extras=True)["return"])
                 if "computed" in member.marks:
                     by_attribute[name] = member
     return tuple(member for member in by_attribute.values() if "hidden" not in member.marks)
+
+
+def _getter(attribute: Any) -> Any:
+    """Return the function of a property, or None for another attribute."""
+    if isinstance(attribute, cached_property):
+        return attribute.func
+    return attribute.fget if isinstance(attribute, property) else None
 
 
 def _member(name: str, hint: Any) -> Member:

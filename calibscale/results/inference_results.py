@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, field
+from functools import cached_property, partial
 from typing import Annotated, Any, ClassVar
 
 import numpy as np
@@ -35,7 +36,13 @@ from calibscale.results.verdict_results import Judgement
 _LEVELS = (0.05, 0.5, 0.9, 0.95, 0.99)  # of the quantiles of null values
 
 
-_NULL = Object("NullDistribution", mean=float, deviation=float, quantiles=dict[str, float])
+@dataclass(frozen=True)
+class NullDistribution(Declared):
+    """Moments of the values under the null, and their quantiles by level."""
+
+    mean: float
+    deviation: float
+    quantiles: dict[str, float]
 
 
 @dataclass(frozen=True)
@@ -53,7 +60,7 @@ class TestResult(Declared):
     exceedances : int
         Number of draws at least as large as the value.
     null_values : (replicates,)
-        Values of the draws, not centred.
+        Values of the draws, not centred.  Results read from JSON have none.
     certain_rows : int
         Rows with a prediction of exactly 0 or 1, where the drawn label is always the same.
     stopped : bool
@@ -88,7 +95,9 @@ class TestResult(Declared):
     exceedances: Count
     seed: Count
     n: Count
-    null_values: Hidden[Floats] = field(repr=False, compare=False)
+    null_values: Hidden[Floats] = field(
+        default_factory=partial(np.empty, 0), repr=False, compare=False
+    )
     certain_rows: Count = 0
     stopped: Annotated[bool, key("stopped_early")] = False
     critical_value: float | None = None
@@ -97,14 +106,14 @@ class TestResult(Declared):
     details: Omitted[dict[str, Any]] = field(default_factory=dict)
     draws: Hidden[str] = ""
 
-    @property
-    def null_distribution(self) -> Annotated[Computed[Omitted[Json]], _NULL]:
-        """Mean, standard deviation and quantiles of the null values, or empty without them."""
+    @cached_property
+    def null_distribution(self) -> Computed[Omitted[NullDistribution | None]]:
+        """Mean, standard deviation and quantiles of the null values, or None without them."""
         values = self.null_values
         if not len(values):
-            return {}
+            return None
         quantiles = dict(zip(map(str, _LEVELS), np.quantile(values, _LEVELS), strict=True))
-        return {"mean": values.mean(), "deviation": values.std(), "quantiles": quantiles}
+        return NullDistribution(values.mean(), values.std(), quantiles)
 
 
 @dataclass(frozen=True)

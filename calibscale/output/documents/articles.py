@@ -10,11 +10,18 @@ from calibscale.errors import require
 from calibscale.formatting import escapes, number_texts
 from calibscale.formatting.escapes import clean, one_line
 from calibscale.output.documents import elements as doc
+from calibscale.output.documents import night_report
 from calibscale.output.documents.bias_documents import audit, bias
 from calibscale.output.documents.evaluation_documents import check, evaluation, reliability, test
 from calibscale.output.documents.model_documents import power, ranking, recalibration, selection
-from calibscale.output.documents.night_report import nightly
 from calibscale.results.declarations import Declared
+from calibscale.results.night_results import Night
+
+
+def nightly(result: dict[str, Any]) -> doc.Article:
+    """Document of ``calibscale nightly``."""
+    return night_report.nightly(Night.from_dict(result, fresh=False))
+
 
 DOCUMENTS: dict[str, Callable[[dict[str, Any]], doc.Article]] = {
     function.__name__: function
