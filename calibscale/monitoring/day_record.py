@@ -38,6 +38,7 @@ from calibscale.predictions.target import CLASSES, judges
 from calibscale.results.cluster_results import Clusters
 from calibscale.results.estimate import Estimate
 from calibscale.results.inference_results import AdjustedTest, TestResult
+from calibscale.results.night_results import DayTests
 from calibscale.session import Run, Session, impossible_rows, versions
 from calibscale.statistics.cluster_sums import ClusterRows
 from calibscale.statistics.one_pass import States
@@ -290,7 +291,8 @@ class _Reader:
             "tests": [test.to_dict() for test in tests],
         }
         if defaults:
-            info["calibration"] = together(labels(e.settings for e in defaults), of_defaults)
+            named = labels(e.settings for e in defaults)
+            info["calibration"] = together(named, of_defaults).to_dict()
         if clusters is not None:
             info["clusters"] = clusters.to_dict()
         records: dict[GroupKey | None, Record] = {None: Record(counts.used, vectors, info)}
@@ -415,8 +417,8 @@ class _Reader:
         return records
 
 
-def together(names: Iterable[str], tests: Iterable[TestResult]) -> dict[str, Any]:
-    """JSON object of tests of all rows of a day, with the p-value of all of them together."""
+def together(names: Iterable[str], tests: Iterable[TestResult]) -> DayTests:
+    """Tests of all rows of a day, with the p-value of all of them together."""
     # Two tests may have the same statistic with different settings.
     named = [replace(test, statistic=name) for name, test in zip(names, tests, strict=True)]
     adjusted = adjusted_tests(named)
@@ -429,12 +431,9 @@ def together(names: Iterable[str], tests: Iterable[TestResult]) -> dict[str, Any
         p_value = strongest.p_value
         statistic = strongest.label
         finding = described_test(strongest, None) or None
-    return {
-        "p_value": p_value,
-        "statistic": statistic,
-        "finding": finding,
-        "tests": [AdjustedTest(test, p).to_dict() for test, p in zip(named, adjusted, strict=True)],
-    }
+    pairs = zip(named, adjusted, strict=True)
+    results = tuple(AdjustedTest(test, p) for test, p in pairs)
+    return DayTests(p_value, statistic, finding, results)
 
 
 def bets_of(

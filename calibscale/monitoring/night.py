@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import Any, NamedTuple, NoReturn
 
 from filelock import FileLock, Timeout
 
@@ -25,8 +25,10 @@ from calibscale.formatting.fault_texts import dropped_text
 from calibscale.formatting.naming import joined
 from calibscale.formatting.terms import notion
 from calibscale.monitoring import day_source, outputs
+from calibscale.monitoring.checks.day_check import incomplete_days, is_incomplete
+from calibscale.monitoring.checks.judged_day import JudgedDay
+from calibscale.monitoring.checks.night_checks import NightVerdicts, judge
 from calibscale.monitoring.day_record import Reading, bets_of, empty_record, prepared, read_day
-from calibscale.monitoring.day_states import incomplete_days, is_incomplete
 from calibscale.monitoring.job.job_days import window_days
 from calibscale.monitoring.job.job_ledger import frozen, open_ledger
 from calibscale.monitoring.job.job_reader import one_sided, read_job
@@ -36,19 +38,26 @@ from calibscale.monitoring.ledger.day_ledger import Ledger, Record
 from calibscale.monitoring.ledger.group_keys import GroupKey
 from calibscale.monitoring.ledger.index import DAMAGE, Entry, check_key
 from calibscale.monitoring.ledger.recipe import Recipe, encode
-from calibscale.monitoring.verdicts import NightJudge
 from calibscale.planning import plan
-from calibscale.results.night_results import Night, NightPlan
+from calibscale.results.cluster_results import Clusters
+from calibscale.results.declarations import Json
+from calibscale.results.night_results import DayTests, Night, NightParameters, NightPlan
 from calibscale.results.source_rows import ImpossibleRows
 from calibscale.selection.cross_validation import select
 from calibscale.session import Session, versions
 
 _FEW_ROWS = 1000  # the first day should have at least so many
-_NO_EXTRAS = {"selection": None, "bias": None}
 NO_ALARMS = (
     "Forecasts raise no alarms by themselves; tests = [...] in [alarms] makes alarms of the "
     "statistics of [test]."
 )
+
+
+class _Extras(NamedTuple):
+    """Parts of the report that need the rows of the day: the risk table and the bias map."""
+
+    selection: Json | None = None
+    bias: Json | None = None
 
 
 def night(
@@ -130,7 +139,7 @@ class _Run:
         self._stack = stack
         existing = open_ledger(job)
         stack.enter_context(_night_lock(job.ledger_path, existing is not None))
-        self.extras: dict[str, Any] | None = None
+        self.extras: _Extras | None = None
         self._places: Any = None  # stamps of the outputs of the stored result
         self.ledger: Ledger | None = None
         self._use(existing or open_ledger(job))  # another night may have created it by now
@@ -144,12 +153,13 @@ class _Run:
 
     def run(self) -> Night:
         mark = self._current_mark()
-        stored = {} if self.force or self.ledger is None else self._stored()
+        stored = None if self.force or self.ledger is None else self._stored()
         if self.absent or not (self.job.report.map or self.job.report.risk):
-            self.extras = dict(_NO_EXTRAS)
-        parameters = stored.get("parameters", {})
-        if stored and mark is not None and parameters.get("extras") == self._extras_key(mark):
-            self.extras = {name: stored[name] for name in ("selection", "bias")}
+            self.extras = _Extras()
+        if stored is not None and mark is not None:
+            extras_key = self._extras_key(mark)
+            if stored.parameters.extras == extras_key:
+                self.extras = _Extras(stored.selection, stored.bias)
         # The rows are read if they are new, have other marks than the record, or have no marks at
         # all.
         changed = not self.absent and (self.force or mark is None or self._mark() != mark)
@@ -161,16 +171,17 @@ class _Run:
             self._read(mark, changed)
         # The key covers job, ledger, days and versions: if it is the same and the outputs are as
         # written, a new run would write the same files.
-        if not changed and stored and parameters["key"] == self._key() and self._written():
-            return Night.from_dict(stored, fresh=False)
+        if not changed and stored is not None:
+            unchanged = stored.parameters.key == self._key()
+            if unchanged and self._written():
+                return stored
         return self._judged(mark)
 
     def _judged(self, mark: str | None) -> Night:
         """Result of the night, written to its outputs and to the ledger."""
         result = self._result(mark)
-        document = result.to_dict()
-        outputs.write(self.job, self.day, document)
-        self._store(document)
+        outputs.write(self.job, self.day, result)
+        self._store(result)
         return result
 
     # ---------------------------------------------------------------- the day's record
@@ -213,7 +224,7 @@ class _Run:
             except (InvalidDataError, OptionError, StoreError) as error:
                 if isinstance(error, NotFoundError) and is_url(self._place):
                     self._miss(str(error))
-                    self.extras = dict(_NO_EXTRAS)
+                    self.extras = _Extras()
                     return
                 if not self._is_broken_by(error):
                     raise
@@ -285,7 +296,7 @@ class _Run:
         ------
         BrokenDayError, OptionError
         """
-        self.failure, self.extras = str(error), dict(_NO_EXTRAS)
+        self.failure, self.extras = str(error), _Extras()
         if self.broken is not None:
             self.broken.add(self.job.model, self.day, self.failure)
         result = self._judged(None)
@@ -293,47 +304,50 @@ class _Run:
             raise error
         raise BrokenDayError(self.failure, result, getattr(error, "row", None)) from error
 
-    def _extras(self, session: Session | None) -> dict[str, Any]:
-        """Parts of the report that need the rows of the day: the bias map and the risk table."""
+    def _extras(self, session: Session | None) -> _Extras:
+        """Parts of the report that need the rows of the day."""
         requested = self.job.report
-        extras: dict[str, Any] = dict(_NO_EXTRAS)
+        extras = _Extras()
         entry = self._entry()
         if session is None or entry is None or not entry.n:
             return extras
         try:
             if requested.map:
                 bias_map = local_bias(session, requested.map, at="grid", n_replicates=0)
-                extras["bias"] = bias_map.to_dict()
+                extras = extras._replace(bias=bias_map.to_dict())
             if requested.risk:
                 default = "positive" if session.source.n_features == 2 else "top_label"
                 scalar = requested.reliability or default
-                extras["selection"] = select(session, scalar, seed=self.job.seed).to_dict()
+                selection = select(session, scalar, seed=self.job.seed)
+                extras = extras._replace(selection=selection.to_dict())
         except OptionError as error:  # for instance too few rows: the night continues
             self.notes.append(f"The map or the risk table of the day was not computed: {error}")
         return extras
 
     # ---------------------------------------------------------------- results
 
-    def _stored(self) -> dict[str, Any]:
-        """Stored result of this night, or empty if there is no result or the file was changed."""
+    def _stored(self) -> Night | None:
+        """Stored result of this night, or None if there is no result or the file was changed."""
         assert self.ledger is not None
         path = self.ledger.result_path(self.job.model, self.day)
         try:
             data = path.read_bytes()
             stamps = json.loads(path.with_suffix(".outputs").read_text())
             if stamps["result"] != hashlib.sha256(data).hexdigest():
-                return {}
+                return None
             self._places, result = stamps["places"], json.loads(data)
-            return result if result["schema"] == Night.schema else {}
+            if result["schema"] != Night.schema:
+                return None
+            return Night.from_dict(result, fresh=False)
         except (OSError, *DAMAGE):
-            return {}
+            return None
 
-    def _store(self, result: dict[str, Any]) -> None:
+    def _store(self, result: Night) -> None:
         """Write the stamps of this night's outputs to the ledger, and then the result."""
         if self.ledger is None:
             return
         path = self.ledger.result_path(self.job.model, self.day)
-        data = json.dumps(result, allow_nan=False).encode()
+        data = json.dumps(result.to_dict(), allow_nan=False).encode()
         written = {
             "places": outputs.stamps(self.job, self.day),
             "result": hashlib.sha256(data).hexdigest(),
@@ -358,8 +372,8 @@ class _Run:
         reasons = {} if self.broken is None else dict(self.broken.of(self.job.model))
         return reasons if self.failure is None else reasons | {self.day: self.failure}
 
-    def _extras_key(self, mark: str | None) -> list[Any]:
-        return [mark, self.job.to_dict()["report"]]
+    def _extras_key(self, mark: str | None) -> tuple[str | None, Json]:
+        return mark, self.job.to_dict()["report"]
 
     def _written(self) -> bool:
         """Whether the outputs are still as this night wrote them."""
@@ -371,44 +385,19 @@ class _Run:
     def _result(self, mark: str | None) -> Night:
         entry = self._entry()
         info: dict[str, Any] = {} if entry is None else entry.info
-        estimators = () if self.ledger is None else self.ledger.recipe.estimators
-        impossible = info.get("impossible")  # entries of earlier versions have none
-        out: dict[str, Any] = {
-            "job": self.job.name,
-            "day": self.day,
-            "model": self.job.model,
-            "status": "fine",
-            "created": datetime.now(UTC).isoformat(timespec="seconds"),
-            "seconds": 0.0,
-            "versions": versions(),
-            "parameters": {
-                "job": self.job.to_dict(),
-                "estimators": [{"estimator": e.name, **encode(e)["settings"]} for e in estimators],
-                "extras": self._extras_key(mark),
-                "key": self._key(),
-            },
-            "source": info.get("source"),
-            "n": 0 if entry is None else entry.n,
-            "n_unlabelled": info.get("n_unlabelled", self.unlabelled),
-            "dropped": info.get("dropped", {}),
-            "impossible": ImpossibleRows(*impossible) if impossible else None,
-            "group_by": self.job.group_by,
-            "clusters": info.get("clusters"),
-            "calibration": info.get("calibration"),
-            "windows": [],
-            "thresholds": [],
-            "drift": None,
-            "alarms": None,
-            "ranking": None,
-            "trend": {"ledger_days": 0, "first_day": None, "days": [], "n": [], "series": []},
-            **(self.extras or _NO_EXTRAS),
-            "notes": [],
-        }
+        n = 0 if entry is None else entry.n
+        n_unlabelled = info.get("n_unlabelled", self.unlabelled)
+        dropped = info.get("dropped", {})
+        parameters = self._parameters(mark)
         if self.ledger is None:
-            out["notes"] = [*self.notes, self._without_ledger()]
+            verdicts = NightVerdicts()
+            notes = [*self.notes, self._without_ledger()]
         else:
-            self._judge(out)
-        out["incomplete_days"] = incomplete_days(
+            verdicts = judge(JudgedDay(self.job, self.ledger, self.day))
+            notes = self._day_notes(n, n_unlabelled, dropped, verdicts)
+            notes += [*self._ledger_notes(), *self.notes, *verdicts.notes]
+            notes = [*dict.fromkeys(notes)]  # checks may have the same note
+        incomplete = incomplete_days(
             self.job,
             self.ledger,
             self.day,
@@ -416,10 +405,53 @@ class _Run:
             broken=self._broken(),
             unlabelled=self.unlabelled,
         )
-        if out["status"] == "fine" and is_incomplete(self.job, out["incomplete_days"]):
-            out["status"] = "incomplete"
-        out["seconds"] = time.perf_counter() - self.started
-        return Night(**out, fresh=True)
+        status = "fine"
+        if verdicts.breached:
+            status = "breached"
+        elif is_incomplete(self.job, incomplete):
+            status = "incomplete"
+        impossible = info.get("impossible")  # entries of earlier versions have none
+        clusters, calibration = info.get("clusters"), info.get("calibration")
+        extras = self.extras or _Extras()
+        return Night(
+            job=self.job.name,
+            day=self.day,
+            model=self.job.model,
+            status=status,
+            created=datetime.now(UTC).isoformat(timespec="seconds"),
+            seconds=time.perf_counter() - self.started,
+            versions=versions(),
+            parameters=parameters,
+            source=info.get("source"),
+            n=n,
+            n_unlabelled=n_unlabelled,
+            dropped=dropped,
+            impossible=ImpossibleRows(*impossible) if impossible else None,
+            group_by=self.job.group_by,
+            clusters=Clusters.from_dict(clusters) if clusters else None,
+            calibration=DayTests.from_dict(calibration) if calibration else None,
+            windows=verdicts.windows,
+            thresholds=verdicts.thresholds,
+            drift=verdicts.drift,
+            alarms=verdicts.alarms,
+            ranking=verdicts.ranking,
+            trend=verdicts.trend,
+            selection=extras.selection,
+            bias=extras.bias,
+            incomplete_days=incomplete,
+            notes=tuple(notes),
+            fresh=True,
+        )
+
+    def _parameters(self, mark: str | None) -> NightParameters:
+        """Settings of the job and the estimators, and what an unchanged night has in common."""
+        estimators = () if self.ledger is None else self.ledger.recipe.estimators
+        return NightParameters(
+            job=self.job.to_dict(),
+            estimators=tuple({"estimator": e.name, **encode(e)["settings"]} for e in estimators),
+            extras=self._extras_key(mark),
+            key=self._key(),
+        )
 
     def _without_ledger(self) -> str:
         """Sentence about a night before there is a ledger."""
@@ -427,43 +459,36 @@ class _Run:
             return "There is no ledger yet."
         return "No row has a label, and there is no ledger yet: nothing was kept."
 
-    def _judge(self, out: dict[str, Any]) -> None:
-        assert self.ledger is not None
-        judge = NightJudge(self.job, self.ledger, self.day)
-        out |= {
-            "windows": judge.windows(),
-            "drift": judge.drift,
-            "thresholds": judge.thresholds(),
-            "alarms": judge.alarms(),
-            "trend": judge.trend(),
-            "ranking": judge.ranking(),
-        }
-        breached = any(t["breached"] for t in out["thresholds"])
-        if breached or (out["alarms"] and out["alarms"]["alarm"]):
-            out["status"] = "breached"
-        out["notes"] = [*dict.fromkeys([*self._notes(out), *self.notes, *judge.notes])]
-
-    def _notes(self, out: dict[str, Any]) -> list[str]:
+    def _day_notes(
+        self, n: int, n_unlabelled: int, dropped: dict[str, int], verdicts: NightVerdicts
+    ) -> list[str]:
+        """Sentences about the rows of the day and about checks that guard nothing."""
         assert self.ledger is not None
         notes = []
-        if not (out["n"] or self.absent or self.failure is not None):
+        if not (n or self.absent or self.failure is not None):
             notes.append(f"No row of {self.day} could be used.")
-        if self.ledger.recipe.forecast is not None and out["alarms"] is None and self.job.alarms:
+        if self.ledger.recipe.forecast is not None and verdicts.alarms is None and self.job.alarms:
             notes.append(NO_ALARMS)
         notes += one_sided(self.job)
-        if out["n_unlabelled"]:
+        if n_unlabelled:
             notes.append(
-                f"{out['n_unlabelled']:,} rows have no label yet; they count when the day is run "
-                "again with their labels."
+                f"{n_unlabelled:,} rows have no label yet; they count when the day is run again "
+                "with their labels."
             )
-        if sum(out["dropped"].values()):
-            notes.append(f"{dropped_text(out['dropped'])}.")
+        if sum(dropped.values()):
+            notes.append(f"{dropped_text(dropped)}.")
         notes += [*self.ledger.damaged.values(), *self.ledger.unreadable]
         # A threshold without a value guards nothing, which a status of fine would hide.
-        blind = [t for t in out["thresholds"] if t["observed"] is None]
+        blind = [threshold for threshold in verdicts.thresholds if threshold.observed is None]
         if blind:
             subject = f"{len(blind)} thresholds have" if len(blind) > 1 else "One threshold has"
             notes.append(f"{subject} no value to judge.")
+        return notes
+
+    def _ledger_notes(self) -> list[str]:
+        """Sentences about the first and the last day of the ledger."""
+        assert self.ledger is not None
+        notes = []
         n = self.ledger.notes.get("first_rows")
         if n is not None and n < _FEW_ROWS:
             notes.append(

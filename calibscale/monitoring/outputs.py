@@ -25,21 +25,17 @@ from calibscale.errors import OptionError, StoreError
 from calibscale.formatting.naming import level
 from calibscale.monitoring.job.job_tables import Job
 from calibscale.monitoring.ledger.group_keys import condition
-from calibscale.output.documents.night_headline import day_sentence, impossible_sentence, limit_of
+from calibscale.output.documents.night_headline import day_sentence, impossible_sentence
 from calibscale.output.report import save_report
-from calibscale.results.declarations import as_json
-from calibscale.results.night_results import estimate_rows, evidence_logs
-
-Result = dict[str, Any]  # schema calibscale.nightly/1
-Group = float | str | None  # number or name of a group, None for all rows
+from calibscale.results.night_results import AlarmResult, Group, Night, ThresholdResult
 
 _WAIT = 60.0  # seconds to wait for another night that writes the same history
 _NOT_XML = re.compile("[^\t\n\r\x20-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
 
 
-def write_json(path: str | Path, result: Result) -> None:
+def write_json(path: str | Path, result: Night) -> None:
     """Write the result as JSON."""
-    write_json_file(path, as_json(result), indent=1)
+    write_json_file(path, result.to_dict(), indent=1)
 
 
 # ---------------------------------------------------------------- Prometheus
@@ -68,7 +64,7 @@ _GAUGES = {
 }
 
 
-def write_prometheus(path: str | Path, result: Result) -> None:
+def write_prometheus(path: str | Path, result: Night) -> None:
     """Write gauges in the text format of Prometheus, for node_exporter's textfile collector.
 
     A missing value gives no sample, unless it breaches a threshold.  The label `group` is empty for
@@ -80,7 +76,7 @@ def write_prometheus(path: str | Path, result: Result) -> None:
         if value is None:
             continue
         # Every sample names the job and the model, because one exporter serves many.
-        labels = {"job": result["job"], "model": result["model"], **labels}
+        labels = {"job": result.job, "model": result.model, **labels}
         if name not in gauges:
             description = _GAUGES[name]
             gauges[name] = Gauge(f"calibscale_{name}", description, [*labels], registry=registry)
@@ -88,53 +84,51 @@ def write_prometheus(path: str | Path, result: Result) -> None:
     write_whole(path, generate_latest(registry))
 
 
-def _samples(result: Result) -> Iterator[tuple[str, float | None, dict[str, str]]]:
+def _samples(result: Night) -> Iterator[tuple[str, float | None, dict[str, str]]]:
     """Name, value and labels of every sample."""
-    for window in result["windows"]:
-        window_label = {"window": window["name"]}
-        for row in estimate_rows({**result, "windows": [window]}):
-            labels = _labels(row, row["estimator"], window_label, row["group"])
+    for window in result.windows:
+        window_label = {"window": window.name}
+        for row in result.window_records(window):
+            labels = _labels(row["estimator"], row["notion"], window_label, row["group"])
             yield "estimate", row["value"], labels
             yield "estimate_low", row["low"], labels
             yield "estimate_high", row["high"], labels
             yield "estimate_noise", row["floor_high"], labels
-        for test in window["tests"]:
-            yield "p_value", test["p_value"], _labels(test, test["statistic"], window_label)
-    if result["drift"] is not None:
-        window_label = {"window": result["drift"]["window"]}
-        for change in result["drift"]["results"]:
-            labels = _labels(change, change["estimator"], window_label, change["group"])
-            yield "drift_p_value", change["adjusted_p_value"], labels
-    judged = [t for t in result["thresholds"] if t["observed"] is not None or t["breached"]]
-    for threshold in sorted(judged, key=lambda t: t["breached"]):  # of equal names, a breached one
-        name = {"name": threshold["name"]}
-        yield "threshold_breached", float(threshold["breached"]), name
-        yield "threshold_observed", threshold["observed"], name
-        side, limit = limit_of(threshold)
-        yield "threshold_limit", limit, {**name, "kind": side}
-    alarms = result["alarms"]
+        for test in window.tests:
+            yield "p_value", test.p_value, _labels(test.statistic, test.notion, window_label)
+    if result.drift is not None:
+        window_label = {"window": result.drift.window}
+        for change in result.drift.results:
+            labels = _labels(change.estimator, change.notion, window_label, change.group)
+            yield "drift_p_value", change.adjusted_p_value, labels
+    judged = [t for t in result.thresholds if t.observed is not None or t.breached]
+    for threshold in sorted(judged, key=lambda t: t.breached):  # of equal names, a breached one
+        name = {"name": threshold.name}
+        yield "threshold_breached", float(threshold.breached), name
+        yield "threshold_observed", threshold.observed, name
+        yield "threshold_limit", threshold.limit, {**name, "kind": threshold.side}
+    alarms = result.alarms
     if alarms is not None:
-        for process in alarms["processes"]:
-            labels = {"notion": process["notion"], "group": _group(process["group"])}
-            yield "log_evidence", _last(evidence_logs(process, alarms["days"])), labels
-            yield "error_at_least", _last(process.get("at_least") or ()), labels
-        yield "log_evidence_overall", _last(evidence_logs(alarms, alarms["days"])), {}
-        yield "alarm", float(alarms["alarm"]), {}
-    for kind, days in (result.get("incomplete_days") or {}).items():
-        yield "incomplete_days", float(len(days)), {"kind": kind}
-    yield "rows", result["n"], {}
-    yield "rows_dropped", result["n_dropped"], {}
-    yield "rows_unlabelled", result["n_unlabelled"], {}
+        for process in alarms.processes:
+            labels = {"notion": process.notion, "group": _group(process.group)}
+            yield "log_evidence", _last(process.log_evidence), labels
+            yield "error_at_least", _last(process.at_least or ()), labels
+        yield "log_evidence_overall", _last(alarms.log_evidence), {}
+        yield "alarm", float(alarms.alarm), {}
+    if result.incomplete_days is not None:
+        for kind, days in result.incomplete_days.by_kind.items():
+            yield "incomplete_days", float(len(days)), {"kind": kind}
+    yield "rows", result.n, {}
+    yield "rows_dropped", result.n_dropped, {}
+    yield "rows_unlabelled", result.n_unlabelled, {}
     # Alerts on the age of the newest day need a number.
-    midnight = datetime.fromisoformat(result["day"][:10]).replace(tzinfo=UTC)
+    midnight = datetime.fromisoformat(result.day[:10]).replace(tzinfo=UTC)
     yield "day_timestamp_seconds", midnight.timestamp(), {}
-    yield "run_timestamp_seconds", datetime.fromisoformat(result["created"]).timestamp(), {}
+    yield "run_timestamp_seconds", datetime.fromisoformat(result.created).timestamp(), {}
 
 
-def _labels(
-    result: dict[str, Any], name: str, extra: dict[str, str], group: Group = None
-) -> dict[str, str]:
-    return {"estimator": name, "notion": result["notion"], "group": _group(group), **extra}
+def _labels(name: str, notion: str, extra: dict[str, str], group: Group = None) -> dict[str, str]:
+    return {"estimator": name, "notion": notion, "group": _group(group), **extra}
 
 
 def _group(group: Group) -> str:
@@ -156,28 +150,28 @@ def _text(value: Any) -> str:
 # ---------------------------------------------------------------- JUnit
 
 
-def write_junit(path: str | Path, result: Result) -> None:
+def write_junit(path: str | Path, result: Night) -> None:
     """Write a JUnit file with a test case for each threshold, for alarms, and for kinds of days."""
-    cases = [_threshold_case(threshold, result) for threshold in result["thresholds"]]
-    cases.append(_alarm_case(result["alarms"], result))
+    cases = [_threshold_case(threshold, result) for threshold in result.thresholds]
+    cases.append(_alarm_case(result.alarms, result))
     cases += _day_cases(result)
     outcomes = [outcome for _, outcome, _ in cases]
     attributes = {
-        "name": f"{result['job']} {result['model']} {result['day']}",
+        "name": f"{result.job} {result.model} {result.day}",
         "tests": len(cases),
         "failures": outcomes.count("failure"),
         "errors": 0,
         "skipped": outcomes.count("skipped"),
-        "time": f"{result['seconds']:.3f}",
-        "timestamp": datetime.fromisoformat(result["created"]).replace(tzinfo=None).isoformat(),
+        "time": f"{result.seconds:.3f}",
+        "timestamp": datetime.fromisoformat(result.created).replace(tzinfo=None).isoformat(),
     }
     root = ET.Element("testsuites")
     suite = ET.SubElement(root, "testsuite", {key: _xml(v) for key, v in attributes.items()})
     properties = ET.SubElement(suite, "properties")
     for name in ("job", "model", "day", "schema"):
-        ET.SubElement(properties, "property", name=name, value=_xml(result[name]))
+        ET.SubElement(properties, "property", name=name, value=_xml(getattr(result, name)))
     # Viewers group test cases by the class name.
-    folder = _xml(f"calibscale.{result['job']}.{result['model']}")
+    folder = _xml(f"calibscale.{result.job}.{result.model}")
     for name, outcome, message in cases:
         case = ET.SubElement(suite, "testcase", classname=folder, name=_xml(name), time="0")
         if outcome is not None:
@@ -186,61 +180,60 @@ def write_junit(path: str | Path, result: Result) -> None:
     write_whole(path, ET.tostring(root, encoding="utf-8", xml_declaration=True) + b"\n")
 
 
-def _threshold_case(threshold: dict[str, Any], result: Result) -> tuple[str, str | None, str]:
+def _threshold_case(threshold: ThresholdResult, result: Night) -> tuple[str, str | None, str]:
     """Name, failure or skipped or None, and message of a test case."""
-    observed = threshold["observed"]
+    name, observed, limit = threshold.name, threshold.observed, threshold.limit
     if observed is None:
-        reason = threshold["reason"] or "there is no value"
-        outcome = "failure" if threshold["breached"] else "skipped"
-        return threshold["name"], outcome, f"{threshold['name']}: {reason}"
-    side, limit = limit_of(threshold)
-    subject = f"{threshold['estimator']} {threshold['quantity']} over {threshold['window']}"
-    where = _where(threshold["group"], result)
-    is_beyond = f"is {side} {limit!r}" if side != "abs_above" else f"is not within ±{limit!r}"
-    message = f"{subject}{where}: {observed!r} {is_beyond}"
-    return threshold["name"], "failure" if threshold["breached"] else None, message
+        reason = threshold.reason or "there is no value"
+        return name, "failure" if threshold.breached else "skipped", f"{name}: {reason}"
+    subject = f"{threshold.estimator} {threshold.quantity} over {threshold.window}"
+    where = _where(threshold.group, result)
+    beyond = f"is {threshold.side} {limit!r}"
+    if threshold.side == "abs_above":
+        beyond = f"is not within ±{limit!r}"
+    message = f"{subject}{where}: {observed!r} {beyond}"
+    return name, "failure" if threshold.breached else None, message
 
 
-def _alarm_case(alarms: dict[str, Any] | None, result: Result) -> tuple[str, str | None, str]:
+def _alarm_case(alarms: AlarmResult | None, result: Night) -> tuple[str, str | None, str]:
     if alarms is None:
         return "alarms", "skipped", "alarms are off"
-    if not alarms["alarm"]:
+    if not alarms.alarm:
         return "alarms", None, ""
     sentences = [
-        f"{p['notion']}{_where(p['group'], result, ',')} since {p['since']}"
-        for p in alarms["processes"]
-        if p["alarm"]
+        f"{p.notion}{_where(p.group, result, ',')} since {p.since}"
+        for p in alarms.processes
+        if p.alarm
     ]
-    log_evidence = _last(evidence_logs(alarms, alarms["days"]))
     message = (
-        f"miscalibrated since {alarms['since']}: the log evidence is {log_evidence!r}, the alarm "
-        f"threshold is {alarms['threshold']!r}"
+        f"miscalibrated since {alarms.since}: the log evidence is "
+        f"{_last(alarms.log_evidence)!r}, the alarm threshold is {alarms.threshold!r}"
     )
-    if alarms.get("impossible"):
-        sentences.append(impossible_sentence(result, alarms["impossible"]))
+    if alarms.impossible is not None:
+        sentences.append(impossible_sentence(alarms.impossible, result.group_by))
     return "alarms", "failure", "; ".join([message, *sentences])
 
 
-def _day_cases(result: Result) -> Iterator[tuple[str, str | None, str]]:
+def _day_cases(result: Night) -> Iterator[tuple[str, str | None, str]]:
     """Test cases of missing, broken and provisional days, skipped if the job expects them."""
-    days = result.get("incomplete_days")
+    days = result.incomplete_days
     if days is None:
         return
-    expected = result["parameters"]["job"].get("provisional") == "fine"
-    for kind, listed in days.items():
+    expected = result.parameters.job.get("provisional") == "fine"
+    for kind, listed in days.by_kind.items():
         outcome = "skipped" if kind == "provisional" and expected else "failure"
-        yield f"no {kind} days", outcome if listed else None, day_sentence(kind, listed)
+        yield f"no {kind} days", outcome if listed else None, day_sentence(days, kind)
 
 
-def _where(group: Group, result: Result, end: str = "") -> str:
+def _where(group: Group, result: Night, end: str = "") -> str:
     """Group as a condition, empty for all rows.
 
     The groups of ledgers of earlier versions are numbers, for which the day's data may have names.
     """
     if group is None:
         return ""
-    name = level(result["source"], result["group_by"], group)
-    return f", {condition(result['group_by'], name)}{end}"
+    name = level(result.source, result.group_by, group)
+    return f", {condition(result.group_by, name)}{end}"
 
 
 def _xml(value: Any) -> str:
@@ -301,7 +294,7 @@ def _number(text: str) -> float | None:
     return number if math.isfinite(number) else None
 
 
-def write_history(path: str | Path, result: Result) -> None:
+def write_history(path: str | Path, result: Night) -> None:
     """Write the estimates of a night to a history, replacing earlier rows of the same night.
 
     A history is a ``.csv`` or ``.parquet`` file with a row for each estimator, window and group.
@@ -319,7 +312,7 @@ def write_history(path: str | Path, result: Result) -> None:
         raise OptionError(f"{path}: the name of a history must end in {' or '.join(_FORMATS)}")
     read, written = _FORMATS[suffix]
     fresh = list(_rows(result))
-    night = (_text(result["job"]), _text(result["model"]), result["day"])
+    night = (_text(result.job), _text(result.model), result.day)
     lock = FileLock(place.with_name(f".{place.name}.lock"))
     try:
         # The lock is a file in this folder, which the first night creates.
@@ -359,9 +352,9 @@ def _appended(place: Path, fresh: list[HistoryRow]) -> bytes | None:
     return data + behind.removeprefix(_written_csv([]))
 
 
-def _rows(result: Result) -> Iterator[HistoryRow]:
-    named = {name: _text(result[name]) for name in ("job", "model")}
-    for row in estimate_rows(result):
+def _rows(result: Night) -> Iterator[HistoryRow]:
+    named = {name: _text(getattr(result, name)) for name in ("job", "model")}
+    for row in result.records():
         yield HistoryRow(*({**row, **named}[key] for key in HistoryRow._fields))
 
 
@@ -471,7 +464,7 @@ def check_places(job: Job, day: str) -> None:
         refuse_pipe(place, "an output of a job")
 
 
-def write(job: Job, day: str, result: dict[str, Any]) -> None:
+def write(job: Job, day: str, result: Night) -> None:
     """Write every output of a job."""
     for kind, place in places(job, day).items():
         _WRITERS[kind](place, result)
@@ -483,10 +476,10 @@ def stamps(job: Job, day: str) -> dict[str, list[int]]:
     return {kind: [file.st_size, file.st_mtime_ns] for kind, file in files.items()}
 
 
-_WRITERS: dict[str, Callable[[Path, dict[str, Any]], None]] = {
+_WRITERS: dict[str, Callable[[Path, Night], None]] = {
     "json": write_json,
     "prometheus": write_prometheus,
     "junit": write_junit,
     "history": write_history,
-    "report": lambda place, result: save_report([result], place),
+    "report": lambda place, result: save_report([result.to_dict()], place),
 }

@@ -1,11 +1,11 @@
-"""Results of a night, of its plan, and of a list of days, with the parts of their JSON objects."""
+"""Results of a night, of its plan, and of a list of days, with the parts of a night."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
-from dataclasses import dataclass, field
-from typing import Annotated, Any, ClassVar
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Annotated, Any, ClassVar, Self, TypeVar
 
 from calibscale.results.bias_results import BiasMap
 from calibscale.results.cluster_results import Clusters
@@ -21,7 +21,6 @@ from calibscale.results.declarations import (
     Hidden,
     Json,
     Later,
-    Object,
     Omitted,
     Share,
     Size,
@@ -34,219 +33,327 @@ from calibscale.results.inference_results import AdjustedTest, TestResult
 from calibscale.results.outcome import Outcome
 from calibscale.results.source_rows import Source, SourceRows
 
-_Group = float | str | None  # number or name of a group, None for all rows
-_GROUP = Object("GroupResult", group=Finite | str, n=Count, results=list[Estimate])
-_WINDOW = Object(
-    "WindowResult",
-    "Estimates and tests over the days of a window.",
-    name=str,
-    first=Day,
-    last=Day,
-    days=list[Day],
-    missing=list[Day],
-    damaged=list[str],
-    n=Count,
-    results=list[Estimate],
-    tests=list[TestResult],
-    groups=list[_GROUP],  # type: ignore[valid-type]
-    reliability=Diagram | None,
-)
-_CALIBRATION = Object(
-    "DayTests",
-    "Default tests of all rows of the day, and the smallest of their p-values, which are adjusted.",
-    p_value=Share | None,
-    statistic=str | None,
-    finding=str | None,
-    tests=list[AdjustedTest],
-)
-_THRESHOLD = Object(
-    "ThresholdResult",
-    "Verdict on a threshold; its limit is `above`, `below`, or for a size `abs_above`.",
-    name=str,
-    window=str,
-    group=_Group,
-    estimator=str,
-    quantity=Annotated[str, Values(("value", "low", "high", "p_value", "drift_p_value"))],
-    above=float | None,
-    below=float | None,
-    abs_above=Later[float | None],  # type: ignore[misc]
-    observed=float | None,
-    breached=bool,
-    reason=str | None,
-)
-_DRIFT_OF_ESTIMATE = Object(
-    "DriftOfEstimate",
-    "Difference of an estimate from the baseline.",
-    estimator=str,
-    notion=str,
-    group=_Group,
-    difference=float | None,
-    low=float | None,
-    high=float | None,
-    level=Fraction,
-    p_value=Share | None,
-    adjusted_p_value=Share | None,
-)
-_DRIFT = Object(
-    "DriftResult",
-    "Differences of a window from its baseline.",
-    window=str,
-    baseline=Object("Baseline", first=Day, last=Day, n=Count),
-    results=list[_DRIFT_OF_ESTIMATE],  # type: ignore[valid-type]
-)
-_IMPOSSIBLE = Object(
-    "ImpossibleOnDay",
-    "First day with labels of the predicted probability 0: their number, the first row, its group. "
-    "From that day on E is infinite, and its logarithm is null.",
-    day=Day,
-    group=_Group,
-    count=Count,
-    first_row=Count,
-)
-_PROCESS = Object(
-    "ProcessResult",
-    "Evidence of one notion and group by day, and the day on which it reached the threshold.",
-    notion=str,
-    group=_Group,
-    log_evidence=list[float],
-    threshold=Finite,
-    alarm=bool,
-    since=Day | None,
-    at_least=Later[list[float] | None],  # type: ignore[misc]
-    impossible=Later[Annotated[Json, _IMPOSSIBLE] | None],  # type: ignore[misc]
-)
-_ALARMS = Object(
-    "AlarmResult",
-    "Mean evidence by day, and the day on which it reached the threshold.",
-    level=Fraction,
-    alarm=bool,
-    since=Day | None,
-    first_day=Day,
-    days=list[Day],
-    log_evidence=list[float],
-    processes=list[_PROCESS],  # type: ignore[valid-type]
-    threshold=Finite,
-    process_threshold=Finite,
-    tolerance=Later[float | None],  # type: ignore[misc]
-    certainty_tolerance=Later[float],
-    impossible=Later[Annotated[Json, _IMPOSSIBLE] | None],  # type: ignore[misc]
-)
-_SERIES = Object(
-    "Series",
-    "Values of an estimate by day, with the ends of its intervals.",
-    estimator=str,
-    notion=str,
-    group=_Group,
-    values=list[float],
-    low=list[float],
-    high=list[float],
-)
-_TREND = Object(
-    "Trend",
-    "Numbers of rows and estimates of the last days of a ledger.",
-    ledger_days=Later[Count],
-    first_day=Later[Day | None],  # type: ignore[misc]
-    days=list[Day],
-    n=list[Count],
-    series=list[_SERIES],  # type: ignore[valid-type]
-)
-_MODEL = Object(
-    "ComparedModel",
-    "One model of the ranking of a night.",
-    model=str,
-    rank=Annotated[int, Bounds(ge=1)],
-    value=float | None,
-    n=Count,
-    interval=Interval | None,
-    rank_probabilities=list[Share],
-)
-_PAIR = Object(
-    "ComparedPair",
-    "Difference of the estimates of two models of a night.",
-    a=str,
-    b=str,
-    difference=float | None,
-    paired=bool,
-    low=float | None,
-    high=float | None,
-    p_value=Share | None,
-    adjusted_p_value=Share | None,
-)
-_RANKING = Object(
-    "NightRanking",
-    "Models compared on the days that all of them have.",
-    window=str,
-    by=str,
-    level=Fraction,
-    days=list[Day],
-    models=list[_MODEL],  # type: ignore[valid-type]
-    differences=list[_PAIR],  # type: ignore[valid-type]
-)
-_BROKEN = Object("BrokenDay", "Day whose predictions cannot be read.", day=Day, reason=str)
-_PROVISIONAL = Object(
-    "ProvisionalDay",
-    "Day whose labels are not complete: numbers of rows with and without one.",
-    day=Day,
-    n=Count,
-    n_unlabelled=Count,
-)
-_INCOMPLETE = Object(
-    "IncompleteDays",
-    "Days of the windows without predictions, with broken ones, or few labels.",
-    missing=list[Day],
-    broken=list[_BROKEN],  # type: ignore[valid-type]
-    provisional=list[_PROVISIONAL],  # type: ignore[valid-type]
-)
-_PARAMETERS = Object(
-    "NightParameters",
-    "Settings of the job and of the estimators of the ledger, and what an unchanged night matches.",
-    job=Json,
-    estimators=list[Annotated[Json, Having(("estimator",))]],
-    extras=tuple[str | None, Json],
-    key=str,
-)
+Group = float | str | None  # number or name of a group, None for all rows
 
 
-def estimate_rows(night: dict[str, Any]) -> Iterator[Row]:
-    """Rows of the tidy table of a night: one for each estimator, window and group."""
-    for window in night["windows"]:
-        p_values = {(t["statistic"], t["notion"]): t["p_value"] for t in window["tests"]}
-        # All rows, and then each group.
-        parts = [(None, window["results"])]
-        parts += [(group["group"], group["results"]) for group in window["groups"]]
-        for group, results in parts:
-            for e in results:
-                row = {name: night[name] for name in ("job", "model", "day")}
-                row |= {"window": window["name"], "group": group}
-                row |= {name: e[name] for name in ("estimator", "notion", "value")}
-                ends = e["interval"] or {"low": None, "high": None}
-                floor = e.get("floor") or {}
-                row |= {f"floor_{key}": floor.get(key) for key in ("mean", "high")}
-                # Tests are of all rows of a window, and not of its groups.
-                p = p_values.get((e["estimator"], e["notion"])) if group is None else None
-                yield row | {"low": ends["low"], "high": ends["high"], "n": e["n"], "p_value": p}
+@dataclass(frozen=True)
+class GroupResult(Declared):
+    """Estimates of a group over the days of a window."""
+
+    group: Finite | str
+    n: Count
+    results: tuple[Estimate, ...]
 
 
-def evidence_logs(process: dict[str, Any], days: list[str]) -> list[float | None]:
-    """Logarithm of E of a process, or of the mean of all processes, on each of some days.
+@dataclass(frozen=True)
+class WindowResult(Declared):
+    """Estimates and tests over the days of a window."""
 
-    In JSON it is null where it is ∞, from the day of a label of the predicted probability 0 on.
+    name: str
+    first: Day
+    last: Day
+    days: tuple[Day, ...]
+    missing: tuple[Day, ...]
+    damaged: tuple[str, ...]
+    n: Count
+    results: tuple[Estimate, ...]
+    tests: tuple[TestResult, ...]
+    groups: tuple[GroupResult, ...]
+    reliability: Diagram | None
+
+    def results_of(self, group: Group) -> tuple[Estimate, ...]:
+        """Estimates of a group, or of all rows.  A group without rows has none."""
+        if group is None:
+            return self.results
+        return next((part.results for part in self.groups if part.group == group), ())
+
+
+@dataclass(frozen=True)
+class DayTests(Declared):
+    """Default tests of all rows of the day, and the smallest of their p-values, which are adjusted.
+
+    `statistic` and `finding` name this test and the error that it found.
     """
-    logs = process["log_evidence"]
-    impossible = process.get("impossible")
-    if impossible is None:
-        return logs
-    # Only null values from this day on are infinite.
-    first = impossible["day"][:10]
-    return [
+
+    p_value: Share | None
+    statistic: str | None
+    finding: str | None
+    tests: tuple[AdjustedTest, ...]
+
+
+@dataclass(frozen=True, kw_only=True)
+class ThresholdResult(Declared):
+    """Verdict on a threshold; its limit is `above`, `below`, or for a size `abs_above`."""
+
+    name: str
+    window: str
+    group: Group
+    estimator: str
+    quantity: Annotated[str, Values(("value", "low", "high", "p_value", "drift_p_value"))]
+    above: float | None
+    below: float | None
+    abs_above: Later[float | None] = None
+    observed: float | None
+    breached: bool
+    reason: str | None
+
+    @property
+    def side(self) -> str:
+        """Side of the limit: above, below, or abs_above for the size of a number."""
+        if self.above is not None:
+            return "above"
+        return "abs_above" if self.below is None else "below"
+
+    @property
+    def limit(self) -> float | None:
+        return getattr(self, self.side)
+
+    @property
+    def is_of_p_value(self) -> bool:
+        """Whether the threshold limits a p-value."""
+        return self.quantity in ("p_value", "drift_p_value")
+
+    @property
+    def value_limits(self) -> tuple[float, ...]:
+        """Limits of a value or of an end of an interval, two for its size.  P-values have none."""
+        if self.limit is None or self.is_of_p_value:
+            return ()
+        return (self.limit, -self.limit) if self.side == "abs_above" else (self.limit,)
+
+
+@dataclass(frozen=True)
+class DriftOfEstimate(Declared):
+    """Difference of an estimate from the baseline."""
+
+    estimator: str
+    notion: str
+    group: Group
+    difference: float | None
+    low: float | None
+    high: float | None
+    level: Fraction
+    p_value: Share | None
+    adjusted_p_value: Share | None
+
+
+@dataclass(frozen=True)
+class Baseline(Declared):
+    """Days of the baseline, and the number of their rows."""
+
+    first: Day
+    last: Day
+    n: Count
+
+
+@dataclass(frozen=True)
+class DriftResult(Declared):
+    """Differences of a window from its baseline."""
+
+    window: str
+    baseline: Baseline
+    results: tuple[DriftOfEstimate, ...]
+
+
+@dataclass(frozen=True)
+class ImpossibleOnDay(Declared):
+    """First day with labels of the predicted probability 0: their number, the first row, its group.
+
+    From that day on E is infinite, and its logarithm is null.
+    """
+
+    day: Day
+    group: Group
+    count: Count
+    first_row: Count
+
+
+_Logs = tuple[float | None, ...]  # of E by day
+
+
+@dataclass(frozen=True, kw_only=True)
+class ProcessResult(Declared):
+    """Evidence of one notion and group by day, and the day on which it reached the threshold."""
+
+    notion: str
+    group: Group
+    log_evidence: _Logs
+    threshold: Finite
+    alarm: bool
+    since: Day | None
+    at_least: Later[_Logs | None] = None
+    impossible: Later[ImpossibleOnDay | None] = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class AlarmResult(Declared):
+    """Mean evidence by day, and the day on which it reached the threshold."""
+
+    level: Fraction
+    alarm: bool
+    since: Day | None
+    first_day: Day
+    days: tuple[Day, ...]
+    log_evidence: _Logs
+    processes: tuple[ProcessResult, ...]
+    threshold: Finite
+    process_threshold: Finite
+    tolerance: Later[float | None] = None
+    certainty_tolerance: Later[float | None] = None
+    impossible: Later[ImpossibleOnDay | None] = None
+
+    @classmethod
+    def from_dict(cls, value: Json, **further: Any) -> Self:
+        """Restore alarms from their JSON object, in which infinite evidence is null."""
+        result = super().from_dict(value, **further)
+        processes = tuple(_with_infinity(process, result.days) for process in result.processes)
+        return replace(_with_infinity(result, result.days), processes=processes)
+
+    @property
+    def raised(self) -> list[ProcessResult]:
+        """Processes with an alarm by its day.  The processes of all rows come first."""
+        raised = [process for process in self.processes if process.alarm]
+        return sorted(raised, key=lambda p: (p.since or "", p.group is not None))
+
+
+_Evidence = TypeVar("_Evidence", bound=ProcessResult | AlarmResult)
+
+
+def _with_infinity(evidence: _Evidence, days: Sequence[str]) -> _Evidence:
+    """Evidence that is infinite where it is null, from a label of the probability 0 on."""
+    if evidence.impossible is None:
+        return evidence
+    # Null values of earlier days are missing.
+    first = evidence.impossible.day[:10]
+    logs = tuple(
         math.inf if log is None and day >= first else log
-        for log, day in zip(logs, days, strict=True)
-    ]
+        for log, day in zip(evidence.log_evidence, days, strict=True)
+    )
+    return replace(evidence, log_evidence=logs)
+
+
+@dataclass(frozen=True)
+class Series(Declared):
+    """Values of an estimate by day, with the ends of its intervals."""
+
+    estimator: str
+    notion: str
+    group: Group
+    values: tuple[float | None, ...]
+    low: tuple[float | None, ...]
+    high: tuple[float | None, ...]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Trend(Declared):
+    """Numbers of rows and estimates of the last days of a ledger.
+
+    `ledger_days` and `first_day` are about all days of the ledger.
+    """
+
+    ledger_days: Later[Count] = 0
+    first_day: Later[Day | None] = None
+    days: tuple[Day, ...]
+    n: tuple[Count, ...]
+    series: tuple[Series, ...]
+
+
+NO_TREND = Trend(days=(), n=(), series=())
+
+
+@dataclass(frozen=True)
+class ComparedModel(Declared):
+    """One model of the ranking of a night."""
+
+    model: str
+    rank: Annotated[int, Bounds(ge=1)]
+    value: float | None
+    n: Count
+    interval: Interval | None
+    rank_probabilities: tuple[Share, ...]
+
+
+@dataclass(frozen=True)
+class ComparedPair(Declared):
+    """Difference of the estimates of two models of a night."""
+
+    a: str
+    b: str
+    difference: float | None
+    paired: bool
+    low: float | None
+    high: float | None
+    p_value: Share | None
+    adjusted_p_value: Share | None
+
+
+@dataclass(frozen=True)
+class NightRanking(Declared):
+    """Models compared on the days that all of them have."""
+
+    window: str
+    by: str
+    level: Fraction
+    days: tuple[Day, ...]
+    models: tuple[ComparedModel, ...]
+    differences: tuple[ComparedPair, ...]
+
+
+@dataclass(frozen=True)
+class BrokenDay(Declared):
+    """Day whose predictions cannot be read."""
+
+    day: Day
+    reason: str
+
+
+@dataclass(frozen=True)
+class ProvisionalDay(Declared):
+    """Day whose labels are not complete: numbers of rows with and without one."""
+
+    day: Day
+    n: Count
+    n_unlabelled: Count
+
+
+@dataclass(frozen=True)
+class IncompleteDays(Declared):
+    """Days of the windows without predictions, with broken ones, or few labels."""
+
+    missing: tuple[Day, ...] = ()
+    broken: tuple[BrokenDay, ...] = ()
+    provisional: tuple[ProvisionalDay, ...] = ()
+
+    @property
+    def by_kind(self) -> dict[str, tuple[str, ...]]:
+        """Days by kind: missing, broken or provisional."""
+        return {
+            "missing": self.missing,
+            "broken": tuple(day.day for day in self.broken),
+            "provisional": tuple(day.day for day in self.provisional),
+        }
+
+
+@dataclass(frozen=True)
+class NightParameters(Declared):
+    """Settings of the job and of the estimators of the ledger, and what an unchanged night matches.
+
+    Attributes
+    ----------
+    extras : (str or None, dict)
+        Mark of the predictions of the day, and the parts of the report that need their rows.
+    key : str
+        Hash of the job, the ledger, the days and the versions.
+    """
+
+    job: Json
+    estimators: tuple[Annotated[Json, Having(("estimator",))], ...]
+    extras: tuple[str | None, Json]
+    key: str
 
 
 @dataclass(frozen=True, kw_only=True, repr=False)
 class Night(Outcome, SourceRows):
-    """Result of a night, with parts that are JSON objects.
+    """Result of a night.
 
     Attributes
     ----------
@@ -257,7 +364,7 @@ class Night(Outcome, SourceRows):
         Time at which the day was judged, with the offset from UTC.
     bias, selection : dict or None
         Map of the local bias, and table of risks, of the day.
-    incomplete_days : dict or None
+    incomplete_days : IncompleteDays or None
         Days of the windows, at most the last 60, that are ``missing``, ``broken`` or
         ``provisional``.
     fresh : bool
@@ -267,30 +374,52 @@ class Night(Outcome, SourceRows):
     schema: ClassVar[str] = "calibscale.nightly/1"
 
     source: Source | None  # type: ignore[assignment]
-    parameters: Annotated[Json, _PARAMETERS]
+    parameters: NightParameters  # type: ignore[assignment]
     job: str
     day: Day
     model: str
     status: Annotated[str, Values(("fine", "incomplete", "breached"))]
     created: str
     group_by: str | None
-    clusters: Later[Omitted[Annotated[Json, Clusters] | None]] = None
-    calibration: Later[Omitted[Annotated[Json, _CALIBRATION] | None]] = None
-    windows: list[Annotated[Json, _WINDOW]]
-    thresholds: list[Annotated[Json, _THRESHOLD]]
-    drift: Annotated[Json, _DRIFT] | None
-    alarms: Annotated[Json, _ALARMS] | None
-    trend: Annotated[Json, _TREND]
-    ranking: Annotated[Json, _RANKING] | None
+    clusters: Later[Omitted[Clusters | None]] = None
+    calibration: Later[Omitted[DayTests | None]] = None
+    windows: tuple[WindowResult, ...]
+    thresholds: tuple[ThresholdResult, ...]
+    drift: DriftResult | None
+    alarms: AlarmResult | None
+    trend: Trend
+    ranking: NightRanking | None
     selection: Annotated[Json, Selection] | None
     bias: Annotated[Json, BiasMap] | None
-    incomplete_days: Later[Omitted[Annotated[Json, _INCOMPLETE] | None]] = None
-    notes: list[str]
+    incomplete_days: Later[Omitted[IncompleteDays | None]] = None
+    notes: tuple[str, ...]
     fresh: Hidden[bool]
 
     def records(self) -> Iterator[Row]:
         """Rows of the tidy table, one for each estimator, window and group."""
-        return estimate_rows(vars(self))
+        for window in self.windows:
+            yield from self.window_records(window)
+
+    def window_records(self, window: WindowResult) -> Iterator[Row]:
+        """Rows of the tidy table for one window."""
+        p_values = {(t.statistic, t.notion): t.p_value for t in window.tests}
+        # All rows, and then each group.
+        parts: list[tuple[Group, tuple[Estimate, ...]]] = [(None, window.results)]
+        parts += [(part.group, part.results) for part in window.groups]
+        for group, results in parts:
+            for e in results:
+                row = {name: getattr(self, name) for name in ("job", "model", "day")}
+                row |= {"window": window.name, "group": group}
+                row |= {name: getattr(e, name) for name in ("estimator", "notion", "value")}
+                row |= {f"floor_{key}": getattr(e.floor, key, None) for key in ("mean", "high")}
+                row |= {key: getattr(e.interval, key, None) for key in ("low", "high")}
+                # Tests are of all rows of a window, and not of its groups.
+                p = p_values.get((e.estimator, e.notion)) if group is None else None
+                yield row | {"n": e.n, "p_value": p}
+
+    def window(self, name: str | None) -> WindowResult | None:
+        """Window of a name, or None."""
+        return next((window for window in self.windows if window.name == name), None)
 
     @property
     def breached(self) -> bool:

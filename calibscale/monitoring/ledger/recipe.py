@@ -229,10 +229,10 @@ class Recipe:
         """The estimators that are tested."""
         return [e for e in self.estimators if e.name in self.tested]
 
-    def named(self, result: dict[str, Any]) -> dict[str, Any]:
-        """Estimate or test.  Without classes, its notion is the forecast."""
-        of_forecast = self.forecast is not None and result["notion"] == "canonical"
-        return {**result, "notion": "forecast"} if of_forecast else result
+    def notion_of(self, notion: str) -> str:
+        """Notion of an estimate or test in results.  Without classes it is the forecast."""
+        of_forecast = self.forecast is not None and notion == "canonical"
+        return "forecast" if of_forecast else notion
 
     def jackknife(self, confidence_level: float) -> Jackknife:
         """Request of intervals that leave out rows or clusters."""

@@ -8,14 +8,14 @@ from typing import Any
 
 from calibscale.errors import require
 from calibscale.formatting import number_texts
-from calibscale.formatting.escapes import clean, one_line, printed
+from calibscale.formatting.escapes import clean, one_line
 from calibscale.output.documents import elements as doc
 from calibscale.output.documents.bias_documents import audit, bias
 from calibscale.output.documents.evaluation_documents import check, evaluation, reliability, test
 from calibscale.output.documents.model_documents import power, ranking, recalibration, selection
 from calibscale.output.documents.night_report import nightly
 from calibscale.output.documents.printed_results import printed_result
-from calibscale.results.declarations import Declared, Json
+from calibscale.results.declarations import Declared
 
 # Function that makes the document of a result, by the name in its schema.
 DOCUMENTS: dict[str, Callable[[Any], doc.Article]] = {
@@ -35,21 +35,9 @@ def article_of(result: Declared) -> doc.Article:
     name = result.schema.removeprefix("calibscale.").partition("/")[0]
     kinds = ", ".join(DOCUMENTS)
     require(name in DOCUMENTS, f"no report can be made of {result.schema}; use one of: {kinds}")
-    article = DOCUMENTS[name](_completed(result) if name == "nightly" else result)
+    article = DOCUMENTS[name](result)
     seconds = getattr(result, "seconds", None)
     return article if seconds is None else replace(article, duration=number_texts.seconds(seconds))
-
-
-class _Completed(Json):
-    """JSON object in which optional keys are None where they are missing."""
-
-    def __missing__(self, key: str) -> None:
-        return None
-
-
-def _completed(result: Declared) -> Json:
-    """JSON object of a night, whose document is made from it."""
-    return printed(Declared.to_dict(result), str, _Completed)
 
 
 def document(result: Any) -> doc.Article:

@@ -4,12 +4,22 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
-from typing import Any, NamedTuple
+from dataclasses import dataclass, replace
+from typing import NamedTuple
 
 from calibscale.formatting import day_names, naming, number_texts, terms
-from calibscale.output.documents.estimates import ends, in_brackets
+from calibscale.output.documents.estimates import in_brackets
 from calibscale.results.estimate import Estimate
+from calibscale.results.evaluation_results import Diagram
+from calibscale.results.night_results import (
+    AlarmResult,
+    Group,
+    ImpossibleOnDay,
+    IncompleteDays,
+    Night,
+    ThresholdResult,
+    WindowResult,
+)
 from calibscale.results.source_rows import rounding_advice
 
 QUANTITIES = {
@@ -184,177 +194,206 @@ def _few_days(days: Sequence[str]) -> str:
     return naming.joined(shown)
 
 
-def head(night: dict[str, Any]) -> Head:
+def head(night: Night) -> Head:
     """Summarize the state of a night in a sentence, with its reasons."""
-    thresholds = night["thresholds"] or []
-    alarms = night["alarms"]
-    breached = [t for t in thresholds if t["breached"]]
-    alarm = alarms is not None and bool(alarms["alarm"])
-    reasons = [*_limits(night, breached), *_day_reasons(night)]
-    # Parts of the finding that depend on whether there is an alarm.
-    parts: dict[str, Any] = {}
-    if alarm:
-        # An alarm is about all days since it began, so that its size is too.
-        where, groups = _alarmed(night)
-        error, basis = _size(_since(night), groups, _notions(alarms), night["group_by"])
-        parts = {"where": where, "since": alarms["since"], "tolerance": alarms.get("tolerance")}
-        refuting = alarms.get("impossible")
-        if refuting:
-            parts["refuted"] = _impossible_phrase(night, refuting)
-            if alarms["since"] >= refuting["day"][:10]:  # no alarm by the size of an error
-                error, basis = "", []
-            basis = [*basis, *_impossible_reasons(night)]
-        reasons = [*basis, *_processes(night), *reasons]
+    finding = _finding_of_days(night)
+    alarms = night.alarms
+    if alarms is not None and alarms.alarm:
+        finding, basis = _with_alarm(finding, night, alarms)
+        basis += _processes(night, alarms)
     else:
-        error, over, where, basis = _breach(night)
-        parts = {"where": where, "over": over}
-        reasons = [*basis, *reasons]
-    days = night.get("incomplete_days") or {}
-    impossible = night.get("impossible") or {}
-    if impossible and parts.get("refuted") and alarms["impossible"]["day"] == night["day"]:
-        impossible = {}  # said by the alarm
-    if impossible:
-        row = impossible["first_row"]
-        reasons.append(f"The first label of probability 0 is in row {row:,} of the day.")
-        if impossible.get("decimals"):
-            reasons.append(rounding_advice(impossible["decimals"]))
-    finding = Finding(
-        error=error,
-        alarm=alarm,
-        watched=alarms is not None,
-        thresholds=len(thresholds),
-        breached=len(breached),
-        unknown=sum(t["observed"] is None for t in thresholds),
-        missing=tuple(days.get("missing") or ()),
-        broken=tuple(record["day"] for record in days.get("broken") or ()),
-        provisional=tuple(record["day"] for record in days.get("provisional") or ()),
-        incomplete=night["status"] == "incomplete",
-        impossible=impossible.get("count", 0),
-        tolerated=alarms is not None
-        and bool(alarms.get("tolerance") or alarms.get("certainty_tolerance")),
-        **parts,
-    )
-    if finding.state == "fine" and night["status"] == "breached":
+        finding, basis = _with_breach(finding, night)
+    reasons = [*basis, *_limits(night), *_day_reasons(night), *_row_reasons(night, finding)]
+    if finding.state == "fine" and night.breached:
         return Head("breached", "Breached")
     return Head(finding.state, finding.verdict, tuple(reasons))
+
+
+def _finding_of_days(night: Night) -> Finding:
+    """Findings about thresholds, days and rows, without the error of the model."""
+    days = (night.incomplete_days or IncompleteDays()).by_kind
+    alarms, impossible = night.alarms, night.impossible
+    return Finding(
+        watched=alarms is not None,
+        thresholds=len(night.thresholds),
+        breached=sum(t.breached for t in night.thresholds),
+        unknown=sum(t.observed is None for t in night.thresholds),
+        missing=days["missing"],
+        broken=days["broken"],
+        provisional=days["provisional"],
+        incomplete=night.incomplete,
+        impossible=0 if impossible is None else impossible.count,
+        tolerated=alarms is not None and bool(alarms.tolerance or alarms.certainty_tolerance),
+    )
+
+
+def _with_alarm(finding: Finding, night: Night, alarms: AlarmResult) -> tuple[Finding, list[str]]:
+    """Findings with the error since an alarm, and the numbers that it is based on."""
+    # An alarm is about all days since it began, so that its size is too.
+    where, groups = _alarmed(night, alarms)
+    error, basis = _size(_since(night, alarms), groups, _notions(alarms), night.group_by)
+    refuting, refuted = alarms.impossible, ""
+    impossible = finding.impossible
+    if refuting is not None:
+        refuted = _impossible_phrase(refuting, night.group_by)
+        # There is no alarm by the size of an error.
+        if alarms.since is not None and alarms.since >= refuting.day[:10]:
+            error, basis = "", []
+        basis = [*basis, *_impossible_reasons(night, alarms)]
+        if refuting.day == night.day:
+            impossible = 0  # said by the alarm
+    found = replace(
+        finding,
+        error=error,
+        where=where,
+        alarm=True,
+        since=alarms.since,
+        tolerance=alarms.tolerance,
+        impossible=impossible,
+        refuted=refuted,
+    )
+    return found, basis
+
+
+def _with_breach(finding: Finding, night: Night) -> tuple[Finding, list[str]]:
+    """Findings with the error in the window of the first breached threshold, and its basis."""
+    breached = [t for t in night.thresholds if t.breached and t.value_limits]
+    # Scores are no errors of calibration, and have no direction.
+    errors = [t for t in breached if t.estimator not in _SCORES]
+    window = night.window(errors[0].window) if errors else None
+    if window is None:
+        return finding, []
+    groups = [t.group for t in errors if t.window == window.name]
+    groups = [None] if None in groups else list(dict.fromkeys(groups))
+    error, basis = _size(window, groups, tuple(_SIDES), night.group_by)
+    names = naming.joined([naming.group(night.group_by, group) for group in groups], 3)
+    return replace(finding, error=error, over=_days(window), where=names), basis
+
+
+def _row_reasons(night: Night, finding: Finding) -> Iterator[str]:
+    """Sentences about the labels of the day that have the probability 0."""
+    impossible = night.impossible
+    if impossible is None or not finding.impossible:
+        return
+    row = impossible.first_row
+    yield f"The first label of probability 0 is in row {row:,} of the day."
+    if impossible.decimals:
+        yield rounding_advice(impossible.decimals)
 
 
 # ---------------------------------------------------------------- incomplete days
 
 
-def day_sentence(kind: str, days: Sequence[Any]) -> str:
+def day_sentence(days: IncompleteDays, kind: str) -> str:
     """Sentence about missing, broken or provisional days, or an empty text without days."""
-    if not days:
-        return ""
-    if kind == "missing":
-        return f"There are no predictions for {naming.joined([*days], 12)}."
+    if kind == "missing" and days.missing:
+        return f"There are no predictions for {naming.joined([*days.missing], 12)}."
     if kind == "broken":
-        return " ".join(f"{entry['day']} cannot be read: {entry['reason']}" for entry in days)
-    shown = [
-        f"{entry['day']} ({entry['n_unlabelled']:,} of {entry['n'] + entry['n_unlabelled']:,} rows)"
-        for entry in days
-    ]
-    return f"Labels are missing for {naming.joined(shown, 12)}."
+        return " ".join(f"{day.day} cannot be read: {day.reason}" for day in days.broken)
+    if kind == "provisional" and days.provisional:
+        shown = [
+            f"{day.day} ({day.n_unlabelled:,} of {day.n + day.n_unlabelled:,} rows)"
+            for day in days.provisional
+        ]
+        return f"Labels are missing for {naming.joined(shown, 12)}."
+    return ""
 
 
-def _day_reasons(night: dict[str, Any]) -> Iterator[str]:
+def _day_reasons(night: Night) -> Iterator[str]:
     """Sentences about the days that are not complete."""
-    days = night.get("incomplete_days") or {}
-    for kind in ("missing", "broken", "provisional"):
-        yield from filter(None, [day_sentence(kind, days.get(kind) or ())])
+    days = night.incomplete_days or IncompleteDays()
+    for kind in days.by_kind:
+        sentence = day_sentence(days, kind)
+        if sentence:
+            yield sentence
 
 
 # ---------------------------------------------------------------- alarms
 
 
-def _raised(alarms: dict[str, Any]) -> list[dict[str, Any]]:
-    """Processes with an alarm by day.  The processes of all rows come first."""
-    raised = [p for p in alarms["processes"] or () if p["alarm"]]
-    return sorted(raised, key=lambda p: (p["since"] or "", p["group"] is not None))
-
-
-def _alarmed(night: dict[str, Any]) -> tuple[str, list[float | None]]:
+def _alarmed(night: Night, alarms: AlarmResult) -> tuple[str, list[Group]]:
     """Name the rows with an alarm, and list the groups to report an error for."""
-    alarms, column = night["alarms"], night["group_by"]
-    all_groups = {p["group"] for p in alarms["processes"] or ()} - {None}
+    column = night.group_by
+    all_groups = {process.group for process in alarms.processes} - {None}
     # A group may have an alarm of each notion.
-    raised = list(dict.fromkeys(p["group"] for p in _raised(alarms)))
+    raised = list(dict.fromkeys(process.group for process in alarms.raised))
     alarmed_groups = [group for group in raised if group is not None]
     all_rows = None in raised or not raised
-    sized = [None] if all_rows else alarmed_groups
+    sized: list[Group] = [None] if all_rows else [*alarmed_groups]
     # All groups together are shorter than their names.
     if all_groups and {*alarmed_groups} == all_groups:
         title = column or "group"
         return f"every {title}", sized
-    names = ["all rows"] * all_rows + [naming.group(column, group) for group in alarmed_groups]
+    names = [naming.group(column, group) for group in alarmed_groups]
+    if all_rows:
+        names.insert(0, "all rows")
     return naming.joined(names, 3), sized
 
 
-def _impossible_phrase(night: dict[str, Any], refutation: dict[str, Any]) -> str:
+def _impossible_phrase(refutation: ImpossibleOnDay, column: str | None) -> str:
     """Number, group, day and row of labels that have the probability 0."""
-    rows = f"row {refutation['first_row']:,}"
-    if refutation["count"] == 1:
+    rows = f"row {refutation.first_row:,}"
+    if refutation.count == 1:
         labels, verb = "a label", "has"
     else:
-        labels = f"{refutation['count']:,} labels"
+        labels = f"{refutation.count:,} labels"
         verb = "have"
         rows = f"first in {rows}"
     where = ""
-    if refutation["group"] is not None:
-        where = f" for {naming.group(night['group_by'], refutation['group'])}"
-    day = day_names.day(refutation["day"])
+    if refutation.group is not None:
+        where = f" for {naming.group(column, refutation.group)}"
+    day = day_names.day(refutation.day)
     return f"{labels}{where} on {day} {verb} the predicted probability 0 ({rows})"
 
 
-def impossible_sentence(night: dict[str, Any], refutation: dict[str, Any]) -> str:
+def impossible_sentence(refutation: ImpossibleOnDay, column: str | None) -> str:
     """Sentence about labels of probability 0, since which E is infinite."""
-    phrase = _impossible_phrase(night, refutation)
+    phrase = _impossible_phrase(refutation, column)
     return f"E is infinite, as {phrase}, which refutes calibration."
 
 
-def _impossible_reasons(night: dict[str, Any]) -> list[str]:
+def _impossible_reasons(night: Night, alarms: AlarmResult) -> list[str]:
     """Sentences about the first labels of probability 0 of each group."""
-    refutations = [
-        p["impossible"] for p in night["alarms"]["processes"] or () if p.get("impossible")
+    distinct: dict[tuple[str, Group], ImpossibleOnDay] = {}
+    for process in alarms.processes:
+        refutation = process.impossible
+        if refutation is not None:
+            distinct[refutation.day, refutation.group] = refutation
+    sentences = [
+        impossible_sentence(refutation, night.group_by)
+        for refutation in list(distinct.values())[:_NAMED]
     ]
-    distinct = list(
-        {
-            (refutation["day"], refutation["group"]): refutation for refutation in refutations
-        }.values()
-    )
-    sentences = [impossible_sentence(night, refutation) for refutation in distinct[:_NAMED]]
     if len(distinct) > _NAMED:
         more = number_texts.plural(len(distinct) - _NAMED, "more group")
         sentences.append(f"The evidence of {more} is infinite.")
     return sentences
 
 
-def _notions(alarms: dict[str, Any]) -> tuple[str, ...]:
+def _notions(alarms: AlarmResult) -> tuple[str, ...]:
     """Notions of one probability that have an alarm, or both notions if no process has an alarm."""
-    raised = {p["notion"] for p in _raised(alarms)}
+    raised = {process.notion for process in alarms.raised}
     return tuple(notion for notion in _SIDES if not raised or notion in raised)
 
 
-def _since(night: dict[str, Any]) -> dict[str, Any] | None:
+def _since(night: Night, alarms: AlarmResult) -> WindowResult | None:
     """The longest window that starts at or after the alarm, else the shortest window."""
-    since = night["alarms"]["since"]
-    windows = [w for w in night["windows"] if w["days"]]
-    after = [w for w in windows if since and min(w["days"]) >= since]
+    since = alarms.since
+    windows = [window for window in night.windows if window.days]
+    after = [window for window in windows if since and min(window.days) >= since]
     if after:
-        return max(after, key=lambda w: len(w["days"]))
-    return min(windows, key=lambda w: len(w["days"]), default=None)
+        return max(after, key=lambda window: len(window.days))
+    return min(windows, key=lambda window: len(window.days), default=None)
 
 
-def _processes(night: dict[str, Any]) -> list[str]:
-    raised = _raised(night["alarms"])
-    sentences = [
-        f"Alarm for {naming.group(night['group_by'], p['group'])} "
-        f"({terms.notion(p['notion'])})"
-        + (f" since {day_names.day(p['since'])}." if p["since"] else ".")
-        for p in raised[:_NAMED]
-    ]
-    if len(raised) > _NAMED:
-        more = number_texts.plural(len(raised) - _NAMED, "more alarm")
+def _processes(night: Night, alarms: AlarmResult) -> list[str]:
+    """Sentences about the processes with an alarm."""
+    sentences = []
+    for process in alarms.raised[:_NAMED]:
+        rows = naming.group(night.group_by, process.group)
+        since = f" since {day_names.day(process.since)}" if process.since else ""
+        sentences.append(f"Alarm for {rows} ({terms.notion(process.notion)}){since}.")
+    if len(alarms.raised) > _NAMED:
+        more = number_texts.plural(len(alarms.raised) - _NAMED, "more alarm")
         sentences.append(f"For {more} see the section on evidence.")
     return sentences
 
@@ -371,8 +410,8 @@ class _Error(NamedTuple):
 
 
 def _size(
-    window: dict[str, Any] | None,
-    groups: Sequence[float | None],
+    window: WindowResult | None,
+    groups: Sequence[Group],
     notions: Sequence[str],
     column: str | None,
 ) -> tuple[str, list[str]]:
@@ -402,22 +441,19 @@ def _size(
     return f"predictions are off by {size} on average", basis
 
 
-def _error(window: dict[str, Any], group: float | None, notions: Sequence[str]) -> _Error | None:
+def _error(window: WindowResult, group: Group, notions: Sequence[str]) -> _Error | None:
     """Signed gap of one notion if it explains most of the error, else the binned error."""
-    results = window["results"] or []
-    if group is not None:
-        results = next((g["results"] for g in window["groups"] or () if g["group"] == group), [])
     for notion in notions:
-        named = {e["estimator"]: e for e in results if e["notion"] == notion}
-        diagram = window["reliability"] if group is None else None  # groups have no diagram
-        if diagram is not None and diagram["notion"] != notion:
+        named = {e.estimator: e for e in window.results_of(group) if e.notion == notion}
+        diagram = window.reliability if group is None else None  # groups have no diagram
+        if diagram is not None and diagram.notion != notion:
             diagram = None
         gap, basis = _gap(named.get("confidence_gap"), diagram)
         ece = None
         if "ece" in named:
-            ece = named["ece"]["value"]
+            ece = named["ece"].value
         elif diagram is not None:
-            ece = diagram["ece"]
+            ece = diagram.curve.ece
         # The gap has a direction and explains at least half of the binned error.  Otherwise errors
         # of both signs cancel in it.
         if gap is not None and abs(gap) >= 0.5 * (ece or 0.0):
@@ -427,22 +463,19 @@ def _error(window: dict[str, Any], group: float | None, notions: Sequence[str]) 
     return None
 
 
-def _gap(
-    estimate: dict[str, Any] | None, diagram: dict[str, Any] | None
-) -> tuple[float | None, str]:
+def _gap(estimate: Estimate | None, diagram: Diagram | None) -> tuple[float | None, str]:
     """Mean prediction minus frequency, None if the interval includes 0, and its description."""
-    if estimate is not None and estimate["value"] is not None:
-        restored = Estimate.from_dict(estimate)
-        value, (low, high) = estimate["value"], ends(restored)
+    if estimate is not None and estimate.value is not None:
+        value, interval = estimate.value, estimate.interval
         basis = f"Mean prediction minus frequency: {number_texts.signed(value, 3)}"
         # A gap whose interval includes 0 has no certain direction.
-        certain = low is None or high is None or not low <= 0 <= high
-        return (value if certain else None), basis + in_brackets(restored)
-    filled = [b for b in (diagram or {"bins": ()})["bins"] if b["frequency"] is not None]
-    rows = [b["count"] if b["weight"] is None else b["weight"] for b in filled]
+        certain = interval is None or not interval.low <= 0 <= interval.high
+        return (value if certain else None), basis + in_brackets(estimate)
+    filled = () if diagram is None else diagram.curve.filled
+    rows = [b.weight for b in filled]
     if not sum(rows):
         return None, ""
-    gaps = ((b["mean_p"] or 0.0) - b["frequency"] for b in filled)
+    gaps = [b.gap or 0.0 for b in filled]
     value = sum(w * gap for w, gap in zip(rows, gaps, strict=True)) / sum(rows)
     return value, f"Mean prediction minus frequency: {number_texts.signed(value, 3)}"
 
@@ -450,33 +483,19 @@ def _gap(
 # ---------------------------------------------------------------- thresholds
 
 
-def _breach(night: dict[str, Any]) -> tuple[str, str, str, list[str]]:
-    """Error in the window of the first breached threshold, this window, its groups, the numbers."""
-    breached = [t for t, _ in value_limits(night) if t["breached"]]
-    # Scores are no errors of calibration, and have no direction.
-    errors = [t for t in breached if t["estimator"] not in _SCORES]
-    first = errors[0]["window"] if errors else None
-    window = next((w for w in night["windows"] if w["name"] == first), None)
-    if window is None:
-        return "", "", "", []
-    groups = [t["group"] for t in errors if t["window"] == window["name"]]
-    groups = [None] if None in groups else list(dict.fromkeys(groups))
-    error, basis = _size(window, groups, tuple(_SIDES), night["group_by"])
-    group_names = naming.joined([naming.group(night["group_by"], group) for group in groups], 3)
-    return error, _days(window), group_names, basis
-
-
-def _limits(night: dict[str, Any], breached: list[dict[str, Any]]) -> list[str]:
+def _limits(night: Night) -> list[str]:
     """Sentences about the breached limits, each with the groups that breach it."""
     # Groups that breach the same limit share a sentence.
     by_limit: dict[str, list[str]] = {}
-    for t in breached:
-        limit = _limit_text(night, t)
-        group_name = naming.group(night["group_by"], t["group"])
-        if t["observed"] is None:
-            by_limit.setdefault(f"{limit}, {missing_value(t)}", []).append(group_name)
+    for threshold in night.thresholds:
+        if not threshold.breached:
+            continue
+        limit = _limit_text(night, threshold)
+        group_name = naming.group(night.group_by, threshold.group)
+        if threshold.observed is None:
+            by_limit.setdefault(f"{limit}, {missing_value(threshold)}", []).append(group_name)
         else:
-            by_limit.setdefault(limit, []).append(f"{observed(t)} for {group_name}")
+            by_limit.setdefault(limit, []).append(f"{observed(threshold)} for {group_name}")
     listed = list(by_limit.items())[:_NAMED]
     sentences = [f"{limit}: {naming.joined(subjects, 4)}." for limit, subjects in listed]
     if len(by_limit) > _NAMED:
@@ -484,61 +503,41 @@ def _limits(night: dict[str, Any], breached: list[dict[str, Any]]) -> list[str]:
     return sentences
 
 
-def _limit_text(night: dict[str, Any], t: dict[str, Any]) -> str:
-    side, limit = limit_of(t)
-    beyond = (
-        f"{side} {number_texts.given(limit)}"
-        if side != "abs_above"
-        else (f"beyond ±{number_texts.given(limit)}")
-    )
-    return f"{what(t)} over {over(night, t['window'])}, {beyond}"
+def _limit_text(night: Night, threshold: ThresholdResult) -> str:
+    limit = number_texts.given(threshold.limit)
+    beyond = f"{threshold.side} {limit}"
+    if threshold.side == "abs_above":
+        beyond = f"beyond ±{limit}"
+    return f"{limited(threshold)} over {over(night, threshold.window)}, {beyond}"
 
 
-def limit_of(t: dict[str, Any]) -> tuple[str, float | None]:
-    """Side and limit of a threshold: above, below, or abs_above for the size of a number."""
-    for side in ("above", "below"):
-        if t[side] is not None:
-            return side, t[side]
-    return "abs_above", t.get("abs_above")
-
-
-def what(t: dict[str, Any]) -> str:
+def limited(threshold: ThresholdResult) -> str:
     """Estimator and quantity that a threshold limits."""
-    return f"{t['estimator']}, {QUANTITIES[t['quantity']]}"
+    return f"{threshold.estimator}, {QUANTITIES[threshold.quantity]}"
 
 
-def observed(t: dict[str, Any]) -> str:
+def observed(threshold: ThresholdResult) -> str:
     """Format the observed value of a threshold."""
-    is_p = t["quantity"] in ("p_value", "drift_p_value")
-    return number_texts.p_value(t["observed"]) if is_p else number_texts.number(t["observed"])
+    if threshold.is_of_p_value:
+        return number_texts.p_value(threshold.observed)
+    return number_texts.number(threshold.observed)
 
 
-def missing_value(t: dict[str, Any]) -> str:
+def missing_value(threshold: ThresholdResult) -> str:
     """Reason why there is no observed value, and whether this is a breach."""
-    reason = f" ({t['reason']})" if t["reason"] else ""
-    breach = ": breached" if t["breached"] else ""
+    reason = f" ({threshold.reason})" if threshold.reason else ""
+    breach = ": breached" if threshold.breached else ""
     return f"no value{breach}{reason}"
 
 
-def over(night: dict[str, Any], name: str | None) -> str:
+def over(night: Night, name: str) -> str:
     """Name of a window, such as “2 of 7 days” if only these days are in the ledger."""
-    window = next((w for w in night["windows"] if w["name"] == name), None)
+    window = night.window(name)
     return day_names.window(name) if window is None else _days(window)
 
 
-def _days(window: dict[str, Any]) -> str:
-    length = re.fullmatch(r"(\d+)d", window["name"])
-    present = len({day[:10] for day in window["days"] or ()})
-    text = day_names.window(window["name"])
+def _days(window: WindowResult) -> str:
+    length = re.fullmatch(r"(\d+)d", window.name)
+    present = len({day[:10] for day in window.days})
+    text = day_names.window(window.name)
     return f"{present} of {text}" if length and 0 < present < int(length[1]) else text
-
-
-def value_limits(night: dict[str, Any]) -> Iterator[tuple[dict[str, Any], float]]:
-    """Thresholds of values and of their intervals, not of p-values, with their limits."""
-    for t in night["thresholds"] or ():
-        side, limit = limit_of(t)
-        if limit is None or t["quantity"].endswith("p_value"):
-            continue
-        yield t, limit
-        if side == "abs_above":
-            yield t, -limit

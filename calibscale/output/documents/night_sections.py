@@ -4,15 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 from functools import partial
-from typing import Any, NamedTuple
+from typing import Any
 
 from calibscale.formatting import day_names, naming, number_texts, terms
 from calibscale.output.documents import elements as doc
 from calibscale.output.documents.estimates import error_name, goodness
-from calibscale.output.documents.night_headline import QUANTITIES, value_limits
+from calibscale.output.documents.night_headline import QUANTITIES
 from calibscale.output.plots import day_plots
 from calibscale.output.plots.style import GROUPS
-from calibscale.results.estimate import Estimate
+from calibscale.results.night_results import Group, GroupResult, Night, ProcessResult, Series
 
 
 def day_figure(
@@ -33,7 +33,7 @@ def day_figure(
 
 
 def size_figure(
-    days: list[str], lines: list[day_plots.Line], tolerance: float, level: str
+    days: Sequence[str], lines: Sequence[day_plots.Line], tolerance: float, level: str
 ) -> doc.Figure:
     """Plot of the lower confidence sequence of the error of each process."""
     # The line of the largest bound is drawn as the main line, the others as groups.
@@ -64,27 +64,26 @@ DAYS = 90  # latest days drawn in a trend
 _LETTERS = 40  # of the names of groups in legends
 
 
-def trend_figures(night: dict[str, Any]) -> doc.Figures | None:
+def trend_figures(night: Night) -> doc.Figures | None:
     """Plots of the rows and estimates of each day."""
-    trend = night["trend"]
-    if trend is None or len(trend["days"]) < 2:
+    trend = night.trend
+    if len(trend.days) < 2:
         return None
-    days = trend["days"][-DAYS:]
-    plots = [_rows_figure(days, trend["n"][-DAYS:])] if trend["n"] is not None else []
-    for series in trend["series"]:
-        if series["group"] is None:
-            groups = [
-                candidate
-                for candidate in trend["series"]
-                if candidate["group"] is not None
-                and (candidate["estimator"], candidate["notion"])
-                == (series["estimator"], series["notion"])
-            ]
+    days = trend.days[-DAYS:]
+    plots = [_rows_figure(days, trend.n[-DAYS:])]
+    # The series of groups belong to the plot of their estimator.
+    of_groups: dict[tuple[str, str], list[Series]] = {}
+    for series in trend.series:
+        if series.group is not None:
+            of_groups.setdefault((series.estimator, series.notion), []).append(series)
+    for series in trend.series:
+        if series.group is None:
+            groups = of_groups.get((series.estimator, series.notion), [])
             plots.append(_trend_figure(night, days, series, groups))
     return doc.figures(plots)
 
 
-def group_colours(night: dict[str, Any]) -> dict[Any, str]:
+def group_colours(night: Night) -> dict[Group, str]:
     """Colours of lines by group: of groups with an alarm, then of the worst groups."""
     ranked = _worst_first(night)
     # Every group has a colour: keep the colours of other nights.
@@ -93,9 +92,9 @@ def group_colours(night: dict[str, Any]) -> dict[Any, str]:
     return dict(zip(ranked, GROUPS, strict=False))
 
 
-def colour_note(night: dict[str, Any], count: int) -> str:
+def colour_note(night: Night, count: int) -> str:
     """Sentence about which of the groups have a colour."""
-    names = error_name(_grouped_window(night))
+    names = error_name(list(_groups_of_most_rows(night)))
     worst = f"the largest {names}" if names else "the most evidence"
     return (
         f"{len(group_colours(night))} of {count} groups have colours: those with an alarm, then "
@@ -103,55 +102,37 @@ def colour_note(night: dict[str, Any], count: int) -> str:
     )
 
 
-def _processes(night: dict[str, Any]) -> list[dict[str, Any]]:
-    return (night["alarms"] or {"processes": ()})["processes"] or []
+def _processes(night: Night) -> tuple[ProcessResult, ...]:
+    return () if night.alarms is None else night.alarms.processes
 
 
-class NightGroup(NamedTuple):
-    """Estimates of a group of a night."""
-
-    group: float | str | None
-    n: int
-    results: Sequence[Estimate]
-
-
-def restored_groups(groups: Iterable[dict[str, Any]]) -> list[NightGroup]:
-    """Groups with their estimates."""
-    return [
-        NightGroup(g["group"], g["n"], [Estimate.from_dict(e) for e in g["results"]])
-        for g in groups
-    ]
-
-
-def _grouped_window(night: dict[str, Any]) -> list[NightGroup]:
+def _groups_of_most_rows(night: Night) -> tuple[GroupResult, ...]:
     """Groups of the window with the most rows."""
-    windows = [w for w in night["windows"] or () if w["groups"]]
-    return restored_groups(max(windows, key=lambda w: w["n"] or 0)["groups"]) if windows else []
+    windows = [window for window in night.windows if window.groups]
+    return max(windows, key=lambda window: window.n).groups if windows else ()
 
 
-def _all_groups(night: dict[str, Any]) -> list[Any]:
+def _all_groups(night: Night) -> list[Group]:
     """Groups of the longest window and of the processes."""
-    listed = [g.group for g in _grouped_window(night)]
-    listed += [p["group"] for p in _processes(night)]
+    listed: list[Group] = [group.group for group in _groups_of_most_rows(night)]
+    listed += [process.group for process in _processes(night)]
     return [group for group in dict.fromkeys(listed) if group is not None]
 
 
-def _worst_first(night: dict[str, Any]) -> list[Any]:
+def _worst_first(night: Night) -> list[Group]:
     """Groups with an alarm by its day, then the others by their error."""
-    groups = _grouped_window(night)
-    alarmed = sorted(
-        (p for p in _processes(night) if p["alarm"] and p["group"] is not None),
-        key=lambda p: p["since"] or "",
-    )
+    groups = list(_groups_of_most_rows(night))
+    alarmed = [] if night.alarms is None else night.alarms.raised
     name = error_name(groups)
     by_error = sorted(groups, key=partial(goodness, name)) if name else groups
-    ranked = [p["group"] for p in alarmed] + [g.group for g in by_error]
+    ranked: list[Group] = [process.group for process in alarmed if process.group is not None]
+    ranked += [group.group for group in by_error]
     # The first place of a group counts: its alarm, then its error, then its order.
     return list(dict.fromkeys([*ranked, *_all_groups(night)]))
 
 
-def _rows_figure(days: list[str], counts: list[int | None]) -> doc.Figure:
-    highest = max((n for n in counts if n is not None), default=0)
+def _rows_figure(days: Sequence[str], counts: Sequence[int]) -> doc.Figure:
+    highest = max(counts, default=0)
     return day_figure(
         partial(day_plots.plot_day_rows, days, counts),
         day_plots.DAYS_HEIGHT,
@@ -165,24 +146,21 @@ def _rows_figure(days: list[str], counts: list[int | None]) -> doc.Figure:
 
 
 def _trend_figure(
-    night: dict[str, Any], days: list[str], series: dict[str, Any], groups: list[dict[str, Any]]
+    night: Night, days: Sequence[str], series: Series, groups: Sequence[Series]
 ) -> doc.Figure:
-    label = terms.label(terms.Named(series["estimator"], series["notion"]))
-    column = night["group_by"]
-    missing: list[float | None] = [None] * len(days)
-    values = series["values"][-DAYS:]
-    low, high = ((series[end] or missing)[-DAYS:] for end in ("low", "high"))
-    limits, alert = _trend_limits(night, series["estimator"])
+    label, column = terms.label(series), night.group_by
+    values, low, high = series.values[-DAYS:], series.low[-DAYS:], series.high[-DAYS:]
+    limits, alert = _trend_limits(night, series.estimator)
     line = day_plots.Line(label, values, low, high, alert)
     near = day_plots.near_limits(line, limits)
     colours = group_colours(night)
     drawn = [
         day_plots.Line(
-            naming.short(naming.group(column, g["group"]), _LETTERS),
-            g["values"][-DAYS:],
-            colour=colours.get(g["group"], ""),
+            naming.short(naming.group(column, part.group), _LETTERS),
+            part.values[-DAYS:],
+            colour=colours.get(part.group, ""),
         )
-        for g in groups
+        for part in groups
     ]
     caption = f"{day_names.day(days[0])} to {day_names.day(days[-1])}, last "
     caption += f"{number_texts.number(day_plots.newest(values))}."
@@ -191,20 +169,15 @@ def _trend_figure(
             caption += f" The threshold {limit.name} is far outside the plot."
     if len(groups) > len(colours):
         caption += f" {colour_note(night, len(groups))}"
-    columns = [
+    columns: list[tuple[str, Iterable[str]]] = [
         (label, map(number_texts.number, values)),
         ("interval", map(number_texts.span, low, high)),
-        *(
-            (
-                naming.group(column, g["group"]),
-                [number_texts.number(v, 3) for v in g["values"][-DAYS:]],
-            )
-            for g in groups
-        ),
     ]
-    draw = partial(day_plots.plot_trend, days, line, drawn, near, "other groups")
+    for part in groups:
+        texts = [number_texts.number(value, 3) for value in part.values[-DAYS:]]
+        columns.append((naming.group(column, part.group), texts))
     return day_figure(
-        draw,
+        partial(day_plots.plot_trend, days, line, drawn, near, "other groups"),
         day_plots.DAYS_HEIGHT,
         f"Trend of {label} over days",
         caption,
@@ -215,13 +188,18 @@ def _trend_figure(
     )
 
 
-def _trend_limits(night: dict[str, Any], estimator: str) -> tuple[list[day_plots.Limit], bool]:
+def _trend_limits(night: Night, estimator: str) -> tuple[list[day_plots.Limit], bool]:
     """Thresholds of an estimator over all rows, and whether one of them is breached."""
     limits, alert = {}, False
-    for t, limit in value_limits(night):
-        if (t["estimator"], t["group"]) == (estimator, None):
-            bound = "" if t["quantity"] == "value" else f", {QUANTITIES[t['quantity']]}"
-            name = f"{number_texts.given(limit)} ({day_names.window(t['window'])}{bound})"
+    for threshold in night.thresholds:
+        if (threshold.estimator, threshold.group) != (estimator, None):
+            continue
+        bound = ""
+        if threshold.quantity != "value":
+            bound = f", {QUANTITIES[threshold.quantity]}"
+        for limit in threshold.value_limits:
+            place = day_names.window(threshold.window)
+            name = f"{number_texts.given(limit)} ({place}{bound})"
             limits[name] = day_plots.Limit(limit, name)
-            alert = alert or t["breached"]
+            alert = alert or threshold.breached
     return list(limits.values()), alert

@@ -1,15 +1,15 @@
-"""Days of the windows of a night that are missing, broken or provisional."""
+"""Check of the days of the windows: which are missing, broken or provisional."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from datetime import date, timedelta
-from typing import Any
 
 from calibscale.monitoring.job.job_days import window_days
 from calibscale.monitoring.job.job_tables import Job
 from calibscale.monitoring.ledger.day_ledger import Ledger
 from calibscale.monitoring.ledger.index import Entry
+from calibscale.results.night_results import BrokenDay, IncompleteDays, ProvisionalDay
 
 MOST_DAYS = 60  # latest days of the windows that are examined
 
@@ -22,7 +22,7 @@ def incomplete_days(
     absent: bool,
     broken: Mapping[str, str],
     unlabelled: int = 0,
-) -> dict[str, Any]:
+) -> IncompleteDays:
     """Days up to `day` without predictions, with predictions that cannot be read, without labels.
 
     The days belong to the windows of the job since the first day of the model, and are at most the
@@ -49,22 +49,23 @@ def incomplete_days(
     if absent and day not in missing and not (job.off(_date(day)) or day in reasons):
         missing.append(day)  # a part of a day that has other parts
     examined = {d.isoformat() for d in dates}
-    waiting = [{"day": day, "n": 0, "n_unlabelled": unlabelled}] if unlabelled else []
-    broken_days = [
-        {"day": key, "reason": reasons[key]} for key in sorted(reasons) if key[:10] in examined
-    ]
+    broken_days = tuple(
+        BrokenDay(key, reasons[key]) for key in sorted(reasons) if key[:10] in examined
+    )
     provisional = [
-        {"day": entry.day, "n": entry.n, "n_unlabelled": _unlabelled(entry)}
+        ProvisionalDay(entry.day, entry.n, _unlabelled(entry))
         for entry in entries
         if _unlabelled(entry) and entry.date in examined and entry.day not in reasons
     ]
-    return {"missing": missing, "broken": broken_days, "provisional": [*provisional, *waiting]}
+    if unlabelled:
+        provisional.append(ProvisionalDay(day, 0, unlabelled))
+    return IncompleteDays(tuple(missing), broken_days, tuple(provisional))
 
 
-def is_incomplete(job: Job, days: Mapping[str, Any]) -> bool:
+def is_incomplete(job: Job, days: IncompleteDays) -> bool:
     """Whether a night with these days is incomplete, as the job says."""
-    provisional = days["provisional"] and job.provisional == "incomplete"
-    return bool(days["missing"] or days["broken"] or provisional)
+    provisional = days.provisional and job.provisional == "incomplete"
+    return bool(days.missing or days.broken or provisional)
 
 
 def _first(job: Job, day: str, entries: list[Entry], reasons: Mapping[str, str]) -> date:
