@@ -286,7 +286,7 @@ class Registry(Mapping[str, T], Generic[T]):
         base = imported(self.base)
         if not (isinstance(value, type) and issubclass(value, base) and is_dataclass(value)):
             return f"is not a dataclass derived from {self.base.replace(':', '.')}"
-        missing = sorted(getattr(value, "__abstractmethods__", ()))
+        missing: list[str] = sorted(getattr(value, "__abstractmethods__", ()))
         if missing:
             return f"does not define {joined(missing)}"
         declared = getattr(value, "name", value.__name__)
