@@ -46,7 +46,7 @@ def nightly(night: Night) -> doc.Article:
     """Document of ``calibscale nightly``."""
     state, verdict, reasons = head(night)
     group = night.group_by or "group"
-    results = [completed(estimate) for estimate in _all_estimates(night)]
+    results = _all_estimates(night)
     return doc.article(
         f"{night.job}, model {night.model}",
         _subtitle(night),
@@ -66,8 +66,8 @@ def nightly(night: Night) -> doc.Article:
         *doc.closing(
             completed(night),
             _terms(night),
-            [estimate["estimator"] for estimate in results],
-            [*night.notes, *doc.estimator_notes(results)],
+            [estimate.estimator for estimate in results],
+            [*night.notes, *doc.estimator_notes(map(completed, results))],
             _left_out(night),
             model=night.model,
             day=night.day,
@@ -283,12 +283,9 @@ def _groups(night: Night) -> list[doc.Block]:
 
 
 def _tests(night: Night) -> list[doc.Block | None]:
-    tests = [
-        comparisons.Tested(over(night, window.name), completed(test))
-        for window in night.windows
-        for test in window.tests
-    ]
-    tests.sort(key=lambda tested: tested.test["statistic"])
+    placed = [(over(night, window.name), test) for window in night.windows for test in window.tests]
+    placed.sort(key=lambda pair: pair[1].statistic)
+    tests = [comparisons.Tested(place, completed(test)) for place, test in placed]
     return comparisons.test_blocks(tests, "window", estimates.ALPHA)
 
 
