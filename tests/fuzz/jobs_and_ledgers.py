@@ -117,9 +117,7 @@ def night_case(folder: Path, rng: random.Random) -> tuple[Any, Callable[[], Any]
 def _numbers(result: Any) -> dict[tuple[str, ...], Any]:
     """Numbers of the windows of a night by their days."""
     return {
-        tuple(window["days"]): [
-            (each["estimator"], each["value"], each["n"]) for each in window["results"]
-        ]
+        window.days: [(each.estimator, each.value, each.n) for each in window.results]
         for window in result.windows
     }
 

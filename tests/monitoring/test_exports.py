@@ -23,14 +23,10 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from calibscale.atomic_files import write_whole
 from calibscale.errors import OptionError, StoreError
+from calibscale.monitoring import outputs
 from calibscale.monitoring.night import night
-from calibscale.monitoring.outputs import (
-    HistoryRow,
-    write_history,
-    write_json,
-    write_junit,
-    write_prometheus,
-)
+from calibscale.monitoring.outputs import HistoryRow
+from calibscale.results.night_results import Night
 from tests.support.commands import nobody
 from tests.support.nights import day_name, write_day, write_job
 
@@ -44,6 +40,17 @@ HOSTILE = [
     "日本 é \U0001f600",
     " ",
 ]
+
+
+def _of_json(write):
+    """Writer that takes the JSON object of a night, which a test may change."""
+    return lambda path, value: write(path, Night.from_dict(value, fresh=True))
+
+
+write_history = _of_json(outputs.write_history)
+write_json = _of_json(outputs.write_json)
+write_junit = _of_json(outputs.write_junit)
+write_prometheus = _of_json(outputs.write_prometheus)
 WRITERS = {
     "night.json": write_json, "night.prom": write_prometheus, "night.xml": write_junit,
     "night.csv": write_history, "night.parquet": write_history,
@@ -373,10 +380,12 @@ def test_history__of_two_processes_at_a_time_loses_nothing(history, result, tmp_
     write_json(tmp_path / "night.json", result)
     code = """
 import json, sys
+from dataclasses import replace
 from calibscale.monitoring.outputs import write_history
-result = json.load(open(sys.argv[1]))
+from calibscale.results.night_results import Night
+result = Night.from_dict(json.load(open(sys.argv[1])), fresh=True)
 for k in range(10):
-    write_history(sys.argv[2], {**result, "model": f"{sys.argv[3]}-{k}"})
+    write_history(sys.argv[2], replace(result, model=f"{sys.argv[3]}-{k}"))
 """
     command = [sys.executable, "-c", code, str(tmp_path / "night.json"), str(history)]
     processes = [subprocess.Popen([*command, name]) for name in "abc"]

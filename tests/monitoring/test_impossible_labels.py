@@ -89,7 +89,7 @@ def test_impossible_labels__of_all_rows_and_of_tests(tmp_path):  # S2
     text = WHOLE + "[test]\nreplicates = 19\n[alarms]\ntests = ['ece']\n"
     job = write_job(tmp_path, text)
     _write_day(tmp_path, 0, (300,), 1.0)
-    alarms = night(job, day_name(0)).alarms
+    alarms = night(job, day_name(0)).to_dict()["alarms"]
     assert [p["notion"] for p in alarms["processes"]] == ["positive", "ece"]
     found = {"day": day_name(0), "group": None, "count": 1, "first_row": 300}
     assert [p["impossible"] for p in alarms["processes"]] == [found, found]
@@ -106,7 +106,7 @@ def test_impossible_labels__of_predictions_of_0_alarm_on_the_first_night(tmp_pat
     write_columns(tmp_path / "days" / f"{day_name(0)}.parquet", columns)
     result = night(job, day_name(0))
     assert result.breached
-    assert result.alarms["impossible"]["count"] == y[:1500].sum()
+    assert result.alarms.impossible.count == y[:1500].sum()
 
 
 def test_certainty_tolerance__makes_evidence_of_certain_predictions_finite(tmp_path):
@@ -115,9 +115,9 @@ def test_certainty_tolerance__makes_evidence_of_certain_predictions_finite(tmp_p
     _write_day(tmp_path, 0, (5,))
     result = night(job, day_name(0))
     assert result.status == "fine"
-    assert result.alarms["certainty_tolerance"] == 0.005
-    assert result.alarms["impossible"] is None
-    assert np.isfinite(result.alarms["log_evidence"]).all()
+    assert result.alarms.certainty_tolerance == 0.005
+    assert result.alarms.impossible is None
+    assert np.isfinite(result.alarms.log_evidence).all()
     assert "Fine: " in str(result)
     assert "1 label of the day has the predicted probability 0" in " ".join(str(result).split())
     _write_day(tmp_path, 1, range(40))  # a tenth of the rows
@@ -138,9 +138,9 @@ def test_tolerance__finds_events_of_predictions_of_0(tmp_path):  # S3
         columns = {"p": p.tolist(), "y": y.tolist(), "region": ["a"] * 3000, "age": [1.0] * 3000}
         write_columns(tmp_path / "days" / f"{day_name(k)}.parquet", columns)
         result = night(job, day_name(k))
-        assert result.alarms["impossible"] is None
+        assert result.alarms.impossible is None
     assert result.breached
-    assert 0.02 < result.alarms["processes"][0]["at_least"][-1] < 0.05
+    assert 0.02 < result.alarms.processes[0].at_least[-1] < 0.05
 
 
 def test_evidence__of_groups_in_earlier_ledgers_has_the_labels_of_the_day(tmp_path):

@@ -121,7 +121,7 @@ def test_broken_day__is_forgotten_by_the_night_after_one_killed_between_record_a
     ledger = Ledger.open(tmp_path / "ledger")
     with ledger.writing():
         BrokenDays(ledger.path).add("default", day_name(0), "cannot be read")
-    assert not night(job, day_name(0)).incomplete_days["broken"]
+    assert not night(job, day_name(0)).incomplete_days.broken
     assert not BrokenDays(ledger.path).of("default")
 
 
@@ -153,10 +153,10 @@ def test_day_with_another_layout__is_broken_though_it_is_a_usage_error(tmp_path)
         night(job, day_name(1))
     write_day(tmp_path, 2)
     result = night(job, day_name(2))
-    (broken,) = result.incomplete_days["broken"]
-    assert broken["day"] == day_name(1)
-    assert "there is no 'p'" in broken["reason"]
-    assert result.incomplete_days["missing"] == []
+    (broken,) = result.incomplete_days.broken
+    assert broken.day == day_name(1)
+    assert "there is no 'p'" in broken.reason
+    assert result.incomplete_days.missing == ()
 
 
 @pytest.mark.parametrize(("key", "code"), [("", 5), ("provisional = 'fine'\n", 0)])
@@ -187,7 +187,7 @@ def test_breach__has_its_exit_code_and_the_days_in_its_headline(tmp_path):
     assert "Breached: 1 of 1 threshold" in text
     assert "; no predictions for 2 Nov 2026" in text
     result = night(job, day_name(1))
-    assert head(result.to_dict()).state == "breached"
+    assert head(result).state == "breached"
     assert "There are no predictions for 2026-11-02." in as_text(result)
 
 
@@ -196,8 +196,8 @@ def test_many_days__are_counted_in_the_headline(tmp_path):
     for k in (0, 70):
         write_day(tmp_path, k)
         result = night(job, day_name(k))
-    assert len(result.incomplete_days["missing"]) == 59  # of the last 60 days
-    assert "no predictions for 59 days, the last of them" in head(result.to_dict()).verdict
+    assert len(result.incomplete_days.missing) == 59  # of the last 60 days
+    assert "no predictions for 59 days, the last of them" in head(result).verdict
 
 
 def test_damaged_list_of_broken_days__is_an_error_with_a_remedy(tmp_path):

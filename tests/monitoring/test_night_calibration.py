@@ -47,12 +47,12 @@ def test_calibration__of_a_day_is_the_default_test(tmp_path):
     null = Ledger.open(tmp_path / "ledger").recipe.null(day)
     source = cs.from_arrays(probabilities=p, labels=y, binary=True)
     expected = cs.calibration_test(source, null=null, n_replicates=99)
-    for one, other in zip(result.calibration["tests"], expected.results, strict=True):
-        assert one["statistic"] == other.statistic
-        assert one["value"] == pytest.approx(other.value, rel=1e-9)
-        assert one["p_value"] == other.p_value
-    assert result.calibration["p_value"] == expected.judgement.p_value == 0.01
-    assert [test["statistic"] for test in result.windows[0]["tests"]] == ["ece"]
+    for one, other in zip(result.calibration.tests, expected.results, strict=True):
+        assert one.test.statistic == other.statistic
+        assert one.test.value == pytest.approx(other.value, rel=1e-9)
+        assert one.test.p_value == other.p_value
+    assert result.calibration.p_value == expected.judgement.p_value == 0.01
+    assert [test.statistic for test in result.windows[0].tests] == ["ece"]
     text = " ".join(str(result).split())
     assert "calibration of the day: p = 0.01" in text
     assert "predictions are too extreme" in text
@@ -64,7 +64,7 @@ def test_calibration__is_that_of_each_day_and_needs_tests(tmp_path):
     first, _, _ = _write(tmp_path, 1, slope=0.4)
     night(job, first)
     second, _, _ = _write(tmp_path, 2)
-    assert night(job, second).calibration["p_value"] > 0.05
+    assert night(job, second).calibration.p_value > 0.05
     (tmp_path / "other.toml").write_text(JOB.partition("[test]")[0])
     untested = night(tmp_path / "other.toml", first)
     assert untested.calibration is None
@@ -76,8 +76,8 @@ def test_calibration__is_refused_beside_a_large_cluster(tmp_path):  # S9
     job.write_text(JOB.replace('windows = ["day"]', 'windows = ["day"]\ncluster = "unit"'))
     day, _, _ = _write(tmp_path, 1, large=True)
     result = night(job, day)
-    assert result.calibration["p_value"] is None
-    assert all("one cluster has 50 %" in test["reason"] for test in result.calibration["tests"])
+    assert result.calibration.p_value is None
+    assert all("one cluster has 50 %" in each.test.reason for each in result.calibration.tests)
     assert "calibration of the day" not in str(result)
 
 
@@ -101,6 +101,6 @@ labels = "y"
 replicates = 19
 """)
     result = night(tmp_path / "job.toml", "2026-03-01")
-    assert result.calibration["p_value"] == 0.05
-    names = [test["statistic"] for test in result.calibration["tests"]]
+    assert result.calibration.p_value == 0.05
+    names = [each.test.statistic for each in result.calibration.tests]
     assert names == ["normal_scores", "pit_smooth", "pit_by_forecast", "kce"]

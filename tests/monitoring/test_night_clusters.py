@@ -113,26 +113,26 @@ def test_night__judges_clusters(tmp_path):
     names = np.array([f"no {c}" for c in cluster])
     source = from_arrays(probabilities=p, labels=y, binary=True, covariates=names)
     expected = evaluate(source, ["ece", "tce2_debiased", "confidence_gap"], cluster="x0")
-    assert result.clusters == {**expected.to_dict()["clusters"], "column": "patient"}
+    assert result.clusters == replace(expected.clusters, column="patient")
     day, week = result.windows
-    for one, other in zip(day["results"], expected, strict=False):
-        assert one["value"] == pytest.approx(other.value)
-        assert one["interval"]["low"] == pytest.approx(other.interval.low, abs=1e-12)
+    for one, other in zip(day.results, expected, strict=False):
+        assert one.value == pytest.approx(other.value)
+        assert one.interval.low == pytest.approx(other.interval.low, abs=1e-12)
     tested = calibration_test(source, "ece", cluster="x0", n_replicates=39)["ece"]
-    assert [t["statistic"] for t in day["tests"]] == ["ece", "tce2_debiased"]  # `corp` has none
-    assert day["tests"][0]["p_value"] == tested.p_value
+    assert [t.statistic for t in day.tests] == ["ece", "tce2_debiased"]  # `corp` has none
+    assert day.tests[0].p_value == tested.p_value
     # a patient has the same sign, and is in the same fifth of the rows, on all days
     every = [_rows(k) for k in (1, 2, 3)]
     joined = [np.concatenate(column) for column in zip(*every, strict=True)]
     names = np.array([f"no {c}" for c in joined[2]])
     source = from_arrays(probabilities=joined[0], labels=joined[1], binary=True, covariates=names)
     whole = calibration_test(source, "ece", cluster="x0", n_replicates=39)["ece"]
-    assert week["tests"][0]["null"] == "wild_cluster"
-    assert week["tests"][0]["p_value"] == whole.p_value
+    assert week.tests[0].null == "wild_cluster"
+    assert week.tests[0].p_value == whole.p_value
     other = evaluate(source, "confidence_gap", cluster="x0")["confidence_gap"].interval
-    mine = week["results"][2]["interval"]
+    mine = week.results[2].interval
     # errors of 4 and 19 degrees of freedom have relative errors of 35 and 16 %
-    assert mine["standard_error"] == pytest.approx(other.standard_error, rel=0.7)
+    assert mine.standard_error == pytest.approx(other.standard_error, rel=0.7)
     assert "60 clusters" in str(result)
     (tmp_path / "job.toml").write_text(JOB.replace('cluster = "patient"', ""))
     with pytest.raises(OptionError, match="cluster: 'patient' in the ledger, unset"):
@@ -150,8 +150,8 @@ def test_night__refuses_tests_beside_a_large_cluster(tmp_path):  # S9
     path.write_text("\n".join(["p,y,patient", *lines]) + "\n")
     result = night(tmp_path / "job.toml", path.stem)
     (day,) = result.windows
-    assert [test["p_value"] for test in day["tests"]] == [None, None]
-    assert all("one cluster has 50 % of the rows" in test["reason"] for test in day["tests"])
+    assert [test.p_value for test in day.tests] == [None, None]
+    assert all("one cluster has 50 % of the rows" in test.reason for test in day.tests)
     assert "one cluster has 50 %" in " ".join(str(result).split())
 
 
@@ -166,8 +166,8 @@ def test_window__refuses_tests_beside_a_large_cluster(tmp_path):  # S9
         path.write_text("\n".join(["p,y,patient", *lines]) + "\n")
         result = night(tmp_path / "job.toml", path.stem)
     _, week = result.windows
-    assert [test["p_value"] for test in week["tests"]] == [None, None]
-    assert all("one cluster has 50 % of the rows" in test["reason"] for test in week["tests"])
+    assert [test.p_value for test in week.tests] == [None, None]
+    assert all("one cluster has 50 % of the rows" in test.reason for test in week.tests)
 
 
 def test_clusters__of_days_are_bounded_by_those_of_each():

@@ -12,20 +12,8 @@ import calibscale as cs
 from calibscale.output.documents import elements as doc
 from calibscale.output.documents.articles import document
 from calibscale.output.documents.night_headline import head
-
-
-class Filled(dict):
-    """Object of a result whose other keys are None."""
-
-    def __missing__(self, key: str) -> None:
-        return None
-
-
-def filled(value: Any) -> Any:
-    if isinstance(value, dict):
-        return Filled({key: filled(item) for key, item in value.items()})
-    return [filled(item) for item in value] if isinstance(value, list) else value
-
+from calibscale.results.night_results import Night
+from tests.support.partial_results import result_of
 
 DAYS = [f"2026-11-{k:02}" for k in range(1, 15)]
 
@@ -60,7 +48,7 @@ def process(group: float | None, since: str | None, notion: str = "top_label") -
 def night(
     *processes: dict[str, Any], results: Any = (), groups: Any = None, reliability: Any = None,
     thresholds: Any = (),
-) -> dict[str, Any]:  # fmt: skip
+) -> Night:  # fmt: skip
     """Night after 14 days; its windows of 1 and 7 days have the given results."""
     since = min((p["since"] for p in processes if p["since"]), default=None)
     alarms = {"level": 0.05, "alarm": since is not None, "since": since, "days": DAYS,
@@ -71,11 +59,11 @@ def night(
          "groups": [{"group": g, "n": 50, "results": r} for g, r in (groups or {}).items()]}
         for name, days in (("day", 1), ("7d", 7))
     ]  # fmt: skip
-    return filled({
+    return result_of(Night, {
         "schema": "calibscale.nightly/1", "n": 100, "job": "scores", "day": DAYS[-1], "model": "v3",
         "status": "fine", "group_by": "region", "windows": windows,
         "thresholds": [*thresholds], "alarms": alarms if processes else None,
-    })  # fmt: skip
+    }, fresh=True)  # fmt: skip
 
 
 def breach(group: float | None = None, estimator: str = "ece") -> dict[str, Any]:

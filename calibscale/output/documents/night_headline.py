@@ -211,16 +211,16 @@ def head(night: Night) -> Head:
 
 def _finding_of_days(night: Night) -> Finding:
     """Findings about thresholds, days and rows, without the error of the model."""
-    days = (night.incomplete_days or IncompleteDays()).by_kind
+    days = night.incomplete_days or IncompleteDays()
     alarms, impossible = night.alarms, night.impossible
     return Finding(
         watched=alarms is not None,
         thresholds=len(night.thresholds),
         breached=sum(t.breached for t in night.thresholds),
         unknown=sum(t.observed is None for t in night.thresholds),
-        missing=days["missing"],
-        broken=days["broken"],
-        provisional=days["provisional"],
+        missing=days.missing,
+        broken=tuple(broken.day for broken in days.broken),
+        provisional=tuple(provisional.day for provisional in days.provisional),
         incomplete=night.incomplete,
         impossible=0 if impossible is None else impossible.count,
         tolerated=alarms is not None and bool(alarms.tolerance or alarms.certainty_tolerance),
@@ -449,9 +449,10 @@ def _error(window: WindowResult, group: Group, notions: Sequence[str]) -> _Error
         if diagram is not None and diagram.notion != notion:
             diagram = None
         gap, basis = _gap(named.get("confidence_gap"), diagram)
+        binned = named.get("ece")
         ece = None
-        if "ece" in named:
-            ece = named["ece"].value
+        if binned is not None:
+            ece = binned.value
         elif diagram is not None:
             ece = diagram.curve.ece
         # The gap has a direction and explains at least half of the binned error.  Otherwise errors

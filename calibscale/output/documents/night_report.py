@@ -48,7 +48,7 @@ def nightly(night: Night) -> doc.Article:
     """Document of ``calibscale nightly``."""
     state, verdict, reasons = head(night)
     group = night.group_by or "group"
-    results = list(_all_estimates(night))
+    results = _all_estimates(night)
     return doc.article(
         f"{night.job}, model {night.model}",
         _subtitle(night),

@@ -121,10 +121,12 @@ def _all_groups(night: Night) -> list[Group]:
 
 def _worst_first(night: Night) -> list[Group]:
     """Groups with an alarm by its day, then the others by their error."""
-    groups = list(_groups_of_most_rows(night))
+    groups = _groups_of_most_rows(night)
     alarmed = [] if night.alarms is None else night.alarms.raised
     name = error_name(groups)
-    by_error = sorted(groups, key=partial(goodness, name)) if name else groups
+    by_error: Sequence[GroupResult] = groups
+    if name is not None:
+        by_error = sorted(groups, key=lambda group: goodness(name, group))
     ranked: list[Group] = [process.group for process in alarmed if process.group is not None]
     ranked += [group.group for group in by_error]
     # The first place of a group counts: its alarm, then its error, then its order.
