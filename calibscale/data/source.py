@@ -104,7 +104,9 @@ class ArraySource:
         return self.forecast or self._classes_of_columns()
 
     def _classes_of_columns(self) -> Classes:
-        classes = 2 if self.binary else int(self.values.shape[1])
+        # A derived source may have two columns for the single column of its source.
+        columns = int(self.values.shape[1]) if len(self.values.shape) > 1 else 1
+        classes = 2 if self.binary or columns == 1 else columns
         # Labels with a column for each class are probabilities of the classes.
         several = self.labels is not None and len(self.labels.shape) == 2
         return (SoftLabels if several else Classes)(classes, self.binary)

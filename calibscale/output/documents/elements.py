@@ -11,7 +11,7 @@ from calibscale.formatting import fault_texts, naming, number_texts, terms
 from calibscale.formatting.naming import name_of
 from calibscale.output.documents.details import notes_of
 from calibscale.results.cluster_results import Clusters
-from calibscale.results.declarations import Json
+from calibscale.results.declarations import Json, as_json
 from calibscale.results.estimate import EXACT, POPULATION, Estimate
 from calibscale.results.outcome import RunResult
 from calibscale.results.source_rows import SourceRows
@@ -403,7 +403,7 @@ def _terms(names: Iterable[str], estimators: Iterable[str]) -> Section:
 def _settings(result: RunResult, further: Json) -> Section:
     """Section of all parameters and versions."""
     # Parameters of the result replace settings of the same name.
-    settings = {**further, **result.parameters}
+    settings = {**further, **as_json(result.parameters)}
     source = {name: item for name, item in source_of(result).items() if item is not None}
     tables = (
         table(caption, head, list(_flat(values)))
