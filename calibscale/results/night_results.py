@@ -204,9 +204,15 @@ class AlarmResult(Declared):
     @classmethod
     def from_dict(cls, value: Json, **further: Any) -> Self:
         """Restore alarms from their JSON object, in which infinite evidence is null."""
-        result = super().from_dict(value, **further)
-        processes = tuple(_with_infinity(process, result.days) for process in result.processes)
-        return replace(_with_infinity(result, result.days), processes=processes)
+        return super().from_dict(value, **further).with_infinity()
+
+    def with_infinity(self) -> Self:
+        """Alarms with evidence that is infinite from a label of the probability 0 on.
+
+        Where only finite numbers are allowed, such evidence is None.
+        """
+        processes = tuple(_with_infinity(process, self.days) for process in self.processes)
+        return replace(_with_infinity(self, self.days), processes=processes)
 
     @property
     def raised(self) -> list[ProcessResult]:
@@ -219,10 +225,10 @@ _Evidence = TypeVar("_Evidence", bound=ProcessResult | AlarmResult)
 
 
 def _with_infinity(evidence: _Evidence, days: Sequence[str]) -> _Evidence:
-    """Evidence that is infinite where it is null, from a label of the probability 0 on."""
+    """Evidence that is infinite where it is None, from a label of the probability 0 on."""
     if evidence.impossible is None:
         return evidence
-    # Null values of earlier days are missing.
+    # Values of earlier days that are None are missing.
     first = evidence.impossible.day[:10]
     logs = tuple(
         math.inf if log is None and day >= first else log

@@ -102,6 +102,7 @@ def test_alarms__of_json_are_infinite_from_the_label_of_probability_0_on(nights)
     assert [p.log_evidence for p in restored.processes] == [
         p.log_evidence for p in alarms.processes
     ]
+    assert restored.with_infinity() == restored
     # Other missing values stay missing.
     value["impossible"] = None
     assert AlarmResult.from_dict(value).log_evidence[-1] is None

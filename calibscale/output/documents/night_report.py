@@ -346,6 +346,7 @@ def _evidence(night: Night) -> list[doc.Block]:
     alarms = night.alarms
     if alarms is None or not alarms.days:
         return []
+    alarms = alarms.with_infinity()
     days = alarms.days[-DAYS:]
     drawn = _lines(night, alarms)
     # E of all processes together raises the alarm.  Lines of single processes explain it.
