@@ -259,6 +259,34 @@ def test_jobs__name_faulty_estimators(site, tmp_path):
     assert lines[1] == "estimators[2].bins: fine has no such setting; allowed: none"
 
 
+READER = """
+import numpy as np
+from calibscale.data.ingest.readers import NamedArrays
+
+def scores_file(file):
+    columns = dict(zip("yp", np.loadtxt(file.path).T))
+    return NamedArrays(list(columns), columns.__getitem__)
+"""
+
+
+def test_readers__are_known_by_the_ending_of_a_file(site):
+    from calibscale.monitoring.job.job_reader import read_job
+
+    points = {"calibscale.readers": {".scores": "score_files:scores_file"}}
+    install(site, "score-files", points, score_files=READER)
+    (site / "day.scores").write_text("1 0.5\n0 0.25\n")
+    source = cs.from_file(site / "day.scores", probabilities="p", labels="y")
+    assert cs.evaluate(source, "accuracy")["accuracy"].n == 2
+    (site / "job.toml").write_text(
+        "estimators = ['ece']\nsource.path = 'days/{date}.scores'\n"
+        "source.columns = {probabilities = 'p', labels = 'y'}\n"
+    )
+    assert read_job(site / "job.toml").source.format == "files"
+    (site / "other.score").write_text("1 0.5\n")
+    with pytest.raises(cs.OptionError, match=r"must end in one of \.npz, .*, \.scores"):
+        cs.from_file(site / "other.score")
+
+
 def test_close_names__of_other_packages_are_suggested(site):
     points = {"calibscale.estimators": {"overconfidence": "over:Share"}}
     install(site, "over", points, over=_estimator("overconfidence"))
