@@ -12,7 +12,7 @@ import pytest
 import calibscale as cs
 from calibscale.monitoring.ledger.alarms import AlarmBook
 from calibscale.monitoring.night import night
-from calibscale.output.documents.night_report import nightly
+from calibscale.output.documents.articles import article_of
 from calibscale.output.reading import read
 from tests.support.ten_nights import (
     CLASSES,
@@ -145,7 +145,7 @@ def test_day_without_labels__reports_breaches_and_their_reason(folder):
     assert f"no value: breached ({why}): region = 0 and region = 1." in text_shown
     result = json.loads((folder / f"out/{day_name(10)}.json").read_text())
     assert result["windows"][0]["damaged"] == []
-    page = nightly(read(result))
+    page = article_of(read(result))
     regions = "region\u00a0=\u00a00 and region\u00a0=\u00a01"
     assert any(f"no value: breached ({why}): {regions}." in reason for reason in page.reasons)
     (table, *_) = next(s for s in page.sections if s.name == "thresholds").blocks
