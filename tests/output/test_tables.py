@@ -32,6 +32,7 @@ from calibscale.output.text import (
     show,
     terminal,
 )
+from calibscale.results.night_results import LedgerDay
 from tests.support.report_results import night, rows
 
 pytestmark = pytest.mark.long
@@ -39,7 +40,7 @@ pytestmark = pytest.mark.long
 INTERVAL = re.compile(r" … |(?<=\d)…(?=[\d−])")  # its ends are closer in narrow tables
 
 NAME = "abcdefghijklmnopqrstuvwxyz"
-DAYS = [{"day": "2026-09-01", "model": "v3", "n": 3000, "n_unlabelled": 7, "n_dropped": 1}] * 2
+DAYS = [LedgerDay("2026-09-01", "v3", n=3000, n_unlabelled=7, n_dropped=1)] * 2
 
 
 def _table() -> tuple[Table, list[str]]:
