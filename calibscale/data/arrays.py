@@ -33,6 +33,7 @@ from calibscale.predictions.distributions.forecast import Forecast
 from calibscale.predictions.distributions.kinds import forecast_of, role_of
 from calibscale.predictions.distributions.quantile_names import forecast_of_columns
 from calibscale.predictions.row_origins import row_text
+from calibscale.predictions.soft_labels import axes_of_labels
 
 INTEGERS = np.dtype(np.int64)
 _log = logging.getLogger(__name__)
@@ -470,15 +471,14 @@ def _check(
     if binary and not single:
         raise BinaryError(f"{name}: binary is declared, but {kind} have shape {shape}")
     letter = np.dtype(labels.dtype).kind
-    # Labels of the shape of the predictions are probabilities of the classes.
-    soft = letter == "f" and not single and tuple(labels.shape[1:]) == shape[1:]
-    if not soft and letter not in "iu":
+    axes = 1 if single else axes_of_labels(labels, shape)
+    if axes == 1 and letter not in "iu":
         hint = input_hints.of_shape(labels.shape, labels)
         raise InvalidDataError(
             f"{name}: labels must be integers 0..K−1 (−1: not yet known), not {labels.dtype}"
             + (hint or "; convert them with numpy.asarray(labels, int)")
         )
-    _check_lengths(kind, shape[0], labels, covariates, weights, name, 1 + soft)
+    _check_lengths(kind, shape[0], labels, covariates, weights, name, axes)
     return shape[0]
 
 

@@ -57,7 +57,7 @@ def describe_columns(
 ) -> tuple[dict[str, Any], np.dtype]:
     """Check the columns of a new store and return their attributes and the type of predictions."""
     class_names = predictions.get("class_names")
-    declared = None if forecast is None else forecast_of(forecast)
+    declared = forecast_of(forecast)
     types = (declared or Classes).stored_types  # the second type is the default
     try:
         dtype = np.dtype(dtype or types[1])

@@ -78,7 +78,7 @@ def prepared(
         requested = _mergeable(job.built_estimators(), session)
     else:
         _check_same(session.source, ledger.recipe)
-        if session.source.forecast is not None:  # with the kernel on targets of the first day
+        if not session.source.target.has_classes:  # with the kernel on targets of the first day
             session = session.on(replace(session.source, forecast=ledger.recipe.forecast))
     names = session.source.covariate_names
     ledger_groups = ledger.recipe.groups if ledger is not None else _new_groups(job, session)
@@ -139,7 +139,7 @@ def _new_recipe(
     column = None if groups is None else run.source.covariate(groups.column)
     notions: tuple[str, ...] = ()
     process: Callable[[str], BettingEProcess] = BettingEProcess
-    if job.alarms is not None and run.source.forecast is not None:
+    if job.alarms is not None and not run.source.target.has_classes:
         alarms = job.alarms
         if alarms.notions or alarms.tolerance is not None or alarms.certainty_tolerance:
             raise OptionError(
@@ -188,13 +188,10 @@ def _with_tests(job: Job, recipe: Recipe) -> Recipe:
 
 def _check_same(source: ArraySource, recipe: Recipe) -> None:
     """Raise an InvalidDataError if a day's predictions are not of the kind in the ledger."""
-    forecast_kind = None if source.forecast is None else source.forecast.name
-    expected_forecast_kind = None if recipe.forecast is None else recipe.forecast.name
-    if forecast_kind != expected_forecast_kind:
-        kind = forecast_kind or source.kind
-        expected_kind = expected_forecast_kind or "classes"
+    expected = recipe.target.name
+    if source.target.name != expected:
         raise InvalidDataError(
-            f"{source.name}: predictions of kind {kind}, but the ledger has {expected_kind}"
+            f"{source.name}: predictions of kind {source.kind}, but the ledger has {expected}"
         )
     if source.n_features != recipe.classes:
         raise InvalidDataError(

@@ -467,7 +467,11 @@ class _Run:
         notes = []
         if not (n or self.absent or self.failure is not None):
             notes.append(f"No row of {self.day} could be used.")
-        if self.ledger.recipe.forecast is not None and verdicts.alarms is None and self.job.alarms:
+        if (
+            not self.ledger.recipe.target.has_classes
+            and verdicts.alarms is None
+            and self.job.alarms
+        ):
             notes.append(NO_ALARMS)
         notes += one_sided(self.job)
         if n_unlabelled:
@@ -605,7 +609,7 @@ def _alarms_in_words(job: Job, recipe: Recipe | None) -> str:
     tests = list(job.alarms.tests)
     if recipe is None:
         return "on"
-    if recipe.forecast is not None and not tests:
+    if not (recipe.target.has_classes or tests):
         return f"off: {NO_ALARMS[0].lower()}{NO_ALARMS[1:].removesuffix('.')}"
     names = [notion(wager.notion) for wager in recipe.wagers]
     return f"on: {joined([*names, *tests])}"

@@ -37,6 +37,7 @@ class Classes(Target):
     classes: int
     binary: bool = False
     claim: ClassVar[str] = CLASSES
+    name: ClassVar[str] = "classes"
     has_classes: ClassVar[bool] = True
     has_single_labels: ClassVar[bool] = True
     kernel_error: ClassVar[str] = "jkce"

@@ -104,6 +104,15 @@ class SoftLabels(Classes):
         return SoftChunk(**columns, soft=soft), judged(block.labels, rules.tolerance, status)
 
 
+def axes_of_labels(labels: Any, shape: tuple[int, ...]) -> int:
+    """Number of axes that labels must have, for predictions of several columns of a shape.
+
+    Floats of the shape of the predictions are probabilities of the classes.
+    """
+    are_floats = np.dtype(labels.dtype).kind == "f"
+    return 2 if are_floats and tuple(labels.shape[1:]) == tuple(shape[1:]) else 1
+
+
 def judged(labels: NDArray[Any], tolerance: float, status: Ints) -> Ints:
     """Status of rows with labels (c, K), from the `status` of their predictions (c,).
 

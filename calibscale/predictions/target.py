@@ -41,6 +41,8 @@ class Target(ABC):
     ----------
     claim : str
         Name by which an estimator says that it judges the target, in `Estimator.targets`.
+    name : str
+        Name of the kind.
     has_classes : bool
         Whether predictions are probabilities of classes, so that there are a top label, scores of
         classes, and events with a predicted probability.
@@ -67,6 +69,7 @@ class Target(ABC):
     """
 
     claim: ClassVar[str]
+    name: ClassVar[str]
     has_classes: ClassVar[bool] = False
     has_single_labels: ClassVar[bool] = False
     draws_responses: ClassVar[bool] = True

@@ -170,8 +170,10 @@ def _predictions(source: Source, columns: Columns, problems: Problems) -> None:
             if getattr(source, key):
                 problems.add(("source", key), "only for predictions of classes, not for forecasts")
         try:
-            if source.format == "zarr" or not states_no_levels(source.forecast):
-                forecast_of(source.forecast)  # otherwise names of columns state the levels
+            # Names of columns may state the levels of quantiles, and a store has them.
+            is_complete = source.format == "zarr" or not states_no_levels(source.forecast)
+            if is_complete:
+                forecast_of(source.forecast)
         except OptionError as error:
             problems.add(("source", "forecast"), str(error))
     if source.format == "zarr":

@@ -27,8 +27,10 @@ from calibscale.kernels.product_kernel import ProductKernel
 from calibscale.monitoring.ledger.day_parts import zero_parts
 from calibscale.monitoring.ledger.group_keys import LedgerGroups
 from calibscale.monitoring.ledger.stored_statistics import STATISTICS
+from calibscale.predictions.classes import Classes
 from calibscale.predictions.distributions.kinds import TARGETS
 from calibscale.predictions.outcomes import OutcomeTarget
+from calibscale.predictions.target import Target
 from calibscale.registry import RegistryEntry
 from calibscale.statistics.statistic import Statistic
 
@@ -207,6 +209,11 @@ class Recipe:
     forecast: OutcomeTarget | None = None
     groups: LedgerGroups | None = None
 
+    @property
+    def target(self) -> Target:
+        """What the predictions of all days claim."""
+        return self.forecast or Classes(self.classes)
+
     def to_dict(self) -> dict[str, Any]:
         """JSON object of the recipe."""
         settings = {f.name: encode(getattr(self, f.name)) for f in fields(self)}
@@ -231,8 +238,7 @@ class Recipe:
 
     def notion_of(self, notion: str) -> str:
         """Notion of an estimate or test in results.  Without classes it is the forecast."""
-        of_forecast = self.forecast is not None and notion == "canonical"
-        return "forecast" if of_forecast else notion
+        return self.target.named_notion(notion)
 
     def jackknife(self, confidence_level: float) -> Jackknife:
         """Request of intervals that leave out rows or clusters."""

@@ -38,9 +38,9 @@ def role_of(forecast: Any, **passed: Any) -> str | None:
     return roles[0] if roles else None
 
 
-def forecast_of(kind: str | OutcomeTarget, **settings: Any) -> Any:
-    """Target of a kind given by name and settings, by text, or as it is."""
-    if isinstance(kind, OutcomeTarget):
+def forecast_of(kind: str | OutcomeTarget | None, **settings: Any) -> Any:
+    """Target of a kind given by name and settings, by text, or as it is.  None stays None."""
+    if kind is None or isinstance(kind, OutcomeTarget):
         return kind
     if not settings:
         kind, settings = parse(str(kind), "a forecast", "quantiles(levels=[0.1, 0.5, 0.9])")
