@@ -22,6 +22,7 @@ from tests.support.form_counts import (
     conditions_in_texts,
     docstring_words,
     hand_formatted,
+    kind_branches,
     long_signatures,
     multiplied_by_conditions,
     places,
@@ -30,6 +31,8 @@ from tests.support.form_counts import (
     semicolons,
     share,
     source_files,
+    text_subscripts,
+    untyped_dictionaries,
     vague_names,
 )
 
@@ -377,6 +380,9 @@ def files() -> list[SourceFile]:
         (multiplied_by_conditions, 0),
         (conditions_in_texts, 10),
         (long_signatures, 0),
+        (text_subscripts, 80),  # of free-form details, settings and styles
+        (untyped_dictionaries, 25),
+        (kind_branches, 8),  # where arguments, job files and descriptions are read
     ],
 )
 def test_forms__of_code_are_rare(files, count: Count, most: int):
@@ -408,6 +414,9 @@ def test_comments__say_why_often_enough(files):
         (multiplied_by_conditions, "needed = [1] * (rows > 3)"),
         (multiplied_by_conditions, "'text' * any(rows)"),
         (conditions_in_texts, "f'{rows if rows else 0} rows'"),
+        (text_subscripts, "result['value']"),
+        (untyped_dictionaries, "def f(result: dict[str, Any]): ..."),
+        (kind_branches, "if source.forecast is None:\n    pass"),
         (long_signatures, f"def f({', '.join(f'x{k}' for k in range(13))}): ..."),
         (vague_names, "for other in range(3): pass"),
         (vague_names, "def f(what): ..."),
@@ -419,7 +428,7 @@ def test_comments__say_why_often_enough(files):
     ],
 )
 def test_counts__find_their_form(count, code):
-    assert len(places(count, [SourceFile("module.py", code)])) == 1
+    assert len(places(count, [SourceFile("calibscale/output/module.py", code)])) == 1
 
 
 @pytest.mark.parametrize(

@@ -146,6 +146,43 @@ def vague_names(file: SourceFile) -> Iterator[Place]:
     return (place for place in bound_names(file) if place.text in VAGUE)
 
 
+# ---------------------------------------------------------------- Results and targets
+
+_OUTPUT = "calibscale/output/"
+_RESULTS = "calibscale/results/"
+_TARGETS = "calibscale/predictions/"
+_KIND_OF_PREDICTION = re.compile(r"\b(forecasts?|of_forecasts|_?soft)\b")
+
+
+def text_subscripts(file: SourceFile) -> Iterator[Place]:
+    """Members of a result that output takes from a dictionary, not from a dataclass."""
+    if not file.name.startswith(_OUTPUT):
+        return
+    for node in file.nodes:
+        if isinstance(node, ast.Subscript) and isinstance(node.slice, ast.Constant):
+            if isinstance(node.slice.value, str):
+                yield file.place(node)
+
+
+def untyped_dictionaries(file: SourceFile) -> Iterator[Place]:
+    """Dictionaries of any values in results and output."""
+    if file.name.startswith((_OUTPUT, _RESULTS)):
+        for node in file.nodes:
+            if isinstance(node, ast.Subscript) and ast.unparse(node) == "dict[str, Any]":
+                yield file.place(node)
+
+
+def kind_branches(file: SourceFile) -> Iterator[Place]:
+    """Conditions on the kind of prediction outside its room, where a `Target` should be asked."""
+    if file.name.startswith(_TARGETS):
+        return
+    for node in file.nodes:
+        if isinstance(node, ast.If | ast.IfExp):
+            condition = ast.unparse(node.test)
+            if _KIND_OF_PREDICTION.search(condition):
+                yield file.place(node, condition)
+
+
 # ---------------------------------------------------------------- Comments and docstrings
 
 
