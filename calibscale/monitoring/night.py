@@ -39,7 +39,9 @@ from calibscale.monitoring.ledger.group_keys import GroupKey
 from calibscale.monitoring.ledger.index import DAMAGE, Entry, check_key
 from calibscale.monitoring.ledger.recipe import Recipe, encode
 from calibscale.planning import plan
+from calibscale.results.bias_results import BiasMap
 from calibscale.results.cluster_results import Clusters
+from calibscale.results.comparison_results import Selection
 from calibscale.results.declarations import Json
 from calibscale.results.night_results import DayTests, Night, NightParameters, NightPlan
 from calibscale.results.source_rows import ImpossibleRows
@@ -56,8 +58,8 @@ NO_ALARMS = (
 class _Extras(NamedTuple):
     """Parts of the report that need the rows of the day: the risk table and the bias map."""
 
-    selection: Json | None = None
-    bias: Json | None = None
+    selection: Selection | None = None
+    bias: BiasMap | None = None
 
 
 def night(
@@ -314,12 +316,12 @@ class _Run:
         try:
             if requested.map:
                 bias_map = local_bias(session, requested.map, at="grid", n_replicates=0)
-                extras = extras._replace(bias=bias_map.to_dict())
+                extras = extras._replace(bias=bias_map)
             if requested.risk:
                 default = "positive" if session.source.n_features == 2 else "top_label"
                 scalar = requested.reliability or default
                 selection = select(session, scalar, seed=self.job.seed)
-                extras = extras._replace(selection=selection.to_dict())
+                extras = extras._replace(selection=selection)
         except OptionError as error:  # for instance too few rows: the night continues
             self.notes.append(f"The map or the risk table of the day was not computed: {error}")
         return extras

@@ -227,7 +227,7 @@ class OutcomeChunk(Chunk):
 
     @property
     def log_q(self) -> Floats:
-        return np.empty((len(self), 0))  # embeddings have no logarithms
+        return np.full_like(self.q, np.nan)  # embeddings have no logarithms
 
     @cached_property
     def delta(self) -> Floats:

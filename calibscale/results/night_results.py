@@ -368,8 +368,10 @@ class Night(Outcome, SourceRows):
         days are missing, broken or provisional, see the job, else ``fine``.
     created : str
         Time at which the day was judged, with the offset from UTC.
-    bias, selection : dict or None
-        Map of the local bias, and table of risks, of the day.
+    bias : BiasMap or None
+        Map of the local bias of the day.
+    selection : Selection or None
+        Table of risks of the day.
     incomplete_days : IncompleteDays or None
         Days of the windows, at most the last 60, that are ``missing``, ``broken`` or
         ``provisional``.
@@ -395,8 +397,8 @@ class Night(Outcome, SourceRows):
     alarms: AlarmResult | None
     trend: Trend
     ranking: NightRanking | None
-    selection: Annotated[Json, Selection] | None
-    bias: Annotated[Json, BiasMap] | None
+    selection: Selection | None
+    bias: BiasMap | None
     incomplete_days: Later[Omitted[IncompleteDays | None]] = None
     notes: tuple[str, ...]
     fresh: Hidden[bool]

@@ -159,9 +159,9 @@ def text_subscripts(file: SourceFile) -> Iterator[Place]:
     if not file.name.startswith(_OUTPUT):
         return
     for node in file.nodes:
-        if isinstance(node, ast.Subscript) and isinstance(node.slice, ast.Constant):
-            if isinstance(node.slice.value, str):
-                yield file.place(node)
+        key = node.slice if isinstance(node, ast.Subscript) else None
+        if isinstance(key, ast.Constant) and isinstance(key.value, str):
+            yield file.place(node)
 
 
 def untyped_dictionaries(file: SourceFile) -> Iterator[Place]:

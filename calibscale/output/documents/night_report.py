@@ -28,8 +28,6 @@ from calibscale.output.documents.night_sections import (
 from calibscale.output.plots.day_plots import EVIDENCE_HEIGHT, Line, newest, plot_evidence
 from calibscale.output.plots.diagrams import DrawnDiagram
 from calibscale.output.plots.style import GROUPS
-from calibscale.results.bias_results import BiasMap
-from calibscale.results.comparison_results import Selection
 from calibscale.results.estimate import Estimate
 from calibscale.results.night_results import (
     AlarmResult,
@@ -331,11 +329,11 @@ def _drift(night: Night) -> list[doc.Block]:
 def _risk(night: Night) -> list[doc.Block | None]:
     if night.selection is None:
         return []
-    return comparisons.selection_blocks(Selection.from_dict(night.selection))
+    return comparisons.selection_blocks(night.selection)
 
 
 def _map(night: Night) -> list[doc.Block]:
-    return [] if night.bias is None else map_blocks(BiasMap.from_dict(night.bias))
+    return [] if night.bias is None else map_blocks(night.bias)
 
 
 # ---------------------------------------------------------------- evidence over time

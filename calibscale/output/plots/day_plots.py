@@ -66,7 +66,7 @@ def plot_day_rows(days: Sequence[str], counts: Sequence[int | None], ax: Any = N
     ax, x = _day_axes(ax, days, DAYS_HEIGHT)
     step = min((b - a for a, b in pairwise(x)), default=1.0)
     heights = np.nan_to_num(floats(counts))
-    ax.bar(x, heights, 0.8 * min(1.0, step), color=COLOURS["rows"], label="rows")
+    ax.bar(x, heights, 0.8 * min(1.0, step), color=COLOURS.rows, label="rows")
     ax.set_ylim(0, 1.06 * (heights.max(initial=0.0) or 1.0))
     ax.yaxis.set_major_formatter(short_count)
     framed(ax)
@@ -111,19 +111,17 @@ def plot_trend(
     ax.locator_params(axis="y", nbins=5)
     framed(ax)
     if reach[0] < 0 < reach[1]:
-        ax.axhline(0, color=COLOURS["muted"], linewidth=0.9)
+        ax.axhline(0, color=COLOURS.muted, linewidth=0.9)
     values = floats(line.values)
     if any(v is not None for v in line.low):
         low, high = np.clip(floats(line.low), *reach), np.clip(floats(line.high), *reach)
         ax.fill_between(
-            x, low, high, color=COLOURS["accent"], alpha=0.2, linewidth=0, label="interval"
+            x, low, high, color=COLOURS.accent, alpha=0.2, linewidth=0, label="interval"
         )
         # A day with an interval between days without one has no area, and gets a bar.
         edges = np.isnan(np.concatenate(([np.nan], low + high, [np.nan])))
         alone = edges[:-2] & ~edges[1:-1] & edges[2:]  # an area needs two days
-        ax.vlines(
-            x[alone], low[alone], high[alone], color=COLOURS["accent"], linewidth=3, alpha=0.35
-        )
+        ax.vlines(x[alone], low[alone], high[alone], color=COLOURS.accent, linewidth=3, alpha=0.35)
     _plot_groups(ax, x, [(group, floats(group.values)) for group in groups], by)
     # Markers of many days would touch each other.
     marker = "o" if np.isfinite(values).sum() <= 40 else ""
@@ -131,7 +129,7 @@ def plot_trend(
         x,
         values,
         marker=marker,
-        color=COLOURS["accent"],
+        color=COLOURS.accent,
         linewidth=1.6,
         markersize=4.5,
         mew=0,
@@ -198,7 +196,7 @@ def plot_evidence(
         return np.where(np.isposinf(powers), 10.0 * high, powers)
 
     _plot_groups(ax, x, [(p, height(p)) for p in processes], "other processes")
-    ax.plot(x, height(combined), linewidth=2.2, color=COLOURS["accent"], label="combined")
+    ax.plot(x, height(combined), linewidth=2.2, color=COLOURS.accent, label="combined")
     if combined.threshold is not None:
         name = f"alarm: E = {number_texts.evidence(combined.threshold)}"
         _limit(ax, combined.threshold * to_ten, name, lowest not in (None, combined.threshold))
@@ -232,7 +230,7 @@ def _plot_groups(ax: Any, x: Any, lines: Sequence[tuple[Line, Any]], dimension: 
     grey = dimension
     for line, values in sorted(lines, key=lambda pair: bool(pair[0].colour)):
         if not line.colour:
-            ax.plot(x, values, color=COLOURS["other"], linewidth=0.8, alpha=0.55, label=grey)
+            ax.plot(x, values, color=COLOURS.other, linewidth=0.8, alpha=0.55, label=grey)
             grey = ""
             continue
         dashes = _DASHES[GROUPS.index(line.colour) % len(_DASHES)]
@@ -286,7 +284,7 @@ def _trend_reach(
 
 def _limit(ax: Any, y: float, name: str, below: bool) -> None:
     """Draw a threshold with its name above or below the line."""
-    ax.axhline(y, color=COLOURS["alert"], linewidth=1.3, linestyle=DASHED, label="threshold")
+    ax.axhline(y, color=COLOURS.alert, linewidth=1.3, linestyle=DASHED, label="threshold")
     write(
         ax,
         0,
