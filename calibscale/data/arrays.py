@@ -286,12 +286,14 @@ def _of_forecasts(
     if covariates is not None:
         covariates, names, categories, times = _covariates(covariates, names)
     shape = tuple(values.shape)
-    if len(shape) != 2 or 0 in shape[1:]:
+    # A kind with one column takes predictions (rows,), too.
+    single = len(shape) == 1 and forecast.columns == 1
+    if not single and (len(shape) != 2 or 0 in shape[1:]):
         raise InvalidDataError(
             f"{name}: predictions of kind {forecast.name} must be (rows, columns), not of shape "
             f"{shape}"
         )
-    forecast.check_columns(int(shape[1]), name)
+    forecast.check_columns(1 if single else int(shape[1]), name)
     _check_lengths("predictions", shape[0], labels, covariates, weights, name)
     return ArraySource(
         forecast.name,

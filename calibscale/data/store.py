@@ -231,7 +231,7 @@ def fitting(
 ) -> dict[str, np.ndarray]:
     """Convert rows to the columns of a store; raise `InvalidDataError` if they do not match it."""
     width, target = store.columns, store.target
-    values = values.reshape(-1, 1) if store.binary and values.ndim == 1 else values
+    values = values.reshape(-1, 1) if store.columns == 1 and values.ndim == 1 else values
     if values.ndim != 2 or values.shape[1] != width or values.dtype.kind not in "fiu":
         raise InvalidDataError(
             f"{store.kind} must be (rows, {width}) numbers, not {values.dtype} {values.shape}"

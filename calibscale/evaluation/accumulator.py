@@ -161,7 +161,8 @@ class Accumulator:
         require(exactly_one, "give exactly one of classes= and forecast=")
         self._target, self._class_names = _declared(classes, forecast)
         self._classes = self._target.n_features
-        require(self._classes >= 2, "classes must be at least 2", self._classes)
+        if self._target.has_classes:
+            require(self._classes >= 2, "classes must be at least 2", self._classes)
         # Estimators by default are left out with a reason where the rows do not suit them.
         # Requested estimators raise an error.
         self._report = estimators is None
@@ -486,7 +487,7 @@ class Accumulator:
             "binary": batch.binary,
             "weighted": batch.weights is not None,
             "covariates": batch.covariate_names,
-            "columns": None if self._target.has_classes else batch.values.shape[1],
+            "columns": None if self._target.has_classes else batch.values.shape[1:],
         }
         for name, value in columns.items():
             if value != self._columns.get(name, value):

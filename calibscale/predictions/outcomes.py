@@ -113,11 +113,15 @@ class OutcomeTarget(Target):
     def scalar_residuals(self, values: Floats, y: Floats) -> Floats:
         """One number of each row (c,) with mean 0 if the predictions are calibrated."""
 
+    def named_notion(self, notion: str) -> str:
+        return "forecast" if notion == "canonical" else notion
+
     # ---------------------------------------------------------------- rows
 
     def read(self, block: Block, rules: Rules) -> tuple[Chunk, Ints]:
-        x = block.values.astype(np.float64, order="C")
         y = block.labels.astype(np.float64)
+        # A kind with one column may have predictions (rows,).
+        x = block.values.astype(np.float64, order="C").reshape(len(y), -1)
         rows = np.arange(block.start, block.start + len(y))
         chunk = OutcomeChunk(
             rows,

@@ -15,17 +15,14 @@ from calibscale.results.declarations import (
     Later,
     Object,
     Omitted,
-    Values,
 )
 
 _PART = Object("PartOfSource", share=Finite, seed=Count, held=bool)
-_FORECASTS = ("normal", "mixture", "ensemble", "quantiles", "histogram", "ordinal")
-_KINDS = ("logits", "probabilities", *_FORECASTS)
 _SOURCE = Object(
     "Source",
     "Description of a source; `parts` and `recalibrated` say how its rows were derived.",
     name=str,
-    kind=Annotated[str, Values(_KINDS)],
+    kind=str,  # logits, probabilities, or a kind of outcomes, which other packages may add
     rows=Count,
     classes=Omitted[Annotated[int, Bounds(ge=2)]],
     binary=Omitted[bool],

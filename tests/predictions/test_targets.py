@@ -10,6 +10,7 @@ import pytest
 
 import calibscale as cs
 from calibscale.predictions.classes import Classes
+from calibscale.predictions.distributions.kinds import TARGETS
 from calibscale.predictions.outcomes import OutcomeTarget
 from calibscale.predictions.soft_labels import SoftLabels
 from calibscale.predictions.target import CLASSES, FORECASTS, KERNEL_ERROR, SOFT
@@ -93,6 +94,26 @@ def test_new_kind__is_judged_by_the_default_test(factor, state):
     assert result.results[0].null == "wild"
     check = cs.check(_means(factor), n_replicates=99)
     assert (check.judgement.state == "miscalibrated") is state
+
+
+def test_new_kind__is_known_by_its_name(monkeypatch, tmp_path):
+    monkeypatch.setattr(TARGETS, "_registered", {})
+    TARGETS.register("mean", MeanForecast)
+    source = _means(1.0)
+    mean, outcomes = source.values[:, 0], source.labels
+    expected = cs.evaluate(source, "jkce")["jkce"].value
+    named = cs.from_arrays(predictions=mean, forecast="mean", labels=outcomes)
+    assert named.target == MeanForecast()
+    assert cs.evaluate(named, "jkce")["jkce"].value == expected
+    store = cs.LogitStore.create(tmp_path / "means.zarr", forecast="mean")
+    with store.writer() as writer:
+        writer.append(mean, outcomes)
+    assert cs.evaluate(tmp_path / "means.zarr", "jkce")["jkce"].value == expected
+    accumulator = cs.Accumulator("jkce", forecast="mean")
+    for rows in np.array_split(np.arange(N), 3):
+        accumulator.update(predictions=mean[rows], labels=outcomes[rows])
+    # The first rows fix the bandwidth, and the features err by about 1 %.
+    assert accumulator.compute()["jkce"].value == pytest.approx(expected, abs=0.02)
 
 
 def test_new_kind__is_refused_by_estimators_of_other_claims():

@@ -25,7 +25,7 @@ from calibscale.data.read_errors import reading
 from calibscale.data.source import sum_tolerance
 from calibscale.data.top_k import joined_with_rest, positions
 from calibscale.errors import InvalidDataError
-from calibscale.predictions.distributions.forecast import Forecast
+from calibscale.predictions.outcomes import OutcomeTarget
 
 
 class Batch(NamedTuple):
@@ -61,7 +61,7 @@ class Meaning(NamedTuple):
 
     covariates: CovariateNames
     labels: LabelValues | None
-    classes: int | Forecast
+    classes: int | OutcomeTarget
     percent: bool = False
     class_names: Sequence[str] = ()
 
@@ -148,7 +148,7 @@ def _labels(file: str, part: InputPart, labels: NDArray[Any], meaning: Meaning) 
     def place(row: int) -> str:
         return place_of_row(file, part, row - part.start)
 
-    if isinstance(meaning.classes, Forecast):
+    if isinstance(meaning.classes, OutcomeTarget):
         return meaning.classes.checked(labels, lambda i: place(part.start + i), part.start)
     if meaning.labels is not None and not meaning.labels.keeps(labels.dtype):
         labels = meaning.labels.numbers(labels, part.start, place)

@@ -239,9 +239,6 @@ class Forecast(OutcomeTarget):
         u = (random_draws.of_rows(rows.rows, 1 + d, stream) for d in range(count))
         return np.stack([self.of_outcomes(sampler(levels)) for levels in u], axis=1)
 
-    def named_notion(self, notion: str) -> str:
-        return "forecast" if notion == "canonical" else notion
-
     @property
     def default_tests(self) -> tuple[str, ...]:
         return ("normal_scores", "pit_smooth", "pit_by_forecast", KERNEL_ERROR)
