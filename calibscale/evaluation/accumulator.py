@@ -33,7 +33,7 @@ from calibscale.evaluation.crowded_bins import with_equal_mass
 from calibscale.evaluation.evaluate import judged
 from calibscale.evaluation.pass_estimates import evaluation_of, needed_statistics
 from calibscale.forks import renew_in_children
-from calibscale.inference.nulls import DrawnLabels
+from calibscale.inference.floors import noise_of
 from calibscale.inference.resampling import Resampling, requested
 from calibscale.kernels.data_profile import BANDWIDTH_ROWS, DataProfile
 from calibscale.kernels.notion_rows import NotionRows
@@ -172,6 +172,9 @@ class Accumulator:
         self._categories = {k: tuple(map(str, names)) for k, names in (categories or {}).items()}
         self._group_by, self._first_row = group_by, first_row
         self._interval = requested(interval)
+        if self._interval is not None:
+            draws = self._target.draws_responses
+            self._interval = replace(self._interval, draws_responses=draws)
         self._negligible = negligible
         self._positive, self._percent = positive, percent
         self._rules = {"on_invalid": "raise", "tolerance": None, **rules}
@@ -463,7 +466,9 @@ class Accumulator:
         run = replace(now._run, source=replace(now._source, rows=now.rows))
         names = labels_of(now._estimators)
         started -= now._seconds
-        evaluation = evaluation_of(run, names, result, now._interval, started, noise=DrawnLabels())
+        evaluation = evaluation_of(
+            run, names, result, now._interval, started, noise=noise_of(run.rules)
+        )
         evaluation = judged(evaluation, now._negligible)
         if all_fix:
             return evaluation
@@ -546,7 +551,7 @@ class Accumulator:
         """Pass of the statistics of a run over rows with the columns of the first batch."""
         assert self._source is not None
         rules = self._source.rules(**self._rules)
-        statistics = tuple(dict.fromkeys(needed_statistics(run, self._interval, DrawnLabels())))
+        statistics = tuple(dict.fromkeys(needed_statistics(run, self._interval, noise_of(rules))))
         columns: dict[str, Any] = {"group_by": self._group_by, "covariates": run.covariates}
         return replace(scan_of(self._source, statistics, rules, **columns), groups=MAX_GROUPS)
 

@@ -164,8 +164,8 @@ def scored(block: Block, rules: Rules, target: Target) -> tuple[Chunk, Ints]:
     if block.labels.dtype == np.uint64:
         labels[block.labels >= 2**63] = target.n_features  # they are out of range, and not negative
     elif block.labels.dtype.kind == "f":  # a chunk can have another type than its array declares
-        labels[np.isnan(block.labels)] = -1
         labels[block.labels != np.floor(block.labels)] = target.n_features
+        labels[np.isnan(block.labels)] = -1  # NaN is not equal to itself, and not yet known
     top = np.zeros(n, np.int64)
     status = np.empty(n, np.int64)
     confidence, complement, brier, nll = np.zeros((4, n))

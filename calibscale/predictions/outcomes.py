@@ -61,10 +61,10 @@ class OutcomeTarget(Target):
         return self.checked(labels, "row {} of those appended".format)
 
     def imagined(self, n: int, rng: np.random.Generator) -> tuple[str, Floats]:
-        # Increasing, positive and of sum 1: valid for all kinds.
+        # Increasing, positive and of sum 1: valid for all kinds with a fixed number of columns.
         values = np.sort(rng.dirichlet(np.ones(self.columns or 3), n), axis=1)
         if self.columns is None:
-            values /= values[:, :1]  # the weight of a mixture of one
+            values /= values[:, :1]  # a mixture of one, of the weight 1
         return self.name, values
 
     @property
@@ -103,7 +103,7 @@ class OutcomeTarget(Target):
         """E|q − ψ(Z)|² of outcomes Z drawn from predictions with embeddings q (c, e), (c,)."""
 
     def drawn_embeddings(self, rows: OutcomeChunk, count: int, stream: int) -> Floats:
-        """ψ of `count` outcomes drawn from each prediction (c, d, e); none without a distribution.
+        """ψ of `count` outcomes drawn from each prediction (c, d, e); d = 0 without a distribution.
 
         Random numbers come from a `stream` by row number.
         """
@@ -183,7 +183,9 @@ class OutcomeTarget(Target):
             return f"its outcome is {y:g}{hint}"
         if reason == row_sums.OFF_SIMPLEX:
             return f"its probabilities sum to {values.sum():.9g}, not to 1"
-        return f"it has the negative probability {values.min():g}"
+        if reason == row_sums.NEGATIVE:
+            return f"it has the negative probability {values.min():g}"
+        return f"its prediction is invalid (status {reason})"
 
     def impossible(self, values: Floats, y: Floats) -> Bools:
         """Whether the prediction gives an outcome the probability 0 (c,).

@@ -65,6 +65,8 @@ class Target(ABC):
     --------
     calibscale.predictions.classes.Classes : Probabilities of classes.
     calibscale.predictions.soft_labels.SoftLabels : The same, where labels are probabilities.
+    calibscale.predictions.outcomes.OutcomeTarget : Predictions of a number.  Kinds of other
+        packages derive from it, and are named by entry points ``calibscale.targets``.
     calibscale.predictions.distributions.forecast.Forecast : Predictive distributions.
     """
 
@@ -133,10 +135,14 @@ class Target(ABC):
 
     @abstractmethod
     def read(self, block: Block, rules: Any) -> tuple[Any, Ints]:
-        """Chunk of all rows of a block, valid or not, and the status of each row (c,)."""
+        """Chunk of all rows of a block, valid or not, and the status of each row (c,).
+
+        A status is `row_sums.OK`, `UNLABELLED`, or the larger number of a fault that
+        `invalid_rows` has in words.
+        """
 
     def without_labels(self, block: Block) -> Block:
-        """Block with labels that make every row valid whose predictions are."""
+        """Block with labels in every row, of targets whose labels can be filled in."""
         return block
 
     with_missing: ClassVar[bool] = False  # whether numbers of a prediction may be missing
@@ -185,7 +191,7 @@ class Target(ABC):
 
     @property
     def defaults_of(self) -> str:
-        """Claim whose default estimators are computed."""
+        """Claim whose default estimators commands compute, and say which do not suit the rows."""
         return self.claim
 
     @property

@@ -384,7 +384,8 @@ class StoredLocalBias(StoredFit):
             except ValueError as error:
                 raise OptionError(f"state.modes must be numbers in base64: {error}") from error
             # |Σ w δ exp(i⟨ω, z⟩)| ≤ Σ w.  With this bound, no sum of modes overflows.
-            largest = max(np.abs(sums.real).max(), np.abs(sums.imag).max())
+            # The maximum of an array is NaN if a number is, unlike the maximum of two floats.
+            largest = np.maximum(np.abs(sums.real), np.abs(sums.imag)).max()
             require(
                 largest <= weight * (1 + 1e-6),
                 f"state.modes must be finite and at most their weight {weight:.6g}",

@@ -9,11 +9,14 @@ import numpy as np
 import pytest
 
 import calibscale as cs
+from calibscale.predictions.blocks import Block
 from calibscale.predictions.classes import Classes
 from calibscale.predictions.distributions.kinds import TARGETS
 from calibscale.predictions.outcomes import OutcomeTarget
+from calibscale.predictions.rules import Rules
 from calibscale.predictions.soft_labels import SoftLabels
 from calibscale.predictions.target import CLASSES, FORECASTS, KERNEL_ERROR, SOFT
+from calibscale.predictions.validation import chunks
 
 N = 2000
 
@@ -114,6 +117,28 @@ def test_new_kind__is_known_by_its_name(monkeypatch, tmp_path):
         accumulator.update(predictions=mean[rows], labels=outcomes[rows])
     # The first rows fix the bandwidth, and the features err by about 1 %.
     assert accumulator.compute()["jkce"].value == pytest.approx(expected, abs=0.02)
+
+
+def test_new_kind__has_the_intervals_of_random_signs_in_batches():
+    source = _means(1.15)
+    few = 600  # all of them fix the bandwidths, as in `evaluate`
+    mean, outcomes = source.values[:few], source.labels[:few]
+    accumulator = cs.Accumulator(["jkce", "jkce_biased"], forecast=MeanForecast(), interval=True)
+    for rows in np.array_split(np.arange(few), 4):
+        accumulator.update(predictions=mean[rows], labels=outcomes[rows])
+    whole = cs.from_arrays(predictions=mean, forecast=MeanForecast(), labels=outcomes)
+    expected = cs.evaluate(whole, ["jkce", "jkce_biased"], interval=True)
+    for part, estimate in zip(accumulator.compute().estimates, expected.estimates, strict=True):
+        assert part.value == pytest.approx(estimate.value, rel=1e-9)
+        assert part.interval.low == pytest.approx(estimate.interval.low, rel=1e-6)
+        assert part.interval.high == pytest.approx(estimate.interval.high, rel=1e-6)
+
+
+def test_labels__that_are_missing_in_a_chunk_of_floats_are_not_yet_known():
+    block = Block(0, np.full((4, 3), 1 / 3), np.array([0.0, np.nan, 2.0, 1.5]), None, None)
+    ((chunk, counts),) = chunks(block, Rules("probabilities", Classes(3), on_invalid="drop"))
+    assert chunk.labels.tolist() == [0, 2]
+    assert (counts.used, counts.unlabelled, sum(counts.dropped.values())) == (2, 1, 1)
 
 
 def test_new_kind__is_refused_by_estimators_of_other_claims():
