@@ -35,7 +35,7 @@ from calibscale.evaluation.evaluate import evaluate
 from calibscale.formatting.lists import leading_values
 from calibscale.kernels.features import RandomFourier
 from calibscale.predictions import input_hints
-from calibscale.predictions.target import CLASSES, judges
+from calibscale.predictions.claims import CLASSES, judges
 from calibscale.session import Session
 
 _NAMES = [n for n in ESTIMATORS.built_in if judges(ESTIMATORS[n].targets, CLASSES)]

@@ -29,10 +29,10 @@ from calibscale.formatting.number_texts import size as size_text
 from calibscale.kernels.data_profile import DataProfile
 from calibscale.kernels.pair_sums import Pairs
 from calibscale.predictions.blocks import RowCounts
+from calibscale.predictions.claims import CLASSES, judges
 from calibscale.predictions.decimals import FEWEST_DECIMALS, MOST_DECIMALS
 from calibscale.predictions.invalid_rows import CLUSTER_OF, need_rows
 from calibscale.predictions.rules import Rules
-from calibscale.predictions.target import CLASSES, judges
 from calibscale.results.cluster_results import Clusters
 from calibscale.results.estimate import Estimate
 from calibscale.results.source_rows import ImpossibleRows

@@ -11,7 +11,7 @@ import pytest
 import calibscale
 from calibscale import InvalidDataError, OptionError, metrics
 from calibscale.estimators.known_estimators import ESTIMATORS
-from calibscale.predictions.target import judges
+from calibscale.predictions.claims import judges
 from tests.support import naive
 
 EDGES = np.linspace(0, 1, 16)

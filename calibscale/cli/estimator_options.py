@@ -11,7 +11,7 @@ from calibscale.cli import options as shared
 from calibscale.estimators.known_estimators import ESTIMATORS, LOCAL, named
 from calibscale.estimators.settings import build, settings_of
 from calibscale.formatting.naming import parse
-from calibscale.predictions.target import CLASSES, judges
+from calibscale.predictions.claims import CLASSES, judges
 
 if TYPE_CHECKING:
     from calibscale.estimators.base import Estimator

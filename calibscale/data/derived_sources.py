@@ -16,7 +16,7 @@ from calibscale.data.source_arguments import as_source
 from calibscale.errors import InvalidDataError, OptionError, require
 from calibscale.predictions.blocks import Block
 from calibscale.predictions.chunk import Chunk
-from calibscale.predictions.target import FORECASTS
+from calibscale.predictions.claims import FORECASTS
 
 TEST = -1  # fold of the rows of the test part
 

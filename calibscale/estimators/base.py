@@ -13,8 +13,8 @@ from calibscale.kernels.data_profile import DataProfile
 from calibscale.kernels.pair_sums import Pairs
 from calibscale.kernels.pair_tasks import PairSum
 from calibscale.limits.proportions import Limits
+from calibscale.predictions.claims import CLASSES
 from calibscale.predictions.notions import SCALAR_NOTIONS, default_notion, problems
-from calibscale.predictions.target import CLASSES
 from calibscale.results.estimate import Estimate, Floor
 from calibscale.statistics.statistic import Statistic
 

@@ -16,7 +16,7 @@ from calibscale.estimators.base import Estimator, ScalarEstimator
 from calibscale.limits.excess import ratio
 from calibscale.limits.gap_limits import bin_limits, largest_gap_limits, low_limit_of_groups
 from calibscale.limits.proportions import Limits
-from calibscale.predictions.target import CLASSES, SOFT
+from calibscale.predictions.claims import CLASSES, SOFT
 from calibscale.results.estimate import Estimate, Floor
 from calibscale.statistics.bins import (
     AUTOMATIC,

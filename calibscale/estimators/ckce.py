@@ -23,7 +23,7 @@ from calibscale.kernels.pair_sums import Pairs
 from calibscale.kernels.pair_tasks import PairSum
 from calibscale.kernels.product_kernel import ProductKernel
 from calibscale.kernels.tile_layout import Panels
-from calibscale.predictions.target import ALL
+from calibscale.predictions.claims import ALL
 from calibscale.results.estimate import EXACT, Approximation, Estimate, Floor
 from calibscale.statistics.label_noise import LabelNoise, form_floor, predictions
 from calibscale.statistics.score_sums import (

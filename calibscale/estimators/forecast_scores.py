@@ -15,8 +15,8 @@ from calibscale.estimators.base import BoundEstimator, Estimator
 from calibscale.kernels.data_profile import DataProfile
 from calibscale.limits.gap_limits import level_limits
 from calibscale.limits.proportions import Limits, share_limits
+from calibscale.predictions.claims import FORECASTS
 from calibscale.predictions.distributions.forecast import Forecast
-from calibscale.predictions.target import FORECASTS
 from calibscale.results.estimate import EXACT, Approximation, Estimate, Floor
 from calibscale.statistics.forecast_totals import (
     CELLS,

@@ -16,7 +16,7 @@ from calibscale.array_types import Floats
 from calibscale.estimators.base import NO_ROWS
 from calibscale.estimators.sum_tests import Sums, SumTest
 from calibscale.kernels.data_profile import DataProfile
-from calibscale.predictions.target import FORECASTS
+from calibscale.predictions.claims import FORECASTS
 from calibscale.statistics.pit_moments import WAVES, PITMoments, PITMomentState
 from calibscale.statistics.statistic import Statistic
 

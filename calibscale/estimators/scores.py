@@ -13,7 +13,7 @@ from calibscale.estimators.base import Estimator, ScalarEstimator
 from calibscale.estimators.binned import TCE2, Binned
 from calibscale.limits.excess import excess_limits
 from calibscale.limits.proportions import Limits, share_limits
-from calibscale.predictions.target import CLASSES, SOFT
+from calibscale.predictions.claims import CLASSES, SOFT
 from calibscale.results.estimate import Estimate
 from calibscale.statistics import score_sums
 from calibscale.statistics.bins import BinCounts, BinRests, BinState, BinTable, FineHistogram

@@ -25,7 +25,7 @@ from calibscale.kernels.bandwidths import local_kernel, most_powerful, named_ban
 from calibscale.kernels.data_profile import DataProfile, pooled_distance
 from calibscale.kernels.features import RandomFourier
 from calibscale.kernels.product_kernel import PREDICTION_KERNELS, RADIAL, ProductKernel
-from calibscale.predictions.target import ALL
+from calibscale.predictions.claims import ALL
 from calibscale.results.estimate import Estimate
 from calibscale.statistics.feature_sums import LandmarkFeatures
 from calibscale.statistics.fourier_modes import Modes

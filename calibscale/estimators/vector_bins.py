@@ -13,7 +13,7 @@ from calibscale.estimators.base import Estimator
 from calibscale.estimators.binned import Binned
 from calibscale.kernels.data_profile import DataProfile
 from calibscale.limits.excess import ratio
-from calibscale.predictions.target import CLASSES, SOFT
+from calibscale.predictions.claims import CLASSES, SOFT
 from calibscale.results.estimate import Estimate, Floor
 from calibscale.statistics.bins import (
     MASS,

@@ -20,8 +20,8 @@ from calibscale.estimators.base import Estimator
 from calibscale.inference.calibration_test import calibration_test
 from calibscale.predictions.blocks import RowCounts
 from calibscale.predictions.chunk import Chunk
+from calibscale.predictions.claims import CLASSES, FORECASTS
 from calibscale.predictions.distributions.mixtures import EnsembleForecast
-from calibscale.predictions.target import CLASSES, FORECASTS
 from calibscale.predictions.validation import chunks
 from calibscale.results.inference_results import Miscalibration, Power, PowerPoint
 from calibscale.session import Run, Session, SessionOptions, listed, verb

@@ -34,7 +34,7 @@ from calibscale.monitoring.ledger.day_parts import PARTS, gathered, parted
 from calibscale.monitoring.ledger.group_keys import DayGroups, GroupKey, LedgerGroups
 from calibscale.monitoring.ledger.recipe import Recipe
 from calibscale.predictions.blocks import RowCounts
-from calibscale.predictions.target import CLASSES, judges
+from calibscale.predictions.claims import CLASSES, judges
 from calibscale.results.cluster_results import Clusters
 from calibscale.results.estimate import Estimate
 from calibscale.results.inference_results import AdjustedTest, TestResult

@@ -15,9 +15,10 @@ from calibscale.errors import BinaryError, InvalidDataError
 from calibscale.predictions import input_hints
 from calibscale.predictions.blocks import Block
 from calibscale.predictions.chunk import NO_WEIGHTS, Chunk
+from calibscale.predictions.claims import CLASSES
 from calibscale.predictions.invalid_rows import Fault
 from calibscale.predictions.rules import Rules
-from calibscale.predictions.target import CLASSES, KERNEL_ERROR, Draws, Target
+from calibscale.predictions.target import KERNEL_ERROR, Draws, Target
 
 MAX_CLASSES = 100  # classes that are judged one by one
 

@@ -14,10 +14,11 @@ from calibscale.compiled import row_sums
 from calibscale.predictions import input_hints
 from calibscale.predictions.blocks import Block
 from calibscale.predictions.chunk import NO_LABELS, Chunk
+from calibscale.predictions.claims import CLASSES, SOFT
 from calibscale.predictions.classes import Classes, scored
 from calibscale.predictions.invalid_rows import MISSING, NEGATIVE, Fault
 from calibscale.predictions.rules import Rules
-from calibscale.predictions.target import CLASSES, KERNEL_ERROR, SOFT
+from calibscale.predictions.target import KERNEL_ERROR
 
 
 @dataclass(frozen=True, eq=False)

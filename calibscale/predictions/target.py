@@ -3,22 +3,13 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any, ClassVar, Protocol
 
 import numpy as np
 
 from calibscale.array_types import Floats, Ints
 from calibscale.predictions.blocks import Block
-
-# Claims, by which estimators name the targets that they judge.
-CLASSES, FORECASTS, SOFT = "classes", "forecasts", "soft labels"
-ALL = ("all",)  # of estimators that judge every target
-
-
-def judges(targets: Iterable[str], claim: str) -> bool:
-    """Whether an estimator that judges these targets judges a target with this claim."""
-    return claim in targets or targets == ALL
 
 
 class Draws(Protocol):

@@ -15,8 +15,8 @@ from calibscale.engine.execution import Stages
 from calibscale.engine.threads import one_thread
 from calibscale.errors import OptionError, require
 from calibscale.kernels.landmarks import PointFeatures
+from calibscale.predictions.claims import judges
 from calibscale.predictions.notions import NotionView, problems, width
-from calibscale.predictions.target import judges
 from calibscale.results.comparison_results import Candidate, Selection
 from calibscale.selection.comparison import compare, hyperparameters
 from calibscale.selection.families import (

@@ -15,8 +15,8 @@ from calibscale.data.derived_sources import TEST
 from calibscale.errors import OptionError, require
 from calibscale.kernels.landmarks import PointFeatures
 from calibscale.predictions.chunk import Chunk
+from calibscale.predictions.claims import CLASSES
 from calibscale.predictions.notions import NotionView, problems, views, width
-from calibscale.predictions.target import CLASSES
 from calibscale.results.estimate import EXACT, Approximation
 from calibscale.statistics.statistic import Statistic
 

@@ -13,8 +13,8 @@ from scipy.linalg import eigh
 from calibscale.array_types import Floats, Ints
 from calibscale.kernels.landmarks import FourierFeatures, PointFeatures
 from calibscale.predictions.chunk import Chunk
+from calibscale.predictions.claims import CLASSES, FORECASTS
 from calibscale.predictions.notions import NotionView, problems, views, width
-from calibscale.predictions.target import CLASSES, FORECASTS
 from calibscale.results.estimate import Approximation
 from calibscale.selection.families import (
     Bilinear,

@@ -11,7 +11,7 @@ import pytest
 import calibscale as cs
 from calibscale.estimators.known_estimators import BIASED, ESTIMATORS
 from calibscale.inference.intervals import no_interval
-from calibscale.predictions.target import judges
+from calibscale.predictions.claims import judges
 from tests.support import forecast_rows
 
 PAGE = Path(__file__).parents[2] / "docs" / "concepts" / "inference_table.md"

@@ -23,7 +23,7 @@ from calibscale.errors import NoRowsError
 from calibscale.estimators.known_estimators import ESTIMATORS
 from calibscale.estimators.residual_tests import ResidualTest
 from calibscale.evaluation import accumulator as module
-from calibscale.predictions.target import judges
+from calibscale.predictions.claims import judges
 
 ROWS, CLASSES = 5000, 4
 FIXED = [  # every estimator of one pass, with bandwidths

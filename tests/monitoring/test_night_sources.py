@@ -263,4 +263,4 @@ def test_source__may_be_a_url(tmp_path):
     assert night(job, day_name(0)).to_dict()["n"] == ROWS
     memory.rm(f"/{tmp_path.name}", recursive=True)
     missing = night(job, day_name(1))
-    assert missing.incomplete_days["missing"] == [day_name(1)]
+    assert missing.incomplete_days.missing == (day_name(1),)

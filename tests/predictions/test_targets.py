@@ -10,12 +10,13 @@ import pytest
 
 import calibscale as cs
 from calibscale.predictions.blocks import Block
+from calibscale.predictions.claims import CLASSES, FORECASTS, SOFT
 from calibscale.predictions.classes import Classes
 from calibscale.predictions.distributions.kinds import TARGETS
 from calibscale.predictions.outcomes import OutcomeTarget
 from calibscale.predictions.rules import Rules
 from calibscale.predictions.soft_labels import SoftLabels
-from calibscale.predictions.target import CLASSES, FORECASTS, KERNEL_ERROR, SOFT
+from calibscale.predictions.target import KERNEL_ERROR
 from calibscale.predictions.validation import chunks
 
 N = 2000

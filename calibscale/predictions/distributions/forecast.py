@@ -18,8 +18,9 @@ from calibscale.array_types import Floats, Ints
 from calibscale.compiled import random_draws, waves
 from calibscale.compiled.tile_strips import LANES
 from calibscale.errors import OptionError, require
+from calibscale.predictions.claims import FORECASTS
 from calibscale.predictions.outcomes import OutcomeTarget
-from calibscale.predictions.target import FORECASTS, KERNEL_ERROR, Draws
+from calibscale.predictions.target import KERNEL_ERROR, Draws
 
 _FARTHEST = 1e9  # angle, beyond which sines lose their digits
 _INTERVALS = 4  # intervals of the grid of outcomes for each frequency
