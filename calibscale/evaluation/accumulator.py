@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import threading
 import time
 from collections.abc import Iterable, Mapping, Sequence
@@ -492,7 +493,7 @@ class Accumulator:
             "binary": batch.binary,
             "weighted": batch.weights is not None,
             "covariates": batch.covariate_names,
-            "columns": None if self._target.has_classes else batch.values.shape[1:],
+            "columns": None if self._target.has_classes else math.prod(batch.values.shape[1:]),
         }
         for name, value in columns.items():
             if value != self._columns.get(name, value):
