@@ -14,7 +14,6 @@ from calibscale.predictions.notions import SCALAR_NOTIONS
 from calibscale.predictions.target import KERNEL_ERROR
 from calibscale.session import Session
 
-# Most classes with class-wise cells, as their replicates take memory for each class.
 _MANY_NUMBERS = 10**6  # probabilities above which the kernel error has fewer features
 _FEW_FEATURES = 16  # replicates take time in proportion
 # Bandwidths of covariates, in units of the default.  Narrow ones see an error in a part of a

@@ -20,7 +20,7 @@ from calibscale.predictions.invalid_rows import Fault
 from calibscale.predictions.rules import Rules
 from calibscale.predictions.target import KERNEL_ERROR, Draws, Target
 
-MAX_CLASSES = 100  # classes that are judged one by one
+MAX_CLASSES = 100  # judged one by one, as their replicates take memory for each class
 
 
 @dataclass(frozen=True)

@@ -167,10 +167,12 @@ class OutcomeTarget(Target):
         """Outcomes of rows from `first` on as float64.  An error names a wrong outcome's place."""
         y = y.astype(np.float64)
         status = self.outcome_status(y)
-        for i in map(int, np.flatnonzero(status > row_sums.UNLABELLED)):
-            fault = self.explained(int(status[i]), np.empty(0), float(y[i]))
-            raise InvalidDataError(f"{place(i)}: {fault}", first + i)
-        return y
+        invalid = status > row_sums.UNLABELLED
+        if not invalid.any():
+            return y
+        i = int(np.argmax(invalid))
+        fault = self.explained(int(status[i]), np.empty(0), float(y[i]))
+        raise InvalidDataError(f"{place(i)}: {fault}", first + i)
 
     def check_values(self, values: Floats, status: Ints) -> None:
         """Set the reason for which predictions are invalid; they may be NaN."""

@@ -242,7 +242,7 @@ def _with_alarm(finding: Finding, night: Night, alarms: AlarmResult) -> tuple[Fi
         basis = [*basis, *_impossible_reasons(night, alarms)]
         if refuting.day == night.day:
             impossible = 0  # said by the alarm
-    found = replace(
+    completed = replace(
         finding,
         error=error,
         where=where,
@@ -252,7 +252,7 @@ def _with_alarm(finding: Finding, night: Night, alarms: AlarmResult) -> tuple[Fi
         impossible=impossible,
         refuted=refuted,
     )
-    return found, basis
+    return completed, basis
 
 
 def _with_breach(finding: Finding, night: Night) -> tuple[Finding, list[str]]:
