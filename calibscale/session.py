@@ -33,6 +33,7 @@ from calibscale.predictions.claims import CLASSES, judges
 from calibscale.predictions.decimals import FEWEST_DECIMALS, MOST_DECIMALS
 from calibscale.predictions.invalid_rows import CLUSTER_OF, need_rows
 from calibscale.predictions.rules import Rules
+from calibscale.predictions.target import Target
 from calibscale.results.cluster_results import Clusters
 from calibscale.results.estimate import Estimate
 from calibscale.results.source_rows import ImpossibleRows
@@ -45,8 +46,11 @@ P = ParamSpec("P")
 R = TypeVar("R")
 
 
-def default_estimators(claim: str = CLASSES) -> tuple[Estimator, ...]:
-    """Default estimators of a claim.  Estimators with features share one feature map."""
+def default_estimators(target: Target | None = None) -> tuple[Estimator, ...]:
+    """Default estimators of a target, or of classes.  Those with features share one feature map."""
+    if target is not None and target.default_estimators:
+        return tuple(map(estimator, target.default_estimators))
+    claim = CLASSES if target is None else target.claim
     kinds = {name: ESTIMATORS[name] for name in ESTIMATORS.built_in}
     names = [n for n, kind in kinds.items() if kind.by_default and judges(kind.targets, claim)]
     return tuple(build(name, {}) for name in names)

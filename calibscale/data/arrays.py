@@ -30,8 +30,8 @@ from calibscale.data.source import ArraySource
 from calibscale.errors import BinaryError, InvalidDataError, NoRowsError, OptionError, require
 from calibscale.predictions import input_hints
 from calibscale.predictions.distributions.forecast import Forecast
-from calibscale.predictions.distributions.kinds import forecast_of, role_of
 from calibscale.predictions.distributions.quantile_names import forecast_of_columns
+from calibscale.predictions.kinds import forecast_of, role_of
 from calibscale.predictions.row_origins import row_text
 from calibscale.predictions.soft_labels import axes_of_labels
 

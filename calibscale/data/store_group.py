@@ -17,7 +17,7 @@ from calibscale.data.source import KINDS, ArraySource
 from calibscale.data.times import KINDS_OF_TIMES
 from calibscale.errors import CalibscaleError, NotFoundError, OptionError, StoreError, require
 from calibscale.predictions.classes import Classes
-from calibscale.predictions.distributions.kinds import forecast_of
+from calibscale.predictions.kinds import forecast_of
 from calibscale.predictions.outcomes import OutcomeTarget
 from calibscale.predictions.target import Target
 

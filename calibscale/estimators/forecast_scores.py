@@ -15,7 +15,7 @@ from calibscale.estimators.base import BoundEstimator, Estimator
 from calibscale.kernels.data_profile import DataProfile
 from calibscale.limits.gap_limits import level_limits
 from calibscale.limits.proportions import Limits, share_limits
-from calibscale.predictions.claims import FORECASTS
+from calibscale.predictions.claims import FORECASTS, INTERVALS, QUANTILES
 from calibscale.predictions.distributions.forecast import Forecast
 from calibscale.results.estimate import EXACT, Approximation, Estimate, Floor
 from calibscale.statistics.forecast_totals import (
@@ -177,6 +177,7 @@ class PinballLoss(_AtLevels, _ForecastScore):
     """
 
     name: ClassVar[str] = "pinball_loss"
+    targets: ClassVar[tuple[str, ...]] = (FORECASTS, QUANTILES)
     steps: ClassVar[int] = 10
 
     @property
@@ -253,6 +254,7 @@ class Coverage(_ForecastScore):
     level: float | None = None
     expects: bool = field(default=False, repr=False, kw_only=True)  # ledgers may have no such sums
     name: ClassVar[str] = "coverage"
+    targets: ClassVar[tuple[str, ...]] = (FORECASTS, INTERVALS)
     testable: ClassVar[bool] = True
     smaller_is_better: ClassVar[bool] = False
     columns = 2

@@ -66,6 +66,11 @@ _ENTRIES = {
     "pit_smooth": ("pit_tests", "PITSmooth", "Neyman's smooth test of PIT values: forecasts of a wrong shape", True),
     "pit_by_forecast": ("pit_tests", "PITByForecast", "normal scores related to the forecast: errors that cancel between rows", True),
     "quantile_ece": ("forecast_scores", "QuantileECE", "distance of levels from the shares of outcomes below their quantiles, on average", True),
+    "bias": ("functional_measures", "Bias", "mean prediction minus mean outcome, or shares: above 0 predictions are too high", False),
+    "squared_error": ("functional_measures", "SquaredError", "mean squared error of means; good if small, not calibration alone", False),
+    "deviance": ("functional_measures", "Deviance", "mean deviance of positive means; good if small, not calibration alone", False),
+    "expectile_loss": ("functional_measures", "ExpectileLoss", "mean loss of expectiles; good if small, not calibration alone", False),
+    "interval_score": ("functional_measures", "IntervalScore", "mean width of intervals and penalty of outcomes outside; good if small, not calibration alone", False),
     "ckce": ("ckce", "CKCE", "conditional kernel error, squared; biased upwards by noise", True),
     "ckce_centred": ("ckce", "CKCECentred", "conditional kernel error without bias: around 0 if calibrated, ranks models", False),
     "cmmd": ("ckce", "CMMD", "conditional maximum mean discrepancy, squared", True),
@@ -77,7 +82,10 @@ _ENTRIES = {
 # fmt: on
 BIASED = {name for name, (_, _, _, biased) in _ENTRIES.items() if biased}
 # Scores and shares, which a calibrated model need not have at any particular value.
-SCORES = ("accuracy", "brier", "nll", "crps", "log_score", "pinball_loss", "aurc")
+SCORES = (
+    *("accuracy", "brier", "nll", "crps", "log_score", "pinball_loss", "aurc"),
+    *("squared_error", "deviance", "expectile_loss", "interval_score"),
+)
 LOCAL = ("klce", "multicalibration")  # have no default covariates
 _LISTED = "`calibscale estimators` lists all estimators"
 

@@ -20,13 +20,17 @@ from calibscale.estimators.base import NO_ROWS
 from calibscale.estimators.sum_tests import Sums, SumTest
 from calibscale.kernels.data_profile import DataProfile
 from calibscale.limits.excess import ratio
+from calibscale.predictions.claims import CLASSES, FUNCTIONALS
 from calibscale.predictions.notions import problems
+from calibscale.predictions.target import Response
 from calibscale.statistics.bins import BinCounts, BinState
+from calibscale.statistics.response_sums import ResponseCells, ResponseCellState
 from calibscale.statistics.statistic import Statistic
 
 _CELLS = 64  # cells of equal information: an error in a tenth of it lies in six
 _LOGITS = np.arange(-8.0, 9.0)  # further edges, for the tails that a sample of rows misses
 _LEAST = 2.0**-53  # distance to 0 and 1 at which the logits of predictions end
+OF_PREDICTION = "prediction"  # notion of predictions of a functional
 _ORDER = 12  # largest degree of the polynomials of the smooth test: waves of six periods
 _LENGTHS = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48)  # of scanned intervals, in cells
 
@@ -68,18 +72,29 @@ class ResidualTest(SumTest):
 
     notion: str | None = None
     edges: tuple[float, ...] = field(default=(), repr=False, kw_only=True)
+    response: Response | None = field(default=None, repr=False, kw_only=True)
     notions: ClassVar[tuple[str, ...]] = ("top_label", "positive", "class_wise")
 
     def bind(self, setup: DataProfile) -> Self:
+        if not setup.source.target.has_classes:
+            edges = self.edges or response_edges(setup)
+            response = setup.source.target.response
+            return replace(self, notion=OF_PREDICTION, edges=edges, response=response)
         notion = self.notion_for(setup.n_features)
         problems(notion, setup.n_features)
         return replace(self, notion=notion, edges=self.edges or cell_edges(setup, notion))
 
     @property
     def needs(self) -> tuple[Statistic, ...]:
+        if self.notion == OF_PREDICTION:
+            return (ResponseCells(self.edges[1:-1]),)
         return (BinCounts(self.judged, self.edges),)
 
-    def split(self, state: BinState) -> Sums:
+    def split(self, state: BinState | ResponseCellState) -> Sums:
+        if isinstance(state, ResponseCellState):
+            rows, weight, claimed, variance, residuals = state.sums[:, None]
+            cells = Cells(ratio(claimed, weight), weight, variance)
+            return Sums(int(rows.sum()), cells, residuals)
         cells, residuals = cells_of(state)
         return Sums(rows_of(state), cells, residuals)
 
@@ -89,6 +104,19 @@ class ResidualTest(SumTest):
         if not state.variance.any():
             return "all predictions are 0 or 1, whose drawn labels do not vary"
         return None
+
+    def compared(
+        self, cells: Cells, residuals: Floats, problem: int, interval: slice
+    ) -> dict[str, Any]:
+        """Mean prediction and mean response of an interval of cells of a problem."""
+        weight = cells.weight[problem, interval].sum()
+        predicted = (cells.weight * cells.p)[problem, interval].sum()
+        gap = residuals[problem, interval].sum()  # predicted minus observed events
+        return {
+            "predicted": float(ratio(predicted, weight)),
+            "observed": float(ratio(predicted - gap, weight)),
+            **({} if self.response is None else self.response.described),
+        }
 
     @abstractmethod
     def sizes(self, cells: Cells, residuals: Floats) -> Floats:
@@ -107,6 +135,17 @@ def rows_of(state: BinState) -> int:
     """Number of rows."""
     counts = state.sums[0, :, 0] if state.sums.ndim == 3 else state.sums[0]
     return int(counts.sum())
+
+
+def response_edges(setup: DataProfile) -> tuple[float, ...]:
+    """Edges of cells with about as many rows each, from a sample of predictions of a functional."""
+    sample = setup.sample("canonical")
+    target: Any = setup.source.target
+    x = np.sort(target.ordered_by(sample.parameters[:, :-1]))
+    if not len(x):
+        return (0.0, 0.0)
+    inner = np.unique(x[np.arange(1, _CELLS) * len(x) // _CELLS])
+    return (float(x[0]), *inner[np.isfinite(inner)].tolist(), float(x[-1]))
 
 
 def cell_edges(setup: DataProfile, notion: str) -> tuple[float, ...]:
@@ -150,11 +189,14 @@ class MeanScore(ResidualTest):
     """
 
     name: ClassVar[str] = "mean_score"
+    targets: ClassVar[tuple[str, ...]] = (CLASSES, *FUNCTIONALS)
 
     def sizes(self, cells: Cells, residuals: Floats) -> Floats:
         return _mean(cells, residuals).sum(axis=1)
 
     def finding(self, cells: Cells, residuals: Floats) -> dict[str, Any]:
+        if self.response is not None:
+            return self.compared(cells, residuals, 0, slice(None))
         return _gaps(cells, residuals, _mean(cells, residuals[None])[0])
 
 
@@ -298,6 +340,7 @@ class SmoothTest(ResidualTest):
     """
 
     name: ClassVar[str] = "smooth_test"
+    targets: ClassVar[tuple[str, ...]] = (CLASSES, *FUNCTIONALS)
 
     def sizes(self, cells: Cells, residuals: Floats) -> Floats:
         return self._squares(cells, residuals).sum(axis=(1, 2))
@@ -344,6 +387,7 @@ class ResidualScan(ResidualTest):
     """
 
     name: ClassVar[str] = "residual_scan"
+    targets: ClassVar[tuple[str, ...]] = (CLASSES, *FUNCTIONALS)
 
     def sizes(self, cells: Cells, residuals: Floats) -> Floats:
         largest = np.full(len(residuals), -np.inf)
@@ -360,14 +404,10 @@ class ResidualScan(ResidualTest):
                     largest, problem = float(scores.max()), j
                     start = int(starts[scores[0].argmax()])
                     interval = slice(start, start + length)
-        weight = cells.weight[problem, interval].sum()
-        predicted = (cells.weight * cells.p)[problem, interval].sum()
-        gap = residuals[problem, interval].sum()  # predicted minus observed events
         details = {
             "low": self.edges[interval.start],
             "high": self.edges[interval.stop],
-            "predicted": float(ratio(predicted, weight)),
-            "observed": float(ratio(predicted - gap, weight)),
+            **self.compared(cells, residuals, problem, interval),
         }
         return {**details, "class": problem} if len(cells.p) > 1 else details
 

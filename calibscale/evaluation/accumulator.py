@@ -41,8 +41,8 @@ from calibscale.kernels.notion_rows import NotionRows
 from calibscale.predictions.blocks import Block, RowCounts
 from calibscale.predictions.classes import Classes
 from calibscale.predictions.distributions.forecast import Forecast
-from calibscale.predictions.distributions.kinds import forecast_of
 from calibscale.predictions.invalid_rows import need_rows
+from calibscale.predictions.kinds import forecast_of
 from calibscale.predictions.target import Target
 from calibscale.predictions.validation import chunks
 from calibscale.results.estimate import Estimate
@@ -167,7 +167,7 @@ class Accumulator:
         # Estimators by default are left out with a reason where the rows do not suit them.
         # Requested estimators raise an error.
         self._report = estimators is None
-        by_default = default_estimators(self._target.claim)
+        by_default = default_estimators(self._target)
         self._requested = listed(by_default if estimators is None else estimators)
         self._covariate_names = None if covariate_names is None else tuple(covariate_names)
         self._categories = {k: tuple(map(str, names)) for k, names in (categories or {}).items()}

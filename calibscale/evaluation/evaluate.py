@@ -110,9 +110,7 @@ def evaluate(
             parsed = Grouping.parse(grouping, session.source.covariate_names)
             session.source.covariate(parsed.column)
         if estimators is None:
-            chosen = with_equal_mass(
-                session.profile, default_estimators(session.source.target.claim)
-            )
+            chosen = with_equal_mass(session.profile, default_estimators(session.source.target))
         else:
             chosen = listed(estimators)
         names = labels(chosen)

@@ -11,6 +11,7 @@ GAP_SIGN = "confidence_gap: prediction minus frequency, above 0 if predictions a
 NOTIONS = {
     "pit": "quantiles",
     "forecast": "forecast",
+    "prediction": "prediction",
     "top_label": "top label",
     "class_wise": "class by class",
     "canonical": "all classes",
@@ -75,7 +76,7 @@ def outcome(notion: str | None) -> str:
 def label(estimate: WithNotion) -> str:
     """Name of an estimator, with its notion if ambiguous."""
     name = estimate.estimator
-    alone = estimate.notion in (None, "top_label", "forecast", "pit")
+    alone = estimate.notion in (None, "top_label", "forecast", "prediction", "pit")
     if alone or name in ("accuracy", "brier", "nll"):
         return name
     # The notion follows as a word, which the settings need not repeat.

@@ -17,7 +17,7 @@ from calibscale.results.inference_results import TestResult
 from calibscale.results.verdict_results import ErrorSize
 
 # Values of a calibrated model of numbers that may lie on either side of them.
-_CALIBRATED = {"cox_slope": 1.0, "cox_intercept": 0.0}
+_CALIBRATED = {"cox_slope": 1.0, "cox_intercept": 0.0, "bias": 0.0}
 # Errors in units of a probability, and the power of the error that the value is, in the order in
 # which they are cited: means of absolute errors are understood by more people than roots of means
 # of squares, and errors with the interval of a population's value come first.

@@ -144,7 +144,7 @@ class Null:
     def residuals(self, notion: str, rows: NotionRows, first: int, last: int) -> Floats:
         """δ* of rows of any notion (n, B, e)."""
         if rows.delta.shape[1] == 1:
-            p, delta = rows.points[:, 0], rows.delta[:, 0]
+            p, delta = rows.event_probabilities, rows.delta[:, 0]
             drawn = self.scalars(notion, rows.rows, p, delta, first, last, rows.starts)
             return drawn.T[:, :, None]
         return np.stack(list(self.vectors(rows, first, last)), axis=1)

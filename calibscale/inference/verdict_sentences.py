@@ -10,7 +10,15 @@ from typing import Any
 from calibscale.estimators.known_estimators import SCORES
 from calibscale.formatting.escapes import one_line
 from calibscale.formatting.naming import joined, name_of, short
-from calibscale.formatting.number_texts import fixed, number, plural, probability, rounded
+from calibscale.formatting.number_texts import (
+    fixed,
+    number,
+    plural,
+    probability,
+    rounded,
+    shares_apart,
+)
+from calibscale.formatting.response_texts import is_compared, range_text, response_text
 from calibscale.inference.evidence import Indication, absolute, largest_crowded
 from calibscale.inference.judged_numbers import JudgedNumbers
 from calibscale.results.comparison_results import Difference, RankedModel
@@ -114,6 +122,8 @@ def _class_name(k: int, class_names: Sequence[str] | None) -> str:
 
 
 def _of_mean(details: Mapping[str, Any]) -> str:
+    if is_compared(details):
+        return response_text(details)
     gap = details["gap"]
     side = "high" if gap > 0 else "low"
     return f"predictions are {100 * abs(gap):.2g} points too {side}"
@@ -141,7 +151,9 @@ def _of_temperature(details: Mapping[str, Any]) -> str:
 
 
 def _of_scan(details: Mapping[str, Any]) -> str:
-    predicted, observed = _shares(details["predicted"], details["observed"])
+    if is_compared(details):
+        return range_text(details)
+    predicted, observed = shares_apart(details["predicted"], details["observed"])
     low, high = details["low"], details["high"]
     return (
         f"between {number(low, 3)} and {number(high, 3)} about {predicted} is predicted and "
@@ -177,6 +189,7 @@ def _of_local(details: Mapping[str, Any]) -> str:
 
 
 _DESCRIPTIONS: dict[str, Callable[[Mapping[str, Any]], str]] = {
+    "bias": response_text,
     "mean_score": _of_mean,
     "cox_score": _of_slope,
     "spread_score": _of_spread,
@@ -349,21 +362,12 @@ def _worst_bin(facts: JudgedNumbers, decided: Indication) -> str:
 
 def _described_bin(worst: ReliabilityBin, notion: str) -> str:
     assert worst.mean_p is not None and worst.frequency is not None  # noqa: PT018
-    predicted, observed = _shares(worst.mean_p, worst.frequency)
+    predicted, observed = shares_apart(worst.mean_p, worst.frequency)
     if notion == "pit":
         return f"{observed} of the outcomes lie below the predicted {predicted} quantile"
     if notion == "top_label":
         return f"most where the confidence is about {predicted} and {observed} are right"
     return f"most where about {predicted} is predicted and {observed} happen"
-
-
-def _shares(first: float, second: float) -> tuple[str, str]:
-    """Two shares in percent, with as many decimals as tell them apart."""
-    for decimals in range(5):
-        texts = tuple(f"{100 * share:.{decimals}f} %" for share in (first, second))
-        if texts[0] != texts[1]:
-            break
-    return texts[0], texts[1]
 
 
 def _worst_classes(facts: JudgedNumbers, decided: Indication) -> str:

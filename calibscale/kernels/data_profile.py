@@ -74,6 +74,26 @@ class DataProfile:
         return distances[notion]
 
     @cached_property
+    def prediction_range(self) -> tuple[float, float]:
+        """Ends of the scalar predictions, by one pass over them unless they are probabilities.
+
+        Valid probabilities may deviate from [0, 1] by the tolerance of the rules.
+        """
+        target: Any = self.source.target
+        if target.has_classes:
+            return -self.slack, 1.0 + self.slack
+        low, high = np.inf, -np.inf
+        size = self.source.block_rows
+        for start in range(0, self.rows, size):
+            block = self.source.read(start, min(start + size, self.rows), False)
+            values = block.values.astype(np.float64).reshape(len(block.values), -1)
+            with np.errstate(invalid="ignore", divide="ignore"):  # invalid rows are left out
+                points = target.embedded(values, block.labels.astype(np.float64))[:, 0]
+            points = points[np.isfinite(points)]
+            low, high = points.min(initial=low), points.max(initial=high)
+        return (float(low), float(high)) if low <= high else (0.0, 0.0)
+
+    @cached_property
     def _chunks(self) -> list[Chunk]:
         sample = self._sampled(BANDWIDTH_ROWS)
         count = sum(map(len, sample))

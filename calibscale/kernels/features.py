@@ -64,6 +64,12 @@ class RandomFourier:
         require(0 <= self.seed < 2**64, "seed must be in 0..2^64−1", self.seed)
 
     def resolve(self, *setups: DataProfile, notion: str = "canonical") -> RandomFourier:
+        for setup in setups:
+            target = setup.source.target
+            if not target.has_linear_kernel:
+                raise OptionError(
+                    f"the linear kernel is not for {target.in_words}; use kce or klce"
+                )
         if self.bandwidth is not None:
             return self
         if len(setups) == 1:

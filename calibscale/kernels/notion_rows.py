@@ -44,6 +44,11 @@ class NotionRows(NamedTuple):
         return self.rows
 
     @property
+    def event_probabilities(self) -> Floats:
+        """Probability p of each event (n,), where residuals p − event have one number."""
+        return self.target.event_probabilities(self)
+
+    @property
     def starts(self) -> Floats | None:
         """Probability of the classes before the predicted one (c,), if it is known."""
         scalar = self.target.has_classes and self.parameters.shape[1] == 1

@@ -5,6 +5,9 @@ from __future__ import annotations
 from collections.abc import Collection
 
 CLASSES, FORECASTS, SOFT = "classes", "forecasts", "soft labels"
+MEANS, QUANTILES, EXPECTILES = "means", "quantiles", "expectiles"
+EXCEEDANCES, INTERVALS = "exceedances", "intervals"
+FUNCTIONALS = (MEANS, QUANTILES, EXPECTILES, EXCEEDANCES, INTERVALS)  # claims of `Functional`
 ALL = ("all",)  # of estimators that judge every target
 
 

@@ -35,12 +35,14 @@ _IMPOSSIBLE = "is −inf in every class"
 _STORED = " (a missing chunk of a store reads like this)"
 
 # Statuses of predictions of outcomes, beside the statuses of `row_sums`.
-BAD_SCALE, CROSSING, OUTCOME, FEW_MEMBERS = 10, 11, 12, 15
+BAD_SCALE, CROSSING, OUTCOME, FEW_MEMBERS, NOT_POSITIVE, REVERSED = 10, 11, 12, 15, 16, 17
 REASONS = {
     BAD_SCALE: "has no positive scale",
     CROSSING: "has crossing quantiles",
     OUTCOME: "is infinite",
     FEW_MEMBERS: "has too few members",
+    NOT_POSITIVE: "is not positive",
+    REVERSED: "ends below its start",
 }
 # Faults that the status alone tells.  Others depend on the values of the row.
 _FAULTS = {

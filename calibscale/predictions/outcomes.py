@@ -28,8 +28,9 @@ _TOLERANCE = 1e-4  # deviation of sums of probabilities from 1, whatever the typ
 class OutcomeTarget(Target):
     """Base class of predictions of a number Y, in one or several columns.
 
-    A kind defines the embedding ψ of outcomes, and the embedding q that a prediction claims to be
-    the mean of ψ(Y).  The residual is q − ψ(y).
+    A kind defines the residual δ of a row, and the point q at which kernels see its prediction.
+    Functionals of the distribution of Y derive from `Functional`, and distributions from
+    `Forecast`.
 
     Attributes
     ----------
@@ -79,28 +80,19 @@ class OutcomeTarget(Target):
     def sum_tolerance(self) -> float | None:
         return _TOLERANCE
 
-    # ---------------------------------------------------------------- embeddings
-
-    @abstractmethod
-    def of_outcomes(self, y: Floats) -> Floats:
-        """ψ of outcomes (c,), (c, e)."""
+    # ---------------------------------------------------------------- points and residuals
 
     @abstractmethod
     def embedded(self, values: Floats, y: Floats) -> Floats:
-        """Embedding q of each prediction (c, e)."""
-
-    def placed(self, values: Floats, y: Floats, rows: Ints) -> Floats:
-        """Outcomes (c,) that follow the predictive distributions if all their statements are true.
-
-        They are the outcomes themselves, except for predictions that state the probabilities of
-        ranges alone.  An outcome then has a place within its range that is drawn from the
-        distribution, by row number.
-        """
-        return y
+        """Point q of each prediction (c, d)."""
 
     @abstractmethod
-    def residual_variance(self, q: Floats) -> Floats:
-        """E|q − ψ(Z)|² of outcomes Z drawn from predictions with embeddings q (c, e), (c,)."""
+    def residuals(self, rows: OutcomeChunk) -> Floats:
+        """Residuals δ of rows (c, e)."""
+
+    @abstractmethod
+    def residual_variance(self, rows: OutcomeChunk) -> Floats:
+        """E|δ|² of outcomes drawn from the predictions (c,)."""
 
     def drawn_embeddings(self, rows: OutcomeChunk, count: int, stream: int) -> Floats:
         """ψ of `count` outcomes drawn from each prediction (c, d, e); d = 0 without a distribution.
@@ -201,7 +193,7 @@ class OutcomeTarget(Target):
 class OutcomeChunk(Chunk):
     """Rows with outcomes (c,) that are numbers, without labels and scores of classes.
 
-    `q` is the embedding of each prediction, and `delta` is q − ψ(y), both (c, e), see
+    `q` are the points of the predictions (c, d), and `delta` the residuals (c, e), see
     `OutcomeTarget`.
     """
 
@@ -239,9 +231,7 @@ class OutcomeChunk(Chunk):
 
     @cached_property
     def delta(self) -> Floats:
-        # ψ of the outcome as placed within its piece, if predictions state probabilities of pieces.
-        placed = self.target.placed(self.values, self.outcomes, self.rows)
-        return self.q - self.target.of_outcomes(placed)
+        return self.target.residuals(self)
 
     @cached_property
     def parameters(self) -> Floats:
@@ -257,7 +247,7 @@ class OutcomeChunk(Chunk):
 
     @property
     def residual_variance(self) -> Floats:
-        return self.target.residual_variance(self.q)
+        return self.target.residual_variance(self)
 
     def drawn_embeddings(self, index: Ints, count: int, stream: int) -> Floats:
         return self.target.drawn_embeddings(self.take(index), count, stream)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping
-from typing import Any, ClassVar, Protocol
+from typing import Any, ClassVar, NamedTuple, Protocol
 
 import numpy as np
 
@@ -20,6 +20,23 @@ class Draws(Protocol):
 
     def uniforms(self, rows: Ints, first: int, last: int) -> Iterator[Floats]:
         """Uniform numbers (c,), replicate by replicate."""
+
+
+class Response(NamedTuple):
+    """Words for the responses of a functional.
+
+    `noun` is their mean, such as ``mean outcome``, and `order` the numbers by which predictions are
+    put in order, such as ``predictions``.  `is_share` says that responses are events.
+    """
+
+    noun: str
+    order: str
+    is_share: bool
+
+    @property
+    def described(self) -> dict[str, Any]:
+        """Members of the details of estimates."""
+        return {"response": self.noun, "order": self.order, "is_share": self.is_share}
 
 
 class Target(ABC):
@@ -45,10 +62,15 @@ class Target(ABC):
     is_embedded : bool
         Whether q is an embedding of the prediction that has no logarithm, and residuals are vectors
         of any direction.
+    has_linear_kernel : bool
+        Whether predictions are points of the space of their residuals, as estimators with a linear
+        kernel need.
     kernel_error : str
         Estimator of the kernel error that suits the predictions best.
     scores : tuple of str
         Estimators of proper scores by which models are compared, besides the error itself.
+    response : Response or None
+        Words for responses that are compared with predictions, of functionals.
     tested_as : dict
         Estimators of `sizes` that are tested by another one, such as the size of a gap.
 
@@ -67,8 +89,10 @@ class Target(ABC):
     has_single_labels: ClassVar[bool] = False
     draws_responses: ClassVar[bool] = True
     is_embedded: ClassVar[bool] = False
+    has_linear_kernel: ClassVar[bool] = True
     kernel_error: ClassVar[str]
     scores: ClassVar[tuple[str, ...]] = ()
+    response: ClassVar[Response | None] = None
     tested_as: ClassVar[Mapping[str, str]] = {}
     bound: bool = True  # whether no setting is left that depends on the outcomes
 
@@ -171,6 +195,13 @@ class Target(ABC):
     def drawn_residuals(self, rows: Any, draws: Draws, first: int, last: int) -> Iterator[Floats]:
         """Residuals δ* (c, K) of drawn labels or outcomes, replicate by replicate."""
 
+    def event_probabilities(self, rows: Any) -> Floats:
+        """Probability p of the event of each row (n,), where residuals p − event have one number.
+
+        `rows` are `NotionRows`.
+        """
+        return rows.points[:, 0]
+
     def drawn_products(
         self, rows: Any, phi: Floats, draws: Draws, first: int, last: int
     ) -> Iterator[tuple[Floats, Floats]]:
@@ -179,6 +210,14 @@ class Target(ABC):
             yield delta.T @ phi, np.einsum("ij,ij->i", delta, delta)
 
     # ---------------------------------------------------------------- default estimators
+
+    @property
+    def default_estimators(self) -> tuple[str, ...]:
+        """Estimators that are computed if none is named.
+
+        If there are none, they are all estimators with `by_default` that judge the claim.
+        """
+        return ()
 
     @property
     def defaults_of(self) -> str:

@@ -65,7 +65,7 @@ class FeatureSums(PairStatistic):
         phi = self.features_of(chunk, rows)
         w = rows.weights
         if out.shape[2] == 1:
-            p, delta = rows.points[:, 0], rows.delta[:, 0]
+            p, delta = rows.event_probabilities, rows.delta[:, 0]
             if replicates.moves:  # features of each replicate would take as long as a pass
                 moved = replicates.moved(self.notion, rows)
                 drawn = np.stack([replicate.delta[:, 0] for _, replicate in moved]) * w

@@ -61,6 +61,7 @@ class Modes(PairStatistic):
     positions `columns`.  `discrete` are the positions of covariates with few values, `levels` are
     these values, and `couplings` the kernel between them, row by row.  Held-out rows are omitted.
     If `clipped`, points outside the series' box are moved to its edge, instead of being an error.
+    `is_bounded` says that predictions cannot leave their box, as probabilities cannot.
     """
 
     notion: str
@@ -72,6 +73,7 @@ class Modes(PairStatistic):
     couplings: tuple[tuple[float, ...], ...] = ()
     hold_out: HoldOut | None = None
     clipped: bool = False
+    is_bounded: bool = True
     large_chunks: ClassVar[bool] = True
     drawn: ClassVar[tuple[str, ...]] = ("squares", "residuals")
     powers: ClassVar[tuple[int, ...]] = (0, 1, 2, 2, 1, 1)
@@ -79,10 +81,9 @@ class Modes(PairStatistic):
 
     def open_ended(self) -> Modes:
         """Statistic for values beyond the box of the series, and for unseen levels."""
-        # Predictions cannot leave their box, unlike the values of covariates.
         first, *covariate_factors = self.series.factors
         factors = (
-            first if self.predictions else first.widened(),
+            first if self.predictions and self.is_bounded else first.widened(),
             *(f.widened() for f in covariate_factors),
         )
         return replace(
@@ -209,10 +210,13 @@ def spectral_statistic(
 
     NoSeries is raised, with a remedy, if the kernel or the data do not allow a Fourier series.
     """
-    if width(notion, setup.n_features) > 1:
+    target = setup.source.target
+    is_scalar = width(notion, setup.n_features) == 1 and target.has_linear_kernel
+    if kernel.prediction != "none" and not is_scalar:
+        remedy = ", or notion='top_label'" if target.has_classes else ""
         raise NoSeries(
             "a Fourier series is for scalar predictions",
-            "use method='{pairs}' or 'features', or notion='top_label'",
+            f"use method='{{pairs}}' or 'features'{remedy}",
         )
     discrete, columns = _discrete_and_continuous(setup, kernel, names)
     series = FourierSeries(_factors_of(setup, kernel, columns), tolerance)
@@ -232,6 +236,7 @@ def spectral_statistic(
         levels=tuple(column.levels for column in discrete),
         couplings=tuple(column.coupling for column in discrete),
         hold_out=kernel.hold_out,
+        is_bounded=target.has_classes,
     )
 
 
@@ -285,8 +290,7 @@ def _factors_of(
     factors = []
     if kernel.prediction != "none":
         bandwidth = kernel.prediction_bandwidth
-        # Valid predictions may deviate from [0, 1] by the tolerance of the rules.
-        low, high = -setup.slack, 1 + setup.slack
+        low, high = setup.prediction_range
         factors.append(Factor(kernel.prediction, (bandwidth,), (low,), (high,)))
     if columns:
         bandwidths = tuple(column.bandwidth for column in columns)

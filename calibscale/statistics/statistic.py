@@ -173,7 +173,7 @@ class Replicates(Statistic):
         self, notion: str, rows: NotionRows, most: int
     ) -> Iterator[tuple[slice, Floats]]:
         """δ* of a scalar notion, at most `most` replicates at a time, with their indices."""
-        p, delta = rows.points[:, 0], rows.delta[:, 0]
+        p, delta = rows.event_probabilities, rows.delta[:, 0]
         for low in range(self.first, self.last, most):
             high = min(self.last, low + most)
             indices = slice(low - self.first, high - self.first)

@@ -10,7 +10,7 @@ from scipy.special import ndtr, ndtri
 from scipy.stats import kstest
 
 import calibscale as cs
-from calibscale.predictions.distributions.kinds import forecast_of
+from calibscale.predictions.kinds import forecast_of
 from calibscale.predictions.validation import chunks
 from tests.support import naive
 

@@ -8,7 +8,7 @@ from scipy import stats
 
 import calibscale as cs
 from calibscale import InvalidDataError, OptionError, evaluate, from_arrays
-from calibscale.predictions.distributions.kinds import forecast_of
+from calibscale.predictions.kinds import forecast_of
 from tests.support.forecast_rows import EDGES, FORECASTS, LEVELS, distribution, parts, rows
 
 CONTINUOUS = ("normal", "mixture", "quantiles", "histogram")

@@ -12,7 +12,7 @@ import calibscale as cs
 from calibscale.predictions.blocks import Block
 from calibscale.predictions.claims import CLASSES, FORECASTS, SOFT
 from calibscale.predictions.classes import Classes
-from calibscale.predictions.distributions.kinds import TARGETS
+from calibscale.predictions.kinds import TARGETS
 from calibscale.predictions.outcomes import OutcomeTarget
 from calibscale.predictions.rules import Rules
 from calibscale.predictions.soft_labels import SoftLabels

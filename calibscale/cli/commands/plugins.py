@@ -18,7 +18,7 @@ REGISTRIES = {
     "calibscale.nulls": "calibscale.inference.nulls:NULLS",
     "calibscale.readers": "calibscale.data.ingest.formats:READERS",
     "calibscale.recalibration": "calibscale.recalibration.fits:METHODS",
-    "calibscale.targets": "calibscale.predictions.distributions.kinds:TARGETS",
+    "calibscale.targets": "calibscale.predictions.kinds:TARGETS",
     "calibscale.statistics": "calibscale.monitoring.ledger.stored_statistics:STATISTICS",
 }
 

@@ -41,8 +41,8 @@ from calibscale.errors import (
 from calibscale.forks import forked_with, renew_in_children
 from calibscale.formatting.naming import listed_columns
 from calibscale.predictions.distributions.forecast import Forecast
-from calibscale.predictions.distributions.kinds import role_of
 from calibscale.predictions.distributions.quantile_names import forecast_of_columns
+from calibscale.predictions.kinds import role_of
 
 _FRAMES = (
     "a pandas, polars or pyarrow table, a pyarrow.dataset, a DuckDB relation, or another object "

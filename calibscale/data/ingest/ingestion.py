@@ -31,9 +31,9 @@ from calibscale.data.zarr_arrays import just_created, write_lock
 from calibscale.errors import InvalidDataError, NotFoundError, OptionError, StoreError, require
 from calibscale.formatting.progress import reporting
 from calibscale.predictions.distributions.forecast import Forecast
-from calibscale.predictions.distributions.kinds import role_of
 from calibscale.predictions.distributions.quantile_names import forecast_of_columns
 from calibscale.predictions.invalid_rows import need_rows
+from calibscale.predictions.kinds import role_of
 from calibscale.results.declarations import Declared
 
 Progress = Callable[[int, int | None], None]  # (rows done, number of rows or None if unknown)

@@ -29,7 +29,7 @@ from calibscale.data.times import KINDS_OF_TIMES
 from calibscale.errors import MissingNameError, OptionError
 from calibscale.formatting.naming import listed_columns
 from calibscale.predictions.distributions.forecast import Forecast
-from calibscale.predictions.distributions.kinds import role_of
+from calibscale.predictions.kinds import role_of
 from calibscale.predictions.row_origins import RowOrigins
 
 _Names = str | Sequence[str]

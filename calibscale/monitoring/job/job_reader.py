@@ -27,8 +27,8 @@ from calibscale.formatting.number_texts import given
 from calibscale.monitoring.job import toml_lines
 from calibscale.monitoring.job.job_tables import Columns, Job, Source, Threshold
 from calibscale.monitoring.job.toml_lines import Problems, Where, parsed_toml
-from calibscale.predictions.distributions.kinds import forecast_of
 from calibscale.predictions.distributions.quantile_names import states_no_levels
+from calibscale.predictions.kinds import forecast_of
 from calibscale.predictions.notions import SCALAR_NOTIONS
 
 _HISTORY = (".csv", ".parquet")

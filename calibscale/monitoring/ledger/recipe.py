@@ -28,7 +28,7 @@ from calibscale.monitoring.ledger.day_parts import zero_parts
 from calibscale.monitoring.ledger.group_keys import LedgerGroups
 from calibscale.monitoring.ledger.stored_statistics import STATISTICS
 from calibscale.predictions.classes import Classes
-from calibscale.predictions.distributions.kinds import TARGETS
+from calibscale.predictions.kinds import TARGETS
 from calibscale.predictions.outcomes import OutcomeTarget
 from calibscale.predictions.target import Target
 from calibscale.registry import RegistryEntry

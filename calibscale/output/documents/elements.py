@@ -300,7 +300,8 @@ def rows_of(count: int, source: Json) -> str:
     """Number of rows with the classes of a source, or the kind of its forecasts."""
     rows = number_texts.plural(count, "row")
     if source.get("forecast"):
-        return f"{rows} of forecasts ({source['kind']})"
+        noun = "predictions" if source.get("claim") else "forecasts"
+        return f"{rows} of {noun} ({source['kind']})"
     if source.get("classes") is not None:
         return f"{rows} of {source['classes']} classes"
     return rows

@@ -229,7 +229,8 @@ def estimate_table(
     rooted = any(e.root is not None for e in estimates)
     noisy = any(e.floor for e in estimates)
     approximate = any(_approximation(e) for e in estimates)
-    root = "square root of a squared error, in the unit of a probability"
+    unit = "a residual" if any(e.notion == "prediction" for e in estimates) else "a probability"
+    root = f"square root of a squared error, in the unit of {unit}"
     error = "numerical error of an approximation, not sampling error"
     adjusted = "adjusted for the number of estimators"
     head = (

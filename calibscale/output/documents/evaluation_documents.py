@@ -8,6 +8,7 @@ from dataclasses import replace
 
 from calibscale.estimators.known_estimators import SCORES
 from calibscale.formatting import naming, number_texts, terms
+from calibscale.formatting.response_texts import is_compared, range_text
 from calibscale.output.documents import comparisons, estimates
 from calibscale.output.documents import elements as doc
 from calibscale.output.documents.details import BiasedRange, number_in
@@ -114,12 +115,16 @@ def _biased_range(test: TestResult, p: float | None, alpha: float) -> doc.Paragr
     scanned = BiasedRange.of(test)
     if scanned is None or not estimates.significant(p, alpha):
         return None
+    found_by = f"({test.statistic}, adjusted {number_texts.p_is(p)})"
+    if is_compared(test.details):
+        text = range_text(test.details)
+        return doc.Paragraph(f"{text[0].upper()}{text[1:]} {found_by}.")
     of_class = "" if scanned.class_name is None else f" of class {scanned.class_name}"
     low, high = number_texts.number(scanned.low, 3), number_texts.number(scanned.high, 3)
     direction = "low" if scanned.bias > 0 else "high"
     return doc.Paragraph(
         f"Predictions{of_class} between {low} and {high} are {number_texts.points(scanned.bias)} "
-        f"too {direction} ({test.statistic}, adjusted {number_texts.p_is(p)})."
+        f"too {direction} {found_by}."
     )
 
 

@@ -19,7 +19,7 @@ from calibscale.compiled import random_draws, waves
 from calibscale.compiled.tile_strips import LANES
 from calibscale.errors import OptionError, require
 from calibscale.predictions.claims import FORECASTS
-from calibscale.predictions.outcomes import OutcomeTarget
+from calibscale.predictions.outcomes import OutcomeChunk, OutcomeTarget
 from calibscale.predictions.target import KERNEL_ERROR, Draws
 
 _FARTHEST = 1e9  # angle, beyond which sines lose their digits
@@ -177,15 +177,27 @@ class Forecast(OutcomeTarget):
         waves.normal_waves(weights, self.angles(means), scales, self.roots, out)
         return out
 
+    def placed(self, values: Floats, y: Floats, rows: Ints) -> Floats:
+        """Outcomes (c,) that follow the predictive distributions if all their statements are true.
+
+        They are the outcomes themselves, except for predictions that state the probabilities of
+        ranges alone.  An outcome then has a place within its range that is drawn from the
+        distribution, by row number.
+        """
+        return y
+
+    def residuals(self, rows: OutcomeChunk) -> Floats:
+        """q − ψ(y) with the outcome as placed within its piece, if there are pieces (c, 2D)."""
+        return rows.q - self.of_outcomes(self.placed(rows.values, rows.outcomes, rows.rows))
+
     def of_outcomes(self, y: Floats) -> Floats:
         """ψ of outcomes (c,), (c, 2D)."""
         out = np.empty((len(y), self.n_features))
         waves.point_waves(self.angles(y), self.roots, out)
         return out
 
-    def residual_variance(self, q: Floats) -> Floats:
-        """E|q − ψ(Z)|² of outcomes Z drawn from predictions with embeddings q (c, 2D), (c,)."""
-        return 1.0 - np.einsum("ij,ij->i", q, q)  # |ψ|² is 1
+    def residual_variance(self, rows: OutcomeChunk) -> Floats:
+        return 1.0 - np.einsum("ij,ij->i", rows.q, rows.q)  # |ψ|² is 1
 
     def residual_products(self, q: Floats, phi: Floats) -> ResidualProducts:
         """Function from outcomes y (c,) to (q − ψ(y))ᵀφ (2D, m) and |q − ψ(y)|² (c,).

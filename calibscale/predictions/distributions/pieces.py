@@ -15,6 +15,7 @@ from calibscale.compiled import random_draws, row_sums, waves
 from calibscale.errors import InvalidDataError, OptionError, require
 from calibscale.predictions.distributions.forecast import Forecast
 from calibscale.predictions.invalid_rows import CROSSING
+from calibscale.predictions.outcomes import OutcomeChunk
 
 
 class _PiecewiseUniform(Forecast):
@@ -345,8 +346,8 @@ class OrdinalForecast(Forecast):
         classes = np.arange(self.classes)
         return ((y[:, None] <= classes) & (classes < self.classes - 1)).astype(np.float64)
 
-    def residual_variance(self, q: Floats) -> Floats:
-        return np.asarray((q * (1.0 - q)).sum(axis=1), np.float64)
+    def residual_variance(self, rows: OutcomeChunk) -> Floats:
+        return np.asarray((rows.q * (1.0 - rows.q)).sum(axis=1), np.float64)
 
     def embedded(self, values: Floats, y: Floats) -> Floats:
         sums = values.cumsum(axis=1)

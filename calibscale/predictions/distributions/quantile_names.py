@@ -8,7 +8,7 @@ from itertools import pairwise
 
 from calibscale.errors import OptionError
 from calibscale.predictions.distributions.forecast import Forecast
-from calibscale.predictions.distributions.kinds import forecast_of
+from calibscale.predictions.kinds import forecast_of
 
 _NUMBER = re.compile(r"(?:\d+\.\d*|\.?\d+)$")
 _PERCENTILES = [float(percent) for percent in range(1, 100)]

@@ -9,17 +9,49 @@ from calibscale.formatting.naming import parse
 from calibscale.predictions.outcomes import OutcomeTarget
 from calibscale.registry import Registry, RegistryEntry
 
-_ROOM = "calibscale.predictions.distributions"
+_DISTRIBUTIONS = "calibscale.predictions.distributions"
+_FUNCTIONALS = "calibscale.predictions.functionals"
 # Kinds that a source declares with ``forecast=``, by name.
 TARGETS: Registry[type[OutcomeTarget]] = Registry(
     "forecast",
     [
-        RegistryEntry("normal", f"{_ROOM}.mixtures:NormalForecast", "normal distributions"),
-        RegistryEntry("mixture", f"{_ROOM}.mixtures:MixtureForecast", "mixtures of normal ones"),
-        RegistryEntry("ensemble", f"{_ROOM}.mixtures:EnsembleForecast", "members of an ensemble"),
-        RegistryEntry("quantiles", f"{_ROOM}.pieces:QuantileForecast", "quantiles at levels"),
-        RegistryEntry("histogram", f"{_ROOM}.pieces:HistogramForecast", "probabilities of bins"),
-        RegistryEntry("ordinal", f"{_ROOM}.pieces:OrdinalForecast", "ordered classes"),
+        RegistryEntry(
+            "normal", f"{_DISTRIBUTIONS}.mixtures:NormalForecast", "normal distributions"
+        ),
+        RegistryEntry(
+            "mixture", f"{_DISTRIBUTIONS}.mixtures:MixtureForecast", "mixtures of normal ones"
+        ),
+        RegistryEntry(
+            "ensemble", f"{_DISTRIBUTIONS}.mixtures:EnsembleForecast", "members of an ensemble"
+        ),
+        RegistryEntry(
+            "quantiles", f"{_DISTRIBUTIONS}.pieces:QuantileForecast", "quantiles at levels"
+        ),
+        RegistryEntry(
+            "histogram", f"{_DISTRIBUTIONS}.pieces:HistogramForecast", "probabilities of bins"
+        ),
+        RegistryEntry("ordinal", f"{_DISTRIBUTIONS}.pieces:OrdinalForecast", "ordered classes"),
+        RegistryEntry("mean", f"{_FUNCTIONALS}.means:MeanPrediction", "means"),
+        RegistryEntry(
+            "second_moment", f"{_FUNCTIONALS}.means:SecondMomentPrediction", "means of squares"
+        ),
+        RegistryEntry(
+            "quantile", f"{_FUNCTIONALS}.quantiles:QuantilePrediction", "quantiles of one level"
+        ),
+        RegistryEntry("median", f"{_FUNCTIONALS}.quantiles:MedianPrediction", "medians"),
+        RegistryEntry(
+            "expectile", f"{_FUNCTIONALS}.expectiles:ExpectilePrediction", "expectiles of one level"
+        ),
+        RegistryEntry(
+            "exceedance",
+            f"{_FUNCTIONALS}.exceedances:ExceedancePrediction",
+            "probabilities of outcomes above a threshold",
+        ),
+        RegistryEntry(
+            "interval",
+            f"{_FUNCTIONALS}.intervals:IntervalPrediction",
+            "prediction intervals with a coverage",
+        ),
     ],
     group="calibscale.targets",
     base="calibscale.predictions.outcomes:OutcomeTarget",

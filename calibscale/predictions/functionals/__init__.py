@@ -1,0 +1,1 @@
+"""Predictions of functionals: means, quantiles, expectiles, events of numbers, and intervals."""

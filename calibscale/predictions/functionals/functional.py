@@ -1,0 +1,138 @@
+"""Base class of predictions of a functional of the distribution of an outcome."""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+import numpy as np
+
+from calibscale.array_types import Floats
+from calibscale.errors import OptionError
+from calibscale.predictions.outcomes import OutcomeChunk, OutcomeTarget
+from calibscale.predictions.target import KERNEL_ERROR, Draws, Response
+
+
+@dataclass(frozen=True)
+class Functional(OutcomeTarget):
+    """Base class of predictions x of a functional of the distribution of an outcome Y.
+
+    A prediction claims that the mean of a response r(x, Y) is m(x).  The residual is δ = m(x) −
+    r(x, y), the identification function of the functional [Fissler & Ziegel, Annals of Statistics
+    44 (2016)].  Its mean is positive where predictions are too high.  A mean has m(x) = x and r =
+    y, and a quantile of level α has m(x) = 1 − α and r = 1{y > x}.
+
+    A kind defines `claimed`, `responses` and `loss`, in a file of its own, and one entry of the
+    registry `calibscale.predictions.kinds.TARGETS`.
+
+    Attributes
+    ----------
+    draws_responses : bool
+        Whether responses are events, so that m(x) is the probability of a response of 1 and
+        residuals can be drawn.  Otherwise a prediction does not say how outcomes vary, and tests
+        give residuals random signs.
+    score : str
+        Estimator of the mean of `loss`, by which predictions are compared.
+
+    See Also
+    --------
+    calibscale.predictions.distributions.forecast.Forecast : Predictive distributions.
+
+    Examples
+    --------
+    >>> import calibscale as cs
+    >>> data = cs.from_arrays(predictions=[1.0, 2.0, 3.0], forecast="mean", labels=[1.5, 2.0, 4.0])
+    >>> cs.evaluate(data, "bias")["bias"].value
+    -0.5
+    """
+
+    columns: ClassVar[int | None] = 1
+    draws_responses: ClassVar[bool] = False
+    kernel_error: ClassVar[str] = "kce"
+    score: ClassVar[str]
+    response: ClassVar[Response]
+
+    # ---------------------------------------------------------------- the claim
+
+    @abstractmethod
+    def claimed(self, values: Floats) -> Floats:
+        """Claimed mean m(x) of the response of each prediction (c, columns), (c,)."""
+
+    @abstractmethod
+    def responses(self, values: Floats, y: Floats) -> Floats:
+        """Response r(x, y) of each row (c,)."""
+
+    @abstractmethod
+    def loss(self, values: Floats, y: Floats) -> Floats:
+        """Loss of each row (c,), with the smallest expectation at the true functional."""
+
+    def ordered_by(self, values: Floats) -> Floats:
+        """Number (c,) by which predictions are put in order, for cells and diagrams."""
+        return values[:, 0]
+
+    # ---------------------------------------------------------------- layout
+
+    @property
+    def n_features(self) -> int:
+        return 1
+
+    @property
+    def in_words(self) -> str:
+        return f"predictions ({self.name})"
+
+    @property
+    def described(self) -> dict[str, Any]:
+        return {"forecast": self.description, "claim": self.claim}
+
+    def named_notion(self, notion: str) -> str:
+        return "prediction" if notion == "canonical" else notion
+
+    # ---------------------------------------------------------------- points and residuals
+
+    def embedded(self, values: Floats, y: Floats) -> Floats:
+        return values
+
+    def residuals(self, rows: OutcomeChunk) -> Floats:
+        return rows.scalar_residual[:, None]
+
+    def scalar_residuals(self, values: Floats, y: Floats) -> Floats:
+        return self.claimed(values) - self.responses(values, y)
+
+    def residual_variance(self, rows: OutcomeChunk) -> Floats:
+        """E δ² of events drawn with their claimed probabilities (c,), or 0 without events."""
+        if not self.draws_responses:
+            return np.zeros(len(rows))
+        p = self.claimed(rows.values)
+        return p * (1.0 - p)
+
+    # ---------------------------------------------------------------- draws under the null
+
+    def event_probabilities(self, rows: Any) -> Floats:
+        return self.claimed(rows.parameters[:, :-1])
+
+    def drawn_residuals(self, rows: Any, draws: Draws, first: int, last: int) -> Iterator[Floats]:
+        if not self.draws_responses:
+            raise OptionError(f"{self.in_words} do not say how outcomes vary; use null='wild'")
+        p = self.event_probabilities(rows)
+        for u in draws.uniforms(rows.units, first, last):
+            yield (p - (u < p))[:, None]
+
+    # ---------------------------------------------------------------- default estimators
+
+    @property
+    def default_estimators(self) -> tuple[str, ...]:
+        return ("bias", self.score, self.kernel_error)
+
+    @property
+    def default_tests(self) -> tuple[str, ...]:
+        return ("mean_score", "smooth_test", "residual_scan", KERNEL_ERROR)
+
+    @property
+    def sizes(self) -> tuple[str, ...]:
+        return ("bias", KERNEL_ERROR)
+
+    @property
+    def scores(self) -> tuple[str, ...]:  # type: ignore[override]
+        return (self.score,)

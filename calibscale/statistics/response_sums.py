@@ -1,0 +1,125 @@
+"""Sums of responses and residuals of predictions of a functional, over all rows and by cells."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, ClassVar, NamedTuple
+
+import numpy as np
+
+from calibscale.array_types import Floats
+from calibscale.compiled import drawn_sums
+from calibscale.predictions.outcomes import OutcomeChunk
+from calibscale.statistics.statistic import Replicates, Statistic, added, weights_of
+
+
+class ResponseState(NamedTuple):
+    """Σ1, Σw, Σw², Σw·m of claimed means m, Σw·r of responses r, Σw²δ and Σw²δ² of residuals m − r.
+
+    All fields are 0-d.
+    """
+
+    n: Floats
+    weight: Floats
+    weight2: Floats
+    claimed: Floats
+    responses: Floats
+    residuals2: Floats
+    squares: Floats
+
+
+@dataclass(frozen=True)
+class ResponseSums(Statistic):
+    """Sums of the responses of a `Functional`, from which its bias and the bias's error follow."""
+
+    drawn: ClassVar[tuple[str, ...]] = ("responses",)
+    powers: ClassVar[tuple[int, ...]] = (0, 1, 2, 1, 1, 2, 2)
+
+    def zero(self, classes: int) -> ResponseState:
+        return ResponseState(*(np.zeros(()) for _ in range(7)))
+
+    def accumulate(self, state: ResponseState, chunk: Any) -> ResponseState:
+        claimed = chunk.target.claimed(chunk.values)
+        delta = chunk.scalar_residual
+        w = weights_of(chunk)
+        strengths = w * delta
+        return added(
+            state,
+            len(w),
+            w.sum(),
+            w @ w,
+            w @ claimed,
+            w @ (claimed - delta),
+            w @ strengths,
+            strengths @ strengths,
+        )
+
+    def draw(self, sums: tuple[Floats, ...], chunk: Any, replicates: Replicates) -> None:
+        claimed = chunk.target.claimed(chunk.values)
+        w = weights_of(chunk)
+        delta = _drawn(chunk, claimed, replicates)
+        sums[0][...] += w @ claimed - delta @ w
+
+
+class ResponseCellState(NamedTuple):
+    """Σ1, Σw, Σw·m of claimed means, Σw²v of variances v, and Σwδ of every cell (5, B)."""
+
+    sums: Floats
+
+
+@dataclass(frozen=True)
+class ResponseCells(Statistic):
+    """Residuals of a `Functional` in cells of its predictions, between the `inner` edges.
+
+    Cells are (lo, hi], and the outer ones are open.  The variance v of a residual is the claimed
+    one where responses are events, else δ².
+    """
+
+    inner: tuple[float, ...]
+    drawn: ClassVar[tuple[str, ...]] = ("sums",)
+    powers: ClassVar[tuple[int, ...]] = ()
+
+    def zero(self, classes: int) -> ResponseCellState:
+        return ResponseCellState(np.zeros((5, len(self.inner) + 1)))
+
+    def accumulate(self, state: ResponseCellState, chunk: Any) -> ResponseCellState:
+        claimed = chunk.target.claimed(chunk.values)
+        delta = chunk.scalar_residual
+        w = weights_of(chunk)
+        variance = chunk.residual_variance if chunk.target.draws_responses else delta * delta
+        columns = (np.ones(len(w)), w, w * claimed, w * w * variance, w * delta)
+        cells = self._cells(chunk)
+        for total, column in zip(state.sums, columns, strict=True):
+            total += np.bincount(cells, column, len(total))
+        return state
+
+    def zero_drawn(self, classes: int, count: int) -> tuple[Floats, ...]:
+        # Of the five sums of a cell, replicates have Σwδ alone.
+        return (np.zeros((count, len(self.inner) + 1)),)
+
+    def draw(self, sums: tuple[Floats, ...], chunk: Any, replicates: Replicates) -> None:
+        claimed = chunk.target.claimed(chunk.values)
+        drawn = _drawn(chunk, claimed, replicates) * weights_of(chunk)
+        drawn_sums.add_bins(drawn, self._cells(chunk), sums[0])
+
+    def with_drawn(
+        self, state: ResponseCellState, sums: tuple[Floats, ...], index: int
+    ) -> ResponseCellState:
+        replicate = state.sums.copy()
+        replicate[4] = sums[0][index]
+        return ResponseCellState(replicate)
+
+    def _cells(self, chunk: OutcomeChunk) -> Any:
+        """Cell of each row (c,)."""
+        target: Any = chunk.target
+        return np.searchsorted(np.array(self.inner), target.ordered_by(chunk.values))
+
+
+def _drawn(chunk: OutcomeChunk, claimed: Floats, replicates: Replicates) -> Floats:
+    """Residuals of the replicates of a null (B, c), drawn once for all statistics of a pass."""
+    null = replicates.null
+    key = f"residuals of {null!r}: {replicates.first}..{replicates.last}"
+    if key not in chunk.views:
+        delta = chunk.scalar_residual
+        chunk.views[key] = replicates.scalars("canonical", chunk.units, claimed, delta)
+    return chunk.views[key]
