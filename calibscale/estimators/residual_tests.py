@@ -7,7 +7,7 @@ dozen cells, so that the replicates of all of them come from one set of draws.
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, ClassVar, NamedTuple, Self
 
@@ -15,7 +15,7 @@ import numpy as np
 from numpy.polynomial.legendre import legvander
 from scipy.special import expit, logit
 
-from calibscale.array_types import Floats
+from calibscale.array_types import Floats, Ints
 from calibscale.estimators.base import NO_ROWS
 from calibscale.estimators.sum_tests import Sums, SumTest
 from calibscale.kernels.data_profile import DataProfile
@@ -23,6 +23,7 @@ from calibscale.limits.excess import ratio
 from calibscale.predictions.claims import CLASSES, FUNCTIONALS
 from calibscale.predictions.notions import problems
 from calibscale.predictions.target import Response
+from calibscale.results.estimate import Estimate
 from calibscale.statistics.bins import BinCounts, BinState
 from calibscale.statistics.response_sums import ResponseCells, ResponseCellState
 from calibscale.statistics.statistic import Statistic
@@ -32,15 +33,23 @@ _LOGITS = np.arange(-8.0, 9.0)  # further edges, for the tails that a sample of 
 _LEAST = 2.0**-53  # distance to 0 and 1 at which the logits of predictions end
 OF_PREDICTION = "prediction"  # notion of predictions of a functional
 _ORDER = 12  # largest degree of the polynomials of the smooth test: waves of six periods
+_EFFECTIVE_ROWS = 15  # effective residuals of a cell, of which skewed sums are nearly symmetric
+_ENOUGH_EFFECTIVE = 40  # effective residuals, below which levels of 5 % may exceed 6.5 %
 _LENGTHS = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48)  # of scanned intervals, in cells
 
 
 class Cells(NamedTuple):
-    """Cells of J problems: mean prediction, Σw, and variance of Σwδ at calibration, (J, C) each."""
+    """Cells of J problems: mean prediction, Σw, and variance of Σwδ at calibration, (J, C) each.
+
+    `starts` are the positions of their first edges (C,), with cells of residuals of random signs
+    merged.  `effective` is the number of rows of equal residuals that would be as informative.
+    """
 
     p: Floats
     weight: Floats
     variance: Floats
+    starts: Ints
+    effective: float = np.inf
 
     @property
     def information(self) -> Floats:
@@ -92,11 +101,52 @@ class ResidualTest(SumTest):
 
     def split(self, state: BinState | ResponseCellState) -> Sums:
         if isinstance(state, ResponseCellState):
-            rows, weight, claimed, variance, residuals = state.sums[:, None]
-            cells = Cells(ratio(claimed, weight), weight, variance)
-            return Sums(int(rows.sum()), cells, residuals)
+            return self._merged(state)
         cells, residuals = cells_of(state)
         return Sums(rows_of(state), cells, residuals)
+
+    def _merged(self, state: ResponseCellState) -> Sums:
+        """Sums of a functional, with cells merged until each has enough effective residuals.
+
+        Random signs make residuals symmetric.  Sums of few skewed residuals are not, and would be
+        called significant too often.  The merged cells do not depend on the signs, so that the
+        replicates have the same ones.
+        """
+        variances, fourths = state.sums[3], state.sums[4]
+        information = variances.sum()
+        starts = np.arange(len(variances))
+        effective = np.inf
+        if self.response is not None and not self.response.is_share and information > 0:
+            effective = float(information**2 / fourths.sum())
+            count = int(np.clip(effective / _EFFECTIVE_ROWS, 1, len(variances)))
+            # The cell of each fine cell, by the share of the information below its middle.
+            shares = (np.cumsum(variances) - 0.5 * variances) / information
+            cells = np.minimum((shares * count).astype(np.int64), count - 1)
+            starts = np.flatnonzero(np.diff(cells, prepend=-1))
+        sums = np.add.reduceat(state.sums, starts, axis=1)[:, None]
+        rows, weight, claimed, variance, _, residuals = sums
+        cells_of_rows = Cells(ratio(claimed, weight), weight, variance, starts, effective)
+        return Sums(int(rows.sum()), cells_of_rows, residuals)
+
+    def drawn_values(
+        self, states: Sequence[Any], sums: Sequence[tuple[Any, ...] | None], count: int
+    ) -> Iterable[float]:
+        if self.notion != OF_PREDICTION:
+            return super().drawn_values(states, sums, count)
+        _, cells, _ = self.split(states[0])
+        assert sums[0] is not None
+        drawn = np.add.reduceat(sums[0][0], cells.starts, axis=1)
+        return self.sizes(cells, drawn[:, None]).tolist()
+
+    def finalize(self, *states: Any) -> Estimate:
+        estimate = super().finalize(*states)
+        _, cells, _ = self.split(states[0])
+        if estimate.value is None or cells.effective >= _ENOUGH_EFFECTIVE:
+            return estimate
+        return estimate.with_note(
+            f"a few large residuals dominate, as if there were {max(1.0, cells.effective):.0f} "
+            "rows: the p-value may be too small"
+        )
 
     def undefined(self, state: Cells) -> str | None:
         if not state.weight.any():
@@ -128,7 +178,8 @@ def cells_of(state: BinState) -> tuple[Cells, Floats]:
     by_sum = np.moveaxis(state.sums, -1, 0) if state.sums.ndim == 3 else state.sums[:, None, :]
     _, weight, weight2, predicted, residuals = by_sum
     p = np.clip(ratio(predicted, weight), 0.0, 1.0)
-    return Cells(p, weight, weight2 * p * (1.0 - p)), residuals
+    starts = np.arange(p.shape[1])
+    return Cells(p, weight, weight2 * p * (1.0 - p), starts), residuals
 
 
 def rows_of(state: BinState) -> int:
@@ -355,8 +406,9 @@ class SmoothTest(ResidualTest):
     def _squares(cells: Cells, residuals: Floats) -> Floats:
         """Squared score of each polynomial (B, J, degrees)."""
         # Legendre polynomials times these norms are orthonormal for a uniform rank.
-        norms = np.sqrt(2.0 * np.arange(_ORDER + 1) + 1.0)
-        polynomials = legvander(2.0 * cells.place - 1.0, _ORDER) * norms
+        order = min(_ORDER, cells.p.shape[1] - 1)  # more polynomials would be dependent
+        norms = np.sqrt(2.0 * np.arange(order + 1) + 1.0)
+        polynomials = legvander(2.0 * cells.place - 1.0, order) * norms
         scores = np.einsum("bjc,jcd->bjd", residuals, polynomials, optimize=True)
         return scores**2 / np.where(cells.information > 0, cells.information, np.inf)
 
@@ -404,9 +456,10 @@ class ResidualScan(ResidualTest):
                     largest, problem = float(scores.max()), j
                     start = int(starts[scores[0].argmax()])
                     interval = slice(start, start + length)
+        ends = [*cells.starts, len(self.edges) - 1]
         details = {
-            "low": self.edges[interval.start],
-            "high": self.edges[interval.stop],
+            "low": self.edges[ends[interval.start]],
+            "high": self.edges[ends[interval.stop]],
             **self.compared(cells, residuals, problem, interval),
         }
         return {**details, "class": problem} if len(cells.p) > 1 else details

@@ -198,10 +198,10 @@ def plural(many: int, noun: str) -> str:
     return f"{many:,} {noun}" if many == 1 else f"{many:,} {noun}s"
 
 
-def shares_apart(first: float, second: float) -> tuple[str, str]:
+def shares_apart(first: float, second: float, decimals: int = 0) -> tuple[str, str]:
     """Two shares in percent, with as many decimals as tell them apart."""
-    for decimals in range(5):
-        texts = tuple(f"{100 * share:.{decimals}f} %" for share in (first, second))
+    for places in range(decimals, 5):
+        texts = tuple(f"{100 * share:.{places}f} %" for share in (first, second))
         if texts[0] != texts[1]:
             break
     return texts[0], texts[1]

@@ -24,7 +24,7 @@ def response_text(details: Mapping[str, Any]) -> str:
     """
     predicted, observed = details["predicted"], details["observed"]
     if details["is_share"]:
-        texts = shares_apart(predicted, observed)
+        texts = shares_apart(predicted, observed, decimals=1)
     else:
         texts = number(predicted, 4), number(observed, 4)
     return f"the {details['response']} is {texts[1]}, and {texts[0]} is predicted"

@@ -62,7 +62,10 @@ class ResponseSums(Statistic):
 
 
 class ResponseCellState(NamedTuple):
-    """Σ1, Σw, Σw·m of claimed means, Σw²v of variances v, and Σwδ of every cell (5, B)."""
+    """Σ1, Σw, Σw·m, Σw²v, Σw⁴δ⁴ and Σwδ of every cell (6, B).
+
+    m are the claimed means, and v the variances of the residuals δ.
+    """
 
     sums: Floats
 
@@ -80,21 +83,22 @@ class ResponseCells(Statistic):
     powers: ClassVar[tuple[int, ...]] = ()
 
     def zero(self, classes: int) -> ResponseCellState:
-        return ResponseCellState(np.zeros((5, len(self.inner) + 1)))
+        return ResponseCellState(np.zeros((6, len(self.inner) + 1)))
 
     def accumulate(self, state: ResponseCellState, chunk: Any) -> ResponseCellState:
         claimed = chunk.target.claimed(chunk.values)
         delta = chunk.scalar_residual
         w = weights_of(chunk)
         variance = chunk.residual_variance if chunk.target.draws_responses else delta * delta
-        columns = (np.ones(len(w)), w, w * claimed, w * w * variance, w * delta)
+        strengths = w * delta
+        columns = (np.ones(len(w)), w, w * claimed, w * w * variance, strengths**4, strengths)
         cells = self._cells(chunk)
         for total, column in zip(state.sums, columns, strict=True):
             total += np.bincount(cells, column, len(total))
         return state
 
     def zero_drawn(self, classes: int, count: int) -> tuple[Floats, ...]:
-        # Of the five sums of a cell, replicates have Σwδ alone.
+        # Of the six sums of a cell, replicates have Σwδ alone.
         return (np.zeros((count, len(self.inner) + 1)),)
 
     def draw(self, sums: tuple[Floats, ...], chunk: Any, replicates: Replicates) -> None:
@@ -106,7 +110,7 @@ class ResponseCells(Statistic):
         self, state: ResponseCellState, sums: tuple[Floats, ...], index: int
     ) -> ResponseCellState:
         replicate = state.sums.copy()
-        replicate[4] = sums[0][index]
+        replicate[5] = sums[0][index]
         return ResponseCellState(replicate)
 
     def _cells(self, chunk: OutcomeChunk) -> Any:
