@@ -37,6 +37,11 @@ from .estimators.forecast_scores import PinballLoss as PinballLoss
 from .estimators.forecast_scores import PITCvM as PITCvM
 from .estimators.forecast_scores import PITKuiper as PITKuiper
 from .estimators.forecast_scores import QuantileECE as QuantileECE
+from .estimators.functional_measures import Bias as Bias
+from .estimators.functional_measures import Deviance as Deviance
+from .estimators.functional_measures import ExpectileLoss as ExpectileLoss
+from .estimators.functional_measures import IntervalScore as IntervalScore
+from .estimators.functional_measures import SquaredError as SquaredError
 from .estimators.multicalibration import Multicalibration as Multicalibration
 from .estimators.parametric_measures import CoxIntercept as CoxIntercept
 from .estimators.parametric_measures import CoxSlope as CoxSlope
@@ -94,6 +99,14 @@ from .predictions.distributions.mixtures import NormalForecast as NormalForecast
 from .predictions.distributions.pieces import HistogramForecast as HistogramForecast
 from .predictions.distributions.pieces import OrdinalForecast as OrdinalForecast
 from .predictions.distributions.pieces import QuantileForecast as QuantileForecast
+from .predictions.functionals.exceedances import ExceedancePrediction as ExceedancePrediction
+from .predictions.functionals.expectiles import ExpectilePrediction as ExpectilePrediction
+from .predictions.functionals.functional import Functional as Functional
+from .predictions.functionals.intervals import IntervalPrediction as IntervalPrediction
+from .predictions.functionals.means import MeanPrediction as MeanPrediction
+from .predictions.functionals.means import SecondMomentPrediction as SecondMomentPrediction
+from .predictions.functionals.quantiles import MedianPrediction as MedianPrediction
+from .predictions.functionals.quantiles import QuantilePrediction as QuantilePrediction
 from .ranking.rank import rank as rank
 from .recalibration.fits import FittedRecalibration as FittedRecalibration
 from .recalibration.fits import load_recalibration as load_recalibration

@@ -29,7 +29,7 @@ from calibscale.formatting.number_texts import size as size_text
 from calibscale.kernels.data_profile import DataProfile
 from calibscale.kernels.pair_sums import Pairs
 from calibscale.predictions.blocks import RowCounts
-from calibscale.predictions.claims import CLASSES, judges
+from calibscale.predictions.claims import CLASSES, FORECASTS, judges
 from calibscale.predictions.decimals import FEWEST_DECIMALS, MOST_DECIMALS
 from calibscale.predictions.invalid_rows import CLUSTER_OF, need_rows
 from calibscale.predictions.rules import Rules
@@ -427,11 +427,14 @@ def unsuitable(
 def classes_only(subject: str, source: ArraySource) -> None:
     """Raise an OptionError if the predictions of a source are forecasts, or its labels soft."""
     source.need_integer_labels(subject)
-    if not source.target.has_classes:
+    if source.target.has_classes:
+        return
+    error = unsuitable(subject, source)
+    if source.target.claim == FORECASTS:
         raise OptionError(
-            f"{unsuitable(subject, source)}; use forecast_events(source, level=0.5) (--event "
-            "level=0.5) for two"
+            f"{error}; use forecast_events(source, level=0.5) (--event level=0.5) for two"
         )
+    raise error
 
 
 def resolved(

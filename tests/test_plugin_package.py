@@ -120,7 +120,7 @@ def test_plugins__are_listed(environment):
         "calibscale.statistics": "ConfidentSums",
         "calibscale.nulls": "normal_factors",
         "calibscale.readers": ".scores",
-        "calibscale.targets": "point_mean",
+        "calibscale.targets": "geometric_mean",
     }
     for entry in listed.values():
         assert (entry["package"], entry["version"]) == ("confident-rows", "2.1")
@@ -154,11 +154,11 @@ def test_commands__take_the_estimator_the_null_and_the_reader(environment, tmp_p
 def test_commands__take_the_kind_of_prediction(environment, tmp_path):
     rng = np.random.default_rng(0)
     mean = rng.gamma(2.0, 1.0, 500)
-    outcomes = rng.gamma(2.0, mean / 2.0)
+    outcomes = mean * rng.lognormal(0.0, 0.7, 500)  # with the geometric mean `mean`
     for name, values in (("calibrated", mean), ("too_high", 1.3 * mean)):
         rows = np.column_stack([values, outcomes])
         np.savetxt(tmp_path / f"{name}.csv", rows, delimiter=",", header="x,y", comments="")
-    options = ("--predictions", "x", "--forecast", "point_mean", "--labels", "y", "-b", "99")
+    options = ("--predictions", "x", "--forecast", "geometric_mean", "--labels", "y", "-b", "99")
     states = {}
     for name in ("calibrated", "too_high"):
         ran = environment.calibscale(
@@ -166,17 +166,17 @@ def test_commands__take_the_kind_of_prediction(environment, tmp_path):
         )
         assert ran.code == 0, ran.err
         result = json.loads((tmp_path / "check.json").read_text())
-        assert result["source"]["kind"] == "point_mean"
+        assert result["source"]["kind"] == "geometric_mean"
         states[name] = result["judgement"]["state"]
         ran = environment.calibscale("report", "check.json", "-o", "check.html", at=tmp_path)
         assert ran.code == 0, ran.err
     assert states["too_high"] == "miscalibrated"
     assert states["calibrated"] != "miscalibrated"
     unknown = environment.calibscale(
-        "check", "too_high.csv", "--predictions", "x", "--forecast", "median", at=tmp_path
+        "check", "too_high.csv", "--predictions", "x", "--forecast", "mode", at=tmp_path
     )
     assert "forecast must be one of normal" in unknown.err
-    assert "point_mean, not 'median'" in " ".join(unknown.err.split())
+    assert "geometric_mean, not 'mode'" in " ".join(unknown.err.split())
 
 
 def _write_day(folder: Path, day: str, seed: int) -> None:

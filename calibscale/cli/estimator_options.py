@@ -116,6 +116,8 @@ def chosen_estimators(
     values["covariates"] = shared.columns(values["covariates"])
     kinds = {name: ESTIMATORS[name] for name in ESTIMATORS.built_in if "all" in texts}
     defaults = [n for n, k in kinds.items() if k.by_default and judges(k.targets, claim)]
+    if target is not None and target.default_estimators:
+        defaults = list(target.default_estimators)
     chosen = dict.fromkeys(e for text in texts for e in (defaults if text == "all" else (text,)))
     built, used = [], set()
     for text in chosen or DEFAULT:

@@ -66,10 +66,10 @@ def _automatic_method(statistics: _Statistics) -> tuple[str, PairStatistic | Non
     by_kernel_sum = settings.normalization == "kernel_sum"
     if setup.rows <= _SOME_ROWS or statistics.kernel.linear or by_kernel_sum:
         return "tiles", None, f"tiles: {reason}"
-    try:
-        return "nystrom", statistics.nystrom(), f"nystrom: {reason}"
-    except OptionError:
-        return "features", statistics.features(), f"features: {reason}"
+    with suppress(OptionError):  # features take kernels that landmarks do not
+        if not setup.is_stream:
+            return "nystrom", statistics.nystrom(), f"nystrom: {reason}"
+    return "features", statistics.features(), f"features: {reason}"
 
 
 @dataclass(frozen=True)

@@ -68,6 +68,10 @@ class _StreamProfile(DataProfile):
     def rows(self) -> int:
         return _STREAM_ROWS
 
+    @property
+    def is_stream(self) -> bool:
+        return True
+
     def held_out(self, *settings: Any) -> NotionRows:
         raise OptionError(
             "bandwidth_share= needs several passes over the rows, and an Accumulator sees them "

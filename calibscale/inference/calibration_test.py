@@ -33,6 +33,7 @@ from calibscale.inference.nulls import (
     replicates_of,
 )
 from calibscale.inference.verdict import check_negligible, judgement_of_tests
+from calibscale.predictions.target import Target
 from calibscale.results.inference_results import CalibrationTests
 from calibscale.results.verdict_results import NEGLIGIBLE
 from calibscale.session import Run, Session, SessionOptions, classes_only, listed, verb
@@ -157,10 +158,7 @@ def calibration_test(
         else:
             estimators = listed(statistics)
         if drawn_from.of_labels and not target.draws_responses:
-            raise OptionError(
-                f"null={drawn_from.name!r} draws single classes, which soft labels are not; use "
-                "null='wild', their default; 'permute', 'residual' and 'hoeffding' apply too"
-            )
+            raise _no_draws(drawn_from, target)
         if not (drawn_from.draws or target.has_classes):
             classes_only(f"null={drawn_from.name!r}", session.source)
         _check(estimators, drawn_from, n_replicates, stop_after)
@@ -230,6 +228,19 @@ def calibration_test(
         **run.outcome(one_pass.counts, started, negligible=negligible),
     )
     return replace(result, judgement=judgement_of_tests(result, negligible))
+
+
+def _no_draws(null: Null, target: Target) -> OptionError:
+    """Error of a null that draws labels or outcomes, which the predictions do not allow."""
+    if target.has_classes:
+        return OptionError(
+            f"null={null.name!r} draws single classes, which soft labels are not; use "
+            "null='wild', their default; 'permute', 'residual' and 'hoeffding' apply too"
+        )
+    return OptionError(
+        f"null={null.name!r} draws outcomes, and {target.in_words} do not say how outcomes vary; "
+        "use null='wild', their default; 'permute' and 'residual' apply too"
+    )
 
 
 def _by_default(session: Session, local: SKCE | None, several: bool) -> list[Estimator]:

@@ -59,6 +59,11 @@ class DataProfile:
         return self.source.rows
 
     @property
+    def is_stream(self) -> bool:
+        """Whether rows are seen once, so that sums over pairs need a mergeable state."""
+        return False
+
+    @property
     def slack(self) -> float:
         """Allowed deviation of a prediction from [0, 1]."""
         return 0.0 if self.source.kind == "logits" else self.rules.tolerance
@@ -84,8 +89,9 @@ class DataProfile:
             return -self.slack, 1.0 + self.slack
         low, high = np.inf, -np.inf
         size = self.source.block_rows
-        for start in range(0, self.rows, size):
-            block = self.source.read(start, min(start + size, self.rows), False)
+        rows = self.source.rows  # a stream has its first rows as the source
+        for start in range(0, rows, size):
+            block = self.source.read(start, min(start + size, rows), False)
             values = block.values.astype(np.float64).reshape(len(block.values), -1)
             with np.errstate(invalid="ignore", divide="ignore"):  # invalid rows are left out
                 points = target.embedded(values, block.labels.astype(np.float64))[:, 0]

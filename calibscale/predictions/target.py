@@ -62,6 +62,8 @@ class Target(ABC):
     is_embedded : bool
         Whether q is an embedding of the prediction that has no logarithm, and residuals are vectors
         of any direction.
+    has_scalar_points : bool
+        Whether predictions with residuals of one number are points of a line.
     has_linear_kernel : bool
         Whether predictions are points of the space of their residuals, as estimators with a linear
         kernel need.
@@ -89,6 +91,7 @@ class Target(ABC):
     has_single_labels: ClassVar[bool] = False
     draws_responses: ClassVar[bool] = True
     is_embedded: ClassVar[bool] = False
+    has_scalar_points: ClassVar[bool] = True
     has_linear_kernel: ClassVar[bool] = True
     kernel_error: ClassVar[str]
     scores: ClassVar[tuple[str, ...]] = ()

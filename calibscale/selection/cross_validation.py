@@ -34,7 +34,7 @@ from calibscale.selection.kernel_features import KernelFeatures
 from calibscale.selection.known_families import FAMILIES, families_named
 from calibscale.selection.pointwise import Pointwise
 from calibscale.selection.risk import FoldScorer, FoldScores, by_fold
-from calibscale.session import Session, SessionOptions, classes_only, verb
+from calibscale.session import Session, SessionOptions, classes_only, unsuitable, verb
 from calibscale.statistics.one_pass import MAX_GROUPS
 from calibscale.statistics.statistic import Statistic
 
@@ -145,12 +145,14 @@ def select(
         problems(notion, data.n_features)
         if notion != "canonical":
             classes_only(f"notion {notion!r}", data)
-        split = _split(folds, test_fraction, seed, nested, data.rows)
-        require(subset_rows >= 2, "subset_rows must be at least 2", subset_rows)
         claim = data.target.claim
         if estimators is None and not data.target.has_classes:
             kinds = {name: FAMILIES[name] for name in FAMILIES.built_in}
             estimators = [name for name, kind in kinds.items() if judges(kind.targets, claim)]
+            if not estimators:
+                raise unsuitable("select", data)
+        split = _split(folds, test_fraction, seed, nested, data.rows)
+        require(subset_rows >= 2, "subset_rows must be at least 2", subset_rows)
         chosen = families_named(estimators, notion)
         for family in chosen:
             if not judges(family.targets, claim):

@@ -211,7 +211,7 @@ def spectral_statistic(
     NoSeries is raised, with a remedy, if the kernel or the data do not allow a Fourier series.
     """
     target = setup.source.target
-    is_scalar = width(notion, setup.n_features) == 1 and target.has_linear_kernel
+    is_scalar = width(notion, setup.n_features) == 1 and target.has_scalar_points
     if kernel.prediction != "none" and not is_scalar:
         remedy = ", or notion='top_label'" if target.has_classes else ""
         raise NoSeries(

@@ -12,44 +12,29 @@ import calibscale as cs
 from calibscale.predictions.blocks import Block
 from calibscale.predictions.claims import CLASSES, FORECASTS, SOFT
 from calibscale.predictions.classes import Classes
+from calibscale.predictions.functionals.functional import Functional
 from calibscale.predictions.kinds import TARGETS
-from calibscale.predictions.outcomes import OutcomeTarget
 from calibscale.predictions.rules import Rules
 from calibscale.predictions.soft_labels import SoftLabels
-from calibscale.predictions.target import KERNEL_ERROR
+from calibscale.predictions.target import KERNEL_ERROR, Response
 from calibscale.predictions.validation import chunks
 
 N = 2000
 
 
 @dataclass(frozen=True)
-class MeanForecast(OutcomeTarget):
-    """Predictions of the mean of a number, as a package of another author would define them."""
+class GeometricMean(Functional):
+    """Predictions of a geometric mean, as a package of another author would define them."""
 
-    name: ClassVar[str] = "mean"
-    claim: ClassVar[str] = "means"
-    columns: ClassVar[int | None] = 1
-    draws_responses: ClassVar[bool] = False  # a mean is no distribution
-    kernel_error: ClassVar[str] = "kce"
+    name: ClassVar[str] = "geometric_mean"
+    claim: ClassVar[str] = "geometric means"
+    has_linear_kernel: ClassVar[bool] = True
+    score: ClassVar[str] = "kce"  # this kind has no estimator of its loss
+    response: ClassVar[Response] = Response("mean log outcome", "predictions", False)
 
     @property
-    def n_features(self):
-        return 1
-
-    def of_outcomes(self, y):
-        return y[:, None]
-
-    def embedded(self, values, y):
-        return values
-
-    def residual_variance(self, q):
-        return np.zeros(len(q))
-
-    def scalar_residuals(self, values, y):
-        return values[:, 0] - y
-
-    def drawn_residuals(self, rows, draws, first, last):
-        raise AssertionError("residuals of means have random signs")
+    def default_estimators(self):
+        return ("kce",)
 
     @property
     def default_tests(self):
@@ -59,13 +44,23 @@ class MeanForecast(OutcomeTarget):
     def sizes(self):
         return (KERNEL_ERROR,)
 
+    def claimed(self, values):
+        return np.log(values[:, 0])
+
+    def responses(self, values, y):
+        with np.errstate(divide="ignore"):  # outcomes of rows that are imagined are 0
+            return np.log(y)
+
+    def loss(self, values, y):
+        return self.scalar_residuals(values, y) ** 2
+
 
 def _means(factor, seed=0):
     rng = np.random.default_rng(seed)
     mean = rng.gamma(2.0, 1.0, N)
-    outcomes = rng.gamma(2.0, mean / 2.0)
+    outcomes = mean * rng.lognormal(0.0, 0.7, N)
     values = (factor * mean)[:, None]
-    return cs.from_arrays(predictions=values, forecast=MeanForecast(), labels=outcomes)
+    return cs.from_arrays(predictions=values, forecast=GeometricMean(), labels=outcomes)
 
 
 def test_source__says_what_its_rows_claim():
@@ -84,7 +79,7 @@ def test_new_kind__is_evaluated_and_tested():
     mean = source.values[:, 0]
     error = cs.evaluate(source, cs.KCE(prediction_bandwidth=0.7))["kce"]
     # The mean of δ_i δ_j κ(p_i, p_j) over pairs of different rows.
-    residuals = mean - source.labels
+    residuals = np.log(mean) - np.log(source.labels)
     kernel = np.exp(-((mean[:, None] - mean) ** 2) / (2 * 0.7**2))
     terms = np.outer(residuals, residuals) * kernel
     expected = (terms.sum() - np.trace(terms)) / (N * (N - 1))
@@ -102,18 +97,18 @@ def test_new_kind__is_judged_by_the_default_test(factor, state):
 
 def test_new_kind__is_known_by_its_name(monkeypatch, tmp_path):
     monkeypatch.setattr(TARGETS, "_registered", {})
-    TARGETS.register("mean", MeanForecast)
+    TARGETS.register("geometric_mean", GeometricMean)
     source = _means(1.0)
     mean, outcomes = source.values[:, 0], source.labels
     expected = cs.evaluate(source, "jkce")["jkce"].value
-    named = cs.from_arrays(predictions=mean, forecast="mean", labels=outcomes)
-    assert named.target == MeanForecast()
+    named = cs.from_arrays(predictions=mean, forecast="geometric_mean", labels=outcomes)
+    assert named.target == GeometricMean()
     assert cs.evaluate(named, "jkce")["jkce"].value == expected
-    store = cs.LogitStore.create(tmp_path / "means.zarr", forecast="mean")
+    store = cs.LogitStore.create(tmp_path / "means.zarr", forecast="geometric_mean")
     with store.writer() as writer:
         writer.append(mean, outcomes)
     assert cs.evaluate(tmp_path / "means.zarr", "jkce")["jkce"].value == expected
-    accumulator = cs.Accumulator("jkce", forecast="mean")
+    accumulator = cs.Accumulator("jkce", forecast="geometric_mean")
     for rows in np.array_split(np.arange(N), 3):
         accumulator.update(predictions=mean[rows], labels=outcomes[rows])
     # The first rows fix the bandwidth, and the features err by about 1 %.
@@ -124,10 +119,10 @@ def test_new_kind__has_the_intervals_of_random_signs_in_batches():
     source = _means(1.15)
     few = 600  # all of them fix the bandwidths, as in `evaluate`
     mean, outcomes = source.values[:few], source.labels[:few]
-    accumulator = cs.Accumulator(["jkce", "jkce_biased"], forecast=MeanForecast(), interval=True)
+    accumulator = cs.Accumulator(["jkce", "jkce_biased"], forecast=GeometricMean(), interval=True)
     for rows in np.array_split(np.arange(few), 4):
         accumulator.update(predictions=mean[rows], labels=outcomes[rows])
-    whole = cs.from_arrays(predictions=mean, forecast=MeanForecast(), labels=outcomes)
+    whole = cs.from_arrays(predictions=mean, forecast=GeometricMean(), labels=outcomes)
     expected = cs.evaluate(whole, ["jkce", "jkce_biased"], interval=True)
     for part, estimate in zip(accumulator.compute().estimates, expected.estimates, strict=True):
         assert part.value == pytest.approx(estimate.value, rel=1e-9)
@@ -144,6 +139,6 @@ def test_labels__that_are_missing_in_a_chunk_of_floats_are_not_yet_known():
 
 def test_new_kind__is_refused_by_estimators_of_other_claims():
     for name, claim in (("ece", "classes"), ("crps", "forecasts")):
-        refused = f"{name} is for predictions of {claim}, and these are mean"
+        refused = f"{name} is for predictions of {claim}, and these are geometric_mean"
         with pytest.raises(cs.OptionError, match=refused):
             cs.evaluate(_means(1.0), name)

@@ -39,6 +39,7 @@ class ExpectilePrediction(Functional):
     level: float = 0.5
     name: ClassVar[str] = "expectile"
     claim: ClassVar[str] = EXPECTILES
+    has_linear_kernel: ClassVar[bool] = True
     score: ClassVar[str] = "expectile_loss"
     response: ClassVar[Response] = Response("weighted mean outcome", "predictions", False)
 

@@ -50,6 +50,8 @@ class Functional(OutcomeTarget):
 
     columns: ClassVar[int | None] = 1
     draws_responses: ClassVar[bool] = False
+    # The linear kernel is in the units of the predictions, and its intervals are those of classes.
+    has_linear_kernel: ClassVar[bool] = False
     kernel_error: ClassVar[str] = "kce"
     score: ClassVar[str]
     response: ClassVar[Response]
@@ -132,7 +134,3 @@ class Functional(OutcomeTarget):
     @property
     def sizes(self) -> tuple[str, ...]:
         return ("bias", KERNEL_ERROR)
-
-    @property
-    def scores(self) -> tuple[str, ...]:  # type: ignore[override]
-        return (self.score,)

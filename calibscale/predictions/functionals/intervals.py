@@ -15,8 +15,6 @@ from calibscale.predictions.functionals.functional import Functional
 from calibscale.predictions.invalid_rows import REVERSED
 from calibscale.predictions.target import KERNEL_ERROR, Response
 
-_FARTHEST = 1e150  # ends beyond it are compared as if they were there, as squares must be finite
-
 
 @dataclass(frozen=True)
 class IntervalPrediction(Functional):
@@ -49,8 +47,8 @@ class IntervalPrediction(Functional):
     name: ClassVar[str] = "interval"
     claim: ClassVar[str] = INTERVALS
     columns: ClassVar[int | None] = 2
+    has_scalar_points: ClassVar[bool] = False
     draws_responses: ClassVar[bool] = True
-    has_linear_kernel: ClassVar[bool] = False
     score: ClassVar[str] = "interval_score"
     response: ClassVar[Response] = Response("share of outcomes outside", "widths", True)
 
@@ -73,11 +71,19 @@ class IntervalPrediction(Functional):
         return high - low + 2.0 / (1.0 - self.coverage) * missed
 
     def ordered_by(self, values: Floats) -> Floats:
-        """Widths (c,), which tell intervals apart that are easy or hard to predict."""
-        return values[:, 1] - values[:, 0]
+        """Widths (c,), which tell intervals apart that are easy or hard to predict.
+
+        Intervals with an open side are put in order by their end.
+        """
+        low, high = self.embedded(values, values[:, 0]).T
+        return np.where(np.isinf(values).any(axis=1), low, high - low)
 
     def embedded(self, values: Floats, y: Floats) -> Floats:
-        return np.clip(values, -_FARTHEST, _FARTHEST)
+        """Ends (c, 2), where an open side has the end of the other side, or 0."""
+        low, high = np.where(np.isinf(values), np.nan, values).T
+        ends = np.column_stack([np.where(np.isnan(low), high, low), high])
+        ends[:, 1] = np.where(np.isnan(high), low, high)
+        return np.nan_to_num(ends)
 
     # ---------------------------------------------------------------- the interval as a forecast
 

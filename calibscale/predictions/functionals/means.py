@@ -48,6 +48,7 @@ class MeanPrediction(Functional):
     scale: str = field(default="identity", kw_only=True)
     name: ClassVar[str] = "mean"
     claim: ClassVar[str] = MEANS
+    has_linear_kernel: ClassVar[bool] = True
     score: ClassVar[str] = "squared_error"
     response: ClassVar[Response] = Response("mean outcome", "predictions", False)
 
@@ -95,6 +96,7 @@ class SecondMomentPrediction(Functional):
 
     name: ClassVar[str] = "second_moment"
     claim: ClassVar[str] = MEANS
+    has_linear_kernel: ClassVar[bool] = True
     score: ClassVar[str] = "squared_error"
     response: ClassVar[Response] = Response("mean squared outcome", "predictions", False)
 
