@@ -41,8 +41,8 @@ class RegistryEntry:
     Attributes
     ----------
     name : str
-    target : str
-        Module and name of the class, such as ``package.module:Class``.
+    path : str
+        Import path of the class, its module and name, such as ``package.module:Class``.
     summary : str
         One line for listings, empty for classes of other packages.
     package, version : str
@@ -52,7 +52,7 @@ class RegistryEntry:
     """
 
     name: str
-    target: str
+    path: str
     summary: str = ""
     package: str = OWN_PACKAGE
     version: str = ""
@@ -70,14 +70,14 @@ class RegistryEntry:
 
     def load(self) -> Any:
         """Class of the entry, imported on first use."""
-        return imported(self.target) if self.value is None else self.value
+        return imported(self.path) if self.value is None else self.value
 
 
-def imported(target: str) -> Any:
-    """Object at a text such as ``package.module:Class``."""
-    module, _, path = target.partition(":")
+def imported(path: str) -> Any:
+    """Object at an import path such as ``package.module:Class``."""
+    module, _, names = path.partition(":")
     value = import_module(module)
-    for name in filter(None, path.split(".")):
+    for name in filter(None, names.split(".")):
         value = getattr(value, name)
     return value
 
@@ -100,8 +100,8 @@ def installed_entries(group: str) -> tuple[RegistryEntry, ...]:
         distribution = point.dist
         package = (distribution and distribution.name) or "another package"
         version = (distribution and distribution.version) or ""
-        target = point.value.partition("[")[0].replace(" ", "")  # without the extras it needs
-        entry = RegistryEntry(point.name, target, package=package, version=version)
+        path = point.value.partition("[")[0].replace(" ", "")  # without the extras it needs
+        entry = RegistryEntry(point.name, path, package=package, version=version)
         # One package may be found twice on the path.  Python imports the first one.
         entries.setdefault((package, point.name), entry)
     return tuple(entries[key] for key in sorted(entries))
@@ -239,7 +239,7 @@ class Registry(Mapping[str, T], Generic[T]):
         return [
             other.origin
             for other in (*self._registered.values(), *self.installed)
-            if plain_name(other.name) == plain and other.target != entry.target
+            if plain_name(other.name) == plain and other.path != entry.path
         ]
 
     # ------------------------------------------------------------ the mapping
@@ -326,9 +326,9 @@ class Registry(Mapping[str, T], Generic[T]):
             entry = RegistryEntry(name, value, summary, value.partition(".")[0].partition(":")[0])
         else:
             module = getattr(value, "__module__", "__main__")
-            path = getattr(value, "__qualname__", name)
+            qualified_name = getattr(value, "__qualname__", name)
             package = module.partition(".")[0]
-            entry = RegistryEntry(name, f"{module}:{path}", summary, package, value=value)
+            entry = RegistryEntry(name, f"{module}:{qualified_name}", summary, package, value=value)
         owners = [OWN_PACKAGE] if self.has_name(name) else self._rivals(entry)
         if owners:
             raise OptionError(

@@ -257,11 +257,11 @@ TABLES = (*REGISTRIES.values(), "calibscale.cli.command_table:COMMANDS")
 @pytest.mark.parametrize("table", TABLES)
 def test_tables__name_classes_of_lower_rooms(table):
     registry: Registry[Any] = imported(table)
-    targets = {registry.entry(name).target.partition(":")[0] for name in registry.built_in}
+    modules = {registry.entry(name).path.partition(":")[0] for name in registry.built_in}
     room = _room(_target(table.partition(":")[0]))
-    for target in targets:
-        assert target.removeprefix("calibscale.") in MODULES
-        assert ROOMS.index(_room(_target(target))) <= ROOMS.index(room)
+    for module in modules:
+        assert module.removeprefix("calibscale.") in MODULES
+        assert ROOMS.index(_room(_target(module))) <= ROOMS.index(room)
 
 
 def test_imports__are_not_circular():

@@ -317,7 +317,7 @@ class Estimator(BoundEstimator):
     """
 
     by_default: ClassVar[bool] = True  # computed if no estimator is named
-    targets: ClassVar[tuple[str, ...]] = (CLASSES,)  # claims that it judges, see `Target`
+    judges: ClassVar[tuple[str, ...]] = (CLASSES,)  # claims that it judges, see `Target`
     fixed: ClassVar[tuple[str, ...]] = ()  # fields that are no settings of this estimator
     bound_fields: ClassVar[tuple[str, ...]] = ()  # parts of the bound estimator kept in ledgers
 

@@ -223,7 +223,7 @@ class ECE(_MeanGaps):
     """
 
     name: ClassVar[str] = "ece"
-    targets: ClassVar[tuple[str, ...]] = (CLASSES, SOFT)
+    judges: ClassVar[tuple[str, ...]] = (CLASSES, SOFT)
     gap_power: ClassVar[int | None] = 1
     squared: ClassVar[bool] = False
 
@@ -340,7 +340,7 @@ class TCE2(_SquaredGaps):
     """
 
     name: ClassVar[str] = "tce2"
-    targets: ClassVar[tuple[str, ...]] = (CLASSES, SOFT)
+    judges: ClassVar[tuple[str, ...]] = (CLASSES, SOFT)
 
     def _value(self, bins: BinTable) -> float:
         return float(bins.share @ bins.gap**2)
@@ -373,7 +373,7 @@ class TCE2Debiased(_SquaredGaps):
     """
 
     name: ClassVar[str] = "tce2_debiased"
-    targets: ClassVar[tuple[str, ...]] = (CLASSES, SOFT)
+    judges: ClassVar[tuple[str, ...]] = (CLASSES, SOFT)
     unbiased: ClassVar[bool] = True
 
     @property

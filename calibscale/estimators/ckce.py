@@ -44,7 +44,7 @@ class MomentError(Estimator):
 
     features: FeatureMap = field(default_factory=RandomFourier)
     testable: ClassVar[bool] = True
-    targets: ClassVar[tuple[str, ...]] = ALL
+    judges: ClassVar[tuple[str, ...]] = ALL
 
     @property
     def needs(self) -> tuple[Statistic, ...]:

@@ -41,7 +41,7 @@ class _ForecastScore(Estimator):
     """Base class of means over rows of a score, the first of `columns` numbers of each row."""
 
     unbiased: ClassVar[bool] = True
-    targets: ClassVar[tuple[str, ...]] = (FORECASTS,)
+    judges: ClassVar[tuple[str, ...]] = (FORECASTS,)
     notion = "forecast"
     columns: int = 1
 
@@ -330,7 +330,7 @@ class _PITError(Estimator):
     """Base class of distances of PIT values from uniform."""
 
     fixed_cells: bool = field(default=False, repr=False, kw_only=True)  # states that are added
-    targets: ClassVar[tuple[str, ...]] = (FORECASTS,)
+    judges: ClassVar[tuple[str, ...]] = (FORECASTS,)
     testable: ClassVar[bool] = True
     draws_cells: ClassVar[bool] = True
     by_default: ClassVar[bool] = False

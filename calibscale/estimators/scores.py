@@ -23,7 +23,7 @@ from calibscale.statistics.statistic import Statistic
 @dataclass(frozen=True)
 class _MeanScore(Estimator):
     unbiased: ClassVar[bool] = True
-    targets: ClassVar[tuple[str, ...]] = (CLASSES, SOFT)
+    judges: ClassVar[tuple[str, ...]] = (CLASSES, SOFT)
     total: ClassVar[str]  # field of the state of `Totals` that becomes the value, a mean
 
     @property

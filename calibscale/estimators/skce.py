@@ -72,7 +72,7 @@ class SKCE(Estimator):
     name: ClassVar[str] = "skce"
     by_default: ClassVar[bool] = False
     testable: ClassVar[bool] = True
-    targets: ClassVar[tuple[str, ...]] = ALL
+    judges: ClassVar[tuple[str, ...]] = ALL
     unbiased: ClassVar[bool] = True
     centred_null: ClassVar[bool] = True
     adds_diagonal: ClassVar[bool] = False

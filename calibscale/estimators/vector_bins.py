@@ -54,7 +54,7 @@ class CWCE2(Binned):
 
     notion: str = field(default="class_wise", init=False)
     name: ClassVar[str] = "cwce2"
-    targets: ClassVar[tuple[str, ...]] = (CLASSES, SOFT)
+    judges: ClassVar[tuple[str, ...]] = (CLASSES, SOFT)
     notions: ClassVar[tuple[str, ...]] = ("class_wise",)
 
     def bind(self, setup: DataProfile) -> Self:

@@ -34,7 +34,7 @@ from calibscale.monitoring.ledger.day_parts import PARTS, gathered, parted
 from calibscale.monitoring.ledger.group_keys import DayGroups, GroupKey, LedgerGroups
 from calibscale.monitoring.ledger.recipe import Recipe
 from calibscale.predictions.blocks import RowCounts
-from calibscale.predictions.claims import CLASSES, judges
+from calibscale.predictions.claims import CLASSES, includes
 from calibscale.results.cluster_results import Clusters
 from calibscale.results.estimate import Estimate
 from calibscale.results.inference_results import AdjustedTest, TestResult
@@ -106,7 +106,7 @@ def _mergeable(estimators: Iterable[Estimator], session: Session) -> list[Estima
     source = session.source
     requested = []
     for estimator in estimators:
-        if source.target.has_classes or not judges(estimator.targets, CLASSES):
+        if source.target.has_classes or not includes(estimator.judges, CLASSES):
             estimator = estimator.mergeable(source.n_features)
         requested.append(estimator)
     return requested

@@ -11,7 +11,7 @@ import pytest
 import calibscale as cs
 from calibscale.estimators.known_estimators import BIASED, ESTIMATORS
 from calibscale.inference.intervals import no_interval
-from calibscale.predictions.claims import judges
+from calibscale.predictions.claims import includes
 from tests.support import forecast_rows
 
 PAGE = Path(__file__).parents[2] / "docs" / "concepts" / "inference_table.md"
@@ -40,7 +40,7 @@ def _source(kind, n=150):
 def _named(source, name):
     """Text of the estimator, or None where it does not judge such rows."""
     target = "soft labels" if source.labels.ndim == 2 else source.target
-    if not judges(ESTIMATORS[name].targets, target):
+    if not includes(ESTIMATORS[name].judges, target):
         return None
     density = not (name == "log_score" and source.kind in ("ensemble", "quantiles"))
     return SETTINGS.get(name, name) if density else None

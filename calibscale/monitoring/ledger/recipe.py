@@ -44,7 +44,7 @@ def _kinds() -> dict[str, RegistryEntry]:
     settings = (*kernels, HoldOut, Axis, Grouping, LedgerGroups)
     for kind in settings:
         listed.append(RegistryEntry(kind.__name__, f"{kind.__module__}:{kind.__name__}"))
-    return {entry.target.rpartition(":")[2]: entry for entry in listed}
+    return {entry.path.rpartition(":")[2]: entry for entry in listed}
 
 
 def _entry_of_other(value: Any) -> RegistryEntry | None:
