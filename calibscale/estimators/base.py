@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from typing import Any, ClassVar, NamedTuple, Self
 
@@ -15,7 +15,7 @@ from calibscale.kernels.pair_tasks import PairSum
 from calibscale.limits.proportions import Limits
 from calibscale.predictions.claims import CLASSES
 from calibscale.predictions.notions import SCALAR_NOTIONS, default_notion, problems
-from calibscale.results.estimate import Estimate, Floor
+from calibscale.results.estimate import Estimate
 from calibscale.statistics.statistic import Statistic
 
 NO_ROWS = "no rows with a label and a positive weight"
@@ -65,6 +65,19 @@ def set_names(settings: Any, *options: str) -> None:
         object.__setattr__(settings, option, (names,) if isinstance(names, str) else tuple(names))
 
 
+def bound_notion(estimator: BoundEstimator) -> str:
+    """Notion that is judged, or the top label while the number of classes is unknown."""
+    return estimator.notion or "top_label"
+
+
+def without_rows(
+    estimator: BoundEstimator, parameters: dict[str, Any] | None = None, squared: bool = False
+) -> Estimate:
+    """Estimate without a value, as there are no rows."""
+    notion, settings = bound_notion(estimator), parameters or {}
+    return Estimate(estimator.name, notion, None, squared, parameters=settings, reason=NO_ROWS)
+
+
 class BoundEstimator(ABC):
     """Estimator with all settings that depend on the data, as `Estimator.bind` returns it.
 
@@ -75,8 +88,6 @@ class BoundEstimator(ABC):
     ----------
     notion : str or None
         Notion of calibration that is judged, None before the estimator is bound.
-    testable : bool
-        Whether the value of `as_error` increases with miscalibration, so that it can be tested.
     unbiased : bool
         Whether the expectation does not depend on n.
     smaller_is_better : bool
@@ -90,8 +101,6 @@ class BoundEstimator(ABC):
     gap_power : int or None
         Power of |conf_b − acc_b| if the value is its mean over bins, weighted by their shares of
         the rows.
-    centred_null : bool
-        Whether KiTE tests the value against centred permutations.
     bin_settings : tuple or None
         Settings `bins` and `edges`, None without bins.
     pairwise : bool
@@ -108,23 +117,17 @@ class BoundEstimator(ABC):
         Whether `from_sums` gives the value without each row.
     sum_scaled : bool
         Whether the sum over pairs is divided by n(n−1) or n², not by a sum of kernels.
-    largest_term : float or None
-        Bound of |⟨δ_i, δ_j⟩ k_ij| of a mean over pairs, for Hoeffding's inequality.
-    draws_cells : bool
-        Whether `cell_values` has the replicates of drawn labels.
     """
 
     settings: Estimator
     name: ClassVar[str]
     notion: str | None = "canonical"
-    testable: ClassVar[bool] = False
     unbiased: ClassVar[bool] = False
     smaller_is_better: ClassVar[bool] = True
     signed: ClassVar[bool] = False
     no_interval: ClassVar[str | None] = None
     no_resampling: ClassVar[str | None] = None
     gap_power: ClassVar[int | None] = None
-    centred_null: ClassVar[bool] = False
     bin_settings: ClassVar[tuple[int, str | Sequence[float]] | None] = None
     pairwise: ClassVar[bool] = False
     covariates: tuple[str, ...] = ()
@@ -133,18 +136,6 @@ class BoundEstimator(ABC):
     pair_sum: ClassVar[PairSum | None] = None
     rows_left_out: ClassVar[bool] = False
     sum_scaled: ClassVar[bool] = True
-    largest_term: ClassVar[float | None] = None
-    draws_cells: ClassVar[bool] = False
-
-    @property
-    def judged(self) -> str:
-        """Notion that is judged, or the top label while the number of classes is unknown."""
-        return self.notion or "top_label"
-
-    def unknown(self, parameters: dict[str, Any] | None = None, squared: bool = False) -> Estimate:
-        """Estimate without a value, as there are no rows."""
-        settings = parameters or {}
-        return Estimate(self.name, self.judged, None, squared, parameters=settings, reason=NO_ROWS)
 
     @property
     @abstractmethod
@@ -163,88 +154,6 @@ class BoundEstimator(ABC):
         """Value alone, without errors and tables, or NaN where it is undefined."""
         value = self.finalize(*states).value
         return float("nan") if value is None else value
-
-    def bare(self, *states: Any) -> Estimate:
-        """Estimate without the error of its approximation, which dominates the time."""
-        return self.finalize(*states)
-
-    def drawn_values(
-        self, states: Sequence[Any], sums: Sequence[tuple[Any, ...] | None], count: int
-    ) -> Iterable[float]:
-        """Value of each replicate, from states and the drawn counterparts of their parts.
-
-        The counterpart of a state that does not depend on labels is None.
-        """
-        for index in range(count):
-            yield self.value(
-                *(
-                    state if drawn is None else statistic.with_drawn(state, drawn, index)
-                    for statistic, state, drawn in zip(self.needs, states, sums, strict=True)
-                )
-            )
-
-    def sign_scale(
-        self, states: Sequence[Any], sums: Sequence[tuple[Any, ...] | None], count: int
-    ) -> Floats | None:
-        """Factors of residuals with a random sign for each cluster, from the first replicates."""
-        return None
-
-    def signed_values(
-        self,
-        states: Sequence[Any],
-        sums: Sequence[tuple[Any, ...] | None],
-        count: int,
-        scale: Floats | None,
-    ) -> Iterable[float]:
-        """`drawn_values` from residuals with a random sign for each cluster, and `sign_scale`."""
-        return self.drawn_values(states, sums, count)
-
-    def cell_values(self, states: Sequence[Any], seed: int, replicates: range) -> Iterable[float]:
-        """Value of each replicate, with labels drawn for the cells of the states, not for rows."""
-        raise NotImplementedError(self.name)
-
-    @property
-    def no_floor(self) -> str | None:
-        """Reason for having no noise floor of any rows, or None if there may be a floor."""
-        if self.unbiased:
-            return "it is unbiased: noise does not raise its mean"
-        return "sums over pairs of rows have no drawn labels" if self.pairwise else None
-
-    @property
-    def floor_needs(self) -> tuple[Statistic, ...]:
-        """Statistics that give the arguments of `floor`, computed in evaluations only."""
-        return ()
-
-    def floor(self, *states: Any) -> Floor | None:
-        """Noise floor of an estimate with a value, for labels drawn from the predictions."""
-        return None
-
-    @property
-    def floor_statistics(self) -> tuple[Statistic, ...]:
-        """Statistics of `floor_needs` that the estimate does not need."""
-        return tuple(s for s in self.floor_needs if s not in self.needs)
-
-    def with_floor(self, estimate: Estimate, states: Mapping[Statistic, Any]) -> Estimate:
-        """Return the estimate with its noise floor, if all states that it needs are there."""
-        needed = self.floor_needs
-        if estimate.value is None or not needed or any(s not in states for s in needed):
-            return estimate
-        return replace(estimate, floor=self.floor(*(states[s] for s in needed)))
-
-    @property
-    def parted(self) -> BoundEstimator:
-        """Estimator with states that add over parts of the rows, for jackknife and bootstrap.
-
-        By default it is the estimator itself.
-        """
-        return self
-
-    def frozen(self, *states: Any) -> BoundEstimator:
-        """Return the estimator with settings that depend on n fixed to the values of these states.
-
-        With this estimator, values of parts of the rows are comparable to the value of all rows.
-        """
-        return self
 
     def limits(self, confidence_level: float, *states: Any) -> Limits | None:
         """Confidence limits from the states of all rows, or None if the jackknife is to be used.
@@ -285,18 +194,6 @@ class BoundEstimator(ABC):
         if self.pair_sum is None:
             return None
         return PairWork(self.pair_sum, "tiles", rows * (rows - 1) // 2)
-
-    def for_test(self, setup: DataProfile) -> BoundEstimator:
-        """Return the estimator with a method that has replicates, or raise an OptionError."""
-        return self
-
-    @property
-    def as_error(self) -> BoundEstimator:
-        """Estimator of the same statistics with the value that a test compares with replicates.
-
-        By default it is the estimator itself.
-        """
-        return self
 
     def open_ended(self) -> BoundEstimator:
         """Return the estimator for values of covariates that its data do not have."""

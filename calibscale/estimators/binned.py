@@ -12,7 +12,7 @@ import numpy as np
 
 from calibscale.array_types import Floats
 from calibscale.errors import OptionError, require
-from calibscale.estimators.base import Estimator, ScalarEstimator
+from calibscale.estimators.base import Estimator, ScalarEstimator, bound_notion, without_rows
 from calibscale.limits.excess import ratio
 from calibscale.limits.gap_limits import bin_limits, largest_gap_limits, low_limit_of_groups
 from calibscale.limits.proportions import Limits
@@ -62,7 +62,6 @@ class Binned(ScalarEstimator):
     notion: str | None = None
     name: ClassVar[str]
     squared: ClassVar[bool] = True
-    testable: ClassVar[bool] = True
     # Values (R,) of R replicates from their gaps (R, B).  Without it there is no noise floor.
     of_gaps: ClassVar[Callable[[Any, Floats, BinTable], Floats] | None] = None
 
@@ -98,9 +97,9 @@ class Binned(ScalarEstimator):
     def needs(self) -> tuple[Statistic, ...]:
         if self.edges in MASS:
             # The quantiles are known after the pass only.
-            return (FineHistogram(self.judged),)
+            return (FineHistogram(bound_notion(self)),)
         left_closed = self.edges in ("netcal", "torchmetrics")
-        return (BinCounts(self.judged, self.edge_values, left_closed),)
+        return (BinCounts(bound_notion(self), self.edge_values, left_closed),)
 
     @property
     def parameters(self) -> dict[str, Any]:
@@ -140,7 +139,7 @@ class Binned(ScalarEstimator):
 
     def finalize(self, state: BinState, *extra_states: Any) -> Estimate:
         if not state.sums[1].sum() > 0:
-            return self.unknown(self.parameters)
+            return without_rows(self, self.parameters)
         return self._estimate(self._bins(state, *extra_states), *extra_states)
 
     def _estimate(self, bins: BinTable, *extra_states: Any) -> Estimate:
@@ -149,7 +148,7 @@ class Binned(ScalarEstimator):
     def _result(self, bins: BinTable, **details: Any) -> Estimate:
         return Estimate(
             self.name,
-            self.judged,
+            bound_notion(self),
             self._value(bins),
             self.squared,
             parameters=self.parameters,
@@ -174,6 +173,8 @@ class _MeanGaps(Binned):
 
     The limits hold for means that are weighted by the shares of the bins.
     """
+
+    testable: ClassVar[bool] = True
 
     def limits(self, confidence_level: float, *states: Any) -> Limits:
         """Limits by `calibscale.limits.gap_limits.bin_limits`."""
@@ -291,6 +292,7 @@ class MCE(Binned):
     """
 
     name: ClassVar[str] = "mce"
+    testable: ClassVar[bool] = True
     squared: ClassVar[bool] = False
     no_resampling: ClassVar[str | None] = (
         "a maximum over bins is not smooth, and intervals by resampling do not cover it"

@@ -14,7 +14,15 @@ from scipy.linalg import LinAlgError, cho_factor, cho_solve, eigh
 from calibscale.array_types import Floats
 from calibscale.errors import OptionError, require
 from calibscale.estimators import frequency_jackknife
-from calibscale.estimators.base import NO_ROWS, BoundEstimator, Estimator, PairWork, no_replicates
+from calibscale.estimators.base import (
+    NO_ROWS,
+    BoundEstimator,
+    Estimator,
+    PairWork,
+    bound_notion,
+    no_replicates,
+    without_rows,
+)
 from calibscale.kernels.data_profile import DataProfile
 from calibscale.kernels.features import FeatureMap, RandomFourier
 from calibscale.kernels.landmarks import Solution, solve
@@ -66,7 +74,12 @@ class MomentError(Estimator):
         return replace(self, features=replace(features, bandwidth=factor * features.bandwidth))
 
     def undefined(self, state: Any) -> str | None:
+        """Reason why a state has too few rows for a value, or None if it has enough."""
         return None if state.weight > 0 else NO_ROWS
+
+    def frozen(self, *states: Any) -> Self:
+        """Return the estimator with the settings that depend on n at these states."""
+        return self
 
     def finalize(self, *states: Any) -> Estimate:
         estimate = self.bare(*states)
@@ -107,11 +120,11 @@ class MomentError(Estimator):
     def bare(self, *states: Any) -> Estimate:
         moments = states[0]
         if reason := self.undefined(moments):
-            unknown = self.unknown(self.shown, squared=True)
+            unknown = without_rows(self, self.shown, squared=True)
             return replace(unknown, n=int(moments.n), reason=reason)
         frozen: Any = self.frozen(*states)
         value, n = frozen.value(*states), int(moments.n)
-        return Estimate(self.name, self.judged, value, True, parameters=frozen.shown, n=n)
+        return Estimate(self.name, bound_notion(self), value, True, parameters=frozen.shown, n=n)
 
 
 @dataclass(frozen=True)
@@ -442,7 +455,7 @@ class ExactCKCE(BoundEstimator):
             weighted = _WeightedRows.of([panels[index].rows for index in range(len(panels))])
             if not weighted.total > 0:
                 parameters = {**self._parameters, "ridge": self.settings.ridge}
-                return self.unknown(parameters, squared=True)
+                return without_rows(self, parameters, squared=True)
             ridge = self.settings.ridge
             if ridge is None:
                 ridge = weighted.default_ridge

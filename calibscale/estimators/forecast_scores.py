@@ -11,7 +11,7 @@ import numpy as np
 
 from calibscale.array_types import Floats
 from calibscale.errors import OptionError, require
-from calibscale.estimators.base import BoundEstimator, Estimator
+from calibscale.estimators.base import BoundEstimator, Estimator, bound_notion, without_rows
 from calibscale.kernels.data_profile import DataProfile
 from calibscale.limits.gap_limits import level_limits
 from calibscale.limits.proportions import Limits, share_limits
@@ -55,11 +55,11 @@ class _ForecastScore(Estimator):
 
     def finalize(self, state: ForecastState) -> Estimate:
         if not state.weight > 0:
-            return self.unknown()
+            return without_rows(self)
         return self._estimate(state.totals / state.weight, int(state.n))
 
     def _estimate(self, means: Floats, n: int, **about: Any) -> Estimate:
-        return Estimate(self.name, self.judged, float(means[0]), n=n, **about)
+        return Estimate(self.name, bound_notion(self), float(means[0]), n=n, **about)
 
 
 @dataclass(frozen=True)
@@ -281,7 +281,7 @@ class Coverage(_ForecastScore):
 
     def finalize(self, state: CoverageState | ForecastState) -> Estimate:
         if not state.weight > 0:
-            return self.unknown()
+            return without_rows(self)
         level = {"level": self.nominal}
         if isinstance(state, ForecastState):
             covered, width = (state.totals / state.weight).tolist()
@@ -291,7 +291,12 @@ class Coverage(_ForecastScore):
             expected = {"expected": float(state.expected / state.weight)}
         details = {**level, **expected, "mean_width": width}
         return Estimate(
-            self.name, self.judged, covered, n=int(state.n), details=details, parameters=level
+            self.name,
+            bound_notion(self),
+            covered,
+            n=int(state.n),
+            details=details,
+            parameters=level,
         )
 
     def limits(self, confidence_level: float, *states: Any) -> Limits | None:
@@ -332,7 +337,6 @@ class _PITError(Estimator):
     fixed_cells: bool = field(default=False, repr=False, kw_only=True)  # states that are added
     judges: ClassVar[tuple[str, ...]] = (FORECASTS,)
     testable: ClassVar[bool] = True
-    draws_cells: ClassVar[bool] = True
     by_default: ClassVar[bool] = False
     no_interval: ClassVar[str | None] = (
         "the value of a calibrated model is at the end of the range, and has no normal limit"
@@ -353,12 +357,14 @@ class _PITError(Estimator):
 
     def finalize(self, state: PITState) -> Estimate:
         if not state.weight > 0:
-            return self.unknown()
+            return without_rows(self)
         curve = state.curve()
         near = EXACT if state.exact else Approximation("cells", self._error(curve))
         about = self._about(state, curve)
         value = float(self._sizes(curve))
-        return Estimate(self.name, self.judged, value, self.squared, near, n=int(state.n), **about)
+        return Estimate(
+            self.name, bound_notion(self), value, self.squared, near, n=int(state.n), **about
+        )
 
     def cell_values(self, states: Sequence[Any], seed: int, replicates: range) -> Iterator[float]:
         for replicate in replicates:

@@ -16,7 +16,7 @@ from numpy.polynomial.legendre import legvander
 from scipy.special import expit, logit
 
 from calibscale.array_types import Floats
-from calibscale.estimators.base import NO_ROWS
+from calibscale.estimators.base import NO_ROWS, bound_notion
 from calibscale.estimators.sum_tests import Sums, SumTest
 from calibscale.kernels.data_profile import DataProfile
 from calibscale.limits.excess import ratio
@@ -77,7 +77,7 @@ class ResidualTest(SumTest):
 
     @property
     def needs(self) -> tuple[Statistic, ...]:
-        return (BinCounts(self.judged, self.edges),)
+        return (BinCounts(bound_notion(self), self.edges),)
 
     def split(self, state: BinState) -> Sums:
         cells, residuals = cells_of(state)

@@ -169,7 +169,7 @@ class SKCE(Estimator):
         return self if self.notion or classes == 2 else replace(self, notion="top_label")
 
     @property
-    def largest_term(self) -> float | None:  # type: ignore[override]
+    def largest_term(self) -> float | None:
         return largest_term(self.notion, self.prediction_kernel)
 
     def undefined(self, state: Any) -> str | None:
@@ -374,6 +374,7 @@ class JKCE(MomentError):
     unbiased: ClassVar[bool] = True
     is_quadratic: ClassVar[bool] = True
     normalization: ClassVar[str] = "pairs"
+    sum_scaled: ClassVar[bool] = True
     adds_diagonal: ClassVar[bool] = True  # as its replicates do
 
     def __post_init__(self) -> None:
@@ -429,7 +430,7 @@ class JKCE(MomentError):
         return lambda phi: phi[:, first:] / states[0].weight
 
     @property
-    def largest_term(self) -> float | None:  # type: ignore[override]
+    def largest_term(self) -> float | None:
         return largest_term(self.notion, self.kernel)
 
     def undefined(self, state: Any) -> str | None:

@@ -10,7 +10,13 @@ import numpy as np
 from scipy.special import stdtrit
 
 from calibscale.errors import OptionError, require
-from calibscale.estimators.base import BoundEstimator, PairWork, Quadratic, no_replicates
+from calibscale.estimators.base import (
+    BoundEstimator,
+    PairWork,
+    Quadratic,
+    bound_notion,
+    no_replicates,
+)
 from calibscale.kernels.data_profile import DataProfile
 from calibscale.kernels.fourier_series import NoSeries
 from calibscale.kernels.pair_sums import Pairs, sampled_mean
@@ -204,9 +210,18 @@ class BoundSKCE(BoundEstimator):
     testable: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
-        names = ("name", "notion", "unbiased", "centred_null", "covariates", "largest_term")
-        for attribute in names:
+        for attribute in ("name", "notion", "unbiased", "covariates"):
             object.__setattr__(self, attribute, getattr(self.settings, attribute))
+
+    @property
+    def centred_null(self) -> bool:
+        """Whether the settings are of a local error, which KiTE tests."""
+        return getattr(self.settings, "centred_null", False)
+
+    @property
+    def largest_term(self) -> float | None:
+        """Bound of the terms of the mean over pairs."""
+        return self.settings.largest_term
 
     def for_test(self, setup: DataProfile) -> BoundEstimator:
         if self.settings.method in ("blocks", "pairs"):
@@ -267,7 +282,7 @@ class BoundSKCE(BoundEstimator):
             details["notes"] = [] if reason else list(self.notes)
         parameters = self.settings.parameters(self.product, self.statistic)
         return Estimate(
-            self.name, self.judged, value, True, error, parameters, details, int(n), reason
+            self.name, bound_notion(self), value, True, error, parameters, details, int(n), reason
         )
 
     # ---------------------------------------------------------------- one pass
@@ -329,7 +344,7 @@ class BoundSKCE(BoundEstimator):
         block = settings.block if settings.method == "blocks" else None
         return PairSum(
             self.product,
-            self.judged,
+            bound_notion(self),
             settings.precision,
             not self.sum_scaled,
             block=block,
@@ -399,7 +414,9 @@ class BoundSKCE(BoundEstimator):
     def _from_sample(self, pairs: Pairs) -> Estimate:
         """Mean over randomly drawn pairs."""
         settings = self.settings
-        sample = sampled_mean(pairs, self.product, self.judged, settings.n_pairs, settings.seed)
+        sample = sampled_mean(
+            pairs, self.product, bound_notion(self), settings.n_pairs, settings.seed
+        )
         if sample is None:
             return self._estimate(None, 0, reason=TOO_FEW)
         error = Approximation("sampled_pairs", sample.error)

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Sequence
 from typing import Any, ClassVar, NamedTuple
 
 from calibscale.array_types import Floats
-from calibscale.estimators.base import TEST_STATISTIC, Estimator
+from calibscale.estimators.base import TEST_STATISTIC, Estimator, bound_notion
 from calibscale.results.estimate import Estimate
 
 
@@ -31,9 +31,11 @@ class SumTest(Estimator):
         (state,) = states
         rows, fixed, sums = self.split(state)
         if reason := self.undefined(fixed):
-            return Estimate(self.name, self.judged, None, n=rows, reason=reason)
+            return Estimate(self.name, bound_notion(self), None, n=rows, reason=reason)
         value = float(self.sizes(fixed, sums[None])[0])
-        return Estimate(self.name, self.judged, value, n=rows, details=self.finding(fixed, sums))
+        return Estimate(
+            self.name, bound_notion(self), value, n=rows, details=self.finding(fixed, sums)
+        )
 
     def drawn_values(
         self, states: Sequence[Any], sums: Sequence[tuple[Any, ...] | None], count: int

@@ -9,7 +9,7 @@ import numpy as np
 
 from calibscale.array_types import Floats
 from calibscale.errors import OptionError
-from calibscale.estimators.base import Estimator
+from calibscale.estimators.base import Estimator, bound_notion, without_rows
 from calibscale.estimators.binned import Binned
 from calibscale.kernels.data_profile import DataProfile
 from calibscale.limits.excess import ratio
@@ -54,6 +54,7 @@ class CWCE2(Binned):
 
     notion: str = field(default="class_wise", init=False)
     name: ClassVar[str] = "cwce2"
+    testable: ClassVar[bool] = True
     judges: ClassVar[tuple[str, ...]] = (CLASSES, SOFT)
     notions: ClassVar[tuple[str, ...]] = ("class_wise",)
 
@@ -100,11 +101,11 @@ class CWCE2(Binned):
     def finalize(self, state: BinState, *extra_states: Any) -> Estimate:
         sums = state.by_class
         if not sums.weight[0].sum() > 0:
-            return self.unknown(self.parameters)
+            return without_rows(self, self.parameters)
         by_class = self._by_class(state)
         return Estimate(
             self.name,
-            self.judged,
+            bound_notion(self),
             float(by_class.sum()),
             True,
             parameters=self.parameters,
@@ -168,7 +169,7 @@ class SimplexECE(Estimator):
     def finalize(self, cells: CellState, totals: TotalsState) -> Estimate:
         parameters = {"intervals": 3, "max_cells": self.max_cells}
         if not totals.weight > 0:
-            return self.unknown(parameters)
+            return without_rows(self, parameters)
         return Estimate(
             self.name,
             "canonical",

@@ -32,6 +32,7 @@ from calibscale.inference.nulls import (
     pair_values,
     replicates_of,
 )
+from calibscale.inference.testable import Testable, for_test, has_centred_null
 from calibscale.inference.verdict import check_negligible, judgement_of_tests
 from calibscale.results.inference_results import CalibrationTests
 from calibscale.results.verdict_results import NEGLIGIBLE
@@ -179,7 +180,7 @@ def calibration_test(
         for estimator in run.fitting:
             if reason := drawn_from.unsupported(estimator):
                 raise OptionError(reason)
-        run = replace(run, chosen=tuple(e.for_test(run.profile) for e in run.fitting))
+        run = replace(run, chosen=tuple(for_test(e, run.profile) for e in run.fitting))
         run = run.within_memory(lambda e: e.needs)
         draws = _pooled(drawn_from, run) if drawn_from.draws else None
         # The first batch of replicates is drawn in the pass that computes the observed values.
@@ -204,7 +205,7 @@ def calibration_test(
             merged = [trial for trial in trials if not trial.estimator.pairwise]
             count_replicates(scanned, merged, draws, n_replicates, batch, states, stop_after)
         for trial in trials:
-            if drawn_from.centred and trial.estimator.centred_null:
+            if drawn_from.centred and has_centred_null(trial.estimator):
                 trial.centre()
         # The trials of several bandwidths of a test follow each other and become one trial.
         remaining = iter(trials)
@@ -260,7 +261,8 @@ def _check(
         raise OptionError("stop_after must be at least 1, and is not for null='permute'")
     require(estimators, "no statistic to test")
     for e in estimators:
-        require(e.testable, f"{e.name} is not a calibration error and cannot be tested")
+        testable = isinstance(e, Testable)
+        require(testable, f"{e.name} is not a calibration error and cannot be tested")
 
 
 def _factors(bandwidths: int, null: Null, stop_after: int | None) -> list[float]:

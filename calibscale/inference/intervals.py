@@ -11,18 +11,22 @@ from scipy.special import ndtri, stdtrit
 
 from calibscale.array_types import Floats
 from calibscale.estimators.base import BoundEstimator
+from calibscale.inference.nulls import largest_term
 from calibscale.inference.resampling import (
     Bootstrap,
     Jackknife,
     Resampling,
     SquaredNorm,
     drawn_sums,
+    drawn_values,
     events_of,
+    frozen_by,
     group_of,
     groups_of,
     noise_replicates,
     norm_of,
     norm_p_values,
+    parted_of,
     total,
 )
 from calibscale.kernels.notion_rows import NotionRows
@@ -130,13 +134,14 @@ def parts_of(
         if request.clustered:
             return _clusters_left_out(estimator, request, pairs)
         return _rows_left_out(estimator, request, pairs, value)
-    needed = request.needs(estimator.parted)
+    parted = parted_of(estimator)
+    needed = request.needs(parted)
     if not needed or any(s not in states for s in needed):
         return None
     totals = [total(states[s]) for s in needed]
-    fixed = estimator.parted.frozen(*totals)
+    fixed = frozen_by(parted, *totals)
     moved = 0.0
-    if estimator.parted is not estimator:
+    if parted is not estimator:
         # The cells of the parted estimator differ slightly, and change all values alike.
         moved = value - fixed.value(*totals)
     left_out = np.full(request.groups, np.nan)
@@ -157,7 +162,7 @@ def parts_of(
         return parts
     (sizes,) = request.sizes
     weights = states[sizes].weight  # Σw of each group (groups,)
-    if estimator.largest_term is None:  # not a mean over pairs
+    if largest_term(estimator) is None:  # not a mean over pairs
         return of_clusters(parts, weights, estimator.unbiased)
     values_of_groups = np.array(
         [fixed.value(*(group_of(states[s], g) for s in needed)) for g in range(request.groups)]
@@ -415,10 +420,11 @@ def interval_statistics(
     estimator: BoundEstimator, request: Resampling, classes: int
 ) -> tuple[Statistic, ...]:
     """Statistics that an interval needs, none if the estimator's own are enough."""
-    grouped = request.needs(estimator.parted)
+    parted = parted_of(estimator)
+    grouped = request.needs(parted)
     if not grouped or has_limits(estimator, request):
         return ()
-    if estimator.parted is not estimator:  # the value does not follow from the parts
+    if parted is not estimator:  # the value does not follow from the parts
         return (*estimator.needs, *grouped, *request.sizes)
     events = (events_of(estimator),) if estimator.is_quadratic and not request.clustered else ()
     return (*grouped, *drawn_sums(estimator, request.null, classes), *request.sizes, *events)
@@ -532,10 +538,10 @@ def _interval_of_parts(
     interval = replace(parts, least_error=error).interval(request, covers)
     if interval is None:
         return None
-    grouped = request.needs(estimator.parted)
+    parted = parted_of(estimator)
+    grouped = request.needs(parted)
     if grouped and not estimator.unbiased and all(s in states for s in grouped):
         parts_of_sums = [states[s] for s in grouped]
-        parted = estimator.parted
         low = parted.low_of_groups(request.confidence_level, parts_of_sums, request.draws_responses)
         if low is not None:
             # The expectation of a biased error is above the population's value, so that an upper
@@ -559,5 +565,5 @@ def _calibrated_error(
     totals = [total(states[g]) for g in grouped]
     by_statistic = {r.statistic: states[r] for r in replicates}
     sums = [by_statistic.get(s) for s in estimator.needs]
-    values = estimator.frozen(*totals).drawn_values(totals, sums, len(replicates[0]))
+    values = drawn_values(frozen_by(estimator, *totals), totals, sums, len(replicates[0]))
     return float(np.std(np.fromiter(values, float), ddof=1))

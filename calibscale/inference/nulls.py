@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
-from typing import Any, ClassVar, NamedTuple, Self
+from typing import Any, ClassVar, NamedTuple, Protocol, Self, runtime_checkable
 
 import numpy as np
 from numpy.typing import NDArray
@@ -59,6 +59,42 @@ class PooledResiduals(Statistic):
         return pool
 
 
+@runtime_checkable
+class DrawsCells(Protocol):
+    """Estimator with replicates from labels drawn for the cells of its states, not for rows.
+
+    Only nulls that draw labels support it.  Tests get their replicates from it.
+    """
+
+    def cell_values(self, states: Sequence[Any], seed: int, replicates: range) -> Iterable[float]:
+        """Value of each replicate."""
+        ...
+
+
+@runtime_checkable
+class PairMean(Protocol):
+    """Estimator that is a mean over pairs of rows of bounded terms ⟨δ_i, δ_j⟩ k_ij.
+
+    Hoeffding's inequality bounds its p-value, and intervals for clusters leave out pairs of rows in
+    the same group of clusters.
+    """
+
+    @property
+    def largest_term(self) -> float | None:
+        """Bound of the terms, or None if the mean includes pairs of a row with itself."""
+        ...
+
+    @property
+    def sum_scaled(self) -> bool:
+        """Whether the sum over pairs is divided by n(n−1), not by a sum of kernels."""
+        ...
+
+
+def largest_term(estimator: BoundEstimator) -> float | None:
+    """Bound of the terms of a mean over pairs, or None for other estimators."""
+    return estimator.largest_term if isinstance(estimator, PairMean) else None
+
+
 @dataclass(frozen=True)
 class Null:
     """Base class of null distributions.
@@ -76,7 +112,7 @@ class Null:
     centred : bool
         Whether estimators with `centred_null` are compared with centred replicates.
     signed : bool
-        Whether `signed_values` of estimators has the replicates.
+        Whether replicates have a random sign for each cluster, see `SignsClusters`.
     max_replicates : int or None
         Number of available replicates, None if unlimited.
     """
@@ -95,7 +131,7 @@ class Null:
 
     def unsupported(self, estimator: BoundEstimator) -> str | None:
         """Reason why the null does not support an estimator, or None if it does."""
-        if not estimator.draws_cells or (self.of_labels and not self.moves):
+        if not isinstance(estimator, DrawsCells) or (self.of_labels and not self.moves):
             return None
         return f"{estimator.name} keeps cells of the score, not rows; use null='labels'"
 
@@ -302,7 +338,7 @@ class HoeffdingBound(Null):
     draws: ClassVar[bool] = False
 
     def unsupported(self, estimator: BoundEstimator) -> str | None:
-        mean = estimator.largest_term is not None
+        mean = largest_term(estimator) is not None
         return None if mean else "null='hoeffding' is for jkce, kce and klce"
 
 

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Protocol, runtime_checkable
 
 import numpy as np
 from scipy.special import ndtri, stdtrit
@@ -31,6 +31,86 @@ from calibscale.statistics.feature_sums import LandmarkFeatures
 from calibscale.statistics.one_pass import States
 from calibscale.statistics.score_sums import EventSums, Totals
 from calibscale.statistics.statistic import Statistic
+
+
+@runtime_checkable
+class DrawsValues(Protocol):
+    """Estimator that computes the values of all replicates of a null at once.
+
+    Tests, floors and the noise of intervals ask for it.
+    """
+
+    def drawn_values(
+        self, states: Sequence[Any], sums: Sequence[tuple[Any, ...] | None], count: int
+    ) -> Iterable[float]:
+        """Value of each replicate, see the function `drawn_values`."""
+        ...
+
+
+@runtime_checkable
+class Freezable(Protocol):
+    """Estimator with settings that depend on the number of rows unless they are given.
+
+    Whoever compares values of different rows asks for it: intervals, tests, rankings and ledgers.
+    """
+
+    def frozen(self, *states: Any) -> BoundEstimator:
+        """Return the estimator with these settings fixed to the values of these states."""
+        ...
+
+
+@runtime_checkable
+class Parted(Protocol):
+    """Estimator with other states for jackknife and bootstrap, as its own do not add over rows."""
+
+    @property
+    def parted(self) -> BoundEstimator:
+        """Estimator with states that add over parts of the rows."""
+        ...
+
+
+def drawn_values(
+    estimator: BoundEstimator,
+    states: Sequence[Any],
+    sums: Sequence[tuple[Any, ...] | None],
+    count: int,
+) -> Iterable[float]:
+    """Value of each replicate, from states and the drawn counterparts of their parts.
+
+    The counterpart of a state that does not depend on labels is None.
+    """
+    if isinstance(estimator, DrawsValues):
+        return estimator.drawn_values(states, sums, count)
+    return _values_one_by_one(estimator, states, sums, count)
+
+
+def _values_one_by_one(
+    estimator: BoundEstimator,
+    states: Sequence[Any],
+    sums: Sequence[tuple[Any, ...] | None],
+    count: int,
+) -> Iterator[float]:
+    """Value of each replicate, from states with the replicate in place of the observed part."""
+    for index in range(count):
+        yield estimator.value(
+            *(
+                state if drawn is None else statistic.with_drawn(state, drawn, index)
+                for statistic, state, drawn in zip(estimator.needs, states, sums, strict=True)
+            )
+        )
+
+
+def frozen_by(estimator: BoundEstimator, *states: Any) -> BoundEstimator:
+    """Estimator with settings that depend on n fixed to the values of these states.
+
+    With this estimator, values of parts of the rows are comparable to the value of all rows.
+    """
+    return estimator.frozen(*states) if isinstance(estimator, Freezable) else estimator
+
+
+def parted_of(estimator: BoundEstimator) -> BoundEstimator:
+    """Estimator with states that add over parts of the rows, by default itself."""
+    return estimator.parted if isinstance(estimator, Parted) else estimator
 
 
 @dataclass(frozen=True)

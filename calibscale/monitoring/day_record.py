@@ -23,7 +23,8 @@ from calibscale.inference.intervals import has_limits, interval_statistics, with
 from calibscale.inference.monte_carlo import batch_of, count_replicates, refused, trial_of
 from calibscale.inference.multiple_testing import adjusted_tests
 from calibscale.inference.nulls import CERTAIN, replicates_of
-from calibscale.inference.resampling import Grouped, Resampling, total
+from calibscale.inference.resampling import Grouped, Resampling, frozen_by, total
+from calibscale.inference.testable import for_test
 from calibscale.inference.tolerant_e_process import TolerantEProcess
 from calibscale.inference.verdict import ALPHA
 from calibscale.inference.verdict_sentences import described_test
@@ -266,7 +267,7 @@ class _Reader:
         clusters = self.run.clusters(passed)
         with one_thread():
             # Bandwidths, λ and edges are fixed by the first day, so that later states can be added.
-            frozen = (e.frozen(*(merged[s] for s in e.needs)) for e in self.recipe.estimators)
+            frozen = (frozen_by(e, *(merged[s] for s in e.needs)) for e in self.recipe.estimators)
             self.recipe = replace(self.recipe, estimators=tuple(frozen))
             estimates = [
                 self._estimate(e, resampling, states, merged, clusters)
@@ -360,7 +361,7 @@ class _Reader:
             return []
         profile = self.run.profile
         bound = (test.bind(profile) for test in default_tests(self.run))
-        return [test.for_test(profile) for test in bound]
+        return [for_test(test, profile) for test in bound]
 
     def _batch(self, defaults: Iterable[BoundEstimator]) -> int:
         """Number of replicates that a pass draws: all of them if the ledger keeps them."""

@@ -14,7 +14,7 @@ from calibscale.engine.execution import Stages
 from calibscale.engine.threads import one_thread
 from calibscale.errors import OptionError, require
 from calibscale.estimators.base import Estimator
-from calibscale.inference.resampling import Jackknife, Resampling
+from calibscale.inference.resampling import Jackknife, Resampling, frozen_by
 from calibscale.inference.verdict_sentences import sentence_of_ranking
 from calibscale.ranking.model_estimates import (
     DRAWS,
@@ -279,7 +279,7 @@ def _agreement(
         # λ of a subset follows from its effective rows, for which its expected weights stand.
         weight = smallest.weight * plan.share
         weight2 = smallest.weight2 * plan.share
-        estimator = estimator.frozen(smallest._replace(weight=weight, weight2=weight2))
+        estimator = frozen_by(estimator, smallest._replace(weight=weight, weight2=weight2))
         values.append(subset_values(estimator, plan, run, stages))
     defined = [model for model in models if model.estimate.value is not None]
     return agreement(

@@ -24,6 +24,8 @@ from calibscale.estimators.known_estimators import ESTIMATORS, named
 from calibscale.estimators.settings import hint, shown
 from calibscale.formatting.day_names import window
 from calibscale.formatting.number_texts import given
+from calibscale.inference.nulls import DrawsCells
+from calibscale.inference.testable import Testable
 from calibscale.monitoring.job import toml_lines
 from calibscale.monitoring.job.job_tables import Columns, Job, Source, Threshold
 from calibscale.monitoring.job.toml_lines import Problems, Where, parsed_toml
@@ -82,7 +84,7 @@ def _defaults(job: Job) -> Job:
         testable = (
             name
             for name, kind in kinds.items()
-            if kind is not None and kind.testable and not (job.cluster and kind.draws_cells)
+            if isinstance(kind, Testable) and not (job.cluster and isinstance(kind, DrawsCells))
         )
         test = replace(test, statistics=tuple(testable))
     if drift is not None:
@@ -261,9 +263,9 @@ def _tests(job: Job, problems: Problems) -> None:
     for index, name in enumerate(job.test.statistics or ()):
         where: Where = ("test", "statistics", index)
         kind = _kind(name)
-        if _listed(job, where, name, problems) and kind is not None and not kind.testable:
+        if _listed(job, where, name, problems) and kind and not isinstance(kind, Testable):
             problems.add(where, f"{name} is not a calibration error and cannot be tested")
-        elif job.cluster and kind is not None and kind.draws_cells:
+        elif job.cluster and isinstance(kind, DrawsCells):
             problems.add(where, f"{name} keeps cells of the score, not rows: no test with cluster")
 
 

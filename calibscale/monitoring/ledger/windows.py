@@ -30,8 +30,8 @@ from calibscale.errors import StoreError
 from calibscale.estimators.base import BoundEstimator
 from calibscale.inference.intervals import Parts, has_limits, with_interval
 from calibscale.inference.monte_carlo import result_of
-from calibscale.inference.nulls import DrawnLabels
-from calibscale.inference.resampling import Resampling
+from calibscale.inference.nulls import DrawnLabels, DrawsCells
+from calibscale.inference.resampling import Resampling, frozen_by
 from calibscale.monitoring.ledger.day_ledger import STATES, SUMS, Ledger
 from calibscale.monitoring.ledger.day_parts import SECTION as PARTS_SECTION
 from calibscale.monitoring.ledger.day_parts import STRATA, Strata, parts_of_days
@@ -160,7 +160,7 @@ def window(
     with one_thread():
         # Values that depend on the rows, such as λ, follow from the whole window.  Estimates that
         # leave a run out use the same values.
-        frozen = tuple(e.frozen(*(states[s] for s in e.needs)) for e in recipe.estimators)
+        frozen = tuple(frozen_by(e, *(states[s] for s in e.needs)) for e in recipe.estimators)
         strata: Strata | None = None
         tests: tuple[TestResult, ...] = ()
         with _noted(damaged):
@@ -350,7 +350,7 @@ def _tests(
         sums = recipe.unpack("replicates", drawn.vector)
         all_states.update(zip(replicated.values(), sums, strict=True))
     else:  # only statistics of cells can be drawn again from their states
-        tested = [e for e in tested if e.draws_cells]
+        tested = [e for e in tested if isinstance(e, DrawsCells)]
     certain = sum(int(e.info.get("certain", 0)) for e in entries)
     # Without clusters the days have draws of labels, from hashes of the recipe's seed.
     null = recipe.null() if recipe.cluster else DrawnLabels(recipe.seed)

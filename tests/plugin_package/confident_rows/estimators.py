@@ -73,7 +73,7 @@ class ConfidentGap(Estimator):
     def finalize(self, state: SumsState) -> Estimate:
         settings = {"threshold": self.threshold, "side": self.side, "absolute": self.absolute}
         if state.weight[0] == 0:
-            return self.unknown(settings)
+            return Estimate(self.name, self.notion, None, parameters=settings, reason="no rows")
         gap = float(state.delta[0] / state.weight[0])
         value = abs(gap) if self.absolute else gap
         rows = int(state.rows[0])
