@@ -23,6 +23,7 @@ from calibscale.inference.intervals import Parts, estimate_of, parts_of
 from calibscale.inference.multiple_testing import adjusted_tests, holm
 from calibscale.inference.nulls import Null
 from calibscale.inference.resampling import Jackknife, Resampling
+from calibscale.kernels.pair_sums import Pairwise
 from calibscale.ranking.model_estimates import distinct_names
 from calibscale.recalibration.fits import METHODS, method_of
 from calibscale.recalibration.nonparametric import LocalBias
@@ -268,7 +269,7 @@ def _values(run: Run, design: Resampling) -> list[_Value]:
     values: list[_Value] = []
     with one_thread():
         for e, groups in grouped_pairs:
-            pairs = run.pairs() if e.pairwise else None
+            pairs = run.pairs() if isinstance(e, Pairwise) else None
             estimate, parts = estimate_of(e, states, groups, pairs), None
             if estimate.value is not None and (groups or pairs is not None):
                 parts = parts_of(e, design, states, pairs, estimate.value)

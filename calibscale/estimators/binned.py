@@ -80,7 +80,7 @@ class Binned(ScalarEstimator):
         super().__post_init__()
 
     @property
-    def bin_settings(self) -> tuple[int, str | Sequence[float]]:  # type: ignore[override]
+    def bin_settings(self) -> tuple[int, str | Sequence[float]]:
         return self.bins, self.edges
 
     @cached_property

@@ -18,7 +18,6 @@ from calibscale.estimators.base import (
     NO_ROWS,
     BoundEstimator,
     Estimator,
-    PairWork,
     bound_notion,
     no_replicates,
     without_rows,
@@ -28,7 +27,7 @@ from calibscale.kernels.features import FeatureMap, RandomFourier
 from calibscale.kernels.landmarks import Solution, solve
 from calibscale.kernels.notion_rows import NotionRows
 from calibscale.kernels.pair_sums import Pairs
-from calibscale.kernels.pair_tasks import PairSum
+from calibscale.kernels.pair_tasks import PairSum, PairWork
 from calibscale.kernels.product_kernel import ProductKernel
 from calibscale.kernels.tile_layout import Panels
 from calibscale.predictions.claims import ALL
@@ -427,7 +426,6 @@ class ExactCKCE(BoundEstimator):
     product: ProductKernel
     name: ClassVar[str] = "ckce"
     testable: ClassVar[bool] = True
-    pairwise: ClassVar[bool] = True
     needs: ClassVar[tuple[Statistic, ...]] = ()
 
     @property

@@ -11,10 +11,11 @@ import numpy as np
 from calibscale.array_types import Floats
 from calibscale.data.derived_sources import HoldOut
 from calibscale.errors import OptionError, require
-from calibscale.estimators.base import BoundEstimator, Estimator, Quadratic, set_names
+from calibscale.estimators.base import BoundEstimator, Estimator, set_names
 from calibscale.estimators.ckce import MomentError
 from calibscale.estimators.skce_methods import (
     BoundSKCE,
+    bound_skce,
     check_settings,
     checked_notion,
     choose_method,
@@ -25,6 +26,7 @@ from calibscale.kernels.bandwidths import local_kernel, most_powerful, named_ban
 from calibscale.kernels.data_profile import DataProfile, pooled_distance
 from calibscale.kernels.features import RandomFourier
 from calibscale.kernels.product_kernel import PREDICTION_KERNELS, RADIAL, ProductKernel
+from calibscale.limits.squared_norms import Quadratic
 from calibscale.predictions.claims import ALL
 from calibscale.results.estimate import Estimate
 from calibscale.statistics.feature_sums import LandmarkFeatures
@@ -112,10 +114,10 @@ class SKCE(Estimator):
         method, statistic, reason = choose_method(named, setup, kernel)
         was_chosen = named.method == "auto"
         named = replace(named, method=method)
-        return BoundSKCE(named, kernel, statistic, (*notes, reason), chosen=was_chosen)
+        return bound_skce(named, kernel, statistic, (*notes, reason), chosen=was_chosen)
 
     def with_parts(self, **parts: Any) -> BoundSKCE:
-        return BoundSKCE(self, **parts)
+        return bound_skce(self, **parts)
 
     def settled(self, bound: BoundEstimator) -> Estimator:
         assert isinstance(bound, BoundSKCE)
@@ -372,7 +374,6 @@ class JKCE(MomentError):
     name: ClassVar[str] = "jkce"
     methods: ClassVar[tuple[str, ...]] = ("features", "tiles", "blocks", "pairs")
     unbiased: ClassVar[bool] = True
-    is_quadratic: ClassVar[bool] = True
     normalization: ClassVar[str] = "pairs"
     sum_scaled: ClassVar[bool] = True
     adds_diagonal: ClassVar[bool] = True  # as its replicates do
@@ -399,7 +400,7 @@ class JKCE(MomentError):
             return bound
         assert isinstance(features, RandomFourier)
         assert features.bandwidth is not None
-        return BoundSKCE(bound, ProductKernel(self.kernel, features.bandwidth))
+        return bound_skce(bound, ProductKernel(self.kernel, features.bandwidth))
 
     @property
     def shown(self) -> dict[str, Any]:

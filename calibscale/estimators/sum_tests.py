@@ -50,6 +50,10 @@ class SumTest(Estimator):
         """Parts of a state."""
 
     @abstractmethod
+    def undefined(self, fixed: Any) -> str | None:
+        """Reason why the sums of a state have no value, or None if they have one."""
+
+    @abstractmethod
     def sizes(self, fixed: Any, sums: Floats) -> Floats:
         """Value for each of B sets of sums (B, …)."""
 

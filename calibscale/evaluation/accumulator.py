@@ -38,6 +38,7 @@ from calibscale.inference.floors import noise_of
 from calibscale.inference.resampling import Resampling, requested
 from calibscale.kernels.data_profile import BANDWIDTH_ROWS, DataProfile
 from calibscale.kernels.notion_rows import NotionRows
+from calibscale.kernels.pair_sums import Pairwise
 from calibscale.predictions.blocks import Block, RowCounts
 from calibscale.predictions.classes import Classes
 from calibscale.predictions.distributions.forecast import Forecast
@@ -580,7 +581,7 @@ class Accumulator:
         for estimator in self._estimators:
             try:
                 bound = resolved(estimator, profile, "raise").open_ended()  # type: ignore[union-attr]
-                if bound.pairwise:
+                if isinstance(bound, Pairwise):
                     raise OptionError(
                         f"{estimator.name} needs all pairs of rows, which an Accumulator does not "
                         "keep; use method='features', or evaluate on a store"

@@ -20,7 +20,7 @@ from calibscale.inference.intervals import (
 )
 from calibscale.inference.nulls import Null
 from calibscale.inference.resampling import Jackknife, Resampling, merged, requested
-from calibscale.kernels.pair_sums import Pairs
+from calibscale.kernels.pair_sums import Pairs, Pairwise
 from calibscale.results.cluster_results import Clusters
 from calibscale.results.estimate import Estimate
 from calibscale.results.evaluation_results import Evaluation
@@ -51,7 +51,7 @@ _LABELS = LabelTable()
 def needed_statistics(run: Run, interval: Resampling | None, noise: Null | None) -> list[Statistic]:
     """Statistics of the pass of a run."""
     needed: list[Statistic] = []
-    if any(estimator.pairwise for estimator in run.fitting):
+    if any(isinstance(estimator, Pairwise) for estimator in run.fitting):
         needed.append(_FINGERPRINT)
     needed += run.cluster_sums
     if run.source.target.has_single_labels:
@@ -96,7 +96,7 @@ def evaluation_of(
 ) -> Evaluation:
     """Evaluation from the result of the pass of a run, with a name for each of its estimators."""
     classes = run.source.n_features
-    pairwise = any(e.pairwise for e in run.fitting)
+    pairwise = any(isinstance(e, Pairwise) for e in run.fitting)
     estimates, clusters = {}, run.clusters(result)
     for key, states in result.groups.items():
         pairs = None

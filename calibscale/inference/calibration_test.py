@@ -34,6 +34,7 @@ from calibscale.inference.nulls import (
 )
 from calibscale.inference.testable import Testable, for_test, has_centred_null
 from calibscale.inference.verdict import check_negligible, judgement_of_tests
+from calibscale.kernels.pair_sums import PairSummed
 from calibscale.results.inference_results import CalibrationTests
 from calibscale.results.verdict_results import NEGLIGIBLE
 from calibscale.session import Run, Session, SessionOptions, classes_only, listed, verb
@@ -199,10 +200,10 @@ def calibration_test(
         for trial in trials:
             if draws is None:
                 trial.bound()
-            elif trial.estimator.pairwise:  # sums over pairs have no states that merge
+            elif isinstance(trial.estimator, PairSummed):  # without states that merge
                 trial.add(pair_values(run, trial.estimator, draws, n_replicates), stop_after)
         if draws is not None:
-            merged = [trial for trial in trials if not trial.estimator.pairwise]
+            merged = [t for t in trials if not isinstance(t.estimator, PairSummed)]
             count_replicates(scanned, merged, draws, n_replicates, batch, states, stop_after)
         for trial in trials:
             if drawn_from.centred and has_centred_null(trial.estimator):

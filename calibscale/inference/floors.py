@@ -15,6 +15,7 @@ from calibscale.estimators.base import BoundEstimator
 from calibscale.inference.nulls import ClusterSigns, Null, null_of
 from calibscale.inference.resampling import drawn_sums, drawn_values, frozen_by
 from calibscale.inference.testable import sign_scale, signed_values
+from calibscale.kernels.pair_sums import Pairwise
 from calibscale.predictions.rules import Rules
 from calibscale.results.cluster_results import Clusters
 from calibscale.results.estimate import Estimate, Floor
@@ -67,7 +68,8 @@ def no_floor(estimator: BoundEstimator) -> str | None:
         return estimator.no_floor
     if estimator.unbiased:
         return "it is unbiased: noise does not raise its mean"
-    return "sums over pairs of rows have no drawn labels" if estimator.pairwise else None
+    pairwise = isinstance(estimator, Pairwise)
+    return "sums over pairs of rows have no drawn labels" if pairwise else None
 
 
 def noise_of(rules: Rules) -> Null:

@@ -24,6 +24,7 @@ from calibscale.inference.nulls import (
 )
 from calibscale.inference.resampling import drawn_values, frozen_by
 from calibscale.inference.testable import as_error, bare, sign_scale, signed_values
+from calibscale.kernels.pair_sums import PairSummed, Pairwise
 from calibscale.results.cluster_results import Clusters
 from calibscale.results.estimate import Estimate
 from calibscale.results.inference_results import TestResult
@@ -141,9 +142,9 @@ def trial_of(estimator: BoundEstimator, run: Run | None, states: States) -> Mont
     """Test of an estimator from its states, without replicates yet."""
     estimator = as_error(estimator)
     parts: list[Any]
-    if estimator.pairwise:
+    if isinstance(estimator, Pairwise):
         assert run is not None
-        assert estimator.pair_sum is not None
+        assert isinstance(estimator, PairSummed)  # see `for_test`
         pairs = run.pairs()
         estimate = estimator.solve(pairs)
         parts = [pairs.sum(estimator.pair_sum)]  # cached by `solve`

@@ -16,6 +16,7 @@ from calibscale.compiled import random_draws as kernel_draws
 from calibscale.errors import OptionError, require
 from calibscale.estimators.base import BoundEstimator
 from calibscale.kernels.notion_rows import NotionRows
+from calibscale.kernels.pair_sums import PairSummed
 from calibscale.predictions.chunk import Chunk
 from calibscale.predictions.notions import SCALAR_NOTIONS, views, width
 from calibscale.registry import Registry, RegistryEntry
@@ -411,16 +412,13 @@ def replicates_of(
     return {s: Replicates(s, null, first, last) for s in needed}
 
 
-def pair_values(
-    run: Run, estimator: BoundEstimator, null: Null, n_replicates: int
-) -> Iterator[float]:
+def pair_values(run: Run, estimator: PairSummed, null: Null, n_replicates: int) -> Iterator[float]:
     """Value of each replicate of an estimator that sums over all pairs.
 
     Σ_ij ⟨δ*_i, δ*_j⟩ κ_ij of a block of replicates takes one product of the kernel matrix with
     their residuals.
     """
     pairs, spec = run.pairs(), estimator.pair_sum
-    assert spec is not None
     state = pairs.sum(spec)
     with pairs.panels(spec.kernel, spec.notion) as panels:
         if null.moves:

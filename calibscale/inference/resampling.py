@@ -13,7 +13,7 @@ from scipy.special import ndtri, stdtrit
 from calibscale.array_types import Floats, Ints
 from calibscale.compiled import random_draws
 from calibscale.errors import OptionError, require
-from calibscale.estimators.base import BoundEstimator, Quadratic
+from calibscale.estimators.base import BoundEstimator
 from calibscale.inference.nulls import (
     ClusterSigns,
     DrawnLabels,
@@ -22,9 +22,10 @@ from calibscale.inference.nulls import (
     Replicates,
     redraws,
 )
+from calibscale.kernels.pair_sums import Pairwise
 from calibscale.limits.excess import excess_limits
 from calibscale.limits.proportions import FEW, Limits
-from calibscale.limits.squared_norms import Noise, noise_of, quadratic_limits
+from calibscale.limits.squared_norms import Noise, Quadratic, noise_of, quadratic_limits
 from calibscale.predictions.chunk import Chunk
 from calibscale.predictions.notions import width
 from calibscale.statistics.feature_sums import LandmarkFeatures
@@ -155,7 +156,7 @@ class Resampling(ABC):
 
     def needs(self, estimator: BoundEstimator) -> tuple[Grouped, ...]:
         """Grouped statistics of an estimator, none if its states cannot be split by group."""
-        if estimator.pairwise or not all(map(self.supports, estimator.needs)):
+        if isinstance(estimator, Pairwise) or not all(map(self.supports, estimator.needs)):
             return ()
         return tuple(Grouped(s, self.groups, self.seed) for s in estimator.needs)
 
@@ -352,6 +353,18 @@ REPLICATES = (10, 100)  # fewest and most draws of labels that estimate the nois
 _REPLICATE_BYTES = 2**26  # memory of the states of all draws
 
 
+@runtime_checkable
+class HasSquaredNorm(Protocol):
+    """Estimator of the squared norm of a sum over rows, from which its limits follow.
+
+    Intervals ask for it where rows are independent.
+    """
+
+    def quadratic(self, *states: Any) -> Quadratic:
+        """Sum over rows, for `calibscale.limits.squared_norms.quadratic_limits`."""
+        ...
+
+
 @dataclass(frozen=True)
 class SquaredNorm:
     """Squared norm |v|² of a sum over rows, `size`, fields of `Quadratic`, and the noise of v.
@@ -455,8 +468,10 @@ def norm_of(
 ) -> SquaredNorm | None:
     """Squared norm from the states of groups and replicates, or None if one is missing.
 
-    None is returned as well if fewer than two groups have rows.
+    None is returned as well if the estimate is no squared norm, or fewer than two groups have rows.
     """
+    if not isinstance(estimator, HasSquaredNorm):
+        return None
     grouped = request.needs(estimator)
     replicates = drawn_sums(estimator, request.null, classes)
     events = events_of(estimator)
@@ -467,17 +482,15 @@ def norm_of(
     size = float(form.vector @ form.vector)
     direction = form.vector / np.sqrt(size) if size > 0 else form.vector
 
-    def drawn(replicate: int) -> Floats:
-        """Vector v* (m,) of the sum over rows with drawn labels."""
+    statistics = tuple(zip(estimator.needs, totals, replicates, strict=True))
+    drawn = []
+    for replicate in range(len(replicates[0])):
         with_drawn = (
             statistic.with_drawn(observed_state, states[replicated], replicate)
-            for statistic, observed_state, replicated in zip(
-                estimator.needs, totals, replicates, strict=True
-            )
+            for statistic, observed_state, replicated in statistics
         )
-        return estimator.quadratic(*with_drawn).vector
-
-    vectors = np.array([drawn(replicate) for replicate in range(len(replicates[0]))])  # (B, m)
+        drawn.append(estimator.quadratic(*with_drawn).vector)
+    vectors = np.array(drawn)  # v* of each replicate (B, m)
     parts = [
         estimator.quadratic(*(group_of(states[g], number) for g in grouped))
         for number in range(request.groups)

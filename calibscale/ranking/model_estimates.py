@@ -26,6 +26,7 @@ from calibscale.inference.intervals import Parts, interval_statistics, parts_of,
 from calibscale.inference.multiple_testing import holm
 from calibscale.inference.resampling import Resampling, frozen_by, merged, total
 from calibscale.kernels.features import FeatureMap, RandomFourier
+from calibscale.kernels.pair_sums import Pairwise
 from calibscale.predictions.blocks import RowCounts
 from calibscale.results.cluster_results import Clusters
 from calibscale.results.comparison_results import Difference, RankedModel
@@ -242,10 +243,13 @@ def _estimate_model(
     if fewest.weight > 0:
         estimator = frozen_by(estimator, fewest)
     # Sums over pairs of rows need the rows again.
-    pairs = run.reporting(stages.next()).pairs() if estimator.pairwise else None
+    pairs = None
+    if isinstance(estimator, Pairwise):
+        pairs = run.reporting(stages.next()).pairs()
     parts, few, coarse = None, False, None
     with one_thread():
-        if pairs is not None:
+        if isinstance(estimator, Pairwise):
+            assert pairs is not None
             estimate = estimator.solve(pairs)
         else:
             summed = [total(states[s]) for s in grouped] or [states[s] for s in estimator.needs]

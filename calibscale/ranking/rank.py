@@ -16,6 +16,7 @@ from calibscale.errors import OptionError, require
 from calibscale.estimators.base import Estimator
 from calibscale.inference.resampling import Jackknife, Resampling, frozen_by
 from calibscale.inference.verdict_sentences import sentence_of_ranking
+from calibscale.kernels.pair_sums import Pairwise
 from calibscale.ranking.model_estimates import (
     DRAWS,
     EstimatedModel,
@@ -214,7 +215,7 @@ def _passes(run: Run, resampling: Resampling, n_sizes: int, trials: int) -> int:
     """Number of passes over one model."""
     (estimator,) = run.fitting
     if not n_sizes:
-        return 1 + estimator.pairwise
+        return 1 + isinstance(estimator, Pairwise)
     if not resampling.needs(estimator):
         raise OptionError(
             f"{estimator.name} with this method cannot be computed on subsets; use another method "

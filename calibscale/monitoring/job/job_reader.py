@@ -24,6 +24,7 @@ from calibscale.estimators.known_estimators import ESTIMATORS, named
 from calibscale.estimators.settings import hint, shown
 from calibscale.formatting.day_names import window
 from calibscale.formatting.number_texts import given
+from calibscale.inference.intervals import HasLimits
 from calibscale.inference.nulls import DrawsCells
 from calibscale.inference.testable import Testable
 from calibscale.monitoring.job import toml_lines
@@ -315,7 +316,7 @@ def _threshold(job: Job, index: int, t: Threshold, problems: Problems) -> None:
 def _of_value(job: Job, where: Where, t: Threshold, problems: Problems) -> None:
     _listed(job, (*where, "estimator"), str(t.estimator), problems)
     kind = _kind(t.estimator)
-    limited = kind is not None and kind.limits is not Estimator.limits and not job.cluster
+    limited = isinstance(kind, HasLimits) and not job.cluster
     if t.group is not None and t.bound != "value" and t.window == "day" and not limited:
         message = f"{t.estimator} has no interval for groups of a single day: use a longer window"
         problems.add((*where, "bound"), message)
