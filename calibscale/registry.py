@@ -9,8 +9,8 @@ Names of this package come first.  Entry points are read when a name is in no ta
 or when all names are listed, because reading them takes as long as the start of a short command.
 
 A class of another package may have the number `protocol`, the version of the base class that it was
-written for.  `PROTOCOL` is the present version.  It increases when classes of older versions would
-no longer work.
+written for.  A registry has the present version, which increases when classes of older versions
+would no longer work.
 """
 
 from __future__ import annotations
@@ -27,7 +27,6 @@ from calibscale.formatting.naming import joined, plain_name
 if TYPE_CHECKING:
     from importlib.metadata import EntryPoints
 
-PROTOCOL = 1
 OWN_PACKAGE = "calibscale"
 GROUPS = "calibscale."  # beginning of the groups of entry points
 
@@ -134,6 +133,8 @@ class Registry(Mapping[str, T], Generic[T]):
         Group of entry points, without which other packages can add no names.
     base : str, optional
         Class from which classes of other packages are derived, such as ``calibscale:Estimator``.
+    protocol : int
+        Present version of the base class.
     synonyms : iterable of str, optional
         Further names of this package in the form of `plain_name`.
 
@@ -155,9 +156,10 @@ class Registry(Mapping[str, T], Generic[T]):
         *,
         group: str | None = None,
         base: str | None = None,
+        protocol: int = 1,
         synonyms: Iterable[str] = (),
     ) -> None:
-        self.kind, self.group, self.base = kind, group, base
+        self.kind, self.group, self.base, self.protocol = kind, group, base, protocol
         self._table = {entry.name: entry for entry in entries}
         self._registered: dict[str, RegistryEntry] = {}
         self._synonyms = frozenset(synonyms)
@@ -275,12 +277,12 @@ class Registry(Mapping[str, T], Generic[T]):
             value = entry.load()
         except (Exception, SystemExit) as error:  # the package may fail in any way
             return f"cannot be imported: {type(error).__name__}: {error}"
-        protocol = getattr(value, "protocol", PROTOCOL)
-        if protocol != PROTOCOL:
+        protocol = getattr(value, "protocol", self.protocol)
+        if protocol != self.protocol:
             remedy = f"upgrade {entry.package}"
-            if isinstance(protocol, int) and protocol > PROTOCOL:
+            if isinstance(protocol, int) and protocol > self.protocol:
                 remedy = f"upgrade {OWN_PACKAGE}"
-            return f"was written for protocol {protocol!r}, and this is {PROTOCOL}: {remedy}"
+            return f"was written for protocol {protocol!r}, and this is {self.protocol}: {remedy}"
         if self.base is None:
             return None if callable(value) else "is not callable"
         base = imported(self.base)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from dataclasses import replace
 from typing import Any, ClassVar, Self
 
@@ -23,6 +23,11 @@ TEST_STATISTIC = "a test statistic is in units of its noise; calibration_test gi
 def no_replicates(name: str, method: str) -> OptionError:
     """Error of a method without replicates for a test."""
     return OptionError(f"{name} by method={method!r} has no test; use method='features'")
+
+
+def no_bandwidths(name: str) -> OptionError:
+    """Error of a test over several bandwidths for an estimator without any."""
+    return OptionError(f"{name} has no bandwidths to scale; use jkce, kce or klce")
 
 
 def set_names(settings: Any, *options: str) -> None:
@@ -51,36 +56,34 @@ def without_rows(
 class BoundEstimator(ABC):
     """Estimator with all settings that depend on the data, as `Estimator.bind` returns it.
 
-    It names the statistics needed and computes an `Estimate` from their states.
+    It names the statistics needed and computes an `Estimate` from their states.  What else an
+    estimator can do, such as tests, floors, limits or sums over pairs, is a protocol beside the
+    function that asks for it.
 
     Attributes
     ----------
+    settings : Estimator
+        Settings, as results and ledgers have them.
+    name : str
+        Name in texts and results.
     notion : str or None
         Notion of calibration that is judged, None before the estimator is bound.
-    unbiased : bool
-        Whether the expectation does not depend on n.
-    smaller_is_better : bool
-        Whether models can be ranked by the value, the smallest being the best.
-    signed : bool
-        Whether a calibrated model has a value of about 0, and other models values on both sides.
-    gap_power : int or None
-        Power of |conf_b − acc_b| if the value is its mean over bins, weighted by their shares of
-        the rows.
     covariates : tuple of str
         Names of the covariates that are read.
-    counted : tuple of Statistic
-        Statistics that give the arguments of `noted`, computed in evaluations only.
+    unbiased : bool
+        Whether the expectation does not depend on n.
+
+    See Also
+    --------
+    Estimator : Settings of an estimator.
+    SimpleEstimator : Settings and bound estimator in one class.
     """
 
     settings: Estimator
     name: ClassVar[str]
     notion: str | None = "canonical"
-    unbiased: ClassVar[bool] = False
-    smaller_is_better: ClassVar[bool] = True
-    signed: ClassVar[bool] = False
-    gap_power: ClassVar[int | None] = None
     covariates: tuple[str, ...] = ()
-    counted: ClassVar[tuple[Statistic, ...]] = ()
+    unbiased: ClassVar[bool] = False
 
     @property
     @abstractmethod
@@ -91,25 +94,42 @@ class BoundEstimator(ABC):
     def finalize(self, *states: Any) -> Estimate:
         """Estimate from the states of all rows."""
 
-    def noted(self, estimate: Estimate, *states: Any) -> Estimate:
-        """Estimate with notes on its rows."""
-        return estimate
-
     def value(self, *states: Any) -> float:
         """Value alone, without errors and tables, or NaN where it is undefined."""
         value = self.finalize(*states).value
         return float("nan") if value is None else value
 
-    def open_ended(self) -> BoundEstimator:
-        """Return the estimator for values of covariates that its data do not have."""
-        return self
 
+class Estimator(ABC):
+    """Base class of the settings of estimators, which are frozen dataclasses.
 
-class Estimator(BoundEstimator):
-    """Base class of estimators, which are frozen dataclasses with settings as fields.
+    `bind` returns the estimator for data.  An estimator with settings that do not depend on the
+    data is a `SimpleEstimator`, which is its own bound estimator.
 
-    `bind` returns the estimator for data.  By default this is the estimator itself, so that an
-    estimator without settings that depend on the data implements `needs` and `finalize` only.
+    Attributes
+    ----------
+    name : str
+        Name in texts and results.
+    notion : str or None
+        Notion of calibration that is judged, None where it depends on the data.
+    covariates : tuple of str
+        Names of the covariates that are read.
+    by_default : bool
+        Whether it is computed if no estimator is named.
+    judges : tuple of str
+        Claims that it judges, see `calibscale.predictions.target.Target`.
+    fixed : tuple of str
+        Fields that are no settings of this estimator.
+
+    Raises
+    ------
+    OptionError
+        By a class with `finalize` that is no `BoundEstimator`, as classes of protocol 1 are.
+
+    See Also
+    --------
+    BoundEstimator : Estimator of data.
+    SimpleEstimator : Settings and bound estimator in one class.
 
     Examples
     --------
@@ -118,61 +138,63 @@ class Estimator(BoundEstimator):
     (True, True)
     """
 
-    by_default: ClassVar[bool] = True  # computed if no estimator is named
-    judges: ClassVar[tuple[str, ...]] = (CLASSES,)  # claims that it judges, see `Target`
-    fixed: ClassVar[tuple[str, ...]] = ()  # fields that are no settings of this estimator
-    bound_fields: ClassVar[tuple[str, ...]] = ()  # parts of the bound estimator kept in ledgers
+    name: ClassVar[str]
+    notion: str | None = "canonical"
+    covariates: tuple[str, ...] = ()
+    by_default: ClassVar[bool] = True
+    judges: ClassVar[tuple[str, ...]] = (CLASSES,)
+    fixed: ClassVar[tuple[str, ...]] = ()
+
+    def __init_subclass__(cls, **options: Any) -> None:
+        super().__init_subclass__(**options)
+        # Classes of protocol 1 would be instantiated, and fail at their first use.
+        if hasattr(cls, "finalize") and not issubclass(cls, BoundEstimator):
+            raise OptionError(
+                f"the estimator {cls.__name__} was written for an older protocol, in which every "
+                "Estimator has `finalize`; derive it from "
+                "calibscale.estimators.base.SimpleEstimator"
+            )
+
+    @abstractmethod
+    def bind(self, setup: DataProfile) -> BoundEstimator:
+        """Return the estimator for the data, with every default replaced by a value.
+
+        An OptionError is raised if the estimator does not fit the data.
+        """
+
+    def notion_for(self, classes: int) -> str:
+        """Notion of calibration that is judged on data with this number of classes."""
+        return self.notion or default_notion(classes)
+
+
+class SimpleEstimator(Estimator, BoundEstimator):
+    """Base class of estimators that are their own bound estimator.
+
+    A subclass implements `needs` and `finalize`.  It overrides `bind` if it replaces defaults, or
+    refuses data.
+
+    See Also
+    --------
+    Estimator : Settings of an estimator.
+    BoundEstimator : Estimator of data.
+
+    Examples
+    --------
+    >>> from calibscale import ECE
+    >>> from calibscale.estimators.base import SimpleEstimator
+    >>> isinstance(ECE(), SimpleEstimator), ECE().settings
+    (True, ECE(bins=15, edges='equal-width', notion=None))
+    """
 
     @property
     def settings(self) -> Self:  # type: ignore[override]
         return self
 
     def bind(self, setup: DataProfile) -> BoundEstimator:
-        """Return the estimator for the data, with every default replaced by a value.
-
-        An OptionError is raised if the estimator does not fit the data.
-        """
-        return self
-
-    def with_parts(self, **parts: Any) -> BoundEstimator:
-        """Return the bound estimator with the given `bound_fields`."""
-        raise NotImplementedError(self.name)
-
-    def notion_for(self, classes: int) -> str:
-        """Notion of calibration that is judged on data with this number of classes."""
-        return self.notion or default_notion(classes)
-
-    def settled(self, bound: BoundEstimator) -> Estimator:
-        """Return the settings with the bandwidths of the bound estimator."""
-        return bound.settings
-
-    def scaled(self, bound: BoundEstimator, factor: float) -> Estimator:
-        """Return the settings with the bandwidths of the bound estimator times a factor.
-
-        An OptionError is raised if it has none.
-        """
-        raise OptionError(f"{self.name} has no bandwidths to scale; use jkce, kce or klce")
-
-    def shared(self, setups: Sequence[DataProfile]) -> Self:
-        """Return the estimator with every bandwidth that depends on the data set for all models.
-
-        An OptionError is raised if it chooses bandwidths by power, which differ between models.
-        """
-        return self
-
-    def mergeable(self, classes: int) -> Self:
-        """Return the estimator with a notion that has mergeable states, if the notion is open."""
-        return self
-
-    def population(self, rows: int) -> Estimator:
-        """Return the estimator of the same population value for residuals without label noise.
-
-        A ridge that is not set is the default for the given number of rows.
-        """
         return self
 
 
-class ScalarEstimator(Estimator):
+class ScalarEstimator(SimpleEstimator):
     """Base class of estimators with a setting `notion` and a default that depends on the data."""
 
     notions: ClassVar[tuple[str, ...]] = SCALAR_NOTIONS

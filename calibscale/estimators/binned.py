@@ -175,12 +175,13 @@ class _MeanGaps(Binned):
     """
 
     testable: ClassVar[bool] = True
+    gap_power: ClassVar[int]  # the value is the mean of |conf_b − acc_b| to this power
 
     def limits(self, confidence_level: float, *states: Any) -> Limits:
         """Limits by `calibscale.limits.gap_limits.bin_limits`."""
         gaps = self._bins(*states).gaps
         tail = (1.0 - confidence_level) / 2.0
-        limits = bin_limits(gaps, self.gap_power or 1, tail, self.unbiased)
+        limits = bin_limits(gaps, self.gap_power, tail, self.unbiased)
         # A biased error has the noise of the frequencies in its expectation at this n.
         high = limits.high if self.unbiased else limits.mean_at_high
         return Limits(limits.low, high, "binned")
@@ -196,7 +197,7 @@ class _MeanGaps(Binned):
         full = bins.weight > 0
         weights, residuals = sums[:, 1, full], sums[:, 4, full]
         tail = (1.0 - confidence_level) / 2.0
-        power = self.gap_power or 1
+        power = self.gap_power
         return low_limit_of_groups(bins.gaps, weights, residuals, tail, power, counted=counted)
 
 
@@ -225,7 +226,7 @@ class ECE(_MeanGaps):
 
     name: ClassVar[str] = "ece"
     judges: ClassVar[tuple[str, ...]] = (CLASSES, SOFT)
-    gap_power: ClassVar[int | None] = 1
+    gap_power: ClassVar[int] = 1
     squared: ClassVar[bool] = False
 
     def _value(self, bins: BinTable) -> float:
@@ -312,7 +313,7 @@ class MCE(Binned):
 class _SquaredGaps(_MeanGaps):
     """Base class of means of squared gaps."""
 
-    gap_power: ClassVar[int | None] = 2
+    gap_power: ClassVar[int] = 2
 
     def population(self, rows: int) -> Estimator:
         """Return `TCE2`: without label noise there is nothing to correct for."""

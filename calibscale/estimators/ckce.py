@@ -18,7 +18,9 @@ from calibscale.estimators.base import (
     NO_ROWS,
     BoundEstimator,
     Estimator,
+    SimpleEstimator,
     bound_notion,
+    no_bandwidths,
     no_replicates,
     without_rows,
 )
@@ -46,7 +48,7 @@ _ITERATIONS = 6  # for `plan`: conjugate gradients took 4 to 6 on real networks,
 
 
 @dataclass(frozen=True)
-class MomentError(Estimator):
+class MomentError(SimpleEstimator):
     """Base class of squared errors that follow from the `Moments` of features."""
 
     features: FeatureMap = field(default_factory=RandomFourier)
@@ -66,10 +68,13 @@ class MomentError(Estimator):
         notion = self.notion or "canonical"
         return replace(self, features=self.features.resolve(*setups, notion=notion))
 
+    def settled(self, bound: BoundEstimator) -> Estimator:
+        return bound.settings
+
     def scaled(self, bound: BoundEstimator, factor: float) -> Estimator:
         features = getattr(bound.settings, "features", None)
         if not isinstance(features, RandomFourier) or features.bandwidth is None:
-            return super().scaled(bound, factor)
+            raise no_bandwidths(self.name)
         return replace(self, features=replace(features, bandwidth=factor * features.bandwidth))
 
     def undefined(self, state: Any) -> str | None:
@@ -378,7 +383,6 @@ class CKCE(CMMD):
     method: str = "features"
     conditional_on: str | None = None
     tolerance: float = 1e-10
-    bound_fields: ClassVar[tuple[str, ...]] = ("product",)
     name: ClassVar[str] = "ckce"
 
     def __post_init__(self) -> None:

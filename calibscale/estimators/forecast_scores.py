@@ -11,7 +11,7 @@ import numpy as np
 
 from calibscale.array_types import Floats
 from calibscale.errors import OptionError, require
-from calibscale.estimators.base import BoundEstimator, Estimator, bound_notion, without_rows
+from calibscale.estimators.base import BoundEstimator, SimpleEstimator, bound_notion, without_rows
 from calibscale.kernels.data_profile import DataProfile
 from calibscale.limits.gap_limits import level_limits
 from calibscale.limits.proportions import Limits, share_limits
@@ -37,7 +37,7 @@ _DRAWS, _ROWS, _PARTS = 125, 1000, 16
 _BINS, _MOST_RANKS = 20, 101  # bins of a PIT histogram, and the most ranks of ensembles
 
 
-class _ForecastScore(Estimator):
+class _ForecastScore(SimpleEstimator):
     """Base class of means over rows of a score, the first of `columns` numbers of each row."""
 
     unbiased: ClassVar[bool] = True
@@ -132,7 +132,7 @@ class LogScore(_ForecastScore):
 
 
 @dataclass(frozen=True)
-class _AtLevels(Estimator):
+class _AtLevels(SimpleEstimator):
     """Base class of measures at levels."""
 
     levels: Sequence[float] | None = None
@@ -331,7 +331,7 @@ class _CoverageError(Coverage):
 
 
 @dataclass(frozen=True)
-class _PITError(Estimator):
+class _PITError(SimpleEstimator):
     """Base class of distances of PIT values from uniform."""
 
     fixed_cells: bool = field(default=False, repr=False, kw_only=True)  # states that are added

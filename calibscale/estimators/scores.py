@@ -9,7 +9,7 @@ import numpy as np
 from scipy.special import rel_entr, xlogy
 
 from calibscale.array_types import Floats
-from calibscale.estimators.base import Estimator, ScalarEstimator, bound_notion, without_rows
+from calibscale.estimators.base import ScalarEstimator, SimpleEstimator, bound_notion, without_rows
 from calibscale.estimators.binned import TCE2, Binned
 from calibscale.limits.excess import excess_limits
 from calibscale.limits.proportions import Limits, share_limits
@@ -21,7 +21,7 @@ from calibscale.statistics.statistic import Statistic
 
 
 @dataclass(frozen=True)
-class _MeanScore(Estimator):
+class _MeanScore(SimpleEstimator):
     unbiased: ClassVar[bool] = True
     judges: ClassVar[tuple[str, ...]] = (CLASSES, SOFT)
     total: ClassVar[str]  # field of the state of `Totals` that becomes the value, a mean

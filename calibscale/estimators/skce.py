@@ -28,7 +28,6 @@ from calibscale.kernels.features import RandomFourier
 from calibscale.kernels.product_kernel import PREDICTION_KERNELS, RADIAL, ProductKernel
 from calibscale.limits.squared_norms import Quadratic
 from calibscale.predictions.claims import ALL
-from calibscale.results.estimate import Estimate
 from calibscale.statistics.feature_sums import LandmarkFeatures
 from calibscale.statistics.fourier_modes import Modes
 from calibscale.statistics.statistic import Statistic
@@ -200,13 +199,6 @@ class SKCE(Estimator):
         else:
             more = {"n_features": self.n_features, "seed": self.seed}
         return parameters | more
-
-    @property
-    def needs(self) -> tuple[Statistic, ...]:
-        raise TypeError(f"{self.name} has statistics only once it is bound to data")
-
-    def finalize(self, *states: Any) -> Estimate:
-        raise TypeError(f"{self.name} has a value only once it is bound to data")
 
 
 @dataclass(frozen=True)

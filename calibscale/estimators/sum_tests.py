@@ -7,7 +7,7 @@ from collections.abc import Iterable, Sequence
 from typing import Any, ClassVar, NamedTuple
 
 from calibscale.array_types import Floats
-from calibscale.estimators.base import TEST_STATISTIC, Estimator, bound_notion
+from calibscale.estimators.base import TEST_STATISTIC, SimpleEstimator, bound_notion
 from calibscale.results.estimate import Estimate
 
 
@@ -19,7 +19,7 @@ class Sums(NamedTuple):
     drawn: Floats
 
 
-class SumTest(Estimator):
+class SumTest(SimpleEstimator):
     """Base class of test statistics of one state, with replicates that are computed at once."""
 
     testable: ClassVar[bool] = True

@@ -9,7 +9,7 @@ import numpy as np
 
 from calibscale.array_types import Floats
 from calibscale.errors import OptionError
-from calibscale.estimators.base import Estimator, bound_notion, without_rows
+from calibscale.estimators.base import SimpleEstimator, bound_notion, without_rows
 from calibscale.estimators.binned import Binned
 from calibscale.kernels.data_profile import DataProfile
 from calibscale.limits.excess import ratio
@@ -118,7 +118,7 @@ class CWCE2(Binned):
 
 
 @dataclass(frozen=True)
-class SimplexECE(Estimator):
+class SimplexECE(SimpleEstimator):
     """Canonical binned error Σ_b (n_b/n) ‖q̄_b − ȳ_b‖₁, three intervals per axis [MS, eq. 6, §5].
 
     The error is not squared.  It is a sum over classes, at most 2.  A large value means that whole

@@ -32,6 +32,7 @@ from calibscale.estimators.base import BoundEstimator, Estimator
 from calibscale.estimators.estimator_texts import labels as labels_of
 from calibscale.evaluation.crowded_bins import with_equal_mass
 from calibscale.evaluation.evaluate import judged
+from calibscale.evaluation.later_rows import open_ended
 from calibscale.evaluation.pass_estimates import evaluation_of, needed_statistics
 from calibscale.forks import renew_in_children
 from calibscale.inference.floors import noise_of
@@ -580,7 +581,7 @@ class Accumulator:
         chosen: list[BoundEstimator | Estimate] = []
         for estimator in self._estimators:
             try:
-                bound = resolved(estimator, profile, "raise").open_ended()  # type: ignore[union-attr]
+                bound = open_ended(resolved(estimator, profile, "raise"))  # type: ignore[arg-type]
                 if isinstance(bound, Pairwise):
                     raise OptionError(
                         f"{estimator.name} needs all pairs of rows, which an Accumulator does not "

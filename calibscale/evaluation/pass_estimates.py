@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol, runtime_checkable
 
 from calibscale.engine.memory import Room
 from calibscale.engine.threads import one_thread
@@ -29,6 +29,23 @@ from calibscale.statistics.label_table import LabelTable, label_warnings
 from calibscale.statistics.one_pass import PassResult, States
 from calibscale.statistics.score_sums import Fingerprint, FingerprintState
 from calibscale.statistics.statistic import Statistic
+
+
+@runtime_checkable
+class Noted(Protocol):
+    """Estimator with notes on its rows, from statistics that the value does not need.
+
+    Evaluations ask for it.
+    """
+
+    @property
+    def counted(self) -> tuple[Statistic, ...]:
+        """Statistics that give the arguments of `noted`."""
+        ...
+
+    def noted(self, estimate: Estimate, *states: Any) -> Estimate:
+        """Estimate with notes on its rows."""
+        ...
 
 
 def session_intervals(
@@ -68,7 +85,8 @@ def statistics_of(
     # The states of groups of rows sum to the state of all rows, which needs no statistic then.
     grouped = interval_statistics(estimator, interval, classes) if interval else ()
     floors = () if noise is None else floor_statistics(estimator, noise, classes)
-    return (*(grouped or estimator.needs), *estimator.counted, *floors)
+    counted = estimator.counted if isinstance(estimator, Noted) else ()
+    return (*(grouped or estimator.needs), *counted, *floors)
 
 
 def fitting_in_memory(
@@ -149,7 +167,8 @@ def _estimate(
     grouped = () if interval is None or independent else interval.needs(estimator)
     with one_thread():
         estimate = estimate_of(estimator, states, grouped, pairs)
-        estimate = estimator.noted(estimate, *(states[s] for s in estimator.counted))
+        if isinstance(estimator, Noted):
+            estimate = estimator.noted(estimate, *(states[s] for s in estimator.counted))
         if noise is not None:
             sums = merged(states, grouped)
             estimate = with_floor(estimator, estimate, sums, noise, classes, clusters)

@@ -16,6 +16,7 @@ from calibscale.errors import OptionError, require
 from calibscale.estimators.base import Estimator
 from calibscale.estimators.estimator_texts import labels
 from calibscale.estimators.skce import KLCE, SKCE
+from calibscale.inference.bandwidth_settings import scaled
 from calibscale.inference.default_tests import (
     LOCAL_SCALES,
     default_tests,
@@ -173,7 +174,7 @@ def calibration_test(
         tests: list[Sequence[Estimator]] = [[estimator] for estimator in estimators]
         if bandwidths > 1:
             bound = session.run(estimators).fitting
-            tests = [[e.settings.scaled(e, f) for f in factors] for e in bound]
+            tests = [[scaled(e, factor) for factor in factors] for e in bound]
         elif several and local and stop_after is None:
             tests[-1] = local_errors(session, local)
             factors = list(LOCAL_SCALES)

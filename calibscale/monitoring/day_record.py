@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from dataclasses import astuple, dataclass, replace
 from functools import partial
-from typing import Any
+from typing import Any, Protocol, runtime_checkable
 
 import numpy as np
 
@@ -15,6 +15,7 @@ from calibscale.engine.threads import one_thread
 from calibscale.errors import InvalidDataError, OptionError
 from calibscale.estimators.base import BoundEstimator, Estimator
 from calibscale.estimators.estimator_texts import labels
+from calibscale.evaluation.later_rows import open_ended
 from calibscale.inference.default_tests import default_tests
 from calibscale.inference.e_process import RESOLUTION, BettingEProcess
 from calibscale.inference.evidence import evidence_of_tests
@@ -47,6 +48,19 @@ from calibscale.statistics.score_sums import FirstImpossible
 from calibscale.statistics.statistic import Statistic
 
 Reading = tuple[Recipe, dict[GroupKey | None, Record]]
+
+
+@runtime_checkable
+class Mergeable(Protocol):
+    """Estimator with settings whose states do not merge.
+
+    New ledgers ask for it, because they add the states of days.
+    """
+
+    def mergeable(self, classes: int) -> Estimator:
+        """Return the estimator with states that merge, if settings that are open allow it."""
+        ...
+
 
 _GROUPED_BYTES = 2**26  # maximum size of grouped states, beyond which a day has no intervals
 
@@ -107,7 +121,8 @@ def _mergeable(estimators: Iterable[Estimator], session: Session) -> list[Estima
     source = session.source
     requested = []
     for estimator in estimators:
-        if source.target.has_classes or not includes(estimator.judges, CLASSES):
+        same_notion = source.target.has_classes or not includes(estimator.judges, CLASSES)
+        if same_notion and isinstance(estimator, Mergeable):
             estimator = estimator.mergeable(source.n_features)
         requested.append(estimator)
     return requested
@@ -129,7 +144,7 @@ def _new_recipe(
     groups: DayGroups | None,
 ) -> Recipe:
     """Recipe of a new ledger, before the first day's rows fix bandwidths, λ and edges."""
-    estimators = tuple(e.open_ended() for e in run.fitting)
+    estimators = tuple(map(open_ended, run.fitting))
     for e in estimators:
         # A day is added to a window by the sum of states, which a statistic with a merge of its own
         # does not have.

@@ -233,7 +233,8 @@ def _estimate_model(
     extra = interval_statistics(estimator, resampling, run.source.n_features)
     noise = noise_of(run.rules)
     floors = floor_statistics(estimator, noise, run.source.n_features)
-    scores = [s for name in run.source.target.scores for s in build(name, {}).needs]
+    scorers = [build(name, {}).bind(run.profile) for name in run.source.target.scores]
+    scores = [s for scorer in scorers for s in scorer.needs]
     needed = [*(grouped or estimator.needs), *extra, *floors, *run.cluster_sums, *scores]
     result = run.reporting(stages.next()).scan([*needed, _ROWS, _TOTALS])
     states = result.groups[None]

@@ -10,7 +10,7 @@ from dataclasses import fields, is_dataclass, replace
 from functools import partial
 from itertools import combinations
 from pathlib import Path, PurePath
-from typing import Any, get_args, get_type_hints
+from typing import Any, Protocol, get_args, get_type_hints, runtime_checkable
 
 from pydantic import TypeAdapter, ValidationError
 
@@ -373,10 +373,23 @@ def _report(job: Job, problems: Problems) -> None:
         problems.add(("report", "reliability"), message)
 
 
+@runtime_checkable
+class Signed(Protocol):
+    """Estimator with values of both signs.
+
+    A job warns of a threshold that limits one side only.
+    """
+
+    @property
+    def signed(self) -> bool:
+        """Whether a calibrated model has about 0, and other models have values on both sides."""
+        ...
+
+
 def one_sided(job: Job) -> list[str]:
     """Sentences about thresholds of signed estimates that no threshold limits on the other side."""
     kinds = {str(name): _kind(name) for name in _names(job)}
-    signed = {name for name, kind in kinds.items() if kind is not None and kind.signed}
+    signed = {name for name, kind in kinds.items() if isinstance(kind, Signed) and kind.signed}
     sentences = []
     for t in job.thresholds:
         ((side, limit),) = t.limits.items()

@@ -17,6 +17,7 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from datetime import date
 from pathlib import Path
+from typing import Protocol, TypeGuard, runtime_checkable
 from urllib.parse import quote
 
 import google_crc32c
@@ -44,6 +45,7 @@ from calibscale.results.inference_results import TestResult
 from calibscale.statistics.bins import BinCounts
 from calibscale.statistics.one_pass import States
 from calibscale.statistics.score_sums import with_variances
+from calibscale.statistics.statistic import Statistic
 
 _MIN_LEVEL = 3  # log2 of the days of the smallest block
 _MAX_LEVEL = 21  # log2 of the days of a block that contains the calendar
@@ -185,6 +187,29 @@ def window(
     )
 
 
+@runtime_checkable
+class MeanGap(Protocol):
+    """Estimator that is a mean over bins of |conf_b − acc_b| or of its square.
+
+    Bins are weighted by their shares of the rows.  Windows of it are compared bin by bin.
+    """
+
+    @property
+    def gap_power(self) -> int:
+        """Power of the gaps, 1 or 2."""
+        ...
+
+    @property
+    def needs(self) -> tuple[Statistic, ...]:
+        """Statistics of the estimator, the bins first."""
+        ...
+
+    @property
+    def unbiased(self) -> bool:
+        """Whether the expectation does not depend on n."""
+        ...
+
+
 def runs_of(days: Sequence[str]) -> list[list[str]]:
     """Split ordered days into at most `MAX_RUNS` runs of about equal length.
 
@@ -211,9 +236,9 @@ def runs_of(days: Sequence[str]) -> list[list[str]]:
     return runs
 
 
-def has_bins(e: BoundEstimator) -> bool:
+def has_bins(e: BoundEstimator) -> TypeGuard[MeanGap]:
     """Whether windows of an estimator are compared by the bins of their runs."""
-    return e.gap_power is not None and isinstance(e.needs[0], BinCounts)
+    return isinstance(e, MeanGap) and isinstance(e.needs[0], BinCounts)
 
 
 def _without_runs(
