@@ -270,6 +270,25 @@ def scores_file(file):
 """
 
 
+OLD_ESTIMATOR = (
+    _estimator("old")
+    .replace("(SimpleEstimator)", "(Estimator)")
+    .replace(
+        "from calibscale.estimators.base import SimpleEstimator", "from calibscale import Estimator"
+    )
+)
+
+
+def test_estimators__of_an_older_protocol_are_named_where_they_are_defined(site, run, source):
+    install(site, "aged", {"calibscale.estimators": {"old": "old:Share"}}, old=OLD_ESTIMATOR)
+    message = "the estimator Share was written for an older protocol"
+    assert message in _states(run)["aged old"]
+    with pytest.raises(cs.OptionError, match=f"the estimator old of aged 1.0 .* {message}"):
+        cs.evaluate(source, "old")
+    with pytest.raises(cs.OptionError, match=message):
+        exec(OLD_ESTIMATOR, {"__name__": "old"})
+
+
 def test_readers__are_known_by_the_ending_of_a_file(site):
     from calibscale.monitoring.job.job_reader import read_job
 
