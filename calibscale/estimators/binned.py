@@ -13,7 +13,6 @@ import numpy as np
 from calibscale.array_types import Floats
 from calibscale.errors import OptionError, require
 from calibscale.estimators.base import Estimator, ScalarEstimator, bound_notion, without_rows
-from calibscale.limits.excess import ratio
 from calibscale.limits.gap_limits import bin_limits, largest_gap_limits, low_limit_of_groups
 from calibscale.limits.proportions import Limits
 from calibscale.predictions.claims import CLASSES, SOFT
@@ -28,6 +27,7 @@ from calibscale.statistics.bins import (
     fine_borders,
     mass_bins,
 )
+from calibscale.statistics.ratios import ratio
 from calibscale.statistics.score_sums import LabelVariances, SquaredResiduals, SquareState
 from calibscale.statistics.statistic import Statistic
 

@@ -17,9 +17,9 @@ from calibscale.errors import OptionError, require
 from calibscale.estimators.base import ScalarEstimator, bound_notion, set_names, without_rows
 from calibscale.formatting.number_texts import rounded
 from calibscale.kernels.data_profile import BANDWIDTH_ROWS, DataProfile
-from calibscale.limits.excess import ratio
 from calibscale.predictions.chunk import Chunk
 from calibscale.results.estimate import Estimate
+from calibscale.statistics.ratios import ratio
 from calibscale.statistics.statistic import Statistic, weights_of
 
 GROUPS = 20  # groups of rows, in an order in which each is judged by models of those before it

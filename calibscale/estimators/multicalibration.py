@@ -17,10 +17,11 @@ from calibscale.data.covariates import MAX_LEVELS, Axis, axis_of
 from calibscale.errors import OptionError, require
 from calibscale.estimators.base import ScalarEstimator, bound_notion, set_names, without_rows
 from calibscale.kernels.data_profile import DataProfile
-from calibscale.limits.excess import excess_limits, ratio
+from calibscale.limits.excess import excess_limits
 from calibscale.results.estimate import EXACT, Approximation, Estimate, Floor
 from calibscale.results.group_results import Where, name_of
 from calibscale.statistics.bins import residual_draws
+from calibscale.statistics.ratios import ratio
 from calibscale.statistics.segment_atoms import AtomState, DenseAtoms, SegmentAtoms
 from calibscale.statistics.statistic import Statistic
 

@@ -19,9 +19,9 @@ from calibscale.array_types import Floats
 from calibscale.estimators.base import NO_ROWS, bound_notion
 from calibscale.estimators.sum_tests import Sums, SumTest
 from calibscale.kernels.data_profile import DataProfile
-from calibscale.limits.excess import ratio
 from calibscale.predictions.notions import problems
 from calibscale.statistics.bins import BinCounts, BinState
+from calibscale.statistics.ratios import ratio
 from calibscale.statistics.statistic import Statistic
 
 _CELLS = 64  # cells of equal information: an error in a tenth of it lies in six

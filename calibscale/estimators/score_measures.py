@@ -14,9 +14,9 @@ from scipy.special import stdtrit
 
 from calibscale.array_types import Floats
 from calibscale.estimators.base import BoundEstimator, ScalarEstimator, bound_notion, without_rows
-from calibscale.limits.excess import ratio
 from calibscale.results.estimate import EXACT, Approximation, Estimate, Floor
 from calibscale.statistics.bins import BinState, FineHistogram, residual_draws, shared_residuals
+from calibscale.statistics.ratios import ratio
 from calibscale.statistics.score_histogram import OccupiedCells, ScoreHistogram, cells_of, scores_of
 from calibscale.statistics.score_sums import LabelVariances, ScalarScores, SquareState
 from calibscale.statistics.statistic import Statistic

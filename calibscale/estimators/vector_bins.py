@@ -12,7 +12,6 @@ from calibscale.errors import OptionError
 from calibscale.estimators.base import SimpleEstimator, bound_notion, without_rows
 from calibscale.estimators.binned import Binned
 from calibscale.kernels.data_profile import DataProfile
-from calibscale.limits.excess import ratio
 from calibscale.predictions.claims import CLASSES, SOFT
 from calibscale.results.estimate import Estimate, Floor
 from calibscale.statistics.bins import (
@@ -24,6 +23,7 @@ from calibscale.statistics.bins import (
     simplex_cell_count,
 )
 from calibscale.statistics.label_noise import LabelNoise, class_form_floor
+from calibscale.statistics.ratios import ratio
 from calibscale.statistics.score_sums import LabelVariances, Totals, TotalsState
 from calibscale.statistics.statistic import Statistic
 

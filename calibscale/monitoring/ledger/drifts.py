@@ -13,8 +13,8 @@ from calibscale.array_types import Floats
 from calibscale.engine.threads import one_thread
 from calibscale.errors import require
 from calibscale.estimators.base import BoundEstimator
-from calibscale.limits.excess import ratio
 from calibscale.monitoring.ledger.windows import MeanGap, Window, WindowDays, has_bins
+from calibscale.statistics.ratios import ratio
 
 # Correlations between neighbouring days.  With 1 all days would have the same effect.
 _GRID = np.linspace(0.0, 0.98, 50)
