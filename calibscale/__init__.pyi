@@ -102,9 +102,9 @@ from .predictions.distributions.pieces import QuantileForecast as QuantileForeca
 from .predictions.functionals.exceedances import ExceedancePrediction as ExceedancePrediction
 from .predictions.functionals.expectiles import ExpectilePrediction as ExpectilePrediction
 from .predictions.functionals.functional import Functional as Functional
-from .predictions.functionals.intervals import IntervalPrediction as IntervalPrediction
 from .predictions.functionals.means import MeanPrediction as MeanPrediction
 from .predictions.functionals.means import SecondMomentPrediction as SecondMomentPrediction
+from .predictions.functionals.prediction_intervals import IntervalPrediction as IntervalPrediction
 from .predictions.functionals.quantiles import MedianPrediction as MedianPrediction
 from .predictions.functionals.quantiles import QuantilePrediction as QuantilePrediction
 from .ranking.rank import rank as rank

@@ -35,10 +35,10 @@ from calibscale.evaluation.evaluate import evaluate
 from calibscale.formatting.lists import leading_values
 from calibscale.kernels.features import RandomFourier
 from calibscale.predictions import input_hints
-from calibscale.predictions.claims import CLASSES, judges
+from calibscale.predictions.claims import CLASSES, includes
 from calibscale.session import Session
 
-_NAMES = [n for n in ESTIMATORS.built_in if judges(ESTIMATORS[n].targets, CLASSES)]
+_NAMES = [n for n in ESTIMATORS.built_in if includes(ESTIMATORS[n].judges, CLASSES)]
 __all__ = sorted(["skce", *_NAMES])
 
 _ROWS = """\

@@ -26,6 +26,7 @@ from calibscale.evaluation.pass_estimates import (
 from calibscale.inference.nulls import DrawnLabels, replicates_of
 from calibscale.inference.resampling import Resampling
 from calibscale.kernels.data_profile import DataProfile
+from calibscale.kernels.pair_sums import PairSummed, Pairwise
 from calibscale.kernels.pair_tasks import PairSum
 from calibscale.kernels.tile_layout import TileLayout, panel_cuts
 from calibscale.predictions.notions import width
@@ -159,7 +160,7 @@ def _pass(
     state_bytes = task.state_bytes
     linear = Cost(
         "one pass",
-        ", ".join(e.name for e in run.fitting if not e.pairwise) or "validation",
+        ", ".join(e.name for e in run.fitting if not isinstance(e, Pairwise)) or "validation",
         0,
         block * -(-task.blocks // busy),
         busy * (task.block_bytes + state_bytes) + (depth + 1) * state_bytes,
@@ -185,9 +186,8 @@ def _draws(
     task: Scan, chosen: list[BoundEstimator], rows: int, workers: int, n_replicates: int
 ) -> Cost | None:
     """Cost of the replicates of a test with states that merge, from the time of a few."""
-    drawn = replicates_of(
-        (e for e in chosen if not e.pairwise), DrawnLabels(0), 0, min(n_replicates, _FEW)
-    )
+    one_pass = (e for e in chosen if not isinstance(e, Pairwise))
+    drawn = replicates_of(one_pass, DrawnLabels(0), 0, min(n_replicates, _FEW))
     if not drawn:
         return None
     # The sums of a few replicates are timed, without the other sums of the pass.
@@ -216,9 +216,9 @@ def _pair_draws(
     profile: DataProfile, estimator: BoundEstimator, n: int, workers: int, n_replicates: int
 ) -> Cost | None:
     """Cost of the replicates of a test that need products of the kernel matrix."""
-    spec = estimator.pair_sum
-    if spec is None:
+    if not isinstance(estimator, PairSummed):
         return None
+    spec = estimator.pair_sum
     cuts = panel_cuts(n, profile.n_features)
     columns = n_replicates * width(spec.notion, profile.n_features)
     at_once = min(columns, _COLUMNS)
@@ -237,11 +237,11 @@ def _pair_draws(
 
 def _pairs(run: Run, estimator: BoundEstimator, n: int, workers: int) -> Cost | None:
     """Cost of the sums over pairs of n rows of one estimator, or None if it has no such sums."""
+    if not isinstance(estimator, Pairwise):
+        return None
     K = run.source.n_features
     limit = parse_bytes(run.execution.memory_limit)
     work = estimator.pair_work(n, K)
-    if work is None:
-        return None
     cuts = panel_cuts(n, K)
     rows = cuts[0][1] - cuts[0][0]
     rate = _rate(run.profile, work.sum, rows, work.vectors)

@@ -9,8 +9,8 @@ Names of this package come first.  Entry points are read when a name is in no ta
 or when all names are listed, because reading them takes as long as the start of a short command.
 
 A class of another package may have the number `protocol`, the version of the base class that it was
-written for.  `PROTOCOL` is the present version.  It increases when classes of older versions would
-no longer work.
+written for.  A registry has the present version, which increases when classes of older versions
+would no longer work.
 """
 
 from __future__ import annotations
@@ -27,7 +27,6 @@ from calibscale.formatting.naming import joined, plain_name
 if TYPE_CHECKING:
     from importlib.metadata import EntryPoints
 
-PROTOCOL = 1
 OWN_PACKAGE = "calibscale"
 GROUPS = "calibscale."  # beginning of the groups of entry points
 
@@ -41,8 +40,8 @@ class RegistryEntry:
     Attributes
     ----------
     name : str
-    target : str
-        Module and name of the class, such as ``package.module:Class``.
+    path : str
+        Import path of the class, its module and name, such as ``package.module:Class``.
     summary : str
         One line for listings, empty for classes of other packages.
     package, version : str
@@ -52,7 +51,7 @@ class RegistryEntry:
     """
 
     name: str
-    target: str
+    path: str
     summary: str = ""
     package: str = OWN_PACKAGE
     version: str = ""
@@ -70,14 +69,14 @@ class RegistryEntry:
 
     def load(self) -> Any:
         """Class of the entry, imported on first use."""
-        return imported(self.target) if self.value is None else self.value
+        return imported(self.path) if self.value is None else self.value
 
 
-def imported(target: str) -> Any:
-    """Object at a text such as ``package.module:Class``."""
-    module, _, path = target.partition(":")
+def imported(path: str) -> Any:
+    """Object at an import path such as ``package.module:Class``."""
+    module, _, names = path.partition(":")
     value = import_module(module)
-    for name in filter(None, path.split(".")):
+    for name in filter(None, names.split(".")):
         value = getattr(value, name)
     return value
 
@@ -100,8 +99,8 @@ def installed_entries(group: str) -> tuple[RegistryEntry, ...]:
         distribution = point.dist
         package = (distribution and distribution.name) or "another package"
         version = (distribution and distribution.version) or ""
-        target = point.value.partition("[")[0].replace(" ", "")  # without the extras it needs
-        entry = RegistryEntry(point.name, target, package=package, version=version)
+        path = point.value.partition("[")[0].replace(" ", "")  # without the extras it needs
+        entry = RegistryEntry(point.name, path, package=package, version=version)
         # One package may be found twice on the path.  Python imports the first one.
         entries.setdefault((package, point.name), entry)
     return tuple(entries[key] for key in sorted(entries))
@@ -134,6 +133,8 @@ class Registry(Mapping[str, T], Generic[T]):
         Group of entry points, without which other packages can add no names.
     base : str, optional
         Class from which classes of other packages are derived, such as ``calibscale:Estimator``.
+    protocol : int
+        Present version of the base class.
     synonyms : iterable of str, optional
         Further names of this package in the form of `plain_name`.
 
@@ -155,9 +156,10 @@ class Registry(Mapping[str, T], Generic[T]):
         *,
         group: str | None = None,
         base: str | None = None,
+        protocol: int = 1,
         synonyms: Iterable[str] = (),
     ) -> None:
-        self.kind, self.group, self.base = kind, group, base
+        self.kind, self.group, self.base, self.protocol = kind, group, base, protocol
         self._table = {entry.name: entry for entry in entries}
         self._registered: dict[str, RegistryEntry] = {}
         self._synonyms = frozenset(synonyms)
@@ -239,7 +241,7 @@ class Registry(Mapping[str, T], Generic[T]):
         return [
             other.origin
             for other in (*self._registered.values(), *self.installed)
-            if plain_name(other.name) == plain and other.target != entry.target
+            if plain_name(other.name) == plain and other.path != entry.path
         ]
 
     # ------------------------------------------------------------ the mapping
@@ -275,12 +277,12 @@ class Registry(Mapping[str, T], Generic[T]):
             value = entry.load()
         except (Exception, SystemExit) as error:  # the package may fail in any way
             return f"cannot be imported: {type(error).__name__}: {error}"
-        protocol = getattr(value, "protocol", PROTOCOL)
-        if protocol != PROTOCOL:
+        protocol = getattr(value, "protocol", self.protocol)
+        if protocol != self.protocol:
             remedy = f"upgrade {entry.package}"
-            if isinstance(protocol, int) and protocol > PROTOCOL:
+            if isinstance(protocol, int) and protocol > self.protocol:
                 remedy = f"upgrade {OWN_PACKAGE}"
-            return f"was written for protocol {protocol!r}, and this is {PROTOCOL}: {remedy}"
+            return f"was written for protocol {protocol!r}, and this is {self.protocol}: {remedy}"
         if self.base is None:
             return None if callable(value) else "is not callable"
         base = imported(self.base)
@@ -326,9 +328,9 @@ class Registry(Mapping[str, T], Generic[T]):
             entry = RegistryEntry(name, value, summary, value.partition(".")[0].partition(":")[0])
         else:
             module = getattr(value, "__module__", "__main__")
-            path = getattr(value, "__qualname__", name)
+            qualified_name = getattr(value, "__qualname__", name)
             package = module.partition(".")[0]
-            entry = RegistryEntry(name, f"{module}:{path}", summary, package, value=value)
+            entry = RegistryEntry(name, f"{module}:{qualified_name}", summary, package, value=value)
         owners = [OWN_PACKAGE] if self.has_name(name) else self._rivals(entry)
         if owners:
             raise OptionError(

@@ -29,7 +29,7 @@ from calibscale.formatting.number_texts import size as size_text
 from calibscale.kernels.data_profile import DataProfile
 from calibscale.kernels.pair_sums import Pairs
 from calibscale.predictions.blocks import RowCounts
-from calibscale.predictions.claims import CLASSES, FORECASTS, judges
+from calibscale.predictions.claims import CLASSES, FORECASTS, includes
 from calibscale.predictions.decimals import FEWEST_DECIMALS, MOST_DECIMALS
 from calibscale.predictions.invalid_rows import CLUSTER_OF, need_rows
 from calibscale.predictions.rules import Rules
@@ -52,7 +52,7 @@ def default_estimators(target: Target | None = None) -> tuple[Estimator, ...]:
         return tuple(map(estimator, target.default_estimators))
     claim = CLASSES if target is None else target.claim
     kinds = {name: ESTIMATORS[name] for name in ESTIMATORS.built_in}
-    names = [n for n, kind in kinds.items() if kind.by_default and judges(kind.targets, claim)]
+    names = [n for n, kind in kinds.items() if kind.by_default and includes(kind.judges, claim)]
     return tuple(build(name, {}) for name in names)
 
 
@@ -414,14 +414,14 @@ def listed(estimators: Estimator | str | Iterable[Estimator | str]) -> list[Esti
 
 
 def unsuitable(
-    subject: str, source: ArraySource, targets: Sequence[str] = (CLASSES,)
+    subject: str, source: ArraySource, claims: Sequence[str] = (CLASSES,)
 ) -> OptionError:
     """Return the OptionError for a feature that does not support the claim of a source.
 
-    `targets` are the claims that it supports.
+    `claims` are the claims that it supports.
     """
     source.need_integer_labels(subject)
-    return OptionError(f"{subject} is for predictions of {targets[0]}, and these are {source.kind}")
+    return OptionError(f"{subject} is for predictions of {claims[0]}, and these are {source.kind}")
 
 
 def classes_only(subject: str, source: ArraySource) -> None:
@@ -442,8 +442,8 @@ def resolved(
 ) -> BoundEstimator | Estimate:
     """Estimator bound to the data, or an estimate with the reason why it is unsupported."""
     try:
-        if not judges(requested.targets, setup.source.target.claim):
-            raise unsuitable(requested.name, setup.source, requested.targets)
+        if not includes(requested.judges, setup.source.target.claim):
+            raise unsuitable(requested.name, setup.source, requested.judges)
         return requested.bind(setup)
     except OptionError as error:
         if on_unsupported == "raise":

@@ -9,7 +9,7 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, fields, replace
 from importlib.metadata import version
 from pathlib import Path
-from typing import Any, ClassVar, NamedTuple
+from typing import Any, ClassVar, NamedTuple, Protocol, runtime_checkable
 
 import numpy as np
 from scipy.special import log_ndtr, ndtri, ndtri_exp
@@ -324,6 +324,26 @@ def _uniforms(seed: int, start: int, stop: int, d: int) -> Floats:
 _FIRST_ROW = 2**62  # no store has rows from this index on
 
 
+@runtime_checkable
+class HasPopulation(Protocol):
+    """Settings of an estimator with another form for residuals without label noise.
+
+    `truth` asks for it, as its labels are probabilities.
+    """
+
+    def population(self, rows: int) -> Estimator:
+        """Return the estimator of the same population value.
+
+        A ridge that is not set is the default for the given number of rows.
+        """
+        ...
+
+
+def _of_population(estimator: Estimator, rows: int) -> Estimator:
+    """Estimator of the same population value for residuals without label noise."""
+    return estimator.population(rows) if isinstance(estimator, HasPopulation) else estimator
+
+
 def truth(
     estimators: Sequence[Estimator],
     *,
@@ -374,7 +394,7 @@ def truth(
     source = from_arrays(logits=first.logits, labels=first.labels)
     with Session.open(source, scheduler="serial") as session:
         # Only settings that depend on n, such as a ridge, use the number of rows of the store.
-        run = session.run([estimator.population(rows) for estimator in estimators])
+        run = session.run([_of_population(estimator, rows) for estimator in estimators])
         chosen = run.fitting
         states = {s: s.zero(configuration.classes) for e in chosen for s in e.needs}
         for draw in draws(configuration, seed, _FIRST_ROW, sample):

@@ -12,7 +12,10 @@ import pytest
 
 import calibscale
 from calibscale.cli.commands.plugins import REGISTRIES
+from calibscale.estimators.base import BoundEstimator, Estimator
+from calibscale.estimators.known_estimators import ESTIMATORS, LOCAL
 from calibscale.registry import Registry, imported
+from tests.support import ROOT
 from tests.support.form_counts import (
     Count,
     SourceFile,
@@ -52,9 +55,9 @@ ROOMS = (
     "engine",
     "predictions",
     "data",
-    "limits",
     "kernels",
     "statistics",
+    "limits",
     "estimators",
     "output",
     "session",
@@ -257,11 +260,11 @@ TABLES = (*REGISTRIES.values(), "calibscale.cli.command_table:COMMANDS")
 @pytest.mark.parametrize("table", TABLES)
 def test_tables__name_classes_of_lower_rooms(table):
     registry: Registry[Any] = imported(table)
-    targets = {registry.entry(name).target.partition(":")[0] for name in registry.built_in}
+    modules = {registry.entry(name).path.partition(":")[0] for name in registry.built_in}
     room = _room(_target(table.partition(":")[0]))
-    for target in targets:
-        assert target.removeprefix("calibscale.") in MODULES
-        assert ROOMS.index(_room(_target(target))) <= ROOMS.index(room)
+    for module in modules:
+        assert module.removeprefix("calibscale.") in MODULES
+        assert ROOMS.index(_room(_target(module))) <= ROOMS.index(room)
 
 
 def test_imports__are_not_circular():
@@ -361,6 +364,62 @@ def test_names__of_public_classes_are_unique():
             if isinstance(node, ast.ClassDef) and not node.name.startswith("_"):
                 places[node.name].append(module)
     assert {name: modules for name, modules in places.items() if len(modules) > 1} == {}
+
+
+# ---------------------------------------------------------------- Bases and abilities of estimators
+
+MOST_MEMBERS = 8
+
+
+def _members(kind: type) -> set[str]:
+    """Public members of a class, and of its bases that are protocols."""
+    names: set[str] = set()
+    for base in kind.__mro__:
+        if base is kind or getattr(base, "_is_protocol", False):
+            names |= {*vars(base), *vars(base).get("__annotations__", ())}
+    return {name for name in names if not name.startswith("_")}
+
+
+def _abilities() -> dict[str, type]:
+    """Protocols that drivers check estimators for, by module and name."""
+    abilities = {}
+    for module, tree in TREES.items():
+        for node in tree.body:
+            if isinstance(node, ast.ClassDef) and any(
+                ast.unparse(decorator) == "runtime_checkable" for decorator in node.decorator_list
+            ):
+                name = f"calibscale.{module}"
+                abilities[f"{name}.{node.name}"] = imported(f"{name}:{node.name}")
+    return abilities
+
+
+ABILITIES = _abilities()
+
+
+@pytest.mark.parametrize("base", [Estimator, BoundEstimator])
+def test_bases__of_estimators_are_small(base):
+    assert len(_members(base)) <= MOST_MEMBERS
+
+
+def test_bases__of_estimators_do_not_inherit_from_each_other():
+    assert not issubclass(Estimator, BoundEstimator)
+    assert not issubclass(BoundEstimator, Estimator)
+
+
+@pytest.mark.parametrize("ability", ABILITIES)
+def test_abilities__are_small_described_and_documented(ability):
+    protocol = ABILITIES[ability]
+    assert 1 <= len(_members(protocol)) <= MOST_MEMBERS
+    assert protocol.__doc__
+    assert f"\n   {ability}\n" in (ROOT / "docs/reference/abilities.md").read_text()
+
+
+def test_abilities__are_checked_without_errors():
+    """A member that is a property is evaluated by `isinstance`, also before `bind`."""
+    for name in ESTIMATORS.built_in:
+        settings = {"covariates": ("a",)} if name in LOCAL else {}
+        estimator = ESTIMATORS[name](**settings)
+        assert not all(isinstance(estimator, protocol) for protocol in ABILITIES.values())
 
 
 # ---------------------------------------------------------------- Forms

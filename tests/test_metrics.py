@@ -11,7 +11,7 @@ import pytest
 import calibscale
 from calibscale import InvalidDataError, OptionError, metrics
 from calibscale.estimators.known_estimators import ESTIMATORS
-from calibscale.predictions.claims import judges
+from calibscale.predictions.claims import includes
 from tests.support import naive
 
 EDGES = np.linspace(0, 1, 16)
@@ -270,7 +270,7 @@ def test_functions__are_pickled_by_name():
     for name in metrics.__all__:
         function = getattr(metrics, name)
         assert pickle.loads(pickle.dumps(function)) is function
-    of_classes = {name for name, kind in ESTIMATORS.items() if judges(kind.targets, "classes")}
+    of_classes = {name for name, kind in ESTIMATORS.items() if includes(kind.judges, "classes")}
     assert set(metrics.__all__) == {*of_classes, "skce"}
 
 

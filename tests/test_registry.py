@@ -26,12 +26,13 @@ ESTIMATOR = '''
 from dataclasses import dataclass
 from typing import ClassVar
 
-from calibscale import Estimate, Estimator
+from calibscale import Estimate
+from calibscale.estimators.base import SimpleEstimator
 from calibscale.statistics.score_sums import Totals
 
 
 @dataclass(frozen=True)
-class {kind}(Estimator):
+class {kind}(SimpleEstimator):
     """Share of rows."""
 
     name: ClassVar[str] = "{name}"
@@ -47,7 +48,7 @@ class {kind}(Estimator):
 '''
 
 
-def _estimator(name: str, protocol: int = 1) -> str:
+def _estimator(name: str, protocol: int = 2) -> str:
     return ESTIMATOR.format(kind="Share", name=name, protocol=protocol)
 
 
@@ -204,8 +205,8 @@ FAULTY = {
 }
 MODULES = {
     "exits": "raise SystemExit('no licence')",
-    "older": _estimator("older", 0),
-    "newer": _estimator("newer", 2),
+    "older": _estimator("older", 1),
+    "newer": _estimator("newer", 3),
     "fine": _estimator("fine"),
     "half": "from dataclasses import dataclass\nfrom typing import ClassVar\n"
     "from calibscale.inference.nulls import Null\n"
@@ -215,8 +216,8 @@ MODULES = {
 MESSAGES = {
     "exits": "cannot be imported: SystemExit: no licence",
     "no_file": "cannot be imported: ModuleNotFoundError: No module named 'no_such_module'",
-    "older": "was written for protocol 0, and this is 1: upgrade faulty",
-    "newer": "was written for protocol 2, and this is 1: upgrade calibscale",
+    "older": "was written for protocol 1, and this is 2: upgrade faulty",
+    "newer": "was written for protocol 3, and this is 2: upgrade calibscale",
     "fine": "works",
     "half": "has the name 'halves' in its class: use one name for both",
     ".one": "is not callable",
@@ -267,6 +268,25 @@ def scores_file(file):
     columns = dict(zip("yp", np.loadtxt(file.path).T))
     return NamedArrays(list(columns), columns.__getitem__)
 """
+
+
+OLD_ESTIMATOR = (
+    _estimator("old")
+    .replace("(SimpleEstimator)", "(Estimator)")
+    .replace(
+        "from calibscale.estimators.base import SimpleEstimator", "from calibscale import Estimator"
+    )
+)
+
+
+def test_estimators__of_an_older_protocol_are_named_where_they_are_defined(site, run, source):
+    install(site, "aged", {"calibscale.estimators": {"old": "old:Share"}}, old=OLD_ESTIMATOR)
+    message = "the estimator Share was written for an older protocol"
+    assert message in _states(run)["aged old"]
+    with pytest.raises(cs.OptionError, match=f"the estimator old of aged 1.0 .* {message}"):
+        cs.evaluate(source, "old")
+    with pytest.raises(cs.OptionError, match=message):
+        exec(OLD_ESTIMATOR, {"__name__": "old"})
 
 
 def test_readers__are_known_by_the_ending_of_a_file(site):

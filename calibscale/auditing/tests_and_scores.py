@@ -12,7 +12,7 @@ from calibscale.data.derived_sources import HoldOut, part_of, predicted
 from calibscale.data.source_arguments import as_source
 from calibscale.engine.threads import one_thread
 from calibscale.errors import OptionError
-from calibscale.estimators.base import Estimator
+from calibscale.estimators.base import BoundEstimator, Estimator
 from calibscale.estimators.binned import ECE
 from calibscale.estimators.scores import NLL, Brier
 from calibscale.estimators.skce import KCE, SKCE
@@ -23,6 +23,7 @@ from calibscale.inference.intervals import Parts, estimate_of, parts_of
 from calibscale.inference.multiple_testing import adjusted_tests, holm
 from calibscale.inference.nulls import Null
 from calibscale.inference.resampling import Jackknife, Resampling
+from calibscale.kernels.pair_sums import Pairwise
 from calibscale.ranking.model_estimates import distinct_names
 from calibscale.recalibration.fits import METHODS, method_of
 from calibscale.recalibration.nonparametric import LocalBias
@@ -237,9 +238,8 @@ def against(
         *estimators[:2],
     ]
     jackknife = Jackknife(confidence_level=confidence_level, seed=seed)
-    values = [
-        _values(compared_session.run(compared), jackknife) for compared_session in (session, second)
-    ]
+    runs = [session.run(compared), second.run(compared)]
+    values = [_values(run, jackknife) for run in runs]
     return Against(
         name=names[1],
         tests=second_tests,
@@ -247,7 +247,7 @@ def against(
         second=scores(names[1], second, joint, n_replicates, seed, second_tests.joint),
         differences=tuple(
             _difference(estimator, a, b, jackknife)
-            for estimator, a, b in zip(compared, *values, strict=True)
+            for estimator, a, b in zip(runs[0].fitting, *values, strict=True)
         ),
     )
 
@@ -268,7 +268,7 @@ def _values(run: Run, design: Resampling) -> list[_Value]:
     values: list[_Value] = []
     with one_thread():
         for e, groups in grouped_pairs:
-            pairs = run.pairs() if e.pairwise else None
+            pairs = run.pairs() if isinstance(e, Pairwise) else None
             estimate, parts = estimate_of(e, states, groups, pairs), None
             if estimate.value is not None and (groups or pairs is not None):
                 parts = parts_of(e, design, states, pairs, estimate.value)
@@ -276,7 +276,9 @@ def _values(run: Run, design: Resampling) -> list[_Value]:
     return values
 
 
-def _difference(estimator: Estimator, a: _Value, b: _Value, design: Resampling) -> PairedDifference:
+def _difference(
+    estimator: BoundEstimator, a: _Value, b: _Value, design: Resampling
+) -> PairedDifference:
     (first, first_parts), (second, second_parts) = a, b
     if first.value is None or second.value is None:
         reason = first.reason or second.reason

@@ -11,7 +11,7 @@ from calibscale.cli import options as shared
 from calibscale.estimators.known_estimators import ESTIMATORS, LOCAL, named
 from calibscale.estimators.settings import build, settings_of
 from calibscale.formatting.naming import parse
-from calibscale.predictions.claims import CLASSES, judges
+from calibscale.predictions.claims import CLASSES, includes
 
 if TYPE_CHECKING:
     from calibscale.estimators.base import Estimator
@@ -115,7 +115,7 @@ def chosen_estimators(
     options["seed"] = values["seed"]
     values["covariates"] = shared.columns(values["covariates"])
     kinds = {name: ESTIMATORS[name] for name in ESTIMATORS.built_in if "all" in texts}
-    defaults = [n for n, k in kinds.items() if k.by_default and judges(k.targets, claim)]
+    defaults = [n for n, k in kinds.items() if k.by_default and includes(k.judges, claim)]
     if target is not None and target.default_estimators:
         defaults = list(target.default_estimators)
     chosen = dict.fromkeys(e for text in texts for e in (defaults if text == "all" else (text,)))

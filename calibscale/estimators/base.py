@@ -3,19 +3,15 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable
 from dataclasses import replace
-from typing import Any, ClassVar, NamedTuple, Self
+from typing import Any, ClassVar, Self
 
-from calibscale.array_types import Floats
 from calibscale.errors import OptionError
 from calibscale.kernels.data_profile import DataProfile
-from calibscale.kernels.pair_sums import Pairs
-from calibscale.kernels.pair_tasks import PairSum
-from calibscale.limits.proportions import Limits
 from calibscale.predictions.claims import CLASSES
 from calibscale.predictions.notions import SCALAR_NOTIONS, default_notion, problems
-from calibscale.results.estimate import Estimate, Floor
+from calibscale.results.estimate import Estimate
 from calibscale.statistics.statistic import Statistic
 
 NO_ROWS = "no rows with a label and a positive weight"
@@ -24,35 +20,14 @@ NO_CALIBRATED_VALUE = "a calibrated model need not have any particular value of 
 TEST_STATISTIC = "a test statistic is in units of its noise; calibration_test gives its p-value"
 
 
-class Quadratic(NamedTuple):
-    """Sum over rows v = Σ w δ⊗φ (m,) with a squared norm that estimates a squared error · `scale`.
-
-    `scale` is (Σw)².  `own` is Σw²|δ|²|φ|², the part of |v|² due to pairs of a row with itself.
-    `squares` is Σw²|δ|².
-    """
-
-    vector: Floats
-    own: float
-    squares: float
-    scale: float
-
-
-class PairWork(NamedTuple):
-    """Pairs that a sum visits, and the number of sums.
-
-    `vectors` is the number of vectors that the kernel matrix is multiplied with, or 0 for a sum.
-    """
-
-    sum: PairSum
-    method: str
-    pairs: int
-    times: int = 1
-    vectors: int = 0
-
-
 def no_replicates(name: str, method: str) -> OptionError:
     """Error of a method without replicates for a test."""
     return OptionError(f"{name} by method={method!r} has no test; use method='features'")
+
+
+def no_bandwidths(name: str) -> OptionError:
+    """Error of a test over several bandwidths for an estimator without any."""
+    return OptionError(f"{name} has no bandwidths to scale; use jkce, kce or klce")
 
 
 def set_names(settings: Any, *options: str) -> None:
@@ -65,86 +40,50 @@ def set_names(settings: Any, *options: str) -> None:
         object.__setattr__(settings, option, (names,) if isinstance(names, str) else tuple(names))
 
 
+def bound_notion(estimator: BoundEstimator) -> str:
+    """Notion that is judged, or the top label while the number of classes is unknown."""
+    return estimator.notion or "top_label"
+
+
+def without_rows(
+    estimator: BoundEstimator, parameters: dict[str, Any] | None = None, squared: bool = False
+) -> Estimate:
+    """Estimate without a value, as there are no rows."""
+    notion, settings = bound_notion(estimator), parameters or {}
+    return Estimate(estimator.name, notion, None, squared, parameters=settings, reason=NO_ROWS)
+
+
 class BoundEstimator(ABC):
     """Estimator with all settings that depend on the data, as `Estimator.bind` returns it.
 
-    It names the statistics needed and computes an `Estimate` from their states.  Estimators that
-    need sums over pairs of rows (`pairwise`) implement `solve` instead of `finalize`.
+    It names the statistics needed and computes an `Estimate` from their states.  What else an
+    estimator can do, such as tests, floors, limits or sums over pairs, is a protocol beside the
+    function that asks for it.
 
     Attributes
     ----------
+    settings : Estimator
+        Settings, as results and ledgers have them.
+    name : str
+        Name in texts and results.
     notion : str or None
         Notion of calibration that is judged, None before the estimator is bound.
-    testable : bool
-        Whether the value of `as_error` increases with miscalibration, so that it can be tested.
-    unbiased : bool
-        Whether the expectation does not depend on n.
-    smaller_is_better : bool
-        Whether models can be ranked by the value, the smallest being the best.
-    signed : bool
-        Whether a calibrated model has a value of about 0, and other models values on both sides.
-    no_interval : str or None
-        Reason for having no interval.
-    no_resampling : str or None
-        Reason for having no interval by jackknife or bootstrap, where `limits` does not apply.
-    gap_power : int or None
-        Power of |conf_b − acc_b| if the value is its mean over bins, weighted by their shares of
-        the rows.
-    centred_null : bool
-        Whether KiTE tests the value against centred permutations.
-    bin_settings : tuple or None
-        Settings `bins` and `edges`, None without bins.
-    pairwise : bool
-        Whether sums over pairs of rows are needed.
     covariates : tuple of str
         Names of the covariates that are read.
-    counted : tuple of Statistic
-        Statistics that give the arguments of `noted`, computed in evaluations only.
-    is_quadratic : bool
-        Whether the estimate is a squared norm, returned by `quadratic`.
-    pair_sum : PairSum or None
-        Sum over pairs from which `from_sums` computes the value.
-    rows_left_out : bool
-        Whether `from_sums` gives the value without each row.
-    sum_scaled : bool
-        Whether the sum over pairs is divided by n(n−1) or n², not by a sum of kernels.
-    largest_term : float or None
-        Bound of |⟨δ_i, δ_j⟩ k_ij| of a mean over pairs, for Hoeffding's inequality.
-    draws_cells : bool
-        Whether `cell_values` has the replicates of drawn labels.
+    unbiased : bool
+        Whether the expectation does not depend on n.
+
+    See Also
+    --------
+    Estimator : Settings of an estimator.
+    SimpleEstimator : Settings and bound estimator in one class.
     """
 
     settings: Estimator
     name: ClassVar[str]
     notion: str | None = "canonical"
-    testable: ClassVar[bool] = False
-    unbiased: ClassVar[bool] = False
-    smaller_is_better: ClassVar[bool] = True
-    signed: ClassVar[bool] = False
-    no_interval: ClassVar[str | None] = None
-    no_resampling: ClassVar[str | None] = None
-    gap_power: ClassVar[int | None] = None
-    centred_null: ClassVar[bool] = False
-    bin_settings: ClassVar[tuple[int, str | Sequence[float]] | None] = None
-    pairwise: ClassVar[bool] = False
     covariates: tuple[str, ...] = ()
-    counted: ClassVar[tuple[Statistic, ...]] = ()
-    is_quadratic: ClassVar[bool] = False
-    pair_sum: ClassVar[PairSum | None] = None
-    rows_left_out: ClassVar[bool] = False
-    sum_scaled: ClassVar[bool] = True
-    largest_term: ClassVar[float | None] = None
-    draws_cells: ClassVar[bool] = False
-
-    @property
-    def judged(self) -> str:
-        """Notion that is judged, or the top label while the number of classes is unknown."""
-        return self.notion or "top_label"
-
-    def unknown(self, parameters: dict[str, Any] | None = None, squared: bool = False) -> Estimate:
-        """Estimate without a value, as there are no rows."""
-        settings = parameters or {}
-        return Estimate(self.name, self.judged, None, squared, parameters=settings, reason=NO_ROWS)
+    unbiased: ClassVar[bool] = False
 
     @property
     @abstractmethod
@@ -155,159 +94,42 @@ class BoundEstimator(ABC):
     def finalize(self, *states: Any) -> Estimate:
         """Estimate from the states of all rows."""
 
-    def noted(self, estimate: Estimate, *states: Any) -> Estimate:
-        """Estimate with notes on its rows."""
-        return estimate
-
     def value(self, *states: Any) -> float:
         """Value alone, without errors and tables, or NaN where it is undefined."""
         value = self.finalize(*states).value
         return float("nan") if value is None else value
 
-    def bare(self, *states: Any) -> Estimate:
-        """Estimate without the error of its approximation, which dominates the time."""
-        return self.finalize(*states)
 
-    def drawn_values(
-        self, states: Sequence[Any], sums: Sequence[tuple[Any, ...] | None], count: int
-    ) -> Iterable[float]:
-        """Value of each replicate, from states and the drawn counterparts of their parts.
+class Estimator(ABC):
+    """Base class of the settings of estimators, which are frozen dataclasses.
 
-        The counterpart of a state that does not depend on labels is None.
-        """
-        for index in range(count):
-            yield self.value(
-                *(
-                    state if drawn is None else statistic.with_drawn(state, drawn, index)
-                    for statistic, state, drawn in zip(self.needs, states, sums, strict=True)
-                )
-            )
+    `bind` returns the estimator for data.  An estimator with settings that do not depend on the
+    data is a `SimpleEstimator`, which is its own bound estimator.
 
-    def sign_scale(
-        self, states: Sequence[Any], sums: Sequence[tuple[Any, ...] | None], count: int
-    ) -> Floats | None:
-        """Factors of residuals with a random sign for each cluster, from the first replicates."""
-        return None
+    Attributes
+    ----------
+    name : str
+        Name in texts and results.
+    notion : str or None
+        Notion of calibration that is judged, None where it depends on the data.
+    covariates : tuple of str
+        Names of the covariates that are read.
+    by_default : bool
+        Whether it is computed if no estimator is named.
+    judges : tuple of str
+        Claims that it judges, see `calibscale.predictions.target.Target`.
+    fixed : tuple of str
+        Fields that are no settings of this estimator.
 
-    def signed_values(
-        self,
-        states: Sequence[Any],
-        sums: Sequence[tuple[Any, ...] | None],
-        count: int,
-        scale: Floats | None,
-    ) -> Iterable[float]:
-        """`drawn_values` from residuals with a random sign for each cluster, and `sign_scale`."""
-        return self.drawn_values(states, sums, count)
+    Raises
+    ------
+    OptionError
+        By a class with `finalize` that is no `BoundEstimator`, as classes of protocol 1 are.
 
-    def cell_values(self, states: Sequence[Any], seed: int, replicates: range) -> Iterable[float]:
-        """Value of each replicate, with labels drawn for the cells of the states, not for rows."""
-        raise NotImplementedError(self.name)
-
-    @property
-    def no_floor(self) -> str | None:
-        """Reason for having no noise floor of any rows, or None if there may be a floor."""
-        if self.unbiased:
-            return "it is unbiased: noise does not raise its mean"
-        return "sums over pairs of rows have no drawn labels" if self.pairwise else None
-
-    @property
-    def floor_needs(self) -> tuple[Statistic, ...]:
-        """Statistics that give the arguments of `floor`, computed in evaluations only."""
-        return ()
-
-    def floor(self, *states: Any) -> Floor | None:
-        """Noise floor of an estimate with a value, for labels drawn from the predictions."""
-        return None
-
-    @property
-    def floor_statistics(self) -> tuple[Statistic, ...]:
-        """Statistics of `floor_needs` that the estimate does not need."""
-        return tuple(s for s in self.floor_needs if s not in self.needs)
-
-    def with_floor(self, estimate: Estimate, states: Mapping[Statistic, Any]) -> Estimate:
-        """Return the estimate with its noise floor, if all states that it needs are there."""
-        needed = self.floor_needs
-        if estimate.value is None or not needed or any(s not in states for s in needed):
-            return estimate
-        return replace(estimate, floor=self.floor(*(states[s] for s in needed)))
-
-    @property
-    def parted(self) -> BoundEstimator:
-        """Estimator with states that add over parts of the rows, for jackknife and bootstrap.
-
-        By default it is the estimator itself.
-        """
-        return self
-
-    def frozen(self, *states: Any) -> BoundEstimator:
-        """Return the estimator with settings that depend on n fixed to the values of these states.
-
-        With this estimator, values of parts of the rows are comparable to the value of all rows.
-        """
-        return self
-
-    def limits(self, confidence_level: float, *states: Any) -> Limits | None:
-        """Confidence limits from the states of all rows, or None if the jackknife is to be used.
-
-        The limits of a biased estimator are the lower limit of the population's value and the upper
-        limit of the expectation at this n.
-        """
-        return None
-
-    def low_of_groups(
-        self, confidence_level: float, states: Sequence[Any], counted: bool
-    ) -> float | None:
-        """Lower limit of the population's value from the stacked states of groups of rows.
-
-        `counted` states whether labels are events, which can be counted.  The limit is None if
-        only the interval of the expectation at this n is known, by jackknife or bootstrap.
-        """
-        return None
-
-    def quadratic(self, *states: Any) -> Quadratic:
-        """Squared norm, for the limits of `calibscale.limits.squared_norms.quadratic_limits`."""
-        raise NotImplementedError(self.name)
-
-    def solve(self, pairs: Pairs) -> Estimate:
-        """Estimate from sums over pairs of rows."""
-        raise NotImplementedError(self.name)
-
-    def from_sums(self, all_pairs: float, diagonal: Any, state: Any) -> float:
-        """Value from the sums over all pairs (i, j) and over the pairs (i, i)."""
-        raise NotImplementedError(self.name)
-
-    def undefined(self, state: Any) -> str | None:
-        """Reason why a state has too few rows for `from_sums`, or None if it has enough."""
-        return None
-
-    def pair_work(self, rows: int, classes: int) -> PairWork | None:
-        """Pairs that `solve` visits, for `plan`, or None without pairs."""
-        if self.pair_sum is None:
-            return None
-        return PairWork(self.pair_sum, "tiles", rows * (rows - 1) // 2)
-
-    def for_test(self, setup: DataProfile) -> BoundEstimator:
-        """Return the estimator with a method that has replicates, or raise an OptionError."""
-        return self
-
-    @property
-    def as_error(self) -> BoundEstimator:
-        """Estimator of the same statistics with the value that a test compares with replicates.
-
-        By default it is the estimator itself.
-        """
-        return self
-
-    def open_ended(self) -> BoundEstimator:
-        """Return the estimator for values of covariates that its data do not have."""
-        return self
-
-
-class Estimator(BoundEstimator):
-    """Base class of estimators, which are frozen dataclasses with settings as fields.
-
-    `bind` returns the estimator for data.  By default this is the estimator itself, so that an
-    estimator without settings that depend on the data implements `needs` and `finalize` only.
+    See Also
+    --------
+    BoundEstimator : Estimator of data.
+    SimpleEstimator : Settings and bound estimator in one class.
 
     Examples
     --------
@@ -316,61 +138,63 @@ class Estimator(BoundEstimator):
     (True, True)
     """
 
-    by_default: ClassVar[bool] = True  # computed if no estimator is named
-    targets: ClassVar[tuple[str, ...]] = (CLASSES,)  # claims that it judges, see `Target`
-    fixed: ClassVar[tuple[str, ...]] = ()  # fields that are no settings of this estimator
-    bound_fields: ClassVar[tuple[str, ...]] = ()  # parts of the bound estimator kept in ledgers
+    name: ClassVar[str]
+    notion: str | None = "canonical"
+    covariates: tuple[str, ...] = ()
+    by_default: ClassVar[bool] = True
+    judges: ClassVar[tuple[str, ...]] = (CLASSES,)
+    fixed: ClassVar[tuple[str, ...]] = ()
+
+    def __init_subclass__(cls, **options: Any) -> None:
+        super().__init_subclass__(**options)
+        # Classes of protocol 1 would be instantiated, and fail at their first use.
+        if hasattr(cls, "finalize") and not issubclass(cls, BoundEstimator):
+            raise OptionError(
+                f"the estimator {cls.__name__} was written for an older protocol, in which every "
+                "Estimator has `finalize`; derive it from "
+                "calibscale.estimators.base.SimpleEstimator"
+            )
+
+    @abstractmethod
+    def bind(self, setup: DataProfile) -> BoundEstimator:
+        """Return the estimator for the data, with every default replaced by a value.
+
+        An OptionError is raised if the estimator does not fit the data.
+        """
+
+    def notion_for(self, classes: int) -> str:
+        """Notion of calibration that is judged on data with this number of classes."""
+        return self.notion or default_notion(classes)
+
+
+class SimpleEstimator(Estimator, BoundEstimator):
+    """Base class of estimators that are their own bound estimator.
+
+    A subclass implements `needs` and `finalize`.  It overrides `bind` if it replaces defaults, or
+    refuses data.
+
+    See Also
+    --------
+    Estimator : Settings of an estimator.
+    BoundEstimator : Estimator of data.
+
+    Examples
+    --------
+    >>> from calibscale import ECE
+    >>> from calibscale.estimators.base import SimpleEstimator
+    >>> isinstance(ECE(), SimpleEstimator), ECE().settings
+    (True, ECE(bins=15, edges='equal-width', notion=None))
+    """
 
     @property
     def settings(self) -> Self:  # type: ignore[override]
         return self
 
     def bind(self, setup: DataProfile) -> BoundEstimator:
-        """Return the estimator for the data, with every default replaced by a value.
-
-        An OptionError is raised if the estimator does not fit the data.
-        """
-        return self
-
-    def with_parts(self, **parts: Any) -> BoundEstimator:
-        """Return the bound estimator with the given `bound_fields`."""
-        raise NotImplementedError(self.name)
-
-    def notion_for(self, classes: int) -> str:
-        """Notion of calibration that is judged on data with this number of classes."""
-        return self.notion or default_notion(classes)
-
-    def settled(self, bound: BoundEstimator) -> Estimator:
-        """Return the settings with the bandwidths of the bound estimator."""
-        return bound.settings
-
-    def scaled(self, bound: BoundEstimator, factor: float) -> Estimator:
-        """Return the settings with the bandwidths of the bound estimator times a factor.
-
-        An OptionError is raised if it has none.
-        """
-        raise OptionError(f"{self.name} has no bandwidths to scale; use jkce, kce or klce")
-
-    def shared(self, setups: Sequence[DataProfile]) -> Self:
-        """Return the estimator with every bandwidth that depends on the data set for all models.
-
-        An OptionError is raised if it chooses bandwidths by power, which differ between models.
-        """
-        return self
-
-    def mergeable(self, classes: int) -> Self:
-        """Return the estimator with a notion that has mergeable states, if the notion is open."""
-        return self
-
-    def population(self, rows: int) -> Estimator:
-        """Return the estimator of the same population value for residuals without label noise.
-
-        A ridge that is not set is the default for the given number of rows.
-        """
         return self
 
 
-class ScalarEstimator(Estimator):
+class ScalarEstimator(SimpleEstimator):
     """Base class of estimators with a setting `notion` and a default that depends on the data."""
 
     notions: ClassVar[tuple[str, ...]] = SCALAR_NOTIONS

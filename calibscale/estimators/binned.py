@@ -12,8 +12,7 @@ import numpy as np
 
 from calibscale.array_types import Floats
 from calibscale.errors import OptionError, require
-from calibscale.estimators.base import Estimator, ScalarEstimator
-from calibscale.limits.excess import ratio
+from calibscale.estimators.base import Estimator, ScalarEstimator, bound_notion, without_rows
 from calibscale.limits.gap_limits import bin_limits, largest_gap_limits, low_limit_of_groups
 from calibscale.limits.proportions import Limits
 from calibscale.predictions.claims import CLASSES, SOFT
@@ -28,6 +27,7 @@ from calibscale.statistics.bins import (
     fine_borders,
     mass_bins,
 )
+from calibscale.statistics.ratios import ratio
 from calibscale.statistics.score_sums import LabelVariances, SquaredResiduals, SquareState
 from calibscale.statistics.statistic import Statistic
 
@@ -62,7 +62,6 @@ class Binned(ScalarEstimator):
     notion: str | None = None
     name: ClassVar[str]
     squared: ClassVar[bool] = True
-    testable: ClassVar[bool] = True
     # Values (R,) of R replicates from their gaps (R, B).  Without it there is no noise floor.
     of_gaps: ClassVar[Callable[[Any, Floats, BinTable], Floats] | None] = None
 
@@ -81,7 +80,7 @@ class Binned(ScalarEstimator):
         super().__post_init__()
 
     @property
-    def bin_settings(self) -> tuple[int, str | Sequence[float]]:  # type: ignore[override]
+    def bin_settings(self) -> tuple[int, str | Sequence[float]]:
         return self.bins, self.edges
 
     @cached_property
@@ -98,9 +97,9 @@ class Binned(ScalarEstimator):
     def needs(self) -> tuple[Statistic, ...]:
         if self.edges in MASS:
             # The quantiles are known after the pass only.
-            return (FineHistogram(self.judged),)
+            return (FineHistogram(bound_notion(self)),)
         left_closed = self.edges in ("netcal", "torchmetrics")
-        return (BinCounts(self.judged, self.edge_values, left_closed),)
+        return (BinCounts(bound_notion(self), self.edge_values, left_closed),)
 
     @property
     def parameters(self) -> dict[str, Any]:
@@ -140,7 +139,7 @@ class Binned(ScalarEstimator):
 
     def finalize(self, state: BinState, *extra_states: Any) -> Estimate:
         if not state.sums[1].sum() > 0:
-            return self.unknown(self.parameters)
+            return without_rows(self, self.parameters)
         return self._estimate(self._bins(state, *extra_states), *extra_states)
 
     def _estimate(self, bins: BinTable, *extra_states: Any) -> Estimate:
@@ -149,7 +148,7 @@ class Binned(ScalarEstimator):
     def _result(self, bins: BinTable, **details: Any) -> Estimate:
         return Estimate(
             self.name,
-            self.judged,
+            bound_notion(self),
             self._value(bins),
             self.squared,
             parameters=self.parameters,
@@ -175,11 +174,14 @@ class _MeanGaps(Binned):
     The limits hold for means that are weighted by the shares of the bins.
     """
 
+    testable: ClassVar[bool] = True
+    gap_power: ClassVar[int]  # the value is the mean of |conf_b − acc_b| to this power
+
     def limits(self, confidence_level: float, *states: Any) -> Limits:
         """Limits by `calibscale.limits.gap_limits.bin_limits`."""
         gaps = self._bins(*states).gaps
         tail = (1.0 - confidence_level) / 2.0
-        limits = bin_limits(gaps, self.gap_power or 1, tail, self.unbiased)
+        limits = bin_limits(gaps, self.gap_power, tail, self.unbiased)
         # A biased error has the noise of the frequencies in its expectation at this n.
         high = limits.high if self.unbiased else limits.mean_at_high
         return Limits(limits.low, high, "binned")
@@ -195,7 +197,7 @@ class _MeanGaps(Binned):
         full = bins.weight > 0
         weights, residuals = sums[:, 1, full], sums[:, 4, full]
         tail = (1.0 - confidence_level) / 2.0
-        power = self.gap_power or 1
+        power = self.gap_power
         return low_limit_of_groups(bins.gaps, weights, residuals, tail, power, counted=counted)
 
 
@@ -223,8 +225,8 @@ class ECE(_MeanGaps):
     """
 
     name: ClassVar[str] = "ece"
-    targets: ClassVar[tuple[str, ...]] = (CLASSES, SOFT)
-    gap_power: ClassVar[int | None] = 1
+    judges: ClassVar[tuple[str, ...]] = (CLASSES, SOFT)
+    gap_power: ClassVar[int] = 1
     squared: ClassVar[bool] = False
 
     def _value(self, bins: BinTable) -> float:
@@ -291,6 +293,7 @@ class MCE(Binned):
     """
 
     name: ClassVar[str] = "mce"
+    testable: ClassVar[bool] = True
     squared: ClassVar[bool] = False
     no_resampling: ClassVar[str | None] = (
         "a maximum over bins is not smooth, and intervals by resampling do not cover it"
@@ -310,7 +313,7 @@ class MCE(Binned):
 class _SquaredGaps(_MeanGaps):
     """Base class of means of squared gaps."""
 
-    gap_power: ClassVar[int | None] = 2
+    gap_power: ClassVar[int] = 2
 
     def population(self, rows: int) -> Estimator:
         """Return `TCE2`: without label noise there is nothing to correct for."""
@@ -340,7 +343,7 @@ class TCE2(_SquaredGaps):
     """
 
     name: ClassVar[str] = "tce2"
-    targets: ClassVar[tuple[str, ...]] = (CLASSES, SOFT)
+    judges: ClassVar[tuple[str, ...]] = (CLASSES, SOFT)
 
     def _value(self, bins: BinTable) -> float:
         return float(bins.share @ bins.gap**2)
@@ -373,7 +376,7 @@ class TCE2Debiased(_SquaredGaps):
     """
 
     name: ClassVar[str] = "tce2_debiased"
-    targets: ClassVar[tuple[str, ...]] = (CLASSES, SOFT)
+    judges: ClassVar[tuple[str, ...]] = (CLASSES, SOFT)
     unbiased: ClassVar[bool] = True
 
     @property

@@ -14,12 +14,12 @@ from calibscale.array_types import Floats, Ints
 from calibscale.compiled import random_draws
 from calibscale.data.covariates import PARTS, axis_of
 from calibscale.errors import OptionError, require
-from calibscale.estimators.base import ScalarEstimator, set_names
+from calibscale.estimators.base import ScalarEstimator, bound_notion, set_names, without_rows
 from calibscale.formatting.number_texts import rounded
 from calibscale.kernels.data_profile import BANDWIDTH_ROWS, DataProfile
-from calibscale.limits.excess import ratio
 from calibscale.predictions.chunk import Chunk
 from calibscale.results.estimate import Estimate
+from calibscale.statistics.ratios import ratio
 from calibscale.statistics.statistic import Statistic, weights_of
 
 GROUPS = 20  # groups of rows, in an order in which each is judged by models of those before it
@@ -225,8 +225,8 @@ class CertifiedL1(ScalarEstimator):
 
     @property
     def needs(self) -> tuple[Statistic, ...]:
-        canonical = self.judged == "canonical"
-        return (GroupTemperatures() if canonical else GroupCells(self.judged, self.cuts),)
+        canonical = bound_notion(self) == "canonical"
+        return (GroupTemperatures() if canonical else GroupCells(bound_notion(self), self.cuts),)
 
     def finalize(self, state: GroupCellState) -> Estimate:
         parameters = {"by": self.by, "side": self.side, "level": self.level}
@@ -235,12 +235,12 @@ class CertifiedL1(ScalarEstimator):
         rows = state.sums[0, :, 0]  # of each group and slope, or of each group and cell
         rows = rows if rows.ndim == 1 else rows.sum(axis=1)
         if not rows.sum() > 0:
-            return self.unknown(parameters, self.squared)
+            return without_rows(self, parameters, self.squared)
         bets = self._bets(state, rows)
         mean, error = bets.mean, bets.standard_error
         result = Estimate(
             self.name,
-            self.judged,
+            bound_notion(self),
             bets.lower,
             self.squared,
             parameters=parameters,
@@ -257,7 +257,7 @@ class CertifiedL1(ScalarEstimator):
         # The first group has no earlier groups to learn from, and only teaches the others.
         first, *judged = np.flatnonzero(rows)
         bets = _Bets(math.log(1.0 / (1.0 - self.level)), rows[first + 1 :].sum())
-        canonical = self.judged == "canonical"
+        canonical = bound_notion(self) == "canonical"
         models = (*MODELS[:3], *REGS) if self.by == "best" and self.covariates else FITS[self.by]
         totals = dict.fromkeys(models, 0.0)  # Σx of each model in earlier groups
         phi = np.empty((0, 0))

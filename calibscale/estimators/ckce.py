@@ -14,13 +14,22 @@ from scipy.linalg import LinAlgError, cho_factor, cho_solve, eigh
 from calibscale.array_types import Floats
 from calibscale.errors import OptionError, require
 from calibscale.estimators import frequency_jackknife
-from calibscale.estimators.base import NO_ROWS, BoundEstimator, Estimator, PairWork, no_replicates
+from calibscale.estimators.base import (
+    NO_ROWS,
+    BoundEstimator,
+    Estimator,
+    SimpleEstimator,
+    bound_notion,
+    no_bandwidths,
+    no_replicates,
+    without_rows,
+)
 from calibscale.kernels.data_profile import DataProfile
 from calibscale.kernels.features import FeatureMap, RandomFourier
 from calibscale.kernels.landmarks import Solution, solve
 from calibscale.kernels.notion_rows import NotionRows
 from calibscale.kernels.pair_sums import Pairs
-from calibscale.kernels.pair_tasks import PairSum
+from calibscale.kernels.pair_tasks import PairSum, PairWork
 from calibscale.kernels.product_kernel import ProductKernel
 from calibscale.kernels.tile_layout import Panels
 from calibscale.predictions.claims import ALL
@@ -39,12 +48,12 @@ _ITERATIONS = 6  # for `plan`: conjugate gradients took 4 to 6 on real networks,
 
 
 @dataclass(frozen=True)
-class MomentError(Estimator):
+class MomentError(SimpleEstimator):
     """Base class of squared errors that follow from the `Moments` of features."""
 
     features: FeatureMap = field(default_factory=RandomFourier)
     testable: ClassVar[bool] = True
-    targets: ClassVar[tuple[str, ...]] = ALL
+    judges: ClassVar[tuple[str, ...]] = ALL
 
     @property
     def needs(self) -> tuple[Statistic, ...]:
@@ -59,14 +68,22 @@ class MomentError(Estimator):
         notion = self.notion or "canonical"
         return replace(self, features=self.features.resolve(*setups, notion=notion))
 
+    def settled(self, bound: BoundEstimator) -> Estimator:
+        return bound.settings
+
     def scaled(self, bound: BoundEstimator, factor: float) -> Estimator:
         features = getattr(bound.settings, "features", None)
         if not isinstance(features, RandomFourier) or features.bandwidth is None:
-            return super().scaled(bound, factor)
+            raise no_bandwidths(self.name)
         return replace(self, features=replace(features, bandwidth=factor * features.bandwidth))
 
     def undefined(self, state: Any) -> str | None:
+        """Reason why a state has too few rows for a value, or None if it has enough."""
         return None if state.weight > 0 else NO_ROWS
+
+    def frozen(self, *states: Any) -> Self:
+        """Return the estimator with the settings that depend on n at these states."""
+        return self
 
     def finalize(self, *states: Any) -> Estimate:
         estimate = self.bare(*states)
@@ -107,11 +124,11 @@ class MomentError(Estimator):
     def bare(self, *states: Any) -> Estimate:
         moments = states[0]
         if reason := self.undefined(moments):
-            unknown = self.unknown(self.shown, squared=True)
+            unknown = without_rows(self, self.shown, squared=True)
             return replace(unknown, n=int(moments.n), reason=reason)
         frozen: Any = self.frozen(*states)
         value, n = frozen.value(*states), int(moments.n)
-        return Estimate(self.name, self.judged, value, True, parameters=frozen.shown, n=n)
+        return Estimate(self.name, bound_notion(self), value, True, parameters=frozen.shown, n=n)
 
 
 @dataclass(frozen=True)
@@ -366,7 +383,6 @@ class CKCE(CMMD):
     method: str = "features"
     conditional_on: str | None = None
     tolerance: float = 1e-10
-    bound_fields: ClassVar[tuple[str, ...]] = ("product",)
     name: ClassVar[str] = "ckce"
 
     def __post_init__(self) -> None:
@@ -414,7 +430,6 @@ class ExactCKCE(BoundEstimator):
     product: ProductKernel
     name: ClassVar[str] = "ckce"
     testable: ClassVar[bool] = True
-    pairwise: ClassVar[bool] = True
     needs: ClassVar[tuple[Statistic, ...]] = ()
 
     @property
@@ -442,7 +457,7 @@ class ExactCKCE(BoundEstimator):
             weighted = _WeightedRows.of([panels[index].rows for index in range(len(panels))])
             if not weighted.total > 0:
                 parameters = {**self._parameters, "ridge": self.settings.ridge}
-                return self.unknown(parameters, squared=True)
+                return without_rows(self, parameters, squared=True)
             ridge = self.settings.ridge
             if ridge is None:
                 ridge = weighted.default_ridge

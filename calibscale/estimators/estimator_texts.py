@@ -35,9 +35,12 @@ def estimator(requested: Any) -> Estimator:
     """
     if isinstance(requested, str):
         return build(*parse(requested))
-    if not hasattr(requested, "settings"):
+    # The settings of a bound estimator, which this module does not import, because commands show
+    # settings without loading NumPy.
+    settings = getattr(requested, "settings", requested)
+    if isinstance(settings, type) or not hasattr(settings, "bind"):
         raise OptionError(f"an estimator is needed, such as 'ece' or ECE(), not {requested!r}")
-    return requested.settings
+    return settings
 
 
 def text_of(requested: Estimator) -> str:

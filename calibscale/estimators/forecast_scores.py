@@ -11,7 +11,7 @@ import numpy as np
 
 from calibscale.array_types import Floats
 from calibscale.errors import OptionError, require
-from calibscale.estimators.base import BoundEstimator, Estimator
+from calibscale.estimators.base import BoundEstimator, SimpleEstimator, bound_notion, without_rows
 from calibscale.kernels.data_profile import DataProfile
 from calibscale.limits.gap_limits import level_limits
 from calibscale.limits.proportions import Limits, share_limits
@@ -37,11 +37,11 @@ _DRAWS, _ROWS, _PARTS = 125, 1000, 16
 _BINS, _MOST_RANKS = 20, 101  # bins of a PIT histogram, and the most ranks of ensembles
 
 
-class _ForecastScore(Estimator):
+class _ForecastScore(SimpleEstimator):
     """Base class of means over rows of a score, the first of `columns` numbers of each row."""
 
     unbiased: ClassVar[bool] = True
-    targets: ClassVar[tuple[str, ...]] = (FORECASTS,)
+    judges: ClassVar[tuple[str, ...]] = (FORECASTS,)
     notion = "forecast"
     columns: int = 1
 
@@ -55,11 +55,11 @@ class _ForecastScore(Estimator):
 
     def finalize(self, state: ForecastState) -> Estimate:
         if not state.weight > 0:
-            return self.unknown()
+            return without_rows(self)
         return self._estimate(state.totals / state.weight, int(state.n))
 
     def _estimate(self, means: Floats, n: int, **about: Any) -> Estimate:
-        return Estimate(self.name, self.judged, float(means[0]), n=n, **about)
+        return Estimate(self.name, bound_notion(self), float(means[0]), n=n, **about)
 
 
 @dataclass(frozen=True)
@@ -132,7 +132,7 @@ class LogScore(_ForecastScore):
 
 
 @dataclass(frozen=True)
-class _AtLevels(Estimator):
+class _AtLevels(SimpleEstimator):
     """Base class of measures at levels."""
 
     levels: Sequence[float] | None = None
@@ -177,7 +177,7 @@ class PinballLoss(_AtLevels, _ForecastScore):
     """
 
     name: ClassVar[str] = "pinball_loss"
-    targets: ClassVar[tuple[str, ...]] = (FORECASTS, QUANTILES)
+    judges: ClassVar[tuple[str, ...]] = (FORECASTS, QUANTILES)
     steps: ClassVar[int] = 10
 
     @property
@@ -254,7 +254,7 @@ class Coverage(_ForecastScore):
     level: float | None = None
     expects: bool = field(default=False, repr=False, kw_only=True)  # ledgers may have no such sums
     name: ClassVar[str] = "coverage"
-    targets: ClassVar[tuple[str, ...]] = (FORECASTS, INTERVALS)
+    judges: ClassVar[tuple[str, ...]] = (FORECASTS, INTERVALS)
     testable: ClassVar[bool] = True
     smaller_is_better: ClassVar[bool] = False
     columns = 2
@@ -283,7 +283,7 @@ class Coverage(_ForecastScore):
 
     def finalize(self, state: CoverageState | ForecastState) -> Estimate:
         if not state.weight > 0:
-            return self.unknown()
+            return without_rows(self)
         level = {"level": self.nominal}
         if isinstance(state, ForecastState):
             covered, width = (state.totals / state.weight).tolist()
@@ -293,7 +293,12 @@ class Coverage(_ForecastScore):
             expected = {"expected": float(state.expected / state.weight)}
         details = {**level, **expected, "mean_width": width}
         return Estimate(
-            self.name, self.judged, covered, n=int(state.n), details=details, parameters=level
+            self.name,
+            bound_notion(self),
+            covered,
+            n=int(state.n),
+            details=details,
+            parameters=level,
         )
 
     def limits(self, confidence_level: float, *states: Any) -> Limits | None:
@@ -328,13 +333,12 @@ class _CoverageError(Coverage):
 
 
 @dataclass(frozen=True)
-class _PITError(Estimator):
+class _PITError(SimpleEstimator):
     """Base class of distances of PIT values from uniform."""
 
     fixed_cells: bool = field(default=False, repr=False, kw_only=True)  # states that are added
-    targets: ClassVar[tuple[str, ...]] = (FORECASTS,)
+    judges: ClassVar[tuple[str, ...]] = (FORECASTS,)
     testable: ClassVar[bool] = True
-    draws_cells: ClassVar[bool] = True
     by_default: ClassVar[bool] = False
     no_interval: ClassVar[str | None] = (
         "the value of a calibrated model is at the end of the range, and has no normal limit"
@@ -355,12 +359,14 @@ class _PITError(Estimator):
 
     def finalize(self, state: PITState) -> Estimate:
         if not state.weight > 0:
-            return self.unknown()
+            return without_rows(self)
         curve = state.curve()
         near = EXACT if state.exact else Approximation("cells", self._error(curve))
         about = self._about(state, curve)
         value = float(self._sizes(curve))
-        return Estimate(self.name, self.judged, value, self.squared, near, n=int(state.n), **about)
+        return Estimate(
+            self.name, bound_notion(self), value, self.squared, near, n=int(state.n), **about
+        )
 
     def cell_values(self, states: Sequence[Any], seed: int, replicates: range) -> Iterator[float]:
         for replicate in replicates:

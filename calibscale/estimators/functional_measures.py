@@ -11,7 +11,7 @@ from scipy.special import stdtrit, xlogy
 
 from calibscale.array_types import Floats
 from calibscale.errors import OptionError, require
-from calibscale.estimators.base import BoundEstimator, Estimator
+from calibscale.estimators.base import BoundEstimator, SimpleEstimator, bound_notion, without_rows
 from calibscale.kernels.data_profile import DataProfile
 from calibscale.limits.proportions import Limits, share_limits
 from calibscale.predictions.claims import EXCEEDANCES, EXPECTILES, FUNCTIONALS, INTERVALS, MEANS
@@ -23,7 +23,7 @@ from calibscale.statistics.statistic import Statistic
 
 
 @dataclass(frozen=True)
-class Bias(Estimator):
+class Bias(SimpleEstimator):
     """Mean residual of predictions of a functional, positive where predictions are too high.
 
     The residual of a mean is x − y, of a quantile 1{y ≤ x} − level, of an expectile
@@ -52,7 +52,7 @@ class Bias(Estimator):
     is_share: bool = False  # whether responses are events with one claimed probability
     response: Response | None = None
     name: ClassVar[str] = "bias"
-    targets: ClassVar[tuple[str, ...]] = FUNCTIONALS
+    judges: ClassVar[tuple[str, ...]] = FUNCTIONALS
     testable: ClassVar[bool] = True
     unbiased: ClassVar[bool] = True
     signed: ClassVar[bool] = True
@@ -76,7 +76,7 @@ class Bias(Estimator):
     def finalize(self, *states: Any) -> Estimate:
         state: ResponseState = states[0]
         if not state.weight > 0:
-            return self.unknown()
+            return without_rows(self)
         predicted = float(state.claimed / state.weight)
         observed = float(state.responses / state.weight)
         details: dict[str, Any] = {"predicted": predicted, "observed": observed}
@@ -85,7 +85,7 @@ class Bias(Estimator):
         if predicted > 0 and not self.is_share:
             details["ratio"] = observed / predicted
         return Estimate(
-            self.name, self.judged, predicted - observed, n=int(state.n), details=details
+            self.name, bound_notion(self), predicted - observed, n=int(state.n), details=details
         )
 
     def limits(self, confidence_level: float, *states: Any) -> Limits | None:
@@ -128,7 +128,7 @@ class _BiasSize(Bias):
 # ---------------------------------------------------------------- scores
 
 
-class _MeanLoss(Estimator):
+class _MeanLoss(SimpleEstimator):
     """Base class of means over rows of a consistent score, the first of `columns` numbers."""
 
     unbiased: ClassVar[bool] = True
@@ -146,9 +146,9 @@ class _MeanLoss(Estimator):
     def finalize(self, *states: Any) -> Estimate:
         state: ForecastState = states[0]
         if not state.weight > 0:
-            return self.unknown()
+            return without_rows(self)
         (mean,) = (state.totals / state.weight).tolist()
-        return Estimate(self.name, self.judged, mean, n=int(state.n))
+        return Estimate(self.name, bound_notion(self), mean, n=int(state.n))
 
 
 @dataclass(frozen=True)
@@ -171,7 +171,7 @@ class SquaredError(_MeanLoss):
     """
 
     name: ClassVar[str] = "squared_error"
-    targets: ClassVar[tuple[str, ...]] = (MEANS, EXCEEDANCES)
+    judges: ClassVar[tuple[str, ...]] = (MEANS, EXCEEDANCES)
 
     def rows(self, target: Any, values: Floats, y: Floats) -> Sequence[Any]:
         return [target.scalar_residuals(values, y) ** 2]
@@ -205,7 +205,7 @@ class Deviance(_MeanLoss):
 
     power: float = 1.0
     name: ClassVar[str] = "deviance"
-    targets: ClassVar[tuple[str, ...]] = (MEANS,)
+    judges: ClassVar[tuple[str, ...]] = (MEANS,)
     by_default: ClassVar[bool] = False
 
     def __post_init__(self) -> None:
@@ -248,7 +248,7 @@ class ExpectileLoss(_MeanLoss):
     """
 
     name: ClassVar[str] = "expectile_loss"
-    targets: ClassVar[tuple[str, ...]] = (EXPECTILES,)
+    judges: ClassVar[tuple[str, ...]] = (EXPECTILES,)
 
 
 @dataclass(frozen=True)
@@ -274,4 +274,4 @@ class IntervalScore(_MeanLoss):
     """
 
     name: ClassVar[str] = "interval_score"
-    targets: ClassVar[tuple[str, ...]] = (INTERVALS,)
+    judges: ClassVar[tuple[str, ...]] = (INTERVALS,)

@@ -97,6 +97,7 @@ ESTIMATORS: Registry[type[Estimator]] = Registry(
     ],
     group="calibscale.estimators",
     base="calibscale:Estimator",
+    protocol=2,
     # A name that this package explains only, because it has no such estimator, is free for others.
     synonyms=[plain for plain, meaning in SYNONYMS.items() if name_of(meaning) in _ENTRIES],
 )

@@ -15,12 +15,13 @@ from calibscale.array_types import Floats, Ints
 from calibscale.compiled import segment_walks
 from calibscale.data.covariates import MAX_LEVELS, Axis, axis_of
 from calibscale.errors import OptionError, require
-from calibscale.estimators.base import ScalarEstimator, set_names
+from calibscale.estimators.base import ScalarEstimator, bound_notion, set_names, without_rows
 from calibscale.kernels.data_profile import DataProfile
-from calibscale.limits.excess import excess_limits, ratio
+from calibscale.limits.excess import excess_limits
 from calibscale.results.estimate import EXACT, Approximation, Estimate, Floor
 from calibscale.results.group_results import Where, name_of
 from calibscale.statistics.bins import residual_draws
+from calibscale.statistics.ratios import ratio
 from calibscale.statistics.segment_atoms import AtomState, DenseAtoms, SegmentAtoms
 from calibscale.statistics.statistic import Statistic
 
@@ -317,7 +318,6 @@ class Multicalibration(ScalarEstimator):
     name: ClassVar[str] = "multicalibration"
     by_default: ClassVar[bool] = False
     testable: ClassVar[bool] = True
-    draws_cells: ClassVar[bool] = True
     no_interval: ClassVar[str | None] = "the largest error of several segments has no normal limit"
 
     def __post_init__(self) -> None:
@@ -337,7 +337,7 @@ class Multicalibration(ScalarEstimator):
                     f"the categorical covariate {name!r} has more than {MAX_LEVELS} values, too "
                     "many for segments: leave it out, or replace rare values by one"
                 )
-        axes = axes_of(setup, self.covariates, bound.judged, levelled, self.bins)
+        axes = axes_of(setup, self.covariates, bound_notion(bound), levelled, self.bins)
         return replace(bound, categorical=levelled, axes=axes)
 
     def mergeable(self, classes: int) -> Self:
@@ -345,7 +345,7 @@ class Multicalibration(ScalarEstimator):
 
     @property
     def atoms(self) -> SegmentAtoms:
-        return SegmentAtoms(self.axes, self.judged)
+        return SegmentAtoms(self.axes, bound_notion(self))
 
     @property
     def needs(self) -> tuple[Statistic, ...]:
@@ -370,7 +370,7 @@ class Multicalibration(ScalarEstimator):
 
     def finalize(self, *states: Any) -> Estimate:
         if not states[0].sums[0].any():
-            return self.unknown(self._parameters)
+            return without_rows(self, self._parameters)
         return self.estimate_of(self.table(states[0]))
 
     def estimate_of(self, table: SegmentTable) -> Estimate:
@@ -390,7 +390,7 @@ class Multicalibration(ScalarEstimator):
         }
         return Estimate(
             self.name,
-            self.judged,
+            bound_notion(self),
             value,
             parameters=self._parameters,
             n=int(rows[0]),

@@ -10,7 +10,7 @@ import numpy as np
 from scipy.special import expit, logit, ndtr, ndtri
 
 from calibscale.array_types import Floats
-from calibscale.estimators.base import BoundEstimator, ScalarEstimator
+from calibscale.estimators.base import BoundEstimator, ScalarEstimator, bound_notion, without_rows
 from calibscale.estimators.score_measures import ScoreMeasure
 from calibscale.limits.proportions import Limits
 from calibscale.results.estimate import Estimate
@@ -55,19 +55,19 @@ class Spiegelhalter(ScalarEstimator):
 
     @property
     def needs(self) -> tuple[Statistic, ...]:
-        return (SpreadSums(self.judged),)
+        return (SpreadSums(bound_notion(self)),)
 
     def finalize(self, *states: Any) -> Estimate:
         n, difference, variance = (float(total) for total in states[0])
         if not n:
-            return self.unknown()
+            return without_rows(self)
         if not variance > 0.0:
             # The variance Σw²(1 − 2p)²p(1 − p) is 0.
             reason = "all predictions are 0, 0.5 or 1, whose Brier score does not vary"
-            return Estimate(self.name, self.judged, None, reason=reason)
+            return Estimate(self.name, bound_notion(self), None, reason=reason)
         z = difference / math.sqrt(variance)
         details = {"p_value": 2.0 * float(ndtr(-abs(z)))}
-        return Estimate(self.name, self.judged, z, details=details, n=int(n))
+        return Estimate(self.name, bound_notion(self), z, details=details, n=int(n))
 
     @property
     def as_error(self) -> BoundEstimator:
@@ -141,7 +141,7 @@ class _CoxMeasure(ScoreMeasure):
         return Limits(estimate.value - reach, estimate.value + reach, "wald")
 
     def _undefined(self, reason: str) -> Estimate:
-        return Estimate(self.name, self.judged, None, reason=reason)
+        return Estimate(self.name, bound_notion(self), None, reason=reason)
 
 
 @dataclass(frozen=True)

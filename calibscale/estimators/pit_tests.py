@@ -30,7 +30,7 @@ class PITTest(SumTest):
 
     medians: tuple[float, ...] = field(default=(), repr=False, kw_only=True)
     widths: tuple[float, ...] = field(default=(), repr=False, kw_only=True)
-    targets: ClassVar[tuple[str, ...]] = (FORECASTS,)
+    judges: ClassVar[tuple[str, ...]] = (FORECASTS,)
     notion = "forecast"
 
     def bind(self, setup: DataProfile) -> Self:

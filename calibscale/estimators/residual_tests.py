@@ -16,15 +16,15 @@ from numpy.polynomial.legendre import legvander
 from scipy.special import expit, logit
 
 from calibscale.array_types import Floats, Ints
-from calibscale.estimators.base import NO_ROWS
+from calibscale.estimators.base import NO_ROWS, bound_notion
 from calibscale.estimators.sum_tests import Sums, SumTest
 from calibscale.kernels.data_profile import DataProfile
-from calibscale.limits.excess import ratio
 from calibscale.predictions.claims import CLASSES, FUNCTIONALS
 from calibscale.predictions.notions import problems
 from calibscale.predictions.target import Response
 from calibscale.results.estimate import Estimate
 from calibscale.statistics.bins import BinCounts, BinState
+from calibscale.statistics.ratios import ratio
 from calibscale.statistics.response_sums import ResponseCells, ResponseCellState
 from calibscale.statistics.statistic import Statistic
 
@@ -97,7 +97,7 @@ class ResidualTest(SumTest):
     def needs(self) -> tuple[Statistic, ...]:
         if self.notion == OF_PREDICTION:
             return (ResponseCells(self.edges[1:-1]),)
-        return (BinCounts(self.judged, self.edges),)
+        return (BinCounts(bound_notion(self), self.edges),)
 
     def split(self, state: BinState | ResponseCellState) -> Sums:
         if isinstance(state, ResponseCellState):
@@ -240,7 +240,7 @@ class MeanScore(ResidualTest):
     """
 
     name: ClassVar[str] = "mean_score"
-    targets: ClassVar[tuple[str, ...]] = (CLASSES, *FUNCTIONALS)
+    judges: ClassVar[tuple[str, ...]] = (CLASSES, *FUNCTIONALS)
 
     def sizes(self, cells: Cells, residuals: Floats) -> Floats:
         return _mean(cells, residuals).sum(axis=1)
@@ -391,7 +391,7 @@ class SmoothTest(ResidualTest):
     """
 
     name: ClassVar[str] = "smooth_test"
-    targets: ClassVar[tuple[str, ...]] = (CLASSES, *FUNCTIONALS)
+    judges: ClassVar[tuple[str, ...]] = (CLASSES, *FUNCTIONALS)
 
     def sizes(self, cells: Cells, residuals: Floats) -> Floats:
         return self._squares(cells, residuals).sum(axis=(1, 2))
@@ -439,7 +439,7 @@ class ResidualScan(ResidualTest):
     """
 
     name: ClassVar[str] = "residual_scan"
-    targets: ClassVar[tuple[str, ...]] = (CLASSES, *FUNCTIONALS)
+    judges: ClassVar[tuple[str, ...]] = (CLASSES, *FUNCTIONALS)
 
     def sizes(self, cells: Cells, residuals: Floats) -> Floats:
         largest = np.full(len(residuals), -np.inf)

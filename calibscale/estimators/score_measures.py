@@ -13,10 +13,10 @@ from scipy.optimize import isotonic_regression
 from scipy.special import stdtrit
 
 from calibscale.array_types import Floats
-from calibscale.estimators.base import BoundEstimator, ScalarEstimator
-from calibscale.limits.excess import ratio
+from calibscale.estimators.base import BoundEstimator, ScalarEstimator, bound_notion, without_rows
 from calibscale.results.estimate import EXACT, Approximation, Estimate, Floor
 from calibscale.statistics.bins import BinState, FineHistogram, residual_draws, shared_residuals
+from calibscale.statistics.ratios import ratio
 from calibscale.statistics.score_histogram import OccupiedCells, ScoreHistogram, cells_of, scores_of
 from calibscale.statistics.score_sums import LabelVariances, ScalarScores, SquareState
 from calibscale.statistics.statistic import Statistic
@@ -49,8 +49,8 @@ class ScoreMeasure(ScalarEstimator):
     @property
     def needs(self) -> tuple[Statistic, ...]:
         if not self.fixed_cells:
-            return (ScoreHistogram(self.judged),)
-        cells = FineHistogram(self.judged)
+            return (ScoreHistogram(bound_notion(self)),)
+        cells = FineHistogram(bound_notion(self))
         return (cells, LabelVariances(cells))
 
     def mergeable(self, classes: int) -> Self:
@@ -67,7 +67,7 @@ class ScoreMeasure(ScalarEstimator):
     def finalize(self, *states: Any) -> Estimate:
         scores = self._cells(*states)
         if not len(scores.score):
-            return self.unknown()
+            return without_rows(self)
         extra_states = states[2 if self.fixed_cells else 1 :]
         return replace(self._estimate(scores, *extra_states), n=int(states[0].sums[0].sum()))
 
@@ -77,7 +77,7 @@ class ScoreMeasure(ScalarEstimator):
 
     def _result(self, value: float, error: float = 0.0, **details: Any) -> Estimate:
         near = Approximation("cells", error) if error > 0.0 else EXACT
-        return Estimate(self.name, self.judged, value, approximation=near, details=details)
+        return Estimate(self.name, bound_notion(self), value, approximation=near, details=details)
 
 
 class ScoreError(ScoreMeasure):
@@ -90,7 +90,6 @@ class ScoreError(ScoreMeasure):
 
     floor_draws: ClassVar[tuple[int, int, int]] = (1999, _CELLS, 24)
     testable: ClassVar[bool] = True
-    draws_cells: ClassVar[bool] = True
     no_interval: ClassVar[str | None] = (
         "the value of a calibrated model is at the end of the range, and has no normal limit"
     )
@@ -312,7 +311,7 @@ class CORP(ScoreError):
 
     @property
     def needs(self) -> tuple[Statistic, ...]:
-        return (*super().needs, ScalarScores(self.judged))
+        return (*super().needs, ScalarScores(bound_notion(self)))
 
     def _size(self, cells: OccupiedCells) -> float:
         frequency, share = cells.frequency, cells.share

@@ -9,7 +9,7 @@ import numpy as np
 from scipy.special import rel_entr, xlogy
 
 from calibscale.array_types import Floats
-from calibscale.estimators.base import Estimator, ScalarEstimator
+from calibscale.estimators.base import ScalarEstimator, SimpleEstimator, bound_notion, without_rows
 from calibscale.estimators.binned import TCE2, Binned
 from calibscale.limits.excess import excess_limits
 from calibscale.limits.proportions import Limits, share_limits
@@ -21,9 +21,9 @@ from calibscale.statistics.statistic import Statistic
 
 
 @dataclass(frozen=True)
-class _MeanScore(Estimator):
+class _MeanScore(SimpleEstimator):
     unbiased: ClassVar[bool] = True
-    targets: ClassVar[tuple[str, ...]] = (CLASSES, SOFT)
+    judges: ClassVar[tuple[str, ...]] = (CLASSES, SOFT)
     total: ClassVar[str]  # field of the state of `Totals` that becomes the value, a mean
 
     @property
@@ -32,9 +32,9 @@ class _MeanScore(Estimator):
 
     def finalize(self, totals: score_sums.TotalsState, *extra_states: Any) -> Estimate:
         if totals.weight == 0:
-            return self.unknown()
+            return without_rows(self)
         value = float(self._total(totals, *extra_states) / totals.weight)
-        return Estimate(self.name, self.judged, value, n=int(totals.n))
+        return Estimate(self.name, bound_notion(self), value, n=int(totals.n))
 
     def _total(self, totals: score_sums.TotalsState, *extra_states: Any) -> float:
         return float(getattr(totals, self.total))
@@ -160,10 +160,10 @@ class ConfidenceGap(_MeanScore, ScalarEstimator):
 
     @property
     def needs(self) -> tuple[Statistic, ...]:
-        return (score_sums.Totals(), score_sums.EventSums(self.judged))
+        return (score_sums.Totals(), score_sums.EventSums(bound_notion(self)))
 
     def _total(self, totals: score_sums.TotalsState, *extra_states: Any) -> float:
-        if self.judged == "top_label":
+        if bound_notion(self) == "top_label":
             # Totals have the sums of the top label already.
             return float(totals.confidence - totals.hit)
         (events,) = extra_states
@@ -184,7 +184,7 @@ class ConfidenceGap(_MeanScore, ScalarEstimator):
 
 
 class _Decomposition(Binned):
-    testable: ClassVar[bool] = False
+    """Base class of decompositions, which are no tests."""
 
     def _parts_of(
         self,
@@ -236,7 +236,7 @@ class BrierDecomposition(_Decomposition):
 
     @property
     def needs(self) -> tuple[Statistic, ...]:
-        return (*super().needs, score_sums.ScalarScores(self.judged))
+        return (*super().needs, score_sums.ScalarScores(bound_notion(self)))
 
     def _estimate(self, bins: BinTable, scores: score_sums.ScalarState) -> Estimate:
         refinement = float(bins.share @ (bins.frequency * (1.0 - bins.frequency)))
@@ -304,7 +304,7 @@ class NLLDecomposition(_Decomposition):
     def needs(self) -> tuple[Statistic, ...]:
         (counts,) = super().needs
         assert isinstance(counts, BinCounts | FineHistogram)
-        return counts, score_sums.ScalarScores(self.judged), BinRests(counts)
+        return counts, score_sums.ScalarScores(bound_notion(self)), BinRests(counts)
 
     def _estimate(
         self, bins: BinTable, scores: score_sums.ScalarState, rests: BinState

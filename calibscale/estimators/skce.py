@@ -11,10 +11,11 @@ import numpy as np
 from calibscale.array_types import Floats
 from calibscale.data.derived_sources import HoldOut
 from calibscale.errors import OptionError, require
-from calibscale.estimators.base import BoundEstimator, Estimator, Quadratic, set_names
+from calibscale.estimators.base import BoundEstimator, Estimator, set_names
 from calibscale.estimators.ckce import MomentError
 from calibscale.estimators.skce_methods import (
     BoundSKCE,
+    bound_skce,
     check_settings,
     checked_notion,
     choose_method,
@@ -25,8 +26,8 @@ from calibscale.kernels.bandwidths import local_kernel, most_powerful, named_ban
 from calibscale.kernels.data_profile import DataProfile, pooled_distance
 from calibscale.kernels.features import RandomFourier
 from calibscale.kernels.product_kernel import PREDICTION_KERNELS, RADIAL, ProductKernel
+from calibscale.limits.squared_norms import Quadratic
 from calibscale.predictions.claims import ALL
-from calibscale.results.estimate import Estimate
 from calibscale.statistics.feature_sums import LandmarkFeatures
 from calibscale.statistics.fourier_modes import Modes
 from calibscale.statistics.statistic import Statistic
@@ -72,7 +73,7 @@ class SKCE(Estimator):
     name: ClassVar[str] = "skce"
     by_default: ClassVar[bool] = False
     testable: ClassVar[bool] = True
-    targets: ClassVar[tuple[str, ...]] = ALL
+    judges: ClassVar[tuple[str, ...]] = ALL
     unbiased: ClassVar[bool] = True
     centred_null: ClassVar[bool] = True
     adds_diagonal: ClassVar[bool] = False
@@ -112,10 +113,10 @@ class SKCE(Estimator):
         method, statistic, reason = choose_method(named, setup, kernel)
         was_chosen = named.method == "auto"
         named = replace(named, method=method)
-        return BoundSKCE(named, kernel, statistic, (*notes, reason), chosen=was_chosen)
+        return bound_skce(named, kernel, statistic, (*notes, reason), chosen=was_chosen)
 
     def with_parts(self, **parts: Any) -> BoundSKCE:
-        return BoundSKCE(self, **parts)
+        return bound_skce(self, **parts)
 
     def settled(self, bound: BoundEstimator) -> Estimator:
         assert isinstance(bound, BoundSKCE)
@@ -169,7 +170,7 @@ class SKCE(Estimator):
         return self if self.notion or classes == 2 else replace(self, notion="top_label")
 
     @property
-    def largest_term(self) -> float | None:  # type: ignore[override]
+    def largest_term(self) -> float | None:
         return largest_term(self.notion, self.prediction_kernel)
 
     def undefined(self, state: Any) -> str | None:
@@ -198,13 +199,6 @@ class SKCE(Estimator):
         else:
             more = {"n_features": self.n_features, "seed": self.seed}
         return parameters | more
-
-    @property
-    def needs(self) -> tuple[Statistic, ...]:
-        raise TypeError(f"{self.name} has statistics only once it is bound to data")
-
-    def finalize(self, *states: Any) -> Estimate:
-        raise TypeError(f"{self.name} has a value only once it is bound to data")
 
 
 @dataclass(frozen=True)
@@ -372,8 +366,8 @@ class JKCE(MomentError):
     name: ClassVar[str] = "jkce"
     methods: ClassVar[tuple[str, ...]] = ("features", "tiles", "blocks", "pairs")
     unbiased: ClassVar[bool] = True
-    is_quadratic: ClassVar[bool] = True
     normalization: ClassVar[str] = "pairs"
+    sum_scaled: ClassVar[bool] = True
     adds_diagonal: ClassVar[bool] = True  # as its replicates do
 
     def __post_init__(self) -> None:
@@ -398,7 +392,7 @@ class JKCE(MomentError):
             return bound
         assert isinstance(features, RandomFourier)
         assert features.bandwidth is not None
-        return BoundSKCE(bound, ProductKernel(self.kernel, features.bandwidth))
+        return bound_skce(bound, ProductKernel(self.kernel, features.bandwidth))
 
     @property
     def shown(self) -> dict[str, Any]:
@@ -429,7 +423,7 @@ class JKCE(MomentError):
         return lambda phi: phi[:, first:] / states[0].weight
 
     @property
-    def largest_term(self) -> float | None:  # type: ignore[override]
+    def largest_term(self) -> float | None:
         return largest_term(self.notion, self.kernel)
 
     def undefined(self, state: Any) -> str | None:

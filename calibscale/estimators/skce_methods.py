@@ -10,13 +10,14 @@ import numpy as np
 from scipy.special import stdtrit
 
 from calibscale.errors import OptionError, require
-from calibscale.estimators.base import BoundEstimator, PairWork, Quadratic, no_replicates
+from calibscale.estimators.base import BoundEstimator, bound_notion, no_replicates
 from calibscale.kernels.data_profile import DataProfile
 from calibscale.kernels.fourier_series import NoSeries
 from calibscale.kernels.pair_sums import Pairs, sampled_mean
-from calibscale.kernels.pair_tasks import PairState, PairSum
+from calibscale.kernels.pair_tasks import PairState, PairSum, PairWork
 from calibscale.kernels.product_kernel import ProductKernel
 from calibscale.kernels.tile_layout import panel_cuts
+from calibscale.limits.squared_norms import Quadratic
 from calibscale.predictions.notions import problems
 from calibscale.results.estimate import EXACT, Approximation, Estimate
 from calibscale.statistics.feature_sums import LandmarkFeatures, LocalFeatures
@@ -188,11 +189,12 @@ def too_few(state: Any) -> str | None:
 
 @dataclass(frozen=True)
 class BoundSKCE(BoundEstimator):
-    """SKCE or JKCE of data: `settings` with the notion, the categorical covariates and the method.
+    """Base class of an SKCE or JKCE of data.
 
-    `product` is the kernel k·l with its bandwidths.  `statistic` is the statistic that the method
-    needs, or None for pairs.  `notes` are remarks on the covariates, and the reason for the method.
-    `closed_form` is explained in `PairSum`.  `chosen` says whether the data have chosen the method.
+    `settings` has the notion, the categorical covariates and the method.  `product` is the kernel
+    k·l with its bandwidths.  `statistic` is the statistic that the method needs, or None for pairs.
+    `notes` are remarks on the covariates, and the reason for the method.  `closed_form` is
+    explained in `PairSum`.  `chosen` says whether the data have chosen the method.
     """
 
     settings: Any
@@ -204,9 +206,18 @@ class BoundSKCE(BoundEstimator):
     testable: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
-        names = ("name", "notion", "unbiased", "centred_null", "covariates", "largest_term")
-        for attribute in names:
+        for attribute in ("name", "notion", "unbiased", "covariates"):
             object.__setattr__(self, attribute, getattr(self.settings, attribute))
+
+    @property
+    def centred_null(self) -> bool:
+        """Whether the settings are of a local error, which KiTE tests."""
+        return getattr(self.settings, "centred_null", False)
+
+    @property
+    def largest_term(self) -> float | None:
+        """Bound of the terms of the mean over pairs."""
+        return self.settings.largest_term
 
     def for_test(self, setup: DataProfile) -> BoundEstimator:
         if self.settings.method in ("blocks", "pairs"):
@@ -236,12 +247,8 @@ class BoundSKCE(BoundEstimator):
         )
 
     @property
-    def sum_scaled(self) -> bool:  # type: ignore[override]
+    def sum_scaled(self) -> bool:
         return self.settings.normalization == "pairs"
-
-    @property
-    def needs(self) -> tuple[Statistic, ...]:
-        return () if self.statistic is None else (self.statistic,)
 
     def undefined(self, state: Any) -> str | None:
         return self.settings.undefined(state)
@@ -267,10 +274,18 @@ class BoundSKCE(BoundEstimator):
             details["notes"] = [] if reason else list(self.notes)
         parameters = self.settings.parameters(self.product, self.statistic)
         return Estimate(
-            self.name, self.judged, value, True, error, parameters, details, int(n), reason
+            self.name, bound_notion(self), value, True, error, parameters, details, int(n), reason
         )
 
-    # ---------------------------------------------------------------- one pass
+
+@dataclass(frozen=True)
+class OnePassSKCE(BoundSKCE):
+    """SKCE from one pass over the rows, by Fourier modes, landmarks or features."""
+
+    @property
+    def needs(self) -> tuple[Statistic, ...]:
+        assert self.statistic is not None
+        return (self.statistic,)
 
     def finalize(self, *states: Any) -> Estimate:
         (state,) = states
@@ -298,9 +313,10 @@ class BoundSKCE(BoundEstimator):
         assert isinstance(self.statistic, Modes)
         return self.statistic.quadratic(state.weights)
 
-    @property
-    def is_quadratic(self) -> bool:  # type: ignore[override]
-        return isinstance(self.statistic, Modes | LandmarkFeatures) and self.sum_scaled
+
+@dataclass(frozen=True)
+class NormedSKCE(OnePassSKCE):
+    """SKCE that is the squared norm of a sum over rows, by Fourier modes or landmarks."""
 
     def quadratic(self, *states: Any) -> Quadratic:
         (state,) = states
@@ -311,34 +327,34 @@ class BoundSKCE(BoundEstimator):
         assert isinstance(self.statistic, Modes)
         return Quadratic(self.statistic.vector(state.residuals), squares, squares, scale)
 
-    # ---------------------------------------------------------------- pairs of rows
+
+@dataclass(frozen=True)
+class PairwiseSKCE(BoundSKCE):
+    """SKCE or JKCE from sums over pairs of rows."""
+
+    needs: ClassVar[tuple[Statistic, ...]] = ()
+
+    def finalize(self, *states: Any) -> Estimate:
+        raise TypeError(f"{self.name} by method={self.settings.method!r} needs pairs of rows")
 
     @property
-    def pairwise(self) -> bool:  # type: ignore[override]
-        return self.statistic is None
-
-    @property
-    def rows_left_out(self) -> bool:  # type: ignore[override]
+    def rows_left_out(self) -> bool:
         return self.settings.method == "tiles"
 
     @property
-    def pair_sum(self) -> PairSum | None:  # type: ignore[override]
-        if self.statistic is not None:
-            return None
+    def pair_sum(self) -> PairSum:
         settings = self.settings
         block = settings.block if settings.method == "blocks" else None
         return PairSum(
             self.product,
-            self.judged,
+            bound_notion(self),
             settings.precision,
             not self.sum_scaled,
             block=block,
             closed_form=self.closed_form,
         )
 
-    def pair_work(self, rows: int, classes: int) -> PairWork | None:
-        if self.pair_sum is None:
-            return None
+    def pair_work(self, rows: int, classes: int) -> PairWork:
         settings, count = self.settings, rows * (rows - 1) // 2
         if settings.method == "pairs":
             count = settings.n_pairs
@@ -355,7 +371,6 @@ class BoundSKCE(BoundEstimator):
     def solve(self, pairs: Pairs) -> Estimate:
         if self.settings.method == "pairs":
             return self._from_sample(pairs)
-        assert self.pair_sum is not None
         state = pairs.sum(self.pair_sum)
         reason = self.undefined(state)
         if self.pair_sum.block is not None and not reason and not state.blocks:
@@ -399,8 +414,26 @@ class BoundSKCE(BoundEstimator):
     def _from_sample(self, pairs: Pairs) -> Estimate:
         """Mean over randomly drawn pairs."""
         settings = self.settings
-        sample = sampled_mean(pairs, self.product, self.judged, settings.n_pairs, settings.seed)
+        sample = sampled_mean(
+            pairs, self.product, bound_notion(self), settings.n_pairs, settings.seed
+        )
         if sample is None:
             return self._estimate(None, 0, reason=TOO_FEW)
         error = Approximation("sampled_pairs", sample.error)
         return self._estimate(sample.mean, sample.rows, error, pairs=sample.pairs)
+
+
+def bound_skce(
+    settings: Any,
+    product: ProductKernel,
+    statistic: PairStatistic | None = None,
+    notes: tuple[str, ...] = (),
+    chosen: bool = False,
+) -> BoundSKCE:
+    """SKCE or JKCE of data, of the class that fits its statistic."""
+    kind: type[BoundSKCE] = OnePassSKCE
+    if statistic is None:
+        kind = PairwiseSKCE
+    elif isinstance(statistic, Modes | LandmarkFeatures) and settings.normalization == "pairs":
+        kind = NormedSKCE
+    return kind(settings, product, statistic, notes, chosen=chosen)

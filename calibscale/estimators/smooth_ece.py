@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cache, partial
 from itertools import pairwise
 from typing import Any, ClassVar, NamedTuple
@@ -13,7 +13,7 @@ from scipy.fft import irfft, rfft
 
 from calibscale.array_types import Floats, Ints
 from calibscale.compiled.row_sums import divide_rows
-from calibscale.estimators.base import ScalarEstimator
+from calibscale.estimators.base import ScalarEstimator, bound_notion, without_rows
 from calibscale.estimators.score_measures import ScoreError, drawn_residuals
 from calibscale.predictions.chunk import Chunk
 from calibscale.results.estimate import Estimate, Floor
@@ -122,7 +122,7 @@ class SmoothECE(ScalarEstimator):
 
     @property
     def needs(self) -> tuple[Statistic, ...]:
-        return (GridSums(self.judged),)
+        return (GridSums(bound_notion(self)),)
 
     def value(self, *states: Any) -> float:
         (state,) = states
@@ -130,28 +130,31 @@ class SmoothECE(ScalarEstimator):
 
     def finalize(self, state: GridState) -> Estimate:
         if not state.weight > 0:
-            return self.unknown()
+            return without_rows(self)
         (value,), (k,) = _smooth(state)
         details = {"bandwidth": k / _WIDTHS}
-        return Estimate(self.name, self.judged, float(value), details=details, n=int(state.n))
+        return Estimate(
+            self.name, bound_notion(self), float(value), details=details, n=int(state.n)
+        )
 
     @property
     def floor_needs(self) -> tuple[Statistic, ...]:
-        return (*self.needs, ScoreHistogram(self.judged))
-
-    def with_floor(self, estimate: Estimate, states: Mapping[Statistic, Any]) -> Estimate:
-        sums, histogram = (states.get(s) for s in self.floor_needs)
-        if estimate.value is None or sums is None:
-            return estimate
-        return replace(estimate, floor=self.floor(sums, histogram))
+        return (*self.needs, ScoreHistogram(bound_notion(self)))
 
     def floor(self, *states: Any) -> Floor:
-        """Floor from labels drawn for scores, or without a histogram for points of the finest grid.
+        """Floor from labels drawn for scores.
 
-        Rows that are divided between two points would be drawn as two.
+        Rows that are divided between two points of a grid would be drawn as two.
         """
         state, histogram = states
-        cells = _points(state) if histogram is None else scores_of(histogram)
+        return self._floor(state, scores_of(histogram))
+
+    def partial_floor(self, states: Mapping[Statistic, Any]) -> Floor | None:
+        """Floor from labels drawn for points of the finest grid, without a histogram."""
+        (sums,) = self.needs
+        return self._floor(states[sums], _points(states[sums])) if sums in states else None
+
+    def _floor(self, state: GridState, cells: OccupiedCells) -> Floor:
         draws, most, _ = ScoreError.floor_draws  # the same draws as other measures, to share them
         many = len(cells.score) > most
         needed, together = _DRAWS_OF_MANY_SCORES if many else _DRAWS_OF_FEW_SCORES

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Sequence
 from typing import Any, ClassVar, NamedTuple
 
 from calibscale.array_types import Floats
-from calibscale.estimators.base import TEST_STATISTIC, Estimator
+from calibscale.estimators.base import TEST_STATISTIC, SimpleEstimator, bound_notion
 from calibscale.results.estimate import Estimate
 
 
@@ -19,7 +19,7 @@ class Sums(NamedTuple):
     drawn: Floats
 
 
-class SumTest(Estimator):
+class SumTest(SimpleEstimator):
     """Base class of test statistics of one state, with replicates that are computed at once."""
 
     testable: ClassVar[bool] = True
@@ -31,9 +31,11 @@ class SumTest(Estimator):
         (state,) = states
         rows, fixed, sums = self.split(state)
         if reason := self.undefined(fixed):
-            return Estimate(self.name, self.judged, None, n=rows, reason=reason)
+            return Estimate(self.name, bound_notion(self), None, n=rows, reason=reason)
         value = float(self.sizes(fixed, sums[None])[0])
-        return Estimate(self.name, self.judged, value, n=rows, details=self.finding(fixed, sums))
+        return Estimate(
+            self.name, bound_notion(self), value, n=rows, details=self.finding(fixed, sums)
+        )
 
     def drawn_values(
         self, states: Sequence[Any], sums: Sequence[tuple[Any, ...] | None], count: int
@@ -46,6 +48,10 @@ class SumTest(Estimator):
     @abstractmethod
     def split(self, state: Any) -> Sums:
         """Parts of a state."""
+
+    @abstractmethod
+    def undefined(self, fixed: Any) -> str | None:
+        """Reason why the sums of a state have no value, or None if they have one."""
 
     @abstractmethod
     def sizes(self, fixed: Any, sums: Floats) -> Floats:

@@ -8,6 +8,7 @@ from typing import Any, ClassVar
 import numpy as np
 
 from calibscale.array_types import Floats
+from calibscale.estimators.base import bound_notion
 from calibscale.estimators.score_measures import WALK_DRAWS, ScoreError, ScoreMeasure, walk
 from calibscale.results.estimate import Estimate
 from calibscale.statistics.bins import BinCounts
@@ -105,7 +106,7 @@ class ATBDebiased(ScoreMeasure):
 
     @property
     def needs(self) -> tuple[Statistic, ...]:
-        return (*super().needs, SquaredResiduals(BinCounts(self.judged, (0.0, 1.0))))
+        return (*super().needs, SquaredResiduals(BinCounts(bound_notion(self), (0.0, 1.0))))
 
     def _estimate(self, cells: OccupiedCells, *extra_states: Any) -> Estimate:
         total = float(cells.weight.sum()) ** 2
@@ -113,7 +114,9 @@ class ATBDebiased(ScoreMeasure):
         weight2 = float((cells.weight**2 / cells.effective).sum())
         pairs = total - weight2
         if not pairs > 1e-12 * total:
-            return Estimate(self.name, self.judged, None, True, reason="there is only one row")
+            return Estimate(
+                self.name, bound_notion(self), None, True, reason="there is only one row"
+            )
         # The pair of a row with itself has the distance 0, and contributes w²δ².
         diagonal = float(extra_states[0].squares.sum())
         value = (total * float(_averages(cells)) - diagonal) / pairs

@@ -9,10 +9,9 @@ import numpy as np
 
 from calibscale.array_types import Floats
 from calibscale.errors import OptionError
-from calibscale.estimators.base import Estimator
+from calibscale.estimators.base import SimpleEstimator, bound_notion, without_rows
 from calibscale.estimators.binned import Binned
 from calibscale.kernels.data_profile import DataProfile
-from calibscale.limits.excess import ratio
 from calibscale.predictions.claims import CLASSES, SOFT
 from calibscale.results.estimate import Estimate, Floor
 from calibscale.statistics.bins import (
@@ -24,6 +23,7 @@ from calibscale.statistics.bins import (
     simplex_cell_count,
 )
 from calibscale.statistics.label_noise import LabelNoise, class_form_floor
+from calibscale.statistics.ratios import ratio
 from calibscale.statistics.score_sums import LabelVariances, Totals, TotalsState
 from calibscale.statistics.statistic import Statistic
 
@@ -54,7 +54,8 @@ class CWCE2(Binned):
 
     notion: str = field(default="class_wise", init=False)
     name: ClassVar[str] = "cwce2"
-    targets: ClassVar[tuple[str, ...]] = (CLASSES, SOFT)
+    testable: ClassVar[bool] = True
+    judges: ClassVar[tuple[str, ...]] = (CLASSES, SOFT)
     notions: ClassVar[tuple[str, ...]] = ("class_wise",)
 
     def bind(self, setup: DataProfile) -> Self:
@@ -100,11 +101,11 @@ class CWCE2(Binned):
     def finalize(self, state: BinState, *extra_states: Any) -> Estimate:
         sums = state.by_class
         if not sums.weight[0].sum() > 0:
-            return self.unknown(self.parameters)
+            return without_rows(self, self.parameters)
         by_class = self._by_class(state)
         return Estimate(
             self.name,
-            self.judged,
+            bound_notion(self),
             float(by_class.sum()),
             True,
             parameters=self.parameters,
@@ -117,7 +118,7 @@ class CWCE2(Binned):
 
 
 @dataclass(frozen=True)
-class SimplexECE(Estimator):
+class SimplexECE(SimpleEstimator):
     """Canonical binned error Σ_b (n_b/n) ‖q̄_b − ȳ_b‖₁, three intervals per axis [MS, eq. 6, §5].
 
     The error is not squared.  It is a sum over classes, at most 2.  A large value means that whole
@@ -168,7 +169,7 @@ class SimplexECE(Estimator):
     def finalize(self, cells: CellState, totals: TotalsState) -> Estimate:
         parameters = {"intervals": 3, "max_cells": self.max_cells}
         if not totals.weight > 0:
-            return self.unknown(parameters)
+            return without_rows(self, parameters)
         return Estimate(
             self.name,
             "canonical",

@@ -32,12 +32,14 @@ from calibscale.estimators.base import BoundEstimator, Estimator
 from calibscale.estimators.estimator_texts import labels as labels_of
 from calibscale.evaluation.crowded_bins import with_equal_mass
 from calibscale.evaluation.evaluate import judged
+from calibscale.evaluation.later_rows import open_ended
 from calibscale.evaluation.pass_estimates import evaluation_of, needed_statistics
 from calibscale.forks import renew_in_children
 from calibscale.inference.floors import noise_of
 from calibscale.inference.resampling import Resampling, requested
 from calibscale.kernels.data_profile import BANDWIDTH_ROWS, DataProfile
 from calibscale.kernels.notion_rows import NotionRows
+from calibscale.kernels.pair_sums import Pairwise
 from calibscale.predictions.blocks import Block, RowCounts
 from calibscale.predictions.classes import Classes
 from calibscale.predictions.distributions.forecast import Forecast
@@ -583,8 +585,8 @@ class Accumulator:
         chosen: list[BoundEstimator | Estimate] = []
         for estimator in self._estimators:
             try:
-                bound = resolved(estimator, profile, "raise").open_ended()  # type: ignore[union-attr]
-                if bound.pairwise:
+                bound = open_ended(resolved(estimator, profile, "raise"))  # type: ignore[arg-type]
+                if isinstance(bound, Pairwise):
                     raise OptionError(
                         f"{estimator.name} needs all pairs of rows, which an Accumulator does not "
                         "keep; use method='features', or evaluate on a store"

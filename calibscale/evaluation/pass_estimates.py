@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol, runtime_checkable
 
 from calibscale.engine.memory import Room
 from calibscale.engine.threads import one_thread
@@ -20,7 +20,7 @@ from calibscale.inference.intervals import (
 )
 from calibscale.inference.nulls import Null
 from calibscale.inference.resampling import Jackknife, Resampling, merged, requested
-from calibscale.kernels.pair_sums import Pairs
+from calibscale.kernels.pair_sums import Pairs, Pairwise
 from calibscale.results.cluster_results import Clusters
 from calibscale.results.estimate import Estimate
 from calibscale.results.evaluation_results import Evaluation
@@ -29,6 +29,23 @@ from calibscale.statistics.label_table import LabelTable, label_warnings
 from calibscale.statistics.one_pass import PassResult, States
 from calibscale.statistics.score_sums import Fingerprint, FingerprintState
 from calibscale.statistics.statistic import Statistic
+
+
+@runtime_checkable
+class Noted(Protocol):
+    """Estimator with notes on its rows, from statistics that the value does not need.
+
+    Evaluations ask for it.
+    """
+
+    @property
+    def counted(self) -> tuple[Statistic, ...]:
+        """Statistics that give the arguments of `noted`."""
+        ...
+
+    def noted(self, estimate: Estimate, *states: Any) -> Estimate:
+        """Estimate with notes on its rows."""
+        ...
 
 
 def session_intervals(
@@ -51,7 +68,7 @@ _LABELS = LabelTable()
 def needed_statistics(run: Run, interval: Resampling | None, noise: Null | None) -> list[Statistic]:
     """Statistics of the pass of a run."""
     needed: list[Statistic] = []
-    if any(estimator.pairwise for estimator in run.fitting):
+    if any(isinstance(estimator, Pairwise) for estimator in run.fitting):
         needed.append(_FINGERPRINT)
     needed += run.cluster_sums
     if run.source.target.has_single_labels:
@@ -68,7 +85,8 @@ def statistics_of(
     # The states of groups of rows sum to the state of all rows, which needs no statistic then.
     grouped = interval_statistics(estimator, interval, classes) if interval else ()
     floors = () if noise is None else floor_statistics(estimator, noise, classes)
-    return (*(grouped or estimator.needs), *estimator.counted, *floors)
+    counted = estimator.counted if isinstance(estimator, Noted) else ()
+    return (*(grouped or estimator.needs), *counted, *floors)
 
 
 def fitting_in_memory(
@@ -96,7 +114,7 @@ def evaluation_of(
 ) -> Evaluation:
     """Evaluation from the result of the pass of a run, with a name for each of its estimators."""
     classes = run.source.n_features
-    pairwise = any(e.pairwise for e in run.fitting)
+    pairwise = any(isinstance(e, Pairwise) for e in run.fitting)
     estimates, clusters = {}, run.clusters(result)
     for key, states in result.groups.items():
         pairs = None
@@ -149,7 +167,8 @@ def _estimate(
     grouped = () if interval is None or independent else interval.needs(estimator)
     with one_thread():
         estimate = estimate_of(estimator, states, grouped, pairs)
-        estimate = estimator.noted(estimate, *(states[s] for s in estimator.counted))
+        if isinstance(estimator, Noted):
+            estimate = estimator.noted(estimate, *(states[s] for s in estimator.counted))
         if noise is not None:
             sums = merged(states, grouped)
             estimate = with_floor(estimator, estimate, sums, noise, classes, clusters)

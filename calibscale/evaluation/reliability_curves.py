@@ -13,6 +13,8 @@ from calibscale.estimators.base import BoundEstimator
 from calibscale.estimators.binned import ECE, TCE2Debiased
 from calibscale.formatting.naming import name_of
 from calibscale.inference.evidence import crowded_share
+from calibscale.inference.floors import with_floor_of_labels
+from calibscale.inference.intervals import HasBins
 from calibscale.limits.proportions import consistency_interval, wilson_interval
 from calibscale.predictions.notions import SCALAR_NOTIONS
 from calibscale.results.estimate import Estimate
@@ -56,11 +58,11 @@ def curve_of(
     estimator: BoundEstimator, states: States, confidence_level: float
 ) -> ReliabilityCurve | None:
     """Bins of a binned error of a scalar notion, from states, or None for other estimators."""
-    if estimator.bin_settings is None or estimator.notion not in SCALAR_NOTIONS:
+    if not isinstance(estimator, HasBins) or estimator.notion not in SCALAR_NOTIONS:
         return None
     diagram = ReliabilityBins(*estimator.bin_settings, estimator.notion)
     available = [states[s] for s in diagram.needs if s in states]
-    estimate = diagram.with_floor(diagram.finalize(*available), states)
+    estimate = with_floor_of_labels(diagram, diagram.finalize(*available), states)
     return curve_of_estimate(estimate, confidence_level)
 
 

@@ -16,6 +16,7 @@ from calibscale.errors import OptionError, require
 from calibscale.estimators.base import Estimator
 from calibscale.estimators.estimator_texts import labels
 from calibscale.estimators.skce import KLCE, SKCE
+from calibscale.inference.bandwidth_settings import scaled
 from calibscale.inference.default_tests import (
     LOCAL_SCALES,
     default_tests,
@@ -32,7 +33,9 @@ from calibscale.inference.nulls import (
     pair_values,
     replicates_of,
 )
+from calibscale.inference.testable import Testable, for_test, has_centred_null
 from calibscale.inference.verdict import check_negligible, judgement_of_tests
+from calibscale.kernels.pair_sums import PairSummed
 from calibscale.predictions.target import Target
 from calibscale.results.inference_results import CalibrationTests
 from calibscale.results.verdict_results import NEGLIGIBLE
@@ -169,7 +172,7 @@ def calibration_test(
         tests: list[Sequence[Estimator]] = [[estimator] for estimator in estimators]
         if bandwidths > 1:
             bound = session.run(estimators).fitting
-            tests = [[e.settings.scaled(e, f) for f in factors] for e in bound]
+            tests = [[scaled(e, factor) for factor in factors] for e in bound]
         elif several and local and stop_after is None:
             tests[-1] = local_errors(session, local)
             factors = list(LOCAL_SCALES)
@@ -177,7 +180,7 @@ def calibration_test(
         for estimator in run.fitting:
             if reason := drawn_from.unsupported(estimator):
                 raise OptionError(reason)
-        run = replace(run, chosen=tuple(e.for_test(run.profile) for e in run.fitting))
+        run = replace(run, chosen=tuple(for_test(e, run.profile) for e in run.fitting))
         run = run.within_memory(lambda e: e.needs)
         draws = _pooled(drawn_from, run) if drawn_from.draws else None
         # The first batch of replicates is drawn in the pass that computes the observed values.
@@ -196,13 +199,13 @@ def calibration_test(
         for trial in trials:
             if draws is None:
                 trial.bound()
-            elif trial.estimator.pairwise:  # sums over pairs have no states that merge
+            elif isinstance(trial.estimator, PairSummed):  # without states that merge
                 trial.add(pair_values(run, trial.estimator, draws, n_replicates), stop_after)
         if draws is not None:
-            merged = [trial for trial in trials if not trial.estimator.pairwise]
+            merged = [t for t in trials if not isinstance(t.estimator, PairSummed)]
             count_replicates(scanned, merged, draws, n_replicates, batch, states, stop_after)
         for trial in trials:
-            if drawn_from.centred and trial.estimator.centred_null:
+            if drawn_from.centred and has_centred_null(trial.estimator):
                 trial.centre()
         # The trials of several bandwidths of a test follow each other and become one trial.
         remaining = iter(trials)
@@ -271,7 +274,8 @@ def _check(
         raise OptionError("stop_after must be at least 1, and is not for null='permute'")
     require(estimators, "no statistic to test")
     for e in estimators:
-        require(e.testable, f"{e.name} is not a calibration error and cannot be tested")
+        testable = isinstance(e, Testable)
+        require(testable, f"{e.name} is not a calibration error and cannot be tested")
 
 
 def _factors(bandwidths: int, null: Null, stop_after: int | None) -> list[float]:

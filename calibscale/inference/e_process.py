@@ -20,9 +20,9 @@ import numpy as np
 from calibscale.array_types import Bools, Floats, Ints
 from calibscale.errors import OptionError, require
 from calibscale.inference.learned_shifts import mean_shifts
-from calibscale.limits.excess import ratio
 from calibscale.predictions.chunk import LOG_SMALLEST, Chunk
 from calibscale.statistics.cluster_sums import ClusterRows
+from calibscale.statistics.ratios import ratio
 from calibscale.statistics.statistic import Statistic
 
 NOTIONS = ("canonical", "top_label", "positive")

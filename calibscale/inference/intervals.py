@@ -2,37 +2,105 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import Any, Protocol, runtime_checkable
 
 import numpy as np
 from scipy.special import ndtri, stdtrit
 
 from calibscale.array_types import Floats
 from calibscale.estimators.base import BoundEstimator
+from calibscale.inference.nulls import largest_term
 from calibscale.inference.resampling import (
     Bootstrap,
+    HasSquaredNorm,
     Jackknife,
     Resampling,
     SquaredNorm,
     drawn_sums,
+    drawn_values,
     events_of,
+    frozen_by,
     group_of,
     groups_of,
     noise_replicates,
     norm_of,
     norm_p_values,
+    parted_of,
     total,
 )
 from calibscale.kernels.notion_rows import NotionRows
-from calibscale.kernels.pair_sums import Pairs
+from calibscale.kernels.pair_sums import Pairs, PairSummed, Pairwise
 from calibscale.kernels.tile_layout import Panels
 from calibscale.limits.proportions import Limits
 from calibscale.limits.squared_norms import Noise, noise_of_gram
 from calibscale.results.estimate import BOTH, POPULATION, THIS_N, Estimate, Interval
 from calibscale.statistics.one_pass import States
 from calibscale.statistics.statistic import Statistic
+
+
+@runtime_checkable
+class HasLimits(Protocol):
+    """Estimator with confidence limits from the states of all rows, if rows are independent."""
+
+    def limits(self, confidence_level: float, *states: Any) -> Limits | None:
+        """Confidence limits, or None where they are undefined.
+
+        The limits of a biased estimator are the lower limit of the population's value and the upper
+        limit of the expectation at this n.
+        """
+        ...
+
+
+@runtime_checkable
+class HasLowLimit(Protocol):
+    """Biased estimator with a lower limit of the population's value from groups of rows.
+
+    Without it the interval by jackknife or bootstrap is for the expectation at this n.
+    """
+
+    def low_of_groups(
+        self, confidence_level: float, states: Sequence[Any], counted: bool
+    ) -> float | None:
+        """Lower limit from the stacked states of groups of rows.
+
+        `counted` states whether labels are events, which can be counted.
+        """
+        ...
+
+
+@runtime_checkable
+class NoInterval(Protocol):
+    """Estimator without an interval, for a reason of its own."""
+
+    @property
+    def no_interval(self) -> str | None:
+        """Reason for having no interval."""
+        ...
+
+
+@runtime_checkable
+class NoResampling(Protocol):
+    """Estimator without an interval by jackknife or bootstrap, where `limits` do not apply."""
+
+    @property
+    def no_resampling(self) -> str | None:
+        """Reason for having no such interval."""
+        ...
+
+
+@runtime_checkable
+class HasBins(Protocol):
+    """Estimator from the bins of a reliability diagram.
+
+    Diagrams have its bins, and intervals are named after them.
+    """
+
+    @property
+    def bin_settings(self) -> tuple[int, str | Sequence[float]]:
+        """Settings `bins` and `edges`."""
+        ...
 
 
 @dataclass(frozen=True, eq=False)
@@ -124,19 +192,20 @@ def parts_of(
     """
     if not np.isfinite(value):
         return None
-    if estimator.pairwise:
-        if pairs is None or not estimator.rows_left_out:
+    if isinstance(estimator, Pairwise):
+        if pairs is None or not (isinstance(estimator, PairSummed) and estimator.rows_left_out):
             return None
         if request.clustered:
             return _clusters_left_out(estimator, request, pairs)
         return _rows_left_out(estimator, request, pairs, value)
-    needed = request.needs(estimator.parted)
+    parted = parted_of(estimator)
+    needed = request.needs(parted)
     if not needed or any(s not in states for s in needed):
         return None
     totals = [total(states[s]) for s in needed]
-    fixed = estimator.parted.frozen(*totals)
+    fixed = frozen_by(parted, *totals)
     moved = 0.0
-    if estimator.parted is not estimator:
+    if parted is not estimator:
         # The cells of the parted estimator differ slightly, and change all values alike.
         moved = value - fixed.value(*totals)
     left_out = np.full(request.groups, np.nan)
@@ -157,7 +226,7 @@ def parts_of(
         return parts
     (sizes,) = request.sizes
     weights = states[sizes].weight  # Σw of each group (groups,)
-    if estimator.largest_term is None:  # not a mean over pairs
+    if largest_term(estimator) is None:  # not a mean over pairs
         return of_clusters(parts, weights, estimator.unbiased)
     values_of_groups = np.array(
         [fixed.value(*(group_of(states[s], g) for s in needed)) for g in range(request.groups)]
@@ -217,10 +286,9 @@ def of_clusters(parts: Parts, w: Floats, correct: bool) -> Parts:
     return Parts(value, left_out + (value - parts.value), parts.resampled, freedom=freedom)
 
 
-def _clusters_left_out(estimator: BoundEstimator, request: Resampling, pairs: Pairs) -> Parts:
+def _clusters_left_out(estimator: PairSummed, request: Resampling, pairs: Pairs) -> Parts:
     """Values of a sum over pairs without each group of clusters, from sums between groups."""
     spec = estimator.pair_sum
-    assert spec is not None
     G = request.groups
     state = pairs.sum(spec)
     with pairs.panels(spec.kernel, spec.notion) as panels:
@@ -273,12 +341,9 @@ def _product(
     return np.concatenate(pairs.product(panels, np.split(vectors, ends), name))
 
 
-def _rows_left_out(
-    estimator: BoundEstimator, request: Resampling, pairs: Pairs, value: float
-) -> Parts:
+def _rows_left_out(estimator: PairSummed, request: Resampling, pairs: Pairs, value: float) -> Parts:
     """Values without each row of a sum over pairs, from the row's sum over all others."""
     spec = estimator.pair_sum
-    assert spec is not None
     state = pairs.sum(spec)
     with pairs.panels(spec.kernel, spec.notion) as panels:
         parts = [panels[index].rows for index in range(len(panels))]
@@ -404,7 +469,7 @@ def estimate_of(
     pairs: Pairs | None = None,
 ) -> Estimate:
     """Estimate from sums over pairs, or from states of all rows or of the groups of rows."""
-    if estimator.pairwise:
+    if isinstance(estimator, Pairwise):
         assert pairs is not None
         return estimator.solve(pairs)
     merged = [total(states[s]) for s in grouped] or [states[s] for s in estimator.needs]
@@ -415,26 +480,29 @@ def interval_statistics(
     estimator: BoundEstimator, request: Resampling, classes: int
 ) -> tuple[Statistic, ...]:
     """Statistics that an interval needs, none if the estimator's own are enough."""
-    grouped = request.needs(estimator.parted)
+    parted = parted_of(estimator)
+    grouped = request.needs(parted)
     if not grouped or has_limits(estimator, request):
         return ()
-    if estimator.parted is not estimator:  # the value does not follow from the parts
+    if parted is not estimator:  # the value does not follow from the parts
         return (*estimator.needs, *grouped, *request.sizes)
-    events = (events_of(estimator),) if estimator.is_quadratic and not request.clustered else ()
+    by_norm = isinstance(estimator, HasSquaredNorm) and not request.clustered
+    events = (events_of(estimator),) if by_norm else ()
     return (*grouped, *drawn_sums(estimator, request.null, classes), *request.sizes, *events)
 
 
 def has_limits(estimator: BoundEstimator, request: Resampling | None = None) -> bool:
     """Whether the estimator has limits of its own, for independent rows, or no interval at all."""
-    defined = type(estimator).limits is not BoundEstimator.limits
+    defined = isinstance(estimator, HasLimits)
     return (defined and _independent(request)) or no_interval(estimator, request) is not None
 
 
-def no_interval(estimator: BoundEstimator, request: Resampling | None = None) -> str | None:
-    """Reason why there is no interval, or None if there may be one."""
-    if estimator.no_interval is not None or _independent(request):
-        return estimator.no_interval
-    return estimator.no_resampling
+def no_interval(estimator: object, request: Resampling | None = None) -> str | None:
+    """Reason why an estimator, or a class of estimators, has no interval, or None if it may."""
+    reason = estimator.no_interval if isinstance(estimator, NoInterval) else None
+    if reason is not None or _independent(request):
+        return reason
+    return estimator.no_resampling if isinstance(estimator, NoResampling) else None
 
 
 def _independent(request: Resampling | None) -> bool:
@@ -495,8 +563,9 @@ def _limits(
     if has_limits(estimator, request):
         groups = dict(zip(estimator.needs, request.needs(estimator), strict=False))
         merged = (states[s] if s in states else total(states[groups[s]]) for s in estimator.needs)
+        assert isinstance(estimator, HasLimits)  # as there is no reason against an interval
         return estimator.limits(request.confidence_level, *merged)
-    if request.clustered or not estimator.is_quadratic:
+    if request.clustered:
         return None
     form = norm_of(estimator, request, states, classes)
     return None if form is None else form.limits(estimator, request.confidence_level)
@@ -532,16 +601,19 @@ def _interval_of_parts(
     interval = replace(parts, least_error=error).interval(request, covers)
     if interval is None:
         return None
-    grouped = request.needs(estimator.parted)
+    parted = parted_of(estimator)
+    grouped = request.needs(parted)
     if grouped and not estimator.unbiased and all(s in states for s in grouped):
         parts_of_sums = [states[s] for s in grouped]
-        parted = estimator.parted
-        low = parted.low_of_groups(request.confidence_level, parts_of_sums, request.draws_responses)
+        low = None
+        if isinstance(parted, HasLowLimit):
+            counted = request.draws_responses
+            low = parted.low_of_groups(request.confidence_level, parts_of_sums, counted)
         if low is not None:
             # The expectation of a biased error is above the population's value, so that an upper
             # limit of the expectation covers both.
             interval = replace(interval, low=low, covers=BOTH)
-            if estimator.bin_settings is not None:
+            if isinstance(estimator, HasBins):
                 interval = replace(interval, method="binned", parts=0)
     if not estimate.squared:
         return interval
@@ -559,5 +631,5 @@ def _calibrated_error(
     totals = [total(states[g]) for g in grouped]
     by_statistic = {r.statistic: states[r] for r in replicates}
     sums = [by_statistic.get(s) for s in estimator.needs]
-    values = estimator.frozen(*totals).drawn_values(totals, sums, len(replicates[0]))
+    values = drawn_values(frozen_by(estimator, *totals), totals, sums, len(replicates[0]))
     return float(np.std(np.fromiter(values, float), ddof=1))

@@ -14,7 +14,17 @@ from calibscale.engine.threads import one_thread
 from calibscale.errors import OptionError
 from calibscale.estimators.base import BoundEstimator
 from calibscale.inference.multiple_testing import combined
-from calibscale.inference.nulls import Null, Replicates, redraws, replicates_of
+from calibscale.inference.nulls import (
+    DrawsCells,
+    Null,
+    PairMean,
+    Replicates,
+    redraws,
+    replicates_of,
+)
+from calibscale.inference.resampling import drawn_values, frozen_by
+from calibscale.inference.testable import as_error, bare, sign_scale, signed_values
+from calibscale.kernels.pair_sums import PairSummed, Pairwise
 from calibscale.results.cluster_results import Clusters
 from calibscale.results.estimate import Estimate
 from calibscale.results.inference_results import TestResult
@@ -91,6 +101,7 @@ class MonteCarloTest:
         """Set the p-value to the bound of Hoeffding's inequality."""
         if self.estimate.reason is not None:
             return
+        assert isinstance(self.estimator, PairMean)
         if self.weighted or not self.estimator.sum_scaled:
             raise OptionError("null='hoeffding' is for n(n−1) equally weighted pairs")
         # p = exp(−⌊n/2⌋T²/2b²) for terms of at most b [VF, Corollary 3.7].
@@ -118,7 +129,7 @@ class MonteCarloTest:
             parameters=self.estimate.parameters,
             reason=self.estimate.reason,
             details=self.estimate.details if self.estimate.value is not None else {},
-            draws=repr(self.estimator.needs) if self.estimator.draws_cells else "",
+            draws=repr(self.estimator.needs) if isinstance(self.estimator, DrawsCells) else "",
         )
 
 
@@ -129,19 +140,19 @@ def _largest(values: Any, count: int) -> float | None:
 
 def trial_of(estimator: BoundEstimator, run: Run | None, states: States) -> MonteCarloTest:
     """Test of an estimator from its states, without replicates yet."""
-    estimator = estimator.as_error
+    estimator = as_error(estimator)
     parts: list[Any]
-    if estimator.pairwise:
+    if isinstance(estimator, Pairwise):
         assert run is not None
-        assert estimator.pair_sum is not None
+        assert isinstance(estimator, PairSummed)  # see `for_test`
         pairs = run.pairs()
         estimate = estimator.solve(pairs)
         parts = [pairs.sum(estimator.pair_sum)]  # cached by `solve`
     else:
         parts = [states[s] for s in estimator.needs]
-        estimate = estimator.bare(*parts)
+        estimate = bare(estimator, *parts)
         if estimate.value is not None:
-            estimator = estimator.frozen(*parts)
+            estimator = frozen_by(estimator, *parts)
     weighted = any(
         not math.isclose(part.weight**2, part.n * part.weight2)
         for part in parts
@@ -254,12 +265,12 @@ def _values(
     """Value of each replicate."""
     estimator = trial.estimator
     observed = [states[s] for s in estimator.needs]
-    if estimator.draws_cells:
+    if isinstance(estimator, DrawsCells):
         return estimator.cell_values(observed, null.seed, replicates)
     sums = [states[drawn[s]] if s in drawn else None for s in estimator.needs]
     if not null.signed:
-        return estimator.drawn_values(observed, sums, len(replicates))
+        return drawn_values(estimator, observed, sums, len(replicates))
     if replicates.start == 0:
         count = min(len(replicates), _SCALED_BY)
-        trial.sign_scale = estimator.sign_scale(observed, sums, count)
-    return estimator.signed_values(observed, sums, len(replicates), trial.sign_scale)
+        trial.sign_scale = sign_scale(estimator, observed, sums, count)
+    return signed_values(estimator, observed, sums, len(replicates), trial.sign_scale)

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
-from typing import Any, ClassVar, NamedTuple, Self
+from typing import Any, ClassVar, NamedTuple, Protocol, Self, runtime_checkable
 
 import numpy as np
 from numpy.typing import NDArray
@@ -16,6 +16,7 @@ from calibscale.compiled import random_draws as kernel_draws
 from calibscale.errors import OptionError, require
 from calibscale.estimators.base import BoundEstimator
 from calibscale.kernels.notion_rows import NotionRows
+from calibscale.kernels.pair_sums import PairSummed
 from calibscale.predictions.chunk import Chunk
 from calibscale.predictions.notions import SCALAR_NOTIONS, views, width
 from calibscale.registry import Registry, RegistryEntry
@@ -59,6 +60,42 @@ class PooledResiduals(Statistic):
         return pool
 
 
+@runtime_checkable
+class DrawsCells(Protocol):
+    """Estimator with replicates from labels drawn for the cells of its states, not for rows.
+
+    Only nulls that draw labels support it.  Tests get their replicates from it.
+    """
+
+    def cell_values(self, states: Sequence[Any], seed: int, replicates: range) -> Iterable[float]:
+        """Value of each replicate."""
+        ...
+
+
+@runtime_checkable
+class PairMean(Protocol):
+    """Estimator that is a mean over pairs of rows of bounded terms ⟨δ_i, δ_j⟩ k_ij.
+
+    Hoeffding's inequality bounds its p-value, and intervals for clusters leave out pairs of rows in
+    the same group of clusters.
+    """
+
+    @property
+    def largest_term(self) -> float | None:
+        """Bound of the terms, or None if the mean includes pairs of a row with itself."""
+        ...
+
+    @property
+    def sum_scaled(self) -> bool:
+        """Whether the sum over pairs is divided by n(n−1), not by a sum of kernels."""
+        ...
+
+
+def largest_term(estimator: BoundEstimator) -> float | None:
+    """Bound of the terms of a mean over pairs, or None for other estimators."""
+    return estimator.largest_term if isinstance(estimator, PairMean) else None
+
+
 @dataclass(frozen=True)
 class Null:
     """Base class of null distributions.
@@ -76,7 +113,7 @@ class Null:
     centred : bool
         Whether estimators with `centred_null` are compared with centred replicates.
     signed : bool
-        Whether `signed_values` of estimators has the replicates.
+        Whether replicates have a random sign for each cluster, see `SignsClusters`.
     max_replicates : int or None
         Number of available replicates, None if unlimited.
     """
@@ -95,7 +132,7 @@ class Null:
 
     def unsupported(self, estimator: BoundEstimator) -> str | None:
         """Reason why the null does not support an estimator, or None if it does."""
-        if not estimator.draws_cells or (self.of_labels and not self.moves):
+        if not isinstance(estimator, DrawsCells) or (self.of_labels and not self.moves):
             return None
         return f"{estimator.name} keeps cells of the score, not rows; use null='labels'"
 
@@ -302,7 +339,7 @@ class HoeffdingBound(Null):
     draws: ClassVar[bool] = False
 
     def unsupported(self, estimator: BoundEstimator) -> str | None:
-        mean = estimator.largest_term is not None
+        mean = largest_term(estimator) is not None
         return None if mean else "null='hoeffding' is for jkce, kce and klce"
 
 
@@ -375,16 +412,13 @@ def replicates_of(
     return {s: Replicates(s, null, first, last) for s in needed}
 
 
-def pair_values(
-    run: Run, estimator: BoundEstimator, null: Null, n_replicates: int
-) -> Iterator[float]:
+def pair_values(run: Run, estimator: PairSummed, null: Null, n_replicates: int) -> Iterator[float]:
     """Value of each replicate of an estimator that sums over all pairs.
 
     Σ_ij ⟨δ*_i, δ*_j⟩ κ_ij of a block of replicates takes one product of the kernel matrix with
     their residuals.
     """
     pairs, spec = run.pairs(), estimator.pair_sum
-    assert spec is not None
     state = pairs.sum(spec)
     with pairs.panels(spec.kernel, spec.notion) as panels:
         if null.moves:

@@ -17,6 +17,7 @@ from calibscale.data.arrays import from_arrays
 from calibscale.data.source import ArraySource
 from calibscale.errors import OptionError, require
 from calibscale.estimators.base import Estimator
+from calibscale.inference.bandwidth_settings import settled
 from calibscale.inference.calibration_test import calibration_test
 from calibscale.predictions.blocks import RowCounts
 from calibscale.predictions.chunk import Chunk
@@ -115,7 +116,7 @@ def power(
             covariate, _ = bias.where
             position = run.source.covariate(covariate)
         pool = _POOLS[run.rules.target.claim](run, bias, position)
-        settled = estimator.settled(run.fitting[0])
+        settings = settled(estimator, run.fitting[0])
         curve: list[PowerPoint] = []
 
         def simulate(rows: int) -> PowerPoint:
@@ -125,7 +126,7 @@ def power(
             for number in range(trials):
                 rng = np.random.default_rng([seed, rows, number])
                 tests = calibration_test(
-                    quiet.on(pool.draw(rows, rng)), settled, n_replicates=n_replicates, seed=number
+                    quiet.on(pool.draw(rows, rng)), settings, n_replicates=n_replicates, seed=number
                 )
                 p_value = tests.results[0].p_value
                 # A p-value of alpha, a ratio of whole numbers, may be above alpha by rounding.
@@ -156,7 +157,7 @@ def power(
                 simulate(needed)
             needed, interval = _needed(curve, power, max_rows)
     return Power(
-        statistic=settled.name,
+        statistic=settings.name,
         bias=bias,
         level=alpha,
         power=power,

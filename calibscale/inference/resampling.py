@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Protocol, runtime_checkable
 
 import numpy as np
 from scipy.special import ndtri, stdtrit
@@ -13,7 +13,7 @@ from scipy.special import ndtri, stdtrit
 from calibscale.array_types import Floats, Ints
 from calibscale.compiled import random_draws
 from calibscale.errors import OptionError, require
-from calibscale.estimators.base import BoundEstimator, Quadratic
+from calibscale.estimators.base import BoundEstimator
 from calibscale.inference.nulls import (
     ClusterSigns,
     DrawnLabels,
@@ -22,15 +22,96 @@ from calibscale.inference.nulls import (
     Replicates,
     redraws,
 )
+from calibscale.kernels.pair_sums import Pairwise
 from calibscale.limits.excess import excess_limits
 from calibscale.limits.proportions import FEW, Limits
-from calibscale.limits.squared_norms import Noise, noise_of, quadratic_limits
+from calibscale.limits.squared_norms import Noise, Quadratic, noise_of, quadratic_limits
 from calibscale.predictions.chunk import Chunk
 from calibscale.predictions.notions import width
 from calibscale.statistics.feature_sums import LandmarkFeatures
 from calibscale.statistics.one_pass import States
 from calibscale.statistics.score_sums import EventSums, Totals
 from calibscale.statistics.statistic import Statistic
+
+
+@runtime_checkable
+class DrawsValues(Protocol):
+    """Estimator that computes the values of all replicates of a null at once.
+
+    Tests, floors and the noise of intervals ask for it.
+    """
+
+    def drawn_values(
+        self, states: Sequence[Any], sums: Sequence[tuple[Any, ...] | None], count: int
+    ) -> Iterable[float]:
+        """Value of each replicate, see the function `drawn_values`."""
+        ...
+
+
+@runtime_checkable
+class Freezable(Protocol):
+    """Estimator with settings that depend on the number of rows unless they are given.
+
+    Whoever compares values of different rows asks for it: intervals, tests, rankings and ledgers.
+    """
+
+    def frozen(self, *states: Any) -> BoundEstimator:
+        """Return the estimator with these settings fixed to the values of these states."""
+        ...
+
+
+@runtime_checkable
+class Parted(Protocol):
+    """Estimator with other states for jackknife and bootstrap, as its own do not add over rows."""
+
+    @property
+    def parted(self) -> BoundEstimator:
+        """Estimator with states that add over parts of the rows."""
+        ...
+
+
+def drawn_values(
+    estimator: BoundEstimator,
+    states: Sequence[Any],
+    sums: Sequence[tuple[Any, ...] | None],
+    count: int,
+) -> Iterable[float]:
+    """Value of each replicate, from states and the drawn counterparts of their parts.
+
+    The counterpart of a state that does not depend on labels is None.
+    """
+    if isinstance(estimator, DrawsValues):
+        return estimator.drawn_values(states, sums, count)
+    return _values_one_by_one(estimator, states, sums, count)
+
+
+def _values_one_by_one(
+    estimator: BoundEstimator,
+    states: Sequence[Any],
+    sums: Sequence[tuple[Any, ...] | None],
+    count: int,
+) -> Iterator[float]:
+    """Value of each replicate, from states with the replicate in place of the observed part."""
+    for index in range(count):
+        yield estimator.value(
+            *(
+                state if drawn is None else statistic.with_drawn(state, drawn, index)
+                for statistic, state, drawn in zip(estimator.needs, states, sums, strict=True)
+            )
+        )
+
+
+def frozen_by(estimator: BoundEstimator, *states: Any) -> BoundEstimator:
+    """Estimator with settings that depend on n fixed to the values of these states.
+
+    With this estimator, values of parts of the rows are comparable to the value of all rows.
+    """
+    return estimator.frozen(*states) if isinstance(estimator, Freezable) else estimator
+
+
+def parted_of(estimator: BoundEstimator) -> BoundEstimator:
+    """Estimator with states that add over parts of the rows, by default itself."""
+    return estimator.parted if isinstance(estimator, Parted) else estimator
 
 
 @dataclass(frozen=True)
@@ -75,7 +156,7 @@ class Resampling(ABC):
 
     def needs(self, estimator: BoundEstimator) -> tuple[Grouped, ...]:
         """Grouped statistics of an estimator, none if its states cannot be split by group."""
-        if estimator.pairwise or not all(map(self.supports, estimator.needs)):
+        if isinstance(estimator, Pairwise) or not all(map(self.supports, estimator.needs)):
             return ()
         return tuple(Grouped(s, self.groups, self.seed) for s in estimator.needs)
 
@@ -272,6 +353,18 @@ REPLICATES = (10, 100)  # fewest and most draws of labels that estimate the nois
 _REPLICATE_BYTES = 2**26  # memory of the states of all draws
 
 
+@runtime_checkable
+class HasSquaredNorm(Protocol):
+    """Estimator of the squared norm of a sum over rows, from which its limits follow.
+
+    Intervals ask for it where rows are independent.
+    """
+
+    def quadratic(self, *states: Any) -> Quadratic:
+        """Sum over rows, for `calibscale.limits.squared_norms.quadratic_limits`."""
+        ...
+
+
 @dataclass(frozen=True)
 class SquaredNorm:
     """Squared norm |v|² of a sum over rows, `size`, fields of `Quadratic`, and the noise of v.
@@ -375,8 +468,10 @@ def norm_of(
 ) -> SquaredNorm | None:
     """Squared norm from the states of groups and replicates, or None if one is missing.
 
-    None is returned as well if fewer than two groups have rows.
+    None is returned as well if the estimate is no squared norm, or fewer than two groups have rows.
     """
+    if not isinstance(estimator, HasSquaredNorm):
+        return None
     grouped = request.needs(estimator)
     replicates = drawn_sums(estimator, request.null, classes)
     events = events_of(estimator)
@@ -387,17 +482,15 @@ def norm_of(
     size = float(form.vector @ form.vector)
     direction = form.vector / np.sqrt(size) if size > 0 else form.vector
 
-    def drawn(replicate: int) -> Floats:
-        """Vector v* (m,) of the sum over rows with drawn labels."""
+    statistics = tuple(zip(estimator.needs, totals, replicates, strict=True))
+    drawn = []
+    for replicate in range(len(replicates[0])):
         with_drawn = (
             statistic.with_drawn(observed_state, states[replicated], replicate)
-            for statistic, observed_state, replicated in zip(
-                estimator.needs, totals, replicates, strict=True
-            )
+            for statistic, observed_state, replicated in statistics
         )
-        return estimator.quadratic(*with_drawn).vector
-
-    vectors = np.array([drawn(replicate) for replicate in range(len(replicates[0]))])  # (B, m)
+        drawn.append(estimator.quadratic(*with_drawn).vector)
+    vectors = np.array(drawn)  # v* of each replicate (B, m)
     parts = [
         estimator.quadratic(*(group_of(states[g], number) for g in grouped))
         for number in range(request.groups)

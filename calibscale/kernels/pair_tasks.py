@@ -117,6 +117,19 @@ _PROBE_SIDE = 64  # rows on each side of this sub-tile
 _FEW = 1024  # rows up to which all pairs are faster than sub-tiles beside the diagonal
 
 
+class PairWork(NamedTuple):
+    """Pairs that a sum visits, and the number of sums.
+
+    `vectors` is the number of vectors that the kernel matrix is multiplied with, or 0 for a sum.
+    """
+
+    sum: PairSum
+    method: str
+    pairs: int
+    times: int = 1
+    vectors: int = 0
+
+
 def _unit(index: int, panels: int) -> tuple[int, int]:
     """Pair of panels of a unit of work.  Units are numbered row by row."""
     first = 0

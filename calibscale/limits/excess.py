@@ -8,6 +8,7 @@ import numpy as np
 from scipy.special import gammainc, gammaincc, gammainccinv, gammaincinv, ndtr, ndtri
 
 from calibscale.array_types import Floats
+from calibscale.statistics.ratios import ratio
 
 _MIRRORED = [1, 0, 4, 3, 2]  # order of the sums after p and r = 1 − p change places
 _MIN_SKEWNESS = 1e-5  # below it Φ is more accurate than a gamma function of shape 4e10
@@ -139,11 +140,6 @@ def _expansion(shape: Floats, z: float) -> Floats:
     first, second = (z * z - 1) / 3, (z**3 - 7 * z) / 36
     third = (3 * z**4 + 7 * z * z - 16) / 810
     return shape + z * root + first + second / root - third / shape
-
-
-def ratio(a: Floats, b: Floats) -> Floats:
-    """a/b, or 0 where b is not positive."""
-    return np.divide(a, b, out=np.zeros(np.broadcast(a, b).shape), where=np.asarray(b) > 0)
 
 
 # ---------------------------------------------------------------- deviates

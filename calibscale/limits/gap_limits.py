@@ -16,11 +16,11 @@ import numpy as np
 from scipy.special import ndtr, stdtrit
 
 from calibscale.array_types import Floats, Ints
-from calibscale.limits.excess import ratio
 from calibscale.limits.inversion import highest_factor
 from calibscale.limits.proportions import Limits, clopper_pearson
+from calibscale.statistics.bin_gaps import SEED, BinGaps
+from calibscale.statistics.ratios import ratio
 
-_SEED = 20261122  # seed of the simulated bins: equal sums have equal limits
 _DRAWS = 399  # simulated data sets per hypothesis of the upper limit, as 10 of 400 are 2.5 %
 _LOW_DRAWS = 999  # simulated data sets of the lower limit, which needs only two hypotheses
 _MAX_DRAWS = 3999  # at tails below 0.25 %, fewer than ten draws lie beyond a quantile
@@ -43,38 +43,6 @@ _FEWEST_GROUPS = 5  # number of groups from which the noise of a bin is estimate
 # Draws beyond this multiple of the tail are enough to find a quantile with an error in one bin.  Of
 # each contrast and its negative such an error leaves one, which about halves the tail.
 _TAILS = 4.0
-
-
-class BinGaps(NamedTuple):
-    """Occupied bins: share of the weight, effective rows, mean prediction and gap, (B,) each."""
-
-    share: Floats
-    rows: Floats
-    mean_p: Floats
-    gap: Floats
-
-    @property
-    def whole_rows(self) -> Ints:
-        """Numbers of trials of the binomial distributions that are simulated."""
-        return np.maximum(np.rint(self.rows), 1.0).astype(np.int64)
-
-    @property
-    def frequency(self) -> Floats:
-        """Observed frequency of the event."""
-        return np.clip(self.mean_p - self.gap, 0.0, 1.0)
-
-    @property
-    def moved_frequency(self) -> Floats:
-        """Frequency observed with one additional row at p̄, which is 0 or 1 only if p̄ is."""
-        return (self.rows * self.frequency + self.mean_p) / (self.rows + 1.0)
-
-    def drawn(self, frequency: Floats, draws: int) -> Floats:
-        """Gaps (draws, B) of binomial numbers of events of a frequency (B,)."""
-        rows = self.whole_rows
-        events = np.random.default_rng(_SEED).binomial(rows, frequency, (draws, len(rows)))
-        expected = self.mean_p - frequency
-        # The noise of a whole number of rows is scaled to the effective number of rows.
-        return expected + (frequency - events / rows) * np.sqrt(rows / self.rows)
 
 
 class GapLimits(NamedTuple):
@@ -440,7 +408,7 @@ def low_limit_of_groups(
     # Independent noise that fills up the variance where groups vary less than independent rows.
     missing = np.maximum(least - (steps**2).sum(axis=0), 0.0)
     deviation = np.sqrt((steps**2).sum(axis=0) + missing)
-    rng = np.random.default_rng(_SEED)
+    rng = np.random.default_rng(SEED)
     draws = _count(_LOW_DRAWS, tail)
     noise = rng.standard_normal((draws, groups)) @ steps
     noise += rng.standard_normal(noise.shape) * np.sqrt(missing)
@@ -471,7 +439,7 @@ def level_limits(levels: Floats, shares: Floats, rows: float, tail: float) -> Li
     moved = (count * observed / observed.sum() + calibrated) / (count + 1.0)
 
     def drawn(cells: Floats) -> Floats:
-        counts = np.random.default_rng(_SEED).multinomial(count, cells / cells.sum(), draws)
+        counts = np.random.default_rng(SEED).multinomial(count, cells / cells.sum(), draws)
         return levels - np.cumsum(counts, axis=1)[:, :-1] / count
 
     # Noise of calibrated shares, and noise of the observed shares.

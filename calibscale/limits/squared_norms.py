@@ -13,6 +13,19 @@ from calibscale.limits.inversion import highest_factor, lowest_factor
 from calibscale.limits.proportions import Limits
 
 
+class Quadratic(NamedTuple):
+    """Sum over rows v = Σ w δ⊗φ (m,) with a squared norm that estimates a squared error · `scale`.
+
+    `scale` is (Σw)².  `own` is Σw²|δ|²|φ|², the part of |v|² due to pairs of a row with itself.
+    `squares` is Σw²|δ|².
+    """
+
+    vector: Floats
+    own: float
+    squares: float
+    scale: float
+
+
 class Noise(NamedTuple):
     """Moments tr Σ, tr Σ² and uᵀΣu of the covariance Σ of a sum of vectors v, u = v/|v|."""
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from dataclasses import astuple, dataclass, replace
 from functools import partial
-from typing import Any
+from typing import Any, Protocol, runtime_checkable
 
 import numpy as np
 
@@ -15,6 +15,7 @@ from calibscale.engine.threads import one_thread
 from calibscale.errors import InvalidDataError, OptionError
 from calibscale.estimators.base import BoundEstimator, Estimator
 from calibscale.estimators.estimator_texts import labels
+from calibscale.evaluation.later_rows import open_ended
 from calibscale.inference.default_tests import default_tests
 from calibscale.inference.e_process import RESOLUTION, BettingEProcess
 from calibscale.inference.evidence import evidence_of_tests
@@ -23,7 +24,8 @@ from calibscale.inference.intervals import has_limits, interval_statistics, with
 from calibscale.inference.monte_carlo import batch_of, count_replicates, refused, trial_of
 from calibscale.inference.multiple_testing import adjusted_tests
 from calibscale.inference.nulls import CERTAIN, replicates_of
-from calibscale.inference.resampling import Grouped, Resampling, total
+from calibscale.inference.resampling import Grouped, Resampling, frozen_by, total
+from calibscale.inference.testable import for_test
 from calibscale.inference.tolerant_e_process import TolerantEProcess
 from calibscale.inference.verdict import ALPHA
 from calibscale.inference.verdict_sentences import described_test
@@ -34,7 +36,7 @@ from calibscale.monitoring.ledger.day_parts import PARTS, gathered, parted
 from calibscale.monitoring.ledger.group_keys import DayGroups, GroupKey, LedgerGroups
 from calibscale.monitoring.ledger.recipe import Recipe
 from calibscale.predictions.blocks import RowCounts
-from calibscale.predictions.claims import CLASSES, judges
+from calibscale.predictions.claims import CLASSES, includes
 from calibscale.results.cluster_results import Clusters
 from calibscale.results.estimate import Estimate
 from calibscale.results.inference_results import AdjustedTest, TestResult
@@ -46,6 +48,19 @@ from calibscale.statistics.score_sums import FirstImpossible
 from calibscale.statistics.statistic import Statistic
 
 Reading = tuple[Recipe, dict[GroupKey | None, Record]]
+
+
+@runtime_checkable
+class Mergeable(Protocol):
+    """Estimator with settings whose states do not merge.
+
+    New ledgers ask for it, because they add the states of days.
+    """
+
+    def mergeable(self, classes: int) -> Estimator:
+        """Return the estimator with states that merge, if settings that are open allow it."""
+        ...
+
 
 _GROUPED_BYTES = 2**26  # maximum size of grouped states, beyond which a day has no intervals
 
@@ -106,7 +121,8 @@ def _mergeable(estimators: Iterable[Estimator], session: Session) -> list[Estima
     source = session.source
     requested = []
     for estimator in estimators:
-        if source.target.has_classes or not judges(estimator.targets, CLASSES):
+        same_notion = source.target.has_classes or not includes(estimator.judges, CLASSES)
+        if same_notion and isinstance(estimator, Mergeable):
             estimator = estimator.mergeable(source.n_features)
         requested.append(estimator)
     return requested
@@ -128,7 +144,7 @@ def _new_recipe(
     groups: DayGroups | None,
 ) -> Recipe:
     """Recipe of a new ledger, before the first day's rows fix bandwidths, λ and edges."""
-    estimators = tuple(e.open_ended() for e in run.fitting)
+    estimators = tuple(map(open_ended, run.fitting))
     for e in estimators:
         # A day is added to a window by the sum of states, which a statistic with a merge of its own
         # does not have.
@@ -266,7 +282,7 @@ class _Reader:
         clusters = self.run.clusters(passed)
         with one_thread():
             # Bandwidths, λ and edges are fixed by the first day, so that later states can be added.
-            frozen = (e.frozen(*(merged[s] for s in e.needs)) for e in self.recipe.estimators)
+            frozen = (frozen_by(e, *(merged[s] for s in e.needs)) for e in self.recipe.estimators)
             self.recipe = replace(self.recipe, estimators=tuple(frozen))
             estimates = [
                 self._estimate(e, resampling, states, merged, clusters)
@@ -360,7 +376,7 @@ class _Reader:
             return []
         profile = self.run.profile
         bound = (test.bind(profile) for test in default_tests(self.run))
-        return [test.for_test(profile) for test in bound]
+        return [for_test(test, profile) for test in bound]
 
     def _batch(self, defaults: Iterable[BoundEstimator]) -> int:
         """Number of replicates that a pass draws: all of them if the ledger keeps them."""

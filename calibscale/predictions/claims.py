@@ -11,6 +11,6 @@ FUNCTIONALS = (MEANS, QUANTILES, EXPECTILES, EXCEEDANCES, INTERVALS)  # claims o
 ALL = ("all",)  # of estimators that judge every target
 
 
-def judges(targets: Collection[str], claim: str) -> bool:
-    """Whether an estimator that judges these targets judges a target with this claim."""
-    return claim in targets or ALL[0] in targets
+def includes(claims: Collection[str], claim: str) -> bool:
+    """Whether the claims that an estimator judges include the claim of a target."""
+    return claim in claims or ALL[0] in claims

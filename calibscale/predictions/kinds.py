@@ -49,7 +49,7 @@ TARGETS: Registry[type[OutcomeTarget]] = Registry(
         ),
         RegistryEntry(
             "interval",
-            f"{_FUNCTIONALS}.intervals:IntervalPrediction",
+            f"{_FUNCTIONALS}.prediction_intervals:IntervalPrediction",
             "prediction intervals with a coverage",
         ),
     ],

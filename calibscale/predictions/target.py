@@ -48,7 +48,7 @@ class Target(ABC):
     Attributes
     ----------
     claim : str
-        Name by which an estimator says that it judges the target, in `Estimator.targets`.
+        Name by which an estimator says that it judges the target, in `Estimator.judges`.
     name : str
         Name of the kind.
     has_classes : bool

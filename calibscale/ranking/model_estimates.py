@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import combinations, count
 from pathlib import Path, PurePath
-from typing import Any
+from typing import Any, Protocol, TypeGuard, runtime_checkable
 
 import numpy as np
 from scipy.special import stdtr
@@ -24,8 +24,9 @@ from calibscale.estimators.settings import build
 from calibscale.inference.floors import floor_statistics, noise_of, with_floor
 from calibscale.inference.intervals import Parts, interval_statistics, parts_of, with_interval
 from calibscale.inference.multiple_testing import holm
-from calibscale.inference.resampling import Resampling, merged, total
-from calibscale.kernels.features import RandomFourier
+from calibscale.inference.resampling import Resampling, frozen_by, merged, total
+from calibscale.kernels.features import FeatureMap, RandomFourier
+from calibscale.kernels.pair_sums import Pairwise
 from calibscale.predictions.blocks import RowCounts
 from calibscale.results.cluster_results import Clusters
 from calibscale.results.comparison_results import Difference, RankedModel
@@ -174,6 +175,27 @@ class EstimatedModel:
         )
 
 
+@runtime_checkable
+class HasFrequencies(Protocol):
+    """Estimator with features that may be random, and then approximate a kernel.
+
+    `rank` asks for it, as models with the same frequencies share a part of the error.
+    """
+
+    @property
+    def features(self) -> FeatureMap:
+        """Features of the predictions."""
+        ...
+
+    def bare(self, *states: Any) -> Estimate:
+        """Estimate without the error of its approximation."""
+        ...
+
+    def without_frequencies(self, *states: Any) -> Floats:
+        """Value without each group of random frequencies (groups,)."""
+        ...
+
+
 def estimate_models(
     names: list[str], runs: list[Run], resampling: Resampling, stages: Stages
 ) -> list[EstimatedModel]:
@@ -189,8 +211,8 @@ def estimate_models(
     (estimator,) = runs[0].fitting
     if not smallest.weight > 0:
         return models
-    common = estimator.frozen(smallest)
-    if all(m.totals.weight == 0 or estimator.frozen(m.totals) == common for m in models):
+    common = frozen_by(estimator, smallest)
+    if all(m.totals.weight == 0 or frozen_by(estimator, m.totals) == common for m in models):
         return models
     return [
         _estimate_model(*model, resampling, stages, smallest)
@@ -211,7 +233,8 @@ def _estimate_model(
     extra = interval_statistics(estimator, resampling, run.source.n_features)
     noise = noise_of(run.rules)
     floors = floor_statistics(estimator, noise, run.source.n_features)
-    scores = [s for name in run.source.target.scores for s in build(name, {}).needs]
+    scorers = [build(name, {}).bind(run.profile) for name in run.source.target.scores]
+    scores = [s for scorer in scorers for s in scorer.needs]
     needed = [*(grouped or estimator.needs), *extra, *floors, *run.cluster_sums, *scores]
     result = run.reporting(stages.next()).scan([*needed, _ROWS, _TOTALS])
     states = result.groups[None]
@@ -219,12 +242,15 @@ def _estimate_model(
     # Settings that depend on the number of rows, such as λ, are the same for all models.
     fewest = smallest or totals
     if fewest.weight > 0:
-        estimator = estimator.frozen(fewest)
+        estimator = frozen_by(estimator, fewest)
     # Sums over pairs of rows need the rows again.
-    pairs = run.reporting(stages.next()).pairs() if estimator.pairwise else None
+    pairs = None
+    if isinstance(estimator, Pairwise):
+        pairs = run.reporting(stages.next()).pairs()
     parts, few, coarse = None, False, None
     with one_thread():
-        if pairs is not None:
+        if isinstance(estimator, Pairwise):
+            assert pairs is not None
             estimate = estimator.solve(pairs)
         else:
             summed = [total(states[s]) for s in grouped] or [states[s] for s in estimator.needs]
@@ -251,17 +277,22 @@ def _estimate_model(
 
 def _estimate(estimator: BoundEstimator, states: list[Any]) -> tuple[Estimate, Floats | None]:
     """The estimate, and its values with each group of random frequencies left out, or None."""
-    features = getattr(estimator, "features", None)
-    if not isinstance(features, RandomFourier) or features.n_features < 2:
+    if not _has_random_features(estimator):
         return estimator.finalize(*states), None
     estimate = estimator.bare(*states)
     if estimate.value is None:
         return estimate, None
     # The values serve twice: for the error of this estimate, and for the error of differences of
     # models, which share their frequencies.
-    of_moments: Any = estimator  # estimators with random features have `without_frequencies`
-    coarse = of_moments.without_frequencies(*states)
+    coarse = estimator.without_frequencies(*states)
     return replace(estimate, approximation=from_left_out(estimate.value, coarse)), coarse
+
+
+def _has_random_features(estimator: BoundEstimator) -> TypeGuard[HasFrequencies]:
+    """Whether an estimator has at least two random frequencies."""
+    if not isinstance(estimator, HasFrequencies):
+        return False
+    return isinstance(estimator.features, RandomFourier) and estimator.features.n_features >= 2
 
 
 # ---------------------------------------------------------------- Differences

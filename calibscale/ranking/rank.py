@@ -6,16 +6,18 @@ import time
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import replace
-from typing import Any, Unpack
+from typing import Any, Protocol, Unpack, runtime_checkable
 
 import numpy as np
 
 from calibscale.engine.execution import Stages
 from calibscale.engine.threads import one_thread
 from calibscale.errors import OptionError, require
-from calibscale.estimators.base import Estimator
-from calibscale.inference.resampling import Jackknife, Resampling
+from calibscale.estimators.base import BoundEstimator, Estimator
+from calibscale.inference.bandwidth_settings import shared
+from calibscale.inference.resampling import Jackknife, Resampling, frozen_by
 from calibscale.inference.verdict_sentences import sentence_of_ranking
+from calibscale.kernels.pair_sums import Pairwise
 from calibscale.ranking.model_estimates import (
     DRAWS,
     EstimatedModel,
@@ -125,7 +127,7 @@ def rank(
             options |= {"scheduler": execution.scheduler, "progress": execution.progress}
         _check_classes(list(named), sessions)
         # Errors of different bandwidths or λ are not comparable.
-        common = estimator.shared([session.profile for session in sessions])
+        common = shared(estimator, [session.profile for session in sessions])
         runs = [session.run(common) for session in sessions]
         passes = len(runs) * _passes(runs[0], jackknife, len(sizes), trials)
         stages = Stages(execution.progress, passes)
@@ -142,7 +144,8 @@ def rank(
         with one_thread():
             chances = rank_probabilities(parts, _row_sets(defined), seed)
     probabilities, p_order = chances or (np.empty((0, 0)), None)
-    compared = _compare_models(defined, jackknife, estimator)
+    (bound,) = runs[0].fitting
+    compared = _compare_models(defined, jackknife, bound)
     # A cluster that is too large leaves no valid p-values, see `calibration_test`.
     refusals = [m.clusters.refusal for m in models if m.clusters and m.clusters.refusal]
     if refusals:
@@ -193,8 +196,21 @@ def rank(
     )
 
 
+@runtime_checkable
+class Rankable(Protocol):
+    """Settings of an estimator that say whether models can be ranked by it.
+
+    `rank` asks for it.  Without it, the model with the smallest value is the best.
+    """
+
+    @property
+    def smaller_is_better(self) -> bool:
+        """Whether the model with the smallest value is the best."""
+        ...
+
+
 def _check(estimator: Estimator, sizes: list[int], trials: int) -> None:
-    if not estimator.smaller_is_better:
+    if isinstance(estimator, Rankable) and not estimator.smaller_is_better:
         raise OptionError(
             f"{estimator.name} is not a calibration error; models cannot be ranked by it"
         )
@@ -214,7 +230,7 @@ def _passes(run: Run, resampling: Resampling, n_sizes: int, trials: int) -> int:
     """Number of passes over one model."""
     (estimator,) = run.fitting
     if not n_sizes:
-        return 1 + estimator.pairwise
+        return 1 + isinstance(estimator, Pairwise)
     if not resampling.needs(estimator):
         raise OptionError(
             f"{estimator.name} with this method cannot be computed on subsets; use another method "
@@ -224,7 +240,7 @@ def _passes(run: Run, resampling: Resampling, n_sizes: int, trials: int) -> int:
 
 
 def _compare_models(
-    models: list[EstimatedModel], resampling: Resampling, estimator: Estimator
+    models: list[EstimatedModel], resampling: Resampling, estimator: BoundEstimator
 ) -> tuple[Difference, ...]:
     """Differences of all pairs of models, with the errors of their approximations."""
     by_name = {model.name: model for model in models}
@@ -279,7 +295,7 @@ def _agreement(
         # λ of a subset follows from its effective rows, for which its expected weights stand.
         weight = smallest.weight * plan.share
         weight2 = smallest.weight2 * plan.share
-        estimator = estimator.frozen(smallest._replace(weight=weight, weight2=weight2))
+        estimator = frozen_by(estimator, smallest._replace(weight=weight, weight2=weight2))
         values.append(subset_values(estimator, plan, run, stages))
     defined = [model for model in models if model.estimate.value is not None]
     return agreement(

@@ -17,7 +17,6 @@ from calibscale.errors import require
 from calibscale.estimators.base import set_names
 from calibscale.estimators.multicalibration import Multicalibration
 from calibscale.kernels.data_profile import DataProfile
-from calibscale.limits.excess import ratio
 from calibscale.predictions.chunk import Chunk
 from calibscale.recalibration.recalibrator import (
     FittedRecalibrator,
@@ -27,6 +26,7 @@ from calibscale.recalibration.recalibrator import (
     StoredFit,
     increasing,
 )
+from calibscale.statistics.ratios import ratio
 from calibscale.statistics.segment_atoms import AtomState, SegmentAtoms
 
 _AXES = TypeAdapter(tuple[Axis, ...])

@@ -21,6 +21,7 @@ from calibscale.errors import OptionError, require
 from calibscale.estimators.base import BoundEstimator
 from calibscale.formatting.naming import NO_LEVEL
 from calibscale.inference.nulls import Null
+from calibscale.inference.testable import has_centred_null
 from calibscale.kernels.data_profile import DataProfile
 from calibscale.kernels.notion_rows import NotionRows
 from calibscale.predictions.blocks import Block, RowCounts
@@ -279,7 +280,7 @@ class Refits(Null):
     moves: ClassVar[bool] = True
 
     def unsupported(self, estimator: BoundEstimator) -> str | None:
-        local = estimator.covariates and estimator.centred_null
+        local = estimator.covariates and has_centred_null(estimator)
         return None if local else "null='refit' is only for klce with at least one covariate"
 
     @abstractmethod

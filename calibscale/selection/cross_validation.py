@@ -15,7 +15,7 @@ from calibscale.engine.execution import Stages
 from calibscale.engine.threads import one_thread
 from calibscale.errors import OptionError, require
 from calibscale.kernels.landmarks import PointFeatures
-from calibscale.predictions.claims import judges
+from calibscale.predictions.claims import includes
 from calibscale.predictions.notions import NotionView, problems, width
 from calibscale.results.comparison_results import Candidate, Selection
 from calibscale.selection.comparison import compare, hyperparameters
@@ -148,14 +148,14 @@ def select(
         claim = data.target.claim
         if estimators is None and not data.target.has_classes:
             kinds = {name: FAMILIES[name] for name in FAMILIES.built_in}
-            estimators = [name for name, kind in kinds.items() if judges(kind.targets, claim)]
+            estimators = [name for name, kind in kinds.items() if includes(kind.judges, claim)]
             if not estimators:
                 raise unsuitable("select", data)
         split = _split(folds, test_fraction, seed, nested, data.rows)
         require(subset_rows >= 2, "subset_rows must be at least 2", subset_rows)
         chosen = families_named(estimators, notion)
         for family in chosen:
-            if not judges(family.targets, claim):
+            if not includes(family.judges, claim):
                 classes_only(family.name, data)
         # Progress has a stage for the subset.  For each choice it has stages for one or two passes,
         # for the fits, and for the scores.

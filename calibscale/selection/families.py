@@ -335,7 +335,7 @@ class Family(ABC):
     name: ClassVar[str]
     needs: ClassVar[tuple[Statistic, ...]] = ()
     needs_features: ClassVar[bool] = False
-    targets: ClassVar[tuple[str, ...]] = (CLASSES,)  # claims that it judges, see `Target`
+    judges: ClassVar[tuple[str, ...]] = (CLASSES,)  # claims that it judges, see `Target`
     notions: ClassVar[tuple[str, ...]] = ("top_label", "canonical", "class_wise", "positive")
 
     def resolve(self, profile: FamilyProfile) -> Self:

@@ -109,7 +109,7 @@ class Ridge(GridFamily):
 
     features: PointFeatures | None = None
     hyperparameter: ClassVar[str] = "reg"
-    targets: ClassVar[tuple[str, ...]] = (CLASSES, FORECASTS)
+    judges: ClassVar[tuple[str, ...]] = (CLASSES, FORECASTS)
     fitted: ClassVar[type[_FittedRidge]]
 
     def resolve(self, profile: FamilyProfile) -> Self:

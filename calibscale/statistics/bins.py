@@ -14,9 +14,9 @@ from numpy.typing import NDArray
 from calibscale.array_types import Floats, Ints
 from calibscale.compiled import drawn_sums
 from calibscale.compiled import row_sums as kernel_bins
-from calibscale.limits.excess import ratio
-from calibscale.limits.gap_limits import BinGaps
 from calibscale.predictions.chunk import Chunk
+from calibscale.statistics.bin_gaps import BinGaps
+from calibscale.statistics.ratios import ratio
 from calibscale.statistics.statistic import Replicates, Statistic, _power, weights_of
 
 _GAPS = 2**21  # gaps drawn for a noise floor

@@ -10,9 +10,9 @@ from scipy.optimize import isotonic_regression
 
 from calibscale.array_types import Floats
 from calibscale.compiled import row_sums
-from calibscale.limits.excess import ratio
 from calibscale.predictions.chunk import Chunk
 from calibscale.statistics.bins import BinState, FineHistogram, fine_borders
+from calibscale.statistics.ratios import ratio
 from calibscale.statistics.score_sums import SquareState
 from calibscale.statistics.statistic import Replicates, Statistic, added, weights_of
 

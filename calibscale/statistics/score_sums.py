@@ -14,10 +14,10 @@ from calibscale.array_types import Floats, Ints
 from calibscale.compiled import drawn_sums
 from calibscale.data.hashes import mixed
 from calibscale.kernels.features import FeatureMap, RandomFourier
-from calibscale.limits.excess import ratio
 from calibscale.predictions.chunk import NO_WEIGHTS, Chunk
 from calibscale.results.estimate import Approximation
 from calibscale.statistics.bins import BinCounts, FineHistogram
+from calibscale.statistics.ratios import ratio
 from calibscale.statistics.statistic import Replicates, Statistic, added, weighted_sum, weights_of
 
 

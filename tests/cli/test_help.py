@@ -62,9 +62,9 @@ def test_version__of_a_real_process():
 
 def test_cli__names_every_estimator_of_the_package(run):
     from calibscale.estimators.known_estimators import ESTIMATORS
-    from calibscale.predictions.claims import judges
+    from calibscale.predictions.claims import includes
 
-    kinds = ((name, kind) for name, kind in ESTIMATORS.items() if judges(kind.targets, "classes"))
+    kinds = ((name, kind) for name, kind in ESTIMATORS.items() if includes(kind.judges, "classes"))
     assert [name for name, kind in kinds if kind.by_default] == NAMES
     help_text = run("evaluate", "--help").out
     assert all(name in help_text for name in ESTIMATORS)
@@ -80,7 +80,7 @@ EVERY_KIND = """
 import importlib, pkgutil
 import numpy as np
 import calibscale.compiled
-from calibscale.predictions.claims import judges
+from calibscale.predictions.claims import includes
 from calibscale.cli.commands.warmup import warm_up
 
 def compiled():

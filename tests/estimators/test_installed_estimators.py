@@ -22,14 +22,15 @@ import typing
 from dataclasses import dataclass
 from typing import ClassVar, Literal, Optional
 
-from calibscale import Estimate, Estimator
+from calibscale import Estimate
+from calibscale.estimators.base import SimpleEstimator
 from calibscale.statistics.score_sums import Totals
 
 Side = Literal["high", "low"]
 
 
 @dataclass(frozen=True)
-class RowShare(Estimator):
+class RowShare(SimpleEstimator):
     """Share of rows, which shows its settings."""
 
     squared: bool = False

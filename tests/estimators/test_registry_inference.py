@@ -10,8 +10,10 @@ import pytest
 
 import calibscale as cs
 from calibscale.estimators.known_estimators import BIASED, ESTIMATORS
+from calibscale.inference import testable
+from calibscale.inference.floors import no_floor
 from calibscale.inference.intervals import no_interval
-from calibscale.predictions.claims import judges
+from calibscale.predictions.claims import includes
 from tests.support import forecast_rows
 
 PAGE = Path(__file__).parents[2] / "docs" / "concepts" / "inference_table.md"
@@ -40,7 +42,7 @@ def _source(kind, n=150):
 def _named(source, name):
     """Text of the estimator, or None where it does not judge such rows."""
     target = "soft labels" if source.labels.ndim == 2 else source.target
-    if not judges(ESTIMATORS[name].targets, target):
+    if not includes(ESTIMATORS[name].judges, target):
         return None
     density = not (name == "log_score" and source.kind in ("ensemble", "quantiles"))
     return SETTINGS.get(name, name) if density else None
@@ -68,7 +70,7 @@ def test_registry__has_a_floor_of_every_kind_of_rows_or_says_why_not(kind, clust
             assert 0 < floor.p_value <= 1
             assert not said
         elif not said:
-            assert _plain(estimate.estimator).no_floor, estimate.estimator
+            assert no_floor(_plain(estimate.estimator)), estimate.estimator
 
 
 @pytest.mark.long
@@ -83,7 +85,7 @@ def test_registry__has_an_interval_or_a_test_or_says_why_not(kind):
         notes = estimate.details.get("notes", ())
         if estimate.interval is not None or any(n.startswith("no interval: ") for n in notes):
             continue
-        assert ESTIMATORS[name].testable, name
+        assert isinstance(ESTIMATORS[name], testable.Testable), name
         (test,) = cs.calibration_test(source, [text], n_replicates=19).results
         assert 0 < test.p_value <= 1
 
@@ -124,10 +126,10 @@ def _rows_of_table():
     """Rows of the table, from the registry."""
     for name, kind in ESTIMATORS.items():
         bound = _plain(name)
-        floor = bound.no_floor
+        floor = no_floor(bound)
         cells = (
             no_interval(bound) or "yes",
-            "yes" if kind.testable else "no",
+            "yes" if isinstance(kind, testable.Testable) else "no",
             floor or "yes",
         )
         yield f"| `{name}` | {' | '.join(cells)} |"

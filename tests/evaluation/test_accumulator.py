@@ -23,7 +23,7 @@ from calibscale.errors import NoRowsError
 from calibscale.estimators.known_estimators import ESTIMATORS
 from calibscale.estimators.residual_tests import ResidualTest
 from calibscale.evaluation import accumulator as module
-from calibscale.predictions.claims import judges
+from calibscale.predictions.claims import includes
 
 ROWS, CLASSES = 5000, 4
 FIXED = [  # every estimator of one pass, with bandwidths
@@ -78,7 +78,7 @@ def test_fixed__has_every_estimator_of_one_pass():
     of_classes = {
         name
         for name, kind in ESTIMATORS.items()
-        if judges(kind.targets, "classes")
+        if includes(kind.judges, "classes")
         and not issubclass(kind, ResidualTest)  # cells of the data
     }
     assert {text.partition("(")[0] for text in FIXED} == of_classes

@@ -12,6 +12,7 @@ from scipy.stats import t as student
 import calibscale as cs
 from calibscale.inference.intervals import Parts, parts_of
 from calibscale.inference.resampling import Bootstrap, Grouped, Jackknife, resampling, total
+from calibscale.kernels.pair_sums import Pairwise
 from calibscale.session import Session
 from calibscale.statistics.score_sums import Totals
 
@@ -66,8 +67,8 @@ def _parts(source, estimator, requested, **options):
         run = session.run([estimator])
         (known,) = run.chosen
         states = run.scan([*(requested.needs(known) or known.needs), Totals()]).groups[None]
-        pairs = run.pairs() if known.pairwise else None
-        if known.pairwise:
+        pairs = run.pairs() if isinstance(known, Pairwise) else None
+        if isinstance(known, Pairwise):
             value = known.solve(pairs).value
         else:
             value = known.finalize(*(total(states[s]) for s in requested.needs(known))).value

@@ -9,7 +9,6 @@ from scipy.stats import binom, binomtest, norm
 
 import calibscale as cs
 from calibscale.limits.gap_limits import (
-    BinGaps,
     bin_limits,
     debiased_sizes,
     largest_gap_limits,
@@ -18,6 +17,7 @@ from calibscale.limits.gap_limits import (
     low_limit,
     low_limit_of_groups,
 )
+from calibscale.statistics.bin_gaps import BinGaps
 
 TAIL = 0.025
 BOTH = "the population and the expectation at this n"

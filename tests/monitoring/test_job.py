@@ -98,7 +98,6 @@ def test_every_estimator__can_be_named_alone(job):
     names = [name for name in ESTIMATORS if name not in ("klce", "multicalibration")]
     parsed = job(f"estimators = {json.dumps(names)}\nsource.path = '{{date}}'\n")
     assert [e.name for e in parsed.built_estimators()] == names
-    assert not any(e.pairwise for e in parsed.built_estimators())
 
 
 def test_test__default_is_all_testable_estimators(job):

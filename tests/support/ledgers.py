@@ -6,6 +6,7 @@ import numpy as np
 
 import calibscale as cs
 from calibscale.inference.e_process import BettingEProcess
+from calibscale.inference.resampling import frozen_by
 from calibscale.monitoring.ledger.day_ledger import Ledger, Record
 from calibscale.monitoring.ledger.recipe import Recipe
 from calibscale.session import Session
@@ -40,7 +41,7 @@ def recipe_of(source, estimators=ESTIMATORS):
     with Session.open(source) as session:
         run = session.run(estimators)
         states = run.scan(s for e in run.fitting for s in e.needs).groups[None]
-        frozen = tuple(e.frozen(*(states[s] for s in e.needs)) for e in run.fitting)
+        frozen = tuple(frozen_by(e, *(states[s] for s in e.needs)) for e in run.fitting)
     return Recipe(2, frozen, (BettingEProcess("positive"),), ("age", "sex"), seed=5)
 
 

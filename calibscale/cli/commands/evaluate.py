@@ -134,6 +134,7 @@ def _print_missing(result: Evaluation, groups: int) -> None:
     """Print the reason why estimates have no interval."""
     from rich.text import Text
 
+    from calibscale.inference.intervals import no_interval
     from calibscale.output.text import terminal
 
     missing = [
@@ -141,7 +142,7 @@ def _print_missing(result: Evaluation, groups: int) -> None:
         for e in result.estimates
         if e.value is not None
         and e.interval is None
-        and not ESTIMATORS[name_of(e.estimator)].no_interval
+        and not no_interval(ESTIMATORS[name_of(e.estimator)])
     ]
     if missing:
         # The jackknife leaves out one group of rows at a time, each with at least one row.

@@ -52,7 +52,7 @@ def _described(group: str) -> list[dict[str, Any]]:
             "name": entry.name,
             "package": entry.package,
             "version": entry.version,
-            "target": entry.target,
+            "target": entry.path,
             "state": state,
         }
         for entry, state in states.items()

@@ -113,6 +113,7 @@ def test(
     """
     from calibscale.inference.calibration_test import calibration_test as run
     from calibscale.inference.nulls import NULLS
+    from calibscale.inference.testable import has_centred_null
     from calibscale.inference.verdict import judgement_of_tests
 
     drawn_from = NULLS[null or "labels"]
@@ -133,7 +134,7 @@ def test(
         several = not names and not any(map(shared.was_passed, settings))
         tested = chosen_estimators(names or (default,), options)
         if drawn_from.draws:
-            centred = drawn_from.centred and any(estimator.centred_null for estimator in tested)
+            centred = drawn_from.centred and any(map(has_centred_null, tested))
             # A centred null does not count the observed value among its replicates.
             shared.check_level(alpha, n_replicates, 0 if centred else 1)
         result = run(

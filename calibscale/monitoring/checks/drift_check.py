@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from calibscale.inference.multiple_testing import holm
+from calibscale.inference.testable import Testable
 from calibscale.monitoring.checks.judged_day import JudgedDay
 from calibscale.monitoring.checks.judged_window import JudgedWindow
 from calibscale.monitoring.job.job_days import baseline_days
@@ -73,7 +74,8 @@ def _changes(
 
 def _note_bias(day: JudgedDay, later: Window | None, earlier: Window | None) -> None:
     """Add a note if windows of different size make biased estimates differ."""
-    biased = [e.name for e in day.recipe.estimators if e.testable and not comparable(e)]
+    errors = [e for e in day.recipe.estimators if isinstance(e, Testable)]
+    biased = [e.name for e in errors if not comparable(e)]
     # A bias of order 1/n nearly cancels between windows of similar size.
     if later and earlier and biased and not 0.8 < later.n / earlier.n < 1.25:
         day.notes.append(

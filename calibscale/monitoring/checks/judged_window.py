@@ -6,6 +6,7 @@ import math
 from dataclasses import dataclass, replace
 
 from calibscale.errors import StoreError
+from calibscale.inference.floors import with_floor_of_labels
 from calibscale.inference.resampling import Jackknife
 from calibscale.monitoring.job.job_tables import Job
 from calibscale.monitoring.ledger.day_ledger import Ledger
@@ -88,7 +89,7 @@ class JudgedWindow:
                 estimate = self._of_day(estimate, part.days[0], group, k)
             # A floor needs independent rows, and the states of the whole window.
             elif group is None and not self.ledger.recipe.cluster:
-                estimate = part.estimators[k].with_floor(estimate, part.states)
+                estimate = with_floor_of_labels(part.estimators[k], estimate, part.states)
             estimates.append(self._in_result(estimate))
         return tuple(estimates)
 

@@ -10,7 +10,7 @@ from dataclasses import fields, is_dataclass, replace
 from functools import partial
 from itertools import combinations
 from pathlib import Path, PurePath
-from typing import Any, get_args, get_type_hints
+from typing import Any, Protocol, get_args, get_type_hints, runtime_checkable
 
 from pydantic import TypeAdapter, ValidationError
 
@@ -24,6 +24,9 @@ from calibscale.estimators.known_estimators import ESTIMATORS, named
 from calibscale.estimators.settings import hint, shown
 from calibscale.formatting.day_names import window
 from calibscale.formatting.number_texts import given
+from calibscale.inference.intervals import HasLimits
+from calibscale.inference.nulls import DrawsCells
+from calibscale.inference.testable import Testable
 from calibscale.monitoring.job import toml_lines
 from calibscale.monitoring.job.job_tables import Columns, Job, Source, Threshold
 from calibscale.monitoring.job.toml_lines import Problems, Where, parsed_toml
@@ -82,7 +85,7 @@ def _defaults(job: Job) -> Job:
         testable = (
             name
             for name, kind in kinds.items()
-            if kind is not None and kind.testable and not (job.cluster and kind.draws_cells)
+            if isinstance(kind, Testable) and not (job.cluster and isinstance(kind, DrawsCells))
         )
         test = replace(test, statistics=tuple(testable))
     if drift is not None:
@@ -261,9 +264,9 @@ def _tests(job: Job, problems: Problems) -> None:
     for index, name in enumerate(job.test.statistics or ()):
         where: Where = ("test", "statistics", index)
         kind = _kind(name)
-        if _listed(job, where, name, problems) and kind is not None and not kind.testable:
+        if _listed(job, where, name, problems) and kind and not isinstance(kind, Testable):
             problems.add(where, f"{name} is not a calibration error and cannot be tested")
-        elif job.cluster and kind is not None and kind.draws_cells:
+        elif job.cluster and isinstance(kind, DrawsCells):
             problems.add(where, f"{name} keeps cells of the score, not rows: no test with cluster")
 
 
@@ -313,7 +316,7 @@ def _threshold(job: Job, index: int, t: Threshold, problems: Problems) -> None:
 def _of_value(job: Job, where: Where, t: Threshold, problems: Problems) -> None:
     _listed(job, (*where, "estimator"), str(t.estimator), problems)
     kind = _kind(t.estimator)
-    limited = kind is not None and kind.limits is not Estimator.limits and not job.cluster
+    limited = isinstance(kind, HasLimits) and not job.cluster
     if t.group is not None and t.bound != "value" and t.window == "day" and not limited:
         message = f"{t.estimator} has no interval for groups of a single day: use a longer window"
         problems.add((*where, "bound"), message)
@@ -370,10 +373,23 @@ def _report(job: Job, problems: Problems) -> None:
         problems.add(("report", "reliability"), message)
 
 
+@runtime_checkable
+class Signed(Protocol):
+    """Estimator with values of both signs.
+
+    A job warns of a threshold that limits one side only.
+    """
+
+    @property
+    def signed(self) -> bool:
+        """Whether a calibrated model has about 0, and other models have values on both sides."""
+        ...
+
+
 def one_sided(job: Job) -> list[str]:
     """Sentences about thresholds of signed estimates that no threshold limits on the other side."""
     kinds = {str(name): _kind(name) for name in _names(job)}
-    signed = {name for name, kind in kinds.items() if kind is not None and kind.signed}
+    signed = {name for name, kind in kinds.items() if isinstance(kind, Signed) and kind.signed}
     sentences = []
     for t in job.thresholds:
         ((side, limit),) = t.limits.items()

@@ -13,8 +13,8 @@ from calibscale.array_types import Floats
 from calibscale.engine.threads import one_thread
 from calibscale.errors import require
 from calibscale.estimators.base import BoundEstimator
-from calibscale.limits.excess import ratio
-from calibscale.monitoring.ledger.windows import Window, WindowDays, has_bins
+from calibscale.monitoring.ledger.windows import MeanGap, Window, WindowDays, has_bins
+from calibscale.statistics.ratios import ratio
 
 # Correlations between neighbouring days.  With 1 all days would have the same effect.
 _GRID = np.linspace(0.0, 0.98, 50)
@@ -120,7 +120,7 @@ def _of_bins(e: BoundEstimator, earlier: Window, later: Window, k: int) -> _Chan
     (Leone, Nelson, Nottingham 1961), and g_b² has mean μ² + s² and variance 2s⁴ + 4μ²s².
     """
     before, after = earlier.bins[k], later.bins[k]
-    if before is None or after is None:
+    if before is None or after is None or not has_bins(e):
         return None
     total = before.sum(axis=0) + after.sum(axis=0)
     g, v = _gaps(total)
@@ -151,7 +151,7 @@ def _gaps(sums: Floats) -> tuple[Floats, Floats]:
     return g, f * (1.0 - f)
 
 
-def _noise(e: BoundEstimator, mu: Floats, s2: Floats) -> tuple[Floats, Floats, Floats]:
+def _noise(e: MeanGap, mu: Floats, s2: Floats) -> tuple[Floats, Floats, Floats]:
     """Noise added to the size of the bias of bins, its variance, and the size itself, each (B,)."""
     if e.gap_power != 1:
         added = np.zeros_like(s2) if e.unbiased else s2

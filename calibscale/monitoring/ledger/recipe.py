@@ -7,7 +7,7 @@ import math
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, fields, is_dataclass
 from functools import cache, cached_property
-from typing import Any
+from typing import Any, Protocol, runtime_checkable
 
 import numpy as np
 
@@ -35,6 +35,23 @@ from calibscale.registry import RegistryEntry
 from calibscale.statistics.statistic import Statistic
 
 
+@runtime_checkable
+class StoresParts(Protocol):
+    """Settings of an estimator that do not determine the bound estimator without the data.
+
+    Ledgers store the parts that are missing beside the settings.
+    """
+
+    @property
+    def bound_fields(self) -> tuple[str, ...]:
+        """Names of the parts, fields of the bound estimator."""
+        ...
+
+    def with_parts(self, **parts: Any) -> BoundEstimator:
+        """Return the bound estimator with these parts."""
+        ...
+
+
 @cache
 def _kinds() -> dict[str, RegistryEntry]:
     """Entry by class name of everything of this package that a ledger can store."""
@@ -44,7 +61,7 @@ def _kinds() -> dict[str, RegistryEntry]:
     settings = (*kernels, HoldOut, Axis, Grouping, LedgerGroups)
     for kind in settings:
         listed.append(RegistryEntry(kind.__name__, f"{kind.__module__}:{kind.__name__}"))
-    return {entry.target.rpartition(":")[2]: entry for entry in listed}
+    return {entry.path.rpartition(":")[2]: entry for entry in listed}
 
 
 def _entry_of_other(value: Any) -> RegistryEntry | None:
@@ -118,7 +135,8 @@ def encode(value: Any) -> Any:
         parts = {}
         if isinstance(value, BoundEstimator):
             bound, value = value, value.settings
-            parts = {key: getattr(bound, key, None) for key in value.bound_fields}
+            if isinstance(value, StoresParts):
+                parts = {key: getattr(bound, key) for key in value.bound_fields}
         stored_as = _stored_class(value)
         names = (f.name for f in fields(value) if f.init and f.compare)
         settings = {name: getattr(value, name) for name in names} | parts
@@ -155,7 +173,7 @@ def decode(value: Any) -> Any:
         require(name in _kinds(), newer)
         kind = _kinds()[name].load()
     settings = {current_name(key): decode(item) for key, item in value["settings"].items()}
-    named = getattr(kind, "bound_fields", ())
+    named = kind.bound_fields if isinstance(kind, StoresParts) else ()
     parts = {key: settings.pop(key) for key in named if key in settings}
     decoded = kind(**settings)
     return decoded.with_parts(**parts) if any(parts.values()) else decoded

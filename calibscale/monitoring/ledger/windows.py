@@ -17,6 +17,7 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from datetime import date
 from pathlib import Path
+from typing import Protocol, TypeGuard, runtime_checkable
 from urllib.parse import quote
 
 import google_crc32c
@@ -30,8 +31,8 @@ from calibscale.errors import StoreError
 from calibscale.estimators.base import BoundEstimator
 from calibscale.inference.intervals import Parts, has_limits, with_interval
 from calibscale.inference.monte_carlo import result_of
-from calibscale.inference.nulls import DrawnLabels
-from calibscale.inference.resampling import Resampling
+from calibscale.inference.nulls import DrawnLabels, DrawsCells
+from calibscale.inference.resampling import Resampling, frozen_by
 from calibscale.monitoring.ledger.day_ledger import STATES, SUMS, Ledger
 from calibscale.monitoring.ledger.day_parts import SECTION as PARTS_SECTION
 from calibscale.monitoring.ledger.day_parts import STRATA, Strata, parts_of_days
@@ -44,6 +45,7 @@ from calibscale.results.inference_results import TestResult
 from calibscale.statistics.bins import BinCounts
 from calibscale.statistics.one_pass import States
 from calibscale.statistics.score_sums import with_variances
+from calibscale.statistics.statistic import Statistic
 
 _MIN_LEVEL = 3  # log2 of the days of the smallest block
 _MAX_LEVEL = 21  # log2 of the days of a block that contains the calendar
@@ -160,7 +162,7 @@ def window(
     with one_thread():
         # Values that depend on the rows, such as λ, follow from the whole window.  Estimates that
         # leave a run out use the same values.
-        frozen = tuple(e.frozen(*(states[s] for s in e.needs)) for e in recipe.estimators)
+        frozen = tuple(frozen_by(e, *(states[s] for s in e.needs)) for e in recipe.estimators)
         strata: Strata | None = None
         tests: tuple[TestResult, ...] = ()
         with _noted(damaged):
@@ -183,6 +185,29 @@ def window(
         states if recipe.cluster else with_variances(states),
         tuple(damaged),
     )
+
+
+@runtime_checkable
+class MeanGap(Protocol):
+    """Estimator that is a mean over bins of |conf_b − acc_b| or of its square.
+
+    Bins are weighted by their shares of the rows.  Windows of it are compared bin by bin.
+    """
+
+    @property
+    def gap_power(self) -> int:
+        """Power of the gaps, 1 or 2."""
+        ...
+
+    @property
+    def needs(self) -> tuple[Statistic, ...]:
+        """Statistics of the estimator, the bins first."""
+        ...
+
+    @property
+    def unbiased(self) -> bool:
+        """Whether the expectation does not depend on n."""
+        ...
 
 
 def runs_of(days: Sequence[str]) -> list[list[str]]:
@@ -211,9 +236,9 @@ def runs_of(days: Sequence[str]) -> list[list[str]]:
     return runs
 
 
-def has_bins(e: BoundEstimator) -> bool:
+def has_bins(e: BoundEstimator) -> TypeGuard[MeanGap]:
     """Whether windows of an estimator are compared by the bins of their runs."""
-    return e.gap_power is not None and isinstance(e.needs[0], BinCounts)
+    return isinstance(e, MeanGap) and isinstance(e.needs[0], BinCounts)
 
 
 def _without_runs(
@@ -350,7 +375,7 @@ def _tests(
         sums = recipe.unpack("replicates", drawn.vector)
         all_states.update(zip(replicated.values(), sums, strict=True))
     else:  # only statistics of cells can be drawn again from their states
-        tested = [e for e in tested if e.draws_cells]
+        tested = [e for e in tested if isinstance(e, DrawsCells)]
     certain = sum(int(e.info.get("certain", 0)) for e in entries)
     # Without clusters the days have draws of labels, from hashes of the recipe's seed.
     null = recipe.null() if recipe.cluster else DrawnLabels(recipe.seed)

@@ -7,7 +7,8 @@ from typing import Any, ClassVar, Literal, NamedTuple
 
 import numpy as np
 
-from calibscale import Estimate, Estimator
+from calibscale import Estimate
+from calibscale.estimators.base import SimpleEstimator
 from calibscale.statistics.statistic import Statistic, weights_of
 
 
@@ -47,7 +48,7 @@ class ConfidentSums(Statistic):
 
 
 @dataclass(frozen=True)
-class ConfidentGap(Estimator):
+class ConfidentGap(SimpleEstimator):
     """Mean confidence minus accuracy of the rows with a confidence above or below a threshold.
 
     Parameters
@@ -61,7 +62,7 @@ class ConfidentGap(Estimator):
     threshold: float = 0.9
     side: Literal["above", "below"] = "above"
     absolute: bool = False
-    protocol: ClassVar[int] = 1
+    protocol: ClassVar[int] = 2
     name: ClassVar[str] = "confident_gap"
     notion: ClassVar[str] = "top_label"
     testable: ClassVar[bool] = True
@@ -73,7 +74,7 @@ class ConfidentGap(Estimator):
     def finalize(self, state: SumsState) -> Estimate:
         settings = {"threshold": self.threshold, "side": self.side, "absolute": self.absolute}
         if state.weight[0] == 0:
-            return self.unknown(settings)
+            return Estimate(self.name, self.notion, None, parameters=settings, reason="no rows")
         gap = float(state.delta[0] / state.weight[0])
         value = abs(gap) if self.absolute else gap
         rows = int(state.rows[0])
