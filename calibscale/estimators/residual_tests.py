@@ -112,21 +112,26 @@ class ResidualTest(SumTest):
         called significant too often.  The merged cells do not depend on the signs, so that the
         replicates have the same ones.
         """
-        variances, fourths = state.sums[3], state.sums[4]
-        information = variances.sum()
-        starts = np.arange(len(variances))
+        information = state.variance.sum()
+        count = len(state.variance)
+        starts = np.arange(count)
         effective = np.inf
         if self.response is not None and not self.response.is_share and information > 0:
-            effective = float(information**2 / fourths.sum())
-            count = int(np.clip(effective / _EFFECTIVE_ROWS, 1, len(variances)))
+            effective = float(information**2 / state.fourths.sum())
+            merged_count = int(np.clip(effective / _EFFECTIVE_ROWS, 1, count))
             # The cell of each fine cell, by the share of the information below its middle.
-            shares = (np.cumsum(variances) - 0.5 * variances) / information
-            cells = np.minimum((shares * count).astype(np.int64), count - 1)
+            shares = (np.cumsum(state.variance) - 0.5 * state.variance) / information
+            cells = np.minimum((shares * merged_count).astype(np.int64), merged_count - 1)
             starts = np.flatnonzero(np.diff(cells, prepend=-1))
-        sums = np.add.reduceat(state.sums, starts, axis=1)[:, None]
-        rows, weight, claimed, variance, _, residuals = sums
-        cells_of_rows = Cells(ratio(claimed, weight), weight, variance, starts, effective)
-        return Sums(int(rows.sum()), cells_of_rows, residuals)
+        sums = state.merged(starts)
+        merged_cells = Cells(
+            ratio(sums.claimed, sums.weight)[None],
+            sums.weight[None],
+            sums.variance[None],
+            starts,
+            effective,
+        )
+        return Sums(int(sums.rows.sum()), merged_cells, sums.residuals[None])
 
     def drawn_values(
         self, states: Sequence[Any], sums: Sequence[tuple[Any, ...] | None], count: int
@@ -188,14 +193,14 @@ def rows_of(state: BinState) -> int:
     return int(counts.sum())
 
 
-def response_edges(setup: DataProfile) -> tuple[float, ...]:
+def response_edges(setup: DataProfile, count: int = _CELLS) -> tuple[float, ...]:
     """Edges of cells with about as many rows each, from a sample of predictions of a functional."""
     sample = setup.sample("canonical")
     target: Any = setup.source.target
     x = np.sort(target.ordered_by(sample.parameters[:, :-1]))
     if not len(x):
         return (0.0, 0.0)
-    inner = np.unique(x[np.arange(1, _CELLS) * len(x) // _CELLS])
+    inner = np.unique(x[np.arange(1, count) * len(x) // count])
     return (float(x[0]), *inner[np.isfinite(inner)].tolist(), float(x[-1]))
 
 

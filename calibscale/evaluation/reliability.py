@@ -13,8 +13,10 @@ from calibscale.estimators.base import Estimator
 from calibscale.estimators.forecast_scores import QuantileECE
 from calibscale.evaluation.evaluate import evaluate
 from calibscale.evaluation.reliability_curves import ReliabilityBins, curve_of_estimate
+from calibscale.evaluation.response_bins import BINS, ResponseBins, response_curve
 from calibscale.limits.proportions import check_level
 from calibscale.predictions.notions import default_notion
+from calibscale.results.estimate import Estimate
 from calibscale.results.evaluation_results import Reliability, ReliabilityCurve
 from calibscale.results.levels import Level
 from calibscale.results.outcome import Outcome
@@ -39,6 +41,10 @@ def reliability(
     Each bin has two intervals: a confidence interval of the true frequency (`interval`), and the
     range of the observed frequency if the model is calibrated (`consistency`).  On average, at most
     1 − `confidence_level` of the bins of a calibrated model lies outside their `consistency`.
+
+    For means, quantiles and other functionals, the bins have about as many rows each.  `mean_p` is
+    the mean claim, `frequency` the mean response, and `place` the mean prediction, or the mean
+    width of intervals.
 
     For forecasts, the bins are quantile levels.  `frequency` is the share of outcomes below the
     quantile, and `Reliability.overall.pit` is the histogram of PIT values, or of ranks in
@@ -92,18 +98,21 @@ def reliability(
             diagrams = [
                 ReliabilityBins(bins, edges, notion, k if k is None else int(k)) for k in classes
             ]
-        elif notion or class_index is not None or edges != "equal-width":
-            raise OptionError("forecasts have no notion=, class_index= and edges=")
+        elif session.source.target.response is not None:
+            diagrams = [ResponseBins(bins=BINS if bins is None else bins)]
+        of_classes = notion or class_index is not None or edges != "equal-width"
+        if of_classes and not session.source.target.has_classes:
+            kind = session.source.target.in_words
+            raise OptionError(f"{kind} have no notion=, class_index= and edges=")
         require(len(listed_groups(group_by)) < 2, "group_by takes one grouping", group_by)
         result = evaluate(session, diagrams, group_by=group_by)
         group_by = result.group_by
     run = {f.name: getattr(result, f.name) for f in (*fields(Outcome), *fields(SourceRows))}
     settings = {**result.estimates[0].parameters, **result.parameters}
     del settings["negligible"]  # a setting of the verdict of `evaluate`
-    curves = [curve_of_estimate(e, confidence_level) for e in result.estimates]
+    curves = [_curve(e, confidence_level) for e in result.estimates]
     groups = {
-        value: curve_of_estimate(estimates[0], confidence_level)
-        for value, estimates in result.groups.items()
+        value: _curve(estimates[0], confidence_level) for value, estimates in result.groups.items()
     }
     overall = curves[0]
     if len(classes) > 1:  # the curves of the classes are in place of groups
@@ -111,7 +120,7 @@ def reliability(
         groups = dict(zip(classes, curves, strict=True))
         group_by = "class"
     return Reliability(
-        notion=notion or "pit",
+        notion=notion or result.estimates[0].notion,
         class_index=None if len(classes) > 1 or classes[0] is None else int(classes[0]),
         level=confidence_level,
         overall=overall,
@@ -119,6 +128,11 @@ def reliability(
         groups=groups,
         **{**run, "parameters": settings},
     )
+
+
+def _curve(estimate: Estimate, confidence_level: float) -> ReliabilityCurve:
+    of_responses = estimate.notion == ResponseBins.notion
+    return (response_curve if of_responses else curve_of_estimate)(estimate, confidence_level)
 
 
 def _classes(

@@ -80,6 +80,8 @@ class ReliabilityBin(Declared):
         Confidence interval of the true frequency, see `wilson_interval`.
     consistency : Range
         Range of the frequency if the predictions are right, see `consistency_interval`.
+    place : float
+        For functionals, mean of the number by which predictions are put in order.
     """
 
     lower: Finite
@@ -91,6 +93,7 @@ class ReliabilityBin(Declared):
     frequency: float | None = None
     interval: Range | None = None
     consistency: Range | None = None
+    place: Later[Omitted[float | None]] = None
 
     @property
     def gap(self) -> float | None:

@@ -7,7 +7,7 @@ from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
 
-from calibscale.array_types import Floats
+from calibscale.array_types import Floats, Ints
 from calibscale.compiled import drawn_sums
 from calibscale.predictions.outcomes import OutcomeChunk
 from calibscale.statistics.statistic import Replicates, Statistic, added, weights_of
@@ -62,12 +62,25 @@ class ResponseSums(Statistic):
 
 
 class ResponseCellState(NamedTuple):
-    """Σ1, Σw, Σw·m, Σw²v, Σw⁴δ⁴ and Σwδ of every cell (6, B).
+    """Σ1, Σw, Σw², Σwx, Σwm, Σw²v, Σw⁴δ⁴, Σw²δ and Σwδ of every cell, each (B,).
 
-    m are the claimed means, and v the variances of the residuals δ.
+    x are the numbers by which predictions are put in order, m the claimed means, and v the
+    variances of the residuals δ.
     """
 
-    sums: Floats
+    rows: Floats
+    weight: Floats
+    weight2: Floats
+    ordered: Floats
+    claimed: Floats
+    variance: Floats
+    fourths: Floats
+    residuals2: Floats
+    residuals: Floats
+
+    def merged(self, starts: Ints) -> ResponseCellState:
+        """State of cells from the positions `starts` (C,) to the next ones."""
+        return ResponseCellState(*(np.add.reduceat(field, starts) for field in self))
 
 
 @dataclass(frozen=True)
@@ -79,39 +92,40 @@ class ResponseCells(Statistic):
     """
 
     inner: tuple[float, ...]
-    drawn: ClassVar[tuple[str, ...]] = ("sums",)
-    powers: ClassVar[tuple[int, ...]] = ()
+    drawn: ClassVar[tuple[str, ...]] = ("residuals",)
+    powers: ClassVar[tuple[int, ...]] = (0, 1, 2, 1, 1, 2, 4, 2, 1)
 
     def zero(self, classes: int) -> ResponseCellState:
-        return ResponseCellState(np.zeros((6, len(self.inner) + 1)))
+        return ResponseCellState(*np.zeros((9, len(self.inner) + 1)))
 
     def accumulate(self, state: ResponseCellState, chunk: Any) -> ResponseCellState:
-        claimed = chunk.target.claimed(chunk.values)
+        target = chunk.target
+        claimed = target.claimed(chunk.values)
+        x = target.ordered_by(chunk.values)
         delta = chunk.scalar_residual
         w = weights_of(chunk)
-        variance = chunk.residual_variance if chunk.target.draws_responses else delta * delta
+        variance = chunk.residual_variance if target.draws_responses else delta * delta
         strengths = w * delta
-        columns = (np.ones(len(w)), w, w * claimed, w * w * variance, strengths**4, strengths)
+        columns = (
+            np.ones(len(w)),
+            w,
+            w * w,
+            w * x,
+            w * claimed,
+            w * w * variance,
+            strengths**4,
+            w * strengths,
+            strengths,
+        )
         cells = self._cells(chunk)
-        for total, column in zip(state.sums, columns, strict=True):
+        for total, column in zip(state, columns, strict=True):
             total += np.bincount(cells, column, len(total))
         return state
-
-    def zero_drawn(self, classes: int, count: int) -> tuple[Floats, ...]:
-        # Of the six sums of a cell, replicates have Σwδ alone.
-        return (np.zeros((count, len(self.inner) + 1)),)
 
     def draw(self, sums: tuple[Floats, ...], chunk: Any, replicates: Replicates) -> None:
         claimed = chunk.target.claimed(chunk.values)
         drawn = _drawn(chunk, claimed, replicates) * weights_of(chunk)
         drawn_sums.add_bins(drawn, self._cells(chunk), sums[0])
-
-    def with_drawn(
-        self, state: ResponseCellState, sums: tuple[Floats, ...], index: int
-    ) -> ResponseCellState:
-        replicate = state.sums.copy()
-        replicate[5] = sums[0][index]
-        return ResponseCellState(replicate)
 
     def _cells(self, chunk: OutcomeChunk) -> Any:
         """Cell of each row (c,)."""

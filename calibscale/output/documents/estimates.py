@@ -531,7 +531,7 @@ def reliability_figure(
         _bin_table(
             f"Data of the plot: {diagram.unit}s {where}",
             curve.bins,
-            (diagram.outcome, diagram.prediction),
+            (diagram.outcome, "predicted" if diagram.response else diagram.prediction),
             interval_name(diagram.level),
             "PIT" if diagram.of_levels else "bin",
         ),

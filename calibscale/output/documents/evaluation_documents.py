@@ -220,9 +220,13 @@ def reliability(result: Reliability) -> doc.Article:
         *doc.closing(
             result,
             ["calibrated", "interval", "band"],
-            ["quantile_ece"] if result.notion == "pit" else ["ece", "tce2_debiased"],
+            _EXPLAINED.get(result.notion, ["ece", "tce2_debiased"]),
         ),
     )
+
+
+# Terms that the document of a reliability diagram explains, by notion.
+_EXPLAINED = {"pit": ["quantile_ece"], "prediction": ["bias"]}
 
 
 def _outside_bands(result: Reliability, diagram: DrawnDiagram) -> str:

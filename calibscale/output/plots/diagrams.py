@@ -31,18 +31,27 @@ class DrawnDiagram:
         Bins of the rows.
     class_name : str or int
         Name or number of the class whose probability is judged.
+    response, order : str
+        For functionals, names of the observed quantity and of the quantity on the other axis.
+    of_means : bool
+        For functionals, whether responses are numbers, and not events.
     """
 
     notion: str
     level: float
     curve: ReliabilityCurve
     class_name: str | int = 1
+    response: str = ""
+    order: str = ""
+    of_means: bool = False
 
     @classmethod
     def of(cls, result: Reliability | Diagram, source: Json | None = None) -> DrawnDiagram:
         """Diagram of all rows of a result.  A `Diagram` comes with the source of its rows."""
         if isinstance(result, Diagram):
             return cls(result.notion, result.level, result.curve, _class_name(source or {}, 1))
+        if "response" in result.parameters:
+            return cls._of_responses(result, result.overall)
         return cls(
             result.notion,
             result.level,
@@ -54,11 +63,26 @@ class DrawnDiagram:
     @classmethod
     def of_group(cls, result: Reliability, group: GroupCurve) -> DrawnDiagram:
         """Diagram of one group of a result, or of one class if each class is judged."""
+        if "response" in result.parameters:
+            return cls._of_responses(result, group.curve)
         if judges_each_class(result):
             class_name = _class_name(result.source, int(group.value or 0))
         else:
             class_name = cls.of(result).class_name
         return cls(result.notion, result.level, group.curve, class_name)
+
+    @classmethod
+    def _of_responses(cls, result: Reliability, curve: ReliabilityCurve) -> DrawnDiagram:
+        """Diagram of predictions of a functional."""
+        words = result.parameters
+        return cls(
+            result.notion,
+            result.level,
+            curve,
+            response=str(words["response"]),
+            order=str(words["order"]),
+            of_means=not words["is_share"],
+        )
 
     @property
     def drawn(self) -> list[ReliabilityBin]:
@@ -78,11 +102,15 @@ class DrawnDiagram:
     @property
     def outcome(self) -> str:
         """Name of the observed quantity."""
+        if self.response:
+            return self.response
         return terms.outcome(self.notion)
 
     @property
     def prediction(self) -> str:
         """Name of the predicted quantity."""
+        if self.response:
+            return self.order
         if self.notion == "pit":
             return "quantile level"
         if self.notion == "top_label":
@@ -94,7 +122,7 @@ class DrawnDiagram:
         """ECE with its noise floor, or an empty text without an ECE."""
         if self.curve.ece is None:
             return ""
-        name = "quantile ECE" if self.notion == "pit" else "ECE"
+        name = {"pit": "quantile ECE", "prediction": "mean |bias| of bins"}.get(self.notion, "ECE")
         text = f"{name} {number(self.curve.ece, 3)}"
         floor = self.curve.floor
         if floor is None:

@@ -12,6 +12,7 @@ from calibscale.formatting.number_texts import number, percent
 from calibscale.output.plots.diagrams import DrawnDiagram, judges_each_class
 from calibscale.output.plots.histograms import draw_counts, draw_pit, pit_shares
 from calibscale.output.plots.probability_axes import ProbabilityAxes, probability_axes
+from calibscale.output.plots.response_plots import draw_responses
 from calibscale.output.plots.style import (
     COLOURS,
     LINES,
@@ -112,6 +113,8 @@ def draw_reliability(
     axes: str = "linear",
 ) -> Any:
     """Draw the diagram of one model without its ECE, with parameters as in `plot_reliability`."""
+    if diagram.response:
+        return draw_responses(diagram, reference, ax)
     filled, pit = diagram.drawn, diagram.of_levels
     shown = [filled] if reference is None else [filled, reference.drawn]
     scale = _scale(axes, shown, pit)
