@@ -18,7 +18,6 @@ from calibscale.inference.intervals import (
     interval_statistics,
     with_interval,
 )
-from calibscale.inference.nulls import Null
 from calibscale.inference.resampling import Jackknife, Resampling, merged, requested
 from calibscale.kernels.pair_sums import Pairs, Pairwise
 from calibscale.results.cluster_results import Clusters
@@ -26,6 +25,7 @@ from calibscale.results.estimate import Estimate
 from calibscale.results.evaluation_results import Evaluation
 from calibscale.session import Run, Session, versions
 from calibscale.statistics.label_table import LabelTable, label_warnings
+from calibscale.statistics.null_distributions import Null
 from calibscale.statistics.one_pass import PassResult, States
 from calibscale.statistics.score_sums import Fingerprint, FingerprintState
 from calibscale.statistics.statistic import Statistic

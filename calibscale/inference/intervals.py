@@ -11,7 +11,6 @@ from scipy.special import ndtri, stdtrit
 
 from calibscale.array_types import Floats
 from calibscale.estimators.base import BoundEstimator
-from calibscale.inference.nulls import largest_term
 from calibscale.inference.resampling import (
     Bootstrap,
     HasSquaredNorm,
@@ -36,6 +35,7 @@ from calibscale.kernels.tile_layout import Panels
 from calibscale.limits.proportions import Limits
 from calibscale.limits.squared_norms import Noise, noise_of_gram
 from calibscale.results.estimate import BOTH, POPULATION, THIS_N, Estimate, Interval
+from calibscale.statistics.null_distributions import largest_term
 from calibscale.statistics.one_pass import States
 from calibscale.statistics.statistic import Statistic
 

@@ -14,14 +14,6 @@ from calibscale.array_types import Floats, Ints
 from calibscale.compiled import random_draws
 from calibscale.errors import OptionError, require
 from calibscale.estimators.base import BoundEstimator
-from calibscale.inference.nulls import (
-    ClusterSigns,
-    DrawnLabels,
-    Null,
-    RandomSigns,
-    Replicates,
-    redraws,
-)
 from calibscale.kernels.pair_sums import Pairwise
 from calibscale.limits.excess import excess_limits
 from calibscale.limits.proportions import FEW, Limits
@@ -29,9 +21,10 @@ from calibscale.limits.squared_norms import Noise, Quadratic, noise_of, quadrati
 from calibscale.predictions.chunk import Chunk
 from calibscale.predictions.notions import width
 from calibscale.statistics.feature_sums import LandmarkFeatures
+from calibscale.statistics.null_distributions import ClusterSigns, DrawnLabels, Null, RandomSigns
 from calibscale.statistics.one_pass import States
 from calibscale.statistics.score_sums import EventSums, Totals
-from calibscale.statistics.statistic import Statistic
+from calibscale.statistics.statistic import Replicates, Statistic, redraws
 
 
 @runtime_checkable
