@@ -13,7 +13,7 @@ from calibscale.estimators.base import Estimator
 from calibscale.estimators.forecast_scores import QuantileECE
 from calibscale.evaluation.evaluate import evaluate
 from calibscale.evaluation.reliability_curves import ReliabilityBins, curve_of_estimate
-from calibscale.limits.proportions import check_level
+from calibscale.intervals.proportions import check_level
 from calibscale.predictions.notions import default_notion
 from calibscale.results.evaluation_results import Reliability, ReliabilityCurve
 from calibscale.results.levels import Level

@@ -29,11 +29,11 @@ from calibscale.inference.resampling import (
     parted_of,
     total,
 )
+from calibscale.intervals.proportions import Limits
+from calibscale.intervals.squared_norms import Noise, noise_of_gram
 from calibscale.kernels.notion_rows import NotionRows
 from calibscale.kernels.pair_sums import Pairs, PairSummed, Pairwise
 from calibscale.kernels.tile_layout import Panels
-from calibscale.limits.proportions import Limits
-from calibscale.limits.squared_norms import Noise, noise_of_gram
 from calibscale.results.estimate import BOTH, POPULATION, THIS_N, Estimate, Interval
 from calibscale.statistics.null_distributions import largest_term
 from calibscale.statistics.one_pass import States

@@ -14,10 +14,10 @@ from calibscale.array_types import Floats, Ints
 from calibscale.compiled import random_draws
 from calibscale.errors import OptionError, require
 from calibscale.estimators.base import BoundEstimator
+from calibscale.intervals.excess import excess_limits
+from calibscale.intervals.proportions import FEW, Limits
+from calibscale.intervals.squared_norms import Noise, Quadratic, noise_of, quadratic_limits
 from calibscale.kernels.pair_sums import Pairwise
-from calibscale.limits.excess import excess_limits
-from calibscale.limits.proportions import FEW, Limits
-from calibscale.limits.squared_norms import Noise, Quadratic, noise_of, quadratic_limits
 from calibscale.predictions.chunk import Chunk
 from calibscale.predictions.notions import width
 from calibscale.statistics.feature_sums import LandmarkFeatures
@@ -354,7 +354,7 @@ class HasSquaredNorm(Protocol):
     """
 
     def quadratic(self, *states: Any) -> Quadratic:
-        """Sum over rows, for `calibscale.limits.squared_norms.quadratic_limits`."""
+        """Sum over rows, for `calibscale.intervals.squared_norms.quadratic_limits`."""
         ...
 
 

@@ -13,7 +13,7 @@ from calibscale import from_arrays
 from calibscale.auditing.group_tests import DrawnGroups, GroupSums, group_biases
 from calibscale.data.covariates import Axis, ColumnSummary, axis_of
 from calibscale.inference.multiple_testing import StepDown, holm
-from calibscale.limits.excess import excess_limits, weighted_count_limits
+from calibscale.intervals.excess import excess_limits, weighted_count_limits
 from calibscale.predictions.classes import Classes
 from calibscale.predictions.rules import Rules
 from calibscale.predictions.validation import chunks
