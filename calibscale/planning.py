@@ -24,7 +24,7 @@ from calibscale.evaluation.pass_estimates import (
     session_intervals,
 )
 from calibscale.inference.nulls import replicates_of
-from calibscale.inference.resampling import Resampling
+from calibscale.intervals.resampling import Resampling
 from calibscale.kernels.data_profile import DataProfile
 from calibscale.kernels.pair_sums import PairSummed, Pairwise
 from calibscale.kernels.pair_tasks import PairSum

@@ -21,7 +21,7 @@ from calibscale.inference.calibration_test import calibration_test
 from calibscale.inference.default_tests import default_tests
 from calibscale.inference.intervals import Parts, estimate_of, parts_of
 from calibscale.inference.multiple_testing import adjusted_tests, holm
-from calibscale.inference.resampling import Jackknife, Resampling
+from calibscale.intervals.resampling import Jackknife, Resampling
 from calibscale.kernels.pair_sums import Pairwise
 from calibscale.ranking.model_estimates import distinct_names
 from calibscale.recalibration.fits import METHODS, method_of

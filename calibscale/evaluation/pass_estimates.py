@@ -18,7 +18,7 @@ from calibscale.inference.intervals import (
     interval_statistics,
     with_interval,
 )
-from calibscale.inference.resampling import Jackknife, Resampling, merged, requested
+from calibscale.intervals.resampling import Jackknife, Resampling, merged, requested
 from calibscale.kernels.pair_sums import Pairs, Pairwise
 from calibscale.results.cluster_results import Clusters
 from calibscale.results.estimate import Estimate

@@ -11,7 +11,8 @@ from scipy.special import ndtri, stdtrit
 
 from calibscale.array_types import Floats
 from calibscale.estimators.base import BoundEstimator
-from calibscale.inference.resampling import (
+from calibscale.intervals.proportions import Limits
+from calibscale.intervals.resampling import (
     Bootstrap,
     HasSquaredNorm,
     Jackknife,
@@ -29,7 +30,6 @@ from calibscale.inference.resampling import (
     parted_of,
     total,
 )
-from calibscale.intervals.proportions import Limits
 from calibscale.intervals.squared_norms import Noise, noise_of_gram
 from calibscale.kernels.notion_rows import NotionRows
 from calibscale.kernels.pair_sums import Pairs, PairSummed, Pairwise

@@ -97,7 +97,7 @@ def evaluate(
     from calibscale.evaluation.crowded_bins import with_equal_mass
     from calibscale.evaluation.evaluate import evaluate as run
     from calibscale.evaluation.group_sessions import by_groups
-    from calibscale.inference.resampling import resampling
+    from calibscale.intervals.resampling import resampling
 
     # The default estimators have intervals.  Named estimators may be slow, and have intervals only
     # on request.

@@ -20,7 +20,7 @@ from calibscale.estimators.base import BoundEstimator
 from calibscale.estimators.known_estimators import ESTIMATORS
 from calibscale.inference.e_process import BettingEProcess
 from calibscale.inference.nulls import Replicates, replicates_of
-from calibscale.inference.resampling import Jackknife
+from calibscale.intervals.resampling import Jackknife
 from calibscale.kernels.features import OneHot, RandomFourier
 from calibscale.kernels.fourier_series import Factor, FourierSeries
 from calibscale.kernels.product_kernel import ProductKernel

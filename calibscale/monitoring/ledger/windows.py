@@ -31,7 +31,7 @@ from calibscale.errors import StoreError
 from calibscale.estimators.base import BoundEstimator
 from calibscale.inference.intervals import Parts, has_limits, with_interval
 from calibscale.inference.monte_carlo import result_of
-from calibscale.inference.resampling import Resampling, frozen_by
+from calibscale.intervals.resampling import Resampling, frozen_by
 from calibscale.monitoring.ledger.day_ledger import STATES, SUMS, Ledger
 from calibscale.monitoring.ledger.day_parts import SECTION as PARTS_SECTION
 from calibscale.monitoring.ledger.day_parts import STRATA, Strata, parts_of_days
