@@ -19,8 +19,8 @@ from calibscale.estimators.skce import KCE, SKCE
 from calibscale.formatting.naming import name_of
 from calibscale.inference.calibration_test import calibration_test
 from calibscale.inference.default_tests import default_tests
-from calibscale.inference.intervals import Parts, estimate_of, parts_of
 from calibscale.inference.multiple_testing import adjusted_tests, holm
+from calibscale.intervals.interval_estimates import Parts, estimate_of, parts_of
 from calibscale.intervals.resampling import Jackknife, Resampling
 from calibscale.kernels.pair_sums import Pairwise
 from calibscale.ranking.model_estimates import distinct_names

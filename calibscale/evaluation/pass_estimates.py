@@ -12,7 +12,7 @@ from calibscale.engine.threads import one_thread
 from calibscale.estimators.base import BoundEstimator
 from calibscale.evaluation.reliability_curves import drawn
 from calibscale.inference.floors import floor_statistics, noise_of, with_floor
-from calibscale.inference.intervals import (
+from calibscale.intervals.interval_estimates import (
     estimate_of,
     has_limits,
     interval_statistics,

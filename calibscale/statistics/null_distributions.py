@@ -103,7 +103,7 @@ class PairMean(Protocol):
         ...
 
 
-def largest_term(estimator: TestedEstimator) -> float | None:
+def largest_term(estimator: object) -> float | None:
     """Bound of the terms of a mean over pairs, or None for other estimators."""
     return estimator.largest_term if isinstance(estimator, PairMean) else None
 

@@ -134,7 +134,7 @@ def _print_missing(result: Evaluation, groups: int) -> None:
     """Print the reason why estimates have no interval."""
     from rich.text import Text
 
-    from calibscale.inference.intervals import no_interval
+    from calibscale.intervals.interval_estimates import no_interval
     from calibscale.output.text import terminal
 
     missing = [
