@@ -253,7 +253,7 @@ def _binned_error(law: str, rows: int) -> float:
 def _binned_intervals(resamples: int, first: int, last: int) -> Any:
     """Value, jackknife's interval, bootstrap's: (law, repetition, 5)."""
     from calibscale import TCE2Debiased, evaluate, from_arrays
-    from calibscale.inference.resampling import resampling
+    from calibscale.intervals.resampling import resampling
 
     out = np.empty((len(LAWS), last - first, 5))
     for k, law in enumerate(LAWS):
@@ -274,7 +274,7 @@ def _binned_intervals(resamples: int, first: int, last: int) -> Any:
 def _joint_intervals(resamples: int, first: int, last: int) -> Any:
     """The same of JKCE, of its difference of two models, and of CKCE: (3, repetition, 5)."""
     from calibscale import CKCE, JKCE, Bootstrap, Jackknife
-    from calibscale.inference.resampling import resampling
+    from calibscale.intervals.resampling import resampling
 
     out = np.empty((3, last - first, 5))
     for i, number in enumerate(range(first, last)):
@@ -294,8 +294,8 @@ def _joint_intervals(resamples: int, first: int, last: int) -> Any:
 def _parts(source: Any, estimators: dict[Any, Any]) -> list[Any]:
     """Values of parts of the rows for intervals, by estimator and resampling."""
     from calibscale.engine.threads import one_thread
-    from calibscale.inference.intervals import parts_of
-    from calibscale.inference.resampling import total
+    from calibscale.intervals.interval_estimates import parts_of
+    from calibscale.intervals.resampling import total
     from calibscale.session import Session
 
     with Session.open(source, scheduler="serial") as session:

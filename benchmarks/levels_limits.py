@@ -217,7 +217,7 @@ def population(case: Case, rows: int) -> tuple[float, float, float]:
 
 def limits(case: Case, first: int, last: int) -> Any:
     """Values and limits (data set, estimator, 3)."""
-    from calibscale.limits.gap_limits import (
+    from calibscale.intervals.gap_limits import (
         BinGaps,
         bin_limits,
         debiased_squares,
@@ -270,7 +270,7 @@ def weighted(report: Report, pool: Executor, count: int) -> None:
 
 def weighted_limits(weights: str, first: int, last: int) -> Any:
     """Length in linearised lengths, and whether both intervals cover 0 (data set, 3)."""
-    from calibscale.limits.excess import excess_limits
+    from calibscale.intervals.excess import excess_limits
 
     out = np.empty((last - first, 3))
     for row, number in zip(out, range(first, last), strict=True):

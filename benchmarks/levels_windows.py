@@ -117,7 +117,7 @@ def _name(k: int) -> str:
 def _days(p: Any, labels: Any) -> Days:
     """A ledger of (days, rows) predictions and labels."""
     from calibscale import ECE, ConfidenceGap, TCE2Debiased, from_arrays
-    from calibscale.inference.resampling import Grouped, total
+    from calibscale.intervals.resampling import Grouped, total
     from calibscale.monitoring.ledger.day_parts import PARTS, gathered, parted
     from calibscale.monitoring.ledger.index import Entry
     from calibscale.monitoring.ledger.recipe import Recipe

@@ -83,12 +83,12 @@ from .evaluation.evaluate import evaluate as evaluate
 from .evaluation.reliability import reliability as reliability
 from .inference.calibration_test import calibration_test as calibration_test
 from .inference.power import power as power
-from .inference.resampling import Bootstrap as Bootstrap
-from .inference.resampling import Jackknife as Jackknife
+from .intervals.proportions import consistency_interval as consistency_interval
+from .intervals.proportions import wilson_interval as wilson_interval
+from .intervals.resampling import Bootstrap as Bootstrap
+from .intervals.resampling import Jackknife as Jackknife
 from .kernels.features import OneHot as OneHot
 from .kernels.features import RandomFourier as RandomFourier
-from .limits.proportions import consistency_interval as consistency_interval
-from .limits.proportions import wilson_interval as wilson_interval
 from .output.plots.prediction_plots import plot_reliability as plot_reliability
 from .output.text import as_text as as_text
 from .planning import plan as plan

@@ -23,8 +23,8 @@ from calibscale.evaluation.pass_estimates import (
     needed_statistics,
     session_intervals,
 )
-from calibscale.inference.nulls import DrawnLabels, replicates_of
-from calibscale.inference.resampling import Resampling
+from calibscale.inference.nulls import replicates_of
+from calibscale.intervals.resampling import Resampling
 from calibscale.kernels.data_profile import DataProfile
 from calibscale.kernels.pair_sums import PairSummed, Pairwise
 from calibscale.kernels.pair_tasks import PairSum
@@ -33,6 +33,7 @@ from calibscale.predictions.notions import width
 from calibscale.results.estimate import Estimate
 from calibscale.results.evaluation_results import ClusterCost, Cost, Plan
 from calibscale.session import Run, Session, SessionOptions, verb
+from calibscale.statistics.null_distributions import DrawnLabels
 from calibscale.statistics.one_pass import Scan, scan_of
 from calibscale.statistics.statistic import Statistic
 

@@ -57,7 +57,7 @@ ROOMS = (
     "data",
     "kernels",
     "statistics",
-    "limits",
+    "intervals",
     "estimators",
     "output",
     "session",

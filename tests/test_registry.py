@@ -18,9 +18,9 @@ from calibscale.cli.command_table import COMMANDS
 from calibscale.cli.commands.plugins import REGISTRIES
 from calibscale.estimators.known_estimators import ESTIMATORS, named
 from calibscale.estimators.settings import build
-from calibscale.inference.nulls import NULLS, DrawnLabels
 from calibscale.recalibration.fits import METHODS
 from calibscale.registry import Registry, RegistryEntry, imported
+from calibscale.statistics.null_distributions import NULLS, DrawnLabels
 
 ESTIMATOR = '''
 from dataclasses import dataclass
@@ -209,7 +209,7 @@ MODULES = {
     "newer": _estimator("newer", 3),
     "fine": _estimator("fine"),
     "half": "from dataclasses import dataclass\nfrom typing import ClassVar\n"
-    "from calibscale.inference.nulls import Null\n"
+    "from calibscale.statistics.null_distributions import Null\n"
     "@dataclass(frozen=True)\nclass Half(Null):\n    name: ClassVar[str] = 'halves'\n"
     "NUMBER = 1\n",
 }

@@ -17,7 +17,7 @@ from calibscale.cli.commands.reliability import reliability as command
 from calibscale.errors import OptionError
 from calibscale.evaluation.reliability import reliability
 from calibscale.formatting.number_texts import number
-from calibscale.limits.proportions import consistency_interval, wilson_interval
+from calibscale.intervals.proportions import consistency_interval, wilson_interval
 from calibscale.output.pictures import check_format, plot_result, save_picture
 from calibscale.output.plots.prediction_plots import plot_reliability
 from calibscale.results.evaluation_results import Reliability

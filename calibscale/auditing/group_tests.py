@@ -16,11 +16,11 @@ from calibscale.array_types import Floats, Ints
 from calibscale.compiled import drawn_sums
 from calibscale.data.covariates import PREDICTION, Axis
 from calibscale.inference.multiple_testing import StepDown
-from calibscale.inference.nulls import ClusterSigns, DrawnLabels, Null
-from calibscale.limits.excess import excess_limits, upper_tail
+from calibscale.intervals.excess import excess_limits, upper_tail
 from calibscale.predictions.chunk import Chunk
 from calibscale.results.group_results import Group, Where
 from calibscale.session import Session
+from calibscale.statistics.null_distributions import ClusterSigns, DrawnLabels, Null
 from calibscale.statistics.statistic import Replicates, Statistic, weights_of
 
 

@@ -14,10 +14,10 @@ from calibscale.auditing.range_scan import ScanSums, scanned_ranges
 from calibscale.data.source import ArraySource
 from calibscale.errors import OptionError, require
 from calibscale.estimators.skce import KLCE, SKCE
+from calibscale.intervals.excess import excess_deviate, excess_limits
 from calibscale.kernels.bandwidths import local_kernel, named_bandwidths
 from calibscale.kernels.data_profile import DataProfile
 from calibscale.kernels.product_kernel import ProductKernel
-from calibscale.limits.excess import excess_deviate, excess_limits
 from calibscale.predictions.notions import problems
 from calibscale.results.bias_results import BiasMap
 from calibscale.session import Session, SessionOptions, classes_only, verb

@@ -23,9 +23,9 @@ from calibscale.auditing.group_tests import (
     with_signs,
 )
 from calibscale.data.covariates import PREDICTION, Axis, cells_of, prediction_cells
-from calibscale.inference.nulls import ClusterSigns, DrawnLabels
 from calibscale.results.group_results import Group, RangeScan, Where
 from calibscale.session import Session
+from calibscale.statistics.null_distributions import ClusterSigns, DrawnLabels
 from calibscale.statistics.statistic import Statistic
 
 # The ends of a range are edges of cells.  With 160 cells, the nearest range of cells differs from

@@ -14,9 +14,9 @@ from calibscale.estimators.base import set_names
 from calibscale.estimators.multicalibration import Multicalibration, SegmentTable
 from calibscale.estimators.skce import SKCE
 from calibscale.inference.multiple_testing import StepDown
-from calibscale.inference.nulls import ClusterSigns
 from calibscale.results.audit_results import Segment, SegmentErrors
 from calibscale.session import Session
+from calibscale.statistics.null_distributions import ClusterSigns
 from calibscale.statistics.segment_atoms import AtomResiduals, coarsened
 
 MAX_LISTED = 1000  # segments in a result

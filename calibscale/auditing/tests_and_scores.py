@@ -19,10 +19,9 @@ from calibscale.estimators.skce import KCE, SKCE
 from calibscale.formatting.naming import name_of
 from calibscale.inference.calibration_test import calibration_test
 from calibscale.inference.default_tests import default_tests
-from calibscale.inference.intervals import Parts, estimate_of, parts_of
 from calibscale.inference.multiple_testing import adjusted_tests, holm
-from calibscale.inference.nulls import Null
-from calibscale.inference.resampling import Jackknife, Resampling
+from calibscale.intervals.interval_estimates import Parts, estimate_of, parts_of
+from calibscale.intervals.resampling import Jackknife, Resampling
 from calibscale.kernels.pair_sums import Pairwise
 from calibscale.ranking.model_estimates import distinct_names
 from calibscale.recalibration.fits import METHODS, method_of
@@ -39,6 +38,7 @@ from calibscale.results.audit_results import (
 from calibscale.results.estimate import POPULATION, THIS_N, Estimate
 from calibscale.results.inference_results import AdjustedTest, CalibrationTests, TestResult
 from calibscale.session import Run, Session
+from calibscale.statistics.null_distributions import Null
 
 
 def local_estimators(joint: SKCE) -> tuple[SKCE, ...]:

@@ -13,8 +13,8 @@ import numpy as np
 from calibscale.array_types import Floats
 from calibscale.errors import OptionError, require
 from calibscale.estimators.base import Estimator, ScalarEstimator, bound_notion, without_rows
-from calibscale.limits.gap_limits import bin_limits, largest_gap_limits, low_limit_of_groups
-from calibscale.limits.proportions import Limits
+from calibscale.intervals.gap_limits import bin_limits, largest_gap_limits, low_limit_of_groups
+from calibscale.intervals.proportions import Limits
 from calibscale.predictions.claims import CLASSES, SOFT
 from calibscale.results.estimate import Estimate, Floor
 from calibscale.statistics.bins import (
@@ -178,7 +178,7 @@ class _MeanGaps(Binned):
     gap_power: ClassVar[int]  # the value is the mean of |conf_b − acc_b| to this power
 
     def limits(self, confidence_level: float, *states: Any) -> Limits:
-        """Limits by `calibscale.limits.gap_limits.bin_limits`."""
+        """Limits by `calibscale.intervals.gap_limits.bin_limits`."""
         gaps = self._bins(*states).gaps
         tail = (1.0 - confidence_level) / 2.0
         limits = bin_limits(gaps, self.gap_power, tail, self.unbiased)
@@ -187,7 +187,7 @@ class _MeanGaps(Binned):
         return Limits(limits.low, high, "binned")
 
     def low_of_groups(self, confidence_level: float, states: Sequence[Any], counted: bool) -> float:
-        """Lower limit by `calibscale.limits.gap_limits.low_limit_of_groups`."""
+        """Lower limit by `calibscale.intervals.gap_limits.low_limit_of_groups`."""
         sums = states[0].sums  # (groups, 5, B or cells)
         bins = self._bins(BinState(sums.sum(axis=0)))
         if self.edges in MASS:
@@ -306,7 +306,7 @@ class MCE(Binned):
         return np.abs(gaps).max(axis=1)
 
     def limits(self, confidence_level: float, *states: Any) -> Limits:
-        """Limits by `calibscale.limits.gap_limits.largest_gap_limits`."""
+        """Limits by `calibscale.intervals.gap_limits.largest_gap_limits`."""
         return largest_gap_limits(self._bins(*states).gaps, (1.0 - confidence_level) / 2.0)
 
 

@@ -12,9 +12,9 @@ import numpy as np
 from calibscale.array_types import Floats
 from calibscale.errors import OptionError, require
 from calibscale.estimators.base import BoundEstimator, SimpleEstimator, bound_notion, without_rows
+from calibscale.intervals.gap_limits import level_limits
+from calibscale.intervals.proportions import Limits, share_limits
 from calibscale.kernels.data_profile import DataProfile
-from calibscale.limits.gap_limits import level_limits
-from calibscale.limits.proportions import Limits, share_limits
 from calibscale.predictions.claims import FORECASTS, INTERVALS, QUANTILES
 from calibscale.predictions.distributions.forecast import Forecast
 from calibscale.results.estimate import EXACT, Approximation, Estimate, Floor
@@ -556,7 +556,7 @@ class QuantileECE(_AtLevels, _PITError):
         return np.abs(curve.shares(levels) - levels).mean(axis=-1)
 
     def limits(self, confidence_level: float, *states: Any) -> Limits | None:
-        """Limits by `calibscale.limits.gap_limits.level_limits`."""
+        """Limits by `calibscale.intervals.gap_limits.level_limits`."""
         (state,), levels = states, np.array(self.levels)
         if not state.weight > 0:
             return None

@@ -12,8 +12,8 @@ from scipy.special import stdtrit, xlogy
 from calibscale.array_types import Floats
 from calibscale.errors import OptionError, require
 from calibscale.estimators.base import BoundEstimator, SimpleEstimator, bound_notion, without_rows
+from calibscale.intervals.proportions import Limits, share_limits
 from calibscale.kernels.data_profile import DataProfile
-from calibscale.limits.proportions import Limits, share_limits
 from calibscale.predictions.claims import EXCEEDANCES, EXPECTILES, FUNCTIONALS, INTERVALS, MEANS
 from calibscale.predictions.target import Response
 from calibscale.results.estimate import Estimate

@@ -16,8 +16,8 @@ from calibscale.compiled import segment_walks
 from calibscale.data.covariates import MAX_LEVELS, Axis, axis_of
 from calibscale.errors import OptionError, require
 from calibscale.estimators.base import ScalarEstimator, bound_notion, set_names, without_rows
+from calibscale.intervals.excess import excess_limits
 from calibscale.kernels.data_profile import DataProfile
-from calibscale.limits.excess import excess_limits
 from calibscale.results.estimate import EXACT, Approximation, Estimate, Floor
 from calibscale.results.group_results import Where, name_of
 from calibscale.statistics.bins import residual_draws

@@ -12,7 +12,7 @@ from scipy.special import expit, logit, ndtr, ndtri
 from calibscale.array_types import Floats
 from calibscale.estimators.base import BoundEstimator, ScalarEstimator, bound_notion, without_rows
 from calibscale.estimators.score_measures import ScoreMeasure
-from calibscale.limits.proportions import Limits
+from calibscale.intervals.proportions import Limits
 from calibscale.results.estimate import Estimate
 from calibscale.statistics.score_histogram import OccupiedCells, SpreadSums
 from calibscale.statistics.statistic import Statistic

@@ -13,7 +13,7 @@ from scipy.optimize import isotonic_regression
 from scipy.special import stdtrit
 
 from calibscale.array_types import Floats
-from calibscale.estimators.base import BoundEstimator, ScalarEstimator, bound_notion, without_rows
+from calibscale.estimators.base import ScalarEstimator, bound_notion, without_rows
 from calibscale.results.estimate import EXACT, Approximation, Estimate, Floor
 from calibscale.statistics.bins import BinState, FineHistogram, residual_draws, shared_residuals
 from calibscale.statistics.ratios import ratio
@@ -57,7 +57,7 @@ class ScoreMeasure(ScalarEstimator):
         return replace(self, fixed_cells=True)
 
     @property
-    def parted(self) -> BoundEstimator:
+    def parted(self) -> Self:
         return self if self.fixed_cells else replace(self, fixed_cells=True)
 
     def _cells(self, *states: Any) -> OccupiedCells:

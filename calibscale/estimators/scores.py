@@ -11,8 +11,8 @@ from scipy.special import rel_entr, xlogy
 from calibscale.array_types import Floats
 from calibscale.estimators.base import ScalarEstimator, SimpleEstimator, bound_notion, without_rows
 from calibscale.estimators.binned import TCE2, Binned
-from calibscale.limits.excess import excess_limits
-from calibscale.limits.proportions import Limits, share_limits
+from calibscale.intervals.excess import excess_limits
+from calibscale.intervals.proportions import Limits, share_limits
 from calibscale.predictions.claims import CLASSES, SOFT
 from calibscale.results.estimate import Estimate
 from calibscale.statistics import score_sums
@@ -171,7 +171,7 @@ class ConfidenceGap(_MeanScore, ScalarEstimator):
         return float(p - complement)
 
     def limits(self, confidence_level: float, *states: Any) -> Limits:
-        """Limits of weighted counts by `calibscale.limits.excess.excess_limits`."""
+        """Limits of weighted counts by `calibscale.intervals.excess.excess_limits`."""
         totals, events = states
         missed, happened = events.sums[2:].T
         # The gap is minus the excess Σw(event − p), so that its limits change places.

@@ -22,11 +22,11 @@ from calibscale.estimators.skce_methods import (
     largest_term,
     too_few,
 )
+from calibscale.intervals.squared_norms import Quadratic
 from calibscale.kernels.bandwidths import local_kernel, most_powerful, named_bandwidths
 from calibscale.kernels.data_profile import DataProfile, pooled_distance
 from calibscale.kernels.features import RandomFourier
 from calibscale.kernels.product_kernel import PREDICTION_KERNELS, RADIAL, ProductKernel
-from calibscale.limits.squared_norms import Quadratic
 from calibscale.predictions.claims import ALL
 from calibscale.statistics.feature_sums import LandmarkFeatures
 from calibscale.statistics.fourier_modes import Modes

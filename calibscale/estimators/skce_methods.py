@@ -11,13 +11,13 @@ from scipy.special import stdtrit
 
 from calibscale.errors import OptionError, require
 from calibscale.estimators.base import BoundEstimator, bound_notion, no_replicates
+from calibscale.intervals.squared_norms import Quadratic
 from calibscale.kernels.data_profile import DataProfile
 from calibscale.kernels.fourier_series import NoSeries
 from calibscale.kernels.pair_sums import Pairs, sampled_mean
 from calibscale.kernels.pair_tasks import PairState, PairSum, PairWork
 from calibscale.kernels.product_kernel import ProductKernel
 from calibscale.kernels.tile_layout import panel_cuts
-from calibscale.limits.squared_norms import Quadratic
 from calibscale.predictions.notions import problems
 from calibscale.results.estimate import EXACT, Approximation, Estimate
 from calibscale.statistics.feature_sums import LandmarkFeatures, LocalFeatures

@@ -36,7 +36,7 @@ from calibscale.evaluation.later_rows import open_ended
 from calibscale.evaluation.pass_estimates import evaluation_of, needed_statistics
 from calibscale.forks import renew_in_children
 from calibscale.inference.floors import noise_of
-from calibscale.inference.resampling import Resampling, requested
+from calibscale.intervals.resampling import Resampling, requested
 from calibscale.kernels.data_profile import BANDWIDTH_ROWS, DataProfile
 from calibscale.kernels.notion_rows import NotionRows
 from calibscale.kernels.pair_sums import Pairwise

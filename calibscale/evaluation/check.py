@@ -17,8 +17,8 @@ from calibscale.evaluation.pass_estimates import fitting_in_memory, session_inte
 from calibscale.inference.calibration_test import calibration_test
 from calibscale.inference.default_tests import default_tests, kernel_error
 from calibscale.inference.multiple_testing import adjusted_tests
-from calibscale.inference.resampling import Resampling, resampling
 from calibscale.inference.verdict import judgement_of_evaluation
+from calibscale.intervals.resampling import Resampling, resampling
 from calibscale.predictions.target import KERNEL_ERROR, Target
 from calibscale.results.evaluation_results import Evaluation
 from calibscale.results.inference_results import Check

@@ -20,8 +20,8 @@ from calibscale.evaluation.pass_estimates import (
     needed_statistics,
     session_intervals,
 )
-from calibscale.inference.resampling import Resampling
 from calibscale.inference.verdict import check_negligible, judgement_of_evaluation
+from calibscale.intervals.resampling import Resampling
 from calibscale.results.evaluation_results import Evaluation
 from calibscale.results.verdict_results import NEGLIGIBLE
 from calibscale.session import Session, SessionOptions, default_estimators, listed, verb

@@ -12,20 +12,20 @@ from calibscale.engine.threads import one_thread
 from calibscale.estimators.base import BoundEstimator
 from calibscale.evaluation.reliability_curves import drawn
 from calibscale.inference.floors import floor_statistics, noise_of, with_floor
-from calibscale.inference.intervals import (
+from calibscale.intervals.interval_estimates import (
     estimate_of,
     has_limits,
     interval_statistics,
     with_interval,
 )
-from calibscale.inference.nulls import Null
-from calibscale.inference.resampling import Jackknife, Resampling, merged, requested
+from calibscale.intervals.resampling import Jackknife, Resampling, merged, requested
 from calibscale.kernels.pair_sums import Pairs, Pairwise
 from calibscale.results.cluster_results import Clusters
 from calibscale.results.estimate import Estimate
 from calibscale.results.evaluation_results import Evaluation
 from calibscale.session import Run, Session, versions
 from calibscale.statistics.label_table import LabelTable, label_warnings
+from calibscale.statistics.null_distributions import Null
 from calibscale.statistics.one_pass import PassResult, States
 from calibscale.statistics.score_sums import Fingerprint, FingerprintState
 from calibscale.statistics.statistic import Statistic

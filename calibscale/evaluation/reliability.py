@@ -14,7 +14,7 @@ from calibscale.estimators.forecast_scores import QuantileECE
 from calibscale.evaluation.evaluate import evaluate
 from calibscale.evaluation.reliability_curves import ReliabilityBins, curve_of_estimate
 from calibscale.evaluation.response_bins import BINS, ResponseBins, response_curve
-from calibscale.limits.proportions import check_level
+from calibscale.intervals.proportions import check_level
 from calibscale.predictions.notions import default_notion
 from calibscale.results.estimate import Estimate
 from calibscale.results.evaluation_results import Reliability, ReliabilityCurve

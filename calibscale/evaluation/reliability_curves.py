@@ -14,8 +14,8 @@ from calibscale.estimators.binned import ECE, TCE2Debiased
 from calibscale.formatting.naming import name_of
 from calibscale.inference.evidence import crowded_share
 from calibscale.inference.floors import with_floor_of_labels
-from calibscale.inference.intervals import HasBins
-from calibscale.limits.proportions import consistency_interval, wilson_interval
+from calibscale.intervals.interval_estimates import HasBins
+from calibscale.intervals.proportions import consistency_interval, wilson_interval
 from calibscale.predictions.notions import SCALAR_NOTIONS
 from calibscale.results.estimate import Estimate
 from calibscale.results.evaluation_results import Diagram, Range, ReliabilityBin, ReliabilityCurve

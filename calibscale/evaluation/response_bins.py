@@ -12,8 +12,8 @@ from scipy.special import stdtrit
 from calibscale.errors import require
 from calibscale.estimators.base import SimpleEstimator, without_rows
 from calibscale.estimators.residual_tests import response_edges
+from calibscale.intervals.proportions import consistency_interval, wilson_interval
 from calibscale.kernels.data_profile import DataProfile
-from calibscale.limits.proportions import consistency_interval, wilson_interval
 from calibscale.predictions.claims import FUNCTIONALS
 from calibscale.predictions.target import Response
 from calibscale.results.estimate import Estimate
@@ -71,8 +71,8 @@ def _table(state: ResponseCellState, edges: Sequence[float]) -> list[dict[str, A
     """Bins as written to results, with the standard error of each mean residual."""
     gap = ratio(state.residuals, state.weight)
     # Σw²(δ − gap)², the variance of the sum Σwδ of independent rows.
-    squares = state.variance - 2.0 * gap * state.residuals2 + gap**2 * state.weight2
-    effective = ratio(state.weight**2, state.weight2)
+    squares = state.variance - 2.0 * gap * state.residuals2 + gap**2 * state.squared_weights
+    effective = ratio(state.weight**2, state.squared_weights)
     columns = {
         "lower": edges[:-1],
         "upper": edges[1:],

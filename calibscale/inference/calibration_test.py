@@ -24,15 +24,7 @@ from calibscale.inference.default_tests import (
     local_errors,
 )
 from calibscale.inference.monte_carlo import batch_of, count_replicates, jointly, refused, trial_of
-from calibscale.inference.nulls import (
-    CERTAIN,
-    Null,
-    RandomSigns,
-    knows_clusters,
-    null_of,
-    pair_values,
-    replicates_of,
-)
+from calibscale.inference.nulls import CERTAIN, knows_clusters, pair_values, replicates_of
 from calibscale.inference.testable import Testable, for_test, has_centred_null
 from calibscale.inference.verdict import check_negligible, judgement_of_tests
 from calibscale.kernels.pair_sums import PairSummed
@@ -40,6 +32,7 @@ from calibscale.predictions.target import Target
 from calibscale.results.inference_results import CalibrationTests
 from calibscale.results.verdict_results import NEGLIGIBLE
 from calibscale.session import Run, Session, SessionOptions, classes_only, listed, verb
+from calibscale.statistics.null_distributions import Null, RandomSigns, null_of
 
 _MAX_REPLICATES, _MAX_BANDWIDTHS = 10**6, 100
 

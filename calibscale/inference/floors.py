@@ -12,13 +12,13 @@ from dataclasses import replace
 from typing import Any, Protocol, runtime_checkable
 
 from calibscale.estimators.base import BoundEstimator
-from calibscale.inference.nulls import ClusterSigns, Null, null_of
-from calibscale.inference.resampling import drawn_sums, drawn_values, frozen_by
 from calibscale.inference.testable import sign_scale, signed_values
+from calibscale.intervals.resampling import drawn_sums, drawn_values, frozen_by
 from calibscale.kernels.pair_sums import Pairwise
 from calibscale.predictions.rules import Rules
 from calibscale.results.cluster_results import Clusters
 from calibscale.results.estimate import Estimate, Floor
+from calibscale.statistics.null_distributions import ClusterSigns, Null, null_of
 from calibscale.statistics.one_pass import States
 from calibscale.statistics.statistic import Replicates, Statistic
 

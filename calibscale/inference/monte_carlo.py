@@ -14,21 +14,15 @@ from calibscale.engine.threads import one_thread
 from calibscale.errors import OptionError
 from calibscale.estimators.base import BoundEstimator
 from calibscale.inference.multiple_testing import combined
-from calibscale.inference.nulls import (
-    DrawsCells,
-    Null,
-    PairMean,
-    Replicates,
-    redraws,
-    replicates_of,
-)
-from calibscale.inference.resampling import drawn_values, frozen_by
+from calibscale.inference.nulls import Replicates, redraws, replicates_of
 from calibscale.inference.testable import as_error, bare, sign_scale, signed_values
+from calibscale.intervals.resampling import drawn_values, frozen_by
 from calibscale.kernels.pair_sums import PairSummed, Pairwise
 from calibscale.results.cluster_results import Clusters
 from calibscale.results.estimate import Estimate
 from calibscale.results.inference_results import TestResult
 from calibscale.session import Run
+from calibscale.statistics.null_distributions import DrawsCells, Null, PairMean
 from calibscale.statistics.one_pass import States
 from calibscale.statistics.statistic import Statistic
 

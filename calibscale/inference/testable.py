@@ -7,7 +7,7 @@ from typing import Any, Protocol, runtime_checkable
 
 from calibscale.array_types import Floats
 from calibscale.estimators.base import BoundEstimator
-from calibscale.inference.resampling import drawn_values
+from calibscale.intervals.resampling import drawn_values
 from calibscale.kernels.data_profile import DataProfile
 from calibscale.results.estimate import Estimate
 

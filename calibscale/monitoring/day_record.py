@@ -20,15 +20,15 @@ from calibscale.inference.default_tests import default_tests
 from calibscale.inference.e_process import RESOLUTION, BettingEProcess
 from calibscale.inference.evidence import evidence_of_tests
 from calibscale.inference.floors import floor_statistics, noise_of, with_floor
-from calibscale.inference.intervals import has_limits, interval_statistics, with_interval
 from calibscale.inference.monte_carlo import batch_of, count_replicates, refused, trial_of
 from calibscale.inference.multiple_testing import adjusted_tests
 from calibscale.inference.nulls import CERTAIN, replicates_of
-from calibscale.inference.resampling import Grouped, Resampling, frozen_by, total
 from calibscale.inference.testable import for_test
 from calibscale.inference.tolerant_e_process import TolerantEProcess
 from calibscale.inference.verdict import ALPHA
 from calibscale.inference.verdict_sentences import described_test
+from calibscale.intervals.interval_estimates import has_limits, interval_statistics, with_interval
+from calibscale.intervals.resampling import Grouped, Resampling, frozen_by, total
 from calibscale.monitoring.job.job_tables import Job
 from calibscale.monitoring.ledger.alarms import learned_bets
 from calibscale.monitoring.ledger.day_ledger import Ledger, Record

@@ -22,9 +22,14 @@ from calibscale.errors import require
 from calibscale.estimators.base import BoundEstimator
 from calibscale.estimators.settings import build
 from calibscale.inference.floors import floor_statistics, noise_of, with_floor
-from calibscale.inference.intervals import Parts, interval_statistics, parts_of, with_interval
 from calibscale.inference.multiple_testing import holm
-from calibscale.inference.resampling import Resampling, frozen_by, merged, total
+from calibscale.intervals.interval_estimates import (
+    Parts,
+    interval_statistics,
+    parts_of,
+    with_interval,
+)
+from calibscale.intervals.resampling import Resampling, frozen_by, merged, total
 from calibscale.kernels.features import FeatureMap, RandomFourier
 from calibscale.kernels.pair_sums import Pairwise
 from calibscale.predictions.blocks import RowCounts

@@ -15,8 +15,8 @@ from calibscale.engine.threads import one_thread
 from calibscale.errors import OptionError, require
 from calibscale.estimators.base import BoundEstimator, Estimator
 from calibscale.inference.bandwidth_settings import shared
-from calibscale.inference.resampling import Jackknife, Resampling, frozen_by
 from calibscale.inference.verdict_sentences import sentence_of_ranking
+from calibscale.intervals.resampling import Jackknife, Resampling, frozen_by
 from calibscale.kernels.pair_sums import Pairwise
 from calibscale.ranking.model_estimates import (
     DRAWS,

@@ -16,7 +16,7 @@ from calibscale.engine.dask_connection import parse_bytes
 from calibscale.engine.execution import Stages
 from calibscale.engine.threads import one_thread
 from calibscale.estimators.base import BoundEstimator
-from calibscale.inference.resampling import Stacked, group_of
+from calibscale.intervals.resampling import Stacked, group_of
 from calibscale.results.comparison_results import Agreement
 from calibscale.session import Run
 from calibscale.statistics.statistic import Statistic

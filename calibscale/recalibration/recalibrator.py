@@ -18,9 +18,7 @@ from calibscale.data.derived_sources import DerivedSource, left_out
 from calibscale.data.source import ArraySource
 from calibscale.data.source_arguments import as_source
 from calibscale.errors import OptionError, require
-from calibscale.estimators.base import BoundEstimator
 from calibscale.formatting.naming import NO_LEVEL
-from calibscale.inference.nulls import Null
 from calibscale.inference.testable import has_centred_null
 from calibscale.kernels.data_profile import DataProfile
 from calibscale.kernels.notion_rows import NotionRows
@@ -31,6 +29,7 @@ from calibscale.results.declarations import as_json
 from calibscale.results.schemas.malformed import message_of
 from calibscale.session import Session, SessionOptions, verb
 from calibscale.statistics.label_table import LabelTable
+from calibscale.statistics.null_distributions import Null, TestedEstimator
 from calibscale.statistics.one_pass import PassResult
 
 Read = Callable[..., PassResult]  # one pass over the rows: statistics, and covariates= they need
@@ -279,7 +278,7 @@ class Refits(Null):
     name: ClassVar[str] = "refit"
     moves: ClassVar[bool] = True
 
-    def unsupported(self, estimator: BoundEstimator) -> str | None:
+    def unsupported(self, estimator: TestedEstimator) -> str | None:
         local = estimator.covariates and has_centred_null(estimator)
         return None if local else "null='refit' is only for klce with at least one covariate"
 

@@ -21,13 +21,13 @@ from scipy.interpolate import CubicHermiteSpline
 from scipy.special import expit
 
 from calibscale.array_types import Floats, Ints
-from calibscale.inference.nulls import DrawnLabels
 from calibscale.kernels.notion_rows import NotionRows
 from calibscale.predictions.chunk import Chunk
 from calibscale.recalibration import parametric
 from calibscale.recalibration.nonparametric import HISTOGRAM, IsotonicFit
 from calibscale.recalibration.recalibrator import DRAWN, FittedRecalibrator, Refits, recalibrated
 from calibscale.session import Session, SessionOptions
+from calibscale.statistics.null_distributions import DrawnLabels
 from calibscale.statistics.one_pass import States
 from calibscale.statistics.score_histogram import OccupiedCells, cell_steps, steps
 from calibscale.statistics.statistic import Replicates, Statistic, added, weights_of

@@ -83,7 +83,7 @@ class Interval(Declared):
     ----------
     method : str
         ``clopper_pearson``, ``weighted_counts``, ``binned`` or ``quadratic_form`` for estimators
-        with limits in `calibscale.limits`, ``one_step`` in `select`, else ``jackknife``
+        with limits in `calibscale.intervals`, ``one_step`` in `select`, else ``jackknife``
         or ``bootstrap``.
     parts : int
         Number of groups of rows, rows or folds that were left out one at a time.

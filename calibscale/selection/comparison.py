@@ -14,7 +14,7 @@ from scipy.special import ndtri
 from calibscale.array_types import Floats
 from calibscale.data.derived_sources import TEST
 from calibscale.errors import require
-from calibscale.limits.proportions import bounded_low
+from calibscale.intervals.proportions import bounded_low
 from calibscale.predictions.notions import NotionView
 from calibscale.results.comparison_results import Candidate
 from calibscale.results.estimate import EXACT, POPULATION, Approximation, Interval

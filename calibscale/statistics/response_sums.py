@@ -70,7 +70,7 @@ class ResponseCellState(NamedTuple):
 
     rows: Floats
     weight: Floats
-    weight2: Floats
+    squared_weights: Floats
     ordered: Floats
     claimed: Floats
     variance: Floats

@@ -371,7 +371,7 @@ class EventState(NamedTuple):
 
 @dataclass(frozen=True)
 class EventSums(Statistic):
-    """Sums from which `calibscale.limits.excess.excess_limits` follow."""
+    """Sums from which `calibscale.intervals.excess.excess_limits` follow."""
 
     notion: str
     powers: ClassVar[tuple[int, ...]] = (1, 2, 1, 1, 2, 2, 2)  # of the rows of `sums`

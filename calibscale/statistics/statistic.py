@@ -91,7 +91,8 @@ class Replicates(Statistic):
     """Label-dependent part of a statistic's state, for replicates of a null.
 
     A state is a tuple of arrays with the replicates on the first axis.  `Statistic.with_drawn`
-    substitutes a replicate for the observed part.  `null` is a `calibscale.inference.nulls.Null`.
+    substitutes a replicate for the observed part.  `null` is a
+    `calibscale.statistics.null_distributions.Null`.
     """
 
     statistic: Statistic

@@ -13,12 +13,13 @@ from calibscale import from_arrays
 from calibscale.auditing.group_tests import DrawnGroups, GroupSums, group_biases
 from calibscale.data.covariates import Axis, ColumnSummary, axis_of
 from calibscale.inference.multiple_testing import StepDown, holm
-from calibscale.inference.nulls import DrawnLabels, Replicates
-from calibscale.limits.excess import excess_limits, weighted_count_limits
+from calibscale.intervals.excess import excess_limits, weighted_count_limits
 from calibscale.predictions.classes import Classes
 from calibscale.predictions.rules import Rules
 from calibscale.predictions.validation import chunks
 from calibscale.results.group_results import Where
+from calibscale.statistics.null_distributions import DrawnLabels
+from calibscale.statistics.statistic import Replicates
 from tests.support.audited_rows import NAMES, N, audited_rows, audited_source
 
 

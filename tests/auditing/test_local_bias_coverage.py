@@ -9,7 +9,7 @@ from scipy.stats import binom
 
 from calibscale import from_arrays
 from calibscale.errors import OptionError
-from calibscale.limits.excess import excess_deviate, excess_limits
+from calibscale.intervals.excess import excess_deviate, excess_limits
 from tests.support.biased_rows import biased_rows, biased_source, missing_covariate
 from tests.support.local_settings import local_bias, mapped
 

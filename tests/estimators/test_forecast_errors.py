@@ -12,6 +12,7 @@ from scipy.stats import kstest
 import calibscale as cs
 from calibscale.predictions.kinds import forecast_of
 from calibscale.predictions.validation import chunks
+from calibscale.statistics.null_distributions import DrawnLabels
 from tests.support import naive
 
 N, BANDWIDTH, TARGET = 70, 0.4, 1.3
@@ -163,7 +164,7 @@ def test_replicates__are_residuals_of_drawn_outcomes():
     features = cs.RandomFourier(20, bandwidth=BANDWIDTH)
     jkce = cs.JKCE(features, kernel="gaussian")
     test = cs.calibration_test(source, jkce, n_replicates=5, seed=3).results[0]
-    null = cs.inference.nulls.DrawnLabels(3)
+    null = DrawnLabels(3)
     (chunk, _), *_ = chunks(source.read(0, N), source.rules())
     phi = features(chunk)[:, chunk.n_features :]
     own = np.einsum("ij,ij->i", phi, phi)

@@ -12,7 +12,7 @@ import calibscale as cs
 from calibscale.estimators.known_estimators import BIASED, ESTIMATORS
 from calibscale.inference import testable
 from calibscale.inference.floors import no_floor
-from calibscale.inference.intervals import no_interval
+from calibscale.intervals.interval_estimates import no_interval
 from calibscale.predictions.claims import includes
 from tests.support import forecast_rows
 

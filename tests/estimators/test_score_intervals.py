@@ -8,7 +8,7 @@ from scipy.optimize import isotonic_regression
 from scipy.stats import t
 
 import calibscale as cs
-from calibscale.inference.resampling import groups_of
+from calibscale.intervals.resampling import groups_of
 
 
 def _aurc(p, y):

@@ -7,7 +7,7 @@ import pytest
 
 import calibscale as cs
 from calibscale.estimators.smooth_ece import SmoothECE
-from calibscale.inference.nulls import DrawnLabels
+from calibscale.statistics.null_distributions import DrawnLabels
 
 # value and bandwidth by relplot 1.0.3, p and y those of the top label, or of class 1:
 # python -c "from relplot.metrics import smECE; print(smECE(p, y, return_width=True))"

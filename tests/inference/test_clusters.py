@@ -12,7 +12,7 @@ from scipy.stats import norm, t
 from calibscale import Jackknife, audit, calibration_test, evaluate, from_arrays, rank
 from calibscale.cli import cli
 from calibscale.errors import InvalidDataError, OptionError
-from calibscale.inference.resampling import groups_of
+from calibscale.intervals.resampling import groups_of
 from calibscale.session import Session
 
 

@@ -10,10 +10,10 @@ import pytest
 import calibscale as cs
 from calibscale.data.derived_sources import HoldOut
 from calibscale.inference import monte_carlo
-from calibscale.inference.nulls import DrawnLabels
 from calibscale.inference.testable import has_centred_null
 from calibscale.session import Run
 from calibscale.statistics import statistic
+from calibscale.statistics.null_distributions import DrawnLabels
 from tests.support.null_values import (
     BOTH,
     CASES,

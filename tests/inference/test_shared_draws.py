@@ -7,7 +7,7 @@ import pytest
 
 import calibscale as cs
 from calibscale.inference.multiple_testing import joint_p_values
-from calibscale.inference.nulls import DrawnLabels
+from calibscale.statistics.null_distributions import DrawnLabels
 from tests.support.forecast_rows import FORECASTS, rows
 
 N, B, SEED = 60, 3, 5

@@ -10,12 +10,13 @@ import numpy as np
 import pytest
 
 import calibscale as cs
-from calibscale.inference.nulls import DrawnLabels, replicates_of
+from calibscale.inference.nulls import replicates_of
 from calibscale.monitoring.job.job_reader import read_job
 from calibscale.monitoring.ledger.day_ledger import Ledger, Record
 from calibscale.monitoring.ledger.windows import window
 from calibscale.monitoring.night import night, open_ledger
 from calibscale.session import Session
+from calibscale.statistics.null_distributions import DrawnLabels
 from tests.support.ten_nights import DAYS, JOB, ROWS, day_name, source_of, write_day, write_job
 
 pytestmark = pytest.mark.long

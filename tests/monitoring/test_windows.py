@@ -10,7 +10,7 @@ import pytest
 
 import calibscale as cs
 from calibscale.inference.e_process import BettingEProcess, advance, learn, log_e_value
-from calibscale.inference.resampling import Grouped
+from calibscale.intervals.resampling import Grouped
 from calibscale.monitoring.ledger.alarms import evidence, learned_bets
 from calibscale.monitoring.ledger.day_ledger import Ledger, Record
 from calibscale.monitoring.ledger.day_parts import PARTS, Strata, gathered, parted, parts_of_days

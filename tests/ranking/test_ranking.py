@@ -29,8 +29,8 @@ from calibscale import (
     evaluate,
     from_arrays,
 )
-from calibscale.inference.intervals import Parts
-from calibscale.inference.resampling import Grouped
+from calibscale.intervals.interval_estimates import Parts
+from calibscale.intervals.resampling import Grouped
 from calibscale.ranking.model_estimates import _adjusted, distinct_names, rank_probabilities, ranks
 from calibscale.ranking.rank import rank
 from calibscale.results.comparison_results import Difference

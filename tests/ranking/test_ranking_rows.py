@@ -12,7 +12,7 @@ from scipy.stats import kendalltau
 from calibscale import CKCE, ECE, JKCE, KCE, RandomFourier, SimplexECE, evaluate, from_arrays
 from calibscale.compiled import random_draws
 from calibscale.errors import InvalidDataError
-from calibscale.inference.resampling import Grouped
+from calibscale.intervals.resampling import Grouped
 from calibscale.ranking.rank import rank
 from calibscale.ranking.subset_rankings import SubsetPlan, agreement
 from calibscale.statistics.score_sums import Totals

@@ -14,7 +14,6 @@ from scipy.stats import binom
 from calibscale import ECE, KCE, KLCE, calibration_test, from_arrays
 from calibscale.data.derived_sources import HoldOut, part_of
 from calibscale.errors import OptionError
-from calibscale.inference.nulls import DrawnLabels
 from calibscale.kernels.notion_rows import NotionRows
 from calibscale.output.text import print_result
 from calibscale.predictions.classes import Classes
@@ -22,6 +21,7 @@ from calibscale.recalibration.nonparametric import Isotonic
 from calibscale.recalibration.parametric import Platt, TemperatureScaling
 from calibscale.recalibration.recalibrator import recalibrated
 from calibscale.recalibration.refits import _frequencies, refits_of
+from calibscale.statistics.null_distributions import DrawnLabels
 from calibscale.statistics.score_histogram import OccupiedCells
 from tests.support.local_settings import audit
 

@@ -19,7 +19,6 @@ from hypothesis import strategies as st
 import calibscale
 from calibscale.data.covariates import Axis
 from calibscale.estimators.forecast_scores import PinballLoss
-from calibscale.inference.nulls import DrawnLabels
 from calibscale.kernels.features import OneHot, RandomFourier
 from calibscale.kernels.fourier_series import Factor, FourierSeries
 from calibscale.kernels.landmarks import FourierFeatures, Gaussian, choose_landmarks
@@ -34,6 +33,7 @@ from calibscale.predictions.rules import Rules
 from calibscale.predictions.validation import chunks
 from calibscale.statistics.bins import BinCounts
 from calibscale.statistics.fourier_modes import Modes
+from calibscale.statistics.null_distributions import DrawnLabels
 from calibscale.statistics.score_sums import (
     Fingerprint,
     Moments,

@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 
 import calibscale as cs
-from calibscale.inference.nulls import DrawnLabels
 from calibscale.session import Session
+from calibscale.statistics.null_distributions import DrawnLabels
 from calibscale.statistics.one_pass import PassResult, scan, scan_of
 from calibscale.statistics.shared_replicates import SharedReplicates, parts_of
 from calibscale.statistics.statistic import Replicates, Statistic

@@ -6,7 +6,7 @@ import numpy as np
 
 import calibscale as cs
 from calibscale.inference.e_process import BettingEProcess
-from calibscale.inference.resampling import frozen_by
+from calibscale.intervals.resampling import frozen_by
 from calibscale.monitoring.ledger.day_ledger import Ledger, Record
 from calibscale.monitoring.ledger.recipe import Recipe
 from calibscale.session import Session

@@ -7,12 +7,12 @@ from dataclasses import dataclass
 import numpy as np
 
 import calibscale as cs
-from calibscale.inference.nulls import NULLS, Pool
 from calibscale.kernels.data_profile import DataProfile
 from calibscale.kernels.features import frequencies
 from calibscale.kernels.notion_rows import NotionRows
 from calibscale.predictions.classes import Classes
 from calibscale.predictions.rules import Rules
+from calibscale.statistics.null_distributions import NULLS, Pool
 from tests.support import naive
 
 ROWS = 130

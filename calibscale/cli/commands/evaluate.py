@@ -97,7 +97,7 @@ def evaluate(
     from calibscale.evaluation.crowded_bins import with_equal_mass
     from calibscale.evaluation.evaluate import evaluate as run
     from calibscale.evaluation.group_sessions import by_groups
-    from calibscale.inference.resampling import resampling
+    from calibscale.intervals.resampling import resampling
 
     # The default estimators have intervals.  Named estimators may be slow, and have intervals only
     # on request.
@@ -134,7 +134,7 @@ def _print_missing(result: Evaluation, groups: int) -> None:
     """Print the reason why estimates have no interval."""
     from rich.text import Text
 
-    from calibscale.inference.intervals import no_interval
+    from calibscale.intervals.interval_estimates import no_interval
     from calibscale.output.text import terminal
 
     missing = [

@@ -15,7 +15,7 @@ from calibscale.registry import Registry, imported, installed_entries, installed
 REGISTRIES = {
     "calibscale.estimators": "calibscale.estimators.known_estimators:ESTIMATORS",
     "calibscale.families": "calibscale.selection.known_families:FAMILIES",
-    "calibscale.nulls": "calibscale.inference.nulls:NULLS",
+    "calibscale.nulls": "calibscale.statistics.null_distributions:NULLS",
     "calibscale.readers": "calibscale.data.ingest.formats:READERS",
     "calibscale.recalibration": "calibscale.recalibration.fits:METHODS",
     "calibscale.targets": "calibscale.predictions.kinds:TARGETS",

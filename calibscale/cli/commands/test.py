@@ -31,12 +31,12 @@ class _NullChoice(click.Choice):
 
     @property
     def choices(self) -> tuple[str, ...]:  # type: ignore[override]
-        from calibscale.inference.nulls import NULLS
+        from calibscale.statistics.null_distributions import NULLS
 
         return tuple(NULLS)
 
     def convert(self, value: Any, param: Any, ctx: Any) -> Any:
-        from calibscale.inference.nulls import NULLS
+        from calibscale.statistics.null_distributions import NULLS
 
         # A list of all names, which an error shows, would read the nulls of other packages.
         return value if value in NULLS else super().convert(value, param, ctx)
@@ -112,9 +112,9 @@ def test(
       calibscale test loans.zarr --covariates age,region --categorical region --alpha 0.01
     """
     from calibscale.inference.calibration_test import calibration_test as run
-    from calibscale.inference.nulls import NULLS
     from calibscale.inference.testable import has_centred_null
     from calibscale.inference.verdict import judgement_of_tests
+    from calibscale.statistics.null_distributions import NULLS
 
     drawn_from = NULLS[null or "labels"]
     # Hoeffding's bound has no replicates, so that options about them would have no effect.

@@ -27,10 +27,10 @@ def warm_up() -> None:
     from calibscale.data.arrays import from_arrays
     from calibscale.evaluation.evaluate import evaluate
     from calibscale.inference.calibration_test import calibration_test
-    from calibscale.inference.nulls import NULLS, ClusterSigns
     from calibscale.selection.cross_validation import select
     from calibscale.session import default_estimators
     from calibscale.simulation import GENERATORS
+    from calibscale.statistics.null_distributions import NULLS, ClusterSigns
 
     labels = np.array([1, 0, 1])
     estimators: list[Any] = [*default_estimators(), "ece(edges=equal-mass)"]

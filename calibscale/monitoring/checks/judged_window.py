@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 
 from calibscale.errors import StoreError
 from calibscale.inference.floors import with_floor_of_labels
-from calibscale.inference.resampling import Jackknife
+from calibscale.intervals.resampling import Jackknife
 from calibscale.monitoring.job.job_tables import Job
 from calibscale.monitoring.ledger.day_ledger import Ledger
 from calibscale.monitoring.ledger.group_keys import GroupKey

@@ -24,15 +24,15 @@ from calibscale.estimators.known_estimators import ESTIMATORS, named
 from calibscale.estimators.settings import hint, shown
 from calibscale.formatting.day_names import window
 from calibscale.formatting.number_texts import given
-from calibscale.inference.intervals import HasLimits
-from calibscale.inference.nulls import DrawsCells
 from calibscale.inference.testable import Testable
+from calibscale.intervals.interval_estimates import HasLimits
 from calibscale.monitoring.job import toml_lines
 from calibscale.monitoring.job.job_tables import Columns, Job, Source, Threshold
 from calibscale.monitoring.job.toml_lines import Problems, Where, parsed_toml
 from calibscale.predictions.distributions.quantile_names import states_no_levels
 from calibscale.predictions.kinds import forecast_of
 from calibscale.predictions.notions import SCALAR_NOTIONS
+from calibscale.statistics.null_distributions import DrawsCells
 
 _HISTORY = (".csv", ".parquet")
 

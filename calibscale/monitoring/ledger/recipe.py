@@ -19,8 +19,8 @@ from calibscale.errors import OptionError, require
 from calibscale.estimators.base import BoundEstimator
 from calibscale.estimators.known_estimators import ESTIMATORS
 from calibscale.inference.e_process import BettingEProcess
-from calibscale.inference.nulls import ClusterSigns, DrawnLabels, Replicates, replicates_of
-from calibscale.inference.resampling import Jackknife
+from calibscale.inference.nulls import Replicates, replicates_of
+from calibscale.intervals.resampling import Jackknife
 from calibscale.kernels.features import OneHot, RandomFourier
 from calibscale.kernels.fourier_series import Factor, FourierSeries
 from calibscale.kernels.product_kernel import ProductKernel
@@ -32,6 +32,7 @@ from calibscale.predictions.kinds import TARGETS
 from calibscale.predictions.outcomes import OutcomeTarget
 from calibscale.predictions.target import Target
 from calibscale.registry import RegistryEntry
+from calibscale.statistics.null_distributions import ClusterSigns, DrawnLabels
 from calibscale.statistics.statistic import Statistic
 
 

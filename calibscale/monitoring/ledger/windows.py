@@ -29,10 +29,9 @@ from calibscale.engine.dask_connection import available_cpus
 from calibscale.engine.threads import one_thread
 from calibscale.errors import StoreError
 from calibscale.estimators.base import BoundEstimator
-from calibscale.inference.intervals import Parts, has_limits, with_interval
 from calibscale.inference.monte_carlo import result_of
-from calibscale.inference.nulls import DrawnLabels, DrawsCells
-from calibscale.inference.resampling import Resampling, frozen_by
+from calibscale.intervals.interval_estimates import Parts, has_limits, with_interval
+from calibscale.intervals.resampling import Resampling, frozen_by
 from calibscale.monitoring.ledger.day_ledger import STATES, SUMS, Ledger
 from calibscale.monitoring.ledger.day_parts import SECTION as PARTS_SECTION
 from calibscale.monitoring.ledger.day_parts import STRATA, Strata, parts_of_days
@@ -43,6 +42,7 @@ from calibscale.results.cluster_results import Clusters
 from calibscale.results.estimate import Estimate
 from calibscale.results.inference_results import TestResult
 from calibscale.statistics.bins import BinCounts
+from calibscale.statistics.null_distributions import DrawnLabels, DrawsCells
 from calibscale.statistics.one_pass import States
 from calibscale.statistics.score_sums import with_variances
 from calibscale.statistics.statistic import Statistic

@@ -8,7 +8,7 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from calibscale.inference.nulls import Null
+from calibscale.statistics.null_distributions import Null
 
 
 @dataclass(frozen=True)

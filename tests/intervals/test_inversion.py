@@ -8,10 +8,10 @@ from scipy.special import expit, logit
 from scipy.stats import binom, binomtest, chi2, ncx2, norm
 
 import calibscale as cs
-from calibscale.limits.gap_limits import bin_limits
-from calibscale.limits.inversion import highest_factor, lowest_factor
-from calibscale.limits.proportions import bounded_low, clopper_pearson
-from calibscale.limits.squared_norms import Noise, noise_of, quadratic_limits
+from calibscale.intervals.gap_limits import bin_limits
+from calibscale.intervals.inversion import highest_factor, lowest_factor
+from calibscale.intervals.proportions import bounded_low, clopper_pearson
+from calibscale.intervals.squared_norms import Noise, noise_of, quadratic_limits
 from calibscale.statistics.bin_gaps import BinGaps
 
 TAIL = 0.025

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from scipy.stats import gamma, norm, pearson3
 
-from calibscale.limits.excess import (
+from calibscale.intervals.excess import (
     excess_deviate,
     excess_limits,
     upper_tail,

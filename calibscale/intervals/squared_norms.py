@@ -9,8 +9,8 @@ import numpy as np
 from scipy.special import gammaincc, gammaincinv, ndtri
 
 from calibscale.array_types import Floats
-from calibscale.limits.inversion import highest_factor, lowest_factor
-from calibscale.limits.proportions import Limits
+from calibscale.intervals.inversion import highest_factor, lowest_factor
+from calibscale.intervals.proportions import Limits
 
 
 class Quadratic(NamedTuple):

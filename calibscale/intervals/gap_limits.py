@@ -16,8 +16,8 @@ import numpy as np
 from scipy.special import ndtr, stdtrit
 
 from calibscale.array_types import Floats, Ints
-from calibscale.limits.inversion import highest_factor
-from calibscale.limits.proportions import Limits, clopper_pearson
+from calibscale.intervals.inversion import highest_factor
+from calibscale.intervals.proportions import Limits, clopper_pearson
 from calibscale.statistics.bin_gaps import SEED, BinGaps
 from calibscale.statistics.ratios import ratio
 

@@ -10,10 +10,10 @@ import numpy as np
 from scipy.special import ndtri, stdtrit
 
 from calibscale.array_types import Floats
-from calibscale.estimators.base import BoundEstimator
-from calibscale.inference.nulls import largest_term
-from calibscale.inference.resampling import (
+from calibscale.intervals.proportions import Limits
+from calibscale.intervals.resampling import (
     Bootstrap,
+    Estimated,
     HasSquaredNorm,
     Jackknife,
     Resampling,
@@ -30,12 +30,12 @@ from calibscale.inference.resampling import (
     parted_of,
     total,
 )
+from calibscale.intervals.squared_norms import Noise, noise_of_gram
 from calibscale.kernels.notion_rows import NotionRows
 from calibscale.kernels.pair_sums import Pairs, PairSummed, Pairwise
 from calibscale.kernels.tile_layout import Panels
-from calibscale.limits.proportions import Limits
-from calibscale.limits.squared_norms import Noise, noise_of_gram
 from calibscale.results.estimate import BOTH, POPULATION, THIS_N, Estimate, Interval
+from calibscale.statistics.null_distributions import largest_term
 from calibscale.statistics.one_pass import States
 from calibscale.statistics.statistic import Statistic
 
@@ -180,7 +180,7 @@ class Parts:
 
 
 def parts_of(
-    estimator: BoundEstimator,
+    estimator: Estimated,
     request: Resampling,
     states: States,
     pairs: Pairs | None,
@@ -463,7 +463,7 @@ def _event_sums(rows: NotionRows) -> Floats:
 
 
 def estimate_of(
-    estimator: BoundEstimator,
+    estimator: Estimated,
     states: States,
     grouped: Iterable[Statistic] = (),
     pairs: Pairs | None = None,
@@ -477,7 +477,7 @@ def estimate_of(
 
 
 def interval_statistics(
-    estimator: BoundEstimator, request: Resampling, classes: int
+    estimator: Estimated, request: Resampling, classes: int
 ) -> tuple[Statistic, ...]:
     """Statistics that an interval needs, none if the estimator's own are enough."""
     parted = parted_of(estimator)
@@ -491,7 +491,7 @@ def interval_statistics(
     return (*grouped, *drawn_sums(estimator, request.null, classes), *request.sizes, *events)
 
 
-def has_limits(estimator: BoundEstimator, request: Resampling | None = None) -> bool:
+def has_limits(estimator: Estimated, request: Resampling | None = None) -> bool:
     """Whether the estimator has limits of its own, for independent rows, or no interval at all."""
     defined = isinstance(estimator, HasLimits)
     return (defined and _independent(request)) or no_interval(estimator, request) is not None
@@ -511,7 +511,7 @@ def _independent(request: Resampling | None) -> bool:
 
 
 def with_interval(
-    estimator: BoundEstimator,
+    estimator: Estimated,
     estimate: Estimate,
     request: Resampling,
     states: States,
@@ -557,7 +557,7 @@ def with_interval(
 
 
 def _limits(
-    estimator: BoundEstimator, request: Resampling, states: States, classes: int
+    estimator: Estimated, request: Resampling, states: States, classes: int
 ) -> Limits | None:
     """Limits from the states alone, without values of parts of the rows."""
     if has_limits(estimator, request):
@@ -571,7 +571,7 @@ def _limits(
     return None if form is None else form.limits(estimator, request.confidence_level)
 
 
-def _interval_of_limits(estimator: BoundEstimator, request: Resampling, limits: Limits) -> Interval:
+def _interval_of_limits(estimator: Estimated, request: Resampling, limits: Limits) -> Interval:
     """Interval with given limits, without parts."""
     level = request.confidence_level
     # The standard error that a normal interval of this length would have.
@@ -588,7 +588,7 @@ def _interval_of_limits(estimator: BoundEstimator, request: Resampling, limits: 
 
 
 def _interval_of_parts(
-    estimator: BoundEstimator,
+    estimator: Estimated,
     estimate: Estimate,
     request: Resampling,
     states: States,
@@ -621,7 +621,7 @@ def _interval_of_parts(
 
 
 def _calibrated_error(
-    estimator: BoundEstimator, request: Resampling, states: States, classes: int
+    estimator: Estimated, request: Resampling, states: States, classes: int
 ) -> float:
     """Standard deviation of the estimate over drawn labels, or 0 if none were drawn."""
     grouped = request.needs(estimator)

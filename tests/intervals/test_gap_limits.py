@@ -8,7 +8,7 @@ from scipy.special import expit, logit
 from scipy.stats import binom, binomtest, norm
 
 import calibscale as cs
-from calibscale.limits.gap_limits import (
+from calibscale.intervals.gap_limits import (
     bin_limits,
     debiased_sizes,
     largest_gap_limits,

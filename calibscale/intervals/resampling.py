@@ -5,7 +5,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import Any, ClassVar, Protocol, runtime_checkable
+from typing import Any, ClassVar, Protocol, Self, TypeVar, runtime_checkable
 
 import numpy as np
 from scipy.special import ndtri, stdtrit
@@ -13,25 +13,56 @@ from scipy.special import ndtri, stdtrit
 from calibscale.array_types import Floats, Ints
 from calibscale.compiled import random_draws
 from calibscale.errors import OptionError, require
-from calibscale.estimators.base import BoundEstimator
-from calibscale.inference.nulls import (
-    ClusterSigns,
-    DrawnLabels,
-    Null,
-    RandomSigns,
-    Replicates,
-    redraws,
-)
+from calibscale.intervals.excess import excess_limits
+from calibscale.intervals.proportions import FEW, Limits
+from calibscale.intervals.squared_norms import Noise, Quadratic, noise_of, quadratic_limits
 from calibscale.kernels.pair_sums import Pairwise
-from calibscale.limits.excess import excess_limits
-from calibscale.limits.proportions import FEW, Limits
-from calibscale.limits.squared_norms import Noise, Quadratic, noise_of, quadratic_limits
 from calibscale.predictions.chunk import Chunk
 from calibscale.predictions.notions import width
+from calibscale.results.estimate import Estimate
 from calibscale.statistics.feature_sums import LandmarkFeatures
+from calibscale.statistics.null_distributions import ClusterSigns, DrawnLabels, Null, RandomSigns
 from calibscale.statistics.one_pass import States
 from calibscale.statistics.score_sums import EventSums, Totals
-from calibscale.statistics.statistic import Statistic
+from calibscale.statistics.statistic import Replicates, Statistic, redraws
+
+
+class Estimated(Protocol):
+    """Members of a bound estimator from which its intervals follow.
+
+    The functions of this subpackage take any object that has them.
+    """
+
+    @property
+    def name(self) -> str:
+        """Name in texts and results."""
+        ...
+
+    @property
+    def notion(self) -> str | None:
+        """Notion of calibration that is judged."""
+        ...
+
+    @property
+    def unbiased(self) -> bool:
+        """Whether the expectation does not depend on n."""
+        ...
+
+    @property
+    def needs(self) -> tuple[Statistic, ...]:
+        """Statistics that give the arguments of `finalize`."""
+        ...
+
+    def finalize(self, *states: Any) -> Estimate:
+        """Estimate from the states of all rows."""
+        ...
+
+    def value(self, *states: Any) -> float:
+        """Value alone, or NaN where it is undefined."""
+        ...
+
+
+E = TypeVar("E", bound=Estimated)
 
 
 @runtime_checkable
@@ -55,7 +86,7 @@ class Freezable(Protocol):
     Whoever compares values of different rows asks for it: intervals, tests, rankings and ledgers.
     """
 
-    def frozen(self, *states: Any) -> BoundEstimator:
+    def frozen(self, *states: Any) -> Self:
         """Return the estimator with these settings fixed to the values of these states."""
         ...
 
@@ -65,13 +96,13 @@ class Parted(Protocol):
     """Estimator with other states for jackknife and bootstrap, as its own do not add over rows."""
 
     @property
-    def parted(self) -> BoundEstimator:
+    def parted(self) -> Self:
         """Estimator with states that add over parts of the rows."""
         ...
 
 
 def drawn_values(
-    estimator: BoundEstimator,
+    estimator: Estimated,
     states: Sequence[Any],
     sums: Sequence[tuple[Any, ...] | None],
     count: int,
@@ -86,7 +117,7 @@ def drawn_values(
 
 
 def _values_one_by_one(
-    estimator: BoundEstimator,
+    estimator: Estimated,
     states: Sequence[Any],
     sums: Sequence[tuple[Any, ...] | None],
     count: int,
@@ -101,7 +132,7 @@ def _values_one_by_one(
         )
 
 
-def frozen_by(estimator: BoundEstimator, *states: Any) -> BoundEstimator:
+def frozen_by(estimator: E, *states: Any) -> E:
     """Estimator with settings that depend on n fixed to the values of these states.
 
     With this estimator, values of parts of the rows are comparable to the value of all rows.
@@ -109,7 +140,7 @@ def frozen_by(estimator: BoundEstimator, *states: Any) -> BoundEstimator:
     return estimator.frozen(*states) if isinstance(estimator, Freezable) else estimator
 
 
-def parted_of(estimator: BoundEstimator) -> BoundEstimator:
+def parted_of(estimator: E) -> E:
     """Estimator with states that add over parts of the rows, by default itself."""
     return estimator.parted if isinstance(estimator, Parted) else estimator
 
@@ -154,7 +185,7 @@ class Resampling(ABC):
         """Statistics with the weights of the groups, of clustered requests."""
         return (Grouped(Totals(), self.groups, self.seed),) if self.clustered else ()
 
-    def needs(self, estimator: BoundEstimator) -> tuple[Grouped, ...]:
+    def needs(self, estimator: Estimated) -> tuple[Grouped, ...]:
         """Grouped statistics of an estimator, none if its states cannot be split by group."""
         if isinstance(estimator, Pairwise) or not all(map(self.supports, estimator.needs)):
             return ()
@@ -361,7 +392,7 @@ class HasSquaredNorm(Protocol):
     """
 
     def quadratic(self, *states: Any) -> Quadratic:
-        """Sum over rows, for `calibscale.limits.squared_norms.quadratic_limits`."""
+        """Sum over rows, for `calibscale.intervals.squared_norms.quadratic_limits`."""
         ...
 
 
@@ -384,7 +415,7 @@ class SquaredNorm:
     p_value: float
     least_p_value: float
 
-    def limits(self, estimator: BoundEstimator, confidence_level: float) -> Limits:
+    def limits(self, estimator: Estimated, confidence_level: float) -> Limits:
         """Limits of the population's value.  A biased estimator adds its noise to the upper one."""
         tail = (1.0 - confidence_level) / 2.0
         expected, seen = self._rarer()
@@ -436,7 +467,7 @@ def norm_p_values(drawn: Floats, size: float) -> tuple[float, float]:
     return (1 + exceedances) / count, 1.0 / count
 
 
-def events_of(estimator: BoundEstimator) -> EventSums:
+def events_of(estimator: Estimated) -> EventSums:
     """Event counts of the estimator's notion, of the top label for vectors."""
     return EventSums("positive" if estimator.notion == "positive" else "top_label")
 
@@ -450,7 +481,7 @@ def noise_replicates(columns: int) -> int:
     return most if columns == 1 else int(np.clip(400 // columns, fewest, most))
 
 
-def drawn_sums(estimator: BoundEstimator, null: Null, classes: int) -> tuple[Replicates, ...]:
+def drawn_sums(estimator: Estimated, null: Null, classes: int) -> tuple[Replicates, ...]:
     """Statistics of drawn labels or signs, with fewer replicates where the states are large."""
     drawn = [s for s in estimator.needs if redraws(s)]
     fields = (field for s in drawn for field in s.zero_drawn(classes, 1))
@@ -464,7 +495,7 @@ def drawn_sums(estimator: BoundEstimator, null: Null, classes: int) -> tuple[Rep
 
 
 def norm_of(
-    estimator: BoundEstimator, request: Resampling, states: States, classes: int
+    estimator: Estimated, request: Resampling, states: States, classes: int
 ) -> SquaredNorm | None:
     """Squared norm from the states of groups and replicates, or None if one is missing.
 

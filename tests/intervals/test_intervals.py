@@ -10,8 +10,8 @@ import pytest
 from scipy.stats import t as student
 
 import calibscale as cs
-from calibscale.inference.intervals import Parts, parts_of
-from calibscale.inference.resampling import Bootstrap, Grouped, Jackknife, resampling, total
+from calibscale.intervals.interval_estimates import Parts, parts_of
+from calibscale.intervals.resampling import Bootstrap, Grouped, Jackknife, resampling, total
 from calibscale.kernels.pair_sums import Pairwise
 from calibscale.session import Session
 from calibscale.statistics.score_sums import Totals
