@@ -96,8 +96,8 @@ def test_evaluate__tables_fit_the_screen(run, store, everything, monkeypatch, wi
     head = lines[: lines.index("Groups by site")]
     for name in NAMES:
         number = re.compile(rf"{name}(?:,[a-z ]*)? +([−]?\d\S*) ")
-        (found,) = filter(None, map(number.match, head))
-        assert float(found[1].replace(",", "").replace("−", "-")) == pytest.approx(
+        (match,) = filter(None, map(number.match, head))
+        assert float(match[1].replace(",", "").replace("−", "-")) == pytest.approx(
             everything[name]["value"], rel=1e-3
         )
     rows = [line for line in lines if re.match("site = [012] ", line)]
@@ -134,8 +134,8 @@ def test_evaluate__many_groups_fit_the_screen(run, tmp_path, monkeypatch):
 
 @pytest.mark.long
 def test_evaluate__group_by_ranges_and_several_columns(run, store, numbers):
-    by = ("--group-by", "age:4", "--group-by", "site", "--group-by", "age")
-    result = run("evaluate", store, "--json", "-", *by).json
+    columns = ("--group-by", "age:4", "--group-by", "site", "--group-by", "age")
+    result = run("evaluate", store, "--json", "-", *columns).json
     y, age = numbers["labels"], numbers["covariates"][:, 1]
     quarters, sites, fifths = result["groups"], *result["other_groups"]
     assert [g["column"] for g in (quarters, sites, fifths)] == ["age:4", "site", "age:5"]
@@ -150,12 +150,12 @@ def test_evaluate__group_by_ranges_and_several_columns(run, store, numbers):
         assert max(numbers_of) < 1.3 * min(numbers_of)
     plain = run("evaluate", store, "--json", "-", "--group-by", "site").json["groups"]
     assert sites == plain
-    table = run("evaluate", store, *by).out
+    table = run("evaluate", store, *columns).out
     for name in ("age:4", "site", "age:5"):
         assert re.search(rf"^Groups by {name}$", table, re.MULTILINE)
     for wrong in ("age:1", "age:x", "nothing:3", "site:"):
         assert run("evaluate", store, "--group-by", wrong).code == 2
-    assert run("evaluate", store, *by, "--checkpoint", "c").code == 2
+    assert run("evaluate", store, *columns, "--checkpoint", "c").code == 2
 
 
 @pytest.mark.parametrize("width", [80, 120])

@@ -13,9 +13,11 @@ pytestmark = [pytest.mark.process, pytest.mark.long]
 
 def _completed(*words):
     environment = {
-        **os.environ, "_CALIBSCALE_COMPLETE": "bash_complete",
-        "COMP_WORDS": " ".join(["calibscale", *words]), "COMP_CWORD": str(len(words)),
-    }  # fmt: skip
+        **os.environ,
+        "_CALIBSCALE_COMPLETE": "bash_complete",
+        "COMP_WORDS": " ".join(["calibscale", *words]),
+        "COMP_CWORD": str(len(words)),
+    }
     command = [sys.executable, "-m", "calibscale"]
     ran = subprocess.run(command, capture_output=True, text=True, check=True, env=environment)
     return ran.stdout.split()

@@ -144,7 +144,9 @@ def test_evaluate__options_do_what_the_python_api_does(run, store, case):
     result = run("evaluate", store, "--json", "-", *text.split()).json["results"]
     assert result == api(store, estimators)
     if case not in ("cells", "netcal"):  # the option changes the value
-        few = ["--features", "30"] * (case != "features" and "--features" in text)
+        few = []
+        if case != "features" and "--features" in text:
+            few = ["--features", "30"]
         name = text.split()[1].partition("(")[0]
         (plain,) = run("evaluate", store, "--json", "-", "-e", name, *few).json["results"]
         assert result[0]["value"] != plain["value"]
@@ -197,7 +199,7 @@ def test_evaluate__everything_with_many_classes_gives_a_reason_for_what_is_missi
 def test_evaluate__every_binned_error_has_other_edges(run, store, edges):
     names = [name for name, kind in ESTIMATORS.items() if issubclass(kind, Binned)]
     texts = [f"{name}(edges={edges})" for name in names if edges != "equal-mass" or name != "cwce2"]
-    options = [each for text in texts for each in ("-e", text)]
+    options = [word for text in texts for word in ("-e", text)]
     result = run("evaluate", store, "--json", "-", *options).json["results"]
     assert all(e["value"] is not None for e in result)
     refused = run("evaluate", store, "-e", "cwce2(edges=equal-mass)")
@@ -234,9 +236,9 @@ def test_evaluate__says_what_is_wrong_with_an_estimator(run, store, text, messag
 def test_estimators__are_listed_with_their_settings(run):
     listed = run("estimators").out.splitlines()
     assert [line.split()[0] for line in listed] == list(ESTIMATORS)
-    one = run("estimators", "ckce").out
-    assert "Conditional kernel calibration error" in one
-    assert "ckce(features=100, ridge=None, method=" in one
+    page = run("estimators", "ckce").out
+    assert "Conditional kernel calibration error" in page
+    assert "ckce(features=100, ridge=None, method=" in page
     assert "did you mean 'ckce'" in run("estimators", "ckc").err
 
 

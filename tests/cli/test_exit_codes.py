@@ -116,9 +116,11 @@ def test_exit__no_output_inside_an_input(run, store, tmp_path, command, message)
         (tmp_path / a).symlink_to(tmp_path / b)
     (tmp_path / "job.toml").write_text("")
     places = {
-        "STORE": store, "LINK": tmp_path / "link", "LOOP": tmp_path / "x",
+        "STORE": store,
+        "LINK": tmp_path / "link",
+        "LOOP": tmp_path / "x",
         "JOB": tmp_path / "job.toml",
-    }  # fmt: skip
+    }
     before = {path: path.read_bytes() for path in store.rglob("*") if path.is_file()}
     for name, place in places.items():
         command = tuple(text.replace(name, str(place)) for text in command)

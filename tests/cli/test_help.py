@@ -144,9 +144,13 @@ def test_options__given_twice_are_rejected(run, store):
 
 def test_help__has_sections(run):
     text = run("evaluate", "--help").out
-    sections = ["Options:", "Estimators:", "Settings of estimators:",
-                "Reading and execution:",
-                "Table files, and zarr arrays of other programs:"]  # fmt: skip
+    sections = [
+        "Options:",
+        "Estimators:",
+        "Settings of estimators:",
+        "Reading and execution:",
+        "Table files, and zarr arrays of other programs:",
+    ]
     places = [text.index(f"\n{section}\n") for section in sections]
     assert places == sorted(places)
     assert places[0] < text.index("--estimator") < places[1] < text.index("\n  ckce ") < places[2]

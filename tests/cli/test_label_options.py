@@ -75,6 +75,6 @@ def test_names__of_the_field_are_estimators(run, signs):
     options = (*NAMED, "--percent", "--positive", 1, "--json", "-")
     names = ("ECE", "brier-score", "log_loss")
     ran = run("evaluate", signs, *options, *(part for name in names for part in ("-e", name)))
-    assert [each["estimator"] for each in ran.json["results"]] == ["ece", "brier", "nll"]
+    assert [entry["estimator"] for entry in ran.json["results"]] == ["ece", "brier", "nll"]
     sentence = run("evaluate", signs, *options, "-e", "static_ece")
     assert (sentence.code, "use cwce2" in sentence.err) == (2, True)
