@@ -1,4 +1,4 @@
-"""Kernels on tiny inputs; run again without the JIT (coverage) and with bounds checks."""
+"""Kernels on tiny inputs. They run again without the JIT (coverage) and with bounds checks."""
 
 from __future__ import annotations
 
@@ -90,8 +90,8 @@ def test_score_logits__agrees_with_scipy(rng, classes):
 
 def test_score_logits__keep_the_digits_of_small_losses():
     chunk, _ = _chunk([[30.0, 0.0], [0.0, 35.0]], [0, 1])
-    rest = np.exp([-30.0, -35.0]) / (1 + np.exp([-30.0, -35.0]))
-    np.testing.assert_allclose(chunk.brier, 2 * rest**2, rtol=1e-14)
+    doubt = np.exp([-30.0, -35.0]) / (1 + np.exp([-30.0, -35.0]))
+    np.testing.assert_allclose(chunk.brier, 2 * doubt**2, rtol=1e-14)
     np.testing.assert_allclose(chunk.nll, np.log1p(np.exp([-30.0, -35.0])), rtol=1e-14)
 
 
@@ -147,16 +147,16 @@ def test_rows__bad_ones_are_named(kind, row, label, says):
     with pytest.raises(InvalidDataError, match=f"row 1 .*{says}") as caught:
         _chunk([good, row, good], [0, label, 1], kind)
     assert caught.value.row == 1
-    kept, counts = _chunk([good, row, good], [0, label, 1], kind, on_invalid="drop")
-    assert (len(kept), counts.used, sum(counts.dropped.values())) == (2, 2, 1)
-    np.testing.assert_array_equal(kept.rows, [0, 2])
+    chunk, counts = _chunk([good, row, good], [0, label, 1], kind, on_invalid="drop")
+    assert (len(chunk), counts.used, sum(counts.dropped.values())) == (2, 2, 1)
+    np.testing.assert_array_equal(chunk.rows, [0, 2])
 
 
 @pytest.mark.parametrize("kind", ["logits", "probabilities"])
 def test_rows__without_a_label_are_counted(kind):
-    kept, counts = _chunk([[0.5, 0.5], [0.1, 0.9]], [-1, 1], kind)
+    chunk, counts = _chunk([[0.5, 0.5], [0.1, 0.9]], [-1, 1], kind)
     assert (counts.used, counts.unlabelled, counts.dropped) == (1, 1, {})
-    np.testing.assert_array_equal(kept.labels, [1])
+    np.testing.assert_array_equal(chunk.labels, [1])
 
 
 @pytest.mark.parametrize("left_closed", [False, True])
@@ -171,14 +171,14 @@ def test_bins__agree_with_comparisons(rng, left_closed, weighted):
         by_class = np.zeros((1, len(edges) - 1, 5))
         row_sums.bin_classes(p[:, None], delta[:, None], w, edges, left_closed, by_class)
         np.testing.assert_array_equal(by_class[0].T, sums)
-        one = w if weighted else np.ones(len(p))
+        weight = w if weighted else np.ones(len(p))
         for b, members in enumerate(naive.bin_rows(np.clip(p, 0, 1), edges, left_closed)):
             expected = [
                 len(members),
-                one[members].sum(),
-                (one[members] ** 2).sum(),
-                (one * p)[members].sum(),
-                (one * delta)[members].sum(),
+                weight[members].sum(),
+                (weight[members] ** 2).sum(),
+                (weight * p)[members].sum(),
+                (weight * delta)[members].sum(),
             ]
             np.testing.assert_allclose(sums[:, b], expected, rtol=1e-13, atol=1e-15)
         assert sums[0].sum() == len(p)
@@ -199,8 +199,10 @@ def test_fine_histogram__cells_lie_between_their_borders(rng, weighted):
         )
         (cell,) = np.flatnonzero(sums[0])
         assert borders[cell] <= value <= borders[cell + 1]
-        one = w[i] if weighted else 1.0
-        np.testing.assert_array_equal(sums[:, cell], [1.0, one, one * one, one * value, one * 2.0])
+        weight = w[i] if weighted else 1.0
+        np.testing.assert_array_equal(
+            sums[:, cell], [1.0, weight, weight * weight, weight * value, weight * 2.0]
+        )
 
 
 @pytest.mark.parametrize("classes", [2, 3, 6])
@@ -231,8 +233,8 @@ def test_uniforms__depend_on_seed_stream_row_and_index_alone():
     np.testing.assert_array_equal(draw(9, 1, 5, 4, 2), every_draw[5:9, :2])
     assert 0 < every_draw.min() < every_draw.max() < 1
     assert len(np.unique(every_draw)) == every_draw.size
-    for other in (draw(8, 1, 0, 12, 3), draw(9, 2, 0, 12, 3), draw(9 + 2**40, 1, 0, 12, 3)):
-        assert not np.isin(other, every_draw).any()
+    for draws in (draw(8, 1, 0, 12, 3), draw(9, 2, 0, 12, 3), draw(9 + 2**40, 1, 0, 12, 3)):
+        assert not np.isin(draws, every_draw).any()
     far = draw(9, 1, 2**40, 2, 1)
     assert not np.isin(far, every_draw).any()
 
