@@ -375,11 +375,11 @@ def test_estimators__edges_may_be_any_sequence(make):
 @pytest.mark.parametrize(
     "verb", [evaluate, calibration_test, plan, rank], ids=lambda verb: verb.__name__
 )
-@pytest.mark.parametrize("given", ["eec", ["ece", "eec(bins=3)"], [ECE, 3], 3], ids=str)
-def test_estimators__other_values_are_refused(verb, given):
+@pytest.mark.parametrize("estimators", ["eec", ["ece", "eec(bins=3)"], [ECE, 3], 3], ids=str)
+def test_estimators__other_values_are_refused(verb, estimators):
     source = from_arrays(**columns())
     with pytest.raises(OptionError, match=r"an estimator is needed|no estimator 'eec'"):
-        verb([source] if verb is rank else source, given)
+        verb([source] if verb is rank else source, estimators)
 
 
 def test_results__can_be_iterated():

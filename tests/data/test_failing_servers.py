@@ -174,15 +174,15 @@ def test_night__with_a_failing_server_is_run_again(server, tmp_path, run):
     (tmp_path / "job.toml").write_text(text)
     night_of = ("nightly", tmp_path / "job.toml", "--date")
     server.fail(503, forever=True)
-    done = run(*night_of, "2026-11-20")
-    assert (done.code, "the server answers 503" in done.err) == (75, True)
+    ran = run(*night_of, "2026-11-20")
+    assert (ran.code, "the server answers 503" in ran.err) == (75, True)
     server.fail(403, forever=True)
-    done = run(*night_of, "2026-11-20")
-    assert (done.code, "not allowed" in done.err) == (1, True)
+    ran = run(*night_of, "2026-11-20")
+    assert (ran.code, "not allowed" in ran.err) == (1, True)
     server.fail()
     assert run(*night_of, "2026-11-20").code == 0
-    done = run(*night_of, "2026-11-21")  # 404: a missing day
-    assert done.code == 5
+    ran = run(*night_of, "2026-11-21")  # 404: a missing day
+    assert ran.code == 5
     result = night(tmp_path / "job.toml", "2026-11-21").to_dict()
     assert list(result["incomplete_days"]["missing"]) == ["2026-11-21"]
 
@@ -231,9 +231,9 @@ class _Passing(http.server.BaseHTTPRequestHandler):
         behind.request(self.command, self.path, body, dict(self.headers))
         answer = behind.getresponse()
         content = answer.read()
-        kept = [(k, v) for k, v in answer.getheaders() if k.lower() not in _OWN]
+        headers = [(k, v) for k, v in answer.getheaders() if k.lower() not in _OWN]
         length = answer.getheader("Content-Length") if self.command == "HEAD" else None
-        self._answer(answer.status, kept, content, length)
+        self._answer(answer.status, headers, content, length)
         behind.close()
 
     def _answer(self, status, headers, content, length=None):
@@ -345,10 +345,10 @@ labels = "y"
     else:
         proxy.statuses, proxy.forever = (failure,), True
     started = time.monotonic()
-    done = run(*night_of)
+    ran = run(*night_of)
     named = "does not answer" if failure == "silent" else f"answers {failure}"
-    assert (done.code, named in done.err) == (75, True), done.err
-    assert "wJalrXUtnFEMI" not in done.out + done.err
+    assert (ran.code, named in ran.err) == (75, True), ran.err
+    assert "wJalrXUtnFEMI" not in ran.out + ran.err
     assert time.monotonic() - started < 60
     proxy.silent, proxy.statuses = False, ()
     assert run(*night_of).code == 0

@@ -146,9 +146,9 @@ def test_npy__without_a_role_is_refused(tmp_path):
     files, _ = write("npy", tmp_path, rows())
     np.save(tmp_path / "other.npy", np.zeros(N))
     np.savez(tmp_path / "other.npz", **rows())
-    for other in ("other.npy", "other.npz"):
+    for name in ("other.npy", "other.npz"):
         with pytest.raises(OptionError, match="each in a role"):
-            ingest([*files, tmp_path / other], tmp_path / "s.zarr")
+            ingest([*files, tmp_path / name], tmp_path / "s.zarr")
 
 
 @pytest.mark.parametrize("suffix", ["parquet", "csv"])
@@ -165,11 +165,27 @@ def test_numbered_columns__are_ordered_by_number(tmp_path, suffix, pattern):
 
 @pytest.mark.parametrize("suffix", ["parquet", "csv"])
 def test_numbered_columns__with_a_gap_or_twice_are_refused(tmp_path, suffix):
-    file, one = tmp_path / f"a.{suffix}", np.ones(2)
-    write_table(file, {"logits_0": one, "logits_1": one, "logits_3": one, "labels": one})
+    file, ones_column = tmp_path / f"a.{suffix}", np.ones(2)
+    write_table(
+        file,
+        {
+            "logits_0": ones_column,
+            "logits_1": ones_column,
+            "logits_3": ones_column,
+            "labels": ones_column,
+        },
+    )
     with pytest.raises(InvalidDataError, match=r"a\..*'logits_2' is missing"):
         ingest([file], tmp_path / "s.zarr")
-    write_table(file, {"logits_0": one, "logits_1": one, "logits1": one, "labels": one})
+    write_table(
+        file,
+        {
+            "logits_0": ones_column,
+            "logits_1": ones_column,
+            "logits1": ones_column,
+            "labels": ones_column,
+        },
+    )
     with pytest.raises(InvalidDataError, match=r"both column 1"):
         ingest([file], tmp_path / "s.zarr")
 
@@ -318,18 +334,18 @@ def test_ingest__a_second_call_does_nothing(tmp_path):
 def test_ingest__of_other_files_or_settings_needs_overwrite(tmp_path):
     files, _ = write("npz", tmp_path, rows())
     ingest(files, tmp_path / "s.zarr")
-    other = rows(60, seed=1)
-    np.savez(tmp_path / "other.npz", **other)
+    new_rows = rows(60, seed=1)
+    np.savez(tmp_path / "other.npz", **new_rows)
     calls = [([tmp_path / "other.npz"], {}), (files * 2, {}), (files, {"dtype": "float64"})]
     for paths, settings in calls:
         with pytest.raises(StoreError, match=r"other files or with other settings.*overwrite"):
             ingest(paths, tmp_path / "s.zarr", **settings)
     assert_stored(tmp_path / "s.zarr", rows())
-    np.savez(files[0], **other)
+    np.savez(files[0], **new_rows)
     with pytest.raises(StoreError, match="other files"):
         ingest(files, tmp_path / "s.zarr")
     ingest(files, tmp_path / "s.zarr", overwrite=True)
-    assert_stored(tmp_path / "s.zarr", other)
+    assert_stored(tmp_path / "s.zarr", new_rows)
 
 
 def one_based(folder, n=3):
@@ -347,11 +363,11 @@ def test_ingest__interrupted_leaves_an_unfinished_store(tmp_path, monkeypatch):
     store = LogitStore.open(place)
     assert 0 < store.rows < N
     assert "Run the same `calibscale ingest`" in store.info()["unfinished"]
-    for what in (place, store):
+    for unfinished in (place, store):
         with pytest.raises(
             StoreError, match=rf"not finish; the store has {store.rows} rows\. .*--overwrite"
         ):
-            evaluate(what)
+            evaluate(unfinished)
     assert LogitStore.open(place, unfinished=True).source.rows == store.rows
     assert ingest(files, place).resumed
     assert LogitStore.open(place).source.rows == N

@@ -205,9 +205,9 @@ class Tracked(Tensor):
     detached = False
 
     def detach(self) -> Tracked:
-        other = Tracked(self._array)
-        other.detached = True
-        return other
+        copy = Tracked(self._array)
+        copy.detached = True
+        return copy
 
     def __dlpack__(self, **arguments: Any) -> Any:
         if not self.detached:
@@ -219,7 +219,7 @@ class Tracked(Tensor):
 
 
 class OnlyArrayProtocol:
-    """Tensor whose DLPack export fails, as on another device, with the array protocol."""
+    """Tensor with the array protocol. Its DLPack export fails, as on another device."""
 
     def __init__(self, array: np.ndarray) -> None:
         self._array = array
@@ -337,26 +337,26 @@ def test_append__good_rows_before_a_refused_append_are_kept(tmp_path):
 
 def test_append__one_covariate_needs_no_second_dimension(tmp_path):
     store = LogitStore.create(tmp_path / "s.zarr", classes=3, covariate_names=["a"], weights=True)
-    some = dict(values=np.zeros((4, 3)), labels=np.zeros(4, int), weights=np.ones(4))
+    rows = dict(values=np.zeros((4, 3)), labels=np.zeros(4, int), weights=np.ones(4))
     with store.writer() as writer:
-        writer.append(**some, covariates=np.arange(4))
+        writer.append(**rows, covariates=np.arange(4))
         with pytest.raises(InvalidDataError, match=r"must be of shape \(4, 1\), not \(3,\)"):
-            writer.append(**some, covariates=np.arange(3))
+            writer.append(**rows, covariates=np.arange(3))
     assert store.source.read_covariates(0, 4).tolist() == [[0], [1], [2], [3]]
 
 
 @pytest.mark.parametrize(
-    ("given", "says"),
+    ("labels", "says"),
     [
         (np.array([1, 2, 3, -1]), "counted from 1"),
         (np.eye(3, dtype=int)[[0, 1, 2, 0]], "argmax"),
         (np.array(["a", "b", "c", "a"]), "searchsorted"),
     ],
 )
-def test_append__invalid_labels_get_a_hint(tmp_path, given, says):
+def test_append__invalid_labels_get_a_hint(tmp_path, labels, says):
     store = LogitStore.create(tmp_path / "s.zarr", classes=3)
     with store.writer() as writer, pytest.raises(InvalidDataError, match=says):
-        writer.append(np.zeros((4, 3)), given)
+        writer.append(np.zeros((4, 3)), labels)
 
 
 @pytest.mark.parametrize("extra", [dict(covariates=np.zeros((4, 1))), dict(weights=np.ones(4))])
@@ -485,9 +485,9 @@ def test_store__and_source_are_read_in_another_process(tmp_path):
     store = filled(tmp_path / "s.zarr")
     expected = (200, float(logits(200).sum(dtype=np.float64)))
     with multiprocessing.get_context("spawn").Pool(1) as pool:
-        for thing in (store, LogitStore.open(tmp_path / "s.zarr").source):
-            assert pool.apply(_rows_and_sum, (thing,)) == expected
-            assert len(pickle.dumps(thing)) < 20_000  # the address, not the rows
+        for readable in (store, LogitStore.open(tmp_path / "s.zarr").source):
+            assert pool.apply(_rows_and_sum, (readable,)) == expected
+            assert len(pickle.dumps(readable)) < 20_000  # the address, not the rows
 
 
 def test_store__relative_paths_survive_a_change_of_folder(tmp_path, monkeypatch):

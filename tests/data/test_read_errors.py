@@ -48,7 +48,7 @@ def ece(source):
 
 @pytest.fixture
 def damaged(tmp_path, p, y):
-    """A Parquet file whose second row group cannot be read."""
+    """A Parquet file with a second row group that cannot be read."""
     path = tmp_path / "damaged.parquet"
     pq.write_table(pa.table({"p": p, "y": y}), path, row_group_size=50)
     column = pq.read_metadata(path).row_group(1).column(1)
@@ -97,7 +97,7 @@ def test_flipped_bit__of_a_page_with_a_checksum_is_an_error(tmp_path, p, y):
 
 
 class Lost:
-    """Tensor whose device is lost."""
+    """Tensor on a device that is lost."""
 
     shape = (N,)
 
@@ -334,13 +334,18 @@ def test_ledger__that_is_a_file_is_named_as_one(tmp_path, run):
 
 
 def _one_page(path, columns, rows):
-    """Write a file whose columns have a single page each."""
+    """Write a file with a single page for each column."""
     options = {"max_rows_per_page": rows}
-    known = inspect.signature(pq.write_table).parameters
+    parameters = inspect.signature(pq.write_table).parameters
     pq.write_table(
-        pa.table(columns), path, data_page_size=2**30, row_group_size=rows, use_dictionary=False,
-        compression="zstd", **{name: value for name, value in options.items() if name in known},
-    )  # fmt: skip
+        pa.table(columns),
+        path,
+        data_page_size=2**30,
+        row_group_size=rows,
+        use_dictionary=False,
+        compression="zstd",
+        **{name: value for name, value in options.items() if name in parameters},
+    )
 
 
 @pytest.mark.long

@@ -68,7 +68,7 @@ class Search:
             self.found.append(f"{place}: {text[:300]}")
 
     def call(self, function: Any, *arguments: Any, **settings: Any) -> Any:
-        """Result of a call; its error is searched with the errors before it."""
+        """Result of a call. Its error is searched with the errors before it."""
         self.calls += 1
         name = function.__name__
         try:
@@ -77,10 +77,13 @@ class Search:
             self.text(name, "".join(traceback.format_exception(error)))
             chain: list[BaseException | None] = [error]
             while chain:
-                each = chain.pop()
-                if each is not None:
-                    self.text(f"{name}: {type(each).__name__}", f"{each} {each!r} {each.args!r}")
-                    chain += [each.__cause__, each.__context__]
+                exception = chain.pop()
+                if exception is not None:
+                    self.text(
+                        f"{name}: {type(exception).__name__}",
+                        f"{exception} {exception!r} {exception.args!r}",
+                    )
+                    chain += [exception.__cause__, exception.__context__]
             return None
         self.text(name, f"{result} {result!r}")
         if hasattr(result, "to_dict"):
@@ -88,13 +91,13 @@ class Search:
         return result
 
     def command(self, *arguments: Any) -> int:
-        """Exit code of a command, whose output is searched."""
+        """Search the output of a command, and return its exit code."""
         self.calls += 1
-        done = self._run(*arguments)
-        self.text(f"{arguments[0]} out", done.out)
-        self.text(f"{arguments[0]} err", done.err)
-        self.codes.append(done.code)
-        return done.code
+        ran = self._run(*arguments)
+        self.text(f"{arguments[0]} out", ran.out)
+        self.text(f"{arguments[0]} err", ran.err)
+        self.codes.append(ran.code)
+        return ran.code
 
     def folder(self, folder: Path, *left_out: Path) -> None:
         """Search the names and the contents of all files."""
@@ -198,7 +201,7 @@ def test_secrets__of_addresses_and_options_are_nowhere(server, search, tmp_path,
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
         _search_everything(search, url.replace("HOST", server.address), options, folder)
-    search.text("warnings", " ".join(str(each.message) for each in caught))
+    search.text("warnings", " ".join(str(warning.message) for warning in caught))
     assert search.found == []
     assert search.calls >= 29
     if kind in READ:
@@ -283,10 +286,10 @@ def test_location__is_shown_without_secrets_and_kept_whole():
 
     url = "http://ann:pass@h/x?token=5f3a"
     place = Location(url, {"key": "secret"})
-    for same in (place, copy.deepcopy(place), pickle.loads(pickle.dumps(place))):
-        assert (same, same.full, same.storage_options) == (url, url, {"key": "secret"})
-        assert f"{same} {same!s} {same!r} {same:>5}".count("***") == 8
-        assert "pass" not in f"{same} {same!s} {same!r}"
+    for copied in (place, copy.deepcopy(place), pickle.loads(pickle.dumps(place))):
+        assert (copied, copied.full, copied.storage_options) == (url, url, {"key": "secret"})
+        assert f"{copied} {copied!s} {copied!r} {copied:>5}".count("***") == 8
+        assert "pass" not in f"{copied} {copied!s} {copied!r}"
 
 
 @pytest.mark.parametrize(

@@ -363,10 +363,10 @@ def test_evaluate__narrow_input_equals_float64_of_the_same_numbers(columns, dtyp
         heat = np.exp(values - values.max(1, keepdims=True))
         values = heat / heat.sum(1, keepdims=True)
     narrow = values.astype(dtype)
-    rest = {name: columns[name] for name in ("labels", "weights")}
+    roles = {name: columns[name] for name in ("labels", "weights")}
     settings = dict(tolerance=1e-2, block_rows=BLOCK)  # float16 rows miss 1 by 1e-3
-    a = evaluate(from_arrays(**{kind: narrow}, **rest), estimators(), **settings)
-    b = evaluate(from_arrays(**{kind: narrow.astype(float)}, **rest), estimators(), **settings)
+    a = evaluate(from_arrays(**{kind: narrow}, **roles), estimators(), **settings)
+    b = evaluate(from_arrays(**{kind: narrow.astype(float)}, **roles), estimators(), **settings)
     assert a.estimates == b.estimates
 
 
@@ -388,12 +388,12 @@ def test_evaluate__a_binary_column_equals_its_two_columns(column, kind):
     v = z if kind == "logits" else 1 / (1 + np.exp(-z))
     v[:4] = [0.0, 1.0, 0.5, 1e-300]
     two = np.column_stack([np.zeros_like(v) if kind == "logits" else 1 - v, v])
-    one = v if column == "flat" else v[:, None]
-    a = evaluate(from_arrays(**{kind: one}, labels=y, binary=True), estimators())
+    scores = v if column == "flat" else v[:, None]
+    a = evaluate(from_arrays(**{kind: scores}, labels=y, binary=True), estimators())
     b = evaluate(from_arrays(**{kind: two}, labels=y), estimators())
     assert [e.to_dict() for e in a.estimates] == [e.to_dict() for e in b.estimates]
     positive = [ECE(notion="positive"), TCE2(notion="positive")]
-    a = evaluate(from_arrays(**{kind: one}, labels=y, binary=True), positive)
+    a = evaluate(from_arrays(**{kind: scores}, labels=y, binary=True), positive)
     b = evaluate(from_arrays(**{kind: two}, labels=y), positive)
     assert [e.to_dict() for e in a.estimates] == [e.to_dict() for e in b.estimates]
 
@@ -416,8 +416,8 @@ def test_evaluate__binary_columns_of_other_kinds(tmp_path, make):
 @pytest.mark.parametrize("block_rows", [1, 7, 64, 1499, 1500, 1501, 10**9])
 def test_evaluate__any_block_size_agrees(columns, expected, block_rows):
     computed = results(columns, block_rows=block_rows)
-    for mine, other in zip(computed[0], expected[0], strict=True):
-        assert mine["value"] == pytest.approx(other["value"], rel=1e-12)
+    for blocked, unblocked in zip(computed[0], expected[0], strict=True):
+        assert blocked["value"] == pytest.approx(unblocked["value"], rel=1e-12)
     assert computed[2:] == expected[2:]
 
 
@@ -506,10 +506,10 @@ def test_evaluate__a_source_that_fails_names_its_rows(columns):
         assert isinstance(caught.value.__cause__, OSError)
 
 
-@pytest.mark.parametrize("thing", [None, 3, {"logits": 1}, object()], ids=type)
-def test_evaluate__other_objects_are_refused_as_sources(thing):
+@pytest.mark.parametrize("value", [None, 3, {"logits": 1}, object()], ids=type)
+def test_evaluate__other_objects_are_refused_as_sources(value):
     with pytest.raises(OptionError, match="a source is a path, a LogitStore or from_arrays"):
-        evaluate(thing)
+        evaluate(value)
 
 
 def test_covariate__unknown_names_list_the_existing_ones(columns):

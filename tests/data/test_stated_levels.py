@@ -80,8 +80,9 @@ def test_check__does_not_refute_true_quantiles():
     assert state not in ("miscalibrated", "small", "refuted")
     wide = cs.from_arrays(
         predictions=0.8 * values + 0.2 * values.mean(axis=1, keepdims=True),
-        forecast=QuantileForecast(LEVELS), labels=y,
-    )  # fmt: skip
+        forecast=QuantileForecast(LEVELS),
+        labels=y,
+    )
     assert cs.check(wide, n_replicates=99).judgement.state == "miscalibrated"
 
 

@@ -1,4 +1,4 @@
-"""Stores whose writers fail, are killed, or meet each other: committed rows are kept."""
+"""Committed rows are kept where writers of a store fail, are killed, or meet each other."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def test_writer__may_be_closed_twice(tmp_path):
 
 
 def loop(store: LogitStore, error: BaseException | None, start: int = 0) -> None:
-    """Append ten batches of 30 rows; raise `error` before the fifth, if given."""
+    """Append ten batches of 30 rows. Raise `error`, if there is one, before the fifth."""
     z, y = logits(300), labels(300)
     with store.writer() as writer:
         for a in range(start, 300, 30):
@@ -102,10 +102,10 @@ def test_writer__a_write_that_fails_once_leaves_the_store_unfinished(
     store = LogitStore.create(path, classes=3)
 
     def failing(call):
-        def once(self, *given, **named):
+        def once(self, *arguments, **named):
             if next(seen) == step:
                 raise OSError(number, os.strerror(number))
-            return call(self, *given, **named)
+            return call(self, *arguments, **named)
 
         return once
 
@@ -222,9 +222,9 @@ def test_store__is_consistent_after_any_failure(tmp_path, work, fate):
     z, y = logits(rows), labels(rows)
     np.save(tmp_path / "z.npy", z)
     np.save(tmp_path / "y.npy", y)
-    done = python(CRASHES, tmp_path, work, fate)
-    assert done.returncode == 0, done.stderr
-    steps = int(done.stdout)
+    process = python(CRASHES, tmp_path, work, fate)
+    assert process.returncode == 0, process.stderr
+    steps = int(process.stdout)
     assert steps > 30  # enough children died at different operations
 
     committed, ends = set(), {rows - 40, rows}
@@ -259,10 +259,10 @@ def test_create__replaces_all_or_nothing(tmp_path, fate):
     z, y = logits(100), labels(100)
     np.save(tmp_path / "z.npy", z)
     np.save(tmp_path / "y.npy", y)
-    done = python(CRASHES, tmp_path, "replace", fate)
-    assert done.returncode == 0, done.stderr
+    process = python(CRASHES, tmp_path, "replace", fate)
+    assert process.returncode == 0, process.stderr
     outcomes = set()
-    for step in range(1, int(done.stdout) + 1):
+    for step in range(1, int(process.stdout) + 1):
         home = tmp_path / str(step)
         place = home / "s.zarr"
         if sys.platform != "linux" and not place.exists():
