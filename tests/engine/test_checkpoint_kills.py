@@ -27,13 +27,15 @@ def frequent_writes(monkeypatch):
 
 
 @contextmanager
-def _process(folder, every=0.0, pause=0):
+def _process(folder, seconds=0.0, pause=0):
     """The run in a process of its own, killed at the end if still alive."""
     process = subprocess.Popen(
-        [sys.executable, "-m", "tests.support.kill_run", str(folder), str(every), str(pause)],
-        stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+        [sys.executable, "-m", "tests.support.kill_run", str(folder), str(seconds), str(pause)],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
         cwd=ROOT,
-    )  # fmt: skip
+    )
     try:
         yield process
     finally:
@@ -71,7 +73,7 @@ def test_runs__of_two_processes_have_the_same_bits(uninterrupted):
 
 
 def _killed(folder, moment):
-    """Kill a run `moment` seconds after its start; return whether it was still running."""
+    """Kill a run `moment` seconds after its start. Return whether it was still running."""
     with _process(folder) as process:
         _wait_for(process, "start")
         time.sleep(moment)
@@ -146,21 +148,21 @@ def test_workers_killed__at_random_moments(uninterrupted, tmp_path):
 @pytest.mark.process
 def test_sigterm__writes_finished_work(uninterrupted, tmp_path):
     """In the middle of a product, by a run that would not write for hours."""
-    with _process(tmp_path, every=1e9, pause=20) as process:
+    with _process(tmp_path, seconds=1e9, pause=20) as process:
         _wait_for(process, "middle")
         process.terminate()
         assert process.wait(15) != 0
     assert not list(tmp_path.glob("*.tmp"))
     seen = []
-    resumed = kill_run.run(tmp_path, progress=lambda done, total: seen.append((done, total)))
+    resumed = kill_run.run(tmp_path, progress=lambda count, total: seen.append((count, total)))
     assert resumed == uninterrupted[0]
-    over_pairs = [done for done, total in seen if total == 45]
+    over_pairs = [count for count, total in seen if total == 45]
     assert over_pairs[:5] == [45, 45, 45, 10, 11]  # three sums, then the second product
 
 
 @pytest.mark.cluster
 def test_worker_killed__then_the_run_itself(uninterrupted, tmp_path):
-    """SIGKILL to a Dask worker, whose nanny starts another one; then an interrupt."""
+    """SIGKILL ends a Dask worker, and its nanny starts another one. Then comes an interrupt."""
     from distributed import Client, LocalCluster
 
     expected, *_ = uninterrupted
@@ -171,9 +173,9 @@ def test_worker_killed__then_the_run_itself(uninterrupted, tmp_path):
         pids = list(client.run(os.getpid).values())
         seen = []
 
-        def progress(done, total):
+        def progress(count, total):
             if total > 10:
-                seen.append(done)
+                seen.append(count)
             if len(seen) == 10:
                 os.kill(pids[0], signal.SIGKILL)
             if len(seen) == 100:

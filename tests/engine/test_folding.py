@@ -38,7 +38,7 @@ ROWS, CLASSES = 3000, 4
 
 @dataclass
 class Spelling:
-    """Task whose state spells out its merge tree."""
+    """Task with a state that spells out its merge tree."""
 
     blocks: int
     block_bytes: int = 0
@@ -125,7 +125,7 @@ def test_fold__raises_the_first_failure(scheduler):
 
 def test_fold__reports_progress_up_to_the_end():
     seen = []
-    fold(Spelling(40), "threads:2", progress=lambda done, total: seen.append((done, total)))
+    fold(Spelling(40), "threads:2", progress=lambda count, total: seen.append((count, total)))
     assert seen[-1] == (40, 40)
     assert seen == sorted(seen)
 
@@ -273,8 +273,8 @@ def test_calls_at_once__give_the_bits_of_one_after_the_other():
 def test_block_size__changes_results_by_roundings_only(store):
     first = cs.evaluate(store, block_rows=3000)
     for rows in (1, 64, 999):
-        other = cs.evaluate(store, block_rows=rows if rows > 1 else 17)
-        for a, b in zip(first.estimates, other.estimates, strict=True):
+        blocked = cs.evaluate(store, block_rows=rows if rows > 1 else 17)
+        for a, b in zip(first.estimates, blocked.estimates, strict=True):
             # jkce subtracts its diagonal, so that its rounding errors have the scale of jkce_biased
             scale = first["jkce_biased"].value if a.estimator == "jkce" else abs(a.value)
             assert abs(a.value - b.value) <= 1e-12 * scale
@@ -293,8 +293,8 @@ def test_worker_killed__changes_nothing(store):
         pids = list(client.run(os.getpid).values())
         killed = threading.Event()
 
-        def progress(done, total):
-            if done > total // 3 and not killed.is_set():
+        def progress(count, total):
+            if count > total // 3 and not killed.is_set():
                 killed.set()
                 os.kill(pids[0], signal.SIGKILL)
 
@@ -339,7 +339,7 @@ def test_memory_limit__never_changes_a_number(store):
 @pytest.mark.cluster
 @pytest.mark.parametrize("scheduler", ["threads:2", "local:1"])
 def test_memory_limit__counts_the_states_of_every_group(scheduler, monkeypatch):
-    """Forty groups of 2.5 MB each, whose number is not known in advance."""
+    """Forty groups of 2.5 MB each. Their number is not known in advance."""
     monkeypatch.setattr("calibscale.engine.memory.resident_bytes", lambda: 0)
     rng = np.random.default_rng(0)
     source = cs.from_arrays(
@@ -359,11 +359,11 @@ def test_memory_limit__counts_the_states_of_every_group(scheduler, monkeypatch):
         source,
         scheduler,
         memory_limit="0.9GB",
-        progress=lambda done, _: done_blocks.append(done),
+        progress=lambda count, _: done_blocks.append(count),
         **options,
     )
     assert limited == expected
-    begun_again = any(later <= done for done, later in itertools.pairwise(done_blocks))
+    begun_again = any(later <= count for count, later in itertools.pairwise(done_blocks))
     assert begun_again == (scheduler == "threads:2")  # with one worker, for more memory per worker
     ours = {f"distributed.worker.memory.{act}": False for act in ("pause", "terminate")}
     with (
@@ -496,5 +496,7 @@ def test_available_cpus__are_those_of_the_affinity_mask_and_the_quota():
     assert available_cpus() == dask.system.cpu_count()  # an independent reading
     code = "import os; os.sched_setaffinity(0, {min(os.sched_getaffinity(0))})\n"
     code += "from calibscale.engine.dask_connection import available_cpus; print(available_cpus())"
-    one = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert one.stdout == "1\n"
+    process = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, check=True
+    )
+    assert process.stdout == "1\n"
