@@ -44,7 +44,7 @@ def test_floor_of_forecasts__is_the_mean_and_quantile_over_calibrated_data_sets(
 
     drawn = (_redrawn(kind, predictions, y, rng) for _ in range(SETS))
     values = np.array(
-        [[e.value for e in cs.evaluate(source(*one), NAMES, floor=False)] for one in drawn]
+        [[e.value for e in cs.evaluate(source(*data), NAMES, floor=False)] for data in drawn]
     )
     result = cs.evaluate(source(*_redrawn(kind, predictions, y, rng)), NAMES)
     for estimate, sample in zip(result, values.T, strict=True):

@@ -199,7 +199,7 @@ def test_settings__invalid_values_are_rejected(options, match):
         (dict(method="spectral", notion="canonical"), "tiles"),
         (dict(method="spectral", tolerance=0.0), "tolerance must be"),
     ],
-)  # fmt: skip
+)
 def test_settings__those_unsuitable_for_the_data_are_rejected(data, options, match):
     with pytest.raises(cs.OptionError, match=match):
         estimates_of(covariate_source(*data), KLCE(**{"covariates": ("age",), **options}))
