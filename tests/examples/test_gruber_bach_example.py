@@ -45,7 +45,7 @@ def run(example):
 
 @pytest.fixture
 def models(tmp_path):
-    """Two files: 300 rows of 3 classes, 300 rows of a positive class; and one of neither kind."""
+    """Files of 300 rows of 3 classes, of 300 rows of a positive class, and of neither kind."""
     for name, K in (("three", 3), ("two", 2)):
         draw = GENERATORS["gb"].draw(0, 0, 300)
         logits, labels = draw.logits[:, :K], draw.labels % K
@@ -156,7 +156,7 @@ def test_mismatch__reproduces_the_published_code(
     for name, grid in result.items():
         published = {float(reg): values for reg, values in golden[name]["grid"].items()}
         for reg, values in grid.items():
-            nearest = min(published, key=lambda other: abs(other - reg))
+            nearest = min(published, key=lambda candidate: abs(candidate - reg))
             assert nearest == pytest.approx(reg)
             assert values == pytest.approx(published[nearest], rel=1e-8)
 

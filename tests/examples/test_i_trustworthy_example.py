@@ -125,8 +125,8 @@ def test_mmd__is_the_distance_of_distributions(example):
     labels = np.exp(-2.0 * (1 - np.eye(2)))
     q, e = np.column_stack([1 - p, p]), np.eye(2)[y[0]]
     near = np.exp(-np.square(z[0][:, None] - z[0]).sum(axis=2) / 25)
-    whole = near * (q @ labels @ q.T - 2 * q @ labels @ e.T + e @ labels @ e.T)
-    expected = whole[~np.eye(32, dtype=bool)].mean()
+    terms = near * (q @ labels @ q.T - 2 * q @ labels @ e.T + e @ labels @ e.T)
+    expected = terms[~np.eye(32, dtype=bool)].mean()
     assert example.mmd(z, y, beta)[0] == pytest.approx(expected, rel=1e-9)
 
 
