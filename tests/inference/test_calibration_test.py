@@ -67,14 +67,23 @@ def test_power__against_overconfidence(kind):
 def _everything(classes):
     local = () if classes > 2 else (cs.KCE(prediction_bandwidth=0.5, method="spectral"),)
     return (
-        cs.ECE(), cs.MCE(), cs.TCE2(), cs.TCE2Debiased(), cs.CWCE2(), cs.SimplexECE(),
-        cs.ECE(edges="equal-mass"), cs.CKCE(FOURIER), cs.CMMD(FOURIER), cs.JKCE(FOURIER),
-        cs.JKCEBiased(FOURIER), cs.JKCE(FOURIER, method="tiles"),
+        cs.ECE(),
+        cs.MCE(),
+        cs.TCE2(),
+        cs.TCE2Debiased(),
+        cs.CWCE2(),
+        cs.SimplexECE(),
+        cs.ECE(edges="equal-mass"),
+        cs.CKCE(FOURIER),
+        cs.CMMD(FOURIER),
+        cs.JKCE(FOURIER),
+        cs.JKCEBiased(FOURIER),
+        cs.JKCE(FOURIER, method="tiles"),
         cs.JKCE(FOURIER, method="tiles", notion="top_label"),
         cs.KCE(prediction_bandwidth=0.5, method="tiles"),
         cs.KCE(prediction_bandwidth=0.5, method="features", n_features=10),
         *local,
-    )  # fmt: skip
+    )
 
 
 @pytest.mark.parametrize("classes", [2, 3])

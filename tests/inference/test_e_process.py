@@ -61,9 +61,9 @@ def test_bets__ignore_certain_rows(notion):
     for labels in ([0, 1, 1], [1, 0, 1]):  # right, and impossible
         source = cs.from_arrays(probabilities=q, labels=np.array(labels))
         alone = cs.from_arrays(probabilities=q[2:], labels=np.array(labels[2:]))
-        result, one = (_logs(s, BettingEProcess(notion)) for s in (source, alone))
+        result, uncertain = (_logs(s, BettingEProcess(notion)) for s in (source, alone))
         assert (result.n, result.certain) == (3, 2)
-        np.testing.assert_allclose(result.logs, one.logs, rtol=1e-12)
+        np.testing.assert_allclose(result.logs, uncertain.logs, rtol=1e-12)
 
 
 @pytest.mark.parametrize("notion", ["canonical", "top_label"])
@@ -76,8 +76,8 @@ def test_bets__are_fair(notion):
     for i in range(20):
         mean = np.zeros(len(bets.bets) + 2)
         for y in range(3):
-            one = cs.from_arrays(probabilities=q[i : i + 1], labels=np.array([y]))
-            mean += q[i, y] * np.exp(_logs(one, bets).logs)
+            row = cs.from_arrays(probabilities=q[i : i + 1], labels=np.array([y]))
+            mean += q[i, y] * np.exp(_logs(row, bets).logs)
         np.testing.assert_allclose(mean, 1.0, rtol=1e-9)
 
 
@@ -119,8 +119,8 @@ def test_learned_bets__are_of_the_group_of_the_rows(rng):
         result = session.scan([bets], group_by="g").groups
     for g in (0.0, 1.0):
         here = group == g
-        one = cs.from_arrays(probabilities=p[here], labels=y[here], binary=True)
-        alone = _logs(one, BettingEProcess("positive", learned=((None, shifts[g]),)))
+        members = cs.from_arrays(probabilities=p[here], labels=y[here], binary=True)
+        alone = _logs(members, BettingEProcess("positive", learned=((None, shifts[g]),)))
         np.testing.assert_allclose(result[g][bets].logs, alone.logs, rtol=1e-12)
     np.testing.assert_array_equal(result[2.0][bets].logs[-2:], 0.0)
 
@@ -174,11 +174,11 @@ def test_drift__is_detected_in_a_few_nights_without_false_alarms():
     for seed in range(8):
         rng = np.random.default_rng([11, seed])
         bets = BettingEProcess("top_label")
-        L = np.array([
-            _logs(_dirichlet(rng, 2000, 1.0 if t < 20 else 1.3), bets, scheduler="serial").logs
-            for t in range(26)
-        ])  # fmt: skip
-        alarm = np.flatnonzero(advance(L)[0] >= np.log(20))
+        nights = []
+        for t in range(26):
+            source = _dirichlet(rng, 2000, 1.0 if t < 20 else 1.3)  # wrong from night 20 on
+            nights.append(_logs(source, bets, scheduler="serial").logs)
+        alarm = np.flatnonzero(advance(np.array(nights))[0] >= np.log(20))
         alarms += bool(len(alarm)) and alarm[0] < 20
         delays.append(alarm[0] - 19 if len(alarm) else 99)
     assert alarms == 0  # each has probability at most 5 %
