@@ -103,8 +103,10 @@ def test_strips__are_whole_lanes(shares):
     for n in (1, 5, *range(many - 2 * LANES, many + LANES)):
         labels = np.searchsorted(np.cumsum(shares)[:-1], np.arange(n) / n, side="right")
         q = np.full((n, classes), 1 / classes)
-        delta, none = q - np.eye(classes)[labels], np.zeros((n, 0))
-        rows = NotionRows(q, delta, labels, np.ones(n), none, np.arange(n), none, Classes(classes))
+        delta, no_columns = q - np.eye(classes)[labels], np.zeros((n, 0))
+        rows = NotionRows(
+            q, delta, labels, np.ones(n), no_columns, np.arange(n), no_columns, Classes(classes)
+        )
         panel, place = layout.panel(rows)
         np.testing.assert_array_equal(panel.labels[place], labels)
         strips = layout.strips(panel)
