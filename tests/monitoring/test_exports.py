@@ -52,9 +52,12 @@ write_json = _of_json(outputs.write_json)
 write_junit = _of_json(outputs.write_junit)
 write_prometheus = _of_json(outputs.write_prometheus)
 WRITERS = {
-    "night.json": write_json, "night.prom": write_prometheus, "night.xml": write_junit,
-    "night.csv": write_history, "night.parquet": write_history,
-}  # fmt: skip
+    "night.json": write_json,
+    "night.prom": write_prometheus,
+    "night.xml": write_junit,
+    "night.csv": write_history,
+    "night.parquet": write_history,
+}
 
 
 @pytest.fixture(scope="module")
@@ -119,21 +122,25 @@ def test_prometheus__has_every_number_of_the_result(result, tmp_path):
         parts = [("", window["results"])]
         parts += [(f"{g['group']:g}", g["results"]) for g in window["groups"]]
         for group, results in parts:
-            for each in results:
-                numbers = {**(each["interval"] or {}), "value": each["value"]}
+            for entry in results:
+                numbers = {**(entry["interval"] or {}), "value": entry["value"]}
                 for suffix, key in estimates.items():
                     if numbers.get(key) is not None:
                         labels = {
-                            "job": "scores", "model": "v1", "estimator": each["estimator"],
-                            "notion": each["notion"], "window": window["name"], "group": group,
-                        }  # fmt: skip
+                            "job": "scores",
+                            "model": "v1",
+                            "estimator": entry["estimator"],
+                            "notion": entry["notion"],
+                            "window": window["name"],
+                            "group": group,
+                        }
                         assert (
                             _of(samples[f"calibscale_estimate{suffix}"], **labels) == numbers[key]
                         )
                         seen += 1
-        for each in window["tests"]:
-            labels = {"estimator": each["statistic"], "window": window["name"], "group": ""}
-            assert _of(samples["calibscale_p_value"], **labels) == each["p_value"]
+        for entry in window["tests"]:
+            labels = {"estimator": entry["statistic"], "window": window["name"], "group": ""}
+            assert _of(samples["calibscale_p_value"], **labels) == entry["p_value"]
     assert seen == sum(len(samples[f"calibscale_estimate{suffix}"]) for suffix in estimates)
     assert seen > 90
 
@@ -196,10 +203,14 @@ def test_prometheus__without_alarms_drift_and_values_is_short(result, tmp_path):
     assert set(_samples(tmp_path / "a.prom")) == {
         f"calibscale_{name}"
         for name in (
-            "rows", "rows_dropped", "rows_unlabelled", "incomplete_days", "day_timestamp_seconds",
+            "rows",
+            "rows_dropped",
+            "rows_unlabelled",
+            "incomplete_days",
+            "day_timestamp_seconds",
             "run_timestamp_seconds",
         )
-    }  # fmt: skip
+    }
 
 
 # ---------------------------------------------------------------- JUnit
@@ -298,12 +309,16 @@ def test_history__has_a_row_for_each_estimate(history, result):
     for window in result["windows"]:
         p_values = {t["statistic"]: t["p_value"] for t in window["tests"]}
         for group in [{"group": None, "results": window["results"]}, *window["groups"]]:
-            for each in group["results"]:
-                interval = each["interval"] or {"low": None, "high": None}
-                p_value = p_values.get(each["estimator"]) if group["group"] is None else None
-                expected[window["name"], group["group"], each["estimator"]] = (
-                    each["value"], interval["low"], interval["high"], each["n"], p_value,
-                )  # fmt: skip
+            for entry in group["results"]:
+                interval = entry["interval"] or {"low": None, "high": None}
+                p_value = p_values.get(entry["estimator"]) if group["group"] is None else None
+                expected[window["name"], group["group"], entry["estimator"]] = (
+                    entry["value"],
+                    interval["low"],
+                    interval["high"],
+                    entry["n"],
+                    p_value,
+                )
     actual = {
         (r["window"], r["group"], r["estimator"]): tuple(
             r[k] for k in ("value", "low", "high", "n", "p_value")
@@ -326,11 +341,11 @@ def test_groups__are_written_alike_in_csv_and_prometheus(result, tmp_path):
 
 
 def test_history__is_the_same_in_any_order_and_any_number_of_times(history, nights):
-    for each in nights:
-        write_history(history, each)
+    for result in nights:
+        write_history(history, result)
     first = history.read_bytes()
-    for each in (nights[2], nights[0], nights[2]):
-        write_history(history, each)
+    for result in (nights[2], nights[0], nights[2]):
+        write_history(history, result)
     assert history.read_bytes() == first
     days = [row["day"] for row in _history(history)]
     assert days == sorted(days)
@@ -346,9 +361,9 @@ def test_history__of_a_newer_night_is_not_read_row_by_row(tmp_path, result, monk
     write_history(path, {**result, "day": "2031-01-03"})
     assert len(reads) == 1
     assert len({row["day"] for row in _history(path)}) == 3
-    whole = path.read_bytes()
+    content = path.read_bytes()
     write_history(path, {**result, "day": "2031-01-02"})
-    assert path.read_bytes() == whole
+    assert path.read_bytes() == content
     assert len(reads) > 2
 
 
@@ -360,8 +375,10 @@ def test_history__replaces_the_rows_of_its_night_alone(history, result):
     write_history(history, {**result, "windows": result["windows"][:1]})
     rows = _history(history)
     assert len(rows) == 3 * 45 + 15
-    mine = [r for r in rows if (r["job"], r["model"], r["day"]) == ("scores", "v1", "2026-03-04")]
-    assert {r["window"] for r in mine} == {"day"}
+    night_rows = [
+        r for r in rows if (r["job"], r["model"], r["day"]) == ("scores", "v1", "2026-03-04")
+    ]
+    assert {r["window"] for r in night_rows} == {"day"}
 
 
 @pytest.mark.parametrize("name", HOSTILE)
@@ -424,10 +441,10 @@ def test_damaged_history__is_left_unchanged(tmp_path, result, text, cause):
 
 def test_foreign_or_damaged_parquet_history__is_left_unchanged(tmp_path, result):
     write_history(tmp_path / "a.parquet", result)
-    whole = (tmp_path / "a.parquet").read_bytes()
+    content = (tmp_path / "a.parquet").read_bytes()
     foreign = pa.BufferOutputStream()
     pq.write_table(pa.table({"a": [1]}), foreign)
-    broken = [b"", b"x", whole[:-100], whole[:500] + bytes(100) + whole[600:]]
+    broken = [b"", b"x", content[:-100], content[:500] + bytes(100) + content[600:]]
     for data in [*broken, foreign.getvalue().to_pybytes()]:
         path = tmp_path / "h.parquet"
         path.write_bytes(data)

@@ -26,7 +26,7 @@ report = 'out/report.html'
 
 
 def _write_day(folder, k, rows=(), p=0.0):
-    """Day whose `rows` have the prediction p and the other label."""
+    """Day with the prediction p and the other label in `rows`."""
     columns = columns_of(k)
     for row in rows:
         columns["p"][row], columns["y"][row] = p, int(p < 0.5)
@@ -91,9 +91,9 @@ def test_impossible_labels__of_all_rows_and_of_tests(tmp_path):  # S2
     _write_day(tmp_path, 0, (300,), 1.0)
     alarms = night(job, day_name(0)).to_dict()["alarms"]
     assert [p["notion"] for p in alarms["processes"]] == ["positive", "ece"]
-    found = {"day": day_name(0), "group": None, "count": 1, "first_row": 300}
-    assert [p["impossible"] for p in alarms["processes"]] == [found, found]
-    assert alarms["impossible"] == found
+    expected = {"day": day_name(0), "group": None, "count": 1, "first_row": 300}
+    assert [p["impossible"] for p in alarms["processes"]] == [expected, expected]
+    assert alarms["impossible"] == expected
 
 
 def test_impossible_labels__of_predictions_of_0_alarm_on_the_first_night(tmp_path):  # S2

@@ -21,13 +21,15 @@ WATCHED = JOB + "[outputs]\njson = 'out/{date}.json'\njunit = 'a.xml'\nprometheu
 
 
 def _exit(job, k, *options):
-    done = invoke("nightly", job, "--date", day_name(k), *options)
-    return done.exit_code, " ".join(done.stdout.split()), done.stderr
+    ran = invoke("nightly", job, "--date", day_name(k), *options)
+    return ran.exit_code, " ".join(ran.stdout.split()), ran.stderr
 
 
 def _cases(folder):
     cases = {c.get("name"): c.find("failure") for c in ET.parse(folder / "a.xml").iter("testcase")}
-    return {name: None if each is None else each.get("message") for name, each in cases.items()}
+    return {
+        name: None if failure is None else failure.get("message") for name, failure in cases.items()
+    }
 
 
 def test_missing_day__is_named_by_its_night_and_by_later_ones(tmp_path):  # D16
@@ -41,9 +43,7 @@ def test_missing_day__is_named_by_its_night_and_by_later_ones(tmp_path):  # D16
     assert "Traceback" not in errors
     written = json.loads((tmp_path / f"out/{day_name(1)}.json").read_text())
     assert (written["status"], written["n"]) == ("incomplete", 0)
-    assert written["incomplete_days"] == {
-        "missing": [day_name(1)], "broken": [], "provisional": []
-    }  # fmt: skip
+    assert written["incomplete_days"] == {"missing": [day_name(1)], "broken": [], "provisional": []}
     assert written["windows"][1]["days"] == [day_name(0)]
     assert _cases(tmp_path)["no missing days"] == f"There are no predictions for {day_name(1)}."
     code, text, _ = _exit(job, 2)
@@ -68,7 +68,7 @@ def test_missing_day__that_does_not_change_is_not_computed_again(tmp_path):
 
 
 def test_days_off__are_not_missing(tmp_path):
-    """1 November 2026 is a Sunday; the next Saturday and a holiday have no predictions."""
+    """1 November 2026 is a Sunday. The next Saturday and a holiday have no predictions."""
     text = "off_days = ['saturday', '2026-11-03']\n" + WATCHED
     job = write_job(tmp_path, text)
     for k in (0, 1, 3, 4, 5, 7):
@@ -90,8 +90,8 @@ def test_broken_day__is_named_with_its_reason(tmp_path, first):  # D16
         write_day(tmp_path, 0)
         assert _exit(job, 0)[0] == 0
     place = write_day(tmp_path, k)
-    whole = place.read_bytes()
-    place.write_bytes(whole[: len(whole) // 2])
+    content = place.read_bytes()
+    place.write_bytes(content[: len(content) // 2])
     with pytest.raises(BrokenDayError, match=rf"{day_name(k)}\.parquet: cannot be read"):
         night(job, day_name(k))
     code, text, errors = _exit(job, k)
@@ -109,7 +109,7 @@ def test_broken_day__is_named_with_its_reason(tmp_path, first):  # D16
     write_day(tmp_path, 2)
     code, text, _ = _exit(job, 2)
     assert (code, f"Incomplete: {k + 1} Nov 2026 cannot be read" in text) == (5, True)
-    place.write_bytes(whole)
+    place.write_bytes(content)
     assert [_exit(job, j)[0] for j in (1, 2)] == [0, 0]
     assert not BrokenDays(tmp_path / "ledger").of("default")
 
@@ -166,9 +166,9 @@ def test_provisional_days__are_named_and_may_be_expected(tmp_path, key, code):  
         columns = columns_of(k)
         columns["y"][:waiting] = [None] * waiting
         write_columns(tmp_path / "days" / f"{day_name(k)}.parquet", columns)
-        done = _exit(job, k)
-    assert done[0] == code
-    assert "labels are not complete for 2 Nov 2026 and 3 Nov 2026" in done[1]
+        ended = _exit(job, k)
+    assert ended[0] == code
+    assert "labels are not complete for 2 Nov 2026 and 3 Nov 2026" in ended[1]
     written = json.loads((tmp_path / f"out/{day_name(2)}.json").read_text())
     assert written["incomplete_days"]["provisional"] == [
         {"day": day_name(1), "n": 300, "n_unlabelled": 100},

@@ -1,4 +1,4 @@
-"""Ledgers whose writers are killed."""
+"""Ledgers after their writers were killed."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ for turn in range(1, 10_000):
 
 @pytest.mark.process
 def test_kills__leave_the_old_or_the_new_day(small, tmp_path):
-    """A process replaces one day repeatedly; after each kill both states are of one run."""
+    """A process replaces one day repeatedly. After each kill both states are of one run."""
     path = tmp_path / "ledger"
     ledger = Ledger.create(path, small)
     with ledger.writing():
@@ -47,20 +47,22 @@ def test_kills__leave_the_old_or_the_new_day(small, tmp_path):
     for moment in (*rng.uniform(0, 0.3, 6), 2.0):
         process = subprocess.Popen(
             [sys.executable, "-c", _WRITER, str(path)],
-            stdout=subprocess.PIPE, text=True, cwd=ROOT,
-        )  # fmt: skip
+            stdout=subprocess.PIPE,
+            text=True,
+            cwd=ROOT,
+        )
         assert process.stdout is not None
         assert process.stdout.readline() == "start\n"
         time.sleep(moment)
         os.kill(process.pid, signal.SIGKILL)
         process.communicate()
         opened = Ledger.open(path)
-        whole, part = opened.select()[0], opened.select(group=1.0)[0]
+        all_rows, part = opened.select()[0], opened.select(group=1.0)[0]
         assert len(opened.entries) == 2
-        assert whole.n == part.n == whole.info["turn"]
-        for entry in (whole, part):
-            np.testing.assert_array_equal(opened.read(entry), float(whole.n))
-        turns.append(whole.n)
+        assert all_rows.n == part.n == all_rows.info["turn"]
+        for entry in (all_rows, part):
+            np.testing.assert_array_equal(opened.read(entry), float(all_rows.n))
+        turns.append(all_rows.n)
     assert max(turns) > 0
     with ledger.writing():
         pass
@@ -101,8 +103,10 @@ def _midway(*arguments):
     """A writer stopped in the middle of a write, and killed at the end of the context."""
     process = subprocess.Popen(
         [sys.executable, "-c", _STOPS, *map(str, arguments)],
-        stdout=subprocess.PIPE, text=True, cwd=ROOT,
-    )  # fmt: skip
+        stdout=subprocess.PIPE,
+        text=True,
+        cwd=ROOT,
+    )
     try:
         assert process.stdout is not None
         assert process.stdout.readline() == "midway\n"
@@ -116,9 +120,9 @@ def _midway(*arguments):
 @pytest.mark.parametrize(("stage", "left"), [("slot", "0.*.partial"), ("index", "0")])
 def test_killed_writer__leftovers_in_the_ledger_are_removed(small, tmp_path, stage, left):
     ledger = Ledger.create(tmp_path / "ledger", small)
-    one = np.ones(small.sizes["states"])
+    vector = np.ones(small.sizes["states"])
     with ledger.writing():
-        ledger.write("2026-01-01", "v1", records_of({None: (1, one)}, {}))
+        ledger.write("2026-01-01", "v1", records_of({None: (1, vector)}, {}))
     slots = tmp_path / "ledger" / "states" / "c"
     with _midway(tmp_path / "ledger", stage):
         assert list(slots.glob(f"1/{left}"))
@@ -129,9 +133,9 @@ def test_killed_writer__leftovers_in_the_ledger_are_removed(small, tmp_path, sta
     assert list(slots.glob(f"1/{left}"))
     with ledger.writing():
         assert [p.name for p in slots.iterdir()] == ["0"]
-        ledger.write("2026-01-03", "v1", records_of({None: (1, one)}, {}))
+        ledger.write("2026-01-03", "v1", records_of({None: (1, vector)}, {}))
     assert Ledger.open(tmp_path / "ledger").days() == ["2026-01-01", "2026-01-03"]
-    np.testing.assert_array_equal(ledger.read(ledger.select()[0]), one)
+    np.testing.assert_array_equal(ledger.read(ledger.select()[0]), vector)
 
 
 @pytest.mark.process

@@ -1,4 +1,4 @@
-"""Nights by groups that have names: the ledger keeps the names, whose numbers differ by day."""
+"""Nights by groups with names. The ledger keeps the names, since numbers differ by day."""
 
 from __future__ import annotations
 
@@ -32,8 +32,8 @@ def _sizes(window):
 def _ece(p, y, bins=15):
     """Binned error of naive loops, with bins of equal width."""
     p, y = np.array(p), np.array(y)
-    which = np.minimum((p * bins).astype(int), bins - 1)
-    gaps = [abs(np.sum(p[which == b] - y[which == b])) for b in range(bins)]
+    bin_of = np.minimum((p * bins).astype(int), bins - 1)
+    gaps = [abs(np.sum(p[bin_of == b] - y[bin_of == b])) for b in range(bins)]
     return sum(gaps) / len(p)
 
 
@@ -113,8 +113,13 @@ def test_bets__are_of_the_group_with_the_name(tmp_path):
 
 
 def test_hostile_names__are_kept_and_written_everywhere(tmp_path):
-    outputs = {"json": "a.json", "junit": "a.xml", "prometheus": "a.prom", "history": "h.parquet",
-               "report": "a.html"}  # fmt: skip
+    outputs = {
+        "json": "a.json",
+        "junit": "a.xml",
+        "prometheus": "a.prom",
+        "history": "h.parquet",
+        "report": "a.html",
+    }
     text = JOB + "[[thresholds]]\nestimator = 'ece'\nabove = 0.9\ngroup = 'each'\n[outputs]\n"
     job = write_job(tmp_path, text + "".join(f"{k} = '{v}'\n" for k, v in outputs.items()))
     for k in range(2):
@@ -208,7 +213,7 @@ def test_numbers__stay_the_keys_and_rows_without_one_are_missing(tmp_path):  # D
 
 
 def test_ledger__of_an_earlier_version_keeps_its_numbers(tmp_path):
-    """Its recipe has no grouping: results are those of a ledger that has one, bit for bit."""
+    """Its recipe has no grouping. Results have the bits of a ledger that has one."""
     outcomes = []
     for name in ("earlier", "new"):
         folder = tmp_path / name

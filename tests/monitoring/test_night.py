@@ -63,7 +63,7 @@ def test_tests_of_a_night__are_the_same_in_several_passes(tmp_path, monkeypatch)
     tests, ends = [], []
     for size, count in ((256, 2), (8, 6)):  # one of them reads the groups
         monkeypatch.setattr("calibscale.inference.monte_carlo._MAX_BATCH", size)
-        night(job, day_name(0), force=True, progress=lambda done, total: ends.append(done == total))
+        night(job, day_name(0), force=True, progress=lambda k, total: ends.append(k == total))
         assert sum(ends) == count
         ends.clear()
         report = json.loads((tmp_path / f"out/{day_name(0)}.json").read_text())
@@ -143,13 +143,13 @@ def test_night__reads_a_day_again_when_its_record_is_damaged(folder):
 def test_night__reports_damaged_days_in_windows_and_evidence(folder):
     ledger = Ledger.open(folder / "ledger")
     group = ledger.select(day_name(5), day_name(5), group=1.0)[0]
-    whole = ledger.select(day_name(4), day_name(4))[0]
-    for section, slot in (("wagers", group.slot), ("states", whole.slot)):
+    all_rows = ledger.select(day_name(4), day_name(4))[0]
+    for section, slot in (("wagers", group.slot), ("states", all_rows.slot)):
         (folder / "ledger" / section / "c" / str(slot) / "0").unlink()
-    done = run_again(folder, 9, force=True).to_dict()
-    assert any(day_name(4) in message for message in done["windows"][1]["damaged"])
-    assert any(day_name(5) in note for note in done["notes"])
-    assert len(done["windows"][1]["days"]) == 6
+    result = run_again(folder, 9, force=True).to_dict()
+    assert any(day_name(4) in message for message in result["windows"][1]["damaged"])
+    assert any(day_name(5) in note for note in result["notes"])
+    assert len(result["windows"][1]["days"]) == 6
 
 
 def test_night__reads_a_day_again_when_settings_of_the_source_change(folder):
@@ -181,7 +181,8 @@ def test_job__that_differs_from_its_ledger_is_refused(folder):
         (', "jkce"', "", "5: estimators: jkce: in the ledger, not in the job"),
         ('"ece", "tce2_debiased"', '"tce2_debiased", "ece"', "5: estimators: in another order"),
         (
-            "features = 20", "features = 20, ridge = 0.03",
+            "features = 20",
+            "features = 20, ridge = 0.03",
             r"6: estimators\[4\]: ckce ridge: unset in the ledger, 0.03 in the job",
         ),
         ('group_by = "region"', "", "1: group_by: 'region' in the ledger, unset in the job"),
@@ -189,7 +190,7 @@ def test_job__that_differs_from_its_ledger_is_refused(folder):
         ("replicates = 39", "replicates = 59", "13: test.replicates: 39 in the ledger, 59 in"),
         ("keep = true", "", "11: test.keep: True in the ledger, False in the job"),
     ],
-)  # fmt: skip
+)
 def test_job__that_differs_from_its_ledger_is_reported(ten_nights, tmp_path, old, new, message):
     text = JOB.replace(old, new, 1).replace(
         'model = "v1"', f'model = "v1"\nledger = "{ten_nights}/ledger"'
@@ -221,8 +222,8 @@ def test_dry_run__of_an_older_day_has_the_windows_of_the_night(folder, name):
     job = write_job(folder, JOB.replace('"all"]', '"all", "2026-03-01/2026-03-09"]'))
     write_day(folder, 5, labelled=0)  # a day without rows is in no window
     night(job, day_name(5))
-    done = night(job, day_name(6)).to_dict()
-    (days,) = [w["days"] for w in done["windows"] if w["name"] == name]
+    result = night(job, day_name(6)).to_dict()
+    (days,) = [w["days"] for w in result["windows"] if w["name"] == name]
     assert dry_run(job, day_name(6)).windows[name] == len(days)
 
 

@@ -30,14 +30,16 @@ def test_rows__without_a_group_are_a_group(folder):
     logits, labels, x = day_rows(10)
     x[:7, 0] = np.nan
     store = cs.LogitStore.create(
-        str(folder / "days" / f"{day_name(10)}.zarr"), classes=CLASSES, dtype="float64",
+        str(folder / "days" / f"{day_name(10)}.zarr"),
+        classes=CLASSES,
+        dtype="float64",
         covariate_names=("region", "age"),
-    )  # fmt: skip
+    )
     with store.writer() as writer:
         writer.append(logits, labels, covariates=x)
-    done = run_again(folder, 10).to_dict()
-    assert (done["n"], done["n_dropped"]) == (ROWS, 0)
-    groups = {g["group"]: g["n"] for g in done["windows"][0]["groups"]}
+    result = run_again(folder, 10).to_dict()
+    assert (result["n"], result["n_dropped"]) == (ROWS, 0)
+    groups = {g["group"]: g["n"] for g in result["windows"][0]["groups"]}
     assert [*groups] == [0.0, 1.0, "missing"]
     assert (groups["missing"], sum(groups.values())) == (7, ROWS)
 
@@ -51,11 +53,11 @@ def test_first_night__reports_missing_covariates(tmp_path, run):
         run(job, day_name(0))
     assert not (tmp_path / "ledger").exists()
     problems = [line.split(": ")[1:] for line in str(caught.value).split("\n")]
-    what = f"{tmp_path}/days/{day_name(0)}.zarr has no "
+    problem = f"{tmp_path}/days/{day_name(0)}.zarr has no "
     assert problems == [
-        ["group_by", what + "'regoin'; did you mean 'region'?"],
-        ["estimators[5].covariates", what + "'aeg'; did you mean 'age'?"],
-        ["report.map[1]", what + "'aged'; did you mean 'age'?"],
+        ["group_by", problem + "'regoin'; did you mean 'region'?"],
+        ["estimators[5].covariates", problem + "'aeg'; did you mean 'age'?"],
+        ["report.map[1]", problem + "'aged'; did you mean 'age'?"],
     ]
 
 
@@ -71,15 +73,19 @@ def test_text__is_refused_as_a_point_of_a_map_and_among_numbered_groups(
     tmp_path, run, later, message
 ):
     text = 'estimators = ["ece"]\ngroup_by = "region"\n[source]\npath = "days/{date}.zarr"\n'
-    job = write_job(tmp_path, text + '[report]\nmap = ["region"]\n' * (not later))
     if later:
+        job = write_job(tmp_path, text)
         write_day(tmp_path, 0)
         night(job, day_name(0))
+    else:
+        job = write_job(tmp_path, text + '[report]\nmap = ["region"]\n')
     logits, labels, x = day_rows(1)
     store = cs.LogitStore.create(
-        tmp_path / "days" / f"{day_name(1)}.zarr", classes=CLASSES,
-        covariate_names=("region", "age"), categories={"region": ("east", "north")},
-    )  # fmt: skip
+        tmp_path / "days" / f"{day_name(1)}.zarr",
+        classes=CLASSES,
+        covariate_names=("region", "age"),
+        categories={"region": ("east", "north")},
+    )
     with store.writer() as writer:
         writer.append(logits, labels, covariates=x)
     with pytest.raises((cs.OptionError, cs.InvalidDataError), match=message):
@@ -95,9 +101,11 @@ def test_flags__are_accepted_as_groups(tmp_path):
     )
     logits, labels, x = day_rows(0)
     store = cs.LogitStore.create(
-        tmp_path / f"{day_name(0)}.zarr", classes=CLASSES, covariate_names=("new",),
+        tmp_path / f"{day_name(0)}.zarr",
+        classes=CLASSES,
+        covariate_names=("new",),
         categories={"new": ("false", "true")},
-    )  # fmt: skip
+    )
     with store.writer() as writer:
         writer.append(logits, labels, covariates=x[:, :1])
     (window,) = night(job, day_name(0)).to_dict()["windows"][:1]
@@ -148,7 +156,7 @@ def test_day__whose_rows_are_all_invalid_is_an_error_and_its_record_stays(tmp_pa
 
 @pytest.mark.parametrize("kind", ["parquet", "csv", "npz", "zarr"])
 def test_source__may_be_files_or_foreign_arrays(tmp_path, kind):
-    """The results equal those of a store of the same rows."""
+    """The results equal the results of a store of the same rows."""
     logits, labels, x = day_rows(0)
     place = tmp_path / "days"
     place.mkdir()
@@ -239,7 +247,7 @@ def test_files__that_are_not_as_the_job_says_name_its_keys(tmp_path, old, new, m
 
 
 def test_source__may_be_a_url(tmp_path):
-    """Days are in a memory file system; a day is read again when one of its files has changed."""
+    """Days are in a memory file system. A day is read again when one of its files has changed."""
     import fsspec
 
     where = f"memory://{tmp_path.name}"
@@ -247,9 +255,11 @@ def test_source__may_be_a_url(tmp_path):
 
     def write(labels):
         store = cs.LogitStore.create(
-            f"{where}/{day_name(0)}.zarr", classes=CLASSES, dtype="float64",
+            f"{where}/{day_name(0)}.zarr",
+            classes=CLASSES,
+            dtype="float64",
             covariate_names=("region", "age"),
-        )  # fmt: skip
+        )
         with store.writer() as writer:
             writer.append(logits, labels, covariates=x)
 

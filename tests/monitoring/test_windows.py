@@ -1,4 +1,4 @@
-"""Windows of days: their estimates equal those of all their rows."""
+"""Estimates of windows of days equal estimates of all their rows."""
 
 from __future__ import annotations
 
@@ -100,8 +100,8 @@ def test_window__has_the_values_without_days_and_for_many_without_runs_of_them(l
     assert [len(w.parts[0].left_out) for w in (few, many)] == [5, 20]
     assert [run.n for run in many.runs] == [2 * ROWS] * 20
     for g in range(5):
-        rest = [day for k, day in enumerate(days[:5]) if k != g]
-        single = cs.evaluate(_source(rest), ESTIMATORS)
+        remaining = [day for k, day in enumerate(days[:5]) if k != g]
+        single = cs.evaluate(_source(remaining), ESTIMATORS)
         for part, estimate in zip(few.parts, single.estimates, strict=True):
             # CKCE has the ridge given; the others have none
             assert part.left_out[g] == pytest.approx(estimate.value, rel=1e-12, abs=1e-15)
@@ -116,12 +116,12 @@ def test_window__interval_is_the_jackknife_of_parts_of_days(ledger, days):
         for s, stratum in enumerate(strata):
             for g in range(PARTS):
                 masks = [part_of != (g if d in stratum else -1) for d in range(last + 1)]
-                rest = [(p[k], y[k]) for (p, y), k in zip(days, masks, strict=False)]
-                single = cs.evaluate(_source(rest), ESTIMATORS)
+                remaining = [(p[k], y[k]) for (p, y), k in zip(days, masks, strict=False)]
+                single = cs.evaluate(_source(remaining), ESTIMATORS)
                 left_out[s, g] = single["brier"].value, single["jkce"].value
         deviations = left_out - left_out.mean(axis=1, keepdims=True)
-        rest = 1 - np.array([len(stratum) for stratum in strata]) / (last + 1) / PARTS
-        expected = PARTS / (PARTS - 1) * np.tensordot(rest**2, np.sum(deviations**2, axis=1), 1)
+        share = 1 - np.array([len(stratum) for stratum in strata]) / (last + 1) / PARTS
+        expected = PARTS / (PARTS - 1) * np.tensordot(share**2, np.sum(deviations**2, axis=1), 1)
         for name, variance in zip(("brier", "jkce"), expected, strict=True):
             k = [e.name for e in ESTIMATORS].index(name)
             assert merged.within[k] == pytest.approx(variance, rel=1e-6), name
@@ -131,7 +131,7 @@ def test_window__interval_is_the_jackknife_of_parts_of_days(ledger, days):
 
 
 def test_window__interval_does_not_grow_where_days_differ(tmp_path):
-    """Even days are well calibrated and odd ones are not; only rows make the mean uncertain."""
+    """Even days are well calibrated and odd ones are not. Only rows make the mean uncertain."""
     rng = np.random.default_rng(3)
     days = [_day(rng, 0.6 * (k % 2)) for k in range(8)]
     k = [e.name for e in ESTIMATORS].index("brier")
@@ -147,19 +147,19 @@ def test_window__interval_does_not_grow_where_days_differ(tmp_path):
 
 @pytest.mark.parametrize("kind", [cs.CKCE, cs.CKCECentred])
 def test_parts_of_days__without_moments_of_predictions_give_the_error(days, kind):
-    """S and M of a part are its share of the totals; the error is close to that from all rows."""
+    """S and M of a part are its share of the totals. The error is close to the one of all rows."""
     estimators = (kind(cs.RandomFourier(20, bandwidth=0.4), ridge=0.1),)
     needs = estimators[0].needs
     rows = cs.evaluate(_source(days[:10]), estimators, interval="jackknife").estimates[0].interval
-    strata, whole = [], {}
+    strata, summed = [], {}
     for day in days[:10]:
         with Session.open(_source([day])) as session:
             run = session.run(estimators)
             states = run.scan([*needs, *(Grouped(s, PARTS) for s in needs)]).groups[None]
         strata.append({s: gathered(s, states[Grouped(s, PARTS)]) for s in needs})
-        whole = {s: s.merge(whole[s], states[s]) if whole else states[s] for s in needs}
-    value = estimators[0].value(*(whole[s] for s in needs))
-    jackknife = parts_of_days(estimators[0], value, whole, Strata(strata, [0.1] * 10))
+        summed = {s: s.merge(summed[s], states[s]) if summed else states[s] for s in needs}
+    value = estimators[0].value(*(summed[s] for s in needs))
+    jackknife = parts_of_days(estimators[0], value, summed, Strata(strata, [0.1] * 10))
     assert len(jackknife.left_out) == 10 * PARTS
     assert jackknife.standard_error == pytest.approx(rows.standard_error, rel=0.5)
     assert encode(parted(estimators, 2))  # a ledger can store them
@@ -216,8 +216,8 @@ def test_evidence__of_a_test_is_the_product_over_the_parts_of_a_day(tmp_path, or
             ledger.write(name, "v1", {None: Record(1, {}, info)})
     processes = evidence(ledger, "v1", "2026-01-01", {}, 90, ("x",)).processes
     [log] = [process.log_evidence for process in processes if process.notion == "x"]
-    both = log_e_value(0.001) + log_e_value(0.5)
-    expected = advance(np.array([[both]]))[0]
+    product = log_e_value(0.001) + log_e_value(0.5)
+    expected = advance(np.array([[product]]))[0]
     np.testing.assert_allclose(log, [np.inf] if impossible else expected, rtol=1e-12)
 
 
@@ -278,8 +278,8 @@ def test_evidence__that_is_resumed_equals_that_from_the_first_day_bit_for_bit(tm
                 write(write_late[k])
             if k == 60:
                 ledger.remove(_name(33), "v1")
-                for some in logs.values():
-                    del some[33]
+                for daily in logs.values():
+                    del daily[33]
             reads.clear()
             collected = evidence(ledger, "v1", _name(0), weights, 25)
         count = max(logs[0.0]) + 1
@@ -302,7 +302,7 @@ def test_evidence__that_is_resumed_equals_that_from_the_first_day_bit_for_bit(tm
 
 
 def test_window__of_many_days_reads_few_records(tmp_path):
-    """Sums of blocks of days are cached and equal those of their days."""
+    """Sums of blocks of days are cached and equal the sums of their days."""
     rng = np.random.default_rng(4)
     recipe = replace(RECIPE, wagers=())
     ledger = Ledger.create(tmp_path / "ledger", recipe)
@@ -321,9 +321,11 @@ def test_window__of_many_days_reads_few_records(tmp_path):
         assert len(reads) < 80  # of 440: the first and the last days
         weight = sum(1 + k / 1000 for k in range(220))
         np.testing.assert_allclose(
-            recipe.pack(cached.states[s] for s in recipe.statistics), weight * vectors["states"],
-            rtol=1e-12, atol=1e-9,
-        )  # fmt: skip
+            recipe.pack(cached.states[s] for s in recipe.statistics),
+            weight * vectors["states"],
+            rtol=1e-12,
+            atol=1e-9,
+        )
         for a, b in zip(first.estimates, cached.estimates, strict=True):
             assert a == b
         reads.clear()  # a replaced day invalidates the blocks that contain it
