@@ -33,53 +33,97 @@ def errors(gap: float, ece: float, notion: str = "top_label") -> list[dict[str, 
 def bins(*gaps: tuple[float, float]) -> dict[str, Any]:
     """Reliability diagram of bins of (weight, gap)."""
     rows = [
-        {"lower": k / 10, "upper": (k + 1) / 10, "count": 1, "weight": weight,
-         "mean_p": 0.5 + gap, "frequency": 0.5}
+        {
+            "lower": k / 10,
+            "upper": (k + 1) / 10,
+            "count": 1,
+            "weight": weight,
+            "mean_p": 0.5 + gap,
+            "frequency": 0.5,
+        }
         for k, (weight, gap) in enumerate(gaps)
-    ]  # fmt: skip
+    ]
     return {"n": len(rows), "notion": "top_label", "ece": 0.05, "bins": rows}
 
 
 def process(group: float | None, since: str | None, notion: str = "top_label") -> dict[str, Any]:
-    return {"notion": notion, "group": group, "log_evidence": [200.0] * 14,
-            "alarm": since is not None, "since": since}  # fmt: skip
+    return {
+        "notion": notion,
+        "group": group,
+        "log_evidence": [200.0] * 14,
+        "alarm": since is not None,
+        "since": since,
+    }
 
 
 def night(
-    *processes: dict[str, Any], results: Any = (), groups: Any = None, reliability: Any = None,
+    *processes: dict[str, Any],
+    results: Any = (),
+    groups: Any = None,
+    reliability: Any = None,
     thresholds: Any = (),
-) -> Night:  # fmt: skip
-    """Night after 14 days; its windows of 1 and 7 days have the given results."""
+) -> Night:
+    """Night after 14 days. Its windows of 1 and 7 days have these results."""
     since = min((p["since"] for p in processes if p["since"]), default=None)
-    alarms = {"level": 0.05, "alarm": since is not None, "since": since, "days": DAYS,
-              "log_evidence": [110.9] * 14, "threshold": 3.0,
-              "processes": list(processes)}  # fmt: skip
+    alarms = {
+        "level": 0.05,
+        "alarm": since is not None,
+        "since": since,
+        "days": DAYS,
+        "log_evidence": [110.9] * 14,
+        "threshold": 3.0,
+        "processes": list(processes),
+    }
     windows = [
-        {"name": name, "days": DAYS[-days:], "results": [*results], "reliability": reliability,
-         "groups": [{"group": g, "n": 50, "results": r} for g, r in (groups or {}).items()]}
+        {
+            "name": name,
+            "days": DAYS[-days:],
+            "results": [*results],
+            "reliability": reliability,
+            "groups": [{"group": g, "n": 50, "results": r} for g, r in (groups or {}).items()],
+        }
         for name, days in (("day", 1), ("7d", 7))
-    ]  # fmt: skip
-    return result_of(Night, {
-        "schema": "calibscale.nightly/1", "n": 100, "job": "scores", "day": DAYS[-1], "model": "v3",
-        "status": "fine", "group_by": "region", "windows": windows,
-        "thresholds": [*thresholds], "alarms": alarms if processes else None,
-    }, fresh=True)  # fmt: skip
+    ]
+    result = {
+        "schema": "calibscale.nightly/1",
+        "n": 100,
+        "job": "scores",
+        "day": DAYS[-1],
+        "model": "v3",
+        "status": "fine",
+        "group_by": "region",
+        "windows": windows,
+        "thresholds": [*thresholds],
+        "alarms": alarms if processes else None,
+    }
+    return result_of(Night, result, fresh=True)
 
 
 def breach(group: float | None = None, estimator: str = "ece") -> dict[str, Any]:
-    return {"name": "ece over 7d above 0.05", "window": "7d", "group": group, "breached": True,
-            "estimator": estimator, "quantity": "low", "above": 0.05, "observed": 0.06}  # fmt: skip
+    return {
+        "name": "ece over 7d above 0.05",
+        "window": "7d",
+        "group": group,
+        "breached": True,
+        "estimator": estimator,
+        "quantity": "low",
+        "above": 0.05,
+        "observed": 0.06,
+    }
 
 
 def test_headline__states_size_direction_day_and_groups_but_not_evidence() -> None:
     result = night(
-        process(None, "2026-11-07"), process(1.0, "2026-11-07"), process(2.0, "2026-11-09"),
+        process(None, "2026-11-07"),
+        process(1.0, "2026-11-07"),
+        process(2.0, "2026-11-09"),
         results=errors(0.0721, 0.074),
-    )  # fmt: skip
+    )
     state, verdict, reasons = head(result)
     assert (state, verdict) == (
-        "alarm", "Alarm: the model is 7.2 points too confident since 7 Nov 2026, every region"
-    )  # fmt: skip
+        "alarm",
+        "Alarm: the model is 7.2 points too confident since 7 Nov 2026, every region",
+    )
     assert reasons[0].startswith("Mean prediction minus frequency: +0.0721 (95 % interval 0.0621")
     assert reasons[0].endswith("over 7 days.")
     assert "E =" not in f"{verdict} {reasons}"
@@ -133,8 +177,8 @@ def test_headline__without_confidence_gap_uses_the_bins() -> None:
 def test_headline__of_some_groups_names_only_these() -> None:
     groups = {1.0: errors(0.09, 0.09), 2.0: errors(0.05, 0.05), 3.0: errors(0.0, 0.01)}
     quiet = process(None, None), process(3.0, None)
-    one = night(*quiet, process(1.0, "2026-11-07"), process(2.0, None), groups=groups)
-    assert head(one).verdict == (
+    single = night(*quiet, process(1.0, "2026-11-07"), process(2.0, None), groups=groups)
+    assert head(single).verdict == (
         "Alarm: the model is 9.0 points too confident since 7 Nov 2026, region\u00a0=\u00a01"
     )
     alarms = process(1.0, "2026-11-08"), process(2.0, "2026-11-07")
@@ -159,16 +203,15 @@ def test_headline__of_breaches_states_size_window_and_groups() -> None:
     )
     score = night(quiet, results=errors(0.06, 0.06), thresholds=[breach(estimator="brier")])
     assert head(score).verdict == "Breached: 1 of 1 threshold"
-    both = night(
-        process(None, "2026-11-07"), results=errors(0.06, 0.06), thresholds=[breach()]
-    )  # fmt: skip
-    assert head(both)[:2] == (
+    alarmed = night(process(None, "2026-11-07"), results=errors(0.06, 0.06), thresholds=[breach()])
+    assert head(alarmed)[:2] == (
         "breached",
         "Alarm: the model is 6.0 points too confident since 7 Nov 2026, all rows; "
         "1 of 1 threshold breached",
     )
     assert (
-        head(both).reasons[-1] == "ece, lower bound over 7 days, above 0.05: 0.06000 for all rows."
+        head(alarmed).reasons[-1]
+        == "ece, lower bound over 7 days, above 0.05: 0.06000 for all rows."
     )
 
 

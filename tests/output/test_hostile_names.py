@@ -23,12 +23,19 @@ pytestmark = pytest.mark.long
 
 ROWS = 300
 CLASSES = [
-    "cat\x1b[31m\x07", 'dog\n"x", y\t', "<script>alert(1)</script>&amp;$\\frac$", "\u202eliar",
-]  # fmt: skip
+    "cat\x1b[31m\x07",
+    'dog\n"x", y\t',
+    "<script>alert(1)</script>&amp;$\\frac$",
+    "\u202eliar",
+]
 CITIES = ["Ouro\x1b[2J", "new\nline", "\u202eright\u2066", "q\"uote, 'comma'", "=<b>&amp;$x$"]
 ESCAPED = [  # as shown on a terminal
-    "Ouro\\x1b[2J", "new\\nline", "\\u202eright\\u2066", CITIES[3], CITIES[4],
-]  # fmt: skip
+    "Ouro\\x1b[2J",
+    "new\\nline",
+    "\\u202eright\\u2066",
+    CITIES[3],
+    CITIES[4],
+]
 
 
 def _write(path: Path, seed: int = 0) -> Path:
@@ -58,9 +65,10 @@ def _control_characters(text: str) -> set[str]:
     """Characters that control a terminal or the direction of writing."""
     turns = ("LRE", "RLE", "LRO", "RLO", "PDF", "LRI", "RLI", "FSI", "PDI")
     return {
-        c for c in text
+        c
+        for c in text
         if (unicodedata.category(c) == "Cc" and c != "\n") or unicodedata.bidirectional(c) in turns
-    }  # fmt: skip
+    }
 
 
 def _harmless_text(path: Path) -> str:
@@ -73,9 +81,12 @@ def _harmless_text(path: Path) -> str:
 
 def _on_page(name: str) -> str:
     """A name as a page shows it: on one line, without control characters."""
-    return " ".join("".join(" " if unicodedata.category(c) == "Cc" else c for c in name
-                            if not unicodedata.bidirectional(c).startswith(("R", "L", "P"))
-                            or unicodedata.bidirectional(c) in ("R", "L")).split())  # fmt: skip
+    shown = ""
+    for c in name:
+        direction = unicodedata.bidirectional(c)
+        if direction in ("R", "L") or not direction.startswith(("R", "L", "P")):
+            shown += " " if unicodedata.category(c) == "Cc" else c
+    return " ".join(shown.split())
 
 
 # ---------------------------------------------------------------- the terminal
@@ -242,7 +253,7 @@ def test_names__in_outputs_of_nights(
     assert groups == {"", "false", "true"}
 
     suite = ET.parse(tmp_path / "night.xml").getroot()
-    assert MODEL in [each.get("value") for each in suite.iter("property")]
+    assert MODEL in [element.get("value") for element in suite.iter("property")]
     assert any("new = true" in str(case.get("message")) for case in suite.iter("failure"))
 
     with open(tmp_path / "night.csv", newline="", encoding="utf-8") as file:

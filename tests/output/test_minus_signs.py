@@ -22,7 +22,7 @@ def _without_keyboard_minus(text: str) -> bool:
 
 @pytest.fixture(scope="module")
 def table(tmp_path_factory):
-    """Table of rows whose predictions are too high, above all where x is low."""
+    """Table of rows with predictions that are too high, above all where x is low."""
     rng = np.random.default_rng(6)
     n = 1500
     p, x = rng.uniform(0.3, 0.9, n), rng.normal(-2.0, 1.0, n)

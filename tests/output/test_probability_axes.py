@@ -210,9 +210,12 @@ def test_picture__names_each_group() -> None:
     rng = np.random.default_rng(0)
     p = rng.random(600)
     source = cs.from_arrays(
-        probabilities=p, labels=(rng.random(600) < p).astype(int), binary=True,
-        covariates=np.repeat([0.0, 1.0], 300)[:, None], covariate_names=["site"],
-    )  # fmt: skip
+        probabilities=p,
+        labels=(rng.random(600) < p).astype(int),
+        binary=True,
+        covariates=np.repeat([0.0, 1.0], 300)[:, None],
+        covariate_names=["site"],
+    )
     figure = plot_result(cs.reliability(source, group_by="site"))
     headings = [part.get_suptitle().replace("\u00a0", " ") for part in figure.subfigs[1:]]
     assert headings[0] == "All rows"
@@ -230,6 +233,5 @@ def test_picture__legend_fits_the_width() -> None:
 
 def test_unbroken__binds_numbers_and_units() -> None:
     text = unbroken("95 % interval, 1.6 points, p = 0.01, noise 95 % 0.2, ± 2, 10 rows")
-    assert re.findall(r"\S+", text.replace("\u00a0", "_")) == [
-        "95_%", "interval,", "1.6_points,", "p_=_0.01,", "noise", "95_%_0.2,", "±_2,", "10", "rows"
-    ]  # fmt: skip
+    words = text.replace("\u00a0", "_").split()
+    assert " ".join(words) == "95_% interval, 1.6_points, p_=_0.01, noise 95_%_0.2, ±_2, 10 rows"

@@ -160,10 +160,12 @@ def test_evidence__has_two_digits(value: float, text: str) -> None:
 
 def test_report__difference_is_worse_model_minus_better_model() -> None:
     result = night()
-    (one,) = result["ranking"]["differences"]
+    (difference,) = result["ranking"]["differences"]
     values = {m["model"]: m["value"] for m in result["ranking"]["models"]}
-    assert values[one["b"]] - values[one["a"]] == pytest.approx(one["difference"])
-    row = f'<th scope="row" class="w">{one["b"]}</th><td class="w">{one["a"]}</td>'
+    assert values[difference["b"]] - values[difference["a"]] == pytest.approx(
+        difference["difference"]
+    )
+    row = f'<th scope="row" class="w">{difference["b"]}</th><td class="w">{difference["a"]}</td>'
     assert row in report([result])
 
 
@@ -196,10 +198,20 @@ def test_report__missing_parts_have_no_section() -> None:
 def test_report__of_a_night_without_rows_is_a_page() -> None:
     result = night()
     result |= {
-        "windows": [], "thresholds": [], "n": 0, "n_unlabelled": 0, "dropped": {}, "drift": None,
-        "alarms": None, "trend": {"days": [], "n": [], "series": []}, "ranking": None,
-        "selection": None, "bias": None, "source": None, "notes": ["No row could be used."],
-    }  # fmt: skip
+        "windows": [],
+        "thresholds": [],
+        "n": 0,
+        "n_unlabelled": 0,
+        "dropped": {},
+        "drift": None,
+        "alarms": None,
+        "trend": {"days": [], "n": [], "series": []},
+        "ranking": None,
+        "selection": None,
+        "bias": None,
+        "source": None,
+        "notes": ["No row could be used."],
+    }
     text = checked(report([result])).text
     assert "No row could be used." in text
 
@@ -207,8 +219,12 @@ def test_report__of_a_night_without_rows_is_a_page() -> None:
 def test_report__missing_values_are_dashes_with_a_reason() -> None:
     result = night()
     for window in result["windows"]:
-        window["results"][0] |= {"value": None, "interval": None, "root": None,
-                                 "reason": "all rows are of one class"}  # fmt: skip
+        window["results"][0] |= {
+            "value": None,
+            "interval": None,
+            "root": None,
+            "reason": "all rows are of one class",
+        }
         for b in window["reliability"]["bins"][:3]:
             b |= {"mean_p": None, "frequency": None, "interval": None, "consistency": None}
     for series in result["trend"]["series"]:
@@ -334,9 +350,9 @@ def test_report__of_sixty_days_and_ten_groups_is_a_small_file() -> None:
 def test_report__draws_only_the_latest_days() -> None:
     result = night()
     days = [(date(2025, 1, 1) + timedelta(days=i)).isoformat() for i in range(700)]
-    one = result["trend"]["series"][0]
-    repeated = {key: (one[key] * 100)[:700] for key in ("values", "low", "high")}
-    result["trend"] = {"days": days, "n": [100] * 700, "series": [one | repeated]}
+    series = result["trend"]["series"][0]
+    repeated = {key: (series[key] * 100)[:700] for key in ("values", "low", "high")}
+    result["trend"] = {"days": days, "n": [100] * 700, "series": [series | repeated]}
     html = report([result])
     checked(html)
     assert days[-1] in html
@@ -351,8 +367,8 @@ def test_report__shows_parts_of_days() -> None:
     for series in result["trend"]["series"]:
         series |= {key: series[key][:8] for key in ("values", "low", "high")}
     result["trend"]["n"] = result["trend"]["n"][:8]
-    for one in (result["alarms"], *result["alarms"]["processes"]):
-        one |= {"log_evidence": one["log_evidence"][:8], "since": None, "alarm": False}
+    for process in (result["alarms"], *result["alarms"]["processes"]):
+        process |= {"log_evidence": process["log_evidence"][:8], "since": None, "alarm": False}
     text = checked(report([result])).text
     assert "Night of 20 Nov 2026, 18" in text
     assert days[3] in text

@@ -61,7 +61,7 @@ def test_show__truncates_neither_numbers_nor_names(
     show(Console(width=width), table)
     lines = capsys.readouterr().out.splitlines()
     assert width < 28 or max(map(len, lines)) <= width
-    assert all(any(one in line for line in lines) for one in numbers)
+    assert all(any(number in line for line in lines) for number in numbers)
     first = "".join(line.split(" ")[0] for line in lines if line.strip())
     parts = 1 + sum(not line for line in lines)
     assert first.count(NAME) == parts == {120: 1, 80: 1, 60: 1, 40: 2}.get(width, 3)
@@ -98,20 +98,29 @@ def _ranking() -> Any:
     ("make", "print_tables"),
     [
         (lambda: cs.evaluate(_data(), [cs.ECE(), cs.CKCE()], interval="jackknife"), print_result),
-        (lambda: cs.calibration_test(_data(), [cs.ECE(), cs.TCE2Debiased()], n_replicates=19),
-         print_result),
-        (lambda: audit(_data(), ("region", "age"), n_replicates=19, recalibrate=("temperature",)),
-         print_result),
+        (
+            lambda: cs.calibration_test(_data(), [cs.ECE(), cs.TCE2Debiased()], n_replicates=19),
+            print_result,
+        ),
+        (
+            lambda: audit(
+                _data(), ("region", "age"), n_replicates=19, recalibrate=("temperature",)
+            ),
+            print_result,
+        ),
         (_ranking, print_result),
         (lambda: article_of(read(night())), lambda page: print_article(page, terminal())),
         (lambda: DAYS, days_table),
     ],
     ids=["evaluate", "test", "audit", "rank", "nightly", "days"],
-)  # fmt: skip
+)
 def test_tables__fit_the_screen(
-    make: Any, print_tables: Any, width: int,
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str],
-) -> None:  # fmt: skip
+    make: Any,
+    print_tables: Any,
+    width: int,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
     monkeypatch.setenv("COLUMNS", str(width))
     print_tables(make())
     lines = capsys.readouterr().out.splitlines()
@@ -129,17 +138,24 @@ def test_number__has_one_sign_of_infinity() -> None:
     ("make", "short"),
     [
         (lambda: cs.evaluate(_data(), group_by="region"), "Evaluation(n=300, "),
-        (lambda: cs.calibration_test(_data(), [cs.ECE(), cs.CKCE()], n_replicates=19),
-         "CalibrationTests(n=300, ece: p="),
-        (lambda: cs.select(_data(), "top_label", [cs.selection.Bins((5, 10))]),
-         "Selection(n=300, 2 candidates, selected: bins, bins="),
+        (
+            lambda: cs.calibration_test(_data(), [cs.ECE(), cs.CKCE()], n_replicates=19),
+            "CalibrationTests(n=300, ece: p=",
+        ),
+        (
+            lambda: cs.select(_data(), "top_label", [cs.selection.Bins((5, 10))]),
+            "Selection(n=300, 2 candidates, selected: bins, bins=",
+        ),
     ],
     ids=["evaluation", "tests", "selection"],
-)  # fmt: skip
+)
 def test_print__shows_the_table_of_the_command(
-    make: Any, short: str, width: int,
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str],
-) -> None:  # fmt: skip
+    make: Any,
+    short: str,
+    width: int,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
     monkeypatch.setenv("COLUMNS", str(width))
     result = make()
     print_result(result)
@@ -207,8 +223,8 @@ def test_rank__of_one_model_prints_no_probabilities(
 ) -> None:
     monkeypatch.setenv("COLUMNS", "120")
     unlabelled = cs.from_arrays(logits=np.zeros((300, 4)), labels=np.full(300, -1))
-    for others in ({}, {"without a rank": unlabelled}):
-        print_result(cs.rank({"alone": rows(300), **others}, cs.ECE()))
+    for unranked in ({}, {"without a rank": unlabelled}):
+        print_result(cs.rank({"alone": rows(300), **unranked}, cs.ECE()))
         out = capsys.readouterr().out
         assert "0.99" not in out
         assert "P(rank" not in out
@@ -243,9 +259,11 @@ def test_names__of_files_and_columns_in_errors_are_escaped(capsys, tmp_path):
 
 def test_names__of_groups_in_the_table_of_a_result(arrays):
     source = cs.from_arrays(
-        logits=arrays["logits"], labels=arrays["labels"], covariates=arrays["covariates"],
+        logits=arrays["logits"],
+        labels=arrays["labels"],
+        covariates=arrays["covariates"],
         covariate_names=[HOSTILE],
-    )  # fmt: skip
+    )
     text = cs.as_text(cs.evaluate(source, [cs.ECE()], group_by=HOSTILE))
     assert "\x1b" not in text
     assert "\u202e" not in text
@@ -258,8 +276,8 @@ class _OwnEvaluation(cs.Evaluation):
 
 def test_print__accepts_subclasses_of_results() -> None:
     result = cs.evaluate(_data(), [cs.ECE()])
-    own = _OwnEvaluation(**{f.name: getattr(result, f.name) for f in fields(result)})
-    assert str(own) == str(result)
+    subclassed = _OwnEvaluation(**{f.name: getattr(result, f.name) for f in fields(result)})
+    assert str(subclassed) == str(result)
 
 
 def test_evaluation__names_the_notion(rng):
@@ -306,13 +324,14 @@ def _rare() -> Any:
 @pytest.mark.parametrize(
     "make",
     [
-        lambda: cs.evaluate(_rare(), ["accuracy", "confidence_gap", "ece", "tce2_debiased"],
-                            interval="jackknife"),
+        lambda: cs.evaluate(
+            _rare(), ["accuracy", "confidence_gap", "ece", "tce2_debiased"], interval="jackknife"
+        ),
         lambda: cs.reliability(_rare()),
         lambda: cs.rank({"a": rows(300), "b": _data()}, cs.CKCE()),
     ],
     ids=["evaluate", "reliability", "rank"],
-)  # fmt: skip
+)
 def test_tables__are_in_one_part_with_whole_names_at_80_columns(
     make: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -384,9 +403,14 @@ def test_groups__have_whole_names_where_as_many_parts_fit(
         table.add_column(head, justify="right", no_wrap=True)
     name = "band = (30.0, 45.0]"
     table.add_row(
-        name, "2,479", "0.678 [0.66…0.70]", "0.0274 [0.0090…0.045]", "0.0302 [0…0.046]",
-        "0.000641 [0…0.0028]", "0.422 [0.41…0.43]",
-    )  # fmt: skip
+        name,
+        "2,479",
+        "0.678 [0.66…0.70]",
+        "0.0274 [0.0090…0.045]",
+        "0.0302 [0…0.046]",
+        "0.000641 [0…0.0028]",
+        "0.422 [0.41…0.43]",
+    )
     show(Console(width=80), table)
     lines = capsys.readouterr().out.splitlines()
     assert sum(line.startswith(f"{name}  ") for line in lines) == 2
