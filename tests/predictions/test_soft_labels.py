@@ -16,11 +16,26 @@ Q, S = rng.dirichlet(np.ones(K), N), rng.dirichlet(np.full(K, 0.7), N)
 Y, W = rng.integers(0, K, N), rng.exponential(size=N)
 X = rng.normal(size=N)
 ESTIMATORS = [
-    "accuracy", "brier", "nll", "confidence_gap", "ece(bins=8)", "tce2(bins=8)",
-    "tce2_debiased(bins=8)", "cwce2(bins=8)", "ckce", "ckce(method=exact)", "ckce_centred", "cmmd",
-    "jkce", "jkce_biased", "kce", "kce(method=features)", "klce(covariates=['x0'])",
-    "kce(notion=top_label, method=spectral)", "kce(method=tiles, notion=top_label)",
-]  # fmt: skip
+    "accuracy",
+    "brier",
+    "nll",
+    "confidence_gap",
+    "ece(bins=8)",
+    "tce2(bins=8)",
+    "tce2_debiased(bins=8)",
+    "cwce2(bins=8)",
+    "ckce",
+    "ckce(method=exact)",
+    "ckce_centred",
+    "cmmd",
+    "jkce",
+    "jkce_biased",
+    "kce",
+    "kce(method=features)",
+    "klce(covariates=['x0'])",
+    "kce(notion=top_label, method=spectral)",
+    "kce(method=tiles, notion=top_label)",
+]
 BANDWIDTH = 0.4
 
 
@@ -40,13 +55,13 @@ def values(source, estimators=ESTIMATORS, **options):
 @pytest.mark.parametrize("weights", [None, W], ids=["plain", "weighted"])
 @pytest.mark.parametrize("kind", ["logits", "probabilities"])
 def test_one_hot__is_the_integer_label(kind, weights):
-    given = {"probabilities": None, kind: np.log(Q) if kind == "logits" else Q}
-    one_hot = soft(**given, labels=np.eye(K)[Y], weights=weights)
-    hard = soft(**given, labels=Y, weights=weights)
+    predictions = {"probabilities": None, kind: np.log(Q) if kind == "logits" else Q}
+    one_hot = soft(**predictions, labels=np.eye(K)[Y], weights=weights)
+    hard = soft(**predictions, labels=Y, weights=weights)
     np.testing.assert_allclose(values(one_hot), values(hard), rtol=1e-12, atol=1e-14)
     wild = [
-        cs.calibration_test(each, ["jkce", "ece", "cwce2", "kce"], null="wild", n_replicates=19)
-        for each in (one_hot, hard)
+        cs.calibration_test(labelled, ["jkce", "ece", "cwce2", "kce"], null="wild", n_replicates=19)
+        for labelled in (one_hot, hard)
     ]
     assert [t.p_value for t in wild[0].results] == [t.p_value for t in wild[1].results]
 
@@ -111,9 +126,19 @@ def test_chunks_and_workers__have_no_influence():
 def test_default__has_intervals_of_resampled_rows_and_floors_of_random_signs():
     result = cs.evaluate(soft(), interval=True)
     assert {e.estimator for e in result.estimates} == {
-        "accuracy", "brier", "nll", "confidence_gap", "ece", "tce2", "tce2_debiased", "cwce2",
-        "ckce", "cmmd", "jkce", "jkce_biased",
-    }  # fmt: skip
+        "accuracy",
+        "brier",
+        "nll",
+        "confidence_gap",
+        "ece",
+        "tce2",
+        "tce2_debiased",
+        "cwce2",
+        "ckce",
+        "cmmd",
+        "jkce",
+        "jkce_biased",
+    }
     assert all(e.reason is None for e in result.estimates)
     assert result.reliability is None
     floors = {e.estimator: e.floor.null for e in result.estimates if e.floor is not None}
@@ -142,7 +167,7 @@ def test_wild__keeps_its_level_if_labels_are_right_on_average(statistic):
     for seed in range(trials):
         draws = np.random.default_rng(seed)
         q = draws.dirichlet(np.ones(K), rows)
-        shares = np.array([draws.multinomial(5, each) for each in q]) / 5  # five annotators
+        shares = np.array([draws.multinomial(5, row) for row in q]) / 5  # five annotators
         source = cs.from_arrays(probabilities=q, labels=shares)
         test = cs.calibration_test(source, statistic, n_replicates=19, seed=seed).results[0]
         rejected += test.p_value <= 0.05
@@ -196,7 +221,7 @@ def test_several_right_answers__name_the_row_and_the_remedies():
 
 
 @pytest.mark.parametrize(
-    ("what", "refused"),
+    ("feature", "refused"),
     [
         ("mce", lambda s: cs.evaluate(s, "mce")),
         ("reliability", cs.reliability),
@@ -211,9 +236,11 @@ def test_several_right_answers__name_the_row_and_the_remedies():
         ("choices", lambda s: soft(mask=np.ones((N, K), bool))),
     ],
 )
-def test_others__need_integer_labels(what, refused):
+def test_others__need_integer_labels(feature, refused):
     needs = {"choices": r"mask.* need integer labels"}
-    with pytest.raises(cs.OptionError, match=needs.get(what, f"^{what} needs integer labels")):
+    with pytest.raises(
+        cs.OptionError, match=needs.get(feature, f"^{feature} needs integer labels")
+    ):
         refused(soft())
 
 

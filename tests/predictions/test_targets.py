@@ -127,8 +127,8 @@ def test_new_kind__has_the_intervals_of_random_signs_in_batches():
     accumulator = cs.Accumulator(["jkce", "jkce_biased"], forecast=MeanForecast(), interval=True)
     for rows in np.array_split(np.arange(few), 4):
         accumulator.update(predictions=mean[rows], labels=outcomes[rows])
-    whole = cs.from_arrays(predictions=mean, forecast=MeanForecast(), labels=outcomes)
-    expected = cs.evaluate(whole, ["jkce", "jkce_biased"], interval=True)
+    joined = cs.from_arrays(predictions=mean, forecast=MeanForecast(), labels=outcomes)
+    expected = cs.evaluate(joined, ["jkce", "jkce_biased"], interval=True)
     for part, estimate in zip(accumulator.compute().estimates, expected.estimates, strict=True):
         assert part.value == pytest.approx(estimate.value, rel=1e-9)
         assert part.interval.low == pytest.approx(estimate.interval.low, rel=1e-6)
