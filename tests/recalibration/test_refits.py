@@ -42,16 +42,22 @@ def data() -> dict[str, Any]:
     p = rng.permutation(np.linspace(0.01, 0.99, N))
     true = expit((logit(p) - 0.3) / 1.6)
     return {
-        "p": p, "y": (rng.random(N) < true).astype(int),
-        "x": (true + 0.5 * rng.normal(size=N))[:, None], "w": rng.uniform(0.5, 2.0, N),
-    }  # fmt: skip
+        "p": p,
+        "y": (rng.random(N) < true).astype(int),
+        "x": (true + 0.5 * rng.normal(size=N))[:, None],
+        "w": rng.uniform(0.5, 2.0, N),
+    }
 
 
 def _two(data, **changes):
-    return from_arrays(**{
-        "probabilities": data["p"], "labels": data["y"], "covariates": data["x"], "binary": True,
+    arguments = {
+        "probabilities": data["p"],
+        "labels": data["y"],
+        "covariates": data["x"],
+        "binary": True,
         **changes,
-    })  # fmt: skip
+    }
+    return from_arrays(**arguments)
 
 
 def _halves(source):
@@ -60,17 +66,17 @@ def _halves(source):
 
 def _prepared(method, source, notion="positive", replicates=B, **options):
     """Recalibrated half of the rows, its null, and the fit to the other half."""
-    fitting, rest = _halves(source)
+    fitting, judged = _halves(source)
     fitted = method.fit(fitting)
     null = refits_of(fitted, fitting, notion, replicates, SEED, **options)
-    return recalibrated(rest, fitted, null), null, fitted
+    return recalibrated(judged, fitted, null), null, fitted
 
 
 def _refitted(method, data, labels):
     """P(class 1) of all rows by the method fitted to `labels` of the fitting rows."""
-    held = HALF.holds(np.arange(N))
-    drawn = np.where(held, -1, 0)
-    drawn[~held] = labels
+    fitting = HALF.holds(np.arange(N))
+    drawn = np.where(fitting, -1, 0)
+    drawn[~fitting] = labels
     fitted = method.fit(_two(data, labels=drawn))
     return recalibrated(_two(data), fitted).read(0, N).values[:, 1]
 
@@ -83,17 +89,17 @@ def test_refits__are_fits_to_drawn_labels(data, method):
     """Binomial counts of cells with one row are labels."""
     source = _two(data)
     _, null, fitted = _prepared(method, source)
-    held = HALF.holds(np.arange(N))
+    fitting = HALF.holds(np.arange(N))
     before = recalibrated(source, fitted).read(0, N).values
     block = recalibrated(source, fitted, null).read(0, N, covariates=True)
     rows = _rows(block.values[:, 1], data, block.covariates)
     moved = list(null.moved("positive", rows, 0, B))
     if method.name == "temperature":
-        labels = DrawnLabels(SEED).labels(np.flatnonzero(~held), before[~held], 0, B)
+        labels = DrawnLabels(SEED).labels(np.flatnonzero(~fitting), before[~fitting], 0, B)
     else:
-        order = np.argsort(data["p"][~held])
+        order = np.argsort(data["p"][~fitting])
         base, _ = null._versions(block.covariates[:, 1:], data["p"], 0, B)
-        drawn = np.array(list(_frequencies(_cells(data, ~held), base[~held][order], B, SEED)))
+        drawn = np.array(list(_frequencies(_cells(data, ~fitting), base[~fitting][order], B, SEED)))
         labels = np.empty_like(drawn, dtype=int)
         labels[:, order] = np.rint(drawn)
         assert set(np.unique(drawn.round(12))) == {0.0, 1.0}
@@ -106,15 +112,22 @@ def test_refits__are_fits_to_drawn_labels(data, method):
 
 def _cells(data, here) -> OccupiedCells:
     p = np.sort(data["p"][here])
-    one = np.ones(len(p))
-    return OccupiedCells(p, one, one, one, one, 0 * one)
+    ones_column = np.ones(len(p))
+    return OccupiedCells(p, ones_column, ones_column, ones_column, ones_column, 0 * ones_column)
 
 
 def _rows(p, data, covariates) -> NotionRows:
     y = data["y"]
-    none = np.empty((N, 0))
+    no_columns = np.empty((N, 0))
     return NotionRows(
-        p[:, None], (p - y)[:, None], y, np.ones(N), covariates, np.arange(N), none, Classes(2)
+        p[:, None],
+        (p - y)[:, None],
+        y,
+        np.ones(N),
+        covariates,
+        np.arange(N),
+        no_columns,
+        Classes(2),
     )
 
 
@@ -127,7 +140,7 @@ def test_refits__of_many_classes_are_temperatures_of_drawn_labels():
     source = from_arrays(labels=labels, **columns)
     _, null, fitted = _prepared(TemperatureScaling(), source, "top_label")
     q = recalibrated(source, fitted).read(0, N).values
-    held = HALF.holds(np.arange(N))
+    fitting = HALF.holds(np.arange(N))
     block = recalibrated(source, fitted, null).read(0, N, covariates=True)
     p = q.max(axis=1)
     rows = NotionRows(
@@ -140,10 +153,10 @@ def test_refits__of_many_classes_are_temperatures_of_drawn_labels():
         np.empty((N, 0)),
         Classes(4),
     )
-    drawn = DrawnLabels(SEED).labels(np.flatnonzero(~held), q[~held], 0, B)
+    drawn = DrawnLabels(SEED).labels(np.flatnonzero(~fitting), q[~fitting], 0, B)
     for drawn_labels, replicate in zip(drawn, null.moved("top_label", rows, 0, B), strict=True):
-        refit_labels = np.where(held, -1, 0)
-        refit_labels[~held] = drawn_labels
+        refit_labels = np.where(fitting, -1, 0)
+        refit_labels[~fitting] = drawn_labels
         refitted = TemperatureScaling().fit(from_arrays(labels=refit_labels, **columns))
         expected = recalibrated(source, refitted).read(0, N).values.max(axis=1)
         np.testing.assert_allclose(replicate.points[:, 0], expected, atol=1e-6)
@@ -173,8 +186,8 @@ def test_refits__of_the_top_label_mirror_those_of_class_1(data, method):
     pairs = zip(
         null.moved("positive", rows, 0, B), null.moved("top_label", rows, 0, B), strict=True
     )
-    for one, top in pairs:
-        p, y = one.points[:, 0], np.rint(one.points - one.delta)[:, 0]
+    for class_1, top in pairs:
+        p, y = class_1.points[:, 0], np.rint(class_1.points - class_1.delta)[:, 0]
         np.testing.assert_array_equal(top.points[:, 0], np.maximum(p, 1 - p))
         hit = np.where(p > 0.5, y, 1 - y)
         np.testing.assert_allclose(top.points[:, 0] - top.delta[:, 0], hit, atol=1e-12)
@@ -221,12 +234,12 @@ def test_refits__a_replicate_is_the_statistic_of_its_predictions(
     assert (test.null, test.replicates) == ("refit", B)
     block = model.read(0, N, covariates=True)
     rows = _rows(block.values[:, 1], data, block.covariates)
-    held = rows.take(HALF.holds(np.arange(N)))
+    fitting = rows.take(HALF.holds(np.arange(N)))
     if weighted:
-        held = NotionRows(*held[:3], data["w"][held.rows], *held[4:])
-    expected = [_statistic(rows) for rows in null.moved("positive", held, 0, B)]
+        fitting = NotionRows(*fitting[:3], data["w"][fitting.rows], *fitting[4:])
+    expected = [_statistic(rows) for rows in null.moved("positive", fitting, 0, B)]
     np.testing.assert_allclose(test.null_values, expected, rtol=1e-7, atol=1e-12)
-    assert test.value == pytest.approx(_statistic(held), rel=1e-7)
+    assert test.value == pytest.approx(_statistic(fitting), rel=1e-7)
 
 
 @pytest.mark.parametrize("how", ["tiles", "spectral", "features"])
@@ -292,10 +305,11 @@ def _family(rng, method: str, rows: int, classes: int = 2) -> Any:
     true = rng.random(rows)
     shift = {"temperature": 0.0, "platt": 0.5, "isotonic": 0.3 * np.sin(2 * logit(true))}[method]
     return from_arrays(
-        probabilities=expit(1.5 * logit(true) + shift), binary=True,
+        probabilities=expit(1.5 * logit(true) + shift),
+        binary=True,
         labels=(rng.random(rows) < true).astype(int),
         covariates=2 * true + rng.normal(size=rows),
-    )  # fmt: skip
+    )
 
 
 def _rejections(method: str, count: int, rows: int, replicates: int, classes: int = 2) -> int:
@@ -304,9 +318,14 @@ def _rejections(method: str, count: int, rows: int, replicates: int, classes: in
         rng = np.random.default_rng((77, seed))
         source = _family(rng, method, rows, classes)
         result = audit(
-            source, ["x0"], recalibrate=[method], n_replicates=replicates, seed=seed,
-            scheduler="serial", bins=2,
-        )  # fmt: skip
+            source,
+            ["x0"],
+            recalibrate=[method],
+            n_replicates=replicates,
+            seed=seed,
+            scheduler="serial",
+            bins=2,
+        )
         wrong += result.recalibration[1].p_value <= 0.05 + 1e-12
     return wrong
 
@@ -327,16 +346,27 @@ def test_audit__recalibrated_by_the_right_family_is_rejected_at_the_level(method
 
 def test_audit__notes_name_p_values_that_leave_out_the_fit(data, capsys):
     result = audit(_two(data), ["x0"], recalibrate="all", n_replicates=19)
-    by = {one.name: one for one in result.recalibration}
-    nulls = {name: one.test.null for name, one in by.items()}
+    scores_of = {scores.name: scores for scores in result.recalibration}
+    nulls = {name: scores.test.null for name, scores in scores_of.items()}
     assert nulls == {
-        "before": "labels", "temperature": "refit", "platt": "refit", "isotonic": "refit",
-        "bbq": "labels", "local_bias": "labels", "mc": "labels", "pmc": "labels",
-    }  # fmt: skip
-    assert [name for name, one in by.items() if one.note] == ["bbq", "local_bias", "mc", "pmc"]
-    assert "leaves out the noise of the fit" in by["local_bias"].note
+        "before": "labels",
+        "temperature": "refit",
+        "platt": "refit",
+        "isotonic": "refit",
+        "bbq": "labels",
+        "local_bias": "labels",
+        "mc": "labels",
+        "pmc": "labels",
+    }
+    assert [name for name, scores in scores_of.items() if scores.note] == [
+        "bbq",
+        "local_bias",
+        "mc",
+        "pmc",
+    ]
+    assert "leaves out the noise of the fit" in scores_of["local_bias"].note
     document = json.loads(json.dumps(result.to_dict()))
-    assert document["recalibration"][-1]["note"] == by["local_bias"].note
+    assert document["recalibration"][-1]["note"] == scores_of["local_bias"].note
     print_result(result)
     printed = " ".join(capsys.readouterr().out.split())
     assert "the p-value is too small, because replicates do not refit" in printed
