@@ -337,7 +337,7 @@ def test_weights__one_dominant_row(notion, heavy):
 
 @pytest.mark.parametrize("heavy", [1e6, 1e16])
 def test_weights__one_dominant_row_leaves_the_risk_correct(heavy):
-    """(Σw)² − Σw² cancels where one row has nearly all the weight; the sum over pairs does not."""
+    """(Σw)² − Σw² cancels where one row has nearly all the weight. The sum over pairs does not."""
     q, y = good(30, 2)
     weights, folds = np.ones(30), np.arange(30) % 3 - 1
     weights[10] = heavy  # in fold 0

@@ -1,4 +1,4 @@
-"""Results of a selection that do not depend on engines, blocks and row order; splits."""
+"""Results of a selection do not depend on engines, blocks and row order. Splits of rows."""
 
 from __future__ import annotations
 
@@ -72,11 +72,11 @@ def test_processes__give_the_same_bits_with_explicit_folds(store):
 def test_block_rows__change_results_by_rounding_only(store, notion):
     first = _comparable(cs.select(store, notion, grids(notion), block_rows=2400))
     for rows in (100, 777):
-        other = _comparable(cs.select(store, notion, grids(notion), block_rows=rows))
-        for result in (first, other):
+        blocked = _comparable(cs.select(store, notion, grids(notion), block_rows=rows))
+        for result in (first, blocked):
             result["parameters"].pop("block_rows", None)
-        for (path, a), (same, b) in zip(_numbers(first), _numbers(other), strict=True):
-            assert path == same
+        for (path, a), (blocked_path, b) in zip(_numbers(first), _numbers(blocked), strict=True):
+            assert path == blocked_path
             if "cells" in str(path) or path[-1] in ("error", "trace_residual"):
                 continue  # rounding errors themselves
             # differences have the rounding errors of risks; θ is accurate to 1e-7
@@ -102,11 +102,11 @@ def test_split__has_the_requested_shares():
 
 
 def test_split__explicit_folds_are_sliced_with_the_rows():
-    given = np.random.default_rng(1).integers(-1, 3, 100)
-    split = Split(3, given=given)
+    folds = np.random.default_rng(1).integers(-1, 3, 100)
+    split = Split(3, given=folds)
     rows = np.arange(40, 70)
-    np.testing.assert_array_equal(split.part(40, 70).of(rows), given[40:70])
-    np.testing.assert_array_equal(split.of(rows), given[40:70])
+    np.testing.assert_array_equal(split.part(40, 70).of(rows), folds[40:70])
+    np.testing.assert_array_equal(split.of(rows), folds[40:70])
 
 
 def test_split__a_nested_split_moves_the_test_part():
@@ -172,7 +172,7 @@ def test_nested__does_not_change_the_candidates():
 
 
 def test_dask__shared_data_are_not_in_the_tasks(store):
-    """Statistics may contain many rows; they are sent once and are not part of tasks."""
+    """Statistics may contain many rows. They are sent once and are not part of tasks."""
     import pickle
 
     from calibscale.data.source_arguments import as_source

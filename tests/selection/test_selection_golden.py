@@ -35,7 +35,7 @@ GOLDEN_FILES = {"top_label": ("tce",), "canonical": ("cce_matched_labels", "cce_
 
 @pytest.fixture(scope="module")
 def golden(data_folder):
-    """run(name) → the selection and the golden entries by family; each runs once."""
+    """run(name) → the selection and the golden entries by family. Each name runs once."""
     runs = {}
 
     def run(name):
@@ -126,7 +126,7 @@ def test_golden__a_hundred_classes_at_the_default_rank(data_folder):
 
 @pytest.mark.parametrize("run", ["top_label_resnet50", "top_label_resnet110"])
 def test_golden__the_smallest_risk_is_selected(golden, run):
-    """bins and KDE, whose grids are fully comparable, select the published values."""
+    """bins and KDE select the published values, since their grids are fully comparable."""
     selection, entries = golden(run)
     for family in ("bins", "kde"):
         best = selection.best_of(family)
