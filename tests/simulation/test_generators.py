@@ -78,14 +78,23 @@ def z_score(values, mean):
 @pytest.mark.parametrize(
     ("counter", "key", "expected"),
     [
-        ("00000000 00000000 00000000 00000000", "00000000 00000000",
-         "6627e8d5 e169c58d bc57ac4c 9b00dbd8"),
-        ("ffffffff ffffffff ffffffff ffffffff", "ffffffff ffffffff",
-         "408f276d 41c83b0e a20bc7c6 6d5451fd"),
-        ("243f6a88 85a308d3 13198a2e 03707344", "a4093822 299f31d0",
-         "d16cfe09 94fdcceb 5001e420 24126ea1"),
+        (
+            "00000000 00000000 00000000 00000000",
+            "00000000 00000000",
+            "6627e8d5 e169c58d bc57ac4c 9b00dbd8",
+        ),
+        (
+            "ffffffff ffffffff ffffffff ffffffff",
+            "ffffffff ffffffff",
+            "408f276d 41c83b0e a20bc7c6 6d5451fd",
+        ),
+        (
+            "243f6a88 85a308d3 13198a2e 03707344",
+            "a4093822 299f31d0",
+            "d16cfe09 94fdcceb 5001e420 24126ea1",
+        ),
     ],
-)  # fmt: skip
+)
 def test_philox__published_vectors(counter, key, expected):
     words = [np.uint64(int(word, 16)) for word in (counter + " " + key).split()]
     assert " ".join(f"{int(word):08x}" for word in random_draws.philox(*words)) == expected
@@ -136,8 +145,13 @@ def test_log_gamma__distribution_of_scipy(alpha):
 
 def test_log_gamma__independent_across_rows_classes_and_seeds():
     u = gamma_cdf(0.1)(log_gammas(0.1, 50_000, 3))
-    other = gamma_cdf(0.1)(log_gammas(0.1, 50_000, 3, seed=SEED + np.uint64(1)))
-    pairs = [(u[:, 0], u[:, 1]), (u[:, 1], u[:, 2]), (u[1:, 0], u[:-1, 0]), (u[:, 0], other[:, 0])]
+    reseeded = gamma_cdf(0.1)(log_gammas(0.1, 50_000, 3, seed=SEED + np.uint64(1)))
+    pairs = [
+        (u[:, 0], u[:, 1]),
+        (u[:, 1], u[:, 2]),
+        (u[1:, 0], u[:-1, 0]),
+        (u[:, 0], reseeded[:, 0]),
+    ]
     for a, b in pairs:
         assert abs(stats.spearmanr(a, b).statistic) < 4 / np.sqrt(len(a))
 
@@ -274,8 +288,8 @@ def test_simulate__interrupted_run_is_resumed(tmp_path, monkeypatch):
     monkeypatch.setattr(simulation, "_BATCH_NUMBERS", 370)
     path = tmp_path / "s.zarr"
 
-    def failing(done, total):
-        if done > 100:
+    def failing(count, total):
+        if count > 100:
             raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
@@ -298,8 +312,8 @@ def test_simulate__rows_independent_of_batches_and_of_n(tmp_path, monkeypatch):
     short = simulate(tmp_path / "short.zarr", rows=1234, seed=1).source.read(0, 1234)
     np.testing.assert_array_equal(short.values, long.values[:1234])
     np.testing.assert_array_equal(short.labels, long.labels[:1234])
-    other = simulate(tmp_path / "other.zarr", rows=1234, seed=2).source.read(0, 1234)
-    assert (other.values != short.values).mean() > 0.99
+    reseeded = simulate(tmp_path / "other.zarr", rows=1234, seed=2).source.read(0, 1234)
+    assert (reseeded.values != short.values).mean() > 0.99
 
 
 @pytest.mark.parametrize("dtype", [np.float16, np.float32, np.float64])
@@ -410,9 +424,15 @@ def test_truth__shift_by_quadrature():
     )
     features = RandomFourier(bandwidth=0.5)
     estimators = [
-        *SCORES, ECE(), MCE(bins=5), TCE2(bins=7, notion="positive"), SimplexECE(),
-        CKCE(features, ridge=0.01), CMMD(features, ridge=0.01), JKCEBiased(features),
-    ]  # fmt: skip
+        *SCORES,
+        ECE(),
+        MCE(bins=5),
+        TCE2(bins=7, notion="positive"),
+        SimplexECE(),
+        CKCE(features, ridge=0.01),
+        CMMD(features, ridge=0.01),
+        JKCEBiased(features),
+    ]
     expected = evaluate(source, estimators)
     estimates = truth(estimators, rows=9, generator="shift", parameters={"alpha": 0.3})
     # 200,000 rows: the relative noise of the sample is below a third of a per cent
@@ -442,12 +462,11 @@ def test_truth__scores_of_a_store(pair):
     estimates, truths, source = pair
     block = source.read(0, source.rows)
     rules = Rules("logits", Classes(source.classes), 1)
-    rows = np.concatenate(
-        [
-            np.column_stack([c.hit, c.brier, c.nll, c.confidence - c.hit])
-            for c, _ in chunks(block, rules)
-        ]
-    )
+    scores = []
+    for chunk, _ in chunks(block, rules):
+        gap = chunk.confidence - chunk.hit
+        scores.append(np.column_stack([chunk.hit, chunk.brier, chunk.nll, gap]))
+    rows = np.concatenate(scores)
     # the sample of the truth has as many rows and less variance: √2 standard errors
     limits = 4 * np.sqrt(2) * rows.std(axis=0) / np.sqrt(len(rows))
     for limit, name in zip(limits, ("accuracy", "brier", "nll", "confidence_gap"), strict=True):
