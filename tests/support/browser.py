@@ -12,15 +12,21 @@ from typing import Any
 import pytest
 
 SWITCHES = (
-    "--headless", "--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run",
-    "--disable-background-networking", "--disable-component-update", "--disable-sync",
+    "--headless",
+    "--no-sandbox",
+    "--disable-gpu",
+    "--disable-quic",
+    "--no-first-run",
+    "--disable-background-networking",
+    "--disable-component-update",
+    "--disable-sync",
     "--disable-dev-shm-usage",
-)  # fmt: skip
+)
 
 
 @contextmanager
 def chromium(profile: Path) -> Iterator[Any]:
-    """Driver of headless Chromium with this profile; skips the test if it is not installed."""
+    """Driver of headless Chromium with this profile. Skip the test if it is not installed."""
     webdriver = pytest.importorskip("selenium.webdriver", reason="selenium is not installed")
     driver = shutil.which("chromedriver")
     program = next(

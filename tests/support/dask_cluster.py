@@ -52,8 +52,11 @@ class Cluster:
         with (self.folder / f"{len(self.processes)}.log").open("wb") as log:
             process = subprocess.Popen(
                 [python, "-m", "dask", *arguments, "--scheduler-file", str(self.file)],
-                cwd=self.folder, stdout=log, stderr=log, env={**os.environ, **environment},
-            )  # fmt: skip
+                cwd=self.folder,
+                stdout=log,
+                stderr=log,
+                env={**os.environ, **environment},
+            )
         self.processes.append(process)
         return process
 
@@ -77,7 +80,7 @@ class At:
         self.act = act
         self.acted = 0.0  # time of the action
 
-    def __call__(self, done: int, total: int) -> None:
-        if not self.acted and total > 5 and done > total // 3:
+    def __call__(self, count: int, total: int) -> None:
+        if not self.acted and total > 5 and count > total // 3:
             self.act()
             self.acted = time.monotonic()

@@ -159,9 +159,12 @@ def expected(cell: Cell) -> Outcome:
         lost = names[ROW] if isinstance(names[ROW], str) else f"{names[ROW]:g}"
         groups = groups | {lost: 7, "missing": 1}
     return Outcome(
-        n=int(left.sum()), unlabelled=int(cell.role == "labels"), dropped=dropped,
-        ece=naive_ece(p, y, w), groups=groups,
-    )  # fmt: skip
+        n=int(left.sum()),
+        unlabelled=int(cell.role == "labels"),
+        dropped=dropped,
+        ece=naive_ece(p, y, w),
+        groups=groups,
+    )
 
 
 def naive_ece(p: Any, y: Any, w: Any) -> float:
@@ -175,7 +178,7 @@ def naive_ece(p: Any, y: Any, w: Any) -> float:
 
 
 def held(cell: Cell, name: str) -> Any:
-    """Column in memory; that of the cell has its missing value."""
+    """Column in memory. The column of the cell has its missing value."""
     values: list[Any] = table()[name]
     if name != cell.column:
         return np.array(values)
@@ -299,11 +302,18 @@ def feather_file(cell: Cell, path: Path) -> Path:
 def _outcome(result: Any, cell: Cell, also: dict[str, int] | None = None) -> Outcome:
     """Outcome of an evaluation, after `also` were dropped."""
     grouped = result.groups is not None and "groups" in cell.role
-    groups = {f"{key:g}": each[0].n for key, each in result.groups.items()} if grouped else None
+    groups = (
+        {f"{key:g}": estimates[0].n for key, estimates in result.groups.items()}
+        if grouped
+        else None
+    )
     return Outcome(
-        n=result.n, unlabelled=result.n_unlabelled, dropped=result.dropped | (also or {}),
-        ece=result["ece"].value, groups=groups,
-    )  # fmt: skip
+        n=result.n,
+        unlabelled=result.n_unlabelled,
+        dropped=result.dropped | (also or {}),
+        ece=result["ece"].value,
+        groups=groups,
+    )
 
 
 def _evaluated(source: Any, cell: Cell, also: dict[str, int] | None = None) -> Outcome:
@@ -375,19 +385,21 @@ def of_metrics(cell: Cell, folder: Path) -> Outcome:
     """Value of a function of arrays, which counts nothing."""
     if "group" in cell.role or "cluster" in cell.role:
         raise Impossible("functions of arrays have no groups and no clusters")
-    given = _arrays(cell)
-    y, p = given["labels"], given["probabilities"]
+    arrays = _arrays(cell)
+    y, p = arrays["labels"], arrays["probabilities"]
     options: dict[str, Any] = {"on_invalid": cell.on_invalid}
     if cell.role == "covariates":
         numbers = {name: getattr(LOCAL, name) for name in ("method", "n_features")}
         numbers |= {"prediction_bandwidth": 0.3, "covariate_bandwidth": 10.0}
         frame = pd.DataFrame({"age": pd.Series(pandas_frame(cell)["age"])})
         value = cs.metrics.klce(y, p, covariates=frame, **numbers, **options)
-        kept = {role: np.delete(np.array(table()[name]), ROW) for role, name in cell.roles.items()}
-        clean = cs.from_arrays(**kept, covariate_names=["age"], binary=True)
+        columns = {
+            role: np.delete(np.array(table()[name]), ROW) for role, name in cell.roles.items()
+        }
+        clean = cs.from_arrays(**columns, covariate_names=["age"], binary=True)
         assert value == cs.evaluate(clean, LOCAL)["klce"].value
         return Outcome(ece=expected(cell).ece)
-    value = cs.metrics.ece(y, p, sample_weight=given.get("weights"), **options)
+    value = cs.metrics.ece(y, p, sample_weight=arrays.get("weights"), **options)
     return Outcome(ece=value)
 
 
@@ -407,15 +419,18 @@ def _of_command(write: Callable[[Cell, Path], Path]) -> Callable[[Cell, Path], O
             raise ran.exception
         assert ran.exit_code == 0, ran.output
         result = json.loads(ran.stdout)
-        (ece,) = (each for each in result["results"] if each["estimator"] == "ece")
+        (ece,) = (entry for entry in result["results"] if entry["estimator"] == "ece")
         groups = None
         if "groups" in cell.role:
             values = result["groups"]["values"]
-            groups = {_name(each): each["n"] for each in values}
+            groups = {_name(entry): entry["n"] for entry in values}
         return Outcome(
-            n=result["n"], unlabelled=result["n_unlabelled"], dropped=result["dropped"],
-            ece=ece["value"], groups=groups,
-        )  # fmt: skip
+            n=result["n"],
+            unlabelled=result["n_unlabelled"],
+            dropped=result["dropped"],
+            ece=ece["value"],
+            groups=groups,
+        )
 
     return door
 
@@ -452,8 +467,9 @@ def _of_job(write: Callable[[Cell, Path], Path]) -> Callable[[Cell, Path], Outco
             ', {name = "klce", covariates = ["age"], method = "features", n_features = 8, '
             "prediction_bandwidth = 0.3, covariate_bandwidth = 10.0}"
         )
-        columns = {role: f'["{n}"]' if role == "covariates" else f'"{n}"'
-                   for role, n in cell.roles.items()}  # fmt: skip
+        columns = {
+            role: f'["{n}"]' if role == "covariates" else f'"{n}"' for role, n in cell.roles.items()
+        }
         texts = {
             "ESTIMATORS": '"ece"' + local * (cell.role == "covariates"),
             "GROUPS": f'cluster = "{cell.column}"' if "cluster" in cell.options else "",
@@ -468,9 +484,11 @@ def _of_job(write: Callable[[Cell, Path], Path]) -> Callable[[Cell, Path], Outco
         result = night(folder / "job.toml", "2026-01-01").to_dict()
         (ece,) = (e for e in result["windows"][0]["results"] if e["estimator"] == "ece")
         return Outcome(
-            n=result["n"], unlabelled=result["n_unlabelled"], dropped=result["dropped"],
+            n=result["n"],
+            unlabelled=result["n_unlabelled"],
+            dropped=result["dropped"],
             ece=ece["value"],
-        )  # fmt: skip
+        )
 
     return door
 
@@ -514,39 +532,39 @@ def cells() -> Iterator[Cell]:
 def outcome(door: str, cell: Cell, folder: Path) -> Outcome:
     """What a door says about a cell, in the names of the table."""
     try:
-        got = DOORS[door](cell, folder)
+        observed = DOORS[door](cell, folder)
     except cs.InvalidDataError as error:
         place, _, sentence = str(error).partition(": ")
         row = re.match("row ([0-9]+) of", place)
-        got = Outcome(row=int(row[1]) if row else None, sentence=sentence)
-        if error.row != got.row:
+        observed = Outcome(row=int(row[1]) if row else None, sentence=sentence)
+        if error.row != observed.row:
             raise ValueError(f"{error}: its row is {error.row}") from error
-    names = {theirs: ours for ours, theirs in ARGUMENTS.get(door, {}).items()}
-    if got.sentence:
-        got = got._replace(
-            sentence=re.sub("^'(.*?)'", lambda m: f"'{names.get(m[1], m[1])}'", got.sentence)
+    names = {door_name: name for name, door_name in ARGUMENTS.get(door, {}).items()}
+    if observed.sentence:
+        observed = observed._replace(
+            sentence=re.sub("^'(.*?)'", lambda m: f"'{names.get(m[1], m[1])}'", observed.sentence)
         )
-    if got.dropped:
+    if observed.dropped:
         dropped = {}
-        for fault, count in got.dropped.items():
-            column, _, rest = fault.partition(" ")
-            dropped[f"{names.get(column, column)} {rest}"] = count
-        got = got._replace(dropped=dropped)
-    return got
+        for fault, count in observed.dropped.items():
+            column, _, fault_text = fault.partition(" ")
+            dropped[f"{names.get(column, column)} {fault_text}"] = count
+        observed = observed._replace(dropped=dropped)
+    return observed
 
 
 def disagreement(door: str, cell: Cell, folder: Path) -> str | None:
-    """How a door differs from what is expected; an Impossible if it has no such value."""
-    wanted, got = expected(cell), outcome(door, cell, folder)
+    """How a door differs from the expected outcome. Raise Impossible if it has no such value."""
+    wanted, observed = expected(cell), outcome(door, cell, folder)
     if door == "metrics":  # a number alone
         wanted = Outcome(row=wanted.row, sentence=wanted.sentence, ece=wanted.ece)
     for name, value in wanted._asdict().items():
-        other = getattr(got, name)
-        same = value == other
-        if name == "ece" and None not in (value, other):
-            same = abs(value - other) < 1e-12
-        if not same:
-            return f"{name}: {other!r}, not {value!r} ({got})"
+        actual = getattr(observed, name)
+        equal = value == actual
+        if name == "ece" and None not in (value, actual):
+            equal = abs(value - actual) < 1e-12
+        if not equal:
+            return f"{name}: {actual!r}, not {value!r} ({observed})"
     return None
 
 
@@ -556,16 +574,16 @@ def summary() -> tuple[int, dict[str, int], list[str]]:
     for door in DOORS:
         for cell in cells():
             with tempfile.TemporaryDirectory() as folder, suppress_impossible(impossible):
-                found: str | None
+                difference: str | None
                 try:
-                    found = disagreement(door, cell, Path(folder))
+                    difference = disagreement(door, cell, Path(folder))
                 except Impossible:
                     raise
                 except Exception as error:  # any other error is a disagreement
-                    found = f"{type(error).__name__}: {error}"
+                    difference = f"{type(error).__name__}: {error}"
                 compared += 1
-                if found is not None:
-                    different.append(f"{door}, {' '.join(cell)}: {found}")
+                if difference is not None:
+                    different.append(f"{door}, {' '.join(cell)}: {difference}")
     return compared, impossible, different
 
 

@@ -93,7 +93,7 @@ def days(path: str) -> None:
 
 
 def fork(limit: int | None, arguments: list[str]) -> int:
-    """Run a command in a forked process; returns its id."""
+    """Run a command in a forked process. Return its id."""
     process = os.fork()
     if not process:
         signal.alarm(HANGS)

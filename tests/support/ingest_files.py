@@ -86,18 +86,18 @@ def write_parquet(path, data):
 
 def write_parquet_list(path, data):
     columns = table(data)
-    others = {name: column for name, column in columns.items() if not name.startswith("logits")}
+    scalars = {name: column for name, column in columns.items() if not name.startswith("logits")}
     lists = pa.array(list(data["logits"]), pa.list_(pa.from_numpy_dtype(data["logits"].dtype)))
-    pq.write_table(pa.table({"logits": lists, **others}), path, row_group_size=20)
+    pq.write_table(pa.table({"logits": lists, **scalars}), path, row_group_size=20)
     return [path]
 
 
 def write_parquet_fixed(path, data):
     columns = table(data)
-    others = {name: column for name, column in columns.items() if not name.startswith("logits")}
+    scalars = {name: column for name, column in columns.items() if not name.startswith("logits")}
     width = data["logits"].shape[1]
     lists = pa.FixedSizeListArray.from_arrays(data["logits"].ravel(), width)
-    pq.write_table(pa.table({"logits": lists, **others}), path, row_group_size=20)
+    pq.write_table(pa.table({"logits": lists, **scalars}), path, row_group_size=20)
     return [path]
 
 
@@ -118,13 +118,16 @@ def opened(path):
 
 
 def write_jsonl(path, data):
-    """Predictions as lists; a blank line in between."""
+    """Predictions as lists, with a blank line after each."""
     labels = [None if y < 0 else y for y in data["labels"].tolist()]
     with opened(path) as file:
         for z, y, x, w in zip(
-            data["logits"].tolist(), labels, data["covariates"].tolist(),
-            data["weights"].tolist(), strict=True,
-        ):  # fmt: skip
+            data["logits"].tolist(),
+            labels,
+            data["covariates"].tolist(),
+            data["weights"].tolist(),
+            strict=True,
+        ):
             row = {"logits": z, "labels": y, "x0": x[0], "x1": x[1], "weights": w}
             file.write(json.dumps(row) + "\n\n")
     return [path]
@@ -192,8 +195,8 @@ def chunks(place):
 def failing(after, progress=None):
     """Progress callback that interrupts after a number of rows."""
 
-    def progress(done, total):
-        if done >= after:
+    def progress(count, total):
+        if count >= after:
             raise KeyboardInterrupt
 
     return progress

@@ -55,7 +55,7 @@ def run(folder=None, scheduler="serial", progress=None):
     return [estimate.to_dict() for estimate in result.estimates]
 
 
-def main(folder, every, pause):
+def main(folder, seconds, pause):
     said = set()
     folds = []
 
@@ -64,13 +64,13 @@ def main(folder, every, pause):
             said.add(word)
             print(word, flush=True)
 
-    def progress(done, total):
+    def progress(count, total):
         if total < 10:  # the pass over rows
             return
         say("start")
-        if done == 0:
+        if count == 0:
             folds.append(total)
-        if len(folds) == 5 and done == 10:
+        if len(folds) == 5 and count == 10:
             say("middle")
             time.sleep(float(pause))
 
@@ -85,7 +85,7 @@ def main(folder, every, pause):
 
     signal.signal(signal.SIGTERM, interrupt)
     Checkpoint.save = saving
-    pair_sums.Checkpoint = partial(Checkpoint, every=float(every))
+    pair_sums.Checkpoint = partial(Checkpoint, every=float(seconds))
     print(json.dumps(run(folder, progress=progress)), flush=True)
 
 

@@ -45,7 +45,7 @@ def recipe_of(source, estimators=ESTIMATORS):
 
 
 def change_days(path):
-    """Make several changes to a ledger, each within a `writing` of its own; yields after each."""
+    """Make several changes to a ledger, each within its own `writing`. Yield after each."""
     ledger = Ledger.open(path)
     changes = [
         *((f"2026-01-0{k}", k) for k in range(2, 6)),

@@ -1,4 +1,4 @@
-"""Verbs whose settings of KLCE are keywords of the call, so that tests can list them."""
+"""Verbs with the settings of KLCE as keywords of the call, so that tests can list them."""
 
 from __future__ import annotations
 

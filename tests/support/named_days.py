@@ -32,7 +32,7 @@ def day_name(k: int) -> str:
 def columns_of(
     k: int, regions: tuple[str | None, ...] = REGIONS, rows: int = 400, gap: float = 0.0
 ) -> dict[str, list[Any]]:
-    """Columns of a day; in the first of the regions predictions are too low by `gap`."""
+    """Columns of a day. In the first of the regions predictions are too low by `gap`."""
     rng = np.random.default_rng([11, k])
     p = rng.beta(2, 3, rows)
     at = rng.integers(0, len(regions), rows)

@@ -83,7 +83,7 @@ map = ["age"]
 def rows_of_day(
     k: int, rows: int, labelled: int | None = None, groups: int = 2, classes: int = 3
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Logits, labels, covariates of a day; rows from `labelled` on have no labels."""
+    """Logits, labels, covariates of a day. Rows from `labelled` on have no labels."""
     rng = np.random.default_rng([8, k])
     logits = 2 * rng.normal(size=(rows, classes))
     p = np.exp(logits)
@@ -94,15 +94,17 @@ def rows_of_day(
 
 
 def write_store(
-    folder: Path, k: int, rows: int = 200, labelled: int | None = None, **other: Any
+    folder: Path, k: int, rows: int = 200, labelled: int | None = None, **changes: Any
 ) -> str:
-    """Write the predictions of a day as a store; returns the day."""
-    names = other.pop("names", ("region", "age"))
-    logits, labels, x = rows_of_day(k, rows, labelled, **other)
+    """Write the predictions of a day as a store. Return the day."""
+    names = changes.pop("names", ("region", "age"))
+    logits, labels, x = rows_of_day(k, rows, labelled, **changes)
     store = LogitStore.create(
-        folder / "days" / f"{DAYS[k]}.zarr", classes=logits.shape[1], covariate_names=names,
+        folder / "days" / f"{DAYS[k]}.zarr",
+        classes=logits.shape[1],
+        covariate_names=names,
         overwrite=True,
-    )  # fmt: skip
+    )
     with store.writer() as writer:
         writer.append(logits, labels, covariates=x)
     return DAYS[k]
@@ -111,7 +113,7 @@ def write_store(
 def write_parquet(
     folder: Path, k: int, rows: int, labelled: int | None = None, groups: int = 2
 ) -> str:
-    """Write the predictions of a day as a parquet file; returns the day."""
+    """Write the predictions of a day as a parquet file. Return the day."""
     logits, labels, x = rows_of_day(k, rows, labelled, groups)
     columns = {f"z_{c}": logits[:, c].astype(np.float32) for c in range(3)}
     columns |= {"y": labels, "region": x[:, 0], "age": x[:, 1]}
@@ -141,7 +143,7 @@ def _record(ledger: Ledger, day: str) -> dict[Any, Any]:
 
 
 def ledger_records(folder: Path) -> dict[str, Any]:
-    """Records of every day; fails if the ledger is damaged."""
+    """Records of every day. Fail if the ledger is damaged."""
     if not (folder / "ledger").exists():
         return {}
     ledger = Ledger.open(folder / "ledger")
@@ -154,7 +156,7 @@ def _timeless(value: dict[str, Any]) -> dict[str, Any]:
 
 
 def read_output(path: Path) -> Any:
-    """Contents of an output without the times of its run; fails if it is truncated."""
+    """Contents of an output without the times of its run. Fail if it is truncated."""
     text = path.read_text()
     if path.suffix == ".json":
         return json.loads(text, parse_constant=pytest.fail, object_hook=_timeless)
@@ -184,11 +186,14 @@ class Forks:
 
     def __init__(self, environment: dict[str, str] | None = None) -> None:
         self.process = subprocess.Popen(
-            [sys.executable, "-m", "tests.support.fault_nights"], stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE, stderr=subprocess.PIPE, cwd=ROOT,
+            [sys.executable, "-m", "tests.support.fault_nights"],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            cwd=ROOT,
             preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
             env={**os.environ, **(environment or {})},
-        )  # fmt: skip
+        )
         assert self.process.stdout is not None
         assert self.process.stderr is not None
         assert self.process.stdout.readline() == b"ready\n", self.process.stderr.read()
@@ -196,13 +201,13 @@ class Forks:
         self.process.stderr.read()  # messages of libraries as they load
 
     def start(self, *nights: tuple[Path, str], limit: int | None = None) -> list[int]:
-        """Start nights, each of a job and a day; returns their process ids."""
+        """Start nights, each of a job and a day. Return their process ids."""
         return self.begin(
             *(["nightly", str(job), "--date", day, "-q"] for job, day in nights), limit=limit
         )
 
     def begin(self, *commands: list[str], limit: int | None = None) -> list[int]:
-        """Start commands, each given by its arguments; returns their process ids."""
+        """Start commands, each given by its arguments. Return their process ids."""
         assert self.process.stdin is not None
         assert self.process.stdout is not None
         line = [[limit, arguments] for arguments in commands]
@@ -211,7 +216,7 @@ class Forks:
         return json.loads(self.process.stdout.readline())
 
     def end(self) -> tuple[list[int], str]:
-        """Wait for the commands; returns their exit codes and messages."""
+        """Wait for the commands. Return their exit codes and messages."""
         assert self.process.stdin is not None
         assert self.process.stdout is not None
         assert self.process.stderr is not None
@@ -265,7 +270,7 @@ class Scene:
         self._copy(folder, folder / "before")
 
     def _write(self, k: int, labelled: int | None = None) -> str:
-        """Write the predictions of a day; returns the day."""
+        """Write the predictions of a day. Return the day."""
         day = write_parquet(self.folder, k, self.rows, labelled, self.groups)
         if self._server is not None:
             file = self.folder / "days" / f"{day}.parquet"
@@ -327,7 +332,7 @@ class Scene:
         return len(list(self.folder.glob(f"{where}ledger/*/c/*/0")))
 
     def check(self) -> None:
-        """Check that each record and output is the old one or that of an undisturbed night."""
+        """Check that each record and output is the old one or the one of an undisturbed night."""
         records = ledger_records(self.folder)
         for day in self.new_records:
             assert records.get(day) in (self.old_records.get(day), self.new_records[day])

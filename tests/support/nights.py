@@ -18,7 +18,7 @@ def day_name(k: int) -> str:
 
 
 def write_day(folder: Path, k: int, rows: int = 300, heat: float = 1.0, model: str = "v1") -> None:
-    """Write a store of a day; with `heat` above 1 the model is overconfident."""
+    """Write a store of a day. With `heat` above 1 the model is overconfident."""
     rng = np.random.default_rng([k, len(model)])
     logits = rng.normal(size=(rows, CLASSES)) * 2
     p = np.exp(logits / heat)

@@ -183,8 +183,12 @@ LOCAL = dict(prediction_bandwidth=0.3, covariate_bandwidth=WIDTHS)
 BOTH = ("age", "income")
 
 
-MIXED = dict(covariates=("age", "region"), categorical=("region",), prediction_bandwidth=0.3,
-             covariate_bandwidth={"age": 1.5})  # fmt: skip
+MIXED = dict(
+    covariates=("age", "region"),
+    categorical=("region",),
+    prediction_bandwidth=0.3,
+    covariate_bandwidth={"age": 1.5},
+)
 
 
 CASES = {  # estimator, naive value, classes
@@ -208,7 +212,9 @@ CASES = {  # estimator, naive value, classes
     "jkce tiles of two": (cs.JKCE(FOURIER, method="tiles"), _jkce, 2),
     "jkce tiles top_label": (cs.JKCE(FOURIER, method="tiles", notion="top_label"), _jkce, 4),
     "jkce tiles gaussian": (
-        cs.JKCE(FOURIER, kernel="gaussian", method="tiles", notion="positive"), _jkce, 2,
+        cs.JKCE(FOURIER, kernel="gaussian", method="tiles", notion="positive"),
+        _jkce,
+        2,
     ),
     "jkce_biased tiles": (cs.JKCEBiased(FOURIER, method="tiles"), _jkce, 4),
     "kce": (cs.KCE(prediction_bandwidth=0.2), klce_value, 2),
@@ -218,15 +224,19 @@ CASES = {  # estimator, naive value, classes
     "klce tiles kernel_sum": (cs.KLCE(BOTH, normalization="kernel_sum", **LOCAL), klce_value, 2),
     "klce spectral": (cs.KLCE(BOTH, method="spectral", **LOCAL), klce_value, 2),
     "klce spectral top_label": (
-        cs.KLCE(method="spectral", notion="top_label", **MIXED), klce_value, 4,
+        cs.KLCE(method="spectral", notion="top_label", **MIXED),
+        klce_value,
+        4,
     ),
     "klce spectral kernel_sum": (
-        cs.KLCE(method="spectral", normalization="kernel_sum", **MIXED), klce_value, 2,
+        cs.KLCE(method="spectral", normalization="kernel_sum", **MIXED),
+        klce_value,
+        2,
     ),
     "klce features": (cs.KLCE(method="features", n_features=20, **MIXED), klce_value, 2),
     "klce features canonical": (cs.KLCE(method="features", n_features=20, **MIXED), klce_value, 4),
     "klce nystrom": (cs.KLCE(method="nystrom", n_features=20, **MIXED), klce_value, 4),
-}  # fmt: skip
+}
 
 
 def _null(kind, data, notion):
@@ -237,7 +247,7 @@ def _null(kind, data, notion):
 
 
 def drawn_residuals(kind, data, notion, count=B):
-    """δ* of each replicate, (n, e); of scalar notions the events are those of drawn labels."""
+    """δ* of each replicate, (n, e). The events of scalar notions are events of drawn labels."""
     rows = np.arange(len(data.q))
     points, delta = data.notion(notion)
     null = _null(kind, data, notion)
@@ -248,9 +258,16 @@ def drawn_residuals(kind, data, notion, count=B):
     if notion in ("top_label", "positive"):
         drawn = null.scalars(notion, rows, points[:, 0].copy(), delta[:, 0].copy(), 0, count)
         return [d[:, None] for d in drawn]
-    none = np.empty((len(rows), 0))
+    no_columns = np.empty((len(rows), 0))
     chunk = NotionRows(
-        data.q, delta, rows * 0, np.ones(len(rows)), none, rows, none, Classes(data.q.shape[1])
+        data.q,
+        delta,
+        rows * 0,
+        np.ones(len(rows)),
+        no_columns,
+        rows,
+        no_columns,
+        Classes(data.q.shape[1]),
     )
     return list(null.vectors(chunk, 0, count))
 
@@ -262,14 +279,20 @@ def notion_of(estimator):
 
 def rounding_scale(e, data, naive_value):
     """Value with residuals of one sign, the scale of roundings."""
-    ones = np.ones_like(data.notion(notion_of(e))[1]) / 2
-    return abs(naive_value(e, data, ones))
+    halves = np.ones_like(data.notion(notion_of(e))[1]) / 2
+    return abs(naive_value(e, data, halves))
 
 
-ONE_PASS = (cs.ECE(bins=8), cs.CWCE2(bins=5), cs.SimplexECE(),
-            cs.CKCE(FOURIER), cs.JKCE(FOURIER), cs.JKCE(FOURIER, method="tiles"),
-            cs.KLCE(method="spectral", notion="top_label", tolerance=1e-7, **MIXED),
-            cs.KLCE(method="features", n_features=20, **MIXED))  # fmt: skip
+ONE_PASS = (
+    cs.ECE(bins=8),
+    cs.CWCE2(bins=5),
+    cs.SimplexECE(),
+    cs.CKCE(FOURIER),
+    cs.JKCE(FOURIER),
+    cs.JKCE(FOURIER, method="tiles"),
+    cs.KLCE(method="spectral", notion="top_label", tolerance=1e-7, **MIXED),
+    cs.KLCE(method="features", n_features=20, **MIXED),
+)
 
 
 def assert_same(a, b, rtol):

@@ -1,4 +1,4 @@
-"""Results of which a test gives the members that it is about."""
+"""Results with the members alone that a test is about."""
 
 from __future__ import annotations
 

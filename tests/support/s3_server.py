@@ -1,4 +1,4 @@
-"""A local S3 server, whose disk may be full."""
+"""A local S3 server. Its disk may be full."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ class S3Server:
     writes : int
         Number of requests so far that need room.
     full_from : int
-        Number of the first of these requests that is refused, as later ones are; 0: none.
+        Number of the first of these requests that is refused, as all later ones are. 0: none.
     """
 
     def __init__(self) -> None:
@@ -67,7 +67,7 @@ class S3Server:
         return self._app(environ, start)
 
     def fill(self, full_from: int) -> None:
-        """Refuse requests that need room from number `full_from` on; 0: none."""
+        """Refuse requests that need room from number `full_from` on. 0: none."""
         self.writes, self.full_from = 0, full_from
 
     def files(self, folder: str) -> dict[str, bytes]:

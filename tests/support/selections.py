@@ -20,13 +20,13 @@ from tests.support import naive
 
 def candidate(selection, estimator, value=None):
     """Return the candidate with this hyper-parameter."""
-    (one,) = [
+    (match,) = [
         c
         for c in selection.candidates
         if c.estimator == estimator
         and (value is None or np.isclose(next(iter(c.hyperparameter.values())), value, rtol=1e-9))
     ]
-    return one
+    return match
 
 
 @dataclass
@@ -56,7 +56,7 @@ class Toy:
 
 
 def toy(notion, rows=200, k=3, weighted=False, seed=11):
-    """Over-confident rows, three classes (two if positive); some weights are zero."""
+    """Over-confident rows of three classes (two if positive). Some weights are zero."""
     rng = np.random.default_rng(seed)
     K = 2 if notion == "positive" else 3
     z = rng.normal(size=(rows, K)) * 1.5

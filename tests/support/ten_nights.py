@@ -73,7 +73,7 @@ def day_name(k):
 
 
 def day_rows(k, sharper=1.0, labelled=ROWS):
-    """Logits, labels, covariates of a day; the last rows may have no label yet."""
+    """Logits, labels, covariates of a day. The last rows may have no label yet."""
     rng = np.random.default_rng([4, k])
     truth = np.maximum(rng.dirichlet(np.full(CLASSES, 0.5), ROWS), 1e-12)
     labels = (truth.cumsum(axis=1) < rng.random((ROWS, 1))).sum(axis=1).clip(0, CLASSES - 1)
@@ -85,9 +85,12 @@ def day_rows(k, sharper=1.0, labelled=ROWS):
 def write_day(folder, k, **settings):
     logits, labels, x = day_rows(k, **settings)
     store = cs.LogitStore.create(
-        str(folder / "days" / f"{day_name(k)}.zarr"), classes=CLASSES, dtype="float64",
-        covariate_names=("region", "age"), overwrite=True,
-    )  # fmt: skip
+        str(folder / "days" / f"{day_name(k)}.zarr"),
+        classes=CLASSES,
+        dtype="float64",
+        covariate_names=("region", "age"),
+        overwrite=True,
+    )
     with store.writer() as writer:
         writer.append(logits, labels, covariates=x)
 

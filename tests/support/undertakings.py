@@ -57,7 +57,7 @@ class Injector:
     def begin(
         self, command: list[str], folder: Path, at: int = 0, error: int = 0, lasting: bool = False
     ) -> int:
-        """Start a command, of whose calls that change the folder number `at` fails; its process."""
+        """Start a command, and return its process. Change number `at` of the folder fails."""
         _ORDERS.pack_into(self._orders, 0, 0, at, error, lasting, b"", b"", bytes(folder))
         (process,) = self.forks.begin(command)
         return process
@@ -73,7 +73,7 @@ class Injector:
     def run(
         self, command: list[str], folder: Path, at: int = 0, error: int = 0, lasting: bool = False
     ) -> Ran:
-        """Run a command; call number `at` of those that change the folder fails."""
+        """Run a command. Change number `at` of the folder fails."""
         self.begin(command, folder, at, error, lasting)
         return self.end()
 
@@ -106,7 +106,7 @@ class StoreWriting:
         self.folder = folder / "work"
         self.server = server
         self.place = store_of(folder, server)
-        self.command, self.again = ([str(x) for x in each] for each in (command, again))
+        self.command, self.again = ([str(x) for x in words] for words in (command, again))
         self._kept = folder / "old.zarr" if old else None
         if self._kept is not None:
             rng = np.random.default_rng(1)
@@ -142,7 +142,7 @@ class StoreWriting:
         return {name: content for name, content in self._files().items() if "/c/" in name}
 
     def _content(self) -> Any:
-        """Number and hash of the rows of a complete store; None if there is no such store."""
+        """Number and hash of the rows of a complete store, or None if there is no such store."""
         options = None
         if self.server is not None:
             options = {**self.server.options, "use_listings_cache": False}
@@ -202,7 +202,7 @@ def files_of(folder: Path) -> dict[str, bytes]:
 
 
 class LedgerWriting:
-    """Changes of days of a ledger, whose log is worn and is rewritten at the first of them."""
+    """Changes of days of a ledger. Its log is worn and is rewritten at the first of them."""
 
     server = None
 

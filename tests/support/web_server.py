@@ -18,7 +18,7 @@ class WebServer(http.server.ThreadingHTTPServer):
     Attributes
     ----------
     statuses : list of int
-        Statuses of the next answers; the last one stays if `forever`.
+        Statuses of the next answers. The last one stays if `forever`.
     redirect : str
         Address to which all requests are redirected, if it is not empty.
     pause : float
