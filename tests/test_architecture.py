@@ -192,7 +192,7 @@ def _packages(module: str) -> set[str]:
 
 
 def _loaded(module: str, target: str) -> set[str]:
-    """Modules that an import loads: those of the target, and the files of the packages around it.
+    """Modules that an import loads: the target, and the files of the packages around it.
 
     The packages around the module itself are loaded before it.
     """
@@ -337,10 +337,10 @@ def test_folders__import_one_another_in_one_direction():
                 targets = _loaded(module, entry.target)
                 imported[_folder(module)] |= {_folder(target) for target in targets}
     circles = {
-        (folder, other)
+        (folder, target)
         for folder in imported
-        for other in imported[folder]
-        if "." != folder < other and folder in imported[other]
+        for target in imported[folder]
+        if "." != folder < target and folder in imported[target]
     }
     assert circles == set()
 

@@ -109,13 +109,14 @@ def test_writer_in_another_container__keeps_its_file(tmp_path):
     path = tmp_path / "night.json"
     with _midway(path):
         (aside,) = tmp_path.iterdir()
-        done = subprocess.run(
+        process = subprocess.run(
             ["unshare", "--pid", "--fork", sys.executable, "-c", _WRITES, str(path)],
-            capture_output=True, check=False,
-        )  # fmt: skip
-        if b"unshare failed" in done.stderr:
+            capture_output=True,
+            check=False,
+        )
+        if b"unshare failed" in process.stderr:
             pytest.skip("this user cannot make a namespace")
-        assert done.returncode == 0, done.stderr
+        assert process.returncode == 0, process.stderr
         assert path.read_bytes() == b"in"
         assert aside.exists()
 
@@ -133,11 +134,20 @@ def test_leftovers__of_other_machines_stay_for_a_day(tmp_path, space, hours, sta
 def test_leftovers__of_unknown_origin_stay(tmp_path):
     dead, here = _ended(), atomic_files._process_space()
     stay = [
-        f".a.csv.{os.getpid()}.tmp", ".a.csv.9999999999.tmp", f".a.csv.{dead}.old",
-        f".a.csv.{here}.{os.getpid()}.89abcdef.tmp", f".a.csv.{here}.{dead}.tmp",
-        f".aacsv.{dead}.tmp", f".b.a.csv.{dead}.tmp", f".a.csv.gz.{dead}.tmp", f"a.csv.{dead}.tmp",
-        ".a.csv..tmp", ".a.csv.tmp", ".a.csv.lock", ".a.csv.x.tmp",
-    ]  # fmt: skip
+        f".a.csv.{os.getpid()}.tmp",
+        ".a.csv.9999999999.tmp",
+        f".a.csv.{dead}.old",
+        f".a.csv.{here}.{os.getpid()}.89abcdef.tmp",
+        f".a.csv.{here}.{dead}.tmp",
+        f".aacsv.{dead}.tmp",
+        f".b.a.csv.{dead}.tmp",
+        f".a.csv.gz.{dead}.tmp",
+        f"a.csv.{dead}.tmp",
+        ".a.csv..tmp",
+        ".a.csv.tmp",
+        ".a.csv.lock",
+        ".a.csv.x.tmp",
+    ]
     if not Path("/proc/self/ns/pid").exists():
         stay.pop(3)
     for name in stay:

@@ -83,12 +83,18 @@ def test_skce__is_kce_without_covariates(rows):
 @pytest.mark.parametrize(
     ("kinds", "labels"),
     [
-        (NAMES, None), (NAMES, NAMES), (NAMES.astype(object), None), ([10, 20, 30], None),
-        ([1, 2, 3], None), ([-1, 0, 1], None), ([2, 0, 1], [2, 0, 1]), ([0.0, 1.0, 2.0], None),
+        (NAMES, None),
+        (NAMES, NAMES),
+        (NAMES.astype(object), None),
+        ([10, 20, 30], None),
+        ([1, 2, 3], None),
+        ([-1, 0, 1], None),
+        ([2, 0, 1], [2, 0, 1]),
+        ([0.0, 1.0, 2.0], None),
         (NAMES[::-1], NAMES[::-1]),
     ],
     ids=str,
-)  # fmt: skip
+)
 def test_labels__of_any_kind(rows, kinds, labels):
     y, p, _ = rows
     assert metrics.ece(np.asarray(kinds)[y], p, labels=labels) == metrics.ece(y, p)
@@ -100,8 +106,8 @@ def test_labels__of_any_kind(rows, kinds, labels):
 )
 def test_labels__of_two_classes(pairs, kinds):
     y, p = pairs
-    both = np.column_stack([1 - p, p])
-    for predictions in (p, p[:, None], both):
+    two_columns = np.column_stack([1 - p, p])
+    for predictions in (p, p[:, None], two_columns):
         assert metrics.ece(np.array(kinds)[y], predictions) == metrics.ece(y, p)
     swapped = metrics.ece(np.array(kinds)[y], p, labels=kinds[::-1])
     assert swapped == metrics.ece(1 - y, p)
@@ -159,8 +165,8 @@ def test_predictions__refused_or_dropped(pairs):
     p[3] = np.nan
     with pytest.raises(InvalidDataError, match=r"row 3 of y_prob: .*on_invalid='drop'"):
         metrics.ece(y, p)
-    rest = np.arange(300) != 3
-    assert metrics.ece(y, p, on_invalid="drop") == metrics.ece(y[rest], p[rest])
+    valid = np.arange(300) != 3
+    assert metrics.ece(y, p, on_invalid="drop") == metrics.ece(y[valid], p[valid])
     with pytest.raises(InvalidDataError, match="y_prob must be numbers, such as 'high'"):
         metrics.ece([0, 1], ["high", "low"])
     thirds = np.full((4, 3), 0.333)
