@@ -193,7 +193,7 @@ def test_aside_of__is_unique(tmp_path):
 
 
 @pytest.mark.parametrize("letter", ["a", "λ"])
-def test_name__of_250_bytes(tmp_path, letter):
+def test_name__may_have_250_bytes(tmp_path, letter):
     place = tmp_path / (letter * (250 // len(letter.encode())))
     write_whole(place, b"1")
     aside = aside_of(place)

@@ -70,7 +70,7 @@ def _check_table(name: str, results: Path, readme: Path) -> None:
 
 
 @pytest.mark.parametrize("topic", ["intervals", "ranking", "selection", "limits"])
-def test_levels__of_any_law(topic: str, tmp_path: Path) -> None:
+def test_levels__take_any_law(topic: str, tmp_path: Path) -> None:
     (tmp_path / "mine.py").write_text("def law(rng, n):\n    return rng.beta(3.0, 5.0, n)\n")
     options = ["--small", "--count", "2", "--law", "mine:law", "--miscalibration", "1.4"]
     process = subprocess.run(

@@ -95,7 +95,7 @@ def test_skce__is_kce_without_covariates(rows):
     ],
     ids=str,
 )
-def test_labels__of_any_kind(rows, kinds, labels):
+def test_labels__may_be_of_any_kind(rows, kinds, labels):
     y, p, _ = rows
     assert metrics.ece(np.asarray(kinds)[y], p, labels=labels) == metrics.ece(y, p)
     assert metrics.ece([kinds[k] for k in y], p.tolist(), labels=labels) == metrics.ece(y, p)
@@ -104,7 +104,7 @@ def test_labels__of_any_kind(rows, kinds, labels):
 @pytest.mark.parametrize(
     "kinds", [["no", "yes"], [False, True], [0, 1], [-1, 1], [1, 2], [0.0, 1.0]], ids=str
 )
-def test_labels__of_two_classes(pairs, kinds):
+def test_labels__of_two_classes_may_be_of_any_kind(pairs, kinds):
     y, p = pairs
     two_columns = np.column_stack([1 - p, p])
     for predictions in (p, p[:, None], two_columns):
@@ -113,7 +113,7 @@ def test_labels__of_two_classes(pairs, kinds):
     assert swapped == metrics.ece(1 - y, p)
 
 
-def test_labels__some_classes_missing(rows):
+def test_labels__may_lack_some_classes(rows):
     y, p, _ = rows
     part = y != 2
     expected = metrics.ece(NAMES[y[part]], p[part], labels=NAMES)
@@ -155,12 +155,12 @@ def test_labels__missing_ones_are_skipped(rows):
     ],
     ids=str,
 )
-def test_labels__refused(y, labels, error, says):
+def test_labels__that_are_impossible_are_refused(y, labels, error, says):
     with pytest.raises(error, match=says):
         metrics.ece(y, np.full((4, 3), 1 / 3), labels=labels)
 
 
-def test_predictions__refused_or_dropped(pairs):
+def test_predictions__that_are_invalid_are_refused_or_dropped(pairs):
     y, p = pairs
     p[3] = np.nan
     with pytest.raises(InvalidDataError, match=r"row 3 of y_prob: .*on_invalid='drop'"):
@@ -173,7 +173,7 @@ def test_predictions__refused_or_dropped(pairs):
     assert metrics.ece([0, 1, 2, 0], thirds, tolerance=0.01) > 0
 
 
-def test_settings__refused(pairs):
+def test_settings__that_are_impossible_are_refused(pairs):
     with pytest.raises(TypeError, match=r"ece\(\) has no parameter 'bin'; did you mean 'bins'"):
         metrics.ece(*pairs, bin=3)
     with pytest.raises(OptionError, match="ece: bins must be a whole number"):
@@ -181,11 +181,11 @@ def test_settings__refused(pairs):
     assert metrics.ece(*pairs, edges=np.array([0, 0.5, 1])) > 0
 
 
-def test_value__nan_where_undefined():
+def test_value__is_nan_where_undefined():
     assert np.isnan(metrics.jkce([1], [0.5]))
 
 
-def test_arrays__of_other_libraries(rows):
+def test_arrays__of_other_libraries_equal_those_of_numpy(rows):
     y, p, w = rows
     expected = metrics.ece(y, p, sample_weight=w)
 
@@ -206,7 +206,7 @@ def test_arrays__of_other_libraries(rows):
 
 @pytest.mark.long
 @pytest.mark.process  # torch starts ldconfig when it is imported
-def test_arrays__of_torch(rows):
+def test_arrays__of_torch_equal_those_of_numpy(rows):
     torch = pytest.importorskip("torch", reason="tensors of torch")
     y, p, w = rows
     tensors = (torch.tensor(y), torch.tensor(p, requires_grad=True), torch.tensor(w))
@@ -216,7 +216,7 @@ def test_arrays__of_torch(rows):
 
 
 @pytest.mark.long
-def test_arrays__of_jax(rows):
+def test_arrays__of_jax_equal_those_of_numpy(rows):
     numpy = pytest.importorskip("jax.numpy", reason="arrays of jax")
     y, p, _ = rows
     single = p.astype(np.float32)
@@ -239,7 +239,7 @@ def _scorer(name, **settings):
 
 
 @pytest.mark.long
-def test_scorer__cross_validation(flowers):
+def test_scorer__is_for_cross_validation(flowers):
     from sklearn.linear_model import LogisticRegression
     from sklearn.model_selection import StratifiedKFold, cross_val_predict, cross_val_score
 
@@ -257,7 +257,7 @@ def test_scorer__cross_validation(flowers):
 
 
 @pytest.mark.long
-def test_scorer__grid_search(flowers):
+def test_scorer__is_for_a_grid_search(flowers):
     from sklearn.linear_model import LogisticRegression
     from sklearn.model_selection import GridSearchCV
 

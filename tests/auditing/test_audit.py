@@ -580,7 +580,7 @@ def test_audit__command_validates_options_first(store, tmp_path):
     assert isinstance(ran.exception, OptionError)
 
 
-def test_audit__of_real_data(data_folder):
+def test_audit__of_real_data_finds_no_bias_and_draws_its_groups(data_folder):
     with np.load(data_folder / "heart_lr.npz") as file:
         source = from_arrays(
             probabilities=file["p"],

@@ -33,7 +33,7 @@ def test_json__may_go_to_a_pipe_in_a_folder_that_cannot_be_written(tmp_path, mon
         check_outputs({"--json": str(pipe)})
 
 
-def test_evaluate__json_file_beside_the_table(run, store, tmp_path):
+def test_evaluate__writes_a_json_file_beside_the_table(run, store, tmp_path):
     path = tmp_path / "result.json"
     ran = run("evaluate", store, "--json", path, "-e", "ece")
     assert ran.code == 0
@@ -133,7 +133,7 @@ def test_evaluate__many_groups_fit_the_screen(run, tmp_path, monkeypatch):
 
 
 @pytest.mark.long
-def test_evaluate__group_by_ranges_and_several_columns(run, store, numbers):
+def test_evaluate__groups_by_ranges_and_by_several_columns(run, store, numbers):
     columns = ("--group-by", "age:4", "--group-by", "site", "--group-by", "age")
     result = run("evaluate", store, "--json", "-", *columns).json
     y, age = numbers["labels"], numbers["covariates"][:, 1]

@@ -23,7 +23,7 @@ def _completed(*words):
     return ran.stdout.split()
 
 
-def test_completion__of_commands_paths_and_estimators():
+def test_completion__offers_commands_paths_and_estimators():
     assert _completed("ev") == ["plain,evaluate"]
     assert _completed("evaluate", "-e", "ck") == ["plain,ckce", "plain,ckce_centred"]
     assert _completed("estimators", "smooth") == ["plain,smooth_ece", "plain,smooth_test"]

@@ -242,7 +242,7 @@ def test_estimators__are_listed_with_their_settings(run):
     assert "did you mean 'ckce'" in run("estimators", "ckc").err
 
 
-def test_evaluate__group_by(run, store, numbers):
+def test_evaluate__has_results_of_each_group(run, store, numbers):
     result = run("evaluate", store, "--json", "-", "-e", "accuracy", "--group-by", "site").json
     z, y, site = numbers["logits"], numbers["labels"], numbers["covariates"][:, 0]
     assert result["groups"]["column"] == "site"
@@ -268,7 +268,7 @@ def test_evaluate__on_invalid_drop_counts(run, spoiled):
     assert "dropped" in table.out
 
 
-def test_evaluate__tolerance(run, tmp_path):
+def test_evaluate__accepts_sums_within_the_tolerance(run, tmp_path):
     q = np.full((10, 4), 0.2501)
     zarr.create_array(tmp_path / "q", data=q)
     zarr.create_array(tmp_path / "y", data=np.arange(10) % 4)
@@ -306,7 +306,7 @@ def arrays(tmp_path_factory, numbers) -> Path:
     return Path(str(group.store.root))  # type: ignore[attr-defined]
 
 
-def test_evaluate__arrays_by_their_paths(run, arrays, everything):
+def test_evaluate__takes_arrays_by_their_paths(run, arrays, everything):
     result = run(
         *("evaluate", "--logits", arrays / "run/logits", "--labels", arrays / "run/labels"),
         *("--json", "-", "-e", "nll", "-e", "ece", "-e", "ckce"),
@@ -330,7 +330,7 @@ def test_evaluate__arrays_by_names_inside_a_store(run, arrays, numbers):
     assert len(result["groups"]["values"]) == 3
 
 
-def test_evaluate__a_binary_array(run, arrays, numbers):
+def test_evaluate__takes_a_binary_array(run, arrays, numbers):
     command = ("evaluate", arrays, "--logits", "odds", "--labels", "even")
     options = ("--json", "-", "-e", "accuracy")
     result = run(*command, *options).json

@@ -110,7 +110,7 @@ def test_exit__a_command_does_not_overwrite_its_input(run, store, tmp_path, comm
         (("nightly", "JOB", "--date", "2026-01-02", "--json", "JOB"), "is also read"),
     ],
 )
-def test_exit__no_output_inside_an_input(run, store, tmp_path, command, message):
+def test_exit__an_output_inside_an_input_is_refused(run, store, tmp_path, command, message):
     (tmp_path / "link").symlink_to(store)
     for a, b in ("xy", "yx"):
         (tmp_path / a).symlink_to(tmp_path / b)
@@ -175,7 +175,7 @@ def test_exit__no_scheduler_at_the_address_is_75(store):
 
 
 @pytest.mark.process
-def test_exit__codes_of_a_real_process(store, spoiled, tmp_path):
+def test_exit__codes_of_a_real_process_are_documented_ones(store, spoiled, tmp_path):
     running = {
         0: start("evaluate", store, "--json", "-", "-e", "nll"),
         1: start("evaluate", tmp_path / "none"),

@@ -25,7 +25,7 @@ def test_info__describes_a_store(run, store):
         assert text in table.out
 
 
-def test_info__json_file(run, store, tmp_path):
+def test_info__writes_a_json_file(run, store, tmp_path):
     assert run("info", store, "--json", tmp_path / "i.json").code == 0
     assert json.loads((tmp_path / "i.json").read_text())["rows"] == ROWS
 
@@ -264,7 +264,7 @@ def test_forecasts__events_are_two_classes(run, forecasts, option, event):
         ),
     ],
 )
-def test_forecasts__errors(run, forecasts, arguments, says):
+def test_forecasts__errors_name_the_option(run, forecasts, arguments, says):
     ran = run("evaluate", forecasts[1], *arguments)
     assert ran.code in (1, 2)
     assert says in ran.err

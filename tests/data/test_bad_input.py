@@ -291,7 +291,7 @@ def test_evaluate__the_first_bad_row_is_named_every_time_when_all_are_bad():
     block_rows=st.integers(1, ROWS + 1),
     threads=st.integers(1, 5),
 )
-def test_evaluate__bad_rows_anywhere(bad, block_rows, threads):
+def test_evaluate__bad_rows_anywhere_are_named_or_dropped(bad, block_rows, threads):
     data = columns()
     for row in bad:
         spoil(data, ["nan", "label K", "+inf"][row % 3], row)

@@ -239,7 +239,7 @@ def test_evaluate__groups_equal_results_of_their_rows_alone():
     assert_json_is_clean(result)
 
 
-def test_evaluate__the_maximum_number_of_groups_and_one_more():
+def test_evaluate__more_than_the_maximum_number_of_groups_are_refused():
     rows = MAX_GROUPS + 1
     rng = np.random.default_rng(0)
     data = dict(

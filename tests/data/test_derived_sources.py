@@ -148,7 +148,7 @@ def test_part_of__divides_the_rows(two):
         assert fitted.slope == pytest.approx(Platt().fit(alone).slope, rel=1e-9)
 
 
-def test_part_of__a_part_of_a_part(two):
+def test_part_of__a_part_has_the_rows_in_both_parts(two):
     quarter = part_of(part_of(two_class_source(two), HALF), HoldOut(0.5, 8))
     rows = HALF.holds(np.arange(N)) & HoldOut(0.5, 8).holds(np.arange(N))
     assert left_out(quarter) == (~rows).sum()
@@ -171,7 +171,7 @@ def test_part_of__ignores_invalid_rows_of_the_other_part(two):
 
 
 @pytest.mark.parametrize("dtype", [np.uint8, np.int8, np.uint64])
-def test_part_of__labels_of_any_integer_type(two, dtype):
+def test_part_of__takes_labels_of_any_integer_type(two, dtype):
     y = np.maximum(two["y"], 0)
     from_64_bits = Platt().fit(part_of(two_class_source(two, labels=y), HALF))
     from_narrow = Platt().fit(part_of(two_class_source(two, labels=y.astype(dtype)), HALF))

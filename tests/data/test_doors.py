@@ -87,13 +87,13 @@ def dropped(source):
     ],
     ids=str,
 )
-def test_frame__columns_of_numbers_and_missing_values_of_any_type(column):
+def test_frame__takes_numbers_and_missing_values_of_any_type(column):
     frame = pd.DataFrame({"score": column, "y": Y})
     source = cs.from_frame(frame, probabilities="score", labels="y")
     assert dropped(source) == (2, 0, {"score is missing": 2})
 
 
-def test_frame__columns_without_any_value():
+def test_frame__columns_without_any_value_are_missing():
     empty = pa.nulls(4)
     scores = cs.from_frame(pa.table({"score": empty, "y": Y}), probabilities="score", labels="y")
     with pytest.raises(cs.InvalidDataError, match=r"score is missing \(4\)"):

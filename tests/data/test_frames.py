@@ -219,7 +219,7 @@ def test_parquet__is_not_held(tmp_path, rng):
     assert max(peaks) < 20e6  # batches that wait for a busy machine are held, too
 
 
-def test_predictions__named_in_several_ways(columns):
+def test_predictions__may_be_named_in_several_ways(columns):
     p = np.column_stack([columns[name] for name in IN_ORDER])
     expected = evaluate(from_arrays(probabilities=p, labels=columns["number"]), "nll")["nll"].value
     lists = pa.FixedSizeListArray.from_arrays(pa.array(p.reshape(-1)), 3)
@@ -246,7 +246,7 @@ def test_predictions__named_in_several_ways(columns):
     assert evaluate(in_order_of_table, "nll")["nll"].value == pytest.approx(expected, rel=1e-12)
 
 
-def test_predictions__of_two_classes(columns):
+def test_predictions__of_two_classes_may_be_one_column(columns):
     binary = columns["number"] == 0
     expected = from_arrays(probabilities=columns["p_cat"], labels=binary, binary=True)
     expected = evaluate(expected, "ece")["ece"].value
@@ -261,7 +261,7 @@ def test_predictions__of_two_classes(columns):
     assert source.class_names == ("no", "yes")
 
 
-def test_covariates__of_several_kinds():
+def test_covariates__of_several_kinds_become_numbers():
     data = {
         "p": [0.2, 0.3, 0.4, 0.5],
         "y": [0, 1, 0, 1],
@@ -351,7 +351,7 @@ def test_labels__unknown_text_names_row(columns):
     ],
     ids=str,
 )
-def test_from_frame__impossible_settings(columns, settings, says):
+def test_from_frame__impossible_settings_are_refused(columns, settings, says):
     columns = {name: column[:4] for name, column in columns.items()}
     table = pa.table({**columns, "list": [[0.2, 0.3, 0.5]] * 4})
     with pytest.raises(OptionError, match=says):
@@ -369,7 +369,7 @@ def test_from_frame__impossible_settings(columns, settings, says):
     ],
     ids=str,
 )
-def test_from_frame__impossible_columns(roles, says):
+def test_from_frame__impossible_columns_are_refused(roles, says):
     data = {
         "p": [0.1],
         "y": [1],
@@ -415,7 +415,7 @@ def test_frames__that_change_are_refused(columns):
         evaluate(source, "ece")
 
 
-def test_stream__with_empty_batches(columns):
+def test_stream__may_have_empty_batches(columns):
     table = pa.table(columns)
     empty = pa.RecordBatch.from_pylist([], schema=table.schema)
 
@@ -442,7 +442,7 @@ def test_duckdb__connection_is_free_afterwards(columns):
 
 
 @pytest.mark.long
-def test_datasets__of_hugging_face(columns):
+def test_datasets__of_hugging_face_equal_arrays(columns):
     datasets = pytest.importorskip("datasets", reason="Hugging Face datasets")
     first_rows = {name: column[:5000] for name, column in columns.items()}
     p = np.column_stack([first_rows[name] for name in IN_ORDER])
@@ -460,7 +460,7 @@ def test_datasets__of_hugging_face(columns):
 
 
 @pytest.mark.cluster
-def test_frame__on_worker_processes(columns, expected):
+def test_frame__is_read_by_worker_processes(columns, expected):
     for frame in (pa.table(columns), Repeatable(pa.table(columns))):
         source = from_frame(frame, probabilities=IN_ORDER, **ROLES)
         result = evaluate(source, ESTIMATORS, group_by="region", scheduler="local:2")

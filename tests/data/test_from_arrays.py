@@ -33,7 +33,7 @@ Z, Y = np.zeros((4, 3)), np.zeros(4, int)
     ],
     ids=str,
 )
-def test_from_arrays__impossible_settings(arguments, says):
+def test_from_arrays__impossible_settings_are_refused(arguments, says):
     with pytest.raises(OptionError, match=says):
         from_arrays(**arguments)
 
@@ -78,7 +78,7 @@ def test_from_arrays__impossible_settings(arguments, says):
     ],
     ids=str,
 )
-def test_from_arrays__impossible_arrays(arguments, says):
+def test_from_arrays__impossible_arrays_are_refused(arguments, says):
     with pytest.raises(InvalidDataError, match=says):
         from_arrays(**arguments)
 

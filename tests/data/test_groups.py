@@ -112,7 +112,7 @@ def test_cluster__a_missing_name_is_still_an_invalid_row(people):
 # ---------------------------------------------------------------- ranges and edges
 
 
-def test_evaluate__ranges_and_edges_as_on_the_command_line(people):
+def test_evaluate__takes_ranges_and_edges_as_the_command_line_does(people):
     age = people["age"]
     result = cs.evaluate(source_of(**people), "brier", group_by=["age:[30,60]", "age:3"])
     assert result.group_by == "age:[30,60]"

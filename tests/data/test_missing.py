@@ -34,7 +34,7 @@ PRESENT = [0, 0.0, False, "0", "none", Decimal(0), np.int8(0), pd.Timestamp(0), 
 
 
 @pytest.mark.parametrize("value", MISSING, ids=repr)
-def test_is_missing__whatever_a_library_calls_it(value):
+def test_is_missing__knows_the_missing_values_of_every_library(value):
     assert is_missing(value)
     column = np.empty(3, object)
     column[:] = [0.25, value, 1]

@@ -149,7 +149,7 @@ def test_one_column__of_shards_has_as_many_rows_as_there_are_labels(folder):
     assert cs.from_file("c_*.npy", probabilities="c", labels="y.npy").classes == 2
 
 
-def test_labels__of_other_types(folder):
+def test_labels__may_be_floats_or_names(folder):
     _, y = joined()
     with_gaps = np.where(y < 0, np.nan, y)
     names = np.array(["a", "b", "c", "d", ""])[y]

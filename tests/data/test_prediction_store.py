@@ -140,7 +140,7 @@ def test_append__odd_sizes_give_the_same_store_as_one_append(tmp_path, sharded, 
 
 
 @pytest.mark.long
-def test_append__many_tiny_appends_through_one_writer(tmp_path, small_chunks):
+def test_append__tiny_appends_are_committed_by_whole_chunks(tmp_path, small_chunks):
     z, y = logits(300), labels(300)
     store = LogitStore.create(tmp_path / "s.zarr", classes=3)
     with store.writer() as writer:
@@ -509,7 +509,7 @@ def test_evaluate__an_empty_store_is_invalid_data(tmp_path):
         evaluate(tmp_path / "s.zarr", FAST)
 
 
-def test_store__a_path_with_spaces_and_umlauts(tmp_path):
+def test_store__may_have_a_path_with_spaces_and_umlauts(tmp_path):
     path = tmp_path / "mes données #1 100% ü"
     filled(path)
     assert evaluate(str(path), FAST)["accuracy"].value == pytest.approx(

@@ -92,7 +92,7 @@ def test_columns__of_shards_may_be_cut_anywhere(tmp_path):
     assert here.to_dict()["groups"] == there.to_dict()["groups"]
 
 
-def test_one_column__of_different_lengths_or_on_disk(tmp_path):
+def test_one_column__may_be_in_parts_of_different_lengths_or_on_disk(tmp_path):
     p, y = np.linspace(0.01, 0.99, 60), np.arange(60) % 2
     reference = cs.from_arrays(probabilities=p, labels=y, binary=True)
     for shards in (np.split(p, [10]), mapped(tmp_path, np.split(p, [30]), "p")):

@@ -371,7 +371,7 @@ def test_evaluate__narrow_input_equals_float64_of_the_same_numbers(columns, dtyp
 
 
 @pytest.mark.parametrize("dtype", ["i1", "i2", "i4", "i8", "u1", "u2", "u4", "u8", ">i4"])
-def test_evaluate__labels_of_any_integer_type(columns, dtype):
+def test_evaluate__takes_labels_of_any_integer_type(columns, dtype):
     labels = np.abs(columns["labels"])
     data = from_arrays(logits=columns["logits"], labels=labels.astype(dtype))
     plain = from_arrays(logits=columns["logits"], labels=labels)
@@ -399,7 +399,7 @@ def test_evaluate__a_binary_column_equals_its_two_columns(column, kind):
 
 
 @pytest.mark.parametrize("make", [np.asarray, lambda v: da.from_array(v, chunks=33), xr.DataArray])
-def test_evaluate__binary_columns_of_other_kinds(tmp_path, make):
+def test_evaluate__takes_binary_columns_of_other_kinds(tmp_path, make):
     rng = np.random.default_rng(2)
     p, y = rng.uniform(size=200), rng.integers(0, 2, 200)
     result = evaluate(

@@ -84,7 +84,7 @@ def _killed(folder, moment):
 
 
 @pytest.mark.process
-def test_sigkill__three_times_in_a_row(uninterrupted, tmp_path):
+def test_sigkill__three_times_in_a_row_changes_nothing(uninterrupted, tmp_path):
     """Each run resumes from the checkpoint of the killed one."""
     expected, _, seconds = uninterrupted
     rng = np.random.default_rng(int.from_bytes(os.urandom(4)))
@@ -97,7 +97,7 @@ def test_sigkill__three_times_in_a_row(uninterrupted, tmp_path):
 
 @pytest.mark.process
 @pytest.mark.slow
-def test_sigkill__twenty_times_at_random_moments(uninterrupted, tmp_path):
+def test_sigkill__at_twenty_random_moments_changes_nothing(uninterrupted, tmp_path):
     expected, _, seconds = uninterrupted
     rng = np.random.default_rng(int.from_bytes(os.urandom(4)))
     hits = late = 0
@@ -116,7 +116,7 @@ def test_sigkill__twenty_times_at_random_moments(uninterrupted, tmp_path):
 
 @pytest.mark.cluster
 @pytest.mark.slow
-def test_workers_killed__at_random_moments(uninterrupted, tmp_path):
+def test_workers_killed__at_random_moments_change_nothing(uninterrupted, tmp_path):
     """SIGKILL to a Dask worker of a running fold, which continues without it."""
     from distributed import Client, LocalCluster
 

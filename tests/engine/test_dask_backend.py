@@ -255,7 +255,7 @@ def test_remote_store__is_read_by_every_worker(
 
 
 @pytest.mark.cluster
-def test_remote_arrays__not_written_by_calibscale(
+def test_remote_arrays__of_other_programs_give_the_bits_of_local_ones(
     cluster: Cluster, store: Path, served: str
 ) -> None:
     names = {"probabilities": "probabilities", "labels": "labels", "binary": True}
@@ -271,7 +271,7 @@ def test_remote_arrays__not_written_by_calibscale(
 @pytest.mark.cluster
 @pytest.mark.skipif(not Path("/proc/self/cwd").exists(), reason="no path that every process has")
 @pytest.mark.parametrize("foreign", [False, True])
-def test_path__invisible_to_workers(
+def test_path__invisible_to_workers_is_refused(
     cluster: Cluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, foreign: bool
 ) -> None:
     """Each process has its own /proc/self/cwd, as each machine has its own /tmp."""
@@ -291,7 +291,7 @@ def test_path__invisible_to_workers(
 
 
 @pytest.mark.cluster
-def test_path__in_the_memory_of_this_process(cluster: Cluster) -> None:
+def test_path__in_the_memory_of_this_process_is_refused(cluster: Cluster) -> None:
     place = "memory://test_cluster/s.zarr"
     with cs.LogitStore.create(place, classes=2).writer() as writer:
         writer.append(np.zeros((ROWS, 2), np.float32), np.zeros(ROWS, int))
@@ -330,7 +330,7 @@ def test_versions__of_a_worker_are_checked_before_any_work(
 
 
 @pytest.mark.cluster
-def test_versions__a_worker_without_calibscale(
+def test_versions__a_worker_without_calibscale_is_named(
     run: Any,
     frail: Cluster,
     store: Path,
@@ -349,7 +349,7 @@ def test_versions__a_worker_without_calibscale(
 
 
 @pytest.mark.cluster
-def test_versions__of_a_worker_that_joins_later(
+def test_versions__of_a_worker_that_joins_later_are_checked(
     frail: Cluster, store: Path, tmp_path: Path
 ) -> None:
     first = frail.worker()
@@ -399,7 +399,7 @@ def _patience(seconds: int = 6) -> Iterator[None]:
 
 
 @pytest.mark.cluster
-def test_worker_lost__all_of_them(frail: Cluster, store: Path) -> None:
+def test_worker_lost__without_another_one_ends_the_run(frail: Cluster, store: Path) -> None:
     kill = At(frail.worker().kill)
     with _patience(), pytest.raises(ClusterError, match="had no worker for 6 s"):
         cs.evaluate(store, scheduler=frail.address, block_rows=5, progress=kill)

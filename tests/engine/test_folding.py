@@ -183,7 +183,7 @@ def test_local_processes__give_the_same_bits(store):
 
 
 @pytest.mark.cluster
-def test_local_processes__started_from_another_thread(store):
+def test_local_processes__may_be_started_from_another_thread(store):
     with ThreadPoolExecutor(1) as pool:
         results = pool.submit(_results, store, "local:1", 500).result()
     assert results == _results(store, "serial", 500)
@@ -394,7 +394,7 @@ def test_parse_bytes__refuses_nonsense():
 
 
 @pytest.mark.cluster
-def test_imports__distributed_only_for_clusters(store):
+def test_imports__need_distributed_for_clusters_only(store):
     code = (
         "import sys, calibscale; "
         f"calibscale.evaluate({str(store)!r}, [calibscale.ECE()]); "

@@ -143,7 +143,7 @@ def naive_canonical_bound(q, y, squared):
     return max(gain / stakes, 0)
 
 
-def test_bound__of_whole_predictions(rng):
+def test_bound__of_whole_predictions_is_close_below_their_error(rng):
     logits = rng.normal(size=(6_000, 4)) * 2
     q, truth = (np.exp(x) / np.exp(x).sum(axis=1, keepdims=True) for x in (logits, logits / 2))
     y = (truth.cumsum(axis=1) < rng.random((len(q), 1))).sum(axis=1)
@@ -253,7 +253,7 @@ def test_bound__of_local_error_covers():
     assert np.all(missed <= 8)  # P(Binomial(60, 0.05) > 8) < 0.5 %
 
 
-def test_bound__of_local_error_of_texts_batches_and_unfit_covariates(rng):
+def test_bound__of_local_error_takes_texts_and_batches_and_refuses_unfit_covariates(rng):
     source, p, group, _ = _local(rng, 4000, 0.15)
     names = ["certified_l1(covariates=['group'])"]
     (numbers,) = cs.evaluate(source, names)
@@ -281,7 +281,7 @@ def test_bound__of_local_error_of_texts_batches_and_unfit_covariates(rng):
         cs.CertifiedL2("canonical", covariates=("x",))
 
 
-def test_bound__of_local_error_of_adult_incomes(data_folder):
+def test_bound__of_local_error_finds_errors_by_age_of_incomes(data_folder):
     """Forecasts that are right on average at every p, but not at every age."""
     data = np.load(data_folder / "adult_lr.npz")
     p, y, age = data["p"], data["y"], data["x"][:, 0]

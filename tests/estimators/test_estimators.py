@@ -109,7 +109,7 @@ GOLDEN = {
         "cifar100_densenet121",
     ],
 )
-def test_golden__scores_bins_and_kernel_errors(name, data_folder, golden_scores):
+def test_golden__scores_bins_and_kernel_errors_are_reproduced(name, data_folder, golden_scores):
     with np.load(data_folder / f"{name}.npz") as arrays:
         source = cs.from_arrays(logits=arrays["logits"][:2000], labels=arrays["labels"][:2000])
     expected = golden_scores[name]

@@ -238,7 +238,7 @@ def test_p_values__of_sharp_forecasts_are_those_of_exact_residuals(scale, monkey
 # ---------------------------------------------------------------- what else takes forecasts
 
 
-def test_forecast_events__at_a_level_and_at_a_threshold():
+def test_forecast_events__have_the_probability_of_a_level_or_a_threshold():
     source = normal()
     z = (Y - MEAN) / SCALE
     brier = cs.evaluate(cs.forecast_events(source, level=0.8), "brier")["brier"].value
@@ -425,7 +425,7 @@ def test_landmarks__are_judged_by_all_rows(count):
 
 
 @pytest.mark.parametrize("invalid", [False, True])
-def test_landmarks__with_covariates(invalid):
+def test_landmarks__with_covariates_are_within_the_stated_error(invalid):
     """One column with few values beside the two parameters of a forecast."""
     rng = np.random.default_rng(5)
     source = many("normal", 1.2)

@@ -160,7 +160,7 @@ def test_default_test__has_its_level():
     assert 8 <= rejected <= 36
 
 
-def test_default_tests__of_soft_labels_and_forecasts():
+def test_default_tests__of_forecasts_are_four():
     rng = np.random.default_rng(11)
     y = rng.normal(size=60)
     forecasts = cs.from_arrays(

@@ -38,7 +38,7 @@ GOLDEN = ("heart_lr", "compas_rf", "homeownership_lr", "adult_lr")
 
 @pytest.mark.parametrize("method", ["tiles", "spectral"])
 @pytest.mark.parametrize("name", GOLDEN)
-def test_golden__klce_and_kite(name, method, data_folder):
+def test_golden__klce_and_kite_are_reproduced(name, method, data_folder):
     golden = json.loads((data_folder.parent / "golden" / "klce.json").read_text())[name]
     with np.load(data_folder / f"{name}.npz") as arrays:
         p, y, x = arrays["p"], arrays["y"], arrays["x"]
@@ -286,7 +286,7 @@ def test_features__are_unbiased_and_their_stated_error_covers(data, families):
     _check_features(covariate_source(p, y, x), families, expected)
 
 
-def test_features__of_several_classes_with_weights(rng):
+def test_features__of_several_classes_with_weights_are_within_stated_errors(rng):
     q = rng.dirichlet([0.5] * 4, ROWS)
     y, w = rng.integers(0, 4, ROWS), rng.uniform(0.1, 2, ROWS)
     x = np.column_stack([rng.normal(size=(ROWS, 2)) * [1, 20], rng.integers(0, 3, ROWS)])

@@ -109,7 +109,7 @@ def test_no_rows__have_no_value():
 
 
 @pytest.mark.long
-def test_interval_and_test__of_a_biased_model():
+def test_interval_and_test__find_a_biased_model():
     p, y, _ = _rows(2000)
     source = _source(p, y)
     (estimate,) = cs.evaluate(source, "smooth_ece", interval="jackknife")

@@ -207,7 +207,7 @@ def test_bandwidth__of_many_rows_is_that_of_the_first(data):
     assert [e.details.get("notes") for e in result.estimates] == [notes, notes, None]
 
 
-def test_merge__of_bandwidths_of_different_rows(data):
+def test_merge__of_bandwidths_of_different_rows_is_refused_unless_they_are_kept(data):
     rows = {name: data[name] for name in ("logits", "labels")}
     parts = [{name: c[i * 2000 : (i + 1) * 2000] for name, c in rows.items()} for i in range(2)]
     first, second = (Accumulator(DEFAULT, classes=CLASSES) for _ in parts)

@@ -82,7 +82,7 @@ def test_simulation__prints_every_theta(example, run):
 # ---------------------------------------------------------------- tables
 
 
-def test_tables__estimators_by_models(example, run, models):
+def test_tables__have_a_row_for_each_estimator(example, run, models):
     ran = run("tables", models)
     assert ran.exit_code == 0, ran.output
     assert example.COMPARABLE in ran.output

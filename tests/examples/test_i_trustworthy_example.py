@@ -92,7 +92,7 @@ def test_klce__is_that_of_the_published_code(example, data_folder, golden, name)
     assert result.value == pytest.approx(golden[name]["kite_value"], rel=1e-9)
 
 
-def test_table_2__heart_disease(example, data_folder):
+def test_table_2__has_the_scores_of_heart_disease(example, data_folder):
     result = example.scores_of_table_2(data_folder, "heart_lr", 500)
     data = example.load(data_folder, "heart_lr")
     assert result.brier == pytest.approx(np.mean((data.p - data.y) ** 2), rel=1e-12)

@@ -69,7 +69,7 @@ def test_kills__leave_the_old_state_or_the_new_one(forks: Forks, scene: Scene) -
 
 @pytest.mark.slow
 @pytest.mark.parametrize(("kind", "count"), [("late", 50), ("day", 25), ("first", 25)])
-def test_kills__at_fifty_moments_of_every_stage(
+def test_kills__at_any_moment_of_every_stage_leave_whole_nights(
     forks: Forks, tmp_path: Path, kind: str, count: int
 ) -> None:
     """During ingest, reading, the ledger, judging and the outputs, including the report."""

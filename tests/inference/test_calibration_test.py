@@ -48,7 +48,7 @@ def test_level__of_drawn_labels_is_exact():
 
 
 @pytest.mark.parametrize("kind", DRAWS)
-def test_power__against_overconfidence(kind):
+def test_power__is_enough_to_reject_overconfidence(kind):
     rng = np.random.default_rng(3)
     logits = rng.normal(size=(600, 3))
     q = np.exp(logits) / np.exp(logits).sum(1, keepdims=True)

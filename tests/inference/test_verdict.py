@@ -210,7 +210,7 @@ def test_verdict__is_not_that_nothing_is_shown_above_the_noise() -> None:  # V3
     )
 
 
-def test_verdict__of_impossible_labels(rng: np.random.Generator) -> None:  # V4
+def test_verdict__names_impossible_labels(rng: np.random.Generator) -> None:  # V4
     p = rng.random(5000)
     y = (rng.random(5000) < p).astype(int)
     p[17:27], y[17:27] = 0.0, 1

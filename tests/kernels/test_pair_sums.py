@@ -141,7 +141,7 @@ def test_group_by__rows_without_a_group_are_a_group(rng):
 
 
 @pytest.mark.parametrize("name", NETWORKS)
-def test_golden__tiles_and_exact(name, data_folder, golden_scores):
+def test_golden__tiles_and_exact_ckce_are_reproduced(name, data_folder, golden_scores):
     with np.load(data_folder / f"{name}.npz") as arrays:
         source = cs.from_arrays(logits=arrays["logits"][:2000], labels=arrays["labels"][:2000])
     golden = golden_scores[name]

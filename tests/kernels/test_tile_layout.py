@@ -118,7 +118,9 @@ def test_strips__are_whole_lanes(shares):
 @pytest.mark.parametrize(("classes", "n"), [(2, 500), (4, 1015)])
 @pytest.mark.parametrize("prediction", ["gaussian", "linear+gaussian"])
 @pytest.mark.parametrize("count", [2, tiles.MANY])
-def test_sums__of_almost_enough_rows_for_strips_of_one_label(rng, classes, n, prediction, count):
+def test_sums__of_almost_enough_rows_for_strips_of_one_label_are_dense_sums(
+    rng, classes, n, prediction, count
+):
     """With their padding the rows are 256 for each label."""
     logits, q, y = overconfident_predictions(rng, n, classes)
     pairs, V = _pairs(logits, y), rng.normal(size=(n, count))

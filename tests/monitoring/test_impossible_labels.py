@@ -85,7 +85,7 @@ def test_impossible_labels__raise_an_alarm_with_row_day_and_group(tmp_path):  # 
     assert "Alarm: " in str(third)
 
 
-def test_impossible_labels__of_all_rows_and_of_tests(tmp_path):  # S2
+def test_impossible_labels__raise_alarms_of_all_rows_and_of_tests(tmp_path):  # S2
     text = WHOLE + "[test]\nreplicates = 19\n[alarms]\ntests = ['ece']\n"
     job = write_job(tmp_path, text)
     _write_day(tmp_path, 0, (300,), 1.0)

@@ -177,7 +177,7 @@ def test_names__on_the_axes_of_a_map(
 
 
 @pytest.mark.parametrize("ending", ["svg", "png"])
-def test_names__in_pictures(
+def test_names__are_escaped_in_pictures(
     run: Any,
     store: Path,
     tmp_path: Path,
@@ -231,7 +231,7 @@ map = ["new"]
 MODEL = '"<b>&amp;} 1'  # control characters are rejected
 
 
-def test_names__in_outputs_of_nights(
+def test_names__are_whole_and_harmless_in_outputs_of_nights(
     run: Any,
     tmp_path: Path,
 ) -> None:

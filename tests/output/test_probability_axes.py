@@ -133,7 +133,7 @@ def test_auto_axes__are_logit_for_extreme_predictions_only() -> None:
     assert plot_reliability(moderate, axes="auto").get_xscale() == "linear"
 
 
-def test_axes__several_models_and_curves_of_the_score() -> None:
+def test_axes__are_used_for_several_models_and_for_curves_of_the_score() -> None:
     result = cs.reliability(_rare())
     assert (
         plot_reliability([result, result], names=["a", "b"], axes="logit").get_xscale() == "logit"
@@ -166,7 +166,9 @@ def test_axes__unknown_names_and_tables_are_errors(tmp_path: Path) -> None:
         assert re.search(">10[\u00a0 ]%<|<!-- 10\u00a0% -->", (tmp_path / name).read_text("utf-8"))
 
 
-def test_axes__option_of_the_commands(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_axes__are_an_option_of_the_commands(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     table = tmp_path / "t.csv"
     p = 1 / (1 + np.exp(-np.random.default_rng(3).normal(-5, 1.2, 600)))
     rows = [f"{q:.6f},{int(i % 60 == 0)}" for i, q in enumerate(p)]

@@ -257,7 +257,7 @@ def test_names__of_files_and_columns_in_errors_are_escaped(capsys, tmp_path):
     assert not set(err) & set("\x1b\x9b\u202e\u2066\x07")
 
 
-def test_names__of_groups_in_the_table_of_a_result(arrays):
+def test_names__of_groups_are_escaped_in_the_table_of_a_result(arrays):
     source = cs.from_arrays(
         logits=arrays["logits"],
         labels=arrays["labels"],

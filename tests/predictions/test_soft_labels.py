@@ -103,7 +103,7 @@ def test_two_classes__are_judged_by_the_shares_of_the_second():
     assert computed == pytest.approx([gap, expected["ece"], expected["tce2_debiased"]], rel=1e-12)
 
 
-def test_log_loss__of_impossible_classes():
+def test_log_loss__of_impossible_classes_is_infinite():
     q, s = np.array([[1.0, 0, 0], [0.5, 0.5, 0]]), np.array([[1.0, 0, 0], [0.5, 0.5, 0]])
     assert values(soft(probabilities=q, labels=s, covariates=None), ["nll"])[0] == pytest.approx(
         np.log(2) / 2

@@ -359,7 +359,7 @@ def test_rank_probabilities__of_two_models_are_the_t_test(data):
     assert ranking.p_order == ranking.models[0].p_best
 
 
-def test_rank_probabilities__of_independent_models(rng):
+def test_rank_probabilities__of_independent_models_are_integrals(rng):
     parts = [_parts(v + 0.1 * rng.normal(size=20), v) for v in (0.0, 0.3)]
     matrix, order = rank_probabilities(parts, [0, 1], 0)
     errors = [jackknife_error(part.left_out) for part in parts]

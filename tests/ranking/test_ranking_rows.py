@@ -49,7 +49,7 @@ def test_rank__models_with_different_labels_are_not_paired(data, rng):
 
 
 @pytest.mark.long
-def test_rank__rows_dropped_in_one_model(data):
+def test_rank__rows_dropped_in_one_model_leave_the_other_unpaired(data):
     models, y = data
     bad = models["bold"].copy()
     bad[10:14] = np.nan

@@ -127,7 +127,7 @@ def test_multicalibration__states_merge_and_fits_are_saved(rows, tmp_path):
     assert text["settings"]["covariates"] == ["region", "age"]
 
 
-def test_multicalibration__of_the_command_and_the_audit(rows, tmp_path):
+def test_multicalibration__takes_settings_in_its_name(rows, tmp_path):
     source = _source(rows)
     fitted = cs.recalibrate(source, "mc(depth=1, alpha=0.05)", covariates=("sex", "region"))
     assert fitted.settings["depth"] == 1
@@ -220,7 +220,7 @@ def test_bbq__of_equal_width_is_that_of_netcal(rows):
     )
 
 
-def test_bbq__of_weights_repeated_rows_and_few_rows(rows):
+def test_bbq__takes_weights_and_few_rows(rows):
     w = np.random.default_rng(2).integers(1, 4, N).astype(float)
     fitted = BBQ().fit(_source(rows, weights=w))
     assert np.all((fitted.values >= 0) & (fitted.values <= 1))

@@ -475,7 +475,7 @@ def test_methods__are_found_by_name():
 # ---------------------------------------------------------------- real predictions
 
 
-def test_recalibration__of_real_predictions(data_folder):
+def test_recalibration__helps_real_predictions(data_folder):
     rows = np.load(data_folder / "cifar100_resnet110.npz")
     source = from_arrays(logits=rows["logits"], labels=rows["labels"])
     fitted = TemperatureScaling().fit(part_of(source, HALF))

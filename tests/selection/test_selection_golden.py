@@ -101,12 +101,12 @@ def test_golden__risks_estimates_and_folds(golden, run, family):
 
 @pytest.mark.slow  # the canonical KDE of 100 classes
 @pytest.mark.parametrize("family", ["kkr", "ukkr", "kde"])
-def test_golden__a_hundred_classes(golden, family):
+def test_golden__a_hundred_classes_are_reproduced(golden, family):
     check_golden(golden, "canonical_100", family)
 
 
 @pytest.mark.slow
-def test_golden__a_hundred_classes_at_the_default_rank(data_folder):
+def test_golden__a_hundred_classes_at_the_default_rank_are_within_stated_errors(data_folder):
     """With 1,000 landmarks of 2,000 rows, published estimates are within the stated errors."""
     path = data_folder.parent / "golden" / "cifar100_resnet110_2000_cce_matched_labels.json"
     entries = json.loads(path.read_text())
