@@ -145,5 +145,6 @@ def test_check__names_the_range_of_predictions_with_an_error(shift, direction, c
     sentence = rf"Predictions between (0\.\d+) and (0\.\d+) are \d+\.\d points too {direction} "
     match = re.search(sentence + r"\(residual_scan, adjusted p = 0\.0\d+\)\.", printed)
     assert match is not None
+    # the ends are edges of 64 cells of equal information
     assert float(match[1]) == pytest.approx(0.4, abs=0.03)
     assert float(match[2]) == pytest.approx(0.5, abs=0.03)

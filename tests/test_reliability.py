@@ -153,6 +153,7 @@ def test_reliability__unequal_weights_widen_both_intervals(rng):
     (b,) = reliability(binary(p, y, weights=few), notion="positive", bins=1).bins
     (like,) = reliability(binary(p[:40], y[:40]), notion="positive", bins=1).bins
     assert b.effective_count == pytest.approx(40, rel=1e-4)
+    # 360 weights of 1e-6 are 9e-6 of the others
     assert b.interval == pytest.approx(like.interval, rel=1e-3)
     assert b.consistency.lower < like.consistency.lower + 1e-4  # rounded outwards
     assert b.consistency.upper > like.consistency.upper - 1e-4
@@ -254,6 +255,7 @@ def test_consistency_interval__ends_at_binomial_quantiles(level):
     p = np.array([0.0, 1e-300, 1e-9, 0.01, 0.3, 0.5, 0.9, 1 - 1e-9, 1.0])
     for n in (1, 2, 30, 1000, 10**9):
         lower, upper = consistency_interval(p, np.full(len(p), n), level)
+        # quantiles are whole numbers, divided by n and multiplied again
         assert lower * n == pytest.approx(binom.ppf((1 - level) / 2, n, p), abs=1e-6)
         assert upper * n == pytest.approx(binom.ppf((1 + level) / 2, n, p), abs=1e-6)
 

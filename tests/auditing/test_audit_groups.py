@@ -149,6 +149,7 @@ def test_axes__are_levels_or_readable_quantiles(rng):
     sample = rng.normal(50, 10, 1000)
     column = ColumnSummary("age", 0, 50.0, 10.0, sample.min(), sample.max(), None)
     axis = axis_of(column, False, sample, 5)
+    # edges are rounded to one decimal
     np.testing.assert_allclose(axis.edges, np.quantile(sample, [0.2, 0.4, 0.6, 0.8]), atol=0.06)
     assert all(edge == round(edge, 1) for edge in axis.edges)
     tied = np.repeat([0.0, 7.0], [900, 100])

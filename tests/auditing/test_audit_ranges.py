@@ -93,6 +93,7 @@ def test_audit__names_the_range_with_an_error():  # S7
     first = result.biased_ranges[0]
     (where,) = first.where
     assert where.covariate == "x0"
+    # the ends of a range are edges of 160 cells, and noise moves the worst range by a few of them
     assert where.above == pytest.approx(0.9, abs=0.02)
     assert where.up_to is None
     assert (first.direction, first.adjusted) == ("too low", 0.005)
@@ -239,6 +240,7 @@ def test_scan__finds_an_error_in_a_range_of_the_prediction():
     scan = _scanned(_source(rng, probabilities=p, labels=y.astype(int)))
     where = scan.listed[0].where[0]
     assert where.covariate == "prediction"
+    # as above, edges of cells of the prediction
     assert where.above == pytest.approx(0.4, abs=0.03)
     assert where.up_to == pytest.approx(0.5, abs=0.03)
 
@@ -284,6 +286,7 @@ def test_scan__of_many_classes_is_of_the_top_label():
     source = from_arrays(probabilities=q, labels=y, covariates=x[:, None], covariate_names=["x0"])
     first = _scanned(source, notion="top_label").listed[0]
     assert first.direction == "too high"
+    # as above, edges of cells of the covariate
     assert first.where[0].above == pytest.approx(0.9, abs=0.02)
 
 
@@ -405,6 +408,7 @@ def test_local_bias__names_biased_ranges_of_the_covariates():
     source = _source(np.random.default_rng(18), 0.1)
     bias_map = local_bias(source, "x0", at="grid", points=5)
     first = bias_map.ranges.listed[0]
+    # as above, edges of cells of the covariate
     assert first.where[0].above == pytest.approx(0.9, abs=0.02)
     assert (first.direction, first.adjusted) == ("too low", 0.005)
     assert bias_map.parameters["replicates"] == 199

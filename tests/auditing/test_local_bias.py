@@ -69,6 +69,7 @@ def _agrees(bias_map: BiasMap, expected, tolerance=1e-10):
     np.testing.assert_allclose(
         bias_map.standard_error, np.where(few, np.nan, error), rtol=0, atol=tolerance
     )
+    # effective rows are (Σv)² / Σv², so that relative errors of several sums add up
     np.testing.assert_allclose(bias_map.effective_rows, effective, rtol=10 * tolerance)
 
 
@@ -188,6 +189,7 @@ def test_local_bias__masks_points_near_one_row_only(method):
     )
     bias_map = mapped(source, ["x0"], covariate_bandwidth=1.0, method=method)
     np.testing.assert_array_equal(bias_map.masked, [True, False, False, True])
+    # the spectral method has an error of its tolerance in the kernel of distant rows
     np.testing.assert_allclose(bias_map.effective_rows, [1, 2, 2, 1], rtol=1e-6)
     np.testing.assert_allclose(bias_map.bias[1:3], 0.1, atol=1e-9)
 

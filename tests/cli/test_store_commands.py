@@ -67,6 +67,7 @@ def test_simulate__options_have_their_effect(run, tmp_path):
     assert simulated("-k", 3).shape == (100, 3)
     assert simulated("--dtype", "float16").dtype == np.float16
     under, over = simulated("-g", "ms-under"), simulated("-g", "ms-over")
+    # stores are float32 by default
     np.testing.assert_allclose(4 * under, over, rtol=1e-5)
 
 

@@ -327,6 +327,7 @@ def test_needed__recovers_a_known_curve() -> None:
     truth = 200 * np.exp((norm.ppf(0.8) + 1.0) / 1.2)
     assert interval is not None
     assert interval[0] < truth < interval[1]
+    # powers are rounded to 10⁻⁴
     assert result == pytest.approx(truth, rel=0.03)
     assert _needed(curve, 0.8, 300)[0] == 300  # no more than can be tried
     assert _needed([PowerPoint(10, 20, 20), PowerPoint(100, 20, 20)], 0.8, 100) == (10, None)

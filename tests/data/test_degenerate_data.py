@@ -144,6 +144,7 @@ def test_bandwidth__depends_on_rows_with_weight_only(rng):
         for keep in (weights >= 0, weights > 0)
     ]
     bandwidths = [evaluate(s, JKCE()).estimates[0].parameters["bandwidth"] for s in sources]
+    # both are medians over samples of rows
     assert bandwidths[0] == pytest.approx(bandwidths[1], rel=0.05)
 
 

@@ -49,6 +49,7 @@ def test_coverage__of_five_members_is_expected_to_be_four_sixths():
     estimate = cs.evaluate(_ensemble(4000, 5), "coverage")["coverage"]
     assert estimate.details["expected"] == pytest.approx(4 / 6, abs=1e-12)
     assert estimate.details["level"] == estimate.parameters["level"] == 0.9
+    # four standard errors of a share of 4,000 rows with the variance 4/6 · 2/6 = 2/9
     assert estimate.value == pytest.approx(4 / 6, abs=4 * (2 / 9 / 4000) ** 0.5)
 
 
@@ -151,6 +152,7 @@ def test_test__of_equal_probabilities_is_binomial():
     assert test.parameters["coverage"] == estimate.value
     k = np.arange(301)
     exact = stats.binom.pmf(k, 300, 0.9)[np.abs(k / 300 - 0.9) >= gap - 1e-9].sum()
+    # four standard errors of a share of 2,000 draws
     assert test.p_value == pytest.approx(exact, abs=4 * (exact * (1 - exact) / 2000) ** 0.5 + 1e-3)
 
 

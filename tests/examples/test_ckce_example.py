@@ -107,6 +107,7 @@ def test_relative_range__is_that_of_means(example):
 
 def test_table_1__marginal_row_is_that_of_the_paper(example, models):
     scaled = example.whole_set({"marginal": models["marginal"]})[0] * [1, 1, 10, 100, 1]
+    # the paper prints three decimals
     np.testing.assert_allclose(scaled, example.PAPER_TABLE_1["marginal"], atol=5e-4)
 
 

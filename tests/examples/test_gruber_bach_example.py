@@ -103,6 +103,7 @@ def test_tables__are_what_select_found(example, models):
     assert fixed.risk >= tuned.risk
     root, error = example.root(fixed.risk, fixed.risk_error)
     bent = np.sqrt(fixed.risk + 1e-6 * fixed.risk_error)
+    # a difference over 1e-6 loses six digits, and neglects the second derivative
     assert (bent - root) / 1e-6 == pytest.approx(error, rel=1e-4)
 
 

@@ -72,6 +72,7 @@ def test_permutations__are_counted_without_centring(example):
 
 def test_wilson__is_the_interval_of_a_proportion(example):
     below, above = example.wilson(np.array([0, 5]), 10)
+    # limits to four digits, from Wilson's formula by hand
     assert (below[0], above[0]) == pytest.approx((0, 0.2775), abs=1e-4)
     assert (below[1], above[1]) == pytest.approx((0.2634, 0.2634), abs=1e-4)
 
@@ -153,6 +154,7 @@ def test_table_1__published_values_of_models_that_are_not_recalibrated(example, 
     data = example.Predictions(constant, test.y, test.x, names)
     width, gamma, value, _ = example.PAPER_TABLE_1["Constant", "None"]
     klce = example.klce_of(names, width, gamma, normalization="kernel_sum")
+    # the paper prints five decimals
     assert evaluate(data.source(), [klce])["klce"].value == pytest.approx(value, abs=5e-6)
     groups = example.exact_groups(train.some(slice(18247, None)), test)
     assert groups.max() == 6  # seven pairs of income and race

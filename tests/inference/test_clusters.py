@@ -135,6 +135,7 @@ def test_clusters__of_a_large_number_are_counted_by_a_sketch():
     y = np.repeat(np.random.default_rng(0).integers(0, 2, 60_000), 2)
     result = evaluate(_source(np.full(120_000, 0.5), y, ids), "brier", cluster="id").clusters
     assert not result.exact
+    # four standard errors of the sketch that counts clusters
     assert result.count == pytest.approx(60_000, rel=4 * 0.008)
     assert result.intraclass_correlation == pytest.approx(1.0)
 
@@ -238,6 +239,7 @@ def test_audit__has_signs_of_clusters():
         assert (audited.low, audited.high) == pytest.approx(
             (y - p)[rows].mean() + np.array([-1, 1]) * norm.ppf(1 - 0.05 / 4) * audited.null_error
         )
+        # a share of 999 draws has a standard error of at most 0.016
         assert audited.p_value == pytest.approx(2 * norm.sf(abs(audited.z)), abs=0.06)
 
 
@@ -253,6 +255,7 @@ def test_bootstrap__takes_groups_of_clusters():
     bootstrap = evaluate(source, "brier", cluster="id", interval="bootstrap")["brier"].interval
     jackknife = evaluate(source, "brier", cluster="id", interval=Jackknife())["brier"].interval
     assert bootstrap.method == "bootstrap"
+    # an error from 20 groups has itself a relative error of 16 %
     assert bootstrap.high - bootstrap.low == pytest.approx(jackknife.high - jackknife.low, rel=0.3)
 
 
@@ -308,6 +311,7 @@ def test_wild_cluster__of_a_large_cluster_has_pure_signs():  # S9: less than hal
     ids = np.append(np.zeros(n // 2), np.arange(1, n // 2 + 1))
     p, y = np.full(n, 0.1), np.append(np.ones(n // 2), np.arange(n // 2) % 10 == 0).astype(int)
     test = calibration_test(_source(p, y, ids), "ece(bins=5)", cluster="id", n_replicates=199)
+    # single rows add little to the sign of the large cluster
     assert test["ece"].null_values.mean() == pytest.approx(0.9 / 2, rel=0.01)
 
 

@@ -446,6 +446,7 @@ def test_verdict__never_contradicts_the_table() -> None:
             assert judged.size is None or judged.size.largest < 0.01
         if judged.p_value is not None and "p = " in judged.sentence:
             cited = judged.sentence.partition("p = ")[2].split(")")[0].split(",")[0].rstrip(".")
+            # sentences round p-values
             assert float(cited) == pytest.approx(judged.p_value, rel=0.06)
         assert (judged.state == "refuted") == (impossible is not None)
         gaps = [e for e in estimates if e.estimator == GAP]

@@ -217,6 +217,7 @@ def test_blocks__are_the_mean_of_the_blocks_estimates(rng, block, weighted):
     assert estimate.details["blocks"] == len(values)
     if len(values) > 1:
         error = np.std(values, ddof=1) / np.sqrt(len(values))
+        # a standard deviation of similar values loses two of their digits
         assert estimate.details["standard_error"] == pytest.approx(error, rel=1e-8)
 
 

@@ -138,6 +138,7 @@ def test_window__interval_does_not_grow_where_days_differ(tmp_path):
     merged = window(_ledger(tmp_path / "parts", days), _name(0), _name(7))
     rows = cs.evaluate(_source(days), ESTIMATORS, interval="jackknife").estimates[k].interval
     interval = merged.estimates[k].interval
+    # errors of 32 and 19 degrees of freedom have relative errors of 12 and 16 %
     assert interval.standard_error == pytest.approx(rows.standard_error, rel=0.3)
     without = replace(RECIPE, parted=())  # a ledger that has no parts
     older = window(_ledger(tmp_path / "none", days, recipe=without), _name(0), _name(7))
@@ -161,6 +162,7 @@ def test_parts_of_days__without_moments_of_predictions_give_the_error(days, kind
     value = estimators[0].value(*(summed[s] for s in needs))
     jackknife = parts_of_days(estimators[0], value, summed, Strata(strata, [0.1] * 10))
     assert len(jackknife.left_out) == 10 * PARTS
+    # errors of 40 and 19 degrees of freedom have relative errors of 11 and 16 %
     assert jackknife.standard_error == pytest.approx(rows.standard_error, rel=0.5)
     assert encode(parted(estimators, 2))  # a ledger can store them
 

@@ -180,6 +180,7 @@ def test_of_outcomes__have_the_gaussian_kernel_as_products():
     y = np.linspace(-4.0, 12.0, 65)
     waves = forecast.of_outcomes(y)
     expected = np.exp(-(np.subtract.outer(y, y) ** 2) / (2 * 0.5**2))
+    # 32 frequencies are a quadrature of the kernel
     np.testing.assert_allclose(waves @ waves.T, expected, atol=4e-7)
 
 

@@ -213,6 +213,7 @@ def test_bbq__of_equal_width_is_that_of_netcal(rows):
     # likelihoods of netcal are sums in float32, about 1e-7 of 2,000
     np.testing.assert_allclose(after, reference.transform(rows["p"]), atol=1e-4)
     new_scores = np.array([0.0003, 0.1234, 0.9996])
+    # sums of netcal are in float32, as above
     np.testing.assert_allclose(
         cs.recalibrate(source, BBQ("bic", "width")).transform(new_scores),
         reference.transform(new_scores),

@@ -70,6 +70,7 @@ def test_temperature__maximises_the_likelihood(many, kind, weighted):
     fitted = TemperatureScaling().fit(source)
     w = np.ones(N) if weights is None else weights
     temperature, loss = _best_temperature(many["z"], many["y"], w)
+    # Newton's method ends at a step of 1e-8
     assert fitted.temperature == pytest.approx(temperature, rel=1e-6)
     assert fitted.log_loss[1] == pytest.approx(loss, rel=1e-12)
     assert 1.4 < fitted.temperature < 2.0
@@ -94,6 +95,7 @@ def test_temperature__does_not_depend_on_a_shift_of_a_row(many):
     shift = np.linspace(-1e6, 1e6, N)[:, None]
     unshifted = TemperatureScaling().fit(from_arrays(logits=many["z"], labels=many["y"]))
     shifted = TemperatureScaling().fit(from_arrays(logits=many["z"] + shift, labels=many["y"]))
+    # a shift of 1e6 rounds logits to 1e-10
     assert shifted.temperature == pytest.approx(unshifted.temperature, rel=1e-8)
 
 
@@ -103,6 +105,7 @@ def test_temperature__of_one_error_in_many_rows_is_exact():
     z = np.tile([1.0, -1.0], (n, 1))
     labels = (np.arange(n) == 17).astype(int)
     fitted = TemperatureScaling().fit(from_arrays(logits=z, labels=labels))
+    # Newton's method ends at a step of 1e-8
     assert fitted.temperature == pytest.approx(2 / logit((n - 1) / n), rel=1e-8)
 
 
@@ -124,6 +127,7 @@ def test_platt__maximises_the_likelihood(two, kind, weighted):
         return (w @ np.logaddexp(0, eta)) / w.sum(), np.array([slope @ z, slope.sum()]) / w.sum()
 
     best = minimize(loss, [1.0, 0.0], jac=True, method="BFGS", options={"gtol": 1e-10})
+    # Newton's method ends at a step of 1e-8, and BFGS at a gradient of 1e-10
     np.testing.assert_allclose([fitted.slope, fitted.intercept], best.x, rtol=1e-6)
     assert fitted.log_loss == pytest.approx(best.fun, rel=1e-12)
     assert fitted.passes <= 10
@@ -135,6 +139,7 @@ def test_platt__maximises_the_likelihood(two, kind, weighted):
 def test_platt__inverts_an_affine_map_of_log_odds(two):
     original = Platt().fit(from_arrays(logits=two["z"], labels=two["y"], binary=True))
     mapped = Platt().fit(from_arrays(logits=60 - 20 * two["z"], labels=two["y"], binary=True))
+    # Newton's method ends at a step of 1e-8 of the largest parameter
     assert mapped.slope == pytest.approx(-original.slope / 20, rel=1e-8)
     assert mapped.intercept == pytest.approx(original.intercept + 3 * original.slope, rel=1e-8)
 
@@ -353,6 +358,7 @@ def test_temperature__impossible_labels_are_clipped_and_counted():
     fitted = TemperatureScaling(clip=1e-4).fit(from_arrays(probabilities=q, labels=y))
     assert "1 rows whose label has a probability below 0.0001" in fitted.notes[0]
     best, _ = _best_temperature(np.log(np.maximum(q, 1e-4)), y, np.ones(len(y)))
+    # Newton's method ends at a step of 1e-8
     assert fitted.temperature == pytest.approx(best, rel=1e-6)
 
 
@@ -485,6 +491,7 @@ def test_recalibration__helps_real_predictions(data_folder):
         rows["labels"][fitted_rows].astype(int),
         np.ones(fitted_rows.sum()),
     )
+    # Newton's method ends at a step of 1e-8
     assert fitted.temperature == pytest.approx(temperature, rel=1e-6)
     judged = part_of(source, HALF, held=False)
     before, after = (evaluate(s, [ECE(), NLL()]) for s in (judged, recalibrated(judged, fitted)))

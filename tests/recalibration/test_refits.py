@@ -105,6 +105,7 @@ def test_refits__are_fits_to_drawn_labels(data, method):
         assert set(np.unique(drawn.round(12))) == {0.0, 1.0}
     for drawn, rows in zip(labels, moved, strict=True):
         expected = _refitted(method, data, drawn)
+        # refits end at a step of 1e-7 of a parameter
         np.testing.assert_allclose(rows.points[:, 0], expected, atol=2e-6)
     spread = np.std([rows.points[:, 0] for rows in moved], axis=0)
     assert spread.max() > 0.01
@@ -159,6 +160,7 @@ def test_refits__of_many_classes_are_temperatures_of_drawn_labels():
         refit_labels[~fitting] = drawn_labels
         refitted = TemperatureScaling().fit(from_arrays(labels=refit_labels, **columns))
         expected = recalibrated(source, refitted).read(0, N).values.max(axis=1)
+        # as above, refits end at a step of 1e-7
         np.testing.assert_allclose(replicate.points[:, 0], expected, atol=1e-6)
         events = replicate.points[:, 0] - replicate.delta[:, 0]
         np.testing.assert_allclose(events, np.rint(events), atol=1e-12)
@@ -172,9 +174,11 @@ def test_refits__counts_of_weighted_cells_have_the_variance_of_their_rows():
     cells = OccupiedCells(p, weight, weight**2 / weight2, p * weight, 0 * p, 0 * p)
     frequencies = np.array(list(_frequencies(cells, p, 5_000, 1)))
     expected = weight2 * p * (1 - p) / weight**2
+    # five standard errors of a mean of 5,000 draws
     np.testing.assert_allclose(
         frequencies.mean(axis=0), p, atol=5 * np.sqrt(expected / 5_000).max()
     )
+    # a variance of 5,000 normal draws has a standard error of 2 %, of counts a larger one
     np.testing.assert_allclose(frequencies.var(axis=0), expected, rtol=0.12)
 
 
@@ -257,6 +261,7 @@ def test_refits__every_scheduler_gives_the_same_bits(data, how):
             values.append(tests["klce"].null_values)
         null_values.append(np.array(values))
     np.testing.assert_array_equal(null_values[0], null_values[1])
+    # blocks of 64 rows are summed in another order
     np.testing.assert_allclose(null_values[0], null_values[2], rtol=1e-8, atol=1e-14)
 
 

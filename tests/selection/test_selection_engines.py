@@ -139,6 +139,7 @@ def test_sorted_store__folds_have_all_classes(tmp_path):
     )
     assert selection.n == 1200
     for a, b in zip(selection.candidates, from_memory.candidates, strict=True):
+        # θ is accurate to 1e-7, the others are rounded sums
         assert b.risk == pytest.approx(a.risk, rel=1e-6 if a.estimator == "temperature" else 1e-9)
 
 

@@ -243,6 +243,7 @@ def test_missing__has_normal_covariates_and_a_model_of_some(name, seen):
     draw = drawn(name, 50_000, d=3)
     x = draw.covariates
     assert stats.kstest(x.ravel(), "norm").pvalue > 1e-3
+    # a variance of 50,000 normal draws has a standard error of 0.006
     np.testing.assert_allclose(np.cov(x.T), np.eye(3), atol=0.03)
     np.testing.assert_allclose(np.exp(draw.log_p)[:, 1], expit(x.sum(axis=1)), rtol=1e-12)
     np.testing.assert_allclose(draw.logits[:, 1], x[:, :seen].sum(axis=1), rtol=1e-14)
@@ -493,6 +494,7 @@ def test_truth__kernel_errors_of_a_store(pair):
         tolerance = 0.05 if truths["tce2_debiased"].value > 0.01 else 0.25
         assert estimates[name].value == pytest.approx(truths[name].value, rel=tolerance), name
     assert estimates["ckce"].parameters["ridge"] == truths["ckce"].parameters["ridge"]
+    # medians of distances between other rows of the same law
     assert truths["ckce"].parameters["bandwidth"] == pytest.approx(
         estimates["ckce"].parameters["bandwidth"], rel=0.1
     )
