@@ -123,6 +123,7 @@ def test_plan__counts_the_draws_of_a_test() -> None:
     for k in (1, 3):
         single = min(costs[k].seconds for costs in (few, *again[:2]))
         ten = min(costs[k].seconds for costs in (many, *again[2:]))
+        # ten times as many draws, on a machine with other work
         assert 2 < ten / single < 50
     with pytest.raises(cs.OptionError, match="n_replicates must be at least 0"):
         cs.plan(source, estimators, n_replicates=-1)

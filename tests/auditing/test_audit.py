@@ -150,6 +150,7 @@ def test_audit__calibrated_data_are_rarely_called_miscalibrated():
         )
         smallest = min(member.adjusted for member in result.tests.each)
         wrong += [result.miscalibrated, smallest <= 0.05, bool(result.biased_groups)]
+    # right code exceeds this bound for one seed in a thousand
     assert (wrong <= binom.ppf(0.999, runs, 0.05)).all()
 
 
@@ -192,6 +193,7 @@ def test_audit__parameters_describe_the_p_values_of_groups(result, data):
     flipped = audit(
         audited_source(data, probabilities=far, labels=labels), ("age", "sex"), n_replicates=99
     )
+    # a row contradicts its prediction with probability 0.2
     assert 0.1 < flipped.parameters["flips"] < 0.3
     assert any("flipped" in note for note in flipped.notes)
 

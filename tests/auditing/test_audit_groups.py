@@ -284,6 +284,7 @@ def test_groups__family_wise_error_is_kept(law):
         )
         groups = _groups(statistic, source, 20).listed
         wrong += min(group.adjusted for group in groups) <= 0.05
+    # right code exceeds this bound for one seed in a thousand
     assert wrong <= binom.ppf(0.999, runs, 0.05)
 
 
@@ -312,6 +313,7 @@ def test_groups__p_value_of_one_rare_event_is_its_probability(rare):
     listed = _groups(statistic, source, replicates=2000).listed
     rare_group = next(g for g in listed if g.name == "g = 1")
     exceedances = 2000 * (1 - (1 - rare) ** 100)
+    # four standard errors of a Poisson count of draws
     assert abs(rare_group.p_value * 2001 - 1 - exceedances) < 4 * math.sqrt(exceedances)
 
 
@@ -331,6 +333,7 @@ def test_groups__nearly_certain_rows_beside_others_are_not_called_biased(share):
         )
         listed = _groups(GroupSums(axes, "positive"), source).listed
         wrong += min(group.adjusted for group in listed) <= 0.05
+    # right code exceeds this bound for one seed in a thousand
     assert wrong <= binom.ppf(0.999, runs, 0.05)
 
 
@@ -356,6 +359,7 @@ def test_groups__intervals_cover_all_biases_at_once(weighted):
         parts = [_rows(g, x, ("x", "g")) for g in groups]
         biases = [np.average((truth - p)[part], weights=w[part]) for part in parts]
         covered += all(g.low <= b <= g.high for g, b in zip(groups, biases, strict=True))
+    # simultaneous intervals cover in at least 95 % of the runs, up to one seed in a thousand
     assert covered >= binom.ppf(0.001, runs, 0.95)
 
 
@@ -480,6 +484,7 @@ def _missed(law, truth, weighted, rows, groups, seed):
 )
 def test_intervals__cover_where_events_are_rare(law, truth, weighted, rows):
     missed = _missed(LAWS[law], TRUTHS[truth], weighted, rows, 2000, 8)
+    # limits of one of eleven groups, up to one seed in a hundred
     assert missed <= binom.ppf(0.99, 2000, 0.05 / 11)
 
 
@@ -516,4 +521,5 @@ def test_groups__predictions_that_are_too_extreme_do_not_make_groups_biased(shar
         result = _groups(GroupSums(axes, "positive"), source)
         assert result.dispersion > 5
         wrong += min(group.adjusted for group in result.listed) <= 0.05
+    # right code exceeds this bound for one seed in a thousand
     assert wrong <= binom.ppf(0.999, 200, 0.05)

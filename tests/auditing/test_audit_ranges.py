@@ -84,6 +84,7 @@ def test_scan__finds_an_error_of_a_tenth_of_a_covariate():  # S7
         here = np.asarray(block.covariates)[:, 0] > 0.9
         p, y = np.asarray(block.values).reshape(N, -1)[here, -1], np.asarray(block.labels)[here]
         detectable += abs((y - p).sum()) > norm.isf(0.025) * np.sqrt((p * (1 - p)).sum())
+    # a power of at least 60 %, up to one seed in a thousand
     assert detected >= binom.ppf(0.001, sets, 0.6)
     assert detected >= 0.6 * detectable  # groups: 0.35
 
@@ -118,6 +119,7 @@ def test_scan__rarely_rejects_calibrated_data():
     for seed in range(runs):
         source = _source(np.random.default_rng([8, seed]), 0.0, rows=600)
         rejected += _scanned(source, replicates=39, seed=seed).p_value <= 0.05
+    # 0.1 % and 99.9 % of a binomial at the level
     assert binom.ppf(0.001, runs, 0.05) <= rejected <= binom.ppf(0.999, runs, 0.05)
 
 
@@ -312,6 +314,7 @@ def test_scan__of_clusters_has_one_sign_for_each():
         for clustered in rejected:
             scan = _scanned(source, seed=seed, cluster="cluster" if clustered else None)
             rejected[clustered] += scan.p_value <= 0.05
+    # right code exceeds this bound for one seed in a thousand
     assert rejected[True] <= binom.ppf(0.999, 40, 0.05)
     assert rejected[False] > 20
 
@@ -347,6 +350,7 @@ def test_tests_of_clusters__do_not_reject_ranges_and_groups_without_rare_events(
             )
         scan = _scanned(source, seed=seed, cluster="cluster")
         rejected += [scan.p_value <= 0.05, min(group.adjusted for group in tested.listed) <= 0.05]
+    # right code exceeds this bound for one seed in a thousand
     assert (rejected <= binom.ppf(0.999, runs, 0.05)).all()
 
 
@@ -395,6 +399,7 @@ def test_scan__notes_flipped_labels_where_predictions_are_too_extreme():
     p = rng.choice([0.01, 0.99], N)
     truth = np.where(p > 0.5, 0.9, 0.1)
     scan = _scanned(_source(rng, probabilities=p, labels=(rng.random(N) < truth).astype(int)))
+    # a row contradicts its prediction with probability 0.1
     assert 0.05 < scan.flips < 0.15
     assert scan.dispersion > 3
     (note,) = scan.notes

@@ -43,6 +43,7 @@ def test_level__of_drawn_labels_is_exact():
             source, requested, n_replicates=19, seed=seed, scheduler="serial"
         ).results
         rejected += [r.p_value <= 0.05 for r in results]
+    # exact at 19 replicates, so that a rate outside is one in a thousand by chance
     low, high = binom.ppf([5e-4, 1 - 5e-4], count, 0.05)
     assert ((low <= rejected) & (rejected <= high)).all()
 

@@ -285,6 +285,7 @@ def test_bets__rarely_alarm_at_the_tolerance(error):
     if not error:
         process = BettingEProcess("positive", resolution=RESOLUTION)
     alarms = sum(_first_alarm(process, _one_cell(error), 40, s) is not None for s in range(40))
+    # right code exceeds this bound for one seed in a thousand
     assert alarms <= binom.ppf(0.999, 40, 0.05)
 
 

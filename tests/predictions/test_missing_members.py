@@ -192,6 +192,7 @@ def test_rows_of_fewer_members__equal_a_narrower_ensemble():
 def test_pit__of_calibrated_ensembles_with_missing_members_is_uniform(share):
     members, y = _rows(4000, 6, share, seed=3, ties=True)
     pit = cs.EnsembleForecast().pit(members, y, np.arange(4000))
+    # fails for one seed in a hundred
     assert stats.kstest(pit, "uniform").pvalue > 0.01
     for count in range(2, 7):  # of each number of members
         rows_of_count = (~np.isnan(members)).sum(axis=1) == count

@@ -171,6 +171,7 @@ def test_wild__keeps_its_level_if_labels_are_right_on_average(statistic):
         source = cs.from_arrays(probabilities=q, labels=shares)
         test = cs.calibration_test(source, statistic, n_replicates=19, seed=seed).results[0]
         rejected += test.p_value <= 0.05
+    # exact at 19 replicates, so that a rate outside is one in a thousand by chance
     low, high = binom.ppf([5e-4, 1 - 5e-4], trials, 0.05)
     assert low <= rejected <= high
 

@@ -252,6 +252,7 @@ def _n_distinguished(estimator, count, n):
 @pytest.mark.long
 def test_rank__calibrated_models_of_different_sharpness_are_not_distinguished():
     few = RandomFourier(20)
+    # right code exceeds this bound for one seed in ten thousand
     assert _n_distinguished(CKCECentred(few), 12, 300) <= binom.ppf(0.9999, 12, 0.05)
     assert _n_distinguished(CKCE(few), 12, 300) >= 9  # biases differ
 
@@ -259,6 +260,7 @@ def test_rank__calibrated_models_of_different_sharpness_are_not_distinguished():
 @pytest.mark.slow
 @pytest.mark.parametrize("n", [500, 2000])
 def test_rank__calibrated_models_of_different_sharpness_are_distinguished_by_chance_only(n):
+    # right code exceeds this bound for one seed in ten thousand
     assert _n_distinguished(None, 200, n) <= binom.ppf(0.9999, 200, 0.05)
 
 
@@ -300,6 +302,7 @@ def _equally_bad(seed, n=800):
 def test_rank__equally_bad_models_are_not_distinguished():
     rankings = [rank(_equally_bad(seed), TCE2Debiased()) for seed in range(40)]
     claims = sum(r.differences[0].distinguishable for r in rankings)
+    # right code exceeds this bound for one seed in ten thousand
     assert claims <= binom.ppf(0.9999, 40, 0.05)
     first = np.array([r["a"].p_best for r in rankings])
     # P(best) is near uniform: a quarter of them lie above 3/4

@@ -122,6 +122,7 @@ def test_rank__subsets_are_chosen_by_a_hash_of_the_row(data):
             u = np.empty(N)
             random_draws.uniform_at(np.uint64(key), np.uint64(random_draws.SUBSET), np.arange(N), u)
             keep = np.floor(u * N / part.size) == trial % disjoint
+            # five standard deviations of a number of rows chosen at random
             assert abs(keep.sum() - part.size) < 5 * np.sqrt(part.size)
             alone = replace(estimator, ridge=part.size**-0.25)
             for m, name in enumerate(part.names):

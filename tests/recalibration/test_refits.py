@@ -338,6 +338,7 @@ def _rejections(method: str, count: int, rows: int, replicates: int, classes: in
 @pytest.mark.long
 def test_audit__recalibrated_by_the_right_family_is_seldom_rejected():
     """Replicates without refits reject 25 %, 5 of 20."""
+    # right code exceeds this bound for one seed in two hundred
     assert _rejections("isotonic", 20, 300, 19) <= binom.ppf(0.995, 20, 0.05)
 
 
@@ -346,6 +347,7 @@ def test_audit__recalibrated_by_the_right_family_is_seldom_rejected():
     ("method", "classes"), [("temperature", 2), ("platt", 2), ("isotonic", 2), ("temperature", 4)]
 )
 def test_audit__recalibrated_by_the_right_family_is_rejected_at_the_level(method, classes):
+    # 5 ± 1.5 % is 1.7 standard errors of 600 data sets
     assert 0.035 <= _rejections(method, 600, 1000, 199, classes) / 600 <= 0.065
 
 

@@ -140,6 +140,7 @@ def test_draw__has_the_same_bits_in_every_range(name):
 
 @pytest.mark.parametrize("alpha", [0.04, 0.1, 1.0, 5.0])
 def test_log_gamma__has_the_distribution_of_scipy(alpha):
+    # fails for one seed in a thousand
     assert stats.kstest(log_gammas(alpha, 100_000)[:, 0], gamma_cdf(alpha)).pvalue > 1e-3
 
 
@@ -161,6 +162,7 @@ def test_label_rows__frequencies_are_the_probabilities():
     labels = np.empty(100_000, np.int64)
     kernels.label_rows(SEED, 0, np.tile(np.log(P), (len(labels), 1)), labels)
     counts = np.bincount(labels, minlength=4)
+    # fails for one seed in a thousand
     assert stats.chisquare(counts, P * len(labels)).pvalue > 1e-3
 
 
@@ -172,6 +174,7 @@ def test_dirichlet__has_the_moments_of_theory(name, alpha, K):
     P = np.exp(drawn(name, 100_000).log_p)
     np.testing.assert_allclose(P.sum(axis=1), 1.0, rtol=1e-12)
     variance = (K - 1) / (K**2 * (K * alpha + 1))
+    # four standard errors of means of 100,000 draws
     assert np.abs(z_score(P, 1 / K)).max() < 4
     assert np.abs(z_score((P - 1 / K) ** 2, variance)).max() < 4
     product = (P[:, 0] - 1 / K) * (P[:, 1] - 1 / K)
@@ -225,6 +228,7 @@ def test_shift__has_a_truncated_normal_covariate(alpha):
     draw = drawn("shift", 50_000, alpha=alpha)
     x = draw.covariates[:, 0]
     reference = stats.truncnorm((-1 - alpha) / 0.25, (1 - alpha) / 0.25, alpha, 0.25)
+    # fails for one seed in a thousand
     assert stats.kstest(x, reference.cdf).pvalue > 1e-3
     np.testing.assert_allclose(np.exp(draw.log_p)[:, 1], expit(x), rtol=1e-12)
     np.testing.assert_array_equal(draw.logits, np.column_stack([0 * x, 5 * x]))
@@ -242,6 +246,7 @@ def test_shift__far_locations_stay_inside(alpha):
 def test_missing__has_normal_covariates_and_a_model_of_some(name, seen):
     draw = drawn(name, 50_000, d=3)
     x = draw.covariates
+    # fails for one seed in a thousand
     assert stats.kstest(x.ravel(), "norm").pvalue > 1e-3
     # a variance of 50,000 normal draws has a standard error of 0.006
     np.testing.assert_allclose(np.cov(x.T), np.eye(3), atol=0.03)
