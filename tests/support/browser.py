@@ -41,6 +41,7 @@ def chromium(profile: Path) -> Iterator[Any]:
     options.set_capability("goog:loggingPrefs", {"browser": "ALL", "performance": "ALL"})
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("NO_PROXY", "localhost,127.0.0.1")  # the driver is local
+        # the driver and the browser talk over HTTP, which a proxy would take
         started = webdriver.Chrome(options=options, service=webdriver.ChromeService(driver))
         yield started
         started.quit()

@@ -55,7 +55,9 @@ LOCAL_TEXT = (
 def table() -> dict[str, list[Any]]:
     """Valid rows by the names of columns."""
     rng = np.random.default_rng(1)
+    # three decimals, so that text files hold the same numbers as arrays
     p = rng.random(ROWS).round(3)
+    # eight rows in each of the groups, of which one loses a row to the missing value
     return {
         "score": p.tolist(),
         "y": (rng.random(ROWS) < p).astype(int).tolist(),
@@ -84,6 +86,7 @@ class Cell(NamedTuple):
         """Columns of the table that are passed."""
         return list(dict.fromkeys(["score", "y", self.column]))
 
+    # weights, labels and predictions have an argument of their own
     @property
     def covariate(self) -> str | None:
         """Column that is passed as a covariate."""
@@ -91,6 +94,7 @@ class Cell(NamedTuple):
 
     @property
     def estimators(self) -> list[Any]:
+        # covariates are needed by KLCE alone, and a row is invalid only if an estimator needs it
         return [cs.ECE(), *([LOCAL] if self.role == "covariates" else [])]
 
     @property
@@ -155,6 +159,7 @@ def expected(cell: Cell) -> Outcome:
     if "groups" in cell.role:
         names = data[cell.column]
         levels = sorted(set(names))
+        # numbers are named without decimals, as in tables of results
         groups = {f"{level:g}" if level in (0, 1, 2) else level: 8 for level in levels}
         lost = names[ROW] if isinstance(names[ROW], str) else f"{names[ROW]:g}"
         groups = groups | {lost: 7, "missing": 1}
@@ -169,6 +174,7 @@ def expected(cell: Cell) -> Outcome:
 
 def naive_ece(p: Any, y: Any, w: Any) -> float:
     """Expected calibration error of 15 bins of equal width."""
+    # a score on an edge is in the bin below it
     bins = np.clip(np.ceil(p * 15).astype(int) - 1, 0, 14)
     gaps = [abs(np.sum(w[bins == k] * (p - y)[bins == k])) for k in range(15)]
     return float(sum(gaps) / w.sum())
@@ -186,6 +192,7 @@ def held(cell: Cell, name: str) -> Any:
     if cell.kind == "masked":
         mask = np.arange(ROWS) == ROW
         return np.ma.masked_array(np.array(values), mask)
+    # texts, whole numbers and floats of pandas each have a type with missing values
     if cell.kind == "pd.NA":
         kind = "string" if text else "Int64" if isinstance(values[0], int) else "Float64"
         return pd.array([*values[:ROW], pd.NA, *values[ROW + 1 :]], dtype=kind)
@@ -196,7 +203,9 @@ def held(cell: Cell, name: str) -> Any:
     if cell.kind == "None":
         return values
     if cell.kind == "NaN" and not text:
+        # an array of floats, as most programs hold them
         return np.array(values)
+    # `np.array` would make an array of texts of a list with a text
     column = np.empty(ROWS, object)
     column[:] = values
     return column
@@ -286,6 +295,7 @@ def parquet_file(cell: Cell, path: Path) -> Path:
     if cell.kind in ("pd.NA", "None") and not (cell.kind == "None" and cell.column in TEXTS):
         pandas_frame(cell).to_parquet(path)
     else:
+        # a row group for each row: readers must add up the rows before
         pq.write_table(arrow_table(cell), path, row_group_size=1)
     return path
 
@@ -396,6 +406,7 @@ def of_metrics(cell: Cell, folder: Path) -> Outcome:
         columns = {
             role: np.delete(np.array(table()[name]), ROW) for role, name in cell.roles.items()
         }
+        # the value without the row, which an option to drop rows must give
         clean = cs.from_arrays(**columns, covariate_names=["age"], binary=True)
         assert value == cs.evaluate(clean, LOCAL)["klce"].value
         return Outcome(ece=expected(cell).ece)
@@ -414,6 +425,7 @@ def _of_command(write: Callable[[Cell, Path], Path]) -> Callable[[Cell, Path], O
         for option in ("group_by", "cluster"):
             if option in cell.options:
                 command += [f"--{option.replace('_', '-')}", cell.column]
+        # errors of the package are printed; any other exception is a traceback for the user
         ran = CliRunner().invoke(cli, command)
         if ran.exception is not None and not isinstance(ran.exception, SystemExit):
             raise ran.exception
@@ -437,6 +449,7 @@ def _of_command(write: Callable[[Cell, Path], Path]) -> Callable[[Cell, Path], O
 
 def _name(group: dict[str, Any]) -> str:
     """Name of a group in JSON."""
+    # groups of numbers have no name
     value = group["name"] if group.get("name") else group["value"]
     return value if isinstance(value, str) else f"{value:g}"
 
@@ -463,15 +476,17 @@ def _of_job(write: Callable[[Cell, Path], Path]) -> Callable[[Cell, Path], Outco
         if cell.role == "groups":
             raise Impossible("a ledger has no group of missing values: such rows are invalid")
         file = write(cell, folder / "2026-01-01")
-        local = (
-            ', {name = "klce", covariates = ["age"], method = "features", n_features = 8, '
-            "prediction_bandwidth = 0.3, covariate_bandwidth = 10.0}"
-        )
+        estimators = '"ece"'
+        if cell.role == "covariates":
+            estimators += (
+                ', {name = "klce", covariates = ["age"], method = "features", n_features = 8, '
+                "prediction_bandwidth = 0.3, covariate_bandwidth = 10.0}"
+            )
         columns = {
             role: f'["{n}"]' if role == "covariates" else f'"{n}"' for role, n in cell.roles.items()
         }
         texts = {
-            "ESTIMATORS": '"ece"' + local * (cell.role == "covariates"),
+            "ESTIMATORS": estimators,
             "GROUPS": f'cluster = "{cell.column}"' if "cluster" in cell.options else "",
             "PATH": f"{{date}}{file.suffix}",
             "OPTION": cell.on_invalid,
@@ -541,6 +556,7 @@ def outcome(door: str, cell: Cell, folder: Path) -> Outcome:
             raise ValueError(f"{error}: its row is {error.row}") from error
     names = {door_name: name for name, door_name in ARGUMENTS.get(door, {}).items()}
     if observed.sentence:
+        # the table's own names, where a call names its arguments
         observed = observed._replace(
             sentence=re.sub("^'(.*?)'", lambda m: f"'{names.get(m[1], m[1])}'", observed.sentence)
         )
@@ -562,6 +578,7 @@ def disagreement(door: str, cell: Cell, folder: Path) -> str | None:
         actual = getattr(observed, name)
         equal = value == actual
         if name == "ece" and None not in (value, actual):
+            # sums over the rows are in another order
             equal = abs(value - actual) < 1e-12
         if not equal:
             return f"{name}: {actual!r}, not {value!r} ({observed})"

@@ -17,6 +17,7 @@ from calibscale import LogitStore
 
 save_file = pytest.importorskip("safetensors.numpy").save_file
 
+# a prime number of rows, which no size of batches divides
 N, K = 53, 3
 
 COLUMNS = ("x0", "x1")
@@ -24,6 +25,7 @@ COLUMNS = ("x0", "x1")
 
 def rows(n=N, k=K, seed=0, dtype=np.float32):
     rng = np.random.default_rng(seed)
+    # some rows have no label
     return {
         "logits": rng.standard_normal((n, k)).astype(dtype),
         "labels": rng.integers(-1, k, n),
@@ -43,6 +45,7 @@ def write_npz_packed(path, data):
 
 
 def write_npz_fortran(path, data):
+    # arrays by columns cannot be read as runs of rows
     np.savez(path, **{name: np.asfortranarray(array) for name, array in data.items()})
     return [path]
 
@@ -58,6 +61,7 @@ def write_npy_fortran(path, data):
 
 
 def write_npy_swapped(path, data):
+    # most machines are little-endian
     swapped = {name: array.astype(array.dtype.newbyteorder(">")) for name, array in data.items()}
     return write_npy(path, swapped)
 
@@ -70,6 +74,7 @@ def write_safetensors(path, data):
 def table(data, prefix="logits_"):
     """One column per class, in reverse order."""
     values = data["logits"].T
+    # readers must order columns by their numbers
     return {
         **{f"{prefix}{k}": values[k] for k in reversed(range(len(values)))},
         "labels": data["labels"],
@@ -80,6 +85,7 @@ def table(data, prefix="logits_"):
 
 
 def write_parquet(path, data):
+    # several row groups, and a last one that is not full
     pq.write_table(pa.table(table(data)), path, row_group_size=20)
     return [path]
 
@@ -119,6 +125,7 @@ def opened(path):
 
 def write_jsonl(path, data):
     """Predictions as lists, with a blank line after each."""
+    # JSON has null where an array has -1
     labels = [None if y < 0 else y for y in data["labels"].tolist()]
     with opened(path) as file:
         for z, y, x, w in zip(
@@ -128,6 +135,7 @@ def write_jsonl(path, data):
             data["weights"].tolist(),
             strict=True,
         ):
+            # blank lines are no rows
             row = {"logits": z, "labels": y, "x0": x[0], "x1": x[1], "weights": w}
             file.write(json.dumps(row) + "\n\n")
     return [path]
@@ -167,6 +175,7 @@ def write(form, folder, data, stem="day"):
     writer, suffix = FORMATS[form]
     folder.mkdir(exist_ok=True)
     files = writer(folder / f"{stem}.{suffix}", data)
+    # arrays have usual names; tables have a name for each covariate
     keys = {} if suffix in ("npz", "npy", "safetensors") else {"covariates": "x0,x1"}
     return files, keys
 
@@ -189,6 +198,7 @@ def assert_stored(place, data):
 def chunks(place):
     """Content of all chunk files."""
     files = [path for path in Path(place).rglob("c/**/*") if path.is_file()]
+    # zarr writes chunks aside and renames them
     return {str(p.relative_to(place)): p.read_bytes() for p in files if p.suffix != ".partial"}
 
 

@@ -25,7 +25,7 @@ ROWS, PANEL = 9000, 1000
 
 
 def _cuts(rows, classes, multiple=1):
-    """Many short units."""
+    """Many short units: 45 pairs of nine panels of a thousand rows."""
     return tuple((a, min(a + PANEL, rows)) for a in range(0, rows, PANEL))
 
 
@@ -48,6 +48,7 @@ def estimators():
 
 
 def run(folder=None, scheduler="serial", progress=None):
+    # many short units have many moments for kills
     with patch.object(pair_sums, "panel_cuts", _cuts):
         result = cs.evaluate(
             source(), estimators(), checkpoint=folder, scheduler=scheduler, progress=progress
@@ -66,6 +67,7 @@ def main(folder, seconds, pause):
 
     def progress(count, total):
         if total < 10:  # the pass over rows
+            # sums over rows are one short pass
             return
         say("start")
         if count == 0:

@@ -40,6 +40,7 @@ def recipe_of(source, estimators=ESTIMATORS):
     with Session.open(source) as session:
         run = session.run(estimators)
         states = run.scan(s for e in run.fitting for s in e.needs).groups[None]
+        # settings that depend on data, such as bandwidths, are frozen on the first day of a ledger
         frozen = tuple(e.frozen(*(states[s] for s in e.needs)) for e in run.fitting)
     return Recipe(2, frozen, (BettingEProcess("positive"),), ("age", "sex"), seed=5)
 

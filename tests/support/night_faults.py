@@ -54,6 +54,7 @@ prometheus = "out/night.prom"
 """
 
 
+# the same rows as files of another program, which a night copies before it reads them
 FILES = JOB.replace(
     '{date}.zarr"',
     """{date}.parquet"
@@ -84,6 +85,7 @@ def rows_of_day(
     k: int, rows: int, labelled: int | None = None, groups: int = 2, classes: int = 3
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """Logits, labels, covariates of a day. Rows from `labelled` on have no labels."""
+    # a seed for each day, so that days can be written in any order
     rng = np.random.default_rng([8, k])
     logits = 2 * rng.normal(size=(rows, classes))
     p = np.exp(logits)
@@ -119,6 +121,7 @@ def write_parquet(
     columns |= {"y": labels, "region": x[:, 0], "age": x[:, 1]}
     (folder / "days").mkdir(parents=True, exist_ok=True)
     place = folder / "days" / f"{DAYS[k]}.parquet"
+    # many row groups, so that reading has many moments for faults
     pq.write_table(pa.table(columns), place, row_group_size=max(1, rows // 20))
     return DAYS[k]
 
@@ -133,6 +136,7 @@ def write_job(folder: Path, text: str = JOB) -> Path:
 def _record(ledger: Ledger, day: str) -> dict[Any, Any]:
     """Everything that a ledger stores of a day, to the last bit."""
     record: dict[Any, Any] = {}
+    # every group has an entry of its own
     for entry in ledger.entries:
         if entry.day != day:
             continue
@@ -151,6 +155,7 @@ def ledger_records(folder: Path) -> dict[str, Any]:
     return {day: _record(ledger, day) for day in ledger.days()}
 
 
+# the two members that differ between nights with the same data
 def _timeless(value: dict[str, Any]) -> dict[str, Any]:
     return {key: item for key, item in value.items() if key not in ("created", "seconds")}
 
@@ -159,9 +164,11 @@ def read_output(path: Path) -> Any:
     """Contents of an output without the times of its run. Fail if it is truncated."""
     text = path.read_text()
     if path.suffix == ".json":
+        # NaN and infinite numbers are no JSON
         return json.loads(text, parse_constant=pytest.fail, object_hook=_timeless)
     if path.suffix == ".prom":
         families = list(text_string_to_metric_families(text))
+        # metrics of the run differ between nights
         return [f for f in families if f.name != "calibscale_run_timestamp_seconds"]
     if path.suffix == ".xml":
         root = ET.fromstring(text)
@@ -170,6 +177,7 @@ def read_output(path: Path) -> Any:
         return ET.tostring(root)
     if path.suffix == ".csv":
         return list(csv.reader(io.StringIO(text), strict=True))
+    # the last line that a report has, so that it is whole
     assert text.endswith("</html>\n")
     return re.sub(
         r"\d{4}-\d\d-\d\d[ T]\d\d:\d\d(:\d\d(\+00:00)?)?|[\d.]+(&nbsp;|[ \u00a0])?s\b", "", text
@@ -177,6 +185,7 @@ def read_output(path: Path) -> Any:
 
 
 def night_outputs(folder: Path) -> dict[str, Any]:
+    # hidden files are leftovers of killed writers, which `check_done` looks for
     places = [*(folder / "out").glob("[!.]*"), *(folder / "ledger" / "results").rglob("*.json")]
     return {str(place.relative_to(folder)): read_output(place) for place in places}
 
@@ -185,12 +194,14 @@ class Forks:
     """A process that forks commands, so that they start at once."""
 
     def __init__(self, environment: dict[str, str] | None = None) -> None:
+        # a new interpreter takes seconds to load, in which nothing can be disturbed
         self.process = subprocess.Popen(
             [sys.executable, "-m", "tests.support.fault_nights"],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
             cwd=ROOT,
+            # in the background, shells let processes ignore SIGINT
             preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
             env={**os.environ, **(environment or {})},
         )
@@ -260,6 +271,7 @@ class Scene:
             )
             self.job.write_text(text)
         self.day = self._write(1)
+        # "late": the day was judged with half of its labels, and its labels have come since
         if kind != "first":
             night(self.job, self._write(0))
         if kind == "late":
@@ -283,6 +295,7 @@ class Scene:
                 shutil.copytree(start / name, end / name)
 
     def undo(self) -> None:
+        # leftovers of killed nights lie beside the ledger, with names that begin with a dot
         for place in (*self.folder.glob(".ledger*"), self.folder / "ledger", self.folder / "out"):
             shutil.rmtree(place, ignore_errors=True)
         self._copy(self.folder / "before", self.folder)
@@ -300,18 +313,20 @@ class Scene:
 
     def stage(self) -> str:
         """Stage that a night has reached, by the files in its folder."""
+        # the order of a night: copy the table, read it, write the ledger, judge, write outputs
         if ledger_records(self.folder) == self.new_records:
             outputs = {name for name in self.new if name.startswith("out")}
             fresh = self._fresh()
             if not fresh & outputs:
                 return "judge"
             return "write" if not outputs <= fresh else "end"
+        # a new ledger is made aside; an old one gets more slots
         if list(self.folder.glob(".ledger.*.new")) or self._slots() > self._slots("before/"):
             return "ledger"
         copies = list(self.folder.glob(".ledger.ingest/*.zarr"))
         if not copies:
             return "begin"
-        with suppress(cs.StoreError):
+        with suppress(cs.StoreError):  # a copy that has just begun
             if LogitStore.open(copies[0]).finished:
                 return "read"
         return "ingest"
@@ -335,6 +350,7 @@ class Scene:
         """Check that each record and output is the old one or the one of an undisturbed night."""
         records = ledger_records(self.folder)
         for day in self.new_records:
+            # a night is whole or absent, never half
             assert records.get(day) in (self.old_records.get(day), self.new_records[day])
         outputs = night_outputs(self.folder)
         assert outputs.keys() <= self.new.keys()

@@ -15,6 +15,7 @@ from calibscale.predictions.classes import Classes
 from calibscale.predictions.rules import Rules
 from tests.support import naive
 
+# four blocks of 33 rows, of which the last is not full
 ROWS = 130
 
 
@@ -62,6 +63,7 @@ class SimulatedRows:
 def labelled_rows(classes, weighted=False, n=ROWS, seed=0):
     rng = np.random.default_rng([seed, classes])
     q = rng.dirichlet(np.full(classes, 0.7), n)
+    # overconfident rows: residuals have a mean that nulls must not keep
     true = 0.6 * q + 0.4 / classes
     y = (true.cumsum(1) < rng.random((n, 1))).sum(1)
     x = np.column_stack([rng.normal(3, 2, n), rng.random(n) * 100, rng.integers(0, 3, n)])
@@ -74,11 +76,13 @@ def resolved_for(estimator, source):
 
 
 def run_test(source, *estimators, **options):
+    # 33 is no multiple of the rows that kernels take at once
     options = {"n_replicates": B, "seed": SEED, "scheduler": "serial", "block_rows": 33, **options}
     return cs.calibration_test(source, estimators, **options).results
 
 
 def binned_value(e, data, delta):
+    # equal-mass edges are of the predictions alone, so that they are the same for drawn labels
     p = data.notion(e.notion)[0][:, 0]
     edges = e.edge_values if e.edges != "equal-mass" else _mass_edges(e, data)
     result = naive.binned(p, p - delta[:, 0], edges, data.weights, e.edges == "netcal")
@@ -100,6 +104,7 @@ def _class_wise(e, data, delta):
 
 
 def _simplex(e, data, delta):
+    # thirds of each coordinate, as in the estimator's cells
     cells = (data.q > 1 / 3).astype(int) + (data.q > 2 / 3)
     _, cell = np.unique(cells, axis=0, return_inverse=True)
     sums = np.zeros((cell.max() + 1, data.q.shape[1]))
@@ -115,6 +120,7 @@ def _features(e, data):
 
 def _cmmd(e, data, delta):
     w = data.weights
+    # λ = n_eff^(-1/4), the default
     ridge = (w.sum() ** 2 / (w**2).sum()) ** -0.25 if e.ridge is None else e.ridge
     phi = _features(e, data)
     return naive.cmmd(phi @ phi.T, delta, ridge, int(e.exponent), data.w)
@@ -127,6 +133,7 @@ def _centred(e, data, delta):
     observed = naive.residuals(data.q, data.y)
     noise = naive.cmmd(K, observed, ridge, 0, data.w)
     noise -= naive.ckce_centred(K, observed, ridge, data.w)
+    # the centred value subtracts the noise of the observed residuals, which drawing does not change
     return naive.cmmd(K, delta, ridge, 0, data.w) - noise
 
 
@@ -155,11 +162,13 @@ def _jkce(e, data, delta):
 
 def klce_value(e, data, delta):
     kernel, points = e.product, data.notion(e.notion)[0]
+    # positions of the columns in `SimulatedRows.x`
     position = dict(age=0, income=1, region=2)
     columns = [position[name] for name in e.covariates if name not in e.settings.categorical]
     z = [points / kernel.prediction_bandwidth] if kernel.prediction != "none" else []
     z = np.hstack([*z, data.x[:, columns] / np.array(kernel.bandwidths)])
     if e.settings.method == "features":
+        # frequencies are of centred points, which changes no product
         angles = (z - z.mean(0)) @ e.statistic.frequencies(points.shape[1]).T
         phi = np.hstack([np.cos(angles), np.sin(angles)]) / np.sqrt(e.settings.n_features)
         K = phi @ phi.T
@@ -254,11 +263,13 @@ def drawn_residuals(kind, data, notion, count=B):
     if kind == "labels" and notion in ("top_label", "positive"):
         predicted = 1 if notion == "positive" else data.q.argmax(1)
         labels = null.labels(rows, data.q, 0, count)
+        # δ = p - 1{drawn label is the predicted one}
         return [points - (drawn == predicted)[:, None] for drawn in labels]
     if notion in ("top_label", "positive"):
         drawn = null.scalars(notion, rows, points[:, 0].copy(), delta[:, 0].copy(), 0, count)
         return [d[:, None] for d in drawn]
     no_columns = np.empty((len(rows), 0))
+    # nulls of vectors use residuals alone: labels are not read
     chunk = NotionRows(
         data.q,
         delta,
@@ -280,6 +291,7 @@ def notion_of(estimator):
 def rounding_scale(e, data, naive_value):
     """Value with residuals of one sign, the scale of roundings."""
     halves = np.ones_like(data.notion(notion_of(e))[1]) / 2
+    # sums that cancel are compared with this, not with themselves
     return abs(naive_value(e, data, halves))
 
 

@@ -35,6 +35,7 @@ class S3Server:
         apps = pytest.importorskip("moto.moto_server.werkzeug_app", reason="needs moto[server]")
         boto3 = pytest.importorskip("boto3", reason="needs moto[server]")
         logging.getLogger("werkzeug").setLevel(logging.ERROR)
+        # counters start again with `fill`
         self.writes = self.full_from = 0
         self._lock = threading.Lock()
         self._app = apps.DomainDispatcherApplication(apps.create_backend_app)
@@ -55,12 +56,14 @@ class S3Server:
 
     def _answer(self, environ: dict[str, Any], start: Callable[..., Any]) -> Iterable[bytes]:
         query = environ.get("QUERY_STRING", "")
+        # removing files needs no room, and is a POST
         removes = query.startswith("delete")  # a request to remove several files
         if environ["REQUEST_METHOD"] in ("PUT", "POST") and not removes:
             with self._lock:
                 self.writes += 1
                 refused = 0 < self.full_from <= self.writes
             if refused:
+                # a client would see a broken connection, if its request were not read
                 environ["wsgi.input"].read(int(environ.get("CONTENT_LENGTH") or 0))
                 start("507 Insufficient Storage", [("Content-Type", "application/xml")])
                 return [_FULL]

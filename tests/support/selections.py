@@ -61,13 +61,17 @@ def toy(notion, rows=200, k=3, weighted=False, seed=11):
     K = 2 if notion == "positive" else 3
     z = rng.normal(size=(rows, K)) * 1.5
     q = softmax(z, axis=1)
+    # both columns add up to 1 to the last bit, as with one column
     if K == 2:
         q[:, 0] = 1 - q[:, 1]
+    # labels of tempered predictions: the model is overconfident
     y = (softmax(z / 2, axis=1).cumsum(1) < rng.random((rows, 1))).sum(1)
+    # -1 is the test part, and folds have equal sizes
     folds = rng.permutation(np.arange(rows) % (k + 1)) - 1
     weights = None
     if weighted:
         weights = rng.uniform(0.2, 3.0, rows)
+        # rows without weight must not count
         weights[rng.random(rows) < 0.05] = 0.0
     return Toy(notion, q, y, folds, weights)
 

@@ -75,9 +75,11 @@ def day_name(k):
 def day_rows(k, sharper=1.0, labelled=ROWS):
     """Logits, labels, covariates of a day. The last rows may have no label yet."""
     rng = np.random.default_rng([4, k])
+    # log 0 is not a logit
     truth = np.maximum(rng.dirichlet(np.full(CLASSES, 0.5), ROWS), 1e-12)
     labels = (truth.cumsum(axis=1) < rng.random((ROWS, 1))).sum(axis=1).clip(0, CLASSES - 1)
     x = np.column_stack([rng.integers(0, 2, ROWS), rng.normal(50, 10, ROWS)])
+    # labels of the last rows come late
     labels[labelled:] = -1
     return sharper * np.log(truth), labels, x
 
