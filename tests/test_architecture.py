@@ -366,11 +366,17 @@ def test_names__of_public_classes_are_unique():
 # ---------------------------------------------------------------- Forms
 
 LEAST_COMMENTS = 0.06  # lines of comments for each line of code
+LEAST_COMMENTS_OF_TESTS = 0.03  # names of tests say what their code is about
 
 
 @pytest.fixture(scope="module")
 def files() -> list[SourceFile]:
     return source_files(PACKAGE)
+
+
+@pytest.fixture(scope="module")
+def files_of_tests() -> list[SourceFile]:
+    return source_files(Path(__file__).parent)
 
 
 @pytest.mark.parametrize(
@@ -405,6 +411,42 @@ def test_forms__of_names_and_sentences_are_rare(files, count: Count, total: Coun
 
 def test_comments__say_why_often_enough(files):
     assert share(comment_lines, code_lines, files) >= LEAST_COMMENTS
+
+
+# Limits of tests are near the numbers that the tests have, so that no form spreads again.
+
+
+@pytest.mark.parametrize(
+    ("count", "most"),
+    [
+        (hand_formatted, 4),
+        (multiplied_by_conditions, 0),
+        (conditions_in_texts, 10),
+        (long_signatures, 0),
+    ],
+)
+def test_forms__of_code_are_rare_in_tests(files_of_tests, count: Count, most: int):
+    counted = places(count, files_of_tests)
+    assert len(counted) <= most, counted
+
+
+@pytest.mark.parametrize(
+    ("count", "total", "most"),
+    [
+        (vague_names, bound_names, 3 / 1000),
+        (semicolons, docstring_words, 5 / 10_000),
+        (pronouns_for_nouns, docstring_words, 3 / 10_000),
+        (relative_genitives, docstring_words, 8 / 10_000),
+    ],
+)
+def test_forms__of_names_and_sentences_are_rare_in_tests(
+    files_of_tests, count: Count, total: Count, most: float
+):
+    assert share(count, total, files_of_tests) <= most, places(count, files_of_tests)
+
+
+def test_comments__of_tests_say_why_often_enough(files_of_tests):
+    assert share(comment_lines, code_lines, files_of_tests) >= LEAST_COMMENTS_OF_TESTS
 
 
 @pytest.mark.parametrize(
