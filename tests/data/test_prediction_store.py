@@ -79,6 +79,7 @@ def test_store__keeps_a_binary_column(tmp_path, dtype, two_dimensional):
 
 
 def test_store__extreme_numbers_survive(tmp_path):
+    # the largest, the smallest positive, and negative zero
     z = np.array([[np.finfo("f8").max, -np.finfo("f8").max, 5e-324], [-0.0, np.pi, 1e-300]])
     store = LogitStore.create(tmp_path / "s.zarr", classes=3, dtype=np.float64)
     with store.writer() as writer:
@@ -115,12 +116,14 @@ def test_append__odd_sizes_give_the_same_store_as_one_append(tmp_path, sharded, 
     rows = 2 * 16 * CHUNK + 77
     z, y = logits(rows), labels(rows)
     x, w = np.arange(rows)[:, None] / 7.0, np.random.default_rng(4).uniform(size=rows)
+    # with expected rows, a store may have shards
     settings = dict(classes=3, covariate_names=["t"], weights=True, expected_rows=rows * large)
 
     single = LogitStore.create(tmp_path / "whole.zarr", **settings)
     with single.writer() as writer:
         writer.append(z, y, covariates=x, weights=w)
     parts = LogitStore.create(tmp_path / "parts.zarr", **settings)
+    # around chunks of 64 and shards of 1,024 rows, and none
     sizes = [1, 63, 64, 65, 0, 1, 127, 129, 500, 1024, 3, 10**6]
     start = 0
     for number, size in enumerate(sizes):

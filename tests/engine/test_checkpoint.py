@@ -19,6 +19,7 @@ from calibscale.kernels import pair_sums
 from tests.support import kill_run
 from tests.support.commands import nobody
 
+# six panels of 250 rows
 ROWS, PANEL = 1500, 250
 
 UNITS = 21  # of six panels
@@ -36,6 +37,7 @@ ESTIMATORS = {
 
 def _arrays():
     rng = np.random.default_rng(11)
+    # logits of size 2: predictions are neither certain nor equal
     return {
         "logits": rng.normal(size=(ROWS, 3)) * 2,
         "labels": rng.integers(-1, 3, ROWS),
@@ -48,6 +50,7 @@ def small_panels(monkeypatch):
     """Use many units of few rows, and write a checkpoint after each."""
 
     def cuts(rows, classes, multiple=1):
+        # `multiple` is of kernels with lanes, which small panels ignore
         return tuple((a, min(a + PANEL, rows)) for a in range(0, rows, PANEL))
 
     monkeypatch.setattr(pair_sums, "panel_cuts", cuts)
@@ -90,6 +93,7 @@ class _Stop:
         if total != UNITS:
             return  # the pass over rows
         if not self.before or count <= self.last:
+            # a fold begins: its first count is what was resumed
             self.before.append(count)
         else:
             self.units += 1
@@ -128,6 +132,7 @@ def test_interrupt__resumes_to_the_same_bits(source, cluster, tmp_path, name, fi
 @pytest.mark.long
 @pytest.mark.parametrize("name", ESTIMATORS)
 def test_interrupt__after_every_unit_resumes_to_the_same_bits(source, tmp_path, name):
+    # each attempt computes one unit more
     expected = _run(source, ESTIMATORS[name])
     for _ in range(500):
         try:
@@ -183,6 +188,7 @@ def test_several__of_one_kind_have_separate_files(source, tmp_path):
 def test_groups__have_separate_files(tmp_path):
     """Also for values that agree in six digits."""
     arrays = _arrays()
+    # 1,000,000, 1,000,001 and 1,000,002
     arrays["covariates"][:, 0] = 1e6 + np.arange(ROWS) % 3
     arrays["covariates"][:, 1] = 0.0
     source = cs.from_arrays(**arrays)
@@ -220,6 +226,7 @@ def _changed(name, change):
 
 
 def _one_logit(arrays):
+    # one number in 4,500
     arrays["logits"][77, 1] += 1e-3
 
 
@@ -272,6 +279,7 @@ def test_other_data__are_refused(source, tmp_path, case):
     assert files == {path: path.read_bytes() for path in tmp_path.iterdir()}
 
 
+# one setting differs, in the first case in the seventh decimal
 OTHER_SETTINGS = {
     "bandwidth": (
         "jkce",

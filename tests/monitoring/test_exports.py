@@ -30,6 +30,7 @@ from calibscale.results.night_results import Night
 from tests.support.commands import nobody
 from tests.support.nights import day_name, write_day, write_job
 
+# quotes, markup, lines, formulas, control characters, half a pair, other scripts, a space
 HOSTILE = [
     'a"b\\c\nd',
     "<script>alert('x')</script>&amp;",
@@ -66,6 +67,7 @@ def nights(tmp_path_factory):
     folder = tmp_path_factory.mktemp("nights")
     job = write_job(folder)
     for k in range(4):
+        # log-odds are too large by a factor of 3 on the last day
         write_day(folder, k, heat=3.0 if k == 3 else 1.0)
     return [night(job, day_name(k)).to_dict() for k in range(4)]
 
@@ -123,6 +125,7 @@ def test_prometheus__has_every_number_of_the_result(result, tmp_path):
         parts += [(f"{g['group']:g}", g["results"]) for g in window["groups"]]
         for group, results in parts:
             for entry in results:
+                # an estimate without an interval has a value alone
                 numbers = {**(entry["interval"] or {}), "value": entry["value"]}
                 for suffix, key in estimates.items():
                     if numbers.get(key) is not None:
@@ -142,6 +145,7 @@ def test_prometheus__has_every_number_of_the_result(result, tmp_path):
             labels = {"estimator": entry["statistic"], "window": window["name"], "group": ""}
             assert _of(samples["calibscale_p_value"], **labels) == entry["p_value"]
     assert seen == sum(len(samples[f"calibscale_estimate{suffix}"]) for suffix in estimates)
+    # three windows, two groups and all rows, five estimators: 45 values, most with two limits
     assert seen > 90
 
 
@@ -152,6 +156,7 @@ def test_prometheus__has_alarms_rows_and_times(result, tmp_path):
     assert samples["calibscale_rows"] == [result["n"]]
     assert samples["calibscale_rows_unlabelled"] == [result["n_unlabelled"]] != [0.0]
     assert samples["calibscale_rows_dropped"] == [0.0]
+    # the beginning of the day in UTC
     midnight = datetime(2026, 3, 4, tzinfo=UTC).timestamp()
     assert samples["calibscale_day_timestamp_seconds"] == [midnight]
     ran = datetime.fromisoformat(result["created"]).timestamp()
@@ -172,6 +177,7 @@ def test_prometheus__has_breached_thresholds(result, tmp_path):
 
 def test_prometheus__has_thresholds_that_are_breached_by_a_missing_value(result, tmp_path):
     blind = {**result["thresholds"][0], "observed": None, "reason": "no rows"}
+    # two thresholds without a value: one is breached by that, the other is not judged
     result["thresholds"] = [{**blind, "breached": True}, {**blind, "name": "other"}]
     write_prometheus(tmp_path / "a.prom", result)
     (sample,) = _samples(tmp_path / "a.prom")["calibscale_threshold_breached"].items()
@@ -191,6 +197,7 @@ def test_prometheus__escapes_hostile_names(result, tmp_path, name):
     result["windows"][0]["results"][0]["estimator"] = name
     write_prometheus(tmp_path / "a.prom", result)
     samples = _samples(tmp_path / "a.prom")
+    # half a pair has no UTF-8
     shown = name.encode("utf-8", "replace").decode()
     (alarm,) = samples["calibscale_alarm"]
     assert dict(alarm) == {"job": shown, "model": shown}
@@ -275,6 +282,7 @@ def test_junit__holds_hostile_names(result, tmp_path, name):
     result["thresholds"][0] |= {"observed": None, "reason": name}
     write_junit(tmp_path / "a.xml", result)
     suite, cases = _cases(tmp_path / "a.xml")
+    # characters that XML cannot have
     forbidden = dict.fromkeys([0, 7, 0xFFFE, 0xD800], "\ufffd")
     shown = name.translate(forbidden)
     assert cases[shown] == ("skipped", f"{shown}: {shown}")
@@ -290,6 +298,7 @@ def _history(path):
     with open(path, newline="") as file:
         rows = list(csv.DictReader(file))
     numbers = ("group", "value", "low", "high", "p_value")
+    # an empty cell is a missing number
     return [
         {**row, **{k: float(row[k]) if row[k] else None for k in numbers}, "n": int(row["n"])}
         for row in rows
@@ -311,6 +320,7 @@ def test_history__has_a_row_for_each_estimate(history, result):
         for group in [{"group": None, "results": window["results"]}, *window["groups"]]:
             for entry in group["results"]:
                 interval = entry["interval"] or {"low": None, "high": None}
+                # tests are of all rows
                 p_value = p_values.get(entry["estimator"]) if group["group"] is None else None
                 expected[window["name"], group["group"], entry["estimator"]] = (
                     entry["value"],
@@ -325,11 +335,13 @@ def test_history__has_a_row_for_each_estimate(history, result):
         )
         for r in rows
     }
+    # three windows, two groups and all rows, five estimators
     assert len(rows) == len(expected) == 45
     assert actual == expected
 
 
 def test_groups__are_written_alike_in_csv_and_prometheus(result, tmp_path):
+    # a number with a fraction, and one without
     for group, value in zip(result["windows"][-1]["groups"], (0.1, 3.0), strict=True):
         group["group"] = value
     write_history(tmp_path / "h.csv", result)
@@ -354,16 +366,19 @@ def test_history__is_the_same_in_any_order_and_any_number_of_times(history, nigh
 
 def test_history__of_a_newer_night_is_not_read_row_by_row(tmp_path, result, monkeypatch):
     path, reads = tmp_path / "h.csv", []
+    # two nights are in the file, of which one row is read: the last
     for day in ("2031-01-01", "2031-01-02"):
         write_history(path, {**result, "day": day})
     real = HistoryRow.read
     monkeypatch.setattr(HistoryRow, "read", lambda texts: reads.append(texts) or real(texts))
     write_history(path, {**result, "day": "2031-01-03"})
+    # a newer night is appended
     assert len(reads) == 1
     assert len({row["day"] for row in _history(path)}) == 3
     content = path.read_bytes()
     write_history(path, {**result, "day": "2031-01-02"})
     assert path.read_bytes() == content
+    # an older night is sorted in, and rows are read
     assert len(reads) > 2
 
 
@@ -371,9 +386,11 @@ def test_history__replaces_the_rows_of_its_night_alone(history, result):
     write_history(history, result)
     for change in ({"model": "v2"}, {"job": "other"}, {"day": "2026-03-05"}):
         write_history(history, {**result, **change})
+    # four nights of 45 rows
     assert len(_history(history)) == 4 * 45
     write_history(history, {**result, "windows": result["windows"][:1]})
     rows = _history(history)
+    # a window has 15 rows
     assert len(rows) == 3 * 45 + 15
     night_rows = [
         r for r in rows if (r["job"], r["model"], r["day"]) == ("scores", "v1", "2026-03-04")
@@ -384,6 +401,7 @@ def test_history__replaces_the_rows_of_its_night_alone(history, result):
 @pytest.mark.parametrize("name", HOSTILE)
 def test_history__keeps_hostile_names(history, result, name):
     result["job"] = result["model"] = name
+    # twice, so that the names are read, too
     for _ in range(2):
         write_history(history, result)
     shown = name.encode("utf-8", "replace").decode()
@@ -405,6 +423,7 @@ for k in range(10):
     write_history(sys.argv[2], replace(result, model=f"{sys.argv[3]}-{k}"))
 """
     command = [sys.executable, "-c", code, str(tmp_path / "night.json"), str(history)]
+    # three processes with ten nights each
     processes = [subprocess.Popen([*command, name]) for name in "abc"]
     assert [process.wait() for process in processes] == [0, 0, 0]
     assert len({row["model"] for row in _history(history)}) == 30
@@ -444,6 +463,7 @@ def test_foreign_or_damaged_parquet_history__is_left_unchanged(tmp_path, result)
     content = (tmp_path / "a.parquet").read_bytes()
     foreign = pa.BufferOutputStream()
     pq.write_table(pa.table({"a": [1]}), foreign)
+    # empty, no parquet, without its footer, and with zeros in a page
     broken = [b"", b"x", content[:-100], content[:500] + bytes(100) + content[600:]]
     for data in [*broken, foreign.getvalue().to_pybytes()]:
         path = tmp_path / "h.parquet"
@@ -473,9 +493,11 @@ def _full_disk(size):
 
 
 def _written(folder):
+    # locks stay beside the files
     return {p.name: p.read_bytes() for p in folder.iterdir() if not p.name.endswith(".lock")}
 
 
+# the first byte fails, or a later one
 @pytest.mark.parametrize("size", [0, 1000])
 @pytest.mark.parametrize("name", WRITERS)
 def test_full_disk__is_reported_and_the_old_file_stays(tmp_path, nights, name, size):
@@ -495,6 +517,7 @@ def test_read_only_folder__is_reported_and_the_old_file_stays(tmp_path, nights, 
     path = folder / name
     WRITERS[name](path, nights[0])
     before = _written(folder)
+    # root may write anywhere: `nobody` is another user
     folder.chmod(0o555)
     try:
         with nobody(), pytest.raises(StoreError, match=r"cannot be written: Permission denied"):
@@ -541,6 +564,7 @@ def test_write_whole__writes_into_a_pipe(tmp_path):
 
 
 def test_write_whole__names_impossible_paths(tmp_path):
+    # no path, too long a name, and a folder
     for path in (f"{tmp_path}/a\x00b", tmp_path / ("x" * 300), tmp_path):
         with pytest.raises(StoreError, match="cannot be written"):
             write_whole(path, b"")
@@ -562,8 +586,10 @@ while True:
         process = subprocess.Popen([sys.executable, "-c", code, str(path)])
         while not path.exists():
             time.sleep(0.01)
+        # at other moments of a write
         time.sleep(0.05 + 0.013 * attempt)
         process.send_signal(signal.SIGKILL)
         process.wait()
         data = path.read_bytes()
+        # one number, in all bytes
         assert data == data[:1] * 200_000

@@ -63,6 +63,7 @@ def test_recipe__keeps_the_names_of_stored_classes_and_settings():
 
 def test_recipe__of_an_earlier_version_keeps_its_bets():
     """Without a resolution: 18 cells, and one pattern of signs with a tolerance."""
+    # bets as versions without a resolution stored them
     bets = [[0.5, 0.0], [1.8, 0.0]]
     settings = {"notion": "positive", "bets": bets, "learned": [], "column": None}
     exact = decode({"kind": "Wagers", "settings": settings})
@@ -88,6 +89,7 @@ def test_open_ended__accepts_unseen_values(rng):
 
     def values(estimators, rows):
         with Session.open(rows) as session:
+            # frozen estimators, without a scan of the rows for settings
             run = session.run(())
             run = replace(run, chosen=estimators)
             states = run.scan(s for e in estimators for s in e.needs).groups[None]
@@ -96,6 +98,7 @@ def test_open_ended__accepts_unseen_values(rng):
     np.testing.assert_allclose(values(opened, source), values(frozen, source), rtol=1e-7)
     p, y = rng.random(50), rng.integers(0, 2, 50)
     x = np.column_stack([rng.uniform(20, 80, 50), rng.integers(0, 2, 50)])
+    # ages outside the box, and a sex that the first day does not have
     x[:3] = [[1e6, 1], [-300, 0], [50, 7]]
 
     def rows(x):
@@ -104,6 +107,7 @@ def test_open_ended__accepts_unseen_values(rng):
         )
 
     moved = values(opened[:1], rows(x))
+    # the box of ages in the series, to whose edges they are moved
     low, high = opened[0].statistic.series.box
     x[:3] = [[high[1], 1], [low[1], 0], [50, 7]]
     expected = values(opened[:1], rows(x))
