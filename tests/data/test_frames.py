@@ -448,9 +448,8 @@ def test_datasets__of_hugging_face_equal_arrays(columns):
     p = np.column_stack([first_rows[name] for name in IN_ORDER])
     data = datasets.Dataset.from_dict({"p": p.tolist(), "y": first_rows["number"].tolist()})
     data = data.cast_column("y", datasets.ClassLabel(names=NAMES.tolist()))
-    expected = evaluate(from_arrays(probabilities=p, labels=first_rows["number"]), "ece")[
-        "ece"
-    ].value
+    in_memory = from_arrays(probabilities=p, labels=first_rows["number"])
+    expected = evaluate(in_memory, "ece")["ece"].value
     source = from_frame(data, probabilities="p", labels="y")
     assert evaluate(source, "ece")["ece"].value == expected
     assert source.class_names == ("cat", "dog", "fox")

@@ -38,9 +38,8 @@ def _area(confidence, wrong, w):
 def test_murphy__is_the_largest_part_of_elementary_scores(law, weighted):
     p, y = rows(law, 600)
     w = np.random.default_rng(3).uniform(0.2, 3.0, len(p)) if weighted else np.ones(len(p))
-    estimate = cs.evaluate(_source(p, y, w if weighted else None), "murphy", block_rows=170)[
-        "murphy"
-    ]
+    source = _source(p, y, w if weighted else None)
+    estimate = cs.evaluate(source, "murphy", block_rows=170)["murphy"]
     fit, constant = _fit(p, y, w), np.full(len(p), np.average(y, weights=w))
     # between two scores the part is convex in θ, so that it is largest at a score, or just below
     thresholds = np.concatenate([np.unique(p), np.nextafter(np.unique(p), 0.0)])

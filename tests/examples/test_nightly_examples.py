@@ -117,9 +117,8 @@ def test_service__looks_for_late_labels_first(calibscale, tmp_path):
 )
 def test_crontab__mails_what_is_wrong(calibscale, tmp_path, codes, mailed):
     folder, codes_file, said = calibscale
-    codes_file.write_text(
-        "".join(f"{code}\n" for code in [4, *codes])
-    )  # there is no day a week ago
+    # the first command is of a day a week ago, which is not there
+    codes_file.write_text("".join(f"{code}\n" for code in [4, *codes]))
     lines = [
         line for line in (NIGHTLY / "crontab").read_text().splitlines() if re.match(r"\d", line)
     ]
@@ -224,9 +223,8 @@ def test_sixty_days__alarm_after_the_drift(how, tmp_path):
     assert len(nights) == 6 + 3  # the last three are read again
     assert not any("ALARM" in line for line in nights[:3])
     assert "ALARM" in nights[-1]
-    first, repeated = (
-        int(nights[i].split()[3]) for i in (-4, -1)
-    )  # rows without a label on the last day
+    # rows without a label on the last day
+    first, repeated = (int(nights[i].split()[3]) for i in (-4, -1))
     assert first > 700
     assert repeated == 0
     report = (tmp_path / "out" / "report.html").read_text()

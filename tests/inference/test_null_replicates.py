@@ -160,9 +160,8 @@ def test_p_values__do_not_depend_on_passes(expected, kind, monkeypatch):
     for name, value in (("_MAX_BATCH", 4), ("_STATE_BYTES", 2**17)):
         with monkeypatch.context() as patched:
             patched.setattr(monte_carlo, name, value)
-            patched.setattr(
-                "calibscale.inference.nulls._DRAWN", 300 * 4 * 6
-            )  # six replicates of all pairs
+            # six replicates of all pairs
+            patched.setattr("calibscale.inference.nulls._DRAWN", 300 * 4 * 6)
             result = run_test(source, *ONE_PASS, null=kind, n_replicates=31)
         assert_same(result, expected[kind], 1e-9)
     with monkeypatch.context() as patched:

@@ -64,12 +64,10 @@ def tail(values: np.ndarray) -> np.ndarray:
 )
 def test_value__is_minus_log_p_of_what_pairs_see_beyond_wider_ones_or_of_the_largest(statistic):
     source = drawn(1, wave=0.3)
-    result = cs.calibration_test(source, statistic, n_replicates=39, seed=3, bandwidths=5).results[
-        0
-    ]
+    options = {"n_replicates": 39, "seed": 3}
+    result = cs.calibration_test(source, statistic, bandwidths=5, **options).results[0]
     singles = [
-        cs.calibration_test(source, at(statistic, f, source), n_replicates=39, seed=3).results[0]
-        for f in FACTORS
+        cs.calibration_test(source, at(statistic, f, source), **options).results[0] for f in FACTORS
     ]
     values = np.array([[single.value, *single.null_values] for single in singles])
     beyond = beyond_wider(values)

@@ -266,13 +266,12 @@ def test_refits__every_scheduler_gives_the_same_bits(data, how):
 
 
 def test_refits__more_replicates_begin_with_the_same(data):
-    few, many = (
-        calibration_test(model, KERNEL, null=null, n_replicates=count, seed=SEED)[
-            "klce"
-        ].null_values
-        for count in (3, 20)
-        for model, null, _ in [_prepared(Isotonic(), _two(data), replicates=count)]
-    )
+    null_values = []
+    for count in (3, 20):
+        model, null, _ = _prepared(Isotonic(), _two(data), replicates=count)
+        test = calibration_test(model, KERNEL, null=null, n_replicates=count, seed=SEED)["klce"]
+        null_values.append(test.null_values)
+    few, many = null_values
     np.testing.assert_array_equal(few, many[:3])
 
 

@@ -151,9 +151,8 @@ def naive_interval(p, delta, w, folds, fits, k):
 
 
 def scalar_view(source):
-    chunk = next(iter(chunks(source.read(0, source.rows), Rules("probabilities", Classes(2), 1))))[
-        0
-    ]
+    rules = Rules("probabilities", Classes(2), 1)
+    chunk, _ = next(iter(chunks(source.read(0, source.rows), rules)))
     return views(chunk, "positive")[0]
 
 

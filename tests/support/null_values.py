@@ -55,9 +55,8 @@ class SimulatedRows:
 
     def notion(self, name):
         """Points and residuals."""
-        return naive.notion_problems("canonical" if name == "class_wise" else name, self.q, self.y)[
-            0
-        ]
+        notion = "canonical" if name == "class_wise" else name
+        return naive.notion_problems(notion, self.q, self.y)[0]
 
 
 def labelled_rows(classes, weighted=False, n=ROWS, seed=0):

@@ -79,12 +79,11 @@ class S3Server:
             Bucket=BUCKET, Prefix=f"{folder}/"
         )
         names = [entry["Key"] for page in pages for entry in page.get("Contents", ())]
-        return {
-            name.removeprefix(f"{folder}/"): self._client.get_object(Bucket=BUCKET, Key=name)[
-                "Body"
-            ].read()
-            for name in names
-        }
+        files = {}
+        for name in names:
+            answer = self._client.get_object(Bucket=BUCKET, Key=name)
+            files[name.removeprefix(f"{folder}/")] = answer["Body"].read()
+        return files
 
     def put(self, folder: str, files: dict[str, bytes]) -> None:
         """Let a folder of the bucket have these files and no others."""
