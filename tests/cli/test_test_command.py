@@ -22,6 +22,7 @@ def store(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Calibrated rows, except for group 1, where predictions are too low."""
     rng = np.random.default_rng(4)
     p, group = rng.uniform(0.1, 0.7, ROWS), rng.integers(0, 2, ROWS)
+    # events of group 1 are 20 points more frequent than predicted
     y = rng.random(ROWS) < p + 0.2 * group
     path = tmp_path_factory.mktemp("test") / "loans.zarr"
     created = cs.LogitStore.create(
@@ -43,11 +44,13 @@ def test_test__json_is_what_python_returns(run: Any, store: Path) -> None:
     result = run("test", store, "-s", "klce", "--json", "-", *options).json
     klce = cs.KLCE(("group",), categorical=("group",), seed=3)
     expected = cs.calibration_test(store, klce, n_replicates=99, seed=3).to_dict()
+    # they differ from run to run
     for changing in ("seconds", "run"):
         result.pop(changing), expected.pop(changing)
     assert result == json.loads(json.dumps(expected))
     assert next(iter(result)) == "schema"
     assert (result["schema"], result["statistic"]) == ("calibscale.test/1", "klce")
+    # no replicate of 99 is as large: (1 + 0) / 100
     assert (result["p_value"], result["replicates"], result["null"]) == (0.01, 99, "labels")
 
 
@@ -88,9 +91,12 @@ def test_test__exit_code_says_whether_a_threshold_is_breached(
 ) -> None:
     options = ("--covariates", "group", "--categorical", "group", "-b", 99)
     assert run("test", store, *options).code == 0
+    # a p-value of 0.01 is a breach at 0.05
     assert run("test", store, *options, "--alpha", 0.05).code == 3
+    # 199 replicates have no p-value of 0.001
     assert run("test", store, *options, "-b", 199, "--null", "wild", "--alpha", 0.001).code == 2
     assert run("test", store, "-s", "ece", "-b", 19, "--alpha", 0.05).code == 3
+    # residuals keep their mean, so that the bias is in the replicates, too
     residual = ("--null", "residual", "-s", "ece", "-b", 999)
     assert run("test", store, *residual, "--alpha", 0.05).code == 0
     empty = tmp_path / "none.zarr"  # a gate must not pass without data
@@ -124,6 +130,7 @@ def test_test__without_alpha_no_p_value_is_a_breach(run: Any, tmp_path: Path) ->
         tmp_path / "s.zarr", classes=2, kind="probabilities", binary=True
     )
     with created.writer() as writer:
+        # predictions of 0.9 for events that never happen
         writer.append(np.full(20_000, 0.9), np.zeros(20_000, int))
     result = run("test", tmp_path / "s.zarr", "--null", "hoeffding", "--json", "-")
     assert (result.code, result.json["p_value"]) == (0, 0.0)
@@ -204,6 +211,7 @@ def test_evaluate__says_why_there_are_no_intervals(
 
 @pytest.mark.long
 def test_power__finds_the_rows_that_a_bias_needs(run: Any, store: Path) -> None:
+    # one group in two has the bias
     options = (
         *("--bias", 0.25, "--where", "group=1", "--covariates", "group", "--categorical", "group"),
         *("--trials", 40, "-b", 39),
@@ -217,6 +225,7 @@ def test_power__finds_the_rows_that_a_bias_needs(run: Any, store: Path) -> None:
         "where": {"covariate": "group", "value": 1.0},
     }
     powers = [trial["power"] for trial in result["curve"]]
+    # the curve crosses the requested power
     assert powers[0] < 0.8 <= powers[-1]
 
 

@@ -46,6 +46,7 @@ DAYS = [LedgerDay("2026-09-01", "v3", n=3000, n_unlabelled=7, n_dropped=1)] * 2
 def _table() -> tuple[Table, list[str]]:
     table = Table(box=None, pad_edge=False)
     table.add_column("name", overflow="fold")
+    # no number may be cut or broken
     for head in ("value", "95 % of the null below", "interval"):
         table.add_column(head, justify="right", no_wrap=True)
     numbers = ["0.0012345", "-2.7199e-05", "-0.00129 … 0.00412"]
@@ -60,9 +61,11 @@ def test_show__truncates_neither_numbers_nor_names(
     table, numbers = _table()
     show(Console(width=width), table)
     lines = capsys.readouterr().out.splitlines()
+    # below 28 columns no number fits beside a name
     assert width < 28 or max(map(len, lines)) <= width
     assert all(any(number in line for line in lines) for number in numbers)
     first = "".join(line.split(" ")[0] for line in lines if line.strip())
+    # parts of a table are separated by empty lines
     parts = 1 + sum(not line for line in lines)
     assert first.count(NAME) == parts == {120: 1, 80: 1, 60: 1, 40: 2}.get(width, 3)
 
@@ -89,6 +92,7 @@ def _data() -> Any:
 
 
 def _ranking() -> Any:
+    # names that are longer than a narrow column
     names = {"a network of many layers": rows(300), "another_one_with_many_more_layers": _data()}
     return cs.rank(names, cs.CKCE())
 
@@ -159,7 +163,9 @@ def test_print__shows_the_table_of_the_command(
     monkeypatch.setenv("COLUMNS", str(width))
     result = make()
     print_result(result)
+    # the text of Python is the text of the command
     assert cs.as_text(result) == capsys.readouterr().out.rstrip("\n")
+    # texts have no colours, whatever a terminal has
     monkeypatch.setenv("FORCE_COLOR", "1")
     assert "\x1b" not in cs.as_text(result)
     assert len(str(result).splitlines()) <= 25
@@ -180,6 +186,7 @@ def test_print__shows_the_tables_of_any_result(
 
 
 def _grouped(sizes: tuple[int, ...], *estimators: Any) -> str:
+    # calibration does not matter here
     rng = np.random.default_rng(0)
     source = cs.from_arrays(
         probabilities=rng.dirichlet(np.ones(3), sum(sizes)),
@@ -211,6 +218,7 @@ def test_groups__of_different_sizes_have_a_note_on_comparability() -> None:
     text = _grouped((300, 100), *estimators)
     assert f"ckce: {comparable}" in text
     assert f"{biased}ece." in text
+    # λ = n^(-1/4) depends on the number of rows alone
     assert comparable not in _grouped((200, 200), *estimators)  # the ridges are equal
     fixed = _grouped((300, 100), cs.CKCE(ridge=0.1))
     assert comparable not in fixed
@@ -225,11 +233,13 @@ def test_rank__of_one_model_prints_no_probabilities(
     unlabelled = cs.from_arrays(logits=np.zeros((300, 4)), labels=np.full(300, -1))
     for unranked in ({}, {"without a rank": unlabelled}):
         print_result(cs.rank({"alone": rows(300), **unranked}, cs.ECE()))
+        # in a ranking of one there is nothing to rank
         out = capsys.readouterr().out
         assert "0.99" not in out
         assert "P(rank" not in out
 
 
+# escape sequences of 7 and 8 bits, marks of direction, a bell, markup, a return
 HOSTILE = "a\x1b[2J\x9b31m\u202eb\u2066\x07[bold]\r"
 ESCAPED = r"a\x1b[2J\x9b31m\u202eb\u2066\x07[bold]\x0d"
 
@@ -239,11 +249,13 @@ def test_names__do_not_control_the_terminal(capsys):
     table = Table("name")
     table.add_row(escape(HOSTILE))
     console = terminal()
+    # a title or sentence, not a cell
     console.print(table)
     console.print(Text(f"{HOSTILE}: 2 rows"))
     out = capsys.readouterr().out
     assert ESCAPED in out
     assert out.count(r"a\x1b[2J\x9b31m\u202eb\u2066") == 2
+    # control characters are below 32
     assert all(ord(c) >= 32 or c == "\n" for c in out)
 
 
@@ -315,6 +327,7 @@ def test_results__without_a_document_are_named():
 
 def _rare() -> Any:
     rng = np.random.default_rng(3)
+    # predictions of about 1 %
     p = 1 / (1 + np.exp(-rng.normal(-5, 1.2, 3000)))
     return cs.from_arrays(
         probabilities=p, labels=(rng.random(3000) < p).astype(int), binary=True, name="rare"
@@ -369,12 +382,14 @@ def test_text__has_one_minus_sign() -> None:
     ):
         text = cs.as_text(result)
         signs += text.count("−")
+        # the keyboard minus stays in names and options
         assert not re.search(r"(?<!\w)-\d|\de-\d", text)
     assert signs > 0
 
 
 def test_text__does_not_separate_numbers_from_units(monkeypatch: pytest.MonkeyPatch) -> None:
     result = cs.reliability(_rare())
+    # at every width a line could break between a number and its unit
     for width in range(40, 90):
         monkeypatch.setenv("COLUMNS", str(width))
         lines = cs.as_text(result).splitlines()
@@ -386,6 +401,7 @@ def test_names__break_neither_numbers_nor_words(capsys: pytest.CaptureFixture[st
     table = Table(box=None, pad_edge=False)
     table.add_column("name", overflow="fold")
     table.add_column("value", no_wrap=True)
+    # a name with numbers, which could be broken at their points
     table.add_row("4.738 < income ≤ 4.915 & black = black", "0.0012345")
     show(Console(width=28), table)
     out = capsys.readouterr().out
@@ -413,13 +429,15 @@ def test_groups__have_whole_names_where_as_many_parts_fit(
     )
     show(Console(width=80), table)
     lines = capsys.readouterr().out.splitlines()
+    # two parts of the table, with the name in each
     assert sum(line.startswith(f"{name}  ") for line in lines) == 2
     assert len(lines) == 5
     assert max(map(len, lines)) <= 80
 
 
 def test_table__in_parts_repeats_the_columns_that_tell_rows_apart():
-    """Leftover of issue 32: parts of a night's table repeated the estimator without the window."""
+    """Parts of a night's table repeat the estimator and the window."""
+    # more columns than 60 characters hold
     head = ("estimator", doc.text_column("window"), *(f"column_{k}" for k in range(8)))
     rows = [("ece", window, *["0.123456789"] * 8) for window in ("day", "7d")]
     text = _printed(doc.table("Estimates", head, rows), 60)
