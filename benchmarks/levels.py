@@ -306,9 +306,10 @@ def _joint_intervals(resamples: int, first: int, last: int) -> Any:
     for i, number in enumerate(range(first, last)):
         over, under = (_many_classes(name, number, MANY_ROWS) for name in ("ms-over", "ms-under"))
         requested = Bootstrap(resamples=resamples)
+        # CKCE's jackknife alone: resamples are slow
         joint, conditional = _parts(
             over, {JKCE(_features()): requested, CKCE(_features()): Jackknife()}
-        )  # CKCE's jackknife alone: resamples are slow
+        )
         (underconfident,) = _parts(under, {JKCE(_features()): requested})
         for row, parts in zip(out[:, i], (joint, joint - underconfident, conditional), strict=True):
             row[0] = parts.value

@@ -343,9 +343,8 @@ def _stated_errors(report: Report, settings: Settings) -> None:
         ),
     )
     for title, source, exact, sampled in cases:
-        seeds = (
-            40 if settings.small and "landmarks" in title else SEEDS
-        )  # these take a tenth of 1 s
+        # landmarks take a tenth of 1 s
+        seeds = 40 if settings.small and "landmarks" in title else SEEDS
         truth = evaluate(source, [exact]).estimates[0].value
         try:
             scores = evaluate(source, [sampled(seed) for seed in range(seeds)]).estimates

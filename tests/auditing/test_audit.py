@@ -605,7 +605,7 @@ def test_audit__of_real_data_finds_no_bias_and_draws_its_groups(data_folder):
 
 @pytest.mark.long
 def test_audit__of_missing_covariates_names_the_remedies():
-    """Leftover of issue 32: a missing age stopped the audit without a way out for such rows."""
+    """A single missing age stops the audit, and its message says how to go on."""
     rng = np.random.default_rng(0)
     age, p = rng.uniform(18, 80, 300), rng.uniform(0.2, 0.8, 300)
     age[7] = np.nan

@@ -92,7 +92,7 @@ def test_evaluate__nothing_left_is_a_defined_result(nothing, group_by, rows):
 
 @pytest.mark.parametrize("verb", [cs.evaluate, cs.check, cs.calibration_test, cs.reliability])
 def test_verbs__refuse_rows_that_were_all_dropped(verb):
-    """Leftover of issue 32: such runs were successful, with tables of no values."""
+    """A table without values is no result."""
     data = columns(rows=5)
     data["logits"][:] = np.nan
     with pytest.raises(

@@ -40,6 +40,7 @@ def columns(rng):
 @pytest.fixture
 def expected(columns):
     """Evaluation of the same rows from arrays."""
+    # classes have the order of NAMES, and regions their alphabetical numbers
     source = from_arrays(
         probabilities=np.column_stack([columns[f"p_{name}"] for name in NAMES]),
         labels=columns["number"],
@@ -135,6 +136,7 @@ FRAMES = {
 
 @pytest.mark.parametrize("convert", FRAMES.values(), ids=FRAMES)
 def test_from_frame__equals_from_arrays(convert, columns, expected, tmp_path):
+    # chunks of a column that do not end with groups of rows
     table = pa.concat_tables(
         pa.table(columns).slice(start, 12_345) for start in range(0, 70_000, 12_345)
     )
@@ -157,6 +159,7 @@ def test_stream__is_read_once_a_pass_and_not_held(columns, expected, scheduler):
     result = evaluate(
         source, ["ece", "nll"], group_by="region", scheduler=scheduler, block_rows=500
     )
+    # one pass over the stream, beyond those that learn its columns
     assert frame.streams == before + 1
     assert result["ece"].value == pytest.approx(expected["ece"].value, rel=1e-12)
     stream = source.values.frame.table
@@ -241,6 +244,7 @@ def test_predictions__may_be_named_in_several_ways(columns):
         from_frame(table.slice(0, 70_000), probabilities="fixed", labels="number"),
     ):
         assert evaluate(source, "nll")["nll"].value == expected
+    # columns of a prefix have the order of the table
     in_order_of_table = from_frame(table, probabilities="p_", labels="y")
     assert in_order_of_table.class_names == ("dog", "cat", "fox")
     assert evaluate(in_order_of_table, "nll")["nll"].value == pytest.approx(expected, rel=1e-12)
@@ -251,10 +255,8 @@ def test_predictions__of_two_classes_may_be_one_column(columns):
     expected = from_arrays(probabilities=columns["p_cat"], labels=binary, binary=True)
     expected = evaluate(expected, "ece")["ece"].value
     table = pa.table({**columns, "flag": binary, "text": np.where(binary, "yes", "no")})
-    assert (
-        evaluate(from_frame(table, probabilities="p_cat", labels="flag"), "ece")["ece"].value
-        == expected
-    )
+    of_flags = from_frame(table, probabilities="p_cat", labels="flag")
+    assert evaluate(of_flags, "ece")["ece"].value == expected
     source = from_frame(table, probabilities="p_cat", labels="text", class_names=["no", "yes"])
     assert evaluate(source, "ece")["ece"].value == expected
     assert source.binary
@@ -275,6 +277,7 @@ def test_covariates__of_several_kinds_become_numbers():
     names = ["text", "flag", "number", "decimal"]
     source = from_frame(table, probabilities="p", labels="y", covariates=names)
     nan = np.nan
+    # −1 is a missing category, and NaN a missing number
     np.testing.assert_array_equal(
         source.read_covariates(0, 4),
         [[1, 1, 1, 0.25], [-1, 0, nan, 0.25], [0, -1, 3, 0.25], [1, 1, 4, 0.25]],
@@ -297,6 +300,7 @@ def test_labels__as_covariates_keep_their_own_numbers(tmp_path):
     table = pa.table({"p_b": [0.7, 0.2], "p_a": [0.3, 0.8], "y": ["b", "a"]})
     for frame in (table, Repeatable(table), _of_parquet(table, tmp_path)):
         source = from_frame(frame, probabilities="p_", labels="y", covariates="y")
+        # labels are positions in the classes (b, a), and covariates positions in (a, b)
         assert source.read(0, 2).labels.tolist() == [0, 1]
         assert source.read_covariates(0, 2).tolist() == [[1], [0]]
         assert source.categories == {"y": ("a", "b")}
@@ -317,6 +321,7 @@ def test_nulls__are_invalid_or_unlabelled():
         with pytest.raises(InvalidDataError, match=r"row 1 of frame: .* is missing"):
             evaluate(source, "ece")
         result = evaluate(source, "ece", on_invalid="drop")
+        # row 1 is invalid, and rows 2 and 3 have no label
         assert (result.n, result.n_unlabelled, result.dropped) == (1, 2, {"p_a is missing": 1})
 
 

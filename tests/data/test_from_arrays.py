@@ -182,7 +182,7 @@ def test_from_arrays__names_may_be_an_index():
 
 
 def test_covariates__of_a_dictionary_are_those_of_a_data_frame():
-    """Leftover of issue 32: dictionaries were refused as object arrays."""
+    """A dictionary of columns is no array of objects."""
     rng = np.random.default_rng(0)
     p, y = rng.random(6), rng.integers(0, 2, 6)
     columns = {

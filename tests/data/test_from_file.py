@@ -84,8 +84,10 @@ def test_files__are_read_with_names_of_classes_and_groups(tmp_path, name):
 def test_folders__are_read_in_the_order_of_names(tmp_path):
     for name, seed in (("part-2", 2), ("part-10", 10), ("part-1", 1)):
         save(tmp_path / f"{name}.parquet", table(20, seed))
+    # systems write such markers into folders of tables
     (tmp_path / "_SUCCESS").write_text("")
     source = cs.from_file(tmp_path, labels="y")
+    # part-10 is after part-2
     joined = np.concatenate([table(20, seed)["p_cat"] for seed in (1, 2, 10)])
     np.testing.assert_array_equal(source.values[0:60][:, 0], joined)
     (tmp_path / "more.csv").write_text("y\n")
@@ -100,6 +102,7 @@ def test_columns__have_usual_names_unless_there_are_several(tmp_path):
     source = cs.from_file(path)
     assert (source.binary, source.kind) == (True, "probabilities")
     np.testing.assert_array_equal(source.values[:].ravel(), p)
+    # two usual names at once are no choice
     write_table(path, {"prob": p, "p": p, "label": np.arange(9) % 2})
     with pytest.raises(OptionError, match=r"several: prob, p; the columns are: prob, p, label"):
         cs.from_file(path)
@@ -137,6 +140,7 @@ def test_temporary_stores__are_deleted_with_the_last_source(tmp_path, monkeypatc
         del source
         gc.collect()
         assert cs.evaluate(session, "brier").n == 20
+    # the session still reads the store
     assert list((tmp_path / "temporary").iterdir())
     del session, part
     gc.collect()

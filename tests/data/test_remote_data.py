@@ -112,8 +112,10 @@ def test_s3__folders_with_partitions_are_tables(tmp_path, s3, run):
     import s3fs
 
     data = rows() | {"logits": rows()["logits"].astype(np.float32)}
+    # names of partitions are quoted as in URLs
     for region in ("north", "a%20b"):
         write("parquet", tmp_path / f"region={region}", data, "part-0")
+    # neither a marker nor an empty file is a part of the table
     (tmp_path / "region=north" / "_SUCCESS").write_text("x")
     (tmp_path / "region=north" / "part-1.parquet").touch()
     bucket = f"data/{tmp_path.name}.lake"
@@ -122,10 +124,8 @@ def test_s3__folders_with_partitions_are_tables(tmp_path, s3, run):
     here = cs.evaluate(cs.from_file(tmp_path, **columns), "brier", group_by="region")
     for url in (f"s3://{bucket}", f"s3://{bucket}/region=*"):
         there = cs.from_file(url, **columns, storage_options=s3)
-        assert (
-            cs.evaluate(there, "brier", group_by="region").to_dict()["groups"]
-            == (here.to_dict()["groups"])
-        )
+        grouped = cs.evaluate(there, "brier", group_by="region")
+        assert grouped.to_dict()["groups"] == here.to_dict()["groups"]
         with_options = [f"--storage-option={name}={value}" for name, value in s3.items()]
         ran = run(
             *("evaluate", url, "--logits", "logits_", "--labels", "labels"),
@@ -213,6 +213,7 @@ def test_s3__nights_at_once_lose_nothing(tmp_path, s3, tables):
     ledger = Ledger.open(tmp_path / "ledger")
     assert ledger.days() == days
     assert ledger.check() == []
+    # the same rows on both days
     first, second = (ledger.day(day, ledger.models[0])[0] for day in days)
     np.testing.assert_array_equal(ledger.read(first), ledger.read(second))
 
@@ -224,6 +225,7 @@ def test_s3__errors_have_no_secrets(s3):
         {"client_kwargs": f"secret {SECRET}"},
         {"config_kwargs": {"signature_version": SECRET}},
     ):
+        # tests need not wait for an unreachable server
         quick = {"retries": {"max_attempts": 0}, "connect_timeout": 1}
         options = {"config_kwargs": quick, **s3, **wrong}
         with pytest.raises(StoreError, match=r"s3://data/none\.zarr") as caught:

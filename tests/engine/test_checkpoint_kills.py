@@ -87,9 +87,11 @@ def _killed(folder, moment):
 def test_sigkill__three_times_in_a_row_changes_nothing(uninterrupted, tmp_path):
     """Each run resumes from the checkpoint of the killed one."""
     expected, _, seconds = uninterrupted
+    # moments differ from run to run, so that many are tried in time
     rng = np.random.default_rng(int.from_bytes(os.urandom(4)))
     while not _killed(tmp_path / "f", rng.uniform(0, 0.7 * seconds)):
         seconds *= 0.7  # the measured run was slower
+    # a resumed run may end before it is killed
     for moment in rng.uniform(0, 0.7 * seconds, 2):
         _killed(tmp_path / "f", moment)
     assert kill_run.run(tmp_path / "f", "threads:2") == expected
@@ -106,6 +108,7 @@ def test_sigkill__at_twenty_random_moments_changes_nothing(uninterrupted, tmp_pa
         if not _killed(folder, moment):  # the run ended sooner
             continue
         hits += 1
+        # kills after a first checkpoint
         late += bool(list(folder.glob("*.npz")))
         assert kill_run.run(folder, ("serial", "threads:2")[number % 2]) == expected
         if hits == 20:
@@ -138,6 +141,7 @@ def test_workers_killed__at_random_moments_change_nothing(uninterrupted, tmp_pat
             timer.start()
             assert kill_run.run(tmp_path / str(number), client) == expected
             hits += timer.finished.is_set()  # else the run ended sooner
+            # a timer of a run that ended sooner must not kill a worker of the next run
             timer.cancel()
             timer.join()
             if hits == 8:
@@ -156,6 +160,7 @@ def test_sigterm__writes_finished_work(uninterrupted, tmp_path):
     seen = []
     resumed = kill_run.run(tmp_path, progress=lambda count, total: seen.append((count, total)))
     assert resumed == uninterrupted[0]
+    # nine panels have 45 pairs
     over_pairs = [count for count, total in seen if total == 45]
     assert over_pairs[:5] == [45, 45, 45, 10, 11]  # three sums, then the second product
 
@@ -175,6 +180,7 @@ def test_worker_killed__then_the_run_itself(uninterrupted, tmp_path):
 
         def progress(count, total):
             if total > 10:
+                # beyond the passes over rows
                 seen.append(count)
             if len(seen) == 10:
                 os.kill(pids[0], signal.SIGKILL)
@@ -184,4 +190,5 @@ def test_worker_killed__then_the_run_itself(uninterrupted, tmp_path):
         with pytest.raises(KeyboardInterrupt):
             kill_run.run(tmp_path, client, progress)
         assert kill_run.run(tmp_path, client) == expected
+        # the nanny started another worker
         assert pids[0] not in client.run(os.getpid).values()

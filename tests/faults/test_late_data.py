@@ -30,10 +30,7 @@ def _evidence(folder: Path, day: str) -> list[float]:
     return outcome["alarms"]["log_evidence"]
 
 
-def test_clock__that_goes_back_does_not_change_evidence(
-    run: Any,
-    tmp_path: Path,
-) -> None:
+def test_clock__that_goes_back_does_not_change_evidence(run: Any, tmp_path: Path) -> None:
     """The days are two apart and bets learn from the day before, so no day learns from another."""
     logs = []
     for name, order in (("forth", (0, 2, 4)), ("back", (0, 4, 2))):

@@ -44,6 +44,7 @@ def test_kills__leave_the_old_or_the_new_day(small, tmp_path):
         ledger.write("2026-01-01", "v1", records_of({None: (0, zero), 1.0: (0, zero)}, {"turn": 0}))
     rng = np.random.default_rng(int.from_bytes(os.urandom(4)))
     turns = []
+    # moments of starting, and one after many turns
     for moment in (*rng.uniform(0, 0.3, 6), 2.0):
         process = subprocess.Popen(
             [sys.executable, "-c", _WRITER, str(path)],
@@ -59,6 +60,7 @@ def test_kills__leave_the_old_or_the_new_day(small, tmp_path):
         opened = Ledger.open(path)
         all_rows, part = opened.select()[0], opened.select(group=1.0)[0]
         assert len(opened.entries) == 2
+        # the records of all rows and of the group are of one turn
         assert all_rows.n == part.n == all_rows.info["turn"]
         for entry in (all_rows, part):
             np.testing.assert_array_equal(opened.read(entry), float(all_rows.n))
@@ -67,6 +69,7 @@ def test_kills__leave_the_old_or_the_new_day(small, tmp_path):
     with ledger.writing():
         pass
     assert [p for p in path.rglob(".*") if p.name != ".writer.lock"] == []
+    # two slots of records, each a folder and a file
     assert len(list((path / "states" / "c").rglob("*"))) == 4
 
 
@@ -129,9 +132,11 @@ def test_killed_writer__leftovers_in_the_ledger_are_removed(small, tmp_path, sta
         assert (ledger.path / "index.log").read_bytes().endswith(b"\n") == (stage != "index")
         with pytest.raises(cs.StoreError, match="another writer"), ledger.writing():
             pass
+        # a half line at the end is no damage
         assert ledger.check() == []
     assert list(slots.glob(f"1/{left}"))
     with ledger.writing():
+        # the slot of the killed writer is gone
         assert [p.name for p in slots.iterdir()] == ["0"]
         ledger.write("2026-01-03", "v1", records_of({None: (1, vector)}, {}))
     assert Ledger.open(tmp_path / "ledger").days() == ["2026-01-01", "2026-01-03"]
@@ -147,6 +152,7 @@ def test_killed_writer__unfinished_ledger_is_removed(small, tmp_path):
         with ledger.writing():
             assert aside.exists()
     with ledger.writing():
+        # its writer has ended
         assert not aside.exists()
 
 

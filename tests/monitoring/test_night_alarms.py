@@ -30,6 +30,7 @@ pytestmark = pytest.mark.long
 
 def test_alarms__cover_every_notion_and_group_and_their_mean(folder):
     calm = run_again(folder, 9).to_dict()["alarms"]
+    # two notions and two regions
     assert len(calm["processes"]) == 4
     assert not calm["alarm"]
     logs = np.array([p["log_evidence"] for p in calm["processes"]])
@@ -41,7 +42,9 @@ def test_alarms__cover_every_notion_and_group_and_their_mean(folder):
     alarms = result["alarms"]
     assert alarms["alarm"]
     assert alarms["since"] in (day_name(10), day_name(11))
+    # level 0.05 is an alarm at E = 20
     assert alarms["threshold"] == pytest.approx(math.log(20))
+    # four processes share 0.9 of the level
     assert alarms["process_threshold"] == pytest.approx(math.log(80 / 0.9))
     assert all(p["alarm"] for p in alarms["processes"])
     text = JOB.replace("[alarms]", f'[alarms]\nsince = "{day_name(11)}"')
@@ -63,6 +66,7 @@ path = "days/{date}.zarr"
 
     def weights(k, **settings):
         alarms = night(job, day_name(k), **settings).to_dict()["alarms"]
+        # a process's threshold is log(20 / weight)
         by_group = {p["group"]: math.exp(-p["threshold"]) * 20 for p in alarms["processes"]}
         together = sum(
             by_group[p["group"]] * np.exp(p["log_evidence"]) for p in alarms["processes"]
@@ -88,6 +92,7 @@ path = "days/{date}.zarr"
     write(1, [0])
     assert weights(1) == pytest.approx({0.0: 0.9})
     write(2, [0, 1])
+    # a group that comes later gets half of the reserved tenth
     met = {0.0: 0.9, 1.0: 0.05}
     assert weights(2) == pytest.approx(met)
     write(0, [0, 1])
@@ -113,6 +118,7 @@ def test_alarms__that_were_raised_stay_raised(folder):
 
 
 def test_threshold__of_a_group_without_rows_may_be_breached(folder):
+    # every row is of region 0
     logits, labels, x = day_rows(10)
     x[:, 0] = 0.0
     store = cs.LogitStore.create(
@@ -128,6 +134,7 @@ def test_threshold__of_a_group_without_rows_may_be_breached(folder):
     )
     result = night(write_job(folder, text), day_name(10)).to_dict()
     (blind,) = [t for t in result["thresholds"] if t["group"] == 1.0]
+    # no value: not a breach unless the job says so
     assert (blind["observed"], blind["breached"]) == (None, False)
     assert "no rows" in blind["reason"]
     assert "One threshold has no value to judge." in result["notes"]
@@ -204,6 +211,7 @@ prometheus = "metrics.prom"
         result = run_again(tmp_path, k)
         alarms = result.alarms
         (process,) = alarms.processes
+        # predictions of the first two nights are calibrated
         if k < 2:
             assert not alarms.alarm
     assert alarms.alarm

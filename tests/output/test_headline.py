@@ -130,6 +130,7 @@ def test_headline__states_size_direction_day_and_groups_but_not_evidence() -> No
 
 
 def test_headline__uses_the_longest_window_since_the_alarm() -> None:
+    # the window of seven days begins before the alarm
     result = night(process(None, "2026-11-10"), results=errors(0.05, 0.05))
     assert head(result).reasons[0].endswith("over the day.")
 
@@ -138,18 +139,12 @@ def test_headline__uses_the_longest_window_since_the_alarm() -> None:
     ("results", "text"),
     [
         (errors(-0.031, 0.04), "the model is 3.1 points too cautious"),
-        (
-            errors(0.0042, 0.12),
-            "predictions are off by 12.0 points on average",
-        ),  # too high in some bins, too low in others
-        (
-            errors(0.004, 0.006),
-            "predictions are off by 0.6 points on average",
-        ),  # the interval includes 0
-        (
-            errors(0.02, 0.02, "positive"),
-            "the model is not calibrated",
-        ),  # the alarm is for the top label
+        # too high in some bins, too low in others
+        (errors(0.0042, 0.12), "predictions are off by 12.0 points on average"),
+        # the interval includes 0
+        (errors(0.004, 0.006), "predictions are off by 0.6 points on average"),
+        # the alarm is for the top label
+        (errors(0.02, 0.02, "positive"), "the model is not calibrated"),
         ([], "the model is not calibrated"),
     ],
 )
@@ -166,8 +161,10 @@ def test_headline__of_the_positive_class_names_predictions() -> None:
 
 
 def test_headline__without_confidence_gap_uses_the_bins() -> None:
+    # (3 · 0.06 + 0.02) / 4
     result = night(process(None, "2026-11-07"), reliability=bins((3.0, 0.06), (1.0, 0.02)))
     assert head(result).verdict.startswith("Alarm: the model is 5.0 points too confident since")
+    # bins with errors of both signs have no direction
     result = night(process(None, "2026-11-07"), reliability=bins((1.0, 0.06), (1.0, -0.05)))
     assert head(result).verdict.startswith(
         "Alarm: predictions are off by 5.0 points on average since"
@@ -187,6 +184,7 @@ def test_headline__of_some_groups_names_only_these() -> None:
         "Alarm: the model is up to 9.0 points too confident since 7 Nov 2026, "
         "region\u00a0=\u00a02 and region\u00a0=\u00a01"
     )
+    # two groups with errors of different signs
     groups[2.0] = errors(-0.05, 0.05)
     assert "off by up to 9.0 points on average" in (
         head(night(*quiet, *alarms, groups=groups)).verdict
@@ -223,7 +221,7 @@ def test_headline__of_breaches_states_size_window_and_groups() -> None:
     ],
 )
 def test_headline__without_a_verdict_says_what_to_pass(estimators, advice):
-    """Leftover of issue 32: “crps is 0.2557” was all that was said."""
+    """The values alone are no answer."""
     rng = np.random.default_rng(0)
     source = cs.from_arrays(
         predictions=np.tile([0.0, 1.0], (200, 1)), forecast="normal", labels=rng.normal(size=200)
@@ -236,7 +234,7 @@ def test_headline__without_a_verdict_says_what_to_pass(estimators, advice):
 
 
 def test_headline__says_that_all_labels_are_one_class():
-    """Leftover of issue 32: the warning stood among the reasons below the headline."""
+    """The warning is a part of the headline, not one of the reasons below it."""
     source = cs.from_arrays(probabilities=np.full(300, 0.9), labels=np.ones(300, int), binary=True)
     result = cs.evaluate(source, "ece")
     headline = document(result).verdict
@@ -246,11 +244,12 @@ def test_headline__says_that_all_labels_are_one_class():
 
 @pytest.mark.parametrize(("level", "marked"), [(0.95, False), (0.9, True)])
 def test_p_values__are_red_at_the_level_of_the_result(level, marked):
-    """Leftover of issue 32: cells were red at 0.05 whatever the level was."""
+    """The same p-value is significant at one level only."""
     source = cs.from_arrays(
         probabilities=np.linspace(0.05, 0.95, 50), labels=np.arange(50) % 2, binary=True
     )
     result = cs.check(source, n_replicates=99, confidence_level=level)
+    # significant at 0.1, and not at 0.05
     p_values = dict.fromkeys(result.adjusted_p_values, 0.07)
     page = document(replace(result, adjusted_p_values=p_values))
     table = next(block for block in page.sections[0].blocks if isinstance(block, doc.Table))

@@ -117,10 +117,7 @@ def test_names__are_escaped_on_the_terminal(
         assert 'class dog\\n"x", y\\t' in ran.out
 
 
-def test_names__are_escaped_in_errors(
-    run: Any,
-    store: Path,
-) -> None:
+def test_names__are_escaped_in_errors(run: Any, store: Path) -> None:
     ran = run("evaluate", store, "--group-by", CITIES[0])
     assert ran.code == 2
     assert "Ouro\\x1b[2J" in ran.err
@@ -161,11 +158,7 @@ def test_names__in_json_are_unchanged_and_in_reports_are_text(
     assert "true" in text
 
 
-def test_names__on_the_axes_of_a_map(
-    run: Any,
-    store: Path,
-    tmp_path: Path,
-) -> None:
+def test_names__on_the_axes_of_a_map(run: Any, store: Path, tmp_path: Path) -> None:
     """Only the picture is searched, as the table contains the names as well."""
     mapped = tmp_path / "mapped.json"
     options = ("--covariates", "new", "--at", "grid", "--json", mapped, "--scheduler", "serial")
@@ -177,12 +170,7 @@ def test_names__on_the_axes_of_a_map(
 
 
 @pytest.mark.parametrize("ending", ["svg", "png"])
-def test_names__are_escaped_in_pictures(
-    run: Any,
-    store: Path,
-    tmp_path: Path,
-    ending: str,
-) -> None:
+def test_names__are_escaped_in_pictures(run: Any, store: Path, tmp_path: Path, ending: str) -> None:
     for k in range(len(CLASSES)):
         path = tmp_path / f"class {k}.{ending}"
         options = ("--group-by", "city", "--notion", "class_wise", "--class", k, "-q")
@@ -231,10 +219,7 @@ map = ["new"]
 MODEL = '"<b>&amp;} 1'  # control characters are rejected
 
 
-def test_names__are_whole_and_harmless_in_outputs_of_nights(
-    run: Any,
-    tmp_path: Path,
-) -> None:
+def test_names__are_whole_and_harmless_in_outputs_of_nights(run: Any, tmp_path: Path) -> None:
     _write(tmp_path / "2026-03-01.parquet")
     job = tmp_path / "job.toml"
     job.write_text(JOB)
@@ -263,10 +248,7 @@ def test_names__are_whole_and_harmless_in_outputs_of_nights(
     assert re.search(r"0\.\d+ +true +−?\d", text)  # a point of the map of the bias
 
 
-def test_text_group__is_rejected_by_nights(
-    run: Any,
-    tmp_path: Path,
-) -> None:
+def test_text_group__is_rejected_by_nights(run: Any, tmp_path: Path) -> None:
     _write(tmp_path / "2026-03-01.parquet")
     job = tmp_path / "job.toml"
     job.write_text(JOB.replace('"new"', '"city"'))

@@ -42,6 +42,7 @@ def binary() -> cs.ArraySource:
     rng = np.random.default_rng(3)
     p = rng.random(900)
     region = np.where(rng.random(900) < 0.5, "north", "south")
+    # events are less frequent than predicted
     return cs.from_arrays(
         probabilities=p,
         labels=rng.random(900) < p**1.5,
@@ -111,6 +112,7 @@ def test_to_frame__has_the_same_rows_in_both_libraries(kind: str) -> None:
     frame, in_polars = result.to_frame(), result.to_frame("polars")
     assert len(frame) == _counted(result) == in_polars.height
     assert list(frame.columns) == in_polars.columns
+    # NaN is the missing value of pandas, and None of polars
     for name in frame:
         plain = [None if value != value else value for value in frame[name].tolist()]
         assert plain == in_polars[name].to_list(), name
@@ -125,6 +127,7 @@ def test_to_frame__names_groups_and_ends_of_intervals() -> None:
         [south[0].value, south[0].interval.low, south[0].interval.high, south[0].n]
     ]
     assert rows_of.covariate.tolist() == ["region"]
+    # estimates of all rows have no group
     assert frame.group.isna().sum() == len(result.estimates)
 
 
@@ -140,6 +143,7 @@ def test_to_frame__explains_unknown_and_missing_libraries(monkeypatch: pytest.Mo
 def test_metrics__have_names_that_trackers_accept(kind: str) -> None:
     metrics = result_of_kind(kind).metrics()
     assert metrics
+    # characters that MLflow accepts
     for name, value in metrics.items():
         assert re.fullmatch(r"[\w/.\- ]+", name), name
         assert type(value) is float
@@ -176,6 +180,7 @@ def test_save__writes_what_the_suffix_names(kind: str, tmp_path: Path) -> None:
     assert json.loads((tmp_path / "new/result.json").read_text()) == result.to_dict()
     pandas.testing.assert_frame_equal(pandas.read_parquet(tmp_path / "new/result.parquet"), frame)
     assert list(csv.columns) == list(frame.columns)
+    # the parser of pandas may round the last digit
     numbers = frame.select_dtypes("number")
     assert np.allclose(csv[numbers.columns].to_numpy(float), numbers, rtol=1e-15, equal_nan=True)
     with pytest.raises(cs.OptionError, match=r"\.json, \.csv, \.parquet"):
@@ -203,6 +208,7 @@ def test_print__is_short(kind: str) -> None:
 def test_print__names_the_function_for_all_lines(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("COLUMNS", "80")
     text, last = cs.as_text(result_of_kind("night")), str(result_of_kind("night")).splitlines()[-1]
+    # 24 lines and this one are shown
     assert last == f"… {len(text.splitlines()) - 24} more lines: calibscale.as_text(result)"
 
 
@@ -222,7 +228,9 @@ def test_plot__draws_on_the_axes(kind: str) -> None:
     figure = matplotlib.figure.Figure(layout="constrained")
     ax = figure.subplots()
     assert result_of_kind(kind).plot(ax) is ax
+    # axes of an inset have the data of some plots
     assert ax.has_data() or any(inner.has_data() for inner in ax.child_axes)
+    # axes that were passed open no window
     assert matplotlib.pyplot.get_fignums() == []
     result_of_kind(kind).plot()
     assert len(matplotlib.pyplot.get_fignums()) == 1
@@ -233,6 +241,7 @@ def test_plot_reliability__several_models_share_the_axes() -> None:
     ax = plot_reliability([small, large.to_dict()], names=["small", "$large"])
     lines = {line.get_label().partition(",")[0]: line for line in ax.get_lines()}
     for name, result in (("small", small), ("$large", large)):
+        # empty bins have no point
         points = [(b.mean_p, b.frequency) for b in result.bins if b.frequency is not None]
         assert lines[name].get_xydata().tolist() == [list(point) for point in points]
     assert f"ECE {small.ece:.3g}" in lines["small"].get_label()
@@ -244,6 +253,7 @@ def test_reliability__of_each_class_is_that_of_single_classes() -> None:
     source = rows(400)
     source = cs.from_arrays(logits=source.values, labels=source.labels, class_names=PETS)
     result = cs.reliability(source, notion="class_wise", bins=4)
+    # one curve of each class
     assert [key.name for key in result.groups] == list(PETS)
     for k, curve in enumerate(result.groups.values()):
         single = cs.reliability(source, notion="class_wise", bins=4, class_index=PETS[k])
@@ -294,6 +304,7 @@ def test_results__have_methods_with_the_signatures_of_their_bases(kind: type) ->
     """A function that takes any result calls its methods by the signatures of the base class."""
     changed = []
     for base in kind.__mro__[1:]:
+        # other libraries' base classes have signatures of their own
         if not base.__module__.startswith("calibscale."):
             continue
         for name, method in vars(base).items():

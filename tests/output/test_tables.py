@@ -358,9 +358,7 @@ def test_tables__are_in_one_part_with_whole_names_at_80_columns(
         assert starts.count(estimate.estimator) == 1
 
 
-def test_tables__explain_each_column_on_a_line_of_its_own(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_tables__explain_each_column_on_a_line_of_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("COLUMNS", "80")
     text = cs.as_text(cs.evaluate(_rare(), ["ece", "tce2_debiased", "jkce"]))
     lines = text.splitlines()

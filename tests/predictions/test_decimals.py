@@ -38,7 +38,7 @@ def _rows():
 
 @pytest.mark.parametrize("block_rows", [None, 700])
 def test_verdict__of_rounded_percentages_says_that_zeros_may_be_rounded(block_rows):
-    """Leftover of issue 32: “10 of 5,000 labels have the predicted probability 0” was all."""
+    """Their number alone would suggest that the model is refuted."""
     p, y = _rows()
     percent = (100 * p).round(1)
     y[np.flatnonzero(percent == 0)[:3]] = 1

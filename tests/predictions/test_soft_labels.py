@@ -52,6 +52,7 @@ def values(source, estimators=ESTIMATORS, **options):
     return np.array([e.value for e in estimates])
 
 
+# labels are shares of classes, here 1 and 0
 @pytest.mark.parametrize("weights", [None, W], ids=["plain", "weighted"])
 @pytest.mark.parametrize("kind", ["logits", "probabilities"])
 def test_one_hot__is_the_integer_label(kind, weights):
@@ -74,6 +75,7 @@ def test_estimates__are_of_residuals_of_probabilities(weights):
     edges = np.linspace(0, 1, 9)
     binned = naive.binned(p, event, edges, weights)
     classes = [naive.binned(Q[:, k], S[:, k], edges, weights)["tce2"] for k in range(K)]
+    # the share of the top class is its frequency
     expected = {
         "accuracy": np.average(event, weights=w),
         "brier": np.average([d @ d for d in delta], weights=w),
@@ -96,6 +98,7 @@ def test_estimates__are_of_residuals_of_probabilities(weights):
 
 
 def test_two_classes__are_judged_by_the_shares_of_the_second():
+    # two of the classes, divided by their sum
     q, s = Q[:, :2] / Q[:, :2].sum(1, keepdims=True), S[:, :2] / S[:, :2].sum(1, keepdims=True)
     computed = values(soft(probabilities=q, labels=s), ["confidence_gap", "ece", "tce2_debiased"])
     expected = naive.binned(q[:, 1], s[:, 1], np.linspace(0, 1, 16))
@@ -118,6 +121,7 @@ def test_log_loss__of_impossible_classes_is_infinite():
 def test_chunks_and_workers__have_no_influence():
     few = ["brier", "ece", "jkce", "kce"]
     expected = values(soft(), few)
+    # sums of blocks have another order
     np.testing.assert_allclose(values(soft(), few, block_rows=17), expected, rtol=1e-10)
     np.testing.assert_array_equal(values(soft(), few, scheduler="threads:2"), expected)
     assert cs.evaluate(soft(), few).source["soft_labels"] is True
@@ -140,6 +144,7 @@ def test_default__has_intervals_of_resampled_rows_and_floors_of_random_signs():
         "jkce_biased",
     }
     assert all(e.reason is None for e in result.estimates)
+    # a diagram needs integer labels
     assert result.reliability is None
     floors = {e.estimator: e.floor.null for e in result.estimates if e.floor is not None}
     assert floors == dict.fromkeys(["ece", "tce2", "cwce2", "ckce", "cmmd", "jkce_biased"], "wild")
@@ -204,6 +209,7 @@ def test_wild__keeps_its_level_if_labels_are_right_on_average(statistic):
 )
 def test_bad_rows__are_named_or_dropped(row, fault, says):
     labels = S.copy()
+    # row 5 is wrong, and row 8 has no label
     labels[5], labels[8] = row, np.nan
     with pytest.raises(cs.InvalidDataError, match=says):
         cs.evaluate(soft(labels=labels), "brier")
@@ -218,6 +224,7 @@ def test_several_right_answers__name_the_row_and_the_remedies():
     with pytest.raises(cs.InvalidDataError, match=r"row 4 sums to 3.*binary=True.*divide by"):
         soft(labels=labels)
     divided = labels / labels.sum(axis=1, keepdims=True)
+    # shares in half precision sum to 1 within its rounding
     assert np.isfinite(values(soft(labels=divided.astype(np.float16)), ["brier"]))
 
 
