@@ -1,6 +1,6 @@
 """Nights of simulated models until an alarm: at the tolerance, and after errors of many shapes.
 
-As a script it prints the delays of the bets of new ledgers beside those of earlier ledgers:
+As a script it prints the delays of the bets of new ledgers beside the bets of earlier ledgers:
 
     python benchmarks/alarm_delays.py [SERIES]
 """
@@ -31,8 +31,8 @@ class Law:
 
     `draw` returns predictions p, and the excess of p over the frequency of the event.  Predictions
     are of the positive class, or with `classes` of the top label.  `before` is the number of nights
-    without the error, `bound` the largest median delay, and `groups` the number of groups, of which
-    the first alone has the error.
+    without the error, `bound` the largest median delay, and `groups` the number of groups.  The
+    first group alone has the error.
     """
 
     name: str
@@ -66,7 +66,7 @@ def _constant(size: float) -> Callable[[Floats], Floats]:
 
 
 def _certain(rng: np.random.Generator, rows: int) -> tuple[Floats, Floats]:
-    """Half of the predictions are 0, of which 10 % are events."""
+    """Half of the predictions are 0, and 10 % of their rows are events."""
     p = np.where(np.arange(rows) < rows // 2, 0.0, rng.beta(2, 3, rows))
     return p, np.where(p == 0, -0.1, 0.0)
 
@@ -77,7 +77,7 @@ def _beta(rng: np.random.Generator, rows: int) -> tuple[Floats, Floats]:
 
 
 def _one_class(rng: np.random.Generator, rows: int) -> tuple[Floats, Floats]:
-    """Confidences of ten classes; the first class is right 10 points less often."""
+    """Confidences of ten classes. The first class is right 10 points less often."""
     p = rng.uniform(0.4, 0.9, rows)
     return p, np.where(np.arange(rows) % CLASSES == 0, 0.1, 0.0)
 
@@ -97,32 +97,58 @@ DELAYS = (
     Law("sign change inside one of six cells", _uniform(0.1, 0.9, _change(0.59)), bound=5),
     Law("seven sign changes", _uniform(0.1, 0.9, _wave(0.2))),
     Law("one sign", _uniform(0.1, 0.9, _constant(0.04)), bound=5),
-    Law("late sign change in the middle of one cell", _uniform(*ONE_CELL, _change(0.59)),
-        before=LATE),
-    Law("late sign change inside one of six cells", _uniform(0.1, 0.9, _change(0.59)),
-        before=LATE, bound=5),
+    Law(
+        "late sign change in the middle of one cell",
+        _uniform(*ONE_CELL, _change(0.59)),
+        before=LATE,
+    ),
+    Law(
+        "late sign change inside one of six cells",
+        _uniform(0.1, 0.9, _change(0.59)),
+        before=LATE,
+        bound=5,
+    ),
     Law("late error of one sign", _uniform(0.1, 0.9, _constant(0.04)), before=LATE, bound=5),
     Law("half of the predictions 0, 10 % events", _certain, bound=3),
     Law("sign change in the middle of one cell", _uniform(*ONE_CELL, _change(0.59)), None, bound=5),
-    Law("late sign change in the middle of one cell", _uniform(*ONE_CELL, _change(0.59)), None,
-        before=LATE, bound=5),
-    Law("late, one class of ten too confident by 0.1", _one_class, None, before=LATE,
-        classes=CLASSES),
-    Law("late, one group of ten, log-odds × 1.5", _sharper, None, rows=300, before=LATE,
-        groups=GROUPS),
-)  # fmt: skip
+    Law(
+        "late sign change in the middle of one cell",
+        _uniform(*ONE_CELL, _change(0.59)),
+        None,
+        before=LATE,
+        bound=5,
+    ),
+    Law(
+        "late, one class of ten too confident by 0.1",
+        _one_class,
+        None,
+        before=LATE,
+        classes=CLASSES,
+    ),
+    Law(
+        "late, one group of ten, log-odds × 1.5",
+        _sharper,
+        None,
+        rows=300,
+        before=LATE,
+        groups=GROUPS,
+    ),
+)
 YEARS = (
     Law("calibrated", _beta, None, 300),
     Law("error at the tolerance, one sign", _uniform(0.1, 0.9, _constant(TOLERANCE)), rows=500),
-    Law("error at the tolerance, sign change inside a cell",
-        _uniform(*ONE_CELL, _change(0.59, TOLERANCE)), rows=500),
-)  # fmt: skip
+    Law(
+        "error at the tolerance, sign change inside a cell",
+        _uniform(*ONE_CELL, _change(0.59, TOLERANCE)),
+        rows=500,
+    ),
+)
 
 
 def delays(
     pool: Executor, law: Law, resolution: int, series: int, longest: int = LONGEST
 ) -> list[float]:
-    """Nights from the first with the error, counted as 1, to the alarm; ∞ without one.
+    """Nights from the first with the error, counted as 1, to the alarm, or ∞ without an alarm.
 
     An alarm before the error counts as a night of at most 0.
     """
@@ -148,7 +174,7 @@ def _year(position: int, resolution: int, series: int, nights: int) -> int | Non
 
 
 def first_alarm(law: Law, resolution: int, seed: list[int], nights: int) -> int | None:
-    """Night of the first alarm, from 0, with bets learned as those of a ledger are."""
+    """Night of the first alarm, from 0, with bets learned as a ledger learns them."""
     from calibscale.inference.e_process import BettingEProcess, advance
     from calibscale.inference.tolerant_e_process import TolerantEProcess
 
@@ -183,7 +209,7 @@ def first_alarm(law: Law, resolution: int, seed: list[int], nights: int) -> int 
 
 
 def state_of(bets, p: Floats, happened: Floats, classes: int):
-    """State of bets on a night; with more than two classes the top class is row number modulo K."""
+    """State of bets on a night. With more than two classes the top class is row number modulo K."""
     from calibscale.predictions.blocks import Block
     from calibscale.predictions.classes import Classes
     from calibscale.predictions.rules import Rules

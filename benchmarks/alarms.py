@@ -44,9 +44,13 @@ def within_tolerance(report: Report, pool: Executor) -> None:
     for law in alarm_delays.YEARS:
         alarms = alarm_delays.alarms_in_years(pool, law, RESOLUTION, years, nights)
         report.row(
-            what=law.name, years=years, nights=nights, rows=law.rows, alarms=alarms,
+            what=law.name,
+            years=years,
+            nights=nights,
+            rows=law.rows,
+            alarms=alarms,
             **_band(alarms, years),
-        )  # fmt: skip
+        )
         report.check(
             f"years that ever alarm: {law.name}",
             100 * alarms / years,
@@ -67,9 +71,15 @@ def delays(report: Report, pool: Executor) -> None:
             medians[key] = _finite(np.median(nights))
         of_new = _finite(np.percentile(nights, 90, method="inverted_cdf"))
         report.row(
-            what="delay", law=law.name, rows=law.rows * law.groups, series=series,
-            tolerance=law.tolerance, longest=longest, p90=of_new, **medians,
-        )  # fmt: skip
+            what="delay",
+            law=law.name,
+            rows=law.rows * law.groups,
+            series=series,
+            tolerance=law.tolerance,
+            longest=longest,
+            p90=of_new,
+            **medians,
+        )
         if law.bound is not None:
             tolerance = "no tolerance" if law.tolerance is None else f"tolerance {law.tolerance}"
             name = f"{law.name}, {tolerance}, median delay"
@@ -78,7 +88,7 @@ def delays(report: Report, pool: Executor) -> None:
 
 
 def _finite(nights: float) -> float | None:
-    """A number of nights; None for ∞."""
+    """A number of nights, or None for ∞."""
     return float(nights) if np.isfinite(nights) else None
 
 
@@ -88,9 +98,13 @@ def calibrated(report: Report, pool: Executor) -> None:
     values = _shared(pool, years, nights, ROWS, nights, 1.0)
     alarms = sum(night is not None for night in values)
     report.row(
-        what="calibrated", years=years, nights=nights, rows=ROWS, alarms=alarms,
+        what="calibrated",
+        years=years,
+        nights=nights,
+        rows=ROWS,
+        alarms=alarms,
         **_band(alarms, years),
-    )  # fmt: skip
+    )
     report.check(
         "calibrated years that ever alarm", 100 * alarms / years, _largest_share(report, years), "%"
     )
@@ -105,9 +119,14 @@ def late_labels(report: Report, pool: Executor) -> None:
     values = np.array(list(pool.map(_late_year, range(years), [nights] * years, chunksize=2)))
     last, path = values.sum(axis=0).tolist()
     report.row(
-        what="late labels", years=years, nights=nights, rows=LATE_ROWS, alarms=last,
-        **_band(last, years), of_any_day=path,
-    )  # fmt: skip
+        what="late labels",
+        years=years,
+        nights=nights,
+        rows=LATE_ROWS,
+        alarms=last,
+        **_band(last, years),
+        of_any_day=path,
+    )
     report.check(
         "calibrated years of late labels that ever alarm",
         100 * last / years,
@@ -142,9 +161,15 @@ def drifting(report: Report, pool: Executor, temperature: float) -> None:
     middle = float(np.median(delays)) if delays else float("inf")
     spread = {f"p{q}": float(np.percentile(delays, q)) for q in (10, 90, 100)} if delays else {}
     report.row(
-        what="drift", temperature=temperature, rows=rows, series=series, before=false,
-        missed=missed, median=middle, **spread,
-    )  # fmt: skip
+        what="drift",
+        temperature=temperature,
+        rows=rows,
+        series=series,
+        before=false,
+        missed=missed,
+        median=middle,
+        **spread,
+    )
     name = f"temperature {temperature}, {rows:,} rows a night"
     report.check(f"{name}, median delay", middle, bound, "nights", full_only=True)
     report.check(f"{name}, missed in {after} nights", missed, 0, full_only=True)
@@ -199,9 +224,9 @@ def _late_year(series: int, nights: int) -> tuple[bool, bool]:
     sums = np.zeros((*shape, *fixed.zero(CLASSES).sums.shape))
     last = path = False
     for night in range(nights):
-        known = np.arange(night + 1)[:, None] + np.arange(LATEST + 1) <= night
+        arrived = np.arange(night + 1)[:, None] + np.arange(LATEST + 1) <= night
         first = max(0, night - LEARN_DAYS)
-        shown = np.where(known[first:night, :, None, None], sums[first:night], 0.0)
+        shown = np.where(arrived[first:night, :, None, None], sums[first:night], 0.0)
         shifts = fixed.learned_from(list(shown.sum(axis=1)))
         bets = replace(fixed, learned=((None, shifts),) if any(shifts) else ())
         log_p, labels = _calibrated_rows(rng, LATE_ROWS)
@@ -214,7 +239,7 @@ def _late_year(series: int, nights: int) -> tuple[bool, bool]:
         for key, states in result.items():
             if key is not None:
                 logs[night, int(key)], sums[night, int(key)] = states[bets].logs, states[bets].sums
-        evidence, _ = advance(np.where(known[:, :, None], logs[: night + 1], 0.0).sum(axis=1))
+        evidence, _ = advance(np.where(arrived[:, :, None], logs[: night + 1], 0.0).sum(axis=1))
         last |= bool(evidence[-1] >= np.log(1 / LEVEL))
         path |= bool(evidence.max() >= np.log(1 / LEVEL))
     return last, path

@@ -48,38 +48,56 @@ FLOAT32 = 1e-4
 EQUAL_MASS = 1e-3  # a row may fall in the next bin
 CALLS = (
     Row("ties", "calibscale", "m.ece(y, p, bins=10)", "m.ece(y, p, bins=10)"),
-    Row("ties", "uncertainty-calibration", "get_ece(p, y, num_bins=10)",
-        "m.ece(y, p, bins=10)"),
-    Row("ties", "torchmetrics", "binary_calibration_error(t(p), t(y), n_bins=10)",
-        'm.ece(y, p, bins=10, edges="torchmetrics")'),
+    Row("ties", "uncertainty-calibration", "get_ece(p, y, num_bins=10)", "m.ece(y, p, bins=10)"),
+    Row(
+        "ties",
+        "torchmetrics",
+        "binary_calibration_error(t(p), t(y), n_bins=10)",
+        'm.ece(y, p, bins=10, edges="torchmetrics")',
+    ),
     Row("ties", "netcal", "ECE(10).measure(p, y)", 'm.ece(y, p, bins=10, edges="netcal")'),
-    Row("ties", "mapie", "expected_calibration_error(y, p, num_bins=10)",
-        "m.ece(y, p, bins=9)"),
+    Row("ties", "mapie", "expected_calibration_error(y, p, num_bins=10)", "m.ece(y, p, bins=9)"),
     Row("binary", "scikit-learn", "brier_score_loss(y, p)", "m.brier(y, p) / 2"),
     Row("binary", "scikit-learn", "log_loss(y, p)", "m.nll(y, p)"),
     Row("binary", "netcal", "ECE(15).measure(p, y)", "m.ece(y, p)"),
     Row("binary", "netcal", "MCE(15).measure(p, y)", "m.mce(y, p)"),
-    Row("binary", "torchmetrics", 'binary_calibration_error(t(p), t(y), norm="l2")',
-        "m.tce2(y, p) ** 0.5"),
+    Row(
+        "binary",
+        "torchmetrics",
+        'binary_calibration_error(t(p), t(y), norm="l2")',
+        "m.tce2(y, p) ** 0.5",
+    ),
     Row("binary", "mapie", "expected_calibration_error(y, p)", "m.ece(y, p, bins=49)"),
     Row("binary", "probcal", "ece(y, p)", 'm.ece(y, p, edges="equal-mass")'),
     Row("binary", "probcal", 'ece(y, p, strategy="width")', "m.ece(y, p)"),
     Row("binary", "probcal", "smooth_ece(y, p)", "m.smooth_ece(y, p)", None),
-    Row("binary", "probcal", "skce(y[:2000], p[:2000], bandwidth=0.2)",
-        '2 * m.kce(y[:2000], p[:2000], prediction_kernel="laplace", prediction_bandwidth=0.2)'),
+    Row(
+        "binary",
+        "probcal",
+        "skce(y[:2000], p[:2000], bandwidth=0.2)",
+        '2 * m.kce(y[:2000], p[:2000], prediction_kernel="laplace", prediction_bandwidth=0.2)',
+    ),
     Row("three", "scikit-learn", "log_loss(y, p)", "m.nll(y, p)"),
-    Row("three", "torchmetrics",
-        "multiclass_calibration_error(t(p), t(y), num_classes=3)", "m.ece(y, p)", FLOAT32),
+    Row(
+        "three",
+        "torchmetrics",
+        "multiclass_calibration_error(t(p), t(y), num_classes=3)",
+        "m.ece(y, p)",
+        FLOAT32,
+    ),
     Row("three", "netcal", "ECE(15).measure(p, y)", "m.ece(y, p)"),
     Row("three", "probmetrics", PROBMETRICS.format("ece-15"), "m.ece(y, p)", FLOAT32),
-    Row("three", "probmetrics", PROBMETRICS.format("rmsce-15"), "m.tce2(y, p) ** 0.5",
-        FLOAT32),
+    Row("three", "probmetrics", PROBMETRICS.format("rmsce-15"), "m.tce2(y, p) ** 0.5", FLOAT32),
     Row("three", "probmetrics", PROBMETRICS.format("brier"), "m.brier(y, p)"),
-    Row("three", "uncertainty-calibration",
+    Row(
+        "three",
+        "uncertainty-calibration",
         'get_calibration_error(p, y, debias=False, mode="top-label")',
-        'm.tce2(y, p, edges="equal-mass") ** 0.5', EQUAL_MASS),
+        'm.tce2(y, p, edges="equal-mass") ** 0.5',
+        EQUAL_MASS,
+    ),
     Row("three", "mapie", "top_label_ece(y, p, num_bins=15)", "m.ece(y, p)", None),
-)  # fmt: skip
+)
 MODULES = {
     "calibscale": "calibscale.metrics",
     "mapie": "mapie.metrics.calibration",
@@ -105,14 +123,19 @@ def calls(package: str, wanted: list[list[str]]) -> Callable[[], Any]:
         p, y = arrays(data)
         return float(eval(text, names | {"p": p, "y": y}))
 
-    return lambda: {"version": installed(package), "values": [value(*each) for each in wanted]}
+    return lambda: {
+        "version": installed(package),
+        "values": [value(*arguments) for arguments in wanted],
+    }
 
 
 def run(settings: Settings) -> Report:
     report = Report("conventions", settings)
     ours = dict(zip(CALLS, _measured("calibscale", "ours", CALLS, sys.executable), strict=True))
-    for package, some in groupby(sorted(CALLS, key=lambda row: row.package), lambda r: r.package):
-        rows = list(some)
+    for package, package_rows in groupby(
+        sorted(CALLS, key=lambda row: row.package), lambda r: r.package
+    ):
+        rows = list(package_rows)
         python = sys.executable if package == "calibscale" else settings.peers_python
         for row, (value, version) in zip(
             rows, _measured(package, "call", rows, python), strict=True
@@ -126,7 +149,7 @@ def run(settings: Settings) -> Report:
 
 
 def _measured(package: str, field: str, rows: Sequence[Row], python: str) -> list[tuple[Any, Any]]:
-    """Value and version of each row; None where the package is not installed."""
+    """Value and version of each row, or None where the package is not installed."""
     wanted = [[row.data, getattr(row, field)] for row in rows]
     try:
         result = measure("conventions:calls", package, wanted, runs=1, python=python).value

@@ -44,7 +44,7 @@ def _confidences(n: int) -> dict[str, NDArray[np.float64]]:
 def exact_errors(
     confidence: NDArray[np.floating], hit: NDArray[np.bool_]
 ) -> tuple[Fraction, Fraction]:
-    """Σ_b (n_b/n) |conf_b − acc_b| and its squared version, without rounding; bins (lo, hi]."""
+    """Σ_b (n_b/n) |conf_b − acc_b| and its squared version, without rounding, for bins (lo, hi]."""
     n = len(confidence)
     bins = np.searchsorted(np.linspace(0.0, 1.0, BINS + 1)[1:-1], confidence, side="left")
     sums = exact_sums(confidence, bins, BINS)
@@ -61,13 +61,13 @@ def exact_sums(
 ) -> list[Fraction]:
     """Sums of doubles by group: every double is an integer of 53 bits times a power of two."""
     mantissa, exponent = np.frexp(values.astype(np.float64))
-    whole = np.ldexp(mantissa, 53).astype(np.int64)
+    integers = np.ldexp(mantissa, 53).astype(np.int64)
     totals = [Fraction(0)] * count
     order = np.lexsort((exponent, groups))
-    groups, exponent, whole = groups[order], exponent[order], whole[order]
+    groups, exponent, integers = groups[order], exponent[order], integers[order]
     starts = np.flatnonzero(np.r_[True, np.diff(groups) != 0] | np.r_[True, np.diff(exponent) != 0])
-    high = np.add.reduceat(whole >> 26, starts).tolist()  # halves: their sums fit int64
-    low = np.add.reduceat(whole & (2**26 - 1), starts).tolist()
+    high = np.add.reduceat(integers >> 26, starts).tolist()  # halves: their sums fit int64
+    low = np.add.reduceat(integers & (2**26 - 1), starts).tolist()
     for start, upper, lower in zip(starts, high, low, strict=True):
         power = Fraction(2) ** (int(exponent[start]) - 53)
         totals[groups[start]] += ((upper << 26) + lower) * power

@@ -17,7 +17,7 @@ def run(settings: Settings) -> Report:
     report = Report("forecasts", settings)
     few = _store(settings, 2000)
     for frequencies in FREQUENCIES:
-        for what, piece, full_rows, runs, seconds in (
+        for name, piece, full_rows, runs, seconds in (
             ("all default estimators", "everything", 10_000_000, settings.runs, 60.0),
             (f"test, {REPLICATES} replicates", "kce_test", 1_000_000, 1, 40.0),
         ):
@@ -25,10 +25,14 @@ def run(settings: Settings) -> Report:
             store = _store(settings, rows)
             m = measure(f"forecasts:{piece}", store, few, frequencies, runs=runs)
             report.row(
-                what=what, rows=rows, frequencies=frequencies, seconds=m.median,
-                cpu_seconds=m.cpu_median, peak_mb=m.peak / 1e6,
-            )  # fmt: skip
-            title = f"{what}, {rows:,} rows, {frequencies} frequencies"
+                what=name,
+                rows=rows,
+                frequencies=frequencies,
+                seconds=m.median,
+                cpu_seconds=m.cpu_median,
+                peak_mb=m.peak / 1e6,
+            )
+            title = f"{name}, {rows:,} rows, {frequencies} frequencies"
             report.check(title, m.median, seconds, "s")
             report.check(f"{title}, peak memory", m.peak / 1e6, 500.0, "MB")
     return report

@@ -78,8 +78,8 @@ def _within(
     rows = [_kernel_values(source, RandomFourier(1000, 1.0, seed))[0] for seed in range(seeds)]
     for key, bound in WITHIN.items():
         worst = max(abs(values[key] / golden[key] - 1) for values in rows)
-        what = f"{name}, {key}, F = 1000, worst of {seeds} seeds"
-        report.check(what, 100 * worst, 100 * bound, "%")
+        title = f"{name}, {key}, F = 1000, worst of {seeds} seeds"
+        report.check(title, 100 * worst, 100 * bound, "%")
 
 
 def _stated_error(
@@ -90,7 +90,7 @@ def _stated_error(
         error = np.array([values[key] for values, _ in rows]) - golden[key]
         stated = np.array([errors[key] for _, errors in rows])
         covered = 100 * np.mean(np.abs(error) <= stated)
-        what = f"{name}, {key}, stated error covers"
-        report.check(what, covered, 90, f"% of {seeds} seeds", at_least=True)
+        title = f"{name}, {key}, stated error covers"
+        report.check(title, covered, 90, f"% of {seeds} seeds", at_least=True)
         rms = np.sqrt(np.mean(error**2))
         report.check(f"{name}, {key}, median stated error / true RMS", np.median(stated) / rms, 3.0)

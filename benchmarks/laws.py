@@ -1,6 +1,6 @@
 """Distributions of predictions, and miscalibration: by name, as a function, or from a store.
 
-A law draws true probabilities; a miscalibration transforms them into predictions.
+A law draws true probabilities. A miscalibration transforms them into predictions.
 """
 
 from __future__ import annotations
@@ -52,9 +52,9 @@ class Law:
     ----------
     name : str
         A name of `BINARY`, ``module:function`` of ``(rng, n) -> (n,)`` probabilities, or the path
-        of a store of two classes, whose predictions are drawn with replacement.
+        of a store of two classes. Its predictions are drawn with replacement.
     miscalibration : str
-        ``calibrated``; a number T, which multiplies the log-odds; or ``module:function`` of true
+        ``calibrated``, a number T, which multiplies the log-odds, or ``module:function`` of true
         probabilities (n,) to shown ones.
     """
 
@@ -101,14 +101,14 @@ def _shown(miscalibration: str, true: Any) -> Any:
     try:
         temperature = float(miscalibration)
     except ValueError:
-        what = "a miscalibration is 'calibrated', a number or module:function"
-        return np.asarray(_function(miscalibration, what)(true), np.float64)
+        meaning = "a miscalibration is 'calibrated', a number or module:function"
+        return np.asarray(_function(miscalibration, meaning)(true), np.float64)
     with np.errstate(divide="ignore"):
         return expit(temperature * logit(true))
 
 
-def _function(name: str, what: str) -> Callable[..., Any]:
+def _function(name: str, meaning: str) -> Callable[..., Any]:
     module, colon, function = name.partition(":")
     if not colon:
-        raise SystemExit(f"{what}, not {name!r}")
+        raise SystemExit(f"{meaning}, not {name!r}")
     return getattr(importlib.import_module(module), function)

@@ -1,4 +1,4 @@
-"""Tests and intervals: levels, power, coverage; their time and memory; KiTE's p-values.
+"""Tests and intervals: levels, power, coverage, their time and memory, and KiTE's p-values.
 
 ``python benchmarks/levels.py TOPIC … [--law NAME] [--miscalibration T] [--count N]`` simulates one
 of the topics below, for any law of predictions: a name of `laws.BINARY`, ``module:function`` of
@@ -28,9 +28,8 @@ from simulated import SEED, processes, shared, within
 
 # ---- tests
 ROWS, REPLICATES, LEVEL = 200, 199, 0.05
-LAWS = {name: BINARY[name] for name in (
-    "uniform", "Beta(0.2, 0.2)", "sigmoid of a normal", "rare events, Beta(0.3, 9)",
-)}  # fmt: skip
+LAW_NAMES = ("uniform", "Beta(0.2, 0.2)", "sigmoid of a normal", "rare events, Beta(0.3, 9)")
+LAWS = {name: BINARY[name] for name in LAW_NAMES}
 STATISTICS = ("klce", "kce", "jkce", "ckce", "ece", "tce2", "cwce2")
 NULLS = ("labels", "wild", "residual", "permute", "hoeffding")
 BOUNDED = ("klce", "kce", "jkce")  # what Hoeffding's inequality is for
@@ -43,10 +42,19 @@ METHODS = ("jackknife", "bootstrap")
 
 # ---- topics of the command line, with their numbers of data sets
 TOPICS = {
-    "intervals": 1000, "maps": 300, "selection": 200, "ranking": 300, "recalibration": 600,
-    "windows": 400, "floors": 2000, "forecasts": 10_000, "verdicts": 1000, "limits": 1000,
-    "default_tests": 1000, "ranges": 1000,
-}  # fmt: skip
+    "intervals": 1000,
+    "maps": 300,
+    "selection": 200,
+    "ranking": 300,
+    "recalibration": 600,
+    "windows": 400,
+    "floors": 2000,
+    "forecasts": 10_000,
+    "verdicts": 1000,
+    "limits": 1000,
+    "default_tests": 1000,
+    "ranges": 1000,
+}
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -56,23 +64,25 @@ def main(arguments: list[str] | None = None) -> int:
     )
     parser.add_argument("--law", action="append", default=[], help="default: those of the topic")
     parser.add_argument(
-        "--miscalibration", action="append", default=[],
+        "--miscalibration",
+        action="append",
+        default=[],
         help="'calibrated', a factor of the log-odds, or module:function; default: calibrated",
-    )  # fmt: skip
+    )
     parser.add_argument("--count", type=int, help="data sets of a cell; default: of the topic")
     parser.add_argument("--small", action="store_true", help="few data sets; nothing is judged")
     parser.add_argument("--results", type=Path, help="folder of the JSON; default: none is written")
-    given = parser.parse_args(arguments)
-    ways = given.miscalibration or ["calibrated"]
-    laws = tuple(Law(name, way) for name in given.law for way in ways)
+    parsed = parser.parse_args(arguments)
+    ways = parsed.miscalibration or ["calibrated"]
+    laws = tuple(Law(name, way) for name in parsed.law for way in ways)
     for law in laws:
         law.sample(np.random.default_rng(0), 10)  # an unknown one is named at once
     missed = 0
     with tempfile.TemporaryDirectory() as folder, processes() as pool:
-        for topic in given.topics:
-            settings = Settings(Path(folder), given.small, given.results or Path(folder))
+        for topic in parsed.topics:
+            settings = Settings(Path(folder), parsed.small, parsed.results or Path(folder))
             report = Report(f"levels_{topic}", settings)
-            count = given.count or (4 if given.small else TOPICS[topic])
+            count = parsed.count or (4 if parsed.small else TOPICS[topic])
             importlib.import_module(f"levels_{topic}").run(report, pool, laws, count)
             report.write()
             missed += report.missed
@@ -115,11 +125,11 @@ def power(report: Report, pool: Executor) -> None:
             _row(report, "power", law, statistic, rejected[s])
 
 
-def _row(report: Report, what: str, law: str, statistic: str, rejected: Any, **more: Any) -> None:
-    """Shares of rejections in percent by null; `labels_at_random`: ties broken at random."""
+def _row(report: Report, title: str, law: str, statistic: str, rejected: Any, **more: Any) -> None:
+    """Shares of rejections in percent by null. `labels_at_random`: ties broken at random."""
     names = (*NULLS, "labels_at_random")
     by_name = {n: float(100 * r) for n, r in zip(names, rejected, strict=True) if np.isfinite(r)}
-    report.row(what=what, law=law, statistic=statistic, **by_name, **more)
+    report.row(what=title, law=law, statistic=statistic, **by_name, **more)
 
 
 def _by_law(
@@ -138,8 +148,15 @@ def _p_values(law: str, miscalibrated: bool, replicates: int, first: int, last: 
     """Of data sets first..last−1: (data set, statistic, null), ties broken at random, and ties."""
     from calibscale import CKCE, CWCE2, ECE, JKCE, KCE, KLCE, TCE2, calibration_test
 
-    statistics = (KLCE(("x0",)), KCE(), JKCE(), CKCE(), ECE(notion="positive"),
-                  TCE2(notion="positive"), CWCE2())  # fmt: skip
+    statistics = (
+        KLCE(("x0",)),
+        KCE(),
+        JKCE(),
+        CKCE(),
+        ECE(notion="positive"),
+        TCE2(notion="positive"),
+        CWCE2(),
+    )
     assert tuple(s.name for s in statistics) == STATISTICS
     out = np.full((last - first, len(STATISTICS), len(NULLS) + 2), np.nan)
     for number, outcome in zip(range(first, last), out, strict=True):
@@ -205,33 +222,40 @@ def coverage(report: Report, pool: Executor) -> None:
     )
     for law, result in zip(LAWS, binned, strict=True):
         for method, percent, _ in _covered(report, f"TCE2, debiased, {law}", result, truths[law]):
-            what = f"TCE2, debiased, {law}, {method}, covered"
-            within(report, what, percent, 92, 99, full_only=True)
+            title = f"TCE2, debiased, {law}, {method}, covered"
+            within(report, title, percent, 92, 99, full_only=True)
     cases = (("JKCE, unbiased", over), ("JKCE, difference of two models", over - under))
     for (name, truth), result in zip(cases, joint[:2], strict=True):
         for method, percent, length in _covered(report, name, result, truth):
-            what = f"{name}, {method}"
-            report.check(f"{what}, covered", percent, 93, "%", at_least=True, full_only=True)
-            report.check(f"{what}, mean length / 3.92 deviations", length, 1.5, full_only=True)
-    for of, truth in (
+            title = f"{name}, {method}"
+            report.check(f"{title}, covered", percent, 93, "%", at_least=True, full_only=True)
+            report.check(f"{title}, mean length / 3.92 deviations", length, 1.5, full_only=True)
+    for target, truth in (
         ("its expectation at this n", joint[2][:, 0].mean()),
         ("its limit at this ridge", ckce),
         ("its value of very many rows, their ridge", limit),
     ):
-        list(_covered(report, f"CKCE, {of}", joint[2], truth, METHODS[:1]))
+        list(_covered(report, f"CKCE, {target}", joint[2], truth, METHODS[:1]))
 
 
 def _covered(
-    report: Report, what: str, result: Any, truth: float, methods: tuple[str, ...] = METHODS
+    report: Report, title: str, result: Any, truth: float, methods: tuple[str, ...] = METHODS
 ) -> Iterator[tuple[str, float, float]]:
-    """Percentage of intervals that cover the truth; mean length in 3.92 deviations."""
+    """Percentage of intervals that cover the truth, and mean length in 3.92 deviations."""
     values = result[:, 0]
     for k, method in enumerate(methods):
         low, high = result[:, 1 + 2 * k], result[:, 2 + 2 * k]
         percent = float(100 * np.mean((low <= truth) & (truth <= high)))
         length = float(np.mean(high - low) / (3.92 * values.std(ddof=1)))
-        report.row(what=what, method=method, covered=percent, length=length, truth=float(truth),
-                   mean=float(values.mean()), deviation=float(values.std(ddof=1)))  # fmt: skip
+        report.row(
+            what=title,
+            method=method,
+            covered=percent,
+            length=length,
+            truth=float(truth),
+            mean=float(values.mean()),
+            deviation=float(values.std(ddof=1)),
+        )
         yield method, percent, length
 
 
@@ -264,9 +288,11 @@ def _binned_intervals(resamples: int, first: int, last: int) -> Any:
             source = from_arrays(probabilities=_sharpened(true), labels=labels, binary=True)
             for m, method in enumerate(METHODS):
                 (result,) = evaluate(
-                    source, [TCE2Debiased(BINS, notion="positive")], scheduler="serial",
+                    source,
+                    [TCE2Debiased(BINS, notion="positive")],
+                    scheduler="serial",
                     interval=resampling(method, resamples=resamples),
-                ).estimates  # fmt: skip
+                ).estimates
                 row[0], row[1 + 2 * m : 3 + 2 * m] = result.value, _ends(result.interval)
     return out
 
@@ -280,11 +306,12 @@ def _joint_intervals(resamples: int, first: int, last: int) -> Any:
     for i, number in enumerate(range(first, last)):
         over, under = (_many_classes(name, number, MANY_ROWS) for name in ("ms-over", "ms-under"))
         requested = Bootstrap(resamples=resamples)
+        # CKCE's jackknife alone: resamples are slow
         joint, conditional = _parts(
             over, {JKCE(_features()): requested, CKCE(_features()): Jackknife()}
-        )  # CKCE's jackknife alone: resamples are slow
-        (other,) = _parts(under, {JKCE(_features()): requested})
-        for row, parts in zip(out[:, i], (joint, joint - other, conditional), strict=True):
+        )
+        (underconfident,) = _parts(under, {JKCE(_features()): requested})
+        for row, parts in zip(out[:, i], (joint, joint - underconfident, conditional), strict=True):
             row[0] = parts.value
             for m, method in enumerate(METHODS):
                 row[1 + 2 * m : 3 + 2 * m] = _ends(parts.interval(resampling(method), ""))
@@ -322,7 +349,7 @@ def _features() -> Any:
 
 
 def _many_classes(name: str, seed: int, rows: int) -> Any:
-    """Dirichlet(0.1) of 10 classes, over- or underconfident; rows of a seed are the same."""
+    """Dirichlet(0.1) of 10 classes, over- or underconfident. Rows of a seed are the same."""
     from calibscale import from_arrays
     from calibscale.simulation import configured, draws
 
@@ -349,16 +376,28 @@ def _limits(rows: int) -> tuple[float, float, float, float]:
 def times(report: Report) -> None:
     n = report.settings.rows(1_000_000)
     m = measure("levels:klce_test", n, 999, runs=1)
-    what = f"KLCE test, prediction and one covariate, {n:,} rows, 999 replicates"
-    report.row(what=what, seconds=m.median, cpu_seconds=m.cpu_median, peak_mb=m.peak / 1e6,
-               before_mb=m.before / 1e6, **m.value)  # fmt: skip
-    report.check(what, m.median, 480.0, "s")
-    report.check(f"{what}, peak memory", m.peak / 1e6, 2000.0, "MB")
+    title = f"KLCE test, prediction and one covariate, {n:,} rows, 999 replicates"
+    report.row(
+        what=title,
+        seconds=m.median,
+        cpu_seconds=m.cpu_median,
+        peak_mb=m.peak / 1e6,
+        before_mb=m.before / 1e6,
+        **m.value,
+    )
+    report.check(title, m.median, 480.0, "s")
+    report.check(f"{title}, peak memory", m.peak / 1e6, 2000.0, "MB")
     m = measure("levels:ckce_test", n, CLASSES, 199, runs=report.settings.runs)
-    what = f"CKCE test, {n:,} x {CLASSES}, 199 replicates"
-    report.row(what=what, seconds=m.median, cpu_seconds=m.cpu_median, peak_mb=m.peak / 1e6,
-               before_mb=m.before / 1e6, **m.value)  # fmt: skip
-    report.check(what, m.median, 60.0, "s")
+    title = f"CKCE test, {n:,} x {CLASSES}, 199 replicates"
+    report.row(
+        what=title,
+        seconds=m.median,
+        cpu_seconds=m.cpu_median,
+        peak_mb=m.peak / 1e6,
+        before_mb=m.before / 1e6,
+        **m.value,
+    )
+    report.check(title, m.median, 60.0, "s")
 
 
 def klce_test(n: int, replicates: int) -> Callable[[], Any]:
@@ -406,17 +445,25 @@ def kite(report: Report) -> None:
         with np.load(Path(folder) / "data" / f"{name}.npz") as data:
             names = tuple(map(str, data["x_names"]))
             source = from_arrays(
-                probabilities=data["p"], labels=data["y"].astype(np.int64),
-                covariates=data["x"], covariate_names=names, binary=True,
-            )  # fmt: skip
+                probabilities=data["p"],
+                labels=data["y"].astype(np.int64),
+                covariates=data["x"],
+                covariate_names=names,
+                binary=True,
+            )
         # exp(−((p − p')/w)²)·exp(−gamma·|x − x'|²)
         widths = expected["prob_width"] / np.sqrt(2), 1 / np.sqrt(2 * expected["gamma"])
         statistic = KLCE(names, *widths, normalization="kernel_sum")
         (result,) = calibration_test(
             source, [statistic], null="permute", n_replicates=replicates, seed=0
         ).results
-        report.row(what=f"{name}, KiTE", value=result.value, p_value=result.p_value,
-                   replicates=replicates, kite_p=expected["kite_p"])  # fmt: skip
+        report.row(
+            what=f"{name}, KiTE",
+            value=result.value,
+            p_value=result.p_value,
+            replicates=replicates,
+            kite_p=expected["kite_p"],
+        )
         if name == "heart_lr":
             report.check(f"{name}, value, distance from 0.0033", abs(result.value - 0.0033), 5e-5)
             within(report, f"{name}, p", result.p_value, 0.22, 0.31, "")

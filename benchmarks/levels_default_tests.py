@@ -1,6 +1,6 @@
 """Level and power of the default calibration test, beside its members and Hosmer–Lemeshow.
 
-Laws and alternatives are those of this module; those of the command line are not used.  Of each
+Laws and alternatives are in this module. Laws of the command line are not used.  For each
 alternative the power of every member is printed, and of the best one of all.
 """
 
@@ -111,7 +111,7 @@ def _few_members(rng: np.random.Generator) -> cs.ArraySource:
 
 
 def _clusters(rng: np.random.Generator) -> cs.ArraySource:
-    """Events of 150 clusters of 1 to 9 rows, all of which agree given their predictions."""
+    """Events of 150 clusters of 1 to 9 rows, which all agree given their predictions."""
     sizes = rng.integers(1, 10, 150)
     unit = np.repeat(np.arange(150), sizes)
     p = rng.beta(2.0, 2.0, len(unit))
@@ -126,7 +126,7 @@ def _clusters(rng: np.random.Generator) -> cs.ArraySource:
 
 
 def _covariate(rows: int, error: float = 0.0) -> Draw:
-    """Events with a covariate, in whose upper tenth predictions are too low by `error`."""
+    """Events with a covariate. Predictions are too low by `error` in its upper tenth."""
 
     def draw(rng: np.random.Generator) -> cs.ArraySource:
         p, x = rng.beta(2.0, 2.0, rows), rng.random(rows)
@@ -308,7 +308,7 @@ WRONG: dict[str, Draw] = {
     "too wide": _too_wide,
     "too low": _too_low,
     "a tenth of a covariate": _covariate(2000, 0.12),
-}  # fmt: skip
+}
 # options of the test of a law
 OPTIONS: dict[str, dict[str, Any]] = {
     "clusters of 1 to 9, 750": {"cluster": "unit"},
@@ -356,8 +356,8 @@ def _shares(rejected: Counter[str], sets: int) -> dict[str, float]:
 
 def _rejected(pool: Executor, part: str, law: str, sets: int) -> Counter[str]:
     total: Counter[str] = Counter()
-    for some in shared(pool, sets, _rejections, part, law):
-        total.update(some)
+    for counts in shared(pool, sets, _rejections, part, law):
+        total.update(counts)
     return total
 
 

@@ -15,14 +15,26 @@ LAWS = {"sharp": (10, 0.1), "flat": (3, 1.0), "binary": (2, 0.7), "rare": (5, 0.
 ROWS = (100, 2000, 100_000)
 KERNELS = ("ckce", "cmmd", "jkce_biased")
 NAMES = (
-    "ece", "mce", "tce2", "brier_decomposition", "nll_decomposition", "cwce2", "simplex_ece",
-    "ecce_mad", "ecce_range", "corp", "ici", "atb", "smooth_ece", *KERNELS,
-)  # fmt: skip
+    "ece",
+    "mce",
+    "tce2",
+    "brier_decomposition",
+    "nll_decomposition",
+    "cwce2",
+    "simplex_ece",
+    "ecce_mad",
+    "ecce_range",
+    "corp",
+    "ici",
+    "atb",
+    "smooth_ece",
+    *KERNELS,
+)
 BEYOND = 3.0  # standard errors of the simulated mean and quantile that a difference may have
 
 
 def run(report: Report, pool: Executor, laws: Sequence[Law], count: int) -> None:
-    """Judge mean and 95 % quantile of every floor; the laws are those of this module."""
+    """Judge mean and 95 % quantile of every floor, for the laws of this module."""
     for law in LAWS:
         for n in ROWS[:1] if report.settings.small else ROWS:
             values = np.concatenate(shared(pool, count, estimates, law, n))
@@ -33,12 +45,15 @@ def run(report: Report, pool: Executor, laws: Sequence[Law], count: int) -> None
                 of_draws = drawn.mean(), np.quantile(drawn, 0.95)
                 errors = np.mean(resampled, 1).std(), np.quantile(resampled, 0.95, axis=1).std()
                 row: dict[str, float] = {}
-                for what, value, expected, error in zip(
+                for quantity, value, expected, error in zip(
                     ("mean", "quantile"), (floor.mean, floor.high), of_draws, errors, strict=True
                 ):
-                    row[what], row[f"{what}_error"] = value / expected - 1.0, error / expected
-                    beyond = max(abs(row[what]) - BEYOND * row[f"{what}_error"], 0.0)
-                    title = f"{name}, {law}, n = {n}, {what} of the floor"
+                    row[quantity], row[f"{quantity}_error"] = (
+                        value / expected - 1.0,
+                        error / expected,
+                    )
+                    beyond = max(abs(row[quantity]) - BEYOND * row[f"{quantity}_error"], 0.0)
+                    title = f"{name}, {law}, n = {n}, {quantity} of the floor"
                     report.check(title, 100 * beyond, 2, "%", full_only=True)
                 report.row(what="floor", law=law, n=n, estimator=name, **row)
 

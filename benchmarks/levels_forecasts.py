@@ -19,7 +19,7 @@ REPLICATES = 19  # an exact test has its level with any number that allows it
 
 
 def run(report: Report, pool: Executor, laws: Sequence[Law], count: int) -> None:
-    """Judge how often calibrated forecasts are rejected; the laws are those of this module."""
+    """Judge how often calibrated forecasts are rejected, for the laws of this module."""
     for kind in KINDS:
         rejected = np.concatenate(shared(pool, count, rejections, kind))
         for name, share in zip(STATISTICS, 100 * rejected.mean(axis=0), strict=True):
@@ -34,9 +34,12 @@ def rejections(kind: str, first: int, last: int) -> Any:
     rejected = []
     for number in range(first, last):
         tests = cs.calibration_test(
-            _source(kind, number), STATISTICS, n_replicates=REPLICATES, seed=number,
+            _source(kind, number),
+            STATISTICS,
+            n_replicates=REPLICATES,
+            seed=number,
             scheduler="serial",
-        )  # fmt: skip
+        )
         rejected.append([test.p_value <= LEVEL for test in tests.results])
     return np.array(rejected)
 

@@ -36,19 +36,25 @@ def run(report: Report, pool: Executor, laws: Sequence[Law], count: int) -> None
                 value, low, high = values[:, k].T
                 covered = float(100 * np.mean((low <= truths[k]) & (truths[k] <= high)))
                 report.row(
-                    what="coverage", law=str(law), n=n, estimator=name, covered=covered,
-                    above=float(100 * np.mean(low > truths[k])), truth=truths[k],
-                    length=float(np.mean(high - low)), deviation=float(value.std()),
-                )  # fmt: skip
-                what = f"{name}, {law}, n = {n}, covered"
+                    what="coverage",
+                    law=str(law),
+                    n=n,
+                    estimator=name,
+                    covered=covered,
+                    above=float(100 * np.mean(low > truths[k])),
+                    truth=truths[k],
+                    length=float(np.mean(high - low)),
+                    deviation=float(value.std()),
+                )
+                title = f"{name}, {law}, n = {n}, covered"
                 least = 90 if name == "ece" else 92
                 if misses < FEWEST:
-                    report.check(what, covered, least, "%", at_least=True, full_only=True)
+                    report.check(title, covered, least, "%", at_least=True, full_only=True)
                 else:
-                    within(report, what, covered, least, 99, full_only=True)
+                    within(report, title, covered, least, 99, full_only=True)
             squares = values[:, 2:4, 2]
-            what = f"{law}, n = {n}, intervals of squares wholly below 0"
-            report.check(what, float(100 * np.mean(squares < 0)), 0, "%", full_only=True)
+            title = f"{law}, n = {n}, intervals of squares wholly below 0"
+            report.check(title, float(100 * np.mean(squares < 0)), 0, "%", full_only=True)
 
 
 def estimators(bandwidth: float) -> list[Any]:
@@ -57,9 +63,12 @@ def estimators(bandwidth: float) -> list[Any]:
 
     features = cs.RandomFourier(bandwidth=bandwidth)
     return [
-        cs.Accuracy(), cs.ConfidenceGap("top_label"), cs.TCE2Debiased(BINS, notion="positive"),
-        cs.JKCE(features), cs.ECE(BINS, notion="positive"),
-    ]  # fmt: skip
+        cs.Accuracy(),
+        cs.ConfidenceGap("top_label"),
+        cs.TCE2Debiased(BINS, notion="positive"),
+        cs.JKCE(features),
+        cs.ECE(BINS, notion="positive"),
+    ]
 
 
 def bandwidth_of(law: Law) -> float:
@@ -78,10 +87,10 @@ def population(law: Law, rows: int) -> tuple[float, float, float, float, float]:
     omega = frequencies(features.n_features, 2, features.seed) / features.bandwidth
     rng = np.random.default_rng((SEED, 1))
     counts, gaps, hit, gap, joint = np.zeros(BINS), np.zeros(BINS), 0.0, 0.0, 0.0
-    rest = rows
-    while rest > 0:
-        true, shown = law.probabilities(rng, step := min(rest, 100_000))
-        rest -= step
+    remaining = rows
+    while remaining > 0:
+        true, shown = law.probabilities(rng, step := min(remaining, 100_000))
+        remaining -= step
         top = np.where(shown > 0.5, true, 1.0 - true)
         hit, gap = hit + top.sum(), gap + (np.maximum(shown, 1.0 - shown) - top).sum()
         bins = np.clip(np.ceil(shown * BINS).astype(int) - 1, 0, BINS - 1)  # (lo, hi]

@@ -190,15 +190,23 @@ def run(report: Report, pool: Executor, laws: Sequence[Law], count: int) -> None
             below = float(100 * np.mean(high < truth[k] - 1e-9))
             title = f"{name}, {case.name}, n = {case.rows}, {case.bins} bins"
             report.row(
-                what="limits", law=case.name, n=case.rows, bins=case.bins, estimator=name,
-                above=above, below=below, truth=float(truth[k]), mean=float(observed.mean()),
-                low=float(low.mean()), high=float(high.mean()),
-            )  # fmt: skip
-            for which, beyond in (("lower limits above", above), ("upper limits below", below)):
-                report.check(f"{title}, {which}", beyond, MOST_BEYOND, "%", full_only=True)
+                what="limits",
+                law=case.name,
+                n=case.rows,
+                bins=case.bins,
+                estimator=name,
+                above=above,
+                below=below,
+                truth=float(truth[k]),
+                mean=float(observed.mean()),
+                low=float(low.mean()),
+                high=float(high.mean()),
+            )
+            for side, beyond in (("lower limits above", above), ("upper limits below", below)):
+                report.check(f"{title}, {side}", beyond, MOST_BEYOND, "%", full_only=True)
             covered = 100.0 - above - below
-            what = f"{title}, covered"
-            report.check(what, covered, LEAST_COVERED, "%", at_least=True, full_only=True)
+            question = f"{title}, covered"
+            report.check(question, covered, LEAST_COVERED, "%", at_least=True, full_only=True)
 
 
 def population(case: Case, rows: int) -> tuple[float, float, float]:
@@ -259,10 +267,14 @@ def weighted(report: Report, pool: Executor, count: int) -> None:
         ).T
         longer, percent = 100.0 * (np.median(ratios) - 1.0), 100.0 * covered.mean()
         report.row(
-            what="weights", weights=weights, n=WEIGHTED_ROWS, longer=float(longer),
-            mean_longer=float(100.0 * (ratios.mean() - 1.0)), covered=float(percent),
+            what="weights",
+            weights=weights,
+            n=WEIGHTED_ROWS,
+            longer=float(longer),
+            mean_longer=float(100.0 * (ratios.mean() - 1.0)),
+            covered=float(percent),
             linearised=float(100.0 * linearised.mean()),
-        )  # fmt: skip
+        )
         title = f"confidence_gap, weights {weights}"
         report.check(f"{title}, longer", float(abs(longer)), LONGEST, "%", full_only=True)
         report.check(f"{title}, covered", float(percent), 93.0, "%", at_least=True, full_only=True)

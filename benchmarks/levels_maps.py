@@ -34,22 +34,31 @@ def maps(report: Report, pool: Executor, laws: tuple[Law, ...], count: int) -> N
     for law in laws:
         for rows in ROWS:
             values = np.sum(shared(pool, count, _map, law, rows), axis=0)
-            for some, (points, up, down, below, above) in zip(
+            for near, (points, up, down, below, above) in zip(
                 ("10 effective rows or more", "5 to 10"), values, strict=True
             ):
                 if points < POINTS:
                     continue
                 percent = 100 * np.array([up, down, below, above]) / points
-                report.row(what="map", law=str(law), rows=rows, points=int(points), near=some,
-                           z_above=percent[0], z_below=percent[1], low_missed=percent[2],
-                           high_missed=percent[3], covered=100 - percent[2:].sum())  # fmt: skip
-                if law.miscalibration == "calibrated" and some != "5 to 10":
-                    what = f"map, {law}, {rows:,} rows, |z| > 1.96"
-                    within(report, what, percent[:2].sum(), 2, 8, full_only=True)
+                report.row(
+                    what="map",
+                    law=str(law),
+                    rows=rows,
+                    points=int(points),
+                    near=near,
+                    z_above=percent[0],
+                    z_below=percent[1],
+                    low_missed=percent[2],
+                    high_missed=percent[3],
+                    covered=100 - percent[2:].sum(),
+                )
+                if law.miscalibration == "calibrated" and near != "5 to 10":
+                    title = f"map, {law}, {rows:,} rows, |z| > 1.96"
+                    within(report, title, percent[:2].sum(), 2, 8, full_only=True)
 
 
 def _map(law: Law, rows: int, first: int, last: int) -> Any:
-    """Points, those of z above and below 1.96, and those whose low and high ends miss: (2, 5)."""
+    """Numbers of points, of z above and below 1.96, and of low and high ends that miss: (2, 5)."""
     from calibscale import from_arrays
     from calibscale.auditing.local_bias import local_bias
 
@@ -60,15 +69,18 @@ def _map(law: Law, rows: int, first: int, last: int) -> Any:
         y, x = (rng.random(rows) < true).astype(np.int64), rng.normal(size=rows)
         source = from_arrays(probabilities=p, labels=y, covariates=x[:, None], binary=True)
         i = rng.permutation(rows)[:POINTS]
-        made = local_bias(source, ["x0"], at=(p[i], x[i]), min_rows=5, scheduler="serial")
-        settings = made.parameters
+        bias_map = local_bias(source, ["x0"], at=(p[i], x[i]), min_rows=5, scheduler="serial")
+        settings = bias_map.parameters
         K = np.exp(-0.5 * ((p[i][:, None] - p) / settings["prediction_bandwidth"]) ** 2)
         K *= np.exp(-0.5 * ((x[i][:, None] - x) / settings["covariate_bandwidth"]["x0"]) ** 2)
         bias = K @ (true - p) / K.sum(1)  # what the labels' noise is around
-        many = made.effective_rows >= 10
-        for total, part in zip(out, (many, ~many & ~made.masked), strict=True):
-            z = made.z[part]
-            misses = (made.low > bias + 1e-12)[part].sum(), (made.high < bias - 1e-12)[part].sum()
+        many = bias_map.effective_rows >= 10
+        for total, part in zip(out, (many, ~many & ~bias_map.masked), strict=True):
+            z = bias_map.z[part]
+            misses = (
+                (bias_map.low > bias + 1e-12)[part].sum(),
+                (bias_map.high < bias - 1e-12)[part].sum(),
+            )
             total += [part.sum(), (z > 1.96).sum(), (z < -1.96).sum(), *misses]
     return out
 
@@ -77,7 +89,7 @@ def _map(law: Law, rows: int, first: int, last: int) -> Any:
 
 
 def regions(report: Report, pool: Executor, count: int) -> None:
-    """Calibrated data sets whose most biased region has |z| > 4."""
+    """Calibrated data sets with |z| > 4 in their most biased region."""
     values = np.concatenate(shared(pool, count, _regions))
     share = float(100 * np.mean(values > 4))
     report.row(what="first region", data_sets=count, above_4=share, median=float(np.median(values)))
@@ -92,8 +104,12 @@ def _regions(first: int, last: int) -> Any:
     out = []
     for number in range(first, last):
         source = _grouped(Law("rare"), 3000, 1.0, (SEED, 21, number))
-        result = audit(source, KLCE(("x", "group"), categorical=("group",)), n_replicates=19,
-                      scheduler="serial")  # fmt: skip
+        result = audit(
+            source,
+            KLCE(("x", "group"), categorical=("group",)),
+            n_replicates=19,
+            scheduler="serial",
+        )
         out.append(max((abs(region.z) for region in result.regions[:1]), default=0.0))
     return np.array(out)
 
@@ -107,12 +123,18 @@ def groups(report: Report, pool: Executor, count: int) -> None:
         for factor in (1.0, BIASES[name]):
             values = np.concatenate(shared(pool, count, _groups, name, rows, factor))
             young, holm, interval = (float(100 * share) for share in values.mean(axis=0))
-            what = f"groups, {name}, " + (f"one times {factor}" if factor != 1 else "calibrated")
-            report.row(what=what, rows=rows, data_sets=count, westfall_young=young, holm=holm,
-                       intervals=interval)  # fmt: skip
+            title = f"groups, {name}, " + (f"one times {factor}" if factor != 1 else "calibrated")
+            report.row(
+                what=title,
+                rows=rows,
+                data_sets=count,
+                westfall_young=young,
+                holm=holm,
+                intervals=interval,
+            )
             if factor == 1:
                 most = 5 + 300 * (0.05 * 0.95 / count) ** 0.5
-                report.check(f"{what}, rejected", young, most, "%")
+                report.check(f"{title}, rejected", young, most, "%")
 
 
 def _groups(name: str, rows: int, factor: float, first: int, last: int) -> Any:
@@ -141,7 +163,7 @@ def _groups(name: str, rows: int, factor: float, first: int, last: int) -> Any:
 
 
 def _grouped(law: Law, rows: int, factor: float, seed: tuple[int, ...]) -> Any:
-    """Rows whose group 2 has a multiple of the predicted events."""
+    """Rows with a multiple of the predicted events in group 2."""
     from calibscale import from_arrays
 
     rng = np.random.default_rng(seed)
@@ -149,6 +171,9 @@ def _grouped(law: Law, rows: int, factor: float, seed: tuple[int, ...]) -> Any:
     x = np.column_stack([rng.normal(size=rows), rng.integers(0, 3, rows)])
     true = np.where(x[:, 1] == 2, np.clip(p * factor, 0, 1), p)
     return from_arrays(
-        probabilities=p, labels=(rng.random(rows) < true).astype(np.int64), binary=True,
-        covariates=x, covariate_names=["x", "group"],
-    )  # fmt: skip
+        probabilities=p,
+        labels=(rng.random(rows) < true).astype(np.int64),
+        binary=True,
+        covariates=x,
+        covariate_names=["x", "group"],
+    )

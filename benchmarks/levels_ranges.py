@@ -1,6 +1,6 @@
 """Level and power of the scan of ranges of an audit, beside its groups and a test of one range.
 
-The z-test knows the range with the error, which no user does.  The groups are those of the same
+The z-test knows the range with the error, which no user does.  The groups are groups of the same
 audit: five of each covariate and their crossings.
 """
 
@@ -62,7 +62,7 @@ def _atoms(rng: np.random.Generator, rows: int) -> np.ndarray:
 
 
 def _covariates(rng: np.random.Generator, rows: int, columns: int) -> np.ndarray:
-    """Uniform columns, the third of which is rounded to eight values."""
+    """Uniform columns. The third is rounded to eight values."""
     x = rng.uniform(size=(rows, columns))
     x[:, 2:3] = np.floor(8.0 * x[:, 2:3])
     return x
@@ -137,8 +137,8 @@ def run(report: Report, pool: Executor, laws: tuple[Law, ...], count: int) -> No
         report.check(f"{law}: level", share, high, "%", full_only=True)
         report.check(f"{law}: level", share, low, "%", at_least=True, full_only=True)
     for columns in (1, 4):
-        power, whole = _best(columns)
-        report.row(what="best test", covariates=columns, power=100 * power, z_test=100 * whole)
+        power, z_power = _best(columns)
+        report.row(what="best test", covariates=columns, power=100 * power, z_test=100 * z_power)
     sets = max(1, count // 5)
     tenths = []
     for law in WRONG:
@@ -154,7 +154,7 @@ def _best(columns: int, sets: int = 100_000) -> tuple[float, float]:
     """Largest mean power of a test against a shift of an outer tenth of one of several covariates.
 
     The test knows the size of the shift and weights rows by 1/(p(1 − p)), which is best, but not
-    the sign, the end, and the covariate: it is that of the mean likelihood ratio of all of them.
+    the sign, the end, and the covariate: it uses the mean likelihood ratio of all of them.
     The second number is the power of a z-test that knows end and covariate, with equal weights.
     """
     rng = np.random.default_rng(SEED)
@@ -196,9 +196,13 @@ def _rejections(law: str, first: int, last: int) -> Counter[str]:
         columns = [rows.x] if rows.cluster is None else [rows.x, rows.cluster]
         all_names = names if rows.cluster is None else (*names, "cluster")
         source = cs.from_arrays(
-            probabilities=rows.p, labels=y.astype(int), binary=True, weights=rows.weights,
-            covariates=np.column_stack(columns), covariate_names=list(all_names),
-        )  # fmt: skip
+            probabilities=rows.p,
+            labels=y.astype(int),
+            binary=True,
+            weights=rows.weights,
+            covariates=np.column_stack(columns),
+            covariate_names=list(all_names),
+        )
         with Session.open(source, scheduler="serial") as opened:
             session = opened.by_cluster(None if rows.cluster is None else "cluster")
             axes = axes_of(session.profile, names, "positive", (), 5)

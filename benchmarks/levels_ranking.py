@@ -46,9 +46,12 @@ def _calibrated(report: Report, pool: Executor, law: Law | None, n: int, count: 
     where = "10 classes" if law is None else law.name
     report.row(what="calibrated, distinguished", law=where, rows=n, **shares)
     report.check(
-        f"{where}, {n:,} rows, calibrated models distinguished", shares[BY[0]], 5.0, "%",
+        f"{where}, {n:,} rows, calibrated models distinguished",
+        shares[BY[0]],
+        5.0,
+        "%",
         full_only=True,
-    )  # fmt: skip
+    )
 
 
 def _told_apart(law: Law | None, n: int, first: int, last: int) -> Any:
@@ -62,13 +65,13 @@ def _told_apart(law: Law | None, n: int, first: int, last: int) -> Any:
             name: from_arrays(probabilities=q, labels=labels, binary=law is not None)
             for name, q in (("sharp", sharp), ("blunt", blunt))
         }
-        for k, by in enumerate(_estimators()):
-            row[k] = rank(models, by, scheduler="serial").differences[0].distinguishable
+        for k, estimator in enumerate(_estimators()):
+            row[k] = rank(models, estimator, scheduler="serial").differences[0].distinguishable
     return values
 
 
 def _binary(law: Law, rng: np.random.Generator, n: int) -> tuple[Any, Any, Any]:
-    """True probabilities; their means over the lower and upper half; labels."""
+    """True probabilities, their means over the lower and upper half, and labels."""
     true, _ = law.probabilities(rng, n)
     middle, low, high = _halves(law)
     return true, np.where(true < middle, low, high), (rng.random(n) < true).astype(np.int64)
@@ -82,7 +85,7 @@ def _halves(law: Law) -> tuple[float, float, float]:
 
 
 def _classes(rng: np.random.Generator, n: int) -> tuple[Any, Any, Any]:
-    """P ~ Dirichlet(0.1) of 10 classes; the same without a difference within five; labels."""
+    """P ~ Dirichlet(0.1) of 10 classes, the same without a difference within five, and labels."""
     true = rng.dirichlet(np.full(10, 0.1), n)
     true /= true.sum(axis=1, keepdims=True)
     labels = (true.cumsum(axis=1) < rng.random((n, 1))).sum(axis=1).clip(0, 9)
@@ -101,9 +104,13 @@ def _pairs(report: Report, pool: Executor, n: int, count: int, least: float) -> 
     mean = dict(zip(BY, (100 * right.mean(axis=0)).tolist(), strict=True))
     report.row(what="calibrated first", pair="mean of the pairs", rows=n, **mean)
     report.check(
-        f"{n} rows, pairs of [MS] in order", mean[BY[0]], least, "%", at_least=True,
+        f"{n} rows, pairs of [MS] in order",
+        mean[BY[0]],
+        least,
+        "%",
+        at_least=True,
         full_only=True,
-    )  # fmt: skip
+    )
 
 
 def _ranked_right(n: int, first: int, last: int) -> Any:
@@ -141,9 +148,15 @@ def _coverage(report: Report, pool: Executor, count: int) -> None:
         (limit,) = evaluate(_simulated(name, 10**9, LIMIT_ROWS), _one_setting(n)).estimates
         ends = np.concatenate(shared(pool, count, _intervals, name, n))
         covered = float(100 * np.mean((ends[:, 1] <= limit.value) & (limit.value <= ends[:, 2])))
-        report.row(what="ckce_centred, interval covers its limit", law=f"ms-{name}", rows=n,
-                   covered=covered, limit=limit.value, mean=float(ends[:, 0].mean()),
-                   deviation=float(ends[:, 0].std()))  # fmt: skip
+        report.row(
+            what="ckce_centred, interval covers its limit",
+            law=f"ms-{name}",
+            rows=n,
+            covered=covered,
+            limit=limit.value,
+            mean=float(ends[:, 0].mean()),
+            deviation=float(ends[:, 0].std()),
+        )
 
 
 def _one_setting(n: int) -> tuple[Any, ...]:

@@ -1,7 +1,7 @@
-"""Rejections by `audit` of recalibrated predictions whose truth is in the family of the method.
+"""Rejections by `audit` of recalibrated predictions with a truth in the family of the method.
 
 Predictions are the truth transformed by the inverse of each method, so that the method can correct
-them; the remaining error is the noise of its fit, which the p-values must take into account.
+them. The remaining error is the noise of its fit, which the p-values must take into account.
 """
 
 from __future__ import annotations
@@ -28,19 +28,27 @@ def run(report: Report, pool: Executor, laws: tuple[Law, ...] = (), count: int =
     if report.settings.small:
         count = min(count, 4)
     low, high = (binom.ppf(q, count, LEVEL) / count for q in (0.01, 0.99))
-    report.note(f"{count} data sets of {ROWS} rows, half held out, {REPLICATES} replicates; 98 % "
-                f"of exact levels are within {100 * low:.1f} and {100 * high:.1f} %")  # fmt: skip
+    report.note(
+        f"{count} data sets of {ROWS} rows, half held out, {REPLICATES} replicates; 98 % "
+        f"of exact levels are within {100 * low:.1f} and {100 * high:.1f} %"
+    )
     cells = [(law, method) for law in laws or LAWS for method in METHODS]
     cells += [] if laws else [(None, "temperature")]
     for law, method in cells:
         counts = np.concatenate(shared(pool, count, _p_values, law, method))
         counted, alone = (100 * np.mean(counts[:, k] <= LEVEL + 1e-12) for k in (0, 1))
-        what = f"{CLASSES} classes" if law is None else law.name
+        title = f"{CLASSES} classes" if law is None else law.name
         seconds, of_test = (float(v) for v in np.median(counts[:, 2:], axis=0))
-        report.row(law=what, method=method, rejected=float(counted), labels_alone=float(alone),
-                   at_1_percent=float(100 * np.mean(counts[:, 0] <= 0.01 + 1e-12)),
-                   cpu_seconds=seconds, cpu_seconds_of_a_test=of_test)  # fmt: skip
-        within(report, f"{what}, {method}, rejected", float(counted), 3.5, 6.5, full_only=True)
+        report.row(
+            law=title,
+            method=method,
+            rejected=float(counted),
+            labels_alone=float(alone),
+            at_1_percent=float(100 * np.mean(counts[:, 0] <= 0.01 + 1e-12)),
+            cpu_seconds=seconds,
+            cpu_seconds_of_a_test=of_test,
+        )
+        within(report, f"{title}, {method}, rejected", float(counted), 3.5, 6.5, full_only=True)
 
 
 def _p_values(law: Law | None, method: str, first: int, last: int) -> Any:
@@ -55,8 +63,10 @@ def _p_values(law: Law | None, method: str, first: int, last: int) -> Any:
     for row, number in zip(out, range(first, last), strict=True):
         source = _data(law, method, number)
         settings: dict[str, Any] = {
-            "n_replicates": REPLICATES, "seed": number, "scheduler": "serial",
-        }  # fmt: skip
+            "n_replicates": REPLICATES,
+            "seed": number,
+            "scheduler": "serial",
+        }
         started = time.process_time()
         result = audit(source, ["x0"], recalibrate=Recalibration(method, HALF), **settings)
         row[2] = time.process_time() - started
@@ -64,10 +74,16 @@ def _p_values(law: Law | None, method: str, first: int, last: int) -> Any:
         row[0] = after.p_value
         used = after.test.parameters
         (part,) = after.fitted["source"]["parts"]
-        halves = [part_of(source, HoldOut(HALF, part["seed"]), held) for held in (False, True)]
+        halves = [
+            part_of(source, HoldOut(HALF, part["seed"]), held_out) for held_out in (False, True)
+        ]
         model = recalibrated(halves[1], METHODS[method]().fit(halves[0], scheduler="serial"))
-        estimator = KLCE(("x0",), used["prediction_bandwidth"], used["covariate_bandwidth"],
-                         notion=after.test.notion)  # fmt: skip
+        estimator = KLCE(
+            ("x0",),
+            used["prediction_bandwidth"],
+            used["covariate_bandwidth"],
+            notion=after.test.notion,
+        )
         started = time.process_time()
         row[1] = calibration_test(model, estimator, **settings)["klce"].p_value
         row[3] = time.process_time() - started
@@ -91,7 +107,8 @@ def _data(law: Law | None, method: str, number: int) -> Any:
         z = logit(true)
     shift = {"temperature": 0.0, "platt": SHIFT, "isotonic": 0.3 * np.sin(2 * np.clip(z, -99, 99))}
     return from_arrays(
-        probabilities=expit(TEMPERATURE * z + shift[method]), binary=True,
+        probabilities=expit(TEMPERATURE * z + shift[method]),
+        binary=True,
         labels=(rng.random(ROWS) < true).astype(np.int64),
         covariates=2 * true + rng.standard_normal(ROWS),
-    )  # fmt: skip
+    )

@@ -50,21 +50,27 @@ def run(report: Report, pool: Executor, laws: tuple[Law, ...] = (), count: int =
 # ---------------------------------------------------------------- intervals
 
 
-def _report(report: Report, what: str, result: Any, truth: float) -> None:
+def _report(report: Report, title: str, result: Any, truth: float) -> None:
     """Coverage of the intervals of the selected and other candidates, and their cost."""
     estimate, low, high, others_low, others_high = result.T
     covered = 100 * np.mean((low <= truth) & (truth <= high))
-    others = 100 * np.mean((others_low <= truth) & (truth <= others_high))
+    turn_covered = 100 * np.mean((others_low <= truth) & (truth <= others_high))
     report.row(
-        what=what, truth=truth, estimate=float(estimate.mean()), covered=float(covered),
-        missed_below=float(100 * np.mean(high < truth)), length=float(np.median(high - low)),
-        median_high=float(np.median(high)), another_estimator=float(others), data_sets=len(result),
-    )  # fmt: skip
+        what=title,
+        truth=truth,
+        estimate=float(estimate.mean()),
+        covered=float(covered),
+        missed_below=float(100 * np.mean(high < truth)),
+        length=float(np.median(high - low)),
+        median_high=float(np.median(high)),
+        another_estimator=float(turn_covered),
+        data_sets=len(result),
+    )
     low, high = (
         float(100 * binom.ppf(q, len(result), p) / len(result))
         for q, p in ((0.01, 0.88), (0.99, 0.97))
     )
-    within(report, f"{what}, truth within the interval", float(covered), low, high)
+    within(report, f"{title}, truth within the interval", float(covered), low, high)
 
 
 def _binary_truth(law: Law) -> float:
@@ -107,15 +113,16 @@ def _classes(sharpness: float, n: int, first: int, last: int) -> Any:
 def _intervals(
     source: Any, notion: str, families: Any, rank: int, first: int, last: int
 ) -> np.ndarray:
-    """Estimate and limits of the selected candidate; limits of an estimator in turn."""
+    """Estimate and limits of the selected candidate, and limits of an estimator in turn."""
     from calibscale import select
 
     rows = []
     for number in range(first, last):
-        selection = select(source(number), notion, families, seed=number, features=rank,
-                       scheduler="serial")  # fmt: skip
-        other = selection.best_of(selection.estimators[number % len(selection.estimators)])
-        limits = [(c.interval.low, c.interval.high) for c in (selection.selected, other)]
+        selection = select(
+            source(number), notion, families, seed=number, features=rank, scheduler="serial"
+        )
+        in_turn = selection.best_of(selection.estimators[number % len(selection.estimators)])
+        limits = [(c.interval.low, c.interval.high) for c in (selection.selected, in_turn)]
         rows.append((selection.selected.estimate, *limits[0], *limits[1]))
     return np.array(rows)
 
@@ -124,23 +131,28 @@ def _intervals(
 
 
 def _features(report: Report, pool: Executor, path: Path, features: str) -> None:
-    """Risks and estimates of kkr and ukkr against those of the kernel itself."""
+    """Risks and estimates of kkr and ukkr against risks and estimates with the kernel itself."""
     (exact,) = shared(pool, 1, _values, str(path), "landmarks", NETWORK_ROWS)
     exact = exact[0, :2]
     for rank in RANKS:
         values = np.concatenate(shared(pool, SEEDS, _values, str(path), features, rank))
-        for i, what in enumerate(("risk", "estimate")):
+        for i, quantity in enumerate(("risk", "estimate")):
             miss, stated = values[:, i] - exact[i], values[:, 2 + i]
             rounding = ROUNDING * np.abs(exact[i])
             covered = 100 * np.mean(np.abs(miss) <= stated + rounding)
             judged = np.sqrt(np.mean(miss**2, axis=0)) > rounding
             idle = np.median(stated, axis=0)[judged] / np.sqrt(np.mean(miss**2, axis=0))[judged]
-            name = f"{path.stem}, {features}, rank {rank}, {what}"
+            name = f"{path.stem}, {features}, rank {rank}, {quantity}"
             size = float(np.median(idle)) if len(idle) else 0.0
-            report.row(what=name, covered=float(covered), stated_over_rms=size,
-                       largest=float(np.max(np.abs(miss / exact[i]))))  # fmt: skip
-            report.check(f"{name}, cells of the grid covered", float(covered), 95.0, "%",
-                         at_least=True)  # fmt: skip
+            report.row(
+                what=name,
+                covered=float(covered),
+                stated_over_rms=size,
+                largest=float(np.max(np.abs(miss / exact[i]))),
+            )
+            report.check(
+                f"{name}, cells of the grid covered", float(covered), 95.0, "%", at_least=True
+            )
             report.check(f"{name}, median stated error over RMS error", size, 3.0)
 
 
@@ -154,15 +166,24 @@ def _values(path: str, features: str, rank: int, first: int, last: int) -> Any:
             logits=data["logits"][:NETWORK_ROWS].astype(float), labels=data["labels"][:NETWORK_ROWS]
         )
     folds = np.random.default_rng(0).permutation(np.arange(NETWORK_ROWS) % 6) - 1
-    families = [KKR([10.0 ** (8 - i) for i in range(0, 18, 2)]),
-                UKKR([10.0 ** (4 - i / 2) for i in range(0, 18, 2)])]  # fmt: skip
+    families = [
+        KKR([10.0 ** (8 - i) for i in range(0, 18, 2)]),
+        UKKR([10.0 ** (4 - i / 2) for i in range(0, 18, 2)]),
+    ]
     out = []
     for seed in range(first, last):
         selection = select(
-            source, "canonical", families, folds=folds, seed=seed,
-            features=KernelFeatures(features, rank=rank), scheduler="serial",
-        ).candidates  # fmt: skip
-        rows = [(c.risk, c.estimate, c.risk_approximation.error, c.approximation.error)
-                for c in selection]  # fmt: skip
+            source,
+            "canonical",
+            families,
+            folds=folds,
+            seed=seed,
+            features=KernelFeatures(features, rank=rank),
+            scheduler="serial",
+        ).candidates
+        rows = [
+            (c.risk, c.estimate, c.risk_approximation.error, c.approximation.error)
+            for c in selection
+        ]
         out.append(np.array(rows, float).T)
     return np.array(out)

@@ -1,7 +1,7 @@
 """Verdicts of `evaluate` and `check` on calibrated data, and on data that are 5 points wrong.
 
 A data set counts as called miscalibrated if the verdict is "miscalibrated", "real but small" or
-"refuted".  The laws are those of this module; those of the command line are not used.
+"refuted".  The laws are in this module. Laws of the command line are not used.
 """
 
 from __future__ import annotations
@@ -57,9 +57,12 @@ def normal(rng: np.random.Generator, n: int) -> cs.ArraySource:
 def grouped(rng: np.random.Generator, n: int) -> cs.ArraySource:
     p, region = rng.beta(2.0, 2.0, n), rng.integers(0, 5, n)
     return cs.from_arrays(
-        probabilities=p, labels=(rng.random(n) < p).astype(int), binary=True,
-        covariates=region[:, None], covariate_names=["region"],
-    )  # fmt: skip
+        probabilities=p,
+        labels=(rng.random(n) < p).astype(int),
+        binary=True,
+        covariates=region[:, None],
+        covariate_names=["region"],
+    )
 
 
 CALIBRATED: dict[str, Callable[[np.random.Generator, int], cs.ArraySource]] = {
@@ -94,7 +97,7 @@ def waves(rng: np.random.Generator, n: int) -> cs.ArraySource:
 
 
 def overconfident(rng: np.random.Generator, n: int) -> cs.ArraySource:
-    """Three classes whose top label is right 5 points too rarely."""
+    """Three classes. The top label is right 5 points too rarely."""
     q = np.sort(rng.dirichlet(np.full(3, 0.7), n), axis=1)[:, ::-1]
     right = q - np.array([0.05, -0.025, -0.025])
     labels = (right.cumsum(axis=1) < rng.random((n, 1))).sum(axis=1)
@@ -102,7 +105,7 @@ def overconfident(rng: np.random.Generator, n: int) -> cs.ArraySource:
 
 
 def narrow(rng: np.random.Generator, n: int) -> cs.ArraySource:
-    """Normal forecasts whose 90 % intervals cover 85 % of the outcomes."""
+    """Normal forecasts with 90 % intervals that cover 85 % of the outcomes."""
     mean, scale = rng.normal(size=n), np.exp(0.3 * rng.normal(size=n))
     outcomes = mean + scale * rng.normal(size=n)
     predicted = scale * 1.4395 / 1.6449  # normal quantiles of 0.925 and 0.95

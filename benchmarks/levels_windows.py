@@ -41,10 +41,16 @@ def thresholds(report: Report, pool: Executor, law: Law, rows: int, count: int) 
     for at, (name, bounds) in enumerate(BOUNDS.items()):
         for bound in bounds:
             percent = float(100 * np.mean(values[:, at] > bound))
-            what = f"{law}, {rows} rows a day, {name}.low > {bound:g} over 7 days"
-            report.row(what="threshold", law=str(law), rows=rows, estimator=name, bound=bound,
-                       breached=percent)  # fmt: skip
-            report.check(what, percent, 5.0, "%", full_only=True)
+            title = f"{law}, {rows} rows a day, {name}.low > {bound:g} over 7 days"
+            report.row(
+                what="threshold",
+                law=str(law),
+                rows=rows,
+                estimator=name,
+                bound=bound,
+                breached=percent,
+            )
+            report.check(title, percent, 5.0, "%", full_only=True)
 
 
 def levels(report: Report, pool: Executor, law: Law, rows: int, count: int) -> None:
@@ -53,13 +59,19 @@ def levels(report: Report, pool: Executor, law: Law, rows: int, count: int) -> N
     share = float(law.probabilities(np.random.default_rng(SEED), 100_000)[0].mean())
     events = rows * WEEK * min(share, 1.0 - share)
     for name, percent in zip(NAMES, 100 * np.mean(values <= 0.05, axis=0), strict=True):
-        report.row(what="drift", law=str(law), rows=rows, estimator=name, rejected=float(percent),
-                   events=events)  # fmt: skip
-        what = f"{law}, {rows} rows a day, drift of {name}"
+        report.row(
+            what="drift",
+            law=str(law),
+            rows=rows,
+            estimator=name,
+            rejected=float(percent),
+            events=events,
+        )
+        title = f"{law}, {rows} rows a day, drift of {name}"
         if events < FEWEST:
-            report.check(what, percent, 7, "%", full_only=True)
+            report.check(title, percent, 7, "%", full_only=True)
         else:
-            within(report, what, percent, 2, 7, full_only=True)
+            within(report, title, percent, 2, 7, full_only=True)
 
 
 def effects(report: Report, pool: Executor, law: Law, correlation: float, count: int) -> None:
@@ -67,11 +79,18 @@ def effects(report: Report, pool: Executor, law: Law, correlation: float, count:
     rows = ROWS[-1]
     values = np.concatenate(shared(pool, count, _p_values, law, rows, correlation))
     for name, percent in zip(NAMES, 100 * np.mean(values <= 0.05, axis=0), strict=True):
-        report.row(what="days that differ", law=str(law), rows=rows, correlation=correlation,
-                   deviation=EFFECT, estimator=name, rejected=float(percent))  # fmt: skip
+        report.row(
+            what="days that differ",
+            law=str(law),
+            rows=rows,
+            correlation=correlation,
+            deviation=EFFECT,
+            estimator=name,
+            rejected=float(percent),
+        )
         if name == "confidence_gap":
-            what = f"{law}, drift of {name}, days of correlation {correlation:g}"
-            report.check(what, percent, 10.0, "%", full_only=True)
+            title = f"{law}, drift of {name}, days of correlation {correlation:g}"
+            report.check(title, percent, 10.0, "%", full_only=True)
 
 
 def delays(report: Report, pool: Executor, name: str, count: int) -> None:
@@ -80,11 +99,18 @@ def delays(report: Report, pool: Executor, name: str, count: int) -> None:
         values = np.concatenate(shared(pool, count, _delays, name, rows))
         for k, estimator in enumerate(BOUNDS):
             percent = float(100 * np.mean(values[:, k] <= 3))
-            report.row(what="delay", law=name, rows=rows, temperature=DRIFT, estimator=estimator,
-                       median=float(np.median(values[:, k])), within_3_nights=percent)  # fmt: skip
-            what = f"{name}, {rows} rows a day, temperature {DRIFT:g}, {estimator}, in 3 nights"
+            report.row(
+                what="delay",
+                law=name,
+                rows=rows,
+                temperature=DRIFT,
+                estimator=estimator,
+                median=float(np.median(values[:, k])),
+                within_3_nights=percent,
+            )
+            title = f"{name}, {rows} rows a day, temperature {DRIFT:g}, {estimator}, in 3 nights"
             if rows == MANY_ROWS:
-                report.check(what, percent, 90.0, "%", at_least=True, full_only=True)
+                report.check(title, percent, 90.0, "%", at_least=True, full_only=True)
 
 
 # ---------------------------------------------------------------- a ledger in memory
@@ -123,13 +149,21 @@ def _days(p: Any, labels: Any) -> Days:
     from calibscale.monitoring.ledger.recipe import Recipe
     from calibscale.session import Session
 
-    estimators = (ECE(notion="positive"), TCE2Debiased(notion="positive"),
-                  ConfidenceGap("top_label"))  # fmt: skip
+    estimators = (
+        ECE(notion="positive"),
+        TCE2Debiased(notion="positive"),
+        ConfidenceGap("top_label"),
+    )
     recipe = Recipe(2, estimators, parted=parted(estimators, 2))
     needed = {s: Grouped(s, PARTS) if s in recipe.parted else s for s in recipe.statistics}
     day = np.repeat(np.arange(len(p), dtype=np.float64), p.shape[1])[:, None]
-    source = from_arrays(probabilities=p.ravel(), labels=labels.ravel(), binary=True,
-                         covariates=day, covariate_names=("day",))  # fmt: skip
+    source = from_arrays(
+        probabilities=p.ravel(),
+        labels=labels.ravel(),
+        binary=True,
+        covariates=day,
+        covariate_names=("day",),
+    )
     with Session.open(source, scheduler="serial") as session:
         opened = session.run(estimators, group_by="day")
         result = opened.scan([*needed.values()]).groups
@@ -145,16 +179,16 @@ def _days(p: Any, labels: Any) -> Days:
 
 
 def _sampled(rng: np.random.Generator, law: Law, days: int, rows: int, shift: Any = 0.0) -> Days:
-    """Days of a law, whose true probabilities are shifted by day."""
+    """Days of a law, with true probabilities that are shifted by day."""
     true, shown = law.probabilities(rng, days * rows)
     true = np.clip(true.reshape(days, rows) + shift, 0.0, 1.0)
     labels = (rng.random(true.shape) < true).astype(np.int64)
     return _days(shown.reshape(days, rows), labels)
 
 
-def _streams(what: int, law: Law, rows: int, first: int, last: int) -> Iterator[Any]:
+def _streams(purpose: int, law: Law, rows: int, first: int, last: int) -> Iterator[Any]:
     text = [ord(letter) for letter in str(law)]
-    return (np.random.default_rng((SEED, what, rows, *text, k)) for k in range(first, last))
+    return (np.random.default_rng((SEED, purpose, rows, *text, k)) for k in range(first, last))
 
 
 def _week_lows(days: Days, last: int) -> list[float]:
@@ -189,7 +223,7 @@ def _p_values(law: Law, rows: int, correlation: float | None, first: int, last: 
 
 
 def _autoregression(rng: np.random.Generator, correlation: float, count: int) -> Any:
-    """Normal numbers of variance 1 whose neighbours are correlated."""
+    """Normal numbers of variance 1 with correlated neighbours."""
     e = rng.standard_normal(count)
     for t in range(1, count):
         e[t] = correlation * e[t - 1] + np.sqrt(1 - correlation**2) * e[t]
@@ -197,7 +231,7 @@ def _autoregression(rng: np.random.Generator, correlation: float, count: int) ->
 
 
 def _delays(name: str, rows: int, first: int, last: int) -> Any:
-    """Nights until the bound of each estimator is above 0; one more if never."""
+    """Nights until the bound of each estimator is above 0, or one more if it never is."""
     out = np.full((last - first, len(BOUNDS)), WAIT + 1.0)
     drifted = Law(name, str(DRIFT))
     for row, rng in zip(out, _streams(2, drifted, rows, first, last), strict=True):

@@ -37,7 +37,7 @@ class NotInstalled(Exception):
 
 @dataclass(frozen=True)
 class Measurement:
-    """Runs of one piece of work in one fresh process; bytes are resident, children included."""
+    """Runs of one piece of work in one fresh process. Bytes are resident, children included."""
 
     seconds: list[float]
     cpu_seconds: list[float]  # of all threads of the process, not of its children
@@ -65,9 +65,9 @@ def measure(
     python: str = sys.executable,
     environment: dict[str, str] | None = None,
 ) -> Measurement:
-    """Call ``module:function`` with JSON arguments in a fresh process; time what it returns.
+    """Call ``module:function`` with JSON arguments in a fresh process, and time its result.
 
-    The function imports, loads and compiles; the callable it returns is the work, which runs
+    The function imports, loads and compiles. The callable it returns is the work, which runs
     `runs` times and returns a JSON value.
 
     Raises
@@ -75,7 +75,7 @@ def measure(
     NotInstalled
         If the function needs a package that is missing.
     RuntimeError
-        If the child fails; the message is its standard error.
+        If the child fails. The message is its standard error.
     """
     piece = (prepare, *arguments)
     (result,) = measure_in_turn({prepare: piece}, runs, python, environment).values()
@@ -116,10 +116,13 @@ class _Child:
         self._process = self._open.enter_context(
             subprocess.Popen(
                 [python, __file__, piece[0], json.dumps(piece[1:])],
-                stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=self._errors, text=True,
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=self._errors,
+                text=True,
                 env={**os.environ, **(environment or {})},
             )
-        )  # fmt: skip
+        )
         self._found: list[Any] = []
         self._before, self._peak = 0, 0
         ready = self._answer()
@@ -298,7 +301,7 @@ class Report:
 
     def check(
         self,
-        what: str,
+        title: str,
         value: float,
         bound: float,
         unit: str = "",
@@ -306,13 +309,13 @@ class Report:
         at_least: bool = False,
         full_only: bool = False,
     ) -> None:
-        """Check a number; at small size not if it is `full_only`, a time or a size of memory."""
+        """Check a number. At small size, skip what is `full_only`, a time or a size of memory."""
         met = None
         if not (self.settings.small and (full_only or unit in ("s", "MB"))):
             met = bool(value >= bound if at_least else value <= bound)
         self.checks.append(
             {
-                "what": what,
+                "what": title,
                 "value": value if math.isfinite(value) else None,
                 "bound": bound,
                 "unit": unit,
@@ -323,7 +326,7 @@ class Report:
         verdict = {True: "met", False: "MISSED", None: "unjudged"}[met]
         sense = "at least" if at_least else "at most"
         print(
-            f"{self.name:8} {verdict:8} {what}: {value:.4g} {unit}".rstrip()
+            f"{self.name:8} {verdict:8} {title}: {value:.4g} {unit}".rstrip()
             + f" ({sense} {bound:g})",
             flush=True,
         )

@@ -64,23 +64,28 @@ def run(settings: Settings) -> Report:
         shutil.rmtree(folder, ignore_errors=True)
         folder.mkdir(parents=True)
         job = _job(settings.folder, folder, keep)
-        what = "with 199 replicates" if keep else "without replicates"
+        variant = "with 199 replicates" if keep else "without replicates"
         measure("nightly:days_read", str(job), str(settings.folder), rows, 0, real, runs=1)
         if not keep:
             _compare_with_one_pass(report, job, settings.folder)
         _fill(folder / "ledger", real, days - 1)
         new = measure(
-            "nightly:days_read", str(job), str(settings.folder), rows, days - 1, days,
+            "nightly:days_read",
+            str(job),
+            str(settings.folder),
+            rows,
+            days - 1,
+            days,
             runs=settings.runs,
-        )  # fmt: skip
-        _judge_windows(report, job, days, what)  # with the sums that nights cache
-        report.row(what="a new day", ledger=what, seconds=new.seconds, peak=new.peak)
-        report.check(f"a new day of {rows:,} rows, {what}", max(new.seconds), 60, "s")
-        report.check(f"the same, peak memory, {what}", new.peak / 1e6, 1000, "MB")
+        )
+        _judge_windows(report, job, days, variant)  # with the sums that nights cache
+        report.row(what="a new day", ledger=variant, seconds=new.seconds, peak=new.peak)
+        report.check(f"a new day of {rows:,} rows, {variant}", max(new.seconds), 60, "s")
+        report.check(f"the same, peak memory, {variant}", new.peak / 1e6, 1000, "MB")
         size = _bytes(folder / "ledger") / 1e9
-        report.check(f"ledger of {days} days, {what}", size, bound / 1e9, "GB")
+        report.check(f"ledger of {days} days, {variant}", size, bound / 1e9, "GB")
         page = (folder / "out" / "report.html").stat().st_size / 1e3
-        report.check(f"report, {what}", page, 3000, "kB")
+        report.check(f"report, {variant}", page, 3000, "kB")
     _compare_ages(report, settings)
     return report
 
@@ -97,8 +102,8 @@ def _compare_ages(report: Report, settings: Settings) -> None:
     first_old = old_nights - around - 2
     _fill(old.parent / "ledger", first, first_old)
     nights = [[str(young), first], [str(old), first_old]]
-    done = measure("nightly:nights_in_turn", nights, str(folder), AGE_ROWS, around, runs=1)
-    seconds = [float(np.median(each)) for each in done.value]
+    measured = measure("nightly:nights_in_turn", nights, str(folder), AGE_ROWS, around, runs=1)
+    seconds = [float(np.median(durations)) for durations in measured.value]
     for k, median in zip((YOUNG, old_nights), seconds, strict=True):
         report.note(f"night {k} of {AGE_ROWS:,} rows: {median:.3g} s")
     ratio = seconds[1] / seconds[0]
@@ -119,9 +124,11 @@ def _small_job(folder: Path, stores: Path) -> Path:
 def _job(stores: Path, folder: Path, keep: bool) -> Path:
     job = folder / "job.toml"
     text = JOB.format(
-        ledger=folder / "ledger", estimators=ESTIMATORS, stores=stores / "days",
+        ledger=folder / "ledger",
+        estimators=ESTIMATORS,
+        stores=stores / "days",
         keep=str(keep).lower(),
-    )  # fmt: skip
+    )
     job.write_text(text)
     return job
 
@@ -134,7 +141,7 @@ def _day(k: int) -> str:
 
 
 def days_read(job: str, folder: str, rows: int, first: int, last: int) -> Callable[[], Any]:
-    """Nights of days written before timing starts; each call runs them again."""
+    """Nights of days written before timing starts. Each call runs them again."""
     from calibscale.monitoring.night import night
 
     for k in range(first, last):
@@ -164,10 +171,10 @@ def nights_in_turn(
     def work() -> list[list[float]]:
         seconds: list[list[float]] = [[] for _ in jobs]
         for k in range(1, 1 + count):
-            for each, (job, first) in zip(seconds, jobs, strict=True):
+            for durations, (job, first) in zip(seconds, jobs, strict=True):
                 start = time.perf_counter()
                 night(job, _day(first + k))
-                each.append(time.perf_counter() - start)
+                durations.append(time.perf_counter() - start)
         return seconds
 
     return work
@@ -186,8 +193,8 @@ def window_values(job: str, name: str, last: int) -> Callable[[], Any]:
     window(ledger, _day(last - 1), _day(last - 1))  # compiles
 
     def work() -> list[Any]:
-        made = window(ledger, *ends)
-        return [len(made.days), len(made.tests), *(e.value for e in made.estimates)]
+        merged = window(ledger, *ends)
+        return [len(merged.days), len(merged.tests), *(e.value for e in merged.estimates)]
 
     return work
 
@@ -210,19 +217,19 @@ def one_pass_apart(job: str, folder: str, days: int) -> Callable[[], Any]:
         scores = window(ledger, _day(0), _day(days - 1)).estimates
         sources = [as_source(Path(folder) / "days" / f"{_day(k)}.zarr") for k in range(days)]
         blocks = [source.read(0, source.rows, covariates=True) for source in sources]
-        whole = from_arrays(
+        joined = from_arrays(
             logits=np.concatenate([block.values for block in blocks]),
             labels=np.concatenate([block.labels for block in blocks]),
             covariates=np.concatenate([block.covariates for block in blocks]),
             covariate_names=("age",),
         )
-        with Session.open(whole) as session:
+        with Session.open(joined) as session:
             run = session.run(())
             run = replace(run, chosen=ledger.recipe.estimators)
             states = run.scan(s for e in run.fitting for s in e.needs).groups[None]
-            known = [e.finalize(*(states[s] for s in e.needs)).value for e in run.fitting]
+            values = [e.finalize(*(states[s] for s in e.needs)).value for e in run.fitting]
         return {
-            a.estimator: [b, abs(a.value - b) / abs(b)] for a, b in zip(scores, known, strict=True)
+            a.estimator: [b, abs(a.value - b) / abs(b)] for a, b in zip(scores, values, strict=True)
         }
 
     return work
@@ -256,10 +263,10 @@ def _fill(path: Path, real: int, days: int) -> None:
 
     ledger = Ledger.open(path)
     rng = np.random.default_rng(3)
-    known = ledger.select()[:real]
+    entries = ledger.select()[:real]
     with ledger.writing():
         for k in range(real, days):
-            entry = known[k % real]
+            entry = entries[k % real]
             vectors = {s: ledger.read(entry, s) for s in entry.sections}
             noisy = {
                 s: v * (1 + 1e-6 * rng.standard_normal(len(v))) if s != "wagers" else v
@@ -268,20 +275,24 @@ def _fill(path: Path, real: int, days: int) -> None:
             ledger.write(_day(k), entry.model, {None: Record(entry.n, noisy, entry.info)})
 
 
-def _judge_windows(report: Report, job: Path, days: int, what: str) -> None:
+def _judge_windows(report: Report, job: Path, days: int, variant: str) -> None:
     names = ("day", "all", "7d", "30d", f"{_day(days // 4)}/{_day(days // 2)}")
     for name in names[: 2 if report.settings.small else None]:
-        done = measure("nightly:window_values", str(job), name, days, runs=report.settings.runs)
+        measured = measure("nightly:window_values", str(job), name, days, runs=report.settings.runs)
         report.row(
-            what=f"window {name}", ledger=what, days=done.value[0], tests=done.value[1],
-            seconds=done.seconds, peak=done.peak,
-        )  # fmt: skip
-        report.check(f"window {name}, {what}", done.median, 2, "s")
+            what=f"window {name}",
+            ledger=variant,
+            days=measured.value[0],
+            tests=measured.value[1],
+            seconds=measured.seconds,
+            peak=measured.peak,
+        )
+        report.check(f"window {name}, {variant}", measured.median, 2, "s")
 
 
 def _compare_with_one_pass(report: Report, job: Path, folder: Path) -> None:
-    done = measure("nightly:one_pass_apart", str(job), str(folder), 3, runs=1)
-    for name, (value, apart) in done.value.items():
+    measured = measure("nightly:one_pass_apart", str(job), str(folder), 3, runs=1)
+    for name, (value, apart) in measured.value.items():
         report.check(f"3 days against one pass, {name} of {value:.3g}, relative", apart, 1e-12)
 
 

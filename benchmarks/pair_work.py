@@ -75,8 +75,9 @@ def gaussian_pairs(
     """The sum of a Gaussian in three coordinates."""
     from calibscale.kernels.product_kernel import ProductKernel
 
-    kernel = ProductKernel("gaussian", bandwidth, columns=(0, 1), bandwidths=(bandwidth,) * 2,
-                           centres=(0.5, 0.5))  # fmt: skip
+    kernel = ProductKernel(
+        "gaussian", bandwidth, columns=(0, 1), bandwidths=(bandwidth,) * 2, centres=(0.5, 0.5)
+    )
     work = pair_pass(binary(n, 2), kernel, "positive", precision)
     return lambda: work(threads)
 
@@ -171,8 +172,8 @@ def gram(n: int, classes: int, how: str) -> Callable[[], None]:
     source = dirichlet(n, classes)
     pairs = Pairs(source, source.rules(), Execution())
     with pairs.panels(ProductKernel("gaussian", BANDWIDTH), "canonical", "float32") as panels:
-        held = [panels[index] for index in range(len(panels))]
-        A = np.concatenate([h.panel.A[h.place, :classes] for h in held])
+        loaded = [panels[index] for index in range(len(panels))]
+        A = np.concatenate([h.panel.A[h.place, :classes] for h in loaded])
     cuts = [(a, min(a + SIDE, n)) for a in range(0, n, SIDE)]
     tiles = np.array([(*i, *j) for k, i in enumerate(cuts) for j in cuts[k:]], np.int64)
 

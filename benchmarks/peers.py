@@ -21,7 +21,7 @@ WARM_ROWS = 1000
 
 
 class Data(NamedTuple):
-    """Probabilities, (n,) of class 1 or (n, K), float32 as models give them; labels int64."""
+    """Probabilities, (n,) of class 1 or (n, K), float32 as models give them. Labels are int64."""
 
     p: NDArray[np.float32]
     labels: NDArray[np.int64]

@@ -13,9 +13,22 @@ from pathlib import Path
 from measure import RESULTS, Settings, usable_cores
 
 NAMES = (
-    "golden", "exact", "start", "reads", "scale", "scaling", "peers", "conventions", "selection",
-    "pairs", "subnormal", "forecasts", "levels", "alarms", "nightly",
-)  # fmt: skip
+    "golden",
+    "exact",
+    "start",
+    "reads",
+    "scale",
+    "scaling",
+    "peers",
+    "conventions",
+    "selection",
+    "pairs",
+    "subnormal",
+    "forecasts",
+    "levels",
+    "alarms",
+    "nightly",
+)
 CORES = 2
 
 
@@ -27,24 +40,26 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--results", type=Path, help="default benchmarks/results")
     parser.add_argument("--skip-largest", action="store_true", help="no 10^6 x 1000 (4 GB)")
     parser.add_argument("--python", default=sys.executable, help="interpreter that has the peers")
-    given = parser.parse_args(arguments)
-    unknown = set(given.names) - set(NAMES)
+    parsed = parser.parse_args(arguments)
+    unknown = set(parsed.names) - set(NAMES)
     if unknown:
         parser.error(f"no benchmark is called {', '.join(sorted(unknown))}")
     if usable_cores() > CORES and hasattr(os, "sched_setaffinity"):
         os.sched_setaffinity(0, sorted(os.sched_getaffinity(0))[:CORES])
-    with nullcontext(given.workdir) if given.workdir else tempfile.TemporaryDirectory() as workdir:
+    with (
+        nullcontext(parsed.workdir) if parsed.workdir else tempfile.TemporaryDirectory() as workdir
+    ):
         folder = Path(workdir)
         folder.mkdir(parents=True, exist_ok=True)
         settings = Settings(
             folder=folder,
-            small=given.small,
-            results=given.results or (folder / "results" if given.small else RESULTS),
-            peers_python=given.python,
-            largest=not given.skip_largest,
+            small=parsed.small,
+            results=parsed.results or (folder / "results" if parsed.small else RESULTS),
+            peers_python=parsed.python,
+            largest=not parsed.skip_largest,
         )
         missed = 0
-        for name in given.names or NAMES:
+        for name in parsed.names or NAMES:
             report = importlib.import_module(name).run(settings)
             report.write()
             missed += report.missed

@@ -36,7 +36,7 @@ def run(settings: Settings) -> Report:
 
 
 def all_ways(store: str, warm: str, block_rows: int | None) -> Callable[[], Any]:
-    """Evaluation with every scheduler in turn; clusters are started first, one at a time."""
+    """Evaluation with every scheduler in turn. Clusters are started first, one at a time."""
     from calibscale import evaluate
 
     def results(source: str, scheduler: Any, block_rows: int | None) -> str:

@@ -53,12 +53,16 @@ def run(settings: Settings) -> Report:
         families = ["kkr", "ukkr"] if notion == "canonical" else None
         warm = settings.store(2000, 10)
         m = measure(
-            "selection:chosen", settings.store(rows, 10), warm, notion, families,
+            "selection:chosen",
+            settings.store(rows, 10),
+            warm,
+            notion,
+            families,
             100 if settings.small else 1000,
             runs=1 if heavy else settings.runs,
-        )  # fmt: skip
-        what = f"{rows:,} x 10, {notion}, {'kkr + ukkr' if families else 'five estimators'}"
-        _row(report, what, m, seconds, megabytes)
+        )
+        title = f"{rows:,} x 10, {notion}, {'kkr + ukkr' if families else 'five estimators'}"
+        _row(report, title, m, seconds, megabytes)
     if folder and not settings.small:
         m = measure("selection:network", str(Path(folder) / "data/cifar100_resnet110.npz"), runs=1)
         _row(report, "cifar100_resnet110, 10,000 x 100, canonical, rank 2,000", m, 300.0, None)
@@ -69,13 +73,13 @@ def run(settings: Settings) -> Report:
 
 
 def _row(
-    report: Report, what: str, m: Measurement, seconds: float, megabytes: float | None
+    report: Report, title: str, m: Measurement, seconds: float, megabytes: float | None
 ) -> None:
     peak = m.peak / 1e6
-    report.row(what=what, seconds=m.median, cpu_seconds=m.cpu_median, peak_mb=peak, **m.value)
-    report.check(what, m.median, seconds, "s")
+    report.row(what=title, seconds=m.median, cpu_seconds=m.cpu_median, peak_mb=peak, **m.value)
+    report.check(title, m.median, seconds, "s")
     if megabytes:
-        report.check(f"{what}, peak memory", peak, megabytes, "MB")
+        report.check(f"{title}, peak memory", peak, megabytes, "MB")
 
 
 # ---------------------------------------------------------------- reference values
@@ -114,8 +118,8 @@ def _golden(report: Report, folder: Path, settings: Settings) -> None:
             if kind == "tce":
                 tolerance = TOLERANCES.get(estimator, tolerance)
             error = _largest_error(selection, golden[key]["grid"], estimator, smallest)
-            what = f"{name}, {rows} rows, {notion}, {estimator}, risk and estimate"
-            report.check(what, error, tolerance)
+            title = f"{name}, {rows} rows, {notion}, {estimator}, risk and estimate"
+            report.check(title, error, tolerance)
 
 
 def _largest_error(
@@ -144,11 +148,16 @@ def _linear(report: Report, settings: Settings) -> None:
     times = []
     for full_rows in (1_000_000, 10_000_000):
         store, warm = settings.store(settings.rows(full_rows), 10), settings.store(2000, 10)
-        m = measure("selection:chosen", store, warm, "top_label", ["kkr", "ukkr"], 1000,
-                    runs=settings.runs)  # fmt: skip
+        m = measure(
+            "selection:chosen", store, warm, "top_label", ["kkr", "ukkr"], 1000, runs=settings.runs
+        )
         times.append(m.median)
-        report.row(what=f"{settings.rows(full_rows):,} x 10, top_label, kkr + ukkr",
-                   seconds=m.median, cpu_seconds=m.cpu_median, peak_mb=m.peak / 1e6)  # fmt: skip
+        report.row(
+            what=f"{settings.rows(full_rows):,} x 10, top_label, kkr + ukkr",
+            seconds=m.median,
+            cpu_seconds=m.cpu_median,
+            peak_mb=m.peak / 1e6,
+        )
     exponent = math.log10(times[1] / times[0])
     report.check("kkr + ukkr, exponent of the time in n", exponent, 1.1, full_only=True)
 
@@ -170,8 +179,9 @@ def _same_bits(report: Report, settings: Settings) -> None:
     schedulers = ("serial", "threads:2", "local:1", "local:2")
     results = {}
     for scheduler in schedulers:
-        selection = select(store, "top_label", ["bins", "kkr", "ukkr", "temperature"],
-                       scheduler=scheduler)  # fmt: skip
+        selection = select(
+            store, "top_label", ["bins", "kkr", "ukkr", "temperature"], scheduler=scheduler
+        )
         results[scheduler] = json.dumps([c.to_dict() for c in selection.candidates])
     differing = sum(results[s] != results["serial"] for s in schedulers)
     report.check("results that differ in any bit by scheduler", differing, 0)

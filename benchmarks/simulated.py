@@ -26,9 +26,14 @@ def shared(pool: Executor, count: int, work: Callable[..., Any], *arguments: Any
 
 
 def within(
-    report: Report, what: str, value: float, low: float, high: float, unit: str = "%",
+    report: Report,
+    title: str,
+    value: float,
+    low: float,
+    high: float,
+    unit: str = "%",
     full_only: bool = False,
-) -> None:  # fmt: skip
+) -> None:
     """Check a number against the nearer of two bounds."""
     below = bool(value < (low + high) / 2)
-    report.check(what, value, low if below else high, unit, at_least=below, full_only=full_only)
+    report.check(title, value, low if below else high, unit, at_least=below, full_only=full_only)

@@ -33,9 +33,9 @@ def run(settings: Settings) -> Report:
 
 
 def _cold(report: Report, command: list[str], cache: str, processes: int) -> bool:
-    """All at once without compiled code; then one more, which must find all of it.
+    """All at once without compiled code. Then one more, which must find all of it.
 
-    Whether all succeeded; what failed is not measured further.
+    Whether all succeeded. A failed start is not measured further.
     """
     started = time.perf_counter()
     children = [

@@ -16,10 +16,10 @@ def run(settings: Settings) -> Report:
     few, many = settings.rows(20_000), settings.rows(60_000)
     for precision in ("float32", "float64"):
         for classes, n in ((10, many), (100, few)):
-            one, extreme = (30.0, 60.0) if precision == "float64" else (1.0, EXTREME)
+            spread, extreme = (30.0, 60.0) if precision == "float64" else (1.0, EXTREME)
             pieces = {
                 "mild": ("pair_work:jkce_pairs", n, classes, precision, 2, MILD),
-                "over-confident": ("pair_work:jkce_pairs", n, classes, precision, 2, one),
+                "over-confident": ("pair_work:jkce_pairs", n, classes, precision, 2, spread),
                 "extreme": ("pair_work:jkce_pairs", n, classes, precision, 2, extreme),
             }
             _compare(report, settings, f"JKCE, K = {classes}, {precision}", n, pieces)
@@ -38,13 +38,19 @@ def run(settings: Settings) -> Report:
 
 
 def _compare(
-    report: Report, settings: Settings, what: str, n: int, pieces: dict[str, tuple[Any, ...]]
+    report: Report, settings: Settings, title: str, n: int, pieces: dict[str, tuple[Any, ...]]
 ) -> None:
     """Rates of the same work on several data, each against that on the first."""
     result = measure_in_turn(pieces, runs=1 if settings.small else RUNS)
-    first, *others = result
+    first, *slower_names = result
     for name, m in result.items():
-        report.row(what=f"{what}, {name}", rows=n, seconds=m.median, cpu_seconds=m.cpu_median)
-    for name in others:
-        report.check(f"{what}, rate of {name} against {first}", _ratio(result, first, name), 0.9,
-                     "times", at_least=True, full_only=True)  # fmt: skip
+        report.row(what=f"{title}, {name}", rows=n, seconds=m.median, cpu_seconds=m.cpu_median)
+    for name in slower_names:
+        report.check(
+            f"{title}, rate of {name} against {first}",
+            _ratio(result, first, name),
+            0.9,
+            "times",
+            at_least=True,
+            full_only=True,
+        )

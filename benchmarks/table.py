@@ -32,9 +32,9 @@ def conventions(rows: list[dict[str, Any]]) -> list[list[str]]:
     lines = [["arrays", "package", "call", "value", "equal, `m` is `calibscale.metrics`"]]
     for row in rows:
         package = row["package"] if row["version"] is None else f"{row['package']} {row['version']}"
-        theirs = "not installed" if row["value"] is None else f"{row['value']:.6g}"
-        other = f": {row['equal']:.6g}, not the same" if row["tolerance"] is None else ""
-        lines.append([row["data"], package, f"`{row['call']}`", theirs, f"`{row['ours']}`{other}"])
+        value = "not installed" if row["value"] is None else f"{row['value']:.6g}"
+        remark = f": {row['equal']:.6g}, not the same" if row["tolerance"] is None else ""
+        lines.append([row["data"], package, f"`{row['call']}`", value, f"`{row['ours']}`{remark}"])
     return lines
 
 
@@ -104,7 +104,7 @@ def delays(rows: list[dict[str, Any]]) -> list[list[str]]:
         nights = [
             f"above {row['longest']}" if row[key] is None else f"{row[key]:g}"
             for key in ("earlier", "now", "p90")
-        ]  # fmt: skip
+        ]
         tolerance = "none" if row["tolerance"] is None else f"{row['tolerance']:g}"
         lines.append([row["law"], tolerance, f"{row['rows']:,}", *nights])
     return lines
@@ -142,8 +142,8 @@ def markdown(lines: list[list[str]], environment: dict[str, Any]) -> str:
 def rewrite(text: str, name: str, table: str) -> str:
     """Text with the part between the marks of that name replaced."""
     start, end = f"<!-- benchmark: {name} -->", "<!-- end -->"
-    before, result, rest = text.partition(start)
-    _, closed, after = rest.partition(end)
+    before, result, following = text.partition(start)
+    _, closed, after = following.partition(end)
     if not (result and closed):
         raise SystemExit(f"the text has no lines {start} and {end}")
     return f"{before}{start}\n{table}\n{end}{after}"
@@ -152,10 +152,17 @@ def rewrite(text: str, name: str, table: str) -> str:
 def main(page: Path, results: Path = RESULTS) -> None:
     text = page.read_text()
     tables = {
-        "peers": peers, "conventions": conventions, "scale": scale, "selection": selection,
-        "pairs": pairs, "forecasts": forecasts, "levels": levels, "nightly": nightly,
-        "alarms": alarms, "delays": delays,
-    }  # fmt: skip
+        "peers": peers,
+        "conventions": conventions,
+        "scale": scale,
+        "selection": selection,
+        "pairs": pairs,
+        "forecasts": forecasts,
+        "levels": levels,
+        "nightly": nightly,
+        "alarms": alarms,
+        "delays": delays,
+    }
     for name, lines in tables.items():
         if f"<!-- benchmark: {name} -->" not in text:
             continue

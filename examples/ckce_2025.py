@@ -2,7 +2,7 @@
 
 [MS] is Moskvichev & Sejdinovic 2025: CKCE compares conditional distributions, so that it ranks
 models by calibration and not by the distribution of their predictions.  FOLDER holds the CIFAR-10
-files cifar10_*.npz with arrays logits and labels (or has them in data/); without it Table 1 and
+files cifar10_*.npz with arrays logits and labels (or has them in data/). Without it Table 1 and
 Figure 3 are left out.
 """
 
@@ -51,9 +51,9 @@ RANKED_IN_PAPER = {"CKCE": "0.700", "JKCE": "a little above 0.5", "ECE": "not st
 
 
 def measure(source: ArraySource, seed: int) -> np.ndarray:
-    """CKCE, JKCE and ECE as in [MS §5]; the bandwidth is the median distance of each model.
+    """CKCE, JKCE and ECE as in [MS §5]. The bandwidth is the median distance of each model.
 
-    CKCE has 100 random frequencies, drawn from `seed`, and λ = n^(−1/4); JKCE sums every pair.
+    CKCE has 100 random frequencies, drawn from `seed`, and λ = n^(−1/4). JKCE sums every pair.
     """
     requested = (CKCE(RandomFourier(seed=seed)), JKCE(method="tiles"), SimplexECE())
     return np.array([result.value for result in evaluate(source, requested).estimates])
@@ -103,7 +103,7 @@ def toy(tenths: int) -> np.ndarray:
     """CKCE, CMMD of level 1 and 2, biased JKCE and ECE of Table 2 with p = tenths / 10.
 
     The frequencies in twenty rows are the probabilities of the table: Q = 0.3 in a share p of
-    them and 0.6 in the rest; half of the labels are 1 for both.
+    them and 0.6 in the rest. Half of the labels are 1 for both.
     """
     points = ((0.7, 0.3), (0.4, 0.6))
     q = np.repeat(points, [2 * tenths, 20 - 2 * tenths], axis=0)
@@ -120,7 +120,7 @@ def toy(tenths: int) -> np.ndarray:
 
 
 def toy_formulas(p: float) -> np.ndarray:
-    """Closed forms of these; for JKCE and CMMD of level 2 [MS App. A]."""
+    """Closed forms of these, for JKCE and CMMD of level 2 by [MS App. A]."""
     joint = 0.1 * p**2 - 0.04 * p + 0.02
     return np.array([0.1, 0.06 * p + 0.02, joint, joint, 0.2 + 0.2 * p])
 
@@ -161,10 +161,18 @@ def figure_1(output: Path) -> None:
     figure, ((axis,),) = figure_of(1, 1, size=(5.2, 4.6))
     axis.plot([0, 1], [0, 1], color="grey", linestyle="--", linewidth=1)
     for color, (name, (confidence, frequency, ckce)) in zip(COLORS, result.items(), strict=False):
-        axis.plot(confidence, frequency, "o-", color=color, clip_on=False,
-                  label=f"{name}: CKCE = {ckce:.4f}")  # fmt: skip
-        print(f"{name:16} CKCE {ckce:.4f}, {len(confidence)} bins, largest gap "
-              f"{abs(confidence - frequency).max():.3f}")  # fmt: skip
+        axis.plot(
+            confidence,
+            frequency,
+            "o-",
+            color=color,
+            clip_on=False,
+            label=f"{name}: CKCE = {ckce:.4f}",
+        )
+        print(
+            f"{name:16} CKCE {ckce:.4f}, {len(confidence)} bins, largest gap "
+            f"{abs(confidence - frequency).max():.3f}"
+        )
     axis.set(xlabel="mean confidence in class 0", ylabel="frequency of class 0")
     axis.set(xlim=(0, 1), ylim=(0, 1), aspect="equal")
     axis.legend(frameon=False, loc="upper left", fontsize=9)
@@ -177,7 +185,7 @@ def figure_1(output: Path) -> None:
 def rankings(trials: int, sizes: Sequence[int] = SIZES, seed: int = 0) -> np.ndarray:
     """Trials in which the calibrated model has the smaller estimate: (sizes, pairs, metrics).
 
-    The models of a trial share its rows; no two trials share a row.
+    The models of a trial share its rows. No two trials share a row.
     """
     wins = np.zeros((len(sizes), len(PAIRS), len(METRICS)), int)
     start = 0
@@ -207,11 +215,17 @@ def figure_2(output: Path, trials: int, sizes: Sequence[int]) -> None:
         print(f"{n:6}" + "".join(f"{value:8.3f}" for value in mean[s]))
     few = np.array(sizes) <= 200
     lead = mean[few, :1] - mean[few, 1:]
-    verdict("averaged over the four pairs CKCE exceeds JKCE and ECE at n ≤ 200",
-            bool((lead > 0).all()), f"by {lead.min():.3f} or more")  # fmt: skip
+    verdict(
+        "averaged over the four pairs CKCE exceeds JKCE and ECE at n ≤ 200",
+        bool((lead > 0).all()),
+        f"by {lead.min():.3f} or more",
+    )
     least = wins[np.array(sizes) >= 1000, :, 0].min()
-    verdict("CKCE ranks every pair correctly in 95 % of trials at n ≥ 1000",
-            bool(least >= 0.95 * trials), f"{Share.of(least, trials)} or more")  # fmt: skip
+    verdict(
+        "CKCE ranks every pair correctly in 95 % of trials at n ≥ 1000",
+        bool(least >= 0.95 * trials),
+        f"{Share.of(least, trials)} or more",
+    )
 
     figure, axes = figure_of(2, 2, size=(8, 6), sharex=True, sharey=True)
     for p, ((good, bad), axis) in enumerate(zip(PAIRS, axes.flat, strict=True)):
@@ -220,8 +234,17 @@ def figure_2(output: Path, trials: int, sizes: Sequence[int]) -> None:
             value, low, high = shares.T
             x = np.array(sizes) * 1.06 ** (m - 1)  # beside each other
             error = np.maximum([value - low, high - value], 0.0)
-            axis.errorbar(x, value, error, fmt=("o-", "s-", "D-")[m], markersize=4, capsize=3,
-                          color=COLORS[m], label=metric, linewidth=1.2)  # fmt: skip
+            axis.errorbar(
+                x,
+                value,
+                error,
+                fmt=("o-", "s-", "D-")[m],
+                markersize=4,
+                capsize=3,
+                color=COLORS[m],
+                label=metric,
+                linewidth=1.2,
+            )
         axis.axhline(0.5, color="lightgrey", linestyle=":", zorder=0)
         axis.set(title=f"{good} before {bad}", xscale="log", ylim=(-0.03, 1.05))
         axis.set_xticks(sizes, [str(n) for n in sizes])
@@ -279,41 +302,43 @@ def subsets(
     return values
 
 
-def ranked_alike(values: np.ndarray, whole: np.ndarray) -> np.ndarray:
+def ranked_alike(values: np.ndarray, all_rows: np.ndarray) -> np.ndarray:
     """Trials in which a metric orders the models as on all rows: (metrics,)."""
-    return (values.argsort(axis=1) == whole.argsort(axis=0)).all(axis=1).sum(axis=0)
+    return (values.argsort(axis=1) == all_rows.argsort(axis=0)).all(axis=1).sum(axis=0)
 
 
 def table_1(models: Mapping[str, Predictions]) -> np.ndarray:
-    """Print it; return CKCE, JKCE and ECE of all rows, (models, metrics)."""
-    whole = whole_set(models)
+    """Print it. Return CKCE, JKCE and ECE of all rows, (models, metrics)."""
+    all_rows = whole_set(models)
     print("\nTable 1: CIFAR-10, all 10,000 rows")
     print(" " * 18 + "  ".join(f"{column:>6}" for column in TABLE_1))
-    shown = dict(zip(models, whole * [1, 1, 10, 100, 1], strict=True))
-    for which, rows in (("here", shown), ("paper", PAPER_TABLE_1)):
+    shown = dict(zip(models, all_rows * [1, 1, 10, 100, 1], strict=True))
+    for origin, rows in (("here", shown), ("paper", PAPER_TABLE_1)):
         for name, row in rows.items():
             cells = (f"{v:{max(6, len(c))}.3f}" for v, c in zip(row, TABLE_1, strict=True))
-            print(f"{which:5}  {name:11}" + "  ".join(cells))
+            print(f"{origin:5}  {name:11}" + "  ".join(cells))
     print(
         "The networks are not those of the paper: compare layout and order, not the numbers."
         "\nThe marginal model depends on the labels alone: its row is that of the paper."
     )
-    return whole[:, 2:]
+    return all_rows[:, 2:]
 
 
 def figure_3(output: Path, models: Mapping[str, Predictions], trials: int) -> None:
-    whole = table_1(models)
+    all_rows = table_1(models)
     print("\nFigure 3: estimates on 500 of the rows")
     values = subsets(models, trials)
-    alike = ranked_alike(values, whole)
-    clear = ranked_alike(values[:, 1:], whole[1:])
+    alike = ranked_alike(values, all_rows)
+    clear = ranked_alike(values[:, 1:], all_rows[1:])
     first = (values[:, -1:] < values[:, :-1]).all(axis=1).sum(axis=0)
     names = np.array(list(models))
     print("proportion of trials that order the models as all rows do (paper: other models)")
     for m, metric in enumerate(METRICS):
-        print(f"{metric:4}  {Share.of(alike[m], trials)}  (paper: {RANKED_IN_PAPER[metric]}); "
-              f"{' < '.join(names[whole[:, m].argsort()])}")  # fmt: skip
-    apart = abs(whole[0] / whole[2] - 1)
+        print(
+            f"{metric:4}  {Share.of(alike[m], trials)}  (paper: {RANKED_IN_PAPER[metric]}); "
+            f"{' < '.join(names[all_rows[:, m].argsort()])}"
+        )
+    apart = abs(all_rows[0] / all_rows[2] - 1)
     numbers = ", ".join(f"{m} {100 * a:.0f} %" for m, a in zip(METRICS, apart, strict=True))
     print(f"{names[0]} and {names[2]} almost tie (difference {numbers} on all rows).  Hence:")
     print(f"      order without {names[0]:11}  marginal first")
@@ -371,12 +396,15 @@ def figure_4(output: Path, repetitions: int, alphas: np.ndarray) -> None:
     mean, error = values.mean(axis=1), values.std(axis=1, ddof=1) / repetitions**0.5
     print("    α" + "".join(f"{metric:^17}" for metric in METRICS))
     for i, alpha in enumerate(alphas):
-        both = zip(100 * mean[i], 100 * error[i], strict=True)
-        print(f"{alpha:5.1f}" + "".join(f"  {a:6.3f} ± {b:.3f}" for a, b in both))
+        pairs = zip(100 * mean[i], 100 * error[i], strict=True)
+        print(f"{alpha:5.1f}" + "".join(f"  {a:6.3f} ± {b:.3f}" for a, b in pairs))
     change = relative_range(values)
     numbers = ", ".join(f"{m} {100 * c:.0f} %" for m, c in zip(METRICS, change, strict=True))
-    verdict("(range over α) / mean: CKCE ≤ 40 %, JKCE > 100 %, ECE ≥ 45 %",
-            bool(change[0] <= 0.4 and change[1] > 1 and change[2] >= 0.45), numbers)  # fmt: skip
+    verdict(
+        "(range over α) / mean: CKCE ≤ 40 %, JKCE > 100 %, ECE ≥ 45 %",
+        bool(change[0] <= 0.4 and change[1] > 1 and change[2] >= 0.45),
+        numbers,
+    )
     print("Figure 4b is omitted: it needs ImageNet images of changed brightness and networks.")
 
     figure, (axes,) = figure_of(1, 4, size=(12, 3.3))
@@ -399,12 +427,25 @@ def figure_4(output: Path, repetitions: int, alphas: np.ndarray) -> None:
 
 
 @click.command(help=__doc__.split("\n\n", 1)[1], context_settings={"max_content_width": 100})
-@click.argument("folder", required=False, envvar="CALIBSCALE_DATA",
-                type=click.Path(exists=True, file_okay=False, path_type=Path))  # fmt: skip
-@click.option("--output", type=click.Path(file_okay=False, path_type=Path), default="ckce_2025",
-              show_default=True, help="Folder of the figures.")  # fmt: skip
-@click.option("--trials", type=click.IntRange(2), help="Trials of Figure 3; a tenth in Figure 2, "
-              "a fiftieth in Figure 4.  Default: 1000, or 100 with --quick.")  # fmt: skip
+@click.argument(
+    "folder",
+    required=False,
+    envvar="CALIBSCALE_DATA",
+    type=click.Path(exists=True, file_okay=False, path_type=Path),
+)
+@click.option(
+    "--output",
+    type=click.Path(file_okay=False, path_type=Path),
+    default="ckce_2025",
+    show_default=True,
+    help="Folder of the figures.",
+)
+@click.option(
+    "--trials",
+    type=click.IntRange(2),
+    help="Trials of Figure 3; a tenth in Figure 2, "
+    "a fiftieth in Figure 4.  Default: 1000, or 100 with --quick.",
+)
 @click.option("--quick", is_flag=True, help="Fewer sizes, shifts and trials.")
 def main(folder: Path | None, output: Path, trials: int | None, quick: bool) -> None:
     import matplotlib

@@ -1,6 +1,6 @@
 """python examples/estimator_arena.py: which calibration estimator has the smallest risk?
 
-The risk of [GB] exceeds that of the true function h*(p, p') = r(p) r(p'), r(p) = E[δ | p], by
+The risk of [GB] exceeds the risk of the true function h*(p, p') = r(p) r(p'), r(p) = E[δ | p], by
 E[(h(p, p') − r(p) r(p'))²] over independent p and p'.  For twelve laws with known r, estimators of
 `select` are fitted to simulated rows, their hyper-parameter is chosen by the risk on other folds,
 and the mean excess of the fits is computed at fresh predictions, without noise of labels.  `chosen`
@@ -24,8 +24,17 @@ from calibscale import from_arrays, select
 from calibscale.predictions.notions import NotionView
 from calibscale.selection.families import FittedFamily
 
-ESTIMATORS = ("bins", "bins_cube_root", "bins_sweep", "isotonic", "smooth_ece", "kde", "kkr",
-              "ukkr", "temperature")  # fmt: skip
+ESTIMATORS = (
+    "bins",
+    "bins_cube_root",
+    "bins_sweep",
+    "isotonic",
+    "smooth_ece",
+    "kde",
+    "kkr",
+    "ukkr",
+    "temperature",
+)
 Rng = np.random.Generator
 # Means, standard errors, and whether a mean is within two paired errors of the least
 Row = tuple[np.ndarray, np.ndarray, np.ndarray]
@@ -53,14 +62,14 @@ class Law:
         event = rng.random(n) < self.truth(p)
         if K == 2:
             return {"probabilities": p, "labels": event * 1, "binary": True}
-        top, other = rng.integers(0, K, n), rng.integers(1, K, n)
+        top, step = rng.integers(0, K, n), rng.integers(1, K, n)
         q = np.repeat(((1 - p) / (K - 1)).astype(np.float32)[:, None], K, axis=1)
         q[np.arange(n), top] = p
-        return {"probabilities": q, "labels": np.where(event, top, (top + other) % K)}
+        return {"probabilities": q, "labels": np.where(event, top, (top + step) % K)}
 
 
 class Smoothed(Law):
-    """q ~ Dirichlet(0.3), and labels of 0.9 q + 0.1/K; every class is a problem."""
+    """q ~ Dirichlet(0.3), and labels of 0.9 q + 0.1/K. Every class is a problem."""
 
     notion = "class_wise"  # type: ignore[assignment]
 
@@ -87,24 +96,30 @@ LAWS = (
     Law("four steps", uniform, lambda p: 0.1 + 0.25 * np.floor(4 * p)),
     Law("waves, not monotone", uniform, lambda p: p + 0.4 * p * (1 - p) * np.sin(6 * np.pi * p)),
     Law("dip at 0.7", uniform, lambda p: p - 0.3 * np.exp(-(((p - 0.7) / 0.02) ** 2) / 2)),
-    Law("ten atoms", lambda rng, n: rng.choice(ATOMS, n),
-        lambda p: p + ERRORS[np.rint(10 * p - 0.5).astype(int)]),
-    Law("half the rows at 0.5", lambda rng, n: np.where(rng.random(n) < 0.5, 0.5, rng.random(n)),
-        lambda p: np.where(p == 0.5, 0.6, expit(0.8 * logit(p)))),
+    Law(
+        "ten atoms",
+        lambda rng, n: rng.choice(ATOMS, n),
+        lambda p: p + ERRORS[np.rint(10 * p - 0.5).astype(int)],
+    ),
+    Law(
+        "half the rows at 0.5",
+        lambda rng, n: np.where(rng.random(n) < 0.5, 0.5, rng.random(n)),
+        lambda p: np.where(p == 0.5, 0.6, expit(0.8 * logit(p))),
+    ),
     Law("rare events, 1 %", beta(0.5, 49.5), lambda p: p / 2),
     Law("10 classes, top label", beta(2, 0.4, 0.11), lambda p: 0.1 + 0.8 * (p - 0.1), 10),
     Law("100 classes, top label", beta(1.2, 0.8, 0.02), lambda p: p**1.3, 100),
     Smoothed("10 classes, each", uniform, lambda p: p, 10),
-)  # fmt: skip
+)
 
 
 def excess(fit: FittedFamily, p: np.ndarray, r: np.ndarray) -> float:
     """E[(h(p, p') − r(p) r(p'))²], summed over problems, at predictions and true gaps (n, J)."""
     total = 0.0
-    for j, (own, true) in enumerate(zip(p.T, r.T, strict=True)):
-        pair = np.column_stack([own, 1 - own])
+    for j, (column, true) in enumerate(zip(p.T, r.T, strict=True)):
+        pair = np.column_stack([column, 1 - column])
         logs = np.log(np.maximum(pair, 5e-324))
-        view = NotionView(np.arange(len(own)), pair[:, :1], pair, logs, true[:, None], true)
+        view = NotionView(np.arange(len(column)), pair[:, :1], pair, logs, true[:, None], true)
         if hasattr(fit, "matrix"):  # kkr: h(p, p') = φᵀBφ'
             phi, B = fit.basis.phi(j, view), fit.matrix(j, 0)  # type: ignore[attr-defined]
             SB, c = phi.T @ phi @ B / len(phi), phi.T @ true / len(phi)
@@ -135,7 +150,7 @@ def summary(values: np.ndarray) -> Row:
 
 
 def table(first: str, rows: dict[str, Row], columns: tuple[str, ...]) -> str:
-    """Markdown table of 10⁶ times the means ± standard errors; ties with the least are bold."""
+    """Markdown table of 10⁶ times the means ± standard errors. Ties with the least are bold."""
     text = lambda m, e, _: f"{1e6 * m:.3g}" + (f" ± {1e6 * e:.2g}" if e > 1e-9 * m else "")  # noqa: E731
     lines = [(first, *columns), ("---",) * (1 + len(columns))]
     for name, row in rows.items():
@@ -177,17 +192,29 @@ def picture(results: dict[int, dict[str, Row]], path: Path) -> None:
 
 
 @click.command(help=__doc__.split("\n\n", 1)[1])
-@click.option("--size", "sizes", multiple=True, default=("1000:10", "10000:5"), show_default=True,
-              metavar="ROWS:SETS", help="Rows, and number of data sets (repeatable).")  # fmt: skip
-@click.option("--law", "names", multiple=True, type=click.Choice([law.name for law in LAWS]),
-              help="Only these laws (repeatable), and no real data.")  # fmt: skip
+@click.option(
+    "--size",
+    "sizes",
+    multiple=True,
+    default=("1000:10", "10000:5"),
+    show_default=True,
+    metavar="ROWS:SETS",
+    help="Rows, and number of data sets (repeatable).",
+)
+@click.option(
+    "--law",
+    "names",
+    multiple=True,
+    type=click.Choice([law.name for law in LAWS]),
+    help="Only these laws (repeatable), and no real data.",
+)
 @click.option("--figure", type=click.Path(path_type=Path), help="Path of a figure.")
 def main(sizes: tuple[str, ...], names: tuple[str, ...], figure: Path | None) -> None:
     results: dict[int, dict[str, Row]] = {}
     for rows, sets in (map(int, size.split(":")) for size in sizes):
         laws = [law for law in LAWS if not names or law.name in names]
         values = {law.name: [trial(law, rows, seed) for seed in range(sets)] for law in laws}
-        results[rows] = {name: summary(np.array(each)) for name, each in values.items()}
+        results[rows] = {name: summary(np.array(trials)) for name, trials in values.items()}
         print(f"\nExcess risk × 10⁶, {rows:,} rows, {sets} data sets\n")
         print(table("law", results[rows], (*ESTIMATORS, "chosen", "h = 0")))
     if not names and (real := real_data(Path(os.environ.get("CALIBSCALE_DATA", "."), "data"))):

@@ -59,9 +59,12 @@ def pictures(context: click.Context, option: click.Parameter, folder: Path | Non
 
 
 plot_option = click.option(
-    "--plot", type=click.Path(path_type=Path, file_okay=False), callback=pictures,
-    metavar="FOLDER", help="Folder of figures (needs matplotlib).",
-)  # fmt: skip
+    "--plot",
+    type=click.Path(path_type=Path, file_okay=False),
+    callback=pictures,
+    metavar="FOLDER",
+    help="Folder of figures (needs matplotlib).",
+)
 
 
 # ---------------------------------------------------------------- Figure 1
@@ -146,14 +149,14 @@ def best(selection: Selection, estimator: str) -> Candidate:
 
 
 def root(square: float, error: float) -> tuple[float, float]:
-    """√square and its standard error to first order, error/(2√square); NaN unless positive."""
+    """√square and its standard error to first order, error/(2√square), or NaN unless positive."""
     if not square > 0:
         return math.nan, math.nan
     return math.sqrt(square), error / (2 * math.sqrt(square))
 
 
 def risk_cells(selection: Selection, estimators: Sequence[str]) -> list[str]:
-    """√risk × 100 ± error; * the smallest, ! worse than that by two paired standard errors."""
+    """√risk × 100 ± error. * is the smallest, ! is worse by two paired standard errors."""
     cells = []
     for estimator in estimators:
         c = best(selection, estimator)
@@ -181,10 +184,20 @@ def table(title: str, rows: Sequence[str], columns: Mapping[str, Sequence[str]])
 
 @main.command()
 @click.argument("folder", type=click.Path(exists=True, file_okay=False, path_type=Path))
-@click.option("--notion", type=click.Choice(["top_label", "canonical", "class_wise"]),
-              default="top_label", show_default=True, help="Of files with logits.")  # fmt: skip
-@click.option("--rows", type=click.IntRange(10), default=2000, show_default=True,
-              help="Use the first rows only.")  # fmt: skip
+@click.option(
+    "--notion",
+    type=click.Choice(["top_label", "canonical", "class_wise"]),
+    default="top_label",
+    show_default=True,
+    help="Of files with logits.",
+)
+@click.option(
+    "--rows",
+    type=click.IntRange(10),
+    default=2000,
+    show_default=True,
+    help="Use the first rows only.",
+)
 @click.option("--folds", type=click.IntRange(2), default=5, show_default=True)
 @click.option("--seed", type=click.IntRange(0), default=0, show_default=True)
 @plot_option
@@ -192,15 +205,15 @@ def tables(folder: Path, notion: str, rows: int, folds: int, seed: int, plot: Pa
     """Tables 1–5 and Figures 2–4: estimators by models.
 
     Reads every .npz of FOLDER: arrays `logits` and `labels`, or `p` = P(y = 1) and `y`, for which
-    the notion is that of the positive class.  Models with the same number of classes share a table.
+    the notion is `positive`.  Models with the same number of classes share a table.
     """
     print(COMPARABLE)
     for classes, models in sources(folder, rows).items():
         for binary in (False, True):
-            same = {name: source for name, source in models.items() if source.binary is binary}
-            if same:
-                of = "positive" if binary else notion
-                _compare(same, of, f"{classes} classes, {of}", folds, seed, plot)
+            alike = {name: source for name, source in models.items() if source.binary is binary}
+            if alike:
+                chosen = "positive" if binary else notion
+                _compare(alike, chosen, f"{classes} classes, {chosen}", folds, seed, plot)
     print(
         "\n± is the standard error over folds of the root: s.e. of the square / (2 root)."
         "\n* smallest risk of the model; ! worse by more than two standard errors of the"
@@ -209,9 +222,13 @@ def tables(folder: Path, notion: str, rows: int, folds: int, seed: int, plot: Pa
 
 
 def _compare(
-    models: Mapping[str, ArraySource], notion: str, title: str, folds: int, seed: int,
+    models: Mapping[str, ArraySource],
+    notion: str,
+    title: str,
+    folds: int,
+    seed: int,
     plot: Path | None,
-) -> None:  # fmt: skip
+) -> None:
     estimators = CANONICAL if notion == "canonical" else SCALAR
     requested = [name for name in estimators if name != "15 bins"]  # 15 is in the grid of `bins`
     results = {}
@@ -222,9 +239,9 @@ def _compare(
             print(f"\n{name} is left out: {error}")
     if not results:
         return
-    for what, cells in (("risk", risk_cells), ("calibration estimate", estimate_cells)):
+    for quantity, cells in (("risk", risk_cells), ("calibration estimate", estimate_cells)):
         columns = {name: cells(result, estimators) for name, result in results.items()}
-        print("\n" + table(f"{title}: root of the {what} × 100", estimators, columns))
+        print("\n" + table(f"{title}: root of the {quantity} × 100", estimators, columns))
     if plot:
         _picture(results, estimators, title, plot)
 
@@ -272,9 +289,13 @@ def published_order(rows: int, seed: int = 0) -> np.ndarray:
 
 
 def ridge_grids(
-    q: np.ndarray, y: np.ndarray, order: np.ndarray, mismatch: bool, folds: int = 5,
+    q: np.ndarray,
+    y: np.ndarray,
+    order: np.ndarray,
+    mismatch: bool,
+    folds: int = 5,
     grids: Mapping[str, Sequence[float]] | None = None,
-) -> dict[str, dict[float, tuple[float, float]]]:  # fmt: skip
+) -> dict[str, dict[float, tuple[float, float]]]:
     """Mean risk and estimate of kkr and ukkr for each `reg`, canonical.
 
     The first 80 % of the rows in that order are the folds, one after the other; the rest is the
@@ -305,8 +326,12 @@ def ridge_grids(
         grid = (grids or {}).get(family.name, family.published("canonical"))
         ridge = family(grid, features, notion="canonical")
         values = np.zeros((2, len(grid)))
-        for held, rows in enumerate(parts):
-            train = [part(training, other) for k, other in enumerate(parts) if k != held]
+        for left_out, rows in enumerate(parts):
+            train = [
+                part(training, rows_of_part)
+                for k, rows_of_part in enumerate(parts)
+                if k != left_out
+            ]
             fit = ridge.fitted(Basis(features, train, None), np.array(grid))
             risk = bilinear_risk(fit, part(right, rows), [right.take(rows)])
             values += [risk, fit.estimates(test)]
@@ -317,15 +342,20 @@ def ridge_grids(
 
 @main.command()
 @click.argument("file", type=click.Path(exists=True, dir_okay=False, path_type=Path))
-@click.option("--rows", type=click.IntRange(10), default=2000, show_default=True,
-              help="Use the first rows only.")  # fmt: skip
+@click.option(
+    "--rows",
+    type=click.IntRange(10),
+    default=2000,
+    show_default=True,
+    help="Use the first rows only.",
+)
 @click.option("--folds", type=click.IntRange(2), default=5, show_default=True)
 @click.option("--seed", type=click.IntRange(0, 2**32 - 1), default=0, show_default=True)
 def mismatch(file: Path, rows: int, folds: int, seed: int) -> None:
     """Effect of mismatched labels on kkr and ukkr.
 
     In canonical mode the published code shuffles the predictions but not their one-hot labels,
-    and trains on that; validation rows have the correct labels.  FILE is an .npz with
+    and trains on that. Validation rows have the correct labels.  FILE is an .npz with
     arrays `logits` and `labels`.
     """
     with np.load(file) as arrays:

@@ -3,7 +3,7 @@
 [VF] is Vashistha & Farahi 2025: inference about x may use a classifier's probabilities if they are
 calibrated for every x, which KLCE tests.  FOLDER holds homeownership_lr, adult_lr, heart_lr and
 compas_rf (.npz with arrays p = P(y = 1), y, x, x_names), and raw/ahs_2019.csv.gz and raw/heart.csv,
-or has them in data/; without it only Figures 3 and 5 are made.  Models are trained by scikit-learn.
+or has them in data/. Without it only Figures 3 and 5 are made.  Models are trained by scikit-learn.
 """
 
 from __future__ import annotations
@@ -97,11 +97,13 @@ PROBABILITY_WIDTH = 0.1
 
 
 def klce_of(covariates: Iterable[str], width: float, gamma: float, **options: Any) -> KLCE:
-    """KLCE with exp(−((p − p')/width)²) exp(−γ‖x − x'‖²); binary columns are treated alike."""
+    """KLCE with exp(−((p − p')/width)²) exp(−γ‖x − x'‖²). Binary columns are treated alike."""
     return KLCE(
-        tuple(covariates), prediction_bandwidth=width / math.sqrt(2),
-        covariate_bandwidth=1 / math.sqrt(2 * gamma), **options,
-    )  # fmt: skip
+        tuple(covariates),
+        prediction_bandwidth=width / math.sqrt(2),
+        covariate_bandwidth=1 / math.sqrt(2 * gamma),
+        **options,
+    )
 
 
 def required(value: float | None) -> float:
@@ -144,21 +146,29 @@ def rejects(result: TestResult) -> bool:
 
 
 def rejections(
-    generator: str, d: int, rows: int, widths: Sequence[float], trials: int, replicates: int,
-    seed: int = 0, nulls: Sequence[str] = NULLS,
-) -> np.ndarray:  # fmt: skip
+    generator: str,
+    d: int,
+    rows: int,
+    widths: Sequence[float],
+    trials: int,
+    replicates: int,
+    seed: int = 0,
+    nulls: Sequence[str] = NULLS,
+) -> np.ndarray:
     """Number of data sets in which the test on all d covariates rejects: (nulls, widths)."""
-    made = configured(generator, None, {"d": d}, seed)
-    statistics = [klce_of(made.covariate_names, width, width**-2.0) for width in widths]
+    law = configured(generator, None, {"d": d}, seed)
+    statistics = [klce_of(law.covariate_names, width, width**-2.0) for width in widths]
     counts = np.zeros((len(nulls), len(widths)), int)
     label = f"{generator}, d = {d}, N = {rows}"
     with click.progressbar(range(trials), label=label, file=sys.stderr) as bar:
         for trial in bar:
-            draw = made.draw(seed, trial * rows, (trial + 1) * rows)
+            draw = law.draw(seed, trial * rows, (trial + 1) * rows)
             source = from_arrays(
-                logits=draw.logits, labels=draw.labels, covariates=draw.covariates,
-                covariate_names=made.covariate_names,
-            )  # fmt: skip
+                logits=draw.logits,
+                labels=draw.labels,
+                covariates=draw.covariates,
+                covariate_names=law.covariate_names,
+            )
             for count, null in zip(counts, nulls, strict=True):
                 outcome = calibration_test(
                     source, statistics, null=null, n_replicates=replicates, seed=trial
@@ -179,16 +189,20 @@ def figure_3(
     output: Path, trials: int, replicates: int, dimensions: Sequence[int], sizes: Sequence[int]
 ) -> None:
     print("\nFigure 3: type-II error; the model lacks the last of the d covariates")
-    print(f"{trials} data sets and {replicates} replicates (paper: 1000, 1000); kernels "
-          f"exp(−(distance/{WIDTH:g})²)\nfor p and for x, as in the published code")  # fmt: skip
+    print(
+        f"{trials} data sets and {replicates} replicates (paper: 1000, 1000); kernels "
+        f"exp(−(distance/{WIDTH:g})²)\nfor p and for x, as in the published code"
+    )
     shape = (len(sizes), len(NULLS), len(dimensions))
     accepted = np.empty(shape, int)
     for s, rows in enumerate(sizes):
         for j, d in enumerate(dimensions):
             result = rejections("missing", d, rows, (WIDTH,), trials, replicates)
             accepted[s, :, j] = trials - result[:, 0]
-    beside = np.array([[dict(zip(DIMENSIONS, PAPER_FIGURE_3[n], strict=True))[d]
-                        for d in dimensions] for n in sizes])  # fmt: skip
+    beside = np.empty((len(sizes), len(dimensions)))
+    for s, rows in enumerate(sizes):
+        published = dict(zip(DIMENSIONS, PAPER_FIGURE_3[rows], strict=True))
+        beside[s] = [published[d] for d in dimensions]
     for s, rows in enumerate(sizes):
         print(f"N = {rows:4}   " + "".join(f"  d = {d}" for d in dimensions))
         for null, counts in zip(NULLS, accepted[s], strict=True):
@@ -199,12 +213,18 @@ def figure_3(
         pooled = (accepted[:, k] + 1000 * beside) / (trials + 1000)
         noise = np.sqrt(pooled * (1 - pooled) * (1 / trials + 1 / 1000)) + 1 / trials
         far = (abs(rates - beside) / noise).max()
-        verdict(f"{words}: the rates agree with the paper", bool(far <= 3),
-                f"at most {far:.1f} standard errors away")  # fmt: skip
+        verdict(
+            f"{words}: the rates agree with the paper",
+            bool(far <= 3),
+            f"at most {far:.1f} standard errors away",
+        )
     ends = np.diff(accepted[..., [0, -1]])
-    verdict("the type-II error grows with the dimension", bool((ends > 0).all()),
-            f"from d = {dimensions[0]} to {dimensions[-1]} by {ends.min() / trials:.3f} or more, "
-            "every null and N")  # fmt: skip
+    verdict(
+        "the type-II error grows with the dimension",
+        bool((ends > 0).all()),
+        f"from d = {dimensions[0]} to {dimensions[-1]} by {ends.min() / trials:.3f} or more, "
+        "every null and N",
+    )
     if len(sizes) > 1:
         fall = -np.diff(accepted.mean(axis=-1), axis=0).min() / trials
         verdict("and falls with N", bool(fall > 0), f"mean over d, by {fall:.3f} or more")
@@ -218,9 +238,17 @@ def figure_3(
     for s, (rows, axis) in enumerate(zip(sizes, axes, strict=True)):
         for k, null in enumerate(NULLS):
             counts = accepted[s, k]
-            axis.errorbar(dimensions, counts / trials, wilson(counts, trials),
-                          fmt=("o-", "s-", "D-")[k], color=COLORS[k], markersize=4, capsize=3,
-                          linewidth=1.2, label=TITLES[null])  # fmt: skip
+            axis.errorbar(
+                dimensions,
+                counts / trials,
+                wilson(counts, trials),
+                fmt=("o-", "s-", "D-")[k],
+                color=COLORS[k],
+                markersize=4,
+                capsize=3,
+                linewidth=1.2,
+                label=TITLES[null],
+            )
         axis.plot(dimensions, beside[s], "x--", color="black", linewidth=1, label="paper")
         axis.set(title=f"N = {rows}", xlabel="dimension of X", xticks=dimensions)
         axis.set_ylim(-0.03, 1.03)
@@ -234,8 +262,10 @@ def figure_5(
     output: Path, trials: int, replicates: int, widths: Sequence[float], sizes: Sequence[int]
 ) -> None:
     print("\nFigure 5: type-I error at 5 %; the model is the Bayes classifier of 2 covariates")
-    print(f"{trials} data sets, {replicates} replicates; one kernel width for p and x, "
-          "chosen here:\nthe paper states no d, widths or rates")  # fmt: skip
+    print(
+        f"{trials} data sets, {replicates} replicates; one kernel width for p and x, "
+        "chosen here:\nthe paper states no d, widths or rates"
+    )
     values = np.stack([rejections("bayes", 2, n, widths, trials, replicates) for n in sizes])
     rates = values / trials
     print(f"{'':11}{'N':>5}" + "".join(f"{'width ' + format(w, 'g'):>11}" for w in widths))
@@ -246,19 +276,34 @@ def figure_5(
         share = 0.01 / values[:, k].size  # Bonferroni
         low, high = binom.ppf([share / 2, 1 - share / 2], trials, LEVEL) / trials
         inside = (rates[:, k] >= low) & (rates[:, k] <= high)
-        verdict(f"type-I error of {null} is 5 % for every width and N", bool(inside.all()),
-                f"{rates[:, k].min():.3f} to {rates[:, k].max():.3f}, 99 % band of "
-                f"{inside.size} cells {low:.3f} to {high:.3f}")  # fmt: skip
+        verdict(
+            f"type-I error of {null} is 5 % for every width and N",
+            bool(inside.all()),
+            f"{rates[:, k].min():.3f} to {rates[:, k].max():.3f}, 99 % band of "
+            f"{inside.size} cells {low:.3f} to {high:.3f}",
+        )
 
     figure, (axes,) = figure_of(1, len(NULLS), size=(4 * len(NULLS), 3.6), sharey=True)
     band = binom.ppf([0.025, 0.975], trials, LEVEL) / trials
     for k, (null, axis) in enumerate(zip(NULLS, axes, strict=True)):
-        axis.axhspan(*band, color="lightgrey", alpha=0.6, linewidth=0,
-                     label="95 % of the rates of an exact test")  # fmt: skip
+        axis.axhspan(
+            *band,
+            color="lightgrey",
+            alpha=0.6,
+            linewidth=0,
+            label="95 % of the rates of an exact test",
+        )
         axis.axhline(LEVEL, color="grey", linestyle="--", linewidth=1)
         for s, rows in enumerate(sizes):
-            axis.plot(widths, rates[s, k], "osD"[s] + "-", color=COLORS[s], markersize=4,
-                      linewidth=1.2, label=f"N = {rows}")  # fmt: skip
+            axis.plot(
+                widths,
+                rates[s, k],
+                "osD"[s] + "-",
+                color=COLORS[s],
+                markersize=4,
+                linewidth=1.2,
+                label=f"N = {rows}",
+            )
         axis.set(xscale="log", xlabel="kernel width", xlim=(widths[0] / 1.5, widths[-1] * 1.5))
         axis.set_xticks(widths, [f"{w:g}" for w in widths])
         axis.minorticks_off()
@@ -283,9 +328,13 @@ class Predictions(NamedTuple):
     def source(self, as_log_odds: bool = False) -> ArraySource:
         logits, probabilities = (self.p, None) if as_log_odds else (None, self.p)
         return from_arrays(
-            logits=logits, probabilities=probabilities, labels=self.y, covariates=self.x,
-            covariate_names=self.names, binary=True,
-        )  # fmt: skip
+            logits=logits,
+            probabilities=probabilities,
+            labels=self.y,
+            covariates=self.x,
+            covariate_names=self.names,
+            binary=True,
+        )
 
 
 def load(folder: Path, name: str, part: str = "") -> Predictions:
@@ -301,7 +350,7 @@ def statistic(data: Predictions, name: str) -> KLCE:
 
 
 class Scores(NamedTuple):
-    """Brier score of y = 1, ECE, MCE, KLCE², its p by permute and by labels; occupied bins."""
+    """Brier score of y = 1, ECE, MCE, KLCE², its p by permute and by labels, and occupied bins."""
 
     brier: float
     ece: float
@@ -339,14 +388,20 @@ def scores_of_table_2(folder: Path, name: str, replicates: int) -> Scores:
 
 
 def table_2(folder: Path, replicates: int) -> None:
-    print("\nTable 2, rows XE: logistic regression.  Splits and solver are not those of the paper,"
-          f"\nso numbers agree roughly; {replicates} replicates (paper: 500)")  # fmt: skip
-    print(f"{'':24}{'Brier':>8}{'ECE':>9}{'weighted':>10}{'KLCE²':>10}{'p permute':>11}"
-          f"{'p labels':>10}")  # fmt: skip
+    print(
+        "\nTable 2, rows XE: logistic regression.  Splits and solver are not those of the paper,"
+        f"\nso numbers agree roughly; {replicates} replicates (paper: 500)"
+    )
+    print(
+        f"{'':24}{'Brier':>8}{'ECE':>9}{'weighted':>10}{'KLCE²':>10}{'p permute':>11}"
+        f"{'p labels':>10}"
+    )
     by_name = {name: scores_of_table_2(folder, name, replicates) for name in PAPER_TABLE_2}
     for name, row in by_name.items():
-        print(f"{name:18}here  {row.brier:8.4f}{row.mean_gap:9.4f}{row.ece:10.4f}{row.klce:10.6f}"
-              f"{row.permuted:11.3f}{row.drawn:10.3f}")  # fmt: skip
+        print(
+            f"{name:18}here  {row.brier:8.4f}{row.mean_gap:9.4f}{row.ece:10.4f}{row.klce:10.6f}"
+            f"{row.permuted:11.3f}{row.drawn:10.3f}"
+        )
         brier, gap, klce, p = PAPER_TABLE_2[name]
         print(f"{'':18}paper {brier:8.4f}{gap:9.4f}{'':10}{klce:10.4f}{p:11.3f}")
     print(
@@ -358,8 +413,11 @@ def table_2(folder: Path, replicates: int) -> None:
     p = by_name["heart_lr"].permuted
     verdict("heart_lr: p by permute is between 0.22 and 0.31", 0.22 <= p <= 0.31, f"{p:.3f}")
     largest = max(by_name[name].permuted for name in ("homeownership_lr", "adult_lr"))
-    verdict("homeownership_lr, adult_lr: p by permute is at the limit of its resolution",
-            largest < 1.5 / replicates, f"{largest:.3f}")  # fmt: skip
+    verdict(
+        "homeownership_lr, adult_lr: p by permute is at the limit of its resolution",
+        largest < 1.5 / replicates,
+        f"{largest:.3f}",
+    )
 
 
 # ---------------------------------------------------------------- raw data
@@ -419,7 +477,7 @@ FORESTS = 25  # at most so many realizations of Figure 2
 
 
 class Inference(NamedTuple):
-    """What a model infers about rows it has not seen, and the truth; its scores."""
+    """Inference of a model about rows it has not seen, the truth, and its scores."""
 
     inferred: float
     truth: float
@@ -432,9 +490,12 @@ def infer(p: np.ndarray, test: Rows, estimate: Callable[[np.ndarray], float]) ->
     bins = np.minimum((10 * p).astype(int), 9)
     gaps = np.bincount(bins, test.y - p, 10)
     return Inference(
-        estimate(p), estimate(test.y), float(np.mean((p > 0.5) == test.y)),
-        float(np.mean((p - test.y) ** 2)), float(np.abs(gaps).sum() / len(p)),
-    )  # fmt: skip
+        estimate(p),
+        estimate(test.y),
+        float(np.mean((p > 0.5) == test.y)),
+        float(np.mean((p - test.y) ** 2)),
+        float(np.abs(gaps).sum() / len(p)),
+    )
 
 
 def motivation(folder: Path, output: Path, realizations: int) -> None:
@@ -464,9 +525,12 @@ def motivation(folder: Path, output: Path, realizations: int) -> None:
             forest = RandomForestClassifier(40, min_samples_leaf=20, random_state=seed, n_jobs=-1)
             models_of = (LogisticRegression(), LogisticRegression(), LogisticRegression(), forest)
             for result, columns, model, estimate in zip(
-                inferences, (without_age, few, without_race, without_race),
-                models_of, (mean_age, mean_age, gap, gap), strict=True,
-            ):  # fmt: skip
+                inferences,
+                (without_age, few, without_race, without_race),
+                models_of,
+                (mean_age, mean_age, gap, gap),
+                strict=True,
+            ):
                 if estimate is gap and seed >= FORESTS:
                     continue
                 scaled = train.z[:, columns] / deviation[columns]
@@ -474,21 +538,26 @@ def motivation(folder: Path, output: Path, realizations: int) -> None:
                 p = model.predict_proba(test.z[:, columns] / deviation[columns])[:, 1]
                 result.append(infer(p, test, estimate))
     names = ("1: without age", "2: age and four others", "logistic regression", "random forest")
-    parts = (("figure_1.png", "mean age of homeowners, years", slice(0, 2)),
-             ("figure_2.png", "homeownership gap, not Black minus Black", slice(2, 4)))  # fmt: skip
+    parts = (
+        ("figure_1.png", "mean age of homeowners, years", slice(0, 2)),
+        ("figure_2.png", "homeownership gap, not Black minus Black", slice(2, 4)),
+    )
     for path, quantity, part in parts:
         count = len(inferences[part][0])
         print(f"\nFigure {path[7]}: {quantity}; {count} halves of the survey (paper: 200)")
         print(f"{'':24}{'inferred':>10}{'bias':>20}{'accuracy':>9}{'Brier':>9}{'ECE':>9}")
         figure, (axes,) = figure_of(1, 4, size=(14, 3))
-        table = [np.array(each) for each in inferences[part]]
-        for k, (name, each) in enumerate(zip(names[part], table, strict=True)):
-            bias = each[:, 0] - each[:, 1]
-            print(f"{name:24}{each[:, 0].mean():10.4f}{bias.mean():+10.4f} ± {bias.std():7.4f}"
-                  + "".join(f"{mean:9.4f}" for mean in each[:, 2:].mean(axis=0)))  # fmt: skip
+        table = [np.array(scores_of_model) for scores_of_model in inferences[part]]
+        for k, (name, scores_of_model) in enumerate(zip(names[part], table, strict=True)):
+            bias = scores_of_model[:, 0] - scores_of_model[:, 1]
+            inferred, *scores = scores_of_model.mean(axis=0)[[0, 2, 3, 4]]
+            print(
+                f"{name:24}{inferred:10.4f}{bias.mean():+10.4f} ± {bias.std():7.4f}"
+                + "".join(f"{score:9.4f}" for score in scores)
+            )
             for axis, column in zip(axes, (2, 3, 4, 0), strict=True):
                 bins = np.histogram_bin_edges(np.stack(table)[..., column], 30)
-                axis.hist(each[:, column], bins, alpha=0.6, color=COLORS[k], label=name)
+                axis.hist(scores_of_model[:, column], bins, alpha=0.6, color=COLORS[k], label=name)
         truth = table[0][:, 1]
         axes[3].axvspan(*np.quantile(truth, (0.025, 0.975)), color="grey", alpha=0.3, linewidth=0)
         axes[3].axvline(truth.mean(), color="black", linewidth=1, label="truth")
@@ -499,19 +568,30 @@ def motivation(folder: Path, output: Path, realizations: int) -> None:
         handles, labels = axes[3].get_legend_handles_labels()
         figure.legend(handles, labels, loc="outside upper center", ncols=3, frameon=False)
         save(figure, output / path)
-        better, other = (0, 1) if path == "figure_1.png" else (1, 0)
-        scores = [each.mean(axis=0) for each in table]
-        verdict(f"{names[part][better]} has the better accuracy and Brier score",
-                scores[better][2] > scores[other][2] and scores[better][3] < scores[other][3],
-                f"{scores[better][2]:.3f}, {scores[better][3]:.4f} against "
-                f"{scores[other][2]:.3f}, {scores[other][3]:.4f}")  # fmt: skip
-        errors = [np.abs((each[:, 0] - each[:, 1]).mean()) / each[:, 1].std() for each in table]
+        better, worse = (0, 1) if path == "figure_1.png" else (1, 0)
+        scores = [scores_of_model.mean(axis=0) for scores_of_model in table]
+        verdict(
+            f"{names[part][better]} has the better accuracy and Brier score",
+            scores[better][2] > scores[worse][2] and scores[better][3] < scores[worse][3],
+            f"{scores[better][2]:.3f}, {scores[better][3]:.4f} against "
+            f"{scores[worse][2]:.3f}, {scores[worse][3]:.4f}",
+        )
+        errors = []
+        for scores_of_model in table:
+            bias = scores_of_model[:, 0] - scores_of_model[:, 1]
+            errors.append(np.abs(bias.mean()) / scores_of_model[:, 1].std())
         if path == "figure_1.png":
-            verdict("model 1 is biased, and model 2 is not", errors[0] > 2 > errors[1],
-                    f"{errors[0]:.1f} and {errors[1]:.1f} deviations of the truth")  # fmt: skip
+            verdict(
+                "model 1 is biased, and model 2 is not",
+                errors[0] > 2 > errors[1],
+                f"{errors[0]:.1f} and {errors[1]:.1f} deviations of the truth",
+            )
         else:
-            verdict("both are biased", min(errors) > 2,
-                    f"{errors[0]:.1f} and {errors[1]:.1f} deviations of the truth")  # fmt: skip
+            verdict(
+                "both are biased",
+                min(errors) > 2,
+                f"{errors[0]:.1f} and {errors[1]:.1f} deviations of the truth",
+            )
     print(
         "The paper does not say which columns its models of the gap see, nor the size of the"
         "\nforest: here all but race, and 40 trees with leaves of 20 rows.  With race, the gap of"
@@ -540,7 +620,7 @@ def multicalibration_error(
 
 
 def exact_groups(fitting: Rows, rows: Rows, share: float = 0.01) -> np.ndarray:
-    """Published groups (n,): equal incomes and race with γ of the rows; −1 for others."""
+    """Published groups (n,): equal incomes and race with γ of the rows, and −1 for others."""
     pairs, counts = np.unique(fitting.x, axis=0, return_counts=True)
     large = pairs[counts > share * len(fitting.y)]
     group = np.full(len(rows.y), -1)
@@ -569,15 +649,15 @@ def table_1(folder: Path, replicates: int, quick: bool) -> None:
             warnings.simplefilter("ignore")  # LR does not converge, as published
             after[name, "None"] = model.fit(train.z, train.y).predict_proba(test.z)[:, 1]
             model.fit(first.z, first.y)
-        both = [model.predict_proba(rows.z)[:, 1] for rows in (second, test)]
+        predictions = [model.predict_proba(rows.z)[:, 1] for rows in (second, test)]
         for label, kind in (("MC", MCBoost), ("PMC", PMCBoost)):
             exact = kind("group", "group", depth=(1,), min_rows=1, z=0)
-            p = boosted(f"{name}, {label}", exact, both, (second, test), groups)
+            p = boosted(f"{name}, {label}", exact, predictions, (second, test), groups)
             after[name, label] = p
             for z in (0, 2):
                 title = f"{label}, tenths, z = {z}"
                 ours = kind(names, ("black",), bins=10, z=z)
-                after[name, title] = boosted(f"{name}, {title}", ours, both, (second, test))
+                after[name, title] = boosted(f"{name}, {title}", ours, predictions, (second, test))
     print(
         "alpha is 0.01; errors of PMC are relative to the mean of y.  Held-out errors are of"
         "\ncategories of 30 rows, noise included.  With z = 2 our boosting leaves noise as it is,"
@@ -585,9 +665,11 @@ def table_1(folder: Path, replicates: int, quick: bool) -> None:
         "\nscores of LR and RF are higher."
     )
     for width in (None, PROBABILITY_WIDTH):
-        print("\nTable 1: p by permute and by labels, and KLCE²; " + (
-            "widths for p and γ, the last columns, as published" if width is None else
-            f"width {width:g} for p and γ = 25 in every row"))  # fmt: skip
+        if width is None:
+            settings = "widths for p and γ, the last columns, as published"
+        else:
+            settings = f"width {width:g} for p and γ = 25 in every row"
+        print(f"\nTable 1: p by permute and by labels, and KLCE²; {settings}")
         for (name, label), p in after.items():
             paper = PAPER_TABLE_1.get((name.split()[0], label))
             if width is not None:
@@ -627,17 +709,24 @@ def models(quick: bool) -> dict[str, Any]:
 
 
 def boosted(
-    title: str, method: MCBoost, both: Sequence[np.ndarray], rows: Sequence[Rows],
+    title: str,
+    method: MCBoost,
+    predictions: Sequence[np.ndarray],
+    rows: Sequence[Rows],
     exact: Sequence[np.ndarray] | None = None,
-) -> np.ndarray:  # fmt: skip
-    """Recalibrated predictions of the second rows, by a method fitted to the first; prints errors.
+) -> np.ndarray:
+    """Recalibrated predictions of the second rows, by a method fitted to the first. Print errors.
 
     With `exact`, groups of both, these are the covariate of the method.
     """
-    x = [each.x for each in rows] if exact is None else [g[:, None].astype(float) for g in exact]
+    x = (
+        [part_of_rows.x for part_of_rows in rows]
+        if exact is None
+        else [g[:, None].astype(float) for g in exact]
+    )
     sources = [
         Predictions(p, part.y, columns, method.covariates).source()
-        for p, part, columns in zip(both, rows, x, strict=True)
+        for p, part, columns in zip(predictions, rows, x, strict=True)
     ]
     fitted = method.fit(sources[0])
     p = np.asarray(recalibrated(sources[1], fitted).read(0, sources[1].rows, True).values[:, 1])
@@ -646,13 +735,17 @@ def boosted(
         groups = [0 * race, tenth, race, 2 * tenth + race]
     else:
         groups = [exact[1]]
-    held = [multicalibration_error(q, rows[1].y, groups, method.rho) for q in (both[1], p)]
+    held_out = [
+        multicalibration_error(q, rows[1].y, groups, method.rho) for q in (predictions[1], p)
+    ]
     values = fitted.parameters
     if exact is not None:  # the group of all others is not recalibrated
-        p = np.where(exact[1] >= 0, p, both[1])
-    brier = [np.mean((q - rows[1].y) ** 2) for q in (both[1], p)]
-    print(f"{title:30}{values['error_before']:14.4f} → {values['error']:7.4f}{held[0]:13.4f} → "
-          f"{held[1]:6.4f}{brier[0]:11.4f} → {brier[1]:6.4f}")  # fmt: skip
+        p = np.where(exact[1] >= 0, p, predictions[1])
+    brier = [np.mean((q - rows[1].y) ** 2) for q in (predictions[1], p)]
+    print(
+        f"{title:30}{values['error_before']:14.4f} → {values['error']:7.4f}{held_out[0]:13.4f} → "
+        f"{held_out[1]:6.4f}{brier[0]:11.4f} → {brier[1]:6.4f}"
+    )
     return p
 
 
@@ -687,16 +780,16 @@ def mmce(z: np.ndarray, y: np.ndarray, beta: np.ndarray) -> tuple[float, np.ndar
     near = np.einsum("bij,bj->bi", kernel, u)
     slope = 2 * near * weight * np.where(correct, -1.0, 1.0)
     slope += 2 * u * np.einsum("bij,bj->bi", -np.sign(difference) / 0.4 * kernel, u)
-    both = ((hits > 0) & (hits < BATCH))[:, 0]
+    mixed = ((hits > 0) & (hits < BATCH))[:, 0]
     root = np.sqrt(np.maximum(np.einsum("bi,bi->b", u, near), 0.0) + 1e-10)
-    slope *= sign * p * (1 - p) * (both / (2 * root))[:, None] / len(y)
-    return float((root * both).mean()), np.einsum("bi,bid->d", slope, z)
+    slope *= sign * p * (1 - p) * (mixed / (2 * root))[:, None] / len(y)
+    return float((root * mixed).mean()), np.einsum("bi,bid->d", slope, z)
 
 
 def mmd(z: np.ndarray, y: np.ndarray, beta: np.ndarray) -> tuple[float, np.ndarray]:
     """Mean squared MMD [Marx et al. 2024] of batches, and its gradient.
 
-    Kernels exp(−‖x − x'‖²/25) of the features and exp(−‖e_y − e_y'‖²) of the labels; for two
+    Kernels exp(−‖x − x'‖²/25) of the features and exp(−‖e_y − e_y'‖²) of the labels. For two
     classes the second leaves 2(1 − e⁻²) δδ' of residuals δ.
     """
     p = expit(z @ beta)
@@ -711,14 +804,16 @@ def mmd(z: np.ndarray, y: np.ndarray, beta: np.ndarray) -> tuple[float, np.ndarr
 
 
 LOSSES: dict[str, Callable[..., tuple[float, np.ndarray]] | None] = {
-    "XE": None, "XE + MMCE": mmce, "XE + MMD": mmd,
-}  # fmt: skip
+    "XE": None,
+    "XE + MMCE": mmce,
+    "XE + MMD": mmd,
+}
 
 
 def trained(train: Rows, test: Rows, loss: str, shuffles: int = 2) -> np.ndarray:
     """P(y = 1) of the test rows by logistic regression on standardised columns with a loss."""
     mean, deviation = train.z.mean(axis=0), train.z.std(axis=0)
-    z, others = (
+    z, test_features = (
         np.column_stack([np.ones(len(rows.y)), (rows.z - mean) / deviation])
         for rows in (train, test)
     )
@@ -735,7 +830,9 @@ def trained(train: Rows, test: Rows, loss: str, shuffles: int = 2) -> np.ndarray
         return value, slope
 
     start = np.zeros(z.shape[1])
-    return np.asarray(expit(others @ minimize(objective, start, jac=True, method="L-BFGS-B").x))
+    return np.asarray(
+        expit(test_features @ minimize(objective, start, jac=True, method="L-BFGS-B").x)
+    )
 
 
 def losses(folder: Path, replicates: int, quick: bool) -> None:
@@ -751,8 +848,10 @@ def losses(folder: Path, replicates: int, quick: bool) -> None:
             p = trained(train, test, loss)
             row = Scores.of(Predictions(p, test.y, test.x, names).source(), klce, 10, replicates)
             by_name[name, loss] = row
-            print(f"{name + ', ' + loss:26}here  {row.brier:8.4f}{row.mean_gap:9.4f}"
-                  f"{row.klce:11.5f}{row.permuted:11.3f}{row.drawn:10.3f}")  # fmt: skip
+            print(
+                f"{name + ', ' + loss:26}here  {row.brier:8.4f}{row.mean_gap:9.4f}"
+                f"{row.klce:11.5f}{row.permuted:11.3f}{row.drawn:10.3f}"
+            )
             brier, gap, value, p_value = PAPER_LOSSES[name, loss]
             print(f"{'':26}paper {brier:8.4f}{gap:9.4f}{value:11.4f}{p_value:11.3f}")
     print(
@@ -762,11 +861,17 @@ def losses(folder: Path, replicates: int, quick: bool) -> None:
         "\nmore than they differ from each other: they have the noise of its last steps."
     )
     heart = [by_name["heart", loss].permuted for loss in LOSSES]
-    verdict("heart: no loss is rejected", min(heart) > LEVEL,
-            f"p by permute {min(heart):.3f} to {max(heart):.3f}")  # fmt: skip
+    verdict(
+        "heart: no loss is rejected",
+        min(heart) > LEVEL,
+        f"p by permute {min(heart):.3f} to {max(heart):.3f}",
+    )
     housing = [by_name["homeownership", loss].permuted for loss in LOSSES]
-    verdict("homeownership: every loss is rejected", max(housing) <= LEVEL,
-            f"p by permute at most {max(housing):.3f}")  # fmt: skip
+    verdict(
+        "homeownership: every loss is rejected",
+        max(housing) <= LEVEL,
+        f"p by permute at most {max(housing):.3f}",
+    )
 
 
 # ---------------------------------------------------------------- Figure 4
@@ -780,9 +885,10 @@ def recalibrations(fit: Predictions, apply: Predictions) -> dict[str, ArraySourc
     platt = Platt().fit(fit.source(as_log_odds=True))
     klce = statistic(fit, "compas_rf")
     local = LocalBias(
-        fit.names, prediction_bandwidth=klce.prediction_bandwidth,
+        fit.names,
+        prediction_bandwidth=klce.prediction_bandwidth,
         covariate_bandwidth=klce.covariate_bandwidth,
-    )  # fmt: skip
+    )
     return {
         "No calibration": after,
         "Platt": recalibrated(apply.source(as_log_odds=True), platt),
@@ -795,8 +901,10 @@ def recalibrations(fit: Predictions, apply: Predictions) -> dict[str, ArraySourc
 
 
 def figure_4(folder: Path, output: Path, replicates: int) -> None:
-    print("\nFigure 4: recidivism, random forest.  Parts of the sizes in the paper, but other "
-          f"rows\nand another forest; {replicates} replicates (paper: 1000)")  # fmt: skip
+    print(
+        "\nFigure 4: recidivism, random forest.  Parts of the sizes in the paper, but other "
+        f"rows\nand another forest; {replicates} replicates (paper: 1000)"
+    )
     print(f"{'':21}{'BS':>8}{'ECE':>8}{'MCE':>8}{'KLCE²':>9}{'p permute':>11}{'p labels':>10}")
     data = load(folder, "compas_rf")
     sources = recalibrations(load(folder, "compas_rf", "_val"), data)
@@ -805,8 +913,10 @@ def figure_4(folder: Path, output: Path, replicates: int) -> None:
     for axis, (name, source) in zip(axes, sources.items(), strict=True):
         result = Scores.of(source, statistic(data, "compas_rf"), 20, replicates)
         largest = max(largest, result.permuted, result.drawn)
-        print(f"{name:15}here  {result.brier:8.3f}{result.ece:8.3f}{result.mce:8.3f}"
-              f"{result.klce:9.4f}{result.permuted:11.3f}{result.drawn:10.3f}")  # fmt: skip
+        print(
+            f"{name:15}here  {result.brier:8.3f}{result.ece:8.3f}{result.mce:8.3f}"
+            f"{result.klce:9.4f}{result.permuted:11.3f}{result.drawn:10.3f}"
+        )
         if name in PAPER_FIGURE_4:
             brier, ece, mce, klce = PAPER_FIGURE_4[name]
             print(f"{'':15}paper {brier:8.3f}{ece:8.3f}{mce:8.3f}{klce:8.3f}")
@@ -814,15 +924,25 @@ def figure_4(folder: Path, output: Path, replicates: int) -> None:
         axis.plot([0, 1], [0, 1], color="grey", linestyle="--", linewidth=1)
         axis.errorbar(x, f, wilson(n * f, n), fmt="none", color=COLORS[0], alpha=0.5, linewidth=1)
         axis.scatter(x, f, 6 + 250 * n / n.sum(), color=COLORS[0], clip_on=False, zorder=3)
-        words = (f"BS {result.brier:.3f}", f"ECE {result.ece:.3f}", f"MCE {result.mce:.3f}",
-                 f"KLCE² {result.klce:.4f}", f"p {result.drawn:.3f}")  # fmt: skip
+        words = (
+            f"BS {result.brier:.3f}",
+            f"ECE {result.ece:.3f}",
+            f"MCE {result.mce:.3f}",
+            f"KLCE² {result.klce:.4f}",
+            f"p {result.drawn:.3f}",
+        )
         axis.text(0.99, 0.02, "\n".join(words), ha="right", fontsize=9, transform=axis.transAxes)
         axis.set(title=name, aspect="equal", xlim=(0, 1), ylim=(0, 1))
         axis.set(xticks=(0, 0.5, 1), yticks=(0, 0.5, 1))
-    print("MCE is of bins of few rows here.  p in the figure is by labels.  Local bias,\n"
-          "p + LCB [VF, §3.3] from the other part, is added.")  # fmt: skip
-    verdict("no method makes the forest locally calibrated", largest <= LEVEL,
-            f"largest p {largest:.3f}")  # fmt: skip
+    print(
+        "MCE is of bins of few rows here.  p in the figure is by labels.  Local bias,\n"
+        "p + LCB [VF, §3.3] from the other part, is added."
+    )
+    verdict(
+        "no method makes the forest locally calibrated",
+        largest <= LEVEL,
+        f"largest p {largest:.3f}",
+    )
     axes[len(axes) // 2].set_xlabel("mean predicted value")
     axes[0].set_ylabel("fraction of positives")
     save(figure, output / "figure_4.png")
@@ -843,8 +963,10 @@ def figure_6(folder: Path, output: Path, shown: int = 60) -> None:
     result = bias_of_test(folder)
     data = load(folder, "compas_rf")
     age, female, african_american = data.x.T * [[10], [1], [1]]
-    print("\nFigure 6: local calibration bias of the test defendants of Figure 4, from the other "
-          "part;\nmeans by age ± mean standard error")  # fmt: skip
+    print(
+        "\nFigure 6: local calibration bias of the test defendants of Figure 4, from the other "
+        "part;\nmeans by age ± mean standard error"
+    )
     ages = ((18, 25), (25, 30), (30, 40), (40, 50), (50, 100))
     print(" " * 29 + "".join(f"{f'{low}–{high - 1}':^16}" for low, high in ages).rstrip())
     rng = np.random.default_rng(0)
@@ -864,20 +986,32 @@ def figure_6(folder: Path, output: Path, shown: int = 60) -> None:
                     gap = data.y[here] - data.p[here]
                     plain.append(f"{gap.mean():+.3f} ± {gap.std() / len(gap) ** 0.5:.3f}")
             print(line.rstrip())
-            some = rng.permutation(np.flatnonzero(group))[:shown]
-            axis.errorbar(age[some], result.bias[some], result.standard_error[some], fmt=".",
-                          color=color, alpha=0.45, markersize=4, linewidth=0.7)  # fmt: skip
+            chosen = rng.permutation(np.flatnonzero(group))[:shown]
+            axis.errorbar(
+                age[chosen],
+                result.bias[chosen],
+                result.standard_error[chosen],
+                fmt=".",
+                color=color,
+                alpha=0.45,
+                markersize=4,
+                linewidth=0.7,
+            )
             cubic = np.polynomial.Polynomial.fit(age[group], result.bias[group], 3)
             first, last = map(float, np.quantile(age[group], (0.01, 0.99)))
             grid = np.linspace(first, last, 100)
-            axis.plot(grid, cubic(grid), color=color, linewidth=2.2,
-                      label="female" if gender else "male")  # fmt: skip
+            axis.plot(
+                grid, cubic(grid), color=color, linewidth=2.2, label="female" if gender else "male"
+            )
         axis.axhline(0, color="grey", linestyle="--", linewidth=1)
         axis.set(title=title, xlabel="age")
     axes[0].set_ylabel("local calibration bias, y − p")
     axes[0].legend(frameon=False, loc="upper right", ncols=2)
-    verdict("the model underestimates the risk of all four groups at ages 30 to 39",
-            min(thirties) > 0, f"{min(thirties):+.3f} to {max(thirties):+.3f}")  # fmt: skip
+    verdict(
+        "the model underestimates the risk of all four groups at ages 30 to 39",
+        min(thirties) > 0,
+        f"{min(thirties):+.3f} to {max(thirties):+.3f}",
+    )
     print(
         f"The forest differs; means of y − p itself, 30–39: {'; '.join(plain)}.\n"
         f"In the figure: {shown} defendants of each group ± 1 standard error, cubic fits to all."
@@ -889,15 +1023,29 @@ def figure_6(folder: Path, output: Path, shown: int = 60) -> None:
 
 
 @click.command(help=__doc__.split("\n\n", 1)[1], context_settings={"max_content_width": 100})
-@click.argument("folder", required=False, envvar="CALIBSCALE_DATA",
-                type=click.Path(exists=True, file_okay=False, path_type=Path))  # fmt: skip
-@click.option("--output", type=click.Path(file_okay=False, path_type=Path),
-              default="i_trustworthy_2025", show_default=True,
-              help="Folder of the figures.")  # fmt: skip
-@click.option("--trials", type=click.IntRange(2), help="Data sets of Figures 3 and 5; the paper "
-              "has 1000.  Default: 200, or 20 with --quick.")  # fmt: skip
-@click.option("--replicates", type=click.IntRange(20), help="Per test.  Default: 199 for "
-              "simulated data, 500 for the files; 199 with --quick.")  # fmt: skip
+@click.argument(
+    "folder",
+    required=False,
+    envvar="CALIBSCALE_DATA",
+    type=click.Path(exists=True, file_okay=False, path_type=Path),
+)
+@click.option(
+    "--output",
+    type=click.Path(file_okay=False, path_type=Path),
+    default="i_trustworthy_2025",
+    show_default=True,
+    help="Folder of the figures.",
+)
+@click.option(
+    "--trials",
+    type=click.IntRange(2),
+    help="Data sets of Figures 3 and 5; the paper has 1000.  Default: 200, or 20 with --quick.",
+)
+@click.option(
+    "--replicates",
+    type=click.IntRange(20),
+    help="Per test.  Default: 199 for simulated data, 500 for the files; 199 with --quick.",
+)
 @click.option("--quick", is_flag=True, help="Fewer dimensions, sizes, widths and trials.")
 def main(
     folder: Path | None, output: Path, trials: int | None, replicates: int | None, quick: bool

@@ -1,6 +1,6 @@
 """python examples/mlflow_run.py FOLDER: log a calibration result to MLflow.
 
-Metrics, parameters and the report go to a run in the database FOLDER/mlflow.db; look at it with
+Metrics, parameters and the report go to a run in the database FOLDER/mlflow.db. Look at it with
 ``mlflow ui --backend-store-uri sqlite:///FOLDER/mlflow.db``.
 """
 

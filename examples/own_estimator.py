@@ -5,7 +5,7 @@ Everything else follows from the sums: one pass for all estimators, identical re
 threads and clusters, intervals from groups of rows, p-values from drawn labels.  `ECE` needs the
 same bin counts as the estimator here: equal statistics are computed once.
 
-A statistic of your own is a frozen dataclass, too: `zero`, `accumulate` and, for tests, `draw`; see
+A statistic of your own is a frozen dataclass, too: `zero`, `accumulate` and, for tests, `draw`. See
 `calibscale/statistics/__init__.py`.
 """
 
@@ -54,13 +54,15 @@ class Overconfidence(Estimator):
 
 
 def two_models(rows: int = 10_000, seed: int = 0) -> ArraySource:
-    """Rows of which one half has an overconfident model, the other an underconfident one."""
+    """Rows of two models. One half is overconfident, the other underconfident."""
     draw = GENERATORS["ms-true"].draw(seed, 0, rows)
     under = np.arange(rows)[:, None] % 2
     return from_arrays(
-        logits=draw.log_p * np.where(under, 0.7, 1.4), labels=draw.labels,
-        covariates=under, covariate_names=["under"],
-    )  # fmt: skip
+        logits=draw.log_p * np.where(under, 0.7, 1.4),
+        labels=draw.labels,
+        covariates=under,
+        covariate_names=["under"],
+    )
 
 
 def main() -> None:
@@ -73,8 +75,8 @@ def main() -> None:
             f"{e.estimator}: {e.value:.4f} in [{e.interval.low:.4f}, {e.interval.high:.4f}], "
             f"p = {tests[e.estimator].p_value:.3f}"
         )
-    for under, (mine, ece) in result.groups.items():
-        print(f"under = {under:g}: overconfidence {mine.value:.4f}, ECE {ece.value:.4f}")
+    for under, (overconfidence, ece) in result.groups.items():
+        print(f"under = {under:g}: overconfidence {overconfidence.value:.4f}, ECE {ece.value:.4f}")
 
 
 if __name__ == "__main__":

@@ -2,8 +2,8 @@
 
 Every day 2,000 rows of ten classes, P ~ Dirichlet(0.1, …, 0.1) and y ~ P.  The model shows P until
 day 40, and softmax(1.3 log P) from then on: it has become overconfident.  A column `region` is 0 or
-1; with --group-only the model drifts in region 1 alone.  Labels of the last three days arrive late:
-at first 80, 50 and 20 % of them are available; when all have arrived, these days are run and read
+1. With --group-only the model drifts in region 1 alone.  Labels of the last three days arrive late:
+at first 80, 50 and 20 % of them are available. When all have arrived, these days are run and read
 again, as their stores have changed, with their original bets.
 
 FOLDER receives a store for each day, the job file, the ledger, the results and report.html.
@@ -59,10 +59,16 @@ report = "report.html"
 
 
 def write_day(
-    path: Path, number: int, *, rows: int, seed: int, sharpness: float, group_only: bool,
+    path: Path,
+    number: int,
+    *,
+    rows: int,
+    seed: int,
+    sharpness: float,
+    group_only: bool,
     labelled: float = 1.0,
-) -> None:  # fmt: skip
-    """Write the store of one day with a share of its labels; the others are −1."""
+) -> None:
+    """Write the store of one day with a share of its labels. The others are −1."""
     drawn = GENERATORS["ms-true"].draw(seed, number * rows, (number + 1) * rows)
     rng = np.random.default_rng([seed, number])
     region = rng.integers(0, 2, (rows, 1)).astype(float)
@@ -83,8 +89,10 @@ def evaluate(job: Path, day: str, command: bool) -> dict[str, Any]:
 
         ran = subprocess.run(
             [*NIGHTLY, job, "--date", day, "--json", "-"],
-            stdout=subprocess.PIPE, text=True, check=False,
-        )  # fmt: skip
+            stdout=subprocess.PIPE,
+            text=True,
+            check=False,
+        )
         if ran.returncode not in (FINE, BREACHED, INCOMPLETE):
             sys.exit(ran.returncode)
         return json.loads(ran.stdout)
@@ -129,9 +137,15 @@ def line(number: int, result: dict[str, Any]) -> str:
 @click.option("--group-only", is_flag=True, help="Only region 1 drifts.")
 @click.option("--cli", "command", is_flag=True, help="Run every night in its own process.")
 def main(
-    folder: Path, days: int, drift_day: int, temperature: float, rows: int, seed: int,
-    group_only: bool, command: bool,
-) -> None:  # fmt: skip
+    folder: Path,
+    days: int,
+    drift_day: int,
+    temperature: float,
+    rows: int,
+    seed: int,
+    group_only: bool,
+    command: bool,
+) -> None:
     if (folder / "ledger").exists():
         raise click.UsageError(f"{folder} already has a ledger; pass another folder")
     (folder / "predictions").mkdir(parents=True, exist_ok=True)

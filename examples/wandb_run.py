@@ -1,6 +1,6 @@
 """python examples/wandb_run.py FOLDER: log a calibration result to Weights & Biases, offline.
 
-``wandb sync FOLDER/wandb/offline-run-*`` uploads the run; without ``mode="offline"`` it is online.
+``wandb sync FOLDER/wandb/offline-run-*`` uploads the run. Without ``mode="offline"`` it is online.
 """
 
 from __future__ import annotations

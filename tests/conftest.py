@@ -43,7 +43,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 @pytest.fixture(autouse=True)
 def _close_figures() -> Iterator[None]:
-    """Close the figures that a test has drawn, of which matplotlib keeps at most 20."""
+    """Close the figures that a test has drawn, since matplotlib warns of more than 20."""
     yield
     if "matplotlib.pyplot" in sys.modules:
         sys.modules["matplotlib.pyplot"].close("all")

@@ -195,7 +195,7 @@ def _packages(module: str) -> set[str]:
 
 
 def _loaded(module: str, target: str) -> set[str]:
-    """Modules that an import loads: those of the target, and the files of the packages around it.
+    """Modules that an import loads: the target, and the files of the packages around it.
 
     The packages around the module itself are loaded before it.
     """
@@ -340,10 +340,10 @@ def test_folders__import_one_another_in_one_direction():
                 targets = _loaded(module, entry.target)
                 imported[_folder(module)] |= {_folder(target) for target in targets}
     circles = {
-        (folder, other)
+        (folder, target)
         for folder in imported
-        for other in imported[folder]
-        if "." != folder < other and folder in imported[other]
+        for target in imported[folder]
+        if "." != folder < target and folder in imported[target]
     }
     assert circles == set()
 
@@ -425,11 +425,17 @@ def test_abilities__are_checked_without_errors():
 # ---------------------------------------------------------------- Forms
 
 LEAST_COMMENTS = 0.06  # lines of comments for each line of code
+LEAST_COMMENTS_OF_TESTS = 0.035  # names of tests say what their code is about
 
 
 @pytest.fixture(scope="module")
 def files() -> list[SourceFile]:
     return source_files(PACKAGE)
+
+
+@pytest.fixture(scope="module")
+def files_of_tests() -> list[SourceFile]:
+    return source_files(Path(__file__).parent)
 
 
 @pytest.mark.parametrize(
@@ -464,6 +470,42 @@ def test_forms__of_names_and_sentences_are_rare(files, count: Count, total: Coun
 
 def test_comments__say_why_often_enough(files):
     assert share(comment_lines, code_lines, files) >= LEAST_COMMENTS
+
+
+# Limits of tests are near the numbers that the tests have, so that no form spreads again.
+
+
+@pytest.mark.parametrize(
+    ("count", "most"),
+    [
+        (hand_formatted, 4),
+        (multiplied_by_conditions, 0),
+        (conditions_in_texts, 10),
+        (long_signatures, 0),
+    ],
+)
+def test_forms__of_code_are_rare_in_tests(files_of_tests, count: Count, most: int):
+    counted = places(count, files_of_tests)
+    assert len(counted) <= most, counted
+
+
+@pytest.mark.parametrize(
+    ("count", "total", "most"),
+    [
+        (vague_names, bound_names, 3 / 1000),
+        (semicolons, docstring_words, 5 / 10_000),
+        (pronouns_for_nouns, docstring_words, 3 / 10_000),
+        (relative_genitives, docstring_words, 8 / 10_000),
+    ],
+)
+def test_forms__of_names_and_sentences_are_rare_in_tests(
+    files_of_tests, count: Count, total: Count, most: float
+):
+    assert share(count, total, files_of_tests) <= most, places(count, files_of_tests)
+
+
+def test_comments__of_tests_say_why_often_enough(files_of_tests):
+    assert share(comment_lines, code_lines, files_of_tests) >= LEAST_COMMENTS_OF_TESTS
 
 
 @pytest.mark.parametrize(

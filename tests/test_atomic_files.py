@@ -80,8 +80,10 @@ def test_killed_writer__its_files_are_removed_by_the_next_write(tmp_path):
         with _midway(path):
             pass
     assert path.read_bytes() == b"old"
+    # the file, and two files of killed writers
     assert len(_names(tmp_path)) == 3
     write_whole(tmp_path / "other.json", b"")
+    # files beside another file are not removed
     assert len(_names(tmp_path)) == 4
     write_whole(path, b"new")
     assert _names(tmp_path) == ["night.json", "other.json"]
@@ -95,6 +97,7 @@ def test_live_writer__keeps_its_file(tmp_path):
         (aside,) = tmp_path.glob(".night.json.*.tmp")
         assert f".{process.pid}." in aside.name
         assert aside.read_bytes() == b"half" * 1000
+        # the age does not matter while the writer runs
         os.utime(aside, (0, 0))
         write_whole(path, b"newer")
         if Path("/proc/self/ns/pid").exists():
@@ -109,13 +112,14 @@ def test_writer_in_another_container__keeps_its_file(tmp_path):
     path = tmp_path / "night.json"
     with _midway(path):
         (aside,) = tmp_path.iterdir()
-        done = subprocess.run(
+        process = subprocess.run(
             ["unshare", "--pid", "--fork", sys.executable, "-c", _WRITES, str(path)],
-            capture_output=True, check=False,
-        )  # fmt: skip
-        if b"unshare failed" in done.stderr:
+            capture_output=True,
+            check=False,
+        )
+        if b"unshare failed" in process.stderr:
             pytest.skip("this user cannot make a namespace")
-        assert done.returncode == 0, done.stderr
+        assert process.returncode == 0, process.stderr
         assert path.read_bytes() == b"in"
         assert aside.exists()
 
@@ -132,12 +136,22 @@ def test_leftovers__of_other_machines_stay_for_a_day(tmp_path, space, hours, sta
 @pytest.mark.process
 def test_leftovers__of_unknown_origin_stay(tmp_path):
     dead, here = _ended(), atomic_files._process_space()
+    # names that are not of this file, or not of a process that has ended
     stay = [
-        f".a.csv.{os.getpid()}.tmp", ".a.csv.9999999999.tmp", f".a.csv.{dead}.old",
-        f".a.csv.{here}.{os.getpid()}.89abcdef.tmp", f".a.csv.{here}.{dead}.tmp",
-        f".aacsv.{dead}.tmp", f".b.a.csv.{dead}.tmp", f".a.csv.gz.{dead}.tmp", f"a.csv.{dead}.tmp",
-        ".a.csv..tmp", ".a.csv.tmp", ".a.csv.lock", ".a.csv.x.tmp",
-    ]  # fmt: skip
+        f".a.csv.{os.getpid()}.tmp",
+        ".a.csv.9999999999.tmp",
+        f".a.csv.{dead}.old",
+        f".a.csv.{here}.{os.getpid()}.89abcdef.tmp",
+        f".a.csv.{here}.{dead}.tmp",
+        f".aacsv.{dead}.tmp",
+        f".b.a.csv.{dead}.tmp",
+        f".a.csv.gz.{dead}.tmp",
+        f"a.csv.{dead}.tmp",
+        ".a.csv..tmp",
+        ".a.csv.tmp",
+        ".a.csv.lock",
+        ".a.csv.x.tmp",
+    ]
     if not Path("/proc/self/ns/pid").exists():
         stay.pop(3)
     for name in stay:
@@ -170,6 +184,7 @@ def test_leftovers__of_another_user_are_no_error(tmp_path, monkeypatch):
     left = _aged(tmp_path / f".a.csv.{_ended()}.tmp", 1000 * HOUR)
     write_whole(tmp_path / "a.csv", b"1")
     assert not left.exists()
+    # nothing about the process can be learned
     for where, name in ((os, "kill"), (os, "listdir"), (Path, "lstat")):
         _aged(left, 1000 * HOUR)
         with monkeypatch.context() as patched:
@@ -183,11 +198,13 @@ def test_aside_of__is_unique(tmp_path):
 
 
 @pytest.mark.parametrize("letter", ["a", "λ"])
-def test_name__of_250_bytes(tmp_path, letter):
+def test_name__may_have_250_bytes(tmp_path, letter):
     place = tmp_path / (letter * (250 // len(letter.encode())))
     write_whole(place, b"1")
     aside = aside_of(place)
+    # file systems allow 255 bytes
     assert len(os.fsencode(aside.name)) <= 255
+    # ids of processes are at most 4194304
     old = aside.with_name(re.sub(r"\.\d+\.(?=[0-9a-f]{8}\.tmp)", ".4194305.", aside.name))
     old.write_bytes(b"")  # of a process that has ended
     write_whole(place, b"2")

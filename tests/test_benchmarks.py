@@ -13,9 +13,16 @@ import pytest
 
 BENCHMARKS = Path(__file__).parent.parent / "benchmarks"
 IN_TABLES = (
-    "peers", "conventions", "scale", "selection", "pairs", "forecasts", "levels", "nightly",
+    "peers",
+    "conventions",
+    "scale",
+    "selection",
+    "pairs",
+    "forecasts",
+    "levels",
+    "nightly",
     "alarms",
-)  # fmt: skip
+)
 NAMES = ("golden", "exact", "start", "reads", "scaling", "subnormal")
 
 pytestmark = [
@@ -26,8 +33,8 @@ pytestmark = [
 
 def _python(script: str, *arguments: object) -> None:
     command = [sys.executable, str(BENCHMARKS / script), *map(str, arguments)]
-    done = subprocess.run(command, capture_output=True, text=True)
-    assert done.returncode == 0, done.stdout + done.stderr
+    process = subprocess.run(command, capture_output=True, text=True)
+    assert process.returncode == 0, process.stdout + process.stderr
 
 
 @pytest.fixture(scope="module")
@@ -63,21 +70,24 @@ def _check_table(name: str, results: Path, readme: Path) -> None:
 
 
 @pytest.mark.parametrize("topic", ["intervals", "ranking", "selection", "limits"])
-def test_levels__of_any_law(topic: str, tmp_path: Path) -> None:
+def test_levels__take_any_law(topic: str, tmp_path: Path) -> None:
     (tmp_path / "mine.py").write_text("def law(rng, n):\n    return rng.beta(3.0, 5.0, n)\n")
-    done = subprocess.run(
-        [sys.executable, str(BENCHMARKS / "levels.py"), topic, "--small", "--count", "2",
-         "--law", "mine:law", "--miscalibration", "1.4"],
-        capture_output=True, text=True, env={**os.environ, "PYTHONPATH": str(tmp_path)},
-    )  # fmt: skip
-    assert done.returncode == 0, done.stdout + done.stderr
-    assert "mine:law" in done.stdout
+    options = ["--small", "--count", "2", "--law", "mine:law", "--miscalibration", "1.4"]
+    process = subprocess.run(
+        [sys.executable, str(BENCHMARKS / "levels.py"), topic, *options],
+        capture_output=True,
+        text=True,
+        env={**os.environ, "PYTHONPATH": str(tmp_path)},
+    )
+    assert process.returncode == 0, process.stdout + process.stderr
+    assert "mine:law" in process.stdout
 
 
 def test_levels__of_an_unknown_law_are_refused() -> None:
-    done = subprocess.run(
+    process = subprocess.run(
         [sys.executable, str(BENCHMARKS / "levels.py"), "intervals", "--law", "nonsense"],
-        capture_output=True, text=True,
-    )  # fmt: skip
-    assert done.returncode != 0
-    assert "a law is one of" in done.stderr
+        capture_output=True,
+        text=True,
+    )
+    assert process.returncode != 0
+    assert "a law is one of" in process.stderr

@@ -57,9 +57,9 @@ def test_verdict__finds_errors_that_cancel():
 
 def surprise_by_hand(value, drawn, position):
     """−log p of one of the value and its draws, by the gamma distribution of their moments."""
-    both = np.append(value, drawn)
-    skewness = np.clip(scipy.stats.skew(both), 0.01, np.sqrt(8))
-    z = (both[position] - both.mean()) / both.std()
+    values = np.append(value, drawn)
+    skewness = np.clip(scipy.stats.skew(values), 0.01, np.sqrt(8))
+    z = (values[position] - values.mean()) / values.std()
     return -scipy.stats.pearson3.logsf(z, skewness)
 
 
@@ -70,7 +70,7 @@ def test_numbers__are_those_of_evaluate_and_of_tests():
     with cs.Session.open(data, block_rows=700) as session:
         result = cs.check(session, n_replicates=99)
         estimates = cs.evaluate(session, estimators, interval="jackknife", floor=False).estimates
-        members = [each for each in default_tests(session) if not isinstance(each, JKCE)]
+        members = [test for test in default_tests(session) if not isinstance(test, JKCE)]
         requested = [ECE(bins=1), *estimators[1:], *members]
         tests = cs.calibration_test(session, requested, n_replicates=99)
     assert result.estimates == estimates
@@ -78,12 +78,9 @@ def test_numbers__are_those_of_evaluate_and_of_tests():
     assert result.tests[0].value == pytest.approx(abs(result["confidence_gap"].value), rel=1e-12)
     # Westfall and Young by hand: for each test, replicates of which any later test is as extreme
     null = np.array([t.null_values for t in tests])
-    surprises = np.array(
-        [
-            [surprise_by_hand(t.value, row, k) for k in range(100)]
-            for t, row in zip(tests, null, strict=True)
-        ]
-    )
+    surprises = np.empty((len(tests), 100))  # the observed one, then those of 99 replicates
+    for i, test in enumerate(tests):
+        surprises[i] = [surprise_by_hand(test.value, null[i], k) for k in range(100)]
     observed, drawn = surprises[:, 0], surprises[:, 1:]
     order, largest = np.argsort(-observed), 0.0
     for i, k in enumerate(order):
@@ -127,10 +124,8 @@ def test_command__writes_a_page_of_a_table(tmp_path, run):
     columns = {f"p_{k}": q[:, k] for k in range(4)} | {"y": np.asarray(data.labels)}
     columns["region"] = np.array(["north", "south"])[np.arange(500) % 2]
     pq.write_table(pa.table(columns), tmp_path / "a.parquet")
-    ran = run(
-        "check", tmp_path / "a.parquet", "--labels", "y", "--probabilities", "p_",
-        "--group-by", "region", "-b", 99, "-o", tmp_path / "a.html",
-    )  # fmt: skip
+    options = ["--labels", "y", "--probabilities", "p_", "--group-by", "region", "-b", "99"]
+    ran = run("check", tmp_path / "a.parquet", *options, "-o", tmp_path / "a.html")
     assert ran.code == 0, ran.err
     assert "Overconfident by" in ran.out
     assert "region = south" in ran.out
@@ -148,7 +143,8 @@ def test_check__names_the_range_of_predictions_with_an_error(shift, direction, c
     print_result(cs.check(rows, n_replicates=199))
     printed = " ".join(capsys.readouterr().out.replace("\u00a0", " ").split())
     sentence = rf"Predictions between (0\.\d+) and (0\.\d+) are \d+\.\d points too {direction} "
-    found = re.search(sentence + r"\(residual_scan, adjusted p = 0\.0\d+\)\.", printed)
-    assert found is not None
-    assert float(found[1]) == pytest.approx(0.4, abs=0.03)
-    assert float(found[2]) == pytest.approx(0.5, abs=0.03)
+    match = re.search(sentence + r"\(residual_scan, adjusted p = 0\.0\d+\)\.", printed)
+    assert match is not None
+    # the ends are edges of 64 cells of equal information
+    assert float(match[1]) == pytest.approx(0.4, abs=0.03)
+    assert float(match[2]) == pytest.approx(0.5, abs=0.03)

@@ -1,4 +1,4 @@
-"""Sums that do not fit into memory: checks leave estimators out; plans and errors name them."""
+"""Sums that do not fit into memory. Checks leave estimators out. Plans and errors name them."""
 
 from __future__ import annotations
 
@@ -38,10 +38,12 @@ def test_check__leaves_out_what_does_not_fit(source, limit):
     assert kernel.value is None
     assert kernel.reason is not None
     assert re.match(NEED, kernel.reason)
-    assert all(each.value is not None for each in result.estimates if each.estimator != "jkce")
+    assert all(
+        estimate.value is not None for estimate in result.estimates if estimate.estimator != "jkce"
+    )
     assert "jkce" not in [test.statistic for test in result.tests]
     assert set(result.adjusted_p_values) == {
-        each.estimator for each in result.estimates if each.value is not None
+        estimate.estimator for estimate in result.estimates if estimate.value is not None
     } | {test.statistic for test in result.tests[len(result.estimates) - 1 :]}
     assert resident_bytes() < before + 10**9
 
@@ -109,7 +111,7 @@ def cluster():
 
 @pytest.mark.cluster
 def test_cluster__is_judged_by_the_limits_of_its_workers(source, cluster):
-    """The limit leaves room beside the memory of this process, which is that of the worker."""
+    """The limit leaves room beside the memory of this process, in which the worker runs."""
     limit = 10**9 + 2 * resident_bytes()
     with cluster(limit) as client:
         options = {"on_unsupported": "report", "scheduler": client}
@@ -128,7 +130,7 @@ def test_cluster__without_limits_is_not_judged(cluster):
 
 @pytest.mark.cluster
 def test_paused_workers__are_an_error_in_limited_time(source, cluster):
-    """Dask pauses a worker whose memory is nearly full, for ever if nothing frees it."""
+    """Dask pauses a worker when its memory is nearly full, for ever if nothing frees it."""
     import dask
 
     with (

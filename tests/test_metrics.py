@@ -29,6 +29,7 @@ def rows(rng):
 def pairs(rng):
     """300 rows of two classes: labels, and P(positive)."""
     p = rng.uniform(size=300)
+    # the true frequency is p², so that errors are not 0
     return (rng.uniform(size=300) < p**2).astype(int), p
 
 
@@ -38,6 +39,7 @@ def test_metrics__are_those_of_naive_code(rows, pairs):
     assert metrics.brier(y, p, sample_weight=w) == pytest.approx(scores["brier"], rel=1e-12)
     assert metrics.nll(y, p, sample_weight=w) == pytest.approx(scores["nll"], rel=1e-12)
     assert metrics.accuracy(y, p, sample_weight=w) == pytest.approx(scores["accuracy"], rel=1e-12)
+    # top labels of three classes, and events of two
     for name in ("ece", "mce", "tce2", "tce2_debiased"):
         top, hit = p.max(axis=1), (p.argmax(axis=1) == y).astype(float)
         expected = naive.binned(top, hit, EDGES)[name]
@@ -66,6 +68,7 @@ def test_klce__covariates_are_arrays_texts_or_frames(rows, rng):
     klce = calibscale.KLCE(("x0", "x1"), categorical=("x0",))
     expected = calibscale.evaluate(source, klce)["klce"].value
     assert metrics.klce(y, p, covariates=x, categorical=["x0"]) == expected
+    # the names of two metrics for the same value
     assert metrics.skce(y, p, covariates=x, categorical=["x0"]) == expected
     frame = pandas.DataFrame({"region": region, "age": x[:, 1]})
     assert metrics.klce(y, p, covariates=frame) == expected
@@ -83,13 +86,19 @@ def test_skce__is_kce_without_covariates(rows):
 @pytest.mark.parametrize(
     ("kinds", "labels"),
     [
-        (NAMES, None), (NAMES, NAMES), (NAMES.astype(object), None), ([10, 20, 30], None),
-        ([1, 2, 3], None), ([-1, 0, 1], None), ([2, 0, 1], [2, 0, 1]), ([0.0, 1.0, 2.0], None),
+        (NAMES, None),
+        (NAMES, NAMES),
+        (NAMES.astype(object), None),
+        ([10, 20, 30], None),
+        ([1, 2, 3], None),
+        ([-1, 0, 1], None),
+        ([2, 0, 1], [2, 0, 1]),
+        ([0.0, 1.0, 2.0], None),
         (NAMES[::-1], NAMES[::-1]),
     ],
     ids=str,
-)  # fmt: skip
-def test_labels__of_any_kind(rows, kinds, labels):
+)
+def test_labels__may_be_of_any_kind(rows, kinds, labels):
     y, p, _ = rows
     assert metrics.ece(np.asarray(kinds)[y], p, labels=labels) == metrics.ece(y, p)
     assert metrics.ece([kinds[k] for k in y], p.tolist(), labels=labels) == metrics.ece(y, p)
@@ -98,25 +107,28 @@ def test_labels__of_any_kind(rows, kinds, labels):
 @pytest.mark.parametrize(
     "kinds", [["no", "yes"], [False, True], [0, 1], [-1, 1], [1, 2], [0.0, 1.0]], ids=str
 )
-def test_labels__of_two_classes(pairs, kinds):
+def test_labels__of_two_classes_may_be_of_any_kind(pairs, kinds):
     y, p = pairs
-    both = np.column_stack([1 - p, p])
-    for predictions in (p, p[:, None], both):
+    two_columns = np.column_stack([1 - p, p])
+    for predictions in (p, p[:, None], two_columns):
         assert metrics.ece(np.array(kinds)[y], predictions) == metrics.ece(y, p)
+    # the other class is the positive one
     swapped = metrics.ece(np.array(kinds)[y], p, labels=kinds[::-1])
     assert swapped == metrics.ece(1 - y, p)
 
 
-def test_labels__some_classes_missing(rows):
+def test_labels__may_lack_some_classes(rows):
     y, p, _ = rows
     part = y != 2
     expected = metrics.ece(NAMES[y[part]], p[part], labels=NAMES)
     assert metrics.ece(y[part], p[part]) == expected  # integers from 0
+    # one class of two, and a prediction of 0.5
     assert metrics.ece(np.ones(5, int), np.full(5, 0.5)) == 0.5
     assert metrics.ece(np.ones(5, bool), np.full(5, 0.5)) == 0.5
     pandas = pytest.importorskip("pandas", reason="predictions with names of columns")
     frame = pandas.DataFrame(p[part], columns=NAMES)
     assert metrics.ece(NAMES[y[part]], frame) == expected
+    # names of columns decide, not their order
     reordered = frame[["fox", "cat", "dog"]]
     assert metrics.ece(NAMES[y[part]], reordered) == expected
 
@@ -124,6 +136,7 @@ def test_labels__some_classes_missing(rows):
 def test_labels__missing_ones_are_skipped(rows):
     y, p, _ = rows
     gaps = NAMES[y].astype(object)
+    # a missing label is no class
     gaps[:7] = None
     assert metrics.ece(gaps, p) == metrics.ece(y[7:], p[7:])
     assert metrics.ece(np.where(np.arange(300) < 7, np.nan, y), p) == metrics.ece(y[7:], p[7:])
@@ -149,25 +162,26 @@ def test_labels__missing_ones_are_skipped(rows):
     ],
     ids=str,
 )
-def test_labels__refused(y, labels, error, says):
+def test_labels__that_are_impossible_are_refused(y, labels, error, says):
     with pytest.raises(error, match=says):
         metrics.ece(y, np.full((4, 3), 1 / 3), labels=labels)
 
 
-def test_predictions__refused_or_dropped(pairs):
+def test_predictions__that_are_invalid_are_refused_or_dropped(pairs):
     y, p = pairs
     p[3] = np.nan
     with pytest.raises(InvalidDataError, match=r"row 3 of y_prob: .*on_invalid='drop'"):
         metrics.ece(y, p)
-    rest = np.arange(300) != 3
-    assert metrics.ece(y, p, on_invalid="drop") == metrics.ece(y[rest], p[rest])
+    valid = np.arange(300) != 3
+    assert metrics.ece(y, p, on_invalid="drop") == metrics.ece(y[valid], p[valid])
     with pytest.raises(InvalidDataError, match="y_prob must be numbers, such as 'high'"):
         metrics.ece([0, 1], ["high", "low"])
+    # they sum to 0.999
     thirds = np.full((4, 3), 0.333)
     assert metrics.ece([0, 1, 2, 0], thirds, tolerance=0.01) > 0
 
 
-def test_settings__refused(pairs):
+def test_settings__that_are_impossible_are_refused(pairs):
     with pytest.raises(TypeError, match=r"ece\(\) has no parameter 'bin'; did you mean 'bins'"):
         metrics.ece(*pairs, bin=3)
     with pytest.raises(OptionError, match="ece: bins must be a whole number"):
@@ -175,11 +189,12 @@ def test_settings__refused(pairs):
     assert metrics.ece(*pairs, edges=np.array([0, 0.5, 1])) > 0
 
 
-def test_value__nan_where_undefined():
+def test_value__is_nan_where_undefined():
+    # one row has no pairs
     assert np.isnan(metrics.jkce([1], [0.5]))
 
 
-def test_arrays__of_other_libraries(rows):
+def test_arrays__of_other_libraries_equal_those_of_numpy(rows):
     y, p, w = rows
     expected = metrics.ece(y, p, sample_weight=w)
 
@@ -187,6 +202,7 @@ def test_arrays__of_other_libraries(rows):
         return metrics.ece(labels, predictions, sample_weight=weights)
 
     pandas = pytest.importorskip("pandas", reason="arrays of pandas")
+    # rows are in their own order, not in the order of the index
     index = np.arange(300)[::-1]
     frames = (pandas.Series(NAMES[y], index), pandas.DataFrame(p, index), pandas.Series(w, index))
     assert value(*frames) == expected
@@ -200,17 +216,18 @@ def test_arrays__of_other_libraries(rows):
 
 @pytest.mark.long
 @pytest.mark.process  # torch starts ldconfig when it is imported
-def test_arrays__of_torch(rows):
+def test_arrays__of_torch_equal_those_of_numpy(rows):
     torch = pytest.importorskip("torch", reason="tensors of torch")
     y, p, w = rows
     tensors = (torch.tensor(y), torch.tensor(p, requires_grad=True), torch.tensor(w))
     assert metrics.ece(*tensors[:2], sample_weight=tensors[2]) == metrics.ece(y, p, sample_weight=w)
     half = tensors[1].to(torch.bfloat16)
+    # bfloat16 has 8 significant bits, so that rows do not sum to 1
     assert metrics.ece(y, half) == metrics.ece(y, half.detach().float().numpy(), tolerance=1e-2)
 
 
 @pytest.mark.long
-def test_arrays__of_jax(rows):
+def test_arrays__of_jax_equal_those_of_numpy(rows):
     numpy = pytest.importorskip("jax.numpy", reason="arrays of jax")
     y, p, _ = rows
     single = p.astype(np.float32)
@@ -233,7 +250,7 @@ def _scorer(name, **settings):
 
 
 @pytest.mark.long
-def test_scorer__cross_validation(flowers):
+def test_scorer__is_for_cross_validation(flowers):
     from sklearn.linear_model import LogisticRegression
     from sklearn.model_selection import StratifiedKFold, cross_val_predict, cross_val_score
 
@@ -245,13 +262,14 @@ def test_scorer__cross_validation(flowers):
         p = cross_val_predict(model, x, y, cv=folds, method="predict_proba")
         expected = [-getattr(metrics, name)(y[test], p[test]) for _, test in folds.split(x, y)]
         assert scores.tolist() == expected
+    # scorers of two classes take P(positive)
     two = y != "setosa"
     scores = cross_val_score(model, x[two], y[two] == "virginica", scoring=_scorer("ece", bins=5))
     assert (scores < 0).all()
 
 
 @pytest.mark.long
-def test_scorer__grid_search(flowers):
+def test_scorer__is_for_a_grid_search(flowers):
     from sklearn.linear_model import LogisticRegression
     from sklearn.model_selection import GridSearchCV
 
@@ -270,6 +288,7 @@ def test_functions__are_pickled_by_name():
     for name in metrics.__all__:
         function = getattr(metrics, name)
         assert pickle.loads(pickle.dumps(function)) is function
+    # `skce` is a second name of `kce`
     of_classes = {name for name, kind in ESTIMATORS.items() if includes(kind.judges, "classes")}
     assert set(metrics.__all__) == {*of_classes, "skce"}
 

@@ -11,8 +11,11 @@ import pytest
 import yaml
 
 ROOT = Path(__file__).parents[1]
-CONDA = {"dask": "dask-core", "matplotlib": "matplotlib-base",
-         "prometheus-client": "prometheus_client"}  # fmt: skip
+CONDA = {
+    "dask": "dask-core",
+    "matplotlib": "matplotlib-base",
+    "prometheus-client": "prometheus_client",
+}
 
 
 @pytest.fixture(scope="module")

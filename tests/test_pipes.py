@@ -46,20 +46,20 @@ def test_pipe__whose_reader_takes_nothing_is_an_error(pipe):
 
 def test_pipe__gets_everything_that_a_slow_reader_takes(pipe):
     content = os.urandom(300_000)
-    taken = []
+    received = []
 
     def read():
         time.sleep(0.2)  # the writer waits for a reader
         with open(pipe, "rb") as opened:
             while part := opened.read(50_000):
-                taken.append(part)
+                received.append(part)
                 time.sleep(0.01)
 
     reader = threading.Thread(target=read)
     reader.start()
     write_whole(pipe, content)
     reader.join()
-    assert b"".join(taken) == content
+    assert b"".join(received) == content
 
 
 @pytest.mark.parametrize("kind", ["json", "prometheus", "junit", "history", "report"])
@@ -79,5 +79,5 @@ def test_evaluate__json_in_a_pipe_without_a_reader_ends(run, tmp_path, monkeypat
     monkeypatch.setattr(atomic_files, "_READER_WAIT", 0.2)
     os.mkfifo(tmp_path / "pipe")
     (tmp_path / "t.csv").write_text("p,y\n" + "0.5,1\n0.5,0\n" * 20)
-    done = run("evaluate", tmp_path / "t.csv", "-e", "brier", "--json", tmp_path / "pipe")
-    assert (done.code, "no program reads" in done.err) == (1, True)
+    ran = run("evaluate", tmp_path / "t.csv", "-e", "brier", "--json", tmp_path / "pipe")
+    assert (ran.code, "no program reads" in ran.err) == (1, True)

@@ -71,9 +71,13 @@ class Environment(NamedTuple):
         """Run a Python program or a module in the environment."""
         environment = {key: value for key, value in os.environ.items() if key != "PYTHONPATH"}
         ran = subprocess.run(
-            [self.python, *map(str, arguments)], cwd=at or self.folder, env=environment,
-            capture_output=True, text=True, timeout=300,
-        )  # fmt: skip
+            [self.python, *map(str, arguments)],
+            cwd=at or self.folder,
+            env=environment,
+            capture_output=True,
+            text=True,
+            timeout=300,
+        )
         return Ran(ran.returncode, ran.stdout, ran.stderr)
 
     def calibscale(self, *arguments: str | Path, at: Path | None = None) -> Ran:
@@ -88,7 +92,7 @@ def environment(tmp_path_factory) -> Environment:
     pytest.importorskip("pip", reason="installs the package")
     folder = tmp_path_factory.mktemp("environment")
     venv.create(folder)
-    made = Environment(folder)
+    created = Environment(folder)
     (purelib,) = folder.glob("lib/python*/site-packages")
     paths = [str(Path(calibscale.__file__).parents[1]), sysconfig.get_path("purelib")]
     (purelib / "dependencies.pth").write_text("\n".join(paths))
@@ -97,8 +101,8 @@ def environment(tmp_path_factory) -> Environment:
     build = f"from setuptools import build_meta; build_meta.build_wheel({str(wheels)!r})"
     wheels.mkdir()
     subprocess.run([sys.executable, "-c", build], cwd=sources, capture_output=True, check=True)
-    made.pip("install", "--no-index", "--no-deps", *wheels.glob("*.whl"))
-    return made
+    created.pip("install", "--no-index", "--no-deps", *wheels.glob("*.whl"))
+    return created
 
 
 def test_estimator_and_null__run_in_python(environment):

@@ -63,7 +63,9 @@ def test_public_types__are_those_that_pyright_checks_in_a_program(tmp_path):
     options = ["--outputjson", "--project", str(config), "--pythonpath", sys.executable]
     command = [sys.executable, "-m", "basedpyright", *options]
     ran = subprocess.run(command, capture_output=True, text=True, check=False, timeout=300)
-    found = json.loads(ran.stdout)["generalDiagnostics"]
-    errors = {entry["range"]["start"]["line"] for entry in found if entry["severity"] == "error"}
+    diagnostics = json.loads(ran.stdout)["generalDiagnostics"]
+    errors = {
+        entry["range"]["start"]["line"] for entry in diagnostics if entry["severity"] == "error"
+    }
     refused = {k for k, line in enumerate(PROGRAM.splitlines()) if "# refused" in line}
-    assert errors == refused, found
+    assert errors == refused, diagnostics

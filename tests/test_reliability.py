@@ -108,13 +108,16 @@ def test_reliability__one_class_is_the_positive_one_of_its_column(arrays):
     q /= q.sum(1, keepdims=True)
     result = reliability(
         from_arrays(probabilities=q, labels=arrays["labels"], weights=arrays["weights"]),
-        notion="class_wise", class_index=3, bins=6,
-    )  # fmt: skip
-    same = reliability(
+        notion="class_wise",
+        class_index=3,
+        bins=6,
+    )
+    positive = reliability(
         binary(q[:, 3], arrays["labels"] == 3, weights=arrays["weights"]),
-        notion="positive", bins=6,
-    )  # fmt: skip
-    for a, b in zip(result.bins, same.bins, strict=True):
+        notion="positive",
+        bins=6,
+    )
+    for a, b in zip(result.bins, positive.bins, strict=True):
         assert a.count == b.count
         assert a.mean_p == pytest.approx(b.mean_p, rel=1e-9)
         assert a.interval == pytest.approx(b.interval, rel=1e-9)
@@ -125,8 +128,8 @@ def test_reliability__groups_equal_separate_sources(source, arrays):
     result = reliability(source, bins=7, group_by="group", confidence_level=0.8)
     assert list(result.groups) == [0.0, 1.0, 2.0]
     for value, curve in result.groups.items():
-        mine = arrays["covariates"][:, 0] == value
-        part = from_arrays(logits=arrays["logits"][mine], labels=arrays["labels"][mine])
+        rows = arrays["covariates"][:, 0] == value
+        part = from_arrays(logits=arrays["logits"][rows], labels=arrays["labels"][rows])
         alone = reliability(part, bins=7, confidence_level=0.8).overall
         assert (curve.n, curve.bins) == (alone.n, alone.bins)
         assert curve.ece == alone.ece
@@ -150,19 +153,21 @@ def test_reliability__unequal_weights_widen_both_intervals(rng):
     (b,) = reliability(binary(p, y, weights=few), notion="positive", bins=1).bins
     (like,) = reliability(binary(p[:40], y[:40]), notion="positive", bins=1).bins
     assert b.effective_count == pytest.approx(40, rel=1e-4)
+    # 360 weights of 1e-6 are 9e-6 of the others
     assert b.interval == pytest.approx(like.interval, rel=1e-3)
     assert b.consistency.lower < like.consistency.lower + 1e-4  # rounded outwards
     assert b.consistency.upper > like.consistency.upper - 1e-4
     assert b.consistency == pytest.approx(like.consistency, abs=1.001 / 40)
 
 
-def test_reliability__no_row_and_one_row():
+def test_reliability__of_no_row_is_none_and_of_one_row_is_defined():
     p = np.array([0.7])
-    none = reliability(from_arrays(probabilities=p, labels=np.array([-1]), binary=True))
-    assert (none.n, none.n_unlabelled, none.bins, none.ece) == (0, 1, (), None)
-    assert "no rows" in none.to_dict()["reason"]
-    one = reliability(binary(p, np.array([0])), notion="positive", bins=2)
-    empty, full = one.bins
+    unlabelled = reliability(from_arrays(probabilities=p, labels=np.array([-1]), binary=True))
+    assert (unlabelled.n, unlabelled.n_unlabelled) == (0, 1)
+    assert (unlabelled.bins, unlabelled.ece) == ((), None)
+    assert "no rows" in unlabelled.to_dict()["reason"]
+    single = reliability(binary(p, np.array([0])), notion="positive", bins=2)
+    empty, full = single.bins
     assert empty.frequency is None
     assert (full.mean_p, full.frequency, full.consistency) == (0.7, 0.0, (0.0, 1.0))
     assert full.interval == pytest.approx((0.0, Z95**2 / (1 + Z95**2)))
@@ -192,9 +197,17 @@ def test_reliability__dict_is_json_with_its_schema(source, arrays):
     requested |= {"bins": 15, "edges": "equal-width", "block_rows": bad.block_rows}
     assert result["parameters"] == requested
     assert result["bins"][0] == {
-        "lower": 0.0, "upper": 1 / 15, "count": 0, "weight": 0.0, "effective_count": 0.0,
-        "mean_p": None, "frequency": None, "interval": None, "consistency": None, "outside": False,
-    }  # fmt: skip
+        "lower": 0.0,
+        "upper": 1 / 15,
+        "count": 0,
+        "weight": 0.0,
+        "effective_count": 0.0,
+        "mean_p": None,
+        "frequency": None,
+        "interval": None,
+        "consistency": None,
+        "outside": False,
+    }
     assert sum(b["count"] for b in result["bins"]) == 399
     grouped = reliability(source, group_by="group").to_dict()["groups"]
     assert grouped["column"] == "group"
@@ -242,13 +255,14 @@ def test_consistency_interval__ends_at_binomial_quantiles(level):
     p = np.array([0.0, 1e-300, 1e-9, 0.01, 0.3, 0.5, 0.9, 1 - 1e-9, 1.0])
     for n in (1, 2, 30, 1000, 10**9):
         lower, upper = consistency_interval(p, np.full(len(p), n), level)
+        # quantiles are whole numbers, divided by n and multiplied again
         assert lower * n == pytest.approx(binom.ppf((1 - level) / 2, n, p), abs=1e-6)
         assert upper * n == pytest.approx(binom.ppf((1 + level) / 2, n, p), abs=1e-6)
 
 
 def test_consistency_interval__of_weights_contains_that_of_rows():
     n, p = np.array([5.0, 12.0, 80.0, 900.0]), np.array([0.02, 0.4, 0.7, 0.999])
-    inner, outer = (consistency_interval(p, n, whole=whole) for whole in (True, False))
+    inner, outer = (consistency_interval(p, n, whole=integers) for integers in (True, False))
     assert (outer[0] <= inner[0]).all()
     assert (outer[1] >= inner[1]).all()
     assert (np.subtract(inner[0], outer[0]) <= 1 / n).all()
@@ -260,8 +274,8 @@ def test_consistency_interval__of_weights_contains_that_of_rows():
 def poisson_binomial(p: np.ndarray) -> np.ndarray:
     """P(X = k) of the number of events among independent rows of their own p."""
     result = np.ones(1)
-    for each in p:
-        result = np.convolve(result, [1 - each, each])
+    for probability in p:
+        result = np.convolve(result, [1 - probability, probability])
     return result
 
 
@@ -382,9 +396,12 @@ def test_save_picture__draws_unusual_data(rng, tmp_path, case):
     elif case == "a group without weight":
         group = np.array([[0.0], [1.0]])
         source = binary(
-            np.array([0.2, 0.7]), np.array([0, 1]), weights=np.array([0.0, 1.0]),
-            covariates=group, covariate_names=["site"],
-        )  # fmt: skip
+            np.array([0.2, 0.7]),
+            np.array([0, 1]),
+            weights=np.array([0.0, 1.0]),
+            covariates=group,
+            covariate_names=["site"],
+        )
         settings["group_by"] = "site"
     elif case == "one row":
         source = binary(p, y)
@@ -414,8 +431,8 @@ def store(tmp_path_factory) -> Path:
     z = 3 * rng.normal(size=(900, 3))
     y = np.where(rng.random(900) < 0.7, z.argmax(1), rng.integers(0, 3, 900))
     path = tmp_path_factory.mktemp("reliability") / "day.zarr"
-    made = LogitStore.create(path, classes=3, dtype=np.float64, covariate_names=["site"])
-    with made.writer() as writer:
+    created = LogitStore.create(path, classes=3, dtype=np.float64, covariate_names=["site"])
+    with created.writer() as writer:
         writer.append(z, y, covariates=rng.integers(0, 2, (900, 1)).astype(float))
     return path
 
@@ -480,12 +497,12 @@ def test_command__prints_bins_without_an_output(store):
 def test_command__prints_rare_events_with_significant_digits(tmp_path):
     rng = np.random.default_rng(0)
     p = rng.beta(0.5, 2000, 2000)
-    made = LogitStore.create(tmp_path / "rare.zarr", classes=2, kind="probabilities",
-                                binary=True, dtype=np.float64)  # fmt: skip
-    with made.writer() as writer:
+    created = LogitStore.create(
+        tmp_path / "rare.zarr", classes=2, kind="probabilities", binary=True, dtype=np.float64
+    )
+    with created.writer() as writer:
         writer.append(p, np.zeros(2000, int))
-    ran = run(tmp_path / "rare.zarr", "--notion", "positive", "--edges", "equal-mass",
-              "--bins", 4)  # fmt: skip
+    ran = run(tmp_path / "rare.zarr", "--notion", "positive", "--edges", "equal-mass", "--bins", 4)
     bins = [line.split()[0] for line in ran.stdout.splitlines() if " – " in line]
     assert len(set(bins[:4])) == 4
     assert float(bins[1].replace("−", "-")) == pytest.approx(np.quantile(p, 0.25), rel=0.1)

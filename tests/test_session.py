@@ -56,9 +56,16 @@ def test_notion__of_two_classes_is_positive_by_default():
 # ---------------------------------------------------------------- options and reuse
 
 VERBS = (
-    cs.evaluate, cs.select, cs.calibration_test, cs.power, cs.rank, cs.audit, cs.local_bias,
-    cs.reliability, cs.plan,
-)  # fmt: skip
+    cs.evaluate,
+    cs.select,
+    cs.calibration_test,
+    cs.power,
+    cs.rank,
+    cs.audit,
+    cs.local_bias,
+    cs.reliability,
+    cs.plan,
+)
 
 
 @pytest.mark.parametrize("verb", VERBS, ids=lambda verb: verb.__name__)
@@ -72,11 +79,17 @@ def test_options__are_in_every_signature_and_misspelt_ones_are_named(verb):
 
 def test_options__of_a_verb_replace_those_of_the_session(source):
     with Session.open(source, on_invalid="drop", scheduler="serial", tolerance=1e-3) as session:
-        same = cs.evaluate(session, cs.Brier()).parameters
-        other = cs.evaluate(session, cs.Brier(), tolerance=1e-2, scheduler="threads:2").parameters
-    assert (same["on_invalid"], same["tolerance"], same["scheduler"]) == ("drop", 1e-3, "serial")
-    assert (other["on_invalid"], other["tolerance"]) == ("drop", 1e-2)
-    assert other["scheduler"] == "threads:2"
+        of_session = cs.evaluate(session, cs.Brier()).parameters
+        replaced = cs.evaluate(
+            session, cs.Brier(), tolerance=1e-2, scheduler="threads:2"
+        ).parameters
+    assert (of_session["on_invalid"], of_session["tolerance"], of_session["scheduler"]) == (
+        "drop",
+        1e-3,
+        "serial",
+    )
+    assert (replaced["on_invalid"], replaced["tolerance"]) == ("drop", 1e-2)
+    assert replaced["scheduler"] == "threads:2"
 
 
 @pytest.mark.parametrize(
@@ -129,10 +142,10 @@ def test_session__results_equal_those_of_the_source(rng):
     options = {"on_invalid": "drop", "scheduler": "serial"}
     with Session.open(source, **options) as session:
         session.profile.columns(("x0", "x1"))
-        one = cs.local_bias(session, "x0", at="grid")
-        other = cs.local_bias(source, "x0", at="grid", **options)
-        np.testing.assert_array_equal(one.bias, other.bias)
-        assert one.n == 300
+        in_session = cs.local_bias(session, "x0", at="grid")
+        outside = cs.local_bias(source, "x0", at="grid", **options)
+        np.testing.assert_array_equal(in_session.bias, outside.bias)
+        assert in_session.n == 300
         assert cs.audit(session, ["x0", "x1"], n_replicates=9).n == 299
         test = cs.calibration_test(session, cs.KLCE(("x0",)), n_replicates=9)
     again = cs.calibration_test(source, cs.KLCE(("x0",)), n_replicates=9, **options)

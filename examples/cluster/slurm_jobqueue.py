@@ -12,16 +12,16 @@ calls calibscale with that file, and cancels the jobs at the end.  Settings:
   the node's own disk separates the compiled kernels of different processors.
 - `local_directory` is where workers spill what does not fit into memory: the node's own disk, not
   a file system that all nodes share.
-- `interface` is the network between nodes, such as `ib0`; a login node often has several.
+- `interface` is the network between nodes, such as `ib0`. A login node often has several.
 - `worker_extra_args`: workers end by themselves before Slurm ends them at `walltime`, and not all
-  at once.  Other workers repeat unfinished tasks, so a walltime shorter than the work is fine;
-  short jobs wait less in the queue.
+  at once.  Other workers repeat unfinished tasks, so a walltime shorter than the work is fine.
+  Short jobs wait less in the queue.
 - `cluster.adapt` submits jobs while there is work.  calibscale waits a minute for the first
   worker, which is short for a full queue: DASK_DISTRIBUTED__SCHEDULER__NO_WORKERS_TIMEOUT=2h.
 
 STORE must be a path on a file system that all nodes see (calibscale says so if one does not), or a
 URL.  The scheduler is part of this process: if it ends before the work is done, run the same
-command again; finished pairs are in the checkpoint.
+command again. Finished pairs are in the checkpoint.
 
 The same without dask-jobqueue, with two jobs:
 

@@ -7,16 +7,16 @@ for the workers.  Its features:
   (`max_active_runs=1`): a day's bets are learned from the days before it, and the ledger has one
   writer.  A day that is cleared and runs again does nothing if it was finished.
 - `CronDataIntervalTimetable` runs at two in the morning, UTC, with `ds` the day before, in Airflow
-  2 and 3 alike; with a cron string `ds` would be the day of the run in Airflow 3.
+  2 and 3 alike. With a cron string `ds` would be the day of the run in Airflow 3.
 - Exit code 3, a threshold or an alarm, fails the task at once (`AirflowFailException`): the model
   is miscalibrated, which a retry cannot fix.  So do 2 (usage) and 4 (invalid data).  1 (a runtime
-  error) and 75 (interrupted) are retried; finished work is kept.
+  error) and 75 (interrupted) are retried. Finished work is kept.
 - Exit code 5, days without predictions, with broken ones or without labels, fails the task as well:
   the results are written, and a retry brings no predictions.
 - Late labels: the day one week before runs first, and is read again if its files have
   changed.  The night itself runs in any case (`all_done`), and comes last, as report
-  and Prometheus file are those of the last run.
-- Day, status and number of rows go to XCom; the whole result is in the ledger.
+  and Prometheus file belong to the last run.
+- Day, status and number of rows go to XCom. The whole result is in the ledger.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ USAGE, BREACHED, INVALID_DATA, INCOMPLETE = 2, 3, 4, 5
 
 
 def run_night(day: str) -> dict[str, Any]:
-    """Run one night; its status, or the exception that tells Airflow whether to retry."""
+    """Run one night. Return its status, or raise what tells Airflow whether to retry."""
     command = ["calibscale", "nightly", JOB, "--date", day, "--json", "-"]
     ran = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=False)
     if ran.returncode in (USAGE, INVALID_DATA):

@@ -6,14 +6,14 @@
 Its features:
 
 - The day is the one before the scheduled time, not the start: a late run keeps its day.
-- Missed days are passed by name, as above; they run in order, one at a time, as a day's
+- Missed days are passed by name, as above. They run in order, one at a time, as a day's
   bets are learned from the days before it.  A finished day does nothing.
 - Late labels: the day one week before runs first, and is read again if its files have
   changed.  The night itself runs in any case, and comes last, as report and Prometheus
-  file are those of the last run.
+  file belong to the last run.
 - Exit code 3, a threshold or an alarm, fails the task at once (`Breached`): the model is
   miscalibrated, which a retry cannot fix.  So do 2 (usage) and 4 (invalid data).  1 (a runtime
-  error) and 75 (interrupted) are retried; finished work is kept.
+  error) and 75 (interrupted) are retried. Finished work is kept.
 - Exit code 5, days without predictions, with broken ones or without labels, fails the task as well
   (`Incomplete`): the results are written, and a retry brings no predictions.
 """
@@ -52,7 +52,7 @@ def may_retry(task: Any, task_run: Any, state: Any) -> bool:
 
 @task(retries=3, retry_delay_seconds=600, retry_condition_fn=may_retry, timeout_seconds=3 * 3600)
 def night(day: str) -> dict[str, Any]:
-    """Run one night; its status, or the exception that says whether to retry."""
+    """Run one night. Return its status, or raise the exception that says whether to retry."""
     command = ["calibscale", "nightly", JOB, "--date", day, "--json", "-"]
     ran = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=False)
     if ran.returncode in (USAGE, INVALID_DATA):
@@ -80,7 +80,7 @@ def late_labels(day: str) -> None:
 
 @flow(name="calibscale-nightly", log_prints=True)
 def nightly(days: list[str] | None = None) -> list[Any]:
-    """Run the days, by default the one before the scheduled time; fail if any of them fails."""
+    """Run the days, by default the one before the scheduled time. Fail if any of them fails."""
     if days is None:
         scheduled = flow_run.scheduled_start_time
         days = [(scheduled - timedelta(days=1)).date().isoformat()]

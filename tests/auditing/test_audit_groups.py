@@ -109,11 +109,11 @@ def test_groups__equal_sums_by_numpy(data, weighted, cuts):
 
 def test_groups__scaling_all_weights_changes_nothing(data):
     axes = (Axis("age", 0, None, (45.0, 55.0)), Axis("sex", 1, (0.0, 1.0)))
-    one, other = (
+    small, large = (
         _groups(GroupSums(axes, "positive"), audited_source(data, weights=scale * data["w"]))
         for scale in (1.0, 1e4)
     )
-    for a, b in zip(one.listed, other.listed, strict=True):
+    for a, b in zip(small.listed, large.listed, strict=True):
         assert (a.name, a.n) == (b.name, b.n)
         assert a.z == pytest.approx(b.z)
         assert a.low == pytest.approx(b.low)
@@ -121,12 +121,14 @@ def test_groups__scaling_all_weights_changes_nothing(data):
 
 def test_groups__of_one_label_have_an_interval_and_certain_ones_no_error():
     source = from_arrays(
-        probabilities=np.repeat([0.02, 1.0], 50), labels=np.repeat([0, 1], 50), binary=True,
+        probabilities=np.repeat([0.02, 1.0], 50),
+        labels=np.repeat([0, 1], 50),
+        binary=True,
         covariates=np.repeat([[0.0, 0.0], [1.0, 0.0]], 50, axis=0),
-    )  # fmt: skip
+    )
     listed = _groups(GroupSums((Axis("g", 0, (0.0, 1.0)),), "positive"), source).listed
-    by = {group.name: group for group in listed}
-    rare, certain = by["g = 0"], by["g = 1"]
+    groups = {group.name: group for group in listed}
+    rare, certain = groups["g = 0"], groups["g = 1"]
     assert rare.bias == pytest.approx(-0.02)
     assert rare.low == pytest.approx(-0.02)  # no fewer events than none
     assert rare.high == pytest.approx(-math.log(0.05 / 4) / 50 - 0.02)  # exact for Poisson counts
@@ -134,9 +136,11 @@ def test_groups__of_one_label_have_an_interval_and_certain_ones_no_error():
     assert certain.low == pytest.approx(math.log(0.05 / 4) / 50)
     assert certain.high == 0.0
     wrong = from_arrays(
-        probabilities=np.ones(50), labels=np.r_[0, np.ones(49, int)], binary=True,
+        probabilities=np.ones(50),
+        labels=np.r_[0, np.ones(49, int)],
+        binary=True,
         covariates=np.zeros((50, 2)),
-    )  # fmt: skip
+    )
     (group,) = _groups(GroupSums((Axis("g", 0, (0.0,)),), "positive"), wrong).listed
     assert (group.z, group.p_value) == (-math.inf, 1 / 200)
     assert group.to_dict()["z"] is None
@@ -146,6 +150,7 @@ def test_axes__are_levels_or_readable_quantiles(rng):
     sample = rng.normal(50, 10, 1000)
     column = ColumnSummary("age", 0, 50.0, 10.0, sample.min(), sample.max(), None)
     axis = axis_of(column, False, sample, 5)
+    # edges are rounded to one decimal
     np.testing.assert_allclose(axis.edges, np.quantile(sample, [0.2, 0.4, 0.6, 0.8]), atol=0.06)
     assert all(edge == round(edge, 1) for edge in axis.edges)
     tied = np.repeat([0.0, 7.0], [900, 100])
@@ -193,11 +198,11 @@ def test_draws__are_sums_of_drawn_residuals(data, flips):
     conditions = GroupSums(AXES, "positive").conditions()
     for g, where in enumerate(conditions):
         here = np.ones(N, bool)
-        for one in where:
-            column = x[:, NAMES.index(one.covariate)]
-            here &= column == one.value if one.value is not None else True
-            here &= column > (-np.inf if one.above is None else one.above)
-            here &= column <= (np.inf if one.up_to is None else one.up_to)
+        for condition in where:
+            column = x[:, NAMES.index(condition.covariate)]
+            here &= column == condition.value if condition.value is not None else True
+            here &= column > (-np.inf if condition.above is None else condition.above)
+            here &= column <= (np.inf if condition.up_to is None else condition.up_to)
         np.testing.assert_allclose(drawn.deltas[:, g], (w * delta)[:, here].sum(1), atol=1e-9)
     np.testing.assert_allclose(drawn.squares[:, 0], delta @ w**2, rtol=1e-9)
     np.testing.assert_allclose(drawn.squares[:, 1], delta**2 @ w**2, rtol=1e-9)
@@ -234,7 +239,7 @@ def test_step_down__is_westfall_and_youngs(rng):
 
 
 def _one_of_three(law, rows, factor, seed):
-    """Groups of 5 quantiles by 3 levels; events are so many times as frequent in one of these."""
+    """Groups of 5 quantiles by 3 levels; in one of them events are `factor` times as frequent."""
     rng = np.random.default_rng(seed)
     p = rng.beta(*law, rows)
     x = np.column_stack([rng.normal(size=rows), rng.integers(0, 3, rows)])
@@ -280,15 +285,18 @@ def test_groups__family_wise_error_is_kept(law):
         )
         groups = _groups(statistic, source, 20).listed
         wrong += min(group.adjusted for group in groups) <= 0.05
+    # right code exceeds this bound for one seed in a thousand
     assert wrong <= binom.ppf(0.999, runs, 0.05)
 
 
 @pytest.mark.parametrize("rare", [0.01, 1e-3, 1e-8, 1e-220])
 def test_groups__absence_of_rare_events_is_not_significant(rare):
     source = from_arrays(
-        probabilities=np.full(100, rare), labels=np.zeros(100, int), binary=True,
+        probabilities=np.full(100, rare),
+        labels=np.zeros(100, int),
+        binary=True,
         covariates=np.zeros((100, 2)),
-    )  # fmt: skip
+    )
     (group,) = _groups(GroupSums((Axis("g", 0, (0.0,)),), "positive"), source).listed
     assert group.p_value > 0.3  # exactly 1 − (1 − rare)^100 or more
 
@@ -306,25 +314,27 @@ def test_groups__p_value_of_one_rare_event_is_its_probability(rare):
     listed = _groups(statistic, source, replicates=2000).listed
     rare_group = next(g for g in listed if g.name == "g = 1")
     exceedances = 2000 * (1 - (1 - rare) ** 100)
+    # four standard errors of a Poisson count of draws
     assert abs(rare_group.p_value * 2001 - 1 - exceedances) < 4 * math.sqrt(exceedances)
 
 
 @pytest.mark.long
-@pytest.mark.parametrize("both", [0.05, 0.5])
-def test_groups__nearly_certain_rows_beside_others_are_not_called_biased(both):
+@pytest.mark.parametrize("share", [0.05, 0.5])
+def test_groups__nearly_certain_rows_beside_others_are_not_called_biased(share):
     """In one of two groups p is 0.001, or 0.999 for some: an event is rare, and far."""
     axes = (Axis("a", 0, (0.0, 1.0)), Axis("b", 1, (0.0, 1.0)))
     wrong, runs = 0, 200
     for seed in range(runs):
         rng = np.random.default_rng(seed)
         x = rng.integers(0, 2, (500, 2)).astype(float)
-        sure = np.where(rng.random(500) < both, 0.999, 0.001)
+        sure = np.where(rng.random(500) < share, 0.999, 0.001)
         p = np.where(x[:, 0] == 0, rng.random(500), sure)
         source = from_arrays(
             probabilities=p, labels=(rng.random(500) < p).astype(int), binary=True, covariates=x
         )
         listed = _groups(GroupSums(axes, "positive"), source).listed
         wrong += min(group.adjusted for group in listed) <= 0.05
+    # right code exceeds this bound for one seed in a thousand
     assert wrong <= binom.ppf(0.999, runs, 0.05)
 
 
@@ -340,13 +350,17 @@ def test_groups__intervals_cover_all_biases_at_once(weighted):
         w = np.exp(rng.normal(size=600)) if weighted else np.ones(600)
         truth = np.clip(p + 0.1 * x[:, 1] - 0.02, 0.0, 1.0)
         source = from_arrays(
-            probabilities=p, labels=(rng.random(600) < truth).astype(int), binary=True,
-            covariates=x, weights=w,
-        )  # fmt: skip
+            probabilities=p,
+            labels=(rng.random(600) < truth).astype(int),
+            binary=True,
+            covariates=x,
+            weights=w,
+        )
         groups = _groups(statistic, source, 20).listed
         parts = [_rows(g, x, ("x", "g")) for g in groups]
         biases = [np.average((truth - p)[part], weights=w[part]) for part in parts]
         covered += all(g.low <= b <= g.high for g, b in zip(groups, biases, strict=True))
+    # simultaneous intervals cover in at least 95 % of the runs, up to one seed in a thousand
     assert covered >= binom.ppf(0.001, runs, 0.95)
 
 
@@ -381,9 +395,9 @@ def _naive_limits(p, y, w, tail):
 
     def limits(here, weight):
         total, squares, more = here @ weight, here @ weight**2, weight @ weight / weight.sum()
-        known = squares + unseen  # of events that were seen, and should have been
+        events = squares + unseen  # of events that were seen, and should have been
         if total > 0:
-            more = min(more, (2 + 100 * known / total**2) * known / total)
+            more = min(more, (2 + 100 * events / total**2) * events / total)
         low = squares / (2 * total) * chi2.ppf(tail, 2 * total**2 / squares)
         total, squares = total + more, squares + more**2
         return low, squares / (2 * total) * chi2.isf(tail, 2 * total**2 / squares)
@@ -451,8 +465,9 @@ def _missed(law, truth, weighted, rows, groups, seed):
     g = np.repeat(np.arange(float(groups)), rows)
     source = audited_source(
         {"p": p, "y": (rng.random(p.size) < q).astype(int), "x": np.column_stack([g, g])},
-        covariate_names=["g", "h"], weights=w,
-    )  # fmt: skip
+        covariate_names=["g", "h"],
+        weights=w,
+    )
     axis = Axis("g", 0, tuple(range(groups)))
     listed = _groups(GroupSums((axis,), "positive"), source, level=1 - 0.05 / 11 * groups).listed
     bias = np.bincount(g.astype(int), w * (q - p)) / np.bincount(g.astype(int), w)
@@ -470,6 +485,7 @@ def _missed(law, truth, weighted, rows, groups, seed):
 )
 def test_intervals__cover_where_events_are_rare(law, truth, weighted, rows):
     missed = _missed(LAWS[law], TRUTHS[truth], weighted, rows, 2000, 8)
+    # limits of one of eleven groups, up to one seed in a hundred
     assert missed <= binom.ppf(0.99, 2000, 0.05 / 11)
 
 
@@ -497,12 +513,14 @@ def test_groups__predictions_that_are_too_extreme_do_not_make_groups_biased(shar
     for _ in range(200):
         high = rng.random(500) < share
         source = from_arrays(
-            probabilities=np.where(high, 1 - low, low), binary=True,
+            probabilities=np.where(high, 1 - low, low),
+            binary=True,
             labels=(rng.random(500) < np.where(high, *truth[::-1])).astype(int),
             covariates=rng.integers(0, 2, (500, 2)).astype(float),
-        )  # fmt: skip
+        )
         axes = (Axis("a", 0, (0.0, 1.0)), Axis("b", 1, (0.0, 1.0)))
         result = _groups(GroupSums(axes, "positive"), source)
         assert result.dispersion > 5
         wrong += min(group.adjusted for group in result.listed) <= 0.05
+    # right code exceeds this bound for one seed in a thousand
     assert wrong <= binom.ppf(0.999, 200, 0.05)

@@ -41,10 +41,15 @@ def _source(
     """Rows whose event is more probable by `shift` where the first covariate is in a range."""
     x, p = rng.uniform(size=(rows, columns)), rng.beta(2.0, 2.0, rows)
     truth = np.clip(p + shift * ((x[:, 0] > low) & (x[:, 0] <= high)), 0.0, 1.0)
-    return from_arrays(**{
-        "probabilities": p, "labels": (rng.random(rows) < truth).astype(int), "binary": True,
-        "covariates": x, "covariate_names": [f"x{j}" for j in range(columns)], **changes,
-    })  # fmt: skip
+    arguments = {
+        "probabilities": p,
+        "labels": (rng.random(rows) < truth).astype(int),
+        "binary": True,
+        "covariates": x,
+        "covariate_names": [f"x{j}" for j in range(columns)],
+        **changes,
+    }
+    return from_arrays(**arguments)
 
 
 def _scanned(
@@ -70,17 +75,18 @@ def _scanned(
 
 @pytest.mark.long
 def test_scan__finds_an_error_of_a_tenth_of_a_covariate():  # S7
-    found, known, sets = 0, 0, 60
+    detected, detectable, sets = 0, 0, 60
     for seed in range(sets):
         rng = np.random.default_rng([7, seed])
         source = _source(rng, 0.05 if seed % 2 else -0.05)
-        found += _scanned(source, seed=seed).p_value <= 0.05
+        detected += _scanned(source, seed=seed).p_value <= 0.05
         block = source.read(0, N, True)
         here = np.asarray(block.covariates)[:, 0] > 0.9
         p, y = np.asarray(block.values).reshape(N, -1)[here, -1], np.asarray(block.labels)[here]
-        known += abs((y - p).sum()) > norm.isf(0.025) * np.sqrt((p * (1 - p)).sum())
-    assert found >= binom.ppf(0.001, sets, 0.6)
-    assert found >= 0.6 * known  # groups: 0.35
+        detectable += abs((y - p).sum()) > norm.isf(0.025) * np.sqrt((p * (1 - p)).sum())
+    # a power of at least 60 %, up to one seed in a thousand
+    assert detected >= binom.ppf(0.001, sets, 0.6)
+    assert detected >= 0.6 * detectable  # groups: 0.35
 
 
 def test_audit__names_the_range_with_an_error():  # S7
@@ -88,6 +94,7 @@ def test_audit__names_the_range_with_an_error():  # S7
     first = result.biased_ranges[0]
     (where,) = first.where
     assert where.covariate == "x0"
+    # the ends of a range are edges of 160 cells, and noise moves the worst range by a few of them
     assert where.above == pytest.approx(0.9, abs=0.02)
     assert where.up_to is None
     assert (first.direction, first.adjusted) == ("too low", 0.005)
@@ -112,6 +119,7 @@ def test_scan__rarely_rejects_calibrated_data():
     for seed in range(runs):
         source = _source(np.random.default_rng([8, seed]), 0.0, rows=600)
         rejected += _scanned(source, replicates=39, seed=seed).p_value <= 0.05
+    # 0.1 % and 99.9 % of a binomial at the level
     assert binom.ppf(0.001, runs, 0.05) <= rejected <= binom.ppf(0.999, runs, 0.05)
 
 
@@ -211,8 +219,10 @@ def test_scan__leaves_out_categories_and_columns_of_two_values():
     rng = np.random.default_rng(6)
     x = np.column_stack([rng.integers(0, 5, N), rng.integers(0, 2, N), rng.integers(0, 5, N)])
     source = _source(
-        rng, covariates=x.astype(float), covariate_names=["kind", "flag", "count"],
-    )  # fmt: skip
+        rng,
+        covariates=x.astype(float),
+        covariate_names=["kind", "flag", "count"],
+    )
     names = ("kind", "flag", "count")
     scan = _scanned(source, names, replicates=19, categorical=("kind",))
     assert scan.columns == ("prediction", "count")
@@ -232,6 +242,7 @@ def test_scan__finds_an_error_in_a_range_of_the_prediction():
     scan = _scanned(_source(rng, probabilities=p, labels=y.astype(int)))
     where = scan.listed[0].where[0]
     assert where.covariate == "prediction"
+    # as above, edges of cells of the prediction
     assert where.above == pytest.approx(0.4, abs=0.03)
     assert where.up_to == pytest.approx(0.5, abs=0.03)
 
@@ -240,16 +251,15 @@ def test_scan__of_several_errors_lists_ranges_without_common_rows():
     rng = np.random.default_rng(9)
     x, p = rng.uniform(size=N), rng.uniform(0.2, 0.8, N)
     y = rng.random(N) < p + 0.15 * (x > 0.9) - 0.15 * ((x > 0.2) & (x < 0.4))
-    scan = _scanned(
-        _source(rng, probabilities=p, labels=y.astype(int), covariates=x[:, None])
-    )  # fmt: skip
+    scan = _scanned(_source(rng, probabilities=p, labels=y.astype(int), covariates=x[:, None]))
     biased = [group for group in scan.listed if group.adjusted <= 0.05]
     assert {group.direction for group in biased} == {"too low", "too high"}
     ends = sorted(
         (where.above or -np.inf, np.inf if where.up_to is None else where.up_to)
-        for where in (group.where[0] for group in biased) if where.covariate == "x0"
-    )  # fmt: skip
-    assert all(one[1] <= other[0] for one, other in pairwise(ends))
+        for where in (group.where[0] for group in biased)
+        if where.covariate == "x0"
+    )
+    assert all(lower[1] <= upper[0] for lower, upper in pairwise(ends))
 
 
 @pytest.mark.parametrize("rows", [10, 100])
@@ -275,24 +285,26 @@ def test_scan__of_many_classes_is_of_the_top_label():
     y = (q.cumsum(axis=1) < rng.random((N, 1))).sum(axis=1)
     wrong = (x > 0.9) & (rng.random(N) < 0.5)
     y[wrong] = (q.argmax(axis=1)[wrong] + 1) % 3
-    source = from_arrays(
-        probabilities=q, labels=y, covariates=x[:, None], covariate_names=["x0"]
-    )  # fmt: skip
+    source = from_arrays(probabilities=q, labels=y, covariates=x[:, None], covariate_names=["x0"])
     first = _scanned(source, notion="top_label").listed[0]
     assert first.direction == "too high"
+    # as above, edges of cells of the covariate
     assert first.where[0].above == pytest.approx(0.9, abs=0.02)
 
 
 def _clustered(seed: int, clusters: int, size: int) -> ArraySource:
-    """Clusters whose rows have one prediction, one label and one covariate."""
+    """All rows of a cluster have the same prediction, label and covariate."""
     rng = np.random.default_rng([13, seed])
     p, x, u = rng.uniform(0.2, 0.8, clusters), rng.uniform(size=clusters), rng.random(clusters)
     columns = np.column_stack([x, np.arange(clusters)])
     return _source(
-        rng, rows=clusters * size, probabilities=np.repeat(p, size),
-        labels=np.repeat(u < p, size).astype(int), covariates=np.repeat(columns, size, axis=0),
+        rng,
+        rows=clusters * size,
+        probabilities=np.repeat(p, size),
+        labels=np.repeat(u < p, size).astype(int),
+        covariates=np.repeat(columns, size, axis=0),
         covariate_names=["x0", "cluster"],
-    )  # fmt: skip
+    )
 
 
 def test_scan__of_clusters_has_one_sign_for_each():
@@ -302,6 +314,7 @@ def test_scan__of_clusters_has_one_sign_for_each():
         for clustered in rejected:
             scan = _scanned(source, seed=seed, cluster="cluster" if clustered else None)
             rejected[clustered] += scan.p_value <= 0.05
+    # right code exceeds this bound for one seed in a thousand
     assert rejected[True] <= binom.ppf(0.999, 40, 0.05)
     assert rejected[False] > 20
 
@@ -320,10 +333,13 @@ def test_tests_of_clusters__do_not_reject_ranges_and_groups_without_rare_events(
         rng = np.random.default_rng([14, seed])
         p, x = rng.beta(0.5, 20.0, 2000), rng.uniform(size=2000)
         source = _source(
-            rng, rows=2000, probabilities=p, labels=(rng.random(2000) < p).astype(int),
+            rng,
+            rows=2000,
+            probabilities=p,
+            labels=(rng.random(2000) < p).astype(int),
             covariates=np.column_stack([x, rng.integers(0, 200, 2000)]),
             covariate_names=["x0", "cluster"],
-        )  # fmt: skip
+        )
         with Session.open(source, scheduler="serial") as opened:
             session = opened.by_cluster("cluster")
             axis = Axis("x0", 0, None, tuple(np.arange(1, 40) / 40))
@@ -334,14 +350,15 @@ def test_tests_of_clusters__do_not_reject_ranges_and_groups_without_rare_events(
             )
         scan = _scanned(source, seed=seed, cluster="cluster")
         rejected += [scan.p_value <= 0.05, min(group.adjusted for group in tested.listed) <= 0.05]
+    # right code exceeds this bound for one seed in a thousand
     assert (rejected <= binom.ppf(0.999, runs, 0.05)).all()
 
 
 def test_scan__does_not_depend_on_the_blocks_of_rows():
     source = _source(np.random.default_rng(14))
-    one, other = (_scanned(source, block_rows=rows) for rows in (N, 700))
-    assert [group.name for group in one.listed] == [group.name for group in other.listed]
-    for a, b in zip(one.listed, other.listed, strict=True):
+    at_once, blocked = (_scanned(source, block_rows=rows) for rows in (N, 700))
+    assert [group.name for group in at_once.listed] == [group.name for group in blocked.listed]
+    for a, b in zip(at_once.listed, blocked.listed, strict=True):
         assert (a.n, a.adjusted, a.p_value) == (b.n, b.adjusted, b.p_value)
         assert (a.bias, a.low, a.high) == pytest.approx((b.bias, b.low, b.high))
 
@@ -382,6 +399,7 @@ def test_scan__notes_flipped_labels_where_predictions_are_too_extreme():
     p = rng.choice([0.01, 0.99], N)
     truth = np.where(p > 0.5, 0.9, 0.1)
     scan = _scanned(_source(rng, probabilities=p, labels=(rng.random(N) < truth).astype(int)))
+    # a row contradicts its prediction with probability 0.1
     assert 0.05 < scan.flips < 0.15
     assert scan.dispersion > 3
     (note,) = scan.notes
@@ -395,6 +413,7 @@ def test_local_bias__names_biased_ranges_of_the_covariates():
     source = _source(np.random.default_rng(18), 0.1)
     bias_map = local_bias(source, "x0", at="grid", points=5)
     first = bias_map.ranges.listed[0]
+    # as above, edges of cells of the covariate
     assert first.where[0].above == pytest.approx(0.9, abs=0.02)
     assert (first.direction, first.adjusted) == ("too low", 0.005)
     assert bias_map.parameters["replicates"] == 199

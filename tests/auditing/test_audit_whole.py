@@ -26,12 +26,15 @@ def test_whole__is_the_default_test_with_kce():
     )
     result = cs.audit(source, "x", n_replicates=99, seed=1)
     alone = cs.calibration_test(source, n_replicates=99, seed=1)
-    for one, other in zip(result.tests.whole, alone.results, strict=True):
-        assert one.test.statistic == other.statistic
-        np.testing.assert_array_equal(one.test.null_values, other.null_values)
-    tests = [result.tests.plain, *(one.test for one in result.tests.whole)]
+    for member, expected in zip(result.tests.whole, alone.results, strict=True):
+        assert member.test.statistic == expected.statistic
+        np.testing.assert_array_equal(member.test.null_values, expected.null_values)
+    tests = [result.tests.plain, *(member.test for member in result.tests.whole)]
     joint = joint_p_values([t.value for t in tests], [t.null_values for t in tests])
-    assert [result.tests.plain_adjusted, *(one.adjusted for one in result.tests.whole)] == joint
+    assert [
+        result.tests.plain_adjusted,
+        *(member.adjusted for member in result.tests.whole),
+    ] == joint
     assert result.tests.p_value == min(joint) == 0.01
     text = " ".join(cs.as_text(result).split())
     assert "Calibration without covariates: cox_score has p" in text or "spread_score" in text
@@ -56,10 +59,10 @@ def test_audit__has_no_p_values_beside_a_large_cluster(large):  # S9
     )
     with cs.Session.open(source) as session:
         result = cs.audit(session.by_cluster("unit"), "x", n_replicates=19)
-    known = [group.adjusted is not None for group in result.groups]
-    tested = [one.test.p_value is not None for one in result.tests.whole]
+    judged = [group.adjusted is not None for group in result.groups]
+    tested = [member.test.p_value is not None for member in result.tests.whole]
     assert result.groups
-    assert set(known) == set(tested) == {not large}
+    assert set(judged) == set(tested) == {not large}
     assert (result.overall.p_value is None) == large
     refused = any(
         note.startswith("groups, ranges and segments have no p-values") for note in result.notes

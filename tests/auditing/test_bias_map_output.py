@@ -55,17 +55,22 @@ def _run(*arguments: Any):
 
 def test_bias__command_writes_the_map_of_local_bias(store, tmp_path):
     sheet, full = tmp_path / "map.csv", tmp_path / "map.json"
-    ran = _run(
-        store, "--covariates", "age,site", "--categorical", "site", "--at", "grid",
-        "--points", 4, "--covariate-bandwidth", "age=8", "--prediction-bandwidth", 0.2,
-        "--method", "spectral", "-o", sheet, "--json", full, "--quiet",
-    )  # fmt: skip
+    columns = ["--covariates", "age,site", "--categorical", "site", "--at", "grid", "--points", "4"]
+    bandwidths = ["--covariate-bandwidth", "age=8", "--prediction-bandwidth", "0.2"]
+    outputs = ("-o", sheet, "--json", full, "--quiet")
+    ran = _run(store, *columns, *bandwidths, "--method", "spectral", *outputs)
     assert ran.exit_code == 0, ran.output
     assert ran.output == ""
     bias_map = mapped(
-        store, ["age", "site"], at="grid", points=4, categorical=["site"], method="spectral",
-        prediction_bandwidth=0.2, covariate_bandwidth={"age": 8.0},
-    )  # fmt: skip
+        store,
+        ["age", "site"],
+        at="grid",
+        points=4,
+        categorical=["site"],
+        method="spectral",
+        prediction_bandwidth=0.2,
+        covariate_bandwidth={"age": 8.0},
+    )
     assert json.loads(full.read_text())["points"] == bias_map.to_dict()["points"]
     with sheet.open() as file:
         table = list(csv.DictReader(file))

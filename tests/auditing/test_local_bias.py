@@ -32,11 +32,11 @@ def _dense(data, at, bandwidths, kernel="gaussian"):
     columns = [data["p"], *data["x"].T]
     K = np.ones((len(at[0]), len(w)))
     distance = np.zeros_like(K)
-    for mine, theirs, b in zip(columns, [at[0], *np.transpose(at[1])], bandwidths, strict=True):
-        gap = np.abs(np.asarray(theirs)[:, None] - mine[None, :])
+    for column, queries, b in zip(columns, [at[0], *np.transpose(at[1])], bandwidths, strict=True):
+        gap = np.abs(np.asarray(queries)[:, None] - column[None, :])
         if b == 0:
             K *= gap == 0
-        elif b is not None and (kernel == "gaussian" or mine is data["p"]):
+        elif b is not None and (kernel == "gaussian" or column is data["p"]):
             K *= np.exp(-0.5 * (gap / b) ** 2)
         elif b is not None:
             distance += (gap / b) ** 2
@@ -69,6 +69,7 @@ def _agrees(bias_map: BiasMap, expected, tolerance=1e-10):
     np.testing.assert_allclose(
         bias_map.standard_error, np.where(few, np.nan, error), rtol=0, atol=tolerance
     )
+    # effective rows are (Σv)² / Σv², so that relative errors of several sums add up
     np.testing.assert_allclose(bias_map.effective_rows, effective, rtol=10 * tolerance)
 
 
@@ -78,9 +79,11 @@ def _agrees(bias_map: BiasMap, expected, tolerance=1e-10):
 @pytest.mark.parametrize("method", ["spectral", "direct"])
 def test_local_bias__is_positive_where_predictions_are_too_low(method):
     source = from_arrays(
-        probabilities=np.full(40, 0.7), labels=np.ones(40, int), binary=True,
+        probabilities=np.full(40, 0.7),
+        labels=np.ones(40, int),
+        binary=True,
         covariates=np.arange(40.0)[:, None],
-    )  # fmt: skip
+    )
     bias_map = mapped(source, ["x0"], at=([0.7, 0.6], [[10.0], [20.5]]), method=method)
     np.testing.assert_allclose(bias_map.bias, 0.3, atol=1e-12)
     # y − f is constant, but calibrated labels would vary
@@ -93,7 +96,7 @@ def test_local_bias__is_positive_where_predictions_are_too_low(method):
 @pytest.mark.long
 @pytest.mark.parametrize("method", ["direct", "spectral"])
 @pytest.mark.parametrize(
-    ("names", "categorical", "bandwidths", "none"),
+    ("names", "categorical", "bandwidths", "without_predictions"),
     [
         ((), (), (0.1,), False),
         (("age",), (), (0.1, 8.0), False),
@@ -107,15 +110,18 @@ def test_local_bias__is_positive_where_predictions_are_too_low(method):
     ],
 )
 def test_local_bias__equals_the_dense_ratio_at_every_row(
-    data, names, categorical, bandwidths, none, method
+    data, names, categorical, bandwidths, without_predictions, method
 ):
     scales = dict(zip(names, bandwidths[1:], strict=True))
     bias_map = mapped(
-        biased_source(data), names, categorical=categorical, method=method,
-        prediction_bandwidth=None if none else bandwidths[0],
+        biased_source(data),
+        names,
+        categorical=categorical,
+        method=method,
+        prediction_bandwidth=None if without_predictions else bandwidths[0],
         covariate_bandwidth={name: b for name, b in scales.items() if b},
-        prediction_kernel="none" if none else "gaussian",
-    )  # fmt: skip
+        prediction_kernel="none" if without_predictions else "gaussian",
+    )
     here = _named(data, *names)
     _agrees(bias_map, _dense(here, (data["p"], here["x"]), bandwidths))
     assert bias_map.parameters["method"] == method
@@ -130,9 +136,14 @@ def test_local_bias__values_between_levels_use_both(data, method, count):
     x = np.column_stack([rng.uniform(-0.3, 1.3, count), rng.integers(1, 4, count)])
     at = rng.random(count), x
     bias_map = mapped(
-        biased_source(data), ("sex", "site"), at=at, categorical="site", method=method,
-        prediction_bandwidth=0.1, covariate_bandwidth=0.6,
-    )  # fmt: skip
+        biased_source(data),
+        ("sex", "site"),
+        at=at,
+        categorical="site",
+        method=method,
+        prediction_bandwidth=0.1,
+        covariate_bandwidth=0.6,
+    )
     _agrees(bias_map, _dense(_named(data, "sex", "site"), at, (0.1, 0.6, 0)))
     assert bias_map.index is None
 
@@ -142,9 +153,13 @@ def test_local_bias__points_outside_the_data_do_not_use_the_opposite_end(data, m
     ages = data["x"][:, 0]
     at = [0.5, 1.2, -0.1], [[ages.max() + 20.0], [50.0], [ages.min() - 12.0]]
     bias_map = mapped(
-        biased_source(data), ["age"], at=at, method=method, prediction_bandwidth=0.2,
+        biased_source(data),
+        ["age"],
+        at=at,
+        method=method,
+        prediction_bandwidth=0.2,
         covariate_bandwidth=8.0,
-    )  # fmt: skip
+    )
     _agrees(bias_map, _dense(_named(data, "age"), at, (0.2, 8.0)), 1e-9)
 
 
@@ -152,9 +167,13 @@ def test_local_bias__points_outside_the_data_do_not_use_the_opposite_end(data, m
 def test_local_bias__is_masked_where_there_are_no_rows(data, method):
     at = [0.5, 0.5, 0.5, 0.5], [[50.0, 2], [5e3, 2], [-1e30, 2], [50.0, 7]]
     bias_map = mapped(
-        biased_source(data), ["age", "site"], at=at, categorical=["site"], method=method,
+        biased_source(data),
+        ["age", "site"],
+        at=at,
+        categorical=["site"],
+        method=method,
         covariate_bandwidth=2.0,
-    )  # fmt: skip
+    )
     np.testing.assert_array_equal(bias_map.masked, [False, True, True, True])
     assert np.isnan(bias_map.bias[1:]).all()
     assert np.isnan(bias_map.standard_error[1:]).all()
@@ -170,15 +189,19 @@ def test_local_bias__masks_points_near_one_row_only(method):
     )
     bias_map = mapped(source, ["x0"], covariate_bandwidth=1.0, method=method)
     np.testing.assert_array_equal(bias_map.masked, [True, False, False, True])
+    # the spectral method has an error of its tolerance in the kernel of distant rows
     np.testing.assert_allclose(bias_map.effective_rows, [1, 2, 2, 1], rtol=1e-6)
     np.testing.assert_allclose(bias_map.bias[1:3], 0.1, atol=1e-9)
 
 
 def test_local_bias__kernels_without_a_series_use_direct_sums(data):
     bias_map = mapped(
-        biased_source(data), ("age", "dose"), covariate_kernel="laplace", prediction_bandwidth=0.2,
+        biased_source(data),
+        ("age", "dose"),
+        covariate_kernel="laplace",
+        prediction_bandwidth=0.2,
         covariate_bandwidth={"age": 8.0, "dose": 0.5},
-    )  # fmt: skip
+    )
     here = _named(data, "age", "dose")
     assert bias_map.parameters["method"] == "direct"
     _agrees(bias_map, _dense(here, (data["p"], here["x"]), (0.2, 8.0, 0.5), "laplace"))
@@ -193,9 +216,11 @@ def test_local_bias__top_label_is_the_default_of_many_classes():
     q = np.exp(logits) / np.exp(logits).sum(1, keepdims=True)
     keep = y >= 0
     top = {
-        "p": q.max(1)[keep], "y": (q.argmax(1) == y)[keep], "x": np.empty((keep.sum(), 0)),
+        "p": q.max(1)[keep],
+        "y": (q.argmax(1) == y)[keep],
+        "x": np.empty((keep.sum(), 0)),
         "weights": np.ones(keep.sum()),
-    }  # fmt: skip
+    }
     bias_map = mapped(from_arrays(logits=logits, labels=y), (), prediction_bandwidth=0.1)
     _agrees(bias_map, _dense(top, (top["p"], top["x"]), (0.1,)))
     assert bias_map.parameters["notion"] == "top_label"
@@ -233,12 +258,12 @@ def test_local_bias__without_a_label_everything_is_masked(data, method, at):
 
 def test_local_bias__does_not_depend_on_the_scale_of_weights(data):
     settings = dict(prediction_bandwidth=0.1, method="spectral", at="grid", points=6)
-    one = mapped(biased_source(data), ["age"], **settings)
+    unscaled = mapped(biased_source(data), ["age"], **settings)
     for scale in (2.0**-200, 2.0**200):
-        other = mapped(biased_source(data, weights=scale * data["weights"]), ["age"], **settings)
-        np.testing.assert_allclose(other.bias, one.bias, rtol=1e-9)
-        np.testing.assert_allclose(other.standard_error, one.standard_error, rtol=1e-9)
-        np.testing.assert_allclose(other.effective_rows, one.effective_rows, rtol=1e-9)
+        scaled = mapped(biased_source(data, weights=scale * data["weights"]), ["age"], **settings)
+        np.testing.assert_allclose(scaled.bias, unscaled.bias, rtol=1e-9)
+        np.testing.assert_allclose(scaled.standard_error, unscaled.standard_error, rtol=1e-9)
+        np.testing.assert_allclose(scaled.effective_rows, unscaled.effective_rows, rtol=1e-9)
 
 
 # ---------------------------------------------------------------- the grid
@@ -266,9 +291,11 @@ def test_local_bias__refuses_too_many_points_or_pairs(data):
         mapped(biased_source(data), ("age", "dose"), at="grid", points=1000)
     rows = 200_000
     wide = from_arrays(
-        probabilities=np.full(rows, 0.5), labels=np.zeros(rows, int), binary=True,
+        probabilities=np.full(rows, 0.5),
+        labels=np.zeros(rows, int),
+        binary=True,
         covariates=np.zeros((rows, 1)),
-    )  # fmt: skip
+    )
     with pytest.raises(OptionError, match="method='spectral'"):
         mapped(wide, ["x0"], method="direct")
     with pytest.raises(OptionError, match="no series"):
@@ -335,7 +362,7 @@ def _bits(bias_map: BiasMap) -> list[bytes]:
 
 @pytest.fixture
 def blocks(data, tmp_path, monkeypatch):
-    """Arrays on disk, in eight blocks; some labels are unknown."""
+    """Arrays on disk in eight blocks. Some labels are unknown."""
     monkeypatch.setattr("calibscale.data.source._BLOCK_NUMBERS", 512)
     labels = np.where(np.arange(N) % 10 == 3, -1, data["y"])
     arrays = {"p": data["p"][:, None], "y": labels, "x": data["x"], "w": data["weights"]}
@@ -350,11 +377,11 @@ def blocks(data, tmp_path, monkeypatch):
 @pytest.mark.parametrize("at", ["rows", "grid"])
 def test_local_bias__every_scheduler_gives_the_same_bits(blocks, method, at):
     settings: Any = dict(at=at, points=7, method=method, categorical=["site"])
-    one = mapped(blocks, ["age", "site"], scheduler="serial", **settings)
-    other = mapped(blocks, ["age", "site"], scheduler="threads:2", **settings)
-    assert _bits(one) == _bits(other)
+    serial = mapped(blocks, ["age", "site"], scheduler="serial", **settings)
+    threaded = mapped(blocks, ["age", "site"], scheduler="threads:2", **settings)
+    assert _bits(serial) == _bits(threaded)
     if at == "rows":
-        np.testing.assert_array_equal(one.index, np.flatnonzero(np.arange(N) % 10 != 3))
+        np.testing.assert_array_equal(serial.index, np.flatnonzero(np.arange(N) % 10 != 3))
 
 
 @pytest.mark.cluster
@@ -367,9 +394,9 @@ def test_local_bias__worker_processes_give_the_same_bits(blocks):
     ):
         for method in ("direct", "spectral"):
             settings: Any = dict(at="rows", method=method)
-            one = mapped(blocks, ["age", "sex"], scheduler="serial", **settings)
-            other = mapped(blocks, ["age", "sex"], scheduler=client, **settings)
-            assert _bits(one) == _bits(other)
+            serial = mapped(blocks, ["age", "sex"], scheduler="serial", **settings)
+            distributed = mapped(blocks, ["age", "sex"], scheduler=client, **settings)
+            assert _bits(serial) == _bits(distributed)
 
 
 def test_statistics__merged_chunks_equal_one_chunk(data):

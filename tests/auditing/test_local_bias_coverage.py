@@ -38,9 +38,12 @@ def test_local_bias__intervals_of_standard_errors_have_nominal_coverage():
     for seed in range(80):
         source, q, truth, x = missing_covariate(seed, 3000)
         bias_map = mapped(
-            source, ["x2"], at=(at[0], at[1][:, None]), prediction_bandwidth=0.1,
+            source,
+            ["x2"],
+            at=(at[0], at[1][:, None]),
+            prediction_bandwidth=0.1,
             covariate_bandwidth=0.3,
-        )  # fmt: skip
+        )
         K = np.exp(-0.5 * ((q[:, None] - at[0]) / 0.1) ** 2)
         K *= np.exp(-0.5 * ((x[:, 1:] - at[1]) / 0.3) ** 2)
         expected = (truth - q) @ K / K.sum(0)  # mean over the noise of the labels
@@ -75,9 +78,13 @@ def test_local_bias__masks_points_near_two_rows():
 def test_local_bias__limits_and_z_equal_those_of_weighted_rows(data, method):
     at = np.array([0.2, 0.7]), np.array([[45.0], [60.0]])
     bias_map = local_bias(
-        biased_source(data), ["age"], at=at, method=method, prediction_bandwidth=0.1,
+        biased_source(data),
+        ["age"],
+        at=at,
+        method=method,
+        prediction_bandwidth=0.1,
         covariate_bandwidth=8.0,
-    )  # fmt: skip
+    )
     p, y = data["p"], data["y"]
     for i in range(2):
         v = data["weights"] * np.exp(-0.5 * ((p - at[0][i]) / 0.1) ** 2)

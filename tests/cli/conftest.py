@@ -50,7 +50,7 @@ def binary(tmp_path_factory) -> Path:
 
 @pytest.fixture(scope="session")
 def spoiled(tmp_path_factory, numbers) -> Path:
-    """Store whose row 17 is NaN and whose row 2000 has the label 9."""
+    """Store with NaN in row 17 and the label 9 in row 2000."""
     z, y = numbers["logits"].copy(), np.maximum(numbers["labels"], 0)
     z[17], y[2000] = np.nan, 3
     path = tmp_path_factory.mktemp("cli") / "spoiled.zarr"

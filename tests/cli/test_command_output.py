@@ -24,6 +24,7 @@ def test_json__may_go_to_a_pipe_in_a_folder_that_cannot_be_written(tmp_path, mon
     """A shell's >(…) names such a pipe, /dev/fd/63."""
     pipe = tmp_path / "pipe"
     os.mkfifo(pipe)
+    # only the pipe can be written, not its folder
     monkeypatch.setattr(os, "access", lambda path, mode: Path(path) == pipe)
     check_outputs({"--json": str(pipe)})
     with pytest.raises(click.BadParameter, match="cannot be written"):
@@ -33,7 +34,7 @@ def test_json__may_go_to_a_pipe_in_a_folder_that_cannot_be_written(tmp_path, mon
         check_outputs({"--json": str(pipe)})
 
 
-def test_evaluate__json_file_beside_the_table(run, store, tmp_path):
+def test_evaluate__writes_a_json_file_beside_the_table(run, store, tmp_path):
     path = tmp_path / "result.json"
     ran = run("evaluate", store, "--json", path, "-e", "ece")
     assert ran.code == 0
@@ -56,6 +57,7 @@ def test_evaluate__json_file_of_an_earlier_run_survives_a_failed_one(run, spoile
 def test_evaluate__json_may_go_into_a_pipe(run, store, tmp_path):
     path = tmp_path / "pipe"
     os.mkfifo(path)
+    # a reader keeps the pipe open
     reader = os.open(path, os.O_RDWR | os.O_NONBLOCK)
     try:
         assert run("evaluate", store, "--json", path, "-e", "accuracy").code == 0
@@ -92,12 +94,14 @@ def test_evaluate__tables_fit_the_screen(run, store, everything, monkeypatch, wi
     assert ran.err == ""
     lines = ran.out.splitlines()
     assert max(map(len, lines)) <= width
+    # numbers and names are not cut, but a range may have an ellipsis
     assert "…" not in " ".join(ran.out.split()).replace(" … ", "")
     head = lines[: lines.index("Groups by site")]
     for name in NAMES:
+        # minus signs are typographic in tables
         number = re.compile(rf"{name}(?:,[a-z ]*)? +([−]?\d\S*) ")
-        (found,) = filter(None, map(number.match, head))
-        assert float(found[1].replace(",", "").replace("−", "-")) == pytest.approx(
+        (match,) = filter(None, map(number.match, head))
+        assert float(match[1].replace(",", "").replace("−", "-")) == pytest.approx(
             everything[name]["value"], rel=1e-3
         )
     rows = [line for line in lines if re.match("site = [012] ", line)]
@@ -112,6 +116,7 @@ def test_evaluate__many_groups_fit_the_screen(run, tmp_path, monkeypatch):
     rng = np.random.default_rng(0)
     created = LogitStore.create(tmp_path / "s.zarr", classes=3, covariate_names=["hospital"])
     with created.writer() as writer:
+        # sixty groups with the numbers 1000 to 1059
         x = 1000.0 + rng.integers(0, 60, (600, 1))
         writer.append(rng.normal(size=(600, 3)), rng.integers(0, 3, 600), covariates=x)
     for width in ("80", "120"):
@@ -129,33 +134,37 @@ def test_evaluate__many_groups_fit_the_screen(run, tmp_path, monkeypatch):
         assert "calibscale audit STORE --covariates hospital" in " ".join(ran.out.split())
     intervals = run("evaluate", tmp_path / "s.zarr", "--group-by", "hospital").out
     groups = [line for line in intervals.splitlines() if line.startswith("hospital = ")]
+    # low … high
     assert all("…" in line for line in groups)
 
 
 @pytest.mark.long
-def test_evaluate__group_by_ranges_and_several_columns(run, store, numbers):
-    by = ("--group-by", "age:4", "--group-by", "site", "--group-by", "age")
-    result = run("evaluate", store, "--json", "-", *by).json
+def test_evaluate__groups_by_ranges_and_by_several_columns(run, store, numbers):
+    columns = ("--group-by", "age:4", "--group-by", "site", "--group-by", "age")
+    result = run("evaluate", store, "--json", "-", *columns).json
     y, age = numbers["labels"], numbers["covariates"][:, 1]
     quarters, sites, fifths = result["groups"], *result["other_groups"]
     assert [g["column"] for g in (quarters, sites, fifths)] == ["age:4", "site", "age:5"]
     for cut, parts in ((quarters, 4), (fifths, 5)):
         assert len(cut["values"]) == parts
+        # the upper ends of ranges
         bounds = [
             float(end) for g in cut["values"][:-1] for end in re.findall(r"age ≤ (\S+)", g["name"])
         ]
         assert bounds == sorted(bounds)
+        # ranges include their upper ends
         numbers_of = np.histogram(age[y >= 0], [-np.inf, *np.nextafter(bounds, np.inf), np.inf])[0]
         assert [g["n"] for g in cut["values"]] == numbers_of.tolist()
+        # parts have similar numbers of rows
         assert max(numbers_of) < 1.3 * min(numbers_of)
     plain = run("evaluate", store, "--json", "-", "--group-by", "site").json["groups"]
     assert sites == plain
-    table = run("evaluate", store, *by).out
+    table = run("evaluate", store, *columns).out
     for name in ("age:4", "site", "age:5"):
         assert re.search(rf"^Groups by {name}$", table, re.MULTILINE)
     for wrong in ("age:1", "age:x", "nothing:3", "site:"):
         assert run("evaluate", store, "--group-by", wrong).code == 2
-    assert run("evaluate", store, *by, "--checkpoint", "c").code == 2
+    assert run("evaluate", store, *columns, "--checkpoint", "c").code == 2
 
 
 @pytest.mark.parametrize("width", [80, 120])
@@ -163,6 +172,7 @@ def test_evaluate__the_table_says_why_a_value_is_missing(run, tmp_path, monkeypa
     monkeypatch.setenv("COLUMNS", str(width))
     created = LogitStore.create(tmp_path / "s.zarr", classes=3)
     with created.writer() as writer:
+        # a single row has no pairs
         writer.append(np.zeros((1, 3)), [0])
     ran = run("evaluate", tmp_path / "s.zarr", "-e", "jkce")
     assert ran.code == 0
@@ -171,6 +181,7 @@ def test_evaluate__the_table_says_why_a_value_is_missing(run, tmp_path, monkeypa
 
 
 def test_evaluate__names_with_brackets_are_printed_as_they_are(run, tmp_path, numbers):
+    # brackets are markup of the table's library
     path = tmp_path / "[bold]x[/bold] [/].zarr"
     created = LogitStore.create(path, classes=4, covariate_names=["[red]", "age"])
     with created.writer() as writer:
@@ -191,6 +202,7 @@ def test_left_out__one_row_is_one():
 
 
 def test_progress__counts_one_block(capsys, monkeypatch):
+    # a message after every report, not only after seconds
     monkeypatch.setattr(progress, "_HEARTBEAT", 0.0)
     with progress.progress("testing", "blocks") as report:
         report(1)
@@ -210,6 +222,7 @@ def test_evaluate__json_is_alone_on_stdout_with_worker_processes(store):
 @pytest.mark.parametrize("output", [["--json", "-"], []], ids=["json", "table"])
 def test_evaluate__a_closed_pipe_is_no_traceback(store, output):
     reader, writer = os.pipe()
+    # nobody reads
     os.close(reader)
     try:
         ran = finish(start("evaluate", store, "-e", "nll", *output, stdout=writer))

@@ -13,15 +13,17 @@ pytestmark = [pytest.mark.process, pytest.mark.long]
 
 def _completed(*words):
     environment = {
-        **os.environ, "_CALIBSCALE_COMPLETE": "bash_complete",
-        "COMP_WORDS": " ".join(["calibscale", *words]), "COMP_CWORD": str(len(words)),
-    }  # fmt: skip
+        **os.environ,
+        "_CALIBSCALE_COMPLETE": "bash_complete",
+        "COMP_WORDS": " ".join(["calibscale", *words]),
+        "COMP_CWORD": str(len(words)),
+    }
     command = [sys.executable, "-m", "calibscale"]
     ran = subprocess.run(command, capture_output=True, text=True, check=True, env=environment)
     return ran.stdout.split()
 
 
-def test_completion__of_commands_paths_and_estimators():
+def test_completion__offers_commands_paths_and_estimators():
     assert _completed("ev") == ["plain,evaluate"]
     assert _completed("evaluate", "-e", "ck") == ["plain,ckce", "plain,ckce_centred"]
     assert _completed("estimators", "smooth") == ["plain,smooth_ece", "plain,smooth_test"]

@@ -18,16 +18,24 @@ SECONDS = 300
 
 def _python(code: str, **variables: str) -> Any:
     return subprocess.run(
-        [sys.executable, "-c", code], env=environment(**variables), capture_output=True,
-        text=True, timeout=SECONDS, check=False,
-    )  # fmt: skip
+        [sys.executable, "-c", code],
+        env=environment(**variables),
+        capture_output=True,
+        text=True,
+        timeout=SECONDS,
+        check=False,
+    )
 
 
 def _command(*words: Any, **variables: str) -> Any:
     return subprocess.run(
-        [sys.executable, "-m", "calibscale", *map(str, words)], env=environment(**variables),
-        capture_output=True, text=True, timeout=SECONDS, check=False,
-    )  # fmt: skip
+        [sys.executable, "-m", "calibscale", *map(str, words)],
+        env=environment(**variables),
+        capture_output=True,
+        text=True,
+        timeout=SECONDS,
+        check=False,
+    )
 
 
 @pytest.fixture(scope="module")
@@ -86,8 +94,8 @@ atexit.register(lambda: print(cs.{verb}(source).n))
 
 @pytest.mark.process
 @pytest.mark.long
-@pytest.mark.parametrize("same", [True, False])
-def test_ingests__at_once_into_one_store_have_one_winner(tmp_path, same):
+@pytest.mark.parametrize("same_file", [True, False])
+def test_ingests__at_once_into_one_store_have_one_winner(tmp_path, same_file):
     """The others say that another ingest is writing it, or find it complete."""
     rng = np.random.default_rng(5)
     for k in range(6):
@@ -106,22 +114,21 @@ except StoreError as error:
 """
     start = time.time() + 8.0  # when all have loaded the package
     place = tmp_path / "rows.zarr"
-    running = [
-        subprocess.Popen(
-            [sys.executable, "-c", code, tmp_path / f"{0 if same else k}.npz", place, str(start)],
-            stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
-        )
-        for k in range(6)
-    ]  # fmt: skip
+    running = []
+    for k in range(6):
+        file = tmp_path / ("0.npz" if same_file else f"{k}.npz")
+        words = [sys.executable, "-c", code, file, place, str(start)]
+        pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
+        running.append(subprocess.Popen(words, text=True, **pipes))
     answers = [process.communicate(timeout=SECONDS) for process in running]
     assert [err for _, err in answers] == [""] * 6
     lost = [out for out, _ in answers if out != "2000\n"]
     assert len(lost) < 6
     for sentence in lost:
         assert "Errno" not in sentence
-        others = "another writer, such as another ingest", "another process has just created it"
+        refusals = "another writer, such as another ingest", "another process has just created it"
         finished = "was written from other files"
-        assert any(text in sentence for text in (*others, finished)), sentence
+        assert any(text in sentence for text in (*refusals, finished)), sentence
     assert cs.LogitStore.open(place).rows == 2000
 
 

@@ -36,13 +36,17 @@ def store(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def _calibscale(command: list[Any], prefix: tuple[str, ...] = (), **options: Any) -> Any:
     return subprocess.run(
         [*prefix, sys.executable, "-m", "calibscale", *map(str, command)],
-        capture_output=True, text=True, timeout=LIMIT, check=False, **options,
-    )  # fmt: skip
+        capture_output=True,
+        text=True,
+        timeout=LIMIT,
+        check=False,
+        **options,
+    )
 
 
-def _without(what: str, folder: Path, command: list[Any]) -> Any:
+def _without(hidden: str, folder: Path, command: list[Any]) -> Any:
     """Run a command in a namespace in which a system folder is empty."""
-    prefix = ("unshare", "--mount", "sh", "-c", f'{HIDDEN[what]} && exec "$@"', "sh")
+    prefix = ("unshare", "--mount", "sh", "-c", f'{HIDDEN[hidden]} && exec "$@"', "sh")
     if (
         not shutil.which("unshare")
         or subprocess.run(
@@ -66,18 +70,18 @@ def _is_reported(ran: Any) -> None:
 
 @pytest.mark.process
 @pytest.mark.parametrize(
-    "what",
+    "hidden",
     ["proc", pytest.param("shm", marks=pytest.mark.slow)],
 )
-def test_missing_folder__evaluates(store: Path, tmp_path: Path, what: str) -> None:
-    ran = _without(what, tmp_path, ["evaluate", store, "-e", "ece", "--json", "-"])
+def test_missing_folder__evaluates(store: Path, tmp_path: Path, hidden: str) -> None:
+    ran = _without(hidden, tmp_path, ["evaluate", store, "-e", "ece", "--json", "-"])
     assert (ran.returncode, ran.stderr) == (0, "")
     assert json.loads(ran.stdout)["n"] == 500
 
 
 @pytest.mark.cluster
 @pytest.mark.slow
-@pytest.mark.parametrize("what", HIDDEN)
+@pytest.mark.parametrize("hidden", HIDDEN)
 @pytest.mark.parametrize(
     "command",
     [
@@ -91,10 +95,10 @@ def test_missing_folder__evaluates(store: Path, tmp_path: Path, what: str) -> No
     ids=lambda command: " ".join(command[:1] + command[2:4]),
 )
 def test_missing_folder__is_no_traceback(
-    store: Path, tmp_path: Path, what: str, command: list[str]
+    store: Path, tmp_path: Path, hidden: str, command: list[str]
 ) -> None:
     command = [str(store) if word == "STORE" else word for word in command]
-    ran = _without(what, tmp_path, command)
+    ran = _without(hidden, tmp_path, command)
     _is_reported(ran)
     if not {"local:1", "--memory-limit"} & set(command):  # options that read /proc
         assert ran.returncode == 0, ran.stderr

@@ -29,6 +29,7 @@ from tests.support.command_store import NAMES, ROWS, api
 def test_evaluate__json_has_the_keys_of_its_schema(run, store):
     result = run("evaluate", store, "--json", "-", "-e", "all").json
     assert result["schema"] == "calibscale.evaluation/1"
+    # every row is used, unlabelled or dropped
     assert result["n"] + result["n_unlabelled"] == ROWS
     assert (result["n_dropped"], result["dropped"]) == (0, {})
     assert result["seconds"] > 0
@@ -52,10 +53,12 @@ def test_evaluate__json_has_the_keys_of_its_schema(run, store):
         assert estimate["interval"] is None
         assert {"kind", "error"} <= set(estimate["approximation"])
         exact = estimate["approximation"]["kind"] == "exact"
+        # values from random features have an error of the features
         assert exact == (estimate["estimator"] not in ("ckce", "cmmd", "jkce", "jkce_biased"))
         assert (estimate["approximation"]["error"] == 0.0) == exact
         assert isinstance(estimate["value"], float)
         assert estimate["n"] == result["n"]
+        # a debiased square may be negative, and has no root
         if estimate["squared"] and estimate["value"] >= 0:
             assert estimate["root"] == pytest.approx(estimate["value"] ** 0.5)
         else:
@@ -64,6 +67,7 @@ def test_evaluate__json_has_the_keys_of_its_schema(run, store):
 
 def test_evaluate__json_holds_what_numpy_computes(run, store, numbers):
     z, y = numbers["logits"], numbers["labels"]
+    # the reference has no rows without a label
     z, y = z[y >= 0], y[y >= 0]
     q = np.exp(z) / np.exp(z).sum(1, keepdims=True)
     p, hit = q.max(1), q.argmax(1) == y
@@ -72,6 +76,7 @@ def test_evaluate__json_holds_what_numpy_computes(run, store, numbers):
     assert values["accuracy"] == pytest.approx(hit.mean(), rel=1e-12)
     assert values["brier"] == pytest.approx(((q - np.eye(4)[y]) ** 2).sum(1).mean(), rel=1e-12)
     assert values["nll"] == pytest.approx(-np.log(q[np.arange(len(y)), y]).mean(), rel=1e-12)
+    # a confidence on an edge is in the bin below it
     bins = np.ceil(p * 15).astype(int)
     gaps = [abs(np.sum((p - hit)[bins == b])) for b in range(1, 16)]
     assert values["ece"] == pytest.approx(sum(gaps) / len(y), rel=1e-12)
@@ -96,6 +101,7 @@ def test_evaluate__answers_with_intervals_and_a_verdict_by_default(run, store, m
     assert "95 % interval" in result["verdict"]
     table = run("evaluate", store).out
     assert result["verdict"] in " ".join(table.split())
+    # exact values have no column for errors of approximations
     assert "±" not in table
     assert max(map(len, table.splitlines())) <= 80
     without = run("evaluate", store, "--interval", "none", "--json", "-").json
@@ -104,6 +110,7 @@ def test_evaluate__answers_with_intervals_and_a_verdict_by_default(run, store, m
     assert without["verdict"] == without["judgement"]["sentence"]  # by the noise floors
     named = run("evaluate", store, "-e", "ece", "-e", "all", "-e", "kce", "--json", "-").json
     computed = [e["estimator"] for e in named["results"]]
+    # `all` leaves out what was requested before
     assert computed == ["ece", *(name for name in NAMES if name != "ece"), "kce"]
     for line in run("evaluate", store, "-e", "ckce").out.splitlines():
         assert "±" not in line or "± approx." in line
@@ -144,7 +151,9 @@ def test_evaluate__options_do_what_the_python_api_does(run, store, case):
     result = run("evaluate", store, "--json", "-", *text.split()).json["results"]
     assert result == api(store, estimators)
     if case not in ("cells", "netcal"):  # the option changes the value
-        few = ["--features", "30"] * (case != "features" and "--features" in text)
+        few = []
+        if case != "features" and "--features" in text:
+            few = ["--features", "30"]
         name = text.split()[1].partition("(")[0]
         (plain,) = run("evaluate", store, "--json", "-", "-e", name, *few).json["results"]
         assert result[0]["value"] != plain["value"]
@@ -178,6 +187,7 @@ def test_evaluate__everything_of_a_binary_store(run, binary):
 
 
 def test_evaluate__everything_with_many_classes_gives_a_reason_for_what_is_missing(run, tmp_path):
+    # 3^150 cells of the simplex are too many
     created = LogitStore.create(tmp_path / "wide.zarr", classes=150)
     rng = np.random.default_rng(0)
     with created.writer() as writer:
@@ -196,8 +206,9 @@ def test_evaluate__everything_with_many_classes_gives_a_reason_for_what_is_missi
 @pytest.mark.parametrize("edges", ["equal-mass", "netcal", "[0,0.5,1]"])
 def test_evaluate__every_binned_error_has_other_edges(run, store, edges):
     names = [name for name, kind in ESTIMATORS.items() if issubclass(kind, Binned)]
+    # bins of equal mass have no meaning for all classes at once
     texts = [f"{name}(edges={edges})" for name in names if edges != "equal-mass" or name != "cwce2"]
-    options = [each for text in texts for each in ("-e", text)]
+    options = [word for text in texts for word in ("-e", text)]
     result = run("evaluate", store, "--json", "-", *options).json["results"]
     assert all(e["value"] is not None for e in result)
     refused = run("evaluate", store, "-e", "cwce2(edges=equal-mass)")
@@ -234,13 +245,13 @@ def test_evaluate__says_what_is_wrong_with_an_estimator(run, store, text, messag
 def test_estimators__are_listed_with_their_settings(run):
     listed = run("estimators").out.splitlines()
     assert [line.split()[0] for line in listed] == list(ESTIMATORS)
-    one = run("estimators", "ckce").out
-    assert "Conditional kernel calibration error" in one
-    assert "ckce(features=100, ridge=None, method=" in one
+    page = run("estimators", "ckce").out
+    assert "Conditional kernel calibration error" in page
+    assert "ckce(features=100, ridge=None, method=" in page
     assert "did you mean 'ckce'" in run("estimators", "ckc").err
 
 
-def test_evaluate__group_by(run, store, numbers):
+def test_evaluate__has_results_of_each_group(run, store, numbers):
     result = run("evaluate", store, "--json", "-", "-e", "accuracy", "--group-by", "site").json
     z, y, site = numbers["logits"], numbers["labels"], numbers["covariates"][:, 0]
     assert result["groups"]["column"] == "site"
@@ -253,6 +264,7 @@ def test_evaluate__group_by(run, store, numbers):
 
 
 def test_evaluate__on_invalid_drop_counts(run, spoiled):
+    # rows 17 and 2000 of this store are invalid
     stopped = run("evaluate", spoiled, "-e", "accuracy")
     assert stopped.code == 4
     assert stopped.out == ""
@@ -266,7 +278,8 @@ def test_evaluate__on_invalid_drop_counts(run, spoiled):
     assert "dropped" in table.out
 
 
-def test_evaluate__tolerance(run, tmp_path):
+def test_evaluate__accepts_sums_within_the_tolerance(run, tmp_path):
+    # rows that sum to 1.0004
     q = np.full((10, 4), 0.2501)
     zarr.create_array(tmp_path / "q", data=q)
     zarr.create_array(tmp_path / "y", data=np.arange(10) % 4)
@@ -285,6 +298,7 @@ def test_evaluate__schedulers_agree_bit_for_bit(run, store, everything, schedule
 
 def test_evaluate__memory_limit(run, store):
     result = run("evaluate", store, "--json", "-", "-e", "nll", "--memory-limit", "20 GB").json
+    # decimal gigabytes
     assert result["parameters"]["memory_limit"] == 20_000_000_000
     small = run("evaluate", store, "-e", "nll", "--memory-limit", "1MB")
     assert small.code == 2
@@ -298,13 +312,14 @@ def arrays(tmp_path_factory, numbers) -> Path:
         group.create_array(f"run/{name}", data=array)
     z = numbers["logits"]
     group.create_array("q", data=np.exp(z) / np.exp(z).sum(1, keepdims=True))
+    # two classes as one column
     group.create_array("odds", data=z[:, 0])
     group.create_array("even", data=(numbers["labels"] % 2))
     group.create_array("w", data=numbers["covariates"][:, 1])
     return Path(str(group.store.root))  # type: ignore[attr-defined]
 
 
-def test_evaluate__arrays_by_their_paths(run, arrays, everything):
+def test_evaluate__takes_arrays_by_their_paths(run, arrays, everything):
     result = run(
         *("evaluate", "--logits", arrays / "run/logits", "--labels", arrays / "run/labels"),
         *("--json", "-", "-e", "nll", "-e", "ece", "-e", "ckce"),
@@ -320,6 +335,7 @@ def test_evaluate__arrays_by_names_inside_a_store(run, arrays, numbers):
     ).json
     y, w = numbers["labels"], numbers["covariates"][:, 1]
     labelled = y >= 0
+    # rows without a label are in no class
     hit = numbers["logits"].argmax(1) == y
     expected = w[labelled] @ hit[labelled] / w[labelled].sum()
     assert result["results"][0]["value"] == pytest.approx(expected, rel=1e-12)
@@ -328,7 +344,7 @@ def test_evaluate__arrays_by_names_inside_a_store(run, arrays, numbers):
     assert len(result["groups"]["values"]) == 3
 
 
-def test_evaluate__a_binary_array(run, arrays, numbers):
+def test_evaluate__takes_a_binary_array(run, arrays, numbers):
     command = ("evaluate", arrays, "--logits", "odds", "--labels", "even")
     options = ("--json", "-", "-e", "accuracy")
     result = run(*command, *options).json
@@ -343,6 +359,7 @@ def test_evaluate__a_binary_array(run, arrays, numbers):
     assert expected != rows
 
 
+# there are two covariates
 WRONG_ARRAYS = {
     "no labels": "--logits run/logits",
     "no predictions": "--labels run/labels",

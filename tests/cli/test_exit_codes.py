@@ -110,15 +110,17 @@ def test_exit__a_command_does_not_overwrite_its_input(run, store, tmp_path, comm
         (("nightly", "JOB", "--date", "2026-01-02", "--json", "JOB"), "is also read"),
     ],
 )
-def test_exit__no_output_inside_an_input(run, store, tmp_path, command, message):
+def test_exit__an_output_inside_an_input_is_refused(run, store, tmp_path, command, message):
     (tmp_path / "link").symlink_to(store)
     for a, b in ("xy", "yx"):
         (tmp_path / a).symlink_to(tmp_path / b)
     (tmp_path / "job.toml").write_text("")
     places = {
-        "STORE": store, "LINK": tmp_path / "link", "LOOP": tmp_path / "x",
+        "STORE": store,
+        "LINK": tmp_path / "link",
+        "LOOP": tmp_path / "x",
         "JOB": tmp_path / "job.toml",
-    }  # fmt: skip
+    }
     before = {path: path.read_bytes() for path in store.rglob("*") if path.is_file()}
     for name, place in places.items():
         command = tuple(text.replace(name, str(place)) for text in command)
@@ -153,6 +155,7 @@ def test_exit__a_damaged_chunk_is_1_and_an_empty_store_is_4(run, tmp_path):
     assert "empty" in empty.err
     with created.writer() as writer:
         writer.append(np.zeros((5, 3)), np.zeros(5, int))
+    # cut the last bytes of the chunk
     file = tmp_path / "s.zarr/logits/c/0/0"
     file.write_bytes(file.read_bytes()[:-3])
     ran = run("evaluate", tmp_path / "s.zarr")
@@ -173,7 +176,7 @@ def test_exit__no_scheduler_at_the_address_is_75(store):
 
 
 @pytest.mark.process
-def test_exit__codes_of_a_real_process(store, spoiled, tmp_path):
+def test_exit__codes_of_a_real_process_are_documented_ones(store, spoiled, tmp_path):
     running = {
         0: start("evaluate", store, "--json", "-", "-e", "nll"),
         1: start("evaluate", tmp_path / "none"),
@@ -192,6 +195,7 @@ def test_exit__codes_of_a_real_process(store, spoiled, tmp_path):
 
 def test_error__of_one_of_several_writes_is_one_line(run, monkeypatch, tmp_path, caplog):
     def fail(*_, **__):
+        # several writes run at once, and only the first error is raised
         error, loop = StoreError("the first"), asyncio.new_event_loop()
         error.other = loop.create_future()  # lost with the error, after it was printed
         error.other.set_exception(OSError("the second"))
@@ -212,7 +216,7 @@ def test_error__of_one_of_several_writes_is_one_line(run, monkeypatch, tmp_path,
     ids=lambda command: command[0],
 )
 def test_commands__fail_if_every_row_was_dropped(command, tmp_path):
-    """Leftover of issue 32: these commands were successful without a single row."""
+    """A command without a single row is not successful."""
     table = tmp_path / "table.csv"
     table.write_text("p_0,p_1,label,age\n" + "0.9,0.9,0,30\n" * 5)
     ran = finish(start(*command, table, "--on-invalid", "drop"))

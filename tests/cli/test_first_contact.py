@@ -29,7 +29,7 @@ def _table(path: Path) -> Path:
 
 
 @pytest.mark.long
-def test_path__from_a_table_to_a_page(
+def test_path__from_a_table_leads_to_a_page(
     run: Any,
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,

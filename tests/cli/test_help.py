@@ -35,7 +35,7 @@ def test_help__costs_little_and_loads_no_compiler():
 @pytest.mark.parametrize(
     "command", ["evaluate", "simulate", "ingest", "info", "demo", "warmup", "doctor"]
 )
-def test_help__of_every_command(run, monkeypatch, command):
+def test_help__is_printed_by_every_command(run, monkeypatch, command):
     monkeypatch.setenv("COLUMNS", "80")
     for flag in ("-h", "--help"):
         ran = run(command, flag)
@@ -54,7 +54,7 @@ def test_help__states_the_exit_codes(run):
 
 
 @pytest.mark.process
-def test_version__of_a_real_process():
+def test_version__is_printed_by_a_real_process():
     ran = finish(start("--version"))
     assert ran.code == 0
     assert re.fullmatch(r"calibscale, version \d+\.\d+\.\d+\S*\n", ran.out)
@@ -144,9 +144,13 @@ def test_options__given_twice_are_rejected(run, store):
 
 def test_help__has_sections(run):
     text = run("evaluate", "--help").out
-    sections = ["Options:", "Estimators:", "Settings of estimators:",
-                "Reading and execution:",
-                "Table files, and zarr arrays of other programs:"]  # fmt: skip
+    sections = [
+        "Options:",
+        "Estimators:",
+        "Settings of estimators:",
+        "Reading and execution:",
+        "Table files, and zarr arrays of other programs:",
+    ]
     places = [text.index(f"\n{section}\n") for section in sections]
     assert places == sorted(places)
     assert places[0] < text.index("--estimator") < places[1] < text.index("\n  ckce ") < places[2]

@@ -48,6 +48,7 @@ def test_ingest__takes_the_same_declarations(run, signs, tmp_path):
         options = ("--percent", "--positive", 1, "--overwrite", *binary)
         assert run("ingest", signs, store, *NAMED, *options).code == 0
     result = run("evaluate", store, "-e", "accuracy", "--json", "-").json
+    # about 1 % of the rows are ties at 50 %
     assert result["results"][0]["value"] == pytest.approx(((P > 0.5) == Y).mean(), abs=0.02)
     assert result["source"]["class_names"] == ["-1", "1"]
     assert run("evaluate", store, "--binary", "-e", "accuracy").code == 0
@@ -75,6 +76,6 @@ def test_names__of_the_field_are_estimators(run, signs):
     options = (*NAMED, "--percent", "--positive", 1, "--json", "-")
     names = ("ECE", "brier-score", "log_loss")
     ran = run("evaluate", signs, *options, *(part for name in names for part in ("-e", name)))
-    assert [each["estimator"] for each in ran.json["results"]] == ["ece", "brier", "nll"]
+    assert [entry["estimator"] for entry in ran.json["results"]] == ["ece", "brier", "nll"]
     sentence = run("evaluate", signs, *options, "-e", "static_ece")
     assert (sentence.code, "use cwce2" in sentence.err) == (2, True)

@@ -10,7 +10,7 @@ from calibscale.cli.options import listed_names
 
 
 @pytest.mark.parametrize(
-    ("given", "names"),
+    ("texts", "names"),
     [
         (("ece,brier",), ("ece", "brier")),
         (("ece", "brier , nll"), ("ece", "brier", "nll")),
@@ -20,17 +20,17 @@ from calibscale.cli.options import listed_names
     ],
 )
 @pytest.mark.parametrize("name", ["evaluate", "test"])
-def test_names__are_separated_by_commas_outside_of_brackets(name, given, names):
+def test_names__are_separated_by_commas_outside_of_brackets(name, texts, names):
     """Without the separation, “ece,brier” would be one unknown estimator."""
     command = cli.commands[name]
     (option,) = [parameter for parameter in command.params if parameter.name == "names"]
     context = click.Context(command)
-    option.handle_parse_result(context, {"names": list(given)}, [])
+    option.handle_parse_result(context, {"names": list(texts)}, [])
     assert context.params["names"] == names
 
 
-@pytest.mark.parametrize("given", [",", "ece,", ",brier"])
-def test_names__that_are_empty_are_refused(given):
+@pytest.mark.parametrize("text", [",", "ece,", ",brier"])
+def test_names__that_are_empty_are_refused(text):
     option = click.Option(["--estimator", "names"], multiple=True)
     with pytest.raises(click.BadParameter, match="has an empty name"):
-        listed_names(click.Context(cli.commands["evaluate"]), option, (given,))
+        listed_names(click.Context(cli.commands["evaluate"]), option, (text,))

@@ -25,8 +25,9 @@ def test_recalibrate__fits_saves_and_applies(run, store, tmp_path, caplog):
     ran = run("recalibrate", "--load", path, "--apply", store, "-o", new)
     assert (ran.code, ran.out.splitlines()[-1]) == (0, f"{ROWS:,} recalibrated rows in {new}")
     expected = fitted.apply(store).read(0, ROWS)
-    np.testing.assert_array_equal(cs.LogitStore.open(new).source.read(0, ROWS).values,
-                                  expected.values)  # fmt: skip
+    np.testing.assert_array_equal(
+        cs.LogitStore.open(new).source.read(0, ROWS).values, expected.values
+    )
     again = run("recalibrate", store, "--apply", store, "-o", new, "--quiet")
     assert again.code == 2
     assert "already exists; pass --overwrite" in again.err
@@ -38,8 +39,8 @@ def test_recalibrate__fits_saves_and_applies(run, store, tmp_path, caplog):
 
 
 def test_recalibrate__local_bias_has_its_options(run, binary, store, tmp_path):
-    ran = run("recalibrate", binary, "--method", "local_bias", "--prediction-bandwidth", 0.2,
-              "--json", "-")  # fmt: skip
+    options = ["--method", "local_bias", "--prediction-bandwidth", "0.2", "--json", "-"]
+    ran = run("recalibrate", binary, *options)
     assert ran.json["estimates"]["prediction_bandwidth"] == 0.2
     assert ran.json["schema"] == "calibscale.recalibration/1"
     ran = run("recalibrate", store, "--method", "local_bias", "--covariates", "age")

@@ -76,6 +76,7 @@ def test_evaluate__a_signal_ends_it_with_75(long_store, tmp_path, number, schedu
 
     def busy() -> bool:
         if scheduler == "threads":
+            # the computation began
             return myself.cpu_times().user > 3
         with suppress(psutil.Error):  # a child that has just ended
             workers = [p for p in myself.children() if "spawn_main" in " ".join(p.cmdline())]
@@ -92,6 +93,7 @@ def test_evaluate__a_signal_ends_it_with_75(long_store, tmp_path, number, schedu
         assert words not in ran.err
     assert ran.out == ""
     assert not path.exists()
+    # no worker outlives the command
     _, alive = psutil.wait_procs(children, timeout=10)
     assert alive == []
 
@@ -116,6 +118,7 @@ def test_signal__in_a_callback_that_ignores_exceptions(number):
     ran = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=90)
     assert (ran.returncode, ran.stdout) == (75, ""), ran.stderr
     assert ran.stderr == "interrupted; run the same command again\n"
+    # the signal does not wait for the end of the sleep of 60 s
     assert time.monotonic() - started < 30
 
 
@@ -161,7 +164,7 @@ def test_interrupted__says_whether_anything_is_lost(run, monkeypatch, arguments,
     monkeypatch.setattr(sys, "argv", ["calibscale"])
     ran = run(*arguments)
     assert ran.code == 75
-    advice = "nothing is lost, " * resumes
+    advice = "nothing is lost, " if resumes else ""
     assert ran.err == f"interrupted; {advice}run the same command again\n"
 
 

@@ -25,7 +25,7 @@ def test_info__describes_a_store(run, store):
         assert text in table.out
 
 
-def test_info__json_file(run, store, tmp_path):
+def test_info__writes_a_json_file(run, store, tmp_path):
     assert run("info", store, "--json", tmp_path / "i.json").code == 0
     assert json.loads((tmp_path / "i.json").read_text())["rows"] == ROWS
 
@@ -67,6 +67,7 @@ def test_simulate__options_have_their_effect(run, tmp_path):
     assert simulated("-k", 3).shape == (100, 3)
     assert simulated("--dtype", "float16").dtype == np.float16
     under, over = simulated("-g", "ms-under"), simulated("-g", "ms-over")
+    # stores are float32 by default
     np.testing.assert_allclose(4 * under, over, rtol=1e-5)
 
 
@@ -122,9 +123,9 @@ def test_demo__keeps_its_store_when_asked(run, tmp_path):
     assert run("evaluate", path, "-e", "nll").code == 0
     repeated = run("demo", "-n", 1000, "-k", 3, "--keep", path)
     assert repeated.code == 0  # the same store: it is evaluated again
-    other = run("demo", "-n", 1000, "-k", 3, "--seed", 1, "--keep", path)
-    assert other.code == 1
-    assert "already exists" in other.err
+    second = run("demo", "-n", 1000, "-k", 3, "--seed", 1, "--keep", path)
+    assert second.code == 1
+    assert "already exists" in second.err
 
 
 def test_ingest__then_evaluate_gives_the_numbers_of_the_arrays(run, tmp_path, numbers):
@@ -236,25 +237,35 @@ def test_forecasts__of_a_table_equal_those_of_the_store(run, forecasts):
     assert first["value"] == pytest.approx(second["value"], rel=1e-12)
 
 
-@pytest.mark.parametrize(("option", "event"), [
-    ("level=0.3", dict(level=0.3)), ("threshold=1", dict(threshold=1.0)),
-    ("threshold=-2,2.5", dict(threshold=(-2.0, 2.5))),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("option", "event"),
+    [
+        ("level=0.3", dict(level=0.3)),
+        ("threshold=1", dict(threshold=1.0)),
+        ("threshold=-2,2.5", dict(threshold=(-2.0, 2.5))),
+    ],
+)
 def test_forecasts__events_are_two_classes(run, forecasts, option, event):
     ran = run("evaluate", forecasts[1], "--event", option, "-e", "brier", "--json", "-")
     expected = evaluate(forecast_events(forecasts[1], **event), "brier")["brier"].value
     assert ran.json["results"][0]["value"] == expected
 
 
-@pytest.mark.parametrize(("arguments", "says"), [
-    (("-e", "ece"), "ece is for predictions of classes, and these are normal"),
-    (("--event", "level=1"), "level must be in (0, 1), not 1"),
-    (("--event", "threshold=a"), "an event is level=NUMBER or threshold=NUMBER[,NUMBER]"),
-    (("--event", "level=0.5,0.6"), "an event is level=NUMBER or threshold=NUMBER[,NUMBER]"),
-    (("--event", "0.5"), "an event is level=NUMBER or threshold=NUMBER[,NUMBER]"),
-    (("--forecast", "normal"), "--forecast applies to tables and arrays; the store declares it"),
-])  # fmt: skip
-def test_forecasts__errors(run, forecasts, arguments, says):
+@pytest.mark.parametrize(
+    ("arguments", "says"),
+    [
+        (("-e", "ece"), "ece is for predictions of classes, and these are normal"),
+        (("--event", "level=1"), "level must be in (0, 1), not 1"),
+        (("--event", "threshold=a"), "an event is level=NUMBER or threshold=NUMBER[,NUMBER]"),
+        (("--event", "level=0.5,0.6"), "an event is level=NUMBER or threshold=NUMBER[,NUMBER]"),
+        (("--event", "0.5"), "an event is level=NUMBER or threshold=NUMBER[,NUMBER]"),
+        (
+            ("--forecast", "normal"),
+            "--forecast applies to tables and arrays; the store declares it",
+        ),
+    ],
+)
+def test_forecasts__errors_name_the_option(run, forecasts, arguments, says):
     ran = run("evaluate", forecasts[1], *arguments)
     assert ran.code in (1, 2)
     assert says in ran.err

@@ -19,15 +19,20 @@ ROWS = 900
 
 @pytest.fixture(scope="module")
 def store(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Calibrated, but for the rows of group 1, whose predictions are too low."""
+    """Calibrated rows, except for group 1, where predictions are too low."""
     rng = np.random.default_rng(4)
     p, group = rng.uniform(0.1, 0.7, ROWS), rng.integers(0, 2, ROWS)
+    # events of group 1 are 20 points more frequent than predicted
     y = rng.random(ROWS) < p + 0.2 * group
     path = tmp_path_factory.mktemp("test") / "loans.zarr"
     created = cs.LogitStore.create(
-        path, classes=2, kind="probabilities", binary=True, dtype=np.float64,
+        path,
+        classes=2,
+        kind="probabilities",
+        binary=True,
+        dtype=np.float64,
         covariate_names=["group", "age"],
-    )  # fmt: skip
+    )
     with created.writer() as writer:
         ages = rng.uniform(20, 80, ROWS)
         writer.append(p, y.astype(int), covariates=np.column_stack([group, ages]))
@@ -39,11 +44,13 @@ def test_test__json_is_what_python_returns(run: Any, store: Path) -> None:
     result = run("test", store, "-s", "klce", "--json", "-", *options).json
     klce = cs.KLCE(("group",), categorical=("group",), seed=3)
     expected = cs.calibration_test(store, klce, n_replicates=99, seed=3).to_dict()
+    # they differ from run to run
     for changing in ("seconds", "run"):
         result.pop(changing), expected.pop(changing)
     assert result == json.loads(json.dumps(expected))
     assert next(iter(result)) == "schema"
     assert (result["schema"], result["statistic"]) == ("calibscale.test/1", "klce")
+    # no replicate of 99 is as large: (1 + 0) / 100
     assert (result["p_value"], result["replicates"], result["null"]) == (0.01, 99, "labels")
 
 
@@ -55,8 +62,13 @@ def test_test__of_covariates_by_default_is_of_predictions_too(run: Any, store: P
     assert result["tests"] == json.loads(json.dumps(expected["tests"]))
     names = [test["statistic"] for test in result["tests"]]
     assert names == [
-        "mean_score", "cox_score", "spread_score", "smooth_test", "residual_scan", "klce",
-    ]  # fmt: skip
+        "mean_score",
+        "cox_score",
+        "spread_score",
+        "smooth_test",
+        "residual_scan",
+        "klce",
+    ]
 
 
 def test_test__several_statistics_are_a_list(run: Any, store: Path) -> None:
@@ -79,17 +91,20 @@ def test_test__exit_code_says_whether_a_threshold_is_breached(
 ) -> None:
     options = ("--covariates", "group", "--categorical", "group", "-b", 99)
     assert run("test", store, *options).code == 0
+    # a p-value of 0.01 is a breach at 0.05
     assert run("test", store, *options, "--alpha", 0.05).code == 3
+    # 199 replicates have no p-value of 0.001
     assert run("test", store, *options, "-b", 199, "--null", "wild", "--alpha", 0.001).code == 2
     assert run("test", store, "-s", "ece", "-b", 19, "--alpha", 0.05).code == 3
+    # residuals keep their mean, so that the bias is in the replicates, too
     residual = ("--null", "residual", "-s", "ece", "-b", 999)
     assert run("test", store, *residual, "--alpha", 0.05).code == 0
-    none = tmp_path / "none.zarr"  # a gate must not pass without data
-    with cs.LogitStore.create(none, classes=2).writer() as writer:
+    empty = tmp_path / "none.zarr"  # a gate must not pass without data
+    with cs.LogitStore.create(empty, classes=2).writer() as writer:
         writer.append(np.zeros((3, 2), np.float32), np.full(3, -1))
-    assert run("test", none, "-b", 19).code == 0
-    assert "is quick" not in run("evaluate", none, "-e", "kce").out  # of no rows
-    without = run("test", none, "-b", 19, "--alpha", 0.05)
+    assert run("test", empty, "-b", 19).code == 0
+    assert "is quick" not in run("evaluate", empty, "-e", "kce").out  # of no rows
+    without = run("test", empty, "-b", 19, "--alpha", 0.05)
     assert without.code == 4
     assert "no p-value" in without.err
     wrong = run("test", store, "--alpha", 5)
@@ -115,6 +130,7 @@ def test_test__without_alpha_no_p_value_is_a_breach(run: Any, tmp_path: Path) ->
         tmp_path / "s.zarr", classes=2, kind="probabilities", binary=True
     )
     with created.writer() as writer:
+        # predictions of 0.9 for events that never happen
         writer.append(np.full(20_000, 0.9), np.zeros(20_000, int))
     result = run("test", tmp_path / "s.zarr", "--null", "hoeffding", "--json", "-")
     assert (result.code, result.json["p_value"]) == (0, 0.0)
@@ -159,17 +175,9 @@ def test_test__bad_options_are_reported(run: Any, store: Path, options: Any, mes
 
 
 def test_evaluate__intervals_arrive(run: Any, store: Path, monkeypatch: Any) -> None:
-    options = (
-        "--interval",
-        "bootstrap",
-        "--confidence",
-        0.9,
-        "--groups",
-        10,
-        "-e",
-        "tce2_debiased",
-    )
-    (result,) = run("evaluate", store, "--json", "-", *options).json["results"]
+    options = ("--interval", "bootstrap", "--confidence", 0.9, "--groups", 10)
+    ran = run("evaluate", store, "--json", "-", "-e", "tce2_debiased", *options)
+    (result,) = ran.json["results"]
     bootstrap = cs.Bootstrap(0.9, 10)
     expected = cs.evaluate(store, [cs.TCE2Debiased()], interval=bootstrap).estimates[0].interval
     assert result["interval"] == expected.to_dict()
@@ -203,6 +211,7 @@ def test_evaluate__says_why_there_are_no_intervals(
 
 @pytest.mark.long
 def test_power__finds_the_rows_that_a_bias_needs(run: Any, store: Path) -> None:
+    # one group in two has the bias
     options = (
         *("--bias", 0.25, "--where", "group=1", "--covariates", "group", "--categorical", "group"),
         *("--trials", 40, "-b", 39),
@@ -211,9 +220,12 @@ def test_power__finds_the_rows_that_a_bias_needs(run: Any, store: Path) -> None:
     low, high = result["interval"]
     assert low < result["rows"] < high
     assert result["bias"] == {
-        "shift": 0.25, "temperature": 1.0, "where": {"covariate": "group", "value": 1.0},
-    }  # fmt: skip
+        "shift": 0.25,
+        "temperature": 1.0,
+        "where": {"covariate": "group", "value": 1.0},
+    }
     powers = [trial["power"] for trial in result["curve"]]
+    # the curve crosses the requested power
     assert powers[0] < 0.8 <= powers[-1]
 
 
@@ -301,8 +313,8 @@ def test_bias__changes_the_event_and_keeps_the_rest_in_proportion(rng: Any) -> N
     p = q[rows, top]
     np.testing.assert_allclose(result[rows, top][16:], np.maximum(p - 0.3, 0)[16:], atol=1e-12)
     for i in range(16, 30):
-        others = [k for k in range(4) if k != top[i]]
-        ratio = result[i, others] / q[i, others]
+        classes = [k for k in range(4) if k != top[i]]
+        ratio = result[i, classes] / q[i, classes]
         np.testing.assert_allclose(ratio, ratio[0], rtol=1e-9)
     np.testing.assert_allclose(result[30], [0.7, 0.1, 0.1, 0.1], atol=1e-12)
     hot = biased_probabilities(Miscalibration(temperature=2.0), chunk, None)
@@ -324,6 +336,7 @@ def test_needed__recovers_a_known_curve() -> None:
     truth = 200 * np.exp((norm.ppf(0.8) + 1.0) / 1.2)
     assert interval is not None
     assert interval[0] < truth < interval[1]
+    # powers are rounded to 10⁻⁴
     assert result == pytest.approx(truth, rel=0.03)
     assert _needed(curve, 0.8, 300)[0] == 300  # no more than can be tried
     assert _needed([PowerPoint(10, 20, 20), PowerPoint(100, 20, 20)], 0.8, 100) == (10, None)
@@ -341,11 +354,15 @@ def test_test__progress_is_of_all_passes(store: Path, monkeypatch: Any) -> None:
     monkeypatch.setattr(calibration_test, "batch_of", lambda run, n_replicates: 20)
     seen: list[tuple[int, int]] = []
     cs.calibration_test(
-        store, cs.ECE(), n_replicates=99, block_rows=300, scheduler="serial",
-        progress=lambda done, total: seen.append((done, total)),
-    )  # fmt: skip
+        store,
+        cs.ECE(),
+        n_replicates=99,
+        block_rows=300,
+        scheduler="serial",
+        progress=lambda count, total: seen.append((count, total)),
+    )
     assert seen == sorted(seen)
-    assert sorted({*seen}) == [(done, 15) for done in range(16)]  # five passes of three blocks
+    assert sorted({*seen}) == [(count, 15) for count in range(16)]  # five passes of three blocks
 
 
 @pytest.mark.parametrize(
@@ -364,8 +381,8 @@ def test_progress__what_is_left_is_shown_if_it_is_known(
 
     monkeypatch.setattr(progress, "_HEARTBEAT", 0.0)
     with progress.progress("testing", "blocks") as report:
-        for done, total in calls:
-            report(done, total)
+        for count, total in calls:
+            report(count, total)
     assert ["left" in line for line in capsys.readouterr().err.splitlines()] == left
 
 

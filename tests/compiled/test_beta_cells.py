@@ -23,19 +23,19 @@ BANDWIDTHS = (1e-4, 1e-2, 0.3) if INTERPRETED else (1e-5, 3e-4, 1e-2, 0.3, 1.0)
 ROUNDING = {h: 1e-12 + 50 * np.finfo(float).eps / h for h in BANDWIDTHS}
 
 
-def scalar_view(rest, event):
-    pair = np.column_stack([1.0 - rest, rest])
+def scalar_view(doubt, event):
+    pair = np.column_stack([1.0 - doubt, doubt])
     logs = np.log(np.maximum(pair, 5e-324))
-    rows = np.arange(len(rest))
+    rows = np.arange(len(doubt))
     return NotionView(
-        rows, pair[:, :1], pair, logs, pair[:, :1] - event[:, None], np.ones(len(rest))
+        rows, pair[:, :1], pair, logs, pair[:, :1] - event[:, None], np.ones(len(doubt))
     )
 
 
 def direct_ratios(queries, keys, event, h):
     """Σk·event/Σk with the Beta density of each key, shifted by the largest exponent."""
-    f, rest = keys.compositions.T
-    exponent = queries.logs @ (keys.compositions.T / h) - betaln(f / h + 1, rest / h + 1)
+    f, doubt = keys.compositions.T
+    exponent = queries.logs @ (keys.compositions.T / h) - betaln(f / h + 1, doubt / h + 1)
     k = np.exp(exponent - exponent.max(axis=1, keepdims=True))
     return k @ event / k.sum(axis=1)
 
@@ -51,10 +51,10 @@ def compressed(view, event, h):
 
 def network_like(rng, n):
     """Distances to 1 over twenty orders of magnitude, a few in the middle, and exact 0 and 1."""
-    rest = np.minimum(10.0 ** -rng.exponential(3.0, n), 0.8)
-    rest[: n // 50] = rng.uniform(0.1, 0.9, n // 50)
-    rest[-4:] = [0.0, 0.0, 1.0, 1e-300]
-    return rest
+    doubt = np.minimum(10.0 ** -rng.exponential(3.0, n), 0.8)
+    doubt[: n // 50] = rng.uniform(0.1, 0.9, n // 50)
+    doubt[-4:] = [0.0, 0.0, 1.0, 1e-300]
+    return doubt
 
 
 @pytest.mark.parametrize(
@@ -69,9 +69,9 @@ def network_like(rng, n):
     ids=["network", "uniform", "atoms", "gap", "constant"],
 )
 def test_compressed_kde__equals_direct_sums(rng, draw):
-    rest = draw(rng, MANY)
+    doubt = draw(rng, MANY)
     event = (rng.uniform(size=MANY) < 0.7).astype(float)
-    keys = scalar_view(rest, event)
+    keys = scalar_view(doubt, event)
     queries = keys.take(slice(None, None, max(1, MANY // 200)))
     statistic, state = compressed(keys, event, min(BANDWIDTHS))
     fitted = FittedCellKDE.fit(statistic, [state], BANDWIDTHS)
@@ -82,10 +82,10 @@ def test_compressed_kde__equals_direct_sums(rng, draw):
 
 
 def test_compressed_kde__far_from_all_points_is_the_ratio_of_the_nearest(rng):
-    rest = np.concatenate([np.full(40, 0.2), 0.2 + 1e-3 * rng.uniform(size=200)])
+    doubt = np.concatenate([np.full(40, 0.2), 0.2 + 1e-3 * rng.uniform(size=200)])
     event = np.zeros(240)
     event[:40] = 1.0
-    statistic, state = compressed(scalar_view(rest, event), event, 1e-4)
+    statistic, state = compressed(scalar_view(doubt, event), event, 1e-4)
     fitted = FittedCellKDE.fit(statistic, [state], (1e-4,))
     far = scalar_view(np.array([0.0, 1e-200, 0.9, 1.0]), np.zeros(4))
     ratio = far.points[:, 0] - fitted.residuals(0, far)[0, :, 0]
@@ -96,8 +96,8 @@ def test_compressed_kde__far_from_all_points_is_the_ratio_of_the_nearest(rng):
 
 
 def test_cells__merge_is_as_if_added_at_once(rng):
-    rest, event = network_like(rng, MANY), rng.integers(0, 2, MANY).astype(float)
-    view = scalar_view(rest, event)
+    doubt, event = network_like(rng, MANY), rng.integers(0, 2, MANY).astype(float)
+    view = scalar_view(doubt, event)
     statistic, at_once = compressed(view, event, 1e-4)
     merged = statistic.zero(2)
     for part in np.array_split(np.arange(MANY), 7):
@@ -157,9 +157,11 @@ def test_bin_numbers__are_open_below_and_closed_above():
 
 def test_uniform_at__does_not_depend_on_the_other_rows():
     rows = np.array([5, 0, 2**40, 7])
-    many, one = np.empty(4), np.empty(1)
+    many, single = np.empty(4), np.empty(1)
     random_draws.uniform_at(np.uint64(3), np.uint64(random_draws.SPLIT), rows, many)
     for i, row in enumerate(rows):
-        random_draws.uniform_at(np.uint64(3), np.uint64(random_draws.SPLIT), np.array([row]), one)
-        assert one[0] == many[i]
+        random_draws.uniform_at(
+            np.uint64(3), np.uint64(random_draws.SPLIT), np.array([row]), single
+        )
+        assert single[0] == many[i]
     assert ((many > 0) & (many < 1)).all()

@@ -37,7 +37,7 @@ class Planted:
 
 
 def planted(marker: Path) -> bytes:
-    """Entry with a right checksum whose pickle creates a file."""
+    """Entry with a right checksum and a pickle that creates a file."""
     content = pickle.dumps(Planted(marker))
     return hashlib.sha256(content).digest() + content
 
@@ -46,9 +46,12 @@ def kernels(cache: Path, *arguments: str) -> dict[str, Any]:
     """Output of two kernels in a process with this cache."""
     command = [sys.executable, "-m", "tests.support.cached_kernels", *arguments]
     process = subprocess.Popen(
-        command, text=True, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+        command,
+        text=True,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
         env=environment(CALIBSCALE_CACHE_DIR=str(cache)),
-    )  # fmt: skip
+    )
     return finish(process).json
 
 
@@ -159,8 +162,8 @@ def test_warning__names_the_command_that_mends_a_cache_of_umask_002(cache, compi
     assert command.startswith(f"chmod go-w {cache.parent} {cache}")
     assert ("rm -r" in command) == (umask == "everything")
     subprocess.run(command, shell=True, check=True)
-    kept = 2 if umask == "above" else 0
-    assert kernels(cache) == {"results": compiled[1], "hits": kept, "warnings": []}
+    hits = 2 if umask == "above" else 0
+    assert kernels(cache) == {"results": compiled[1], "hits": hits, "warnings": []}
     assert kernels(cache)["hits"] == 2
     modes = [stat.S_IMODE(path.stat().st_mode) for path in (cache / "kernels").rglob("*")]
     assert not any(mode & 0o022 for mode in modes)
@@ -253,8 +256,8 @@ def test_entries__beside_a_damaged_one_are_read(cache, compiled):
 
 
 def test_entry__of_another_kernel_is_not_used(cache, compiled):
-    one, other = entries(cache)
-    one.write_bytes(other.read_bytes())
+    first, second = entries(cache)
+    first.write_bytes(second.read_bytes())
     output = kernels(cache)
     assert output == {"results": compiled[1], "hits": 1, "warnings": []}
 

@@ -1,4 +1,4 @@
-"""Kernels on tiny inputs; run again without the JIT (coverage) and with bounds checks."""
+"""Kernels on tiny inputs. They run again without the JIT (coverage) and with bounds checks."""
 
 from __future__ import annotations
 
@@ -44,6 +44,7 @@ def test_exp__is_within_two_ulp_over_its_range(low, high):
 def test_exp__at_the_ends():
     x = np.array([0.0, -690.1, -745.2, -1e300, -np.inf, 1.0, -690.0])
     elementary.exp_inplace(x)
+    # results below exp(−690) are 0, not denormal numbers
     np.testing.assert_array_equal(x[:5], [1.0, 0.0, 0.0, 0.0, 0.0])
     assert x[5] == pytest.approx(math.e, rel=3e-16)
     assert x[6] == pytest.approx(math.exp(-690), rel=3e-16)
@@ -57,6 +58,7 @@ def test_log_of_zero__is_that_of_the_smallest_number():
 def test_sincos__absolute_error_is_a_rounding(reach):
     z = np.linspace(-reach, reach, MANY).reshape(-1, 2)
     phi = np.empty((len(z), 5))
+    # the feature of the mean is not touched
     phi[:, 0] = 7.0
     elementary.fourier_features(z, 1.0, phi)
     np.testing.assert_allclose(phi[:, 1:3], np.cos(z), rtol=0, atol=3e-16)
@@ -77,9 +79,11 @@ def test_score_logits__agrees_with_scipy(rng, classes):
     labels = rng.integers(0, classes, 50)
     chunk, _ = _chunk(logits, labels)
     q = softmax(logits, axis=1)
+    # 45 ulp: differences of logits up to 30 have roundings of their own
     np.testing.assert_allclose(chunk.q, q, rtol=1e-14)
     np.testing.assert_array_equal(chunk.top, q.argmax(1))
     np.testing.assert_allclose(chunk.confidence, q.max(1), rtol=1e-15)
+    # the confidence is one of the probabilities, bit for bit
     np.testing.assert_array_equal(chunk.confidence, chunk.q.max(1))
     loss = -log_softmax(logits, axis=1)[range(50), labels]
     np.testing.assert_allclose(chunk.nll, loss, rtol=1e-13, atol=1e-15)
@@ -90,8 +94,9 @@ def test_score_logits__agrees_with_scipy(rng, classes):
 
 def test_score_logits__keep_the_digits_of_small_losses():
     chunk, _ = _chunk([[30.0, 0.0], [0.0, 35.0]], [0, 1])
-    rest = np.exp([-30.0, -35.0]) / (1 + np.exp([-30.0, -35.0]))
-    np.testing.assert_allclose(chunk.brier, 2 * rest**2, rtol=1e-14)
+    # 1 − q has no digits left here
+    doubt = np.exp([-30.0, -35.0]) / (1 + np.exp([-30.0, -35.0]))
+    np.testing.assert_allclose(chunk.brier, 2 * doubt**2, rtol=1e-14)
     np.testing.assert_allclose(chunk.nll, np.log1p(np.exp([-30.0, -35.0])), rtol=1e-14)
 
 
@@ -147,21 +152,22 @@ def test_rows__bad_ones_are_named(kind, row, label, says):
     with pytest.raises(InvalidDataError, match=f"row 1 .*{says}") as caught:
         _chunk([good, row, good], [0, label, 1], kind)
     assert caught.value.row == 1
-    kept, counts = _chunk([good, row, good], [0, label, 1], kind, on_invalid="drop")
-    assert (len(kept), counts.used, sum(counts.dropped.values())) == (2, 2, 1)
-    np.testing.assert_array_equal(kept.rows, [0, 2])
+    chunk, counts = _chunk([good, row, good], [0, label, 1], kind, on_invalid="drop")
+    assert (len(chunk), counts.used, sum(counts.dropped.values())) == (2, 2, 1)
+    np.testing.assert_array_equal(chunk.rows, [0, 2])
 
 
 @pytest.mark.parametrize("kind", ["logits", "probabilities"])
 def test_rows__without_a_label_are_counted(kind):
-    kept, counts = _chunk([[0.5, 0.5], [0.1, 0.9]], [-1, 1], kind)
+    chunk, counts = _chunk([[0.5, 0.5], [0.1, 0.9]], [-1, 1], kind)
     assert (counts.used, counts.unlabelled, counts.dropped) == (1, 1, {})
-    np.testing.assert_array_equal(kept.labels, [1])
+    np.testing.assert_array_equal(chunk.labels, [1])
 
 
 @pytest.mark.parametrize("left_closed", [False, True])
 @pytest.mark.parametrize("weighted", [False, True])
 def test_bins__agree_with_comparisons(rng, left_closed, weighted):
+    # probabilities on the edges, and outside by a rounding
     p = np.concatenate([rng.random(60), np.arange(11) / 10, [0.0, 1.0, 1.0 + 1e-9, -1e-9]])
     delta = rng.normal(size=len(p))
     w = rng.random(len(p)) if weighted else np.empty(0)
@@ -170,15 +176,16 @@ def test_bins__agree_with_comparisons(rng, left_closed, weighted):
         row_sums.bin_column(p, delta, w, edges, left_closed, sums)
         by_class = np.zeros((1, len(edges) - 1, 5))
         row_sums.bin_classes(p[:, None], delta[:, None], w, edges, left_closed, by_class)
+        # sums of all classes at once are the same, bit for bit
         np.testing.assert_array_equal(by_class[0].T, sums)
-        one = w if weighted else np.ones(len(p))
+        weight = w if weighted else np.ones(len(p))
         for b, members in enumerate(naive.bin_rows(np.clip(p, 0, 1), edges, left_closed)):
             expected = [
                 len(members),
-                one[members].sum(),
-                (one[members] ** 2).sum(),
-                (one * p)[members].sum(),
-                (one * delta)[members].sum(),
+                weight[members].sum(),
+                (weight[members] ** 2).sum(),
+                (weight * p)[members].sum(),
+                (weight * delta)[members].sum(),
             ]
             np.testing.assert_allclose(sums[:, b], expected, rtol=1e-13, atol=1e-15)
         assert sums[0].sum() == len(p)
@@ -186,6 +193,7 @@ def test_bins__agree_with_comparisons(rng, left_closed, weighted):
 
 @pytest.mark.parametrize("weighted", [False, True])
 def test_fine_histogram__cells_lie_between_their_borders(rng, weighted):
+    # tails down to exp(−50), where cells are fine
     tails = np.exp(-rng.random(40) * 50)
     p = np.concatenate([rng.random(40), tails, 1 - tails, [0.0, 0.5, 1.0, 1e-300]])
     w = rng.random(len(p)) if weighted else np.empty(0)
@@ -199,8 +207,10 @@ def test_fine_histogram__cells_lie_between_their_borders(rng, weighted):
         )
         (cell,) = np.flatnonzero(sums[0])
         assert borders[cell] <= value <= borders[cell + 1]
-        one = w[i] if weighted else 1.0
-        np.testing.assert_array_equal(sums[:, cell], [1.0, one, one * one, one * value, one * 2.0])
+        weight = w[i] if weighted else 1.0
+        np.testing.assert_array_equal(
+            sums[:, cell], [1.0, weight, weight * weight, weight * value, weight * 2.0]
+        )
 
 
 @pytest.mark.parametrize("classes", [2, 3, 6])
@@ -212,9 +222,11 @@ def test_simplex_cells__are_distinct_and_within_range(rng, classes):
             totals = np.zeros(simplex_cell_count(classes))
             sums = np.zeros((len(totals), classes))
             w = np.array([0.5]) if weighted else np.empty(0)
+            # three cells along each class
             thirds = np.array([1 / 3, 2 / 3])
             row_sums.simplex_cells(row[None], thirds, row[None], w, totals, sums)
             (cell,) = np.flatnonzero(totals)
+            # an edge belongs to the cell below it
             key = tuple(0 if v <= 1 / 3 else 1 if v <= 2 / 3 else 2 for v in row)
             assert cells.setdefault(key, cell) == cell
             np.testing.assert_array_equal(sums[cell], row * (0.5 if weighted else 1.0))
@@ -228,11 +240,13 @@ def test_uniforms__depend_on_seed_stream_row_and_index_alone():
         return out
 
     every_draw = draw(9, 1, 0, 12, 3)
+    # any part of the rows and indices has the same draws
     np.testing.assert_array_equal(draw(9, 1, 5, 4, 2), every_draw[5:9, :2])
     assert 0 < every_draw.min() < every_draw.max() < 1
     assert len(np.unique(every_draw)) == every_draw.size
-    for other in (draw(8, 1, 0, 12, 3), draw(9, 2, 0, 12, 3), draw(9 + 2**40, 1, 0, 12, 3)):
-        assert not np.isin(other, every_draw).any()
+    for draws in (draw(8, 1, 0, 12, 3), draw(9, 2, 0, 12, 3), draw(9 + 2**40, 1, 0, 12, 3)):
+        # high bits of the seed have an influence, too
+        assert not np.isin(draws, every_draw).any()
     far = draw(9, 1, 2**40, 2, 1)
     assert not np.isin(far, every_draw).any()
 
@@ -275,6 +289,7 @@ def test_whole__rounds_down_and_widens_the_vectors_of_its_callers():
 
     assert caller(47) == 32
     assert other(47) == 48
+    # only callers of `whole` have wide vectors
     wide = '"prefer-vector-width"="512"'
     assert all(wide in text for text in caller.inspect_llvm().values())
     assert not any(wide in text for text in other.inspect_llvm().values())
@@ -290,5 +305,6 @@ def test_divide_rows__shares_rows_between_the_next_points(rng):
     p, strengths, sizes = np.append(rng.random(40), [0.0, 1.0]), rng.normal(size=(3, 42)), [4, 7]
     sums = np.ones((3, 5 + 8))
     row_sums.divide_rows(p, strengths, np.array(sizes), sums)
+    # each point shares itself between its two neighbours on a grid
     hats = [np.maximum(1 - np.abs(p[:, None] * n - np.arange(n + 1)), 0.0) for n in sizes]
     np.testing.assert_allclose(sums, 1.0 + strengths @ np.hstack(hats), rtol=1e-13, atol=1e-13)

@@ -72,9 +72,9 @@ def test_draws__do_not_depend_on_how_rows_and_replicates_are_cut(draw):
 @every_kind
 def test_draws__of_other_seeds_and_replicates_differ(draw):
     draws = [draw(ALL, 0, 4, seed) for seed in (SEED, SEED + 1, SEED - 2**40, SEED + 2**40)]
-    each = np.concatenate(draws)
-    for i, j in product(range(len(each)), repeat=2):
-        assert i == j or (each[i] != each[j]).any()
+    replicates = np.concatenate(draws)
+    for i, j in product(range(len(replicates)), repeat=2):
+        assert i == j or (replicates[i] != replicates[j]).any()
 
 
 @pytest.mark.parametrize("draw", KINDS[2:4], ids=lambda draw: draw.__name__[1:])
@@ -196,7 +196,7 @@ def test_signs__are_balanced_and_independent():
 
 @pytest.mark.parametrize("draw", [_events, _resampled], ids=["events", "resampled"])
 def test_draws__are_independent_between_rows_and_replicates(draw):
-    """Check sums of squared correlations of scores, including those of neighbours."""
+    """Check sums of squared correlations of scores, also between neighbours."""
     n = 20 if draw is _events else 40
     draws = draw(np.arange(n), 1, MANY // 10).astype(float)
     if draw is _events:
@@ -236,10 +236,12 @@ def test_permuted__makes_all_permutations_equally_often(n):
     B = 50 if INTERPRETED else 20_000
     out = np.empty((B, n), np.int64)
     random_draws.permuted(np.uint64(SEED), np.arange(n), 0, n, out)
-    every = {p: i for i, p in enumerate(permutations(range(n)))}
-    indices = [every[tuple(p)] for p in out.tolist()]
+    index_of = {p: i for i, p in enumerate(permutations(range(n)))}
+    indices = [index_of[tuple(p)] for p in out.tolist()]
     if n < 4 or not INTERPRETED:
-        _fits(np.bincount(indices, minlength=len(every)), np.full(len(every), B / len(every)))
+        _fits(
+            np.bincount(indices, minlength=len(index_of)), np.full(len(index_of), B / len(index_of))
+        )
 
 
 @pytest.mark.skipif(INTERPRETED, reason="a law of many draws")
@@ -305,14 +307,14 @@ def test_label_sums__are_those_of_squares(drawn, rng):
 
 
 def test_label_sums__keep_the_digits_of_small_residuals():
-    rest = np.array([1e-3, 1e-6, 1e-9, 1e-12])
-    one = np.ones(1)
-    for r in rest:
+    residuals = np.array([1e-3, 1e-6, 1e-9, 1e-12])
+    ones_row = np.ones(1)
+    for r in residuals:
         for q in ([1 - r, r], [r, 1 - r], [r / 2, 1 - r, r / 2]):
             q = np.array([q])
             y = q.argmax(1).astype(np.int32)[None]
             out = np.zeros((2, 1))
-            drawn_sums.label_sums(y, q, one, one, out)
+            drawn_sums.label_sums(y, q, ones_row, ones_row, out)
             d = q - _one_hot(y[0], q.shape[1])
             np.testing.assert_allclose(out[:, 0], (d**2).sum(), rtol=1e-14)
 
@@ -335,8 +337,8 @@ def test_move_hits__starts_from_the_observed_labels(rng):
     hits = (labels == predicted).astype(float)
     out = np.tile(np.bincount(bins, w * (p - hits), 4), (5, 1))
     drawn_sums.move_hits(drawn, hits, predicted, bins, w, out)
-    for row, one in zip(out, drawn, strict=True):
-        expected = np.bincount(bins, w * (p - (one == predicted)), 4)
+    for row, drawn_labels in zip(out, drawn, strict=True):
+        expected = np.bincount(bins, w * (p - (drawn_labels == predicted)), 4)
         np.testing.assert_allclose(row, expected, atol=1e-12)
 
 

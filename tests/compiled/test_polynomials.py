@@ -1,4 +1,4 @@
-"""Recurrences of orthogonal polynomials beside those of NumPy."""
+"""Recurrences of orthogonal polynomials equal the polynomials of NumPy."""
 
 from __future__ import annotations
 

@@ -111,9 +111,11 @@ def _panels(source, kernel, notion, precision):
 def test_pair_loops__meet_no_subnormal_number(met, extreme, precision, notion, bandwidth, options):
     columns = len(options.get("columns", ()))
     kernel = ProductKernel(
-        **options, prediction_bandwidth=bandwidth,
-        bandwidths=(bandwidth,) * columns, centres=(0.0,) * columns,
-    )  # fmt: skip
+        **options,
+        prediction_bandwidth=bandwidth,
+        bandwidths=(bandwidth,) * columns,
+        centres=(0.0,) * columns,
+    )
     layout, panel = _panels(extreme[notion], kernel, notion, precision)
     grid, form = layout.grid(panel, panel, True), layout.form
     V = np.zeros((2, panel.s.size), precision)
@@ -158,9 +160,9 @@ def test_scores__meet_no_subnormal_number(met, extreme):
 
 def _results(*libraries: object) -> dict:
     command = [sys.executable, "-m", "tests.support.every_verb", *map(str, libraries)]
-    done = subprocess.run(command, capture_output=True, text=True, cwd=ROOT)
-    assert done.returncode == 0, done.stderr
-    return json.loads(done.stdout.splitlines()[-1])
+    process = subprocess.run(command, capture_output=True, text=True, cwd=ROOT)
+    assert process.returncode == 0, process.stderr
+    return json.loads(process.stdout.splitlines()[-1])
 
 
 def test_every_verb__gives_the_same_bits_where_subnormal_numbers_are_0(tmp_path):

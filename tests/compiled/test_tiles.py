@@ -113,11 +113,11 @@ def test_pair_sums__the_plane_form_agrees_with_the_generic_one(rng, dtype):
 @pytest.mark.parametrize("far", [False, True])
 @both_precisions
 def test_pair_sums__near_and_far_points_of_a_plane(rng, dtype, far):
-    rows, other = random_rows(rng, 32), random_rows(rng, 16)
-    P, Q = (panel_of(PLANE, part, dtype, False, far=far) for part in (rows, other))
+    rows, columns = random_rows(rng, 32), random_rows(rng, 16)
+    P, Q = (panel_of(PLANE, part, dtype, False, far=far) for part in (rows, columns))
     form = form_of(PLANE, dtype, plane=True)
     out = pair_sums(P, Q, form, rectangle(32, 16, 32, 16), False)
-    assert_sums(out, pair_terms(PLANE, rows, other, False), dtype, kernel_sums=False)
+    assert_sums(out, pair_terms(PLANE, rows, columns, False), dtype, kernel_sums=False)
     out = pair_sums(P, P, form, triangle(32, 16, 16), False)
     assert_sums(out, upper(pair_terms(PLANE, rows, rows, False)), dtype, kernel_sums=False)
 
@@ -127,10 +127,10 @@ def test_pair_sums__near_and_far_points_of_a_plane(rng, dtype, far):
 @both_precisions
 def test_pair_sums__columns_of_one_label(rng, dtype, label):
     kernel = KERNELS["cross"]
-    rows, other = random_rows(rng, 32), replace(random_rows(rng, 16), y=np.full(16, label))
-    P, Q = (panel_of(kernel, part, dtype, True) for part in (rows, other))
+    rows, columns = random_rows(rng, 32), replace(random_rows(rng, 16), y=np.full(16, label))
+    P, Q = (panel_of(kernel, part, dtype, True) for part in (rows, columns))
     out = pair_sums(P, Q, form_of(kernel, dtype), rectangle(32, 16, 32, 16), False)
-    assert_sums(out, pair_terms(kernel, rows, other, True), dtype, kernel_sums=False)
+    assert_sums(out, pair_terms(kernel, rows, columns, True), dtype, kernel_sums=False)
     out = pair_sums(P, P, form_of(kernel, dtype), triangle(32, 16, 16), False)
     assert_sums(out, upper(pair_terms(kernel, rows, rows, True)), dtype, kernel_sums=False)
 
@@ -156,11 +156,11 @@ def test_pair_sums__the_canonical_form_agrees_with_the_generic_one(rng, dtype, n
 @both_precisions
 def test_pair_sums__do_not_depend_on_the_grid(rng, dtype, name, plane):
     kernel, vectors = KERNELS[name], name != "gaussian"
-    rows, other = random_rows(rng, 400), random_rows(rng, 288)
-    P, Q = (panel_of(kernel, part, dtype, vectors) for part in (rows, other))
+    rows, columns = random_rows(rng, 400), random_rows(rng, 288)
+    P, Q = (panel_of(kernel, part, dtype, vectors) for part in (rows, columns))
     form = form_of(kernel, dtype, plane)
     pairs, square = (
-        pair_terms(kernel, rows, other, vectors),
+        pair_terms(kernel, rows, columns, vectors),
         pair_terms(kernel, rows, rows, vectors),
     )
     for height, width in ((16, 16), (400, 288), (128, 144), (144, 48), (272, 64)):
@@ -247,14 +247,17 @@ def test_pair_sums__far_rows_give_zero_and_no_nan(rng):
 @pytest.mark.kernels
 @both_precisions
 @every_kernel
-@pytest.mark.parametrize("both", [False, True])
-def test_row_sums__are_products_with_the_dense_matrix(rng, dtype, kernel, both):
+@pytest.mark.parametrize("symmetric", [False, True])
+def test_row_sums__are_products_with_the_dense_matrix(rng, dtype, kernel, symmetric):
     a, b = random_rows(rng, 16), random_rows(rng, 32)
     P, Q = (panel_of(kernel, rows, dtype, vectors=False) for rows in (a, b))
     V, U = (rng.normal(size=(2, n)).astype(dtype) for n in (16, 32))
-    rows, columns = row_sums(P, Q, form_of(kernel, dtype), [(0, 16), (16, 32)], both, V, U)
+    rows, columns = row_sums(P, Q, form_of(kernel, dtype), [(0, 16), (16, 32)], symmetric, V, U)
     kappa = dense_kernel(kernel, a, b)
-    for sums, matrix, vectors, computed in ((rows, kappa.T, U, True), (columns, kappa, V, both)):
+    for sums, matrix, vectors, computed in (
+        (rows, kappa.T, U, True),
+        (columns, kappa, V, symmetric),
+    ):
         if computed:
             scale = abs(vectors.astype(float)) @ matrix
             assert (abs(sums - vectors @ matrix) <= rounding_of(dtype, scale.max())).all()
@@ -307,30 +310,28 @@ def test_sums__parts_on_threads_give_the_same_bits(rng, dtype, kernel, vectors, 
     P, Q = (panel_of(kernel, rows, dtype, vectors) for rows in (a, b))
     form = form_of(kernel, dtype, plane)
     for kernel_sums in (False, True):
-        for other, grid in (
+        for panel, grid in (
             (P, triangle(144, 48, 32)),
             (Q, rectangle(144, 176, 144, 48)),
         ):
-            at_once = pair_sums(P, other, form, grid, kernel_sums)
+            at_once = pair_sums(P, panel, form, grid, kernel_sums)
             in_parts = np.zeros_like(at_once)
             with parts_on_threads(3) as run_parts:
                 run_parts(
-                    lambda part, grid=grid, other=other, sums=kernel_sums, out=in_parts: (
-                        tiles.pair_sums(P, other, form, grid[part], sums, out[part])
+                    lambda part, grid=grid, panel=panel, sums=kernel_sums, out=in_parts: (
+                        tiles.pair_sums(P, panel, form, grid[part], sums, out[part])
                     ),
                     len(grid),
                 )
             np.testing.assert_array_equal(at_once, in_parts)
     V, U = (rng.normal(size=(2, n)).astype(dtype) for n in (144, 176))
     strips = np.array(cuts_of(176, 48), np.int64)
-    for both in (False, True):
+    for symmetric in (False, True):
         into_rows = np.zeros((len(strips), 2, 144), dtype)
         into_columns = np.full((2, 176), np.nan, dtype)
         for part in (slice(0, 1), slice(1, None)):
-            tiles.row_sums(
-                P, Q, form, strips[part], both, V, U, into_rows[part], into_columns
-            )  # fmt: skip
-        rows, columns = row_sums(P, Q, form, strips, both, V, U)
+            tiles.row_sums(P, Q, form, strips[part], symmetric, V, U, into_rows[part], into_columns)
+        rows, columns = row_sums(P, Q, form, strips, symmetric, V, U)
         np.testing.assert_array_equal(rows, into_rows.sum(0))
         np.testing.assert_array_equal(columns, into_columns)
 

@@ -98,7 +98,7 @@ def test_float32__sums_over_many_rows_do_not_drift(rng, name, generic):
     P, Q = (panel_of(kernel, part, np.float32, vectors) for part in (rows, few))
     form = form_of(kernel, np.float32, plane=not generic and name == "gaussian")
     out = pair_sums(P, Q, form, rectangle(n, LANES, n, LANES), generic)
-    one = pair_terms(kernel, few, few, vectors)[0][0, 0]
-    assert abs(out[0, 0] / (one * n * LANES) - 1) <= (tiles.FLUSH + 30) * 2.0**-24
+    term = pair_terms(kernel, few, few, vectors)[0][0, 0]
+    assert abs(out[0, 0] / (term * n * LANES) - 1) <= (tiles.FLUSH + 30) * 2.0**-24
     plain = np.cumsum(np.full(n, 0.1, np.float32), dtype=np.float32)[-1]
     assert abs(plain / (n * float(np.float32(0.1))) - 1) > (tiles.FLUSH + 30) * 2.0**-24

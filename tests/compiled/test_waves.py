@@ -81,11 +81,13 @@ def test_normal_products__are_the_closed_form():
     tiles.normal_products(mean, variance, y, means, variances, ys, targets, shared)
     for i in range(3):
         for j in range(4):
-            both = naive.normal_overlap(mean[i] - means[j], variance[i] + variances[j], 1.0)
-            own = naive.normal_overlap(mean[i] - ys[j], variance[i], 1.0)
-            own += naive.normal_overlap(means[j] - y[i], variances[j], 1.0)
-            product = naive.normal_overlap(y[i] - ys[j], 0.0, 1.0) - own + both
-            np.testing.assert_allclose([targets[i, j], shared[i, j]], [product, both], rtol=1e-13)
+            forecasts = naive.normal_overlap(mean[i] - means[j], variance[i] + variances[j], 1.0)
+            crossed = naive.normal_overlap(mean[i] - ys[j], variance[i], 1.0)
+            crossed += naive.normal_overlap(means[j] - y[i], variances[j], 1.0)
+            product = naive.normal_overlap(y[i] - ys[j], 0.0, 1.0) - crossed + forecasts
+            np.testing.assert_allclose(
+                [targets[i, j], shared[i, j]], [product, forecasts], rtol=1e-13
+            )
 
 
 def test_spread_rows__adds_rows_to_the_points_next_to_theirs():

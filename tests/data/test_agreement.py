@@ -1,4 +1,4 @@
-"""Files whose columns differ: in order, in number, in type and in the case of their names."""
+"""Files with different columns: in order, in number, in type and in the case of their names."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def save(path, rows):
 
 @pytest.fixture(params=SUFFIXES)
 def two(tmp_path, request):
-    """Function that writes two files, of which a change makes the second differ."""
+    """Function that writes two files and changes the second."""
 
     def write(change, first=lambda rows: rows):
         a = save(tmp_path / f"a.{request.param}", first(frame(0)))
@@ -97,8 +97,8 @@ def test_columns__in_another_order_are_matched_by_name(two):
     expected = columns_of(read(two(lambda rows: rows)))
     files = two(lambda rows: rows[rows.columns[::-1]])
     for door in (read, through_store):
-        for column, same in zip(columns_of(door(files)), expected, strict=True):
-            np.testing.assert_array_equal(column, same)
+        for column, values in zip(columns_of(door(files)), expected, strict=True):
+            np.testing.assert_array_equal(column, values)
 
 
 def test_columns__without_a_value_agree_with_each_type(two):
@@ -131,21 +131,21 @@ def test_columns__that_have_no_role_may_differ(two):
 def test_categories__and_dictionaries_are_texts(tmp_path):
     coded = frame(1).astype({"region": "category", "label": "category"})
     files = [save(tmp_path / "a.parquet", frame(0)), save(tmp_path / "b.parquet", coded)]
-    same = [files[0], save(tmp_path / "c.parquet", frame(1))]
-    for column, other in zip(columns_of(read(files)), columns_of(read(same)), strict=True):
-        np.testing.assert_array_equal(column, other)
+    text_files = [files[0], save(tmp_path / "c.parquet", frame(1))]
+    for column, texts in zip(columns_of(read(files)), columns_of(read(text_files)), strict=True):
+        np.testing.assert_array_equal(column, texts)
 
 
 def test_commands__take_several_tables(two, run):
     files = two(lambda rows: rows)
     pattern = files[0].parent / f"?{files[0].suffix}"
     expected = cs.evaluate(read(files), "brier")["brier"].value
-    for given in (files, [pattern]):
-        done = run("evaluate", *given, "--labels", "label", "-e", "brier", "--json", "-")
-        assert done.json["results"][0]["value"] == pytest.approx(expected, rel=1e-12)
+    for paths in (files, [pattern]):
+        ran = run("evaluate", *paths, "--labels", "label", "-e", "brier", "--json", "-")
+        assert ran.json["results"][0]["value"] == pytest.approx(expected, rel=1e-12)
     files = two(lambda rows: rows.assign(p_fox=0.0))
-    done = run("evaluate", *files, "--labels", "label")
-    assert (done.code, "'p_fox'" in done.err) == (4, True)
+    ran = run("evaluate", *files, "--labels", "label")
+    assert (ran.code, "'p_fox'" in ran.err) == (4, True)
 
 
 def test_archives__are_one_table(tmp_path):

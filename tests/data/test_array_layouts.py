@@ -39,10 +39,12 @@ def test_masked_logits__are_probabilities_of_0(rng, dtype):
     logits[masked] = -np.inf
     result = values(evaluate(from_arrays(logits=logits, labels=labels), [*FEW, "cwce2"]))
     expected = naive.scores(logits, labels)
+    # float32 and float16 logits have the same values in the reference; losses are float64
     assert {name: result[name] for name in FEW} == pytest.approx(expected, rel=1e-6)
     q = softmax(logits.astype(float), axis=1)
-    same = values(evaluate(from_arrays(probabilities=q, labels=labels), [*FEW, "cwce2"]))
-    assert result == pytest.approx(same, rel=1e-6)
+    of_probabilities = from_arrays(probabilities=q, labels=labels)
+    expected = values(evaluate(of_probabilities, [*FEW, "cwce2"]))
+    assert result == pytest.approx(expected, rel=1e-6)
 
 
 def test_masked_logits__of_the_label_are_an_infinite_loss_with_a_reason():
@@ -54,10 +56,12 @@ def test_masked_logits__of_the_label_are_an_infinite_loss_with_a_reason():
 
 @pytest.mark.parametrize(
     ("row", "says"),
-    [([-np.inf] * 3, "all its 'logits' are −inf"),
-     ([0, np.inf, 0], r"'logits' is inf, .* \(class 1\)"),
-     ([-np.inf, np.nan, 0], r"'logits' is missing \(class 1\)")],
-)  # fmt: skip
+    [
+        ([-np.inf] * 3, "all its 'logits' are −inf"),
+        ([0, np.inf, 0], r"'logits' is inf, .* \(class 1\)"),
+        ([-np.inf, np.nan, 0], r"'logits' is missing \(class 1\)"),
+    ],
+)
 def test_masked_logits__need_a_possible_class_and_numbers(row, says):
     logits = np.zeros((4, 3))
     logits[2] = row
@@ -123,11 +127,11 @@ def test_images__of_two_classes_may_have_one_column(rng, channel):
     p = rng.random((2, 4, 5))
     labels = rng.integers(0, 2, (2, 4, 5))
     flat = from_arrays(probabilities=p.reshape(-1), labels=labels.reshape(-1), binary=True)
-    given = p[:, None] if channel else p
-    source = from_arrays(probabilities=given, labels=labels, binary=True)
+    image = p[:, None] if channel else p
+    source = from_arrays(probabilities=image, labels=labels, binary=True)
     assert values(evaluate(source, FEW)) == values(evaluate(flat, FEW))
     accumulator = Accumulator(FEW, classes=2)
-    accumulator.update(probabilities=given, labels=labels)
+    accumulator.update(probabilities=image, labels=labels)
     assert values(accumulator.compute()) == values(evaluate(flat, FEW))
 
 
@@ -217,22 +221,22 @@ def test_multilabel__each_label_is_a_binary_problem(rng, kind):
     y = (rng.random((300, 3)) < p**2).astype(float)
     y[:7, 1] = np.nan
     w = rng.random(300)
-    given = {kind: p if kind == "probabilities" else np.log(p / (1 - p))}
+    predictions = {kind: p if kind == "probabilities" else np.log(p / (1 - p))}
     names = ["cat", "dog", "fox"]
-    source = from_arrays(**given, labels=y, weights=w, binary=True, label_names=names)
+    source = from_arrays(**predictions, labels=y, weights=w, binary=True, label_names=names)
     result = evaluate(source, ["ece", "brier", "nll"], group_by="label")
     assert result.n == 3 * 300 - 7
     assert [f"{name:g}" for name in result.groups] == ["cat", "dog", "fox"]
     for k, estimates in enumerate(result.groups.values()):
-        known = ~np.isnan(y[:, k])
-        q, t, v = p[known, k], y[known, k], w[known]
+        labelled = ~np.isnan(y[:, k])
+        q, t, v = p[labelled, k], y[labelled, k], w[labelled]
         ece = naive.binned(q, t, np.linspace(0, 1, 16), v)["ece"]
         brier = np.average(2 * (q - t) ** 2, weights=v)
         nll = np.average(-np.log(np.where(t == 1, q, 1 - q)), weights=v)
         assert [e.value for e in estimates] == pytest.approx([ece, brier, nll], rel=1e-9)
 
 
-def test_multilabel__in_batches(rng):
+def test_multilabel__in_batches_equals_evaluate(rng):
     p = rng.random((300, 3))
     y = (rng.random((300, 3)) < p**2).astype(int)
     expected = evaluate(from_arrays(probabilities=p, labels=y, binary=True), group_by="label")
@@ -240,9 +244,9 @@ def test_multilabel__in_batches(rng):
     for part in (slice(0, 100), slice(100, 300)):
         running.update(probabilities=p[part], labels=y[part])
     for label, estimates in running.compute().groups.items():
-        mine = {e.estimator: e.value for e in estimates}
-        other = {e.estimator: e.value for e in expected.groups[label] if e.estimator in FEW}
-        assert mine == pytest.approx(other, rel=1e-12)
+        batched = {e.estimator: e.value for e in estimates}
+        single = {e.estimator: e.value for e in expected.groups[label] if e.estimator in FEW}
+        assert batched == pytest.approx(single, rel=1e-12)
 
 
 def test_multilabel__errors_name_the_remedy(rng):

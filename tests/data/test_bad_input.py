@@ -34,6 +34,7 @@ from tests.support.bad_rows import CLASSES, REMEDY, ROWS, columns, run, spoil
 # ---------------------------------------------------------------- each kind of bad row
 
 
+# reason that is counted where rows are dropped, and sentence of the error
 ANY = {
     "nan": ("KIND is missing", r"'KIND' is missing \(class 2\)"),
     "all nan": ("KIND is missing", r"'KIND' is missing\."),
@@ -48,6 +49,7 @@ ANY = {
 }
 
 
+# faults of probabilities alone
 SIMPLEX = {
     "-inf": ("KIND is infinite", r"'KIND' is -inf, not a finite number \(class 3\)"),
     "negative": (
@@ -76,6 +78,7 @@ def test_evaluate__a_bad_row_is_named_with_its_remedy(kind, how, row):
     result = run(data, group_by="x0", on_invalid="drop")
     assert result.dropped == {reason: 1}
     assert (result.n, result.n_dropped, result.n_unlabelled) == (ROWS - 1, 1, 0)
+    # the value is the one of the other rows
     good = np.delete(np.arange(ROWS), row)
     values = next(iter(data.values()))[good]
     w, hit = data["weights"][good], values.argmax(1) == data["labels"][good]
@@ -86,7 +89,9 @@ def test_evaluate__drop_counts_every_reason_exactly():
     data = columns("probabilities")
     rng = np.random.default_rng(3)
     hows = ["nan", "negative", "sum", "label K", "negative weight", "no group", "+inf", "-inf"]
+    # a different count for each fault, so that no two can be exchanged
     counts = dict(zip(hows, [3, 5, 7, 11, 13, 2, 1, 4], strict=True))
+    # each row has one fault
     rows = iter(rng.permutation(ROWS))
     expected: dict[str, int] = {}
     bad = []
@@ -111,11 +116,13 @@ def test_evaluate__a_row_with_many_faults_is_counted_once():
     for how in ("nan", "label K", "negative weight", "no group"):
         spoil(data, how, 5)
     result = run(data, group_by="x0", on_invalid="drop")
+    # the first fault in the order of checks
     assert result.dropped == {"probabilities is missing": 1}
     assert result.n == ROWS - 1
 
 
 def test_evaluate__an_unlabelled_row_must_still_be_valid():
+    # labels come later, and must not bring a bad prediction with them
     data = columns("probabilities")
     data["labels"][9] = -1
     spoil(data, "negative", 9)
@@ -169,6 +176,7 @@ def test_evaluate__a_bad_binary_probability_is_reported_as_stored(p, says):
 
 def test_evaluate__probabilities_may_miss_one_by_the_tolerance():
     data = columns("probabilities")
+    # the default tolerance is 1e-4
     data["probabilities"] *= 1 + 0.9e-4
     assert run(data).n == ROWS
     with pytest.raises(InvalidDataError, match="row 0 "):
@@ -190,6 +198,7 @@ def test_evaluate__unknown_settings_are_refused():
         run(columns(), scheduler="quantum")
 
 
+# the cause of a sum is guessed from its size
 @pytest.mark.parametrize(
     ("factor", "says"),
     [
@@ -258,6 +267,7 @@ SCHEDULERS = ["serial", "threads:1", "threads:2", "threads:3", "threads:16", "cl
 @pytest.mark.parametrize("first", [0, 65, 127, 300, ROWS - 1])
 def test_evaluate__the_first_bad_row_is_named_by_every_scheduler(request, stored, scheduler, first):
     data = columns()
+    # later bad rows, which threads may find sooner
     for row in (first, *range(first + 1, ROWS, 23)):
         spoil(data, "nan", row)
     store = stored(data)
@@ -270,6 +280,7 @@ def test_evaluate__the_first_bad_row_is_named_by_every_scheduler(request, stored
                 evaluate(source, [Accuracy()], scheduler=where, block_rows=block_rows)
             assert caught.value.row == first
             messages.add(str(caught.value))
+    # the message of a store has the chunk, too
     (of_store, of_arrays) = sorted(messages, key=len, reverse=True)
     place = f"{store.url} (chunk {first // 64} of 64 rows)"
     assert of_store == of_arrays.replace("arrays", place, 1)
@@ -291,7 +302,7 @@ def test_evaluate__the_first_bad_row_is_named_every_time_when_all_are_bad():
     block_rows=st.integers(1, ROWS + 1),
     threads=st.integers(1, 5),
 )
-def test_evaluate__bad_rows_anywhere(bad, block_rows, threads):
+def test_evaluate__bad_rows_anywhere_are_named_or_dropped(bad, block_rows, threads):
     data = columns()
     for row in bad:
         spoil(data, ["nan", "label K", "+inf"][row % 3], row)
@@ -375,11 +386,11 @@ def test_estimators__edges_may_be_any_sequence(make):
 @pytest.mark.parametrize(
     "verb", [evaluate, calibration_test, plan, rank], ids=lambda verb: verb.__name__
 )
-@pytest.mark.parametrize("given", ["eec", ["ece", "eec(bins=3)"], [ECE, 3], 3], ids=str)
-def test_estimators__other_values_are_refused(verb, given):
+@pytest.mark.parametrize("estimators", ["eec", ["ece", "eec(bins=3)"], [ECE, 3], 3], ids=str)
+def test_estimators__other_values_are_refused(verb, estimators):
     source = from_arrays(**columns())
     with pytest.raises(OptionError, match=r"an estimator is needed|no estimator 'eec'"):
-        verb([source] if verb is rank else source, given)
+        verb([source] if verb is rank else source, estimators)
 
 
 def test_results__can_be_iterated():

@@ -37,8 +37,8 @@ def test_log__has_probabilities_labels_and_accuracy_of_the_harness(tmp_path):
     accuracy = cs.evaluate(store, "accuracy")["accuracy"].value
     assert accuracy == np.mean([sample["acc"] for sample in SAMPLES])
     subjects = store.categories["doc.subject"]
-    found = [subjects[int(code)] for code in block.covariates[:, 1]]
-    assert found == [sample["doc"]["subject"] for sample in SAMPLES]
+    names = [subjects[int(code)] for code in block.covariates[:, 1]]
+    assert names == [sample["doc"]["subject"] for sample in SAMPLES]
 
 
 def _with_texts(target, texts, likelihoods, accuracy):
@@ -47,8 +47,11 @@ def _with_texts(target, texts, likelihoods, accuracy):
     }
     responses = [[str(value), "False"] for value in likelihoods]
     return SAMPLES[0] | {
-        "target": target, "arguments": arguments, "filtered_resps": responses, "acc": accuracy,
-    }  # fmt: skip
+        "target": target,
+        "arguments": arguments,
+        "filtered_resps": responses,
+        "acc": accuracy,
+    }
 
 
 @pytest.mark.parametrize(
@@ -117,17 +120,17 @@ def test_json_lines__of_questions_are_padded(tmp_path, rng, layout, through):
     else:
         source = cs.from_file(path, **names, covariates=["choices", "subject"])
     counts = np.array([len(p) for p in scores])
-    known = [-1 if y is None else y for y in labels]
+    codes = [-1 if y is None else y for y in labels]
     expected = cs.from_arrays(
-        probabilities=np.concatenate(scores), offsets=np.r_[0, np.cumsum(counts)], labels=known
+        probabilities=np.concatenate(scores), offsets=np.r_[0, np.cumsum(counts)], labels=codes
     )
     assert source.kind == ("logits" if layout == "numbers" else "probabilities")
     q = np.exp(source.values[:]) if layout == "numbers" else source.values[:]
     np.testing.assert_allclose(q, expected.values, rtol=1e-14)
-    assert source.labels[:].tolist() == known
+    assert source.labels[:].tolist() == codes
     assert source.covariates[:].tolist() == [[k, float(k > 3)] for k in counts]
     assert source.categories["subject"] == ("art", "law")
-    brier = [cs.evaluate(each, "brier")["brier"].value for each in (source, expected)]
+    brier = [cs.evaluate(data, "brier")["brier"].value for data in (source, expected)]
     assert brier[0] == pytest.approx(brier[1], rel=1e-12)
 
 
@@ -165,19 +168,19 @@ def test_json_lines__of_equal_lengths_need_choices_to_differ_later(tmp_path):
 
 
 def _lines_of(path, scores_of, missing=()):
-    """File of 250 questions with answers that are letters; scores of some lines are null."""
+    """File of 250 questions with answers that are letters. Scores of some lines are null."""
     scores, _, labels = _questions(np.random.default_rng(3))
     with open(path, "w") as file:
         for i, (p, y) in enumerate(zip(scores, labels, strict=True)):
             answer = None if y is None else "ABCDE"[y]
             row = {"answer": answer, **scores_of(None if i in missing else p)}
             file.write(json.dumps(row) + "\n")
-    kept = [i for i in range(len(scores)) if i not in missing]
-    counts = [len(scores[i]) for i in kept]
+    questions = [i for i in range(len(scores)) if i not in missing]
+    counts = [len(scores[i]) for i in questions]
     return cs.from_arrays(
-        probabilities=np.concatenate([scores[i] for i in kept]),
+        probabilities=np.concatenate([scores[i] for i in questions]),
         offsets=np.r_[0, np.cumsum(counts)],
-        labels=[-1 if labels[i] is None else labels[i] for i in kept],
+        labels=[-1 if labels[i] is None else labels[i] for i in questions],
     )
 
 
@@ -204,10 +207,10 @@ def test_json_lines__of_answers_that_are_letters(tmp_path, layout, missing):  # 
     path = tmp_path / "answers.jsonl"
     expected = _lines_of(path, scores_of, missing)
     source = cs.from_file(path, labels="answer", **names)
-    found = cs.evaluate(source, ["brier", "ece"], on_invalid="drop")
+    result = cs.evaluate(source, ["brier", "ece"], on_invalid="drop")
     reference = cs.evaluate(expected, ["brier", "ece"])
-    assert found.n == reference.n == 249 - len(missing)
-    assert [estimate.value for estimate in found] == pytest.approx(
+    assert result.n == reference.n == 249 - len(missing)
+    assert [estimate.value for estimate in result] == pytest.approx(
         [estimate.value for estimate in reference], rel=1e-9
     )
     if missing:

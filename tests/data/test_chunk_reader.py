@@ -95,10 +95,10 @@ def test_command__a_truncated_chunk_is_named_with_a_remedy(store, tmp_path):
     intact = file.read_bytes()
     for size in (0, 3, 4, 8, 20, len(intact) - 5, len(intact) - 1):
         file.write_bytes(intact[:size])
-        done = CliRunner().invoke(cli, ["evaluate", str(tmp_path / "s.zarr"), "-e", "ece"])
-        assert isinstance(done.exception, StoreError)
-        assert "(chunk 0 of 64 rows): " in str(done.exception)
-        assert "ingest its source again" in str(done.exception)
+        ran = CliRunner().invoke(cli, ["evaluate", str(tmp_path / "s.zarr"), "-e", "ece"])
+        assert isinstance(ran.exception, StoreError)
+        assert "(chunk 0 of 64 rows): " in str(ran.exception)
+        assert "ingest its source again" in str(ran.exception)
 
 
 @pytest.mark.parametrize(

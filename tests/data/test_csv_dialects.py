@@ -15,14 +15,13 @@ def table():
     scores = rng.random(N).round(6)
     scores[::40] = np.nan
     places = np.array(["Köln; Mitte", 'the "port", old', "Łódź", None], object)
-    return pd.DataFrame(
-        {
-            "größe (cm)": rng.normal(170.0, 9.0, N).round(3),
-            "y": rng.integers(0, 2, N),
-            "p": scores,
-            "place": places[rng.integers(0, 4, N)],
-        }
-    )
+    columns = {
+        "größe (cm)": rng.normal(170.0, 9.0, N).round(3),
+        "y": rng.integers(0, 2, N),
+        "p": scores,
+        "place": places[rng.integers(0, 4, N)],
+    }
+    return pd.DataFrame(columns)
 
 
 def evaluated(path):

@@ -92,7 +92,7 @@ def test_evaluate__nothing_left_is_a_defined_result(nothing, group_by, rows):
 
 @pytest.mark.parametrize("verb", [cs.evaluate, cs.check, cs.calibration_test, cs.reliability])
 def test_verbs__refuse_rows_that_were_all_dropped(verb):
-    """Leftover of issue 32: such runs were successful, with tables of no values."""
+    """A table without values is no result."""
     data = columns(rows=5)
     data["logits"][:] = np.nan
     with pytest.raises(
@@ -117,25 +117,34 @@ def test_evaluate__rows_of_weight_zero_count_as_if_absent():
     weighted = {name: array[data["weights"] > 0] for name, array in data.items()}
     a, b = run(data, None), run(weighted, None)
     assert a.n == b.n == len(weighted["labels"])
-    for one, other in zip(a.estimates, b.estimates, strict=True):
-        assert one.value == pytest.approx(other.value, rel=1e-9), one.estimator
-        assert one.n == other.n == a.n, one.estimator
-        assert one.parameters == other.parameters  # the default bandwidth among them
-        bins = [[row["count"] for row in e.details.get("bins", ())] for e in (one, other)]
+    for with_zeros, without_zeros in zip(a.estimates, b.estimates, strict=True):
+        assert with_zeros.value == pytest.approx(without_zeros.value, rel=1e-9), (
+            with_zeros.estimator
+        )
+        assert with_zeros.n == without_zeros.n == a.n, with_zeros.estimator
+        assert with_zeros.parameters == without_zeros.parameters  # the default bandwidth among them
+        bins = [
+            [row["count"] for row in e.details.get("bins", ())] for e in (with_zeros, without_zeros)
+        ]
         assert bins[0] == bins[1]
 
 
 def test_bandwidth__depends_on_rows_with_weight_only(rng):
-    """2 % of 20,000 rows have weight; their predictions are closer together."""
+    """Predictions of the 2 % of 20,000 rows that have weight are closer together."""
     n = 20_000
     weights = (rng.random(n) < 0.02).astype(float)
     p = np.where(weights > 0, rng.uniform(0.4, 0.6, n), rng.random(n))
     sources = [
-        from_arrays(probabilities=p[keep], labels=np.ones(keep.sum(), int), weights=weights[keep],
-                    binary=True)
+        from_arrays(
+            probabilities=p[keep],
+            labels=np.ones(keep.sum(), int),
+            weights=weights[keep],
+            binary=True,
+        )
         for keep in (weights >= 0, weights > 0)
-    ]  # fmt: skip
+    ]
     bandwidths = [evaluate(s, JKCE()).estimates[0].parameters["bandwidth"] for s in sources]
+    # both are medians over samples of rows
     assert bandwidths[0] == pytest.approx(bandwidths[1], rel=0.05)
 
 
@@ -144,8 +153,8 @@ def test_evaluate__the_scale_of_weights_does_not_matter(scale):
     data = columns("probabilities")
     a = run(data, None)
     b = run({**data, "weights": data["weights"] * scale}, None)
-    for one, other in zip(a.estimates, b.estimates, strict=True):
-        assert one.value == pytest.approx(other.value, rel=1e-9), one.estimator
+    for small, large in zip(a.estimates, b.estimates, strict=True):
+        assert small.value == pytest.approx(large.value, rel=1e-9), small.estimator
 
 
 @pytest.mark.filterwarnings("ignore::RuntimeWarning")
@@ -231,7 +240,7 @@ def test_evaluate__groups_equal_results_of_their_rows_alone():
     assert_json_is_clean(result)
 
 
-def test_evaluate__the_maximum_number_of_groups_and_one_more():
+def test_evaluate__more_than_the_maximum_number_of_groups_are_refused():
     rows = MAX_GROUPS + 1
     rng = np.random.default_rng(0)
     data = dict(

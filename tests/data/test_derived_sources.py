@@ -77,6 +77,7 @@ def test_recalibrated__methods_are_composed(two):
     second = recalibrated(first, Platt().fit(first))
     assert [s["method"] for s in second.describe()["recalibrated"]] == ["local_bias", "platt"]
     third = Platt().fit(second)
+    # Newton's method ends at a step of 1e-8
     assert (third.slope, third.intercept) == pytest.approx((1, 0), abs=1e-6)
 
 
@@ -89,9 +90,10 @@ def test_recalibrated__keeps_small_probabilities_exact():
         fitted = method.fit(source)
         after = probabilities(recalibrated(source, fitted))
         a, b = (
-            (fitted.slope, fitted.intercept) if method.name == "platt"
+            (fitted.slope, fitted.intercept)
+            if method.name == "platt"
             else (1 / fitted.temperature, 0.0)
-        )  # fmt: skip
+        )
         np.testing.assert_allclose(after[:, 0], expit(-(a * z + b)), rtol=1e-9)
 
 
@@ -99,10 +101,13 @@ def test_recalibrated__keeps_small_probabilities_exact():
 @pytest.mark.parametrize(
     ("kind", "row"),
     [
-        ("logits", [np.nan, np.nan]), ("logits", [0.0, np.inf]), ("probabilities", [0.7, 0.7]),
-        ("probabilities", [1.2, -0.2]), ("probabilities", [np.nan, 0.5]),
+        ("logits", [np.nan, np.nan]),
+        ("logits", [0.0, np.inf]),
+        ("probabilities", [0.7, 0.7]),
+        ("probabilities", [1.2, -0.2]),
+        ("probabilities", [np.nan, 0.5]),
     ],
-)  # fmt: skip
+)
 def test_recalibrated__leaves_invalid_rows_invalid(two, method, kind, row):
     fitted = method.fit(two_class_source(two))
     values = np.array([[0.4, 0.6], [0.5, 0.5], row])
@@ -125,33 +130,33 @@ def test_part_of__divides_the_rows(two):
     source = two_class_source(two, weights=two["w"])
     labelled = two["y"] >= 0
     held_out = HALF.holds(np.arange(N))
-    for which, mine in ((True, held_out), (False, ~held_out)):
-        part = part_of(source, HALF, which)
-        assert left_out(part) == (~mine).sum()
+    for held, rows in ((True, held_out), (False, ~held_out)):
+        part = part_of(source, HALF, held)
+        assert left_out(part) == (~rows).sum()
         result = evaluate(part, [Brier()])
-        assert result.n == (labelled & mine).sum()
-        assert result.n_unlabelled - left_out(part) == (~labelled & mine).sum()
-        assert result.source["parts"] == [{"share": 0.5, "seed": 7, "held": which}]
+        assert result.n == (labelled & rows).sum()
+        assert result.n_unlabelled - left_out(part) == (~labelled & rows).sum()
+        assert result.source["parts"] == [{"share": 0.5, "seed": 7, "held": held}]
         alone = two_class_source(
-            {name: column[mine] for name, column in two.items()}, weights=two["w"][mine]
+            {name: column[rows] for name, column in two.items()}, weights=two["w"][rows]
         )
         expected = evaluate(alone, [Brier()])["brier"].value
         assert result["brier"].value == pytest.approx(expected, rel=1e-12)
         fitted = Platt().fit(part)
         assert fitted.counts.used == result.n
-        assert fitted.counts.unlabelled == (~labelled & mine).sum()
-        assert fitted.to_dict()["n_unlabelled"] == (~labelled & mine).sum()
+        assert fitted.counts.unlabelled == (~labelled & rows).sum()
+        assert fitted.to_dict()["n_unlabelled"] == (~labelled & rows).sum()
         assert fitted.slope == pytest.approx(Platt().fit(alone).slope, rel=1e-9)
 
 
-def test_part_of__a_part_of_a_part(two):
-    both = part_of(part_of(two_class_source(two), HALF), HoldOut(0.5, 8))
-    mine = HALF.holds(np.arange(N)) & HoldOut(0.5, 8).holds(np.arange(N))
-    assert left_out(both) == (~mine).sum()
-    assert evaluate(both, [Brier()]).n == (mine & (two["y"] >= 0)).sum()
-    piece = both.part(500, 1500)
-    assert left_out(piece) == (~mine[500:1500]).sum()
-    assert left_out(recalibrated(both, Platt().fit(both))) == left_out(both)
+def test_part_of__a_part_has_the_rows_in_both_parts(two):
+    quarter = part_of(part_of(two_class_source(two), HALF), HoldOut(0.5, 8))
+    rows = HALF.holds(np.arange(N)) & HoldOut(0.5, 8).holds(np.arange(N))
+    assert left_out(quarter) == (~rows).sum()
+    assert evaluate(quarter, [Brier()]).n == (rows & (two["y"] >= 0)).sum()
+    piece = quarter.part(500, 1500)
+    assert left_out(piece) == (~rows[500:1500]).sum()
+    assert left_out(recalibrated(quarter, Platt().fit(quarter))) == left_out(quarter)
 
 
 def test_part_of__ignores_invalid_rows_of_the_other_part(two):
@@ -167,11 +172,11 @@ def test_part_of__ignores_invalid_rows_of_the_other_part(two):
 
 
 @pytest.mark.parametrize("dtype", [np.uint8, np.int8, np.uint64])
-def test_part_of__labels_of_any_integer_type(two, dtype):
+def test_part_of__takes_labels_of_any_integer_type(two, dtype):
     y = np.maximum(two["y"], 0)
-    one = Platt().fit(part_of(two_class_source(two, labels=y), HALF))
-    other = Platt().fit(part_of(two_class_source(two, labels=y.astype(dtype)), HALF))
-    assert one.slope == other.slope
+    from_64_bits = Platt().fit(part_of(two_class_source(two, labels=y), HALF))
+    from_narrow = Platt().fit(part_of(two_class_source(two, labels=y.astype(dtype)), HALF))
+    assert from_64_bits.slope == from_narrow.slope
 
 
 def test_part_of__a_label_out_of_range_stays_invalid(two):
@@ -218,18 +223,19 @@ def _scored(method, source, scheduler, **options):
 @pytest.mark.long
 @pytest.mark.parametrize("method", BINARY, ids=method_name)
 def test_fit__every_scheduler_gives_the_same_bits(stored, method):
-    (one, p), (other, r) = (_scored(method, stored, s) for s in ("serial", "threads:2"))
-    assert one == other
+    (serial, p), (threaded, r) = (_scored(method, stored, s) for s in ("serial", "threads:2"))
+    assert serial == threaded
     np.testing.assert_array_equal(p, r)
 
 
 @pytest.mark.parametrize("method", BINARY, ids=method_name)
 def test_fit__does_not_depend_on_the_blocks(two, method):
-    (one, p), (other, r) = (
+    (whole_fit, p), (blocked_fit, r) = (
         _scored(method, two_class_source(two), "serial", block_rows=size) for size in (173, 5000)
     )
     np.testing.assert_allclose(p, r, rtol=1e-9)
-    np.testing.assert_allclose(one, other, rtol=1e-6)
+    # sums over other blocks are rounded in another order, and fits end at a step of 1e-8
+    np.testing.assert_allclose(whole_fit, blocked_fit, rtol=1e-6)
 
 
 @pytest.mark.cluster
@@ -241,7 +247,7 @@ def test_fit__worker_processes_give_the_same_bits(two, stored):
         Client(cluster) as client,
     ):
         for source in (stored, two_class_source(two)):
-            one, p = _scored(LOCAL, source, "serial")
-            other, r = _scored(LOCAL, source, client)
-            assert one == other
+            serial, p = _scored(LOCAL, source, "serial")
+            distributed, r = _scored(LOCAL, source, client)
+            assert serial == distributed
             np.testing.assert_array_equal(p, r)

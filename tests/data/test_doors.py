@@ -15,9 +15,14 @@ from tests.support.doors import COLUMNS, DOORS, KINDS, Impossible, cells, disagr
 
 # doors that write stores or ledgers
 SLOW = (
-    "from_file csv", "from_file jsonl", "ingest csv", "ingest parquet", "evaluate jsonl",
-    "job csv", "job parquet",
-)  # fmt: skip
+    "from_file csv",
+    "from_file jsonl",
+    "ingest csv",
+    "ingest parquet",
+    "evaluate jsonl",
+    "job csv",
+    "job parquet",
+)
 MATRIX = [
     pytest.param(door, role, marks=pytest.mark.long if door in SLOW else ())
     for door in DOORS
@@ -33,12 +38,12 @@ def test_missing_value__means_the_same_at_every_door(door, role, tmp_path):
         folder = tmp_path / str(number)
         folder.mkdir()
         try:
-            found = disagreement(door, cell, folder)
+            difference = disagreement(door, cell, folder)
         except Impossible:
             continue
         compared += 1
-        if found is not None:
-            different.append(f"{cell.kind}, {cell.on_invalid}: {found}")
+        if difference is not None:
+            different.append(f"{cell.kind}, {cell.on_invalid}: {difference}")
     assert not different, "\n".join(different)
     assert compared or (door, role) in NEVER
 
@@ -72,18 +77,23 @@ def dropped(source):
     return result.n, result.n_unlabelled, result.dropped
 
 
-@pytest.mark.parametrize("column", [
-    [0.2, "", 0.4, None], pd.array([0.2, None, 0.4, None], dtype="Float32"),
-    pd.Series([0.2, None, 0.4, None], dtype=pd.ArrowDtype(pa.float32())),
-    [0.2, pd.NaT, 0.4, float("nan")],
-], ids=str)  # fmt: skip
-def test_frame__columns_of_numbers_and_missing_values_of_any_type(column):
+@pytest.mark.parametrize(
+    "column",
+    [
+        [0.2, "", 0.4, None],
+        pd.array([0.2, None, 0.4, None], dtype="Float32"),
+        pd.Series([0.2, None, 0.4, None], dtype=pd.ArrowDtype(pa.float32())),
+        [0.2, pd.NaT, 0.4, float("nan")],
+    ],
+    ids=str,
+)
+def test_frame__takes_numbers_and_missing_values_of_any_type(column):
     frame = pd.DataFrame({"score": column, "y": Y})
     source = cs.from_frame(frame, probabilities="score", labels="y")
     assert dropped(source) == (2, 0, {"score is missing": 2})
 
 
-def test_frame__columns_without_any_value():
+def test_frame__columns_without_any_value_are_missing():
     empty = pa.nulls(4)
     scores = cs.from_frame(pa.table({"score": empty, "y": Y}), probabilities="score", labels="y")
     with pytest.raises(cs.InvalidDataError, match=r"score is missing \(4\)"):
@@ -143,18 +153,21 @@ def test_rounding__outside_0_and_1_is_within_the_tolerance(dtype, value, exact):
     p[1], rounded[1] = exact, value
     names = ["ece", "brier", "accuracy", "jkce(bandwidth=0.5)"]
     for binary in (True, False):
-        pairs = [each if binary else np.column_stack([1 - each, each]) for each in (p, rounded)]
+        pairs = [event if binary else np.column_stack([1 - event, event]) for event in (p, rounded)]
         sources = [cs.from_arrays(probabilities=q, labels=Y, binary=binary) for q in pairs]
-        true, same = (cs.evaluate(source, names) for source in sources)
-        assert [e.value for e in same.estimates] == [e.value for e in true.estimates]
+        true, from_rounded = (cs.evaluate(source, names) for source in sources)
+        assert [e.value for e in from_rounded.estimates] == [e.value for e in true.estimates]
     assert cs.metrics.brier(Y, rounded) == cs.metrics.brier(Y, p)
 
 
-@pytest.mark.parametrize(("value", "seen", "fault"), [
-    (1.0000001, "1.0000001, a probability above 1", "is above 1"),
-    (1 + 2**-52, "1.0000000000000002, a probability above 1", "is above 1"),
-    (-1e-8, "-1e-08, a negative probability", "is negative"),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("value", "seen", "fault"),
+    [
+        (1.0000001, "1.0000001, a probability above 1", "is above 1"),
+        (1 + 2**-52, "1.0000000000000002, a probability above 1", "is above 1"),
+        (-1e-8, "-1e-08, a negative probability", "is negative"),
+    ],
+)
 def test_probabilities__beyond_the_tolerance_print_all_their_digits(value, seen, fault):
     p = P.copy()
     p[1] = value
@@ -192,8 +205,9 @@ def test_ingest_command__says_what_it_dropped(run, tmp_path):
     with pytest.raises(
         cs.InvalidDataError, match=r"row 1 of .*a\.csv \(line 3\): 'score' is missing"
     ):
-        ingest([path], tmp_path / "b.zarr", keys={"probabilities": "score", "labels": "y"},
-               binary=True)  # fmt: skip
+        ingest(
+            [path], tmp_path / "b.zarr", keys={"probabilities": "score", "labels": "y"}, binary=True
+        )
 
 
 @pytest.mark.parametrize("command", ["evaluate", "check", "reliability"])

@@ -32,7 +32,7 @@ def test_open_arrays__by_names_inside_a_store(tmp_path):
     assert result["accuracy"].value == pytest.approx(accuracy(logits(50), np.abs(labels(50))))
 
 
-def test_open_arrays__by_paths(tmp_path):
+def test_open_arrays__takes_paths(tmp_path):
     path = foreign(tmp_path)
     source = open_arrays(logits=path / "z", labels=str(path / "sub/y"))
     assert evaluate(source, FAST).n == 50

@@ -21,6 +21,7 @@ from calibscale.monitoring.night import night
 from tests.support.web_server import web_server
 
 COLUMNS = dict(probabilities="p", labels="y")
+# p above 0.4 is an event
 TABLE = "p,y\n" + "".join(f"{p:.3f},{p > 0.4:d}\n" for p in np.linspace(0.01, 0.99, 200))
 JOB = """
 estimators = ["brier"]
@@ -49,11 +50,13 @@ def server(tmp_path):
 
 @pytest.fixture(autouse=True)
 def _short_waits(monkeypatch):
+    # waits of the first and later requests are multiples of this
     monkeypatch.setattr(web_sessions, "_FIRST_WAIT", 0.01)
 
 
 def _table(server, **options):
     url = f"http://{server.address}/2026-11-20.csv"
+    # two seconds without an answer
     return cs.from_file(url, **COLUMNS, storage_options={"timeout": 2, **options})
 
 
@@ -63,8 +66,10 @@ def _brier(server, **options):
 
 @pytest.mark.parametrize("status", [429, 500, 502, 503, 504])
 def test_transient_status__is_requested_again(server, status):
+    # the value, and requests without a failure
     expected = _brier(server)
     server.requests.clear()
+    # two failures, and then answers
     server.fail(status, status)
     assert _brier(server) == expected
     assert len(server.requests) > 2
@@ -74,6 +79,7 @@ def test_transient_status__is_requested_again(server, status):
 def test_transient_status__that_stays_is_named(server, status):
     server.fail(status, forever=True)
     with pytest.raises(UnavailableError, match=rf"the server answers {status} \(.*run again later"):
+        # one more request
         _table(server, retries=1)
     with pytest.raises(UnavailableError, match=f"the server answers {status}"):
         LogitStore.open(f"http://{server.address}/s.zarr", storage_options={"retries": 1})
@@ -94,6 +100,7 @@ def test_other_status__is_named_at_once(server, status, kind, message):
     with pytest.raises(kind, match=message) as caught:
         _table(server)
     assert not isinstance(caught.value, UnavailableError)
+    # no request after an answer that will stay
     assert len(server.requests) <= 2  # HEAD and GET
 
 
@@ -107,16 +114,19 @@ def test_redirects__without_end_are_an_error(server):
 @pytest.mark.parametrize("pause", [0.0, 1.2])
 def test_slow_server__is_an_error_within_the_limits(server, pause, tmp_path):
     """A server that never answers, and one that sends a kilobyte in 1.2 s."""
+    # a pause of 0: it never answers
     server.silent, server.pause = not pause, pause
     (tmp_path / "served" / "2026-11-20.csv").write_text(TABLE)  # two kilobytes
     started = time.monotonic()
     with pytest.raises(UnavailableError, match="the server does not answer"):
         _brier(server, timeout=0.5)
+    # a few limits of 0.5 s, and no minutes
     assert time.monotonic() - started < 15
 
 
 def test_reader__that_works_between_its_reads_is_no_slow_server(server, tmp_path):
     """The buffers are full meanwhile, so that no bytes come for longer than the limit."""
+    # 16 MB, more than the buffers of a connection
     content = bytes(range(256)) * 2**16
     (tmp_path / "served" / "large.bin").write_bytes(content)
 
@@ -126,6 +136,7 @@ def test_reader__that_works_between_its_reads_is_no_slow_server(server, tmp_path
         async with await sessions() as session, session.get(url) as answer:
             parts = [await answer.content.read(1000)]
             for _ in range(2):
+                # longer than the limit of 0.3 s
                 await asyncio.sleep(0.8)
                 parts.append(await answer.content.readexactly(1_000_000))
             return b"".join([*parts, await answer.content.read()])
@@ -135,6 +146,7 @@ def test_reader__that_works_between_its_reads_is_no_slow_server(server, tmp_path
 
 def test_lost_connection__is_an_error_that_may_pass(server):
     address = server.address
+    # the port is free, and nobody listens
     server.shutdown()
     server.server_close()
     with pytest.raises(UnavailableError, match="the server does not answer"):
@@ -162,6 +174,7 @@ def test_interrupted_ingest__of_a_failing_server_resumes(server, tmp_path):
     server.fail(503, forever=True)
     with pytest.raises(UnavailableError):
         ingest([url], tmp_path / "s.zarr", keys=keys, storage_options={"retries": 0})
+    # the server answers again
     server.fail()
     assert ingest([url], tmp_path / "s.zarr", keys=keys).added == 200
 
@@ -174,15 +187,16 @@ def test_night__with_a_failing_server_is_run_again(server, tmp_path, run):
     (tmp_path / "job.toml").write_text(text)
     night_of = ("nightly", tmp_path / "job.toml", "--date")
     server.fail(503, forever=True)
-    done = run(*night_of, "2026-11-20")
-    assert (done.code, "the server answers 503" in done.err) == (75, True)
+    ran = run(*night_of, "2026-11-20")
+    # exit code 75 asks for a later run
+    assert (ran.code, "the server answers 503" in ran.err) == (75, True)
     server.fail(403, forever=True)
-    done = run(*night_of, "2026-11-20")
-    assert (done.code, "not allowed" in done.err) == (1, True)
+    ran = run(*night_of, "2026-11-20")
+    assert (ran.code, "not allowed" in ran.err) == (1, True)
     server.fail()
     assert run(*night_of, "2026-11-20").code == 0
-    done = run(*night_of, "2026-11-21")  # 404: a missing day
-    assert done.code == 5
+    ran = run(*night_of, "2026-11-21")  # 404: a missing day
+    assert ran.code == 5
     result = night(tmp_path / "job.toml", "2026-11-21").to_dict()
     assert list(result["incomplete_days"]["missing"]) == ["2026-11-21"]
 
@@ -231,9 +245,10 @@ class _Passing(http.server.BaseHTTPRequestHandler):
         behind.request(self.command, self.path, body, dict(self.headers))
         answer = behind.getresponse()
         content = answer.read()
-        kept = [(k, v) for k, v in answer.getheaders() if k.lower() not in _OWN]
+        # these are the proxy's own
+        headers = [(k, v) for k, v in answer.getheaders() if k.lower() not in _OWN]
         length = answer.getheader("Content-Length") if self.command == "HEAD" else None
-        self._answer(answer.status, kept, content, length)
+        self._answer(answer.status, headers, content, length)
         behind.close()
 
     def _answer(self, status, headers, content, length=None):
@@ -242,8 +257,10 @@ class _Passing(http.server.BaseHTTPRequestHandler):
             self.send_header(name, value)
         self.send_header("Content-Length", length or str(len(content)))
         self.end_headers()
+        # contents of files, not lists of them in XML
         if self.command == "GET" and status < 300 and b"<" not in content and self.server.broken:
             self.server.broken -= 1
+            # the connection ends in the middle
             self.wfile.write(content[: len(content) // 2])
             self.wfile.flush()
             self.connection.shutdown(socket.SHUT_RDWR)
@@ -294,6 +311,7 @@ def failing_s3(s3_server):
 
     with _before(*s3_server) as proxy:
         proxy.forever = False
+        # a server that answers does so within milliseconds
         options = {
             "key": "AKIAEXAMPLE",
             "secret": "wJalrXUtnFEMI",
@@ -301,6 +319,7 @@ def failing_s3(s3_server):
             "config_kwargs": {"read_timeout": 0.3, "connect_timeout": 1},
         }
         system = s3fs.S3FileSystem(**options, skip_instance_cache=True)
+        # tests share the buckets of the process
         if not system.exists("days"):
             system.mkdir("days")
             system.pipe("days/2026-11-20.csv", TABLE.encode())
@@ -345,11 +364,12 @@ labels = "y"
     else:
         proxy.statuses, proxy.forever = (failure,), True
     started = time.monotonic()
-    done = run(*night_of)
+    ran = run(*night_of)
     named = "does not answer" if failure == "silent" else f"answers {failure}"
-    assert (done.code, named in done.err) == (75, True), done.err
-    assert "wJalrXUtnFEMI" not in done.out + done.err
+    assert (ran.code, named in ran.err) == (75, True), ran.err
+    assert "wJalrXUtnFEMI" not in ran.out + ran.err
     assert time.monotonic() - started < 60
+    # the server recovers
     proxy.silent, proxy.statuses = False, ()
     assert run(*night_of).code == 0
 

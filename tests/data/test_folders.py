@@ -56,8 +56,8 @@ def lake(folder, suffix="parquet"):
 
 
 def groups(source, group_by):
-    found = cs.evaluate(source, "brier", group_by=group_by).to_dict()["groups"]["values"]
-    return {group["name"]: (group["n"], group["results"][0]["value"]) for group in found}
+    values = cs.evaluate(source, "brier", group_by=group_by).to_dict()["groups"]["values"]
+    return {group["name"]: (group["n"], group["results"][0]["value"]) for group in values}
 
 
 # D8: "the folder has no files that can be read", or no such column
@@ -129,8 +129,13 @@ def test_rows__are_in_the_natural_order_of_paths(tmp_path):
             )
     order = [203, 211, 903, 911, 1003, 1011]
     joined = np.concatenate([table(seed)["p_cat"].to_numpy() for seed in order])
-    for given in (tmp_path, f"{tmp_path}/month=*", f"{tmp_path}/**", f"{tmp_path}/*/*/*.parquet"):
-        source = cs.from_file(given, covariates="month")
+    for location in (
+        tmp_path,
+        f"{tmp_path}/month=*",
+        f"{tmp_path}/**",
+        f"{tmp_path}/*/*/*.parquet",
+    ):
+        source = cs.from_file(location, covariates="month")
         np.testing.assert_array_equal(source.values[:][:, 0], joined)
 
 
@@ -177,10 +182,11 @@ def test_errors__name_the_file_and_its_row(tmp_path):
 @pytest.mark.parametrize(
     ("marker", "kind"),
     [
-        ("_delta_log/0.json", "Delta"), (".hoodie/hoodie.properties", "Hudi"),
+        ("_delta_log/0.json", "Delta"),
+        (".hoodie/hoodie.properties", "Hudi"),
         ("metadata/v1.metadata.json", "Iceberg"),
     ],
-)  # fmt: skip
+)
 def test_folders__with_earlier_versions_of_a_table_are_refused(tmp_path, marker, kind):
     save(tmp_path / "part-0.parquet")
     (tmp_path / marker).parent.mkdir()
@@ -199,12 +205,12 @@ def test_predictions__are_never_columns_of_folders(tmp_path):
 
 def test_commands__take_folders_with_partitions(tmp_path, run):
     folder = lake(tmp_path / "lake")
-    done = run("evaluate", folder, "--group-by", "date:month", "-e", "brier", "--json", "-")
-    names = [group["name"] for group in done.json["groups"]["values"]]
+    ran = run("evaluate", folder, "--group-by", "date:month", "-e", "brier", "--json", "-")
+    names = [group["name"] for group in ran.json["groups"]["values"]]
     assert sorted(names) == ["2026-08", "2026-09"]
     days = sorted(map(str, folder.iterdir()))
-    done = run("evaluate", *days[2:], "-e", "brier", "--group-by", "date", "--json", "-")
-    assert {group["n"] for group in done.json["groups"]["values"]} == {3 * N}
+    ran = run("evaluate", *days[2:], "-e", "brier", "--group-by", "date", "--json", "-")
+    assert {group["n"] for group in ran.json["groups"]["values"]} == {3 * N}
     store = tmp_path / "a.zarr"
     options = ("--probabilities", "p", "--labels", "label", "--covariates", "date,region")
     assert run("ingest", folder, store, *options).code == 0
@@ -244,13 +250,13 @@ def test_jobs__read_partitions_and_refuse_files_that_differ(tmp_path, run):
     save(day / "month=9" / "part-0.parquet")
     save(day / "month=10" / "part-1.parquet", 1)
     save(day / "_temporary" / "part-2.parquet", p_fox=[0.0] * N)
-    done = run("nightly", tmp_path / "job.toml", "--date", "2026-09-01")
-    assert done.code == 0, done.err
+    ran = run("nightly", tmp_path / "job.toml", "--date", "2026-09-01")
+    assert ran.code == 0, ran.err
     result = json.loads((tmp_path / "out" / "2026-09-01.json").read_text())
     assert '"rows": 80' in json.dumps(result) or '"n": 80' in json.dumps(result)
     save(day / "month=10" / "part-2.parquet", p_fox=[0.0] * N)
-    done = run("nightly", tmp_path / "job.toml", "--date", "2026-09-01")
-    assert (done.code, "'p_fox'" in done.err, "part-2" in done.err) == (5, True, True), done.err
+    ran = run("nightly", tmp_path / "job.toml", "--date", "2026-09-01")
+    assert (ran.code, "'p_fox'" in ran.err, "part-2" in ran.err) == (5, True, True), ran.err
 
 
 _PEAK = """
@@ -272,9 +278,11 @@ def test_memory__does_not_grow_with_the_partitions(tmp_path):
             path = tmp_path / str(count) / f"day={day % 40}" / f"part-{day}.parquet"
             path.parent.mkdir(parents=True, exist_ok=True)
             pq.write_table(rows, path)
-        done = subprocess.run(
-            [sys.executable, "-c", _PEAK, tmp_path / str(count)], capture_output=True, text=True,
+        process = subprocess.run(
+            [sys.executable, "-c", _PEAK, tmp_path / str(count)],
+            capture_output=True,
+            text=True,
             check=True,
-        )  # fmt: skip
-        peaks.append(float(done.stdout))
+        )
+        peaks.append(float(process.stdout))
     assert peaks[1] - peaks[0] < 40, peaks  # MB, of 2,000,000 rows in 60 MB of columns

@@ -73,9 +73,14 @@ def _write(folder, name, predictions, y):
 
 
 FILES = [
-    "columns.parquet", "columns.csv", "columns.jsonl", "lists.parquet", "lists.arrow",
-    "lists.jsonl", "arrays.npz",
-]  # fmt: skip
+    "columns.parquet",
+    "columns.csv",
+    "columns.jsonl",
+    "lists.parquet",
+    "lists.arrow",
+    "lists.jsonl",
+    "arrays.npz",
+]
 
 
 def _values(result):
@@ -104,10 +109,10 @@ def test_files_and_stores__equal_arrays(tmp_path, name, kind):
 @pytest.mark.parametrize("kind", KINDS)
 def test_frames__equal_arrays(kind):
     predictions, y, forecast = _drawn(kind)
-    of = {"forecast": forecast, "labels": "y"}
+    roles = {"forecast": forecast, "labels": "y"}
     for prefix in ("m", "m_"):
-        _same(cs.from_frame(_columns(predictions, y), predictions=prefix, **of), kind)
-    _same(cs.from_frame(_lists(predictions, y), predictions="m", **of), kind)
+        _same(cs.from_frame(_columns(predictions, y), predictions=prefix, **roles), kind)
+    _same(cs.from_frame(_lists(predictions, y), predictions="m", **roles), kind)
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -116,9 +121,9 @@ def test_shards_and_zarr_arrays__equal_arrays(tmp_path, kind):
     for k, part in enumerate(HALVES):
         np.save(tmp_path / f"m_{k}.npy", predictions[part])
     np.save(tmp_path / "labels.npy", y)
-    of = {"predictions": "m_*", "labels": "labels"}
-    _same(cs.from_file(tmp_path, **of, forecast=forecast), kind)
-    ingest([tmp_path], tmp_path / "s.zarr", keys=of, forecast=forecast)
+    roles = {"predictions": "m_*", "labels": "labels"}
+    _same(cs.from_file(tmp_path, **roles, forecast=forecast), kind)
+    ingest([tmp_path], tmp_path / "s.zarr", keys=roles, forecast=forecast)
     _same(tmp_path / "s.zarr", kind)
     shards = [predictions[part] for part in HALVES]
     _same(cs.from_arrays(predictions=shards, labels=[y[:7], y[7:]], forecast=forecast), kind)
@@ -149,13 +154,15 @@ def test_commands__take_the_same_options(tmp_path, run, kind):
     predictions, y, forecast = _drawn(kind)
     path = _write(tmp_path, "lists.parquet", predictions, y)
     options = ["--predictions", "m", "--labels", "y", "--forecast", forecast]
-    done = run("ingest", path, tmp_path / "s.zarr", *options)
-    assert done.code == 0, done.err
+    ran = run("ingest", path, tmp_path / "s.zarr", *options)
+    assert ran.code == 0, ran.err
     _same(tmp_path / "s.zarr", kind)
     for command in (
-        ["evaluate", "-e", "crps", "-e", "coverage"], ["reliability"], ["check", "--replicates=9"],
+        ["evaluate", "-e", "crps", "-e", "coverage"],
+        ["reliability"],
+        ["check", "--replicates=9"],
         ["test", "-s", "coverage", "--replicates=9"],
-    ):  # fmt: skip
+    ):
         name, *settings = command
         ran = run(name, path, *options, *settings)
         assert ran.code == 0, ran.err

@@ -115,10 +115,19 @@ def test_store__of_a_crashed_writer_keeps_its_rows(tmp_path):
 def test_store__of_classes_keeps_its_attributes(tmp_path):
     LogitStore.create(tmp_path / "s.zarr", classes=2, binary=True, covariate_names=["x"])
     assert list(zarr.open_group(tmp_path / "s.zarr").attrs["calibscale"].items()) == [
-        ("format", 1), ("kind", "logits"), ("binary", True), ("classes", 2), ("class_names", None),
-        ("covariate_names", ["x"]), ("categories", {}), ("weights", False), ("provenance", {}),
-        ("notes", {}), ("rows", 0), ("finished", False),
-    ]  # fmt: skip
+        ("format", 1),
+        ("kind", "logits"),
+        ("binary", True),
+        ("classes", 2),
+        ("class_names", None),
+        ("covariate_names", ["x"]),
+        ("categories", {}),
+        ("weights", False),
+        ("provenance", {}),
+        ("notes", {}),
+        ("rows", 0),
+        ("finished", False),
+    ]
 
 
 def test_store__is_of_a_newer_format_for_older_versions(tmp_path, monkeypatch):
@@ -128,19 +137,22 @@ def test_store__is_of_a_newer_format_for_older_versions(tmp_path, monkeypatch):
         LogitStore.open(store.url)
 
 
-@pytest.mark.parametrize(("change", "named"), [
-    ({"forecast": {"levels": [0.9, 0.1]}}, "forecast"),
-    ({"forecast": {"levels": "high"}}, "forecast"),
-    ({"forecast": {"width": 1}}, "forecast"),
-    ({"forecast": None}, "forecast"),
-    ({"forecast": [1]}, "forecast"),
-    ({"kind": "gauss"}, "forecast"),
-    ({"kind": 3}, "forecast"),
-    ({"columns": 4}, "forecast"),
-    ({"columns": "3"}, "forecast"),
-    ({"columns": True}, "forecast"),
-    ({"format": 1}, "format"),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("change", "named"),
+    [
+        ({"forecast": {"levels": [0.9, 0.1]}}, "forecast"),
+        ({"forecast": {"levels": "high"}}, "forecast"),
+        ({"forecast": {"width": 1}}, "forecast"),
+        ({"forecast": None}, "forecast"),
+        ({"forecast": [1]}, "forecast"),
+        ({"kind": "gauss"}, "forecast"),
+        ({"kind": 3}, "forecast"),
+        ({"columns": 4}, "forecast"),
+        ({"columns": "3"}, "forecast"),
+        ({"columns": True}, "forecast"),
+        ({"format": 1}, "format"),
+    ],
+)
 def test_store__with_damaged_attributes_is_refused(tmp_path, change, named):
     store = written(tmp_path / "s.zarr", "quantiles")
     group = zarr.open_group(store.url)
@@ -149,10 +161,13 @@ def test_store__with_damaged_attributes_is_refused(tmp_path, change, named):
         LogitStore.open(store.url)
 
 
-@pytest.mark.parametrize(("array", "says"), [
-    ("labels", r"row 0 of .*\(chunk 0 of 65536 rows\): its outcome is inf \(a missing chunk"),
-    ("normal", r"row 0 of .*: 'predictions' is missing \(a missing chunk"),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("array", "says"),
+    [
+        ("labels", r"row 0 of .*\(chunk 0 of 65536 rows\): its outcome is inf \(a missing chunk"),
+        ("normal", r"row 0 of .*: 'predictions' is missing \(a missing chunk"),
+    ],
+)
 def test_store__without_a_chunk_is_refused(tmp_path, array, says):
     store = written(tmp_path / "s.zarr", "normal")
     (chunk,) = (path for path in (tmp_path / "s.zarr" / array / "c").rglob("*") if path.is_file())
@@ -161,29 +176,35 @@ def test_store__without_a_chunk_is_refused(tmp_path, array, says):
         evaluate(store.url, "jkce(bandwidth=1.0)", floor=False)
 
 
-@pytest.mark.parametrize(("settings", "says"), [
-    ({"forecast": "ensemble"}, "kind ensemble need columns="),
-    ({"forecast": "ensemble", "columns": 1}, "at least 2 members, not 1"),
-    ({"forecast": "normal", "columns": 3}, "kind normal have 2 columns, not 3"),
-    ({"forecast": "normal", "classes": 2}, "forecast= has no classes="),
-    ({"forecast": "normal", "kind": "logits"}, "forecast= has no kind="),
-    ({"forecast": "normal", "class_names": ["a"]}, "forecast= has no class_names"),
-    ({"forecast": "normal", "dtype": "float16"}, "dtype must be one of float32, float64, not"),
-    ({"forecast": "gauss"}, "forecast must be one of"),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("settings", "says"),
+    [
+        ({"forecast": "ensemble"}, "kind ensemble need columns="),
+        ({"forecast": "ensemble", "columns": 1}, "at least 2 members, not 1"),
+        ({"forecast": "normal", "columns": 3}, "kind normal have 2 columns, not 3"),
+        ({"forecast": "normal", "classes": 2}, "forecast= has no classes="),
+        ({"forecast": "normal", "kind": "logits"}, "forecast= has no kind="),
+        ({"forecast": "normal", "class_names": ["a"]}, "forecast= has no class_names"),
+        ({"forecast": "normal", "dtype": "float16"}, "dtype must be one of float32, float64, not"),
+        ({"forecast": "gauss"}, "forecast must be one of"),
+    ],
+)
 def test_create__refuses_impossible_settings(tmp_path, settings, says):
     with pytest.raises((OptionError, InvalidDataError), match=says):
         LogitStore.create(tmp_path / "s.zarr", **settings)
     assert not (tmp_path / "s.zarr").exists()
 
 
-@pytest.mark.parametrize(("kind", "arguments", "says"), [
-    ("normal", (np.ones((2, 3)), np.zeros(2)), r"normal must be \(rows, 2\) numbers"),
-    ("normal", (np.ones((2, 2)), np.zeros(3)), "labels must be 2 numbers"),
-    ("normal", (np.ones((2, 2)), np.array(["a", "b"])), "labels must be 2 numbers"),
-    ("normal", (np.ones((2, 2)), np.array([0, np.inf])), "row 1 of those appended: its out"),
-    ("ordinal", (np.full((2, 4), 0.25), [1, 4]), "row 1 of those appended: its label is 4"),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("kind", "arguments", "says"),
+    [
+        ("normal", (np.ones((2, 3)), np.zeros(2)), r"normal must be \(rows, 2\) numbers"),
+        ("normal", (np.ones((2, 2)), np.zeros(3)), "labels must be 2 numbers"),
+        ("normal", (np.ones((2, 2)), np.array(["a", "b"])), "labels must be 2 numbers"),
+        ("normal", (np.ones((2, 2)), np.array([0, np.inf])), "row 1 of those appended: its out"),
+        ("ordinal", (np.full((2, 4), 0.25), [1, 4]), "row 1 of those appended: its label is 4"),
+    ],
+)
 def test_append__refuses_rows_that_do_not_fit(tmp_path, kind, arguments, says):
     with create(tmp_path / "s.zarr", kind).writer() as writer:
         with pytest.raises(InvalidDataError, match=says):
@@ -217,10 +238,10 @@ def test_from_frame__equals_arrays(kind):
 def test_from_frame__takes_lists_numbers_with_gaps_and_whole_numbers():
     frame = table("quantiles", ["q_90", "q_20", "q_50"])
     frame[["q_20", "q_50", "q_90"]] = sample("quantiles")[0]
-    of = {"forecast": "quantiles(levels=[0.2, 0.5, 0.9])", "labels": "y"}
-    assert values(from_frame(frame, predictions="q", **of)) == expected("quantiles")
+    roles = {"forecast": "quantiles(levels=[0.2, 0.5, 0.9])", "labels": "y"}
+    assert values(from_frame(frame, predictions="q", **roles)) == expected("quantiles")
     names = ["q_20", "q_50", "q_90"]
-    assert values(from_frame(frame, predictions=names, **of)) == expected("quantiles")
+    assert values(from_frame(frame, predictions=names, **roles)) == expected("quantiles")
     members, y = rows("ensemble", N)
     members, y = np.rint(3 * members).astype(int), np.rint(3 * y).astype(int)
     lists = pa.table({"members": list(members), "y": y})
@@ -229,16 +250,23 @@ def test_from_frame__takes_lists_numbers_with_gaps_and_whole_numbers():
     ) == values(from_arrays(predictions=members, forecast="ensemble", labels=y))
 
 
-@pytest.mark.parametrize(("arguments", "error", "says"), [
-    ({"predictions": "p"}, OptionError, "together with their kind, forecast="),
-    ({"probabilities": "p", "forecast": "normal"}, OptionError, "together with their kind"),
-    ({"forecast": "normal"}, OptionError, "together with their kind"),
-    ({"predictions": "p", "logits": "p", "forecast": "normal"}, OptionError, "exactly one of"),
-    ({"predictions": "q", "forecast": "normal"}, OptionError, "there is no 'q', named by"),
-    ({"predictions": "x", "forecast": "normal"}, InvalidDataError, "rows, columns"),
-    ({"predictions": "p", "forecast": "normal", "labels": "text"}, InvalidDataError, "be numbers"),
-    ({"predictions": "p", "forecast": "normal", "class_name": "a"}, TypeError, "no parameter"),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("arguments", "error", "says"),
+    [
+        ({"predictions": "p"}, OptionError, "together with their kind, forecast="),
+        ({"probabilities": "p", "forecast": "normal"}, OptionError, "together with their kind"),
+        ({"forecast": "normal"}, OptionError, "together with their kind"),
+        ({"predictions": "p", "logits": "p", "forecast": "normal"}, OptionError, "exactly one of"),
+        ({"predictions": "q", "forecast": "normal"}, OptionError, "there is no 'q', named by"),
+        ({"predictions": "x", "forecast": "normal"}, InvalidDataError, "rows, columns"),
+        (
+            {"predictions": "p", "forecast": "normal", "labels": "text"},
+            InvalidDataError,
+            "be numbers",
+        ),
+        ({"predictions": "p", "forecast": "normal", "class_name": "a"}, TypeError, "no parameter"),
+    ],
+)
 def test_from_frame__refuses_other_columns(arguments, error, says):
     frame = table("normal").assign(text="a")
     with pytest.raises(error, match=says):
@@ -278,29 +306,38 @@ def test_ingest__equals_arrays(tmp_path, kind, ending):
 def test_ingest__takes_parts_and_whole_numbers(tmp_path):
     predictions, y = sample("mixture")
     names = ("weights", "means", "scales")
-    np.savez(tmp_path / "f.npz", **dict(zip(names, np.split(predictions, 3, axis=1), strict=True)),
-             labels=y)  # fmt: skip
+    np.savez(
+        tmp_path / "f.npz",
+        **dict(zip(names, np.split(predictions, 3, axis=1), strict=True)),
+        labels=y,
+    )
     keys = {"predictions": ",".join(names)}
     ingest([tmp_path / "f.npz"], tmp_path / "s.zarr", keys=keys, forecast="mixture")
     store = LogitStore.open(tmp_path / "s.zarr")
     assert not store.has_weights
     assert values(store) == expected("mixture")
-    np.savez(tmp_path / "g.npz", predictions=np.arange(20, dtype=np.int32).reshape(5, 4),
-             labels=np.arange(5))  # fmt: skip
+    np.savez(
+        tmp_path / "g.npz",
+        predictions=np.arange(20, dtype=np.int32).reshape(5, 4),
+        labels=np.arange(5),
+    )
     ingest([tmp_path / "g.npz"], tmp_path / "t.zarr", forecast="ensemble")
     assert LogitStore.open(tmp_path / "t.zarr").dtype == np.float64
 
 
-@pytest.mark.parametrize(("row", "arguments", "error", "says"), [
-    ("1,2,inf", {}, InvalidDataError, "f.csv, line 4: its outcome is inf"),
-    ("1,2,a", {}, InvalidDataError, "line 4"),
-    ("1,2,3", {"binary": True}, OptionError, "forecast= has no binary="),
-    ("1,2,3", {"class_names": ["a"]}, OptionError, "forecast= has no"),
-    ("1,2,3", {"forecast": None}, OptionError, "together with their kind"),
-    ("1,2,3", {"forecast": "ordinal(classes=5)"}, InvalidDataError, "have 5 columns, not 2"),
-    ("1,2,3", {"keys": {"labels": "y"}}, OptionError, "--predictions NAME"),
-    ("1,2,3", {"keys": {"labels": "y", "logits": "p_"}}, OptionError, "both logits and pred"),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("row", "arguments", "error", "says"),
+    [
+        ("1,2,inf", {}, InvalidDataError, "f.csv, line 4: its outcome is inf"),
+        ("1,2,a", {}, InvalidDataError, "line 4"),
+        ("1,2,3", {"binary": True}, OptionError, "forecast= has no binary="),
+        ("1,2,3", {"class_names": ["a"]}, OptionError, "forecast= has no"),
+        ("1,2,3", {"forecast": None}, OptionError, "together with their kind"),
+        ("1,2,3", {"forecast": "ordinal(classes=5)"}, InvalidDataError, "have 5 columns, not 2"),
+        ("1,2,3", {"keys": {"labels": "y"}}, OptionError, "--predictions NAME"),
+        ("1,2,3", {"keys": {"labels": "y", "logits": "p_"}}, OptionError, "both logits and pred"),
+    ],
+)
 def test_ingest__refuses_what_does_not_fit(tmp_path, row, arguments, error, says):
     (tmp_path / "f.csv").write_text(f"p_a,p_b,y\n1,2,3\n1,2,\n{row}\n")
     settings = {"keys": {"predictions": "p_", "labels": "y"}, "forecast": "normal", **arguments}
@@ -350,12 +387,12 @@ def test_accumulator__equals_evaluate(kind):
     for part in (slice(0, 120), slice(120, None)):
         accumulator.update(predictions=parts(kind, predictions[part]), labels=y[part])
     result = accumulator.compute()
-    same = evaluate(from_arrays(predictions=predictions, forecast=FORECASTS[kind], labels=y))
-    assert len(result.estimates) == len(same.estimates) > 8
-    for mine, other in zip(result.estimates, same.estimates, strict=True):
-        assert (mine.estimator, mine.reason) == (other.estimator, other.reason)
-        if other.value is not None:
-            assert mine.value == pytest.approx(other.value, rel=1e-10)
+    at_once = evaluate(from_arrays(predictions=predictions, forecast=FORECASTS[kind], labels=y))
+    assert len(result.estimates) == len(at_once.estimates) > 8
+    for batched, expected in zip(result.estimates, at_once.estimates, strict=True):
+        assert (batched.estimator, batched.reason) == (expected.estimator, expected.reason)
+        if expected.value is not None:
+            assert batched.value == pytest.approx(expected.value, rel=1e-10)
     assert (result.n, result.n_unlabelled) == (N - 1, 1)
 
 
@@ -368,25 +405,25 @@ def test_accumulator__fixes_the_kernel_on_targets_by_the_first_rows():
     assert estimate.details["notes"] == ["bandwidths are fixed by the first 1,000 rows"]
     forecast = FORECASTS["normal"].with_target(y[:1000])
     source = from_arrays(predictions=predictions, forecast=forecast, labels=y)
-    same = evaluate(source, "jkce(method='features', bandwidth=0.5)", floor=False)["jkce"].value
-    assert estimate.value == pytest.approx(same, rel=1e-11)
+    expected = evaluate(source, "jkce(method='features', bandwidth=0.5)", floor=False)["jkce"].value
+    assert estimate.value == pytest.approx(expected, rel=1e-11)
 
 
 def test_accumulator__merges_with_equal_kernels_only():
     predictions, y = rows("normal", 3000)
-    own, bound = FORECASTS["normal"], FORECASTS["normal"].with_target(y)
+    unbound, bound = FORECASTS["normal"], FORECASTS["normal"].with_target(y)
 
     def accumulated(forecast):
-        both = [Accumulator("jkce(bandwidth=0.5)", forecast=forecast) for _ in range(2)]
-        for part, each in zip((slice(0, 1400), slice(1400, None)), both, strict=True):
-            each.update(predictions=predictions[part], labels=y[part])
-        return both[0].merge(both[1]).compute()["jkce"].value
+        batches = [Accumulator("jkce(bandwidth=0.5)", forecast=forecast) for _ in range(2)]
+        for part, batch in zip((slice(0, 1400), slice(1400, None)), batches, strict=True):
+            batch.update(predictions=predictions[part], labels=y[part])
+        return batches[0].merge(batches[1]).compute()["jkce"].value
 
     with pytest.raises(OptionError, match="bandwidths or bins of their own first rows: set them"):
-        accumulated(own)
+        accumulated(unbound)
     source = from_arrays(predictions=predictions, forecast=bound, labels=y)
-    same = evaluate(source, "jkce(method='features', bandwidth=0.5)", floor=False)["jkce"].value
-    assert accumulated(bound) == pytest.approx(same, rel=1e-11)
+    expected = evaluate(source, "jkce(method='features', bandwidth=0.5)", floor=False)["jkce"].value
+    assert accumulated(bound) == pytest.approx(expected, rel=1e-11)
 
 
 def test_accumulator__refuses_what_does_not_fit():

@@ -22,19 +22,25 @@ ESTIMATORS = ["ece", "nll", "jkce"]
 
 @pytest.fixture
 def columns(rng):
-    """70,000 rows of three classes; texts in the order in which they are not sorted."""
+    """70,000 rows of three classes. Texts are not in alphabetical order."""
     p = rng.dirichlet([1.0, 2.0, 1.5], 70_000)
     y = (p.cumsum(1) < rng.random((70_000, 1))).sum(1)
     return {
         "region": np.array(["south", "north"])[rng.integers(0, 2, len(y))],
-        "p_dog": p[:, 1], "p_cat": p[:, 0], "p_fox": p[:, 2],
-        "y": NAMES[y], "number": y, "age": rng.normal(size=len(y)), "w": rng.uniform(1, 2, len(y)),
-    }  # fmt: skip
+        "p_dog": p[:, 1],
+        "p_cat": p[:, 0],
+        "p_fox": p[:, 2],
+        "y": NAMES[y],
+        "number": y,
+        "age": rng.normal(size=len(y)),
+        "w": rng.uniform(1, 2, len(y)),
+    }
 
 
 @pytest.fixture
 def expected(columns):
     """Evaluation of the same rows from arrays."""
+    # classes have the order of NAMES, and regions their alphabetical numbers
     source = from_arrays(
         probabilities=np.column_stack([columns[f"p_{name}"] for name in NAMES]),
         labels=columns["number"],
@@ -99,6 +105,13 @@ def _of_lazy_polars(table, folder):
     return lazy
 
 
+def _of_dictionaries(table, folder):
+    columns = dict(zip(table.column_names, table.columns, strict=True))
+    for name in ("region", "y"):
+        columns[name] = columns[name].dictionary_encode()
+    return pa.table(columns)
+
+
 def _of_duckdb(table, folder):
     duckdb = pytest.importorskip("duckdb", reason="relations of DuckDB")
     pa.parquet.write_table(table, folder / "rows.parquet", row_group_size=9_000)
@@ -108,10 +121,7 @@ def _of_duckdb(table, folder):
 FRAMES = {
     "table": lambda table, folder: table,
     "batch": lambda table, folder: table.combine_chunks().to_batches()[0],
-    "dictionaries": lambda table, folder: pa.table(
-        {n: c.dictionary_encode() if n in ("region", "y") else c for n, c in
-         zip(table.column_names, table.columns, strict=True)}
-    ),
+    "dictionaries": _of_dictionaries,
     "stream": lambda table, folder: Repeatable(table),
     "parquet": _of_parquet,
     "two files": _of_two_files,
@@ -121,22 +131,23 @@ FRAMES = {
     "polars categories": _of_polars_categories,
     "lazy polars": _of_lazy_polars,
     "duckdb": _of_duckdb,
-}  # fmt: skip
+}
 
 
-@pytest.mark.parametrize("made", FRAMES.values(), ids=FRAMES)
-def test_from_frame__equals_from_arrays(made, columns, expected, tmp_path):
+@pytest.mark.parametrize("convert", FRAMES.values(), ids=FRAMES)
+def test_from_frame__equals_from_arrays(convert, columns, expected, tmp_path):
+    # chunks of a column that do not end with groups of rows
     table = pa.concat_tables(
         pa.table(columns).slice(start, 12_345) for start in range(0, 70_000, 12_345)
     )
-    source = from_frame(made(table, tmp_path), probabilities=IN_ORDER, **ROLES)
+    source = from_frame(convert(table, tmp_path), probabilities=IN_ORDER, **ROLES)
     result = evaluate(source, ESTIMATORS, group_by="region")
     assert [e.value for e in result.estimates] == [e.value for e in expected.estimates]
     assert source.class_names == ("cat", "dog", "fox")
     assert source.categories == {"region": ("north", "south")}
     assert [f"{group:g}" for group in result.groups] == ["north", "south"]
-    for group, other in zip(result.groups, expected.groups, strict=True):
-        assert result.groups[group][0].value == expected.groups[other][0].value
+    for group, expected_group in zip(result.groups, expected.groups, strict=True):
+        assert result.groups[group][0].value == expected.groups[expected_group][0].value
 
 
 @pytest.mark.parametrize("scheduler", ["serial", "threads:2", "threads:5"])
@@ -148,11 +159,12 @@ def test_stream__is_read_once_a_pass_and_not_held(columns, expected, scheduler):
     result = evaluate(
         source, ["ece", "nll"], group_by="region", scheduler=scheduler, block_rows=500
     )
+    # one pass over the stream, beyond those that learn its columns
     assert frame.streams == before + 1
     assert result["ece"].value == pytest.approx(expected["ece"].value, rel=1e-12)
     stream = source.values.frame.table
-    kept = sum(len(table) for _, table in stream._kept)
-    assert kept <= (available_cpus() + 2) * stream._largest + 2 * frame.rows
+    rows_in_memory = sum(len(table) for _, table in stream._kept)
+    assert rows_in_memory <= (available_cpus() + 2) * stream._largest + 2 * frame.rows
 
 
 def test_stream__rows_in_any_order(columns, rng):
@@ -163,9 +175,9 @@ def test_stream__rows_in_any_order(columns, rng):
     reads = rng.integers(0, 70_000, 40)
     errors: list[BaseException] = []
 
-    def read(some):
+    def read(starts):
         try:
-            for start in some:
+            for start in starts:
                 block = source.read(int(start), min(int(start) + 777, 70_000))
                 np.testing.assert_array_equal(block.values, p[start : start + 777])
                 np.testing.assert_array_equal(block.labels, columns["number"][start : start + 777])
@@ -182,11 +194,11 @@ def test_stream__rows_in_any_order(columns, rng):
 
 def test_stream__pairs_of_rows(columns):
     columns = {name: column[:3000] for name, column in columns.items()}
-    held, lazy = (
+    in_memory, lazy = (
         evaluate(from_frame(frame, probabilities=IN_ORDER, **ROLES), "jkce(method=tiles)")
         for frame in (pa.table(columns), Repeatable(pa.table(columns)))
     )
-    assert held["jkce"].value == lazy["jkce"].value
+    assert in_memory["jkce"].value == lazy["jkce"].value
 
 
 @pytest.mark.long
@@ -204,20 +216,24 @@ def test_parquet__is_not_held(tmp_path, rng):
     peaks = []
     before = pa.total_allocated_bytes()
     result = evaluate(
-        source, "ece", progress=lambda *done: peaks.append(pa.total_allocated_bytes() - before)
+        source, "ece", progress=lambda *progress: peaks.append(pa.total_allocated_bytes() - before)
     )
     assert result["ece"].value == expected["ece"].value
     assert max(peaks) < 20e6  # batches that wait for a busy machine are held, too
 
 
-def test_predictions__named_in_several_ways(columns):
+def test_predictions__may_be_named_in_several_ways(columns):
     p = np.column_stack([columns[name] for name in IN_ORDER])
     expected = evaluate(from_arrays(probabilities=p, labels=columns["number"]), "nll")["nll"].value
     lists = pa.FixedSizeListArray.from_arrays(pa.array(p.reshape(-1)), 3)
-    table = pa.table({
-        **columns, "fixed": lists, "list": lists.cast(pa.list_(pa.float64())),
-        **{f"q{k}": p[:, k] for k in (2, 0, 1)}, "z": np.log(p[:, 0]),
-    })  # fmt: skip
+    data = {
+        **columns,
+        "fixed": lists,
+        "list": lists.cast(pa.list_(pa.float64())),
+        **{f"q{k}": p[:, k] for k in (2, 0, 1)},
+        "z": np.log(p[:, 0]),
+    }
+    table = pa.table(data)
     named = {"labels": "y", "class_names": NAMES}
     for source in (
         from_frame(table, probabilities="fixed", **named),
@@ -228,35 +244,40 @@ def test_predictions__named_in_several_ways(columns):
         from_frame(table.slice(0, 70_000), probabilities="fixed", labels="number"),
     ):
         assert evaluate(source, "nll")["nll"].value == expected
+    # columns of a prefix have the order of the table
     in_order_of_table = from_frame(table, probabilities="p_", labels="y")
     assert in_order_of_table.class_names == ("dog", "cat", "fox")
     assert evaluate(in_order_of_table, "nll")["nll"].value == pytest.approx(expected, rel=1e-12)
 
 
-def test_predictions__of_two_classes(columns):
+def test_predictions__of_two_classes_may_be_one_column(columns):
     binary = columns["number"] == 0
     expected = from_arrays(probabilities=columns["p_cat"], labels=binary, binary=True)
     expected = evaluate(expected, "ece")["ece"].value
     table = pa.table({**columns, "flag": binary, "text": np.where(binary, "yes", "no")})
-    assert (
-        evaluate(from_frame(table, probabilities="p_cat", labels="flag"), "ece")["ece"].value
-        == expected
-    )
+    of_flags = from_frame(table, probabilities="p_cat", labels="flag")
+    assert evaluate(of_flags, "ece")["ece"].value == expected
     source = from_frame(table, probabilities="p_cat", labels="text", class_names=["no", "yes"])
     assert evaluate(source, "ece")["ece"].value == expected
     assert source.binary
     assert source.class_names == ("no", "yes")
 
 
-def test_covariates__of_several_kinds():
-    table = pa.table({
-        "p": [0.2, 0.3, 0.4, 0.5], "y": [0, 1, 0, 1],
-        "text": ["b", None, "a", "b"], "flag": [True, False, None, True], "number": [1, None, 3, 4],
-        "decimal": [decimal.Decimal("0.25")] * 4, "list": [[1.0, 2.0]] * 4,
-    })  # fmt: skip
+def test_covariates__of_several_kinds_become_numbers():
+    data = {
+        "p": [0.2, 0.3, 0.4, 0.5],
+        "y": [0, 1, 0, 1],
+        "text": ["b", None, "a", "b"],
+        "flag": [True, False, None, True],
+        "number": [1, None, 3, 4],
+        "decimal": [decimal.Decimal("0.25")] * 4,
+        "list": [[1.0, 2.0]] * 4,
+    }
+    table = pa.table(data)
     names = ["text", "flag", "number", "decimal"]
     source = from_frame(table, probabilities="p", labels="y", covariates=names)
     nan = np.nan
+    # −1 is a missing category, and NaN a missing number
     np.testing.assert_array_equal(
         source.read_covariates(0, 4),
         [[1, 1, 1, 0.25], [-1, 0, nan, 0.25], [0, -1, 3, 0.25], [1, 1, 4, 0.25]],
@@ -279,22 +300,28 @@ def test_labels__as_covariates_keep_their_own_numbers(tmp_path):
     table = pa.table({"p_b": [0.7, 0.2], "p_a": [0.3, 0.8], "y": ["b", "a"]})
     for frame in (table, Repeatable(table), _of_parquet(table, tmp_path)):
         source = from_frame(frame, probabilities="p_", labels="y", covariates="y")
+        # labels are positions in the classes (b, a), and covariates positions in (a, b)
         assert source.read(0, 2).labels.tolist() == [0, 1]
         assert source.read_covariates(0, 2).tolist() == [[1], [0]]
         assert source.categories == {"y": ("a", "b")}
 
 
 def test_nulls__are_invalid_or_unlabelled():
-    table = pa.table({
-        "p_a": [0.7, None, 0.2, 0.9], "p_b": [0.3, 0.8, 0.8, 0.1], "y": ["b", "a", None, ""],
-        "number": [1, 0, None, -1], "float": [1.0, 0.0, float("nan"), -1.0],
-    })  # fmt: skip
+    data = {
+        "p_a": [0.7, None, 0.2, 0.9],
+        "p_b": [0.3, 0.8, 0.8, 0.1],
+        "y": ["b", "a", None, ""],
+        "number": [1, 0, None, -1],
+        "float": [1.0, 0.0, float("nan"), -1.0],
+    }
+    table = pa.table(data)
     for labels in ("y", "number", "float"):
         source = from_frame(table, probabilities="p_", labels=labels)
         assert source.read(0, 4).labels.tolist() == [1, 0, -1, -1]
         with pytest.raises(InvalidDataError, match=r"row 1 of frame: .* is missing"):
             evaluate(source, "ece")
         result = evaluate(source, "ece", on_invalid="drop")
+        # row 1 is invalid, and rows 2 and 3 have no label
         assert (result.n, result.n_unlabelled, result.dropped) == (1, 2, {"p_a is missing": 1})
 
 
@@ -314,7 +341,7 @@ def test_labels__unknown_text_names_row(columns):
 
 
 @pytest.mark.parametrize(
-    ("given", "says"),
+    ("settings", "says"),
     [
         (dict(probabilities="q_"), "there is no 'q_', named by probabilities=; the columns are:"),
         (dict(probabilities=["p_cat", "p_cow"]), "there is no 'p_cow'"),
@@ -329,15 +356,15 @@ def test_labels__unknown_text_names_row(columns):
     ],
     ids=str,
 )
-def test_from_frame__impossible_settings(columns, given, says):
+def test_from_frame__impossible_settings_are_refused(columns, settings, says):
     columns = {name: column[:4] for name, column in columns.items()}
     table = pa.table({**columns, "list": [[0.2, 0.3, 0.5]] * 4})
     with pytest.raises(OptionError, match=says):
-        from_frame(table, labels="y", **given)
+        from_frame(table, labels="y", **settings)
 
 
 @pytest.mark.parametrize(
-    ("given", "says"),
+    ("roles", "says"),
     [
         (dict(probabilities="text", labels="y"), "must be numbers, not text"),
         (dict(probabilities="y", labels="y"), "must be floating point, not int64"),
@@ -347,13 +374,18 @@ def test_from_frame__impossible_settings(columns, given, says):
     ],
     ids=str,
 )
-def test_from_frame__impossible_columns(given, says):
-    table = pa.table({
-        "p": [0.1], "y": [1], "text": ["a"], "list": [[1.0]], "parts": [{"a": 1}],
+def test_from_frame__impossible_columns_are_refused(roles, says):
+    data = {
+        "p": [0.1],
+        "y": [1],
+        "text": ["a"],
+        "list": [[1.0]],
+        "parts": [{"a": 1}],
         "time": np.array(["2026-01-01"], "datetime64[s]"),
-    })  # fmt: skip
+    }
+    table = pa.table(data)
     with pytest.raises(InvalidDataError, match=says):
-        from_frame(table, **given)
+        from_frame(table, **roles)
 
 
 def test_frames__that_can_be_read_once_are_refused(columns, tmp_path):
@@ -367,9 +399,9 @@ def test_frames__that_can_be_read_once_are_refused(columns, tmp_path):
         StoreError, match="had 70000 rows at first, and has 0 when it is read again"
     ):
         from_frame(once(), probabilities="p_", labels="y")
-    for other in ([1, 2], "rows.parquet", {"p": [0.1]}):
+    for data in ([1, 2], "rows.parquet", {"p": [0.1]}):
         with pytest.raises(OptionError, match="is not a frame"):
-            from_frame(other, probabilities="p", labels="y")
+            from_frame(data, probabilities="p", labels="y")
     with pytest.raises(InvalidDataError, match="there are no rows"):
         from_frame(table.slice(0, 0), probabilities="p_", labels="y")
 
@@ -377,18 +409,18 @@ def test_frames__that_can_be_read_once_are_refused(columns, tmp_path):
 def test_frames__that_change_are_refused(columns):
     frame = Repeatable(pa.table(columns))
     source = from_frame(frame, probabilities="p_", labels="y")
-    whole = frame.table
-    frame.table = whole.slice(0, 69_999)
+    original = frame.table
+    frame.table = original.slice(0, 69_999)
     with pytest.raises(StoreError, match="has 69999 when it is read again"):
         evaluate(source, "ece")
-    frame.table = whole
+    frame.table = original
     source = from_frame(frame, probabilities="p_", labels="y")
-    frame.table = pa.concat_tables([whole, whole.slice(0, 1)])
+    frame.table = pa.concat_tables([original, original.slice(0, 1)])
     with pytest.raises(StoreError, match="has more when it is read again"):
         evaluate(source, "ece")
 
 
-def test_stream__with_empty_batches(columns):
+def test_stream__may_have_empty_batches(columns):
     table = pa.table(columns)
     empty = pa.RecordBatch.from_pylist([], schema=table.schema)
 
@@ -396,9 +428,9 @@ def test_stream__with_empty_batches(columns):
         batches = [empty, *table.to_batches(max_chunksize=40_000), empty, empty]
         return pa.RecordBatchReader.from_batches(table.schema, batches).__arrow_c_stream__()
 
-    other = type("Empty", (), {"__arrow_c_stream__": stream})()
+    with_empty = type("Empty", (), {"__arrow_c_stream__": stream})()
     results = [
-        evaluate(from_frame(f, probabilities="p_", labels="y"), "ece") for f in (table, other)
+        evaluate(from_frame(f, probabilities="p_", labels="y"), "ece") for f in (table, with_empty)
     ]
     assert results[0]["ece"].value == results[1]["ece"].value
 
@@ -415,23 +447,24 @@ def test_duckdb__connection_is_free_afterwards(columns):
 
 
 @pytest.mark.long
-def test_datasets__of_hugging_face(columns):
+def test_datasets__of_hugging_face_equal_arrays(columns):
     datasets = pytest.importorskip("datasets", reason="Hugging Face datasets")
-    some = {name: column[:5000] for name, column in columns.items()}
-    p = np.column_stack([some[name] for name in IN_ORDER])
-    data = datasets.Dataset.from_dict({"p": p.tolist(), "y": some["number"].tolist()})
+    first_rows = {name: column[:5000] for name, column in columns.items()}
+    p = np.column_stack([first_rows[name] for name in IN_ORDER])
+    data = datasets.Dataset.from_dict({"p": p.tolist(), "y": first_rows["number"].tolist()})
     data = data.cast_column("y", datasets.ClassLabel(names=NAMES.tolist()))
-    expected = evaluate(from_arrays(probabilities=p, labels=some["number"]), "ece")["ece"].value
+    in_memory = from_arrays(probabilities=p, labels=first_rows["number"])
+    expected = evaluate(in_memory, "ece")["ece"].value
     source = from_frame(data, probabilities="p", labels="y")
     assert evaluate(source, "ece")["ece"].value == expected
     assert source.class_names == ("cat", "dog", "fox")
     half = from_frame(data.select(range(0, 5000, 2)), probabilities="p", labels="y")
-    part = from_arrays(probabilities=p[::2], labels=some["number"][::2])
+    part = from_arrays(probabilities=p[::2], labels=first_rows["number"][::2])
     assert evaluate(half, "ece")["ece"].value == evaluate(part, "ece")["ece"].value
 
 
 @pytest.mark.cluster
-def test_frame__on_worker_processes(columns, expected):
+def test_frame__is_read_by_worker_processes(columns, expected):
     for frame in (pa.table(columns), Repeatable(pa.table(columns))):
         source = from_frame(frame, probabilities=IN_ORDER, **ROLES)
         result = evaluate(source, ESTIMATORS, group_by="region", scheduler="local:2")

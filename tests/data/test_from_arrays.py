@@ -23,7 +23,7 @@ Z, Y = np.zeros((4, 3)), np.zeros(4, int)
 
 
 @pytest.mark.parametrize(
-    ("given", "says"),
+    ("arguments", "says"),
     [
         (dict(labels=Y), "exactly one of logits= and probabilities="),
         (dict(logits=Z, probabilities=Z, labels=Y), "exactly one of"),
@@ -33,13 +33,13 @@ Z, Y = np.zeros((4, 3)), np.zeros(4, int)
     ],
     ids=str,
 )
-def test_from_arrays__impossible_settings(given, says):
+def test_from_arrays__impossible_settings_are_refused(arguments, says):
     with pytest.raises(OptionError, match=says):
-        from_arrays(**given)
+        from_arrays(**arguments)
 
 
 @pytest.mark.parametrize(
-    ("given", "says"),
+    ("arguments", "says"),
     [
         (dict(logits=Z.astype(int), labels=Y), "must be floating point, not int64"),
         (dict(logits=Z.astype(complex), labels=Y), "must be numbers, not complex128"),
@@ -78,9 +78,9 @@ def test_from_arrays__impossible_settings(given, says):
     ],
     ids=str,
 )
-def test_from_arrays__impossible_arrays(given, says):
+def test_from_arrays__impossible_arrays_are_refused(arguments, says):
     with pytest.raises(InvalidDataError, match=says):
-        from_arrays(**given)
+        from_arrays(**arguments)
 
 
 @pytest.mark.parametrize("labels", [[0.0, 1.0, np.nan], np.array([0, 1, -1], np.float16)])
@@ -102,7 +102,7 @@ def test_from_arrays__one_dimension_of_covariates_is_one_covariate(make):
 
 
 @pytest.mark.parametrize(
-    ("given", "says"),
+    ("arguments", "says"),
     [
         (dict(logits=np.eye(3)[Y], labels=Y), "are these probabilities"),
         (dict(logits=np.eye(3)[Y] + 0.01, labels=Y), None),
@@ -112,8 +112,8 @@ def test_from_arrays__one_dimension_of_covariates_is_one_covariate(make):
     ],
     ids=str,
 )
-def test_from_arrays__doubtful_arrays_log_a_warning(caplog, given, says):
-    from_arrays(**given, name="mine")
+def test_from_arrays__doubtful_arrays_log_a_warning(caplog, arguments, says):
+    from_arrays(**arguments, name="mine")
     assert len(caplog.messages) == (says is not None)
     assert all(re.match(f"mine: .*{says}", message) for message in caplog.messages)
 
@@ -151,10 +151,10 @@ def test_from_arrays__texts_by_name():
 
 @pytest.mark.parametrize("kind", [np.array, list, lambda texts: np.array(texts, object)])
 def test_from_arrays__covariates_that_are_texts(kind):
-    one = from_arrays(logits=Z, labels=Y, covariates=kind(["s", "n", "s", "s"]))
-    assert one.read_covariates(0, 4).ravel().tolist() == [1, 0, 1, 1]
-    assert one.categories == {"x0": ("n", "s")}
-    result = evaluate(one, [Accuracy()], group_by="x0")
+    source = from_arrays(logits=Z, labels=Y, covariates=kind(["s", "n", "s", "s"]))
+    assert source.read_covariates(0, 4).ravel().tolist() == [1, 0, 1, 1]
+    assert source.categories == {"x0": ("n", "s")}
+    result = evaluate(source, [Accuracy()], group_by="x0")
     assert [f"{group:g}" for group in result.groups] == ["n", "s"]
     pairs = [["s", "u"], ["n", "u"], ["s", "v"], ["s", "u"]]
     two = from_arrays(logits=Z, labels=Y, covariates=kind(pairs), covariate_names=["a", "b"])
@@ -182,21 +182,31 @@ def test_from_arrays__names_may_be_an_index():
 
 
 def test_covariates__of_a_dictionary_are_those_of_a_data_frame():
-    """Leftover of issue 32: dictionaries were refused as object arrays."""
+    """A dictionary of columns is no array of objects."""
     rng = np.random.default_rng(0)
     p, y = rng.random(6), rng.integers(0, 2, 6)
     columns = {
-        "age": rng.uniform(18, 80, 6), "region": np.array(list("nsnsns")),
-        "day": np.array(["2024-01-01", "2024-02-01"] * 3, "M8[s]"), 3: [True, False] * 3,
-    }  # fmt: skip
-    one, other = (
+        "age": rng.uniform(18, 80, 6),
+        "region": np.array(list("nsnsns")),
+        "day": np.array(["2024-01-01", "2024-02-01"] * 3, "M8[s]"),
+        3: [True, False] * 3,
+    }
+    from_dictionary, from_data_frame = (
         from_arrays(probabilities=p, labels=y, binary=True, covariates=covariates)
         for covariates in (columns, pd.DataFrame(columns))
     )
-    assert one.covariate_names == other.covariate_names == ("age", "region", "day", "3")
-    assert one.categories == other.categories == {"region": ("n", "s"), "3": ("false", "true")}
-    assert one.times == other.times
-    np.testing.assert_array_equal(one.covariates, other.covariates)
+    assert (
+        from_dictionary.covariate_names
+        == from_data_frame.covariate_names
+        == ("age", "region", "day", "3")
+    )
+    assert (
+        from_dictionary.categories
+        == from_data_frame.categories
+        == {"region": ("n", "s"), "3": ("false", "true")}
+    )
+    assert from_dictionary.times == from_data_frame.times
+    np.testing.assert_array_equal(from_dictionary.covariates, from_data_frame.covariates)
 
 
 @pytest.mark.parametrize(

@@ -51,9 +51,12 @@ def save(path, columns):
 def expected(columns):
     return cs.from_arrays(
         probabilities=np.column_stack([columns[f"p_{c}"] for c in ("cat", "dog", "eel")]),
-        labels=columns["y"], class_names=("cat", "dog", "eel"),
-        covariates=columns["region"], covariate_names=["region"], weights=columns["w"],
-    )  # fmt: skip
+        labels=columns["y"],
+        class_names=("cat", "dog", "eel"),
+        covariates=columns["region"],
+        covariate_names=["region"],
+        weights=columns["w"],
+    )
 
 
 FILES = ("a.parquet", "a.feather", "a.arrow", "a.csv", "a.jsonl")
@@ -67,13 +70,13 @@ def test_files__are_read_with_names_of_classes_and_groups(tmp_path, name):
     reference = expected(columns)
     assert source.class_names == reference.class_names
     assert source.name == str(path)
-    result, same = (
+    result, in_memory = (
         cs.evaluate(s, ["ece", "brier"], group_by="region") for s in (source, reference)
     )
-    assert [e.value for e in result] == pytest.approx([e.value for e in same], rel=1e-12)
+    assert [e.value for e in result] == pytest.approx([e.value for e in in_memory], rel=1e-12)
     groups = result.to_dict()["groups"]["values"]
     assert [(g["name"], g["n"]) for g in groups] == [
-        (g["name"], g["n"]) for g in same.to_dict()["groups"]["values"]
+        (g["name"], g["n"]) for g in in_memory.to_dict()["groups"]["values"]
     ]
     assert "region = north" in str(result)
 
@@ -81,8 +84,10 @@ def test_files__are_read_with_names_of_classes_and_groups(tmp_path, name):
 def test_folders__are_read_in_the_order_of_names(tmp_path):
     for name, seed in (("part-2", 2), ("part-10", 10), ("part-1", 1)):
         save(tmp_path / f"{name}.parquet", table(20, seed))
+    # systems write such markers into folders of tables
     (tmp_path / "_SUCCESS").write_text("")
     source = cs.from_file(tmp_path, labels="y")
+    # part-10 is after part-2
     joined = np.concatenate([table(20, seed)["p_cat"] for seed in (1, 2, 10)])
     np.testing.assert_array_equal(source.values[0:60][:, 0], joined)
     (tmp_path / "more.csv").write_text("y\n")
@@ -97,6 +102,7 @@ def test_columns__have_usual_names_unless_there_are_several(tmp_path):
     source = cs.from_file(path)
     assert (source.binary, source.kind) == (True, "probabilities")
     np.testing.assert_array_equal(source.values[:].ravel(), p)
+    # two usual names at once are no choice
     write_table(path, {"prob": p, "p": p, "label": np.arange(9) % 2})
     with pytest.raises(OptionError, match=r"several: prob, p; the columns are: prob, p, label"):
         cs.from_file(path)
@@ -113,9 +119,11 @@ def test_lists__of_columns_and_texts_with_class_names(tmp_path):
     for name in ("a.parquet", "a.csv"):
         path = save(tmp_path / name, columns)
         source = cs.from_file(
-            path, probabilities=["p_eel", "p_cat", "p_dog"], labels="y",
+            path,
+            probabilities=["p_eel", "p_cat", "p_dog"],
+            labels="y",
             class_names=["eel", "cat", "dog"],
-        )  # fmt: skip
+        )
         np.testing.assert_array_equal(source.values[0:40][:, 1], columns["p_cat"])
         assert source.labels[0:40].tolist() == [
             ["eel", "cat", "dog"].index(y) for y in columns["y"]
@@ -132,6 +140,7 @@ def test_temporary_stores__are_deleted_with_the_last_source(tmp_path, monkeypatc
         del source
         gc.collect()
         assert cs.evaluate(session, "brier").n == 20
+    # the session still reads the store
     assert list((tmp_path / "temporary").iterdir())
     del session, part
     gc.collect()
@@ -171,21 +180,23 @@ def test_json_lines__inner_objects_are_columns(tmp_path):
 
 @pytest.mark.long
 def test_parquet__is_not_held(tmp_path):
-    """Arrow's memory while 1,000,000 rows are evaluated, whose columns take 88 MB."""
+    """Memory of Arrow while 1,000,000 rows are evaluated. Their columns take 88 MB."""
     p = np.random.default_rng(0).dirichlet(np.ones(10), 1000)
     columns = pa.table({**{f"p_{k}": p[:, k] for k in range(10)}, "label": np.arange(1000) % 10})
     with pq.ParquetWriter(tmp_path / "a.parquet", columns.schema) as writer:
         for _ in range(16):
             writer.write_table(pa.concat_tables([columns] * 63), row_group_size=2**16)
     source = cs.from_file(tmp_path / "a.parquet")
-    held = cs.from_arrays(probabilities=p, labels=np.arange(1000) % 10)
+    in_memory = cs.from_arrays(probabilities=p, labels=np.arange(1000) % 10)
     before, peaks = pa.total_allocated_bytes(), []
     result = cs.evaluate(
-        source, "brier", progress=lambda *done: peaks.append(pa.total_allocated_bytes() - before)
+        source,
+        "brier",
+        progress=lambda *progress: peaks.append(pa.total_allocated_bytes() - before),
     )
     assert result.n == 1_008_000
-    same = cs.evaluate(held, "brier")["brier"].value
-    assert result["brier"].value == pytest.approx(same, rel=1e-12)
+    expected = cs.evaluate(in_memory, "brier")["brier"].value
+    assert result["brier"].value == pytest.approx(expected, rel=1e-12)
     assert max(peaks) < 50e6
 
 
@@ -201,10 +212,8 @@ def test_commands__take_tables(tmp_path, run):
     assert (refused.code, "binary is declared, but probabilities are 3" in refused.err) == (4, True)
     missing = run("evaluate", path, "--labels", "nope", "--probabilities", "p_")
     assert (missing.code, "the columns are: p_cat" in missing.err) == (2, True)
-    audited = run(
-        "bias", path, *named, "--covariates", "region", "--at", "grid", "--points", 3,
-        "-o", tmp_path / "map.csv",
-    )  # fmt: skip
+    options = ["--covariates", "region", "--at", "grid", "--points", "3"]
+    audited = run("bias", path, *named, *options, "-o", tmp_path / "map.csv")
     assert audited.code == 0, audited.err
     assert "north" in (tmp_path / "map.csv").read_text()
     with pytest.raises(cs.StoreError, match=r"calibscale evaluate .* --labels NAME.*from_file"):
@@ -229,6 +238,6 @@ def test_from_file__shows_that_a_column_has_no_name(tmp_path):
 
 
 def test_check__of_a_table_that_does_not_exist_says_so(tmp_path, run):
-    done = run("check", tmp_path / "a.parquet", "--labels", "y", "--probabilities", "p")
-    assert done.code == 2
-    assert done.err.strip() == f"error: {tmp_path / 'a.parquet'}: there is no such file"
+    ran = run("check", tmp_path / "a.parquet", "--labels", "y", "--probabilities", "p")
+    assert ran.code == 2
+    assert ran.err.strip() == f"error: {tmp_path / 'a.parquet'}: there is no such file"

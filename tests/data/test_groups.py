@@ -48,14 +48,15 @@ def test_groups__missing_values_are_a_group_and_none_is_dropped(people):
     result = cs.evaluate(source, "brier", group_by=["region", "shop"])
     assert result.n == N
     assert result.dropped == {}
-    none = [value is None for value in people["region"]]
-    assert sizes(result)["missing"] == sum(none)
+    unknown = [value is None for value in people["region"]]
+    assert sizes(result)["missing"] == sum(unknown)
     assert sizes(result.others[0]) == {
-        **{f"{k}": int((people["shop"] == k).sum()) for k in range(3)}, "missing": 7,
-    }  # fmt: skip
+        **{f"{k}": int((people["shop"] == k).sum()) for k in range(3)},
+        "missing": 7,
+    }
     missing = [*result.groups.values()][-1][0]
     p, y = rows()
-    assert missing.value == pytest.approx(2 * np.mean((p - y)[none] ** 2))
+    assert missing.value == pytest.approx(2 * np.mean((p - y)[unknown] ** 2))
 
 
 @pytest.mark.parametrize("scheduler", ["serial", "threads:2"])
@@ -111,7 +112,7 @@ def test_cluster__a_missing_name_is_still_an_invalid_row(people):
 # ---------------------------------------------------------------- ranges and edges
 
 
-def test_evaluate__ranges_and_edges_as_on_the_command_line(people):
+def test_evaluate__takes_ranges_and_edges_as_the_command_line_does(people):
     age = people["age"]
     result = cs.evaluate(source_of(**people), "brier", group_by=["age:[30,60]", "age:3"])
     assert result.group_by == "age:[30,60]"

@@ -70,19 +70,23 @@ def test_formats__take_one_column_with_and_without_binary(tmp_path, form):
 @pytest.mark.long
 @pytest.mark.parametrize("form", FORMATS)
 def test_formats__interrupted_at_any_batch_resume(tmp_path, form, monkeypatch):
+    # batches of seven rows, of which no file has a multiple
     monkeypatch.setattr("calibscale.data.ingest.columns.BATCH_ROWS", 7)
     data, more = rows(), rows(31, seed=1)
     files, keys = write(form, tmp_path / "a", data)
+    # npy files are columns of one table, so that there is no next file
     if form.startswith("npy"):
         more = {name: array[:0] for name, array in data.items()}
     else:
         files += write(form, tmp_path / "b", more, "next")[0]
     joined = {name: np.concatenate([data[name], more[name]]) for name in data}
+    # in the first batches, and at the end of the first file and of all
     for after in {1, 8, 22, len(data["labels"]), len(joined["labels"])}:
         place = tmp_path / f"{after}.zarr"
         with pytest.raises(KeyboardInterrupt):
             ingest(files, place, keys=keys, progress=failing(after))
         before = LogitStore.open(place).rows
+        # whole batches are committed
         assert after <= before < after + 7
         report = ingest(files, place, keys=keys)
         assert (report.resumed, report.added) == (True, len(joined["labels"]) - before)
@@ -105,6 +109,7 @@ def test_names__are_mapped_by_keys(tmp_path):
 
 def test_names__of_npy_files_are_matched_without_their_folder(tmp_path):
     data = rows()
+    # names of arrays are names of files
     np.save(tmp_path / "p.npy", data["logits"])
     np.save(tmp_path / "y.npy", data["labels"])
     files = [tmp_path / "p.npy", tmp_path / "y.npy"]
@@ -120,6 +125,7 @@ def test_names__of_npy_files_are_matched_without_their_folder(tmp_path):
 def test_binary__takes_a_plain_column(tmp_path, suffix):
     p, y, file = np.linspace(0, 1, 5), np.arange(5) % 2, tmp_path / f"a.{suffix}"
     if suffix == "npz":
+        # `p_0` looks like the column of a first class
         np.savez(file, p=p, p_0=p, y=y)
     elif suffix == "safetensors":
         save_file({"p": p, "p_0": p, "y": y}, file)
@@ -133,6 +139,7 @@ def test_binary__takes_a_plain_column(tmp_path, suffix):
 
 def test_remote_stores__are_written_and_resumed(tmp_path, monkeypatch):
     pytest.importorskip("fsspec")
+    # batches of seven rows
     monkeypatch.setattr("calibscale.data.ingest.columns.BATCH_ROWS", 7)
     files, _ = write("npz", tmp_path, rows())
     place = f"memory://{tmp_path.name}/s.zarr"
@@ -146,14 +153,15 @@ def test_npy__without_a_role_is_refused(tmp_path):
     files, _ = write("npy", tmp_path, rows())
     np.save(tmp_path / "other.npy", np.zeros(N))
     np.savez(tmp_path / "other.npz", **rows())
-    for other in ("other.npy", "other.npz"):
+    for name in ("other.npy", "other.npz"):
         with pytest.raises(OptionError, match="each in a role"):
-            ingest([*files, tmp_path / other], tmp_path / "s.zarr")
+            ingest([*files, tmp_path / name], tmp_path / "s.zarr")
 
 
 @pytest.mark.parametrize("suffix", ["parquet", "csv"])
 @pytest.mark.parametrize("pattern", ["p_{}", "p{}", "p_{:02}"])
 def test_numbered_columns__are_ordered_by_number(tmp_path, suffix, pattern):
+    # the order of columns is not the order of their numbers, nor of their texts
     order = np.random.default_rng(0).permutation(12)
     columns = {pattern.format(k): np.full(4, float(k)) for k in order} | {"y": np.arange(4)}
     write_table(tmp_path / f"a.{suffix}", columns)
@@ -165,11 +173,13 @@ def test_numbered_columns__are_ordered_by_number(tmp_path, suffix, pattern):
 
 @pytest.mark.parametrize("suffix", ["parquet", "csv"])
 def test_numbered_columns__with_a_gap_or_twice_are_refused(tmp_path, suffix):
-    file, one = tmp_path / f"a.{suffix}", np.ones(2)
-    write_table(file, {"logits_0": one, "logits_1": one, "logits_3": one, "labels": one})
+    file = tmp_path / f"a.{suffix}"
+    names = ("logits_0", "logits_1", "logits_3", "labels")
+    write_table(file, dict.fromkeys(names, np.ones(2)))
     with pytest.raises(InvalidDataError, match=r"a\..*'logits_2' is missing"):
         ingest([file], tmp_path / "s.zarr")
-    write_table(file, {"logits_0": one, "logits_1": one, "logits1": one, "labels": one})
+    names = ("logits_0", "logits_1", "logits1", "labels")
+    write_table(file, dict.fromkeys(names, np.ones(2)))
     with pytest.raises(InvalidDataError, match=r"both column 1"):
         ingest([file], tmp_path / "s.zarr")
 
@@ -202,6 +212,7 @@ def test_files__are_joined_in_the_order_given(tmp_path):
         tmp_path / "s.zarr",
         {n: np.concatenate([parts[i][n] for i in (2, 0, 1)]) for n in parts[0]},
     )
+    # rows so far, of the rows of all files
     assert seen == [(N, 3 * N), (2 * N, 3 * N), (3 * N, 3 * N)]
     assert json.loads(json.dumps(report.to_dict())) == {
         "store": str(tmp_path / "s.zarr"),
@@ -255,6 +266,7 @@ def test_files__of_several_formats_make_one_store(tmp_path):
         progress=lambda *x: seen.append(x),
     )
     assert_stored(tmp_path / "s.zarr", {n: np.concatenate([a, a]) for n, a in data.items()})
+    # text files do not say their number of rows
     assert seen[-1] == (2 * N, None)
 
 
@@ -263,6 +275,7 @@ def test_dtype__is_converted_only_without_overflow(tmp_path):
     np.savez(tmp_path / "a.npz", **data)
     ingest([tmp_path / "a.npz"], tmp_path / "s.zarr", dtype="float16")
     assert_stored(tmp_path / "s.zarr", data | {"logits": data["logits"].astype(np.float16)})
+    # the largest float16 is 65504
     data["logits"][40, 1] = 1e5
     np.savez(tmp_path / "a.npz", **data)
     with pytest.raises(InvalidDataError, match=r"a\.npz.*too large for float16"):
@@ -296,6 +309,7 @@ def test_provenance__records_files_keys_and_time(tmp_path):
 
 
 def test_large_stores__put_many_chunks_into_a_file(tmp_path, monkeypatch):
+    # shards of large stores, at a size of 100 numbers
     monkeypatch.setattr("calibscale.data.store_group.LARGE", 100)
     np.savez(tmp_path / "a.npz", **rows())
     ingest([tmp_path / "a.npz"], tmp_path / "s.zarr")
@@ -318,18 +332,18 @@ def test_ingest__a_second_call_does_nothing(tmp_path):
 def test_ingest__of_other_files_or_settings_needs_overwrite(tmp_path):
     files, _ = write("npz", tmp_path, rows())
     ingest(files, tmp_path / "s.zarr")
-    other = rows(60, seed=1)
-    np.savez(tmp_path / "other.npz", **other)
+    new_rows = rows(60, seed=1)
+    np.savez(tmp_path / "other.npz", **new_rows)
     calls = [([tmp_path / "other.npz"], {}), (files * 2, {}), (files, {"dtype": "float64"})]
     for paths, settings in calls:
         with pytest.raises(StoreError, match=r"other files or with other settings.*overwrite"):
             ingest(paths, tmp_path / "s.zarr", **settings)
     assert_stored(tmp_path / "s.zarr", rows())
-    np.savez(files[0], **other)
+    np.savez(files[0], **new_rows)
     with pytest.raises(StoreError, match="other files"):
         ingest(files, tmp_path / "s.zarr")
     ingest(files, tmp_path / "s.zarr", overwrite=True)
-    assert_stored(tmp_path / "s.zarr", other)
+    assert_stored(tmp_path / "s.zarr", new_rows)
 
 
 def one_based(folder, n=3):
@@ -347,11 +361,11 @@ def test_ingest__interrupted_leaves_an_unfinished_store(tmp_path, monkeypatch):
     store = LogitStore.open(place)
     assert 0 < store.rows < N
     assert "Run the same `calibscale ingest`" in store.info()["unfinished"]
-    for what in (place, store):
+    for unfinished in (place, store):
         with pytest.raises(
             StoreError, match=rf"not finish; the store has {store.rows} rows\. .*--overwrite"
         ):
-            evaluate(what)
+            evaluate(unfinished)
     assert LogitStore.open(place, unfinished=True).source.rows == store.rows
     assert ingest(files, place).resumed
     assert LogitStore.open(place).source.rows == N

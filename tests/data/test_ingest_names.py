@@ -107,21 +107,21 @@ def test_labels__of_minus_one_and_one_are_refused_before_a_store_exists(
 ):
     monkeypatch.setattr("calibscale.data.ingest.columns.BATCH_ROWS", 2)
     np.savez(tmp_path / "a.npz", logits=np.zeros(4), labels=labels)
-    given, place = [tmp_path / "a.npz"], tmp_path / "s.zarr"
+    files, place = [tmp_path / "a.npz"], tmp_path / "s.zarr"
     if labels == [1, -1, 1, -1]:  # D6
         with pytest.raises(
             InvalidDataError, match=r"a\.npz: the labels are −1 and 1, .*--positive"
         ):
-            ingest(given, place)
+            ingest(files, place)
         assert not place.exists()
-        ingest(given, place, positive=1)
+        ingest(files, place, positive=1)
         assert stored(place)["labels"].tolist() == [1, 0, 1, 0]
-        ingest(given, place, ignore_index=-1, overwrite=True)
+        ingest(files, place, ignore_index=-1, overwrite=True)
         assert stored(place)["labels"].tolist() == labels
         return
     with pytest.raises(KeyboardInterrupt):
-        ingest(given, place, progress=failing(1))
-    ingest(given, place)
+        ingest(files, place, progress=failing(1))
+    ingest(files, place)
     assert stored(place)["labels"].tolist() == labels
 
 
@@ -165,8 +165,8 @@ def write_named(form, folder, columns):
     path = folder / f"a.{form.split()[0]}"
     table = pa.table(columns)
     if form == "csv":
-        write_table(path, {name: column.to_pylist() for name, column in
-                           zip(table.column_names, table.columns, strict=True)})  # fmt: skip
+        named = zip(table.column_names, table.columns, strict=True)
+        write_table(path, {name: column.to_pylist() for name, column in named})
         return path
     if form == "parquet dictionary":
         for name in ("animal", "region"):

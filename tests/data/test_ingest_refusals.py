@@ -120,9 +120,9 @@ def test_kind__must_be_stated(tmp_path):
 @pytest.mark.parametrize("form", ["npz", "parquet", "csv"])
 def test_files__that_are_empty_add_nothing_to_others(tmp_path, form):
     """Parts of a folder are often empty, the first one too."""
-    none = {name: array[:0] for name, array in rows().items()}
+    no_rows = {name: array[:0] for name, array in rows().items()}
     files = []
-    for part, data in (("a", none), ("b", rows()), ("c", none)):
+    for part, data in (("a", no_rows), ("b", rows()), ("c", no_rows)):
         written, keys = write(form, tmp_path / part, data)
         files += written
     assert ingest(files, tmp_path / "s.zarr", keys=keys).rows == N

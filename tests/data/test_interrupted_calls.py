@@ -76,11 +76,11 @@ def interruptible():
 
 @pytest.mark.usefixtures("interruptible")
 def test_undisturbed__delays_an_interrupt_until_its_end():
-    done = []
+    finished = []
     with pytest.raises(KeyboardInterrupt), undisturbed():  # noqa: PT012
         with undisturbed():
             signal.raise_signal(signal.SIGINT)
-            done.append("inner")
-        done.append("outer")
-    assert done == ["inner", "outer"]
+            finished.append("inner")
+        finished.append("outer")
+    assert finished == ["inner", "outer"]
     assert signal.getsignal(signal.SIGINT) is signal.default_int_handler

@@ -59,7 +59,7 @@ def through(door: str, tmp_path: Path, p, y, **options) -> float:
     if door == "from_arrays":
         return brier(cs.from_arrays(probabilities=p, labels=y, **options))
     if door == "dask":
-        lazy_p, lazy_y = (da.from_array(np.asarray(each), chunks=100) for each in (p, y))
+        lazy_p, lazy_y = (da.from_array(np.asarray(array), chunks=100) for array in (p, y))
         return brier(cs.from_arrays(probabilities=lazy_p, labels=lazy_y, **options))
     if door == "open_arrays":
         return brier(cs.open_arrays(**zarr_arrays(tmp_path, p, y), **options))
@@ -99,10 +99,18 @@ def through(door: str, tmp_path: Path, p, y, **options) -> float:
 
 
 DOORS = (
-    "from_arrays", "dask", "open_arrays", "shards", "from_frame", "from_file csv",
-    "from_file parquet", "from_file jsonl", "ingest", "Accumulator",
+    "from_arrays",
+    "dask",
+    "open_arrays",
+    "shards",
+    "from_frame",
+    "from_file csv",
+    "from_file parquet",
+    "from_file jsonl",
+    "ingest",
+    "Accumulator",
     pytest.param("job", marks=pytest.mark.long),
-)  # fmt: skip
+)
 
 
 # ---------------------------------------------------------------- labels −1 and 1
@@ -122,8 +130,8 @@ def test_signs__are_classes_with_positive(tmp_path, door):
 
 @pytest.mark.parametrize("door", DOORS)
 def test_signs__are_rows_without_labels_with_ignore_index(tmp_path, door):
-    known = Y == 1
-    expected = brier(cs.from_arrays(probabilities=P[known], labels=Y[known]))
+    labelled = Y == 1
+    expected = brier(cs.from_arrays(probabilities=P[labelled], labels=Y[labelled]))
     value = through(door, tmp_path, P, SIGNS, ignore_index=-1)
     assert value == pytest.approx(expected, rel=1e-12)
 
@@ -132,9 +140,9 @@ def test_signs__far_behind_the_first_rows_are_refused():
     labels = np.ones(30_000, int)
     labels[29_000:] = -1
     p = np.full(30_000, 0.5)
-    for each in (labels, da.from_array(labels, chunks=1000)):
+    for signs in (labels, da.from_array(labels, chunks=1000)):
         with pytest.raises(InvalidDataError, match="−1 and 1"):
-            cs.from_arrays(probabilities=p, labels=each)
+            cs.from_arrays(probabilities=p, labels=signs)
 
 
 def test_minus_one__is_not_yet_known_beside_zero():
@@ -197,9 +205,11 @@ def test_labels__booleans_with_none_are_taken():
 
 
 def test_labels__of_two_columns_may_be_texts():
-    both = np.column_stack([1 - P, P])
+    two_columns = np.column_stack([1 - P, P])
     source = cs.from_arrays(
-        probabilities=both, labels=np.where(Y, "dog", "cat"), class_names=np.array(["cat", "dog"])
+        probabilities=two_columns,
+        labels=np.where(Y, "dog", "cat"),
+        class_names=np.array(["cat", "dog"]),
     )
     assert brier(source) == pytest.approx(EXPECTED, rel=1e-12)
     assert source.class_names == ("cat", "dog")
@@ -247,7 +257,7 @@ def test_keys__compare_numbers_and_texts():
         (Y, {"positive": 1, "class_names": ["a", "b"]}, "give only one of positive="),
         (Y, {"ignore_index": 0}, "is one of the 2 classes"),
     ],
-)  # fmt: skip
+)
 def test_labels__without_a_meaning_name_the_values(labels, options, says):
     if says is None:  # one value that is not the event: all rows are of the other class
         assert cs.from_arrays(probabilities=P, labels=labels, **options).labels.max() == 0
@@ -312,10 +322,10 @@ def test_percent__of_texts_is_declared_or_refused_with_a_value(tmp_path, door):
     texts = np.array([f"{100 * p:.1f}%" for p in P])  # D11
     value = through(door, tmp_path, texts, Y, percent=True)
     assert value == pytest.approx(EXPECTED, rel=1e-12)
-    other = tmp_path / "other"
-    other.mkdir()
+    folder = tmp_path / "other"
+    folder.mkdir()
     with pytest.raises(CalibscaleError, match=rf"'{re.escape(texts[0])}'; pass percent=True"):
-        through(door, other, texts, Y)
+        through(door, folder, texts, Y)
 
 
 def test_percent__undeclared_names_the_option():
@@ -373,7 +383,7 @@ SOURCE = cs.from_arrays(probabilities=P, labels=Y)
         ),
         (lambda: cs.check(SOURCE, "region"), "name the other arguments: group_by"),
     ],
-)  # fmt: skip
+)
 def test_calls__with_arrays_in_the_wrong_place_say_the_right_call(call, says):
     """D14: one sentence, and no TypeError of Python."""
     with pytest.raises(OptionError, match=says):
@@ -396,11 +406,11 @@ def test_exchanged_classes__are_the_likely_cause():
     """D15: class_names in another order than the columns."""
     p = RNG.beta(0.1, 8, 4000)
     labels = np.where(RNG.random(4000) < p, "bad", "good")
-    both = np.column_stack([1 - p, p])
-    wrong = cs.from_arrays(probabilities=both, labels=labels, class_names=["bad", "good"])
+    two_columns = np.column_stack([1 - p, p])
+    wrong = cs.from_arrays(probabilities=two_columns, labels=labels, class_names=["bad", "good"])
     (warning,) = cs.evaluate(wrong, "brier").warnings
     assert "“bad” and “good” may be exchanged: the accuracy is" in warning
-    right = cs.from_arrays(probabilities=both, labels=labels, class_names=["good", "bad"])
+    right = cs.from_arrays(probabilities=two_columns, labels=labels, class_names=["good", "bad"])
     assert cs.evaluate(right, "brier").warnings == ()
 
 

@@ -19,14 +19,22 @@ from calibscale.data.missing import (
 )
 
 MISSING = [
-    None, float("nan"), np.float32("nan"), Decimal("nan"), pd.NA, pd.NaT, np.datetime64("NaT"),
-    np.ma.masked, "", " \t",
-]  # fmt: skip
+    None,
+    float("nan"),
+    np.float32("nan"),
+    Decimal("nan"),
+    pd.NA,
+    pd.NaT,
+    np.datetime64("NaT"),
+    np.ma.masked,
+    "",
+    " \t",
+]
 PRESENT = [0, 0.0, False, "0", "none", Decimal(0), np.int8(0), pd.Timestamp(0), [None], np.zeros(2)]
 
 
 @pytest.mark.parametrize("value", MISSING, ids=repr)
-def test_is_missing__whatever_a_library_calls_it(value):
+def test_is_missing__knows_the_missing_values_of_every_library(value):
     assert is_missing(value)
     column = np.empty(3, object)
     column[:] = [0.25, value, 1]
@@ -51,31 +59,39 @@ def test_plain__does_not_copy_numbers():
     )
 
 
-@pytest.mark.parametrize("column", [
-    np.ma.masked_array([2, 1, 7], mask=[False, False, True]),
-    pd.array([2, 1, None], dtype="Int64"),
-    pd.array([2, 1, None], dtype="Float64"),
-    pd.Series([2, 1, None], index=[7.5, 1.5, 0.5]),
-    pa.array([2, 1, None]),
-    pa.chunked_array([[2, 1], [None]]),
-    pa.array([Decimal(2), Decimal(1), None]),
-    pa.array([2, 1, None]).dictionary_encode(),
-    [2, 1, None],
-    [2, 1, pd.NA],
-], ids=lambda column: type(column).__name__)  # fmt: skip
+@pytest.mark.parametrize(
+    "column",
+    [
+        np.ma.masked_array([2, 1, 7], mask=[False, False, True]),
+        pd.array([2, 1, None], dtype="Int64"),
+        pd.array([2, 1, None], dtype="Float64"),
+        pd.Series([2, 1, None], index=[7.5, 1.5, 0.5]),
+        pa.array([2, 1, None]),
+        pa.chunked_array([[2, 1], [None]]),
+        pa.array([Decimal(2), Decimal(1), None]),
+        pa.array([2, 1, None]).dictionary_encode(),
+        [2, 1, None],
+        [2, 1, pd.NA],
+    ],
+    ids=lambda column: type(column).__name__,
+)
 def test_as_numpy__missing_numbers_are_nan(column):
     np.testing.assert_array_equal(as_numpy(column), [2, 1, np.nan])
 
 
-@pytest.mark.parametrize("column", [
-    np.array(["a", "", "b"]),
-    np.ma.masked_array(["a", "x", "b"], mask=[False, True, False]),
-    pd.array(["a", None, "b"], dtype="string"),
-    pd.Categorical(["a", None, "b"]),
-    pa.array(["a", None, "b"]),
-    pa.array(["a", None, "b"]).dictionary_encode(),
-    ["a", float("nan"), "b"],
-], ids=lambda column: type(column).__name__)  # fmt: skip
+@pytest.mark.parametrize(
+    "column",
+    [
+        np.array(["a", "", "b"]),
+        np.ma.masked_array(["a", "x", "b"], mask=[False, True, False]),
+        pd.array(["a", None, "b"], dtype="string"),
+        pd.Categorical(["a", None, "b"]),
+        pa.array(["a", None, "b"]),
+        pa.array(["a", None, "b"]).dictionary_encode(),
+        ["a", float("nan"), "b"],
+    ],
+    ids=lambda column: type(column).__name__,
+)
 def test_as_numpy__missing_texts_are_none(column):
     texts = as_numpy(column)
     assert texts.tolist() == ["a", None, "b"]
@@ -87,13 +103,17 @@ def test_as_floats__takes_booleans_of_which_some_are_missing(column):
     np.testing.assert_array_equal(as_floats(as_numpy(column)), [1, np.nan])
 
 
-@pytest.mark.parametrize(("array", "expected"), [
-    (pa.array([1, None]), [1, np.nan]),
-    (pa.array([True, None]), [1, np.nan]),
-    (pa.nulls(2), [np.nan, np.nan]),
-    (pa.array([Decimal("0.5"), None]), [0.5, np.nan]),
-    (pa.array([0.5, float("nan")]), [0.5, np.nan]),
-], ids=lambda value: str(getattr(value, "type", "")))  # fmt: skip
+@pytest.mark.parametrize(
+    ("array", "expected"),
+    [
+        (pa.array([1, None]), [1, np.nan]),
+        (pa.array([True, None]), [1, np.nan]),
+        (pa.nulls(2), [np.nan, np.nan]),
+        (pa.array([Decimal("0.5"), None]), [0.5, np.nan]),
+        (pa.array([0.5, float("nan")]), [0.5, np.nan]),
+    ],
+    ids=lambda value: str(getattr(value, "type", "")),
+)
 def test_of_arrow__missing_numbers_are_nan(array, expected):
     np.testing.assert_array_equal(of_arrow(plain_arrow(array)), expected)
 

@@ -73,9 +73,9 @@ def test_shards__are_mapped_and_not_copied(folder):
     source = cs.from_file("logits_*.npy", labels="labels.npy")
     assert not source.in_memory
     assert source.name == "logits_0.npy, … (10 more), logits_11.npy"
-    one = np.load("logits_0.npy", mmap_mode="r+")
-    one[0] = [9, 0, 0, 0]
-    one.flush()
+    shard = np.load("logits_0.npy", mmap_mode="r+")
+    shard[0] = [9, 0, 0, 0]
+    shard.flush()
     np.testing.assert_array_equal(source.values[0:1], [[9, 0, 0, 0]])
 
 
@@ -98,8 +98,8 @@ def test_ingest__takes_shards_and_files_of_labels(folder, labels):
 def test_ingest__of_shards_resumes(folder, monkeypatch):
     monkeypatch.setattr("calibscale.data.ingest.columns.BATCH_ROWS", 7)
 
-    def stop(done, total):
-        if done > 100:
+    def stop(count, total):
+        if count > 100:
             raise KeyboardInterrupt
 
     arguments = (["logits_*.npy"], "a.zarr")
@@ -119,11 +119,14 @@ def test_columns__of_covariates_and_weights_are_files_too(folder):
         "logits_*.npy", labels="labels.npy", weights="w.npy", covariates=["age.npy", "x.npy"]
     )
     assert source.covariate_names == ("age", "x")
-    same = cs.from_arrays(
-        logits=values, labels=y, weights=columns["w"], covariate_names=["age"],
+    from_memory = cs.from_arrays(
+        logits=values,
+        labels=y,
+        weights=columns["w"],
+        covariate_names=["age"],
         covariates=columns["age"],
-    )  # fmt: skip
-    here, there = (cs.evaluate(s, "brier", group_by="age").to_dict() for s in (source, same))
+    )
+    here, there = (cs.evaluate(s, "brier", group_by="age").to_dict() for s in (source, from_memory))
     assert here["groups"] == there["groups"]
     keys = {"labels": "labels.npy", "weights": "w.npy", "covariates": "age.npy,x.npy"}
     ingest(["logits_*.npy"], "a.zarr", keys=keys)
@@ -146,11 +149,11 @@ def test_one_column__of_shards_has_as_many_rows_as_there_are_labels(folder):
     assert cs.from_file("c_*.npy", probabilities="c", labels="y.npy").classes == 2
 
 
-def test_labels__of_other_types(folder):
+def test_labels__may_be_floats_or_names(folder):
     _, y = joined()
-    known = np.where(y < 0, np.nan, y)
+    with_gaps = np.where(y < 0, np.nan, y)
     names = np.array(["a", "b", "c", "d", ""])[y]
-    np.save("floats.npy", known)
+    np.save("floats.npy", with_gaps)
     np.save("names.npy", names)
     assert values_of(cs.from_file(files(), labels="floats.npy")) == reference()
     source = cs.from_file(files(), labels="names.npy", class_names=["a", "b", "c", "d"])
@@ -175,30 +178,36 @@ def _lines(name, count):
 
 
 @pytest.mark.parametrize(
-    ("change", "given", "error", "message"),
+    ("change", "roles", "error", "message"),
     [
         (
-            lambda: os.remove("logits_11.npy"), {"labels": "labels.npy"}, InvalidDataError,
+            lambda: os.remove("logits_11.npy"),
+            {"labels": "labels.npy"},
+            InvalidDataError,
             r"logits_0\.npy \([0-9]+ rows\).*rows of logits, but .* of labels in labels\.npy \(",
         ),
         (
-            _lines("logits_12.npy", 5), {"labels": "labels.npy"}, InvalidDataError,
+            _lines("logits_12.npy", 5),
+            {"labels": "labels.npy"},
+            InvalidDataError,
             r"shard 12 \(logits_12\.npy\) has the shape \(4, 5\).*\(logits_0\.npy\)",
         ),
         (lambda: None, {"labels": "lab.npy"}, OptionError, r"lab\.npy: there is no such file"),
         (lambda: None, {}, OptionError, r"name the file of the labels.*--labels labels\.npy"),
         (
-            _lines("logits_12.npy", 5), {"labels": "labels.npy", "weights": "nope.npy"},
-            OptionError, r"nope\.npy: there is no such file; it is named as the weights",
+            _lines("logits_12.npy", 5),
+            {"labels": "labels.npy", "weights": "nope.npy"},
+            OptionError,
+            r"nope\.npy: there is no such file; it is named as the weights",
         ),
     ],
-)  # fmt: skip
-def test_shards__that_do_not_fit_are_named(folder, change, given, error, message):
+)
+def test_shards__that_do_not_fit_are_named(folder, change, roles, error, message):
     change()
     with pytest.raises(error, match=message):
-        cs.from_file("logits_*.npy", **given)
+        cs.from_file("logits_*.npy", **roles)
     with pytest.raises(error, match=message):
-        ingest(["logits_*.npy"], "a.zarr", keys=given)
+        ingest(["logits_*.npy"], "a.zarr", keys=roles)
     assert not Path("a.zarr").exists()
 
 
@@ -221,20 +230,20 @@ def test_commands__take_files_as_a_shell_lists_them_and_patterns(folder, run):
     of_shell = sorted(files())
     assert of_shell[1:3] == ["logits_1.npy", "logits_10.npy"]
     expected = None
-    for given in (of_shell, ["logits_*.npy"]):
-        done = run("evaluate", *given, "--labels", "labels.npy", "-e", "ckce", "--json", "-")
-        value = done.json["results"][0]["value"]
+    for paths in (of_shell, ["logits_*.npy"]):
+        ran = run("evaluate", *paths, "--labels", "labels.npy", "-e", "ckce", "--json", "-")
+        value = ran.json["results"][0]["value"]
         assert value == cs.evaluate(cs.from_file(".", labels="labels.npy"), "ckce")["ckce"].value
         expected = expected or value
         assert value == expected
-    done = run("ingest", *of_shell, "a.zarr", "--labels", "labels.npy")
-    assert done.code == 0, done.err
-    assert "logits_0.npy, logits_1.npy, logits_2.npy, …" in done.out
-    assert "logits_11.npy, labels.npy" in done.out
-    done = run("check", *of_shell, "--labels", "labels.npy", "--replicates", 99)
-    assert "rows of 4 classes" in done.out
-    done = run("evaluate", "a.zarr", "a.zarr")
-    assert (done.code, "a command takes one STORE" in done.err) == (2, True)
+    ran = run("ingest", *of_shell, "a.zarr", "--labels", "labels.npy")
+    assert ran.code == 0, ran.err
+    assert "logits_0.npy, logits_1.npy, logits_2.npy, …" in ran.out
+    assert "logits_11.npy, labels.npy" in ran.out
+    ran = run("check", *of_shell, "--labels", "labels.npy", "--replicates", 99)
+    assert "rows of 4 classes" in ran.out
+    ran = run("evaluate", "a.zarr", "a.zarr")
+    assert (ran.code, "a command takes one STORE" in ran.err) == (2, True)
 
 
 _PEAK = """
@@ -259,11 +268,14 @@ def test_memory__does_not_grow_with_the_shards(tmp_path):
         for i in range(count):
             np.save(folder / f"logits_{i}.npy", block)
         np.save(folder / "labels.npy", np.resize(np.arange(100), count * len(block)))
-        done = subprocess.run(
-            [sys.executable, "-c", _PEAK], cwd=folder, capture_output=True, text=True,
+        process = subprocess.run(
+            [sys.executable, "-c", _PEAK],
+            cwd=folder,
+            capture_output=True,
+            text=True,
             check=True,
-        )  # fmt: skip
-        peaks.append(int(done.stdout) / 1024)
+        )
+        peaks.append(int(process.stdout) / 1024)
     assert peaks[1] - peaks[0] < 120, peaks  # MB, of shards of 420 MB
 
 

@@ -79,6 +79,7 @@ def test_store__keeps_a_binary_column(tmp_path, dtype, two_dimensional):
 
 
 def test_store__extreme_numbers_survive(tmp_path):
+    # the largest, the smallest positive, and negative zero
     z = np.array([[np.finfo("f8").max, -np.finfo("f8").max, 5e-324], [-0.0, np.pi, 1e-300]])
     store = LogitStore.create(tmp_path / "s.zarr", classes=3, dtype=np.float64)
     with store.writer() as writer:
@@ -115,12 +116,14 @@ def test_append__odd_sizes_give_the_same_store_as_one_append(tmp_path, sharded, 
     rows = 2 * 16 * CHUNK + 77
     z, y = logits(rows), labels(rows)
     x, w = np.arange(rows)[:, None] / 7.0, np.random.default_rng(4).uniform(size=rows)
+    # with expected rows, a store may have shards
     settings = dict(classes=3, covariate_names=["t"], weights=True, expected_rows=rows * large)
 
     single = LogitStore.create(tmp_path / "whole.zarr", **settings)
     with single.writer() as writer:
         writer.append(z, y, covariates=x, weights=w)
     parts = LogitStore.create(tmp_path / "parts.zarr", **settings)
+    # around chunks of 64 and shards of 1,024 rows, and none
     sizes = [1, 63, 64, 65, 0, 1, 127, 129, 500, 1024, 3, 10**6]
     start = 0
     for number, size in enumerate(sizes):
@@ -140,7 +143,7 @@ def test_append__odd_sizes_give_the_same_store_as_one_append(tmp_path, sharded, 
 
 
 @pytest.mark.long
-def test_append__many_tiny_appends_through_one_writer(tmp_path, small_chunks):
+def test_append__tiny_appends_are_committed_by_whole_chunks(tmp_path, small_chunks):
     z, y = logits(300), labels(300)
     store = LogitStore.create(tmp_path / "s.zarr", classes=3)
     with store.writer() as writer:
@@ -205,9 +208,9 @@ class Tracked(Tensor):
     detached = False
 
     def detach(self) -> Tracked:
-        other = Tracked(self._array)
-        other.detached = True
-        return other
+        copy = Tracked(self._array)
+        copy.detached = True
+        return copy
 
     def __dlpack__(self, **arguments: Any) -> Any:
         if not self.detached:
@@ -219,7 +222,7 @@ class Tracked(Tensor):
 
 
 class OnlyArrayProtocol:
-    """Tensor whose DLPack export fails, as on another device, with the array protocol."""
+    """Tensor with the array protocol. Its DLPack export fails, as on another device."""
 
     def __init__(self, array: np.ndarray) -> None:
         self._array = array
@@ -337,26 +340,26 @@ def test_append__good_rows_before_a_refused_append_are_kept(tmp_path):
 
 def test_append__one_covariate_needs_no_second_dimension(tmp_path):
     store = LogitStore.create(tmp_path / "s.zarr", classes=3, covariate_names=["a"], weights=True)
-    some = dict(values=np.zeros((4, 3)), labels=np.zeros(4, int), weights=np.ones(4))
+    rows = dict(values=np.zeros((4, 3)), labels=np.zeros(4, int), weights=np.ones(4))
     with store.writer() as writer:
-        writer.append(**some, covariates=np.arange(4))
+        writer.append(**rows, covariates=np.arange(4))
         with pytest.raises(InvalidDataError, match=r"must be of shape \(4, 1\), not \(3,\)"):
-            writer.append(**some, covariates=np.arange(3))
+            writer.append(**rows, covariates=np.arange(3))
     assert store.source.read_covariates(0, 4).tolist() == [[0], [1], [2], [3]]
 
 
 @pytest.mark.parametrize(
-    ("given", "says"),
+    ("labels", "says"),
     [
         (np.array([1, 2, 3, -1]), "counted from 1"),
         (np.eye(3, dtype=int)[[0, 1, 2, 0]], "argmax"),
         (np.array(["a", "b", "c", "a"]), "searchsorted"),
     ],
 )
-def test_append__invalid_labels_get_a_hint(tmp_path, given, says):
+def test_append__invalid_labels_get_a_hint(tmp_path, labels, says):
     store = LogitStore.create(tmp_path / "s.zarr", classes=3)
     with store.writer() as writer, pytest.raises(InvalidDataError, match=says):
-        writer.append(np.zeros((4, 3)), given)
+        writer.append(np.zeros((4, 3)), labels)
 
 
 @pytest.mark.parametrize("extra", [dict(covariates=np.zeros((4, 1))), dict(weights=np.ones(4))])
@@ -485,9 +488,9 @@ def test_store__and_source_are_read_in_another_process(tmp_path):
     store = filled(tmp_path / "s.zarr")
     expected = (200, float(logits(200).sum(dtype=np.float64)))
     with multiprocessing.get_context("spawn").Pool(1) as pool:
-        for thing in (store, LogitStore.open(tmp_path / "s.zarr").source):
-            assert pool.apply(_rows_and_sum, (thing,)) == expected
-            assert len(pickle.dumps(thing)) < 20_000  # the address, not the rows
+        for readable in (store, LogitStore.open(tmp_path / "s.zarr").source):
+            assert pool.apply(_rows_and_sum, (readable,)) == expected
+            assert len(pickle.dumps(readable)) < 20_000  # the address, not the rows
 
 
 def test_store__relative_paths_survive_a_change_of_folder(tmp_path, monkeypatch):
@@ -509,7 +512,7 @@ def test_evaluate__an_empty_store_is_invalid_data(tmp_path):
         evaluate(tmp_path / "s.zarr", FAST)
 
 
-def test_store__a_path_with_spaces_and_umlauts(tmp_path):
+def test_store__may_have_a_path_with_spaces_and_umlauts(tmp_path):
     path = tmp_path / "mes données #1 100% ü"
     filled(path)
     assert evaluate(str(path), FAST)["accuracy"].value == pytest.approx(

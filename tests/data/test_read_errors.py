@@ -48,12 +48,14 @@ def ece(source):
 
 @pytest.fixture
 def damaged(tmp_path, p, y):
-    """A Parquet file whose second row group cannot be read."""
+    """A Parquet file with a second row group that cannot be read."""
     path = tmp_path / "damaged.parquet"
     pq.write_table(pa.table({"p": p, "y": y}), path, row_group_size=50)
+    # the column of labels, so that the predictions can be read
     column = pq.read_metadata(path).row_group(1).column(1)
     content = bytearray(path.read_bytes())
     start = column.dictionary_page_offset or column.data_page_offset
+    # bytes that are no header of a page
     content[start : start + 30] = b"\xff" * 30
     path.write_bytes(content)
     return path
@@ -85,6 +87,7 @@ def test_damaged_page__names_the_file(damaged, tmp_path):
 def test_flipped_bit__of_a_page_with_a_checksum_is_an_error(tmp_path, p, y):
     path = tmp_path / "rows.parquet"
     table = pa.table({"p": p, "y": y})
+    # plain values, so that the bit of one number can be found
     pq.write_table(table, path, compression="none", write_page_checksum=True, use_dictionary=False)
     content = bytearray(path.read_bytes())
     content[content.index(p[50:51].tobytes())] ^= 1  # another valid probability
@@ -97,7 +100,7 @@ def test_flipped_bit__of_a_page_with_a_checksum_is_an_error(tmp_path, p, y):
 
 
 class Lost:
-    """Tensor whose device is lost."""
+    """Tensor on a device that is lost."""
 
     shape = (N,)
 
@@ -154,10 +157,12 @@ def test_tensors__that_raise_are_errors_with_their_cause(tensor, p, y):
     for call in calls:
         with pytest.raises(cs.CalibscaleError) as caught:
             call()
+        # follow the chain of causes
         causes, error = [], caught.value
         while error.__cause__ is not None:
             error = error.__cause__
             causes.append(type(error))
+        # of `top_k` and `mask`, the error names the argument itself
         assert causes or "top_k" in str(caught.value) or "mask" in str(caught.value)
 
 
@@ -209,6 +214,7 @@ def test_labels__beyond_64_bits_may_be_ignored(p, y):
 
 def test_byte_order__does_not_matter(p, y, tmp_path):
     expected = ece(cs.from_arrays(probabilities=p, labels=y))
+    # the order of big-endian machines
     swapped_p, swapped_y = p.astype(">f8"), y.astype(">i8")
     frame = pd.DataFrame({"p": swapped_p, "y": swapped_y})
     np.savez(tmp_path / "rows.npz", p=swapped_p, y=swapped_y)
@@ -231,6 +237,7 @@ def test_duplicate_columns__are_named_only_where_they_are_used(p, y):
 
 
 def test_labels__are_integers_in_one_file_and_floats_in_the_next(tmp_path, p, y):
+    # pandas writes labels as floats where one is missing
     half = N // 2
     pq.write_table(pa.table({"p": p[:half], "y": y[:half]}), tmp_path / "a.parquet")
     pq.write_table(pa.table({"p": p[half:], "y": y[half:] * 1.0}), tmp_path / "b.parquet")
@@ -239,6 +246,7 @@ def test_labels__are_integers_in_one_file_and_floats_in_the_next(tmp_path, p, y)
 
 
 def test_labels__too_large_for_floats_of_the_next_file_are_no_classes(tmp_path, p, y):
+    # not a float: 2^60 + 1 would be rounded to 2^60
     large = np.full(N, 2**60 + 1)
     pq.write_table(pa.table({"p": p, "y": large}), tmp_path / "a.parquet")
     pq.write_table(pa.table({"p": p, "y": y * 1.0}), tmp_path / "b.parquet")
@@ -247,6 +255,7 @@ def test_labels__too_large_for_floats_of_the_next_file_are_no_classes(tmp_path, 
 
 
 def test_zoned_timestamps__are_read_at_their_wall_time(tmp_path, p, y):
+    # half an hour before February in UTC, and half an hour into it in Berlin
     times = pa.array([datetime(2026, 1, 31, 23, 30)] * N, pa.timestamp("us", tz="Europe/Berlin"))
     pq.write_table(pa.table({"p": p, "y": y, "t": times}), tmp_path / "a.parquet")
     source = cs.from_file(tmp_path / "a.parquet", probabilities="p", labels="y", covariates="t")
@@ -334,13 +343,18 @@ def test_ledger__that_is_a_file_is_named_as_one(tmp_path, run):
 
 
 def _one_page(path, columns, rows):
-    """Write a file whose columns have a single page each."""
+    """Write a file with a single page for each column."""
     options = {"max_rows_per_page": rows}
-    known = inspect.signature(pq.write_table).parameters
+    parameters = inspect.signature(pq.write_table).parameters
     pq.write_table(
-        pa.table(columns), path, data_page_size=2**30, row_group_size=rows, use_dictionary=False,
-        compression="zstd", **{name: value for name, value in options.items() if name in known},
-    )  # fmt: skip
+        pa.table(columns),
+        path,
+        data_page_size=2**30,
+        row_group_size=rows,
+        use_dictionary=False,
+        compression="zstd",
+        **{name: value for name, value in options.items() if name in parameters},
+    )
 
 
 @pytest.mark.long

@@ -112,8 +112,10 @@ def test_s3__folders_with_partitions_are_tables(tmp_path, s3, run):
     import s3fs
 
     data = rows() | {"logits": rows()["logits"].astype(np.float32)}
+    # names of partitions are quoted as in URLs
     for region in ("north", "a%20b"):
         write("parquet", tmp_path / f"region={region}", data, "part-0")
+    # neither a marker nor an empty file is a part of the table
     (tmp_path / "region=north" / "_SUCCESS").write_text("x")
     (tmp_path / "region=north" / "part-1.parquet").touch()
     bucket = f"data/{tmp_path.name}.lake"
@@ -122,17 +124,15 @@ def test_s3__folders_with_partitions_are_tables(tmp_path, s3, run):
     here = cs.evaluate(cs.from_file(tmp_path, **columns), "brier", group_by="region")
     for url in (f"s3://{bucket}", f"s3://{bucket}/region=*"):
         there = cs.from_file(url, **columns, storage_options=s3)
-        assert (
-            cs.evaluate(there, "brier", group_by="region").to_dict()["groups"]
-            == (here.to_dict()["groups"])
-        )
+        grouped = cs.evaluate(there, "brier", group_by="region")
+        assert grouped.to_dict()["groups"] == here.to_dict()["groups"]
         with_options = [f"--storage-option={name}={value}" for name, value in s3.items()]
-        done = run(
+        ran = run(
             *("evaluate", url, "--logits", "logits_", "--labels", "labels"),
             *("-e", "brier", "--group-by", "region", "--json", "-", *with_options),
         )
-        assert [group["name"] for group in done.json["groups"]["values"]] == ["a b", "north"]
-        assert SECRET not in done.out + done.err
+        assert [group["name"] for group in ran.json["groups"]["values"]] == ["a b", "north"]
+        assert SECRET not in ran.out + ran.err
 
 
 @pytest.mark.long
@@ -143,13 +143,13 @@ def test_s3__tables_and_arrays_are_read_with_options(tmp_path, s3, tables, run):
     there = cs.evaluate(cs.from_file(url, **columns, storage_options=s3), ["brier", "ece"])
     assert [e.value for e in there] == [e.value for e in here]
     with_options = [f"--storage-option={name}={value}" for name, value in s3.items()]
-    done = run(
+    ran = run(
         *("evaluate", f"{url}/a.parquet", "--logits", "logits_", "--labels", "labels"),
         *("-e", "brier", "--json", "-", *with_options),
     )
     first = cs.from_file(folder / "a.parquet", logits="logits_", labels="labels")
-    assert done.json["results"][0]["value"] == cs.evaluate(first, "brier")["brier"].value
-    assert SECRET not in done.out + done.err
+    assert ran.json["results"][0]["value"] == cs.evaluate(first, "brier")["brier"].value
+    assert SECRET not in ran.out + ran.err
     values = np.random.default_rng(0).normal(size=(20, 2))
     for name, array in (("z", values), ("y", np.arange(20) % 2)):
         address = f"s3://data/{tmp_path.name}.arrays/{name}"
@@ -178,11 +178,11 @@ def test_s3__jobs_have_options_with_variables_of_the_environment(tmp_path, s3, t
 
     s3fs.S3FileSystem(**s3).copy(url, "s3://data/2026-11-20", recursive=True)
     (tmp_path / "job.toml").write_text(text)
-    done = night(tmp_path / "job.toml", "2026-11-20")
-    assert done.to_dict()["n"] > 60
+    result = night(tmp_path / "job.toml", "2026-11-20")
+    assert result.to_dict()["n"] > 60
     written = [path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()]
     assert not any(SECRET.encode() in content for content in written)
-    assert SECRET not in str(done.to_dict())
+    assert SECRET not in str(result.to_dict())
     monkeypatch.delenv("THE_SECRET")
     with pytest.raises(cs.OptionError, match=r"storage_options: .*THE_SECRET is not set"):
         night(tmp_path / "job.toml", "2026-11-20")
@@ -190,7 +190,7 @@ def test_s3__jobs_have_options_with_variables_of_the_environment(tmp_path, s3, t
 
 @pytest.mark.process
 def test_s3__nights_at_once_lose_nothing(tmp_path, s3, tables):
-    """One of them does the work; the other says that it holds the lock, or finds it done."""
+    """One night does the work. The other says that the lock is held, or finds the work done."""
     import s3fs
 
     _, url = tables
@@ -206,13 +206,14 @@ def test_s3__nights_at_once_lose_nothing(tmp_path, s3, tables):
     for day in days:
         s3fs.S3FileSystem(**s3).copy(url, f"{bucket}/{day}", recursive=True)
         ended = [finish(process) for process in [start(*command, day) for _ in range(2)]]
-        lost = [each for each in ended if each.code == 1]
+        lost = [ran for ran in ended if ran.code == 1]
         assert len(lost) < len(ended), ended
-        assert all("locked by another writer" in each.err for each in lost), lost
-        assert all(each.code in (0, 1, 5) for each in ended), ended  # 5: rows have no labels
+        assert all("locked by another writer" in ran.err for ran in lost), lost
+        assert all(ran.code in (0, 1, 5) for ran in ended), ended  # 5: rows have no labels
     ledger = Ledger.open(tmp_path / "ledger")
     assert ledger.days() == days
     assert ledger.check() == []
+    # the same rows on both days
     first, second = (ledger.day(day, ledger.models[0])[0] for day in days)
     np.testing.assert_array_equal(ledger.read(first), ledger.read(second))
 
@@ -224,6 +225,7 @@ def test_s3__errors_have_no_secrets(s3):
         {"client_kwargs": f"secret {SECRET}"},
         {"config_kwargs": {"signature_version": SECRET}},
     ):
+        # tests need not wait for an unreachable server
         quick = {"retries": {"max_attempts": 0}, "connect_timeout": 1}
         options = {"config_kwargs": quick, **s3, **wrong}
         with pytest.raises(StoreError, match=r"s3://data/none\.zarr") as caught:
@@ -245,7 +247,7 @@ def test_http__servers_need_not_send_parts_of_files(tmp_path, served, form):
 def test_options__of_local_paths_are_refused(tmp_path, run):
     with pytest.raises(cs.OptionError, match="this is a local path"):
         LogitStore.open(tmp_path / "a.zarr", storage_options={"anon": True})
-    done = run("evaluate", tmp_path / "a.zarr", "--storage-option", "anon=true")
-    assert (done.code, "--storage-option applies to URLs" in done.err) == (2, True)
-    done = run("evaluate", "s3://data/a.zarr", "--storage-option", SECRET)
-    assert (done.code, SECRET in done.err) == (2, False)
+    ran = run("evaluate", tmp_path / "a.zarr", "--storage-option", "anon=true")
+    assert (ran.code, "--storage-option applies to URLs" in ran.err) == (2, True)
+    ran = run("evaluate", "s3://data/a.zarr", "--storage-option", SECRET)
+    assert (ran.code, SECRET in ran.err) == (2, False)

@@ -1,4 +1,4 @@
-"""Stores on a local S3 server, whose creation, replacement or removal is interrupted."""
+"""Interrupted creation, replacement and removal of stores on a local S3 server."""
 
 from __future__ import annotations
 

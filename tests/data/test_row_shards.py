@@ -53,17 +53,17 @@ def test_slices__are_those_of_the_joined_array():
 def test_sources__of_shards_are_those_of_the_joined_array(tmp_path, kind):
     values, y = shards()
     reference = cs.from_arrays(logits=np.concatenate(values), labels=y)
-    given = values
+    logits = values
     if kind == "memory maps":
-        given = mapped(tmp_path, values)
+        logits = mapped(tmp_path, values)
     elif kind == "zarr":
-        given = [zarr.array(part, chunks=(16, K)) for part in values if len(part)]
+        logits = [zarr.array(part, chunks=(16, K)) for part in values if len(part)]
     elif kind == "dask":
         dask = pytest.importorskip("dask.array")
-        given = [dask.from_array(part, chunks=(16, K)) for part in values if len(part)]
+        logits = [dask.from_array(part, chunks=(16, K)) for part in values if len(part)]
     elif kind == "mixed":
-        given = [zarr.array(values[0]), *values[1:3], *mapped(tmp_path, values[3:])]
-    source = cs.from_arrays(logits=given, labels=np.split(y, [3, 90]))
+        logits = [zarr.array(values[0]), *values[1:3], *mapped(tmp_path, values[3:])]
+    source = cs.from_arrays(logits=logits, labels=np.split(y, [3, 90]))
     assert values_of(source) == values_of(reference)
 
 
@@ -92,11 +92,11 @@ def test_columns__of_shards_may_be_cut_anywhere(tmp_path):
     assert here.to_dict()["groups"] == there.to_dict()["groups"]
 
 
-def test_one_column__of_different_lengths_or_on_disk(tmp_path):
+def test_one_column__may_be_in_parts_of_different_lengths_or_on_disk(tmp_path):
     p, y = np.linspace(0.01, 0.99, 60), np.arange(60) % 2
     reference = cs.from_arrays(probabilities=p, labels=y, binary=True)
-    for given in (np.split(p, [10]), mapped(tmp_path, np.split(p, [30]), "p")):
-        source = cs.from_arrays(probabilities=given, labels=[y], binary=True)
+    for shards in (np.split(p, [10]), mapped(tmp_path, np.split(p, [30]), "p")):
+        source = cs.from_arrays(probabilities=shards, labels=[y], binary=True)
         assert source.rows == 60
         assert cs.evaluate(source, "brier")["brier"].value == pytest.approx(
             cs.evaluate(reference, "brier")["brier"].value, rel=1e-15
@@ -105,8 +105,8 @@ def test_one_column__of_different_lengths_or_on_disk(tmp_path):
 
 def test_lists__of_rows_and_numbers_keep_their_meaning():
     rows = [[0.2, 0.8], [0.6, 0.4]]
-    for given in (rows, [np.array(row) for row in rows]):
-        source = cs.from_arrays(probabilities=given, labels=[1, 0])
+    for lists in (rows, [np.array(row) for row in rows]):
+        source = cs.from_arrays(probabilities=lists, labels=[1, 0])
         np.testing.assert_array_equal(source.values, rows)
 
 

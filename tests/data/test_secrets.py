@@ -25,9 +25,11 @@ from calibscale.simulation import simulate
 from tests.support.web_server import web_server
 
 MARK = "Zq7"  # part of each secret
+# name and password, as a browser sends them
 BASIC = base64.b64encode(b"annZq7:passZq7").decode()
 DAY, OTHER = "2026-11-20", "2026-11-19"
 KEYS = {"probabilities": "p", "labels": "y"}
+# no server listens at port 9, and nobody waits for one
 NO_S3 = {
     "endpoint_url": "http://127.0.0.1:9",
     "config_kwargs": {"retries": {"max_attempts": 0}, "connect_timeout": 1},
@@ -50,6 +52,7 @@ ADDRESSES: dict[str, tuple[str, dict[str, Any]]] = {
     "sftp": ("sftp://annZq7:passZq7@127.0.0.1:9/DAY.csv", {}),
     "hdfs": ("hdfs://annZq7@127.0.0.1:9/DAY.csv", {}),
 }
+# addresses that the server of this machine answers
 READ = ("user", "token", "signature of Azure", "percent-encoded", "fragment", "header", "chain")
 
 
@@ -64,43 +67,50 @@ class Search:
 
     def text(self, place: str, text: str) -> None:
         """Note where a text has a secret."""
+        # the beginning of the header of the user, too
         if MARK in text or BASIC[:12] in text:
             self.found.append(f"{place}: {text[:300]}")
 
     def call(self, function: Any, *arguments: Any, **settings: Any) -> Any:
-        """Result of a call; its error is searched with the errors before it."""
+        """Result of a call. Its error is searched with the errors before it."""
         self.calls += 1
         name = function.__name__
         try:
             result = function(*arguments, **settings)
         except Exception as error:
             self.text(name, "".join(traceback.format_exception(error)))
+            # libraries chain errors, and print all of them
             chain: list[BaseException | None] = [error]
             while chain:
-                each = chain.pop()
-                if each is not None:
-                    self.text(f"{name}: {type(each).__name__}", f"{each} {each!r} {each.args!r}")
-                    chain += [each.__cause__, each.__context__]
+                exception = chain.pop()
+                if exception is not None:
+                    self.text(
+                        f"{name}: {type(exception).__name__}",
+                        f"{exception} {exception!r} {exception.args!r}",
+                    )
+                    chain += [exception.__cause__, exception.__context__]
             return None
+        # a result may be printed
         self.text(name, f"{result} {result!r}")
         if hasattr(result, "to_dict"):
             self.text(name, json.dumps(result.to_dict()))
         return result
 
     def command(self, *arguments: Any) -> int:
-        """Exit code of a command, whose output is searched."""
+        """Search the output of a command, and return its exit code."""
         self.calls += 1
-        done = self._run(*arguments)
-        self.text(f"{arguments[0]} out", done.out)
-        self.text(f"{arguments[0]} err", done.err)
-        self.codes.append(done.code)
-        return done.code
+        ran = self._run(*arguments)
+        self.text(f"{arguments[0]} out", ran.out)
+        self.text(f"{arguments[0]} err", ran.err)
+        self.codes.append(ran.code)
+        return ran.code
 
     def folder(self, folder: Path, *left_out: Path) -> None:
         """Search the names and the contents of all files."""
         for path in folder.rglob("*"):
             self.text("name", str(path.relative_to(folder)))
             if path.is_file() and path not in left_out:
+                # bytes of any file are a text of latin1
                 self.text(str(path), path.read_bytes().decode("latin1"))
         self.text("log", self._log.text)
 
@@ -110,6 +120,7 @@ def server(tmp_path):
     pytest.importorskip("aiohttp", reason="fsspec's http needs it")
     folder = tmp_path / "served"
     folder.mkdir()
+    # rows with labels of both classes
     rows = "".join(f"{p:.3f},{k % 5 < 5 * p:d}\n" for k, p in enumerate(np.linspace(0, 1, 150)))
     (folder / f"{DAY}.csv").write_text("p,y\n" + rows)
     simulate(folder / "s.zarr", rows=50, classes=2, generator="shift")
@@ -148,6 +159,7 @@ def _search_everything(search, url, options, folder):
     table, store = url.replace("DAY", DAY), url.replace("DAY.csv", "s.zarr")
     storage = {"storage_options": options or None}
     search.call(cs.from_file, table, **KEYS, **storage)
+    # each call fails at another place
     search.call(cs.from_file, table, probabilities="absent", labels="y", **storage)
     search.call(cs.from_file, url.replace("DAY", "none"), **KEYS, **storage)
     search.call(cs.from_file, table.replace(".csv", ".xyz"), **KEYS, **storage)
@@ -175,6 +187,7 @@ def _search_everything(search, url, options, folder):
     search.command("ingest", table, folder / "j.zarr", *columns)
     search.command("info", store, *options_of)
     search.command("simulate", store.replace("s.zarr", "t.zarr"), "-n", 5, *options_of)
+    # an output at a URL cannot be written
     search.command("evaluate", folder / "i.zarr", "-e", "brier", "--json", table)
     search.command("ledger", "list", table)
     search.command("report", table, "-o", folder / "none.html")
@@ -183,6 +196,7 @@ def _search_everything(search, url, options, folder):
         assert search.command("report", *written, "-o", folder / "report.html") == 0
     job = _job(folder, url.replace("DAY", "{date}"), options)
     search.call(read_job, job)
+    # a day that is there, and one that is not
     for day in (DAY, OTHER):
         search.command("nightly", job, "--date", day, "--dry-run")
         search.command("nightly", job, "--date", day, "--json", folder / f"night-{day}.json")
@@ -196,10 +210,12 @@ def test_secrets__of_addresses_and_options_are_nowhere(server, search, tmp_path,
     url, options = ADDRESSES[kind]
     folder = tmp_path / "work"
     with warnings.catch_warnings(record=True) as caught:
+        # a library may warn with the address
         warnings.simplefilter("always")
         _search_everything(search, url.replace("HOST", server.address), options, folder)
-    search.text("warnings", " ".join(str(each.message) for each in caught))
+    search.text("warnings", " ".join(str(warning.message) for warning in caught))
     assert search.found == []
+    # so that none of them is left out by an error before
     assert search.calls >= 29
     if kind in READ:
         assert 0 in search.codes
@@ -211,6 +227,7 @@ def test_secrets__of_addresses_and_options_are_nowhere(server, search, tmp_path,
 @pytest.mark.long
 @pytest.mark.parametrize("failure", [403, 503, "redirect"])
 def test_secrets__are_nowhere_where_a_server_fails(server, search, tmp_path, failure):
+    # the address of a redirect is in the answer
     if failure == "redirect":
         server.redirect = f"http://{server.address}/x?X-Amz-Signature=abcZq7"
     else:
@@ -241,10 +258,12 @@ def test_secrets__of_schedulers_are_nowhere(server, search, tmp_path, source, ad
 @pytest.mark.parametrize("ending", ["json", "html", "csv", "xyz"])
 def test_secrets__of_outputs_at_urls_are_nowhere(search, source, tmp_path, ending):
     result = cs.evaluate(source, "brier")
+    # with and without a query, which may hide the ending
     for query in ("", "?t=Zq7"):
         search.call(result.save, f"http://annZq7:passZq7@h/x.{ending}{query}")
     search.call(load_recalibration, f"http://annZq7:passZq7@h/x.{ending}")
     assert search.found == []
+    # nothing was written
     assert [*(tmp_path / "work").iterdir()] == []
 
 
@@ -283,10 +302,11 @@ def test_location__is_shown_without_secrets_and_kept_whole():
 
     url = "http://ann:pass@h/x?token=5f3a"
     place = Location(url, {"key": "secret"})
-    for same in (place, copy.deepcopy(place), pickle.loads(pickle.dumps(place))):
-        assert (same, same.full, same.storage_options) == (url, url, {"key": "secret"})
-        assert f"{same} {same!s} {same!r} {same:>5}".count("***") == 8
-        assert "pass" not in f"{same} {same!s} {same!r}"
+    for copied in (place, copy.deepcopy(place), pickle.loads(pickle.dumps(place))):
+        assert (copied, copied.full, copied.storage_options) == (url, url, {"key": "secret"})
+        # four texts, with two secrets in each
+        assert f"{copied} {copied!s} {copied!r} {copied:>5}".count("***") == 8
+        assert "pass" not in f"{copied} {copied!s} {copied!r}"
 
 
 @pytest.mark.parametrize(
@@ -341,6 +361,7 @@ def test_without_secrets__hides_short_ones_as_words(url, options, text, shown):
 
 def test_short_secrets__of_a_failing_server_are_nowhere(server):
     """A password and a token of two characters, in the error and in the errors before it."""
+    # short words, which may be parts of others
     url = f"http://an:qz@{server.address}/none-{DAY}.csv?t=kv"
     with pytest.raises(cs.CalibscaleError) as caught:
         cs.from_file(url, **KEYS, storage_options={"retries": 0})

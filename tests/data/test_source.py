@@ -30,6 +30,7 @@ from calibscale import (
     from_arrays,
 )
 
+# blocks of 128 rows, of which the last is not full
 ROWS, CLASSES, BLOCK = 1500, 7, 128
 
 
@@ -43,6 +44,7 @@ def estimators() -> list:
 def columns() -> dict[str, np.ndarray]:
     rng = np.random.default_rng(0)
     logits = 3 * rng.normal(size=(ROWS, CLASSES))
+    # labels agree with the predictions in many rows, and some are -1
     labels = np.where(rng.random(ROWS) < 0.6, logits.argmax(1), rng.integers(-1, CLASSES, ROWS))
     return {
         "logits": logits,
@@ -69,6 +71,7 @@ def test_evaluate__of_numpy_arrays_equals_numpy(columns, expected):
     z, y, w = columns["logits"], columns["labels"], columns["weights"]
     q = np.exp(z - z.max(1, keepdims=True))
     q /= q.sum(1, keepdims=True)
+    # rows without a label do not count
     labelled = y >= 0
     q, y, w = q[labelled], y[labelled], w[labelled]
     values = {result["estimator"]: result["value"] for result in expected[0]}
@@ -92,6 +95,7 @@ def backwards(array: np.ndarray) -> np.ndarray:
 
 def inner(array: np.ndarray) -> np.ndarray:
     """A window of a wider array."""
+    # 99 outside of the window would change every number
     wide = np.full((len(array) + 4, *(s + 3 for s in array.shape[1:])), 99).astype(array.dtype)
     window = wide[(slice(2, -2), *(slice(1, -2) for _ in array.shape[1:]))]
     window[...] = array
@@ -157,6 +161,7 @@ def test_evaluate__sharded_foreign_zarr_arrays_give_the_same_bits(tmp_path, colu
     assert results({**columns, "logits": values}) == expected
 
 
+# one chunk, chunks of blocks, others, and unequal ones
 CHUNKINGS = [
     -1,
     (BLOCK, -1),
@@ -195,6 +200,7 @@ def test_evaluate__xarray_opened_from_zarr_gives_the_same_bits(tmp_path, columns
     stored = xr.Dataset(
         {name: (dims.get(name, ("sample",)), array) for name, array in columns.items()}
     )
+    # consolidated metadata are no part of format 3
     stored.to_zarr(tmp_path / "d.zarr", consolidated=False)
     opened = xr.open_zarr(tmp_path / "d.zarr", chunks=chunks, consolidated=False)
     for scheduler in ("serial", "threads:4"):
@@ -301,6 +307,7 @@ def lazily(columns: dict[str, np.ndarray]) -> tuple[da.Array, list[int]]:
     lock = threading.Lock()
 
     def block(block_info: Any = None) -> np.ndarray:
+        # which rows a block of Dask has
         (start, stop), _ = block_info[None]["array-location"]
         with lock:
             computed.append(start // 100)
@@ -315,6 +322,7 @@ def test_evaluate__computes_a_dask_array_by_blocks(columns):
     source = from_arrays(logits=lazy, labels=columns["labels"])
     assert computed == []  # nothing is read yet
     marks = [0]
+    # `finish` is called at the end of each computation
     with Callback(finish=lambda *_: marks.append(len(computed))):
         evaluate(source, [Accuracy(), ECE()], block_rows=250, scheduler="serial")
     # one computation per block of 250 rows, of the dask blocks that overlap it
@@ -331,6 +339,7 @@ def test_evaluate__reads_a_dask_array_once_where_blocks_match_its_chunks(columns
 
 def test_source__default_blocks_hold_whole_chunks_of_a_dask_array(columns):
     lazy, _ = lazily(columns)
+    # a block that cuts chunks would compute them twice
     assert from_arrays(logits=lazy, labels=columns["labels"]).block_rows % 100 == 0
 
 
@@ -339,6 +348,7 @@ def test_evaluate__reads_one_block_at_a_time(columns):
     source = from_arrays(logits=watched, labels=columns["labels"])
     assert watched.reads == []
     evaluate(source, [Accuracy()], block_rows=BLOCK, scheduler="serial")
+    # each row once, in order
     expected = [(a, min(a + BLOCK, ROWS)) for a in range(0, ROWS, BLOCK)]
     assert watched.reads == expected
 
@@ -363,15 +373,15 @@ def test_evaluate__narrow_input_equals_float64_of_the_same_numbers(columns, dtyp
         heat = np.exp(values - values.max(1, keepdims=True))
         values = heat / heat.sum(1, keepdims=True)
     narrow = values.astype(dtype)
-    rest = {name: columns[name] for name in ("labels", "weights")}
+    roles = {name: columns[name] for name in ("labels", "weights")}
     settings = dict(tolerance=1e-2, block_rows=BLOCK)  # float16 rows miss 1 by 1e-3
-    a = evaluate(from_arrays(**{kind: narrow}, **rest), estimators(), **settings)
-    b = evaluate(from_arrays(**{kind: narrow.astype(float)}, **rest), estimators(), **settings)
+    a = evaluate(from_arrays(**{kind: narrow}, **roles), estimators(), **settings)
+    b = evaluate(from_arrays(**{kind: narrow.astype(float)}, **roles), estimators(), **settings)
     assert a.estimates == b.estimates
 
 
 @pytest.mark.parametrize("dtype", ["i1", "i2", "i4", "i8", "u1", "u2", "u4", "u8", ">i4"])
-def test_evaluate__labels_of_any_integer_type(columns, dtype):
+def test_evaluate__takes_labels_of_any_integer_type(columns, dtype):
     labels = np.abs(columns["labels"])
     data = from_arrays(logits=columns["logits"], labels=labels.astype(dtype))
     plain = from_arrays(logits=columns["logits"], labels=labels)
@@ -384,22 +394,24 @@ def test_evaluate__labels_of_any_integer_type(columns, dtype):
 @pytest.mark.parametrize("kind", ["logits", "probabilities"])
 def test_evaluate__a_binary_column_equals_its_two_columns(column, kind):
     rng = np.random.default_rng(1)
+    # some labels are -1
     z, y = 2 * rng.normal(size=700), rng.integers(-1, 2, 700)
     v = z if kind == "logits" else 1 / (1 + np.exp(-z))
+    # ends, a tie, and a number near the smallest
     v[:4] = [0.0, 1.0, 0.5, 1e-300]
     two = np.column_stack([np.zeros_like(v) if kind == "logits" else 1 - v, v])
-    one = v if column == "flat" else v[:, None]
-    a = evaluate(from_arrays(**{kind: one}, labels=y, binary=True), estimators())
+    scores = v if column == "flat" else v[:, None]
+    a = evaluate(from_arrays(**{kind: scores}, labels=y, binary=True), estimators())
     b = evaluate(from_arrays(**{kind: two}, labels=y), estimators())
     assert [e.to_dict() for e in a.estimates] == [e.to_dict() for e in b.estimates]
     positive = [ECE(notion="positive"), TCE2(notion="positive")]
-    a = evaluate(from_arrays(**{kind: one}, labels=y, binary=True), positive)
+    a = evaluate(from_arrays(**{kind: scores}, labels=y, binary=True), positive)
     b = evaluate(from_arrays(**{kind: two}, labels=y), positive)
     assert [e.to_dict() for e in a.estimates] == [e.to_dict() for e in b.estimates]
 
 
 @pytest.mark.parametrize("make", [np.asarray, lambda v: da.from_array(v, chunks=33), xr.DataArray])
-def test_evaluate__binary_columns_of_other_kinds(tmp_path, make):
+def test_evaluate__takes_binary_columns_of_other_kinds(tmp_path, make):
     rng = np.random.default_rng(2)
     p, y = rng.uniform(size=200), rng.integers(0, 2, 200)
     result = evaluate(
@@ -416,8 +428,8 @@ def test_evaluate__binary_columns_of_other_kinds(tmp_path, make):
 @pytest.mark.parametrize("block_rows", [1, 7, 64, 1499, 1500, 1501, 10**9])
 def test_evaluate__any_block_size_agrees(columns, expected, block_rows):
     computed = results(columns, block_rows=block_rows)
-    for mine, other in zip(computed[0], expected[0], strict=True):
-        assert mine["value"] == pytest.approx(other["value"], rel=1e-12)
+    for blocked, unblocked in zip(computed[0], expected[0], strict=True):
+        assert blocked["value"] == pytest.approx(unblocked["value"], rel=1e-12)
     assert computed[2:] == expected[2:]
 
 
@@ -486,6 +498,7 @@ def test_source__part_holds_its_rows_and_their_numbers(columns):
     for name, column in (("logits", block.values), ("labels", block.labels)):
         np.testing.assert_array_equal(column, columns[name][152:157])
     np.testing.assert_array_equal(block.covariates, columns["covariates"][152:157])
+    # a part carries its rows, not the rows of the source
     assert len(pickle.dumps(part)) < 10_000
 
 
@@ -506,10 +519,10 @@ def test_evaluate__a_source_that_fails_names_its_rows(columns):
         assert isinstance(caught.value.__cause__, OSError)
 
 
-@pytest.mark.parametrize("thing", [None, 3, {"logits": 1}, object()], ids=type)
-def test_evaluate__other_objects_are_refused_as_sources(thing):
+@pytest.mark.parametrize("value", [None, 3, {"logits": 1}, object()], ids=type)
+def test_evaluate__other_objects_are_refused_as_sources(value):
     with pytest.raises(OptionError, match="a source is a path, a LogitStore or from_arrays"):
-        evaluate(thing)
+        evaluate(value)
 
 
 def test_covariate__unknown_names_list_the_existing_ones(columns):

@@ -230,14 +230,14 @@ def test_evaluate__a_store_from_a_machine_of_other_byte_order(tmp_path, small_ch
     filled(path, 300)
     for name, array in (("logits", logits(300)), ("labels", labels(300).astype(np.int32))):
         old = zarr.open_array(path / name, mode="r")
-        other = "big" if sys.byteorder == "little" else "little"
+        byte_order = "big" if sys.byteorder == "little" else "little"
         rewritten = zarr.create_array(
             path / name,
             overwrite=True,
             shape=array.shape,
             chunks=old.chunks,
             dtype=array.dtype,
-            serializer=zarr.codecs.BytesCodec(endian=other),
+            serializer=zarr.codecs.BytesCodec(endian=byte_order),
             compressors=old.compressors,
         )
         rewritten[:] = array

@@ -1,4 +1,4 @@
-"""Stores whose writers fail, are killed, or meet each other: committed rows are kept."""
+"""Committed rows are kept where writers of a store fail, are killed, or meet each other."""
 
 from __future__ import annotations
 
@@ -25,6 +25,7 @@ def test_writer__refuses_rows_after_close(tmp_path):
     store = filled(tmp_path / "s.zarr", 10)
     writer = store.writer()
     writer.close()
+    # a second writer of the same store object
     with store.writer():
         with pytest.raises(StoreError, match="closed"):
             writer.append(logits(70), labels(70))
@@ -42,10 +43,11 @@ def test_writer__may_be_closed_twice(tmp_path):
 
 
 def loop(store: LogitStore, error: BaseException | None, start: int = 0) -> None:
-    """Append ten batches of 30 rows; raise `error` before the fifth, if given."""
+    """Append ten batches of 30 rows. Raise `error`, if there is one, before the fifth."""
     z, y = logits(300), labels(300)
     with store.writer() as writer:
         for a in range(start, 300, 30):
+            # 120 rows are four batches of 30
             if error is not None and a == 120:
                 raise error
             writer.append(z[a : a + 30], y[a : a + 30])
@@ -62,6 +64,7 @@ def test_writer__an_error_in_its_block_leaves_the_store_unfinished(tmp_path, sma
         assert not opened.finished
         assert opened.rows == 120
         assert "unfinished" in opened.info()
+        # readers and writers need `unfinished=True`
         for use in (evaluate, LogitStore.writer, lambda store: loop(store, None)):
             with pytest.raises(
                 StoreError, match=r"did not finish; the store has 120 rows.*overwrite=True"
@@ -70,6 +73,7 @@ def test_writer__an_error_in_its_block_leaves_the_store_unfinished(tmp_path, sma
     with pytest.raises(StoreError, match="did not finish"):
         evaluate(path)
     assert LogitStore.open(path, unfinished=True).source.rows == 120
+    # rows appended again begin where the committed ones end
     with pytest.raises(error):  # a second writer, which fails too
         loop(LogitStore.open(path, unfinished=True), error(), start=120)
     assert LogitStore.open(path).rows == 120
@@ -98,14 +102,15 @@ def test_writer__an_error_leaves_a_finished_store_as_it_was(tmp_path, small_chun
 def test_writer__a_write_that_fails_once_leaves_the_store_unfinished(
     tmp_path, small_chunks, monkeypatch, number, step
 ):
+    # the number of each call that writes
     path, seen = tmp_path / "s.zarr", iter(range(10**6))
     store = LogitStore.create(path, classes=3)
 
     def failing(call):
-        def once(self, *given, **named):
+        def once(self, *arguments, **named):
             if next(seen) == step:
                 raise OSError(number, os.strerror(number))
-            return call(self, *given, **named)
+            return call(self, *arguments, **named)
 
         return once
 
@@ -113,6 +118,7 @@ def test_writer__a_write_that_fails_once_leaves_the_store_unfinished(
         monkeypatch.setattr(kind, name, failing(getattr(kind, name)))
     monkeypatch.setattr(LogitStore, "_commit", failing(LogitStore._commit))
     if step is None:
+        # without a failing step the loop ends
         loop(store, None)
     else:
         with pytest.raises(StoreError, match=os.strerror(number)):
@@ -139,6 +145,8 @@ def test_writer__that_is_never_closed_leaves_the_store_unfinished(tmp_path):
 
 # Forks children that do the same work; at their n-th disk operation (opening a file to write,
 # renaming, removing) they are killed, or the disk is full, for n = 1, 2, … until one completes.
+# the last 40 rows have a writer of their own
+# opening a file to read changes nothing
 CRASHES = """
 import os, signal, sys
 import numpy as np
@@ -222,9 +230,9 @@ def test_store__is_consistent_after_any_failure(tmp_path, work, fate):
     z, y = logits(rows), labels(rows)
     np.save(tmp_path / "z.npy", z)
     np.save(tmp_path / "y.npy", y)
-    done = python(CRASHES, tmp_path, work, fate)
-    assert done.returncode == 0, done.stderr
-    steps = int(done.stdout)
+    process = python(CRASHES, tmp_path, work, fate)
+    assert process.returncode == 0, process.stderr
+    steps = int(process.stdout)
     assert steps > 30  # enough children died at different operations
 
     committed, ends = set(), {rows - 40, rows}
@@ -242,6 +250,7 @@ def test_store__is_consistent_after_any_failure(tmp_path, work, fate):
             np.testing.assert_array_equal(columns["values"], z[: store.rows])
             np.testing.assert_array_equal(columns["labels"], y[: store.rows])
         with store.writer() as writer:
+            # goes on where the store ends
             a = store.rows
             writer.append(z[a:], y[a:])
         columns = everything(path)
@@ -259,16 +268,16 @@ def test_create__replaces_all_or_nothing(tmp_path, fate):
     z, y = logits(100), labels(100)
     np.save(tmp_path / "z.npy", z)
     np.save(tmp_path / "y.npy", y)
-    done = python(CRASHES, tmp_path, "replace", fate)
-    assert done.returncode == 0, done.stderr
+    process = python(CRASHES, tmp_path, "replace", fate)
+    assert process.returncode == 0, process.stderr
     outcomes = set()
-    for step in range(1, int(done.stdout) + 1):
+    # every step before the one that completed
+    for step in range(1, int(process.stdout) + 1):
         home = tmp_path / str(step)
         place = home / "s.zarr"
         if sys.platform != "linux" and not place.exists():
-            assert (
-                fate == "killed"
-            )  # between two renames: the old store is complete beside its path
+            # between two renames: the old store is complete beside its path
+            assert fate == "killed"
             (place,) = home.glob(".s.zarr.*.old")
         store = LogitStore.open(place)
         outcomes.add((place.name, store.rows))
@@ -283,6 +292,7 @@ def test_create__replaces_all_or_nothing(tmp_path, fate):
 
 def test_create__replaces_without_an_atomic_exchange(tmp_path, monkeypatch):
     filled(tmp_path / "s.zarr", 100)
+    # as if the C library could not exchange two names
     monkeypatch.setattr("ctypes.CDLL", lambda name: object())
     store = LogitStore.create(tmp_path / "s.zarr", classes=5, overwrite=True)
     assert (store.rows, store.classes) == (0, 5)
@@ -293,6 +303,7 @@ def test_store__rows_beyond_the_commit_are_ignored(tmp_path, small_chunks):
     path = tmp_path / "s.zarr"
     filled(path, 100)
     group = zarr.open_group(path, mode="r+")
+    # rows that a killed writer left beyond its commit
     group["logits"].resize((500, 3))
     group["logits"][100:500] = 77.0
     group["labels"].resize((170,))
@@ -337,6 +348,7 @@ def test_writer__a_second_one_gets_a_clear_error(tmp_path):
 def test_writer__is_exclusive_under_any_alias(tmp_path, monkeypatch, alias):
     path = tmp_path / "s.zarr"
     filled(path, 10)
+    # three names of one folder
     (tmp_path / "alias.zarr").symlink_to(path, target_is_directory=True)
     monkeypatch.chdir(tmp_path)
     name = {"symlink": tmp_path / "alias.zarr", "relative": "s.zarr", "file URL": f"file://{path}"}
@@ -409,14 +421,17 @@ def test_source__concurrent_readers_see_complete_commits(tmp_path, small_chunks)
             continue
         block = store.source.read(0, store.rows)
         t = np.arange(store.rows)
+        # each row is a function of its number: a torn commit would show
         np.testing.assert_array_equal(block.values, np.column_stack([t, -t, 2 * t]))
         np.testing.assert_array_equal(block.labels, t % 3)
         seen.add(store.rows)
     process.stdout.close()
     assert process.returncode == 0
+    # readers saw the store while it grew
     assert len(seen) > 1
 
 
+# files cannot grow beyond the limit, as on a full disk
 FULL_DISK = """
 import resource, sys
 import numpy as np
@@ -464,6 +479,7 @@ def test_writer__does_not_retry_a_failed_write(tmp_path, small_chunks):
     writer = store.writer()
     writer.append(logits(20), labels(20))
     for part in ("labels", "logits"):
+        # writes fail, and so would a second attempt
         os.rename(path / part, path / f"{part}.away")
     with pytest.raises(StoreError, match=r"s\.zarr"):
         writer.append(logits(200), labels(200))

@@ -31,7 +31,7 @@ COVARIATES = ["signup", "at", "rome", "clock", "wait", "old", "rate"]
 
 
 def columns_of(n=N):
-    """Table with one column of each type of time; None where the value is missing."""
+    """Table with one column of each type of time, with None where the value is missing."""
     rng = np.random.default_rng(4)
     p = rng.uniform(size=n)
     moments = [dt.datetime(2026, 1, 15, 23, 30) + dt.timedelta(days=i % 90) for i in range(n)]
@@ -118,7 +118,7 @@ DOORS = {
 
 
 def _months(moments):
-    return Counter("missing" if each is None else f"{each:%Y-%m}" for each in moments)
+    return Counter("missing" if moment is None else f"{moment:%Y-%m}" for moment in moments)
 
 
 @pytest.mark.parametrize("door", DOORS)
@@ -174,8 +174,8 @@ def test_times__are_covariates_and_have_no_other_role(table, role):
 
 
 def test_times__of_one_column_are_of_one_kind_in_all_files(table, tmp_path):
-    others = table.drop_columns(["signup"])
-    clock, numbers = others["clock"], pa.array(range(N))
+    without_times = table.drop_columns(["signup"])
+    clock, numbers = without_times["clock"], pa.array(range(N))
     pq.write_table(table, tmp_path / "a.parquet")
     for name, column, says in (
         ("b", clock, "b.parquet: 'signup' is a time of the day, but a date in another file"),
@@ -183,7 +183,7 @@ def test_times__of_one_column_are_of_one_kind_in_all_files(table, tmp_path):
         ("d", pa.array(["2026-01-01"] * N), "'signup' has dates or times, but texts in"),
         ("e", pa.nulls(N), None),
     ):
-        pq.write_table(others.append_column("signup", column), tmp_path / f"{name}.parquet")
+        pq.write_table(without_times.append_column("signup", column), tmp_path / f"{name}.parquet")
         paths = [tmp_path / "a.parquet", tmp_path / f"{name}.parquet"]
         keys = {"probabilities": "p", "labels": "y", "covariates": "signup"}
         if says is None:
@@ -242,8 +242,8 @@ def test_bands__are_categories_in_the_order_of_their_ends(tmp_path):  # D5
     expected = {**{str(band): int(count) for band, count in counts.items()}, "missing": 4}
     for source in (cs.from_frame(frame, **roles), arrays, *files):
         for name in ("band", "interval"):
-            found = sizes(source, name)
-            assert (found, list(found)) == (expected, list(expected))
+            rows = sizes(source, name)
+            assert (rows, list(rows)) == (expected, list(expected))
         assert sizes(source, "month") == _months(columns_of()["at"])
         assert sizes(source, "quarter:year") == {"2026": N - 2, "missing": 2}
         assert sizes(source, "week:year") == {"2026": N - 2, "missing": 2}
@@ -254,8 +254,12 @@ def test_interval_columns__of_parquet_are_categories(tmp_path):
     frame["band"] = pd.arrays.IntervalArray.from_breaks([0.0, 2.0, 10.0, 20.0, 30.0])
     frame.to_parquet(tmp_path / "rows.parquet")
     source = cs.from_file(tmp_path / "rows.parquet", labels="y", covariates="band")
-    assert list(sizes(source, "band")) == ["(0.0, 2.0]", "(2.0, 10.0]", "(10.0, 20.0]",
-                                           "(20.0, 30.0]"]  # fmt: skip
+    assert list(sizes(source, "band")) == [
+        "(0.0, 2.0]",
+        "(2.0, 10.0]",
+        "(10.0, 20.0]",
+        "(20.0, 30.0]",
+    ]
 
 
 def test_in_order__other_texts_are_sorted():
@@ -277,7 +281,7 @@ def test_texts__of_more_dates_than_categories_are_times(tmp_path):
     frame.loc[7, "at"] = None
     frame.to_csv(tmp_path / "rows.csv", index=False)
     frame.to_parquet(tmp_path / "rows.parquet")
-    expected = {**Counter(str(each)[:4] for each in np.delete(moments, 7)), "missing": 1}
+    expected = {**Counter(str(moment)[:4] for moment in np.delete(moments, 7)), "missing": 1}
     for end in ("csv", "parquet"):
         source = cs.from_file(tmp_path / f"rows.{end}", labels="y", covariates="at")
         assert source.times == {"at": "timestamp"}
@@ -339,9 +343,10 @@ def test_accumulator__groups_of_dates_have_their_names():
             probabilities=columns["p"][rows], labels=columns["y"][rows], covariates=dates[rows]
         )
     groups = accumulator.compute().groups
-    assert {f"{key:g}": each[0].n for key, each in groups.items()} == {
-        "2026-01-01": N // 2, "2026-02-01": N // 2,
-    }  # fmt: skip
+    assert {f"{key:g}": estimates[0].n for key, estimates in groups.items()} == {
+        "2026-01-01": N // 2,
+        "2026-02-01": N // 2,
+    }
 
 
 def test_recalibrated_store__keeps_the_kinds_of_times(table, tmp_path):
@@ -358,11 +363,11 @@ def test_check__groups_by_months_of_dates(run, table, tmp_path):  # D5
     roles = ("--labels", "y", "--probabilities", "p")
     ran = run("check", tmp_path / "rows.parquet", *roles, "--group-by", "signup:month", "-q")
     assert ran.code == 0, ran.err
-    ran = run("evaluate", tmp_path / "rows.parquet", *roles, "--group-by", "at:month",
-              "--group-by", "clock:hour", "-e", "brier", "--json", "-")  # fmt: skip
+    options = ["--group-by", "at:month", "--group-by", "clock:hour", "-e", "brier", "--json", "-"]
+    ran = run("evaluate", tmp_path / "rows.parquet", *roles, *options)
     values = ran.json["groups"]["values"]
     months = _months(columns_of()["at"])
-    assert {each["name"]: each["n"] for each in values} == months
+    assert {group["name"]: group["n"] for group in values} == months
 
 
 @pytest.mark.long

@@ -58,8 +58,8 @@ def _values(result):
     return result.n, [estimate.value for estimate in result.estimates]
 
 
-def _expected(**given):
-    columns = {"probabilities": TOP, "top_k": CLASS, "labels": LABEL, **given}
+def _expected(**changes):
+    columns = {"probabilities": TOP, "top_k": CLASS, "labels": LABEL, **changes}
     return _values(cs.from_arrays(**columns))
 
 
@@ -91,8 +91,8 @@ def _close(a, b):
 
 @pytest.mark.parametrize("prefix", ["", "_"])
 def test_frames__equal_arrays(prefix):
-    of = {"probabilities": f"p{prefix}", "top_k": f"c{prefix}", "labels": "y"}
-    _close(_values(cs.from_frame(_columns(), **of)), _expected())
+    roles = {"probabilities": f"p{prefix}", "top_k": f"c{prefix}", "labels": "y"}
+    _close(_values(cs.from_frame(_columns(), **roles)), _expected())
 
 
 def test_frames__of_lists_and_of_listed_names_equal_arrays():
@@ -126,9 +126,9 @@ def test_shards__of_npy_files_equal_arrays(tmp_path):
         np.save(tmp_path / f"p_{k}.npy", TOP[part])
         np.save(tmp_path / f"c_{k}.npy", CLASS[part])
     np.save(tmp_path / "labels.npy", LABEL)
-    of = {"probabilities": "p_*", "top_k": "c_*", "labels": "labels"}
-    _close(_values(cs.from_file(tmp_path, **of)), _expected())
-    ingest([tmp_path], tmp_path / "s.zarr", keys=of)
+    roles = {"probabilities": "p_*", "top_k": "c_*", "labels": "labels"}
+    _close(_values(cs.from_file(tmp_path, **roles)), _expected())
+    ingest([tmp_path], tmp_path / "s.zarr", keys=roles)
     _close(_values(tmp_path / "s.zarr"), _expected())
 
 
@@ -168,8 +168,8 @@ def test_commands__take_top_k(tmp_path, run):
     shown = run("evaluate", path, *options, "-e", "ece")
     assert shown.code == 0, shown.err
     assert f"{(LABEL >= 0).sum()} rows of {K + 1} classes" in shown.out
-    done = run("ingest", path, tmp_path / "s.zarr", *options)
-    assert done.code == 0, done.err
+    ran = run("ingest", path, tmp_path / "s.zarr", *options)
+    assert ran.code == 0, ran.err
     _close(_values(tmp_path / "s.zarr"), _expected())
 
 
@@ -210,10 +210,13 @@ def test_a_class_twice__names_the_row(tmp_path):
         ingest([tmp_path / "f.csv"], tmp_path / "s.zarr", keys=KEYS)
 
 
-@pytest.mark.parametrize(("value", "says"), [
-    (-3.0, "row 9 of frame: it has a negative class in top_k"),
-    (1.5, "row 9 of frame: it has a class in top_k that is no integer"),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("value", "says"),
+    [
+        (-3.0, "row 9 of frame: it has a negative class in top_k"),
+        (1.5, "row 9 of frame: it has a class in top_k that is no integer"),
+    ],
+)
 def test_impossible_classes__name_the_row(value, says):
     frame = _columns().astype(float)
     frame.loc[9, "c_3"] = value
@@ -231,11 +234,18 @@ def test_a_missing_class__is_an_invalid_row():
     assert cs.evaluate(source, "ece", on_invalid="drop").dropped == {"probabilities is missing": 1}
 
 
-@pytest.mark.parametrize(("change", "error", "says"), [
-    ({"top_k": ["c_1", "c_2"]}, InvalidDataError, "3 columns of probabilities, but 2 of their cla"),
-    ({"top_k": "d"}, OptionError, "there is no 'd', named by top_k="),
-    ({"probabilities": None, "logits": "p"}, OptionError, "top_k= needs probabilities="),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("change", "error", "says"),
+    [
+        (
+            {"top_k": ["c_1", "c_2"]},
+            InvalidDataError,
+            "3 columns of probabilities, but 2 of their cla",
+        ),
+        ({"top_k": "d"}, OptionError, "there is no 'd', named by top_k="),
+        ({"probabilities": None, "logits": "p"}, OptionError, "top_k= needs probabilities="),
+    ],
+)
 def test_columns__that_do_not_fit_are_refused(change, error, says):
     with pytest.raises(error, match=says):
         cs.from_frame(_columns(), **{**KEYS, **change})

@@ -19,6 +19,7 @@ from calibscale.kernels import pair_sums
 from tests.support import kill_run
 from tests.support.commands import nobody
 
+# six panels of 250 rows
 ROWS, PANEL = 1500, 250
 
 UNITS = 21  # of six panels
@@ -36,6 +37,7 @@ ESTIMATORS = {
 
 def _arrays():
     rng = np.random.default_rng(11)
+    # logits of size 2: predictions are neither certain nor equal
     return {
         "logits": rng.normal(size=(ROWS, 3)) * 2,
         "labels": rng.integers(-1, 3, ROWS),
@@ -48,6 +50,7 @@ def small_panels(monkeypatch):
     """Use many units of few rows, and write a checkpoint after each."""
 
     def cuts(rows, classes, multiple=1):
+        # `multiple` is of kernels with lanes, which small panels ignore
         return tuple((a, min(a + PANEL, rows)) for a in range(0, rows, PANEL))
 
     monkeypatch.setattr(pair_sums, "panel_cuts", cuts)
@@ -86,14 +89,15 @@ class _Stop:
         self.units = 0  # reported: one more than computed for each fold
         self.before = []
 
-    def __call__(self, done, total):
+    def __call__(self, count, total):
         if total != UNITS:
             return  # the pass over rows
-        if not self.before or done <= self.last:
-            self.before.append(done)
+        if not self.before or count <= self.last:
+            # a fold begins: its first count is what was resumed
+            self.before.append(count)
         else:
             self.units += 1
-        self.last = done
+        self.last = count
         if self.after is not None and self.units >= self.after:
             raise KeyboardInterrupt
 
@@ -128,6 +132,7 @@ def test_interrupt__resumes_to_the_same_bits(source, cluster, tmp_path, name, fi
 @pytest.mark.long
 @pytest.mark.parametrize("name", ESTIMATORS)
 def test_interrupt__after_every_unit_resumes_to_the_same_bits(source, tmp_path, name):
+    # each attempt computes one unit more
     expected = _run(source, ESTIMATORS[name])
     for _ in range(500):
         try:
@@ -147,11 +152,11 @@ def test_interrupt__loses_no_unit_of_one_thread(source, tmp_path):
 
 
 def test_finished__is_not_computed_again(source, tmp_path):
-    every = list(ESTIMATORS.values())
-    expected = _run(source, every, tmp_path)
+    estimators = list(ESTIMATORS.values())
+    expected = _run(source, estimators, tmp_path)
     for scheduler in ("serial", "threads:2"):
         progress = _Stop()
-        assert _run(source, every, tmp_path, scheduler, progress=progress) == expected
+        assert _run(source, estimators, tmp_path, scheduler, progress=progress) == expected
         assert progress.units == 0
         assert set(progress.before) == {UNITS}
 
@@ -163,34 +168,36 @@ def test_without_a_folder__nothing_is_written(source, tmp_path, monkeypatch):
 
 
 def test_with_a_folder__bits_are_those_without(source, tmp_path):
-    every = list(ESTIMATORS.values())
-    assert _run(source, every, tmp_path / "a" / "b") == _run(source, every)
+    estimators = list(ESTIMATORS.values())
+    assert _run(source, estimators, tmp_path / "a" / "b") == _run(source, estimators)
 
 
 def test_several__of_one_kind_have_separate_files(source, tmp_path):
-    every = [
+    estimators = [
         CKCE(FEATURES, method="exact", ridge=0.05),
         CKCE(FEATURES, method="exact", ridge=0.5),
         CKCE(cs.RandomFourier(bandwidth=0.3), method="exact", ridge=0.5),
         JKCE(FEATURES, method="tiles"),
         JKCE(cs.RandomFourier(bandwidth=0.3), method="tiles"),
     ]
-    expected = _run(source, every)
-    _interrupted(source, every, tmp_path, 150)
-    assert _run(source, every, tmp_path) == expected
+    expected = _run(source, estimators)
+    _interrupted(source, estimators, tmp_path, 150)
+    assert _run(source, estimators, tmp_path) == expected
 
 
 def test_groups__have_separate_files(tmp_path):
     """Also for values that agree in six digits."""
     arrays = _arrays()
+    # 1,000,000, 1,000,001 and 1,000,002
     arrays["covariates"][:, 0] = 1e6 + np.arange(ROWS) % 3
     arrays["covariates"][:, 1] = 0.0
     source = cs.from_arrays(**arrays)
-    every = [ESTIMATORS["jkce"], ESTIMATORS["ckce"]]
+    estimators = [ESTIMATORS["jkce"], ESTIMATORS["ckce"]]
 
     def groups(folder, **options):
-        result = cs.evaluate(source, every, group_by="x0", checkpoint=folder, scheduler="serial",
-                            **options).to_dict()  # fmt: skip
+        result = cs.evaluate(
+            source, estimators, group_by="x0", checkpoint=folder, scheduler="serial", **options
+        ).to_dict()
         return result["results"], result["groups"]
 
     expected = groups(None)
@@ -219,6 +226,7 @@ def _changed(name, change):
 
 
 def _one_logit(arrays):
+    # one number in 4,500
     arrays["logits"][77, 1] += 1e-3
 
 
@@ -261,9 +269,9 @@ OTHER_DATA = {
 }
 
 
-@pytest.mark.parametrize("what", OTHER_DATA)
-def test_other_data__are_refused(source, tmp_path, what):
-    name, change, differs = OTHER_DATA[what]
+@pytest.mark.parametrize("case", OTHER_DATA)
+def test_other_data__are_refused(source, tmp_path, case):
+    name, change, differs = OTHER_DATA[case]
     _interrupted(source, ESTIMATORS[name], tmp_path, 5)
     files = {path: path.read_bytes() for path in tmp_path.iterdir()}
     with pytest.raises(cs.OptionError, match=f"to other data or parameters .*{differs}"):
@@ -271,9 +279,12 @@ def test_other_data__are_refused(source, tmp_path, what):
     assert files == {path: path.read_bytes() for path in tmp_path.iterdir()}
 
 
+# one setting differs, in the first case in the seventh decimal
 OTHER_SETTINGS = {
     "bandwidth": (
-        "jkce", JKCE(cs.RandomFourier(bandwidth=0.7000001), method="tiles"), "bandwidth",
+        "jkce",
+        JKCE(cs.RandomFourier(bandwidth=0.7000001), method="tiles"),
+        "bandwidth",
     ),
     "precision": ("jkce", ESTIMATORS["jkce_float32"], "precision"),
     "kernel": ("jkce", JKCE(FEATURES, "gaussian", "tiles"), "prediction"),
@@ -281,19 +292,21 @@ OTHER_SETTINGS = {
     "blocks": ("jkce", JKCE(FEATURES, method="blocks", block=50), "block"),
     "columns": ("klce", KLCE(("x0",), 0.3, 0.4, notion="top_label", method="tiles"), "columns"),
     "covariate bandwidth": (
-        "klce", KLCE(("x0", "x1"), 0.3, 0.41, notion="top_label", method="tiles"), "bandwidths",
+        "klce",
+        KLCE(("x0", "x1"), 0.3, 0.41, notion="top_label", method="tiles"),
+        "bandwidths",
     ),
     "ridge": ("ckce", CKCE(FEATURES, method="exact", ridge=0.06), "ckce"),
     "tolerance": ("ckce", CKCE(FEATURES, method="exact", ridge=0.05, tolerance=1e-9), "ckce"),
-}  # fmt: skip
+}
 
 
-@pytest.mark.parametrize("what", OTHER_SETTINGS)
-def test_other_settings__are_refused(source, tmp_path, what):
-    name, other, differs = OTHER_SETTINGS[what]
+@pytest.mark.parametrize("case", OTHER_SETTINGS)
+def test_other_settings__are_refused(source, tmp_path, case):
+    name, changed, differs = OTHER_SETTINGS[case]
     _interrupted(source, ESTIMATORS[name], tmp_path, 30 if name == "ckce" else 5)
     with pytest.raises(cs.OptionError, match=f"to other data or parameters .*{differs}"):
-        _run(source, other, tmp_path)
+        _run(source, changed, tmp_path)
 
 
 def test_other_rules__are_refused(source, tmp_path):
@@ -307,10 +320,10 @@ def test_same_settings__in_other_types_are_accepted(source, tmp_path):
     expected = _run(source, ESTIMATORS["jkce"])
     _interrupted(source, ESTIMATORS["jkce"], tmp_path, 5)
     arrays = _arrays()
-    other = cs.from_arrays(**{**arrays, "logits": arrays["logits"].tolist()}, name="other")
+    lists = cs.from_arrays(**{**arrays, "logits": arrays["logits"].tolist()}, name="other")
     estimator = JKCE(cs.RandomFourier(bandwidth=np.float64(0.7)), method="tiles")
     progress = _Stop()
-    assert _run(other, estimator, tmp_path, block_rows=100, progress=progress) == expected
+    assert _run(lists, estimator, tmp_path, block_rows=100, progress=progress) == expected
     assert progress.before[0] > 0
 
 
@@ -395,7 +408,7 @@ def _without_one(arrays):
 
 
 def _with(key, change):
-    """Arrays of which the first, but the identity, has another name or value."""
+    """Arrays with another name or value in the first one that is not the identity."""
 
     def changed(arrays):
         name = next(name for name in arrays if name != "identity")

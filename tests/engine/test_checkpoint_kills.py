@@ -27,13 +27,15 @@ def frequent_writes(monkeypatch):
 
 
 @contextmanager
-def _process(folder, every=0.0, pause=0):
+def _process(folder, seconds=0.0, pause=0):
     """The run in a process of its own, killed at the end if still alive."""
     process = subprocess.Popen(
-        [sys.executable, "-m", "tests.support.kill_run", str(folder), str(every), str(pause)],
-        stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+        [sys.executable, "-m", "tests.support.kill_run", str(folder), str(seconds), str(pause)],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
         cwd=ROOT,
-    )  # fmt: skip
+    )
     try:
         yield process
     finally:
@@ -71,7 +73,7 @@ def test_runs__of_two_processes_have_the_same_bits(uninterrupted):
 
 
 def _killed(folder, moment):
-    """Kill a run `moment` seconds after its start; return whether it was still running."""
+    """Kill a run `moment` seconds after its start. Return whether it was still running."""
     with _process(folder) as process:
         _wait_for(process, "start")
         time.sleep(moment)
@@ -82,12 +84,14 @@ def _killed(folder, moment):
 
 
 @pytest.mark.process
-def test_sigkill__three_times_in_a_row(uninterrupted, tmp_path):
+def test_sigkill__three_times_in_a_row_changes_nothing(uninterrupted, tmp_path):
     """Each run resumes from the checkpoint of the killed one."""
     expected, _, seconds = uninterrupted
+    # moments differ from run to run, so that many are tried in time
     rng = np.random.default_rng(int.from_bytes(os.urandom(4)))
     while not _killed(tmp_path / "f", rng.uniform(0, 0.7 * seconds)):
         seconds *= 0.7  # the measured run was slower
+    # a resumed run may end before it is killed
     for moment in rng.uniform(0, 0.7 * seconds, 2):
         _killed(tmp_path / "f", moment)
     assert kill_run.run(tmp_path / "f", "threads:2") == expected
@@ -95,7 +99,7 @@ def test_sigkill__three_times_in_a_row(uninterrupted, tmp_path):
 
 @pytest.mark.process
 @pytest.mark.slow
-def test_sigkill__twenty_times_at_random_moments(uninterrupted, tmp_path):
+def test_sigkill__at_twenty_random_moments_changes_nothing(uninterrupted, tmp_path):
     expected, _, seconds = uninterrupted
     rng = np.random.default_rng(int.from_bytes(os.urandom(4)))
     hits = late = 0
@@ -104,6 +108,7 @@ def test_sigkill__twenty_times_at_random_moments(uninterrupted, tmp_path):
         if not _killed(folder, moment):  # the run ended sooner
             continue
         hits += 1
+        # kills after a first checkpoint
         late += bool(list(folder.glob("*.npz")))
         assert kill_run.run(folder, ("serial", "threads:2")[number % 2]) == expected
         if hits == 20:
@@ -114,7 +119,7 @@ def test_sigkill__twenty_times_at_random_moments(uninterrupted, tmp_path):
 
 @pytest.mark.cluster
 @pytest.mark.slow
-def test_workers_killed__at_random_moments(uninterrupted, tmp_path):
+def test_workers_killed__at_random_moments_change_nothing(uninterrupted, tmp_path):
     """SIGKILL to a Dask worker of a running fold, which continues without it."""
     from distributed import Client, LocalCluster
 
@@ -136,6 +141,7 @@ def test_workers_killed__at_random_moments(uninterrupted, tmp_path):
             timer.start()
             assert kill_run.run(tmp_path / str(number), client) == expected
             hits += timer.finished.is_set()  # else the run ended sooner
+            # a timer of a run that ended sooner must not kill a worker of the next run
             timer.cancel()
             timer.join()
             if hits == 8:
@@ -146,21 +152,22 @@ def test_workers_killed__at_random_moments(uninterrupted, tmp_path):
 @pytest.mark.process
 def test_sigterm__writes_finished_work(uninterrupted, tmp_path):
     """In the middle of a product, by a run that would not write for hours."""
-    with _process(tmp_path, every=1e9, pause=20) as process:
+    with _process(tmp_path, seconds=1e9, pause=20) as process:
         _wait_for(process, "middle")
         process.terminate()
         assert process.wait(15) != 0
     assert not list(tmp_path.glob("*.tmp"))
     seen = []
-    resumed = kill_run.run(tmp_path, progress=lambda done, total: seen.append((done, total)))
+    resumed = kill_run.run(tmp_path, progress=lambda count, total: seen.append((count, total)))
     assert resumed == uninterrupted[0]
-    over_pairs = [done for done, total in seen if total == 45]
+    # nine panels have 45 pairs
+    over_pairs = [count for count, total in seen if total == 45]
     assert over_pairs[:5] == [45, 45, 45, 10, 11]  # three sums, then the second product
 
 
 @pytest.mark.cluster
 def test_worker_killed__then_the_run_itself(uninterrupted, tmp_path):
-    """SIGKILL to a Dask worker, whose nanny starts another one; then an interrupt."""
+    """SIGKILL ends a Dask worker, and its nanny starts another one. Then comes an interrupt."""
     from distributed import Client, LocalCluster
 
     expected, *_ = uninterrupted
@@ -171,9 +178,10 @@ def test_worker_killed__then_the_run_itself(uninterrupted, tmp_path):
         pids = list(client.run(os.getpid).values())
         seen = []
 
-        def progress(done, total):
+        def progress(count, total):
             if total > 10:
-                seen.append(done)
+                # beyond the passes over rows
+                seen.append(count)
             if len(seen) == 10:
                 os.kill(pids[0], signal.SIGKILL)
             if len(seen) == 100:
@@ -182,4 +190,5 @@ def test_worker_killed__then_the_run_itself(uninterrupted, tmp_path):
         with pytest.raises(KeyboardInterrupt):
             kill_run.run(tmp_path, client, progress)
         assert kill_run.run(tmp_path, client) == expected
+        # the nanny started another worker
         assert pids[0] not in client.run(os.getpid).values()

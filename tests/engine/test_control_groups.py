@@ -41,8 +41,8 @@ def groups(request, tmp_path):
 
 def test_memory__is_the_least_that_a_group_leaves(groups):
     version, named, mount, inner = groups
-    none = "max" if version == 2 else "9223372036854771712"
-    _group(inner, version, none, GIGABYTE)
+    unlimited = "max" if version == 2 else "9223372036854771712"
+    _group(inner, version, unlimited, GIGABYTE)
     assert free_memory(named, mount) is None
     _group(inner.parent, version, str(4 * GIGABYTE), 3 * GIGABYTE)
     assert free_memory(named, mount) == GIGABYTE
@@ -90,7 +90,7 @@ def test_processors__are_the_least_quota_of_a_group(groups):
 
 @pytest.mark.process
 def test_evaluate__in_a_container_names_what_its_limit_cannot_hold(tmp_path):
-    """A process whose folder of control groups is that of a container of 100 MB."""
+    """The process sees the control groups of a container of 100 MB."""
     _group(tmp_path / "groups", 2, str(2 * 10**8), 10**8)
     shutil.copytree(tmp_path / "groups", tmp_path / "groups" / "memory")  # of either version
     _group(tmp_path / "groups" / "memory", 1, str(2 * 10**8), 10**8)
@@ -108,7 +108,11 @@ def test_evaluate__in_a_container_names_what_its_limit_cannot_hold(tmp_path):
         pytest.skip("this user cannot mount in a namespace")
     ran = subprocess.run(
         [*mounted, "sh", sys.executable, "-m", "calibscale", *command],
-        cwd=tmp_path, capture_output=True, text=True, timeout=100, check=False,
-    )  # fmt: skip
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        timeout=100,
+        check=False,
+    )
     assert ran.returncode == 2
     assert re.search(r"jkce: .* above the memory of 100 MB that is free", ran.stderr), ran.stderr

@@ -73,9 +73,13 @@ def _write(path: Path, heat: float = 1.0, rows: int = ROWS) -> Path:
     p, group = rng.uniform(0.1, 0.7, rows), rng.integers(0, 2, rows)
     y = rng.random(rows) < p + 0.2 * group
     created = cs.LogitStore.create(
-        path, classes=2, kind="probabilities", binary=True, dtype=np.float64,
+        path,
+        classes=2,
+        kind="probabilities",
+        binary=True,
+        dtype=np.float64,
         covariate_names=["group", "age"],
-    )  # fmt: skip
+    )
     odds = (p / (1 - p)) ** heat
     with created.writer() as writer:
         ages = rng.uniform(20, 80, rows)
@@ -90,7 +94,7 @@ def store(tmp_path_factory: pytest.TempPathFactory, short_blocks: None) -> Path:
 
 
 @pytest.fixture(scope="module")
-def other(tmp_path_factory: pytest.TempPathFactory, short_blocks: None) -> Path:
+def bold_store(tmp_path_factory: pytest.TempPathFactory, short_blocks: None) -> Path:
     return _write(tmp_path_factory.mktemp("other") / "bold.zarr", 1.5)
 
 
@@ -128,11 +132,11 @@ def test_commands__give_the_bits_of_threads(
     run: Any,
     cluster: Cluster,
     store: Path,
-    other: Path,
+    bold_store: Path,
     name: str,
 ) -> None:
     command = name.split()[0]
-    stores = (store, other) if command == "rank" else (store,)
+    stores = (store, bold_store) if command == "rank" else (store,)
     arguments = (command, *stores, *COMMANDS[name], "--json", "-", "-q")
     there = run(*arguments, "--scheduler", cluster.address).json
     here = run(*arguments, "--scheduler", "threads:2").json
@@ -177,8 +181,8 @@ def test_scheduler_file__is_an_option_of_its_own(
     arguments = ("evaluate", store, "-e", "ece", "--json", "-")
     result = run(*arguments, "--scheduler-file", "threads").json
     assert result["parameters"]["scheduler"] == str(tmp_path / "threads")
-    same = run(*arguments, "--scheduler", cluster.file).json
-    assert _numbers(result) == _numbers(same)
+    by_scheduler = run(*arguments, "--scheduler", cluster.file).json
+    assert _numbers(result) == _numbers(by_scheduler)
 
 
 @pytest.mark.parametrize(
@@ -251,7 +255,7 @@ def test_remote_store__is_read_by_every_worker(
 
 
 @pytest.mark.cluster
-def test_remote_arrays__not_written_by_calibscale(
+def test_remote_arrays__of_other_programs_give_the_bits_of_local_ones(
     cluster: Cluster, store: Path, served: str
 ) -> None:
     names = {"probabilities": "probabilities", "labels": "labels", "binary": True}
@@ -267,7 +271,7 @@ def test_remote_arrays__not_written_by_calibscale(
 @pytest.mark.cluster
 @pytest.mark.skipif(not Path("/proc/self/cwd").exists(), reason="no path that every process has")
 @pytest.mark.parametrize("foreign", [False, True])
-def test_path__invisible_to_workers(
+def test_path__invisible_to_workers_is_refused(
     cluster: Cluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, foreign: bool
 ) -> None:
     """Each process has its own /proc/self/cwd, as each machine has its own /tmp."""
@@ -287,7 +291,7 @@ def test_path__invisible_to_workers(
 
 
 @pytest.mark.cluster
-def test_path__in_the_memory_of_this_process(cluster: Cluster) -> None:
+def test_path__in_the_memory_of_this_process_is_refused(cluster: Cluster) -> None:
     place = "memory://test_cluster/s.zarr"
     with cs.LogitStore.create(place, classes=2).writer() as writer:
         writer.append(np.zeros((ROWS, 2), np.float32), np.zeros(ROWS, int))
@@ -326,7 +330,7 @@ def test_versions__of_a_worker_are_checked_before_any_work(
 
 
 @pytest.mark.cluster
-def test_versions__a_worker_without_calibscale(
+def test_versions__a_worker_without_calibscale_is_named(
     run: Any,
     frail: Cluster,
     store: Path,
@@ -345,7 +349,7 @@ def test_versions__a_worker_without_calibscale(
 
 
 @pytest.mark.cluster
-def test_versions__of_a_worker_that_joins_later(
+def test_versions__of_a_worker_that_joins_later_are_checked(
     frail: Cluster, store: Path, tmp_path: Path
 ) -> None:
     first = frail.worker()
@@ -362,13 +366,13 @@ def test_versions__of_a_worker_that_joins_later(
 def test_versions__of_the_source_files_are_checked(
     frail: Cluster, store: Path, tmp_path: Path, version: str
 ) -> None:
-    """A worker whose calibscale is a checkout, which the installed version does not tell."""
+    """The worker has a checkout of calibscale, which the installed version does not tell."""
     shutil.copytree(ROOT / "calibscale", tmp_path / "calibscale")
     with (tmp_path / "calibscale" / "__init__.py").open("a") as changed:
         changed.write(f'__version__ = "{version}"\n')
     frail.worker(PYTHONPATH=str(tmp_path))
-    both = rf"has calibscale source {version} \(digest \w+\), not {cs.__version__} \(digest"
-    with pytest.raises(cs.OptionError, match=both):
+    versions = rf"has calibscale source {version} \(digest \w+\), not {cs.__version__} \(digest"
+    with pytest.raises(cs.OptionError, match=versions):
         cs.evaluate(store, [cs.ECE()], scheduler=frail.address)
 
 
@@ -395,7 +399,7 @@ def _patience(seconds: int = 6) -> Iterator[None]:
 
 
 @pytest.mark.cluster
-def test_worker_lost__all_of_them(frail: Cluster, store: Path) -> None:
+def test_worker_lost__without_another_one_ends_the_run(frail: Cluster, store: Path) -> None:
     kill = At(frail.worker().kill)
     with _patience(), pytest.raises(ClusterError, match="had no worker for 6 s"):
         cs.evaluate(store, scheduler=frail.address, block_rows=5, progress=kill)
@@ -447,9 +451,9 @@ def test_scheduler_lost__is_reported_and_a_checkpoint_resumes(
     frail.worker()
 
     class Kill(At):
-        def __call__(self, done: int, total: int) -> None:
+        def __call__(self, count: int, total: int) -> None:
             if total > 50:  # the pairs, not the pass before
-                super().__call__(done, total)
+                super().__call__(count, total)
 
     kill = Kill(frail.scheduler.kill)
     arguments = (*PAIRS, store, "--checkpoint", tmp_path / "c", "--scheduler")
@@ -465,16 +469,12 @@ def test_scheduler_lost__is_reported_and_a_checkpoint_resumes(
     with monkeypatch.context() as patch:
         patch.setattr(shown, "progress", lambda *_: nullcontext(lambda *now: seen.append(now)))
         resumed = run(*arguments, "threads:2").json
-    assert next(done for done, total in seen if total > 50) > 0  # resumed
+    assert next(count for count, total in seen if total > 50) > 0  # resumed
     assert _numbers(resumed) == _numbers(expected)
 
 
 @pytest.mark.cluster
-def test_scheduler_lost__before_a_new_one_starts(
-    run: Any,
-    frail: Cluster,
-    store: Path,
-) -> None:
+def test_scheduler_lost__before_a_new_one_starts(run: Any, frail: Cluster, store: Path) -> None:
     frail.scheduler.kill()
     with dask.config.set({"distributed.comm.timeouts.connect": "2s"}):
         ran = run("evaluate", store, "-e", "ece", "--scheduler-file", frail.file)
@@ -500,9 +500,10 @@ def test_examples__slurm_is_python_that_names_what_exists() -> None:
     text = (EXAMPLES / "slurm_jobqueue.py").read_text()
     tree = ast.parse(text)
     (imported,) = (
-        node for node in tree.body
+        node
+        for node in tree.body
         if isinstance(node, ast.ImportFrom) and node.module == "calibscale"
-    )  # fmt: skip
+    )
     assert all(hasattr(cs, name.name) for name in imported.names)
     command = ["s.zarr", "--scheduler-file", str(EXAMPLES / "slurm_jobqueue.py")]
     assert '["calibscale", "test", store, "--scheduler-file", scheduler_file]' in text
@@ -528,7 +529,7 @@ def test_examples__kubernetes_fits_together() -> None:
 
 
 def _parsed(command: str, arguments: list[str]) -> dict[str, Any]:
-    """Parameters that a command parses from its arguments; nothing runs."""
+    """Parameters that a command parses from its arguments. Nothing runs."""
     parser = cli.commands[command]
     with click.Context(cli):
         return parser.make_context(command, arguments).params

@@ -38,7 +38,7 @@ ROWS, CLASSES = 3000, 4
 
 @dataclass
 class Spelling:
-    """Task whose state spells out its merge tree."""
+    """Task with a state that spells out its merge tree."""
 
     blocks: int
     block_bytes: int = 0
@@ -47,6 +47,7 @@ class Spelling:
     fails: tuple[int, ...] = ()
 
     def state(self, block):
+        # later blocks may be ready sooner
         time.sleep(self.delay.get(block, 0.0))
         if block in self.fails:
             raise ValueError(f"block {block}")
@@ -67,6 +68,7 @@ class Spelling:
 def _tree(first, last):
     if last - first == 1:
         return str(first)
+    # the largest power of two below the length
     half = 1
     while 2 * half < last - first:
         half *= 2
@@ -79,6 +81,7 @@ def store(tmp_path_factory):
     path = tmp_path_factory.mktemp("engine") / "logits.zarr"
     created = cs.LogitStore.create(path, classes=CLASSES, covariate_names=["group"], weights=True)
     with created.writer() as writer:
+        # some labels are -1
         writer.append(
             rng.normal(size=(ROWS, CLASSES)).astype(np.float32),
             rng.integers(-1, CLASSES, ROWS),
@@ -112,12 +115,14 @@ def test_fold__has_one_tree_for_any_number_of_workers(blocks, workers):
 
 
 def test_fold__does_not_depend_on_the_order_of_arrival():
+    # the first blocks arrive last
     slow = {0: 0.05, 5: 0.03, 11: 0.02}
     assert fold(Spelling(13, delay=slow), "threads:4") == _tree(0, 13)
 
 
 @pytest.mark.parametrize("scheduler", ["serial", "threads:2", "threads:5"])
 def test_fold__raises_the_first_failure(scheduler):
+    # block 2 fails last in time, and first in order
     task = Spelling(12, delay={2: 0.1}, fails=(2, 3, 4, 11))
     with pytest.raises(ValueError, match="block 2"):
         fold(task, scheduler)
@@ -125,8 +130,9 @@ def test_fold__raises_the_first_failure(scheduler):
 
 def test_fold__reports_progress_up_to_the_end():
     seen = []
-    fold(Spelling(40), "threads:2", progress=lambda done, total: seen.append((done, total)))
+    fold(Spelling(40), "threads:2", progress=lambda count, total: seen.append((count, total)))
     assert seen[-1] == (40, 40)
+    # counts never go back
     assert seen == sorted(seen)
 
 
@@ -164,6 +170,7 @@ def test_engines__a_dask_array_is_used_with_the_active_client(arrays, cluster):
 
 
 def _is_told(message):
+    """Whether the filter of the logger lets a message pass."""
     record = logging.makeLogRecord({"msg": message})
     return bool(logging.getLogger("distributed.worker").filter(record))
 
@@ -172,6 +179,7 @@ def _is_told(message):
 def test_local_processes__do_not_log_a_lost_scheduler():
     with Execution("local:1").opened() as opened:
         client = opened.scheduler.client
+        # a scheduler that ends with its run is no news, memory is
         lost, full = "Failed to communicate with scheduler during heartbeat.", "Worker is at 80 %"
         assert list(client.run(_is_told, lost).values()) == [False]
         assert list(client.run(_is_told, full).values()) == [True]
@@ -183,7 +191,7 @@ def test_local_processes__give_the_same_bits(store):
 
 
 @pytest.mark.cluster
-def test_local_processes__started_from_another_thread(store):
+def test_local_processes__may_be_started_from_another_thread(store):
     with ThreadPoolExecutor(1) as pool:
         results = pool.submit(_results, store, "local:1", 500).result()
     assert results == _results(store, "serial", 500)
@@ -196,11 +204,13 @@ def test_scheduler_file_and_address__reach_real_processes(store, tmp_path):
     where, local = ["--scheduler-file", str(place)], ["--local-directory", str(tmp_path)]
     quiet = {"stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL}
     command = [sys.executable, "-m", "distributed.cli.dask_scheduler"]
+    # any free port of this machine
     scheduler = subprocess.Popen(
         [*command, *where, "--port", "0", "--no-dashboard", "--host", "127.0.0.1"],
         **quiet,
     )
     command = [sys.executable, "-m", "distributed.cli.dask_worker"]
+    # without a nanny, which would start the worker again
     worker = subprocess.Popen(
         [*command, *where, "--nthreads", "1", "--no-dashboard", "--no-nanny", *local],
         **quiet,
@@ -243,6 +253,7 @@ def test_one_thread__holds_until_the_last_one_has_left():
         assert entered.wait(30)
         with one_thread():
             pass
+        # a second thread must not set the number back while the first needs one
         assert _blas_threads() == {1}  # the other thread is still inside
         with one_thread():
             leave.set()
@@ -273,8 +284,8 @@ def test_calls_at_once__give_the_bits_of_one_after_the_other():
 def test_block_size__changes_results_by_roundings_only(store):
     first = cs.evaluate(store, block_rows=3000)
     for rows in (1, 64, 999):
-        other = cs.evaluate(store, block_rows=rows if rows > 1 else 17)
-        for a, b in zip(first.estimates, other.estimates, strict=True):
+        blocked = cs.evaluate(store, block_rows=rows if rows > 1 else 17)
+        for a, b in zip(first.estimates, blocked.estimates, strict=True):
             # jkce subtracts its diagonal, so that its rounding errors have the scale of jkce_biased
             scale = first["jkce_biased"].value if a.estimator == "jkce" else abs(a.value)
             assert abs(a.value - b.value) <= 1e-12 * scale
@@ -293,13 +304,15 @@ def test_worker_killed__changes_nothing(store):
         pids = list(client.run(os.getpid).values())
         killed = threading.Event()
 
-        def progress(done, total):
-            if done > total // 3 and not killed.is_set():
+        def progress(count, total):
+            # after the fold has begun
+            if count > total // 3 and not killed.is_set():
                 killed.set()
                 os.kill(pids[0], signal.SIGKILL)
 
         assert _results(store, client, 10, progress=progress) == expected
         assert killed.is_set()
+        # a killed process may wait for its parent to read its exit code
         assert not psutil.pid_exists(pids[0]) or psutil.Process(pids[0]).status() == "zombie"
 
 
@@ -307,6 +320,7 @@ def test_worker_killed__changes_nothing(store):
 @pytest.mark.parametrize("scheduler", ["serial", "threads:4", "cluster"])
 def test_bad_rows__the_first_is_named_by_every_engine(arrays, cluster, scheduler):
     logits = arrays["logits"].copy()
+    # in three blocks of 20 rows
     logits[[111, 250, 399]] = np.nan
     source = cs.from_arrays(logits=logits, labels=arrays["labels"])
     with pytest.raises(cs.InvalidDataError, match=r"row 111\b") as caught:
@@ -321,6 +335,7 @@ def test_bad_rows__the_first_is_named_by_every_engine(arrays, cluster, scheduler
 
 def test_memory_limit__decides_how_many_blocks_are_in_flight(monkeypatch):
     task = Spelling(100, block_bytes=200_000_000, state_bytes=0)
+    # 1 GB is left: five blocks of 200 MB
     monkeypatch.setattr("calibscale.engine.memory.resident_bytes", lambda: 3 * 10**9)
     assert within_memory(task, 8, memory.room_here(4 * 10**9)) == 5
     assert within_memory(task, 8, memory.room_here(None)) == 8
@@ -339,7 +354,7 @@ def test_memory_limit__never_changes_a_number(store):
 @pytest.mark.cluster
 @pytest.mark.parametrize("scheduler", ["threads:2", "local:1"])
 def test_memory_limit__counts_the_states_of_every_group(scheduler, monkeypatch):
-    """Forty groups of 2.5 MB each, whose number is not known in advance."""
+    """Forty groups of 2.5 MB each. Their number is not known in advance."""
     monkeypatch.setattr("calibscale.engine.memory.resident_bytes", lambda: 0)
     rng = np.random.default_rng(0)
     source = cs.from_arrays(
@@ -359,11 +374,11 @@ def test_memory_limit__counts_the_states_of_every_group(scheduler, monkeypatch):
         source,
         scheduler,
         memory_limit="0.9GB",
-        progress=lambda done, _: done_blocks.append(done),
+        progress=lambda count, _: done_blocks.append(count),
         **options,
     )
     assert limited == expected
-    begun_again = any(later <= done for done, later in itertools.pairwise(done_blocks))
+    begun_again = any(later <= count for count, later in itertools.pairwise(done_blocks))
     assert begun_again == (scheduler == "threads:2")  # with one worker, for more memory per worker
     ours = {f"distributed.worker.memory.{act}": False for act in ("pause", "terminate")}
     with (
@@ -394,7 +409,7 @@ def test_parse_bytes__refuses_nonsense():
 
 
 @pytest.mark.cluster
-def test_imports__distributed_only_for_clusters(store):
+def test_imports__need_distributed_for_clusters_only(store):
     code = (
         "import sys, calibscale; "
         f"calibscale.evaluate({str(store)!r}, [calibscale.ECE()]); "
@@ -423,6 +438,7 @@ def _small():
 
 def _in_a_task(scheduler=None):
     if scheduler == "client":
+        # the client of the task's own worker
         from distributed import get_client
 
         scheduler = get_client()
@@ -438,6 +454,7 @@ def test_task_of_a_worker__does_not_block_on_its_own_slot(scheduler):
     with Client(
         processes=False, n_workers=1, threads_per_worker=1, dashboard_address=None
     ) as client:
+        # the only worker has one slot, which the task holds
         assert client.submit(_in_a_task, scheduler).result(timeout=60) == [value, value]
 
 
@@ -454,6 +471,7 @@ def test_asynchronous_client__is_refused_and_works_from_another_thread():
             dashboard_address=None,
         ):
             with pytest.raises(cs.OptionError, match=r"asynchronous.*to_thread"):
+                # an asynchronous client would need `await`
                 cs.evaluate(_small(), [cs.JKCE()])
             return await asyncio.to_thread(cs.evaluate, _small(), [cs.JKCE()])
 
@@ -467,6 +485,7 @@ def test_scheduler__not_a_client_is_refused():
         cs.evaluate(_small(), [cs.ECE()], scheduler=3)
 
 
+# a child that waits for a lock of its parent would wait for ever
 _FORK = """
 import os, signal
 import numpy as np
@@ -486,7 +505,7 @@ raise SystemExit(os.waitpid(pid, 0)[1])
 
 @pytest.mark.process
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork here")
-def test_fork__after_a_sum_over_pairs():
+def test_fork__after_a_sum_over_pairs_has_the_same_value():
     ran = subprocess.run([sys.executable, "-c", _FORK], capture_output=True, text=True)
     assert ran.returncode == 0, ran.stderr
 
@@ -494,7 +513,10 @@ def test_fork__after_a_sum_over_pairs():
 @pytest.mark.process
 def test_available_cpus__are_those_of_the_affinity_mask_and_the_quota():
     assert available_cpus() == dask.system.cpu_count()  # an independent reading
+    # one of the processors of this process
     code = "import os; os.sched_setaffinity(0, {min(os.sched_getaffinity(0))})\n"
     code += "from calibscale.engine.dask_connection import available_cpus; print(available_cpus())"
-    one = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert one.stdout == "1\n"
+    process = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, check=True
+    )
+    assert process.stdout == "1\n"

@@ -28,7 +28,7 @@ def _values(source):
 
 
 def _in_child(work):
-    """Exit code of a forked child: 0 if the work returns True; None if it does not end."""
+    """Exit code of a forked child: 0 if the work returns True, and None if it does not end."""
     child = os.fork()
     if child == 0:
         try:
@@ -92,16 +92,16 @@ def test_child__forked_while_threads_evaluate_has_the_same_numbers(sources, kind
 
 def _held(lock):
     """Thread that holds a lock until the event is set."""
-    taken, ended = threading.Event(), threading.Event()
+    locked, ended = threading.Event(), threading.Event()
 
     def hold():
         with lock:
-            taken.set()
+            locked.set()
             ended.wait()
 
     thread = threading.Thread(target=hold, daemon=True)
     thread.start()
-    taken.wait()
+    locked.wait()
     return ended
 
 
@@ -126,14 +126,14 @@ def test_child__makes_the_lock_of_an_accumulator_anew():
 def test_child__makes_the_locks_of_cached_properties_anew(source):
     from calibscale.predictions.chunk import Chunk
 
-    properties = [each for each in vars(Chunk).values() if hasattr(each, "attrname")]
+    properties = [event for event in vars(Chunk).values() if hasattr(event, "attrname")]
     assert properties
-    ended = [_held(each.lock) for each in properties]
+    ended = [_held(event.lock) for event in properties]
     try:
         assert _in_child(lambda: cs.evaluate(source, "ece").n == 400) == 0
     finally:
-        for each in ended:
-            each.set()
+        for event in ended:
+            event.set()
 
 
 def test_fork__waits_for_a_compilation(source):

@@ -11,7 +11,7 @@ from calibscale.engine.merge_tree import Tree, run_blocks, run_length, tree_leve
 
 
 class Brackets:
-    """Task whose state is the text of the merges that made it."""
+    """Task with the text of its merges as its state."""
 
     def __init__(self, blocks: int, arities: tuple[int, ...]) -> None:
         self.blocks = blocks

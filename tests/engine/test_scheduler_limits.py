@@ -17,7 +17,7 @@ LIMIT = 30  # seconds
 
 @pytest.fixture
 def listening():
-    """Function that opens a port whose connections are greeted with these bytes, or not at all."""
+    """Function that opens a port. Connections are greeted with its bytes, or not at all."""
     opened = []
 
     def listen(greeting=b""):

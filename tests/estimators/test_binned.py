@@ -91,8 +91,8 @@ def test_decomposition__parts_sum_to_the_score(arrays):
     loss = -np.mean(event * np.log(p) + (1 - event) * np.log(1 - p))
     assert second["score"] == pytest.approx(loss, **CLOSE)
     for part in (first, second):
-        whole = part["calibration"] + part["refinement"] + part["within_bins"]
-        assert whole == pytest.approx(part["score"], **CLOSE)
+        total = part["calibration"] + part["refinement"] + part["within_bins"]
+        assert total == pytest.approx(part["score"], **CLOSE)
         spread = part["uncertainty"] - part["resolution"]
         assert spread == pytest.approx(part["refinement"], **CLOSE)
 
@@ -108,12 +108,12 @@ def test_nll_decomposition__is_finite_where_the_log_loss_is(rng, notion, edges):
     parts = result["nll_decomposition"].details
     assert parts["score"] == pytest.approx(result["nll"].value, **CLOSE)
     # one bin holds all rows: KL of 3 misses in 1,000 from the mean of 1 − p
-    rest = np.mean(np.exp(-gap))
+    doubt = np.mean(np.exp(-gap))
     miss = 0.003
-    calibration = miss * np.log(miss / rest) + (1 - miss) * np.log(1 - miss)
+    calibration = miss * np.log(miss / doubt) + (1 - miss) * np.log(1 - miss)
     assert parts["calibration"] == pytest.approx(calibration, rel=1e-12)
-    whole = parts["calibration"] + parts["refinement"] + parts["within_bins"]
-    assert whole == pytest.approx(parts["score"], **CLOSE)
+    total = parts["calibration"] + parts["refinement"] + parts["within_bins"]
+    assert total == pytest.approx(parts["score"], **CLOSE)
 
 
 def test_simplex_ece__thirds_in_float32_are_thirds(rng):
@@ -124,6 +124,7 @@ def test_simplex_ece__thirds_in_float32_are_thirds(rng):
     for dtype in (np.float64, np.float32):
         source = cs.from_arrays(probabilities=q.astype(dtype), labels=y)
         value = cs.evaluate(source, [cs.SimplexECE()])["simplex_ece"].value
+        # float32 rounds predictions by up to 6e-8 of their value
         assert value == pytest.approx(expected, rel=2e-7)
 
 
@@ -172,9 +173,9 @@ def test_edges__ties_follow_the_convention(rng):
         counts = [len(rows) for rows in naive.bin_rows(p, edges, left_closed)]
         assert [row["count"] for row in table] == counts
         assert sum(counts) == 5000
-    ones = cs.evaluate(source, [cs.ECE(10, "torchmetrics", "positive")])["ece"].details["bins"]
-    assert len(ones) == 11
-    assert ones[-1]["count"] == (p == 1).sum()
+    bins = cs.evaluate(source, [cs.ECE(10, "torchmetrics", "positive")])["ece"].details["bins"]
+    assert len(bins) == 11
+    assert bins[-1]["count"] == (p == 1).sum()
 
 
 @pytest.mark.parametrize(

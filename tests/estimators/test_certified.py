@@ -45,9 +45,9 @@ def naive_bound(p, y, squared, cell=None):
             continue
         x = x / scale
         stake = min(0.5, np.sqrt(2 * price / used / np.mean(x[group < g] ** 2)))
-        own = x[group == g]
-        gain += np.sum(stake * own + (np.log(1 - stake) + stake) * own**2)
-        stakes += stake * len(own) / scale
+        members = x[group == g]
+        gain += np.sum(stake * members + (np.log(1 - stake) + stake) * members**2)
+        stakes += stake * len(members) / scale
     return max(gain / stakes, 0)
 
 
@@ -62,10 +62,10 @@ def test_bound__equals_that_of_loops(rng):
 
 
 @pytest.mark.long
-@pytest.mark.parametrize("by", ["best", "isotonic", "bins", "temperature", "ukkr"])
-def test_bound__covers_and_is_close_to_the_error(by):
+@pytest.mark.parametrize("method", ["best", "isotonic", "bins", "temperature", "ukkr"])
+def test_bound__covers_and_is_close_to_the_error(method):
     missed = np.zeros((2, 2))
-    names = [f"certified_l1(by={by})", f"certified_l2(by={by})"]
+    names = [f"certified_l1(by={method})", f"certified_l2(by={method})"]
     for seed in range(60):
         rng = np.random.default_rng(seed)
         for k, temperature in enumerate((1.0, 1.3)):
@@ -76,7 +76,7 @@ def test_bound__covers_and_is_close_to_the_error(by):
     assert np.all(missed <= 8)  # P(Binomial(60, 0.05) > 8) < 0.5 %
     p, y, truth = _hot(np.random.default_rng(1), 100_000)
     l1, l2 = cs.evaluate(_source(p, y), names)
-    share = 0.75 if by == "bins" else 0.8
+    share = 0.75 if method == "bins" else 0.8
     assert share * np.mean(np.abs(p - truth)) <= l1.value <= np.mean(np.abs(p - truth)) * 1.01
     assert share * np.sqrt(np.mean((p - truth) ** 2)) <= l2.root
     assert l1.details["estimate"] - 1.645 * l1.details["standard_error"] > l1.value
@@ -87,14 +87,18 @@ def test_bound__of_classes_is_below_the_canonical_error(rng):
     q, truth = (np.exp(x) / np.exp(x).sum(axis=1, keepdims=True) for x in (logits, logits / 2))
     y = (truth.cumsum(axis=1) < rng.random((len(q), 1))).sum(axis=1)
     source = cs.from_arrays(probabilities=q, labels=y)
-    one, two, top = cs.evaluate(
-        source, ["certified_l1(notion=class_wise)", "certified_l2(notion=class_wise)",
-                 "certified_l1(notion=top_label)"],
-    )  # fmt: skip
-    assert 0.5 * np.abs(q - truth).sum(axis=1).mean() < one.value
-    assert one.value < np.abs(q - truth).sum(axis=1).mean()
-    assert 0 < two.value < np.sum((q - truth) ** 2, axis=1).mean()
-    assert 0.15 < top.value < np.mean((q - truth).max(axis=1))
+    absolute, squared, top_label = cs.evaluate(
+        source,
+        [
+            "certified_l1(notion=class_wise)",
+            "certified_l2(notion=class_wise)",
+            "certified_l1(notion=top_label)",
+        ],
+    )
+    assert 0.5 * np.abs(q - truth).sum(axis=1).mean() < absolute.value
+    assert absolute.value < np.abs(q - truth).sum(axis=1).mean()
+    assert 0 < squared.value < np.sum((q - truth) ** 2, axis=1).mean()
+    assert 0.15 < top_label.value < np.mean((q - truth).max(axis=1))
 
 
 def test_bound__leaves_out_rows_of_weight_0_and_says_that_it_ignores_weights(rng):
@@ -133,13 +137,13 @@ def naive_canonical_bound(q, y, squared):
         else:
             x = np.sum(np.sign(d) * delta, axis=1) / bound
         stake = min(0.5, np.sqrt(2 * price / used / np.mean(x[group < g] ** 2)))
-        own = x[group == g]
-        gain += np.sum(stake * own + (np.log(1 - stake) + stake) * own**2)
-        stakes += stake * len(own) / bound
+        members = x[group == g]
+        gain += np.sum(stake * members + (np.log(1 - stake) + stake) * members**2)
+        stakes += stake * len(members) / bound
     return max(gain / stakes, 0)
 
 
-def test_bound__of_whole_predictions(rng):
+def test_bound__of_whole_predictions_is_close_below_their_error(rng):
     logits = rng.normal(size=(6_000, 4)) * 2
     q, truth = (np.exp(x) / np.exp(x).sum(axis=1, keepdims=True) for x in (logits, logits / 2))
     y = (truth.cumsum(axis=1) < rng.random((len(q), 1))).sum(axis=1)
@@ -165,13 +169,13 @@ def test_bound__of_one_side_is_of_that_part_of_the_error(rng):
             assert estimate.parameters["side"] == side
     hot, y, _ = _hot(rng, 20_000)
     hot, y = hot[hot > 0.5], y[hot > 0.5]
-    (none,) = cs.evaluate(_source(hot, y), ["certified_l1(side=under)"])
-    assert none.value == 0.0
+    (absent,) = cs.evaluate(_source(hot, y), ["certified_l1(side=under)"])
+    assert absent.value == 0.0
 
 
 def test_bound__by_temperature_is_close_to_the_squared_error():
     p, y, truth = _hot(np.random.default_rng(2), 100_000)
-    names = [f"certified_l2(by={by})" for by in ("temperature", "best", "isotonic")]
+    names = [f"certified_l2(by={method})" for method in ("temperature", "best", "isotonic")]
     values = np.array([e.value for e in cs.evaluate(_source(p, y), names)])
     assert np.all(values < np.mean((p - truth) ** 2))
     assert np.all(values[:2] > 0.8 * np.mean((p - truth) ** 2))
@@ -186,9 +190,12 @@ def _local(rng, n, size=0.1):
     p, x, group = rng.uniform(0.15, 0.85, n), rng.normal(size=n), rng.integers(0, 3, n)
     truth = p + size * (group - 1.0)
     source = cs.from_arrays(
-        probabilities=p, labels=(rng.random(n) < truth).astype(int), binary=True,
-        covariates=np.c_[x, group], covariate_names=["x", "group"],
-    )  # fmt: skip
+        probabilities=p,
+        labels=(rng.random(n) < truth).astype(int),
+        binary=True,
+        covariates=np.c_[x, group],
+        covariate_names=["x", "group"],
+    )
     return source, p, group, truth
 
 
@@ -221,10 +228,10 @@ def test_residuals__by_ukkr_are_kernel_ridge_regression(rng):
         assert fit[0] == pytest.approx(K[:, full] @ dual, abs=1e-6 * np.abs(dual).max())
 
 
-@pytest.mark.parametrize("by", ["best", "ukkr", "isotonic"])
-def test_bound__of_local_error_finds_errors_of_groups_that_cancel(rng, by):
+@pytest.mark.parametrize("method", ["best", "ukkr", "isotonic"])
+def test_bound__of_local_error_finds_errors_of_groups_that_cancel(rng, method):
     source, p, _, truth = _local(rng, 60_000)
-    names = [f"certified_l{k}(by={by}, covariates=['x', 'group'])" for k in (1, 2)]
+    names = [f"certified_l{k}(by={method}, covariates=['x', 'group'])" for k in (1, 2)]
     l1, l2, marginal = cs.evaluate(source, [*names, "certified_l1"])
     assert 0.7 * np.mean(np.abs(p - truth)) < l1.value < np.mean(np.abs(p - truth))
     assert 0.4 * np.mean((p - truth) ** 2) < l2.value < np.mean((p - truth) ** 2)
@@ -246,7 +253,7 @@ def test_bound__of_local_error_covers():
     assert np.all(missed <= 8)  # P(Binomial(60, 0.05) > 8) < 0.5 %
 
 
-def test_bound__of_local_error_of_texts_batches_and_unfit_covariates(rng):
+def test_bound__of_local_error_takes_texts_and_batches_and_refuses_unfit_covariates(rng):
     source, p, group, _ = _local(rng, 4000, 0.15)
     names = ["certified_l1(covariates=['group'])"]
     (numbers,) = cs.evaluate(source, names)
@@ -256,21 +263,25 @@ def test_bound__of_local_error_of_texts_batches_and_unfit_covariates(rng):
     running = cs.Accumulator(names, classes=2)
     for rows in (slice(0, 2500), slice(2500, 4000)):
         running.update(
-            probabilities=p[rows], labels=source.labels[rows],
+            probabilities=p[rows],
+            labels=source.labels[rows],
             covariates=pd.DataFrame({"group": group[rows]}),
-        )  # fmt: skip
+        )
     assert running.compute().estimates[0].value == numbers.value
     many = cs.from_arrays(
-        probabilities=p, labels=source.labels, binary=True,
-        covariates=rng.normal(size=(4000, 3)), covariate_names=["a", "b", "c"],
-    )  # fmt: skip
+        probabilities=p,
+        labels=source.labels,
+        binary=True,
+        covariates=rng.normal(size=(4000, 3)),
+        covariate_names=["a", "b", "c"],
+    )
     with pytest.raises(cs.OptionError, match=r"125 combinations \(5 of a × 5 of b × 5 of c\)"):
         cs.evaluate(many, ["certified_l1(covariates=['a', 'b', 'c'])"])
     with pytest.raises(cs.OptionError, match="no covariates"):
         cs.CertifiedL2("canonical", covariates=("x",))
 
 
-def test_bound__of_local_error_of_adult_incomes(data_folder):
+def test_bound__of_local_error_finds_errors_by_age_of_incomes(data_folder):
     """Forecasts that are right on average at every p, but not at every age."""
     data = np.load(data_folder / "adult_lr.npz")
     p, y, age = data["p"], data["y"], data["x"][:, 0]
@@ -302,7 +313,7 @@ def test_bound__is_below_the_estimates_of_probmetrics(data_folder, network):
     data = np.load(data_folder / f"{network}.npz")
     source = cs.from_arrays(logits=data["logits"], labels=data["labels"])
     names = [f"certified_l1(notion={notion})" for notion in ("top_label", "canonical")]
-    for bound, theirs in zip(cs.evaluate(source, names), PROBMETRICS[network], strict=True):
-        assert 0.6 * theirs < bound.value < theirs
+    for bound, published in zip(cs.evaluate(source, names), PROBMETRICS[network], strict=True):
+        assert 0.6 * published < bound.value < published
         error = bound.details["standard_error"]
-        assert bound.details["estimate"] == pytest.approx(theirs, abs=error)
+        assert bound.details["estimate"] == pytest.approx(published, abs=error)

@@ -30,7 +30,7 @@ def _classes(n, k=11, seed=0):
 
 
 def _rain(n, seed=0):
-    """Quantiles of rain, whose lower ones are 0, and outcomes drawn from them."""
+    """Quantiles of rain, with 0 for the lower ones, and outcomes drawn from them."""
     rng = np.random.default_rng(seed)
     levels = tuple((np.arange(1, 20) / 20).tolist())
     dry, amount = rng.uniform(0.1, 0.7, (n, 1)), rng.uniform(1.0, 9.0, (n, 1))
@@ -49,6 +49,7 @@ def test_coverage__of_five_members_is_expected_to_be_four_sixths():
     estimate = cs.evaluate(_ensemble(4000, 5), "coverage")["coverage"]
     assert estimate.details["expected"] == pytest.approx(4 / 6, abs=1e-12)
     assert estimate.details["level"] == estimate.parameters["level"] == 0.9
+    # four standard errors of a share of 4,000 rows with the variance 4/6 · 2/6 = 2/9
     assert estimate.value == pytest.approx(4 / 6, abs=4 * (2 / 9 / 4000) ** 0.5)
 
 
@@ -87,12 +88,12 @@ def test_expected__is_weighted():
     data = _classes(60)
     weights = np.random.default_rng(2).exponential(size=60)
     ends = data.forecast.interval(data.values, 0.9)
-    _, each = data.forecast.covered_part(data.values, data.labels.astype(float), 0.9, ends)
+    _, shares = data.forecast.covered_part(data.values, data.labels.astype(float), 0.9, ends)
     weighted = cs.from_arrays(
         predictions=data.values, forecast=data.forecast, labels=data.labels, weights=weights
     )
     estimate = cs.evaluate(weighted, "coverage")["coverage"]
-    assert estimate.details["expected"] == pytest.approx(np.average(each, weights=weights))
+    assert estimate.details["expected"] == pytest.approx(np.average(shares, weights=weights))
 
 
 def test_text__has_the_level_and_the_expectation():
@@ -107,9 +108,12 @@ def test_text__of_groups_has_the_expectation_of_each():
     x = rng.normal(size=(600, 6))
     x[:300, 2:5] = np.nan
     data = cs.from_arrays(
-        predictions=x[:, :5], forecast="ensemble", labels=x[:, 5],
-        covariates=np.repeat(["few", "many"], 300), covariate_names=["members"],
-    )  # fmt: skip
+        predictions=x[:, :5],
+        forecast="ensemble",
+        labels=x[:, 5],
+        covariates=np.repeat(["few", "many"], 300),
+        covariate_names=["members"],
+    )
     groups = cs.evaluate(data, "coverage", group_by="members").groups
     expected = [group[0].details["expected"] for group in groups.values()]
     np.testing.assert_allclose(expected, [1 / 3, 4 / 6])
@@ -148,6 +152,7 @@ def test_test__of_equal_probabilities_is_binomial():
     assert test.parameters["coverage"] == estimate.value
     k = np.arange(301)
     exact = stats.binom.pmf(k, 300, 0.9)[np.abs(k / 300 - 0.9) >= gap - 1e-9].sum()
+    # four standard errors of a share of 2,000 draws
     assert test.p_value == pytest.approx(exact, abs=4 * (exact * (1 - exact) / 2000) ** 0.5 + 1e-3)
 
 
@@ -155,12 +160,15 @@ def test_test__knows_clusters_and_random_signs():
     rng = np.random.default_rng(4)
     x = np.repeat(rng.normal(size=(60, 9)), 10, axis=0)  # each row ten times
     data = cs.from_arrays(
-        predictions=x[:, :8], forecast="ensemble", labels=x[:, 8],
-        covariates=np.repeat(np.arange(60.0), 10), covariate_names=["station"],
-    )  # fmt: skip
+        predictions=x[:, :8],
+        forecast="ensemble",
+        labels=x[:, 8],
+        covariates=np.repeat(np.arange(60.0), 10),
+        covariate_names=["station"],
+    )
     rows, clusters = (
-        cs.calibration_test(data, "coverage", n_replicates=499, **by)["coverage"]
-        for by in ({"null": "wild"}, {"cluster": "station"})
+        cs.calibration_test(data, "coverage", n_replicates=499, **options)["coverage"]
+        for options in ({"null": "wild"}, {"cluster": "station"})
     )
     # the deviation of 60 clusters of 10 equal rows is √10 times that of 600 rows
     ratio = np.std(clusters.null_values) / np.std(rows.null_values)
@@ -198,5 +206,5 @@ def test_accumulator__has_the_expectation(kind):
     accumulator = cs.Accumulator("coverage", forecast=FORECASTS[kind])
     for part in (slice(0, 90), slice(90, 200)):
         accumulator.update(predictions=data.values[part], labels=data.labels[part])
-    same = cs.evaluate(data, "coverage")["coverage"].details["expected"]
-    assert accumulator.compute()["coverage"].details["expected"] == pytest.approx(same)
+    expected = cs.evaluate(data, "coverage")["coverage"].details["expected"]
+    assert accumulator.compute()["coverage"].details["expected"] == pytest.approx(expected)

@@ -39,17 +39,17 @@ def test_weights__scale_does_not_change_results(arrays):
         )
         for scale in (1.0, 1e-3, 77.0)
     ]
-    for first, *others in zip(*(r.estimates for r in results), strict=True):
-        for other in others:
-            assert other.value == pytest.approx(first.value, rel=1e-11)
+    for first, *rescaled in zip(*(r.estimates for r in results), strict=True):
+        for estimate in rescaled:
+            assert estimate.value == pytest.approx(first.value, rel=1e-11)
 
 
 def test_weights__equal_weights_do_not_change_results(arrays):
     plain = cs.evaluate(cs.from_arrays(logits=arrays["logits"], labels=arrays["labels"]))
-    ones = cs.evaluate(
+    weighted = cs.evaluate(
         cs.from_arrays(logits=arrays["logits"], labels=arrays["labels"], weights=np.ones(400))
     )
-    for a, b in zip(plain.estimates, ones.estimates, strict=True):
+    for a, b in zip(plain.estimates, weighted.estimates, strict=True):
         assert b.value == pytest.approx(a.value, rel=1e-13)
 
 
@@ -74,8 +74,8 @@ def test_weights__integers_repeat_rows(arrays):
 def test_group_by__equals_separate_runs(arrays, source):
     estimators = [cs.Accuracy(), cs.ECE(), cs.TCE2Debiased(), cs.CKCE(cs.RandomFourier(20, 1.0))]
     grouped = cs.evaluate(source, estimators, group_by="group")
-    whole = cs.evaluate(source, estimators)
-    for a, b in zip(grouped.estimates, whole.estimates, strict=True):
+    ungrouped = cs.evaluate(source, estimators)
+    for a, b in zip(grouped.estimates, ungrouped.estimates, strict=True):
         assert a.value == pytest.approx(b.value, rel=1e-12)
     assert sorted(grouped.groups) == [0.0, 1.0, 2.0]
     for value, estimates in grouped.groups.items():
@@ -109,7 +109,7 @@ GOLDEN = {
         "cifar100_densenet121",
     ],
 )
-def test_golden__scores_bins_and_kernel_errors(name, data_folder, golden_scores):
+def test_golden__scores_bins_and_kernel_errors_are_reproduced(name, data_folder, golden_scores):
     with np.load(data_folder / f"{name}.npz") as arrays:
         source = cs.from_arrays(logits=arrays["logits"][:2000], labels=arrays["labels"][:2000])
     expected = golden_scores[name]
@@ -121,8 +121,8 @@ def test_golden__scores_bins_and_kernel_errors(name, data_folder, golden_scores)
             *(cs.CWCE2(), cs.CKCE(features), cs.JKCE(features)),
         ],
     )
-    for ours, theirs in GOLDEN.items():
-        assert result[ours].value == pytest.approx(expected[theirs], abs=1e-10)
+    for estimator, golden_name in GOLDEN.items():
+        assert result[estimator].value == pytest.approx(expected[golden_name], abs=1e-10)
     # 1,000 random frequencies against the exact kernel
     assert result["ckce"].value == pytest.approx(expected["ckce"], rel=0.02)
     assert result["jkce"].value == pytest.approx(expected["jkce_unbiased"], rel=0.06)

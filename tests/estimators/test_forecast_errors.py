@@ -44,9 +44,13 @@ def local(d, s, i, j):
 
 def normal(weights=None, **settings):
     return cs.from_arrays(
-        predictions=(MEAN, SCALE), forecast=cs.NormalForecast(**{**ANY, **settings}), labels=Y,
-        covariates=X, covariate_names=["x", "group"], weights=weights,
-    )  # fmt: skip
+        predictions=(MEAN, SCALE),
+        forecast=cs.NormalForecast(**{**ANY, **settings}),
+        labels=Y,
+        covariates=X,
+        covariate_names=["x", "group"],
+        weights=weights,
+    )
 
 
 def kinds(n=300, seed=0):
@@ -88,15 +92,25 @@ KINDS = kinds()
     ("estimator", "kernel"),
     [
         (cs.KCE(prediction_bandwidth=BANDWIDTH, method="tiles"), gaussian),
-        (cs.KCE(prediction_bandwidth=BANDWIDTH, prediction_kernel="laplace", method="tiles"),
-         laplace),
+        (
+            cs.KCE(prediction_bandwidth=BANDWIDTH, prediction_kernel="laplace", method="tiles"),
+            laplace,
+        ),
         (cs.JKCE(cs.RandomFourier(bandwidth=BANDWIDTH), method="tiles"), linear),
         (cs.JKCE(cs.RandomFourier(bandwidth=BANDWIDTH), method="blocks", block=2 * N), linear),
-        (cs.KLCE(("x", "group"), prediction_bandwidth=BANDWIDTH, categorical=("group",),
-                 covariate_bandwidth={"x": 0.7}, method="tiles"), local),
+        (
+            cs.KLCE(
+                ("x", "group"),
+                prediction_bandwidth=BANDWIDTH,
+                categorical=("group",),
+                covariate_bandwidth={"x": 0.7},
+                method="tiles",
+            ),
+            local,
+        ),
     ],
     ids=["kce", "laplace", "jkce", "blocks", "klce"],
-)  # fmt: skip
+)
 def test_tiles__of_normal_forecasts_are_the_closed_form(estimator, kernel, weights):
     value = cs.evaluate(normal(weights), estimator).estimates[0].value
     forecasts = list(zip(MEAN, SCALE, strict=True))
@@ -121,11 +135,11 @@ def test_tiles__are_sums_of_products_of_embeddings(kind):
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("estimator", ["jkce", "ckce", "cmmd", "kce", "klce(covariates=['x'])"])
 def test_estimates__do_not_depend_on_blocks_and_workers(kind, estimator):
-    one = cs.evaluate(KINDS[kind], estimator, scheduler="serial").estimates[0].value
-    other = cs.evaluate(KINDS[kind], estimator, scheduler="threads:2").estimates[0].value
+    serial = cs.evaluate(KINDS[kind], estimator, scheduler="serial").estimates[0].value
+    threaded = cs.evaluate(KINDS[kind], estimator, scheduler="threads:2").estimates[0].value
     cut = cs.evaluate(KINDS[kind], estimator, block_rows=77).estimates[0].value
-    assert one == other
-    assert cut == pytest.approx(one, rel=1e-9, abs=1e-15)
+    assert serial == threaded
+    assert cut == pytest.approx(serial, rel=1e-9, abs=1e-15)
 
 
 @pytest.mark.long
@@ -139,9 +153,10 @@ def test_estimates__do_not_depend_on_blocks_and_workers(kind, estimator):
 )
 def test_features__cover_the_closed_form(features, exact):
     source = cs.from_arrays(
-        predictions=(np.tile(MEAN, 8), np.tile(SCALE, 8)), forecast="normal",
+        predictions=(np.tile(MEAN, 8), np.tile(SCALE, 8)),
+        forecast="normal",
         labels=np.tile(MEAN, 8) + 1.2 * np.tile(SCALE, 8) * rng.normal(size=8 * N),
-    )  # fmt: skip
+    )
     expected = cs.evaluate(source, exact).estimates[0].value
     covered = 0
     for seed in range(100):
@@ -167,11 +182,11 @@ def test_replicates__are_residuals_of_drawn_outcomes():
     null = DrawnLabels(3)
     (chunk, _), *_ = chunks(source.read(0, N), source.rules())
     phi = features(chunk)[:, chunk.n_features :]
-    own = np.einsum("ij,ij->i", phi, phi)
+    norms = np.einsum("ij,ij->i", phi, phi)
     values = []
     for delta in null.vectors(chunk, 0, 5):
         C = delta.T @ phi
-        values.append((np.vdot(C, C) - own @ (delta**2).sum(axis=1)) / (N * (N - 1)))
+        values.append((np.vdot(C, C) - norms @ (delta**2).sum(axis=1)) / (N * (N - 1)))
     assert test.null_values == pytest.approx(np.array(values), rel=1e-10)
 
 
@@ -194,12 +209,14 @@ def test_errors_that_cancel__are_seen_by_kernels_and_not_by_pit():
     rng = np.random.default_rng(1)
     n = 5000
     mean, turn = rng.normal(size=n), rng.choice([-1.0, 1.0], n)
-    half, one = np.full((n, 2), 0.5), np.ones((n, 2))
+    half, scales = np.full((n, 2), 0.5), np.ones((n, 2))
     source = cs.from_arrays(
-        predictions=np.hstack([half, np.column_stack([mean, mean + turn]), one]),
-        forecast="mixture", labels=mean + rng.normal(size=n),
-        covariates=turn, covariate_names=["turn"],
-    )  # fmt: skip
+        predictions=np.hstack([half, np.column_stack([mean, mean + turn]), scales]),
+        forecast="mixture",
+        labels=mean + rng.normal(size=n),
+        covariates=turn,
+        covariate_names=["turn"],
+    )
     pit = source.forecast.pit(source.values, source.labels, np.arange(n))
     assert kstest(pit, "uniform").pvalue > 0.05
     tests = cs.calibration_test(source, ["ckce", "klce(covariates=['turn'])"], n_replicates=99)
@@ -222,7 +239,7 @@ def test_p_values__of_sharp_forecasts_are_those_of_exact_residuals(scale, monkey
 # ---------------------------------------------------------------- what else takes forecasts
 
 
-def test_forecast_events__at_a_level_and_at_a_threshold():
+def test_forecast_events__have_the_probability_of_a_level_or_a_threshold():
     source = normal()
     z = (Y - MEAN) / SCALE
     brier = cs.evaluate(cs.forecast_events(source, level=0.8), "brier")["brier"].value
@@ -236,9 +253,12 @@ def test_forecast_events__at_thresholds_between_two_have_the_bias_of_the_mean():
     rng, n, low, high = np.random.default_rng(5), 4000, -5.0, 6.0
     x = rng.choice([-1.0, 1.0], n)
     source = cs.from_arrays(
-        predictions=(np.zeros(n), np.ones(n)), forecast="normal",
-        labels=rng.normal(size=n) + 0.5 * (x > 0), covariates=x, covariate_names=["x"],
-    )  # fmt: skip
+        predictions=(np.zeros(n), np.ones(n)),
+        forecast="normal",
+        labels=rng.normal(size=n) + 0.5 * (x > 0),
+        covariates=x,
+        covariate_names=["x"],
+    )
     klce = cs.KLCE(["x"], categorical=["x"], prediction_kernel="none")
     events = cs.forecast_events(source, threshold=(low, high))
     bias = cs.local_bias(events, klce, at=(None, [[-1.0], [1.0]]))
@@ -285,12 +305,13 @@ def test_select__estimates_the_squared_error_of_embeddings():
     values = [
         cs.select(
             cs.from_arrays(
-                predictions=(mean, np.ones(3000)), forecast=cs.NormalForecast(bandwidth=1.0),
+                predictions=(mean, np.ones(3000)),
+                forecast=cs.NormalForecast(bandwidth=1.0),
                 labels=mean + bias + rng.normal(size=3000),
             )
         ).selected.estimate
         for bias in (0.0, 1.0)
-    ]  # fmt: skip
+    ]
     # |E ψ(Z) − E ψ(Z + 1)|² = 2 (1 − exp(−1/6)) / √3, of variances 1 + 1 + 1
     assert values[0] < 0.002
     assert values[1] == pytest.approx(2 * (1 - np.exp(-1 / 6)) / np.sqrt(3), rel=0.1)
@@ -309,7 +330,7 @@ def test_select__estimates_the_squared_error_of_embeddings():
         lambda s: cs.select(s, estimators=["kde"]),
         lambda s: cs.calibration_test(s, "kce", null="hoeffding"),
     ],
-)  # fmt: skip
+)
 def test_what_is_for_classes__says_so(call):
     with pytest.raises(cs.OptionError, match="for predictions of classes"):
         call(normal())
@@ -324,9 +345,10 @@ def test_interval__of_a_calibrated_model_includes_0():
 def test_other_nulls__take_the_residuals_of_forecasts(null):
     mean = np.concatenate([MEAN, MEAN])
     source = cs.from_arrays(
-        predictions=(mean, np.ones(2 * N)), forecast="normal",
+        predictions=(mean, np.ones(2 * N)),
+        forecast="normal",
         labels=mean + rng.normal(size=2 * N) * 3.0,
-    )  # fmt: skip
+    )
     test = cs.calibration_test(source, "ckce", null=null, n_replicates=39)
     assert test.results[0].p_value <= 0.05
 
@@ -373,7 +395,9 @@ def test_landmarks__equal_the_sum_over_all_pairs(normalization, weighted):
     assert default.approximation.error < 1e-3 * exact.value
     # Both intervals have the same form.  The noise of groups is wider than the noise of rows.
     assert default.interval.method == exact.interval.method
-    length, shortest = (each.interval.high - each.interval.low for each in (default, exact))
+    length, shortest = (
+        estimate.interval.high - estimate.interval.low for estimate in (default, exact)
+    )
     assert 0.7 * shortest < length < 2.0 * shortest
 
 
@@ -402,7 +426,7 @@ def test_landmarks__are_judged_by_all_rows(count):
 
 
 @pytest.mark.parametrize("invalid", [False, True])
-def test_landmarks__with_covariates(invalid):
+def test_landmarks__with_covariates_are_within_the_stated_error(invalid):
     """One column with few values beside the two parameters of a forecast."""
     rng = np.random.default_rng(5)
     source = many("normal", 1.2)
@@ -410,9 +434,12 @@ def test_landmarks__with_covariates(invalid):
     if invalid:
         x[17] = np.nan
     table = cs.from_arrays(
-        predictions=source.values, forecast="normal", labels=source.labels, covariates=x,
+        predictions=source.values,
+        forecast="normal",
+        labels=source.labels,
+        covariates=x,
         covariate_names=["x"],
-    )  # fmt: skip
+    )
     options = {"on_invalid": "drop"}
     for kernel in ("klce(covariates=['x'])", "klce(covariates=['x'],categorical=['x'])"):
         exact = f"{kernel[:-1]},method=tiles)"

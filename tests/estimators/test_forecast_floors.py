@@ -44,7 +44,7 @@ def test_floor_of_forecasts__is_the_mean_and_quantile_over_calibrated_data_sets(
 
     drawn = (_redrawn(kind, predictions, y, rng) for _ in range(SETS))
     values = np.array(
-        [[e.value for e in cs.evaluate(source(*one), NAMES, floor=False)] for one in drawn]
+        [[e.value for e in cs.evaluate(source(*data), NAMES, floor=False)] for data in drawn]
     )
     result = cs.evaluate(source(*_redrawn(kind, predictions, y, rng)), NAMES)
     for estimate, sample in zip(result, values.T, strict=True):
@@ -53,5 +53,6 @@ def test_floor_of_forecasts__is_the_mean_and_quantile_over_calibrated_data_sets(
         error = 4 * sample.std() / np.sqrt(SETS)
         assert floor.mean == pytest.approx(sample.mean(), abs=error, rel=0.04)
         share = (sample < floor.high).mean()
+        # four standard errors of a share of the sets, and 1 % for the quantile of the floor itself
         assert abs(share - 0.95) <= 4 * np.sqrt(0.95 * 0.05 / SETS) + 0.01
         assert 0 < floor.p_value <= 1

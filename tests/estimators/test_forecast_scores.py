@@ -37,7 +37,10 @@ def _rows(kind, n=N, seed=0):
         return drawn[:, :20], kind, drawn[:, 20]
     if kind == "quantiles":
         values = centre[:, None] + np.cumsum(rng.uniform(0.2, 1.0, (n, len(LEVELS))), axis=1)
-        y = [np.interp(*each) for each in zip(u, [_levels()] * n, map(_edges, values), strict=True)]
+        y = [
+            np.interp(*interpolation)
+            for interpolation in zip(u, [_levels()] * n, map(_edges, values), strict=True)
+        ]
         return values, cs.QuantileForecast(levels=LEVELS), np.array(y)
     p = rng.dirichlet(np.ones(5), n)
     if kind == "histogram":
@@ -52,7 +55,7 @@ def _levels():
 
 
 def _edges(q):
-    """Edges of the pieces of a forecast of quantiles; the outer ones have the density inside."""
+    """Edges of the pieces of a quantile forecast. The outer pieces have the density inside."""
     return [q[0] - (q[1] - q[0]) * 0.1 / 0.15, *q, q[-1] + (q[-1] - q[-2]) * 0.1 / 0.15]
 
 
@@ -97,6 +100,7 @@ def test_crps__is_the_integral_of_its_definition(kind):
         for row, at in zip(x, y, strict=True)
     ]
     source = cs.from_arrays(predictions=x, forecast=forecast, labels=y)
+    # quadrature is less accurate where distribution functions have steps or kinks
     assert cs.evaluate(source, "crps")["crps"].value == pytest.approx(np.mean(expected), abs=1e-6)
 
 
@@ -128,9 +132,9 @@ def test_scores__equal_scoringrules(kind, weighted):
         widths = np.diff(EDGES)
         k = np.searchsorted(EDGES, y) - 1
         expected["log_score"] = -np.log(x[np.arange(N), k] / widths[k])
-    for name, each in expected.items():
+    for name, scores in expected.items():
         value = cs.evaluate(source, name)[name].value
-        assert value == pytest.approx(np.average(each, weights=w), rel=1e-9)
+        assert value == pytest.approx(np.average(scores, weights=w), rel=1e-9)
 
 
 @pytest.mark.parametrize("kind", ["normal", "quantiles"])
@@ -170,9 +174,10 @@ def test_means__have_jackknife_intervals():
 
 def test_log_score__says_where_it_is_infinite_or_missing():
     source = cs.from_arrays(
-        predictions=[[0.5, 0.5]] * 4, forecast=cs.HistogramForecast(edges=(0.0, 1.0, 2.0)),
+        predictions=[[0.5, 0.5]] * 4,
+        forecast=cs.HistogramForecast(edges=(0.0, 1.0, 2.0)),
         labels=[0.5, 1.5, 2.5, 0.1],
-    )  # fmt: skip
+    )
     estimate = cs.evaluate(source, "log_score")["log_score"]
     assert estimate.value == np.inf
     assert estimate.details["notes"] == ["the density is 0 at the outcomes of 25 % of the rows"]
@@ -317,7 +322,8 @@ def test_tests__find_wrong_spread_only(n):
     p_values = [
         [t.p_value for t in cs.calibration_test(source, MEASURES, n_replicates=39).results]
         for source in (
-            cs.from_arrays(predictions=one, forecast=forecast, labels=y) for one in (right, narrow)
+            cs.from_arrays(predictions=predictions, forecast=forecast, labels=y)
+            for predictions in (right, narrow)
         )
     ]
     assert min(p_values[0]) > 0.05
@@ -336,6 +342,7 @@ def test_floors__are_those_of_uniform_values(rows):
     estimators = [cs.PITKuiper(), cs.PITKS(), cs.PITCvM(), QuantileECE((0.2, 0.5, 0.9), 3)]
     drawn = [[e.finalize(_state(rng.random(rows))).value for e in estimators] for _ in range(2000)]
     for estimator, values in zip(estimators, np.transpose(drawn), strict=True):
+        # a PIT value moves within its cell, at both ends of the largest range
         floor = estimator.floor(_state(rng.random(rows)))
         # 2,000 draws on both sides: standard errors of about 1.3 % of the mean, 2 % of quantiles
         assert floor.mean == pytest.approx(values.mean(), rel=0.06)
@@ -348,6 +355,7 @@ def test_weights__have_the_effective_number_of_rows():
         cs.evaluate(_source("normal", n, weights=w), "pit_kuiper")["pit_kuiper"]
         for n, w in ((N, None), (4 * N, heavy))
     )
+    # the other 3 N rows have 3e-9 of the weight
     assert many.floor.high == pytest.approx(few.floor.high, rel=1e-6)
 
 

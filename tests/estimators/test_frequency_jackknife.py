@@ -44,7 +44,7 @@ def test_left_out_groups__have_the_values_of_separate_solutions(K, F):
 
 
 @pytest.mark.parametrize("ridge", [1e-6, 1e-3, 1e3])
-def test_left_out_groups__at_extreme_ridges(ridge):
+def test_left_out_groups__have_exact_values_at_extreme_ridges(ridge):
     source = source_of(3, 400)
     for estimator in estimators(30, ridge=ridge):
         bound, states = bound_states(source, estimator)
@@ -54,7 +54,7 @@ def test_left_out_groups__at_extreme_ridges(ridge):
         np.testing.assert_allclose(values, expected, rtol=1e-8)
 
 
-def test_left_out_groups__of_certain_and_of_few_predictions():
+def test_left_out_groups__of_certain_and_of_few_predictions_have_exact_values():
     certain = np.eye(4)[np.arange(40) % 4]
     few = np.tile([[0.5, 0.3, 0.2], [0.1, 0.1, 0.8]], (3, 1))
     for q in (certain, few):

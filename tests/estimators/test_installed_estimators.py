@@ -78,7 +78,7 @@ def packages(tmp_path_factory) -> Path:
 
 
 @pytest.fixture
-def known(packages, monkeypatch):
+def importable(packages, monkeypatch):
     """The package can be imported in this process."""
     monkeypatch.syspath_prepend(str(packages))
     registry.forget_installed()
@@ -101,7 +101,7 @@ def source() -> cs.ArraySource:
         ("row_share(power=None, limit=None)", (False, "high", None)),
     ],
 )
-def test_settings__are_read_from_texts(known, source, text, expected):
+def test_settings__are_read_from_texts(importable, source, text, expected):
     (estimate,) = cs.evaluate(source, [text]).estimates
     assert tuple(estimate.parameters[key] for key in ("squared", "side", "power")) == expected
 
@@ -118,12 +118,12 @@ def test_settings__are_read_from_texts(known, source, text, expected):
         ({"sides": "low"}, "row_share has no setting 'sides'; did you mean 'side'"),
     ],
 )
-def test_settings__of_wrong_types_are_refused(known, settings, message):
+def test_settings__of_wrong_types_are_refused(importable, settings, message):
     with pytest.raises(cs.OptionError, match=message):
         build("row_share", settings)
 
 
-def test_settings__have_one_form_of_each_type(known):
+def test_settings__have_one_form_of_each_type(importable):
     types = {name: setting.annotation for name, setting in settings_of("row_share").items()}
     assert types == {
         "squared": "bool",
@@ -135,12 +135,12 @@ def test_settings__have_one_form_of_each_type(known):
     }
 
 
-def test_names_of_calibscale__come_first(known):
+def test_names_of_calibscale__come_first(importable):
     assert ESTIMATORS["ece"] is cs.ECE
     assert build("ece", {}) == cs.ECE()
 
 
-def test_installed_estimators__are_not_computed_by_default(known, source):
+def test_installed_estimators__are_not_computed_by_default(importable, source):
     assert "row_share" not in [e.estimator for e in cs.evaluate(source).estimates]
 
 
@@ -152,7 +152,7 @@ def test_installed_estimators__are_not_computed_by_default(known, source):
         ("renamed", "renamed of own-measures 1.5 has the name 'row_share' in its class"),
     ],
 )
-def test_faulty_entry_points__are_named(known, name, message):
+def test_faulty_entry_points__are_named(importable, name, message):
     with pytest.raises(cs.OptionError, match=message):
         build(name, {})
 

@@ -44,6 +44,7 @@ def test_cmmd__fractional_levels_lie_between_whole_ones(source):
         cs.evaluate(source, [cs.CMMD(features, 0.1, level)])["cmmd"].value
         for level in (1.0, 1.0 + 1e-9, 1.5, 2.0 - 1e-9, 2.0)
     ]
+    # a level that differs by 1e-9 changes a power of an eigenvalue λ by 1e-9 · |log λ|
     assert values[0] == pytest.approx(values[1], rel=1e-7)
     assert values[3] == pytest.approx(values[4], rel=1e-7)
     assert values[0] > values[2] > values[4]  # S/n has eigenvalues below 1 where C lives
@@ -119,7 +120,7 @@ def test_ckce_centred__states_an_error_that_covers_more_frequencies(arrays):
 
 @pytest.mark.parametrize("p", [0.1, 0.5, 0.9])
 def test_toy__has_the_values_of_the_paper_with_exact_frequencies(p):
-    """[MS, App. A]: P(x=0) = p; Q(1|x) = 0.3, 0.6; P(1|x) = ½, as weights."""
+    """[MS, App. A]: P(x=0) = p, Q(1|x) = 0.3 and 0.6, P(1|x) = ½, as weights."""
     q = np.array([[0.7, 0.3], [0.7, 0.3], [0.4, 0.6], [0.4, 0.6]])
     source = cs.from_arrays(
         probabilities=q,
@@ -158,11 +159,11 @@ def test_jkce__of_the_positive_class_is_half_of_that_of_two_classes(rng, method)
     p = rng.random(300)
     source = cs.from_arrays(probabilities=p, labels=rng.integers(0, 2, 300), binary=True)
     # |q − q'| of the vectors is √2 |p − p'|
-    one, two = (
+    positive, canonical = (
         cs.JKCE(cs.RandomFourier(bandwidth=width), "gaussian", method, notion, n_pairs=1000)
         for notion, width in (("positive", 0.3), ("canonical", 0.3 * np.sqrt(2)))
     )
-    values = [cs.evaluate(source, [e]).estimates[0].value for e in (one, two)]
+    values = [cs.evaluate(source, [e]).estimates[0].value for e in (positive, canonical)]
     assert 2 * values[0] == pytest.approx(values[1], rel=1e-10)
 
 
@@ -206,7 +207,7 @@ def test_stated_error__covers_and_is_of_the_right_size(name, data_folder, golden
 
 
 def exact_cmmd(q, delta, bandwidth, ridge, level):
-    """tr(ΔᵀA K (K/n)^s A Δ), A = (K + λnI)⁻¹, for the kernel itself; of level 0 or 1."""
+    """tr(ΔᵀA K (K/n)^s A Δ), A = (K + λnI)⁻¹, for the kernel itself and s = 0 or 1."""
     n = len(q)
     squares = ((q[:, None] - q[None]) ** 2).sum(-1)
     K = q @ q.T + np.exp(-squares / (2 * bandwidth**2))

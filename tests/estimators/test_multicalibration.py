@@ -29,9 +29,14 @@ def _rows(seed: int = 0, n: int = 3000, ties: bool = False, shift: float = 0.2):
 
 def _source(p, y, x, w=None, names=NAMES, **options):
     return cs.from_arrays(
-        probabilities=p, labels=y, binary=True, covariates=x, covariate_names=names[: x.shape[1]],
-        weights=w, **options,
-    )  # fmt: skip
+        probabilities=p,
+        labels=y,
+        binary=True,
+        covariates=x,
+        covariate_names=names[: x.shape[1]],
+        weights=w,
+        **options,
+    )
 
 
 def _table(source, estimator, **options) -> tuple[SegmentTable, object]:
@@ -52,10 +57,10 @@ def _reference(p, y, x, w, depth, min_rows):
                 mask = mask if k else np.ones(len(p), bool)
                 if w[mask].sum() ** 2 < min_rows * (w[mask] ** 2).sum():
                     continue
-                own, weight = p[mask], w[mask] / w[mask].sum()
-                scores, number = np.unique(own, return_inverse=True)
-                steps = np.bincount(number, weight * (y[mask] - own), len(scores))
-                sigma = np.sqrt(weight**2 @ (own * (1 - own)))
+                predictions, weight = p[mask], w[mask] / w[mask].sum()
+                scores, number = np.unique(predictions, return_inverse=True)
+                steps = np.bincount(number, weight * (y[mask] - predictions), len(scores))
+                sigma = np.sqrt(weight**2 @ (predictions * (1 - predictions)))
                 ecce = np.ptp(np.append(0.0, np.cumsum(steps)))
                 name = " & ".join(
                     f"{NAMES[c]} = {v:g}" for c, v in zip(columns, values, strict=True)
@@ -104,12 +109,12 @@ PEER = {
 def test_value__equals_mcgrad(name, data_folder):
     data = np.load(data_folder / f"{name}.npz")
     distinct = data["p"] * 0.999 + 0.0005 + 1e-9 * np.arange(len(data["p"]))
-    x = np.column_stack(
-        [
-            c if len(np.unique(c)) <= 6 else np.digitize(c, np.quantile(c, [0.25, 0.5, 0.75]))
-            for c in data["x"].T
-        ]
-    )
+    columns = []
+    for column in data["x"].T:
+        if len(np.unique(column)) > 6:  # a number, which becomes its quarter
+            column = np.digitize(column, np.quantile(column, [0.25, 0.5, 0.75]))
+        columns.append(column)
+    x = np.column_stack(columns)
     names = NAMES[: x.shape[1]]
     source = _source(distinct, data["y"].astype(int), x)
     estimator = Multicalibration(names, min_rows=10)
@@ -153,9 +158,9 @@ def test_dense_atoms__leave_values_that_are_no_levels_in_no_segment():
     p, y, x = _rows()
     with cs.Session.open(_source(p, y, x)) as session:
         bound = Multicalibration(NAMES).mergeable(2).bind(session.profile)
-    other = x.copy()
-    other[:100, 0] = 7.0  # not among the values that the segments were bound to
-    with cs.Session.open(_source(p, y, other)) as session:
+    new_levels = x.copy()
+    new_levels[:100, 0] = 7.0  # not among the values that the segments were bound to
+    with cs.Session.open(_source(p, y, new_levels)) as session:
         (statistic,) = bound.needs
         assert isinstance(statistic, DenseAtoms)
         state = session.scan([statistic], covariates=NAMES).groups[None][statistic]
@@ -224,9 +229,9 @@ def test_audit__lists_segments_by_the_certain_part_of_their_bias():
     assert worst.name.startswith("a = 1 & b = 2")
     assert worst.low < worst.bias < worst.high
     assert worst.adjusted == 0.01
-    certain = [each.certain_bias for each in segments.listed]
+    certain = [segment.certain_bias for segment in segments.listed]
     assert certain == sorted(certain, reverse=True)
-    assert segments.p_value == min(each.adjusted for each in segments.listed)
+    assert segments.p_value == min(segment.adjusted for segment in segments.listed)
     estimate = cs.evaluate(_source(p, y, x), [Multicalibration(NAMES, 3)])["multicalibration"]
     assert segments.error == estimate.value
     assert segments.count == len(segments.listed) == estimate.details["segments_tested"]
@@ -243,8 +248,8 @@ def test_audit__of_clusters_has_wider_intervals():
     with cs.Session.open(source) as session:
         clusters = cs.audit(session.by_cluster("id"), cs.Segments(NAMES), n_replicates=99).segments
     widths = [
-        {each.name: each.high - each.low for each in some.listed}["all rows"]
-        for some in (rows, clusters)
+        {segment.name: segment.high - segment.low for segment in audited.listed}["all rows"]
+        for audited in (rows, clusters)
     ]
     assert widths[1] > 2 * widths[0]  # √10 for labels that are nearly those of the cluster
 
@@ -254,13 +259,15 @@ def test_audit__of_clusters_has_wider_intervals():
 
 def test_segments__of_one_class_and_of_certain_predictions_are_defined():
     p, _, x = _rows(n=300)
-    one = cs.evaluate(_source(p, np.zeros(300, int), x), [Multicalibration(NAMES)])
-    assert one["multicalibration"].value > 0
+    zeros = cs.evaluate(_source(p, np.zeros(300, int), x), [Multicalibration(NAMES)])
+    assert zeros["multicalibration"].value > 0
     certain = (p > 0.3).astype(float)
     right = cs.evaluate(_source(certain, certain.astype(int), x), [Multicalibration(NAMES)])
     assert right["multicalibration"].value == 0.0
     segments = cs.audit(_source(p, np.zeros(300, int), x), cs.Segments(NAMES), n_replicates=19)
-    assert all(each.frequency == 0 and each.high < 0 for each in segments.segments.listed[:3])
+    assert all(
+        segment.frequency == 0 and segment.high < 0 for segment in segments.segments.listed[:3]
+    )
 
 
 def test_segments__smaller_than_the_minimum_leave_all_rows():

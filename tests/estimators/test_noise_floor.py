@@ -92,10 +92,10 @@ def test_floor__of_vectors_is_the_mean_and_quantile_over_drawn_labels(classes, a
         return [*cs.evaluate(source, names, interval=None, floor=False)]
 
     draws = 400
-    values = np.array([[each.value for each in drawn()] for _ in range(draws)])
+    values = np.array([[estimate.value for estimate in drawn()] for _ in range(draws)])
     source = cs.from_arrays(probabilities=q, labels=np.zeros(n, int), weights=w)
-    for each, sample in zip(cs.evaluate(source, names, interval=None), values.T, strict=True):
-        floor, error = each.floor, 4 * sample.std() / np.sqrt(draws)
+    for estimate, sample in zip(cs.evaluate(source, names, interval=None), values.T, strict=True):
+        floor, error = estimate.floor, 4 * sample.std() / np.sqrt(draws)
         assert floor.mean == pytest.approx(sample.mean(), abs=error + 0.02 * sample.mean())
         # four standard errors of the share of the draws, and 1 % for the approximation
         assert abs((sample < floor.high).mean() - 0.95) <= 4 * np.sqrt(0.95 * 0.05 / draws) + 0.01
@@ -108,8 +108,8 @@ def test_floor__of_vectors_is_finite_for_nearly_certain_predictions():
     q = np.column_stack([1.0 - small.sum(axis=1), small])
     source = cs.from_arrays(probabilities=q, labels=np.ones(300, int))
     names = ["ckce(bandwidth=0.4)", "cmmd(bandwidth=0.4)", "jkce_biased(bandwidth=0.4)", "cwce2"]
-    for each in cs.evaluate(source, [*names, "simplex_ece"], interval=None):
-        floor = each.floor
+    for estimate in cs.evaluate(source, [*names, "simplex_ece"], interval=None):
+        floor = estimate.floor
         assert floor is None or np.isfinite([floor.mean, floor.high, floor.p_value]).all()
         assert floor is None or floor.p_value > 0
 
@@ -145,12 +145,12 @@ def test_floor__of_diagrams_is_that_of_their_ece():
     assert f"95 % {high}" in title
 
 
-@pytest.mark.parametrize("by", ["ece", "ckce(bandwidth=0.4)", "simplex_ece", "cwce2"])
-def test_floor__of_ranked_models_is_that_of_their_evaluations(by):
+@pytest.mark.parametrize("text", ["ece", "ckce(bandwidth=0.4)", "simplex_ece", "cwce2"])
+def test_floor__of_ranked_models_is_that_of_their_evaluations(text):
     models = {"first": _drawn(0, 300), "second": _drawn(1, 300)}
-    ranking = cs.rank(models, by=by)
+    ranking = cs.rank(models, by=text)
     for name, source in models.items():
-        floor, expected = ranking[name].estimate.floor, cs.evaluate(source, by).estimates[0].floor
+        floor, expected = ranking[name].estimate.floor, cs.evaluate(source, text).estimates[0].floor
         assert floor.mean == pytest.approx(expected.mean, rel=1e-9)
         assert floor.high == pytest.approx(expected.high, rel=1e-6)
     assert "noise: mean … 95 % quantile" in cs.as_text(ranking)

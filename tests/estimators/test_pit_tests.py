@@ -61,7 +61,8 @@ def test_default_test__of_other_kinds_of_forecasts_runs():
     members = rng.normal(size=(80, 10))
     source = cs.from_arrays(predictions=members, forecast="ensemble", labels=rng.normal(size=80))
     assert all(
-        one.p_value is not None for one in cs.calibration_test(source, n_replicates=19).results
+        member.p_value is not None
+        for member in cs.calibration_test(source, n_replicates=19).results
     )
 
 

@@ -66,10 +66,12 @@ def test_scan__names_the_interval_and_the_error_in_it():
     rng = np.random.default_rng(3)
     scores = rng.uniform(0.02, 0.98, 5000)
     _, _, source = binary(rng, 5000, lambda p: p + 0.2 * ((p > 0.4) & (p < 0.5)), scores)
-    found = cs.evaluate(source, "residual_scan")["residual_scan"].details
-    assert found["low"] == pytest.approx(0.4, abs=0.03)
-    assert found["high"] == pytest.approx(0.5, abs=0.03)
-    assert found["observed"] - found["predicted"] == pytest.approx(0.2, abs=0.05)
+    details = cs.evaluate(source, "residual_scan")["residual_scan"].details
+    # the ends are edges of 64 cells of equal information
+    assert details["low"] == pytest.approx(0.4, abs=0.03)
+    assert details["high"] == pytest.approx(0.5, abs=0.03)
+    # a share of 500 rows has a standard error of 0.02
+    assert details["observed"] - details["predicted"] == pytest.approx(0.2, abs=0.05)
 
 
 ALTERNATIVES = {
@@ -87,7 +89,7 @@ def test_default_test__finds_what_a_member_finds(name):
     scores = rng.uniform(0.05, 0.95, rows)
     _, _, source = binary(rng, rows, truth, scores)
     result = default_test(source)
-    assert [one.statistic for one in result.results] == list(MEMBERS)
+    assert [member.statistic for member in result.results] == list(MEMBERS)
     assert result[name].p_value <= 0.01
     assert result.judgement.state == "miscalibrated"
 
@@ -105,7 +107,7 @@ def test_default_test__of_classes_has_members_of_the_top_label_of_each_class_and
     rng = np.random.default_rng(6)
     q = softmax(rng.normal(size=(300, 4)), axis=1)
     source = cs.from_arrays(probabilities=q, labels=(q.cumsum(1) < rng.random((300, 1))).sum(1))
-    names = [one.statistic for one in default_test(source, n_replicates=19).results]
+    names = [member.statistic for member in default_test(source, n_replicates=19).results]
     assert "jkce" in names
     assert "temperature_score" in names
     assert "cox_score(notion='class_wise')" in names
@@ -124,24 +126,24 @@ def test_default_test__runs_with_the_members_that_are_defined(scores, undefined)
     rng = np.random.default_rng(7)
     _, _, source = binary(rng, len(scores), scores=scores)
     result = default_test(source, n_replicates=39)
-    without = {one.statistic for one in result.results if one.p_value is None}
+    without = {member.statistic for member in result.results if member.p_value is None}
     assert without == undefined
-    assert all(one.reason for one in result.results if one.p_value is None)
+    assert all(member.reason for member in result.results if member.p_value is None)
 
 
 def test_top_label__events_are_those_of_the_drawn_labels():
-    """Replicates of members agree on the labels: their joint null is that of the data."""
+    """Replicates of all members have the same labels, so that their joint null is right."""
     rng = np.random.default_rng(8)
     q = softmax(rng.normal(size=(50, 3)), axis=1)
     source = cs.from_arrays(probabilities=q, labels=rng.integers(0, 3, 50))
-    both = default_test(source, statistics=["ece(bins=1)", "mean_score"], n_replicates=99)
-    gaps, scores = (both.results[k].null_values for k in (0, 1))
+    tests = default_test(source, statistics=["ece(bins=1)", "mean_score"], n_replicates=99)
+    gaps, scores = (tests.results[k].null_values for k in (0, 1))
     order = np.argsort(gaps)  # the score is the squared gap over a constant
     assert (np.diff(scores[order]) >= -1e-9).all()
 
 
 def test_joint_p_value__is_the_rank_of_the_largest_surprise():
-    """With one test the joint p-value is its own; with copies it does not change."""
+    """The joint p-value of one test is its p-value. Copies of the test do not change it."""
     rng = np.random.default_rng(9)
     drawn = rng.chisquare(1, 199)
     alone = (1 + (drawn >= 3.0).sum()) / 200
@@ -160,12 +162,12 @@ def test_default_test__has_its_level():
     assert 8 <= rejected <= 36
 
 
-def test_default_tests__of_soft_labels_and_forecasts():
+def test_default_tests__of_forecasts_are_four():
     rng = np.random.default_rng(11)
     y = rng.normal(size=60)
     forecasts = cs.from_arrays(
         predictions=np.tile([0.0, 1.0], (60, 1)), forecast="normal", labels=y
     )
     with Session.open(forecasts) as session:
-        names = [one.name for one in default_tests(session)]
+        names = [member.name for member in default_tests(session)]
     assert names == ["normal_scores", "pit_smooth", "pit_by_forecast", "kce"]

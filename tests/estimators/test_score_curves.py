@@ -38,9 +38,8 @@ def _area(confidence, wrong, w):
 def test_murphy__is_the_largest_part_of_elementary_scores(law, weighted):
     p, y = rows(law, 600)
     w = np.random.default_rng(3).uniform(0.2, 3.0, len(p)) if weighted else np.ones(len(p))
-    estimate = cs.evaluate(_source(p, y, w if weighted else None), "murphy", block_rows=170)[
-        "murphy"
-    ]
+    source = _source(p, y, w if weighted else None)
+    estimate = cs.evaluate(source, "murphy", block_rows=170)["murphy"]
     fit, constant = _fit(p, y, w), np.full(len(p), np.average(y, weights=w))
     # between two scores the part is convex in θ, so that it is largest at a score, or just below
     thresholds = np.concatenate([np.unique(p), np.nextafter(np.unique(p), 0.0)])
@@ -57,9 +56,9 @@ def test_murphy__is_the_largest_part_of_elementary_scores(law, weighted):
 
 def test_murphy__averages_to_half_of_corp():
     p, y = rows("rounded", 600)
-    ones, fit = np.ones(600), _fit(p, y, None)
+    weights, fit = np.ones(600), _fit(p, y, None)
     thresholds = (np.arange(4000) + 0.5) / 4000  # the midpoint rule, with steps at 99 scores
-    parts = [_elementary(p, y, ones, t) - _elementary(fit, y, ones, t) for t in thresholds]
+    parts = [_elementary(p, y, weights, t) - _elementary(fit, y, weights, t) for t in thresholds]
     corp = cs.metrics.corp(y, p)
     assert np.mean(parts) == pytest.approx(corp / 2, rel=1e-3)
 
@@ -77,9 +76,9 @@ def test_aurc__is_the_mean_error_rate_of_more_confident_rows(law, weighted):
     assert estimate.details["excess"] == pytest.approx(estimate.value - best, **CLOSE)
     curve = estimate.details["risk_coverage"]
     for coverage, risk, lowest in zip(*curve.values(), strict=True):
-        kept = confidence >= lowest
-        assert coverage == pytest.approx(w[kept].sum() / w.sum(), **CLOSE)
-        assert risk == pytest.approx(np.average(wrong, weights=w * kept), **CLOSE)
+        accepted = confidence >= lowest
+        assert coverage == pytest.approx(w[accepted].sum() / w.sum(), **CLOSE)
+        assert risk == pytest.approx(np.average(wrong, weights=w * accepted), **CLOSE)
 
 
 def test_aurc__is_of_the_top_label_of_all_classes():
@@ -103,12 +102,12 @@ def test_cells__of_many_scores_have_errors_that_cover_the_exact_values():
     p, y, fit = p[order], y[order], _fit(p, y, None)[order]
     missed = np.append(0.0, np.cumsum(y)) / n
     alarms = (n - y.sum()) / n - np.append(0.0, np.cumsum(1 - y)) / n
-    own = np.maximum(*((1 - p) * missed[k] + p * alarms[k] for k in (slice(-1), slice(1, None))))
+    losses = np.maximum(*((1 - p) * missed[k] + p * alarms[k] for k in (slice(-1), slice(1, None))))
     k = np.searchsorted(fit, p, "right")
     confidence, wrong = np.maximum(p, 1 - p), (p > 0.5) != y
     ordered = wrong[np.argsort(-confidence)]
     exact = {
-        "murphy": (own - (1 - p) * missed[k] - p * alarms[k]).max(),
+        "murphy": (losses - (1 - p) * missed[k] - p * alarms[k]).max(),
         "aurc": np.mean(np.cumsum(ordered) / np.arange(1, n + 1)),
     }
     for estimate in result:

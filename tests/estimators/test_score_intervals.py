@@ -47,11 +47,11 @@ def test_interval_of_ici__has_the_signs_of_a_third_of_the_groups_and_the_jackkni
     p, y, group = p[order], y[order].astype(float), group[order]
     fitted = group % 3 == 0
     signs = np.sign(p - np.interp(p, p[fitted], isotonic_regression(y[fitted]).x))
-    rest = [g for g in range(20) if g % 3]
-    means = np.array([(signs * (p - y))[group == g].mean() for g in rest])
-    share = np.array([(group == g).sum() for g in rest]) / (~fitted).sum()
+    judged = [g for g in range(20) if g % 3]
+    means = np.array([(signs * (p - y))[group == g].mean() for g in judged])
+    share = np.array([(group == g).sum() for g in judged]) / (~fitted).sum()
     mean = share @ means
-    error = np.sqrt(share**2 @ (means - mean) ** 2 * len(rest) / (len(rest) - 1))
+    error = np.sqrt(share**2 @ (means - mean) ** 2 * len(judged) / (len(judged) - 1))
     low = mean - t.ppf(0.975, 1 / (share @ share) - 1) * error
     assert low > 0
     assert estimate.interval.low == pytest.approx(low, rel=0.1)
@@ -73,9 +73,12 @@ def test_interval__of_few_or_equal_rows_is_one_or_a_reason(name, case):
         "cluster": (p, y),
     }[case]
     source = cs.from_arrays(
-        probabilities=p, labels=y, binary=True, covariates=np.arange(len(p))[:, None] // 5,
+        probabilities=p,
+        labels=y,
+        binary=True,
+        covariates=np.arange(len(p))[:, None] // 5,
         covariate_names=["patient"],
-    )  # fmt: skip
+    )
     cluster = "patient" if case == "cluster" else None
     estimate = cs.evaluate(source, [name], interval="jackknife", cluster=cluster)[name]
     if estimate.value is None:

@@ -43,14 +43,18 @@ def _reference(p: np.ndarray, y: np.ndarray, w: np.ndarray) -> dict[str, float]:
     cox = minimize(loss, [0.0, 1.0], jac=slope, tol=1e-12, options={"gtol": 1e-10}).x
     z = (w * (y - p)) @ (1 - 2 * p) / np.sqrt((w * (1 - 2 * p)) ** 2 @ (p * (1 - p)))
     return {
-        "ecce_mad": np.abs(walk).max(), "ecce_range": walk.max() - walk.min(),
+        "ecce_mad": np.abs(walk).max(),
+        "ecce_range": walk.max() - walk.min(),
         "sigma": np.sqrt(w**2 @ (p * (1 - p))) / w.sum(),
         "corp": brier - w @ (y - fit) ** 2 / w.sum(),
         "discrimination": rate * (1 - rate) - w @ (y - fit) ** 2 / w.sum(),
-        "ici": w @ distance / w.sum(), "emax": distance.max(),
-        "cox_slope": cox[1], "cox_intercept": cox[0], "spiegelhalter": z,
+        "ici": w @ distance / w.sum(),
+        "emax": distance.max(),
+        "cox_slope": cox[1],
+        "cox_intercept": cox[0],
+        "spiegelhalter": z,
         "p_value": 2 * norm.sf(abs(z)),
-    }  # fmt: skip
+    }
 
 
 def _source(p: np.ndarray, y: np.ndarray, w: np.ndarray | None = None) -> cs.ArraySource:
@@ -99,18 +103,19 @@ def test_cells__of_many_scores_have_errors_that_cover_the_exact_values():
         # isotonic regression of rows also fits the order within cells
         assert estimate.value == pytest.approx(expected[name], rel=0.03 if name == "corp" else 1e-3)
     assert result["spiegelhalter"].value == pytest.approx(expected["spiegelhalter"], **CLOSE)
-    other = cs.evaluate(_source(p, y), NAMES, block_rows=4096)
+    blocked = cs.evaluate(_source(p, y), NAMES, block_rows=4096)
     for name in NAMES:
-        assert other[name].value == pytest.approx(result[name].value, rel=1e-9)
+        assert blocked[name].value == pytest.approx(result[name].value, rel=1e-9)
 
 
 @pytest.mark.parametrize(
     ("law", "n", "draws"),
     [
-        ("continuous", 1000, 600), ("three values", 1000, 600),
+        ("continuous", 1000, 600),
+        ("three values", 1000, 600),
         pytest.param("continuous", 20_000, 300, marks=pytest.mark.long),  # cells are joined
     ],
-)  # fmt: skip
+)
 def test_floors__are_the_mean_and_quantile_over_drawn_labels(law, n, draws):
     rng = np.random.default_rng(13)
     p = LAWS[law](rng, n)
@@ -119,7 +124,7 @@ def test_floors__are_the_mean_and_quantile_over_drawn_labels(law, n, draws):
     drawn = [_reference_errors(p, y) for y in events]
     result = cs.evaluate(_source(p, events[0]), names)
     for name in names:
-        values, floor = np.array([one[name] for one in drawn]), result[name].floor
+        values, floor = np.array([measures[name] for measures in drawn]), result[name].floor
         error = 4 * values.std() * np.sqrt(1 / draws + 1 / 1999)  # of both sets of draws
         assert abs(floor.mean - values.mean()) <= error
         # the order of the quantile varies by √(0.95 · 0.05 (1/draws + 1/1999)) = 0.010 or 0.013
@@ -132,9 +137,11 @@ def _reference_errors(p: np.ndarray, y: np.ndarray) -> dict[str, float]:
     walk = np.append(0.0, np.cumsum(np.bincount(numbers, y - p, len(values)))) / len(p)
     fit = IsotonicRegression(y_min=0, y_max=1).fit(p, y).predict(p)
     return {
-        "ecce_mad": np.abs(walk).max(), "ecce_range": np.ptp(walk),
-        "corp": np.mean((y - p) ** 2) - np.mean((y - fit) ** 2), "ici": np.abs(p - fit).mean(),
-    }  # fmt: skip
+        "ecce_mad": np.abs(walk).max(),
+        "ecce_range": np.ptp(walk),
+        "corp": np.mean((y - p) ** 2) - np.mean((y - fit) ** 2),
+        "ici": np.abs(p - fit).mean(),
+    }
 
 
 def test_degenerate_data__have_a_value_or_a_reason():
@@ -184,7 +191,7 @@ def test_p_values__are_shares_of_drawn_labels(law):
     result = cs.calibration_test(_source(p, y), ERRORS, n_replicates=799)
     for name, test in zip(ERRORS, result.results, strict=True):
         assert test.value == pytest.approx(observed[name], **CLOSE)
-        share = np.mean([one[name] >= observed[name] for one in drawn])
+        share = np.mean([measures[name] >= observed[name] for measures in drawn])
         # four standard errors of both shares, at most 4 √(0.25 (1/400 + 1/799)) = 0.12
         assert test.p_value == pytest.approx(share, abs=0.12)
 
@@ -198,8 +205,8 @@ def test_draws__depend_on_the_replicate_only():
     values = many.results[0].null_values
     assert np.array_equal(few.results[0].null_values, values[:19])
     assert np.allclose(blocks.results[0].null_values, values, rtol=1e-12)
-    other = cs.calibration_test(_source(p, y), "corp", n_replicates=19, seed=1).results[0]
-    assert not np.intersect1d(other.null_values, values).size
+    reseeded = cs.calibration_test(_source(p, y), "corp", n_replicates=19, seed=1).results[0]
+    assert not np.intersect1d(reseeded.null_values, values).size
 
 
 @pytest.mark.long

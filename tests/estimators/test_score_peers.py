@@ -1,4 +1,4 @@
-"""Measures of scores are those of model-diagnostics, probcal, MAPIE, relplot and statsmodels."""
+"""Measures of scores equal model-diagnostics, probcal, MAPIE, relplot and statsmodels."""
 
 from __future__ import annotations
 
@@ -13,8 +13,15 @@ import calibscale as cs
 from tests.support.score_peers import LAWS, RECORDED, THRESHOLDS, rows
 
 MEASURES = [
-    "corp", "ici", "ecce_mad", "ecce_range", "cox_slope", "spiegelhalter", "smooth_ece", "murphy",
-]  # fmt: skip
+    "corp",
+    "ici",
+    "ecce_mad",
+    "ecce_range",
+    "cox_slope",
+    "spiegelhalter",
+    "smooth_ece",
+    "murphy",
+]
 
 
 @cache

@@ -38,7 +38,7 @@ GOLDEN = ("heart_lr", "compas_rf", "homeownership_lr", "adult_lr")
 
 @pytest.mark.parametrize("method", ["tiles", "spectral"])
 @pytest.mark.parametrize("name", GOLDEN)
-def test_golden__klce_and_kite(name, method, data_folder):
+def test_golden__klce_and_kite_are_reproduced(name, method, data_folder):
     golden = json.loads((data_folder.parent / "golden" / "klce.json").read_text())[name]
     with np.load(data_folder / f"{name}.npz") as arrays:
         p, y, x = arrays["p"], arrays["y"], arrays["x"]
@@ -65,9 +65,12 @@ def test_golden__klce_and_kite(name, method, data_folder):
 def test_tiles__every_product_of_kernels_is_the_dense_one(data, prediction, covariate):
     p, y, x = data
     requested = KLCE(
-        ("income", "age"), prediction_kernel=prediction, covariate_kernel=covariate,
-        method="tiles", **WIDE,
-    )  # fmt: skip
+        ("income", "age"),
+        prediction_kernel=prediction,
+        covariate_kernel=covariate,
+        method="tiles",
+        **WIDE,
+    )
     result = estimates_of(covariate_source(p, y, x), requested)
     K = gram_of(p[:, None], x[:, [1, 0]], prediction, covariate, 0.15, [30.0, 1.5])
     assert_close(result, dense_klce(K, (p - y)[:, None]))
@@ -104,9 +107,10 @@ def test_kce__is_klce_without_covariates(data):
     source = covariate_source(p, y, x)
     for method in ("tiles", "spectral"):
         local, global_ = estimates_of(
-            source, KLCE(method=method, prediction_bandwidth=0.2),
+            source,
+            KLCE(method=method, prediction_bandwidth=0.2),
             KCE(method=method, prediction_bandwidth=0.2),
-        )  # fmt: skip
+        )
         assert local.value == global_.value
         expected = dense_klce(
             gram_of(p[:, None], None, "gaussian", None, 0.2, None), (p - y)[:, None]
@@ -228,9 +232,14 @@ def test_spectral__is_the_dense_sum(data, columns, kernel):
     widths = {"age": 2.5, "income": 40.0, "region": 1.5, "children": 2.0}
     continuous = [name for name in names if name not in categorical]
     requested = KLCE(
-        names, 0.5, {name: widths[name] for name in continuous}, categorical, kernel, kernel,
+        names,
+        0.5,
+        {name: widths[name] for name in continuous},
+        categorical,
+        kernel,
+        kernel,
         tolerance=1e-12 if kernel == "gaussian" else 1e-5,
-    )  # fmt: skip
+    )
     source = covariate_source(p, y, x)
     spectral, tiles = estimates_of(
         source, replace(requested, method="spectral"), replace(requested, method="tiles")
@@ -277,7 +286,7 @@ def test_features__are_unbiased_and_their_stated_error_covers(data, families):
     _check_features(covariate_source(p, y, x), families, expected)
 
 
-def test_features__of_several_classes_with_weights(rng):
+def test_features__of_several_classes_with_weights_are_within_stated_errors(rng):
     q = rng.dirichlet([0.5] * 4, ROWS)
     y, w = rng.integers(0, 4, ROWS), rng.uniform(0.1, 2, ROWS)
     x = np.column_stack([rng.normal(size=(ROWS, 2)) * [1, 20], rng.integers(0, 3, ROWS)])
@@ -287,11 +296,16 @@ def test_features__of_several_classes_with_weights(rng):
 
 
 def _check_features(source, families, expected):
-    """100 seeds: the mean is within 4 standard errors; 90 are within their stated errors."""
+    """Of 100 seeds, the mean is within 4 standard errors, and 90 are within their stated errors."""
     requested = KLCE(
-        ("age", "income", "region"), categorical=("region",), prediction_kernel=families[0],
-        covariate_kernel=families[1], method="features", n_features=100, **WIDE,
-    )  # fmt: skip
+        ("age", "income", "region"),
+        categorical=("region",),
+        prediction_kernel=families[0],
+        covariate_kernel=families[1],
+        method="features",
+        n_features=100,
+        **WIDE,
+    )
     result = estimates_of(source, *(replace(requested, seed=seed) for seed in range(100)))
     misses = np.array([estimate.value for estimate in result]) - expected
     stated = np.array([estimate.approximation.error for estimate in result])
@@ -365,16 +379,16 @@ def test_bandwidths__default_to_medians_of_standardised_distances(data):
 
     spread = x[:, :2].std(axis=0)
     expected = spread * median(x[:, :2] / spread)
-    mine = result.parameters["covariate_bandwidth"]
-    assert [mine["age"], mine["income"]] == pytest.approx(list(expected), rel=1e-12)
+    bandwidths = result.parameters["covariate_bandwidth"]
+    assert [bandwidths["age"], bandwidths["income"]] == pytest.approx(list(expected), rel=1e-12)
     assert result.parameters["prediction_bandwidth"] == pytest.approx(median(p[:, None]), rel=1e-12)
 
 
 def test_bandwidths__may_be_given_for_some_columns(data):
     source = covariate_source(*data)
     default = estimates_of(source, KLCE(("age", "income"))).parameters["covariate_bandwidth"]
-    some = estimates_of(source, KLCE(("age", "income"), covariate_bandwidth={"income": 5.0}))
-    assert some.parameters["covariate_bandwidth"] == {"age": default["age"], "income": 5.0}
+    result = estimates_of(source, KLCE(("age", "income"), covariate_bandwidth={"income": 5.0}))
+    assert result.parameters["covariate_bandwidth"] == {"age": default["age"], "income": 5.0}
 
 
 def test_bandwidths__do_not_depend_on_units(data):

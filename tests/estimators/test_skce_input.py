@@ -36,6 +36,7 @@ every_method = pytest.mark.parametrize("method", ["auto", "tiles", "spectral", "
 @pytest.mark.parametrize("bad", [np.nan, np.inf, -np.inf])
 def test_invalid_covariate__is_reported_or_dropped_and_counted(data, bad, method):
     p, y, x = data
+    # two rows with an invalid income
     x[[123, 400], 1] = bad
     source = covariate_source(p, y, x)
     requested = KLCE(("age", "income"), method=method, **WIDE)
@@ -46,6 +47,7 @@ def test_invalid_covariate__is_reported_or_dropped_and_counted(data, bad, method
     fault = "is missing" if np.isnan(bad) else "is infinite"
     assert result.dropped == {f"income {fault}": 2}
     assert result["klce"].n == result.n == ROWS - 2
+    # the value is computed from the valid rows
     keep = np.isfinite(x[:, 1])
     alone = estimates_of(covariate_source(p[keep], y[keep], x[keep]), requested)
     assert result["klce"].value == pytest.approx(alone.value, abs=1e-12)
@@ -54,6 +56,7 @@ def test_invalid_covariate__is_reported_or_dropped_and_counted(data, bad, method
 def test_invalid_covariate__is_ignored_if_unused(data):
     p, y, x = data
     expected = estimates_of(covariate_source(p, y, x), KLCE(("age",), 0.2, 1.0)).value
+    # income is no covariate of this estimator
     x[5, 1] = np.nan
     assert estimates_of(covariate_source(p, y, x), KLCE(("age",), 0.2, 1.0)).value == expected
 
@@ -122,10 +125,12 @@ def test_duplicates__count_as_rows(rng, data, method):
     """m copies of each row, where pairs of copies are not pairs of a row with itself."""
     p, y, x = (array[:60] for array in data)
     copies = rng.integers(1, 6, 60)
+    # rows, labels and covariates are repeated together
     many = covariate_source(
         np.repeat(p, copies), np.repeat(y, copies), np.repeat(x, copies, axis=0)
     )
     result = estimates_of(many, KLCE(("age", "income"), method=method, **WIDE))
+    # bandwidths of WIDE
     K = gram_of(p[:, None], x[:, :2], "gaussian", "gaussian", 0.15, [1.5, 30.0])
     d, w, n = p - y, copies.astype(float), copies.sum()
     expected = ((w * d) @ K @ (w * d) - w @ (d * d)) / (n * (n - 1))
@@ -136,6 +141,7 @@ def test_duplicates__count_as_rows(rng, data, method):
 def test_equal_rows__are_one_point(method):
     n = 80
     y = np.arange(n) % 4 == 0
+    # all points coincide, so that each kernel is 1
     source = covariate_source(np.full(n, 0.4), y.astype(int), np.ones((n, 2)))
     result = estimates_of(source, KLCE(("age", "income"), method=method))
     d = 0.4 - y
@@ -146,6 +152,7 @@ def test_equal_rows__are_one_point(method):
 @every_method
 @pytest.mark.parametrize("n", [0, 1])
 def test_few_rows__have_a_reason(data, method, n):
+    # negative labels are unknown
     p, y, x = (array[:5].copy() for array in data)
     y[n:] = -1
     result = estimates_of(covariate_source(p, y, x), KLCE(("age",), method=method))
@@ -199,7 +206,7 @@ def test_settings__invalid_values_are_rejected(options, match):
         (dict(method="spectral", notion="canonical"), "tiles"),
         (dict(method="spectral", tolerance=0.0), "tolerance must be"),
     ],
-)  # fmt: skip
+)
 def test_settings__those_unsuitable_for_the_data_are_rejected(data, options, match):
     with pytest.raises(cs.OptionError, match=match):
         estimates_of(covariate_source(*data), KLCE(**{"covariates": ("age",), **options}))
@@ -209,6 +216,7 @@ def test_settings__those_unsuitable_for_the_data_are_rejected(data, options, mat
 def test_probabilities__above_one_within_the_tolerance_are_accepted(rng, method):
     n = 400
     p = rng.random(n)
+    # rows that sum to 1.00008, within the tolerance of 1e-4
     q = np.column_stack([1 - p, p])
     q[:20] = [2e-5, 1.00006]
     q[20:40] = [1.00006, 2e-5]

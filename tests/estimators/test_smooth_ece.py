@@ -90,9 +90,9 @@ def test_value__is_that_of_relplot(name, data_folder):
 
 def test_value__does_not_depend_on_blocks_or_the_unit_of_weights():
     p, y, w = _rows(2000)
-    (whole,) = cs.evaluate(_source(p, y, w), "smooth_ece")
+    (at_once,) = cs.evaluate(_source(p, y, w), "smooth_ece")
     (parts,) = cs.evaluate(_source(p, y, 7 * w), "smooth_ece", block_rows=33)
-    assert parts.value == pytest.approx(whole.value, rel=1e-12)
+    assert parts.value == pytest.approx(at_once.value, rel=1e-12)
 
 
 @pytest.mark.parametrize("value", [0.0, 0.3, 1.0])
@@ -109,7 +109,7 @@ def test_no_rows__have_no_value():
 
 
 @pytest.mark.long
-def test_interval_and_test__of_a_biased_model():
+def test_interval_and_test__find_a_biased_model():
     p, y, _ = _rows(2000)
     source = _source(p, y)
     (estimate,) = cs.evaluate(source, "smooth_ece", interval="jackknife")

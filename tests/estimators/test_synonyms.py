@@ -42,7 +42,7 @@ def test_synonyms__do_not_hide_estimators():
 
 # D14: names of the field, without regard to case, - and _
 @pytest.mark.parametrize(
-    ("given", "meant"),
+    ("synonym", "meant"),
     [
         ("ECE", "ece"),
         ("MCE", "mce"),
@@ -56,17 +56,17 @@ def test_synonyms__do_not_hide_estimators():
         ("TCE2Debiased", "tce2_debiased"),
     ],
 )
-def test_names__of_the_field_are_estimators(given, meant):
-    assert estimator(given) == estimator(meant)
-    one, other = (
-        calibscale.evaluate(SOURCE, name, floor=False).estimates for name in (given, meant)
+def test_names__of_the_field_are_estimators(synonym, meant):
+    assert estimator(synonym) == estimator(meant)
+    by_synonym, by_name = (
+        calibscale.evaluate(SOURCE, name, floor=False).estimates for name in (synonym, meant)
     )
-    assert one[0].value == other[0].value
+    assert by_synonym[0].value == by_name[0].value
 
 
 # D14: what is not the same quantity gets a sentence, and suggestions are right
 @pytest.mark.parametrize(
-    ("given", "sentence"),
+    ("text", "sentence"),
     [
         ("ACE", "mean over all classes"),
         ("rms_ce", "use tce2, the square of this error; results have its root"),
@@ -80,9 +80,9 @@ def test_names__of_the_field_are_estimators(given, meant):
         ("qqqq", "`calibscale estimators` lists all estimators"),
     ],
 )
-def test_names__of_other_quantities_say_what_to_use(given, sentence):
+def test_names__of_other_quantities_say_what_to_use(text, sentence):
     with pytest.raises(OptionError, match=sentence):
-        calibscale.evaluate(SOURCE, given)
+        calibscale.evaluate(SOURCE, text)
 
 
 def test_hosmer_lemeshow__names_a_statistic_that_can_be_tested():

@@ -16,9 +16,9 @@ def _source(p, y, w=None):
 def _by_pairs(p, y, w):
     kernel = 1 - np.abs(p[:, None] - p[None])
     delta = w * (p - y)
-    all_pairs, own = delta @ kernel @ delta, delta @ delta
+    all_pairs, diagonal = delta @ kernel @ delta, delta @ delta
     total = w.sum() ** 2
-    return all_pairs / total, (all_pairs - own) / (total - w @ w)
+    return all_pairs / total, (all_pairs - diagonal) / (total - w @ w)
 
 
 @pytest.mark.parametrize("weighted", [False, True])
@@ -50,9 +50,11 @@ def test_cells__have_an_error_that_covers_the_exact_value():
     reached = np.append(0.0, np.cumsum((p - y)[order])) / n
     gaps = np.diff(np.concatenate([[0.0], p[order], [1.0]]))
     exact = gaps @ (reached**2 + (reached[-1] - reached) ** 2)
-    own = np.sum((p - y) ** 2)
+    diagonal = np.sum((p - y) ** 2)
     result = cs.evaluate(_source(p, y), ["atb", "atb_debiased"])
-    for estimate, value in zip(result, (exact, (n**2 * exact - own) / (n**2 - n)), strict=True):
+    for estimate, value in zip(
+        result, (exact, (n**2 * exact - diagonal) / (n**2 - n)), strict=True
+    ):
         assert estimate.approximation.kind == "cells"
         assert abs(estimate.value - value) <= estimate.approximation.error < 0.1 * exact
 
@@ -70,8 +72,8 @@ def test_debiased__is_zero_on_average_if_calibrated():
 
 
 def test_degenerate_rows__have_a_value_or_a_reason():
-    one = cs.evaluate(_source(np.array([0.3]), np.array([1.0])), ["atb", "atb_debiased"])
-    assert one["atb"].value == pytest.approx(0.49)
-    assert one["atb_debiased"].reason == "there is only one row"
+    single = cs.evaluate(_source(np.array([0.3]), np.array([1.0])), ["atb", "atb_debiased"])
+    assert single["atb"].value == pytest.approx(0.49)
+    assert single["atb_debiased"].reason == "there is only one row"
     equal = cs.evaluate(_source(np.full(10, 0.5), np.arange(10) % 2), ["atb"])
     assert equal["atb"].value == 0.0

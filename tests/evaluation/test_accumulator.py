@@ -27,20 +27,45 @@ from calibscale.predictions.claims import includes
 
 ROWS, CLASSES = 5000, 4
 FIXED = [  # every estimator of one pass, with bandwidths
-    "accuracy", "brier", "nll", "confidence_gap", "ece", "ece(edges=equal-mass)", "mce",
-    "smooth_ece", "tce2", "tce2_debiased", "tce2_kumar", "cwce2", "simplex_ece",
-    "certified_l1", "certified_l2",
-    "corp", "ecce_mad", "ecce_range", "ici", "cox_slope", "cox_intercept", "spiegelhalter", "atb",
+    "accuracy",
+    "brier",
+    "nll",
+    "confidence_gap",
+    "ece",
+    "ece(edges=equal-mass)",
+    "mce",
+    "smooth_ece",
+    "tce2",
+    "tce2_debiased",
+    "tce2_kumar",
+    "cwce2",
+    "simplex_ece",
+    "certified_l1",
+    "certified_l2",
+    "corp",
+    "ecce_mad",
+    "ecce_range",
+    "ici",
+    "cox_slope",
+    "cox_intercept",
+    "spiegelhalter",
+    "atb",
     "atb_debiased",
-    "murphy", "aurc",
-    "brier_decomposition", "nll_decomposition", "ckce(features=20, bandwidth=0.4)",
-    "ckce_centred(features=20, bandwidth=0.4)", "cmmd(features=20, bandwidth=0.4)",
-    "jkce(features=20, bandwidth=0.4)", "jkce_biased(features=20, bandwidth=0.4)",
+    "murphy",
+    "aurc",
+    "brier_decomposition",
+    "nll_decomposition",
+    "ckce(features=20, bandwidth=0.4)",
+    "ckce_centred(features=20, bandwidth=0.4)",
+    "cmmd(features=20, bandwidth=0.4)",
+    "jkce(features=20, bandwidth=0.4)",
+    "jkce_biased(features=20, bandwidth=0.4)",
     "kce(notion=top_label, prediction_bandwidth=0.2)",
     "kce(method=features, n_features=20, prediction_bandwidth=0.3)",
     "klce(covariates=['age'], method=features, n_features=20, prediction_bandwidth=0.3, "
-    "covariate_bandwidth=2)", "multicalibration(covariates=['region'])",
-]  # fmt: skip
+    "covariate_bandwidth=2)",
+    "multicalibration(covariates=['region'])",
+]
 
 
 @pytest.fixture(scope="module")
@@ -50,9 +75,11 @@ def data():
     labels = (logits / 2 + rng.gumbel(size=logits.shape)).argmax(axis=1)
     labels[rng.random(ROWS) < 0.01] = -1
     return {
-        "logits": logits, "labels": labels, "weights": rng.gamma(2.0, size=ROWS),
+        "logits": logits,
+        "labels": labels,
+        "weights": rng.gamma(2.0, size=ROWS),
         "covariates": np.column_stack([rng.integers(20, 80, ROWS), rng.integers(0, 3, ROWS)]),
-    }  # fmt: skip
+    }
 
 
 NAMES = ["age", "region"]
@@ -95,8 +122,10 @@ def test_compute__equals_evaluate(data, monkeypatch, recent):
     result = pickle.loads(pickle.dumps(running)).compute()
     assert table(result) == pytest.approx(table(expected), rel=1e-12)
     assert (result.n, result.n_unlabelled, result.source["rows"]) == (
-        expected.n, expected.n_unlabelled, ROWS,
-    )  # fmt: skip
+        expected.n,
+        expected.n_unlabelled,
+        ROWS,
+    )
     assert running.rows == ROWS
     assert "rows=5000" in repr(running)
     running.reset(keep_bandwidths=True)  # of klce: centres of the covariates
@@ -105,8 +134,8 @@ def test_compute__equals_evaluate(data, monkeypatch, recent):
         part.update(**{name: column[k::3] for name, column in data.items()})
     merged = reduce(Accumulator.merge, parts).compute()
     # certified bounds depend on the numbers of rows, which are others here
-    kept = {key: value for key, value in table(merged).items() if "certified" not in key[1]}
-    assert kept == pytest.approx({key: table(expected)[key] for key in kept}, rel=1e-12)
+    exact = {key: value for key, value in table(merged).items() if "certified" not in key[1]}
+    assert exact == pytest.approx({key: table(expected)[key] for key in exact}, rel=1e-12)
     with pytest.raises(NoRowsError):
         running.compute()
 
@@ -143,6 +172,7 @@ def test_memory__does_not_depend_on_the_number_of_updates(data):
     for _ in range(40):
         running.update(**part)
         sizes.append(len(pickle.dumps(running)))
+    # counts of rows take more bytes as they grow
     assert sizes[-1] == pytest.approx(sizes[3], rel=1e-3)
 
 
@@ -178,7 +208,7 @@ def test_bandwidth__of_many_rows_is_that_of_the_first(data):
     assert [e.details.get("notes") for e in result.estimates] == [notes, notes, None]
 
 
-def test_merge__of_bandwidths_of_different_rows(data):
+def test_merge__of_bandwidths_of_different_rows_is_refused_unless_they_are_kept(data):
     rows = {name: data[name] for name in ("logits", "labels")}
     parts = [{name: c[i * 2000 : (i + 1) * 2000] for name, c in rows.items()} for i in range(2)]
     first, second = (Accumulator(DEFAULT, classes=CLASSES) for _ in parts)
@@ -192,8 +222,8 @@ def test_merge__of_bandwidths_of_different_rows(data):
     result = first.merge(copy).compute()
     bandwidth = result["ckce"].parameters["bandwidth"]
     fixed = [f"{name}(features=20, bandwidth={bandwidth})" for name in ("ckce", "jkce")]
-    both = evaluate(from_arrays(**{k: v[:4000] for k, v in rows.items()}), [*fixed, "brier"])
-    assert table(result) == pytest.approx(table(both), rel=1e-12)
+    at_once = evaluate(from_arrays(**{k: v[:4000] for k, v in rows.items()}), [*fixed, "brier"])
+    assert table(result) == pytest.approx(table(at_once), rel=1e-12)
 
 
 @pytest.mark.parametrize("sizes", [(300, 3000), (3000, 300), (300, 400), (800, 900)])
@@ -229,9 +259,9 @@ def test_interval__equals_that_of_evaluate_with_the_same_row_numbers(data):
     with pytest.raises(OptionError, match="another first_row="):
         parts[0].merge(parts[0])
     result = parts[0].merge(parts[1]).compute()
-    for mine, theirs in zip(result.estimates, expected.estimates, strict=True):
-        assert mine.interval.low == pytest.approx(theirs.interval.low, rel=1e-9)
-        assert mine.interval.high == pytest.approx(theirs.interval.high, rel=1e-9)
+    for batched, reference in zip(result.estimates, expected.estimates, strict=True):
+        assert batched.interval.low == pytest.approx(reference.interval.low, rel=1e-9)
+        assert batched.interval.high == pytest.approx(reference.interval.high, rel=1e-9)
     assert result.verdict == expected.verdict
 
 
@@ -242,9 +272,11 @@ def test_labels_and_covariates__may_be_texts(data):
     names = np.array(["north", "south", "west"])[data["covariates"][:, 1].astype(int)]
     labels = np.array(["a", "b", "c", "d", None], object)[data["labels"]]
     running = Accumulator(
-        ["brier"], classes=["a", "b", "c", "d"], group_by="region",
+        ["brier"],
+        classes=["a", "b", "c", "d"],
+        group_by="region",
         categories={"region": ["west", "south", "north"]},
-    )  # fmt: skip
+    )
     for part in (slice(0, 2000), slice(2000, ROWS)):
         frame = pd.DataFrame({"region": names[part]})
         running.update(logits=data["logits"][part], labels=labels[part], covariates=frame)

@@ -77,14 +77,14 @@ def test_update__interrupted_at_any_line_changes_nothing(recent, monkeypatch):
     line, step = 1, 29  # all lines take minutes
     ended = False
     while not ended:
-        one = deepcopy(running)
-        update = partial(one.update, probabilities=p[-1], labels=y[-1])
+        copied = deepcopy(running)
+        update = partial(copied.update, probabilities=p[-1], labels=y[-1])
         ended = not interrupted(update, line)
-        state = value_of(one)
+        state = value_of(copied)
         assert state in states, line
         if state == value_of(running):
             update()
-            assert value_of(one) == value_of(after)
+            assert value_of(copied) == value_of(after)
         line += step
     assert line > 10 * step
 
@@ -96,15 +96,15 @@ def test_merge_and_reset__interrupted_at_any_line_change_nothing():
     for i in range(6):
         parts[i % 2].update(probabilities=p[i], labels=y[i])
     for call, result in (
-        (lambda one: one.merge(parts[1]), deepcopy(parts[0]).merge(parts[1])),
-        (lambda one: one.reset(), None),
+        (lambda copied: copied.merge(parts[1]), deepcopy(parts[0]).merge(parts[1])),
+        (lambda copied: copied.reset(), None),
     ):
         line, ended = 1, False
         while not ended:
-            one = deepcopy(parts[0])
-            ended = not interrupted(lambda: call(one), line)  # noqa: B023
-            if one.rows:
-                assert value_of(one) in {value_of(parts[0]), value_of(result or parts[0])}
+            copied = deepcopy(parts[0])
+            ended = not interrupted(lambda: call(copied), line)  # noqa: B023
+            if copied.rows:
+                assert value_of(copied) in {value_of(parts[0]), value_of(result or parts[0])}
             line += 19
 
 

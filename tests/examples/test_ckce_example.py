@@ -52,9 +52,12 @@ def test_generators__scale_the_centred_log_ratios(name, temperature):
 
 @pytest.mark.parametrize(
     ("tenths", "values"),
-    [(1, (0.1, 0.026, 0.017, 0.017, 0.22)), (5, (0.1, 0.05, 0.025, 0.025, 0.3)),
-     (8, (0.1, 0.068, 0.052, 0.052, 0.36))],
-)  # fmt: skip
+    [
+        (1, (0.1, 0.026, 0.017, 0.017, 0.22)),
+        (5, (0.1, 0.05, 0.025, 0.025, 0.3)),
+        (8, (0.1, 0.068, 0.052, 0.052, 0.36)),
+    ],
+)
 def test_toy__has_the_values_of_the_appendix(example, tenths, values):
     np.testing.assert_allclose(example.toy(tenths), values, rtol=0, atol=1e-9)
     np.testing.assert_allclose(example.toy_formulas(tenths / 10), values, rtol=0, atol=1e-12)
@@ -104,6 +107,7 @@ def test_relative_range__is_that_of_means(example):
 
 def test_table_1__marginal_row_is_that_of_the_paper(example, models):
     scaled = example.whole_set({"marginal": models["marginal"]})[0] * [1, 1, 10, 100, 1]
+    # the paper prints three decimals
     np.testing.assert_allclose(scaled, example.PAPER_TABLE_1["marginal"], atol=5e-4)
 
 
@@ -115,9 +119,9 @@ def test_subsets__of_a_trial_are_the_same_rows(example, models):
 
 
 def test_ranked_alike__counts_exact_orders(example):
-    whole = np.array([[3.0], [1.0], [2.0]])
+    errors = np.array([[3.0], [1.0], [2.0]])
     trials = np.array([[[9.0], [7.0], [8.0]], [[9.0], [8.0], [7.0]], [[0.3], [0.1], [0.2]]])
-    assert example.ranked_alike(trials, whole).tolist() == [2]
+    assert example.ranked_alike(trials, errors).tolist() == [2]
 
 
 # ---------------------------------------------------------------- all of it

@@ -45,7 +45,7 @@ def run(example):
 
 @pytest.fixture
 def models(tmp_path):
-    """Two files: 300 rows of 3 classes, 300 rows of a positive class; and one of neither kind."""
+    """Files of 300 rows of 3 classes, of 300 rows of a positive class, and of neither kind."""
     for name, K in (("three", 3), ("two", 2)):
         draw = GENERATORS["gb"].draw(0, 0, 300)
         logits, labels = draw.logits[:, :K], draw.labels % K
@@ -82,7 +82,7 @@ def test_simulation__prints_every_theta(example, run):
 # ---------------------------------------------------------------- tables
 
 
-def test_tables__estimators_by_models(example, run, models):
+def test_tables__have_a_row_for_each_estimator(example, run, models):
     ran = run("tables", models)
     assert ran.exit_code == 0, ran.output
     assert example.COMPARABLE in ran.output
@@ -103,6 +103,7 @@ def test_tables__are_what_select_found(example, models):
     assert fixed.risk >= tuned.risk
     root, error = example.root(fixed.risk, fixed.risk_error)
     bent = np.sqrt(fixed.risk + 1e-6 * fixed.risk_error)
+    # a difference over 1e-6 loses six digits, and neglects the second derivative
     assert (bent - root) / 1e-6 == pytest.approx(error, rel=1e-4)
 
 
@@ -156,7 +157,7 @@ def test_mismatch__reproduces_the_published_code(
     for name, grid in result.items():
         published = {float(reg): values for reg, values in golden[name]["grid"].items()}
         for reg, values in grid.items():
-            nearest = min(published, key=lambda other: abs(other - reg))
+            nearest = min(published, key=lambda candidate: abs(candidate - reg))
             assert nearest == pytest.approx(reg)
             assert values == pytest.approx(published[nearest], rel=1e-8)
 

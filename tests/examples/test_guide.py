@@ -52,7 +52,7 @@ class Block(NamedTuple):
 
 
 def blocks(*languages: str, pages: Sequence[Path] = PAGES) -> list[Block]:
-    """Blocks of these languages, in order; none beside an installed wheel."""
+    """Blocks of these languages, in order. There are none beside an installed wheel."""
     result = []
     for page in filter(Path.exists, pages):
         section, fence, lines = page.stem, "", []
@@ -96,9 +96,13 @@ def prepared(tmp_path_factory) -> Path:
     age, region = rng.uniform(20, 70, 800), rng.integers(0, 3, 800)
     p = rng.uniform(0.05, 0.95, 800)
     loans = LogitStore.create(
-        folder / "loans.zarr", classes=2, kind="probabilities", binary=True, dtype=np.float64,
+        folder / "loans.zarr",
+        classes=2,
+        kind="probabilities",
+        binary=True,
+        dtype=np.float64,
         covariate_names=["age", "region"],
-    )  # fmt: skip
+    )
     with loans.writer() as writer:
         writer.append(p, (rng.random(800) < p).astype(int), covariates=np.c_[age, region])
     (folder / "predictions").mkdir()
@@ -163,12 +167,12 @@ def folder(prepared, tmp_path, monkeypatch) -> Path:
 def _faster(words):
     """Arguments of a command, with the options of `FAST` instead of its own."""
     fast = FAST.get(" ".join(words[:2]), [])
-    own = words[1:]
+    arguments = words[1:]
     for option in fast[::2]:
-        if option in own:
-            at = own.index(option)
-            own = own[:at] + own[at + 2 :]
-    return [*own, *fast]
+        if option in arguments:
+            at = arguments.index(option)
+            arguments = arguments[:at] + arguments[at + 2 :]
+    return [*arguments, *fast]
 
 
 @each("console")
@@ -215,9 +219,13 @@ def in_a_shell(commands: list[str]) -> None:
     assert "--port 0" in text
     path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
     shell = subprocess.Popen(
-        ["bash", "-e", "-c", text], env={**os.environ, "PATH": path},
-        start_new_session=True, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
-    )  # fmt: skip
+        ["bash", "-e", "-c", text],
+        env={**os.environ, "PATH": path},
+        start_new_session=True,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+    )
     try:
         shell.wait(400)
     finally:
@@ -238,11 +246,16 @@ def names() -> Callable[[str], dict[str, Any]]:
     def of_page(page: str) -> dict[str, Any]:
         return {
             "model": LogisticRegression().fit(X, y),
-            "X": X, "y": y, "names": animals, "p": p, "frame": frame, "w": np.ones(300),
+            "X": X,
+            "y": y,
+            "names": animals,
+            "p": p,
+            "frame": frame,
+            "w": np.ones(300),
             "region": arrays["covariates"][:, 0],
             "batches": [(arrays["logits"], arrays["labels"], arrays["covariates"])],
             "loader": [(X, y)],
-        }  # fmt: skip
+        }
 
     return of_page
 
@@ -256,13 +269,13 @@ def test_python__runs(block, names, folder, monkeypatch):
         pytest.importorskip("mlflow", reason="needs mlflow-skinny and SQLAlchemy")
         pytest.importorskip("sqlalchemy", reason="needs mlflow-skinny and SQLAlchemy")
         monkeypatch.setenv("MLFLOW_TRACKING_URI", f"sqlite:///{folder}/mlflow.db")
-    known = names(block.page)
-    exec(compile(block.text, f"{block.page}, {block.section}", "exec"), known)
+    namespace = names(block.page)
+    exec(compile(block.text, f"{block.page}, {block.section}", "exec"), namespace)
     if block.page == "tasks":
         assert len([line for line in block.text.splitlines() if line.strip()]) <= 5
     if "np.savez" in block.text:
         main(["ingest", "predictions.npz", "again.zarr"])
-        assert LogitStore.open("again.zarr").rows == len(known["y"])
+        assert LogitStore.open("again.zarr").rows == len(namespace["y"])
 
 
 def test_own_estimator__takes_at_most_60_lines_of_code():
@@ -302,9 +315,9 @@ def test_options_and_scripts__exist(page):
         by_name = {name for p in command.params for name in (*p.opts, *p.secondary_opts)}
         return by_name.union(*(options(c) for c in getattr(command, "commands", {}).values()))
 
-    others = {"--scheduler-file", "--nworkers", "--nthreads", "--help"}  # of dask, and of all
+    foreign = {"--scheduler-file", "--nworkers", "--nthreads", "--help"}  # of dask, and of all
     named = set(re.findall(r"(?<![\w-])--[a-z][a-z-]+", page.read_text()))
-    assert named - others <= options(cli)
+    assert named - foreign <= options(cli)
     for path in re.findall(r"`(examples/[\w./]+|benchmarks/[\w./]+)`", page.read_text()):
         assert (ROOT / path).exists(), path
 
@@ -341,7 +354,7 @@ def test_first_look__takes_a_store(run, prepared):
 def test_own_estimator__tells_over_from_under(run):
     out = run("own_estimator.py")
     groups = re.findall(r"under = (\d): overconfidence ([\d.]+), ECE ([\d.]+)", out)
-    (_, over, ece), (_, under, other) = [tuple(map(float, g)) for g in groups]
+    (_, over, ece), (_, under, ece_under) = [tuple(map(float, g)) for g in groups]
     assert over > 0.8 * ece > 0.01
-    assert under < 0.2 * other
+    assert under < 0.2 * ece_under
     assert "p = 0.005" in out

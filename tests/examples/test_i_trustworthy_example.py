@@ -43,6 +43,7 @@ def test_simulated__type_1_error_of_labels_is_5_percent(example):
     trials, widths = 100, (0.1, 2.0)
     result = example.rejections("bayes", 2, 100, widths, trials, 99, seed=1, nulls=("labels",))
     assert result.shape == (1, len(widths))
+    # the largest of two rates exceeds this bound for one seed in 5,000
     assert result.max() <= binom.isf(1e-4, trials, 0.05)
     assert result.sum() > 0
 
@@ -72,6 +73,7 @@ def test_permutations__are_counted_without_centring(example):
 
 def test_wilson__is_the_interval_of_a_proportion(example):
     below, above = example.wilson(np.array([0, 5]), 10)
+    # limits to four digits, from Wilson's formula by hand
     assert (below[0], above[0]) == pytest.approx((0, 0.2775), abs=1e-4)
     assert (below[1], above[1]) == pytest.approx((0.2634, 0.2634), abs=1e-4)
 
@@ -92,7 +94,7 @@ def test_klce__is_that_of_the_published_code(example, data_folder, golden, name)
     assert result.value == pytest.approx(golden[name]["kite_value"], rel=1e-9)
 
 
-def test_table_2__heart_disease(example, data_folder):
+def test_table_2__has_the_scores_of_heart_disease(example, data_folder):
     result = example.scores_of_table_2(data_folder, "heart_lr", 500)
     data = example.load(data_folder, "heart_lr")
     assert result.brier == pytest.approx(np.mean((data.p - data.y) ** 2), rel=1e-12)
@@ -125,8 +127,8 @@ def test_mmd__is_the_distance_of_distributions(example):
     labels = np.exp(-2.0 * (1 - np.eye(2)))
     q, e = np.column_stack([1 - p, p]), np.eye(2)[y[0]]
     near = np.exp(-np.square(z[0][:, None] - z[0]).sum(axis=2) / 25)
-    whole = near * (q @ labels @ q.T - 2 * q @ labels @ e.T + e @ labels @ e.T)
-    expected = whole[~np.eye(32, dtype=bool)].mean()
+    terms = near * (q @ labels @ q.T - 2 * q @ labels @ e.T + e @ labels @ e.T)
+    expected = terms[~np.eye(32, dtype=bool)].mean()
     assert example.mmd(z, y, beta)[0] == pytest.approx(expected, rel=1e-9)
 
 
@@ -153,6 +155,7 @@ def test_table_1__published_values_of_models_that_are_not_recalibrated(example, 
     data = example.Predictions(constant, test.y, test.x, names)
     width, gamma, value, _ = example.PAPER_TABLE_1["Constant", "None"]
     klce = example.klce_of(names, width, gamma, normalization="kernel_sum")
+    # the paper prints five decimals
     assert evaluate(data.source(), [klce])["klce"].value == pytest.approx(value, abs=5e-6)
     groups = example.exact_groups(train.some(slice(18247, None)), test)
     assert groups.max() == 6  # seven pairs of income and race

@@ -25,7 +25,7 @@ pytestmark = pytest.mark.skipif(not EXAMPLES.is_dir(), reason="no examples besid
 
 
 def unit(path: Path) -> list[tuple[str, str, str]]:
-    """(section, key, value) of every line; keys may come twice, which configparser refuses."""
+    """(section, key, value) of every line. Keys may come twice, which configparser refuses."""
     result, section = [], ""
     for line in path.read_text().splitlines():
         if line.startswith("["):
@@ -82,8 +82,10 @@ def test_service__tells_exit_codes_apart():
 def test_units__are_what_systemd_takes():
     ran = subprocess.run(
         ["systemd-analyze", "verify", "--man=no", SERVICE, TIMER],
-        capture_output=True, text=True, check=False,
-    )  # fmt: skip
+        capture_output=True,
+        text=True,
+        check=False,
+    )
     complaints = [line for line in ran.stderr.splitlines() if "calibscale-nightly" in line]
     assert not complaints
 
@@ -104,13 +106,19 @@ def test_service__looks_for_late_labels_first(calibscale, tmp_path):
 
 @pytest.mark.parametrize(
     ("codes", "mailed"),
-    [([0], ""), ([75, 1, 0], ""), ([3], "exit code 3"), ([4], "exit code 4"),
-     ([5], "exit code 5"),
-     ([75, 75, 75], "exit code 75")],
-)  # fmt: skip
+    [
+        ([0], ""),
+        ([75, 1, 0], ""),
+        ([3], "exit code 3"),
+        ([4], "exit code 4"),
+        ([5], "exit code 5"),
+        ([75, 75, 75], "exit code 75"),
+    ],
+)
 def test_crontab__mails_what_is_wrong(calibscale, tmp_path, codes, mailed):
-    folder, given, said = calibscale
-    given.write_text("".join(f"{code}\n" for code in [4, *codes]))  # there is no day a week ago
+    folder, codes_file, said = calibscale
+    # the first command is of a day a week ago, which is not there
+    codes_file.write_text("".join(f"{code}\n" for code in [4, *codes]))
     lines = [
         line for line in (NIGHTLY / "crontab").read_text().splitlines() if re.match(r"\d", line)
     ]
@@ -134,13 +142,19 @@ def test_schedulers__are_python(name):
 def loaded(name: str, tmp_path: Path, code: str, path: Path | None = None) -> list[str]:
     """The lines that `code` prints after the example of that name was imported as `example`."""
     environment = {
-        **os.environ, "AIRFLOW_HOME": str(tmp_path), "PREFECT_HOME": str(tmp_path),
-        "PYTHONPATH": str(NIGHTLY), "PATH": f"{path}{os.pathsep}{os.environ['PATH']}",
-    }  # fmt: skip
+        **os.environ,
+        "AIRFLOW_HOME": str(tmp_path),
+        "PREFECT_HOME": str(tmp_path),
+        "PYTHONPATH": str(NIGHTLY),
+        "PATH": f"{path}{os.pathsep}{os.environ['PATH']}",
+    }
     ran = subprocess.run(
         [sys.executable, "-c", f"import {name} as example\n{code}"],
-        capture_output=True, text=True, check=False, env=environment,
-    )  # fmt: skip
+        capture_output=True,
+        text=True,
+        check=False,
+        env=environment,
+    )
     assert ran.returncode == 0, ran.stderr
     return ran.stdout.splitlines()
 
@@ -209,9 +223,8 @@ def test_sixty_days__alarm_after_the_drift(how, tmp_path):
     assert len(nights) == 6 + 3  # the last three are read again
     assert not any("ALARM" in line for line in nights[:3])
     assert "ALARM" in nights[-1]
-    first, repeated = (
-        int(nights[i].split()[3]) for i in (-4, -1)
-    )  # rows without a label on the last day
+    # rows without a label on the last day
+    first, repeated = (int(nights[i].split()[3]) for i in (-4, -1))
     assert first > 700
     assert repeated == 0
     report = (tmp_path / "out" / "report.html").read_text()

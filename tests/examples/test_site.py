@@ -19,11 +19,21 @@ from tests.support.browser import requests, visit
 
 DOCS = ROOT / "docs"
 KINDS = (  # a page of each kind
-    "index", "start/command_line", "generated/guides/credit_groups", "guides/rare_events",
-    "generated/guides/recalibrate_next_month", "concepts/verdicts", "concepts/mathematics",
-    "conventions", "reference/job_file", "reference/command_line",
-    "generated/api/calibscale.evaluate", "generated/gallery/index", "benchmarks", "changelog",
-)  # fmt: skip
+    "index",
+    "start/command_line",
+    "generated/guides/credit_groups",
+    "guides/rare_events",
+    "generated/guides/recalibrate_next_month",
+    "concepts/verdicts",
+    "concepts/mathematics",
+    "conventions",
+    "reference/job_file",
+    "reference/command_line",
+    "generated/api/calibscale.evaluate",
+    "generated/gallery/index",
+    "benchmarks",
+    "changelog",
+)
 pytestmark = [
     pytest.mark.skipif(not DOCS.is_dir(), reason="no docs beside an installed wheel"),
     pytest.mark.timeout(1200),
@@ -32,13 +42,15 @@ pytestmark = [
 
 @pytest.fixture(scope="session")
 def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Folder of the built pages; a build runs all scripts and commands of pages."""
+    """Folder of the built pages. A build runs all scripts and commands of pages."""
     pytest.importorskip("sphinx", reason="needs pip install calibscale[docs]")
     place = tmp_path_factory.mktemp("site")
     ran = subprocess.run(
         [sys.executable, "-m", "sphinx", "-q", "-W", "--keep-going", "-E", DOCS, place],
-        capture_output=True, text=True, env={**os.environ, "NO_COLOR": "1"},
-    )  # fmt: skip
+        capture_output=True,
+        text=True,
+        env={**os.environ, "NO_COLOR": "1"},
+    )
     assert ran.returncode == 0, ran.stdout[-3000:] + ran.stderr[-6000:]
     return place
 

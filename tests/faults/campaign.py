@@ -217,7 +217,7 @@ def _row(*cells: object) -> str:
 
 
 def main() -> None:
-    """Run a campaign, print its table and failures; exit with 1 if there are any failures."""
+    """Run a campaign and print its table and failures. Exit with 1 if there are any failures."""
     parser = argparse.ArgumentParser(prog="python -m tests.faults.campaign")
     parser.add_argument("--kills", type=int, default=500)
     parser.add_argument("--full-disks", type=int, default=300)
@@ -225,13 +225,13 @@ def main() -> None:
         "--seed", type=int, default=1, help="first seed; each case has the next one"
     )
     parser.add_argument("--only", action="append", help="only these commands, as 'ingest S3'")
-    given = parser.parse_args()
+    arguments = parser.parse_args()
     outcomes: list[Outcome] = []
     with tempfile.TemporaryDirectory() as folder, prepared_campaign(Path(folder)) as campaign:
-        for k, (fault, name) in enumerate(planned(given.kills, given.full_disks)):
-            if given.only and " ".join(name) not in given.only:
+        for k, (fault, name) in enumerate(planned(arguments.kills, arguments.full_disks)):
+            if arguments.only and " ".join(name) not in arguments.only:
                 continue
-            outcome = campaign.run(fault, name, given.seed + k)
+            outcome = campaign.run(fault, name, arguments.seed + k)
             outcomes.append(outcome)
             print(len(outcomes), fault, *name, outcome.state, outcome.text, sep="\t", flush=True)
         late = campaign.late

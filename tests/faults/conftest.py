@@ -13,7 +13,7 @@ from tests.support.night_faults import DAYS, Forks, Scene, write_job, write_stor
 
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
-    """Folder of a job whose ledger has the first day."""
+    """Folder of a job with the first day in its ledger."""
     write_store(tmp_path, 0)
     night(write_job(tmp_path), DAYS[0])
     return tmp_path
@@ -28,7 +28,7 @@ def forks() -> Iterator[Forks]:
 
 @pytest.fixture(scope="session")
 def scene(forks: Forks, tmp_path_factory: pytest.TempPathFactory) -> Scene:
-    """The night of a day whose labels came late."""
+    """The night after labels of an earlier day came late."""
     night_scene = Scene(tmp_path_factory.mktemp("scene"), "late", rows=1000, groups=2)
     night_scene.measure(forks)
     return night_scene

@@ -1,4 +1,4 @@
-"""Nights on a machine whose clock goes back between them."""
+"""Nights on a machine with a clock that goes back between them."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def _age(folder: Path, seconds: float) -> None:
 
 
 def _nights(folder: Path, jumps: tuple[float, float, float]) -> tuple[Any, Any]:
-    """Records and outputs of three nights; before each, files have become older by so much."""
+    """Records and outputs of three nights. Before each, files become older by so much."""
     job = write_job(folder, FILES + REPORT)
     write_parquet(folder, 0, 200)
     night(job, DAYS[0])
@@ -58,5 +58,5 @@ def test_clock__that_goes_back_between_nights_changes_no_number(tmp_path: Path) 
     expected = _nights(folder, (0.0, 0.0, 0.0))
     shutil.rmtree(folder)
     folder.mkdir()
-    found = _nights(folder, (-_MONTH, -2 * _MONTH, 3 * _MONTH))
-    assert found == expected
+    numbers = _nights(folder, (-_MONTH, -2 * _MONTH, 3 * _MONTH))
+    assert numbers == expected

@@ -43,7 +43,7 @@ def test_damaged_day__is_named_and_repaired_while_other_days_are_used(
     job = folder / "job.toml"
     night(job, write_store(folder, 1))
     night(job, write_store(folder, 2))
-    whole = ledger_records(folder)
+    intact = ledger_records(folder)
     flip_bit(folder, DAYS[1], section, group)
     ran = run("ledger", "check", folder / "ledger")
     assert ran.code == 1
@@ -53,18 +53,18 @@ def test_damaged_day__is_named_and_repaired_while_other_days_are_used(
     ran = run("nightly", job, "--date", DAYS[3])
     assert ran.code == 5, ran.err
     result = json.loads((folder / "out" / f"{DAYS[3]}.json").read_text())
-    every = result["windows"][1]
-    messages = [*every["damaged"], *result["notes"]]
+    window = result["windows"][1]
+    messages = [*window["damaged"], *result["notes"]]
     assert any(DAYS[1] in message for message in messages), messages
     assert DAYS[1] in ran.out
     if (section, group) == ("states", None):
-        assert every["days"] == [DAYS[0], DAYS[2], DAYS[3]]
-    assert all(records["value"] is not None for records in every["results"])
+        assert window["days"] == [DAYS[0], DAYS[2], DAYS[3]]
+    assert all(records["value"] is not None for records in window["results"])
     # run the same day again: its predictions are unchanged, but its record is damaged
     assert run("nightly", job, "--date", DAYS[1], "-q").code == 0
     records = ledger_records(folder)
     del records[DAYS[3]]
-    assert records == whole
+    assert records == intact
     assert run("ledger", "check", folder / "ledger").code == 0
 
 
@@ -83,11 +83,11 @@ def test_truncated_index__of_a_killed_night_loses_its_day_which_is_read_again(
     folder: Path,
 ) -> None:
     index = folder / "ledger" / "index.log"
-    whole, old = index.read_bytes(), night_outputs(folder)
-    index.write_bytes(whole[:-20])
+    content, old = index.read_bytes(), night_outputs(folder)
+    index.write_bytes(content[:-20])
     (folder / "ledger" / "index.last").unlink()  # it is written after the line
     assert run("nightly", folder / "job.toml", "--date", DAYS[0], "-q").code == 0
-    assert index.read_bytes() == whole
+    assert index.read_bytes() == content
     assert night_outputs(folder) == old
 
 
@@ -96,7 +96,7 @@ def test_truncated_index__of_an_earlier_night_is_an_error_until_it_is_repaired(
 ) -> None:
     job = folder / "job.toml"
     night(job, write_store(folder, 1))
-    whole = ledger_records(folder)
+    intact = ledger_records(folder)
     index = folder / "ledger" / "index.log"
     index.write_bytes(index.read_bytes().splitlines(keepends=True)[0])
     write_store(folder, 2)
@@ -106,7 +106,7 @@ def test_truncated_index__of_an_earlier_night_is_an_error_until_it_is_repaired(
     assert f"calibscale ledger repair {folder / 'ledger'}" in ran.err
     assert run("ledger", "repair", folder / "ledger").code == 0
     assert run("nightly", job, "--date", DAYS[1], "-q").code == 0
-    assert ledger_records(folder) == whole
+    assert ledger_records(folder) == intact
 
 
 def test_damaged_result__is_recomputed(run: Any, folder: Path) -> None:
@@ -143,7 +143,7 @@ def test_job__that_does_not_fit_its_ledger_is_refused(
 
 
 @pytest.mark.parametrize(
-    ("other", "words"),
+    ("changes", "words"),
     [
         ({"classes": 4}, "4 classes, but the ledger has 3"),
         ({"names": ("age", "region")}, "the covariates are age, region, but the ledger has"),
@@ -152,11 +152,11 @@ def test_job__that_does_not_fit_its_ledger_is_refused(
 def test_data__that_do_not_fit_the_ledger_are_refused(
     run: Any,
     folder: Path,
-    other: dict[str, Any],
+    changes: dict[str, Any],
     words: str,
 ) -> None:
     old = ledger_records(folder)
-    write_store(folder, 1, **other)
+    write_store(folder, 1, **changes)
     ran = run("nightly", folder / "job.toml", "--date", DAYS[1])
     assert ran.code == 5
     assert words in ran.err

@@ -31,7 +31,7 @@ def three_nights(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def _contents(path: Path) -> dict[str, Any] | None:
-    """Everything that nights read of a ledger, by its entries; None if it is refused."""
+    """Everything that nights read of a ledger, by its entries, or None if it is refused."""
     try:
         ledger = Ledger.open(path)
         book = AlarmBook(ledger)
@@ -80,19 +80,19 @@ def test_flipped_bit__is_an_error_or_names_its_day(
     rng = np.random.default_rng(small_step)
     outcomes: Counter[str] = Counter()
     for file, at in _places(ledger, small_step, samples):
-        whole = file.read_bytes()
-        changed = bytearray(whole)
+        content = file.read_bytes()
+        changed = bytearray(content)
         changed[at] ^= 1 << int(rng.integers(8))
         file.write_bytes(bytes(changed))
-        found = _contents(ledger)
-        if found is None:
+        contents = _contents(ledger)
+        if contents is None:
             outcomes["refused"] += 1
         else:
-            damaged = found.pop("damaged")
-            wrong = [key for key, value in found.items() if intact[key] != value]
+            damaged = contents.pop("damaged")
+            wrong = [key for key, value in contents.items() if intact[key] != value]
             assert wrong == [], (file, at, changed[at], damaged)
-            assert damaged or found.keys() == intact.keys() - {"damaged"}, (file, at)
+            assert damaged or contents.keys() == intact.keys() - {"damaged"}, (file, at)
             outcomes["named" if damaged else "same"] += 1
-        file.write_bytes(whole)
+        file.write_bytes(content)
     print(f"{outcomes.total()} flipped bits: {dict(outcomes)}")
     assert outcomes["named"] > outcomes.total() / 4

@@ -57,9 +57,11 @@ def test_full_disk__is_reported_and_the_night_resumes_when_there_is_room(
         old_records, old = ledger_records(disk), night_outputs(disk)
         new_records, new = after_night(disk, lambda: night(job, DAYS[1]))
         messages = []
+        # kilobytes, too few for one or the other file of a night
         for room in (0, 16, 32, 64, 96, 128, 192, 256, 400):
             filler = disk / "filler"
             filler.write_bytes(b"")
+            # everything but this room is filled
             free = shutil.disk_usage(disk).free - 1024 * room
             filler.write_bytes(bytes(free))
             ran = run("nightly", job, "--date", DAYS[1], "-q")
@@ -95,10 +97,7 @@ def test_file_limit__is_reported_and_leaves_the_old_night(
     scene.check_done()
 
 
-def test_file__in_place_of_the_output_folder_is_reported(
-    run: Any,
-    folder: Path,
-) -> None:
+def test_file__in_place_of_the_output_folder_is_reported(run: Any, folder: Path) -> None:
     shutil.rmtree(folder / "out")
     (folder / "out").write_text("mine")
     write_store(folder, 1)
@@ -128,22 +127,20 @@ def open_folder() -> Iterator[Path]:
     yield place
     for path in place.rglob("*"):
         if path.is_dir():
+            # root or the owner must be able to delete the folder
             path.chmod(0o700)
     shutil.rmtree(place)
 
 
 @pytest.mark.parametrize("shut", ["out", "ledger"])
-def test_read_only_folder__is_reported(
-    run: Any,
-    open_folder: Path,
-    shut: str,
-) -> None:
+def test_read_only_folder__is_reported(run: Any, open_folder: Path, shut: str) -> None:
     write_store(open_folder, 0)
     job = write_job(open_folder)
     night(job, DAYS[0])
     write_store(open_folder, 1)
     old_records, old = ledger_records(open_folder), night_outputs(open_folder)
     place = open_folder / shut
+    # root may write everywhere, and another user may not
     with nobody(open_folder):
         for path in (place, *place.rglob("*")):
             if path.is_dir():
@@ -153,6 +150,7 @@ def test_read_only_folder__is_reported(
         assert ran.err.startswith(f"error: {place}")
         assert "Permission denied" in ran.err
         records = ledger_records(open_folder)
+        # a record is written before the outputs
         assert records.keys() == old_records.keys() | ({DAYS[1]} if shut == "out" else set())
         assert {**records, **old_records} == records
         assert night_outputs(open_folder) == old

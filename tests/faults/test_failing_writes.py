@@ -41,9 +41,9 @@ KINDS = {  # errno, and whether later calls fail as well
 
 @pytest.fixture(scope="module")
 def injector(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Injector]:
-    one = Injector(tmp_path_factory.mktemp("library"))
-    yield one
-    one.forks.close()
+    started = Injector(tmp_path_factory.mktemp("library"))
+    yield started
+    started.forks.close()
 
 
 # ---------------------------------------------------------------- commands
@@ -170,14 +170,14 @@ def _fail(injector: Injector, undertaking: Undertaking, max_points: int | None =
 
 def _check(injector: Injector, undertaking: Undertaking, ran: Ran, killed: bool) -> None:
     """Check what a command with a failing call leaves, and that it can be completed."""
-    done = ran.code == 0
-    assert done or ran.code == (-signal.SIGKILL if killed else 1)
-    if done or killed:
+    succeeded = ran.code == 0
+    assert succeeded or ran.code == (-signal.SIGKILL if killed else 1)
+    if succeeded or killed:
         assert ran.err == ""
     else:
         assert ran.err.startswith("error: ")
         assert ran.err.count("\n") == 1
-    if done:
+    if succeeded:
         undertaking.check_done()
     undertaking.check()
     if undertaking.may_go_on():

@@ -30,10 +30,7 @@ def _evidence(folder: Path, day: str) -> list[float]:
     return outcome["alarms"]["log_evidence"]
 
 
-def test_clock__that_goes_back_does_not_change_evidence(
-    run: Any,
-    tmp_path: Path,
-) -> None:
+def test_clock__that_goes_back_does_not_change_evidence(run: Any, tmp_path: Path) -> None:
     """The days are two apart and bets learn from the day before, so no day learns from another."""
     logs = []
     for name, order in (("forth", (0, 2, 4)), ("back", (0, 4, 2))):
@@ -58,18 +55,18 @@ def test_clock__bets_of_a_day_learn_only_from_days_before_it(tmp_path: Path) -> 
         night(tmp_path / "job.toml", write_store(tmp_path, k, rows=2000))
     ledger = Ledger.open(tmp_path / "ledger")
     bets = {e.day: e.info["bets"] for e in ledger.select()}
-    other = tmp_path / "other"
-    write_job(other)
+    folder_in_order = tmp_path / "other"
+    write_job(folder_in_order)
     for k in (0, 1):
-        night(other / "job.toml", write_store(other, k, rows=2000))
-    assert bets[DAYS[1]] == Ledger.open(other / "ledger").select()[1].info["bets"]
+        night(folder_in_order / "job.toml", write_store(folder_in_order, k, rows=2000))
+    assert bets[DAYS[1]] == Ledger.open(folder_in_order / "ledger").select()[1].info["bets"]
 
 
 def test_clock__default_is_yesterday_although_there_are_future_days(
     run: Any,
     tmp_path: Path,
 ) -> None:
-    """The clock, also that of files, was years ahead and is correct now."""
+    """The clock of the machine and of its files was years ahead and is correct now."""
     job = write_job(tmp_path)
     yesterday = (datetime.now(UTC).date() - timedelta(1)).isoformat()
     place = Path(tmp_path / "days" / f"{write_store(tmp_path, 0)}.zarr")
@@ -108,8 +105,8 @@ def test_day_without_rows__is_recorded(run: Any, tmp_path: Path, kind: str) -> N
     assert ran.code == 5, ran.err
     assert f"No row of {DAYS[2]} could be used" in ran.out
     result = json.loads((tmp_path / "out" / f"{DAYS[2]}.json").read_text())
-    day, every = result["windows"]
-    assert (day["n"], every["n"], every["days"]) == (0, 200, [DAYS[1]])
+    day, all_days = result["windows"]
+    assert (day["n"], all_days["n"], all_days["days"]) == (0, 200, [DAYS[1]])
     before, now = result["alarms"]["log_evidence"]
     assert now == pytest.approx(before, abs=1e-12)
     assert "nothing was done" in run("nightly", job, "--date", DAYS[2]).out
@@ -135,12 +132,12 @@ def test_late_labels__meet_the_bets_of_their_day(
         (entry,) = Ledger.open(folder / "ledger").select(DAYS[2], DAYS[2])
         return entry.info["bets"]
 
-    had = bets()
-    assert any(had), had
+    before = bets()
+    assert any(before), before
     night(job, write_store(folder, 1, rows=3000))  # new bets would differ now
     result = night(job, write_store(folder, 2)).to_dict()
     assert (result["n"], result["n_unlabelled"]) == (200, 0)
-    assert bets() == had
+    assert bets() == before
 
 
 def test_first_night__without_labels_keeps_nothing(run: Any, tmp_path: Path) -> None:

@@ -32,9 +32,7 @@ from tests.support.night_faults import (
 )
 
 
-def _kills(
-    scene: Scene, forks: Forks, count: int, stages: set[str], early: bool = False
-) -> None:  # fmt: skip
+def _kills(scene: Scene, forks: Forks, count: int, stages: set[str], early: bool = False) -> None:
     """Send SIGKILL at random moments of a night, at least `count` times and in every stage.
 
     Every other one before the outputs if `early`, for the report takes most of a small night.
@@ -71,7 +69,7 @@ def test_kills__leave_the_old_state_or_the_new_one(forks: Forks, scene: Scene) -
 
 @pytest.mark.slow
 @pytest.mark.parametrize(("kind", "count"), [("late", 50), ("day", 25), ("first", 25)])
-def test_kills__at_fifty_moments_of_every_stage(
+def test_kills__at_any_moment_of_every_stage_leave_whole_nights(
     forks: Forks, tmp_path: Path, kind: str, count: int
 ) -> None:
     """During ingest, reading, the ledger, judging and the outputs, including the report."""
@@ -83,7 +81,7 @@ def test_kills__at_fifty_moments_of_every_stage(
 
 @pytest.mark.parametrize("first", [False, True])
 def test_two_nights__at_once_do_not_conflict(forks: Forks, tmp_path: Path, first: bool) -> None:
-    """One of them does the work; the other reports why it does not, or that nothing changed."""
+    """One night does the work. The other reports why it does not, or that nothing changed."""
     job = write_job(tmp_path, FILES)
     if not first:
         night(job, write_parquet(tmp_path, 0, 300))
@@ -131,7 +129,7 @@ def test_interrupted_night__exits_with_75_and_resumes(
 def test_cluster__whose_worker_and_then_scheduler_is_lost(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Another worker replaces a killed one; a night without its scheduler ends."""
+    """Another worker replaces a killed one. A night without its scheduler ends."""
     monkeypatch.setattr("calibscale.data.source._BLOCK_NUMBERS", 1)  # short blocks
     (tmp_path / "cluster").mkdir()
     for k in range(3):
@@ -148,15 +146,15 @@ def test_cluster__whose_worker_and_then_scheduler_is_lost(
         there = replace(there, run=replace(there.run, scheduler=cluster.address))
         object.__setattr__(there, "file", file)
         first = cluster.worker()
-        other = []
+        new_workers = []
 
         def swap() -> None:
-            other.append(cluster.slow_worker())
+            new_workers.append(cluster.slow_worker())
             first.kill()
 
         night(there, DAYS[1], progress=At(swap))
         assert first.wait(LIMIT) == -signal.SIGKILL
-        assert other[0].poll() is None
+        assert new_workers[0].poll() is None
         assert ledger_records(tmp_path) == expected[0][0]
         kill = At(cluster.scheduler.kill)
         with pytest.raises(ClusterError, match=f"scheduler at {cluster.address} was lost"):

@@ -54,7 +54,7 @@ def _interrupted(call: Callable[[], Any], seconds: float) -> bool:
 def _interrupts(
     call: Callable[[], Any], count: int, after: Callable[[bool, int], None], undo: Any = None
 ) -> None:
-    """Interrupt a call at `count` random moments; `after` checks each of them."""
+    """Interrupt a call at `count` random moments. `after` checks each of them."""
     rng = np.random.default_rng(int.from_bytes(os.urandom(4)))
     call()  # compiles kernels
     if undo is not None:
@@ -93,9 +93,12 @@ def test_evaluate__interrupted_gives_the_same_numbers_afterwards(count, schedule
 
     def call() -> Any:
         return cs.evaluate(
-            source, ["ece", "jkce", "cwce2"], interval="jackknife", scheduler=scheduler,
+            source,
+            ["ece", "jkce", "cwce2"],
+            interval="jackknife",
+            scheduler=scheduler,
             block_rows=2000,
-        )  # fmt: skip
+        )
 
     expected = [estimate.to_dict() for estimate in call().estimates]
     threads = _threads_of_libraries()

@@ -95,8 +95,8 @@ def main() -> None:
     with tempfile.TemporaryDirectory(prefix="calibscale-fuzz-") as root:
         for target in TARGETS:  # what is loaded and compiled once is no part of a case
             run_case(target, 0, Path(root))
-        taken = int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()
-        resource.setrlimit(resource.RLIMIT_AS, (taken + MEMORY, taken + MEMORY))
+        used = int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()
+        resource.setrlimit(resource.RLIMIT_AS, (used + MEMORY, used + MEMORY))
         print("ready", file=answers, flush=True)
         for line in sys.stdin:
             target, _, seed = line.strip().partition(":")

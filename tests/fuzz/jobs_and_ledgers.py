@@ -27,7 +27,7 @@ _LEDGER_JOB = FILES.replace('[source]\npath = "{date}.csv"', '[source]\npath = "
 
 
 def job_case(folder: Path, rng: random.Random) -> tuple[Any, Callable[[], Any]]:
-    """A job file with changes; any job that can be read is right."""
+    """A job file with changes. Any job that can be read is right."""
     text = changed_text(rng.choice((SMALL, LARGE, JOB, FILES)), rng)
     path = folder / "job.toml"
     path.write_bytes(text.encode("utf-8", "surrogatepass"))
@@ -77,7 +77,7 @@ def _intact_states(root: Path) -> dict[Any, list[float]]:
 
 
 def ledger_case(folder: Path, rng: random.Random) -> tuple[Any, Callable[[], Any]]:
-    """A ledger, one of whose files is mutated or removed: its states are intact or named."""
+    """A ledger with one file mutated or removed: its states are intact or named."""
     place = _ledger_of(_copied(folder))
     intact = _intact_states(folder.parent)
     files = sorted(path for path in place.rglob("*") if path.is_file() and path.stat().st_size)
@@ -106,10 +106,10 @@ def night_case(folder: Path, rng: random.Random) -> tuple[Any, Callable[[], Any]
 
     def run() -> Any:
         intact = _intact_night(folder.parent)
-        found = _numbers(night(copy / "job.toml", _DAYS[-1]))
+        numbers = _numbers(night(copy / "job.toml", _DAYS[-1]))
         # a log with a damaged line is one of fewer days, which windows name
-        wrong = [days for days, numbers in found.items() if intact.get(days, numbers) != numbers]
-        return f"the numbers of {wrong} differ: {found}, but {intact}" if wrong else None
+        wrong = [days for days in numbers if intact.get(days, numbers[days]) != numbers[days]]
+        return f"the numbers of {wrong} differ: {numbers}, but {intact}" if wrong else None
 
     return None, run
 
@@ -117,7 +117,9 @@ def night_case(folder: Path, rng: random.Random) -> tuple[Any, Callable[[], Any]
 def _numbers(result: Any) -> dict[tuple[str, ...], Any]:
     """Numbers of the windows of a night by their days."""
     return {
-        window.days: [(each.estimator, each.value, each.n) for each in window.results]
+        window.days: [
+            (estimate.estimator, estimate.value, estimate.n) for estimate in window.results
+        ]
         for window in result.windows
     }
 
@@ -142,16 +144,16 @@ _COMMANDS = (
     ["estimators", "ckce"],
     ["report", "result.json", "--output", "page.html", "--title", "A"],
     ["ledger", "list", "../intact/ledger"],
-)  # fmt: skip
-_WORDS = (
-    "--json", "-", "-e", "ece", "klce", "--bins", "0", "-1", "1e9", "nan", "--seed", "--quiet",
-    "--on-invalid", "drop", "--tolerance", "--memory-limit", "1MB", "serial", "--scheduler",
-    "threads:2", "rows.csv", "missing.parquet", "ece(bins=0)", "ckce(", "ece(bins=1,bins=2)",
-    "ece(edges=[0,1,0.5])", "--group-by", "extra:5", "extra:[1,2]", "extra:month", "y", "--labels",
-    "--class-names", "a,b", "--positive", "1", "--percent", "--help", "evaluate", "rank", "audit",
-    "bias", "select", "--confidence", "1.0", "--forecast", "normal", "--event", "level=0.5", "½",
-    "--axes", "logit", "--output", "p.svg", "--notion", "canonical", "--cluster", "",
-)  # fmt: skip
+)
+_WORD_LIST = """
+    --json - -e ece klce --bins 0 -1 1e9 nan --seed --quiet --on-invalid drop --tolerance
+    --memory-limit 1MB serial --scheduler threads:2 rows.csv missing.parquet ece(bins=0)
+    ckce( ece(bins=1,bins=2) ece(edges=[0,1,0.5]) --group-by extra:5 extra:[1,2]
+    extra:month y --labels --class-names a,b --positive 1 --percent --help evaluate rank
+    audit bias select --confidence 1.0 --forecast normal --event level=0.5 ½ --axes logit
+    --output p.svg --notion canonical --cluster
+"""
+_WORDS = (*_WORD_LIST.split(), "")
 
 
 def command_case(folder: Path, rng: random.Random) -> tuple[Any, Callable[[], Any]]:

@@ -8,11 +8,57 @@ from collections.abc import Sequence
 
 NUMBERS = (0, 1, 2, 7, 0x7F, 0x80, 0xFF, 0x7FFF, 0xFFFF, 0x7FFFFFFF, 0x80000000, 0xFFFFFFFF)
 TEXTS = (
-    "", " ", "nan", "NaN", "inf", "-inf", "1e400", "-1", "2", "1e30", "0.1.2", "null", "None",
-    "true", "yes", "0x1f", "1_0", "½", "²", "١", "\x00", "\ufeff", '"', '""', "'", ",", ";", "\t",
-    "\r", "\n", "\r\n", "[", "]", "{", "}", "[]", "{}", "=", "#", "\\", "\\u0000", "\ud83d",
-    "9" * 25, "9" * 400, "x" * 5000, "=cmd()", "../..", "%s", "{date}", "2026-02-30",
-)  # fmt: skip
+    "",
+    " ",
+    "nan",
+    "NaN",
+    "inf",
+    "-inf",
+    "1e400",
+    "-1",
+    "2",
+    "1e30",
+    "0.1.2",
+    "null",
+    "None",
+    "true",
+    "yes",
+    "0x1f",
+    "1_0",
+    "½",
+    "²",
+    "١",
+    "\x00",
+    "\ufeff",
+    '"',
+    '""',
+    "'",
+    ",",
+    ";",
+    "\t",
+    "\r",
+    "\n",
+    "\r\n",
+    "[",
+    "]",
+    "{",
+    "}",
+    "[]",
+    "{}",
+    "=",
+    "#",
+    "\\",
+    "\\u0000",
+    "\ud83d",
+    "9" * 25,
+    "9" * 400,
+    "x" * 5000,
+    "=cmd()",
+    "../..",
+    "%s",
+    "{date}",
+    "2026-02-30",
+)
 
 
 # of command lines: systems pass no other characters, and paths stay in the folder
@@ -90,18 +136,18 @@ def _change_text(text: str, rng: random.Random) -> str:
     return "\n".join(lines)
 
 
-def changed_words(words: Sequence[str], others: Sequence[str], rng: random.Random) -> list[str]:
+def changed_words(words: Sequence[str], vocabulary: Sequence[str], rng: random.Random) -> list[str]:
     """Words of a command line after one to three changes."""
     changed = list(words)
     for _ in range(rng.choice((1, 1, 2, 3))):
         i = rng.randrange(len(changed) + 1)
         kind = rng.randrange(5)
         if kind == 0:
-            changed.insert(i, rng.choice(others))
+            changed.insert(i, rng.choice(vocabulary))
         elif kind == 1 and i < len(changed):
             del changed[i]
         elif kind == 2 and i < len(changed):
-            changed[i] = rng.choice(others)
+            changed[i] = rng.choice(vocabulary)
         elif kind == 3 and i < len(changed):
             changed.insert(i, changed[i])
         elif i < len(changed) and changed[i]:

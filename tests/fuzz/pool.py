@@ -70,16 +70,21 @@ def _work(todo: queue.SimpleQueue[str], outcomes: list[Outcome]) -> None:
 def _started() -> subprocess.Popen[str]:
     environment = {**os.environ, "PYTHONFAULTHANDLER": "1", "COLUMNS": "100"}
     worker = subprocess.Popen(
-        [sys.executable, "-m", "tests.fuzz.cases"], cwd=ROOT, env=environment, text=True,
-        stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL,
-    )  # fmt: skip
+        [sys.executable, "-m", "tests.fuzz.cases"],
+        cwd=ROOT,
+        env=environment,
+        text=True,
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.DEVNULL,
+    )
     if not _answer(worker, _START):
         raise RuntimeError("a worker of mutated inputs does not start")
     return worker
 
 
 def _answer(worker: subprocess.Popen[str], seconds: float) -> str:
-    """Next line of a worker; empty if it has ended or is late."""
+    """Next line of a worker. It is empty if the worker has ended or is late."""
     assert worker.stdout is not None
     ready, _, _ = select.select([worker.stdout], [], [], seconds)
     return worker.stdout.readline() if ready else ""
@@ -88,7 +93,7 @@ def _answer(worker: subprocess.Popen[str], seconds: float) -> str:
 def counts_text(outcomes: Iterable[Outcome]) -> str:
     """Table of the numbers of outcomes by target."""
     kinds = ("right", "refused", *_FAILURES)
-    counts = Counter((each.case.partition(":")[0], each.kind) for each in outcomes)
+    counts = Counter((outcome.case.partition(":")[0], outcome.kind) for outcome in outcomes)
     lines = ["".join(f"{text:>16}" for text in ("target", *kinds))]
     for target in TARGETS:
         lines.append(
@@ -100,4 +105,4 @@ def counts_text(outcomes: Iterable[Outcome]) -> str:
 
 def failures_of(outcomes: Iterable[Outcome]) -> list[Outcome]:
     """Outcomes that are neither right nor refused with a sentence."""
-    return sorted(each for each in outcomes if each.kind in _FAILURES)
+    return sorted(outcome for outcome in outcomes if outcome.kind in _FAILURES)

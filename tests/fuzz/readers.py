@@ -1,7 +1,7 @@
 """Files of rows of a binary model in every format, read by calibscale and by other libraries.
 
 The careful reader of a format uses the library that defines it, and gives the mean squared error
-of the labelled rows; it raises an error where a row has no probability or an impossible label.
+of the labelled rows. It raises an error where a row has no probability or an impossible label.
 """
 
 from __future__ import annotations
@@ -115,9 +115,13 @@ def _bytes_of(write: Callable[[Any], Any]) -> bytes:
 def _parquet(compression: str, checksums: bool) -> bytes:
     def write(buffer: Any) -> None:
         pq.write_table(
-            _table(), buffer, compression=compression, row_group_size=50, data_page_size=200,
+            _table(),
+            buffer,
+            compression=compression,
+            row_group_size=50,
+            data_page_size=200,
             write_page_checksum=checksums,
-        )  # fmt: skip
+        )
 
     return _bytes_of(write)
 
@@ -196,10 +200,8 @@ FORMATS = {
     "feather": Format(".feather", _feather(), _read_arrow),
     "npz": Format(".npz", _npz(np.savez), _read_npz),
     "npz_packed": Format(".npz", _npz(np.savez_compressed), _read_npz),
-    "safetensors": Format(
-        ".safetensors", safetensors.numpy.save(columns()), _read_safetensors
-    ),
-}  # fmt: skip
+    "safetensors": Format(".safetensors", safetensors.numpy.save(columns()), _read_safetensors),
+}
 
 
 def value_of(source: Any) -> tuple[int, float]:
@@ -234,7 +236,7 @@ def file_case(name: str, folder: Path, rng: random.Random) -> tuple[Any, Callabl
 
 
 def _careful(read: Callable[[], tuple[int, float]]) -> tuple[int, float] | None:
-    """Value by a careful reader; None if there is none."""
+    """Value by a careful reader, or None if there is no such reader."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         try:
@@ -247,7 +249,7 @@ def _careful(read: Callable[[], tuple[int, float]]) -> tuple[int, float] | None:
 
 
 def npy_case(folder: Path, rng: random.Random) -> tuple[Any, Callable[[], Any]]:
-    """Predictions and labels in npy files, one of which is mutated."""
+    """Predictions and labels in npy files. One of the files is mutated."""
     data = columns()
     p, y = folder / "p.npy", folder / "y.npy"
     np.save(p, data["p"])
@@ -262,7 +264,7 @@ def npy_case(folder: Path, rng: random.Random) -> tuple[Any, Callable[[], Any]]:
 
 
 def store_case(folder: Path, rng: random.Random) -> tuple[Any, Callable[[], Any]]:
-    """A store, one of whose files is mutated, removed, or exchanged for another."""
+    """A store with one file mutated, removed, or exchanged for another."""
     data = columns()
     place = folder / "rows.zarr"
     store = cs.LogitStore.create(

@@ -20,5 +20,7 @@ def test_mutated_inputs__are_refused_or_read_like_intact_ones() -> None:
     assert len(outcomes) == CASES >= 60 * len(TARGETS)
     failures = failures_of(outcomes)
     assert not failures, "\n".join([counts_text(outcomes), *map(str, failures)])
-    counts = {kind: sum(each.kind == kind for each in outcomes) for kind in ("right", "refused")}
+    counts = {
+        kind: sum(outcome.kind == kind for outcome in outcomes) for kind in ("right", "refused")
+    }
     assert min(counts.values()) > CASES / 10, counts  # neither all is refused, nor nothing changed

@@ -50,10 +50,16 @@ def test_options__invalid_values_are_reported(options, match):
 
 @pytest.mark.parametrize(
     "estimator",
-    [cs.Accuracy(), cs.Brier(), cs.NLL(), cs.ConfidenceGap(), cs.BrierDecomposition(),
-     cs.NLLDecomposition()],
+    [
+        cs.Accuracy(),
+        cs.Brier(),
+        cs.NLL(),
+        cs.ConfidenceGap(),
+        cs.BrierDecomposition(),
+        cs.NLLDecomposition(),
+    ],
     ids=lambda e: e.name,
-)  # fmt: skip
+)
 def test_estimators__that_are_not_errors_cannot_be_tested(estimator):
     with pytest.raises(cs.OptionError, match=f"{estimator.name} is not a calibration error"):
         run_test(labelled_rows(2).source(), estimator)
@@ -91,26 +97,36 @@ def test_pool__too_large_is_an_error(monkeypatch):
         run_test(source, cs.CKCE(FOURIER), null=null)
 
 
-UNDEFINED = (cs.ECE(), cs.ECE(edges="equal-mass"), cs.MCE(), cs.TCE2Debiased(), cs.CWCE2(),
-             cs.SimplexECE(), cs.CKCE(FOURIER),
-             cs.CMMD(FOURIER), cs.JKCE(FOURIER), cs.JKCEBiased(FOURIER),
-             cs.JKCE(FOURIER, method="tiles"), cs.JKCEBiased(FOURIER, method="tiles"),
-             cs.KLCE(method="tiles", **MIXED),
-             cs.KLCE(method="spectral", notion="top_label", **MIXED),
-             cs.KLCE(method="features", n_features=5, **MIXED))  # fmt: skip
+UNDEFINED = (
+    cs.ECE(),
+    cs.ECE(edges="equal-mass"),
+    cs.MCE(),
+    cs.TCE2Debiased(),
+    cs.CWCE2(),
+    cs.SimplexECE(),
+    cs.CKCE(FOURIER),
+    cs.CMMD(FOURIER),
+    cs.JKCE(FOURIER),
+    cs.JKCEBiased(FOURIER),
+    cs.JKCE(FOURIER, method="tiles"),
+    cs.JKCEBiased(FOURIER, method="tiles"),
+    cs.KLCE(method="tiles", **MIXED),
+    cs.KLCE(method="spectral", notion="top_label", **MIXED),
+    cs.KLCE(method="features", n_features=5, **MIXED),
+)
 
 
 @pytest.mark.parametrize("kind", [*DRAWS, "hoeffding"])
 def test_undefined__values_have_a_reason_and_no_p_value(kind):
     data = labelled_rows(4, weighted=True, n=20)
-    none = data.source(np.full(20, -1))
+    unlabelled = data.source(np.full(20, -1))
     weightless = replace(data, w=np.zeros(20)).source()
     estimators = UNDEFINED
     if kind == "hoeffding":
         estimators = [
             e for e in UNDEFINED if isinstance(e, cs.JKCE | cs.KLCE) and e.name != "jkce_biased"
         ]
-    for source in (none, weightless):
+    for source in (unlabelled, weightless):
         results = run_test(source, *estimators, null=kind, n_replicates=5)
         for r in results:
             assert (r.value, r.p_value, r.replicates, r.critical_value) == (None, None, 0, None)
@@ -121,8 +137,8 @@ def test_undefined__values_have_a_reason_and_no_p_value(kind):
 @pytest.mark.parametrize("kind", DRAWS)
 def test_one_row__is_enough_for_errors_without_pairs(kind):
     data = labelled_rows(4)
-    one = SimulatedRows(data.q[:1], data.y[:1], data.x[:1], None).source()
-    for r in run_test(one, *UNDEFINED, null=kind, n_replicates=5):
+    single = SimulatedRows(data.q[:1], data.y[:1], data.x[:1], None).source()
+    for r in run_test(single, *UNDEFINED, null=kind, n_replicates=5):
         if name_of(r.statistic) in ("jkce", "klce"):
             assert (r.value, r.p_value) == (None, None)
             assert "two rows" in r.reason

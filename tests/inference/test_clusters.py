@@ -29,9 +29,13 @@ def _data(count, rho, seed, most=10):
 
 def _source(p, y, ids, **named):
     return from_arrays(
-        probabilities=p, labels=y, binary=True, covariates=np.asarray(ids)[:, None],
-        covariate_names=["id"], **named,
-    )  # fmt: skip
+        probabilities=p,
+        labels=y,
+        binary=True,
+        covariates=np.asarray(ids)[:, None],
+        covariate_names=["id"],
+        **named,
+    )
 
 
 def _groups(ids, groups=20):
@@ -72,9 +76,9 @@ def test_means_over_pairs__leave_out_pairs_of_a_group_of_clusters(weighted):
     for estimate in evaluate(source, estimators, cluster="id"):
         assert estimate.value == pytest.approx(expected, rel=1e-8)
     # the values without each group, and so the errors, are the same by both methods
-    one, other = (e.interval for e in evaluate(source, estimators, cluster="id"))
-    assert one.parts == other.parts
-    assert one.high > max(expected, 0)
+    covering, jackknifed = (e.interval for e in evaluate(source, estimators, cluster="id"))
+    assert covering.parts == jackknifed.parts
+    assert covering.high > max(expected, 0)
 
 
 def test_results__do_not_depend_on_schedulers_order_or_type_of_ids():
@@ -87,18 +91,25 @@ def test_results__do_not_depend_on_schedulers_order_or_type_of_ids():
     ]
     assert results[0] == results[1]
     texts = from_arrays(
-        probabilities=p, labels=y, binary=True, covariates=np.array([f"p{i}" for i in ids]),
+        probabilities=p,
+        labels=y,
+        binary=True,
+        covariates=np.array([f"p{i}" for i in ids]),
         covariate_names=["id"],
-    )  # fmt: skip
+    )
     order = np.random.default_rng(0).permutation(len(p))
     moved = from_arrays(
-        probabilities=p[order], labels=y[order], binary=True, covariate_names=["id"],
+        probabilities=p[order],
+        labels=y[order],
+        binary=True,
+        covariate_names=["id"],
         covariates=np.array([f"p{i}" for i in ids[order]]),
-    )  # fmt: skip
-    for one, other in zip(*(evaluate(s, estimators, cluster="id") for s in (texts, moved)),
-                          strict=True):  # fmt: skip
-        assert one.value == pytest.approx(other.value)
-        assert one.interval.standard_error == pytest.approx(other.interval.standard_error)
+    )
+    for in_order, permuted in zip(
+        *(evaluate(s, estimators, cluster="id") for s in (texts, moved)), strict=True
+    ):
+        assert in_order.value == pytest.approx(permuted.value)
+        assert in_order.interval.standard_error == pytest.approx(permuted.interval.standard_error)
     a, b = (
         calibration_test(s, "ece", cluster="id", n_replicates=49)["ece"] for s in (texts, moved)
     )
@@ -124,6 +135,7 @@ def test_clusters__of_a_large_number_are_counted_by_a_sketch():
     y = np.repeat(np.random.default_rng(0).integers(0, 2, 60_000), 2)
     result = evaluate(_source(np.full(120_000, 0.5), y, ids), "brier", cluster="id").clusters
     assert not result.exact
+    # four standard errors of the sketch that counts clusters
     assert result.count == pytest.approx(60_000, rel=4 * 0.008)
     assert result.intraclass_correlation == pytest.approx(1.0)
 
@@ -159,8 +171,8 @@ def test_rank__pairs_models_by_groups_of_clusters():
     error = np.sqrt(20 / 19 * np.sum(sums**2)) / len(p)
     assert ranked.differences[0].interval.standard_error == pytest.approx(error)
     assert ranked.clusters.count == 200
-    others = {**models, "low": _source(p**2, y, ids[::-1])}
-    assert not rank(others, "brier", cluster="id").paired
+    unpaired = {**models, "low": _source(p**2, y, ids[::-1])}
+    assert not rank(unpaired, "brier", cluster="id").paired
 
 
 @pytest.mark.parametrize(
@@ -170,7 +182,7 @@ def test_rank__pairs_models_by_groups_of_clusters():
 def test_few_or_large_clusters__have_notes(ids, note):
     p, y = np.full(100, 0.5), np.arange(100) % 2
     result = evaluate(_source(p, y, ids), ["confidence_gap", "kce"], cluster="id")
-    assert any(note in each for each in result.clusters.notes)
+    assert any(note in text for text in result.clusters.notes)
     assert note in str(result).replace("\n", " ").replace("  ", " ")
     tested = calibration_test(_source(p, y, ids), "ece", cluster="id", n_replicates=19)
     assert tested.clusters.notes == result.clusters.notes
@@ -206,9 +218,12 @@ def test_audit__has_signs_of_clusters():
     p, y, ids = _data(150, 0.9, 9)
     group = np.random.default_rng(0).integers(0, 2, 150)[ids]
     source = from_arrays(
-        probabilities=p, labels=y, binary=True, covariates=np.column_stack([ids, group]),
+        probabilities=p,
+        labels=y,
+        binary=True,
+        covariates=np.column_stack([ids, group]),
         covariate_names=["id", "group"],
-    )  # fmt: skip
+    )
     with Session.open(source) as session:
         session = session.by_cluster("id")
         result = audit(session, ["group"], n_replicates=999)
@@ -216,15 +231,16 @@ def test_audit__has_signs_of_clusters():
             audit(session, ["group"], recalibrate="platt")
     assert (result.tests.joint.null, result.parameters["null"]) == ("wild_cluster",) * 2
     assert result.clusters.count == 150
-    for each in result.groups:
-        rows = group == each.where[0].value
+    for audited in result.groups:
+        rows = group == audited.where[0].value
         error = np.sqrt(np.sum(np.bincount(ids[rows], (p - y)[rows]) ** 2)) / rows.sum()
-        assert each.null_error == pytest.approx(error, rel=0.1)  # 2.2 % is a standard error
-        assert each.standard_error == each.null_error
-        assert (each.low, each.high) == pytest.approx(
-            (y - p)[rows].mean() + np.array([-1, 1]) * norm.ppf(1 - 0.05 / 4) * each.null_error
+        assert audited.null_error == pytest.approx(error, rel=0.1)  # 2.2 % is a standard error
+        assert audited.standard_error == audited.null_error
+        assert (audited.low, audited.high) == pytest.approx(
+            (y - p)[rows].mean() + np.array([-1, 1]) * norm.ppf(1 - 0.05 / 4) * audited.null_error
         )
-        assert each.p_value == pytest.approx(2 * norm.sf(abs(each.z)), abs=0.06)
+        # a share of 999 draws has a standard error of at most 0.016
+        assert audited.p_value == pytest.approx(2 * norm.sf(abs(audited.z)), abs=0.06)
 
 
 def test_verdict__is_seldom_against_calibrated_clusters():
@@ -236,10 +252,11 @@ def test_verdict__is_seldom_against_calibrated_clusters():
 def test_bootstrap__takes_groups_of_clusters():
     p, y, ids = _data(200, 0.9, 7)
     source = _source(p, y, ids)
-    one = evaluate(source, "brier", cluster="id", interval="bootstrap")["brier"].interval
-    other = evaluate(source, "brier", cluster="id", interval=Jackknife())["brier"].interval
-    assert one.method == "bootstrap"
-    assert one.high - one.low == pytest.approx(other.high - other.low, rel=0.3)
+    bootstrap = evaluate(source, "brier", cluster="id", interval="bootstrap")["brier"].interval
+    jackknife = evaluate(source, "brier", cluster="id", interval=Jackknife())["brier"].interval
+    assert bootstrap.method == "bootstrap"
+    # an error from 20 groups has itself a relative error of 16 %
+    assert bootstrap.high - bootstrap.low == pytest.approx(jackknife.high - jackknife.low, rel=0.3)
 
 
 def test_commands__take_a_cluster_column(tmp_path):
@@ -248,15 +265,16 @@ def test_commands__take_a_cluster_column(tmp_path):
     lines = (f"{a:.6f},{b},patient {c}" for a, b, c in zip(p, y, ids, strict=True))
     table.write_text("\n".join(["p,y,id", *lines]) + "\n")
     commands = (
-        (["evaluate"], "results"), (["test", "-s", "ece"], "test"),
+        (["evaluate"], "results"),
+        (["test", "-s", "ece"], "test"),
         (["audit", "--covariates", "p", "--replicates", "19"], "groups"),
-    )  # fmt: skip
+    )
     for command, value in commands:
-        done = CliRunner().invoke(
+        ran = CliRunner().invoke(
             cli, [*command, str(table), "--cluster", "id", "--json", "-"], catch_exceptions=False
         )
-        assert done.exit_code == 0, done.output
-        result = json.loads(done.stdout)
+        assert ran.exit_code == 0, ran.output
+        result = json.loads(ran.stdout)
         assert result["clusters"]["count"] == 60
         assert value in result or result["null"] == "wild_cluster"
 
@@ -288,16 +306,17 @@ def test_wild_cluster__of_ece_has_the_variance_at_calibration():
 
 
 def test_wild_cluster__of_a_large_cluster_has_pure_signs():  # S9: less than half as wide
-    """The variance of half of the rows, which agree, is not replaced by that of single rows."""
+    """The variance of half of the rows, which agree, is not taken from single rows."""
     n = 400
     ids = np.append(np.zeros(n // 2), np.arange(1, n // 2 + 1))
     p, y = np.full(n, 0.1), np.append(np.ones(n // 2), np.arange(n // 2) % 10 == 0).astype(int)
     test = calibration_test(_source(p, y, ids), "ece(bins=5)", cluster="id", n_replicates=199)
+    # single rows add little to the sign of the large cluster
     assert test["ece"].null_values.mean() == pytest.approx(0.9 / 2, rel=0.01)
 
 
 def _one_large(share, seed, most=2, n=400, law="uniform"):
-    """Calibrated rows, of which a share is one cluster with an effect of its own, as others."""
+    """Calibrated rows. A share of them is one cluster. All clusters have random effects."""
     rng = np.random.default_rng([seed, round(100 * share)])
     large = round(share * n)
     ids = np.append(np.zeros(large, int), 1 + np.arange(n - large) // most)
@@ -325,13 +344,13 @@ def test_wild_cluster__is_refused_beside_few_other_clusters(share, most, tested)
     p, y, ids = _one_large(share, 0, most)
     result = calibration_test(_source(p, y, ids), ["ece", "kce"], cluster="id", n_replicates=19)
     sizes = np.bincount(ids)[1:]
-    others = f"{np.sum(sizes) ** 2 / np.sum(sizes**2):.0f}"
-    for each in result.results:
-        assert (each.p_value is not None) == tested
+    effective = f"{np.sum(sizes) ** 2 / np.sum(sizes**2):.0f}"
+    for test in result.results:
+        assert (test.p_value is not None) == tested
         if not tested:
             share_and_others = f"{100 * share:.0f} % of the rows, and the others are effectively"
-            assert f"one cluster has {share_and_others} {others}, fewer than 100" in each.reason
-            assert "leave out the large one" in each.reason
+            assert f"one cluster has {share_and_others} {effective}, fewer than 100" in test.reason
+            assert "leave out the large one" in test.reason
     if not tested:
         assert "No test has a p-value" in str(result)
         labels = calibration_test(_source(p, y, ids), "ece", null="labels", n_replicates=19)

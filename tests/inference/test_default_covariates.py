@@ -10,7 +10,7 @@ from calibscale.inference.multiple_testing import combined, joint_p_values
 
 
 def drawn(seed, rows=600, error=None, classes=2):
-    """Rows with a covariate x; `error` of (p, x) is added to the probability of the event."""
+    """Rows with a covariate x. The probability of the event is p plus `error` of (p, x)."""
     rng = np.random.default_rng([seed, rows])
     x = rng.random(rows)
     if classes > 2:
@@ -33,8 +33,8 @@ def test_members__are_those_of_predictions_and_klce_over_bandwidths():
     result = cs.calibration_test(source, covariates="x", n_replicates=39, seed=2)
     names = [test.statistic for test in result.results]
     assert names == [*(test.statistic for test in alone.results), "klce"]
-    for one, other in zip(alone.results, result.results, strict=False):
-        np.testing.assert_array_equal(one.null_values, other.null_values)
+    for member, beside in zip(alone.results, result.results, strict=False):
+        np.testing.assert_array_equal(member.null_values, beside.null_values)
     settings = cs.evaluate(source, cs.KLCE(("x",)))["klce"].parameters
     p_width, width = settings["prediction_bandwidth"], settings["covariate_bandwidth"]["x"]
     kernels = [
@@ -43,11 +43,12 @@ def test_members__are_those_of_predictions_and_klce_over_bandwidths():
         cs.KLCE(("x",), prediction_bandwidth=p_width, covariate_bandwidth=width),
     ]
     single = cs.calibration_test(source, kernels, n_replicates=39, seed=2).results
-    scores, _ = combined(np.array([[one.value, *one.null_values] for one in single]))
+    scores, _ = combined(np.array([[member.value, *member.null_values] for member in single]))
     assert result["klce"].value == pytest.approx(scores[0], rel=1e-9)
     np.testing.assert_allclose(result["klce"].null_values, scores[1:], rtol=1e-9)
     joint = joint_p_values(
-        [one.value for one in result.results], [one.null_values for one in result.results]
+        [member.value for member in result.results],
+        [member.null_values for member in result.results],
     )
     assert result.judgement.p_value == min(joint)
 
@@ -128,9 +129,9 @@ def test_other_tests__are_of_klce_alone_or_refused():
 
 
 @pytest.mark.parametrize(
-    ("error", "found"), [(0.0, False), (0.9, True)], ids=["calibrated", "wrong"]
+    ("error", "rejected"), [(0.0, False), (0.9, True)], ids=["calibrated", "wrong"]
 )
-def test_several_covariates__have_features_at_narrow_bandwidths(error, found):
+def test_several_covariates__have_features_at_narrow_bandwidths(error, rejected):
     rng = np.random.default_rng(6)
     q, x = rng.dirichlet(np.ones(3), 1500), rng.random((1500, 2))
     truth = q.copy()
@@ -141,5 +142,5 @@ def test_several_covariates__have_features_at_narrow_bandwidths(error, found):
         probabilities=q, labels=labels, covariates=x, covariate_names=["a", "b"]
     )
     result = cs.calibration_test(source, covariates=["a", "b"], n_replicates=39)
-    assert (result["klce"].p_value <= 0.05) == found
+    assert (result["klce"].p_value <= 0.05) == rejected
     assert result["klce"].parameters["bandwidth_factors"] == [0.1, 0.25, 1.0]

@@ -28,16 +28,19 @@ def _logs(source, bets, **options):
 
 def _dirichlet(rng, n, temperature=1.0, classes=10, concentration=0.1):
     """Predictions sharpened by a temperature, with labels drawn from the original ones."""
+    # a logit must be finite
     f = np.maximum(rng.dirichlet(np.full(classes, concentration), n), 1e-300)
     labels = (f.cumsum(axis=1) < rng.random((n, 1))).sum(axis=1).clip(0, classes - 1)
     return cs.from_arrays(logits=temperature * np.log(f), labels=labels)
 
 
 def test_bets__are_sums_of_log_ratios(rng):
+    # the log ratio of a bet and the prediction, by its definition
     p, y = rng.random(60), rng.integers(0, 2, 60)
     source = cs.from_arrays(probabilities=p, labels=y, binary=True)
     result = _logs(source, BettingEProcess("positive", ((0.8, 0.0), (1.0, 0.3))), block_rows=7)
     for k, (a, b) in enumerate(((0.8, 0.0), (1.0, 0.3))):
+        # slope a and shift b of the logit
         g = expit(a * logit(p) + b)
         expected = np.log(np.where(y == 1, g / p, (1 - g) / (1 - p))).sum()
         assert result.logs[k] == pytest.approx(expected, rel=1e-12)
@@ -61,11 +64,12 @@ def test_bets__ignore_certain_rows(notion):
     for labels in ([0, 1, 1], [1, 0, 1]):  # right, and impossible
         source = cs.from_arrays(probabilities=q, labels=np.array(labels))
         alone = cs.from_arrays(probabilities=q[2:], labels=np.array(labels[2:]))
-        result, one = (_logs(s, BettingEProcess(notion)) for s in (source, alone))
+        result, uncertain = (_logs(s, BettingEProcess(notion)) for s in (source, alone))
         assert (result.n, result.certain) == (3, 2)
-        np.testing.assert_allclose(result.logs, one.logs, rtol=1e-12)
+        np.testing.assert_allclose(result.logs, uncertain.logs, rtol=1e-12)
 
 
+# summing over the labels of a row needs no random draws
 @pytest.mark.parametrize("notion", ["canonical", "top_label"])
 def test_bets__are_fair(notion):
     """The factor of a row has mean 1 under its prediction: summed over labels, exactly."""
@@ -76,8 +80,8 @@ def test_bets__are_fair(notion):
     for i in range(20):
         mean = np.zeros(len(bets.bets) + 2)
         for y in range(3):
-            one = cs.from_arrays(probabilities=q[i : i + 1], labels=np.array([y]))
-            mean += q[i, y] * np.exp(_logs(one, bets).logs)
+            row = cs.from_arrays(probabilities=q[i : i + 1], labels=np.array([y]))
+            mean += q[i, y] * np.exp(_logs(row, bets).logs)
         np.testing.assert_allclose(mean, 1.0, rtol=1e-9)
 
 
@@ -86,7 +90,9 @@ def test_learned_bets__are_of_the_cell_or_class(rng):
     source = cs.from_arrays(probabilities=p, labels=y, binary=True)
     shifts = rng.normal(size=18)
     result = _logs(source, BettingEProcess("positive", learned=((None, tuple(shifts)),)))
+    # 18 cells of width 0.75 in the logit
     cells = np.clip(np.floor(logit(p) / 0.75) + 9, 0, 17).astype(int)
+    # the last two bets use half of the shift and all of it
     for k, strength in enumerate((0.5, 1.0), start=-2):
         g = expit(logit(p) + strength * shifts[cells])
         expected = np.log(np.where(y == 1, g / p, (1 - g) / (1 - p))).sum()
@@ -109,6 +115,7 @@ def test_learned_bets__are_of_the_cell_or_class(rng):
 
 def test_learned_bets__are_of_the_group_of_the_rows(rng):
     """New groups have no learned bets."""
+    # groups 0 and 1 have learned bets, and group 2 is new
     p, y, group = rng.random(90), rng.integers(0, 2, 90), np.repeat([0.0, 1.0, 2.0], 30)
     shifts = {0.0: tuple(rng.normal(size=18)), 1.0: tuple(rng.normal(size=18))}
     source = cs.from_arrays(
@@ -119,8 +126,8 @@ def test_learned_bets__are_of_the_group_of_the_rows(rng):
         result = session.scan([bets], group_by="g").groups
     for g in (0.0, 1.0):
         here = group == g
-        one = cs.from_arrays(probabilities=p[here], labels=y[here], binary=True)
-        alone = _logs(one, BettingEProcess("positive", learned=((None, shifts[g]),)))
+        members = cs.from_arrays(probabilities=p[here], labels=y[here], binary=True)
+        alone = _logs(members, BettingEProcess("positive", learned=((None, shifts[g]),)))
         np.testing.assert_allclose(result[g][bets].logs, alone.logs, rtol=1e-12)
     np.testing.assert_array_equal(result[2.0][bets].logs[-2:], 0.0)
 
@@ -142,14 +149,17 @@ def test_log_evidence__is_the_mixture_over_restarts_and_bets(rng):
         for s in range(t + 1):
             E += np.exp(L[s : t + 1].sum(axis=0)).mean() / ((s + 1) * (s + 2))
         assert result[t] == pytest.approx(np.log(E), rel=1e-12)
+    # the evidence of nights that say nothing is 1
     np.testing.assert_allclose(advance(np.zeros((400, 3)))[0], 0.0, atol=1e-12)
     logs = np.log([[1.0, 4.0], [3.0, 2.0]])
     np.testing.assert_allclose(mean_evidence(logs, np.array([0.5, 0.5])), np.log([2.0, 3.0]))
+    # the weight that is left, 0.25, is for an evidence of 1
     result = mean_evidence(logs, np.array([0.5, 0.25]))
     np.testing.assert_allclose(result, np.log([0.5 + 0.75 + 0.25, 2.0 + 0.5 + 0.25]))
 
 
 def test_shares__do_not_change_with_later_groups_and_labels():
+    # a first group gets 0.9, and the rest is reserved
     assert shares(places({}, {7.0: 3})) == {7.0: 0.9}
     began = places({}, {2.0: 5, 0.0: 0, 1.0: 0})
     assert shares(began) == pytest.approx({0.0: 0.45, 1.0: 0.45, 2.0: 0.05})
@@ -165,6 +175,7 @@ def test_log_evidence__does_not_overflow():
     L = np.full((365, 3), 1e4)
     assert np.isfinite(advance(L)[0]).all()
     L[:] = -1e4
+    # the mixture is at least the weight of later starts, 1 / 366
     np.testing.assert_allclose(advance(L)[0][-1], -np.log(366.0))
 
 
@@ -174,11 +185,12 @@ def test_drift__is_detected_in_a_few_nights_without_false_alarms():
     for seed in range(8):
         rng = np.random.default_rng([11, seed])
         bets = BettingEProcess("top_label")
-        L = np.array([
-            _logs(_dirichlet(rng, 2000, 1.0 if t < 20 else 1.3), bets, scheduler="serial").logs
-            for t in range(26)
-        ])  # fmt: skip
-        alarm = np.flatnonzero(advance(L)[0] >= np.log(20))
+        nights = []
+        for t in range(26):
+            source = _dirichlet(rng, 2000, 1.0 if t < 20 else 1.3)  # wrong from night 20 on
+            nights.append(_logs(source, bets, scheduler="serial").logs)
+        # alarm at E = 20, the level 5 %
+        alarm = np.flatnonzero(advance(np.array(nights))[0] >= np.log(20))
         alarms += bool(len(alarm)) and alarm[0] < 20
         delays.append(alarm[0] - 19 if len(alarm) else 99)
     assert alarms == 0  # each has probability at most 5 %
@@ -206,6 +218,7 @@ def test_tolerant_bets__are_below_the_product_of_their_factors(rng):
     off = [np.sum((w * (p - y))[cells == c]) for c in range(18)]
     noise = [np.sqrt(np.sum((w * w * p * (1 - p))[cells == c])) for c in range(18)]
     assert learned[0] == pytest.approx(w.mean())
+    # a direction is learned where the error is larger than its noise
     np.testing.assert_array_equal(learned[1:], np.where(np.abs(off) > noise, np.sign(off), 0))
     bets = TolerantEProcess("positive", tolerance=eps, learned=((None, learned),))
     gains = bets.gains(_logs(source, bets, block_rows=7))
@@ -224,6 +237,7 @@ def test_tolerant_bets__alarm_above_the_tolerance_only():
         rng = np.random.default_rng([5, series])
         process, sums = TolerantEProcess("positive", tolerance=eps), []
         running = None
+        # 60 nights at the tolerance, and four above it
         for night in range(64):
             p = rng.uniform(0.1, 0.9, 1000)
             off = np.sign(p - 0.5) * eps * (1 if night < 60 else 6)

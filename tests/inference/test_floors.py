@@ -13,13 +13,13 @@ SETS, FLOORS = 400, 8
 NAMES = ["ece(bins=5)", "tce2(bins=5)", "cwce2(bins=5)", "brier_decomposition(bins=5)"]
 
 
-def _binned(p, rest, weights):
+def _binned(p, residuals, weights):
     """Mean |gap| and mean gap² of bins of p, from residuals p − label (n,)."""
     gaps, shares = [], []
     for rows in naive.bin_rows(p, EDGES):
         if len(rows):
             total = weights[rows].sum()
-            gaps.append(weights[rows] @ rest[rows] / total)
+            gaps.append(weights[rows] @ residuals[rows] / total)
             shares.append(total / weights.sum())
     gaps, shares = np.array(gaps), np.array(shares)
     return shares @ np.abs(gaps), shares @ gaps**2
@@ -46,9 +46,13 @@ def test_floor__with_clusters_is_the_mean_over_calibrated_data_sets():
     for _ in range(FLOORS):
         p, y, cluster, w = _clusters(rng)
         source = cs.from_arrays(
-            probabilities=p, labels=y, weights=w, binary=True, covariates=cluster[:, None],
+            probabilities=p,
+            labels=y,
+            weights=w,
+            binary=True,
+            covariates=cluster[:, None],
             covariate_names=["patient"],
-        )  # fmt: skip
+        )
         result = cs.evaluate(source, NAMES, cluster="patient")
         assert {e.floor.null for e in result} == {"wild_cluster"}
         floors.append([[e.floor.mean, e.floor.high, e.floor.p_value] for e in result])
@@ -67,9 +71,12 @@ def test_floor__of_kernel_errors_with_clusters_is_that_of_dense_signs():
     p, y, cluster, w = _clusters(rng)
     q = np.column_stack([1.0 - p, p])
     source = cs.from_arrays(
-        probabilities=q, labels=y, weights=w, covariates=cluster[:, None],
+        probabilities=q,
+        labels=y,
+        weights=w,
+        covariates=cluster[:, None],
         covariate_names=["patient"],
-    )  # fmt: skip
+    )
     name = "jkce_biased(bandwidth=0.4, features=500)"
     floor = cs.evaluate(source, [name], cluster="patient").estimates[0].floor
     squares = ((q[:, None] - q[None]) ** 2).sum(axis=2)
@@ -89,7 +96,7 @@ def test_floor__of_soft_labels_is_the_mean_over_calibrated_data_sets():
     p = rng.uniform(0.1, 0.9, 400)
 
     def labels():
-        """Shares of ten votes for class 1, whose mean is p."""
+        """Shares of ten votes for class 1. Their mean is p."""
         return rng.binomial(10, p) / 10.0
 
     values = np.array([_binned(p, p - labels(), np.ones(400)) for _ in range(SETS)])
@@ -112,9 +119,12 @@ def test_floor__beside_a_cluster_that_is_too_large_is_refused_with_the_reason():
     p = rng.random(300)
     cluster = np.append(np.zeros(150), np.repeat(np.arange(1, 16), 10))
     source = cs.from_arrays(
-        probabilities=p, labels=(rng.random(300) < p).astype(int), binary=True,
-        covariates=cluster[:, None], covariate_names=["patient"],
-    )  # fmt: skip
+        probabilities=p,
+        labels=(rng.random(300) < p).astype(int),
+        binary=True,
+        covariates=cluster[:, None],
+        covariate_names=["patient"],
+    )
     estimate = cs.evaluate(source, "ece", cluster="patient")["ece"]
     assert estimate.floor is None
     assert any(
@@ -127,9 +137,12 @@ def test_floor__of_measures_of_ordered_scores_with_clusters_is_refused_with_the_
     rng = np.random.default_rng(5)
     p, y, cluster, _ = _clusters(rng)
     source = cs.from_arrays(
-        probabilities=p, labels=y, binary=True, covariates=cluster[:, None],
+        probabilities=p,
+        labels=y,
+        binary=True,
+        covariates=cluster[:, None],
         covariate_names=["patient"],
-    )  # fmt: skip
+    )
     notes = cs.evaluate(source, "corp", cluster="patient")["corp"].details["notes"]
     assert "no floor: corp keeps cells of the score, not rows" in notes
 
@@ -138,9 +151,12 @@ def test_floor__of_signs_is_no_evidence_of_a_verdict():
     rng = np.random.default_rng(6)
     p, y, cluster, _ = _clusters(rng)
     source = cs.from_arrays(
-        probabilities=p**3, labels=y, binary=True, covariates=cluster[:, None],
+        probabilities=p**3,
+        labels=y,
+        binary=True,
+        covariates=cluster[:, None],
         covariate_names=["patient"],
-    )  # fmt: skip
+    )
     result = cs.evaluate(source, ["ece"], cluster="patient")
     without = cs.evaluate(source, ["ece"], cluster="patient", floor=False)
     assert result["ece"].floor.p_value < 0.05
@@ -160,7 +176,7 @@ def test_floor__of_rows_with_different_numbers_of_classes_is_the_mean_over_drawn
         return cs.from_arrays(probabilities=np.concatenate(rows), labels=labels, offsets=offsets)
 
     sets = [cs.evaluate(drawn(), names, floor=False) for _ in range(120)]
-    values = np.array([[e.value for e in one] for one in sets])
+    values = np.array([[e.value for e in estimates] for estimates in sets])
     for estimate, sample in zip(cs.evaluate(drawn(), names), values.T, strict=True):
         error = 4 * sample.std() / np.sqrt(len(sample))
         assert estimate.floor.mean == pytest.approx(sample.mean(), abs=error, rel=0.02)

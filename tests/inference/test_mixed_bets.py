@@ -104,7 +104,7 @@ def test_bets__of_classes_are_learned_for_each_top_class(rng):
 
 
 def test_certainty__bounds_the_mean_factor_of_certain_predictions():
-    """Under every probability of the event that the tolerance allows; 1 at its end."""
+    """Under every probability of the event that the tolerance allows. It is 1 at the end."""
     t = 0.01
     rng = np.random.default_rng(2)
     process = BettingEProcess("positive", resolution=RESOLUTION, certainty=t)
@@ -169,14 +169,14 @@ def _patterns(process, shifts):
     fixed[0], fixed[1] = 1, -1
     fixed[2, 0], fixed[2, -1] = -1, 1
     learned = [np.clip(-shifts / scale, -1, 1) for scale in (0.005, *RISKS)]
-    every = np.vstack([fixed, *learned])
-    every[:, 0], every[:, -1] = np.minimum(every[:, 0], 0), np.maximum(every[:, -1], 0)
-    return every
+    patterns = np.vstack([fixed, *learned])
+    patterns[:, 0], patterns[:, -1] = np.minimum(patterns[:, 0], 0), np.maximum(patterns[:, -1], 0)
+    return patterns
 
 
 @pytest.mark.parametrize("certainty", [0.0, 0.02])
 def test_tolerant_bets__have_a_mean_of_at_most_one_at_the_tolerance(certainty):
-    """For every bet, over all labels of five rows whose L1 error is the tolerance."""
+    """For every bet, over all labels of five rows with the tolerance as their L1 error."""
     rng = np.random.default_rng(4)
     p = np.array([0.0, 0.02, 0.3, 0.6, 1.0])
     eps = 0.1
@@ -285,6 +285,7 @@ def test_bets__rarely_alarm_at_the_tolerance(error):
     if not error:
         process = BettingEProcess("positive", resolution=RESOLUTION)
     alarms = sum(_first_alarm(process, _one_cell(error), 40, s) is not None for s in range(40))
+    # right code exceeds this bound for one seed in a thousand
     assert alarms <= binom.ppf(0.999, 40, 0.05)
 
 

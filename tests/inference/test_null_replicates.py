@@ -109,9 +109,9 @@ def test_rows__without_a_label_or_finite_values_do_not_change_draws():
     y[::5] = -1
     q[3::7] = np.nan
     x[4::11, 0] = np.inf
-    kept = (y >= 0) & np.isfinite(q).all(1) & np.isfinite(x).all(1)
+    valid = (y >= 0) & np.isfinite(q).all(1) & np.isfinite(x).all(1)
     source = SimulatedRows(q, y, x, data.w).source()
-    hidden = data.source(np.where(kept, data.y, -1))
+    hidden = data.source(np.where(valid, data.y, -1))
     requested = [
         cs.ECE(bins=8),
         cs.CKCE(FOURIER),
@@ -124,10 +124,10 @@ def test_rows__without_a_label_or_finite_values_do_not_change_draws():
             source, requested, null=kind, n_replicates=B, on_invalid="drop"
         )
         alone = cs.calibration_test(hidden, requested, null=kind, n_replicates=B)
-        assert dropped.n == alone.n == kept.sum()
-        assert dropped.n_dropped + dropped.n_unlabelled == (~kept).sum()
+        assert dropped.n == alone.n == valid.sum()
+        assert dropped.n_dropped + dropped.n_unlabelled == (~valid).sum()
         for a, b in zip(dropped.results, alone.results, strict=True):
-            assert (a.n, a.p_value) == (kept.sum(), b.p_value)
+            assert (a.n, a.p_value) == (valid.sum(), b.p_value)
             np.testing.assert_allclose(a.null_values, b.null_values, rtol=1e-9, atol=1e-15)
     with pytest.raises(cs.InvalidDataError, match=r"row 4 .*'age' is inf"):
         cs.calibration_test(source, requested, n_replicates=B)
@@ -161,9 +161,8 @@ def test_p_values__do_not_depend_on_passes(expected, kind, monkeypatch):
     for name, value in (("_MAX_BATCH", 4), ("_STATE_BYTES", 2**17)):
         with monkeypatch.context() as patched:
             patched.setattr(monte_carlo, name, value)
-            patched.setattr(
-                "calibscale.inference.nulls._DRAWN", 300 * 4 * 6
-            )  # six replicates of all pairs
+            # six replicates of all pairs
+            patched.setattr("calibscale.inference.nulls._DRAWN", 300 * 4 * 6)
             result = run_test(source, *ONE_PASS, null=kind, n_replicates=31)
         assert_same(result, expected[kind], 1e-9)
     with monkeypatch.context() as patched:
@@ -185,8 +184,8 @@ def test_replicates__more_of_them_continue_fewer():
     few, many = (run_test(source, *ONE_PASS, n_replicates=count) for count in (5, 8))
     for a, b in zip(few, many, strict=True):
         np.testing.assert_allclose(b.null_values[:5], a.null_values, rtol=1e-12)
-    other = run_test(source, *ONE_PASS, n_replicates=5, seed=SEED + 1)
-    for a, b in zip(few, other, strict=True):
+    reseeded = run_test(source, *ONE_PASS, n_replicates=5, seed=SEED + 1)
+    for a, b in zip(few, reseeded, strict=True):
         assert a.value == b.value
         assert (a.null_values != b.null_values).any()
 
@@ -221,10 +220,10 @@ def test_hold_out__is_no_part_of_the_test(method, kind):
     (result,) = run_test(data.source(), requested, null=kind, block_rows=57)
     (again,) = run_test(data.source(), requested, null=kind, block_rows=None)
     assert_same([result], [again], 1e-8)
-    kept = ~HoldOut(0.3).holds(np.arange(400))
-    assert result.n == kept.sum() < 400
+    tested = ~HoldOut(0.3).holds(np.arange(400))
+    assert result.n == tested.sum() < 400
     e = resolved_for(requested, data.source())
     drawn = drawn_residuals(kind, data, "positive")
-    alone = SimulatedRows(data.q[kept], data.y[kept], data.x[kept], None)
-    expected = [klce_value(e, alone, delta[kept]) for delta in drawn]
+    alone = SimulatedRows(data.q[tested], data.y[tested], data.x[tested], None)
+    expected = [klce_value(e, alone, delta[tested]) for delta in drawn]
     np.testing.assert_allclose(result.null_values, expected, rtol=1e-6, atol=1e-10)

@@ -1,4 +1,4 @@
-"""Tests over several bandwidths: values and p-values from those of single ones, and the level."""
+"""Tests over several bandwidths: values and p-values from single bandwidths, and the level."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ FACTORS = np.geomspace(0.2, 2.5, 5)
 
 
 def drawn(seed: int, rows: int = 120, wave: float = 0.0) -> cs.ArraySource:
-    """Events of two classes, with a covariate; `wave` is the size of an error in p and x."""
+    """Events of two classes, with a covariate. `wave` is the size of an error in p and x."""
     rng = np.random.default_rng(seed)
     p, x = rng.beta(0.5, 4.0, rows), rng.normal(size=rows)
     rate = np.clip(p + wave * np.sin(20.0 * p) * np.sign(x), 0.0, 1.0)
@@ -26,27 +26,29 @@ def drawn(seed: int, rows: int = 120, wave: float = 0.0) -> cs.ArraySource:
 
 def at(statistic: str, factor: float, source: cs.ArraySource) -> cs.Estimator:
     """Statistic with its default bandwidths times a factor, set by hand."""
-    own = cs.evaluate(source, statistic).estimates[0].parameters
+    parameters = cs.evaluate(source, statistic).estimates[0].parameters
     if statistic.startswith("jkce"):
-        return cs.JKCE(cs.RandomFourier(100, bandwidth=factor * own["bandwidth"]))
-    scaled = {name: factor * b for name, b in own["covariate_bandwidth"].items()}
+        return cs.JKCE(cs.RandomFourier(100, bandwidth=factor * parameters["bandwidth"]))
+    scaled = {name: factor * b for name, b in parameters["covariate_bandwidth"].items()}
     return cs.KLCE(
-        tuple(own["covariates"]), method=own["method"], covariate_bandwidth=scaled or None,
-        prediction_bandwidth=factor * own["prediction_bandwidth"],
-    )  # fmt: skip
+        tuple(parameters["covariates"]),
+        method=parameters["method"],
+        covariate_bandwidth=scaled or None,
+        prediction_bandwidth=factor * parameters["prediction_bandwidth"],
+    )
 
 
 def beyond_wider(values: np.ndarray) -> np.ndarray:
-    """Standardised values of each bandwidth less their ridge regression on those of wider ones."""
+    """Standardised values of each bandwidth less their ridge regression on wider bandwidths."""
     z = (values - values.mean(axis=1, keepdims=True)) / values.std(axis=1, keepdims=True)
     n, out = z.shape[1], []
-    for k, own in enumerate(z):
+    for k, narrow in enumerate(z):
         wider = z[k + 1 :].T
         extended = np.vstack([wider, np.sqrt(1e-4 * n) * np.eye(wider.shape[1])])
-        target = np.concatenate([own, np.zeros(wider.shape[1])])
+        target = np.concatenate([narrow, np.zeros(wider.shape[1])])
         fit = np.linalg.lstsq(extended, target, rcond=None)[0]
         variance = np.sum((target - extended @ fit) ** 2) / n + 1e-4
-        out.append((own - wider @ fit) / np.sqrt(variance))
+        out.append((narrow - wider @ fit) / np.sqrt(variance))
     return np.array(out)
 
 
@@ -62,14 +64,12 @@ def tail(values: np.ndarray) -> np.ndarray:
 )
 def test_value__is_minus_log_p_of_what_pairs_see_beyond_wider_ones_or_of_the_largest(statistic):
     source = drawn(1, wave=0.3)
-    result = cs.calibration_test(source, statistic, n_replicates=39, seed=3, bandwidths=5).results[
-        0
-    ]
+    options = {"n_replicates": 39, "seed": 3}
+    result = cs.calibration_test(source, statistic, bandwidths=5, **options).results[0]
     singles = [
-        cs.calibration_test(source, at(statistic, f, source), n_replicates=39, seed=3).results[0]
-        for f in FACTORS
+        cs.calibration_test(source, at(statistic, f, source), **options).results[0] for f in FACTORS
     ]
-    values = np.array([[one.value, *one.null_values] for one in singles])
+    values = np.array([[single.value, *single.null_values] for single in singles])
     beyond = beyond_wider(values)
     seen = [np.zeros(40), *np.maximum(beyond, 0.0), np.zeros(40)]
     pairs = sum((a + b) ** 2 for a, b in pairwise(seen))
@@ -106,13 +106,12 @@ def test_statistics__without_several_bandwidths_are_refused(statistic, match):
 @pytest.mark.long
 def test_level__is_exact():
     """Of 300 calibrated data sets 5 ± 3.8 % (three standard errors) are rejected at 5 %."""
-    rejected = [
-        cs.calibration_test(
-            drawn(seed, 60), "klce(covariates=['x'])", n_replicates=39, bandwidths=5
-        ).results[0].p_value <= 0.05
-        for seed in range(300)
-    ]  # fmt: skip
-    assert 0.012 <= np.mean(rejected) <= 0.088
+    klce, options = "klce(covariates=['x'])", {"n_replicates": 39, "bandwidths": 5}
+    p_values = []
+    for seed in range(300):
+        test = cs.calibration_test(drawn(seed, 60), klce, **options).results[0]
+        p_values.append(test.p_value)
+    assert 0.012 <= np.mean(np.array(p_values) <= 0.05) <= 0.088
 
 
 @pytest.mark.long
@@ -129,6 +128,6 @@ def test_power__of_waves_is_near_that_of_the_best_bandwidth():
         kernels = [at("kce", f, source) for f in FACTORS]
         alone = cs.calibration_test(source, kernels, **options).results
         together += result.p_value <= 0.05
-        single += [one.p_value <= 0.05 for one in alone]
+        single += [test.p_value <= 0.05 for test in alone]
     assert together >= single.max() - 5
     assert single.min() < 20 < 60 < single.max()

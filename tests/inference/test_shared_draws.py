@@ -1,4 +1,4 @@
-"""Replicates of all statistics of forecasts, which are those of the same drawn outcomes."""
+"""Replicates of all statistics of forecasts have the same drawn outcomes."""
 
 from __future__ import annotations
 
@@ -63,18 +63,18 @@ def test_replicates__of_an_ensemble_exchange_the_outcome_with_a_member():
     for b, u in enumerate(DrawnLabels(SEED).uniforms(np.arange(N), 0, B)):
         k = (u * 7).astype(int)
         drawn = pools[np.arange(N), k]
-        others = np.array([np.delete(pool, i) for pool, i in zip(pools, k, strict=True)])
-        again = cs.from_arrays(predictions=others, forecast=kind, labels=drawn)
+        left = np.array([np.delete(pool, i) for pool, i in zip(pools, k, strict=True)])
+        again = cs.from_arrays(predictions=left, forecast=kind, labels=drawn)
         coverage = cs.evaluate(again, "coverage")["coverage"]
         distance = abs(coverage.value - coverage.details["expected"])
         assert tests["coverage"].null_values[b] == pytest.approx(distance, abs=1e-12)
         pit = cs.evaluate(again, "pit_smooth")["pit_smooth"].value
         assert tests["pit_smooth"].null_values[b] == pytest.approx(pit, rel=1e-9)
-        own = tests["kce"].parameters
+        parameters = tests["kce"].parameters
         kernel = cs.KCE(
-            prediction_bandwidth=own["prediction_bandwidth"],
-            method=own["method"],
-            n_features=own["n_features"],
+            prediction_bandwidth=parameters["prediction_bandwidth"],
+            method=parameters["method"],
+            n_features=parameters["n_features"],
         )
         value = cs.evaluate(again, [kernel]).estimates[0].value
         assert tests["kce"].null_values[b] == pytest.approx(value, rel=1e-6, abs=1e-9)
@@ -82,7 +82,7 @@ def test_replicates__of_an_ensemble_exchange_the_outcome_with_a_member():
 
 @pytest.mark.parametrize("members", [3, 20])
 def test_pit_by_forecast__of_calibrated_ensembles_has_its_level(members):
-    """Medians of members are low where the outcome is high; those of all m + 1 values are not."""
+    """Medians of members are low where the outcome is high. Medians of all m + 1 values are not."""
     rejected = 0
     for seed in range(40):
         rng = np.random.default_rng([seed, members])

@@ -34,19 +34,32 @@ def _estimate(
     **details: Any,
 ) -> Estimate:
     return Estimate(
-        name, notion, value, squared=name in (TCE2, JKCE), n=5000, details=details,
+        name,
+        notion,
+        value,
+        squared=name in (TCE2, JKCE),
+        n=5000,
+        details=details,
         interval=_interval(*ends, covers) if ends else None,
         floor=None if floor is None else Floor(floor[0], floor[1], 0.95, floor[2]),
-    )  # fmt: skip
+    )
 
 
 def _result(*estimates: Estimate, n: int = 5000, **settings: Any) -> Evaluation:
     source = {"name": "rows", "kind": "probabilities", "rows": n, "weighted": False}
     source |= settings.pop("source", {})
     return Evaluation(
-        estimates=estimates, reliability=None, n=n, n_unlabelled=0, dropped={}, source=source,
-        seconds=0.0, versions={}, parameters={}, **settings,
-    )  # fmt: skip
+        estimates=estimates,
+        reliability=None,
+        n=n,
+        n_unlabelled=0,
+        dropped={},
+        source=source,
+        seconds=0.0,
+        versions={},
+        parameters={},
+        **settings,
+    )
 
 
 def _judged(*estimates: Estimate, negligible: float = 0.01, **settings: Any) -> Judgement:
@@ -61,17 +74,29 @@ def _judged(*estimates: Estimate, negligible: float = 0.01, **settings: Any) -> 
 @pytest.mark.parametrize(
     ("gap", "message"),
     [
-        ((0.147, 0.139, 0.155), "Overconfident by 14.7 points (95 % interval 13.9 to 15.5), more "
-         "than chance explains (p < 0.001)."),
-        ((-0.032, -0.040, -0.024), "Underconfident by 3.2 points (95 % interval 2.4 to 4.0), "
-         "more than chance explains (p < 0.001)."),
-        ((0.012, 0.00004, 0.024), "Overconfident by 1.200 points (95 % interval 0.004 to 2.400), "
-         "more than chance explains (p = 0.049)."),
-        ((0.00044, 0.00041, 0.00047), "Real but small: overconfident by 0.0440 points (95 % "
-         "interval 0.0410 to 0.0470), more than chance explains (p < 0.001); less than 1 point."),
+        (
+            (0.147, 0.139, 0.155),
+            "Overconfident by 14.7 points (95 % interval 13.9 to 15.5), more "
+            "than chance explains (p < 0.001).",
+        ),
+        (
+            (-0.032, -0.040, -0.024),
+            "Underconfident by 3.2 points (95 % interval 2.4 to 4.0), "
+            "more than chance explains (p < 0.001).",
+        ),
+        (
+            (0.012, 0.00004, 0.024),
+            "Overconfident by 1.200 points (95 % interval 0.004 to 2.400), "
+            "more than chance explains (p = 0.049).",
+        ),
+        (
+            (0.00044, 0.00041, 0.00047),
+            "Real but small: overconfident by 0.0440 points (95 % "
+            "interval 0.0410 to 0.0470), more than chance explains (p < 0.001); less than 1 point.",
+        ),
     ],
     ids=["over", "under", "barely", "small"],
-)  # fmt: skip
+)
 def test_verdict__of_a_gap_that_excludes_0(gap: tuple[float, ...], message: str) -> None:
     assert _judged(_estimate(GAP, *gap)).sentence == message
 
@@ -80,10 +105,13 @@ def test_verdict__of_a_gap_that_excludes_0(gap: tuple[float, ...], message: str)
     ("gap", "source", "message"),
     [
         ((0.044, 0.0385, 0.0495), {}, "Predicts the event too often by 4.4 points"),
-        ((-0.044, -0.0495, -0.0385), {"class_names": ["no", "fraud"]},
-         "Predicts “fraud” too rarely by 4.4 points"),
+        (
+            (-0.044, -0.0495, -0.0385),
+            {"class_names": ["no", "fraud"]},
+            "Predicts “fraud” too rarely by 4.4 points",
+        ),
     ],
-)  # fmt: skip
+)
 def test_verdict__of_two_classes_names_the_event(gap: Any, source: Any, message: str) -> None:
     sentence = _judged(_estimate(GAP, *gap, notion="positive"), source=source).sentence
     assert sentence.startswith(message + " (")
@@ -126,8 +154,8 @@ def test_verdict__states_the_size_that_would_have_been_seen() -> None:
 def test_verdict__needs_a_number_that_says_something() -> None:
     for estimates in ((_estimate(GAP, 0.147),), (_estimate("accuracy", 0.9, 0.8, 1.0),), ()):
         assert judgement_of_evaluation(_result(*estimates)) is None
-    none = _judged(Estimate(GAP, "top_label", None, reason="no rows"), n=0)
-    assert none.sentence == (
+    empty = _judged(Estimate(GAP, "top_label", None, reason="no rows"), n=0)
+    assert empty.sentence == (
         "Nothing to judge: there are no rows with a label and a positive weight."
     )
 
@@ -136,7 +164,7 @@ def test_verdict__needs_a_number_that_says_something() -> None:
 
 
 def _swapped(n: int = 5000) -> cs.ArraySource:
-    """Three classes, of which the two less probable ones are swapped in the predictions."""
+    """Three classes. The two less probable ones are swapped in the predictions."""
     rng = np.random.default_rng(1)
     q = rng.dirichlet(np.ones(3), n)
     y = (q.cumsum(axis=1) > rng.random((n, 1))).argmax(axis=1)
@@ -182,7 +210,7 @@ def test_verdict__is_not_that_nothing_is_shown_above_the_noise() -> None:  # V3
     )
 
 
-def test_verdict__of_impossible_labels(rng: np.random.Generator) -> None:  # V4
+def test_verdict__names_impossible_labels(rng: np.random.Generator) -> None:  # V4
     p = rng.random(5000)
     y = (rng.random(5000) < p).astype(int)
     p[17:27], y[17:27] = 0.0, 1
@@ -236,22 +264,22 @@ def test_verdict__of_rare_events_uses_equal_mass() -> None:  # V5
     result = cs.evaluate(source)
     assert "ece(edges='equal-mass')" in [estimate.estimator for estimate in result]
     assert result.verdict is not None
-    held = "99.4 % of the weight lies in one equal-width bin of ece, so equal-mass bins are judged"
-    assert held in result.verdict
+    note = "99.4 % of the weight lies in one equal-width bin of ece, so equal-mass bins are judged"
+    assert note in result.verdict
     alone = cs.evaluate(source, "ece")
     assert alone.verdict is not None
     assert "use edges='equal-mass'" in alone.verdict
 
 
 @pytest.mark.parametrize(
-    ("by", "says"),
+    ("text", "says"),
     [
         ("brier", "a has the smallest Brier score of 2 models"),
         ("nll", "a has the smallest log loss of 2 models"),
         ("tce2_debiased", "a is the best calibrated of 2 models by tce2_debiased"),
     ],
 )
-def test_verdict__of_a_ranking_names_what_it_ranks_by(by: str, says: str) -> None:  # V6
+def test_verdict__of_a_ranking_names_what_it_ranks_by(text: str, says: str) -> None:  # V6
     rng = np.random.default_rng(2)
     p = rng.random(2000)
     y = (rng.random(2000) < p).astype(int)
@@ -259,10 +287,10 @@ def test_verdict__of_a_ranking_names_what_it_ranks_by(by: str, says: str) -> Non
         name: cs.from_arrays(probabilities=np.clip(p + shift, 0.01, 0.99), labels=y, binary=True)
         for name, shift in {"a": 0.0, "b": 0.25}.items()
     }
-    ranking = cs.rank(models, by=by)
+    ranking = cs.rank(models, by=text)
     assert ranking.verdict is not None
     assert ranking.verdict.startswith(says)
-    assert ranking.verdict == sentence_of_ranking(by, ranking.models, ranking.differences)
+    assert ranking.verdict == sentence_of_ranking(text, ranking.models, ranking.differences)
     assert ranking.verdict in " ".join(str(ranking).split())
 
 
@@ -374,9 +402,11 @@ def _shown(estimate: Estimate) -> bool:
         return False
     null = 0.9 if estimate.estimator == "coverage" else 0.0
     interval, floor = estimate.interval, estimate.floor
-    excluded = interval is not None and interval.covers == POPULATION and (
-        interval.low > null or interval.high < null
-    )  # fmt: skip
+    excluded = (
+        interval is not None
+        and interval.covers == POPULATION
+        and (interval.low > null or interval.high < null)
+    )
     noisy = floor is not None and floor.p_value <= 0.05
     return excluded or noisy
 
@@ -394,7 +424,7 @@ def test_verdict__never_contradicts_the_table() -> None:
             *estimates, groups=groups, group_by="region" if groups else None, impossible=impossible
         )
         judged = judgement_of_evaluation(result)
-        everything = [*estimates, *(e for some in groups.values() for e in some)]
+        everything = [*estimates, *(e for members in groups.values() for e in members)]
         shown = [e for e in everything if _shown(e)]
         if judged is None:
             assert not shown
@@ -416,6 +446,7 @@ def test_verdict__never_contradicts_the_table() -> None:
             assert judged.size is None or judged.size.largest < 0.01
         if judged.p_value is not None and "p = " in judged.sentence:
             cited = judged.sentence.partition("p = ")[2].split(")")[0].split(",")[0].rstrip(".")
+            # sentences round p-values
             assert float(cited) == pytest.approx(judged.p_value, rel=0.06)
         assert (judged.state == "refuted") == (impossible is not None)
         gaps = [e for e in estimates if e.estimator == GAP]
@@ -436,23 +467,23 @@ def test_interval_p_value__is_5_percent_at_the_end_of_the_interval() -> None:
 
 
 def test_verdict__a_group_is_named_only_if_its_error_exceeds_the_error_of_all_rows() -> None:
-    whole = (_estimate(GAP, 0.02, 0.018, 0.022), _estimate(ECE, 0.022, 0.020, 0.025))
+    of_all_rows = (_estimate(GAP, 0.02, 0.018, 0.022), _estimate(ECE, 0.022, 0.020, 0.025))
     alike = (_estimate(GAP, 0.021, 0.017, 0.025), _estimate(ECE, 0.024, 0.019, 0.028))
     opposed = (_estimate(GAP, -0.09, -0.1, -0.08), _estimate(ECE, 0.2, 0.1, 0.3))
     groups = {1.0: alike, 2.0: alike}
-    sentence = _judged(*whole, groups=groups, group_by="channel").sentence
+    sentence = _judged(*of_all_rows, groups=groups, group_by="channel").sentence
     assert sentence == (
         "Overconfident by 2.00 points (95 % interval 1.80 to 2.20), more than chance explains "
         "(p < 0.001, adjusted for 6 numbers)."
     )
     # the group is compared by the number that is cited for all rows
-    sentence = _judged(*whole, groups=groups | {3.0: opposed}, group_by="channel").sentence
+    sentence = _judged(*of_all_rows, groups=groups | {3.0: opposed}, group_by="channel").sentence
     assert sentence.endswith(
         "; the most where channel\u00a0=\u00a03, 9.0 points by confidence_gap."
     )
     # without an interval, nothing says that the group differs
     bare = (_estimate(ECE, 0.2, floor=(0.02, 0.03, 0.001)),)
-    assert "channel" not in _judged(*whole, groups={3.0: bare}, group_by="channel").sentence
+    assert "channel" not in _judged(*of_all_rows, groups={3.0: bare}, group_by="channel").sentence
 
 
 @pytest.mark.parametrize("planted", [False, True])

@@ -27,8 +27,9 @@ def test_deviate__is_as_likely_as_the_size_of_the_excess():
     for sign in (1.0, -1.0):
         z = excess_deviate(sign * 3 * size, np.full(12, 9.0), 27 * skewness)
         np.testing.assert_allclose(2 * norm.sf(sign * z), tails, rtol=1e-7)
-        np.testing.assert_allclose(excess_deviate(3 * size, np.full(12, 9.0), -27 * skewness),
-                                   sign * z, rtol=1e-12)  # fmt: skip
+        np.testing.assert_allclose(
+            excess_deviate(3 * size, np.full(12, 9.0), -27 * skewness), sign * z, rtol=1e-12
+        )
 
 
 def test_deviate__is_unbounded_and_normal_without_skewness():
@@ -55,15 +56,15 @@ def test_limits__of_many_counts_are_quantiles_too(tail):
 
 
 def test_limits__of_many_groups_are_those_of_each(rng):
-    others, events = rng.exponential(size=(2, 5, 30))
-    low, high = excess_limits(others, events, 0.025)
-    each = [excess_limits(others[:, i], events[:, i], 0.025) for i in range(30)]
-    np.testing.assert_allclose(np.stack([low, high], 1), each, rtol=1e-12)
+    non_events, events = rng.exponential(size=(2, 5, 30))
+    low, high = excess_limits(non_events, events, 0.025)
+    single = [excess_limits(non_events[:, i], events[:, i], 0.025) for i in range(30)]
+    np.testing.assert_allclose(np.stack([low, high], 1), single, rtol=1e-12)
 
 
 @pytest.mark.parametrize("weights", ["inverse", "odds"])
 def test_excess_limits__of_weights_that_follow_confidence_are_as_short_as_linearised(weights):  # S6
-    """Weights 1/(1 − p + 0.001): a further failure is not one of a row whose p is near 1."""
+    """Weights 1/(1 − p + 0.001): a further failure is not in a row with p near 1."""
     lengths, covered, sets = [], 0, 200
     for k in range(sets):
         rng = np.random.default_rng((6, k))
@@ -85,7 +86,7 @@ def test_excess_limits__of_weights_that_follow_confidence_are_as_short_as_linear
 
 
 def test_excess_limits__keep_rows_of_large_weight_without_an_event():
-    """Most of the weight is in few rows of p = 0.1, none of which was an event: they may be."""
+    """Most of the weight is in few rows of p = 0.1. None of them was an event, but may be."""
     p = np.append(np.full(2990, 0.01), np.full(10, 0.1))
     y = np.append(np.ones(30), np.zeros(2970))
     w = np.append(np.full(2990, 1e-4), np.ones(10))

@@ -154,7 +154,7 @@ def test_low__is_a_large_part_of_an_error_beyond_its_noise(frequency, n, count, 
     ids=["two periods", "three periods"],
 )
 def test_low__of_waves_is_near_the_limit_along_the_gaps(frequency, along_gaps):
-    """Mean limits beside those of hypotheses along the observed gaps, for the same data sets.
+    """Mean limits beside limits of hypotheses along the observed gaps, for the same data sets.
 
     The limits along the gaps are not valid where one bin has the whole error.
     """
@@ -291,18 +291,21 @@ def test_largest_gap__is_covered_where_one_bin_is_wrong():
         for bins in _samples(_uniform, _one_of_fifteen, 3000, 15, sets)
     ]
     most = binom.isf(0.001, sets, TAIL)
-    assert sum(each.low > truth for each in limits) <= most
-    assert sum(each.high < truth for each in limits) <= most
-    assert np.mean([each.low for each in limits]) > 0.2 * truth
+    assert sum(limit.low > truth for limit in limits) <= most
+    assert sum(limit.high < truth for limit in limits) <= most
+    assert np.mean([limit.low for limit in limits]) > 0.2 * truth
 
 
 def test_mce__has_an_interval_of_independent_rows_alone():
     rng = np.random.default_rng(0)
     p = rng.random(600)
     source = cs.from_arrays(
-        probabilities=p, labels=(rng.random(600) < p).astype(int), binary=True,
-        covariates=np.repeat(np.arange(60.0), 10)[:, None], covariate_names=["id"],
-    )  # fmt: skip
+        probabilities=p,
+        labels=(rng.random(600) < p).astype(int),
+        binary=True,
+        covariates=np.repeat(np.arange(60.0), 10)[:, None],
+        covariate_names=["id"],
+    )
     for method in ("jackknife", "bootstrap"):
         mce = cs.evaluate(source, "mce", interval=method)["mce"]
         assert mce.interval.low == 0 < mce.value < mce.interval.high
@@ -334,13 +337,14 @@ def test_level_limits__cover_the_mean_distance(spread):
 def test_quantile_ece__has_an_interval():  # S11
     rng = np.random.default_rng(1)
     mean = rng.standard_normal(800)
-    for spread, found in ((1.0, False), (1.6, True)):
+    for spread, detected in ((1.0, False), (1.6, True)):
         source = cs.from_arrays(
-            predictions=np.column_stack([mean, np.ones(800)]), forecast="normal",
+            predictions=np.column_stack([mean, np.ones(800)]),
+            forecast="normal",
             labels=mean + spread * rng.standard_normal(800),
-        )  # fmt: skip
+        )
         interval = cs.evaluate(source, "quantile_ece", interval=True)["quantile_ece"].interval
-        assert (interval.low > 0) == found
+        assert (interval.low > 0) == detected
         assert interval.covers == BOTH
 
 
@@ -355,9 +359,12 @@ def _clustered(rng, clusters, size, effect, frequency=lambda p: p):
     y = norm.cdf(noise) < frequency(p)
     ids = np.repeat(np.arange(float(clusters)), size)
     return cs.from_arrays(
-        probabilities=p, labels=y.astype(int), binary=True,
-        covariates=ids[:, None], covariate_names=["id"],
-    )  # fmt: skip
+        probabilities=p,
+        labels=y.astype(int),
+        binary=True,
+        covariates=ids[:, None],
+        covariate_names=["id"],
+    )
 
 
 @pytest.mark.long

@@ -39,9 +39,12 @@ class Data:
     @property
     def source(self):
         return cs.from_arrays(
-            probabilities=self.q, labels=self.y, covariates=self.x,
-            covariate_names=["age", "region"], weights=self.w,
-        )  # fmt: skip
+            probabilities=self.q,
+            labels=self.y,
+            covariates=self.x,
+            covariate_names=["age", "region"],
+            weights=self.w,
+        )
 
 
 def _data(classes=3, n=ROWS, weighted=False, seed=0):
@@ -65,14 +68,14 @@ def _parts(source, estimator, requested, **options):
     """Values with rows left out or resampled."""
     with Session.open(source, scheduler="serial", **options) as session:
         run = session.run([estimator])
-        (known,) = run.chosen
-        states = run.scan([*(requested.needs(known) or known.needs), Totals()]).groups[None]
-        pairs = run.pairs() if isinstance(known, Pairwise) else None
-        if isinstance(known, Pairwise):
-            value = known.solve(pairs).value
+        (fitted,) = run.chosen
+        states = run.scan([*(requested.needs(fitted) or fitted.needs), Totals()]).groups[None]
+        pairs = run.pairs() if isinstance(fitted, Pairwise) else None
+        if isinstance(fitted, Pairwise):
+            value = fitted.solve(pairs).value
         else:
-            value = known.finalize(*(total(states[s]) for s in requested.needs(known))).value
-        return parts_of(known, requested, states, pairs, value)
+            value = fitted.finalize(*(total(states[s]) for s in requested.needs(fitted))).value
+        return parts_of(fitted, requested, states, pairs, value)
 
 
 def _groups(rows):
@@ -97,7 +100,8 @@ CASES = {
     "jkce_biased": (cs.JKCEBiased(FOURIER), 3),
     "klce spectral": (cs.KLCE(method="spectral", **MIXED), 2),
     "klce spectral kernel_sum": (
-        cs.KLCE(method="spectral", normalization="kernel_sum", **MIXED), 2,
+        cs.KLCE(method="spectral", normalization="kernel_sum", **MIXED),
+        2,
     ),
     "klce features": (cs.KLCE(method="features", n_features=10, **MIXED), 2),
     "klce features canonical": (cs.KLCE(method="features", n_features=10, **MIXED), 3),
@@ -105,12 +109,14 @@ CASES = {
     "brier": (cs.Brier(), 3),
     "nll": (cs.NLL(), 3),
     "confidence_gap": (cs.ConfidenceGap(), 3),
-}  # fmt: skip
+}
 LIMITED = {  # cases with limits instead of a jackknife
-    "accuracy": "clopper_pearson", "mce": "clopper_pearson", "confidence_gap": "weighted_counts",
+    "accuracy": "clopper_pearson",
+    "mce": "clopper_pearson",
+    "confidence_gap": "weighted_counts",
     **dict.fromkeys(("ece", "ece equal-mass", "tce2", "tce2_debiased"), "binned"),
     **dict.fromkeys(("jkce", "jkce gaussian", "jkce_biased", "klce spectral"), "quadratic_form"),
-}  # fmt: skip
+}
 every_case = pytest.mark.parametrize("case", CASES)
 weights = pytest.mark.parametrize("weighted", [False, True], ids=["plain", "weights"])
 
@@ -156,9 +162,9 @@ def test_jackknife__keeps_the_ridge_of_all_rows(weighted):
     for kind in (cs.CKCE, cs.CMMD):
         parts = _parts(data.source, kind(FOURIER), Jackknife(groups=GROUPS, seed=SEED))
         w = np.ones(ROWS) if data.w is None else data.w
-        known = kind(FOURIER, ridge=float((w.sum() ** 2 / (w**2).sum()) ** -0.25))
+        with_ridge = kind(FOURIER, ridge=float((w.sum() ** 2 / (w**2).sum()) ** -0.25))
         groups = _groups(np.arange(ROWS))
-        left_out = [_value(data.of(groups != g), known) for g in range(GROUPS)]
+        left_out = [_value(data.of(groups != g), with_ridge) for g in range(GROUPS)]
         np.testing.assert_allclose(parts.left_out, left_out, rtol=1e-9)
 
 
@@ -215,11 +221,13 @@ TILES = {
     "klce canonical": (cs.KLCE(method="tiles", **MIXED), 3),
     "klce kernel_sum": (cs.KLCE(method="tiles", normalization="kernel_sum", **MIXED), 2),
     "klce linear": (
-        cs.KLCE(prediction_kernel="linear+gaussian", method="tiles", normalization="kernel_sum",
-                **MIXED), 3,
+        cs.KLCE(
+            prediction_kernel="linear+gaussian", method="tiles", normalization="kernel_sum", **MIXED
+        ),
+        3,
     ),
     "kce": (cs.KCE(prediction_bandwidth=0.3, method="tiles"), 3),
-}  # fmt: skip
+}
 
 
 @pytest.mark.long
@@ -254,8 +262,8 @@ def test_tiles__leave_out_rows_alike_in_every_call(kernel):
     for again in left_out[1:]:
         np.testing.assert_array_equal(again, left_out[0])
     chosen = [0, 123, n - 1]
-    others = [_value(data.of(np.arange(n) != i), estimator) for i in chosen]
-    np.testing.assert_allclose(left_out[0][chosen], others, rtol=1e-9)
+    expected_values = [_value(data.of(np.arange(n) != i), estimator) for i in chosen]
+    np.testing.assert_allclose(left_out[0][chosen], expected_values, rtol=1e-9)
 
 
 def test_tiles__rows_without_weight_are_no_parts():
@@ -285,8 +293,8 @@ def test_tiles__rows_without_weight_are_no_parts():
 def test_tiles__two_rows_with_weights_leave_zero_possible(case):
     estimator, classes = TILES[case]
     data = _data(classes, 10)
-    for some in (data.of(slice(2)), replace(data, w=np.array([1.0, 2] + [0] * 8))):
-        result = _evaluate(some.source, estimator, interval="jackknife")
+    for rows in (data.of(slice(2)), replace(data, w=np.array([1.0, 2] + [0] * 8))):
+        result = _evaluate(rows.source, estimator, interval="jackknife")
         assert result.value is not None
         assert result.interval is None or result.interval.low == 0 < result.interval.high
 
@@ -366,10 +374,16 @@ def test_bootstrap__of_a_mean_is_as_wide_as_the_jackknife():
 
 
 ONE_PASS = [
-    cs.ECE(bins=8), cs.CWCE2(bins=5), cs.SimplexECE(), cs.CKCE(FOURIER), cs.JKCE(FOURIER),
-    cs.JKCE(FOURIER, method="tiles"), cs.KLCE(method="features", n_features=10, **MIXED),
-    cs.KLCE(method="spectral", notion="top_label", **MIXED), cs.Brier(),
-]  # fmt: skip
+    cs.ECE(bins=8),
+    cs.CWCE2(bins=5),
+    cs.SimplexECE(),
+    cs.CKCE(FOURIER),
+    cs.JKCE(FOURIER),
+    cs.JKCE(FOURIER, method="tiles"),
+    cs.KLCE(method="features", n_features=10, **MIXED),
+    cs.KLCE(method="spectral", notion="top_label", **MIXED),
+    cs.Brier(),
+]
 
 
 @pytest.mark.long
@@ -407,8 +421,8 @@ def test_group_by__has_the_intervals_of_each_value(method):
             assert a.interval.parts == b.interval.parts
             assert a.interval.low == pytest.approx(b.interval.low, rel=1e-8, abs=1e-12)
             assert a.interval.high == pytest.approx(b.interval.high, rel=1e-8, abs=1e-12)
-    whole = cs.evaluate(data.source, estimators, interval=requested).estimates
-    for a, b in zip(result.estimates, whole, strict=True):
+    ungrouped = cs.evaluate(data.source, estimators, interval=requested).estimates
+    for a, b in zip(result.estimates, ungrouped, strict=True):
         assert a.interval.low == pytest.approx(b.interval.low, rel=1e-8, abs=1e-12)
 
 
@@ -524,13 +538,13 @@ def test_interval__by_name():
 def test_differences__of_models_are_paired(method):
     """The difference of two models' Brier scores is the score of the rows' differences."""
     data = _data(3, 400)
-    other = replace(data, q=0.5 * data.q + 0.5 / 3)
+    shrunk = replace(data, q=0.5 * data.q + 0.5 / 3)
     requested = resampling(method, groups=GROUPS, seed=SEED)
-    a, b = (_parts(d.source, cs.Brier(), requested) for d in (data, other))
+    a, b = (_parts(d.source, cs.Brier(), requested) for d in (data, shrunk))
     gap = a - b
     assert gap.value == a.value - b.value
     one_hot = np.eye(3)[data.y]
-    scores = ((data.q - one_hot) ** 2 - (other.q - one_hot) ** 2).sum(1)
+    scores = ((data.q - one_hot) ** 2 - (shrunk.q - one_hot) ** 2).sum(1)
     groups = _groups(np.arange(400))
     left_out = [scores[groups != g].mean() for g in range(GROUPS)]
     np.testing.assert_allclose(gap.left_out, left_out, rtol=1e-9)
@@ -543,8 +557,8 @@ def test_differences__of_models_are_paired(method):
         counts = _counts(requested.resamples)[:, groups]
         resampled = (counts @ scores) / counts.sum(1)
         np.testing.assert_allclose(gap.resampled, resampled, rtol=1e-9, atol=1e-12)
-    same = a - a
-    assert (same.value, same.standard_error) == (0.0, 0.0)
+    difference_of_one = a - a
+    assert (difference_of_one.value, difference_of_one.standard_error) == (0.0, 0.0)
 
 
 def test_parts__of_too_few_values_have_no_interval():

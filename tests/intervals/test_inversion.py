@@ -63,10 +63,9 @@ def test_bounded_low__is_zero_up_to_the_one_sided_quantile():
 def test_intervals__of_fifty_correct_and_confident_rows_are_not_points(method):
     """A calibrated model of q = 0.97 is correct 50 times in 50 with probability 0.22."""
     p, y = np.full(50, 0.97), np.ones(50, int)
-    estimates = _intervals(
-        p, y, cs.Accuracy(), cs.ConfidenceGap(), cs.ECE(), cs.TCE2(), cs.TCE2Debiased(),
-        cs.JKCE(), cs.JKCEBiased(), cs.KCE(), cs.CKCE(), method=method,
-    )  # fmt: skip
+    binned = (cs.Accuracy(), cs.ConfidenceGap(), cs.ECE(), cs.TCE2(), cs.TCE2Debiased())
+    pairwise = (cs.JKCE(), cs.JKCEBiased(), cs.KCE(), cs.CKCE())
+    estimates = _intervals(p, y, *binned, *pairwise, method=method)
     for name, truth in {"accuracy": 0.97, "confidence_gap": 0.0}.items():
         interval = estimates[name].interval
         assert interval.low < truth < interval.high
@@ -85,8 +84,13 @@ def test_intervals__of_squared_errors_are_never_below_zero(law):
             u = rng.random(200)
             p = np.where(u < 0.2, 0.0, np.where(u < 0.35, 1.0, rng.beta(0.8, 1.6, 200)))
         y = (rng.random(200) < p).astype(int)
-        source = cs.from_arrays(probabilities=p, labels=y, binary=True,
-                                covariates=rng.random((200, 1)), covariate_names=["x"])  # fmt: skip
+        source = cs.from_arrays(
+            probabilities=p,
+            labels=y,
+            binary=True,
+            covariates=rng.random((200, 1)),
+            covariate_names=["x"],
+        )
         for e in cs.evaluate(source, estimators, interval="jackknife", scheduler="serial"):
             assert 0 <= e.interval.low <= e.interval.high
             if e.value < 0:
@@ -111,7 +115,7 @@ def test_bin_limits__of_one_bin_at_calibration_are_a_binomial_test():
 
 
 def test_bin_limits__cover_an_interval_of_the_gap():
-    """For many rows in one bin, limits of g² are those of a non-central χ²."""
+    """For many rows in one bin, limits of g² are limits of a non-central χ²."""
     n, p, g = 40_000.0, 0.5, 0.03
     gaps = BinGaps(np.ones(1), np.array([n]), np.array([p]), np.array([g]))
     limits = bin_limits(gaps, 2, TAIL)
@@ -138,10 +142,10 @@ def test_bin_limits__cover_where_most_bins_hold_a_row_or_no_event(sharpness):
     for _ in range(sets):
         true, shown = drawn(n)
         y = (rng.random(n) < true).astype(int)
-        evaluations.append(_intervals(shown, y, cs.ECE(15, notion="positive"),
-                                cs.TCE2Debiased(15, notion="positive")))  # fmt: skip
-    for name, truth in {"ece": np.mean([e["ece"].value for e in evaluations]),
-                        "tce2_debiased": population}.items():  # fmt: skip
+        estimators = cs.ECE(15, notion="positive"), cs.TCE2Debiased(15, notion="positive")
+        evaluations.append(_intervals(shown, y, *estimators))
+    mean = np.mean([e["ece"].value for e in evaluations])
+    for name, truth in {"ece": mean, "tce2_debiased": population}.items():
         covered = sum(e[name].interval.low <= truth <= e[name].interval.high for e in evaluations)
         assert covered >= binom.ppf(0.001, sets, 0.95), name  # fails once in a thousand
 
@@ -197,8 +201,12 @@ def test_tce2_debiased__is_unbiased_in_wide_bins_and_kumars_is_not():
     d, f = p - y, y.mean(1)
     ours = (d.sum(1) ** 2 - (d**2).sum(1)) / (200 * 199)
     kumars = d.mean(1) ** 2 - f * (1 - f) / 199
-    estimates = _intervals(p[0], y[0].astype(int), cs.TCE2Debiased(1, notion="positive"),
-                       cs.TCE2Kumar(1, notion="positive"))  # fmt: skip
+    estimates = _intervals(
+        p[0],
+        y[0].astype(int),
+        cs.TCE2Debiased(1, notion="positive"),
+        cs.TCE2Kumar(1, notion="positive"),
+    )
     assert estimates["tce2_debiased"].value == pytest.approx(ours[0], rel=1e-12)
     assert estimates["tce2_kumar"].value == pytest.approx(kumars[0], rel=1e-12)
     assert abs(ours.mean()) < 4 * ours.std() / np.sqrt(3000)

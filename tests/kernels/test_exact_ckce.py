@@ -50,9 +50,12 @@ def test_exact__within_groups_multiplies_the_kernel(rng, weighted):
     a = rng.choice([-1.5, 0.0, 7.0], n)
     w = rng.uniform(0.2, 3.0, n)
     source = cs.from_arrays(
-        logits=logits, labels=y, covariates=np.column_stack([rng.random(n), a]),
-        covariate_names=["x", "a"], weights=w if weighted else None,
-    )  # fmt: skip
+        logits=logits,
+        labels=y,
+        covariates=np.column_stack([rng.random(n), a]),
+        covariate_names=["x", "a"],
+        weights=w if weighted else None,
+    )
     estimate = _ckce(source, conditional_on="a", ridge=0.05)
     K = dense_kernel(q) * (a[:, None] == a)
     expected = naive.cmmd(K, naive.residuals(q, y), 0.05, w=w if weighted else None)

@@ -98,19 +98,19 @@ def test_series__error_is_below_tolerance(kernel, tolerance):
         tuple(cube("gaussian", b, 1) for b in (0.1, 0.3, 1e3)),
     ],
 )
-def test_series__mixed_factors(factors):
+def test_series__of_mixed_factors_is_within_the_tolerance(factors):
     check(factors, 1e-5, np.random.default_rng(2))
 
 
 @pytest.mark.parametrize("kernel", KERNELS)
-def test_series__degenerate_extents(kernel):
+def test_series__of_degenerate_extents_is_within_the_tolerance(kernel):
     check((Factor(kernel, (0.3, 0.2), (0.7, 0.0), (0.7, 1.0)),), 1e-4, np.random.default_rng(3))
     check((cube(kernel, 1e-3, 1, 0.5, 0.5),), 1e-9, np.random.default_rng(3))
 
 
 @pytest.mark.long
 @pytest.mark.parametrize(("bandwidth", "tolerance"), [(0.2, 1e-9), (0.01, 1e-6)])
-def test_series__coarse_grid_of_many_modes(bandwidth, tolerance):
+def test_series__on_a_coarse_grid_of_many_modes_is_within_the_tolerance(bandwidth, tolerance):
     factors = (cube("matern52", bandwidth, 2),)
     assert FourierSeries(factors, tolerance).modes > 2**18
     check(factors, tolerance, np.random.default_rng(4), n=60)
@@ -159,7 +159,7 @@ def test_transform__no_points():
     assert series.transform(np.zeros((3, 2)), np.empty((0, 3))).shape == (0, *series.shape)
 
 
-def test_transform__same_bits_again_and_in_threads():
+def test_transform__has_the_same_bits_again_and_in_threads():
     rng = np.random.default_rng(7)
     series = FourierSeries((cube("matern52", 0.5, 2),), 1e-3)
     z, strengths = rng.uniform(size=(4000, 2)), rng.standard_normal((3, 4000))
@@ -198,12 +198,12 @@ def test_modes__does_not_overflow(kernel, bandwidth):
         assert FourierSeries((cube(kernel, bandwidth, 3, -1e300, 1e300),), 1e-9).modes > 10**18
 
 
-def test_modes__formula():
+def test_modes__follow_the_formula():
     # tolerance 1e-9: κ(R) = 1e-9/16 at R = 6.857, and 1e-9/2 of a normal lies beyond W = 6.219
     assert FourierSeries((cube("gaussian", 0.1, 1),), 1e-9).modes == 2 * 17 + 1
 
 
-def test_options__refused():
+def test_options__that_are_impossible_are_refused():
     with pytest.raises(OptionError, match='method="tiles"'):
         cube("laplacian", 0.1, 1)
     with pytest.raises(OptionError, match='method="tiles"'):

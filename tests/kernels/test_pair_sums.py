@@ -33,7 +33,7 @@ from tests.support.dense_pairs import (
     ("notion", "classes"), [("canonical", 5), ("canonical", 2), ("top_label", 5), ("positive", 2)]
 )
 def test_tiles__are_the_dense_sums_over_valid_rows(rng, notion, classes, kernel, weighted):
-    """Three panels; rows without a label, with bad logits, with bad and zero weights."""
+    """Three panels have rows without a label, with bad logits, and with bad and zero weights."""
     n = 2600
     logits, q, y = overconfident_predictions(rng, n, classes)
     w = rng.uniform(0.2, 3.0, n)
@@ -54,9 +54,9 @@ def test_tiles__are_the_dense_sums_over_valid_rows(rng, notion, classes, kernel,
     )
     points, d = notion_problem(notion, q[keep], y[keep])
     K = dense_kernel(points, linear=kernel == "linear+gaussian")
-    mine = w[keep] if weighted else None
-    assert_close(result["jkce"].value, dense_jkce(K, d, mine))
-    assert_close(result["jkce_biased"].value, dense_jkce(K, d, mine, unbiased=False))
+    weights = w[keep] if weighted else None
+    assert_close(result["jkce"].value, dense_jkce(K, d, weights))
+    assert_close(result["jkce_biased"].value, dense_jkce(K, d, weights, unbiased=False))
     assert result["jkce"].n == result["jkce_biased"].n == keep.sum() == result.n
     assert (result["jkce"].approximation.kind, result["jkce"].approximation.error) == ("exact", 0)
     assert result["jkce"].parameters["method"] == "tiles"
@@ -65,15 +65,17 @@ def test_tiles__are_the_dense_sums_over_valid_rows(rng, notion, classes, kernel,
 def test_tiles__of_a_binary_column_are_those_of_two(rng):
     p = rng.random(1500)
     y = (rng.random(1500) < p).astype(int)
-    one = cs.from_arrays(probabilities=p, labels=y, binary=True)
-    two = cs.from_arrays(probabilities=np.column_stack([1 - p, p]), labels=y)
+    binary = cs.from_arrays(probabilities=p, labels=y, binary=True)
+    two_columns = cs.from_arrays(probabilities=np.column_stack([1 - p, p]), labels=y)
     for notion in ("positive", "canonical", "top_label"):
-        a, b = (cs.evaluate(s, [by_tiles(notion=notion)])["jkce"].value for s in (one, two))
+        a, b = (
+            cs.evaluate(s, [by_tiles(notion=notion)])["jkce"].value for s in (binary, two_columns)
+        )
         assert a == b
 
 
 def test_tiles__of_many_classes_are_dense_sums(rng):
-    """K = 131 is not a multiple of the unrolled classes; 1,100 rows make a panel of 76."""
+    """K = 131 is not a multiple of the unrolled classes, and 1,100 rows make a panel of 76."""
     logits, q, y = overconfident_predictions(rng, 1100, 131)
     source = cs.from_arrays(logits=logits, labels=y)
     value = cs.evaluate(source, [by_tiles()])["jkce"].value
@@ -124,12 +126,12 @@ def test_group_by__rows_without_a_group_are_a_group(rng):
     source = cs.from_arrays(
         logits=logits, labels=y, covariates=group[:, None], covariate_names=["group"]
     )
-    every = [
+    estimators = [
         by_tiles(),
         by_tiles(method="pairs", n_pairs=1000),
         by_tiles(method="blocks", block=50),
     ]
-    result = cs.evaluate(source, every, group_by="group")
+    result = cs.evaluate(source, estimators, group_by="group")
     assert result.n == len(y)
     *_, (key, estimates) = result.groups.items()
     assert f"{key:g}" == "missing"
@@ -139,7 +141,7 @@ def test_group_by__rows_without_a_group_are_a_group(rng):
 
 
 @pytest.mark.parametrize("name", NETWORKS)
-def test_golden__tiles_and_exact(name, data_folder, golden_scores):
+def test_golden__tiles_and_exact_ckce_are_reproduced(name, data_folder, golden_scores):
     with np.load(data_folder / f"{name}.npz") as arrays:
         source = cs.from_arrays(logits=arrays["logits"][:2000], labels=arrays["labels"][:2000])
     golden = golden_scores[name]
@@ -185,8 +187,8 @@ def test_float32__stays_within_its_stated_error(rows, classes):
 def test_float32__gives_the_same_result_as_float64_to_seven_digits(data_folder):
     with np.load(data_folder / "cifar10_resnet50.npz") as arrays:
         source = cs.from_arrays(logits=arrays["logits"][:4000], labels=arrays["labels"][:4000])
-    both = [by_tiles(precision=precision) for precision in ("float64", "float32")]
-    double, single = cs.evaluate(source, both).estimates
+    estimators = [by_tiles(precision=precision) for precision in ("float64", "float32")]
+    double, single = cs.evaluate(source, estimators).estimates
     assert abs(double.value - single.value) <= single.approximation.error
     assert single.approximation.error < 1e-3 * double.value
 
@@ -215,6 +217,7 @@ def test_blocks__are_the_mean_of_the_blocks_estimates(rng, block, weighted):
     assert estimate.details["blocks"] == len(values)
     if len(values) > 1:
         error = np.std(values, ddof=1) / np.sqrt(len(values))
+        # a standard deviation of similar values loses two of their digits
         assert estimate.details["standard_error"] == pytest.approx(error, rel=1e-8)
 
 
@@ -232,13 +235,13 @@ def test_blocks__one_of_all_rows_is_exact(rng, n):
     logits, _, y = overconfident_predictions(rng, 1000, 3)
     y[n:] = -1
     source = cs.from_arrays(logits=logits, labels=y)
-    tiles, one, two = cs.evaluate(
+    tiles, single_block, two_blocks = cs.evaluate(
         source,
         [by_tiles(), *(by_tiles(method="blocks", block=size) for size in (1000, 500))],
     )
-    assert one.value == pytest.approx(tiles.value, rel=1e-12)
-    assert (one.approximation.kind, one.approximation.error) == ("exact", 0.0)
-    assert two.approximation.kind == "blocks"
+    assert single_block.value == pytest.approx(tiles.value, rel=1e-12)
+    assert (single_block.approximation.kind, single_block.approximation.error) == ("exact", 0.0)
+    assert two_blocks.approximation.kind == "blocks"
 
 
 def test_blocks__a_single_one_without_all_pairs_has_no_error():
@@ -250,10 +253,11 @@ def test_blocks__a_single_one_without_all_pairs_has_no_error():
 
 
 @pytest.mark.long
+# logits are 1.5 times too large: a scale of 2/3 makes the model calibrated
 @pytest.mark.parametrize(
     ("notion", "block", "scale"),
     [("canonical", 50, 1.0), ("canonical", 350, 2 / 3), ("top_label", 50, 2 / 3)],
-)  # calibrated where divided by 1.5
+)
 def test_blocks__stated_error_covers(notion, block, scale):
     covered = 0
     for seed in range(100):
@@ -276,7 +280,7 @@ def test_blocks__stated_error_covers(notion, block, scale):
 
 
 def _few(n, classes=3, **options):
-    """Five rows of which n have a label."""
+    """Five rows, n of them with a label."""
     rng = np.random.default_rng(1)
     logits, q, y = overconfident_predictions(rng, 5, classes)
     y[n:] = -1
@@ -417,5 +421,5 @@ def test_plan__pairs_of_the_linear_part_cost_nothing(rng):
 
     # best of several alternating runs, as the machine may be busy; measured when idle: 1.0
     turns = [(seconds("linear+gaussian"), seconds("gaussian")) for _ in range(8)]
-    both, gaussian = map(min, zip(*turns, strict=True))
-    assert both < 2.0 * gaussian
+    with_linear, gaussian = map(min, zip(*turns, strict=True))
+    assert with_linear < 2.0 * gaussian

@@ -103,8 +103,10 @@ def test_strips__are_whole_lanes(shares):
     for n in (1, 5, *range(many - 2 * LANES, many + LANES)):
         labels = np.searchsorted(np.cumsum(shares)[:-1], np.arange(n) / n, side="right")
         q = np.full((n, classes), 1 / classes)
-        delta, none = q - np.eye(classes)[labels], np.zeros((n, 0))
-        rows = NotionRows(q, delta, labels, np.ones(n), none, np.arange(n), none, Classes(classes))
+        delta, no_columns = q - np.eye(classes)[labels], np.zeros((n, 0))
+        rows = NotionRows(
+            q, delta, labels, np.ones(n), no_columns, np.arange(n), no_columns, Classes(classes)
+        )
         panel, place = layout.panel(rows)
         np.testing.assert_array_equal(panel.labels[place], labels)
         strips = layout.strips(panel)
@@ -116,7 +118,9 @@ def test_strips__are_whole_lanes(shares):
 @pytest.mark.parametrize(("classes", "n"), [(2, 500), (4, 1015)])
 @pytest.mark.parametrize("prediction", ["gaussian", "linear+gaussian"])
 @pytest.mark.parametrize("count", [2, tiles.MANY])
-def test_sums__of_almost_enough_rows_for_strips_of_one_label(rng, classes, n, prediction, count):
+def test_sums__of_almost_enough_rows_for_strips_of_one_label_are_dense_sums(
+    rng, classes, n, prediction, count
+):
     """With their padding the rows are 256 for each label."""
     logits, q, y = overconfident_predictions(rng, n, classes)
     pairs, V = _pairs(logits, y), rng.normal(size=(n, count))

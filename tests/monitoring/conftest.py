@@ -55,7 +55,7 @@ def complaints(job):
             job(text)
         lines = [re.fullmatch(r".*job\.toml:(\d+): (.*)", s) for s in str(caught.value).split("\n")]
         assert all(lines), str(caught.value)
-        return [(int(each[1]), each[2]) for each in lines]
+        return [(int(line[1]), line[2]) for line in lines]
 
     return read
 

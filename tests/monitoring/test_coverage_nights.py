@@ -24,7 +24,7 @@ DAYS = ("2026-11-18", "2026-11-19")
 
 
 def _members(k, m):
-    """Calibrated ensembles of a day, of which the first m members are there, and outcomes."""
+    """Calibrated ensembles of a day with the first m members alone, and outcomes."""
     x = np.random.default_rng(k).normal(size=(300, 10))
     members = x[:, :9].copy()
     members[:, m:] = np.nan

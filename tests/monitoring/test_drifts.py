@@ -55,11 +55,13 @@ def _window(p, y, first):
     left_out, values = _values(total - bins), _values(total)
     rows = p.shape[1]
     return SimpleNamespace(
-        estimators=ESTIMATORS, days=tuple(_key(first + k) for k in range(len(p))),
+        estimators=ESTIMATORS,
+        days=tuple(_key(first + k) for k in range(len(p))),
         runs=tuple(WindowDays((_key(first + k),), rows) for k in range(len(p))),
         parts=[Parts(values[k], left_out[:, k], np.empty(0)) for k in range(3)],
-        within=[np.nan, np.nan, float(np.mean(p * (1 - p)) / p.size)], bins=[bins, bins, None],
-    )  # fmt: skip
+        within=[np.nan, np.nan, float(np.mean(p * (1 - p)) / p.size)],
+        bins=[bins, bins, None],
+    )
 
 
 def _p_values(law, rows, count, effect=0.0, rho=0.0, later=0.0):
@@ -105,8 +107,9 @@ def test_drifts__are_found():
 
 @pytest.mark.parametrize(("rho", "max_rate"), [(0.0, 0.05), (0.7, 0.1), (0.9, 0.12)])
 def test_drifts__count_effects_of_days_as_noise(rho, max_rate):
-    """Days differ by 0.03, of which rows explain 0.018; neighbours are independent or alike."""
+    """Days differ by 0.03. Rows explain 0.018 of it. Neighbours are independent or alike."""
     rejected = (_p_values("uniform", 500, 60, 0.03, rho)[:, 2] <= 0.05).sum()
+    # right code exceeds this bound for one seed in a thousand
     assert rejected <= binom.ppf(0.999, 60, max_rate)
 
 

@@ -30,6 +30,7 @@ from calibscale.results.night_results import Night
 from tests.support.commands import nobody
 from tests.support.nights import day_name, write_day, write_job
 
+# quotes, markup, lines, formulas, control characters, half a pair, other scripts, a space
 HOSTILE = [
     'a"b\\c\nd',
     "<script>alert('x')</script>&amp;",
@@ -52,9 +53,12 @@ write_json = _of_json(outputs.write_json)
 write_junit = _of_json(outputs.write_junit)
 write_prometheus = _of_json(outputs.write_prometheus)
 WRITERS = {
-    "night.json": write_json, "night.prom": write_prometheus, "night.xml": write_junit,
-    "night.csv": write_history, "night.parquet": write_history,
-}  # fmt: skip
+    "night.json": write_json,
+    "night.prom": write_prometheus,
+    "night.xml": write_junit,
+    "night.csv": write_history,
+    "night.parquet": write_history,
+}
 
 
 @pytest.fixture(scope="module")
@@ -63,6 +67,7 @@ def nights(tmp_path_factory):
     folder = tmp_path_factory.mktemp("nights")
     job = write_job(folder)
     for k in range(4):
+        # log-odds are too large by a factor of 3 on the last day
         write_day(folder, k, heat=3.0 if k == 3 else 1.0)
     return [night(job, day_name(k)).to_dict() for k in range(4)]
 
@@ -119,22 +124,28 @@ def test_prometheus__has_every_number_of_the_result(result, tmp_path):
         parts = [("", window["results"])]
         parts += [(f"{g['group']:g}", g["results"]) for g in window["groups"]]
         for group, results in parts:
-            for each in results:
-                numbers = {**(each["interval"] or {}), "value": each["value"]}
+            for entry in results:
+                # an estimate without an interval has a value alone
+                numbers = {**(entry["interval"] or {}), "value": entry["value"]}
                 for suffix, key in estimates.items():
                     if numbers.get(key) is not None:
                         labels = {
-                            "job": "scores", "model": "v1", "estimator": each["estimator"],
-                            "notion": each["notion"], "window": window["name"], "group": group,
-                        }  # fmt: skip
+                            "job": "scores",
+                            "model": "v1",
+                            "estimator": entry["estimator"],
+                            "notion": entry["notion"],
+                            "window": window["name"],
+                            "group": group,
+                        }
                         assert (
                             _of(samples[f"calibscale_estimate{suffix}"], **labels) == numbers[key]
                         )
                         seen += 1
-        for each in window["tests"]:
-            labels = {"estimator": each["statistic"], "window": window["name"], "group": ""}
-            assert _of(samples["calibscale_p_value"], **labels) == each["p_value"]
+        for entry in window["tests"]:
+            labels = {"estimator": entry["statistic"], "window": window["name"], "group": ""}
+            assert _of(samples["calibscale_p_value"], **labels) == entry["p_value"]
     assert seen == sum(len(samples[f"calibscale_estimate{suffix}"]) for suffix in estimates)
+    # three windows, two groups and all rows, five estimators: 45 values, most with two limits
     assert seen > 90
 
 
@@ -145,6 +156,7 @@ def test_prometheus__has_alarms_rows_and_times(result, tmp_path):
     assert samples["calibscale_rows"] == [result["n"]]
     assert samples["calibscale_rows_unlabelled"] == [result["n_unlabelled"]] != [0.0]
     assert samples["calibscale_rows_dropped"] == [0.0]
+    # the beginning of the day in UTC
     midnight = datetime(2026, 3, 4, tzinfo=UTC).timestamp()
     assert samples["calibscale_day_timestamp_seconds"] == [midnight]
     ran = datetime.fromisoformat(result["created"]).timestamp()
@@ -165,6 +177,7 @@ def test_prometheus__has_breached_thresholds(result, tmp_path):
 
 def test_prometheus__has_thresholds_that_are_breached_by_a_missing_value(result, tmp_path):
     blind = {**result["thresholds"][0], "observed": None, "reason": "no rows"}
+    # two thresholds without a value: one is breached by that, the other is not judged
     result["thresholds"] = [{**blind, "breached": True}, {**blind, "name": "other"}]
     write_prometheus(tmp_path / "a.prom", result)
     (sample,) = _samples(tmp_path / "a.prom")["calibscale_threshold_breached"].items()
@@ -184,6 +197,7 @@ def test_prometheus__escapes_hostile_names(result, tmp_path, name):
     result["windows"][0]["results"][0]["estimator"] = name
     write_prometheus(tmp_path / "a.prom", result)
     samples = _samples(tmp_path / "a.prom")
+    # half a pair has no UTF-8
     shown = name.encode("utf-8", "replace").decode()
     (alarm,) = samples["calibscale_alarm"]
     assert dict(alarm) == {"job": shown, "model": shown}
@@ -196,10 +210,14 @@ def test_prometheus__without_alarms_drift_and_values_is_short(result, tmp_path):
     assert set(_samples(tmp_path / "a.prom")) == {
         f"calibscale_{name}"
         for name in (
-            "rows", "rows_dropped", "rows_unlabelled", "incomplete_days", "day_timestamp_seconds",
+            "rows",
+            "rows_dropped",
+            "rows_unlabelled",
+            "incomplete_days",
+            "day_timestamp_seconds",
             "run_timestamp_seconds",
         )
-    }  # fmt: skip
+    }
 
 
 # ---------------------------------------------------------------- JUnit
@@ -264,6 +282,7 @@ def test_junit__holds_hostile_names(result, tmp_path, name):
     result["thresholds"][0] |= {"observed": None, "reason": name}
     write_junit(tmp_path / "a.xml", result)
     suite, cases = _cases(tmp_path / "a.xml")
+    # characters that XML cannot have
     forbidden = dict.fromkeys([0, 7, 0xFFFE, 0xD800], "\ufffd")
     shown = name.translate(forbidden)
     assert cases[shown] == ("skipped", f"{shown}: {shown}")
@@ -279,6 +298,7 @@ def _history(path):
     with open(path, newline="") as file:
         rows = list(csv.DictReader(file))
     numbers = ("group", "value", "low", "high", "p_value")
+    # an empty cell is a missing number
     return [
         {**row, **{k: float(row[k]) if row[k] else None for k in numbers}, "n": int(row["n"])}
         for row in rows
@@ -298,23 +318,30 @@ def test_history__has_a_row_for_each_estimate(history, result):
     for window in result["windows"]:
         p_values = {t["statistic"]: t["p_value"] for t in window["tests"]}
         for group in [{"group": None, "results": window["results"]}, *window["groups"]]:
-            for each in group["results"]:
-                interval = each["interval"] or {"low": None, "high": None}
-                p_value = p_values.get(each["estimator"]) if group["group"] is None else None
-                expected[window["name"], group["group"], each["estimator"]] = (
-                    each["value"], interval["low"], interval["high"], each["n"], p_value,
-                )  # fmt: skip
+            for entry in group["results"]:
+                interval = entry["interval"] or {"low": None, "high": None}
+                # tests are of all rows
+                p_value = p_values.get(entry["estimator"]) if group["group"] is None else None
+                expected[window["name"], group["group"], entry["estimator"]] = (
+                    entry["value"],
+                    interval["low"],
+                    interval["high"],
+                    entry["n"],
+                    p_value,
+                )
     actual = {
         (r["window"], r["group"], r["estimator"]): tuple(
             r[k] for k in ("value", "low", "high", "n", "p_value")
         )
         for r in rows
     }
+    # three windows, two groups and all rows, five estimators
     assert len(rows) == len(expected) == 45
     assert actual == expected
 
 
 def test_groups__are_written_alike_in_csv_and_prometheus(result, tmp_path):
+    # a number with a fraction, and one without
     for group, value in zip(result["windows"][-1]["groups"], (0.1, 3.0), strict=True):
         group["group"] = value
     write_history(tmp_path / "h.csv", result)
@@ -326,11 +353,11 @@ def test_groups__are_written_alike_in_csv_and_prometheus(result, tmp_path):
 
 
 def test_history__is_the_same_in_any_order_and_any_number_of_times(history, nights):
-    for each in nights:
-        write_history(history, each)
+    for result in nights:
+        write_history(history, result)
     first = history.read_bytes()
-    for each in (nights[2], nights[0], nights[2]):
-        write_history(history, each)
+    for result in (nights[2], nights[0], nights[2]):
+        write_history(history, result)
     assert history.read_bytes() == first
     days = [row["day"] for row in _history(history)]
     assert days == sorted(days)
@@ -339,16 +366,19 @@ def test_history__is_the_same_in_any_order_and_any_number_of_times(history, nigh
 
 def test_history__of_a_newer_night_is_not_read_row_by_row(tmp_path, result, monkeypatch):
     path, reads = tmp_path / "h.csv", []
+    # two nights are in the file, of which one row is read: the last
     for day in ("2031-01-01", "2031-01-02"):
         write_history(path, {**result, "day": day})
     real = HistoryRow.read
     monkeypatch.setattr(HistoryRow, "read", lambda texts: reads.append(texts) or real(texts))
     write_history(path, {**result, "day": "2031-01-03"})
+    # a newer night is appended
     assert len(reads) == 1
     assert len({row["day"] for row in _history(path)}) == 3
-    whole = path.read_bytes()
+    content = path.read_bytes()
     write_history(path, {**result, "day": "2031-01-02"})
-    assert path.read_bytes() == whole
+    assert path.read_bytes() == content
+    # an older night is sorted in, and rows are read
     assert len(reads) > 2
 
 
@@ -356,17 +386,22 @@ def test_history__replaces_the_rows_of_its_night_alone(history, result):
     write_history(history, result)
     for change in ({"model": "v2"}, {"job": "other"}, {"day": "2026-03-05"}):
         write_history(history, {**result, **change})
+    # four nights of 45 rows
     assert len(_history(history)) == 4 * 45
     write_history(history, {**result, "windows": result["windows"][:1]})
     rows = _history(history)
+    # a window has 15 rows
     assert len(rows) == 3 * 45 + 15
-    mine = [r for r in rows if (r["job"], r["model"], r["day"]) == ("scores", "v1", "2026-03-04")]
-    assert {r["window"] for r in mine} == {"day"}
+    night_rows = [
+        r for r in rows if (r["job"], r["model"], r["day"]) == ("scores", "v1", "2026-03-04")
+    ]
+    assert {r["window"] for r in night_rows} == {"day"}
 
 
 @pytest.mark.parametrize("name", HOSTILE)
 def test_history__keeps_hostile_names(history, result, name):
     result["job"] = result["model"] = name
+    # twice, so that the names are read, too
     for _ in range(2):
         write_history(history, result)
     shown = name.encode("utf-8", "replace").decode()
@@ -388,6 +423,7 @@ for k in range(10):
     write_history(sys.argv[2], replace(result, model=f"{sys.argv[3]}-{k}"))
 """
     command = [sys.executable, "-c", code, str(tmp_path / "night.json"), str(history)]
+    # three processes with ten nights each
     processes = [subprocess.Popen([*command, name]) for name in "abc"]
     assert [process.wait() for process in processes] == [0, 0, 0]
     assert len({row["model"] for row in _history(history)}) == 30
@@ -424,10 +460,11 @@ def test_damaged_history__is_left_unchanged(tmp_path, result, text, cause):
 
 def test_foreign_or_damaged_parquet_history__is_left_unchanged(tmp_path, result):
     write_history(tmp_path / "a.parquet", result)
-    whole = (tmp_path / "a.parquet").read_bytes()
+    content = (tmp_path / "a.parquet").read_bytes()
     foreign = pa.BufferOutputStream()
     pq.write_table(pa.table({"a": [1]}), foreign)
-    broken = [b"", b"x", whole[:-100], whole[:500] + bytes(100) + whole[600:]]
+    # empty, no parquet, without its footer, and with zeros in a page
+    broken = [b"", b"x", content[:-100], content[:500] + bytes(100) + content[600:]]
     for data in [*broken, foreign.getvalue().to_pybytes()]:
         path = tmp_path / "h.parquet"
         path.write_bytes(data)
@@ -456,9 +493,11 @@ def _full_disk(size):
 
 
 def _written(folder):
+    # locks stay beside the files
     return {p.name: p.read_bytes() for p in folder.iterdir() if not p.name.endswith(".lock")}
 
 
+# the first byte fails, or a later one
 @pytest.mark.parametrize("size", [0, 1000])
 @pytest.mark.parametrize("name", WRITERS)
 def test_full_disk__is_reported_and_the_old_file_stays(tmp_path, nights, name, size):
@@ -478,6 +517,7 @@ def test_read_only_folder__is_reported_and_the_old_file_stays(tmp_path, nights, 
     path = folder / name
     WRITERS[name](path, nights[0])
     before = _written(folder)
+    # root may write anywhere: `nobody` is another user
     folder.chmod(0o555)
     try:
         with nobody(), pytest.raises(StoreError, match=r"cannot be written: Permission denied"):
@@ -524,6 +564,7 @@ def test_write_whole__writes_into_a_pipe(tmp_path):
 
 
 def test_write_whole__names_impossible_paths(tmp_path):
+    # no path, too long a name, and a folder
     for path in (f"{tmp_path}/a\x00b", tmp_path / ("x" * 300), tmp_path):
         with pytest.raises(StoreError, match="cannot be written"):
             write_whole(path, b"")
@@ -545,8 +586,10 @@ while True:
         process = subprocess.Popen([sys.executable, "-c", code, str(path)])
         while not path.exists():
             time.sleep(0.01)
+        # at other moments of a write
         time.sleep(0.05 + 0.013 * attempt)
         process.send_signal(signal.SIGKILL)
         process.wait()
         data = path.read_bytes()
+        # one number, in all bytes
         assert data == data[:1] * 200_000

@@ -56,9 +56,9 @@ def test_nights__merge_days_of_forecasts(tmp_path):
     )
     bandwidth = window["results"][0]["parameters"]["bandwidth"]
     jkce = cs.JKCE(cs.RandomFourier(bandwidth=bandwidth))
-    whole = cs.evaluate(joined, [jkce, "crps", "pit_kuiper"])
+    at_once = cs.evaluate(joined, [jkce, "crps", "pit_kuiper"])
     for name, tolerance in (("jkce", 1e-9), ("crps", 1e-12), ("pit_kuiper", 1e-4)):
-        assert values[name] == pytest.approx(whole[name].value, rel=tolerance)  # cells of 2^-16
+        assert values[name] == pytest.approx(at_once[name].value, rel=tolerance)  # cells of 2^-16
     p_values = [[t["p_value"] for t in result["windows"][0]["tests"]] for result in results]
     assert min(p_values[0]) > 0.02
     assert max(p_values[1]) == 0.01
@@ -107,8 +107,11 @@ def test_nights__read_forecasts_from_files(tmp_path, suffix):  # D10
     for k, day in enumerate(("2026-11-18", "2026-11-19")):
         rng = np.random.default_rng(k)
         mean, sd = rng.normal(size=600), np.exp(0.3 * rng.normal(size=600))
-        columns = {"mean": mean.tolist(), "sd": sd.tolist(),
-                   "y": (mean + sd * rng.normal(size=600)).tolist()}  # fmt: skip
+        columns = {
+            "mean": mean.tolist(),
+            "sd": sd.tolist(),
+            "y": (mean + sd * rng.normal(size=600)).tolist(),
+        }
         for name, column in columns.items():
             rows[name] += column
         write_columns(

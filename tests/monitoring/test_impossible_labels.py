@@ -26,7 +26,7 @@ report = 'out/report.html'
 
 
 def _write_day(folder, k, rows=(), p=0.0):
-    """Day whose `rows` have the prediction p and the other label."""
+    """Day with the prediction p and the other label in `rows`."""
     columns = columns_of(k)
     for row in rows:
         columns["p"][row], columns["y"][row] = p, int(p < 0.5)
@@ -37,6 +37,7 @@ def _write_day(folder, k, rows=(), p=0.0):
 def test_impossible_labels__raise_an_alarm_with_row_day_and_group(tmp_path):  # S2, V4
     job = write_job(tmp_path, JOB + OUTPUTS)
     for k in range(3):
+        # three rows of the second day
         _write_day(tmp_path, k, (5, 6, 7) if k == 1 else ())
     assert "Fine: " in invoke("nightly", job, "--date", day_name(0)).stdout
     second = invoke("nightly", job, "--date", day_name(1))
@@ -48,8 +49,10 @@ def test_impossible_labels__raise_an_alarm_with_row_day_and_group(tmp_path):  # 
     regions = columns_of(1)["region"]
     assert written["status"] == "breached"
     assert (alarms["alarm"], alarms["since"]) == (True, day_name(1))
+    # JSON has no infinity
     assert alarms["log_evidence"][-1] is None
     assert alarms["log_evidence"][0] is not None
+    # the first row of each region among the three
     expected = {
         region: {
             "day": day_name(1),
@@ -85,15 +88,15 @@ def test_impossible_labels__raise_an_alarm_with_row_day_and_group(tmp_path):  # 
     assert "Alarm: " in str(third)
 
 
-def test_impossible_labels__of_all_rows_and_of_tests(tmp_path):  # S2
+def test_impossible_labels__raise_alarms_of_all_rows_and_of_tests(tmp_path):  # S2
     text = WHOLE + "[test]\nreplicates = 19\n[alarms]\ntests = ['ece']\n"
     job = write_job(tmp_path, text)
     _write_day(tmp_path, 0, (300,), 1.0)
     alarms = night(job, day_name(0)).to_dict()["alarms"]
     assert [p["notion"] for p in alarms["processes"]] == ["positive", "ece"]
-    found = {"day": day_name(0), "group": None, "count": 1, "first_row": 300}
-    assert [p["impossible"] for p in alarms["processes"]] == [found, found]
-    assert alarms["impossible"] == found
+    expected = {"day": day_name(0), "group": None, "count": 1, "first_row": 300}
+    assert [p["impossible"] for p in alarms["processes"]] == [expected, expected]
+    assert alarms["impossible"] == expected
 
 
 def test_impossible_labels__of_predictions_of_0_alarm_on_the_first_night(tmp_path):  # S2
@@ -101,6 +104,7 @@ def test_impossible_labels__of_predictions_of_0_alarm_on_the_first_night(tmp_pat
     rng = np.random.default_rng(0)
     half = np.zeros(1500)
     p = np.concatenate([half, rng.beta(2, 3, 1500)])
+    # a tenth of the predictions of 0 are events, and half of the rows have such predictions
     y = np.concatenate([rng.random(1500) < 0.1, rng.random(1500) < p[1500:]]).astype(int)
     columns = {"p": p.tolist(), "y": y.tolist(), "region": ["a"] * 3000, "age": [1.0] * 3000}
     write_columns(tmp_path / "days" / f"{day_name(0)}.parquet", columns)
@@ -112,6 +116,7 @@ def test_impossible_labels__of_predictions_of_0_alarm_on_the_first_night(tmp_pat
 def test_certainty_tolerance__makes_evidence_of_certain_predictions_finite(tmp_path):
     text = WHOLE + "[alarms]\ncertainty_tolerance = 0.005\n"
     job = write_job(tmp_path, text)
+    # one row of 400 is below the tolerance
     _write_day(tmp_path, 0, (5,))
     result = night(job, day_name(0))
     assert result.status == "fine"
@@ -140,6 +145,7 @@ def test_tolerance__finds_events_of_predictions_of_0(tmp_path):  # S3
         result = night(job, day_name(k))
         assert result.alarms.impossible is None
     assert result.breached
+    # a lower bound between the tolerance and the true error
     assert 0.02 < result.alarms.processes[0].at_least[-1] < 0.05
 
 
@@ -152,9 +158,11 @@ def test_evidence__of_groups_in_earlier_ledgers_has_the_labels_of_the_day(tmp_pa
     ledger = Ledger.open(tmp_path / "ledger")
     for entry in ledger.entries:
         if entry.group is not None:
+            # as versions before this key wrote them
             del entry.info["impossible"]
     weights = {entry.group: 0.3 for entry in ledger.entries if entry.group is not None}
     collected = evidence(ledger, "default", day_name(0), weights, 10)
     for process in collected.processes:
+        # the first day has no such labels
         assert np.isfinite(process.log_evidence[0])
         assert process.log_evidence[1] == np.inf

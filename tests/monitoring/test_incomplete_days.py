@@ -21,13 +21,15 @@ WATCHED = JOB + "[outputs]\njson = 'out/{date}.json'\njunit = 'a.xml'\nprometheu
 
 
 def _exit(job, k, *options):
-    done = invoke("nightly", job, "--date", day_name(k), *options)
-    return done.exit_code, " ".join(done.stdout.split()), done.stderr
+    ran = invoke("nightly", job, "--date", day_name(k), *options)
+    return ran.exit_code, " ".join(ran.stdout.split()), ran.stderr
 
 
 def _cases(folder):
     cases = {c.get("name"): c.find("failure") for c in ET.parse(folder / "a.xml").iter("testcase")}
-    return {name: None if each is None else each.get("message") for name, each in cases.items()}
+    return {
+        name: None if failure is None else failure.get("message") for name, failure in cases.items()
+    }
 
 
 def test_missing_day__is_named_by_its_night_and_by_later_ones(tmp_path):  # D16
@@ -41,9 +43,8 @@ def test_missing_day__is_named_by_its_night_and_by_later_ones(tmp_path):  # D16
     assert "Traceback" not in errors
     written = json.loads((tmp_path / f"out/{day_name(1)}.json").read_text())
     assert (written["status"], written["n"]) == ("incomplete", 0)
-    assert written["incomplete_days"] == {
-        "missing": [day_name(1)], "broken": [], "provisional": []
-    }  # fmt: skip
+    # the night ran, and its result says which day is missing
+    assert written["incomplete_days"] == {"missing": [day_name(1)], "broken": [], "provisional": []}
     assert written["windows"][1]["days"] == [day_name(0)]
     assert _cases(tmp_path)["no missing days"] == f"There are no predictions for {day_name(1)}."
     code, text, _ = _exit(job, 2)
@@ -68,9 +69,10 @@ def test_missing_day__that_does_not_change_is_not_computed_again(tmp_path):
 
 
 def test_days_off__are_not_missing(tmp_path):
-    """1 November 2026 is a Sunday; the next Saturday and a holiday have no predictions."""
+    """1 November 2026 is a Sunday. The next Saturday and a holiday have no predictions."""
     text = "off_days = ['saturday', '2026-11-03']\n" + WATCHED
     job = write_job(tmp_path, text)
+    # days 2 and 6 have no file: the holiday, and the Saturday
     for k in (0, 1, 3, 4, 5, 7):
         write_day(tmp_path, k)
     codes = [_exit(job, k)[0] for k in range(8)]
@@ -90,8 +92,9 @@ def test_broken_day__is_named_with_its_reason(tmp_path, first):  # D16
         write_day(tmp_path, 0)
         assert _exit(job, 0)[0] == 0
     place = write_day(tmp_path, k)
-    whole = place.read_bytes()
-    place.write_bytes(whole[: len(whole) // 2])
+    content = place.read_bytes()
+    # half of a file, as of an upload in progress
+    place.write_bytes(content[: len(content) // 2])
     with pytest.raises(BrokenDayError, match=rf"{day_name(k)}\.parquet: cannot be read"):
         night(job, day_name(k))
     code, text, errors = _exit(job, k)
@@ -104,12 +107,13 @@ def test_broken_day__is_named_with_its_reason(tmp_path, first):  # D16
     assert broken["reason"].startswith(f"{place}: cannot be read")
     assert _cases(tmp_path)["no broken days"].startswith(f"{day_name(k)} cannot be read: {place}")
     if first:
+        # a first night without data creates no ledger
         assert not (tmp_path / "ledger").exists()
         return
     write_day(tmp_path, 2)
     code, text, _ = _exit(job, 2)
     assert (code, f"Incomplete: {k + 1} Nov 2026 cannot be read" in text) == (5, True)
-    place.write_bytes(whole)
+    place.write_bytes(content)
     assert [_exit(job, j)[0] for j in (1, 2)] == [0, 0]
     assert not BrokenDays(tmp_path / "ledger").of("default")
 
@@ -119,6 +123,7 @@ def test_broken_day__is_forgotten_by_the_night_after_one_killed_between_record_a
     write_day(tmp_path, 0)
     night(job, day_name(0))
     ledger = Ledger.open(tmp_path / "ledger")
+    # as if the night was killed after it had written the record of a day
     with ledger.writing():
         BrokenDays(ledger.path).add("default", day_name(0), "cannot be read")
     assert not night(job, day_name(0)).incomplete_days.broken
@@ -130,12 +135,14 @@ def test_broken_day__keeps_its_earlier_record_and_is_forgotten_by_command(tmp_pa
     write_day(tmp_path, 0)
     night(job, day_name(0))
     columns = columns_of(0)
+    # a probability above 1
     columns["p"][3] = 1.5
     write_columns(tmp_path / "days" / f"{day_name(0)}.parquet", columns)
     code, text, errors = _exit(job, 0)
     assert code == 5
     assert "row 3" in errors
     assert "1 Nov 2026 cannot be read" in text
+    # the record of the first night stays
     assert [e.n for e in Ledger.open(tmp_path / "ledger").select(group=None)] == [400]
     forget = ("ledger", "forget", tmp_path / "ledger", "--date", day_name(0), "--yes")
     assert invoke(*forget).exit_code == 0
@@ -147,6 +154,7 @@ def test_day_with_another_layout__is_broken_though_it_is_a_usage_error(tmp_path)
     write_day(tmp_path, 0)
     night(job, day_name(0))
     columns = columns_of(1)
+    # the column has another name from now on
     columns["score"] = columns.pop("p")
     write_columns(tmp_path / "days" / f"{day_name(1)}.parquet", columns)
     with pytest.raises(cs.OptionError, match="there is no 'p'"):
@@ -162,13 +170,14 @@ def test_day_with_another_layout__is_broken_though_it_is_a_usage_error(tmp_path)
 @pytest.mark.parametrize(("key", "code"), [("", 5), ("provisional = 'fine'\n", 0)])
 def test_provisional_days__are_named_and_may_be_expected(tmp_path, key, code):  # D16
     job = write_job(tmp_path, key + WATCHED)
+    # no row waits on the first day, a quarter on the second, and all on the third
     for k, waiting in enumerate((0, 100, 400)):
         columns = columns_of(k)
         columns["y"][:waiting] = [None] * waiting
         write_columns(tmp_path / "days" / f"{day_name(k)}.parquet", columns)
-        done = _exit(job, k)
-    assert done[0] == code
-    assert "labels are not complete for 2 Nov 2026 and 3 Nov 2026" in done[1]
+        ended = _exit(job, k)
+    assert ended[0] == code
+    assert "labels are not complete for 2 Nov 2026 and 3 Nov 2026" in ended[1]
     written = json.loads((tmp_path / f"out/{day_name(2)}.json").read_text())
     assert written["incomplete_days"]["provisional"] == [
         {"day": day_name(1), "n": 300, "n_unlabelled": 100},
@@ -178,6 +187,7 @@ def test_provisional_days__are_named_and_may_be_expected(tmp_path, key, code):  
 
 
 def test_breach__has_its_exit_code_and_the_days_in_its_headline(tmp_path):
+    # every error is above 0
     limit = "[[thresholds]]\nestimator = 'ece'\nwindow = '7d'\nabove = 0.0\n"
     job = write_job(tmp_path, WATCHED.replace("[outputs]", limit + "[outputs]"))
     write_day(tmp_path, 0)
@@ -215,6 +225,7 @@ def test_dropped_rows__are_counted_by_reason_as_in_evaluate(tmp_path):  # D1
     job = write_job(
         tmp_path, WATCHED.replace("binary = true", 'binary = true\non_invalid = "drop"')
     )
+    # every 40th row of 400
     columns = columns_of(0)
     columns["p"][5::40] = [float("nan")] * 10
     columns["p"][3] = 70.0

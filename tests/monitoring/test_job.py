@@ -71,8 +71,8 @@ def test_estimators__take_names_numbers_and_lists(job):
 def test_every_estimator__has_settings_that_a_job_can_name():
     for name, kind in ESTIMATORS.items():
         allowed = toml_lines.allowed(name)
-        own = {stored_name(f.name) for f in fields(kind) if f.init}
-        assert set(allowed) <= own | {"features", "bandwidth", "seed"}
+        settings = {stored_name(f.name) for f in fields(kind) if f.init}
+        assert set(allowed) <= settings | {"features", "bandwidth", "seed"}
 
 
 def test_estimators__may_be_text(job):
@@ -148,8 +148,10 @@ def test_place__does_not_fill_in_placeholders_twice(job):
 @pytest.mark.process
 def test_importing_calibscale__does_not_import_pydantic():
     code = "import sys, calibscale, calibscale.cli, calibscale.monitoring; print(*sys.modules)"
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert not {"pydantic", "prometheus_client"} & set(done.stdout.split())
+    process = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, check=True
+    )
+    assert not {"pydantic", "prometheus_client"} & set(process.stdout.split())
 
 
 @pytest.mark.parametrize(

@@ -52,7 +52,7 @@ def test_all_problems__are_reported_at_once_with_their_lines(complaints):
 
 
 @pytest.mark.parametrize(
-    ("text", "line", "what"),
+    ("text", "line", "problem"),
     [
         ("x", 1, "Expected '='"),
         ("a = 1\na = 2\n", 2, "Cannot overwrite a value"),
@@ -65,10 +65,10 @@ def test_all_problems__are_reported_at_once_with_their_lines(complaints):
         ('{"model": "v3"}', 1, "Invalid statement: a job is TOML, not JSON"),
     ],
 )
-def test_no_toml__names_the_line(complaints, text, line, what):
+def test_no_toml__names_the_line(complaints, text, line, problem):
     ((number, message),) = complaints(text)
     assert number == line
-    assert message.startswith(what)
+    assert message.startswith(problem)
 
 
 def test_no_utf8__names_the_line(tmp_path):
@@ -104,16 +104,16 @@ def test_windows_line_ends_and_a_byte_order_mark__are_read(tmp_path):
     ],
 )
 def test_required_keys__are_reported_as_missing(complaints, text, expected):
-    messages = [what for _, what in complaints(text)]
+    messages = [problem for _, problem in complaints(text)]
     for start in expected:
-        assert any(what.startswith(start) for what in messages), messages
+        assert any(problem.startswith(start) for problem in messages), messages
 
 
 TABLES = {
     "name = 'a/b'": "name: must be a name without /",
     "model = '..'": "model: must be a name",
     "model = ''": "model: must be a name",
-    "model = \"a\\u0000\"": "model: must be a name",
+    'model = "a\\u0000"': "model: must be a name",
     "name = 'é" + "x" * 300 + "'": "name: must be at most 200 bytes",
     "group_by = 3": "group_by: must be a string, not 3",
     "windows = []": "windows: must have a length of at least 1",
@@ -147,8 +147,9 @@ TABLES = {
     "drift = {window = '7d'}": "drift.baseline: missing",
     "drift = {baseline = 'all'}": "drift.baseline: a baseline is '30d' or 'FIRST/LAST'",
     "drift = {baseline = '30d', window = 'all'}": "drift.window: 'all' leaves no days",
-    "drift = {baseline = '2026-09-01/2026-09-30', window = '2026-09-30/2026-10-01'}":
-        "drift.baseline: shares days",
+    "drift = {baseline = '2026-09-01/2026-09-30', window = '2026-09-30/2026-10-01'}": (
+        "drift.baseline: shares days"
+    ),
     "ranking = {models = ['v1'], by = 'ece'}": "ranking.models: must have a length of at least 2",
     "ranking = {models = ['v1', 'v1'], by = 'ece'}": "ranking.models: 'v1' is listed twice",
     "ranking = {models = ['v1', 'v2'], by = 'ecee'}": "ranking.by: 'ecee' is not among `estima",
@@ -159,16 +160,18 @@ TABLES = {
     "run.memory_limit = 'many'": "run.memory_limit: memory limit 'many' is not a size",
     "run.memory_limit = 0": "run.memory_limit: must be positive",
     "run.scheduler = 1": "run.scheduler: must be a string",
-}  # fmt: skip
+}
 
 
 @pytest.mark.parametrize("text", TABLES)
 def test_invalid_key__is_reported_with_its_line(complaints, text):
-    ((line, what),) = complaints(f"# of a day\n{text}\n{SMALL}")
+    ((line, problem),) = complaints(f"# of a day\n{text}\n{SMALL}")
     assert line == 2
-    assert what.startswith(TABLES[text])
+    assert problem.startswith(TABLES[text])
 
 
+FILES = "path = '{date}'\nformat = 'files'\n"
+ARRAYS = "path = '{date}'\nformat = 'zarr'\n"
 SOURCES = {
     "path = 'x.zarr'": ("path", "every day would read the same data"),
     "path = '{date}'\nformat = 'parquet'": ("format", "must be 'store', 'files' or 'zarr', not"),
@@ -176,37 +179,56 @@ SOURCES = {
     "path = '{date}.zarr'\ncolumns.labels = 'y'": ("columns", "only for format = 'files' or"),
     "path = '{date}'\nformat = 'files'": ("", "format 'files' needs [source.columns]"),
     "format = 'zarr'\npath = '{date}'\ncolumns = {labels = 'y'}": (
-        "columns", "give exactly one of logits and probabilities"),
-    "path = '{date}'\nformat = 'files'\ncolumns = {labels = 'y', logits = 'z', probabilities='p'}":
-        ("columns", "give exactly one of logits and probabilities"),
+        "columns",
+        "give exactly one of logits and probabilities",
+    ),
+    FILES + "columns = {labels = 'y', logits = 'z', probabilities='p'}": (
+        "columns",
+        "give exactly one of logits and probabilities",
+    ),
     "path = '{date}'\nstorage_options = {anon = true}": (
-        "storage_options", "only for URLs; the path is local"),
+        "storage_options",
+        "only for URLs; the path is local",
+    ),
     "path = 's3://{date}'\nstorage_options = 'anon'": (
-        "storage_options", "must be a table, such as"),
-    "path = '{date}'\nformat = 'files'\ncolumns = {labels = 'y', logits = 'z', covariates = [1]}":
-        ("columns.covariates", "must be a name or a list of names"),
-    "path = '{date}'\nformat = 'zarr'\ncolumns = {labels = 'y', logits = 'z', covariates = ['x']}":
-        ("columns.covariates", "must name one array for"),
-    "path = '{date}'\nformat = 'zarr'\ncolumns.covariate_names = ['x']\ncolumns.labels = 'y'\n"
-    "columns.logits = 'z'": ("columns.covariate_names", "there are no covariates"),
+        "storage_options",
+        "must be a table, such as",
+    ),
+    FILES + "columns = {labels = 'y', logits = 'z', covariates = [1]}": (
+        "columns.covariates",
+        "must be a name or a list of names",
+    ),
+    ARRAYS + "columns = {labels = 'y', logits = 'z', covariates = ['x']}": (
+        "columns.covariates",
+        "must name one array for",
+    ),
+    ARRAYS + "columns.covariate_names = ['x']\ncolumns.labels = 'y'\ncolumns.logits = 'z'": (
+        "columns.covariate_names",
+        "there are no covariates",
+    ),
     "path = '{date}.csv'\nlabels = 'y'\ncolumns = {labels = 'y', logits = 'z'}": (
-        "labels", "unknown key; names of columns belong in [source.columns]: labels = …"),
+        "labels",
+        "unknown key; names of columns belong in [source.columns]: labels = …",
+    ),
     "path = 'x/{date}/*.parquet'": ("", "format 'files' needs [source.columns]"),
     "path = '{date}/y.npz'\nformat = 'store'\nbinary = true": (
-        "binary", "only for format = 'files' or"),
+        "binary",
+        "only for format = 'files' or",
+    ),
     "path = '{date}'\ntolerance = 0": ("tolerance", "must be greater than 0"),
     "path = '{date}'\ntolerance = true": ("tolerance", "must be a number"),
-}  # fmt: skip
+}
 
 
 @pytest.mark.parametrize("text", SOURCES)
 def test_source__is_checked(complaints, text):
-    ((line, what),) = complaints(f"estimators = ['ece']\n[source]\n{text}\n")
+    ((line, problem),) = complaints(f"estimators = ['ece']\n[source]\n{text}\n")
     key, message = SOURCES[text]
-    assert what.startswith(f"source{'.' * bool(key)}{key}: {message}")
+    place = f"source.{key}" if key else "source"
+    assert problem.startswith(f"{place}: {message}")
     lines = text.split("\n")
-    own = [k for k, s in enumerate(lines) if key and s.startswith(key.split(".")[0])]
-    assert line in {2, *(3 + k for k in own)}
+    places = [k for k, s in enumerate(lines) if key and s.startswith(key.split(".")[0])]
+    assert line in {2, *(3 + k for k in places)}
 
 
 THRESHOLDS = {
@@ -225,14 +247,15 @@ THRESHOLDS = {
     "estimator = 'ece'\nabove = inf": ("above", "must be a finite number"),
     "test = 'ece'\nbelow = 0.05": ("test", "needs [test]"),
     "drift = 'ece'\nbelow = 0.05": ("drift", "needs [drift]"),
-}  # fmt: skip
+}
 
 
 @pytest.mark.parametrize("text", THRESHOLDS)
 def test_threshold__is_checked(complaints, text):
-    ((line, what),) = complaints(f"{SMALL}\n[[thresholds]]\n{text}\n")
+    ((line, problem),) = complaints(f"{SMALL}\n[[thresholds]]\n{text}\n")
     key, message = THRESHOLDS[text]
-    assert what.startswith(f"thresholds[0]{'.' * bool(key)}{key}: {message}")
+    place = f"thresholds[0].{key}" if key else "thresholds[0]"
+    assert problem.startswith(f"{place}: {message}")
     lines = text.split("\n")
     assert line == 5 + next((1 + k for k, s in enumerate(lines) if key and s.startswith(key)), 0)
 
@@ -268,8 +291,8 @@ JUDGED = SMALL + "[test]\nstatistics = ['ece']\n[drift]\nwindow = '7d'\nbaseline
     ],
 )
 def test_threshold__of_a_p_value_is_checked(complaints, text, message):
-    ((_, what),) = complaints(f"{JUDGED}\n[[thresholds]]\n{text}\n")
-    assert what.startswith(f"thresholds[0].{message}")
+    ((_, problem),) = complaints(f"{JUDGED}\n[[thresholds]]\n{text}\n")
+    assert problem.startswith(f"thresholds[0].{message}")
 
 
 def test_threshold__that_enough_replicates_can_reach_is_accepted(job):
@@ -280,14 +303,14 @@ def test_threshold__that_enough_replicates_can_reach_is_accepted(job):
 
 def test_threshold__of_a_test_has_no_groups(complaints):
     text = f"group_by = 'g'\n{JUDGED}\n[[thresholds]]\ntest = 'ece'\nbelow = 0.1\ngroup = 1\n"
-    ((_, what),) = complaints(text)
-    assert what == "thresholds[0].group: tests use all rows, not groups"
+    ((_, problem),) = complaints(text)
+    assert problem == "thresholds[0].group: tests use all rows, not groups"
 
 
 def test_repeated_threshold__is_reported(complaints):
-    one = "[[thresholds]]\nestimator = 'ece'\nabove = 1\n"
-    ((_, what),) = complaints(f"{SMALL}\n{one}{one}")
-    assert what == "thresholds[1]: repeats thresholds[0]"
+    threshold = "[[thresholds]]\nestimator = 'ece'\nabove = 1\n"
+    ((_, problem),) = complaints(f"{SMALL}\n{threshold}{threshold}")
+    assert problem == "thresholds[1]: repeats thresholds[0]"
 
 
 ESTIMATOR_TABLES = {
@@ -315,14 +338,14 @@ ESTIMATOR_TABLES = {
     "'ece(bins=3'": "estimators[0]: 'ece(bins=3' is not an estimator: write a name, or",
     "'eec(bins=3)'": "estimators[0]: there is no estimator 'eec'; did you mean 'ece'?",
     "'ece', 'ece'": "estimators[1]: 'ece' is listed twice",
-}  # fmt: skip
+}
 
 
 @pytest.mark.parametrize("text", ESTIMATOR_TABLES)
 def test_estimator__is_checked(complaints, text):
-    ((line, what),) = complaints(f"source.path = '{{date}}'\nestimators = [{text}]\n")
+    ((line, problem),) = complaints(f"source.path = '{{date}}'\nestimators = [{text}]\n")
     assert line == 2
-    assert what.startswith(ESTIMATOR_TABLES[text])
+    assert problem.startswith(ESTIMATOR_TABLES[text])
 
 
 @pytest.mark.parametrize(
@@ -346,7 +369,7 @@ def test_covariates__that_the_job_lists_are_the_only_ones(complaints, text, mess
         "files": "covariates = ['age', 'region']",
         "zarr": "covariates = 'x'\ncovariate_names = ['age', 'region']",
     }
-    ((_, what),) = complaints(
+    ((_, problem),) = complaints(
         f"""
 {text}
 estimators = [{{name = "klce", covariates = ["{name}"]}}]
@@ -359,7 +382,7 @@ logits = "z"
 {columns[kind]}
 """
     )
-    assert what.startswith(message)
+    assert problem.startswith(message)
 
 
 def test_later_checks__do_not_repeat_problems(complaints):
@@ -383,17 +406,21 @@ def test_later_checks__do_not_repeat_problems(complaints):
     test = "ece"
     below = 0.1
     """
-    keys = [what.split(":")[0] for _, what in complaints(text)]
+    keys = [problem.split(":")[0] for _, problem in complaints(text)]
     assert keys == [
-        "group_by", "windows[0]", "estimators[0]", "drift.baseline", "test.statistic",
-    ]  # fmt: skip
+        "group_by",
+        "windows[0]",
+        "estimators[0]",
+        "drift.baseline",
+        "test.statistic",
+    ]
 
 
 def test_hostile_keys_and_values__are_reported_on_one_line(complaints):
     text = f'{SMALL}"a\\nb\\u001b[31m" = 1\nx = "{"y" * 5000}"\n'
     messages = complaints(text)
     assert [line for line, _ in messages] == [4, 5]
-    assert all("\x1b" not in what and len(what) < 200 for _, what in messages)
+    assert all("\x1b" not in problem and len(problem) < 200 for _, problem in messages)
 
 
 VALUES = (
@@ -409,10 +436,10 @@ def test_any_damage__is_reported_with_lines_or_harmless(tmp_path, seed):
         lines = rng.choice([LARGE, LARGE, JUDGED]).split("\n")
         for at in rng.sample(range(len(lines)), 3):
             key, equals, _ = lines[at].partition("=")
-            other = rng.choice(lines)
+            another_line = rng.choice(lines)
             twisted = lines[at].replace(rng.choice("=[]'\"{e"), rng.choice("]['{.#"), 1)
-            changed = f"{key}= {rng.choice(VALUES)}" if equals else other
-            lines[at] = rng.choice([changed, changed, changed, other, "", twisted])
+            changed = f"{key}= {rng.choice(VALUES)}" if equals else another_line
+            lines[at] = rng.choice([changed, changed, changed, another_line, "", twisted])
         path.write_text("\n".join(lines))
         messages: list[str] = []
         try:
@@ -420,9 +447,9 @@ def test_any_damage__is_reported_with_lines_or_harmless(tmp_path, seed):
             assert len(parsed.built_estimators()) == len(parsed.to_dict()["estimators"])
         except OptionError as error:
             messages = str(error).split("\n")
-        for each in messages:
-            place = re.match(r".*job\.toml:(\d+): ", each)
-            assert place, each
+        for message in messages:
+            place = re.match(r".*job\.toml:(\d+): ", message)
+            assert place, message
             assert 1 <= int(place[1]) <= len(lines)
 
 
@@ -450,10 +477,10 @@ def test_any_damage__is_reported_with_lines_or_harmless(tmp_path, seed):
     ids=lambda value: str(value)[:12],
 )
 def test_huge_values__are_reported_with_line_and_key(complaints, text, line, message):
-    ((number, what),) = complaints(BEFORE_TABLES + text + "\n")
+    ((number, problem),) = complaints(BEFORE_TABLES + text + "\n")
     assert number == line
-    assert what.startswith(message)
-    assert len(what) < 200
+    assert problem.startswith(message)
+    assert len(problem) < 200
 
 
 @pytest.mark.parametrize(
@@ -464,9 +491,9 @@ def test_huge_values__are_reported_with_line_and_key(complaints, text, line, mes
     ],
 )
 def test_huge_settings__are_refused_before_memory_is_allocated(complaints, estimator, message):
-    ((line, what),) = complaints(f"estimators = [{estimator}]\nsource.path = '{{date}}'\n")
+    ((line, problem),) = complaints(f"estimators = [{estimator}]\nsource.path = '{{date}}'\n")
     assert line == 1
-    assert what.startswith(f"estimators[0].{message}")
+    assert problem.startswith(f"estimators[0].{message}")
 
 
 @pytest.mark.long

@@ -63,6 +63,7 @@ def test_recipe__keeps_the_names_of_stored_classes_and_settings():
 
 def test_recipe__of_an_earlier_version_keeps_its_bets():
     """Without a resolution: 18 cells, and one pattern of signs with a tolerance."""
+    # bets as versions without a resolution stored them
     bets = [[0.5, 0.0], [1.8, 0.0]]
     settings = {"notion": "positive", "bets": bets, "learned": [], "column": None}
     exact = decode({"kind": "Wagers", "settings": settings})
@@ -74,7 +75,7 @@ def test_recipe__of_an_earlier_version_keeps_its_bets():
 
 
 def test_open_ended__accepts_unseen_values(rng):
-    """An age outside the box is moved to its edge; a third sex is one more category."""
+    """An age outside the box is moved to its edge. A third sex is one more category."""
     source = source_of_loans(rng)
     estimators = (
         cs.KLCE(("age", "sex"), 0.2, {"age": 9.0}, categorical=("sex",), method="spectral"),
@@ -88,6 +89,7 @@ def test_open_ended__accepts_unseen_values(rng):
 
     def values(estimators, rows):
         with Session.open(rows) as session:
+            # frozen estimators, without a scan of the rows for settings
             run = session.run(())
             run = replace(run, chosen=estimators)
             states = run.scan(s for e in estimators for s in e.needs).groups[None]
@@ -96,6 +98,7 @@ def test_open_ended__accepts_unseen_values(rng):
     np.testing.assert_allclose(values(opened, source), values(frozen, source), rtol=1e-7)
     p, y = rng.random(50), rng.integers(0, 2, 50)
     x = np.column_stack([rng.uniform(20, 80, 50), rng.integers(0, 2, 50)])
+    # ages outside the box, and a sex that the first day does not have
     x[:3] = [[1e6, 1], [-300, 0], [50, 7]]
 
     def rows(x):
@@ -104,12 +107,13 @@ def test_open_ended__accepts_unseen_values(rng):
         )
 
     moved = values(opened[:1], rows(x))
+    # the box of ages in the series, to whose edges they are moved
     low, high = opened[0].statistic.series.box
     x[:3] = [[high[1], 1], [low[1], 0], [50, 7]]
-    same = values(opened[:1], rows(x))
-    np.testing.assert_allclose(moved, same, rtol=1e-12)
+    expected = values(opened[:1], rows(x))
+    np.testing.assert_allclose(moved, expected, rtol=1e-12)
     x[2, 1] = -5  # any other unknown value is of the same category
-    np.testing.assert_allclose(values(opened[:1], rows(x)), same, rtol=1e-12)
+    np.testing.assert_allclose(values(opened[:1], rows(x)), expected, rtol=1e-12)
 
 
 def test_recipe__refuses_unknown_types():
@@ -147,27 +151,27 @@ def test_states__come_back_and_add_up_to_those_of_all_rows(rng, recipe, tmp_path
     ]
     total = sum(ledger.read(entry) for entry in ledger.select())
     totals = ledger.recipe.states(total)
-    whole = recipe.states(_state(recipe, rows(slice(None))))
+    at_once = recipe.states(_state(recipe, rows(slice(None))))
     for estimator in ledger.recipe.estimators:
         of_days = estimator.value(*(totals[s] for s in estimator.needs))
-        of_rows = estimator.value(*(whole[s] for s in estimator.needs))
+        of_rows = estimator.value(*(at_once[s] for s in estimator.needs))
         # the unbiased ones are differences of sums ten times as large
         assert of_days == pytest.approx(of_rows, rel=1e-12, abs=1e-14), estimator.name
 
 
 def test_day__is_replaced_as_a_whole_and_its_slots_are_used_again(small, tmp_path):
     ledger = Ledger.create(tmp_path / "ledger", small)
-    one = np.ones(small.sizes["states"])
+    vector = np.ones(small.sizes["states"])
     for turn in range(4):
         with ledger.writing():
-            states = {None: (turn, turn * one), 1.0: (1, one), 2.0: (2, 2 * one)}
+            states = {None: (turn, turn * vector), 1.0: (1, vector), 2.0: (2, 2 * vector)}
             ledger.write("2026-01-01", "v1", records_of(states, {"turn": turn}))
         ledger = Ledger.open(tmp_path / "ledger")
         assert len(ledger.entries) == 3
         (entry,) = ledger.select()
         assert (entry.n, entry.info) == (turn, {"turn": turn})
-        np.testing.assert_array_equal(ledger.read(entry), turn * one)
-        np.testing.assert_array_equal(ledger.read(ledger.select(group=2.0)[0]), 2 * one)
+        np.testing.assert_array_equal(ledger.read(entry), turn * vector)
+        np.testing.assert_array_equal(ledger.read(ledger.select(group=2.0)[0]), 2 * vector)
     assert max(e.slot for e in ledger.entries) < 6
     with ledger.writing():
         ledger.remove("2026-01-01", "v1")
@@ -176,14 +180,14 @@ def test_day__is_replaced_as_a_whole_and_its_slots_are_used_again(small, tmp_pat
 
 def test_two_writers__one_gets_an_error(small, tmp_path):
     ledger = Ledger.create(tmp_path / "ledger", small)
-    other = Ledger.open(tmp_path / "ledger")
+    second = Ledger.open(tmp_path / "ledger")
     with (
         ledger.writing(),
         pytest.raises(cs.StoreError, match="another writer"),
-        other.writing(),
+        second.writing(),
     ):
         pass
-    with other.writing():
+    with second.writing():
         pass
 
 
@@ -239,19 +243,19 @@ def test_open__reports_the_problem(small, tmp_path):
 def test_read__of_a_day_that_was_replaced_is_refused(small, tmp_path):
     """The slot of an old entry may have another day by now."""
     ledger = Ledger.create(tmp_path / "ledger", small)
-    one = np.ones(small.sizes["states"])
+    vector = np.ones(small.sizes["states"])
     with ledger.writing():
-        ledger.write("2026-01-01", "v1", records_of({None: (1, one)}, {}))
-        ledger.write("2026-01-02", "v1", records_of({None: (1, one)}, {}))
+        ledger.write("2026-01-01", "v1", records_of({None: (1, vector)}, {}))
+        ledger.write("2026-01-02", "v1", records_of({None: (1, vector)}, {}))
     reader = Ledger.open(tmp_path / "ledger")
-    old, other = reader.select()
+    old, unchanged = reader.select()
     with ledger.writing():
-        ledger.write("2026-01-01", "v1", records_of({None: (5, 5 * one)}, {}))
-        ledger.write("2026-01-03", "v1", records_of({None: (7, 7 * one)}, {}))
+        ledger.write("2026-01-01", "v1", records_of({None: (5, 5 * vector)}, {}))
+        ledger.write("2026-01-03", "v1", records_of({None: (7, 7 * vector)}, {}))
     assert ledger.select("2026-01-03")[0].slot == old.slot
     with pytest.raises(cs.StoreError, match=r"2026-01-01 .*was replaced"):
         reader.read(old)
-    np.testing.assert_array_equal(reader.read(other), 1.0)
+    np.testing.assert_array_equal(reader.read(unchanged), 1.0)
     np.testing.assert_array_equal(reader.read(reader.select()[0]), 5.0)
 
 
@@ -308,8 +312,8 @@ def test_log__a_line_of_other_types_is_named_and_other_days_can_be_used(small, t
 def test_log__a_line_that_is_damaged_is_named_and_other_days_can_be_used(small, tmp_path):
     path = tmp_path / "ledger"
     ledger = _two_days(path, small)
-    whole = (path / "index.log").read_bytes()
-    first, second = whole.splitlines(keepends=True)
+    content = (path / "index.log").read_bytes()
+    first, second = content.splitlines(keepends=True)
     for at in range(0, len(first) - 1, 7):
         changed = first[:at] + bytes([first[at] ^ 1]) + first[at + 1 :]
         (path / "index.log").write_bytes(changed + second)
@@ -326,30 +330,30 @@ def test_log__a_line_that_is_damaged_is_named_and_other_days_can_be_used(small, 
     assert (path / "states" / "c" / "0").exists()  # the owner of these slots is unknown
     opened = Ledger.open(path)
     with opened.writing():
-        one = np.ones(small.sizes["states"])
-        opened.write("2026-01-03", "v1", records_of({None: (1, one)}, {}))
+        vector = np.ones(small.sizes["states"])
+        opened.write("2026-01-03", "v1", records_of({None: (1, vector)}, {}))
         assert opened.entries[-1].slot == 4
-        opened.write("2026-01-01", "v1", records_of({None: (1, one)}, {}))
+        opened.write("2026-01-01", "v1", records_of({None: (1, vector)}, {}))
     assert Ledger.open(path).check() == []
     assert ledger.path == path
 
 
 def test_truncated_log__has_the_days_before_or_after_the_write(small, tmp_path):
-    """A kill during a write truncates the log; the next writer continues from there."""
+    """A kill during a write truncates the log. The next writer continues from there."""
     path = tmp_path / "ledger"
     _two_days(path, small)
-    whole = (path / "index.log").read_bytes()
-    one = {None: (5, np.ones(small.sizes["states"]))}
-    border = whole.index(b"\n") + 1
-    for end in (*range(0, len(whole), 13), border - 1, border, border + 1, len(whole) - 1):
-        (path / "index.log").write_bytes(whole[:end])
+    content = (path / "index.log").read_bytes()
+    states = {None: (5, np.ones(small.sizes["states"]))}
+    border = content.index(b"\n") + 1
+    for end in (*range(0, len(content), 13), border - 1, border, border + 1, len(content) - 1):
+        (path / "index.log").write_bytes(content[:end])
         (path / "index.last").unlink(missing_ok=True)
-        write_last(path, whole[:end].count(b"\n"))
+        write_last(path, content[:end].count(b"\n"))
         opened = Ledger.open(path)
-        days = ["2026-01-01", "2026-01-02"][: whole[:end].count(b"\n")]
+        days = ["2026-01-01", "2026-01-02"][: content[:end].count(b"\n")]
         assert [opened.days(), [*opened._index.damaged]] == [days, []]
     with opened.writing():
-        opened.write("2026-01-03", "v1", records_of(one, {}))
+        opened.write("2026-01-03", "v1", records_of(states, {}))
     opened = Ledger.open(path)
     assert opened.days() == ["2026-01-01", "2026-01-03"]
     assert opened.check() == []
@@ -358,7 +362,7 @@ def test_truncated_log__has_the_days_before_or_after_the_write(small, tmp_path):
 def test_log__is_unchanged_by_a_failed_write(small, tmp_path, monkeypatch):
     path = tmp_path / "ledger"
     ledger = _two_days(path, small)
-    whole = (path / "index.log").read_bytes()
+    content = (path / "index.log").read_bytes()
     real = os.fsync
     with ledger.writing():
 
@@ -369,25 +373,25 @@ def test_log__is_unchanged_by_a_failed_write(small, tmp_path, monkeypatch):
             real(handle)
 
         monkeypatch.setattr(os, "fsync", failing)
-        one = records_of({None: (5, np.ones(small.sizes["states"]))}, {})
+        records = records_of({None: (5, np.ones(small.sizes["states"]))}, {})
         with pytest.raises(cs.StoreError, match=r"index\.log: cannot be written: Input"):
-            ledger.write("2026-01-02", "v1", one)
-        assert (path / "index.log").read_bytes() == whole
+            ledger.write("2026-01-02", "v1", records)
+        assert (path / "index.log").read_bytes() == content
         assert ledger.day("2026-01-02", "v1")[0].n == 1
-        ledger.write("2026-01-02", "v1", one)
+        ledger.write("2026-01-02", "v1", records)
     assert Ledger.open(path).day("2026-01-02", "v1")[0].n == 5
 
 
 def test_log__is_rewritten_when_most_of_its_lines_are_replaced(small, tmp_path):
     path = tmp_path / "ledger"
     ledger = _two_days(path, small)
-    one = records_of({None: (1, np.ones(small.sizes["states"]))}, {})
+    records = records_of({None: (1, np.ones(small.sizes["states"]))}, {})
     longest = 0
     for turn in range(80):
         with ledger.writing():
-            ledger.write("2026-01-02", "v1", one)
+            ledger.write("2026-01-02", "v1", records)
             if turn % 10 == 9:
-                ledger.write("2026-01-03", "v1", one)
+                ledger.write("2026-01-03", "v1", records)
                 ledger.remove("2026-01-03", "v1")
         longest = max(longest, (path / "index.log").read_bytes().count(b"\n"))
     assert longest < 75
@@ -408,12 +412,12 @@ def test_log__grows_by_the_same_size_every_night(small, tmp_path):
     path = tmp_path / "ledger"
     ledger = Ledger.create(path, small)
     sizes = []
-    one = records_of({None: (1, np.ones(small.sizes["states"]))}, {"facts": "x" * 2000})
+    records = records_of({None: (1, np.ones(small.sizes["states"]))}, {"facts": "x" * 2000})
     log = path / "index.log"
     with ledger.writing():
         for k in range(60):
             before = log.stat()
-            ledger.write(f"2026-{1 + k // 28:02}-{1 + k % 28:02}", "v1", one)
+            ledger.write(f"2026-{1 + k // 28:02}-{1 + k % 28:02}", "v1", records)
             assert log.stat().st_ino == before.st_ino
             sizes.append(log.stat().st_size - before.st_size)
     assert max(sizes) < 2300
@@ -449,13 +453,13 @@ def test_day__must_be_a_date(small, tmp_path, day):
 
 def test_read__of_a_day_whose_slot_was_emptied_is_refused(small, tmp_path):
     ledger = Ledger.create(tmp_path / "ledger", small)
-    one = np.ones(small.sizes["states"])
+    vector = np.ones(small.sizes["states"])
     with ledger.writing():
-        ledger.write("2026-01-01", "v1", records_of({None: (1, one)}, {}))
+        ledger.write("2026-01-01", "v1", records_of({None: (1, vector)}, {}))
     reader = Ledger.open(tmp_path / "ledger")
     (old,) = reader.select()
     with ledger.writing():
-        ledger.write("2026-01-01", "v1", records_of({None: (2, 2 * one)}, {}))
+        ledger.write("2026-01-01", "v1", records_of({None: (2, 2 * vector)}, {}))
     with ledger.writing():
         pass
     assert not (tmp_path / "ledger" / "states" / "c" / str(old.slot)).exists()

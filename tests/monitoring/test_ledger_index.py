@@ -84,14 +84,14 @@ def test_repair__keeps_the_lines_that_are_left(path, name):
     _set_lines(path, [lines[k] for k in order])
     assert Ledger.repair(path) == []
     ledger = Ledger.open(path)
-    kept = sorted({*order})
-    assert ledger.days() == [DAYS[k] for k in kept]
+    remaining = sorted({*order})
+    assert ledger.days() == [DAYS[k] for k in remaining]
     assert ledger.revision == 5  # the revisions of lost lines are not used again
-    for k in kept:
+    for k in remaining:
         np.testing.assert_array_equal(ledger.read(ledger.day(DAYS[k], "v1")[0]), k)
     with ledger.writing():
         for k, day in enumerate(DAYS):
-            if k not in kept:
+            if k not in remaining:
                 _write(ledger, day, k)
     ledger = Ledger.open(path)
     assert ledger.days() == DAYS

@@ -1,4 +1,4 @@
-"""Ledgers whose writers are killed."""
+"""Ledgers after their writers were killed."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ for turn in range(1, 10_000):
 
 @pytest.mark.process
 def test_kills__leave_the_old_or_the_new_day(small, tmp_path):
-    """A process replaces one day repeatedly; after each kill both states are of one run."""
+    """A process replaces one day repeatedly. After each kill both states are of one run."""
     path = tmp_path / "ledger"
     ledger = Ledger.create(path, small)
     with ledger.writing():
@@ -44,27 +44,32 @@ def test_kills__leave_the_old_or_the_new_day(small, tmp_path):
         ledger.write("2026-01-01", "v1", records_of({None: (0, zero), 1.0: (0, zero)}, {"turn": 0}))
     rng = np.random.default_rng(int.from_bytes(os.urandom(4)))
     turns = []
+    # moments of starting, and one after many turns
     for moment in (*rng.uniform(0, 0.3, 6), 2.0):
         process = subprocess.Popen(
             [sys.executable, "-c", _WRITER, str(path)],
-            stdout=subprocess.PIPE, text=True, cwd=ROOT,
-        )  # fmt: skip
+            stdout=subprocess.PIPE,
+            text=True,
+            cwd=ROOT,
+        )
         assert process.stdout is not None
         assert process.stdout.readline() == "start\n"
         time.sleep(moment)
         os.kill(process.pid, signal.SIGKILL)
         process.communicate()
         opened = Ledger.open(path)
-        whole, part = opened.select()[0], opened.select(group=1.0)[0]
+        all_rows, part = opened.select()[0], opened.select(group=1.0)[0]
         assert len(opened.entries) == 2
-        assert whole.n == part.n == whole.info["turn"]
-        for entry in (whole, part):
-            np.testing.assert_array_equal(opened.read(entry), float(whole.n))
-        turns.append(whole.n)
+        # the records of all rows and of the group are of one turn
+        assert all_rows.n == part.n == all_rows.info["turn"]
+        for entry in (all_rows, part):
+            np.testing.assert_array_equal(opened.read(entry), float(all_rows.n))
+        turns.append(all_rows.n)
     assert max(turns) > 0
     with ledger.writing():
         pass
     assert [p for p in path.rglob(".*") if p.name != ".writer.lock"] == []
+    # two slots of records, each a folder and a file
     assert len(list((path / "states" / "c").rglob("*"))) == 4
 
 
@@ -101,8 +106,10 @@ def _midway(*arguments):
     """A writer stopped in the middle of a write, and killed at the end of the context."""
     process = subprocess.Popen(
         [sys.executable, "-c", _STOPS, *map(str, arguments)],
-        stdout=subprocess.PIPE, text=True, cwd=ROOT,
-    )  # fmt: skip
+        stdout=subprocess.PIPE,
+        text=True,
+        cwd=ROOT,
+    )
     try:
         assert process.stdout is not None
         assert process.stdout.readline() == "midway\n"
@@ -116,22 +123,24 @@ def _midway(*arguments):
 @pytest.mark.parametrize(("stage", "left"), [("slot", "0.*.partial"), ("index", "0")])
 def test_killed_writer__leftovers_in_the_ledger_are_removed(small, tmp_path, stage, left):
     ledger = Ledger.create(tmp_path / "ledger", small)
-    one = np.ones(small.sizes["states"])
+    vector = np.ones(small.sizes["states"])
     with ledger.writing():
-        ledger.write("2026-01-01", "v1", records_of({None: (1, one)}, {}))
+        ledger.write("2026-01-01", "v1", records_of({None: (1, vector)}, {}))
     slots = tmp_path / "ledger" / "states" / "c"
     with _midway(tmp_path / "ledger", stage):
         assert list(slots.glob(f"1/{left}"))
         assert (ledger.path / "index.log").read_bytes().endswith(b"\n") == (stage != "index")
         with pytest.raises(cs.StoreError, match="another writer"), ledger.writing():
             pass
+        # a half line at the end is no damage
         assert ledger.check() == []
     assert list(slots.glob(f"1/{left}"))
     with ledger.writing():
+        # the slot of the killed writer is gone
         assert [p.name for p in slots.iterdir()] == ["0"]
-        ledger.write("2026-01-03", "v1", records_of({None: (1, one)}, {}))
+        ledger.write("2026-01-03", "v1", records_of({None: (1, vector)}, {}))
     assert Ledger.open(tmp_path / "ledger").days() == ["2026-01-01", "2026-01-03"]
-    np.testing.assert_array_equal(ledger.read(ledger.select()[0]), one)
+    np.testing.assert_array_equal(ledger.read(ledger.select()[0]), vector)
 
 
 @pytest.mark.process
@@ -143,6 +152,7 @@ def test_killed_writer__unfinished_ledger_is_removed(small, tmp_path):
         with ledger.writing():
             assert aside.exists()
     with ledger.writing():
+        # its writer has ended
         assert not aside.exists()
 
 

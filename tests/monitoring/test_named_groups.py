@@ -1,4 +1,4 @@
-"""Nights by groups that have names: the ledger keeps the names, whose numbers differ by day."""
+"""Nights by groups with names. The ledger keeps the names, since numbers differ by day."""
 
 from __future__ import annotations
 
@@ -22,6 +22,7 @@ from calibscale.results.levels import NO_NUMBER
 from tests.support.named_days import JOB, columns_of, day_name, write_columns, write_day, write_job
 
 pytestmark = pytest.mark.long
+# names that mean something in TOML, CSV, HTML, LaTeX or a terminal, or look like a number
 HOSTILE = ("a=b", "new\nline", "tab\tbed", "<b>&amp;", '"q"', "$x$", "_under", "x" * 300, "1", "é")
 
 
@@ -32,8 +33,8 @@ def _sizes(window):
 def _ece(p, y, bins=15):
     """Binned error of naive loops, with bins of equal width."""
     p, y = np.array(p), np.array(y)
-    which = np.minimum((p * bins).astype(int), bins - 1)
-    gaps = [abs(np.sum(p[which == b] - y[which == b])) for b in range(bins)]
+    bin_of = np.minimum((p * bins).astype(int), bins - 1)
+    gaps = [abs(np.sum(p[bin_of == b] - y[bin_of == b])) for b in range(bins)]
     return sum(gaps) / len(p)
 
 
@@ -41,6 +42,7 @@ def _ece(p, y, bins=15):
 def test_names__of_days_merge_though_their_numbers_differ(tmp_path, suffix):  # D2
     """On the second day a name is first in the alphabet, and one is gone."""
     job = write_job(tmp_path, suffix=suffix)
+    # regions of the days, in which "north" has the numbers 0, none and 1
     days = [("north", "south"), ("arrived", "south", None), ("arrived", "north")]
     columns = []
     for k, regions in enumerate(days):
@@ -50,6 +52,7 @@ def test_names__of_days_merge_though_their_numbers_differ(tmp_path, suffix):  # 
     regions = [region for day in columns for region in day["region"]]
     p, y = (np.concatenate([day[name] for day in columns]) for name in ("p", "y"))
     (week,) = [w for w in result["windows"] if w["name"] == "7d"]
+    # rows without a name are a group
     assert _sizes(week) == Counter(region or "missing" for region in regions)
     assert [g["group"] for g in week["groups"]] == ["arrived", "north", "south", "missing"]
     for group in week["groups"]:
@@ -69,6 +72,7 @@ def test_dry_run__agrees_with_the_night_on_names(tmp_path):  # D2
     assert (planned.rows, planned.alarms) == (400, "on: positive class")
     assert not (tmp_path / "ledger").exists()
     assert night(job, day_name(0)).n == 400
+    # copies of tables are removed
     assert not list(tmp_path.glob(".ledger.ingest/*"))
 
 
@@ -100,12 +104,14 @@ def test_bets__are_of_the_group_with_the_name(tmp_path):
     """Bets learned from north on the first days are made on north when its number has changed."""
     job = write_job(tmp_path)
     for k, regions in enumerate([("north", "south")] * 3 + [("north", "arrived", "south")]):
+        # predictions for north are too low by 0.2
         write_day(tmp_path, k, regions=regions, rows=2000, gap=0.2)
         result = night(job, day_name(k)).to_dict()
     (entry,) = Ledger.open(tmp_path / "ledger").select(day_name(3), day_name(3), "default")
     ((*learned,),) = entry.info["bets"]
     assert "north" in [group for group, _ in learned]
     last = {p["group"]: p["log_evidence"][-1] for p in result["alarms"]["processes"]}
+    # log evidence: only north is wrong
     assert last["north"] > 20 > 3 > max(last["south"], last["arrived"])
     assert [p["group"] for p in result["alarms"]["processes"] if p["alarm"]] == ["north"]
     again = night(job, day_name(3), force=True).to_dict()
@@ -113,11 +119,17 @@ def test_bets__are_of_the_group_with_the_name(tmp_path):
 
 
 def test_hostile_names__are_kept_and_written_everywhere(tmp_path):
-    outputs = {"json": "a.json", "junit": "a.xml", "prometheus": "a.prom", "history": "h.parquet",
-               "report": "a.html"}  # fmt: skip
+    outputs = {
+        "json": "a.json",
+        "junit": "a.xml",
+        "prometheus": "a.prom",
+        "history": "h.parquet",
+        "report": "a.html",
+    }
     text = JOB + "[[thresholds]]\nestimator = 'ece'\nabove = 0.9\ngroup = 'each'\n[outputs]\n"
     job = write_job(tmp_path, text + "".join(f"{k} = '{v}'\n" for k, v in outputs.items()))
     for k in range(2):
+        # the second day lacks the first name
         write_day(tmp_path, k, regions=HOSTILE[k:])
         night(job, day_name(k))
     result = json.loads((tmp_path / "a.json").read_text())
@@ -132,10 +144,12 @@ def test_hostile_names__are_kept_and_written_everywhere(tmp_path):
     assert groups == {None, *HOSTILE}
     names = [case.get("name") for case in ET.parse(tmp_path / "a.xml").iter("testcase")]
     assert "ece over day, region = new\\nline above 0.9" in names
+    # style sheets have angle brackets
     assert "<b>" not in (tmp_path / "a.html").read_text().split("</style>")[1]
 
 
 def test_thresholds__name_their_groups(tmp_path):  # V10
+    # a group of each kind, one in all of them, and a misspelt one
     limits = [("'each'", 0.0), ("'north'", 0.0), ("'missing'", 0.0), ("'nrth'", 0.0)]
     text = JOB.replace("[source]", "[outputs]\njunit = 'a.xml'\n[source]") + "".join(
         f"[[thresholds]]\nestimator = 'ece'\nabove = {limit}\ngroup = {group}\nwindow = '7d'\n"
@@ -166,6 +180,7 @@ def test_groups__are_cut_as_on_the_command_line(tmp_path, group_by, expected):  
     job = write_job(tmp_path, JOB.replace('"region"', f'"{group_by}"'))
     for k in range(2):
         columns = columns_of(k)
+        # the first half of a year
         months = [f"2026-{1 + i % 6:02}-15" for i in range(400)]
         columns |= {"signup": months, "vip": [i % 3 == 0 for i in range(400)]}
         write_columns(tmp_path / "days" / f"{day_name(k)}.parquet", columns)
@@ -180,6 +195,7 @@ def test_ranges__have_the_edges_of_the_first_day(tmp_path):  # D4
     names = []
     for k in range(2):
         columns = columns_of(k)
+        # all ages of the second day are 30 years higher
         columns["age"] = [age + 30 * k for age in columns["age"]]
         write_columns(tmp_path / "days" / f"{day_name(k)}.parquet", columns)
         result = night(job, day_name(k)).to_dict()
@@ -190,6 +206,7 @@ def test_ranges__have_the_edges_of_the_first_day(tmp_path):  # D4
     expected = np.quantile(columns_of(0)["age"], [0.25, 0.5, 0.75])
     assert np.allclose(edges, expected, atol=0.6)
     day = {g["group"]: g["n"] for g in result["windows"][0]["groups"]}
+    # most ages are above the last edge
     above = max(day, key=lambda name: day[name])
     assert above == f"age > {edges[-1]:g}"
     assert day[above] == np.count_nonzero(np.array(columns["age"]) > edges[-1])
@@ -203,12 +220,13 @@ def test_numbers__stay_the_keys_and_rows_without_one_are_missing(tmp_path):  # D
         result = night(job, day_name(k)).to_dict()
     groups = result["windows"][1]["groups"]
     assert [g["group"] for g in groups] == [3.0, 10.0, "missing"]
+    # rows without a number are used
     assert result["n"] == 400 == sum(g["n"] for g in result["windows"][0]["groups"])
     assert Ledger.open(tmp_path / "ledger").groups("default") == [3.0, 10.0, NO_NUMBER]
 
 
 def test_ledger__of_an_earlier_version_keeps_its_numbers(tmp_path):
-    """Its recipe has no grouping: results are those of a ledger that has one, bit for bit."""
+    """Its recipe has no grouping. Results have the bits of a ledger that has one."""
     outcomes = []
     for name in ("earlier", "new"):
         folder = tmp_path / name
@@ -219,6 +237,7 @@ def test_ledger__of_an_earlier_version_keeps_its_numbers(tmp_path):
             write_columns(folder / "days" / f"{day_name(k)}.parquet", columns)
             result = night(job, day_name(k)).to_dict()
             if name == "earlier" and k == 0:
+                # change the new ledger into one of an earlier version
                 group = zarr.open_group(folder / "ledger", mode="r+")
                 recipe = dict(group.attrs[KEY])
                 del recipe["checksum"]  # which earlier versions did not write

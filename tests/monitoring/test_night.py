@@ -32,6 +32,7 @@ def test_outputs__never_take_the_place_of_inputs(tmp_path, kind, place, message)
     write_day(tmp_path, 0)
     shutil.copytree(tmp_path / "days" / f"{day_name(0)}.zarr", tmp_path / "days" / "other.zarr")
     (tmp_path / "elsewhere").mkdir()
+    # a link into the folder of the day
     (tmp_path / "elsewhere" / "link").symlink_to(tmp_path / "days" / f"{day_name(0)}.zarr")
     before = {path: path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()}
     for run in (night, dry_run):
@@ -48,6 +49,7 @@ def test_finished_night__does_nothing(folder):
     assert not second.fresh
     assert second.to_dict() == first.to_dict()
     assert (folder / "out" / f"{day_name(9)}.json").stat().st_mtime_ns == stamp
+    # nothing was written to the ledger
     assert Ledger.open(folder / "ledger").revision == revision
     (folder / "out" / f"{day_name(9)}.json").unlink()  # missing outputs are rewritten
     third = run_again(folder, 9)
@@ -63,7 +65,7 @@ def test_tests_of_a_night__are_the_same_in_several_passes(tmp_path, monkeypatch)
     tests, ends = [], []
     for size, count in ((256, 2), (8, 6)):  # one of them reads the groups
         monkeypatch.setattr("calibscale.inference.monte_carlo._MAX_BATCH", size)
-        night(job, day_name(0), force=True, progress=lambda done, total: ends.append(done == total))
+        night(job, day_name(0), force=True, progress=lambda k, total: ends.append(k == total))
         assert sum(ends) == count
         ends.clear()
         report = json.loads((tmp_path / f"out/{day_name(0)}.json").read_text())
@@ -75,6 +77,7 @@ def test_tests_of_a_night__are_the_same_in_several_passes(tmp_path, monkeypatch)
 def test_night__again_gives_the_same_numbers(folder):
     first, second = run_again(folder, 9), run_again(folder, 9, force=True)
     for key in ("windows", "thresholds", "drift", "alarms", "trend", "n"):
+        # seconds and the run's name may differ
         assert second.to_dict()[key] == first.to_dict()[key], key
 
 
@@ -82,6 +85,7 @@ def test_night__reads_a_day_again_when_labels_come(folder):
     write_day(folder, 9, labelled=300)
     early = run_again(folder, 9)
     assert (early.to_dict()["n"], early.to_dict()["n_unlabelled"]) == (300, 100)
+    # bets are learned from earlier days, and kept in the record
     assert any("have no label yet" in note for note in early.to_dict()["notes"])
     bets = _bets(folder, 9)
     assert any(learned for learned in bets)
@@ -107,6 +111,7 @@ def test_outputs__contain_the_result(ten_nights):
     for w in result["windows"]:
         assert [g["group"] for g in w["groups"]] == [0.0, 1.0]
         assert sum(g["n"] for g in w["groups"]) == w["n"] == ROWS * len(w["days"])
+        # the diagram has every row of its window
         assert w["reliability"]["n"] == w["n"]
         assert len(w["tests"]) == 3
         assert all(e["interval"] is not None for e in w["results"])
@@ -117,12 +122,15 @@ def test_outputs__contain_the_result(ten_nights):
     by_name = {t["name"]: t for t in result["thresholds"]}
     assert by_name["ece over day above 1"]["breached"] is False
     low = by_name["tce2_debiased.low over 7d, region = 0 above -1"]
+    # every value is above −1
     assert low["breached"] is True
     week = next(g for g in result["windows"][1]["groups"] if g["group"] == 0.0)
     assert low["observed"] == week["results"][1]["interval"]["low"]
     assert result["status"] == "breached"
     drift = by_name["ckce.drift_p_value over 7d below 1e-09"]
+    # the drift is by chance, and no p-value is below 1e-9
     assert 0.001 < drift["observed"] <= 1
+    # six estimators, of all rows and of two regions
     assert len(result["drift"]["results"]) == 6 * 3
     assert len(result["trend"]["days"]) == 10
     assert {s["group"] for s in result["trend"]["series"]} == {None, 0.0, 1.0}
@@ -133,6 +141,7 @@ def test_night__reads_a_day_again_when_its_record_is_damaged(folder):
     entry = ledger.select(day_name(9), day_name(9), group=1.0)[0]
     file = folder / "ledger" / "wagers" / "c" / str(entry.slot) / "0"
     stored = bytearray(file.read_bytes())
+    # one bit in the middle
     stored[len(stored) // 2] ^= 1
     file.write_bytes(bytes(stored))
     assert ledger.check()
@@ -143,13 +152,15 @@ def test_night__reads_a_day_again_when_its_record_is_damaged(folder):
 def test_night__reports_damaged_days_in_windows_and_evidence(folder):
     ledger = Ledger.open(folder / "ledger")
     group = ledger.select(day_name(5), day_name(5), group=1.0)[0]
-    whole = ledger.select(day_name(4), day_name(4))[0]
-    for section, slot in (("wagers", group.slot), ("states", whole.slot)):
+    all_rows = ledger.select(day_name(4), day_name(4))[0]
+    # a group's wagers, and the sums of all rows
+    for section, slot in (("wagers", group.slot), ("states", all_rows.slot)):
         (folder / "ledger" / section / "c" / str(slot) / "0").unlink()
-    done = run_again(folder, 9, force=True).to_dict()
-    assert any(day_name(4) in message for message in done["windows"][1]["damaged"])
-    assert any(day_name(5) in note for note in done["notes"])
-    assert len(done["windows"][1]["days"]) == 6
+    result = run_again(folder, 9, force=True).to_dict()
+    assert any(day_name(4) in message for message in result["windows"][1]["damaged"])
+    assert any(day_name(5) in note for note in result["notes"])
+    # the window goes on without the damaged day
+    assert len(result["windows"][1]["days"]) == 6
 
 
 def test_night__reads_a_day_again_when_settings_of_the_source_change(folder):
@@ -163,6 +174,7 @@ def test_night__reads_a_day_again_when_settings_of_the_source_change(folder):
 
 def test_outputs__belong_to_the_night_that_ran_last(folder):
     job = write_job(folder, JOB.replace("out/{date}.json", "out/latest.json"))
+    # a later night of an earlier day replaces the output, too
     for k in (9, 8, 9):
         night(job, day_name(k))
         assert json.loads((folder / "out" / "latest.json").read_text())["day"] == day_name(k)
@@ -181,7 +193,8 @@ def test_job__that_differs_from_its_ledger_is_refused(folder):
         (', "jkce"', "", "5: estimators: jkce: in the ledger, not in the job"),
         ('"ece", "tce2_debiased"', '"tce2_debiased", "ece"', "5: estimators: in another order"),
         (
-            "features = 20", "features = 20, ridge = 0.03",
+            "features = 20",
+            "features = 20, ridge = 0.03",
             r"6: estimators\[4\]: ckce ridge: unset in the ledger, 0.03 in the job",
         ),
         ('group_by = "region"', "", "1: group_by: 'region' in the ledger, unset in the job"),
@@ -189,8 +202,9 @@ def test_job__that_differs_from_its_ledger_is_refused(folder):
         ("replicates = 39", "replicates = 59", "13: test.replicates: 39 in the ledger, 59 in"),
         ("keep = true", "", "11: test.keep: True in the ledger, False in the job"),
     ],
-)  # fmt: skip
+)
 def test_job__that_differs_from_its_ledger_is_reported(ten_nights, tmp_path, old, new, message):
+    # the ledger of ten nights, so that only the comparison runs
     text = JOB.replace(old, new, 1).replace(
         'model = "v1"', f'model = "v1"\nledger = "{ten_nights}/ledger"'
     )
@@ -211,6 +225,7 @@ def test_dry_run__does_nothing_and_says_what(folder):
     assert "up to date" in dry_run(folder / "job.toml", day_name(9)).reads
     write_day(folder, 9, labelled=10)
     assert "changed" in dry_run(folder / "job.toml", day_name(9)).reads
+    # a dry run writes nothing but its lock
     assert {p for p in folder.rglob("*") if "days" not in p.parts} <= set(before) | {
         folder / "ledger" / ".writer.lock"
     }
@@ -221,8 +236,8 @@ def test_dry_run__of_an_older_day_has_the_windows_of_the_night(folder, name):
     job = write_job(folder, JOB.replace('"all"]', '"all", "2026-03-01/2026-03-09"]'))
     write_day(folder, 5, labelled=0)  # a day without rows is in no window
     night(job, day_name(5))
-    done = night(job, day_name(6)).to_dict()
-    (days,) = [w["days"] for w in done["windows"] if w["name"] == name]
+    result = night(job, day_name(6)).to_dict()
+    (days,) = [w["days"] for w in result["windows"] if w["name"] == name]
     assert dry_run(job, day_name(6)).windows[name] == len(days)
 
 

@@ -30,6 +30,7 @@ pytestmark = pytest.mark.long
 
 def test_alarms__cover_every_notion_and_group_and_their_mean(folder):
     calm = run_again(folder, 9).to_dict()["alarms"]
+    # two notions and two regions
     assert len(calm["processes"]) == 4
     assert not calm["alarm"]
     logs = np.array([p["log_evidence"] for p in calm["processes"]])
@@ -41,7 +42,9 @@ def test_alarms__cover_every_notion_and_group_and_their_mean(folder):
     alarms = result["alarms"]
     assert alarms["alarm"]
     assert alarms["since"] in (day_name(10), day_name(11))
+    # level 0.05 is an alarm at E = 20
     assert alarms["threshold"] == pytest.approx(math.log(20))
+    # four processes share 0.9 of the level
     assert alarms["process_threshold"] == pytest.approx(math.log(80 / 0.9))
     assert all(p["alarm"] for p in alarms["processes"])
     text = JOB.replace("[alarms]", f'[alarms]\nsince = "{day_name(11)}"')
@@ -51,7 +54,7 @@ def test_alarms__cover_every_notion_and_group_and_their_mean(folder):
 
 
 def test_alarms__weights_of_groups_stay_when_labels_come_late(tmp_path):
-    """Region 1 has no labels on the first night; they arrive on the fourth night."""
+    """Region 1 has no labels on the first night. They arrive on the fourth night."""
     text = """
 estimators = ["brier"]
 group_by = "region"
@@ -63,6 +66,7 @@ path = "days/{date}.zarr"
 
     def weights(k, **settings):
         alarms = night(job, day_name(k), **settings).to_dict()["alarms"]
+        # a process's threshold is log(20 / weight)
         by_group = {p["group"]: math.exp(-p["threshold"]) * 20 for p in alarms["processes"]}
         together = sum(
             by_group[p["group"]] * np.exp(p["log_evidence"]) for p in alarms["processes"]
@@ -74,9 +78,12 @@ path = "days/{date}.zarr"
         logits, labels, x = day_rows(k)
         labels[~np.isin(x[:, 0], labelled)] = -1
         store = cs.LogitStore.create(
-            str(tmp_path / "days" / f"{day_name(k)}.zarr"), classes=CLASSES, dtype="float64",
-            covariate_names=("region", "age"), overwrite=True,
-        )  # fmt: skip
+            str(tmp_path / "days" / f"{day_name(k)}.zarr"),
+            classes=CLASSES,
+            dtype="float64",
+            covariate_names=("region", "age"),
+            overwrite=True,
+        )
         with store.writer() as writer:
             writer.append(logits, labels, covariates=x)
 
@@ -85,6 +92,7 @@ path = "days/{date}.zarr"
     write(1, [0])
     assert weights(1) == pytest.approx({0.0: 0.9})
     write(2, [0, 1])
+    # a group that comes later gets half of the reserved tenth
     met = {0.0: 0.9, 1.0: 0.05}
     assert weights(2) == pytest.approx(met)
     write(0, [0, 1])
@@ -110,25 +118,29 @@ def test_alarms__that_were_raised_stay_raised(folder):
 
 
 def test_threshold__of_a_group_without_rows_may_be_breached(folder):
+    # every row is of region 0
     logits, labels, x = day_rows(10)
     x[:, 0] = 0.0
     store = cs.LogitStore.create(
-        str(folder / "days" / f"{day_name(10)}.zarr"), classes=CLASSES, dtype="float64",
+        str(folder / "days" / f"{day_name(10)}.zarr"),
+        classes=CLASSES,
+        dtype="float64",
         covariate_names=("region", "age"),
-    )  # fmt: skip
+    )
     with store.writer() as writer:
         writer.append(logits, labels, covariates=x)
     text = JOB.replace('window = "7d"\nabove = -1.0', 'window = "day"\nabove = 9.0').replace(
         'bound = "low"\n', ""
     )
-    done = night(write_job(folder, text), day_name(10)).to_dict()
-    (blind,) = [t for t in done["thresholds"] if t["group"] == 1.0]
+    result = night(write_job(folder, text), day_name(10)).to_dict()
+    (blind,) = [t for t in result["thresholds"] if t["group"] == 1.0]
+    # no value: not a breach unless the job says so
     assert (blind["observed"], blind["breached"]) == (None, False)
     assert "no rows" in blind["reason"]
-    assert "One threshold has no value to judge." in done["notes"]
+    assert "One threshold has no value to judge." in result["notes"]
     strict = text.replace('group = "each"', 'group = "each"\nmissing = "breach"')
-    done = night(write_job(folder, strict), day_name(10)).to_dict()
-    assert [t["group"] for t in done["thresholds"] if t["breached"]] == [1.0]
+    result = night(write_job(folder, strict), day_name(10)).to_dict()
+    assert [t["group"] for t in result["thresholds"] if t["breached"]] == [1.0]
 
 
 def test_day_without_labels__reports_breaches_and_their_reason(folder):
@@ -137,9 +149,9 @@ def test_day_without_labels__reports_breaches_and_their_reason(folder):
     text = text.replace('bound = "low"\n', "")
     job = write_job(folder, text + '[run]\nscheduler = "threads:1"\n')
     write_day(folder, 10, labelled=0)
-    done = invoke("nightly", job, "--date", day_name(10))
-    assert done.exit_code == 3
-    text_shown = " ".join(done.stdout.split())
+    ran = invoke("nightly", job, "--date", day_name(10))
+    assert ran.exit_code == 3
+    text_shown = " ".join(ran.stdout.split())
     assert "Breached: 2 of 5 thresholds" in text_shown
     why = f"no labelled rows on {day_name(10)}"
     assert f"no value: breached ({why}): region = 0 and region = 1." in text_shown
@@ -149,9 +161,16 @@ def test_day_without_labels__reports_breaches_and_their_reason(folder):
     regions = "region\u00a0=\u00a00 and region\u00a0=\u00a01"
     assert any(f"no value: breached ({why}): {regions}." in reason for reason in page.reasons)
     (table, *_) = next(s for s in page.sections if s.name == "thresholds").blocks
-    for g, (what, state, *_) in enumerate(table.rows[:2]):
-        assert what.text.endswith(f", region\u00a0=\u00a0{g}")
+    for g, (cell, state, *_) in enumerate(table.rows[:2]):
+        assert cell.text.endswith(f", region\u00a0=\u00a0{g}")
         assert (state.text, state.state) == (f"no value: breached ({why})", "breached")
+
+
+BOOK_WITHOUT_A_DATE = {
+    "starts": {},
+    "raised": [],
+    "groups": [{"model": "v1", "since": "soon", "places": []}],
+}
 
 
 @pytest.mark.parametrize(
@@ -163,10 +182,9 @@ def test_day_without_labels__reports_breaches_and_their_reason(folder):
         ({"starts": {}, "raised": [{"day": "2026-03-01"}]}, "alarm 1 is "),
         ({"starts": {}, "raised": 7}, "not iterable"),
         ([], "it is a list, not an object"),
-        ({"starts": {}, "raised": [], "groups": [{"model": "v1", "since": "soon", "places": []}]},
-         "the groups of v1: a day must be a date"),
+        (BOOK_WITHOUT_A_DATE, "the groups of v1: a day must be a date"),
     ],
-)  # fmt: skip
+)
 def test_alarm_book__that_is_damaged_says_where(tmp_path, book, message):
     (tmp_path / "alarms.json").write_text(json.dumps(book))
     with pytest.raises(cs.StoreError, match=rf"alarms\.json: .*{message}.*Restore the file"):
@@ -193,6 +211,7 @@ prometheus = "metrics.prom"
         result = run_again(tmp_path, k)
         alarms = result.alarms
         (process,) = alarms.processes
+        # predictions of the first two nights are calibrated
         if k < 2:
             assert not alarms.alarm
     assert alarms.alarm

@@ -47,10 +47,10 @@ def test_calibration__of_a_day_is_the_default_test(tmp_path):
     null = Ledger.open(tmp_path / "ledger").recipe.null(day)
     source = cs.from_arrays(probabilities=p, labels=y, binary=True)
     expected = cs.calibration_test(source, null=null, n_replicates=99)
-    for one, other in zip(result.calibration.tests, expected.results, strict=True):
-        assert one.test.statistic == other.statistic
-        assert one.test.value == pytest.approx(other.value, rel=1e-9)
-        assert one.test.p_value == other.p_value
+    for member, alone in zip(result.calibration.tests, expected.results, strict=True):
+        assert member.test.statistic == alone.statistic
+        assert member.test.value == pytest.approx(alone.value, rel=1e-9)
+        assert member.test.p_value == alone.p_value
     assert result.calibration.p_value == expected.judgement.p_value == 0.01
     assert [test.statistic for test in result.windows[0].tests] == ["ece"]
     text = " ".join(str(result).split())
@@ -77,7 +77,7 @@ def test_calibration__is_refused_beside_a_large_cluster(tmp_path):  # S9
     day, _, _ = _write(tmp_path, 1, large=True)
     result = night(job, day)
     assert result.calibration.p_value is None
-    assert all("one cluster has 50 %" in each.test.reason for each in result.calibration.tests)
+    assert all("one cluster has 50 %" in member.test.reason for member in result.calibration.tests)
     assert "calibration of the day" not in str(result)
 
 
@@ -102,5 +102,5 @@ replicates = 19
 """)
     result = night(tmp_path / "job.toml", "2026-03-01")
     assert result.calibration.p_value == 0.05
-    names = [each.test.statistic for each in result.calibration.tests]
+    names = [member.test.statistic for member in result.calibration.tests]
     assert names == ["normal_scores", "pit_smooth", "pit_by_forecast", "kce"]

@@ -47,8 +47,10 @@ def _rows(day, count=60):
 
 def _write(folder, day, names=True):
     p, y, cluster = _rows(day)
-    lines = (f"{a!r},{b},{f'no {c}' if names else c}" for a, b, c in
-             zip(p.tolist(), y, cluster, strict=True))  # fmt: skip
+    lines = (
+        f"{a!r},{b},{f'no {c}' if names else c}"
+        for a, b, c in zip(p.tolist(), y, cluster, strict=True)
+    )
     path = folder / f"2026-03-0{day}.csv"
     path.write_text("\n".join(["p,y,patient", *lines]) + "\n")
     return path.stem
@@ -115,24 +117,24 @@ def test_night__judges_clusters(tmp_path):
     expected = evaluate(source, ["ece", "tce2_debiased", "confidence_gap"], cluster="x0")
     assert result.clusters == replace(expected.clusters, column="patient")
     day, week = result.windows
-    for one, other in zip(day.results, expected, strict=False):
-        assert one.value == pytest.approx(other.value)
-        assert one.interval.low == pytest.approx(other.interval.low, abs=1e-12)
+    for estimate, of_day in zip(day.results, expected, strict=False):
+        assert estimate.value == pytest.approx(of_day.value)
+        assert estimate.interval.low == pytest.approx(of_day.interval.low, abs=1e-12)
     tested = calibration_test(source, "ece", cluster="x0", n_replicates=39)["ece"]
     assert [t.statistic for t in day.tests] == ["ece", "tce2_debiased"]  # `corp` has none
     assert day.tests[0].p_value == tested.p_value
     # a patient has the same sign, and is in the same fifth of the rows, on all days
-    every = [_rows(k) for k in (1, 2, 3)]
-    joined = [np.concatenate(column) for column in zip(*every, strict=True)]
+    days = [_rows(k) for k in (1, 2, 3)]
+    joined = [np.concatenate(column) for column in zip(*days, strict=True)]
     names = np.array([f"no {c}" for c in joined[2]])
     source = from_arrays(probabilities=joined[0], labels=joined[1], binary=True, covariates=names)
-    whole = calibration_test(source, "ece", cluster="x0", n_replicates=39)["ece"]
+    at_once = calibration_test(source, "ece", cluster="x0", n_replicates=39)["ece"]
     assert week.tests[0].null == "wild_cluster"
-    assert week.tests[0].p_value == whole.p_value
-    other = evaluate(source, "confidence_gap", cluster="x0")["confidence_gap"].interval
-    mine = week.results[2].interval
+    assert week.tests[0].p_value == at_once.p_value
+    of_rows = evaluate(source, "confidence_gap", cluster="x0")["confidence_gap"].interval
+    interval = week.results[2].interval
     # errors of 4 and 19 degrees of freedom have relative errors of 35 and 16 %
-    assert mine.standard_error == pytest.approx(other.standard_error, rel=0.7)
+    assert interval.standard_error == pytest.approx(of_rows.standard_error, rel=0.7)
     assert "60 clusters" in str(result)
     (tmp_path / "job.toml").write_text(JOB.replace('cluster = "patient"', ""))
     with pytest.raises(OptionError, match="cluster: 'patient' in the ledger, unset"):
@@ -177,17 +179,17 @@ def test_clusters__of_days_are_bounded_by_those_of_each():
     days = []
     for m in sizes:
         share, effective = m.max() / m.sum(), m.sum() ** 2 / (m**2).sum()
-        one = Clusters("patient", len(m), True, share, None, None, effective)
-        days.append((int(m.sum()), one.to_dict()))
+        clusters = Clusters("patient", len(m), True, share, None, None, effective)
+        days.append((int(m.sum()), clusters.to_dict()))
     bound = Clusters.of_days(days)
     together = sizes.sum(axis=0)
     assert bound.largest_share >= together.max() / together.sum()
     assert bound.effective_count <= together.sum() ** 2 / (together**2).sum()
     assert bound.count == 40
     # days of the same shares are described exactly
-    same = Clusters.of_days([days[0], days[0]])
-    assert same.effective_count == pytest.approx(days[0][1]["effective_count"], rel=1e-12)
-    assert same.largest_share == pytest.approx(days[0][1]["largest_share"], rel=1e-12)
+    twice = Clusters.of_days([days[0], days[0]])
+    assert twice.effective_count == pytest.approx(days[0][1]["effective_count"], rel=1e-12)
+    assert twice.largest_share == pytest.approx(days[0][1]["largest_share"], rel=1e-12)
     assert Clusters.of_days([days[0], (5, {})]) is None  # of an earlier version
 
 

@@ -45,9 +45,9 @@ def test_windows__have_values_groups_and_tests_of_the_rows(tmp_path):
         result = night(job, day_name(k)).to_dict()
     rows = cs.evaluate(source_of([0, 1]), NAMES, group_by="region")
     merged = result["windows"][1]
-    found = {e["estimator"]: e for e in merged["results"]}
+    by_name = {e["estimator"]: e for e in merged["results"]}
     for expected in rows:
-        estimate = found[expected.estimator]
+        estimate = by_name[expected.estimator]
         error = estimate["approximation"]["error"]
         assert abs(estimate["value"] - expected.value) <= error + 1e-12
     assert [test["statistic"] for test in merged["tests"]] == [n for n in NAMES if n in TESTED]
@@ -58,10 +58,10 @@ def test_windows__have_values_groups_and_tests_of_the_rows(tmp_path):
             assert abs(estimate.value - expected.value) <= estimate.approximation.error + 1e-12
     # p-values of drawn labels of the same rows, by other draws
     tested = cs.calibration_test(source_of([0, 1]), TESTED, n_replicates=399)
-    for one, other in zip(merged["tests"], tested.results, strict=True):
-        assert one["replicates"] == 39
+    for test, reference in zip(merged["tests"], tested.results, strict=True):
+        assert test["replicates"] == 39
         # 39 draws: four standard errors of their share are at most 0.33
-        assert one["p_value"] == pytest.approx(other.p_value, abs=0.33)
+        assert test["p_value"] == pytest.approx(reference.p_value, abs=0.33)
     assert np.isfinite([e["value"] for e in merged["results"]]).all()
 
 
@@ -74,7 +74,7 @@ def test_results__have_noise_floors(tmp_path):
     for k in (0, 1):
         write_day(tmp_path, k)
         result = night(job, day_name(k)).to_dict()
-    day, both = result["windows"]
+    day, two_days = result["windows"]
     expected = cs.evaluate(source_of([1]), names)
     for estimate, of_rows in zip(day["results"], expected, strict=True):
         if of_rows.estimator == "corp":  # of cells, not of scores; 199 draws
@@ -87,7 +87,7 @@ def test_results__have_noise_floors(tmp_path):
         expected["ece"].floor.high, rel=0.01
     )
     for estimate, of_rows in zip(
-        both["results"], cs.evaluate(source_of([0, 1]), names), strict=True
+        two_days["results"], cs.evaluate(source_of([0, 1]), names), strict=True
     ):
         if of_rows.estimator == "ckce":  # the sample of rows is that of a day
             assert estimate.get("floor") is None
@@ -95,6 +95,6 @@ def test_results__have_noise_floors(tmp_path):
             # windows take predictions of a bin as equal, which adds up to 1 % to the noise
             error = 0.05 if of_rows.estimator == "corp" else 0.02
             assert estimate["floor"]["high"] == pytest.approx(of_rows.floor.high, rel=error)
-    high = both["results"][0]["floor"]["high"]
+    high = two_days["results"][0]["floor"]["high"]
     assert f'window="2d"}} {high!r}' in (tmp_path / "night.prom").read_text()
-    assert both["results"][4].get("floor") is None
+    assert two_days["results"][4].get("floor") is None

@@ -28,16 +28,20 @@ pytestmark = pytest.mark.long
 
 def test_rows__without_a_group_are_a_group(folder):
     logits, labels, x = day_rows(10)
+    # seven rows have no region
     x[:7, 0] = np.nan
     store = cs.LogitStore.create(
-        str(folder / "days" / f"{day_name(10)}.zarr"), classes=CLASSES, dtype="float64",
+        str(folder / "days" / f"{day_name(10)}.zarr"),
+        classes=CLASSES,
+        dtype="float64",
         covariate_names=("region", "age"),
-    )  # fmt: skip
+    )
     with store.writer() as writer:
         writer.append(logits, labels, covariates=x)
-    done = run_again(folder, 10).to_dict()
-    assert (done["n"], done["n_dropped"]) == (ROWS, 0)
-    groups = {g["group"]: g["n"] for g in done["windows"][0]["groups"]}
+    result = run_again(folder, 10).to_dict()
+    # they are neither invalid nor dropped
+    assert (result["n"], result["n_dropped"]) == (ROWS, 0)
+    groups = {g["group"]: g["n"] for g in result["windows"][0]["groups"]}
     assert [*groups] == [0.0, 1.0, "missing"]
     assert (groups["missing"], sum(groups.values())) == (7, ROWS)
 
@@ -49,13 +53,14 @@ def test_first_night__reports_missing_covariates(tmp_path, run):
     write_day(tmp_path, 0)
     with pytest.raises(cs.OptionError) as caught:
         run(job, day_name(0))
+    # a refused night leaves no ledger
     assert not (tmp_path / "ledger").exists()
     problems = [line.split(": ")[1:] for line in str(caught.value).split("\n")]
-    what = f"{tmp_path}/days/{day_name(0)}.zarr has no "
+    problem = f"{tmp_path}/days/{day_name(0)}.zarr has no "
     assert problems == [
-        ["group_by", what + "'regoin'; did you mean 'region'?"],
-        ["estimators[5].covariates", what + "'aeg'; did you mean 'age'?"],
-        ["report.map[1]", what + "'aged'; did you mean 'age'?"],
+        ["group_by", problem + "'regoin'; did you mean 'region'?"],
+        ["estimators[5].covariates", problem + "'aeg'; did you mean 'age'?"],
+        ["report.map[1]", problem + "'aged'; did you mean 'age'?"],
     ]
 
 
@@ -71,19 +76,24 @@ def test_text__is_refused_as_a_point_of_a_map_and_among_numbered_groups(
     tmp_path, run, later, message
 ):
     text = 'estimators = ["ece"]\ngroup_by = "region"\n[source]\npath = "days/{date}.zarr"\n'
-    job = write_job(tmp_path, text + '[report]\nmap = ["region"]\n' * (not later))
     if later:
+        job = write_job(tmp_path, text)
         write_day(tmp_path, 0)
         night(job, day_name(0))
+    else:
+        job = write_job(tmp_path, text + '[report]\nmap = ["region"]\n')
     logits, labels, x = day_rows(1)
     store = cs.LogitStore.create(
-        tmp_path / "days" / f"{day_name(1)}.zarr", classes=CLASSES,
-        covariate_names=("region", "age"), categories={"region": ("east", "north")},
-    )  # fmt: skip
+        tmp_path / "days" / f"{day_name(1)}.zarr",
+        classes=CLASSES,
+        covariate_names=("region", "age"),
+        categories={"region": ("east", "north")},
+    )
     with store.writer() as writer:
         writer.append(logits, labels, covariates=x)
     with pytest.raises((cs.OptionError, cs.InvalidDataError), match=message):
         run(job, day_name(1))
+    # the ledger stays as it was
     assert (tmp_path / "ledger").exists() == later
     if later:
         assert Ledger.open(tmp_path / "ledger").days() == [day_name(0)]
@@ -95,15 +105,18 @@ def test_flags__are_accepted_as_groups(tmp_path):
     )
     logits, labels, x = day_rows(0)
     store = cs.LogitStore.create(
-        tmp_path / f"{day_name(0)}.zarr", classes=CLASSES, covariate_names=("new",),
+        tmp_path / f"{day_name(0)}.zarr",
+        classes=CLASSES,
+        covariate_names=("new",),
         categories={"new": ("false", "true")},
-    )  # fmt: skip
+    )
     with store.writer() as writer:
         writer.append(logits, labels, covariates=x[:, :1])
     (window,) = night(job, day_name(0)).to_dict()["windows"][:1]
     assert [group["group"] for group in window["groups"]] == ["false", "true"]
 
 
+# another night starts between creation and the first record
 def test_first_nights__at_once_are_refused(tmp_path, monkeypatch):
     """The second one begins when the first has created the ledger but not yet written to it."""
     create = Ledger.create
@@ -140,6 +153,7 @@ def test_day__whose_rows_are_all_invalid_is_an_error_and_its_record_stays(tmp_pa
         with pytest.raises(cs.InvalidDataError, match=r"40 rows were dropped: p is above 1 \(40"):
             night(job, day_name(0))
         assert first or [e.n for e in Ledger.open(tmp_path / "ledger").entries] == [1]
+        # one row of forty is valid
         file.write_text(text.replace("0.", "60.", 39))
         assert night(job, day_name(0)).to_dict()["n"] == 1
     file.write_text(text.replace("0.", "60.", 39).replace(",1,1,2\n", ",-1,1,2\n"))
@@ -148,7 +162,7 @@ def test_day__whose_rows_are_all_invalid_is_an_error_and_its_record_stays(tmp_pa
 
 @pytest.mark.parametrize("kind", ["parquet", "csv", "npz", "zarr"])
 def test_source__may_be_files_or_foreign_arrays(tmp_path, kind):
-    """The results equal those of a store of the same rows."""
+    """The results equal the results of a store of the same rows."""
     logits, labels, x = day_rows(0)
     place = tmp_path / "days"
     place.mkdir()
@@ -190,6 +204,7 @@ def test_source__may_be_files_or_foreign_arrays(tmp_path, kind):
         f'path = "days/{{date}}{suffix}"\nformat = "{layout}"\n[source.columns]\n{columns}',
     )
     if kind == "npz":
+        # covariates in a file of NumPy have no names
         text = text.replace('"region"', '"x0"').replace('["age"]', '["x1"]')
     job = write_job(tmp_path, text)
     outcome = night(job, day_name(0)).to_dict()
@@ -197,6 +212,7 @@ def test_source__may_be_files_or_foreign_arrays(tmp_path, kind):
         outcome["windows"][0]["results"], expected["windows"][0]["results"], strict=True
     ):
         assert a["value"] == pytest.approx(b["value"], rel=1e-9, abs=1e-14), a["estimator"]
+    # copies of files are removed after the night
     assert not list(tmp_path.glob(".ledger.ingest/*"))
     assert not night(job, day_name(0)).fresh
 
@@ -231,6 +247,7 @@ def test_files__that_are_not_as_the_job_says_name_its_keys(tmp_path, old, new, m
     (tmp_path / f"{day_name(0)}.csv").write_text("y,p,a,g\n1,0.5,3,1\n0,0.2,4,1\n")
     np.savez(tmp_path / f"{day_name(0)}.npz", y=[0, 1], p=np.full((2, 3), 1 / 3))
     text = FILES.replace(old, new)
+    # the file of NumPy has no covariates
     job = write_job(tmp_path, text.split("covariates")[0] if "npz" in new else text)
     with pytest.raises(cs.OptionError) as caught:  # exit code 2
         night(job, day_name(0))
@@ -239,7 +256,7 @@ def test_files__that_are_not_as_the_job_says_name_its_keys(tmp_path, old, new, m
 
 
 def test_source__may_be_a_url(tmp_path):
-    """Days are in a memory file system; a day is read again when one of its files has changed."""
+    """Days are in a memory file system. A day is read again when one of its files has changed."""
     import fsspec
 
     where = f"memory://{tmp_path.name}"
@@ -247,9 +264,11 @@ def test_source__may_be_a_url(tmp_path):
 
     def write(labels):
         store = cs.LogitStore.create(
-            f"{where}/{day_name(0)}.zarr", classes=CLASSES, dtype="float64",
+            f"{where}/{day_name(0)}.zarr",
+            classes=CLASSES,
+            dtype="float64",
             covariate_names=("region", "age"),
-        )  # fmt: skip
+        )
         with store.writer() as writer:
             writer.append(logits, labels, covariates=x)
 

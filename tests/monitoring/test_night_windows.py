@@ -26,8 +26,8 @@ pytestmark = pytest.mark.long
 def test_windows__are_the_single_pass_over_the_same_rows(ten_nights, first, last):
     ledger = Ledger.open(ten_nights / "ledger")
     merged = window(ledger, day_name(first), day_name(last))
-    whole = source_of(range(first, last + 1))
-    with Session.open(whole) as session:
+    joined = source_of(range(first, last + 1))
+    with Session.open(joined) as session:
         run = session.run(())
         run = replace(run, chosen=ledger.recipe.estimators, group_by="region")
         groups = run.scan(s for e in run.fitting for s in e.needs).groups
@@ -41,7 +41,7 @@ def test_windows__are_the_single_pass_over_the_same_rows(ten_nights, first, last
 
 
 def test_window__of_first_day_is_evaluate(ten_nights):
-    """The frozen settings are those of `evaluate`: λ for the day's n, and the bandwidth."""
+    """The frozen settings equal the defaults of `evaluate`, such as λ for the n of a day."""
     estimators = [cs.ECE(), cs.TCE2Debiased(), cs.Brier(), cs.CKCE(cs.RandomFourier(20))]
     plain = cs.evaluate(source_of([0]), estimators)
     values = {
@@ -88,8 +88,8 @@ def test_window_tests__sum_the_replicates_of_their_days(ten_nights):
     under_test = [e for e in recipe.estimators if e.name in recipe.tested]
     total = np.zeros(recipe.sizes["replicates"])
     for k in range(3, 7):
-        (some, *_) = recipe.replicated(day_name(k)).values()
-        drawn = replicates_of(under_test, DrawnLabels(some.null.seed), 0, 39)
+        (replicated, *_) = recipe.replicated(day_name(k)).values()
+        drawn = replicates_of(under_test, DrawnLabels(replicated.null.seed), 0, 39)
         with Session.open(source_of([k])) as session:
             run = session.run(())
             run = replace(run, chosen=tuple(under_test))
@@ -131,8 +131,8 @@ def test_window_tests__are_the_same_from_sums_of_blocks(folder):
 def test_window__that_ends_later_is_cut_at_the_day(folder):
     windows = [f"{day_name(2)}/{day_name(9)}", f"{day_name(8)}/{day_name(9)}"]
     text = JOB.replace('"all"]', f'"all", "{windows[0]}", "{windows[1]}"]')
-    done = night(write_job(folder, text), day_name(5)).to_dict()
-    by_name = {w["name"]: w for w in done["windows"]}
+    result = night(write_job(folder, text), day_name(5)).to_dict()
+    by_name = {w["name"]: w for w in result["windows"]}
     assert by_name[windows[0]]["last"] == day_name(5)
     assert len(by_name[windows[0]]["days"]) == 4
     assert by_name[windows[1]]["days"] == []

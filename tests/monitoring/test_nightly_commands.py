@@ -18,34 +18,34 @@ from tests.support.ten_nights import DAYS, JOB, day_name, invoke, write_job
 
 @pytest.mark.long
 def test_command__exits_with_3_where_a_threshold_is_breached(folder):
-    done = invoke("nightly", folder / "job.toml", "--date", day_name(9))
-    assert done.exit_code == 3
-    assert "Breached: 2 of 5 thresholds" in done.stdout
+    ran = invoke("nightly", folder / "job.toml", "--date", day_name(9))
+    assert ran.exit_code == 3
+    assert "Breached: 2 of 5 thresholds" in ran.stdout
     result = json.loads((folder / "out" / f"{day_name(9)}.json").read_text())
     now = evidence(result["alarms"]["log_evidence"][-1])
-    (combined,) = [x for x in done.stdout.splitlines() if x.startswith("combined ")]
+    (combined,) = [x for x in ran.stdout.splitlines() if x.startswith("combined ")]
     assert combined.replace("−", "-").split()[-3:-1] == [now.replace("−", "-"), "20"]
     job = write_job(folder, JOB.replace("above = -1.0", "above = 1.0"))
-    done = invoke("nightly", job, "--date", day_name(9), "--json", "-", "-q")
-    assert done.exit_code == 0
-    assert json.loads(done.stdout)["status"] == "fine"
+    ran = invoke("nightly", job, "--date", day_name(9), "--json", "-", "-q")
+    assert ran.exit_code == 0
+    assert json.loads(ran.stdout)["status"] == "fine"
 
 
 @pytest.mark.long
 def test_command__takes_another_scheduler(folder):
-    done = invoke("nightly", folder / "job.toml", "--date", day_name(9), "--scheduler", "threads:1")
-    assert done.exit_code == 3
+    ran = invoke("nightly", folder / "job.toml", "--date", day_name(9), "--scheduler", "threads:1")
+    assert ran.exit_code == 3
     settings = ("--date", day_name(9), "--scheduler", "nowhere", "--force")
-    done = invoke("nightly", folder / "job.toml", *settings)
-    assert isinstance(done.exception, cs.OptionError)
-    assert "unknown scheduler" in str(done.exception)
+    ran = invoke("nightly", folder / "job.toml", *settings)
+    assert isinstance(ran.exception, cs.OptionError)
+    assert "unknown scheduler" in str(ran.exception)
 
 
 @pytest.mark.long
 def test_command__prints_a_plan(folder):
-    done = invoke("nightly", folder / "job.toml", "--date", day_name(9), "--dry-run")
-    assert done.exit_code == 0
-    shown = " ".join(done.stdout.split())
+    ran = invoke("nightly", folder / "job.toml", "--date", day_name(9), "--dry-run")
+    assert ran.exit_code == 0
+    shown = " ".join(ran.stdout.split())
     assert "nothing: the day in the ledger is up to date" in shown
     assert "day (1 day), 7d (7 days)" in shown
     assert "2026-11-20T06" in invoke("nightly", "--help").stdout
@@ -59,9 +59,9 @@ def test_command__prints_a_plan(folder):
     ],
 )
 def test_command__reports_invalid_days(folder, arguments, words):
-    done = invoke("nightly", folder / "job.toml", *arguments)
-    assert done.exit_code == 2
-    assert words in done.stderr
+    ran = invoke("nightly", folder / "job.toml", *arguments)
+    assert ran.exit_code == 2
+    assert words in ran.stderr
 
 
 @pytest.mark.process
@@ -71,15 +71,15 @@ def test_ledger_forget__asks_on_a_terminal(folder):
     command += ["--date", day_name(3), "--model", "v1"]
     n = Ledger.open(place).day(day_name(3), "v1")[0].n
     for answer, there in ((b"n\n", True), (b"\n", True), (b"y\n", False)):
-        ours, theirs = os.openpty()
-        os.write(ours, answer)
-        done = subprocess.run(command, stdin=theirs, capture_output=True, text=True)
-        os.close(ours)
-        os.close(theirs)
-        assert f"Remove {day_name(3)} of v1 ({n:,} rows) from" in done.stdout
-        assert done.returncode == there
+        controller, terminal = os.openpty()
+        os.write(controller, answer)
+        process = subprocess.run(command, stdin=terminal, capture_output=True, text=True)
+        os.close(controller)
+        os.close(terminal)
+        assert f"Remove {day_name(3)} of v1 ({n:,} rows) from" in process.stdout
+        assert process.returncode == there
         assert (day_name(3) in Ledger.open(place).days()) == there
-        assert "Traceback" not in done.stderr
+        assert "Traceback" not in process.stderr
 
 
 def test_ledger_command__lists_checks_and_forgets(folder):
@@ -92,17 +92,17 @@ def test_ledger_command__lists_checks_and_forgets(folder):
         f"has no {day_name(3)} of default; models of that day: v1"
     )
     forget = ("ledger", "forget", place, "--date", day_name(3), "--model", "v1")
-    done = invoke(*forget)
-    assert done.exit_code == 2
-    assert "pass --yes" in done.stderr
+    ran = invoke(*forget)
+    assert ran.exit_code == 2
+    assert "pass --yes" in ran.stderr
     assert day_name(3) in Ledger.open(place).days()
-    done = invoke(*forget, "--yes")
-    assert done.stdout == f"{place}: removed {day_name(3)} of v1\n"
+    ran = invoke(*forget, "--yes")
+    assert ran.stdout == f"{place}: removed {day_name(3)} of v1\n"
     assert day_name(3) not in Ledger.open(place).days()
     file = sorted(Path(place, "states", "c").glob("*/0"))[4]
     stored = bytearray(file.read_bytes())
     stored[60] ^= 1
     file.write_bytes(bytes(stored))
-    done = invoke("ledger", "check", place)
-    assert done.exit_code == 1
-    assert "1 damaged" in done.stdout
+    ran = invoke("ledger", "check", place)
+    assert ran.exit_code == 1
+    assert "1 damaged" in ran.stdout

@@ -45,7 +45,7 @@ def _rows(seed: int, shift: float):
 @pytest.mark.parametrize("replicates", [19, 99, 999])
 def test_e_values__of_calibrated_models_have_a_mean_of_at_most_one(replicates):
     p = np.arange(1, replicates + 2) / (replicates + 1)  # equally likely
-    mean = np.mean([math.exp(log_e_value(float(each))) for each in p])
+    mean = np.mean([math.exp(log_e_value(float(p_value))) for p_value in p])
     assert 0.7 < mean <= 1.0
 
 
@@ -69,16 +69,19 @@ def test_nights__add_segments_and_breach_thresholds(tmp_path):
     results = []
     for day, (p, y, x) in days.items():
         store = cs.LogitStore.create(
-            tmp_path / f"{day}.zarr", classes=2, kind="probabilities", binary=True,
+            tmp_path / f"{day}.zarr",
+            classes=2,
+            kind="probabilities",
+            binary=True,
             covariate_names=["a", "b"],
-        )  # fmt: skip
+        )
         with store.writer() as writer:
             writer.append(p, y, covariates=x)
         results.append(night(job, day).to_dict())
     breached = [[t["breached"] for t in result["thresholds"]] for result in results]
     assert breached == [[False, False], [True, True]]
     processes = [result["alarms"]["processes"] for result in results]
-    assert [[p["notion"] for p in each] for each in processes] == 2 * [
+    assert [[p["notion"] for p in listed] for listed in processes] == 2 * [
         ["positive", "multicalibration"]
     ]
     evidence = processes[1][1]["log_evidence"]
@@ -89,11 +92,14 @@ def test_nights__add_segments_and_breach_thresholds(tmp_path):
     assert math.exp(evidence[1]) == pytest.approx(
         first * second / 2 + second / 6 + 1 / 3, rel=1e-12
     )
-    both = [np.concatenate(parts) for parts in zip(*days.values(), strict=True)]
+    joined = [np.concatenate(parts) for parts in zip(*days.values(), strict=True)]
     source = cs.from_arrays(
-        probabilities=both[0], labels=both[1], binary=True, covariates=both[2],
+        probabilities=joined[0],
+        labels=joined[1],
+        binary=True,
+        covariates=joined[2],
         covariate_names=["a", "b"],
-    )  # fmt: skip
+    )
     exact = cs.evaluate(source, [Multicalibration(("a", "b"))])["multicalibration"]
     (week,) = results[1]["windows"][1]["results"]
     assert abs(week["value"] - exact.value) <= week["approximation"]["error"]

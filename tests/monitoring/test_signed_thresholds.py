@@ -14,7 +14,7 @@ TABLE = "[[thresholds]]\nestimator = 'confidence_gap'\n"
 
 
 def _thresholds(folder, shift, *tables):
-    """Thresholds of a day whose predictions are too high by a shift, without groups."""
+    """Thresholds, without groups, of a day with predictions that are too high by a shift."""
     text = JOB.replace('group_by = "region"\n', "") + "".join(f"{TABLE}{t}\n" for t in tables)
     job = write_job(folder, text)
     columns = columns_of(0, rows=4000)
@@ -28,15 +28,15 @@ def _thresholds(folder, shift, *tables):
 def test_abs_above__sees_errors_of_both_signs(tmp_path, shift):  # V9
     bounds = [f"bound = '{bound}'\nabs_above = 0.01" for bound in ("value", "low", "high")]
     result, columns = _thresholds(tmp_path, shift, "above = 0.01", *bounds, "abs_above = 0.2")
-    one, *sizes, far = result["thresholds"]
-    assert one["breached"] == (shift > 0)
+    signed, *sizes, far = result["thresholds"]
+    assert signed["breached"] == (shift > 0)
     assert [t["breached"] for t in sizes] == [True] * 3
     assert not far["breached"]
     gap = np.mean(columns["p"]) - np.mean(columns["y"])
     observed = [t["observed"] for t in sizes]
     assert observed[0] == pytest.approx(gap, rel=1e-9)
     assert abs(observed[1]) < abs(observed[0]) < abs(observed[2])
-    assert {np.sign(each) for each in observed} == {np.sign(shift)}
+    assert {np.sign(value) for value in observed} == {np.sign(shift)}
     assert sizes[1]["name"] == "|confidence_gap.low| over day above 0.01"
     assert (sizes[0]["abs_above"], sizes[0]["above"]) == (0.01, None)
 
@@ -78,5 +78,6 @@ def test_warning__is_not_about_estimates_of_one_sign(tmp_path):
     text = JOB + "[[thresholds]]\nestimator = 'ece'\nabove = 0.01\n"
     assert one_sided(read_job(write_job(tmp_path, text))) == []
     assert {name for name, kind in ESTIMATORS.items() if kind.signed} == {
-        "confidence_gap", "spiegelhalter"
-    }  # fmt: skip
+        "confidence_gap",
+        "spiegelhalter",
+    }

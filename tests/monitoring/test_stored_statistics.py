@@ -72,8 +72,12 @@ for module in sys.argv[1:]:
 from calibscale.monitoring.ledger.recipe import _kinds
 print(*sorted(_kinds()))
 """
-FURTHER = ("calibscale.selection.cross_validation", "calibscale.ranking.rank",
-           "calibscale.recalibration.fits", "calibscale.auditing.audit")  # fmt: skip
+FURTHER = (
+    "calibscale.selection.cross_validation",
+    "calibscale.ranking.rank",
+    "calibscale.recalibration.fits",
+    "calibscale.auditing.audit",
+)
 
 
 @pytest.mark.process

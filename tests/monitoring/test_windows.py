@@ -1,4 +1,4 @@
-"""Windows of days: their estimates equal those of all their rows."""
+"""Estimates of windows of days equal estimates of all their rows."""
 
 from __future__ import annotations
 
@@ -30,6 +30,7 @@ ESTIMATORS = (
     cs.Brier(),
 )
 RECIPE = Recipe(2, ESTIMATORS, (BettingEProcess("positive"),), parted=parted(ESTIMATORS, 2))
+# the error of a mean of 200 rows is 0.03
 ROWS = 200
 
 
@@ -57,6 +58,7 @@ def _ledger(path, days, model="v1", recipe=RECIPE):
 
 
 def _vectors(days):
+    # twenty groups of rows, as intervals have them
     grouped = {s: Grouped(s, 20) for s in RECIPE.parted}
     with Session.open(_source(days)) as session:
         run = session.run(ESTIMATORS)
@@ -72,6 +74,7 @@ def _vectors(days):
 @pytest.fixture(scope="module")
 def days():
     rng = np.random.default_rng(8)
+    # events are more frequent by 0.15 from day 20 on
     return [_day(rng, 0.0 if k < 20 else 0.15) for k in range(40)]
 
 
@@ -92,16 +95,18 @@ def test_window__is_the_single_pass_over_its_rows(ledger, days, first, last):
             ends = (b.interval.low, b.interval.high)
             assert (a.interval.low, a.interval.high) == pytest.approx(ends, rel=1e-9, abs=1e-12)
         else:
+            # one day has no jackknife over days
             assert (a.interval is None) == (first == last)
 
 
 def test_window__has_the_values_without_days_and_for_many_without_runs_of_them(ledger, days):
     few, many = window(ledger, _name(0), _name(4)), window(ledger, _name(0), _name(39))
+    # five days, or twenty runs of two
     assert [len(w.parts[0].left_out) for w in (few, many)] == [5, 20]
     assert [run.n for run in many.runs] == [2 * ROWS] * 20
     for g in range(5):
-        rest = [day for k, day in enumerate(days[:5]) if k != g]
-        single = cs.evaluate(_source(rest), ESTIMATORS)
+        remaining = [day for k, day in enumerate(days[:5]) if k != g]
+        single = cs.evaluate(_source(remaining), ESTIMATORS)
         for part, estimate in zip(few.parts, single.estimates, strict=True):
             # CKCE has the ridge given; the others have none
             assert part.left_out[g] == pytest.approx(estimate.value, rel=1e-12, abs=1e-15)
@@ -110,18 +115,20 @@ def test_window__has_the_values_without_days_and_for_many_without_runs_of_them(l
 def test_window__interval_is_the_jackknife_of_parts_of_days(ledger, days):
     """The reference leaves out each of five parts of a day, or of a run of days, once."""
     part_of = Grouped(cs.Brier().needs[0], 20).of(np.arange(ROWS, dtype=np.uint64)) % PARTS
+    # three days, or eight runs of ten days
     for last, strata in ((2, [[0], [1], [2]]), (9, [[0, 1], [2], [3], [4], [5, 6], [7], [8], [9]])):
         merged = window(ledger, _name(0), _name(last))
         left_out = np.empty((len(strata), PARTS, 2))
         for s, stratum in enumerate(strata):
             for g in range(PARTS):
                 masks = [part_of != (g if d in stratum else -1) for d in range(last + 1)]
-                rest = [(p[k], y[k]) for (p, y), k in zip(days, masks, strict=False)]
-                single = cs.evaluate(_source(rest), ESTIMATORS)
+                remaining = [(p[k], y[k]) for (p, y), k in zip(days, masks, strict=False)]
+                single = cs.evaluate(_source(remaining), ESTIMATORS)
                 left_out[s, g] = single["brier"].value, single["jkce"].value
         deviations = left_out - left_out.mean(axis=1, keepdims=True)
-        rest = 1 - np.array([len(stratum) for stratum in strata]) / (last + 1) / PARTS
-        expected = PARTS / (PARTS - 1) * np.tensordot(rest**2, np.sum(deviations**2, axis=1), 1)
+        # a part of a day has this share of the rows left in the window
+        share = 1 - np.array([len(stratum) for stratum in strata]) / (last + 1) / PARTS
+        expected = PARTS / (PARTS - 1) * np.tensordot(share**2, np.sum(deviations**2, axis=1), 1)
         for name, variance in zip(("brier", "jkce"), expected, strict=True):
             k = [e.name for e in ESTIMATORS].index(name)
             assert merged.within[k] == pytest.approx(variance, rel=1e-6), name
@@ -131,13 +138,14 @@ def test_window__interval_is_the_jackknife_of_parts_of_days(ledger, days):
 
 
 def test_window__interval_does_not_grow_where_days_differ(tmp_path):
-    """Even days are well calibrated and odd ones are not; only rows make the mean uncertain."""
+    """Even days are well calibrated and odd ones are not. Only rows make the mean uncertain."""
     rng = np.random.default_rng(3)
     days = [_day(rng, 0.6 * (k % 2)) for k in range(8)]
     k = [e.name for e in ESTIMATORS].index("brier")
     merged = window(_ledger(tmp_path / "parts", days), _name(0), _name(7))
     rows = cs.evaluate(_source(days), ESTIMATORS, interval="jackknife").estimates[k].interval
     interval = merged.estimates[k].interval
+    # errors of 32 and 19 degrees of freedom have relative errors of 12 and 16 %
     assert interval.standard_error == pytest.approx(rows.standard_error, rel=0.3)
     without = replace(RECIPE, parted=())  # a ledger that has no parts
     older = window(_ledger(tmp_path / "none", days, recipe=without), _name(0), _name(7))
@@ -147,20 +155,21 @@ def test_window__interval_does_not_grow_where_days_differ(tmp_path):
 
 @pytest.mark.parametrize("kind", [cs.CKCE, cs.CKCECentred])
 def test_parts_of_days__without_moments_of_predictions_give_the_error(days, kind):
-    """S and M of a part are its share of the totals; the error is close to that from all rows."""
+    """S and M of a part are its share of the totals. The error is close to the one of all rows."""
     estimators = (kind(cs.RandomFourier(20, bandwidth=0.4), ridge=0.1),)
     needs = estimators[0].needs
     rows = cs.evaluate(_source(days[:10]), estimators, interval="jackknife").estimates[0].interval
-    strata, whole = [], {}
+    strata, summed = [], {}
     for day in days[:10]:
         with Session.open(_source([day])) as session:
             run = session.run(estimators)
             states = run.scan([*needs, *(Grouped(s, PARTS) for s in needs)]).groups[None]
         strata.append({s: gathered(s, states[Grouped(s, PARTS)]) for s in needs})
-        whole = {s: s.merge(whole[s], states[s]) if whole else states[s] for s in needs}
-    value = estimators[0].value(*(whole[s] for s in needs))
-    jackknife = parts_of_days(estimators[0], value, whole, Strata(strata, [0.1] * 10))
+        summed = {s: s.merge(summed[s], states[s]) if summed else states[s] for s in needs}
+    value = estimators[0].value(*(summed[s] for s in needs))
+    jackknife = parts_of_days(estimators[0], value, summed, Strata(strata, [0.1] * 10))
     assert len(jackknife.left_out) == 10 * PARTS
+    # errors of 40 and 19 degrees of freedom have relative errors of 11 and 16 %
     assert jackknife.standard_error == pytest.approx(rows.standard_error, rel=0.5)
     assert encode(parted(estimators, 2))  # a ledger can store them
 
@@ -168,6 +177,7 @@ def test_parts_of_days__without_moments_of_predictions_give_the_error(days, kind
 def test_window__reads_around_damage(days, tmp_path):
     ledger = _ledger(tmp_path / "ledger", days[:3])
     slot = ledger.select()[1].slot
+    # the chunk of the second day is lost
     (tmp_path / "ledger" / "states" / "c" / str(slot) / "0").unlink()
     merged = window(ledger, _name(0), _name(2))
     assert merged.days == (_name(0), _name(2))
@@ -192,7 +202,9 @@ def test_drifts__are_detected_only_where_they_exist(ledger):
     after = window(ledger, _name(20), _name(39))
     calm, drifted = drifts(later, before), drifts(after, later)
     assert [d.estimator for d in drifted] == [e.name for e in ESTIMATORS]
+    # six estimators before the drift: none is significant
     assert min(d.p_value for d in calm) > 0.01
+    # errors of the mean and of kernels see a shift
     for change in drifted[:4]:
         assert change.p_value < 1e-3
         assert 0 < change.low < change.difference < change.high
@@ -216,8 +228,10 @@ def test_evidence__of_a_test_is_the_product_over_the_parts_of_a_day(tmp_path, or
             ledger.write(name, "v1", {None: Record(1, {}, info)})
     processes = evidence(ledger, "v1", "2026-01-01", {}, 90, ("x",)).processes
     [log] = [process.log_evidence for process in processes if process.notion == "x"]
-    both = log_e_value(0.001) + log_e_value(0.5)
-    expected = advance(np.array([[both]]))[0]
+    # e-values multiply
+    product = log_e_value(0.001) + log_e_value(0.5)
+    expected = advance(np.array([[product]]))[0]
+    # an impossible label refutes the model
     np.testing.assert_allclose(log, [np.inf] if impossible else expected, rtol=1e-12)
 
 
@@ -236,6 +250,7 @@ def test_evidence__does_not_depend_on_the_order_in_which_days_come(days, tmp_pat
     ledger = _ledger(tmp_path / "ledger", days[:1])
     with ledger.writing():
         ledger.write(_name(3), "v1", {None: Record(ROWS, _vectors([days[3]]), {})})
+    # days 1 and 2 are missing
     L = np.zeros((4, len(_logs(days[0]))))
     L[0], L[3] = _logs(days[0]), _logs(days[3])
     np.testing.assert_allclose(
@@ -255,6 +270,7 @@ def test_evidence__that_is_resumed_equals_that_from_the_first_day_bit_for_bit(tm
     recipe = replace(RECIPE, group_by="region")
     ledger = Ledger.create(tmp_path / "ledger", recipe)
     logs: dict[float, dict[int, np.ndarray]] = {0.0: {}, 1.0: {}}
+    # unequal weights, as of groups of unequal size
     weights = {0.0: 0.9, 1.0: 0.05}
     reads = []
     real = ledger.read
@@ -269,17 +285,19 @@ def test_evidence__that_is_resumed_equals_that_from_the_first_day_bit_for_bit(tm
             records[group] = Record(1, {"wagers": recipe.pack([state])}, {})
         ledger.write(_name(k), "v1", records)
 
+    # night and the day that it writes again, or late
     write_late = {30: 2, 55: 54, 56: 40, 70: 0}
     for k in range(75):
         with ledger.writing():
+            # every ninth day is missing
             if k % 9 != 5 or not k:
                 write(k)
             if k in write_late:
                 write(write_late[k])
             if k == 60:
                 ledger.remove(_name(33), "v1")
-                for some in logs.values():
-                    del some[33]
+                for daily in logs.values():
+                    del daily[33]
             reads.clear()
             collected = evidence(ledger, "v1", _name(0), weights, 25)
         count = max(logs[0.0]) + 1
@@ -289,6 +307,7 @@ def test_evidence__that_is_resumed_equals_that_from_the_first_day_bit_for_bit(tm
             for day, row in logs[process.group].items():
                 L[day] = row
             np.testing.assert_array_equal(process.log_evidence, advance(L)[0][-25:])
+        # few blocks of 16 days are read again
         if k > 25 and k not in (*write_late, 60):
             assert len(reads) <= 2 * 16
     scratch = evidence(Ledger.open(tmp_path / "ledger"), "v1", _name(0), weights, 100)
@@ -302,7 +321,7 @@ def test_evidence__that_is_resumed_equals_that_from_the_first_day_bit_for_bit(tm
 
 
 def test_window__of_many_days_reads_few_records(tmp_path):
-    """Sums of blocks of days are cached and equal those of their days."""
+    """Sums of blocks of days are cached and equal the sums of their days."""
     rng = np.random.default_rng(4)
     recipe = replace(RECIPE, wagers=())
     ledger = Ledger.create(tmp_path / "ledger", recipe)
@@ -313,6 +332,7 @@ def test_window__of_many_days_reads_few_records(tmp_path):
     ledger.read = lambda *arguments: reads.append(arguments) or real(*arguments)
     with ledger.writing():
         for k in range(220):
+            # sums of day k are those of the first day, times 1 + k / 1000
             noisy = {name: (1 + k / 1000) * vector for name, vector in vectors.items()}
             ledger.write(_name(k), "v1", {None: Record(ROWS, noisy, {})})
         first = window(ledger, _name(0), _name(219))
@@ -321,26 +341,31 @@ def test_window__of_many_days_reads_few_records(tmp_path):
         assert len(reads) < 80  # of 440: the first and the last days
         weight = sum(1 + k / 1000 for k in range(220))
         np.testing.assert_allclose(
-            recipe.pack(cached.states[s] for s in recipe.statistics), weight * vectors["states"],
-            rtol=1e-12, atol=1e-9,
-        )  # fmt: skip
+            recipe.pack(cached.states[s] for s in recipe.statistics),
+            weight * vectors["states"],
+            rtol=1e-12,
+            atol=1e-9,
+        )
         for a, b in zip(first.estimates, cached.estimates, strict=True):
             assert a == b
         reads.clear()  # a replaced day invalidates the blocks that contain it
         ledger.write(_name(100), "v1", {None: Record(ROWS, vectors, {})})
         changed = window(ledger, _name(0), _name(219))
+        # the blocks of the replaced day, in two sections
         assert len(reads) < 80 + 2 * 16
         assert changed.estimates[-1] != cached.estimates[-1]
     slow = window(Ledger.open(tmp_path / "ledger"), _name(0), _name(219))
     assert slow.estimates == changed.estimates
     assert 10 <= len(cached.runs) <= 20
     lengths = [len(run.days) for run in cached.runs]
+    # runs have similar lengths
     assert max(lengths) <= 3 * min(lengths)
     assert [day for run in cached.runs for day in run.days] == [_name(k) for k in range(220)]
 
 
 def test_learned_bets__depend_only_on_earlier_days(ledger, days):
     (bets,) = learned_bets(ledger, _name(25), "v1", days=5)
+    # five days before day 25
     total = sum(_wager_states(day).sums for day in days[20:25])
     ((group, shifts),) = bets.learned
     assert group is None

@@ -1,4 +1,4 @@
-"""Texts about groups whose columns have spaces, and notes that say which groups they are about."""
+"""Texts about groups with spaces in their columns, and notes that name their groups."""
 
 import numpy as np
 import pandas as pd
@@ -12,16 +12,14 @@ def text():
     rng = np.random.default_rng(1)
     n = 2000
     p = rng.random(n)
-    frame = pd.DataFrame(
-        {
-            "p": p,
-            "y": (rng.random(n) < p - 0.1).astype(int),
-            "home clinic": np.arange(n) % 40,
-            "body height": rng.normal(170.0, 9.0, n),
-        }
-    )
+    columns = {
+        "p": p,
+        "y": (rng.random(n) < p - 0.1).astype(int),
+        "home clinic": np.arange(n) % 40,
+        "body height": rng.normal(170.0, 9.0, n),
+    }
     names = ["home clinic", "body height"]
-    source = cs.from_frame(frame, probabilities="p", labels="y", covariates=names)
+    source = cs.from_frame(pd.DataFrame(columns), probabilities="p", labels="y", covariates=names)
     groups = ["home clinic", "body height:[165,175]"]
     result = cs.evaluate(source, "tce2_debiased", group_by=groups, interval="jackknife")
     assert result["tce2_debiased"].value > 0  # so that the note is about groups alone

@@ -33,59 +33,104 @@ def errors(gap: float, ece: float, notion: str = "top_label") -> list[dict[str, 
 def bins(*gaps: tuple[float, float]) -> dict[str, Any]:
     """Reliability diagram of bins of (weight, gap)."""
     rows = [
-        {"lower": k / 10, "upper": (k + 1) / 10, "count": 1, "weight": weight,
-         "mean_p": 0.5 + gap, "frequency": 0.5}
+        {
+            "lower": k / 10,
+            "upper": (k + 1) / 10,
+            "count": 1,
+            "weight": weight,
+            "mean_p": 0.5 + gap,
+            "frequency": 0.5,
+        }
         for k, (weight, gap) in enumerate(gaps)
-    ]  # fmt: skip
+    ]
     return {"n": len(rows), "notion": "top_label", "ece": 0.05, "bins": rows}
 
 
 def process(group: float | None, since: str | None, notion: str = "top_label") -> dict[str, Any]:
-    return {"notion": notion, "group": group, "log_evidence": [200.0] * 14,
-            "alarm": since is not None, "since": since}  # fmt: skip
+    return {
+        "notion": notion,
+        "group": group,
+        "log_evidence": [200.0] * 14,
+        "alarm": since is not None,
+        "since": since,
+    }
 
 
 def night(
-    *processes: dict[str, Any], results: Any = (), groups: Any = None, reliability: Any = None,
+    *processes: dict[str, Any],
+    results: Any = (),
+    groups: Any = None,
+    reliability: Any = None,
     thresholds: Any = (),
-) -> Night:  # fmt: skip
-    """Night after 14 days; its windows of 1 and 7 days have the given results."""
+) -> Night:
+    """Night after 14 days. Its windows of 1 and 7 days have these results."""
     since = min((p["since"] for p in processes if p["since"]), default=None)
-    alarms = {"level": 0.05, "alarm": since is not None, "since": since, "days": DAYS,
-              "log_evidence": [110.9] * 14, "threshold": 3.0,
-              "processes": list(processes)}  # fmt: skip
+    alarms = {
+        "level": 0.05,
+        "alarm": since is not None,
+        "since": since,
+        "days": DAYS,
+        "log_evidence": [110.9] * 14,
+        "threshold": 3.0,
+        "processes": list(processes),
+    }
     windows = [
-        {"name": name, "days": DAYS[-days:], "results": [*results], "reliability": reliability,
-         "groups": [{"group": g, "n": 50, "results": r} for g, r in (groups or {}).items()]}
+        {
+            "name": name,
+            "days": DAYS[-days:],
+            "results": [*results],
+            "reliability": reliability,
+            "groups": [{"group": g, "n": 50, "results": r} for g, r in (groups or {}).items()],
+        }
         for name, days in (("day", 1), ("7d", 7))
-    ]  # fmt: skip
-    return result_of(Night, {
-        "schema": "calibscale.nightly/1", "n": 100, "job": "scores", "day": DAYS[-1], "model": "v3",
-        "status": "fine", "group_by": "region", "windows": windows,
-        "thresholds": [*thresholds], "alarms": alarms if processes else None,
-    }, fresh=True)  # fmt: skip
+    ]
+    result = {
+        "schema": "calibscale.nightly/1",
+        "n": 100,
+        "job": "scores",
+        "day": DAYS[-1],
+        "model": "v3",
+        "status": "fine",
+        "group_by": "region",
+        "windows": windows,
+        "thresholds": [*thresholds],
+        "alarms": alarms if processes else None,
+    }
+    return result_of(Night, result, fresh=True)
 
 
 def breach(group: float | None = None, estimator: str = "ece") -> dict[str, Any]:
-    return {"name": "ece over 7d above 0.05", "window": "7d", "group": group, "breached": True,
-            "estimator": estimator, "quantity": "low", "above": 0.05, "observed": 0.06}  # fmt: skip
+    return {
+        "name": "ece over 7d above 0.05",
+        "window": "7d",
+        "group": group,
+        "breached": True,
+        "estimator": estimator,
+        "quantity": "low",
+        "above": 0.05,
+        "observed": 0.06,
+    }
 
 
 def test_headline__states_size_direction_day_and_groups_but_not_evidence() -> None:
     result = night(
-        process(None, "2026-11-07"), process(1.0, "2026-11-07"), process(2.0, "2026-11-09"),
+        process(None, "2026-11-07"),
+        process(1.0, "2026-11-07"),
+        process(2.0, "2026-11-09"),
         results=errors(0.0721, 0.074),
-    )  # fmt: skip
+    )
     state, verdict, reasons = head(result)
     assert (state, verdict) == (
-        "alarm", "Alarm: the model is 7.2 points too confident since 7 Nov 2026, every region"
-    )  # fmt: skip
+        "alarm",
+        "Alarm: the model is 7.2 points too confident since 7 Nov 2026, every region",
+    )
     assert reasons[0].startswith("Mean prediction minus frequency: +0.0721 (95 % interval 0.0621")
     assert reasons[0].endswith("over 7 days.")
     assert "E =" not in f"{verdict} {reasons}"
 
 
 def test_headline__uses_the_longest_window_since_the_alarm() -> None:
+    # the window of seven days begins before the alarm
     result = night(process(None, "2026-11-10"), results=errors(0.05, 0.05))
     assert head(result).reasons[0].endswith("over the day.")
 
@@ -94,18 +139,12 @@ def test_headline__uses_the_longest_window_since_the_alarm() -> None:
     ("results", "text"),
     [
         (errors(-0.031, 0.04), "the model is 3.1 points too cautious"),
-        (
-            errors(0.0042, 0.12),
-            "predictions are off by 12.0 points on average",
-        ),  # too high in some bins, too low in others
-        (
-            errors(0.004, 0.006),
-            "predictions are off by 0.6 points on average",
-        ),  # the interval includes 0
-        (
-            errors(0.02, 0.02, "positive"),
-            "the model is not calibrated",
-        ),  # the alarm is for the top label
+        # too high in some bins, too low in others
+        (errors(0.0042, 0.12), "predictions are off by 12.0 points on average"),
+        # the interval includes 0
+        (errors(0.004, 0.006), "predictions are off by 0.6 points on average"),
+        # the alarm is for the top label
+        (errors(0.02, 0.02, "positive"), "the model is not calibrated"),
         ([], "the model is not calibrated"),
     ],
 )
@@ -122,8 +161,10 @@ def test_headline__of_the_positive_class_names_predictions() -> None:
 
 
 def test_headline__without_confidence_gap_uses_the_bins() -> None:
+    # (3 · 0.06 + 0.02) / 4
     result = night(process(None, "2026-11-07"), reliability=bins((3.0, 0.06), (1.0, 0.02)))
     assert head(result).verdict.startswith("Alarm: the model is 5.0 points too confident since")
+    # bins with errors of both signs have no direction
     result = night(process(None, "2026-11-07"), reliability=bins((1.0, 0.06), (1.0, -0.05)))
     assert head(result).verdict.startswith(
         "Alarm: predictions are off by 5.0 points on average since"
@@ -133,8 +174,8 @@ def test_headline__without_confidence_gap_uses_the_bins() -> None:
 def test_headline__of_some_groups_names_only_these() -> None:
     groups = {1.0: errors(0.09, 0.09), 2.0: errors(0.05, 0.05), 3.0: errors(0.0, 0.01)}
     quiet = process(None, None), process(3.0, None)
-    one = night(*quiet, process(1.0, "2026-11-07"), process(2.0, None), groups=groups)
-    assert head(one).verdict == (
+    single = night(*quiet, process(1.0, "2026-11-07"), process(2.0, None), groups=groups)
+    assert head(single).verdict == (
         "Alarm: the model is 9.0 points too confident since 7 Nov 2026, region\u00a0=\u00a01"
     )
     alarms = process(1.0, "2026-11-08"), process(2.0, "2026-11-07")
@@ -143,6 +184,7 @@ def test_headline__of_some_groups_names_only_these() -> None:
         "Alarm: the model is up to 9.0 points too confident since 7 Nov 2026, "
         "region\u00a0=\u00a02 and region\u00a0=\u00a01"
     )
+    # two groups with errors of different signs
     groups[2.0] = errors(-0.05, 0.05)
     assert "off by up to 9.0 points on average" in (
         head(night(*quiet, *alarms, groups=groups)).verdict
@@ -159,16 +201,15 @@ def test_headline__of_breaches_states_size_window_and_groups() -> None:
     )
     score = night(quiet, results=errors(0.06, 0.06), thresholds=[breach(estimator="brier")])
     assert head(score).verdict == "Breached: 1 of 1 threshold"
-    both = night(
-        process(None, "2026-11-07"), results=errors(0.06, 0.06), thresholds=[breach()]
-    )  # fmt: skip
-    assert head(both)[:2] == (
+    alarmed = night(process(None, "2026-11-07"), results=errors(0.06, 0.06), thresholds=[breach()])
+    assert head(alarmed)[:2] == (
         "breached",
         "Alarm: the model is 6.0 points too confident since 7 Nov 2026, all rows; "
         "1 of 1 threshold breached",
     )
     assert (
-        head(both).reasons[-1] == "ece, lower bound over 7 days, above 0.05: 0.06000 for all rows."
+        head(alarmed).reasons[-1]
+        == "ece, lower bound over 7 days, above 0.05: 0.06000 for all rows."
     )
 
 
@@ -180,7 +221,7 @@ def test_headline__of_breaches_states_size_window_and_groups() -> None:
     ],
 )
 def test_headline__without_a_verdict_says_what_to_pass(estimators, advice):
-    """Leftover of issue 32: “crps is 0.2557” was all that was said."""
+    """The values alone are no answer."""
     rng = np.random.default_rng(0)
     source = cs.from_arrays(
         predictions=np.tile([0.0, 1.0], (200, 1)), forecast="normal", labels=rng.normal(size=200)
@@ -193,7 +234,7 @@ def test_headline__without_a_verdict_says_what_to_pass(estimators, advice):
 
 
 def test_headline__says_that_all_labels_are_one_class():
-    """Leftover of issue 32: the warning stood among the reasons below the headline."""
+    """The warning is a part of the headline, not one of the reasons below it."""
     source = cs.from_arrays(probabilities=np.full(300, 0.9), labels=np.ones(300, int), binary=True)
     result = cs.evaluate(source, "ece")
     headline = document(result).verdict
@@ -203,11 +244,12 @@ def test_headline__says_that_all_labels_are_one_class():
 
 @pytest.mark.parametrize(("level", "marked"), [(0.95, False), (0.9, True)])
 def test_p_values__are_red_at_the_level_of_the_result(level, marked):
-    """Leftover of issue 32: cells were red at 0.05 whatever the level was."""
+    """The same p-value is significant at one level only."""
     source = cs.from_arrays(
         probabilities=np.linspace(0.05, 0.95, 50), labels=np.arange(50) % 2, binary=True
     )
     result = cs.check(source, n_replicates=99, confidence_level=level)
+    # significant at 0.1, and not at 0.05
     p_values = dict.fromkeys(result.adjusted_p_values, 0.07)
     page = document(replace(result, adjusted_p_values=p_values))
     table = next(block for block in page.sections[0].blocks if isinstance(block, doc.Table))

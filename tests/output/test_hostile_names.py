@@ -23,12 +23,19 @@ pytestmark = pytest.mark.long
 
 ROWS = 300
 CLASSES = [
-    "cat\x1b[31m\x07", 'dog\n"x", y\t', "<script>alert(1)</script>&amp;$\\frac$", "\u202eliar",
-]  # fmt: skip
+    "cat\x1b[31m\x07",
+    'dog\n"x", y\t',
+    "<script>alert(1)</script>&amp;$\\frac$",
+    "\u202eliar",
+]
 CITIES = ["Ouro\x1b[2J", "new\nline", "\u202eright\u2066", "q\"uote, 'comma'", "=<b>&amp;$x$"]
 ESCAPED = [  # as shown on a terminal
-    "Ouro\\x1b[2J", "new\\nline", "\\u202eright\\u2066", CITIES[3], CITIES[4],
-]  # fmt: skip
+    "Ouro\\x1b[2J",
+    "new\\nline",
+    "\\u202eright\\u2066",
+    CITIES[3],
+    CITIES[4],
+]
 
 
 def _write(path: Path, seed: int = 0) -> Path:
@@ -58,9 +65,10 @@ def _control_characters(text: str) -> set[str]:
     """Characters that control a terminal or the direction of writing."""
     turns = ("LRE", "RLE", "LRO", "RLO", "PDF", "LRI", "RLI", "FSI", "PDI")
     return {
-        c for c in text
+        c
+        for c in text
         if (unicodedata.category(c) == "Cc" and c != "\n") or unicodedata.bidirectional(c) in turns
-    }  # fmt: skip
+    }
 
 
 def _harmless_text(path: Path) -> str:
@@ -73,9 +81,12 @@ def _harmless_text(path: Path) -> str:
 
 def _on_page(name: str) -> str:
     """A name as a page shows it: on one line, without control characters."""
-    return " ".join("".join(" " if unicodedata.category(c) == "Cc" else c for c in name
-                            if not unicodedata.bidirectional(c).startswith(("R", "L", "P"))
-                            or unicodedata.bidirectional(c) in ("R", "L")).split())  # fmt: skip
+    shown = ""
+    for c in name:
+        direction = unicodedata.bidirectional(c)
+        if direction in ("R", "L") or not direction.startswith(("R", "L", "P")):
+            shown += " " if unicodedata.category(c) == "Cc" else c
+    return " ".join(shown.split())
 
 
 # ---------------------------------------------------------------- the terminal
@@ -106,10 +117,7 @@ def test_names__are_escaped_on_the_terminal(
         assert 'class dog\\n"x", y\\t' in ran.out
 
 
-def test_names__are_escaped_in_errors(
-    run: Any,
-    store: Path,
-) -> None:
+def test_names__are_escaped_in_errors(run: Any, store: Path) -> None:
     ran = run("evaluate", store, "--group-by", CITIES[0])
     assert ran.code == 2
     assert "Ouro\\x1b[2J" in ran.err
@@ -150,11 +158,7 @@ def test_names__in_json_are_unchanged_and_in_reports_are_text(
     assert "true" in text
 
 
-def test_names__on_the_axes_of_a_map(
-    run: Any,
-    store: Path,
-    tmp_path: Path,
-) -> None:
+def test_names__on_the_axes_of_a_map(run: Any, store: Path, tmp_path: Path) -> None:
     """Only the picture is searched, as the table contains the names as well."""
     mapped = tmp_path / "mapped.json"
     options = ("--covariates", "new", "--at", "grid", "--json", mapped, "--scheduler", "serial")
@@ -166,12 +170,7 @@ def test_names__on_the_axes_of_a_map(
 
 
 @pytest.mark.parametrize("ending", ["svg", "png"])
-def test_names__in_pictures(
-    run: Any,
-    store: Path,
-    tmp_path: Path,
-    ending: str,
-) -> None:
+def test_names__are_escaped_in_pictures(run: Any, store: Path, tmp_path: Path, ending: str) -> None:
     for k in range(len(CLASSES)):
         path = tmp_path / f"class {k}.{ending}"
         options = ("--group-by", "city", "--notion", "class_wise", "--class", k, "-q")
@@ -220,10 +219,7 @@ map = ["new"]
 MODEL = '"<b>&amp;} 1'  # control characters are rejected
 
 
-def test_names__in_outputs_of_nights(
-    run: Any,
-    tmp_path: Path,
-) -> None:
+def test_names__are_whole_and_harmless_in_outputs_of_nights(run: Any, tmp_path: Path) -> None:
     _write(tmp_path / "2026-03-01.parquet")
     job = tmp_path / "job.toml"
     job.write_text(JOB)
@@ -242,7 +238,7 @@ def test_names__in_outputs_of_nights(
     assert groups == {"", "false", "true"}
 
     suite = ET.parse(tmp_path / "night.xml").getroot()
-    assert MODEL in [each.get("value") for each in suite.iter("property")]
+    assert MODEL in [element.get("value") for element in suite.iter("property")]
     assert any("new = true" in str(case.get("message")) for case in suite.iter("failure"))
 
     with open(tmp_path / "night.csv", newline="", encoding="utf-8") as file:
@@ -252,10 +248,7 @@ def test_names__in_outputs_of_nights(
     assert re.search(r"0\.\d+ +true +−?\d", text)  # a point of the map of the bias
 
 
-def test_text_group__is_rejected_by_nights(
-    run: Any,
-    tmp_path: Path,
-) -> None:
+def test_text_group__is_rejected_by_nights(run: Any, tmp_path: Path) -> None:
     _write(tmp_path / "2026-03-01.parquet")
     job = tmp_path / "job.toml"
     job.write_text(JOB.replace('"new"', '"city"'))

@@ -16,9 +16,16 @@ from tests.support.report_results import KINDS, command_results, night
 pytestmark = pytest.mark.long
 
 ALARMS = {
-    "level": 0.05, "alarm": False, "since": None, "first_day": "2026-11-01", "days": [],
-    "log_evidence": [], "processes": [], "threshold": 3.0, "process_threshold": 3.0,
-}  # fmt: skip
+    "level": 0.05,
+    "alarm": False,
+    "since": None,
+    "first_day": "2026-11-01",
+    "days": [],
+    "log_evidence": [],
+    "processes": [],
+    "threshold": 3.0,
+    "process_threshold": 3.0,
+}
 
 
 @pytest.mark.parametrize(
@@ -37,7 +44,7 @@ ALARMS = {
         ({"alarms": ALARMS | {"log_evidence": [1.0]}}, "1 log_evidence for 0 days"),
         ({"thresholds": [{"name": "x", "breached": "yes"}]}, "breached must be true or false"),
     ],
-)  # fmt: skip
+)
 def test_report__names_the_malformed_value(change: dict[str, Any], message: str) -> None:
     with pytest.raises(OptionError, match=re.escape(message)):
         report([night() | change])

@@ -22,7 +22,7 @@ def _without_keyboard_minus(text: str) -> bool:
 
 @pytest.fixture(scope="module")
 def table(tmp_path_factory):
-    """Table of rows whose predictions are too high, above all where x is low."""
+    """Table of rows with predictions that are too high, above all where x is low."""
     rng = np.random.default_rng(6)
     n = 1500
     p, x = rng.uniform(0.3, 0.9, n), rng.normal(-2.0, 1.0, n)
@@ -33,14 +33,14 @@ def table(tmp_path_factory):
     return path
 
 
-def test_map__in_the_command(run, table):
+def test_map__of_the_command_has_true_minus_signs(run, table):
     ran = run("bias", table, "--covariates", "x", "--probabilities", "p", "--labels", "y")
     assert ran.code == 0, ran.err
     assert _without_keyboard_minus(ran.out)
     assert re.search(r"−0\.\d{4}  ", ran.out)  # the bias of a point
 
 
-def test_audit__with_ranges_of_negative_numbers(table):
+def test_audit__of_negative_numbers_has_true_minus_signs(table):
     source = cs.from_file(table, probabilities="p", labels="y", covariates=["x"], binary=True)
     result = audit(source, "x", n_replicates=199)
     assert result.groups[0].name.startswith(("x ≤ -", "-"))  # as in JSON
@@ -48,7 +48,7 @@ def test_audit__with_ranges_of_negative_numbers(table):
     assert not KEYBOARD_MINUS.search(result.verdict)
 
 
-def test_groups__of_negative_numbers(table):
+def test_groups__of_negative_numbers_have_true_minus_signs(table):
     source = cs.from_file(table, probabilities="p", labels="y", covariates=["side"], binary=True)
     text = cs.as_text(cs.evaluate(source, "confidence_gap", group_by="side", interval="jackknife"))
     assert text.count("side = −1") == 2  # in the verdict and in the table
@@ -56,7 +56,7 @@ def test_groups__of_negative_numbers(table):
 
 
 @pytest.mark.long
-def test_power__for_a_negative_bias(table):
+def test_power__for_a_negative_bias_has_true_minus_signs(table):
     source = cs.from_file(table, probabilities="p", labels="y", binary=True)
     bias = cs.Miscalibration(shift=-0.2)
     result = cs.power(source, bias, "ece", trials=10, n_replicates=19, max_rows=200)
@@ -64,7 +64,7 @@ def test_power__for_a_negative_bias(table):
     assert _without_keyboard_minus(cs.as_text(result))
 
 
-def test_sentences__about_slopes_and_small_numbers():
+def test_sentences__about_slopes_and_small_numbers_have_true_minus_signs():
     sentence = _of_slope({"slope": -0.312, "by_mean": False})
     assert sentence == "predictions are too extreme, with a slope of −0.31"
     assert "a Brier score 3.1e−5 above" in _of_spread({"brier_excess": 3.1e-5})

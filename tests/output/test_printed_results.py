@@ -113,8 +113,8 @@ class Whole(Declared):
 
 def test_printed_result__converts_texts_and_marks_missing_numbers():
     part = Part("a\nb", math.inf, math.nan)
-    whole = Whole((part,), {Level(1.0, "c\nd"): (part,)}, {"e\nf": [np.float64("nan"), "g\nh"]})
-    shown = printed_result(whole, lambda text: text.replace("\n", "|"))
+    nested = Whole((part,), {Level(1.0, "c\nd"): (part,)}, {"e\nf": [np.float64("nan"), "g\nh"]})
+    shown = printed_result(nested, lambda text: text.replace("\n", "|"))
     (printed,) = shown.parts
     assert printed.name == "a|b"
     # Numbers that are not finite are as in a result that is read from JSON.
@@ -125,4 +125,4 @@ def test_printed_result__converts_texts_and_marks_missing_numbers():
     assert group.name == "c|d"
     assert members[0].name == "a|b"
     assert shown.free == {"e|f": [None, "g|h"]}
-    assert whole.parts[0].name == "a\nb"
+    assert nested.parts[0].name == "a\nb"

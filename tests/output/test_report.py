@@ -38,6 +38,7 @@ def test_report__of_any_result_is_a_complete_page(kind: str) -> None:
     result = command_results()[kind]
     page = checked(report([result]))
     assert page.count("h1") == 1
+    # a test has no figure
     assert page.count("svg") >= 1 or kind == "test"
     assert page.count("table") >= 2
     assert "Parameters" in page.text
@@ -69,9 +70,11 @@ def test_report__verdict_comes_first_and_names_groups_and_start() -> None:
     text = Page(html).text
     head = text[: text.index("Key numbers")]
     assert f"{len(breached)} of {len(result['thresholds'])} thresholds breached" in head
+    # the alarm begins in September or October
     assert re.search(
         r"Alarm: the model is \d+\.\d points too confident since \d+ [SO]\w\w 2026, ", head
     )
+    # e-values are explained below the verdict
     assert "E =" not in head
     assert "region = 1" in head
     rows = re.findall(r"<tr>.*?</tr>", html)
@@ -93,6 +96,7 @@ def test_report__names_how_many_days_of_a_window_are_present() -> None:
     result = night()
     assert "of 7 days" not in report([result])
     week = next(w for w in result["windows"] if w["name"] == "7d")
+    # as if five days of the week were missing
     week["days"] = week["days"][-2:]
     html = report([result])
     assert '<td class="w">2 of 7 days</td>' in html
@@ -121,11 +125,13 @@ def test_report__lines_of_groups_have_colours_and_names() -> None:  # V10
 
 def test_report__of_many_groups_colours_those_with_alarms_and_the_worst() -> None:  # V10
     result = night(groups=3)
+    # no group has an alarm, so that the size of the error decides
     result["alarms"] |= {"processes": [], "alarm": False, "since": None}
     series = result["trend"]["series"][0]
     result["trend"]["series"] = [series | {"group": k} for k in (None, *range(9))]
     for window in result["windows"]:
         (estimate,) = [e for e in window["results"] if e["estimator"] == "ece"][:1]
+        # the error of group k is k / 10
         window["groups"] = [
             {"group": float(k), "n": 100, "results": [estimate | {"value": k / 10}]}
             for k in range(9)
@@ -136,6 +142,7 @@ def test_report__of_many_groups_colours_those_with_alarms_and_the_worst() -> Non
     )
     legend = _trend_legend(html)
     named = {int(k) for k in re.findall(r"region = (\d)", legend)}
+    # six colours for the largest errors
     assert named == {8, 7, 6, 5, 4, 3}
     assert "other groups" in legend
 
@@ -144,6 +151,7 @@ def test_report__headings_do_not_repeat_and_approximation_errors_have_a_note() -
     html = report([night()])
     parts = re.findall(r"<section.*?</section>", html, re.DOTALL)
     for part in parts:
+        # the heading of a section is not the caption of its table
         assert re.findall(r"<h2>(.*?)</h2>", part)[0] not in re.findall(r"<caption>(.*?)<", part)
     estimates = next(part for part in parts if "s-estimates" in part)
     assert '<th scope="col">± approx.</th>' in estimates
@@ -160,10 +168,12 @@ def test_evidence__has_two_digits(value: float, text: str) -> None:
 
 def test_report__difference_is_worse_model_minus_better_model() -> None:
     result = night()
-    (one,) = result["ranking"]["differences"]
+    (difference,) = result["ranking"]["differences"]
     values = {m["model"]: m["value"] for m in result["ranking"]["models"]}
-    assert values[one["b"]] - values[one["a"]] == pytest.approx(one["difference"])
-    row = f'<th scope="row" class="w">{one["b"]}</th><td class="w">{one["a"]}</td>'
+    assert values[difference["b"]] - values[difference["a"]] == pytest.approx(
+        difference["difference"]
+    )
+    row = f'<th scope="row" class="w">{difference["b"]}</th><td class="w">{difference["a"]}</td>'
     assert row in report([result])
 
 
@@ -180,6 +190,7 @@ def test_report__without_breaches_is_fine() -> None:
 
 def test_report__missing_parts_have_no_section() -> None:
     result = night()
+    # as a job without these tables writes it
     for key in ("thresholds", "notes"):
         result[key] = []
     for key in ("drift", "alarms", "ranking", "selection", "bias", "group_by", "source"):
@@ -196,10 +207,20 @@ def test_report__missing_parts_have_no_section() -> None:
 def test_report__of_a_night_without_rows_is_a_page() -> None:
     result = night()
     result |= {
-        "windows": [], "thresholds": [], "n": 0, "n_unlabelled": 0, "dropped": {}, "drift": None,
-        "alarms": None, "trend": {"days": [], "n": [], "series": []}, "ranking": None,
-        "selection": None, "bias": None, "source": None, "notes": ["No row could be used."],
-    }  # fmt: skip
+        "windows": [],
+        "thresholds": [],
+        "n": 0,
+        "n_unlabelled": 0,
+        "dropped": {},
+        "drift": None,
+        "alarms": None,
+        "trend": {"days": [], "n": [], "series": []},
+        "ranking": None,
+        "selection": None,
+        "bias": None,
+        "source": None,
+        "notes": ["No row could be used."],
+    }
     text = checked(report([result])).text
     assert "No row could be used." in text
 
@@ -207,12 +228,18 @@ def test_report__of_a_night_without_rows_is_a_page() -> None:
 def test_report__missing_values_are_dashes_with_a_reason() -> None:
     result = night()
     for window in result["windows"]:
-        window["results"][0] |= {"value": None, "interval": None, "root": None,
-                                 "reason": "all rows are of one class"}  # fmt: skip
+        window["results"][0] |= {
+            "value": None,
+            "interval": None,
+            "root": None,
+            "reason": "all rows are of one class",
+        }
+        # empty bins
         for b in window["reliability"]["bins"][:3]:
             b |= {"mean_p": None, "frequency": None, "interval": None, "consistency": None}
     for series in result["trend"]["series"]:
         series["values"][3] = series["low"][3] = series["high"][3] = None
+    # a night without evidence
     result["alarms"]["log_evidence"][0] = None
     assert "all rows are of one class" in checked(report([result])).text
 
@@ -221,6 +248,7 @@ def test_report__contains_the_numbers_of_the_result() -> None:
     result = command_results()["evaluation"]
     text = Page(report([result])).text
     for estimate in result["results"]:
+        # signs and trailing zeros are written in another way
         assert f"{estimate['value']:.4g}".lstrip("-").rstrip("0") in text
     tests = command_results()["tests"]["tests"]
     assert f"≤ {1 / 50:.3g}" in Page(report([command_results()["tests"]])).text or all(
@@ -233,6 +261,7 @@ def test_report__of_an_evaluation_begins_with_its_verdict_and_its_diagram() -> N
     estimators = [calibscale.ConfidenceGap(), TCE2Debiased(bins=8), ECE(bins=8)]
     result = as_json(calibscale.evaluate(source, estimators, interval="jackknife"))
     diagram = as_json(calibscale.reliability(source, bins=8))
+    # the diagram of the evaluation is that of `reliability`
     assert result["reliability"] == {key: diagram[key] for key in (*DIAGRAM, "floor")}
     html = report([result])
     text = checked(html).text
@@ -274,6 +303,7 @@ def test_report__of_tests_has_the_verdict() -> None:
 def test_report__scores_show_infinity_and_mark_the_smallest_p_value() -> None:
     result = json.loads(json.dumps(command_results()["audit"]))
     before = result["recalibration"][0]
+    # an infinite loss is null in JSON
     before |= {"log_loss": None, "p_value": 0.02}
     before["test"] |= {"p_value": 0.02, "exceedances": 0}
     (row,) = [r for r in re.findall(r"<tr>.*?</tr>", report([result]), re.S) if ">before<" in r]
@@ -334,9 +364,9 @@ def test_report__of_sixty_days_and_ten_groups_is_a_small_file() -> None:
 def test_report__draws_only_the_latest_days() -> None:
     result = night()
     days = [(date(2025, 1, 1) + timedelta(days=i)).isoformat() for i in range(700)]
-    one = result["trend"]["series"][0]
-    repeated = {key: (one[key] * 100)[:700] for key in ("values", "low", "high")}
-    result["trend"] = {"days": days, "n": [100] * 700, "series": [one | repeated]}
+    series = result["trend"]["series"][0]
+    repeated = {key: (series[key] * 100)[:700] for key in ("values", "low", "high")}
+    result["trend"] = {"days": days, "n": [100] * 700, "series": [series | repeated]}
     html = report([result])
     checked(html)
     assert days[-1] in html
@@ -351,8 +381,8 @@ def test_report__shows_parts_of_days() -> None:
     for series in result["trend"]["series"]:
         series |= {key: series[key][:8] for key in ("values", "low", "high")}
     result["trend"]["n"] = result["trend"]["n"][:8]
-    for one in (result["alarms"], *result["alarms"]["processes"]):
-        one |= {"log_evidence": one["log_evidence"][:8], "since": None, "alarm": False}
+    for process in (result["alarms"], *result["alarms"]["processes"]):
+        process |= {"log_evidence": process["log_evidence"][:8], "since": None, "alarm": False}
     text = checked(report([result])).text
     assert "Night of 20 Nov 2026, 18" in text
     assert days[3] in text

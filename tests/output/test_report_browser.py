@@ -109,8 +109,13 @@ def test_report__has_sufficient_contrast_in_light_and_dark(
         visit(browser, pages["night"], 768, scheme)
         colours = browser.execute_script(script)
         pairs = [(letters, "paper") for letters in ("ink", "muted", "accent", "alert", "fine")]
-        pairs += [("ink", "soft"), ("muted", "soft"), ("ink", "alert-soft"), ("fine", "fine-soft"),
-                  ("alert", "alert-soft")]  # fmt: skip
+        pairs += [
+            ("ink", "soft"),
+            ("muted", "soft"),
+            ("ink", "alert-soft"),
+            ("fine", "fine-soft"),
+            ("alert", "alert-soft"),
+        ]
         for letters, ground in pairs:
             assert contrast(colours[letters], colours[ground]) >= 4.5, (scheme, letters, ground)
 

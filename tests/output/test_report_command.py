@@ -15,7 +15,7 @@ from tests.support.report_results import command_results, night
 
 @pytest.fixture
 def ledger(tmp_path: Path) -> Path:
-    """Ledger with nights of two models, one of which has a slash in its name."""
+    """Ledger with nights of two models. One of them has a slash in its name."""
     folder = tmp_path / "ledger"
     for name, model in (("v3", "v3"), ("team%2Fv4", "team/v4")):
         (folder / "results" / name).mkdir(parents=True)
@@ -42,7 +42,7 @@ def test_cli_report__of_files(run: Any, tmp_path: Path) -> None:
 @pytest.mark.long
 def test_cli_report__of_a_ledger_contains_the_latest_night_of_each_model(
     run: Any, ledger: Path, tmp_path: Path
-) -> None:  # fmt: skip
+) -> None:
     out = tmp_path / "out.html"
     assert run("report", ledger, "-o", out).code == 0
     page = checked(out.read_text())
@@ -96,7 +96,7 @@ def test_cli_report__does_not_import_storage_libraries(ledger: Path, tmp_path: P
 )
 def test_cli_report__errors_name_the_cause(
     run: Any, ledger: Path, monkeypatch: Any, arguments: tuple[str, ...], code: int, message: str
-) -> None:  # fmt: skip
+) -> None:
     monkeypatch.chdir(ledger.parent)
     Path("text.json").write_text("{")
     Path("list.json").write_text("[]")

@@ -42,10 +42,14 @@ def binary() -> cs.ArraySource:
     rng = np.random.default_rng(3)
     p = rng.random(900)
     region = np.where(rng.random(900) < 0.5, "north", "south")
+    # events are less frequent than predicted
     return cs.from_arrays(
-        probabilities=p, labels=rng.random(900) < p**1.5, binary=True, class_names=("no", "yes"),
+        probabilities=p,
+        labels=rng.random(900) < p**1.5,
+        binary=True,
+        class_names=("no", "yes"),
         covariates=pandas.DataFrame({"region": region, "age": rng.integers(20, 30, 900)}),
-    )  # fmt: skip
+    )
 
 
 MAKE: dict[str, Callable[[], Any]] = {
@@ -53,21 +57,28 @@ MAKE: dict[str, Callable[[], Any]] = {
         binary(), ["ece", "ece(bins=5)", "brier"], group_by="region", interval=True
     ),
     "reliability": lambda: cs.reliability(binary(), bins=5, group_by="region"),
-    "tests": lambda: cs.calibration_test(binary(), ["ece", "tce2_debiased"],
-                                         n_replicates=19),
+    "tests": lambda: cs.calibration_test(binary(), ["ece", "tce2_debiased"], n_replicates=19),
     "selection": lambda: cs.select(binary(), estimators=[cs.selection.Bins((5, 10))]),
     "ranking": lambda: cs.rank({"old": binary(), "new model": binary()}, by="ece"),
     "audit": lambda: cs.audit(binary(), ["region"], n_replicates=19),
     "bias": lambda: cs.local_bias(binary(), ["region"]),
-    "power": lambda: cs.power(binary(), cs.Miscalibration(shift=0.2), statistic="ece", trials=10,
-                              n_replicates=19, max_rows=1000),
+    "power": lambda: cs.power(
+        binary(),
+        cs.Miscalibration(shift=0.2),
+        statistic="ece",
+        trials=10,
+        n_replicates=19,
+        max_rows=1000,
+    ),
     "plan": lambda: cs.plan(binary(), ["ece"]),
     "night": lambda: Night.from_dict(night(days=8), fresh=True),
-}  # fmt: skip
-made = cache(lambda kind: MAKE[kind]())
-KINDS = [*(kind for kind in MAKE if kind not in ("plan", "night")),
-         pytest.param("night", marks=pytest.mark.long)]  # fmt: skip
-every = pytest.mark.parametrize("kind", ["plan", *KINDS])
+}
+result_of_kind = cache(lambda kind: MAKE[kind]())
+KINDS = [
+    *(kind for kind in MAKE if kind not in ("plan", "night")),
+    pytest.param("night", marks=pytest.mark.long),
+]
+all_kinds = pytest.mark.parametrize("kind", ["plan", *KINDS])
 shown = pytest.mark.parametrize("kind", KINDS)
 
 
@@ -80,49 +91,59 @@ def _counted(result: Any) -> int:
         return sum(len(w["results"]) + sum(len(g["results"]) for g in w["groups"]) for w in windows)
     if kind == "bias":
         return len(value["points"]["bias"])
-    parts = {"evaluation": "results", "reliability": "bins", "test": "tests", "plan": "costs",
-             "selection": "candidates", "ranking": "models", "audit": "groups",
-             "power": "curve"}  # fmt: skip
+    parts = {
+        "evaluation": "results",
+        "reliability": "bins",
+        "test": "tests",
+        "plan": "costs",
+        "selection": "candidates",
+        "ranking": "models",
+        "audit": "groups",
+        "power": "curve",
+    }
     groups = value.get("groups") if kind in ("evaluation", "reliability") else None
-    each = [value, *(groups["values"] if groups else ())]
-    return sum(len(one[parts[kind]]) for one in each)
+    members = [value, *(groups["values"] if groups else ())]
+    return sum(len(member[parts[kind]]) for member in members)
 
 
-@every
+@all_kinds
 def test_to_frame__has_the_same_rows_in_both_libraries(kind: str) -> None:
-    result = made(kind)
-    frame, other = result.to_frame(), result.to_frame("polars")
-    assert len(frame) == _counted(result) == other.height
-    assert list(frame.columns) == other.columns
+    result = result_of_kind(kind)
+    frame, in_polars = result.to_frame(), result.to_frame("polars")
+    assert len(frame) == _counted(result) == in_polars.height
+    assert list(frame.columns) == in_polars.columns
+    # NaN is the missing value of pandas, and None of polars
     for name in frame:
         plain = [None if value != value else value for value in frame[name].tolist()]
-        assert plain == other[name].to_list(), name
+        assert plain == in_polars[name].to_list(), name
 
 
 def test_to_frame__names_groups_and_ends_of_intervals() -> None:
-    result = made("evaluation")
+    result = result_of_kind("evaluation")
     frame = result.to_frame()
     rows_of = frame[(frame.group == "south") & (frame.estimator == "ece")]
-    south = next(some for key, some in result.groups.items() if key.name == "south")
+    south = next(estimates for key, estimates in result.groups.items() if key.name == "south")
     assert rows_of[["value", "low", "high", "n"]].values.tolist() == [
         [south[0].value, south[0].interval.low, south[0].interval.high, south[0].n]
     ]
     assert rows_of.covariate.tolist() == ["region"]
+    # estimates of all rows have no group
     assert frame.group.isna().sum() == len(result.estimates)
 
 
 def test_to_frame__explains_unknown_and_missing_libraries(monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(cs.OptionError, match="pandas or polars, not 'arrow'"):
-        made("plan").to_frame("arrow")
+        result_of_kind("plan").to_frame("arrow")
     monkeypatch.setitem(sys.modules, "polars", None)
     with pytest.raises(cs.OptionError, match="pip install polars"):
-        made("plan").to_frame("polars")
+        result_of_kind("plan").to_frame("polars")
 
 
-@every
+@all_kinds
 def test_metrics__have_names_that_trackers_accept(kind: str) -> None:
-    metrics = made(kind).metrics()
+    metrics = result_of_kind(kind).metrics()
     assert metrics
+    # characters that MLflow accepts
     for name, value in metrics.items():
         assert re.fullmatch(r"[\w/.\- ]+", name), name
         assert type(value) is float
@@ -130,16 +151,16 @@ def test_metrics__have_names_that_trackers_accept(kind: str) -> None:
 
 
 def test_metrics__are_the_values_and_limits_of_estimates() -> None:
-    result, metrics = made("evaluation"), made("evaluation").metrics()
+    result, metrics = result_of_kind("evaluation"), result_of_kind("evaluation").metrics()
     ece = result["ece"]
     assert metrics["ece"] == float(ece) == ece.value
     assert (metrics["ece/low"], metrics["ece/high"]) == (ece.interval.low, ece.interval.high)
     assert metrics["ece_bins_5"] == result["ece(bins=5)"].value
     assert {"ece/region/north", "ece/region/south/low"} <= metrics.keys()
-    tests = made("tests")
+    tests = result_of_kind("tests")
     assert tests.metrics()["ece/p_value"] == tests["ece"].p_value
-    ranks = {model.name: model.value for model in made("ranking").models}
-    assert made("ranking").metrics()["ece/new model"] == ranks["new model"]
+    ranks = {model.name: model.value for model in result_of_kind("ranking").models}
+    assert result_of_kind("ranking").metrics()["ece/new model"] == ranks["new model"]
 
 
 def test_float__of_an_estimate_without_a_value_has_the_reason() -> None:
@@ -150,15 +171,16 @@ def test_float__of_an_estimate_without_a_value_has_the_reason() -> None:
     assert result.metrics().keys() <= {"kce"}
 
 
-@every
+@all_kinds
 def test_save__writes_what_the_suffix_names(kind: str, tmp_path: Path) -> None:
-    result = made(kind)
+    result = result_of_kind(kind)
     for suffix in ("json", "csv", "parquet"):
         result.save(tmp_path / f"new/result.{suffix}")
     frame, csv = result.to_frame(), pandas.read_csv(tmp_path / "new/result.csv")
     assert json.loads((tmp_path / "new/result.json").read_text()) == result.to_dict()
     pandas.testing.assert_frame_equal(pandas.read_parquet(tmp_path / "new/result.parquet"), frame)
     assert list(csv.columns) == list(frame.columns)
+    # the parser of pandas may round the last digit
     numbers = frame.select_dtypes("number")
     assert np.allclose(csv[numbers.columns].to_numpy(float), numbers, rtol=1e-15, equal_nan=True)
     with pytest.raises(cs.OptionError, match=r"\.json, \.csv, \.parquet"):
@@ -166,18 +188,18 @@ def test_save__writes_what_the_suffix_names(kind: str, tmp_path: Path) -> None:
 
 
 def test_save__writes_the_report_and_plots(tmp_path: Path) -> None:
-    result = made("reliability")
+    result = result_of_kind("reliability")
     result.save(tmp_path / "a.html")
     result.save(tmp_path / "a.png")
     assert "<title>Reliability of arrays</title>" in (tmp_path / "a.html").read_text()
     assert (tmp_path / "a.png").read_bytes().startswith(b"\x89PNG")
     with pytest.raises(cs.OptionError, match="of Plan end in"):
-        made("plan").save(tmp_path / "plan.html")
+        result_of_kind("plan").save(tmp_path / "plan.html")
 
 
-@every
+@all_kinds
 def test_print__is_short(kind: str) -> None:
-    result = made(kind)
+    result = result_of_kind(kind)
     assert len(str(result).splitlines()) <= 25
     assert len(repr(result)) < 1000
 
@@ -185,13 +207,14 @@ def test_print__is_short(kind: str) -> None:
 @pytest.mark.long
 def test_print__names_the_function_for_all_lines(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("COLUMNS", "80")
-    text, last = cs.as_text(made("night")), str(made("night")).splitlines()[-1]
+    text, last = cs.as_text(result_of_kind("night")), str(result_of_kind("night")).splitlines()[-1]
+    # 24 lines and this one are shown
     assert last == f"… {len(text.splitlines()) - 24} more lines: calibscale.as_text(result)"
 
 
 @shown
 def test_repr_html__is_a_short_page_without_scripts(kind: str) -> None:
-    page = made(kind)._repr_html_()
+    page = result_of_kind(kind)._repr_html_()
     assert page.count("<svg") == 1
     assert page.count("<tbody>") == 2  # the table, and the numbers of the plot
     first = page[page.index("<tbody>") : page.index("</tbody>")]
@@ -204,10 +227,12 @@ def test_repr_html__is_a_short_page_without_scripts(kind: str) -> None:
 def test_plot__draws_on_the_axes(kind: str) -> None:
     figure = matplotlib.figure.Figure(layout="constrained")
     ax = figure.subplots()
-    assert made(kind).plot(ax) is ax
+    assert result_of_kind(kind).plot(ax) is ax
+    # axes of an inset have the data of some plots
     assert ax.has_data() or any(inner.has_data() for inner in ax.child_axes)
+    # axes that were passed open no window
     assert matplotlib.pyplot.get_fignums() == []
-    made(kind).plot()
+    result_of_kind(kind).plot()
     assert len(matplotlib.pyplot.get_fignums()) == 1
 
 
@@ -216,6 +241,7 @@ def test_plot_reliability__several_models_share_the_axes() -> None:
     ax = plot_reliability([small, large.to_dict()], names=["small", "$large"])
     lines = {line.get_label().partition(",")[0]: line for line in ax.get_lines()}
     for name, result in (("small", small), ("$large", large)):
+        # empty bins have no point
         points = [(b.mean_p, b.frequency) for b in result.bins if b.frequency is not None]
         assert lines[name].get_xydata().tolist() == [list(point) for point in points]
     assert f"ECE {small.ece:.3g}" in lines["small"].get_label()
@@ -227,11 +253,12 @@ def test_reliability__of_each_class_is_that_of_single_classes() -> None:
     source = rows(400)
     source = cs.from_arrays(logits=source.values, labels=source.labels, class_names=PETS)
     result = cs.reliability(source, notion="class_wise", bins=4)
+    # one curve of each class
     assert [key.name for key in result.groups] == list(PETS)
     for k, curve in enumerate(result.groups.values()):
-        one = cs.reliability(source, notion="class_wise", bins=4, class_index=PETS[k])
-        assert one.class_index == k
-        assert curve == one.overall
+        single = cs.reliability(source, notion="class_wise", bins=4, class_index=PETS[k])
+        assert single.class_index == k
+        assert curve == single.overall
     filled = sum(len(curve.filled) for curve in result.groups.values())
     assert f"of {filled} bins outside" in result.verdict
     assert f"of {filled} bins outside" in str(result)
@@ -274,9 +301,10 @@ RESULTS = [
 
 @pytest.mark.parametrize("kind", RESULTS, ids=lambda kind: kind.__name__)
 def test_results__have_methods_with_the_signatures_of_their_bases(kind: type) -> None:
-    """A function that takes any result calls its methods as those of the base class."""
+    """A function that takes any result calls its methods by the signatures of the base class."""
     changed = []
     for base in kind.__mro__[1:]:
+        # other libraries' base classes have signatures of their own
         if not base.__module__.startswith("calibscale."):
             continue
         for name, method in vars(base).items():

@@ -52,8 +52,8 @@ def _check(result: Any) -> None:
     """Assert that the JSON of a result is valid under its schema, and is the same in a file."""
     value = result
     if isinstance(result, Declared):
-        value, every = result.to_dict(), json.loads(json.dumps(Declared.to_dict(result)))
-        assert _given(every) == _given(validated(every))
+        value, members = result.to_dict(), json.loads(json.dumps(Declared.to_dict(result)))
+        assert _given(members) == _given(validated(members))
     value = json.loads(json.dumps(value, allow_nan=False))
     validator = _validator(value["schema"])
     if not validator.is_valid(value):
@@ -68,10 +68,12 @@ def _source(rng, rows=400, classes=2, heat=1.0, **changes):
     labels = (p.cumsum(axis=1) < rng.random((rows, 1))).sum(axis=1).clip(0, classes - 1)
     labels[::40] = -1
     settings = {
-        "logits": logits * heat, "labels": labels,
+        "logits": logits * heat,
+        "labels": labels,
         "covariates": np.column_stack([rng.normal(40, 10, rows), rng.integers(0, 2, rows)]),
-        "covariate_names": ("age", "sex"), "weights": rng.uniform(0.5, 2.0, rows),
-    }  # fmt: skip
+        "covariate_names": ("age", "sex"),
+        "weights": rng.uniform(0.5, 2.0, rows),
+    }
     return cs.from_arrays(**{**settings, **changes})
 
 
@@ -94,9 +96,9 @@ def test_evaluation__with_intervals_or_without_values_is_valid_under_its_schema(
 
 
 def test_tests__are_valid_under_their_schema(rng):
-    one, several = cs.CKCE(), [cs.ECE(), cs.KLCE(("age",)), cs.CWCE2()]
+    ckce, several = cs.CKCE(), [cs.ECE(), cs.KLCE(("age",)), cs.CWCE2()]
     source = _source(rng)
-    _check(cs.calibration_test(source, one, n_replicates=19))
+    _check(cs.calibration_test(source, ckce, n_replicates=19))
     _check(cs.calibration_test(source, several, n_replicates=19))
     _check(cs.calibration_test(source, cs.KCE(), n_replicates=99, stop_after=2))
     _check(cs.calibration_test(_source(rng, weights=None), cs.KCE(), null="hoeffding"))
@@ -181,8 +183,8 @@ def nights(tmp_path_factory):
 
 
 def test_nights__are_valid_under_their_schema(nights):
-    for each in nights:
-        _check(each)
+    for result in nights:
+        _check(result)
     last = nights[-1].to_dict()
     for part in ("windows", "thresholds", "drift", "alarms", "ranking", "selection", "bias"):
         assert last[part], part
@@ -239,11 +241,11 @@ def _objects(part: Any) -> Any:
     if isinstance(part, dict):
         if "object" in str(part.get("type")):
             yield part
-        for each in part.values():
-            yield from _objects(each)
+        for member in part.values():
+            yield from _objects(member)
     elif isinstance(part, list):
-        for each in part:
-            yield from _objects(each)
+        for member in part:
+            yield from _objects(member)
 
 
 def test_schema_files__are_those_of_the_declared_results():
@@ -294,7 +296,7 @@ def _shortened(value: Any) -> Any:
 
 
 def _places(value: Any, part: dict[str, Any], at: tuple[Any, ...] = (), root: Any = None) -> Any:
-    """Paths of the required keys of every object; of lists, only the first item is visited."""
+    """Paths of the required keys of every object. Only the first item of a list is visited."""
     root = root or part
     if "anyOf" in part:
         part = part["anyOf"][0]
@@ -324,7 +326,7 @@ def _renamed(value: Any, where: tuple[Any, ...]) -> None:
 
 
 def _other(value: Any, where: tuple[Any, ...]) -> None:
-    """Replace the value by one whose type no key allows."""
+    """Replace the value by a value of a type that no key allows."""
     table = _parent(value, where)
     table[where[-1]] = [{"no": "such"}]
 

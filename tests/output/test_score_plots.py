@@ -92,9 +92,11 @@ def test_risk_coverage__ends_at_the_error_rate(result):
 def test_documents__draw_each_curve_once_and_omit_malformed_ones(result):
     titles = [figure.title for figure in document(result).figures]
     assert titles == [
-        "Cumulative differences", "CORP reliability diagram", "Murphy diagram",
+        "Cumulative differences",
+        "CORP reliability diagram",
+        "Murphy diagram",
         "Risk–coverage curve",
-    ]  # fmt: skip
+    ]
     value = result.to_dict()
     del value["results"][NAMES.index("corp")]["details"]["band"]  # an earlier version's
     assert len(article_of(read(value)).figures[1].draw().collections) == 1

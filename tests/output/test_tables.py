@@ -46,6 +46,7 @@ DAYS = [LedgerDay("2026-09-01", "v3", n=3000, n_unlabelled=7, n_dropped=1)] * 2
 def _table() -> tuple[Table, list[str]]:
     table = Table(box=None, pad_edge=False)
     table.add_column("name", overflow="fold")
+    # no number may be cut or broken
     for head in ("value", "95 % of the null below", "interval"):
         table.add_column(head, justify="right", no_wrap=True)
     numbers = ["0.0012345", "-2.7199e-05", "-0.00129 … 0.00412"]
@@ -60,9 +61,11 @@ def test_show__truncates_neither_numbers_nor_names(
     table, numbers = _table()
     show(Console(width=width), table)
     lines = capsys.readouterr().out.splitlines()
+    # below 28 columns no number fits beside a name
     assert width < 28 or max(map(len, lines)) <= width
-    assert all(any(one in line for line in lines) for one in numbers)
+    assert all(any(number in line for line in lines) for number in numbers)
     first = "".join(line.split(" ")[0] for line in lines if line.strip())
+    # parts of a table are separated by empty lines
     parts = 1 + sum(not line for line in lines)
     assert first.count(NAME) == parts == {120: 1, 80: 1, 60: 1, 40: 2}.get(width, 3)
 
@@ -89,6 +92,7 @@ def _data() -> Any:
 
 
 def _ranking() -> Any:
+    # names that are longer than a narrow column
     names = {"a network of many layers": rows(300), "another_one_with_many_more_layers": _data()}
     return cs.rank(names, cs.CKCE())
 
@@ -98,20 +102,29 @@ def _ranking() -> Any:
     ("make", "print_tables"),
     [
         (lambda: cs.evaluate(_data(), [cs.ECE(), cs.CKCE()], interval="jackknife"), print_result),
-        (lambda: cs.calibration_test(_data(), [cs.ECE(), cs.TCE2Debiased()], n_replicates=19),
-         print_result),
-        (lambda: audit(_data(), ("region", "age"), n_replicates=19, recalibrate=("temperature",)),
-         print_result),
+        (
+            lambda: cs.calibration_test(_data(), [cs.ECE(), cs.TCE2Debiased()], n_replicates=19),
+            print_result,
+        ),
+        (
+            lambda: audit(
+                _data(), ("region", "age"), n_replicates=19, recalibrate=("temperature",)
+            ),
+            print_result,
+        ),
         (_ranking, print_result),
         (lambda: article_of(read(night())), lambda page: print_article(page, terminal())),
         (lambda: DAYS, days_table),
     ],
     ids=["evaluate", "test", "audit", "rank", "nightly", "days"],
-)  # fmt: skip
+)
 def test_tables__fit_the_screen(
-    make: Any, print_tables: Any, width: int,
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str],
-) -> None:  # fmt: skip
+    make: Any,
+    print_tables: Any,
+    width: int,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
     monkeypatch.setenv("COLUMNS", str(width))
     print_tables(make())
     lines = capsys.readouterr().out.splitlines()
@@ -129,21 +142,30 @@ def test_number__has_one_sign_of_infinity() -> None:
     ("make", "short"),
     [
         (lambda: cs.evaluate(_data(), group_by="region"), "Evaluation(n=300, "),
-        (lambda: cs.calibration_test(_data(), [cs.ECE(), cs.CKCE()], n_replicates=19),
-         "CalibrationTests(n=300, ece: p="),
-        (lambda: cs.select(_data(), "top_label", [cs.selection.Bins((5, 10))]),
-         "Selection(n=300, 2 candidates, selected: bins, bins="),
+        (
+            lambda: cs.calibration_test(_data(), [cs.ECE(), cs.CKCE()], n_replicates=19),
+            "CalibrationTests(n=300, ece: p=",
+        ),
+        (
+            lambda: cs.select(_data(), "top_label", [cs.selection.Bins((5, 10))]),
+            "Selection(n=300, 2 candidates, selected: bins, bins=",
+        ),
     ],
     ids=["evaluation", "tests", "selection"],
-)  # fmt: skip
+)
 def test_print__shows_the_table_of_the_command(
-    make: Any, short: str, width: int,
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str],
-) -> None:  # fmt: skip
+    make: Any,
+    short: str,
+    width: int,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
     monkeypatch.setenv("COLUMNS", str(width))
     result = make()
     print_result(result)
+    # the text of Python is the text of the command
     assert cs.as_text(result) == capsys.readouterr().out.rstrip("\n")
+    # texts have no colours, whatever a terminal has
     monkeypatch.setenv("FORCE_COLOR", "1")
     assert "\x1b" not in cs.as_text(result)
     assert len(str(result).splitlines()) <= 25
@@ -164,6 +186,7 @@ def test_print__shows_the_tables_of_any_result(
 
 
 def _grouped(sizes: tuple[int, ...], *estimators: Any) -> str:
+    # calibration does not matter here
     rng = np.random.default_rng(0)
     source = cs.from_arrays(
         probabilities=rng.dirichlet(np.ones(3), sum(sizes)),
@@ -195,6 +218,7 @@ def test_groups__of_different_sizes_have_a_note_on_comparability() -> None:
     text = _grouped((300, 100), *estimators)
     assert f"ckce: {comparable}" in text
     assert f"{biased}ece." in text
+    # λ = n^(-1/4) depends on the number of rows alone
     assert comparable not in _grouped((200, 200), *estimators)  # the ridges are equal
     fixed = _grouped((300, 100), cs.CKCE(ridge=0.1))
     assert comparable not in fixed
@@ -207,13 +231,15 @@ def test_rank__of_one_model_prints_no_probabilities(
 ) -> None:
     monkeypatch.setenv("COLUMNS", "120")
     unlabelled = cs.from_arrays(logits=np.zeros((300, 4)), labels=np.full(300, -1))
-    for others in ({}, {"without a rank": unlabelled}):
-        print_result(cs.rank({"alone": rows(300), **others}, cs.ECE()))
+    for unranked in ({}, {"without a rank": unlabelled}):
+        print_result(cs.rank({"alone": rows(300), **unranked}, cs.ECE()))
+        # in a ranking of one there is nothing to rank
         out = capsys.readouterr().out
         assert "0.99" not in out
         assert "P(rank" not in out
 
 
+# escape sequences of 7 and 8 bits, marks of direction, a bell, markup, a return
 HOSTILE = "a\x1b[2J\x9b31m\u202eb\u2066\x07[bold]\r"
 ESCAPED = r"a\x1b[2J\x9b31m\u202eb\u2066\x07[bold]\x0d"
 
@@ -223,11 +249,13 @@ def test_names__do_not_control_the_terminal(capsys):
     table = Table("name")
     table.add_row(escape(HOSTILE))
     console = terminal()
+    # a title or sentence, not a cell
     console.print(table)
     console.print(Text(f"{HOSTILE}: 2 rows"))
     out = capsys.readouterr().out
     assert ESCAPED in out
     assert out.count(r"a\x1b[2J\x9b31m\u202eb\u2066") == 2
+    # control characters are below 32
     assert all(ord(c) >= 32 or c == "\n" for c in out)
 
 
@@ -241,11 +269,13 @@ def test_names__of_files_and_columns_in_errors_are_escaped(capsys, tmp_path):
     assert not set(err) & set("\x1b\x9b\u202e\u2066\x07")
 
 
-def test_names__of_groups_in_the_table_of_a_result(arrays):
+def test_names__of_groups_are_escaped_in_the_table_of_a_result(arrays):
     source = cs.from_arrays(
-        logits=arrays["logits"], labels=arrays["labels"], covariates=arrays["covariates"],
+        logits=arrays["logits"],
+        labels=arrays["labels"],
+        covariates=arrays["covariates"],
         covariate_names=[HOSTILE],
-    )  # fmt: skip
+    )
     text = cs.as_text(cs.evaluate(source, [cs.ECE()], group_by=HOSTILE))
     assert "\x1b" not in text
     assert "\u202e" not in text
@@ -258,8 +288,8 @@ class _OwnEvaluation(cs.Evaluation):
 
 def test_print__accepts_subclasses_of_results() -> None:
     result = cs.evaluate(_data(), [cs.ECE()])
-    own = _OwnEvaluation(**{f.name: getattr(result, f.name) for f in fields(result)})
-    assert str(own) == str(result)
+    subclassed = _OwnEvaluation(**{f.name: getattr(result, f.name) for f in fields(result)})
+    assert str(subclassed) == str(result)
 
 
 def test_evaluation__names_the_notion(rng):
@@ -297,6 +327,7 @@ def test_results__without_a_document_are_named():
 
 def _rare() -> Any:
     rng = np.random.default_rng(3)
+    # predictions of about 1 %
     p = 1 / (1 + np.exp(-rng.normal(-5, 1.2, 3000)))
     return cs.from_arrays(
         probabilities=p, labels=(rng.random(3000) < p).astype(int), binary=True, name="rare"
@@ -306,13 +337,14 @@ def _rare() -> Any:
 @pytest.mark.parametrize(
     "make",
     [
-        lambda: cs.evaluate(_rare(), ["accuracy", "confidence_gap", "ece", "tce2_debiased"],
-                            interval="jackknife"),
+        lambda: cs.evaluate(
+            _rare(), ["accuracy", "confidence_gap", "ece", "tce2_debiased"], interval="jackknife"
+        ),
         lambda: cs.reliability(_rare()),
         lambda: cs.rank({"a": rows(300), "b": _data()}, cs.CKCE()),
     ],
     ids=["evaluate", "reliability", "rank"],
-)  # fmt: skip
+)
 def test_tables__are_in_one_part_with_whole_names_at_80_columns(
     make: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -326,9 +358,7 @@ def test_tables__are_in_one_part_with_whole_names_at_80_columns(
         assert starts.count(estimate.estimator) == 1
 
 
-def test_tables__explain_each_column_on_a_line_of_its_own(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_tables__explain_each_column_on_a_line_of_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("COLUMNS", "80")
     text = cs.as_text(cs.evaluate(_rare(), ["ece", "tce2_debiased", "jkce"]))
     lines = text.splitlines()
@@ -350,12 +380,14 @@ def test_text__has_one_minus_sign() -> None:
     ):
         text = cs.as_text(result)
         signs += text.count("−")
+        # the keyboard minus stays in names and options
         assert not re.search(r"(?<!\w)-\d|\de-\d", text)
     assert signs > 0
 
 
 def test_text__does_not_separate_numbers_from_units(monkeypatch: pytest.MonkeyPatch) -> None:
     result = cs.reliability(_rare())
+    # at every width a line could break between a number and its unit
     for width in range(40, 90):
         monkeypatch.setenv("COLUMNS", str(width))
         lines = cs.as_text(result).splitlines()
@@ -367,6 +399,7 @@ def test_names__break_neither_numbers_nor_words(capsys: pytest.CaptureFixture[st
     table = Table(box=None, pad_edge=False)
     table.add_column("name", overflow="fold")
     table.add_column("value", no_wrap=True)
+    # a name with numbers, which could be broken at their points
     table.add_row("4.738 < income ≤ 4.915 & black = black", "0.0012345")
     show(Console(width=28), table)
     out = capsys.readouterr().out
@@ -384,18 +417,25 @@ def test_groups__have_whole_names_where_as_many_parts_fit(
         table.add_column(head, justify="right", no_wrap=True)
     name = "band = (30.0, 45.0]"
     table.add_row(
-        name, "2,479", "0.678 [0.66…0.70]", "0.0274 [0.0090…0.045]", "0.0302 [0…0.046]",
-        "0.000641 [0…0.0028]", "0.422 [0.41…0.43]",
-    )  # fmt: skip
+        name,
+        "2,479",
+        "0.678 [0.66…0.70]",
+        "0.0274 [0.0090…0.045]",
+        "0.0302 [0…0.046]",
+        "0.000641 [0…0.0028]",
+        "0.422 [0.41…0.43]",
+    )
     show(Console(width=80), table)
     lines = capsys.readouterr().out.splitlines()
+    # two parts of the table, with the name in each
     assert sum(line.startswith(f"{name}  ") for line in lines) == 2
     assert len(lines) == 5
     assert max(map(len, lines)) <= 80
 
 
 def test_table__in_parts_repeats_the_columns_that_tell_rows_apart():
-    """Leftover of issue 32: parts of a night's table repeated the estimator without the window."""
+    """Parts of a night's table repeat the estimator and the window."""
+    # more columns than 60 characters hold
     head = ("estimator", doc.text_column("window"), *(f"column_{k}" for k in range(8)))
     rows = [("ece", window, *["0.123456789"] * 8) for window in ("day", "7d")]
     text = _printed(doc.table("Estimates", head, rows), 60)

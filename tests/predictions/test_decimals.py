@@ -11,7 +11,7 @@ from calibscale.predictions.decimals import MORE, decimals_of
 
 @pytest.mark.parametrize("dtype", [np.float64, np.float32])
 @pytest.mark.parametrize("decimals", [1, 2, 3, 4])
-def test_decimals_of__rounded_probabilities(decimals, dtype):
+def test_decimals_of__counts_the_decimals_of_rounded_probabilities(decimals, dtype):
     p = np.random.default_rng(0).random(1000).round(decimals)
     assert decimals_of(np.column_stack([1 - p, p]).astype(dtype)) == decimals
     percent = (100 * p).round(decimals - 2) / 100
@@ -20,7 +20,7 @@ def test_decimals_of__rounded_probabilities(decimals, dtype):
 
 @pytest.mark.parametrize("value", [1e-9, 1e-5, 1 - 1e-5, 1 / 3])
 @pytest.mark.parametrize("dtype", [np.float64, np.float32])
-def test_decimals_of__one_unrounded_probability(value, dtype):
+def test_decimals_of__sees_one_unrounded_probability(value, dtype):
     p = np.random.default_rng(0).random(1000).round(2)
     p[-1] = value
     assert decimals_of(p[:, None].astype(dtype)) == MORE
@@ -38,7 +38,7 @@ def _rows():
 
 @pytest.mark.parametrize("block_rows", [None, 700])
 def test_verdict__of_rounded_percentages_says_that_zeros_may_be_rounded(block_rows):
-    """Leftover of issue 32: “10 of 5,000 labels have the predicted probability 0” was all."""
+    """Their number alone would suggest that the model is refuted."""
     p, y = _rows()
     percent = (100 * p).round(1)
     y[np.flatnonzero(percent == 0)[:3]] = 1

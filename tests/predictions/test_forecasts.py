@@ -1,4 +1,4 @@
-"""Kinds of predictive distributions, against SciPy and naive integrals; bad rows."""
+"""Kinds of predictive distributions, against SciPy and naive integrals, and bad rows."""
 
 import pickle
 
@@ -171,7 +171,7 @@ def test_embedded__is_the_mean_of_the_outcomes(kind):
 def test_embedded__of_an_ensemble_is_the_mean_of_members_and_outcome():
     forecast, members, y = bound("ensemble")
     pool = np.column_stack([members, y])
-    expected = [forecast.of_outcomes(each).mean(axis=0) for each in pool]
+    expected = [forecast.of_outcomes(values).mean(axis=0) for values in pool]
     np.testing.assert_allclose(forecast.embedded(members, y), expected, atol=1e-14)
 
 
@@ -180,6 +180,7 @@ def test_of_outcomes__have_the_gaussian_kernel_as_products():
     y = np.linspace(-4.0, 12.0, 65)
     waves = forecast.of_outcomes(y)
     expected = np.exp(-(np.subtract.outer(y, y) ** 2) / (2 * 0.5**2))
+    # 32 frequencies are a quadrature of the kernel
     np.testing.assert_allclose(waves @ waves.T, expected, atol=4e-7)
 
 
@@ -227,37 +228,58 @@ BAD = {
     "missing outcome": ("normal", None, np.inf, "a missing chunk", "labels is infinite"),
     "member": ("ensemble", [0, 1, -np.inf, 2, 3], None, "is -inf, not a", "is infinite"),
     "one member": (
-        "ensemble", [np.nan, 1, np.nan, np.nan, np.nan], None, "it has 1 member, and 4 are missing",
+        "ensemble",
+        [np.nan, 1, np.nan, np.nan, np.nan],
+        None,
+        "it has 1 member, and 4 are missing",
         "has too few members",
     ),
     "members": ("ensemble", [np.nan] * 5, None, "'predictions' is missing", "is missing"),
     "weights": ("mixture", [0.5, 0.6, 0, 0, 1, 1], None, "sum to 1.1, not", "does not sum to 1"),
     "weight below 0": (
-        "mixture", [-0.5, 1.5, 0, 0, 1, 1], None, "negative weight -0.5", "is negative",
+        "mixture",
+        [-0.5, 1.5, 0, 0, 1, 1],
+        None,
+        "negative weight -0.5",
+        "is negative",
     ),
     "scale of a part": (
-        "mixture", [0.5, 0.5, 0, 0, 1, 0], None, "deviation 0, not", "has no positive scale",
+        "mixture",
+        [0.5, 0.5, 0, 0, 1, 0],
+        None,
+        "deviation 0, not",
+        "has no positive scale",
     ),
     "crossing": (
-        "quantiles", [0, 3, 2], None,
+        "quantiles",
+        [0, 3, 2],
+        None,
         "quantiles cross: 3 at level 0.5, 2 at 0.9 (numpy.sort(predictions, axis=1) puts",
         "has crossing quantiles",
     ),
     "infinite quantile": ("quantiles", [0, 1, np.inf], None, "is inf, not a finite", "is infinite"),
     "bins": ("histogram", [0.5, 0.5, 0.5, 0], None, "sum to 1.5", "does not sum to 1"),
     "bin below 0": (
-        "histogram", [-0.5, 1.5, 0, 0], None, "negative probability -0.5", "is negative",
+        "histogram",
+        [-0.5, 1.5, 0, 0],
+        None,
+        "negative probability -0.5",
+        "is negative",
     ),
     "classes": ("ordinal", [0.5, 0.5, 0.5, 0], None, "sum to 1.5", "does not sum to 1"),
     "class below 0": (
-        "ordinal", [-0.5, 1.5, 0, 0], None, "negative probability -0.5", "is negative",
+        "ordinal",
+        [-0.5, 1.5, 0, 0],
+        None,
+        "negative probability -0.5",
+        "is negative",
     ),
     "class NaN": ("ordinal", [np.nan, 1, 0, 0], None, "is missing (column 0)", "is missing"),
     "label": ("ordinal", None, 4, "label is 4, outside 0..3", "labels is not a class"),
     "label below": ("ordinal", None, -2, "label is -2, outside 0..3", "labels is not a class"),
     "broken label": ("ordinal", None, 1.5, "label is 1.5, outside", "labels is not a class"),
     "infinite label": ("ordinal", None, np.inf, "its outcome is inf", "labels is infinite"),
-}  # fmt: skip
+}
 
 
 @pytest.mark.parametrize("fault", BAD)
@@ -283,54 +305,69 @@ def test_bad_row__is_named_with_its_fault_and_remedy_or_dropped_and_counted(faul
     assert (result.n, result.n_unlabelled, result.dropped) == (48, 1, {fault: 1})
 
 
-@pytest.mark.parametrize(("kind", "columns", "says"), [
-    ("normal", 3, "kind normal have 2 columns, not 3"),
-    ("mixture", 4, "a multiple of 3 columns, not 4"),
-    ("ensemble", 1, "at least 2 members, not 1"),
-    ("quantiles", 2, "kind quantiles have 3 columns, not 2"),
-    ("histogram", 5, "kind histogram have 4 columns, not 5"),
-    ("ordinal", 3, r"have 4 columns, not 3, one .* forecast='ordinal\(classes=3\)'"),
+@pytest.mark.parametrize(
+    ("kind", "columns", "says"),
+    [
+        ("normal", 3, "kind normal have 2 columns, not 3"),
+        ("mixture", 4, "a multiple of 3 columns, not 4"),
+        ("ensemble", 1, "at least 2 members, not 1"),
+        ("quantiles", 2, "kind quantiles have 3 columns, not 2"),
+        ("histogram", 5, "kind histogram have 4 columns, not 5"),
+        ("ordinal", 3, r"have 4 columns, not 3, one .* forecast='ordinal\(classes=3\)'"),
         ("ordinal", 2, "two classes are given as probabilities="),
-])  # fmt: skip
+    ],
+)
 def test_columns__of_the_wrong_number_are_refused(kind, columns, says):
     with pytest.raises(InvalidDataError, match=says):
         from_arrays(predictions=np.ones((3, columns)), forecast=FORECASTS[kind], labels=np.zeros(3))
 
 
-@pytest.mark.parametrize(("arguments", "says"), [
-    ({"predictions": np.zeros(3), "forecast": "normal"}, r"must be \(rows, columns\), not of"),
-    ({"predictions": (np.zeros(2), np.ones(3)), "forecast": "normal"}, r"shapes \(2,\), \(3,\)"),
-    ({"predictions": np.full((3, 2), "a"), "forecast": "normal"}, "must be numbers"),
-    ({"predictions": np.ones((3, 2)), "forecast": "normal", "labels": list("abc")}, "outcomes"),
-    ({"predictions": np.ones((3, 2)), "forecast": "normal", "labels": np.zeros(2)}, "but 2 of lab"),
-    (
-        {"predictions": np.ones((3, 2)), "forecast": "normal", "labels": np.zeros((3, 2))},
-        r"labels must be \(3,\), not of shape \(3, 2\)$",
-    ),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("arguments", "says"),
+    [
+        ({"predictions": np.zeros(3), "forecast": "normal"}, r"must be \(rows, columns\), not of"),
+        (
+            {"predictions": (np.zeros(2), np.ones(3)), "forecast": "normal"},
+            r"shapes \(2,\), \(3,\)",
+        ),
+        ({"predictions": np.full((3, 2), "a"), "forecast": "normal"}, "must be numbers"),
+        ({"predictions": np.ones((3, 2)), "forecast": "normal", "labels": list("abc")}, "outcomes"),
+        (
+            {"predictions": np.ones((3, 2)), "forecast": "normal", "labels": np.zeros(2)},
+            "but 2 of lab",
+        ),
+        (
+            {"predictions": np.ones((3, 2)), "forecast": "normal", "labels": np.zeros((3, 2))},
+            r"labels must be \(3,\), not of shape \(3, 2\)$",
+        ),
+    ],
+)
 def test_arrays__of_wrong_shapes_and_types_are_refused(arguments, says):
     with pytest.raises(InvalidDataError, match=says):
         from_arrays(**{"labels": np.zeros(3), **arguments})
 
 
-@pytest.mark.parametrize(("text", "says"), [
-    ("gauss", "must be one of normal, mixture, ensemble, quantiles, .*, not 'gauss'"),
-    ("normal(", "is not a forecast: write a name"),
-    ("normal(3)", "is not a forecast: write a name"),
-    ("normal(width=3)", "unexpected keyword argument 'width'"),
-    ("normal(bandwidth=0)", "bandwidth must be positive and finite, not 0"),
-    ("normal(bandwidth=wide)", "could not convert string to float: 'wide'"),
-    ("normal(centre=1e999)", "centre must be finite"),
-    ("normal(frequencies=0)", "frequencies must be in"),
-    ("normal(frequencies=2.5)", "cannot be interpreted as an integer"),
-    ("quantiles", "levels must be at least two increasing numbers in"),
-    ("quantiles(levels=[0.5, 0.1])", "levels must be at least two increasing numbers in"),
-    ("quantiles(levels=[0, 0.5])", "levels must be at least two increasing numbers in"),
-    ("histogram(edges=[0, 0, 1])", "edges must be at least two increasing numbers"),
-    ("histogram(edges=[0, 1e999])", "edges must be at least two increasing numbers"),
-    ("ordinal(classes=2)", "ordered classes must be at least 3"),
-    ("ordinal(classes=3.5)", "cannot be interpreted as an integer"),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("text", "says"),
+    [
+        ("gauss", "must be one of normal, mixture, ensemble, quantiles, .*, not 'gauss'"),
+        ("normal(", "is not a forecast: write a name"),
+        ("normal(3)", "is not a forecast: write a name"),
+        ("normal(width=3)", "unexpected keyword argument 'width'"),
+        ("normal(bandwidth=0)", "bandwidth must be positive and finite, not 0"),
+        ("normal(bandwidth=wide)", "could not convert string to float: 'wide'"),
+        ("normal(centre=1e999)", "centre must be finite"),
+        ("normal(frequencies=0)", "frequencies must be in"),
+        ("normal(frequencies=2.5)", "cannot be interpreted as an integer"),
+        ("quantiles", "levels must be at least two increasing numbers in"),
+        ("quantiles(levels=[0.5, 0.1])", "levels must be at least two increasing numbers in"),
+        ("quantiles(levels=[0, 0.5])", "levels must be at least two increasing numbers in"),
+        ("histogram(edges=[0, 0, 1])", "edges must be at least two increasing numbers"),
+        ("histogram(edges=[0, 1e999])", "edges must be at least two increasing numbers"),
+        ("ordinal(classes=2)", "ordered classes must be at least 3"),
+        ("ordinal(classes=3.5)", "cannot be interpreted as an integer"),
+    ],
+)
 def test_settings__that_are_impossible_are_refused(text, says):
     with pytest.raises(OptionError, match=says):
         forecast_of(text)
@@ -352,11 +389,11 @@ def test_forecast__is_restored_by_its_description_and_pickle(kind):
 @pytest.mark.parametrize("kind", ["normal", "mixture"])
 def test_parts__equal_one_array(kind):
     predictions, y = rows(kind, 20)
-    whole, split = (
-        from_arrays(predictions=given, forecast=kind, labels=y)
-        for given in (predictions, parts(kind, predictions))
+    joined, split = (
+        from_arrays(predictions=form, forecast=kind, labels=y)
+        for form in (predictions, parts(kind, predictions))
     )
-    np.testing.assert_array_equal(whole.values, split.values)
+    np.testing.assert_array_equal(joined.values, split.values)
     np.testing.assert_array_equal(
         from_arrays(predictions=(y, 1.0), forecast="normal", labels=y).values[:, 1], 1.0
     )

@@ -16,7 +16,7 @@ FORECAST = cs.EnsembleForecast(bandwidth=1.2, centre=0.1, frequencies=20)
 
 
 def _rows(n=N, m=M, share=0.3, seed=0, ties=False):
-    """Calibrated ensembles of which some members are missing, and outcomes."""
+    """Calibrated ensembles with some members missing, and outcomes."""
     rng = np.random.default_rng(seed)
     centre, scale = rng.normal(size=(n, 1)), np.exp(0.5 * rng.normal(size=(n, 1)))
     pool = centre + scale * rng.normal(size=(n, m + 1))
@@ -99,10 +99,10 @@ def test_expected_coverage__is_the_share_of_values_that_the_others_cover(level):
     expected = []
     for row, y in zip(ROWS, Y, strict=True):
         pool = np.append(row, y)
-        own = [_covered(np.delete(pool, j), pool[j], level) for j in range(len(pool))]
-        expected.append(np.mean(own))
-    _, found = FORECAST.covered_part(MEMBERS, Y, level, FORECAST.interval(MEMBERS, level))
-    np.testing.assert_allclose(found, expected, atol=1e-15)
+        covered = [_covered(np.delete(pool, j), pool[j], level) for j in range(len(pool))]
+        expected.append(np.mean(covered))
+    _, shares = FORECAST.covered_part(MEMBERS, Y, level, FORECAST.interval(MEMBERS, level))
+    np.testing.assert_allclose(shares, expected, atol=1e-15)
 
 
 def test_order_of_members__does_not_matter():
@@ -114,16 +114,16 @@ def test_order_of_members__does_not_matter():
 
 def test_rows_without_missing_members__keep_their_bits():
     """Rows beside those with missing members have the values that they have alone."""
-    whole, y = _rows(share=0.0)
-    mixed = np.vstack([whole, MEMBERS])
-    both = np.concatenate([y, Y])
+    complete, y = _rows(share=0.0)
+    mixed = np.vstack([complete, MEMBERS])
+    outcomes = np.concatenate([y, Y])
     for method in (FORECAST.crps, FORECAST.embedded):
-        np.testing.assert_array_equal(method(mixed, both)[:N], method(whole, y))
-    for alone, beside in zip(FORECAST.cdf(whole, y), FORECAST.cdf(mixed, both), strict=True):
+        np.testing.assert_array_equal(method(mixed, outcomes)[:N], method(complete, y))
+    for alone, beside in zip(FORECAST.cdf(complete, y), FORECAST.cdf(mixed, outcomes), strict=True):
         np.testing.assert_array_equal(beside[:N], alone)
     for level in LEVELS:
         quantiles = FORECAST.quantile(mixed, level)[:N]
-        np.testing.assert_array_equal(quantiles, FORECAST.quantile(whole, level))
+        np.testing.assert_array_equal(quantiles, FORECAST.quantile(complete, level))
 
 
 # ---------------------------------------------------------------- doors
@@ -141,8 +141,8 @@ def test_missing_members__drop_no_rows():
         result = cs.evaluate(_source(members, y), on_invalid=on_invalid)
         assert (result.n, result.dropped) == (1000, {})
     expected = [
-        scoringrules.crps_ensemble(each, _there(row), estimator="fair")
-        for row, each in zip(members, y, strict=True)
+        scoringrules.crps_ensemble(outcome, _there(row), estimator="fair")
+        for row, outcome in zip(members, y, strict=True)
     ]
     assert result["crps"].value == pytest.approx(np.mean(expected), rel=1e-12)
 
@@ -170,7 +170,7 @@ def test_rows_of_fewer_than_two_members__are_invalid_and_named():
 
 
 def test_rows_of_fewer_members__equal_a_narrower_ensemble():
-    """An ensemble whose last members are all missing is one of the others, in every estimate."""
+    """An ensemble without its last members has the estimates of the narrower ensemble."""
     members, y = _rows(400, 5, 0.0)
     padded = np.column_stack([members, np.full((400, 3), np.nan)])
     names = ["crps", "coverage", "pinball_loss", "pit_kuiper", "jkce", "ckce"]
@@ -192,11 +192,12 @@ def test_rows_of_fewer_members__equal_a_narrower_ensemble():
 def test_pit__of_calibrated_ensembles_with_missing_members_is_uniform(share):
     members, y = _rows(4000, 6, share, seed=3, ties=True)
     pit = cs.EnsembleForecast().pit(members, y, np.arange(4000))
+    # fails for one seed in a hundred
     assert stats.kstest(pit, "uniform").pvalue > 0.01
     for count in range(2, 7):  # of each number of members
-        some = (~np.isnan(members)).sum(axis=1) == count
-        if some.sum() > 50:
-            assert stats.kstest(pit[some], "uniform").pvalue > 0.005
+        rows_of_count = (~np.isnan(members)).sum(axis=1) == count
+        if rows_of_count.sum() > 50:
+            assert stats.kstest(pit[rows_of_count], "uniform").pvalue > 0.005
 
 
 @pytest.mark.long

@@ -16,11 +16,26 @@ Q, S = rng.dirichlet(np.ones(K), N), rng.dirichlet(np.full(K, 0.7), N)
 Y, W = rng.integers(0, K, N), rng.exponential(size=N)
 X = rng.normal(size=N)
 ESTIMATORS = [
-    "accuracy", "brier", "nll", "confidence_gap", "ece(bins=8)", "tce2(bins=8)",
-    "tce2_debiased(bins=8)", "cwce2(bins=8)", "ckce", "ckce(method=exact)", "ckce_centred", "cmmd",
-    "jkce", "jkce_biased", "kce", "kce(method=features)", "klce(covariates=['x0'])",
-    "kce(notion=top_label, method=spectral)", "kce(method=tiles, notion=top_label)",
-]  # fmt: skip
+    "accuracy",
+    "brier",
+    "nll",
+    "confidence_gap",
+    "ece(bins=8)",
+    "tce2(bins=8)",
+    "tce2_debiased(bins=8)",
+    "cwce2(bins=8)",
+    "ckce",
+    "ckce(method=exact)",
+    "ckce_centred",
+    "cmmd",
+    "jkce",
+    "jkce_biased",
+    "kce",
+    "kce(method=features)",
+    "klce(covariates=['x0'])",
+    "kce(notion=top_label, method=spectral)",
+    "kce(method=tiles, notion=top_label)",
+]
 BANDWIDTH = 0.4
 
 
@@ -37,16 +52,17 @@ def values(source, estimators=ESTIMATORS, **options):
     return np.array([e.value for e in estimates])
 
 
+# labels are shares of classes, here 1 and 0
 @pytest.mark.parametrize("weights", [None, W], ids=["plain", "weighted"])
 @pytest.mark.parametrize("kind", ["logits", "probabilities"])
 def test_one_hot__is_the_integer_label(kind, weights):
-    given = {"probabilities": None, kind: np.log(Q) if kind == "logits" else Q}
-    one_hot = soft(**given, labels=np.eye(K)[Y], weights=weights)
-    hard = soft(**given, labels=Y, weights=weights)
+    predictions = {"probabilities": None, kind: np.log(Q) if kind == "logits" else Q}
+    one_hot = soft(**predictions, labels=np.eye(K)[Y], weights=weights)
+    hard = soft(**predictions, labels=Y, weights=weights)
     np.testing.assert_allclose(values(one_hot), values(hard), rtol=1e-12, atol=1e-14)
     wild = [
-        cs.calibration_test(each, ["jkce", "ece", "cwce2", "kce"], null="wild", n_replicates=19)
-        for each in (one_hot, hard)
+        cs.calibration_test(labelled, ["jkce", "ece", "cwce2", "kce"], null="wild", n_replicates=19)
+        for labelled in (one_hot, hard)
     ]
     assert [t.p_value for t in wild[0].results] == [t.p_value for t in wild[1].results]
 
@@ -59,6 +75,7 @@ def test_estimates__are_of_residuals_of_probabilities(weights):
     edges = np.linspace(0, 1, 9)
     binned = naive.binned(p, event, edges, weights)
     classes = [naive.binned(Q[:, k], S[:, k], edges, weights)["tce2"] for k in range(K)]
+    # the share of the top class is its frequency
     expected = {
         "accuracy": np.average(event, weights=w),
         "brier": np.average([d @ d for d in delta], weights=w),
@@ -81,6 +98,7 @@ def test_estimates__are_of_residuals_of_probabilities(weights):
 
 
 def test_two_classes__are_judged_by_the_shares_of_the_second():
+    # two of the classes, divided by their sum
     q, s = Q[:, :2] / Q[:, :2].sum(1, keepdims=True), S[:, :2] / S[:, :2].sum(1, keepdims=True)
     computed = values(soft(probabilities=q, labels=s), ["confidence_gap", "ece", "tce2_debiased"])
     expected = naive.binned(q[:, 1], s[:, 1], np.linspace(0, 1, 16))
@@ -88,7 +106,7 @@ def test_two_classes__are_judged_by_the_shares_of_the_second():
     assert computed == pytest.approx([gap, expected["ece"], expected["tce2_debiased"]], rel=1e-12)
 
 
-def test_log_loss__of_impossible_classes():
+def test_log_loss__of_impossible_classes_is_infinite():
     q, s = np.array([[1.0, 0, 0], [0.5, 0.5, 0]]), np.array([[1.0, 0, 0], [0.5, 0.5, 0]])
     assert values(soft(probabilities=q, labels=s, covariates=None), ["nll"])[0] == pytest.approx(
         np.log(2) / 2
@@ -103,6 +121,7 @@ def test_log_loss__of_impossible_classes():
 def test_chunks_and_workers__have_no_influence():
     few = ["brier", "ece", "jkce", "kce"]
     expected = values(soft(), few)
+    # sums of blocks have another order
     np.testing.assert_allclose(values(soft(), few, block_rows=17), expected, rtol=1e-10)
     np.testing.assert_array_equal(values(soft(), few, scheduler="threads:2"), expected)
     assert cs.evaluate(soft(), few).source["soft_labels"] is True
@@ -111,10 +130,21 @@ def test_chunks_and_workers__have_no_influence():
 def test_default__has_intervals_of_resampled_rows_and_floors_of_random_signs():
     result = cs.evaluate(soft(), interval=True)
     assert {e.estimator for e in result.estimates} == {
-        "accuracy", "brier", "nll", "confidence_gap", "ece", "tce2", "tce2_debiased", "cwce2",
-        "ckce", "cmmd", "jkce", "jkce_biased",
-    }  # fmt: skip
+        "accuracy",
+        "brier",
+        "nll",
+        "confidence_gap",
+        "ece",
+        "tce2",
+        "tce2_debiased",
+        "cwce2",
+        "ckce",
+        "cmmd",
+        "jkce",
+        "jkce_biased",
+    }
     assert all(e.reason is None for e in result.estimates)
+    # a diagram needs integer labels
     assert result.reliability is None
     floors = {e.estimator: e.floor.null for e in result.estimates if e.floor is not None}
     assert floors == dict.fromkeys(["ece", "tce2", "cwce2", "ckce", "cmmd", "jkce_biased"], "wild")
@@ -142,10 +172,11 @@ def test_wild__keeps_its_level_if_labels_are_right_on_average(statistic):
     for seed in range(trials):
         draws = np.random.default_rng(seed)
         q = draws.dirichlet(np.ones(K), rows)
-        shares = np.array([draws.multinomial(5, each) for each in q]) / 5  # five annotators
+        shares = np.array([draws.multinomial(5, row) for row in q]) / 5  # five annotators
         source = cs.from_arrays(probabilities=q, labels=shares)
         test = cs.calibration_test(source, statistic, n_replicates=19, seed=seed).results[0]
         rejected += test.p_value <= 0.05
+    # exact at 19 replicates, so that a rate outside is one in a thousand by chance
     low, high = binom.ppf([5e-4, 1 - 5e-4], trials, 0.05)
     assert low <= rejected <= high
 
@@ -178,6 +209,7 @@ def test_wild__keeps_its_level_if_labels_are_right_on_average(statistic):
 )
 def test_bad_rows__are_named_or_dropped(row, fault, says):
     labels = S.copy()
+    # row 5 is wrong, and row 8 has no label
     labels[5], labels[8] = row, np.nan
     with pytest.raises(cs.InvalidDataError, match=says):
         cs.evaluate(soft(labels=labels), "brier")
@@ -192,11 +224,12 @@ def test_several_right_answers__name_the_row_and_the_remedies():
     with pytest.raises(cs.InvalidDataError, match=r"row 4 sums to 3.*binary=True.*divide by"):
         soft(labels=labels)
     divided = labels / labels.sum(axis=1, keepdims=True)
+    # shares in half precision sum to 1 within its rounding
     assert np.isfinite(values(soft(labels=divided.astype(np.float16)), ["brier"]))
 
 
 @pytest.mark.parametrize(
-    ("what", "refused"),
+    ("feature", "refused"),
     [
         ("mce", lambda s: cs.evaluate(s, "mce")),
         ("reliability", cs.reliability),
@@ -211,9 +244,11 @@ def test_several_right_answers__name_the_row_and_the_remedies():
         ("choices", lambda s: soft(mask=np.ones((N, K), bool))),
     ],
 )
-def test_others__need_integer_labels(what, refused):
+def test_others__need_integer_labels(feature, refused):
     needs = {"choices": r"mask.* need integer labels"}
-    with pytest.raises(cs.OptionError, match=needs.get(what, f"^{what} needs integer labels")):
+    with pytest.raises(
+        cs.OptionError, match=needs.get(feature, f"^{feature} needs integer labels")
+    ):
         refused(soft())
 
 

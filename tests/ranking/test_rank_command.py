@@ -90,10 +90,8 @@ def test_cli__tables_fit_the_screen(run, stores, width):
 
 
 def test_cli__options_reach_the_estimator(run, stores):
-    code, out, err = run(
-        *stores, "--by", "cmmd(ridge=0.1, exponent=2)", "--bandwidth", 0.5, "--features", 30,
-        "--seed", 7, "--json", "-",
-    )  # fmt: skip
+    options = ["--bandwidth", "0.5", "--features", "30", "--seed", "7", "--json", "-"]
+    code, out, err = run(*stores, "--by", "cmmd(ridge=0.1, exponent=2)", *options)
     assert code == 0, err
     result = json.loads(out)
     assert result["estimator"] == "cmmd"

@@ -47,7 +47,7 @@ from tests.support.models import (
 
 
 @pytest.mark.parametrize(
-    "by",
+    "estimator",
     [
         ECE(bins=8),
         TCE2Debiased(bins=8),
@@ -59,15 +59,15 @@ from tests.support.models import (
         JKCE(RandomFourier(10, 0.8)),
         KCE(prediction_bandwidth=0.2, notion="top_label", method="spectral"),
     ],
-    ids=lambda by: by.name,
-)  # fmt: skip
-def test_rank__differences_leave_out_the_same_groups_of_both_models(data, by):
+    ids=lambda estimator: estimator.name,
+)
+def test_rank__differences_leave_out_the_same_groups_of_both_models(data, estimator):
     models, y = data
-    ranking = rank(sources_of(models, y), by, groups=7, seed=3)
+    ranking = rank(sources_of(models, y), estimator, groups=7, seed=3)
     groups = Grouped(Totals(), 7, 3).of(np.arange(N))
 
     def value(z, keep):
-        return evaluate(from_arrays(logits=z[keep], labels=y[keep]), [by]).estimates[0].value
+        return evaluate(from_arrays(logits=z[keep], labels=y[keep]), [estimator]).estimates[0].value
 
     full = {name: value(z, groups >= 0) for name, z in models.items()}
     left_out = {
@@ -80,7 +80,7 @@ def test_rank__differences_leave_out_the_same_groups_of_both_models(data, by):
         assert model.value == pytest.approx(full[model.name], rel=1e-9)
         interval = model.estimate.interval
         assert interval.low <= max(model.value, 0.0) <= interval.high
-        if by.name == "nll":  # other intervals are wider or have their own limits
+        if estimator.name == "nll":  # other intervals are wider or have their own limits
             assert interval.standard_error == pytest.approx(error, rel=1e-6)
             assert interval.low == pytest.approx(model.value - factor * error, rel=1e-6)
     assert len(ranking.differences) == 3
@@ -88,6 +88,7 @@ def test_rank__differences_leave_out_the_same_groups_of_both_models(data, by):
         error = jackknife_error(left_out[d.worse] - left_out[d.better])
         value_ = full[d.worse] - full[d.better]
         assert d.paired
+        # a difference loses the digits that two models share
         assert d.value == pytest.approx(value_, rel=1e-7)
         assert d.interval.standard_error == pytest.approx(error, rel=1e-6)
         assert d.interval.high == pytest.approx(value_ + factor * error, rel=1e-6)
@@ -96,23 +97,23 @@ def test_rank__differences_leave_out_the_same_groups_of_both_models(data, by):
 
 
 @pytest.mark.parametrize(
-    "by", [JKCE(RandomFourier(1, 0.7), method="tiles"), KCE(prediction_bandwidth=0.4)]
+    "estimator", [JKCE(RandomFourier(1, 0.7), method="tiles"), KCE(prediction_bandwidth=0.4)]
 )
-def test_rank__pair_sums_leave_out_one_row_of_both_models(data, by):
+def test_rank__pair_sums_leave_out_one_row_of_both_models(data, estimator):
     models, y = data
     models, y = {name: models[name][:40] for name in ("bold", "true")}, y[:40]
 
     def values(z):
-        return np.array([
-            evaluate(
-                from_arrays(logits=np.delete(z, i, 0), labels=np.delete(y, i)), [by]
-            ).estimates[0].value
-            for i in range(40)
-        ])  # fmt: skip
+        left_out = []
+        for i in range(40):
+            others = from_arrays(logits=np.delete(z, i, 0), labels=np.delete(y, i))
+            left_out.append(evaluate(others, [estimator]).estimates[0].value)
+        return np.array(left_out)
 
-    ranking = rank(sources_of(models, y), by)
+    ranking = rank(sources_of(models, y), estimator)
     (d,) = ranking.differences
     error = jackknife_error(values(models[d.worse]) - values(models[d.better]))
+    # an error of left-out values loses the digits that they share
     assert d.interval.standard_error == pytest.approx(error, rel=1e-8)
     assert d.interval.parts == 40
     np.testing.assert_allclose(ranking.probabilities.sum(1), 1)
@@ -136,17 +137,17 @@ def test_rank__one_model_is_its_evaluation(data):
 
 
 @pytest.mark.long
-@pytest.mark.parametrize("by", [CKCE(), CKCECentred(), JKCE(), CKCE(method="exact")])
-def test_rank__models_share_bandwidth_and_ridge(data, by):
+@pytest.mark.parametrize("estimator", [CKCE(), CKCECentred(), JKCE(), CKCE(method="exact")])
+def test_rank__models_share_bandwidth_and_ridge(data, estimator):
     models, y = data
-    ranking = rank(sources_of(models, y), by)
+    ranking = rank(sources_of(models, y), estimator)
     distances = np.concatenate([pdist(softmax_of(z)) for z in models.values()])
     assert ranking.common["bandwidth"] == pytest.approx(np.median(distances), rel=1e-12)
-    if not isinstance(by, JKCE):
+    if not isinstance(estimator, JKCE):
         assert ranking.common["ridge"] == pytest.approx(N**-0.25, rel=1e-12)
     for model in ranking.models:
         settings = {"features": RandomFourier(bandwidth=ranking.common["bandwidth"])}
-        alone = replace(by, **settings)
+        alone = replace(estimator, **settings)
         source = from_arrays(logits=models[model.name], labels=y)
         assert model.value == pytest.approx(evaluate(source, [alone]).estimates[0].value, rel=1e-10)
 
@@ -176,6 +177,7 @@ def test_rank__weights_set_the_ridge_and_their_scale_changes_nothing(data, rng):
     scaled = rank(sources_of(models, y, weights=1e3 * w))
     assert scaled.names == ranking.names
     for a, b in zip(ranking.differences, scaled.differences, strict=True):
+        # t is a ratio of differences, which lose the digits that two models share
         assert a.t == pytest.approx(b.t, rel=1e-8)
     mixed = {
         "none": from_arrays(logits=models["bold"], labels=y),
@@ -211,10 +213,10 @@ def test_rank__local_calibration_has_common_bandwidths(rng, method):
 
 
 @pytest.mark.long
-@pytest.mark.parametrize("by", [CKCE(), CKCECentred(), JKCE(), ECE(), SimplexECE()])
-def test_rank__finds_a_known_order(by):
+@pytest.mark.parametrize("estimator", [CKCE(), CKCECentred(), JKCE(), ECE(), SimplexECE()])
+def test_rank__finds_a_known_order(estimator):
     sources = simulated_models(["over4", "true", "over2"], 5000, over2=2.0, over4=4.0)
-    ranking = rank(sources, by)
+    ranking = rank(sources, estimator)
     assert ranking.names == ("true", "over2", "over4")
     assert [model.rank for model in ranking.models] == [1, 2, 3]
     assert ranking.p_order > 0.99
@@ -236,9 +238,9 @@ def _calibrated(seed, n):
     }
 
 
-def _n_distinguished(by, count, n):
+def _n_distinguished(estimator, count, n):
     return sum(
-        rank(_calibrated(seed, n), by, scheduler="serial").differences[0].distinguishable
+        rank(_calibrated(seed, n), estimator, scheduler="serial").differences[0].distinguishable
         for seed in range(count)
     )
 
@@ -246,6 +248,7 @@ def _n_distinguished(by, count, n):
 @pytest.mark.long
 def test_rank__calibrated_models_of_different_sharpness_are_not_distinguished():
     few = RandomFourier(20)
+    # right code exceeds this bound for one seed in ten thousand
     assert _n_distinguished(CKCECentred(few), 12, 300) <= binom.ppf(0.9999, 12, 0.05)
     assert _n_distinguished(CKCE(few), 12, 300) >= 9  # biases differ
 
@@ -253,6 +256,7 @@ def test_rank__calibrated_models_of_different_sharpness_are_not_distinguished():
 @pytest.mark.slow
 @pytest.mark.parametrize("n", [500, 2000])
 def test_rank__calibrated_models_of_different_sharpness_are_distinguished_by_chance_only(n):
+    # right code exceeds this bound for one seed in ten thousand
     assert _n_distinguished(None, 200, n) <= binom.ppf(0.9999, 200, 0.05)
 
 
@@ -294,6 +298,7 @@ def _equally_bad(seed, n=800):
 def test_rank__equally_bad_models_are_not_distinguished():
     rankings = [rank(_equally_bad(seed), TCE2Debiased()) for seed in range(40)]
     claims = sum(r.differences[0].distinguishable for r in rankings)
+    # right code exceeds this bound for one seed in ten thousand
     assert claims <= binom.ppf(0.9999, 40, 0.05)
     first = np.array([r["a"].p_best for r in rankings])
     # P(best) is near uniform: a quarter of them lie above 3/4
@@ -308,6 +313,7 @@ def test_rank__a_model_compared_with_itself_shares_its_rank(data):
     ranking = rank(sources_of({"one": models["bold"], "two": models["bold"]}, y))
     (d,) = ranking.differences
     assert (d.value, d.t, d.p_value, d.distinguishable) == (0.0, 0.0, 1.0, False)
+    # shares of 100,000 draws have a standard error of at most 0.0016
     np.testing.assert_allclose(ranking.probabilities, 0.5, atol=0.01)
     assert [model["rank"] for model in ranking.to_dict()["models"]] == [1, 1]
     assert ranking.p_order == 1.0  # ties may be in any order
@@ -350,13 +356,14 @@ def test_rank_probabilities__of_two_models_are_the_t_test(data):
     ranking = rank(sources_of({"a": models["shy"], "b": models["true"] * 1.3}, y), ECE())
     (d,) = ranking.differences
     assert 0.3 < d.t < 6
+    # as above, four standard errors of a share of draws
     assert ranking.models[0].p_best == pytest.approx(student.cdf(d.t, 19), abs=0.006)
     np.testing.assert_allclose(ranking.probabilities.sum(0), 1)
     np.testing.assert_allclose(ranking.probabilities.sum(1), 1)
     assert ranking.p_order == ranking.models[0].p_best
 
 
-def test_rank_probabilities__of_independent_models(rng):
+def test_rank_probabilities__of_independent_models_are_integrals(rng):
     parts = [_parts(v + 0.1 * rng.normal(size=20), v) for v in (0.0, 0.3)]
     matrix, order = rank_probabilities(parts, [0, 1], 0)
     errors = [jackknife_error(part.left_out) for part in parts]
@@ -364,16 +371,17 @@ def test_rank_probabilities__of_independent_models(rng):
     u = (np.arange(4000) + 0.5) / 4000
     draws = student.ppf(u, 19)
     expected = student.cdf((0.3 + errors[1] * draws) / errors[0], 19).mean()
+    # as above, four standard errors of a share of draws
     assert matrix[0, 0] == pytest.approx(expected, abs=0.006)
     assert order == matrix[0, 0]
 
 
 def test_rank_probabilities__depend_on_the_seed(rng):
     parts = [_parts(rng.normal(size=20), 0.1 * i) for i in range(4)]
-    first, second, other = (rank_probabilities(parts, [0] * 4, seed)[0] for seed in (0, 0, 1))
+    first, second, reseeded = (rank_probabilities(parts, [0] * 4, seed)[0] for seed in (0, 0, 1))
     np.testing.assert_array_equal(first, second)
-    assert np.abs(first - other).max() < 0.01
-    assert not np.array_equal(first, other)
+    assert np.abs(first - reseeded).max() < 0.01
+    assert not np.array_equal(first, reseeded)
 
 
 def test_adjusted__p_values_are_holms():
@@ -386,8 +394,8 @@ def test_adjusted__p_values_are_holms():
 def test_rank__errors_of_shared_features_cancel():
     """The difference of two nearly equal models has a smaller error than their estimates."""
     sources = simulated_models(["a", "b"], 1000, a=2.0, b=2.05)
-    by = CKCE(RandomFourier(8, 1.0), ridge=0.1, method="exact")
-    truth = rank(sources, by).differences[0].value
+    estimator = CKCE(RandomFourier(8, 1.0), ridge=0.1, method="exact")
+    truth = rank(sources, estimator).differences[0].value
     few = [rank(sources, CKCE(RandomFourier(8, 1.0, s), ridge=0.1)) for s in range(8)]
     inside = sum(
         abs(r.differences[0].value - truth) <= r.differences[0].approximation_error for r in few
@@ -408,8 +416,8 @@ def test_rank__notes_too_few_features():
     assert any("error of the approximation" in note for note in ranking.notes)
     enough = rank(sources, JKCE(RandomFourier(100, 0.3), kernel="gaussian"))
     assert enough.notes == ()
-    one = rank(sources, CKCE(RandomFourier(1, 0.3)))
-    assert one.differences[0].approximation_error is None
+    ranking = rank(sources, CKCE(RandomFourier(1, 0.3)))
+    assert ranking.differences[0].approximation_error is None
 
 
 def _numbers(ranking):
@@ -419,19 +427,19 @@ def _numbers(ranking):
     return result
 
 
-@pytest.mark.parametrize("by", [CKCE(RandomFourier(10)), ECE()])
-def test_rank__does_not_depend_on_the_scheduler(data, by):
+@pytest.mark.parametrize("estimator", [CKCE(RandomFourier(10)), ECE()])
+def test_rank__does_not_depend_on_the_scheduler(data, estimator):
     models, y = data
     sources = sources_of(models, y)
     settings = dict(subset_size=150, trials=6, block_rows=100)
-    one = rank(sources, by, scheduler="serial", **settings)
-    threads = rank(sources, by, scheduler="threads:3", memory_limit="4GB", **settings)
-    assert _numbers(threads) == _numbers(one)
-    unblocked = rank(sources, by, **{**settings, "block_rows": None})
-    for a, b in zip(one.models, unblocked.models, strict=True):
+    serial = rank(sources, estimator, scheduler="serial", **settings)
+    threads = rank(sources, estimator, scheduler="threads:3", memory_limit="4GB", **settings)
+    assert _numbers(threads) == _numbers(serial)
+    unblocked = rank(sources, estimator, **{**settings, "block_rows": None})
+    for a, b in zip(serial.models, unblocked.models, strict=True):
         assert (a.name, a.value) == (b.name, pytest.approx(b.value, rel=1e-10))
     np.testing.assert_allclose(
-        one.agreement[0].values, unblocked.agreement[0].values, rtol=1e-9, atol=1e-15
+        serial.agreement[0].values, unblocked.agreement[0].values, rtol=1e-9, atol=1e-15
     )
 
 
@@ -439,18 +447,24 @@ def test_rank__does_not_depend_on_the_scheduler(data, by):
 def test_rank__does_not_depend_on_the_order_of_models(data):
     models, y = data
     sources = sources_of(models, y)
-    one = rank(sources)
-    other = rank(dict(reversed(sources.items())))
-    assert other.names == one.names
-    assert other.differences == one.differences
-    np.testing.assert_array_equal(other.probabilities, one.probabilities)
+    in_order = rank(sources)
+    reversed_order = rank(dict(reversed(sources.items())))
+    assert reversed_order.names == in_order.names
+    assert reversed_order.differences == in_order.differences
+    np.testing.assert_array_equal(reversed_order.probabilities, in_order.probabilities)
 
 
 def test_rank__progress_reaches_its_total(data):
     models, y = data
     calls = []
-    rank(sources_of(models, y), ECE(), subset_size=100, trials=5, block_rows=100,
-         progress=lambda done, total: calls.append((done, total)))  # fmt: skip
+    rank(
+        sources_of(models, y),
+        ECE(),
+        subset_size=100,
+        trials=5,
+        block_rows=100,
+        progress=lambda count, total: calls.append((count, total)),
+    )
     assert calls == sorted(calls)
     assert calls[-1] == (600, 600)
 

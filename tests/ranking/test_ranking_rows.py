@@ -33,11 +33,12 @@ def test_rank__models_with_different_labels_are_not_paired(data, rng):
 
     def error(name):
         labels = swapped if name == "bold" else y
-        keeps = [groups != g for g in range(20)]
-        return jackknife_error(np.array([
-            evaluate(from_arrays(logits=models[name][k], labels=labels[k]), ECE())["ece"].value
-            for k in keeps
-        ]))  # fmt: skip
+        values = []
+        for g in range(20):
+            keep = groups != g
+            part = from_arrays(logits=models[name][keep], labels=labels[keep])
+            values.append(evaluate(part, ECE())["ece"].value)
+        return jackknife_error(np.array(values))
 
     for d in ranking.differences:
         assert d.paired == ("bold" not in (d.better, d.worse))
@@ -48,7 +49,7 @@ def test_rank__models_with_different_labels_are_not_paired(data, rng):
 
 
 @pytest.mark.long
-def test_rank__rows_dropped_in_one_model(data):
+def test_rank__rows_dropped_in_one_model_leave_the_other_unpaired(data):
     models, y = data
     bad = models["bold"].copy()
     bad[10:14] = np.nan
@@ -62,9 +63,11 @@ def test_rank__rows_dropped_in_one_model(data):
     assert any("596 and 600" in n or "600 and 596" in n for n in ranking.notes)
     # λ of the model with the fewest rows
     assert ranking.common["ridge"] == pytest.approx((N - 4) ** -0.25, rel=1e-12)
-    both = {name: from_arrays(logits=np.where(np.isnan(bad), np.nan, z), labels=y)
-            for name, z in models.items()}  # fmt: skip
-    assert rank(both, on_invalid="drop").paired
+    gaps_in_both = {
+        name: from_arrays(logits=np.where(np.isnan(bad), np.nan, z), labels=y)
+        for name, z in models.items()
+    }
+    assert rank(gaps_in_both, on_invalid="drop").paired
 
 
 def test_rank__leaves_out_unlabelled_rows(data):
@@ -83,18 +86,18 @@ def test_rank__leaves_out_unlabelled_rows(data):
     assert not rank(sources, ECE()).paired
 
 
-@pytest.mark.parametrize("by", [CKCE(), JKCE(), ECE(), KCE(method="tiles")])
-def test_rank__models_without_labels_have_no_rank(data, by):
+@pytest.mark.parametrize("estimator", [CKCE(), JKCE(), ECE(), KCE(method="tiles")])
+def test_rank__models_without_labels_have_no_rank(data, estimator):
     models, y = data
     nothing = np.full(N, -1)
     sources = {**sources_of(models, y), "new": from_arrays(logits=models["bold"], labels=nothing)}
-    ranking = rank(sources, by)
+    ranking = rank(sources, estimator)
     new = ranking.models[-1]
     assert (new.name, new.rank, new.value, new.probabilities) == ("new", None, None, ())
     assert new.accuracy is None
     assert any("new has no rank" in note and "label" in note for note in ranking.notes)
     assert ranking.probabilities.shape == (3, 3)
-    empty = rank(sources_of(models, nothing), by)
+    empty = rank(sources_of(models, nothing), estimator)
     assert [model.rank for model in empty.models] == [None] * 3
     assert empty.p_order is None
     json.dumps([ranking.to_dict(), empty.to_dict()], allow_nan=False)
@@ -107,9 +110,9 @@ def test_rank__one_row_is_too_few_for_intervals():
 
 def test_rank__subsets_are_chosen_by_a_hash_of_the_row(data):
     models, y = data
-    by = CKCE(RandomFourier(5, 0.8))
-    ranking = rank(sources_of(models, y), by, subset_size=[100, 250], trials=9, seed=4)
-    single = rank(sources_of(models, y), by, subset_size=np.int64(250), trials=9, seed=4)
+    estimator = CKCE(RandomFourier(5, 0.8))
+    ranking = rank(sources_of(models, y), estimator, subset_size=[100, 250], trials=9, seed=4)
+    single = rank(sources_of(models, y), estimator, subset_size=np.int64(250), trials=9, seed=4)
     np.testing.assert_array_equal(single.agreement[0].values, ranking.agreement[1].values)
     for part in ranking.agreement:
         values = np.empty((9, 3))
@@ -119,8 +122,9 @@ def test_rank__subsets_are_chosen_by_a_hash_of_the_row(data):
             u = np.empty(N)
             random_draws.uniform_at(np.uint64(key), np.uint64(random_draws.SUBSET), np.arange(N), u)
             keep = np.floor(u * N / part.size) == trial % disjoint
+            # five standard deviations of a number of rows chosen at random
             assert abs(keep.sum() - part.size) < 5 * np.sqrt(part.size)
-            alone = replace(by, ridge=part.size**-0.25)
+            alone = replace(estimator, ridge=part.size**-0.25)
             for m, name in enumerate(part.names):
                 source = from_arrays(logits=models[name][keep], labels=y[keep])
                 values[trial, m] = evaluate(source, [alone]).estimates[0].value
@@ -128,8 +132,8 @@ def test_rank__subsets_are_chosen_by_a_hash_of_the_row(data):
         full = [ranking[name].value for name in part.names]
         taus = [kendalltau(full, row).statistic for row in values]
         assert part.tau == pytest.approx(np.mean(taus))
-        assert part.same == np.mean(np.argsort(values, axis=1) == np.arange(3), axis=1).tolist(
-        ).count(1.0) / 9  # fmt: skip
+        in_order = (np.argsort(values, axis=1) == np.arange(3)).all(axis=1)
+        assert part.same == in_order.sum() / 9
         assert part.same_best == np.mean(values.argmin(1) == 0)
 
 
@@ -138,20 +142,20 @@ def test_plan__uses_all_disjoint_subsets_of_a_draw_first():
     flat = [draw for draws in plan.passes for draw in draws]
     assert [sum(count for _, count, _ in draws) for draws in plan.passes] == [8, 8, 8, 1]
     keys = list(dict.fromkeys(key for _, _, key in flat))
-    taken = {key: [] for key in keys}
+    subsets = {key: [] for key in keys}
     for first, count, key in flat:
-        taken[key] += range(first, first + count)
-    assert [taken[key] for key in keys] == [[*range(10)], [*range(10)], [*range(5)]]
+        subsets[key] += range(first, first + count)
+    assert [subsets[key] for key in keys] == [[*range(10)], [*range(10)], [*range(5)]]
 
 
-@pytest.mark.parametrize("by", [ECE(), SimplexECE(), JKCE(RandomFourier(10))])
-def test_rank__subsets_do_not_depend_on_passes(data, monkeypatch, by):
+@pytest.mark.parametrize("estimator", [ECE(), SimplexECE(), JKCE(RandomFourier(10))])
+def test_rank__subsets_do_not_depend_on_passes(data, monkeypatch, estimator):
     models, y = data
     settings = dict(subset_size=100, trials=20)
-    one = rank(sources_of(models, y), by, **settings).agreement[0]
+    single_pass = rank(sources_of(models, y), estimator, **settings).agreement[0]
     monkeypatch.setattr("calibscale.ranking.subset_rankings._STATE_BYTES", 1)
-    other = rank(sources_of(models, y), by, **settings).agreement[0]
-    np.testing.assert_allclose(other.values, one.values, rtol=1e-9, atol=1e-15)
+    several_passes = rank(sources_of(models, y), estimator, **settings).agreement[0]
+    np.testing.assert_allclose(several_passes.values, single_pass.values, rtol=1e-9, atol=1e-15)
 
 
 def test_agreement__counts_subsets_without_a_value():
@@ -161,8 +165,8 @@ def test_agreement__counts_subsets_without_a_value():
     assert counts.same == counts.same_best == pytest.approx(2 / 3)
     assert counts.tau == pytest.approx(1 / 3)
     assert counts.to_dict()["values"]["a"]["mean"] == pytest.approx(4 / 3)
-    none = agreement(5, ["a", "b"], values[2:3], [0.1, 0.2])
-    assert (none.same, none.tau, none.to_dict()["values"]) == (None, None, {})
+    undefined = agreement(5, ["a", "b"], values[2:3], [0.1, 0.2])
+    assert (undefined.same, undefined.tau, undefined.to_dict()["values"]) == (None, None, {})
 
 
 @pytest.mark.long

@@ -35,10 +35,15 @@ def rows():
 
 
 def _source(rows, **changes):
-    return cs.from_arrays(**{
-        "probabilities": rows["p"], "labels": rows["y"], "covariates": rows["x"],
-        "covariate_names": NAMES, "binary": True, **changes,
-    })  # fmt: skip
+    arguments = {
+        "probabilities": rows["p"],
+        "labels": rows["y"],
+        "covariates": rows["x"],
+        "covariate_names": NAMES,
+        "binary": True,
+        **changes,
+    }
+    return cs.from_arrays(**arguments)
 
 
 def _groups(fitted, rows, depths, min_share, w):
@@ -76,10 +81,16 @@ def test_multicalibration__is_that_of_the_rows(rows, method, depths, weighted):
     source = _source(rows, weights=rows["w"] if weighted else None)
     fitted = method.fit(source)
     expected = naive.multicalibrated(
-        rows["p"], rows["y"], list(_groups(fitted, rows, depths, method.min_share, w)),
-        method.alpha, method.score_bins, method.min_rows, getattr(method, "rho", None), w,
+        rows["p"],
+        rows["y"],
+        list(_groups(fitted, rows, depths, method.min_share, w)),
+        method.alpha,
+        method.score_bins,
+        method.min_rows,
+        getattr(method, "rho", None),
+        w,
         method.z,
-    )  # fmt: skip
+    )
     after = probabilities(recalibrated(source, fitted))[:, 1]
     np.testing.assert_allclose(after, expected, atol=1e-9)
     assert fitted.notes == ()
@@ -93,7 +104,7 @@ def test_multicalibration__helps_rows_that_it_was_not_fitted_to(rows):
     shift = 0.2 * (big["x"][:, 0] == 1) * (big["x"][:, 2] == 1)
     big["y"] = (rng.random(5 * N) < np.clip(big["p"] + shift, 0, 1)).astype(int)
     source = _source(big)
-    halves = [part_of(source, HoldOut(0.5, 1), held) for held in (False, True)]
+    halves = [part_of(source, HoldOut(0.5, 1), held_out) for held_out in (False, True)]
     model = recalibrated(halves[1], MCBoost(NAMES).fit(halves[0]))
     before, after = (cs.evaluate(s, cs.Brier())["brier"].value for s in (halves[1], model))
     assert after < before - 0.003
@@ -109,14 +120,14 @@ def test_multicalibration__states_merge_and_fits_are_saved(rows, tmp_path):
     x = np.array([[1.0, 30.0], [1.0, 70.0], [7.0, 30.0], [2.0, np.nan]])  # unknown and missing
     after = fitted.transform(np.full(4, 0.3), covariates=x)
     np.testing.assert_array_equal(loaded.transform(np.full(4, 0.3), covariates=x), after)
-    rest = fitted.transform(np.full(1, 0.3), covariates=[[7.0, np.nan]])  # of no group but all
-    assert len({*after.round(9), *rest.round(9)}) >= 3
+    ungrouped = fitted.transform(np.full(1, 0.3), covariates=[[7.0, np.nan]])  # of no group but all
+    assert len({*after.round(9), *ungrouped.round(9)}) >= 3
     text = json.loads((tmp_path / "fit.json").read_text())
     assert text["method"] == "pmc"
     assert text["settings"]["covariates"] == ["region", "age"]
 
 
-def test_multicalibration__of_the_command_and_the_audit(rows, tmp_path):
+def test_multicalibration__takes_settings_in_its_name(rows, tmp_path):
     source = _source(rows)
     fitted = cs.recalibrate(source, "mc(depth=1, alpha=0.05)", covariates=("sex", "region"))
     assert fitted.settings["depth"] == 1
@@ -152,10 +163,12 @@ def test_multicalibration__says_what_to_change(rows, method, changes, message):
 
 def test_multicalibration__settings_are_checked():
     for settings, message in (
-        ({"depth": (3,)}, "at most 2, the number of"), ({"depth": -1}, "at least 0"),
-        ({"alpha": 0.0}, "alpha must be at least"), ({"score_bins": 0}, "score_bins must be at"),
+        ({"depth": (3,)}, "at most 2, the number of"),
+        ({"depth": -1}, "at least 0"),
+        ({"alpha": 0.0}, "alpha must be at least"),
+        ({"score_bins": 0}, "score_bins must be at"),
         ({"categorical": ("c",)}, "different names, and categorical some"),
-    ):  # fmt: skip
+    ):
         with pytest.raises(OptionError, match=message):
             MCBoost(("a", "b"), **settings)
     with pytest.raises(OptionError, match="rho must be in"):
@@ -199,14 +212,16 @@ def test_bbq__of_equal_width_is_that_of_netcal(rows):
     after = probabilities(recalibrated(source, fitted))[:, 1]
     # likelihoods of netcal are sums in float32, about 1e-7 of 2,000
     np.testing.assert_allclose(after, reference.transform(rows["p"]), atol=1e-4)
-    other = np.array([0.0003, 0.1234, 0.9996])
+    new_scores = np.array([0.0003, 0.1234, 0.9996])
+    # sums of netcal are in float32, as above
     np.testing.assert_allclose(
-        cs.recalibrate(source, BBQ("bic", "width")).transform(other), reference.transform(other),
+        cs.recalibrate(source, BBQ("bic", "width")).transform(new_scores),
+        reference.transform(new_scores),
         atol=1e-4,
-    )  # fmt: skip
+    )
 
 
-def test_bbq__of_weights_repeated_rows_and_few_rows(rows):
+def test_bbq__takes_weights_and_few_rows(rows):
     w = np.random.default_rng(2).integers(1, 4, N).astype(float)
     fitted = BBQ().fit(_source(rows, weights=w))
     assert np.all((fitted.values >= 0) & (fitted.values <= 1))

@@ -56,7 +56,7 @@ def method_label(method: Any) -> str:
 
 
 class _Logits:
-    """Fitted classifier of scikit-learn whose decision function is its input."""
+    """Fitted classifier of scikit-learn with its input as its decision function."""
 
     _estimator_type = "classifier"
 
@@ -92,6 +92,7 @@ def test_temperature__equals_that_of_scikit_learn(many):
     (calibrated,) = model.calibrated_classifiers_
     fitted = cs.recalibrate(cs.from_arrays(logits=many["z"], labels=many["y"]))
     temperature = 1 / calibrated.calibrators[0].beta_
+    # Newton's method ends at a step of 1e-8, and scikit-learn at a tolerance of its own
     assert fitted.estimates["temperature"] == pytest.approx(temperature, rel=1e-6)
     q = model.predict_proba(many["z"])
     np.testing.assert_allclose(fitted.transform(logits=many["z"]), q, atol=1e-6)
@@ -99,12 +100,13 @@ def test_temperature__equals_that_of_scikit_learn(many):
 
 @pytest.mark.parametrize("weighted", [False, True])
 def test_platt__equals_logistic_regression_of_scikit_learn(two, weighted):
-    known = two["y"] >= 0
-    z, y, w = two["z"][known], two["y"][known], two["w"][known]
+    labelled = two["y"] >= 0
+    z, y, w = two["z"][labelled], two["y"][labelled], two["w"][labelled]
     model = LogisticRegression(C=1e12, tol=1e-10, max_iter=1000)
     model.fit(z[:, None], y, sample_weight=w if weighted else None)
     source = cs.from_arrays(logits=z, labels=y, weights=w if weighted else None, binary=True)
     fitted = cs.recalibrate(source, "platt")
+    # scikit-learn ends at a gradient of 1e-10 and has a penalty of 1e-12
     assert fitted.estimates["slope"] == pytest.approx(model.coef_[0, 0], rel=1e-5)
     assert fitted.estimates["intercept"] == pytest.approx(model.intercept_[0], rel=1e-5)
     p = model.predict_proba(z[:, None])[:, 1]
@@ -112,9 +114,9 @@ def test_platt__equals_logistic_regression_of_scikit_learn(two, weighted):
 
 
 def test_isotonic__equals_that_of_scikit_learn(two):
-    known = two["y"] >= 0
-    p = (np.round(two["p"][known] * 90) + 5) / 100  # each value has its own cell
-    y, w = two["y"][known], two["w"][known]
+    labelled = two["y"] >= 0
+    p = (np.round(two["p"][labelled] * 90) + 5) / 100  # each value has its own cell
+    y, w = two["y"][labelled], two["w"][labelled]
     model = IsotonicRegression(y_min=0, y_max=1, out_of_bounds="clip").fit(p, y, w)
     source = cs.from_arrays(probabilities=p, labels=y, weights=w, binary=True)
     at = np.linspace(0, 1, 501)
@@ -131,9 +133,12 @@ def _sandwich(losses: Any, at: np.ndarray, w: np.ndarray) -> np.ndarray:
     steps = h * np.eye(len(at))
     slopes = np.stack([(losses(at + e) - losses(at - e)) / (2 * h) for e in steps])
     hessian = [
-        [w @ (losses(at + d + e) - losses(at + d - e) - losses(at - d + e) + losses(at - d - e))
-         for d in steps] for e in steps
-    ]  # fmt: skip
+        [
+            w @ (losses(at + d + e) - losses(at + d - e) - losses(at - d + e) + losses(at - d - e))
+            for d in steps
+        ]
+        for e in steps
+    ]
     inverse = np.linalg.inv(np.array(hessian) / (4 * h * h))
     return np.sqrt(np.diag(inverse @ (slopes * w**2) @ slopes.T @ inverse))
 
@@ -148,11 +153,12 @@ def test_standard_errors__equal_those_of_numerical_derivatives(many, two, weight
 
     best = np.array([fitted.estimates["temperature"]])
     error = _sandwich(tempered, best, np.ones(N) if w is None else w)
+    # second derivatives over h = 1e-4 lose eight of sixteen digits, and neglect h²
     assert fitted.standard_errors["temperature"] == pytest.approx(error[0], rel=1e-4)
 
-    known = two["y"] >= 0
-    w = two["w"][known] if weighted else None
-    z, y = two["z"][known], two["y"][known]
+    labelled = two["y"] >= 0
+    w = two["w"][labelled] if weighted else None
+    z, y = two["z"][labelled], two["y"][labelled]
     fitted = cs.recalibrate(cs.from_arrays(logits=z, labels=y, weights=w, binary=True), "platt")
 
     def logistic(at):
@@ -160,6 +166,7 @@ def test_standard_errors__equal_those_of_numerical_derivatives(many, two, weight
 
     best = np.array([fitted.estimates["slope"], fitted.estimates["intercept"]])
     errors = _sandwich(logistic, best, np.ones(len(z)) if w is None else w)
+    # as above, second derivatives over h
     np.testing.assert_allclose([*fitted.standard_errors.values()], errors, rtol=1e-4)
 
 
@@ -176,8 +183,8 @@ def test_fit__is_saved_and_loaded_without_loss(two, tmp_path, method):
     assert str(loaded) == str(fitted)
     direct = (METHODS[method]() if isinstance(method, str) else method).fit(source)
     expected = probabilities(recalibrated(source, direct))
-    for one in (fitted, loaded):
-        np.testing.assert_array_equal(probabilities(one.apply(source)), expected)
+    for fit in (fitted, loaded):
+        np.testing.assert_array_equal(probabilities(fit.apply(source)), expected)
     x = None if isinstance(method, str) else two["x"][:, 1:]
     np.testing.assert_array_equal(loaded.transform(two["p"], covariates=x), expected[:, 1])
     after = cs.evaluate(fitted.apply(source), ["nll"])["nll"].value
@@ -198,8 +205,8 @@ def test_fit__on_few_rows_may_have_an_infinite_log_loss(tmp_path):
     p[0], y[0] = 0.1000001, 1  # in the cell of a row without the event
     source = cs.from_arrays(probabilities=np.append(p, 0.05), labels=np.append(y, 0), binary=True)
     fitted = cs.recalibrate(source, "isotonic(ends=pure)")
-    other = cs.from_arrays(probabilities=np.array([0.05]), labels=np.array([1]), binary=True)
-    assert cs.evaluate(fitted.apply(other), ["nll"])["nll"].value == math.inf
+    unexpected = cs.from_arrays(probabilities=np.array([0.05]), labels=np.array([1]), binary=True)
+    assert cs.evaluate(fitted.apply(unexpected), ["nll"])["nll"].value == math.inf
     value = fitted.to_dict() | {"log_loss_after": None}
     assert cs.FittedRecalibration.from_dict(value).log_loss_after == math.inf
     assert "∞ after" in str(cs.FittedRecalibration.from_dict(value))
@@ -280,9 +287,9 @@ def test_transform__takes_probabilities_and_logits_of_any_shape(many, two):
     fitted = cs.recalibrate(two_class_source(two), "platt")
     a, b = fitted.estimates["slope"], fitted.estimates["intercept"]
     p = expit(a * two["z"] + b)
-    for given in (two["p"], two["p"][:, None], np.column_stack([1 - two["p"], two["p"]])):
-        after = fitted.transform(given)
-        assert after.shape == given.shape
+    for predictions in (two["p"], two["p"][:, None], np.column_stack([1 - two["p"], two["p"]])):
+        after = fitted.transform(predictions)
+        assert after.shape == predictions.shape
         np.testing.assert_allclose(after if after.ndim == 1 else after[:, -1], p, rtol=1e-9)
 
 
@@ -312,16 +319,21 @@ def test_local_bias__finds_categories_of_other_rows_by_name():
 
     def source(rows):
         return cs.from_arrays(
-            probabilities=p[rows], labels=y[rows], binary=True, covariates=region[rows],
+            probabilities=p[rows],
+            labels=y[rows],
+            binary=True,
+            covariates=region[rows],
             covariate_names=["region"],
-        )  # fmt: skip
+        )
 
     fitted = cs.recalibrate(source(slice(None)), "local_bias", covariates=["region"])
     assert fitted.settings["categorical"] == ["region"]
     after = probabilities(fitted.apply(source(slice(None))))[:, 1]
     assert np.mean((after - p)[region == "north"]) > 0.1 > np.mean((after - p)[region == "south"])
-    some = np.flatnonzero(region != "east")  # other numbers of the same names
-    np.testing.assert_array_equal(probabilities(fitted.apply(source(some)))[:, 1], after[some])
+    two_regions = np.flatnonzero(region != "east")  # other numbers of the same names
+    np.testing.assert_array_equal(
+        probabilities(fitted.apply(source(two_regions)))[:, 1], after[two_regions]
+    )
     frame = pd.DataFrame({"region": ["west", "north"]})  # an unknown one is unchanged
     assert fitted.transform(np.array([0.4, 0.4]), covariates=frame)[0] == 0.4
     with pytest.raises(OptionError, match="'region' are names in the fit"):
@@ -369,9 +381,9 @@ def test_write__invalid_rows_are_an_error_or_left_out(many, tmp_path):
 def test_write__an_interrupted_store_is_unfinished_and_replaced_by_the_same_call(many, tmp_path):
     source = cs.from_arrays(logits=np.tile(many["z"], (50, 1)), labels=np.tile(many["y"], 50))
     fitted = cs.recalibrate(source)
-    other = cs.recalibrate(cs.from_arrays(logits=many["z"] * 2, labels=many["y"]))
+    second = cs.recalibrate(cs.from_arrays(logits=many["z"] * 2, labels=many["y"]))
 
-    def interrupt(done, total):
+    def interrupt(count, total):
         raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
@@ -379,18 +391,18 @@ def test_write__an_interrupted_store_is_unfinished_and_replaced_by_the_same_call
     with pytest.raises(StoreError):
         cs.evaluate(tmp_path / "new.zarr")
     with pytest.raises(StoreError, match="already exists"):
-        other.write(source, tmp_path / "new.zarr")
+        second.write(source, tmp_path / "new.zarr")
     store = fitted.write(source, tmp_path / "new.zarr")
     assert (store.rows, store.finished) == (50 * N, True)
 
 
 def test_apply__warns_of_the_rows_of_the_fit(two, tmp_path, caplog):
     source = two_class_source(two)
-    fitting, rest = part_of(source, HALF), part_of(source, HALF, held=False)
+    fitting, new_rows = part_of(source, HALF), part_of(source, HALF, held=False)
     fitted = cs.recalibrate(fitting, "platt")
     fitted.save(tmp_path / "fit.json")
     with caplog.at_level(logging.WARNING):
-        fitted.apply(rest)
+        fitted.apply(new_rows)
         fitted.apply(two_class_source(two, probabilities=two["p"] ** 2))
         assert caplog.text == ""
         cs.load_recalibration(tmp_path / "fit.json").apply(fitting)
@@ -403,15 +415,15 @@ def test_plot__draws_the_diagram_before_and_after(two):
 
     source = two_class_source(two)
     fitted = cs.recalibrate(part_of(source, HALF), "platt")
-    rest = part_of(source, HALF, held=False)
+    new_rows = part_of(source, HALF, held=False)
     ax = Figure().subplots()
-    assert fitted.plot(rest, ax=ax) is ax
-    before, after = cs.reliability(rest), cs.reliability(fitted.apply(rest))
+    assert fitted.plot(new_rows, ax=ax) is ax
+    before, after = cs.reliability(new_rows), cs.reliability(fitted.apply(new_rows))
     assert after.ece < before.ece
     lines = [line for line in ax.get_lines() if ", ECE " in line.get_label()]
-    for line, name, one in zip(lines, ("before", "after"), (before, after), strict=True):
+    for line, name, curve in zip(lines, ("before", "after"), (before, after), strict=True):
         assert line.get_label().startswith(name)
-        expected = [b["frequency"] for b in one.to_dict()["bins"] if b["frequency"] is not None]
+        expected = [b["frequency"] for b in curve.to_dict()["bins"] if b["frequency"] is not None]
         np.testing.assert_array_equal(line.get_ydata(), expected)
 
 

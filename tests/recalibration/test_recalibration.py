@@ -33,7 +33,7 @@ from tests.support.overconfident import (
 
 @pytest.fixture(scope="module")
 def many() -> dict[str, np.ndarray]:
-    """Overconfident logits of five classes; weights; some labels are unknown."""
+    """Overconfident logits of five classes, with weights. Some labels are unknown."""
     rng = np.random.default_rng(11)
     z = rng.normal(size=(N, 5)) * 3
     q = softmax(z / 1.7, axis=1)
@@ -70,30 +70,33 @@ def test_temperature__maximises_the_likelihood(many, kind, weighted):
     fitted = TemperatureScaling().fit(source)
     w = np.ones(N) if weights is None else weights
     temperature, loss = _best_temperature(many["z"], many["y"], w)
+    # Newton's method ends at a step of 1e-8
     assert fitted.temperature == pytest.approx(temperature, rel=1e-6)
     assert fitted.log_loss[1] == pytest.approx(loss, rel=1e-12)
     assert 1.4 < fitted.temperature < 2.0
     assert fitted.passes <= 8
     np.testing.assert_allclose(
         probabilities(recalibrated(source, fitted)),
-        softmax(many["z"] / fitted.temperature, axis=1), rtol=1e-12,
-    )  # fmt: skip
+        softmax(many["z"] / fitted.temperature, axis=1),
+        rtol=1e-12,
+    )
     after = evaluate(recalibrated(source, fitted), [NLL()])["nll"].value
     assert after == pytest.approx(fitted.log_loss[1], rel=1e-12)
 
 
 @pytest.mark.parametrize("scale", [1e-5, 0.03, 40.0, 3e4])
 def test_temperature__scales_with_the_logits(many, scale):
-    one = TemperatureScaling().fit(from_arrays(logits=many["z"], labels=many["y"]))
-    other = TemperatureScaling().fit(from_arrays(logits=scale * many["z"], labels=many["y"]))
-    assert other.temperature == pytest.approx(scale * one.temperature, rel=1e-10)
+    unscaled = TemperatureScaling().fit(from_arrays(logits=many["z"], labels=many["y"]))
+    scaled = TemperatureScaling().fit(from_arrays(logits=scale * many["z"], labels=many["y"]))
+    assert scaled.temperature == pytest.approx(scale * unscaled.temperature, rel=1e-10)
 
 
 def test_temperature__does_not_depend_on_a_shift_of_a_row(many):
     shift = np.linspace(-1e6, 1e6, N)[:, None]
-    one = TemperatureScaling().fit(from_arrays(logits=many["z"], labels=many["y"]))
-    other = TemperatureScaling().fit(from_arrays(logits=many["z"] + shift, labels=many["y"]))
-    assert other.temperature == pytest.approx(one.temperature, rel=1e-8)
+    unshifted = TemperatureScaling().fit(from_arrays(logits=many["z"], labels=many["y"]))
+    shifted = TemperatureScaling().fit(from_arrays(logits=many["z"] + shift, labels=many["y"]))
+    # a shift of 1e6 rounds logits to 1e-10
+    assert shifted.temperature == pytest.approx(unshifted.temperature, rel=1e-8)
 
 
 def test_temperature__of_one_error_in_many_rows_is_exact():
@@ -102,6 +105,7 @@ def test_temperature__of_one_error_in_many_rows_is_exact():
     z = np.tile([1.0, -1.0], (n, 1))
     labels = (np.arange(n) == 17).astype(int)
     fitted = TemperatureScaling().fit(from_arrays(logits=z, labels=labels))
+    # Newton's method ends at a step of 1e-8
     assert fitted.temperature == pytest.approx(2 / logit((n - 1) / n), rel=1e-8)
 
 
@@ -123,6 +127,7 @@ def test_platt__maximises_the_likelihood(two, kind, weighted):
         return (w @ np.logaddexp(0, eta)) / w.sum(), np.array([slope @ z, slope.sum()]) / w.sum()
 
     best = minimize(loss, [1.0, 0.0], jac=True, method="BFGS", options={"gtol": 1e-10})
+    # Newton's method ends at a step of 1e-8, and BFGS at a gradient of 1e-10
     np.testing.assert_allclose([fitted.slope, fitted.intercept], best.x, rtol=1e-6)
     assert fitted.log_loss == pytest.approx(best.fun, rel=1e-12)
     assert fitted.passes <= 10
@@ -132,10 +137,11 @@ def test_platt__maximises_the_likelihood(two, kind, weighted):
 
 
 def test_platt__inverts_an_affine_map_of_log_odds(two):
-    one = Platt().fit(from_arrays(logits=two["z"], labels=two["y"], binary=True))
-    other = Platt().fit(from_arrays(logits=60 - 20 * two["z"], labels=two["y"], binary=True))
-    assert other.slope == pytest.approx(-one.slope / 20, rel=1e-8)
-    assert other.intercept == pytest.approx(one.intercept + 3 * one.slope, rel=1e-8)
+    original = Platt().fit(from_arrays(logits=two["z"], labels=two["y"], binary=True))
+    mapped = Platt().fit(from_arrays(logits=60 - 20 * two["z"], labels=two["y"], binary=True))
+    # Newton's method ends at a step of 1e-8 of the largest parameter
+    assert mapped.slope == pytest.approx(-original.slope / 20, rel=1e-8)
+    assert mapped.intercept == pytest.approx(original.intercept + 3 * original.slope, rel=1e-8)
 
 
 @pytest.mark.parametrize("weighted", [False, True])
@@ -175,9 +181,10 @@ def test_isotonic__is_linear_between_and_constant_beyond_the_rows():
         probabilities=np.array([0.2, 0.3, 0.4, 0.6, 0.8]), labels=labels, binary=True
     )
     new = from_arrays(
-        probabilities=np.array([0.0, 0.25, 0.35, 0.5, 0.7, 1.0]), labels=np.zeros(6, int),
+        probabilities=np.array([0.0, 0.25, 0.35, 0.5, 0.7, 1.0]),
+        labels=np.zeros(6, int),
         binary=True,
-    )  # fmt: skip
+    )
     after = probabilities(recalibrated(new, Isotonic("pure").fit(source)))[:, 1]
     np.testing.assert_allclose(after, [0, 0.25, 0.5, 0.75, 1, 1], atol=1e-12)
 
@@ -251,12 +258,12 @@ def test_isotonic__ends_must_be_known():
 
 def test_local_bias__corrects_the_bias_of_a_missing_covariate():
     source, _, truth, _ = missing_covariate(3, 30_000)
-    fitting, rest = part_of(source, HALF), part_of(source, HALF, held=False)
+    fitting, judged = part_of(source, HALF), part_of(source, HALF, held=False)
     estimators = [KLCE(("x2",), prediction_bandwidth=0.2, covariate_bandwidth=0.5), Brier()]
-    here = rest.read(0, rest.rows).labels >= 0
+    here = judged.read(0, judged.rows).labels >= 0
     error, klce = {}, {}
     for method in (None, Platt(), LOCAL):
-        model = rest if method is None else recalibrated(rest, method.fit(fitting))
+        model = judged if method is None else recalibrated(judged, method.fit(fitting))
         result = evaluate(model, estimators)
         klce[method and method.name] = result["klce"].value
         q = model.read(0, model.rows).values
@@ -272,12 +279,13 @@ def test_local_bias__adds_the_map_of_the_fitting_part(two, kernel, weighted):
     source = two_class_source(two, weights=two["w"] if weighted else None)
     settings: Any = dict(
         prediction_bandwidth=0.1 if kernel == "gaussian" else None,
-        covariate_bandwidth=0.3, prediction_kernel=kernel,
-    )  # fmt: skip
+        covariate_bandwidth=0.3,
+        prediction_kernel=kernel,
+    )
     fitted = LocalBias(("x2",), **settings).fit(part_of(source, HALF))
     after = probabilities(recalibrated(part_of(source, HALF, held=False), fitted))
-    rest = ~HALF.holds(np.arange(N))
-    at = (two["p"][rest] if kernel == "gaussian" else None), two["x"][rest, 1:]
+    new_rows = ~HALF.holds(np.arange(N))
+    at = (two["p"][new_rows] if kernel == "gaussian" else None), two["x"][new_rows, 1:]
     settings |= {"at": at, "series_tolerance": 1e-9, "min_rows": 2}
     series, direct = (
         local_bias(part_of(source, HALF), ("x2",), method=method, **settings)
@@ -285,12 +293,15 @@ def test_local_bias__adds_the_map_of_the_fitting_part(two, kernel, weighted):
     )
     # the series also masks points whose sums are below its error
     assert direct.masked.sum() <= series.masked.sum() < 5
-    p = np.clip(two["p"][rest] + np.where(series.masked, 0, direct.bias), 0, 1)
+    p = np.clip(two["p"][new_rows] + np.where(series.masked, 0, direct.bias), 0, 1)
     # an error of 1e-9 n in a density that may be as small as 0.01
-    np.testing.assert_allclose(after[rest, 1], p, atol=1e-4)
+    np.testing.assert_allclose(after[new_rows, 1], p, atol=1e-4)
     np.testing.assert_allclose(after.sum(1), 1, atol=1e-15)
     counted = fitted.uncorrected(part_of(source, HALF, held=False))
-    assert counted == ((two["y"][rest] >= 0).sum(), series.masked[two["y"][rest] >= 0].sum())
+    assert counted == (
+        (two["y"][new_rows] >= 0).sum(),
+        series.masked[two["y"][new_rows] >= 0].sum(),
+    )
 
 
 def test_local_bias__does_not_change_rows_far_from_the_fit(two):
@@ -298,9 +309,12 @@ def test_local_bias__does_not_change_rows_far_from_the_fit(two):
     p = np.array([0.3, 1.0, 0.0, 0.3, 0.3])
     x = np.array([[0.0, 50.0], [0.0, -9e9], [0.0, 50.0], [0.0, np.nan], [np.nan, 0.0]])
     new = from_arrays(
-        probabilities=p, labels=np.zeros(5, int), covariates=x, covariate_names=["x1", "x2"],
+        probabilities=p,
+        labels=np.zeros(5, int),
+        covariates=x,
+        covariate_names=["x1", "x2"],
         binary=True,
-    )  # fmt: skip
+    )
     after = probabilities(recalibrated(new, fitted))[:, 1]
     np.testing.assert_array_equal(after[:4], p[:4])
     assert after[4] != p[4]
@@ -344,6 +358,7 @@ def test_temperature__impossible_labels_are_clipped_and_counted():
     fitted = TemperatureScaling(clip=1e-4).fit(from_arrays(probabilities=q, labels=y))
     assert "1 rows whose label has a probability below 0.0001" in fitted.notes[0]
     best, _ = _best_temperature(np.log(np.maximum(q, 1e-4)), y, np.ones(len(y)))
+    # Newton's method ends at a step of 1e-8
     assert fitted.temperature == pytest.approx(best, rel=1e-6)
 
 
@@ -401,9 +416,13 @@ def test_fit__labels_of_one_class_are_an_error(name, label):  # S5: silent for `
         recalibrate(source, name, covariates=columns)
     labels[0] = 1 - label  # of weight 0
     named = _binary(
-        p, labels, weights=np.append(0.0, np.ones(39)), class_names=["stays", "leaves"],
-        covariates=x, covariate_names=["x"],
-    )  # fmt: skip
+        p,
+        labels,
+        weights=np.append(0.0, np.ones(39)),
+        class_names=["stays", "leaves"],
+        covariates=x,
+        covariate_names=["x"],
+    )
     with pytest.raises(OptionError, match=f"{['stays', 'leaves'][label]}. in 39 rows"):
         recalibrate(named, name, covariates=columns)
 
@@ -439,13 +458,16 @@ def test_local_bias__error_has_the_reason_without_the_remedy(two, monkeypatch):
 @pytest.mark.parametrize(
     "make",
     [
-        lambda: Platt(clip=0.0), lambda: TemperatureScaling(clip=0.7), lambda: LocalBias(("a",
-        "a")),
-        lambda: LocalBias(("a",), prediction_kernel="laplace"), lambda: HoldOut(1.0),
-        lambda: LocalBias(("a",), categorical=("b",)), lambda: LocalBias(tolerance=1.0),
+        lambda: Platt(clip=0.0),
+        lambda: TemperatureScaling(clip=0.7),
+        lambda: LocalBias(("a", "a")),
+        lambda: LocalBias(("a",), prediction_kernel="laplace"),
+        lambda: HoldOut(1.0),
+        lambda: LocalBias(("a",), categorical=("b",)),
+        lambda: LocalBias(tolerance=1.0),
         lambda: part_of(np.zeros(3), HALF),
     ],
-)  # fmt: skip
+)
 def test_settings__invalid_values_are_refused(make):
     with pytest.raises(OptionError):
         make()
@@ -459,16 +481,19 @@ def test_methods__are_found_by_name():
 # ---------------------------------------------------------------- real predictions
 
 
-def test_recalibration__of_real_predictions(data_folder):
+def test_recalibration__helps_real_predictions(data_folder):
     rows = np.load(data_folder / "cifar100_resnet110.npz")
     source = from_arrays(logits=rows["logits"], labels=rows["labels"])
     fitted = TemperatureScaling().fit(part_of(source, HALF))
-    held = HALF.holds(np.arange(source.rows))
+    fitted_rows = HALF.holds(np.arange(source.rows))
     temperature, _ = _best_temperature(
-        rows["logits"][held].astype(float), rows["labels"][held].astype(int), np.ones(held.sum())
+        rows["logits"][fitted_rows].astype(float),
+        rows["labels"][fitted_rows].astype(int),
+        np.ones(fitted_rows.sum()),
     )
+    # Newton's method ends at a step of 1e-8
     assert fitted.temperature == pytest.approx(temperature, rel=1e-6)
-    rest = part_of(source, HALF, held=False)
-    before, after = (evaluate(s, [ECE(), NLL()]) for s in (rest, recalibrated(rest, fitted)))
+    judged = part_of(source, HALF, held=False)
+    before, after = (evaluate(s, [ECE(), NLL()]) for s in (judged, recalibrated(judged, fitted)))
     assert after["ece"].value < 0.8 * before["ece"].value
     assert after["nll"].value < before["nll"].value

@@ -22,11 +22,26 @@ from calibscale.recalibration.nonparametric import LocalBias
 from tests.support.overconfident import LOCAL, overconfident_rows, two_class_source
 
 _CHANGES: dict[str, Any] = {
-    "null": None, "true": True, "text": "x", "long text": "x" * 10_000, "empty list": [],
-    "empty object": {}, "nested": {"a": [[[1]]]}, "deep": json.loads("[" * 300 + "]" * 300),
-    "nan": math.nan, "infinite": -math.inf, "huge": 10**400, "large": 1e12, "larger": 1e308,
-    "tiny": 1e-310, "negative": -1, "zero": 0, "one": 1, "half": 0.5, "many": 10**6,
-}  # fmt: skip
+    "null": None,
+    "true": True,
+    "text": "x",
+    "long text": "x" * 10_000,
+    "empty list": [],
+    "empty object": {},
+    "nested": {"a": [[[1]]]},
+    "deep": json.loads("[" * 300 + "]" * 300),
+    "nan": math.nan,
+    "infinite": -math.inf,
+    "huge": 10**400,
+    "large": 1e12,
+    "larger": 1e308,
+    "tiny": 1e-310,
+    "negative": -1,
+    "zero": 0,
+    "one": 1,
+    "half": 0.5,
+    "many": 10**6,
+}
 
 
 def _fits() -> dict[str, tuple[cs.FittedRecalibration, dict[str, Any]]]:
@@ -44,8 +59,8 @@ def _fits() -> dict[str, tuple[cs.FittedRecalibration, dict[str, Any]]]:
     }
     cases["bbq"] = ("bbq", binary, {"probabilities": p})
     cases["local_bias"] = (LOCAL, binary, {"probabilities": p, "covariates": at[:, 1:]})
-    both = LocalBias(("x1", "x2"), categorical=("x1",), covariate_bandwidth=0.8)
-    cases["local_bias of categories"] = (both, binary, {"probabilities": p, "covariates": at})
+    categories = LocalBias(("x1", "x2"), categorical=("x1",), covariate_bandwidth=0.8)
+    cases["local_bias of categories"] = (categories, binary, {"probabilities": p, "covariates": at})
     constant = LocalBias(("x2",), covariate_bandwidth=0.5, prediction_kernel="none")
     cases["local_bias of x"] = (constant, binary, {"probabilities": p, "covariates": at[:, 1:]})
     for method in (MCBoost(("x1", "x2")), PMCBoost("x2", depth=(1,))):
@@ -60,8 +75,8 @@ def _fits() -> dict[str, tuple[cs.FittedRecalibration, dict[str, Any]]]:
     many = cs.from_arrays(logits=z, labels=y)
     cases["temperature of four"] = ("temperature", many, {"logits": z[:20]})
     return {
-        name: (cs.recalibrate(source, method), given)
-        for name, (method, source, given) in cases.items()
+        name: (cs.recalibrate(source, method), arguments)
+        for name, (method, source, arguments) in cases.items()
     }
 
 
@@ -71,7 +86,7 @@ def fits() -> dict[str, tuple[cs.FittedRecalibration, dict[str, Any]]]:
 
 
 def _places(value: Any, where: tuple[Any, ...] = ()) -> Iterator[tuple[Any, ...]]:
-    """Paths to the values of a JSON object; of long lists, to the first, a middle and the last."""
+    """Paths to the values of a JSON object. Of long lists, three items are enough."""
     if where:
         yield where
     if isinstance(value, dict):
@@ -120,8 +135,8 @@ def _mutations(intact: dict[str, Any]) -> Iterator[tuple[tuple[Any, ...], str, d
             yield where, name, mutated
 
 
-def _judge(path: Path, where: tuple[Any, ...], given: Any, expected: np.ndarray) -> str:
-    """Whether a file is refused, equal or different; other errors and wrong values fail."""
+def _judge(path: Path, where: tuple[Any, ...], arguments: Any, expected: np.ndarray) -> str:
+    """Whether a file is refused, equal or different. Other errors and wrong values fail."""
     try:
         fitted = cs.load_recalibration(path)
     except OptionError as error:
@@ -132,7 +147,7 @@ def _judge(path: Path, where: tuple[Any, ...], given: Any, expected: np.ndarray)
     str(fitted)
     json.dumps(fitted.to_dict(), allow_nan=False)
     try:
-        after = fitted.transform(**given)
+        after = fitted.transform(**arguments)
     except (OptionError, InvalidDataError):
         if where[0] in ("source", "parameters"):  # other classes or categories, a small tolerance
             return "refused for these rows"
@@ -152,13 +167,13 @@ def _judge(path: Path, where: tuple[Any, ...], given: Any, expected: np.ndarray)
 @pytest.mark.filterwarnings("error::RuntimeWarning", "error::UserWarning")
 def test_files__with_one_changed_value_are_refused_or_recalibrate(fits, tmp_path, step):
     path, counts = tmp_path / "fit.json", Counter[str]()
-    for name, (fitted, given) in fits.items():
-        expected, intact = fitted.transform(**given), fitted.to_dict()
+    for name, (fitted, arguments) in fits.items():
+        expected, intact = fitted.transform(**arguments), fitted.to_dict()
         here = Counter[str]()
         for where, change, mutated in islice(_mutations(intact), 0, None, step):
             path.write_text(json.dumps(mutated))
             try:
-                here[_judge(path, where, given, expected)] += 1
+                here[_judge(path, where, arguments, expected)] += 1
             except Exception as error:
                 raise AssertionError(f"{name}: {where} {change}") from error
         print(f"{name}: {sum(here.values())} mutations: {dict(here)}")

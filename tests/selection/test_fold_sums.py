@@ -37,23 +37,28 @@ def test_weights__their_scale_changes_nothing(notion):
 @every_notion
 def test_weights__equal_ones_are_no_weights(notion):
     data = toy(notion)
-    ones = Toy(notion, data.q, data.y, data.folds, np.ones(200))
+    weighted = Toy(notion, data.q, data.y, data.folds, np.ones(200))
     for a, b in zip(
-        data.select(grids(notion)).candidates, ones.select(grids(notion)).candidates, strict=True
+        data.select(grids(notion)).candidates,
+        weighted.select(grids(notion)).candidates,
+        strict=True,
     ):
         assert (b.risk_folds, b.estimate_folds) == (a.risk_folds, a.estimate_folds)
 
 
 def repeated(data, times):
     return Toy(
-        data.notion, np.repeat(data.q, times, axis=0), np.repeat(data.y, times),
-        np.repeat(data.folds, times), None,
-    )  # fmt: skip
+        data.notion,
+        np.repeat(data.q, times, axis=0),
+        np.repeat(data.y, times),
+        np.repeat(data.folds, times),
+        None,
+    )
 
 
 @every_notion
 def test_weights__whole_numbers_repeat_rows(notion):
-    """True of every estimate whose fit has no pair diagonal and no n in λ."""
+    """True of every estimate with a fit that has no pair diagonal and no n in λ."""
     data = toy(notion)
     times = np.arange(200) % 3 + 1
     weighted = Toy(notion, data.q, data.y, data.folds, times.astype(float))
@@ -93,8 +98,11 @@ def test_weights__whole_numbers_repeat_rows_in_moments(notion):
         )
         rows = repeated(data, times)
         many = statistic.accumulate(statistic.zero(K), chunk_of(rows.q, rows.y))
-        fields = {"FeatureState": ("S", "C"), "ResidualState": ("weight", "D"),
-                  "KernelSumState": ("top", "sums")}.get(type(once).__name__, ())  # fmt: skip
+        fields = {
+            "FeatureState": ("S", "C"),
+            "ResidualState": ("weight", "D"),
+            "KernelSumState": ("top", "sums"),
+        }.get(type(once).__name__, ())
         for name in fields:
             np.testing.assert_allclose(
                 getattr(many, name), getattr(once, name), rtol=1e-11, atol=1e-11

@@ -50,6 +50,7 @@ def test_families__equal_dense_references(names, notion, weighted):
         assert ours.risk_folds == pytest.approx(risks, rel=rel)
         assert ours.estimate_folds == pytest.approx(estimates, rel=20 * rel)
         error = naive.difference_error(losses, dense[best][2], data.folds, data.weights)
+        # an error of differences loses the digits that two risks share
         assert ours.difference_error == pytest.approx(error, rel=50 * rel, abs=1e-12)
 
 
@@ -72,10 +73,14 @@ def test_fitted__numbers_describe_the_fits():
 @pytest.mark.parametrize("name", SCORE_FAMILIES)
 @pytest.mark.parametrize(
     ("p", "y"),
-    [(np.full(60, 0.3), np.arange(60) % 2), (np.linspace(0, 1, 60), np.ones(60, int)),
-     (np.linspace(0, 1, 60), np.zeros(60, int)), (np.arange(60) % 2 * 1.0, np.arange(60) % 2)],
+    [
+        (np.full(60, 0.3), np.arange(60) % 2),
+        (np.linspace(0, 1, 60), np.ones(60, int)),
+        (np.linspace(0, 1, 60), np.zeros(60, int)),
+        (np.arange(60) % 2 * 1.0, np.arange(60) % 2),
+    ],
     ids=["one score", "all 1", "all 0", "certain"],
-)  # fmt: skip
+)
 def test_degenerate_rows__have_the_residual_that_they_show(name, p, y):
     folds = np.repeat([-1, 0, 1], 20)
     data = Toy("positive", np.column_stack([1 - p, p]), y, folds, np.ones(60))
@@ -88,7 +93,7 @@ def test_degenerate_rows__have_the_residual_that_they_show(name, p, y):
 
 
 def test_smooth_ece__is_defined_far_from_all_rows():
-    """Beyond the reach of the kernel the estimate is that of the nearest rows."""
+    """Beyond the reach of the kernel the estimate comes from the nearest rows."""
     rng = np.random.default_rng(8)
     p = np.concatenate([0.01 + 0.001 * rng.random(3000), [0.7, 0.71]])
     y = (rng.random(3002) < 0.02).astype(int)
@@ -128,8 +133,11 @@ def test_cells__adapt_to_the_set_of_all_scores(notion, monkeypatch):
         counts = sums[0].astype(int)
         order = np.argsort(p[:, 0], kind="stable")
         ends = np.cumsum(counts)
-        for row, values in ((1, chunk.weights), (3, chunk.weights * p[:, 0]),
-                            (4, chunk.weights * d[:, 0])):  # fmt: skip
+        for row, values in (
+            (1, chunk.weights),
+            (3, chunk.weights * p[:, 0]),
+            (4, chunk.weights * d[:, 0]),
+        ):
             expected = np.diff(np.append(0.0, np.cumsum(values[order])[ends - 1]))
             np.testing.assert_allclose(sums[row], expected, rtol=1e-9, atol=1e-9)
 

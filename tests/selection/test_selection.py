@@ -186,7 +186,7 @@ def test_projections__are_mean_losses_over_the_pairs_of_a_row(family, weighted, 
 
 
 def test_bins__empty_bins_predict_the_global_means():
-    """Two clusters; two validation rows lie where there is no training row."""
+    """Rows lie in two clusters. Two validation rows lie where there is no training row."""
     rng = np.random.default_rng(4)
     p = np.concatenate([rng.uniform(0.05, 0.15, 30), rng.uniform(0.85, 0.95, 30), [0.5, 0.52]])
     y = (rng.random(62) < 0.3).astype(int)
@@ -243,9 +243,9 @@ def test_difference_error__is_the_spread_of_the_difference():
         p = rng.random(400)
         y = (rng.random(400) < p**2).astype(int)
         source = cs.from_arrays(probabilities=p, labels=y, binary=True)
-        zero, one = cs.select(source, "positive", [Multiples()], folds=3, seed=i).candidates
-        differences[i] = one.risk - zero.risk
-        stated[i] = max(zero.difference_error, one.difference_error)
+        first, second = cs.select(source, "positive", [Multiples()], folds=3, seed=i).candidates
+        differences[i] = second.risk - first.risk
+        stated[i] = max(first.difference_error, second.difference_error)
     z = (differences - true) / stated
     # the second-order term of the U-statistic, 3 % of the variance, is not in the stated error
     low, high = chi2.ppf([0.0005, 0.9995], runs) / runs
@@ -283,8 +283,8 @@ def test_sampled_risk__never_pairs_a_row_with_itself():
     for a, b in pairs.astype(int):
         counts[a, b] += 1
     assert all(counts[a, a] == 0 for a in range(5))
-    others = [count for (a, b), count in counts.items() if a != b]  # uniform over 20 pairs
-    statistic = sum((c - 200) ** 2 / 200 for c in others)
+    pair_counts = [count for (a, b), count in counts.items() if a != b]  # uniform over 20 pairs
+    statistic = sum((c - 200) ** 2 / 200 for c in pair_counts)
     assert statistic < chi2.ppf(0.999, 19)
 
 
@@ -330,8 +330,8 @@ def test_temperature__recovers_the_temperature_of_the_data():
 
 def test_log_q__is_accurate_where_q_underflows():
     logits = np.array([[800.0, 0.0, -50.0], [0.0, -40.0, -1.0]])
-    chunk, _ = next(iter(chunks(Block(0, logits, np.zeros(2, np.int64), None, None),
-                                Rules("logits", Classes(3), 1))))  # fmt: skip
+    block = Block(0, logits, np.zeros(2, np.int64), None, None)
+    chunk, _ = next(iter(chunks(block, Rules("logits", Classes(3), 1))))
     assert (chunk.q[0] == [1.0, 0.0, 0.0]).all()
     # log q = z − log Σ e^z by hand; −744.4 is the log of the smallest float64
     second = np.array([0.0, -40.0, -1.0]) - np.log1p(np.exp(-1) + np.exp(-40))
@@ -379,7 +379,7 @@ def test_pointwise__undefined_values_are_refused(rng):
 
 
 def leave_one_out_bandwidth(f, grid):
-    """The h with the largest Σ_i log Σ_{j≠i} k_dir(f_i; f_j), by dense matrices of densities."""
+    """The h with the largest Σ_i log Σ_{j≠i} k_dir(f_i, f_j), by dense matrices of densities."""
     scores = []
     for h in grid:
         alpha = f / h + 1

@@ -115,7 +115,7 @@ def test_approximation__has_the_size_of_the_deviation(low_rank, features, rank):
     ("features", "rank"), [("landmarks", 100), ("landmarks", 200), ("random", 200)]
 )
 def test_approximation__covers_and_is_not_too_wide(low_rank, features, rank):
-    """Stated errors cover; their median for estimates is about three times the RMS error."""
+    """Stated errors cover. Their median for estimates is about three times the RMS error."""
     seeds = 20
     miss, stated = low_rank(features, rank, seeds)
     for covered in np.mean(np.abs(miss) <= stated, axis=(0, 2)):
@@ -147,11 +147,11 @@ def test_subset_rows__scalar_risks_and_estimates_are_exact(long_rows, notion, we
             weights=rng.uniform(0.2, 3.0, 3000),
         )
     few = cs.select(source, notion, grids(notion), subset_rows=600)
-    every = cs.select(source, notion, grids(notion))
+    all_rows = cs.select(source, notion, grids(notion))
     assert few.parameters["subset_rows"] < 700
-    assert every.parameters["subset_rows"] == every.n
-    assert few.n_unlabelled == every.n_unlabelled == 3000 - every.n
-    for a, b in zip(every.candidates, few.candidates, strict=True):
+    assert all_rows.parameters["subset_rows"] == all_rows.n
+    assert few.n_unlabelled == all_rows.n_unlabelled == 3000 - all_rows.n
+    for a, b in zip(all_rows.candidates, few.candidates, strict=True):
         # kde: cells to 1e-11; the temperature is that of 600 rows: θ within its noise
         close = {"temperature": dict(rel=0.05, abs=1e-4), "kde": dict(rel=1e-9)}
         expected = close.get(a.estimator, dict(rel=1e-10))
@@ -162,16 +162,16 @@ def test_subset_rows__scalar_risks_and_estimates_are_exact(long_rows, notion, we
 
 
 def test_subset_rows__the_temperature_is_evaluated_at_every_row(long_rows):
-    """θ comes from the rows in memory; risk and estimate use this θ on all rows."""
+    """θ comes from the rows in memory. Risk and estimate use this θ on all rows."""
     for notion in ("top_label", "canonical"):
         best = cs.select(long_rows, notion, ["temperature"], subset_rows=600, seed=3).selected
         q, y = softmax(long_rows.values, axis=1), long_rows.labels
         ((p, d),) = naive.notion_problems(notion, q, y)
         folds = Split(5, 0.2, 3).of(np.arange(3000))
         for v, theta in enumerate(best.fitted["theta"]):
-            r, mine = naive.tempered(p, theta), folds == v
-            pairs = (d[mine] @ d[mine].T - r[mine] @ r[mine].T) ** 2
-            risk = (pairs.sum() - np.trace(pairs)) / (mine.sum() * (mine.sum() - 1))
+            r, members = naive.tempered(p, theta), folds == v
+            pairs = (d[members] @ d[members].T - r[members] @ r[members].T) ** 2
+            risk = (pairs.sum() - np.trace(pairs)) / (members.sum() * (members.sum() - 1))
             assert best.risk_folds[v] == pytest.approx(risk, rel=1e-10)  # sums of 3,000 rows
             estimate = (r[folds == TEST] ** 2).sum(1).mean()
             assert best.estimate_folds[v] == pytest.approx(estimate, rel=1e-10)
@@ -199,6 +199,7 @@ def test_subset_rows__canonical_errors_are_stated(long_rows):
     judged = [(miss[0], stated[0]), (miss[1][:, kernels], stated[1][:, kernels])]
     for wrong, error in judged:
         covered = (np.abs(wrong) <= error).sum(axis=0)
+        # stated errors cover in 95 % of the draws, up to one seed in a thousand
         assert (covered >= binom.ppf(0.001, seeds, 0.95)).all(), covered
         width = np.median(error, axis=0) / np.sqrt((wrong**2).mean(axis=0))
         assert (width < 3.5).all(), width  # 3, and a sixth for the RMS of twelve draws
@@ -207,9 +208,9 @@ def test_subset_rows__canonical_errors_are_stated(long_rows):
 def test_subset_rows__errors_agree_with_those_of_all_rows(rng):
     q = rng.dirichlet(np.ones(3), 4000)
     source = cs.from_arrays(probabilities=q, labels=rng.integers(0, 3, 4000))
-    few, every = (
+    few, all_rows = (
         cs.select(source, "top_label", ["ukkr"], subset_rows=rows).selected for rows in (1000, 4000)
     )
     # the spread of 200 or more values instead of 800: a tenth, three times that
-    assert few.interval.standard_error == pytest.approx(every.interval.standard_error, rel=0.3)
-    assert few.risk_sampling_error == pytest.approx(every.risk_sampling_error, rel=0.3)
+    assert few.interval.standard_error == pytest.approx(all_rows.interval.standard_error, rel=0.3)
+    assert few.risk_sampling_error == pytest.approx(all_rows.risk_sampling_error, rel=0.3)

@@ -236,7 +236,7 @@ def test_few_rows__a_fold_of_one_is_an_error():
 
 @every_notion
 @pytest.mark.parametrize("label", [0, 1])
-def test_labels__all_of_one_class(notion, label):
+def test_labels__all_of_one_class_give_defined_results(notion, label):
     q, y = rows_of(notion)
     assert_defined(run(q, np.full_like(y, label), notion))
 
@@ -253,13 +253,13 @@ def test_predictions__all_equal(notion):
 
 
 @every_notion
-def test_predictions__uniform(notion):
+def test_predictions__that_are_uniform_give_defined_results(notion):
     q, y = rows_of(notion)
     assert_defined(run(np.full_like(q, 1 / q.shape[1]), y, notion))
 
 
 @every_notion
-def test_rows__all_repeated(notion):
+def test_rows__all_repeated_give_defined_results(notion):
     """The rank of the kernel matrix is a tenth of the number of rows."""
     q, y = rows_of(notion)
     q, y = np.repeat(q[:12], 10, axis=0), np.repeat(y[:12], 10)
@@ -270,7 +270,7 @@ def test_rows__all_repeated(notion):
 
 @every_notion
 @pytest.mark.parametrize("right", [True, False])
-def test_predictions__all_zero_or_one(notion, right):
+def test_predictions__all_zero_or_one_give_defined_results(notion, right):
     """Vertices of the simplex: log 0 everywhere, with no errors or with every third row wrong."""
     _, y = rows_of(notion)
     K = 2 if notion == "positive" else 3
@@ -285,14 +285,14 @@ def test_predictions__all_zero_or_one(notion, right):
 
 
 @every_notion
-def test_predictions__some_zero_or_one(notion):
+def test_predictions__some_zero_or_one_give_defined_results(notion):
     q, y = rows_of(notion)
     q = np.where((np.arange(ROWS) % 5 < 2)[:, None], np.eye(q.shape[1])[(y + 1) % 2], q)
     assert_defined(run(q, y, notion))
 
 
 @every_notion
-def test_logits__very_large(notion):
+def test_logits__that_are_very_large_give_defined_results(notion):
     _, y = rows_of(notion)
     z = np.random.default_rng(1).normal(size=(ROWS, 2 if notion == "positive" else 3)) * 1e4
     assert_defined(cs.select(cs.from_arrays(logits=z, labels=y), notion, folds=3))
@@ -328,7 +328,7 @@ def test_weights__all_zero_is_an_error():
 
 @every_notion
 @pytest.mark.parametrize("heavy", [1e8, 1e90])
-def test_weights__one_dominant_row(notion, heavy):
+def test_weights__with_one_dominant_row_give_defined_results_or_an_error(notion, heavy):
     q, y = rows_of(notion)
     weights = np.ones(ROWS)
     weights[17] = heavy
@@ -337,7 +337,7 @@ def test_weights__one_dominant_row(notion, heavy):
 
 @pytest.mark.parametrize("heavy", [1e6, 1e16])
 def test_weights__one_dominant_row_leaves_the_risk_correct(heavy):
-    """(Σw)² − Σw² cancels where one row has nearly all the weight; the sum over pairs does not."""
+    """(Σw)² − Σw² cancels where one row has nearly all the weight. The sum over pairs does not."""
     q, y = good(30, 2)
     weights, folds = np.ones(30), np.arange(30) % 3 - 1
     weights[10] = heavy  # in fold 0

@@ -1,4 +1,4 @@
-"""Results of a selection that do not depend on engines, blocks and row order; splits."""
+"""Results of a selection do not depend on engines, blocks and row order. Splits of rows."""
 
 from __future__ import annotations
 
@@ -72,11 +72,11 @@ def test_processes__give_the_same_bits_with_explicit_folds(store):
 def test_block_rows__change_results_by_rounding_only(store, notion):
     first = _comparable(cs.select(store, notion, grids(notion), block_rows=2400))
     for rows in (100, 777):
-        other = _comparable(cs.select(store, notion, grids(notion), block_rows=rows))
-        for result in (first, other):
+        blocked = _comparable(cs.select(store, notion, grids(notion), block_rows=rows))
+        for result in (first, blocked):
             result["parameters"].pop("block_rows", None)
-        for (path, a), (same, b) in zip(_numbers(first), _numbers(other), strict=True):
-            assert path == same
+        for (path, a), (blocked_path, b) in zip(_numbers(first), _numbers(blocked), strict=True):
+            assert path == blocked_path
             if "cells" in str(path) or path[-1] in ("error", "trace_residual"):
                 continue  # rounding errors themselves
             # differences have the rounding errors of risks; θ is accurate to 1e-7
@@ -98,15 +98,16 @@ def test_split__has_the_requested_shares():
     counts = np.bincount(Split(4, 0.3, seed=1).of(np.arange(20_000)) + 1, minlength=5)
     expected = 20_000 * np.array([0.3, 0.175, 0.175, 0.175, 0.175])
     assert len(counts) == 5
+    # fails for one seed in a thousand
     assert ((counts - expected) ** 2 / expected).sum() < chi2.ppf(0.999, 4)
 
 
 def test_split__explicit_folds_are_sliced_with_the_rows():
-    given = np.random.default_rng(1).integers(-1, 3, 100)
-    split = Split(3, given=given)
+    folds = np.random.default_rng(1).integers(-1, 3, 100)
+    split = Split(3, given=folds)
     rows = np.arange(40, 70)
-    np.testing.assert_array_equal(split.part(40, 70).of(rows), given[40:70])
-    np.testing.assert_array_equal(split.of(rows), given[40:70])
+    np.testing.assert_array_equal(split.part(40, 70).of(rows), folds[40:70])
+    np.testing.assert_array_equal(split.of(rows), folds[40:70])
 
 
 def test_split__a_nested_split_moves_the_test_part():
@@ -139,6 +140,7 @@ def test_sorted_store__folds_have_all_classes(tmp_path):
     )
     assert selection.n == 1200
     for a, b in zip(selection.candidates, from_memory.candidates, strict=True):
+        # θ is accurate to 1e-7, the others are rounded sums
         assert b.risk == pytest.approx(a.risk, rel=1e-6 if a.estimator == "temperature" else 1e-9)
 
 
@@ -172,7 +174,7 @@ def test_nested__does_not_change_the_candidates():
 
 
 def test_dask__shared_data_are_not_in_the_tasks(store):
-    """Statistics may contain many rows; they are sent once and are not part of tasks."""
+    """Statistics may contain many rows. They are sent once and are not part of tasks."""
     import pickle
 
     from calibscale.data.source_arguments import as_source

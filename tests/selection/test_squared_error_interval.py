@@ -32,12 +32,13 @@ def binary(seed, n, sharpness=1.0):
 
 def test_uniform_truth__is_the_integral():
     p = (np.arange(10**6) + 0.5) / 10**6
+    # the constant has five digits
     assert np.mean((expit(1.6 * logit(p)) - p) ** 2) == pytest.approx(UNIFORM_TRUTH, rel=1e-4)
 
 
 @pytest.mark.long
 def test_interval__four_seeds_of_one_calibrated_set_agree():
-    """Estimates of 3.5e-16 and 0.0158 come from the same rows; their intervals overlap."""
+    """Estimates of 3.5e-16 and 0.0158 come from the same rows. Their intervals overlap."""
     source = binary(3, 500)
     candidates = [cs.select(source, "positive", seed=seed).selected for seed in range(4)]
     estimates = [c.estimate for c in candidates]
@@ -63,6 +64,7 @@ def test_interval__contains_the_truth(sharpness):
         )
         interval = selection.selected.interval
         covered += interval.low <= truth <= interval.high
+    # intervals cover in at least 88 % of the sets, up to one seed in a thousand
     assert covered >= binom.ppf(0.001, sets, 0.88)
 
 
@@ -74,6 +76,7 @@ def test_interval__contains_the_truth_for_binary_data(sharpness, n):
     for seed in range(sets):
         interval = cs.select(binary((2, seed), n, sharpness), "positive").selected.interval
         covered += interval.low <= truth <= interval.high
+    # intervals cover in 88 to 97 % of the sets, up to one seed in two hundred at either end
     assert binom.ppf(0.005, sets, 0.88) <= covered <= binom.ppf(0.995, sets, 0.97)
 
 
@@ -91,6 +94,7 @@ def test_interval__contains_the_truth_for_ten_classes(sharpness):
         selection = cs.select(source, "canonical", ["kkr", "ukkr", "temperature"], features=100)
         interval = selection.selected.interval
         covered += interval.low <= truth <= interval.high
+    # intervals cover in at least 88 % of the sets, up to one seed in two hundred
     assert covered >= binom.ppf(0.005, sets, 0.88)
 
 
@@ -98,24 +102,24 @@ def test_interval__contains_the_truth_for_ten_classes(sharpness):
 
 
 def naive_interval(p, delta, w, folds, fits, k):
-    """Limits of a scalar problem by loops over folds; fits[v](p) is r̂ without fold v."""
+    """Limits of a scalar problem by loops over folds. fits[v](p) is r̂ without fold v."""
     u = 4 / np.pi * np.arcsin(np.sqrt(p)) - 1
-    psi = np.stack([np.ones_like(u), u, (3 * u**2 - 1) / 2, (5 * u**3 - 3 * u) / 2,
-                    (35 * u**4 - 30 * u**2 + 3) / 8], axis=1)  # fmt: skip
+    legendre = (1 + 0 * u, u, (3 * u**2 - 1) / 2, (5 * u**3 - 3 * u) / 2)
+    psi = np.stack([*legendre, (35 * u**4 - 30 * u**2 + 3) / 8], axis=1)
     plain, better, size, product, square = np.zeros((5, len(p)))
     tests, moved = [], []
     for v in range(k):
-        train, own = (folds != v) & (folds != TEST), folds == v
+        train, held_out = (folds != v) & (folds != TEST), folds == v
         r = fits[v](p)
         root = np.sqrt(w[train])
         coefficients, *_ = np.linalg.lstsq(
             psi[train] * root[:, None], (delta - r)[train] * root, rcond=None
         )
         more = np.clip(r + psi @ coefficients, p - 1, p)
-        plain[own] = (2 * r * delta - r**2)[own]
-        product[own], square[own] = (r * delta)[own], (r**2)[own]
-        better[own] = (2 * more * delta - more**2)[own]
-        size[own] = more[own] ** 2
+        plain[held_out] = (2 * r * delta - r**2)[held_out]
+        product[held_out], square[held_out] = (r * delta)[held_out], (r**2)[held_out]
+        better[held_out] = (2 * more * delta - more**2)[held_out]
+        size[held_out] = more[held_out] ** 2
         tests.append(r[folds == TEST])
         moved.append(more[folds == TEST])
     for total, many in ((plain, tests), (better, moved)):
@@ -147,9 +151,8 @@ def naive_interval(p, delta, w, folds, fits, k):
 
 
 def scalar_view(source):
-    chunk = next(iter(chunks(source.read(0, source.rows), Rules("probabilities", Classes(2), 1))))[
-        0
-    ]
+    rules = Rules("probabilities", Classes(2), 1)
+    chunk, _ = next(iter(chunks(source.read(0, source.rows), rules)))
     return views(chunk, "positive")[0]
 
 
@@ -164,8 +167,9 @@ def data(n=500, k=4, weighted=False):
 
 
 @pytest.mark.parametrize("weighted", [False, True])
-@pytest.mark.parametrize("family", [cs.selection.Bins((10,)), cs.UKKR((1e-3,)), cs.KKR((1e-5,)),
-                                    cs.KDE((0.05,))])  # fmt: skip
+@pytest.mark.parametrize(
+    "family", [cs.selection.Bins((10,)), cs.UKKR((1e-3,)), cs.KKR((1e-5,)), cs.KDE((0.05,))]
+)
 def test_interval__equals_the_naive_formula(family, weighted):
     p, delta, w, folds, source = data(weighted=weighted)
     selection = cs.select(source, "positive", [family], folds=folds)
@@ -189,8 +193,8 @@ def test_interval__of_every_notion_contains_the_estimate(notion, rng):
         best = selection.best_of(name)
         assert 0 <= best.interval.low <= max(best.estimate, 0) <= best.interval.high
         assert best.interval.low < best.interval.high
-    others = [c for c in selection.candidates if c.interval is None]
-    assert len(others) == len(selection.candidates) - len(selection.estimators)
+    scalar_candidates = [c for c in selection.candidates if c.interval is None]
+    assert len(scalar_candidates) == len(selection.candidates) - len(selection.estimators)
     result = json.loads(json.dumps(selection.to_dict()))["selected"]["interval"]
     assert set(result) == {"low", "high", "level", "method", "parts", "standard_error", "covers"}
     assert result["covers"] == "the population"
@@ -199,10 +203,10 @@ def test_interval__of_every_notion_contains_the_estimate(notion, rng):
 @pytest.mark.long
 @pytest.mark.parametrize("family", ["bins", "kde", "kkr", "ukkr", "temperature"])
 def test_interval__of_a_subset_is_near_that_of_all_rows(family):
-    """12,000 rows, 3,000 of them in memory; the lower limit comes from all rows."""
+    """Of 12,000 rows 3,000 are in memory. The lower limit comes from all rows."""
     source = binary(5, 12_000, 1.6)
-    few, every = (cs.select(source, "positive", [family], subset_rows=n) for n in (3000, 12_000))
-    a, b = few.selected.interval, every.selected.interval
+    few, all_rows = (cs.select(source, "positive", [family], subset_rows=n) for n in (3000, 12_000))
+    a, b = few.selected.interval, all_rows.selected.interval
     # variances come from 3,000 instead of 12,000 rows, and so does the temperature
     assert a.standard_error == pytest.approx(b.standard_error, rel=0.15)
     assert a.low == pytest.approx(b.low, abs=0.5 * b.standard_error)
@@ -223,7 +227,7 @@ def test_temperature__residuals_have_the_correct_sign(seed):
 
 
 def test_kkr__products_of_residuals_are_h():
-    """h(p, p') = ⟨r̂(p), r̂(p')⟩ where h has rank one; r̂ itself is unknown up to a rotation."""
+    """h(p, p') = ⟨r̂(p), r̂(p')⟩ where h has rank one. r̂ itself is unknown up to a rotation."""
     source = binary(7, 4000, 2.5)
     selection = cs.select(source, "positive", [KKR((1e-5,))])
     (block,) = [Block(0, np.linspace(0.02, 0.98, 50), np.zeros(50, np.int64), None, None)]

@@ -78,15 +78,24 @@ def z_score(values, mean):
 @pytest.mark.parametrize(
     ("counter", "key", "expected"),
     [
-        ("00000000 00000000 00000000 00000000", "00000000 00000000",
-         "6627e8d5 e169c58d bc57ac4c 9b00dbd8"),
-        ("ffffffff ffffffff ffffffff ffffffff", "ffffffff ffffffff",
-         "408f276d 41c83b0e a20bc7c6 6d5451fd"),
-        ("243f6a88 85a308d3 13198a2e 03707344", "a4093822 299f31d0",
-         "d16cfe09 94fdcceb 5001e420 24126ea1"),
+        (
+            "00000000 00000000 00000000 00000000",
+            "00000000 00000000",
+            "6627e8d5 e169c58d bc57ac4c 9b00dbd8",
+        ),
+        (
+            "ffffffff ffffffff ffffffff ffffffff",
+            "ffffffff ffffffff",
+            "408f276d 41c83b0e a20bc7c6 6d5451fd",
+        ),
+        (
+            "243f6a88 85a308d3 13198a2e 03707344",
+            "a4093822 299f31d0",
+            "d16cfe09 94fdcceb 5001e420 24126ea1",
+        ),
     ],
-)  # fmt: skip
-def test_philox__published_vectors(counter, key, expected):
+)
+def test_philox__gives_the_published_vectors(counter, key, expected):
     words = [np.uint64(int(word, 16)) for word in (counter + " " + key).split()]
     assert " ".join(f"{int(word):08x}" for word in random_draws.philox(*words)) == expected
 
@@ -96,7 +105,7 @@ def test_philox__published_vectors(counter, key, expected):
 
 @pytest.mark.long
 @pytest.mark.kernels
-def test_log_gamma__first_moments():
+def test_log_gamma__has_its_first_moment():
     # few draws reach all branches: squeezed, accepted by logarithm, rejected, negative root
     g = log_gammas(0.5, 300)
     assert np.isfinite(g).all()
@@ -105,7 +114,7 @@ def test_log_gamma__first_moments():
 
 @pytest.mark.long
 @pytest.mark.kernels
-def test_label_rows__naive_inverse_distribution_function():
+def test_label_rows__are_the_naive_inverse_distribution_function():
     logits = np.random.default_rng(0).normal(size=(50, 4)) * 3
     logits[0] = [-2000.0, 0.0, -2000.0, -2000.0]
     log_p, labels = logits.copy(), np.empty(50, np.int64)
@@ -119,7 +128,7 @@ def test_label_rows__naive_inverse_distribution_function():
 
 @pytest.mark.kernels
 @pytest.mark.parametrize("name", NAMES)
-def test_draw__same_bits_in_every_range(name):
+def test_draw__has_the_same_bits_in_every_range(name):
     parameters = {"d": 12.0} if name in ("missing", "bayes") else {}
     expected = drawn(name, 23, seed=3, **parameters)
     cuts = [0, 1, 2, 9, 23]
@@ -130,14 +139,20 @@ def test_draw__same_bits_in_every_range(name):
 
 
 @pytest.mark.parametrize("alpha", [0.04, 0.1, 1.0, 5.0])
-def test_log_gamma__distribution_of_scipy(alpha):
+def test_log_gamma__has_the_distribution_of_scipy(alpha):
+    # fails for one seed in a thousand
     assert stats.kstest(log_gammas(alpha, 100_000)[:, 0], gamma_cdf(alpha)).pvalue > 1e-3
 
 
-def test_log_gamma__independent_across_rows_classes_and_seeds():
+def test_log_gamma__is_independent_across_rows_classes_and_seeds():
     u = gamma_cdf(0.1)(log_gammas(0.1, 50_000, 3))
-    other = gamma_cdf(0.1)(log_gammas(0.1, 50_000, 3, seed=SEED + np.uint64(1)))
-    pairs = [(u[:, 0], u[:, 1]), (u[:, 1], u[:, 2]), (u[1:, 0], u[:-1, 0]), (u[:, 0], other[:, 0])]
+    reseeded = gamma_cdf(0.1)(log_gammas(0.1, 50_000, 3, seed=SEED + np.uint64(1)))
+    pairs = [
+        (u[:, 0], u[:, 1]),
+        (u[:, 1], u[:, 2]),
+        (u[1:, 0], u[:-1, 0]),
+        (u[:, 0], reseeded[:, 0]),
+    ]
     for a, b in pairs:
         assert abs(stats.spearmanr(a, b).statistic) < 4 / np.sqrt(len(a))
 
@@ -147,6 +162,7 @@ def test_label_rows__frequencies_are_the_probabilities():
     labels = np.empty(100_000, np.int64)
     kernels.label_rows(SEED, 0, np.tile(np.log(P), (len(labels), 1)), labels)
     counts = np.bincount(labels, minlength=4)
+    # fails for one seed in a thousand
     assert stats.chisquare(counts, P * len(labels)).pvalue > 1e-3
 
 
@@ -154,17 +170,18 @@ def test_label_rows__frequencies_are_the_probabilities():
 
 
 @pytest.mark.parametrize(("name", "alpha", "K"), [("gb", 0.04, 5), ("ms-true", 0.1, 10)])
-def test_dirichlet__moments_of_theory(name, alpha, K):
+def test_dirichlet__has_the_moments_of_theory(name, alpha, K):
     P = np.exp(drawn(name, 100_000).log_p)
     np.testing.assert_allclose(P.sum(axis=1), 1.0, rtol=1e-12)
     variance = (K - 1) / (K**2 * (K * alpha + 1))
+    # four standard errors of means of 100,000 draws
     assert np.abs(z_score(P, 1 / K)).max() < 4
     assert np.abs(z_score((P - 1 / K) ** 2, variance)).max() < 4
     product = (P[:, 0] - 1 / K) * (P[:, 1] - 1 / K)
     assert abs(z_score(product, -variance / (K - 1))) < 4
 
 
-def test_gb__accuracy_of_the_paper():
+def test_gb__has_the_accuracy_of_the_paper():
     draw = drawn("gb", 200_000)
     hit = np.mean(draw.labels == draw.log_p.argmax(axis=1))
     assert hit == pytest.approx(0.90, abs=0.01)  # [GB, §5.1] says ≈ 90 %
@@ -172,7 +189,7 @@ def test_gb__accuracy_of_the_paper():
     assert abs(hit - reference.mean()) < 4 * np.sqrt((0.1 * 0.9 + reference.var()) / 200_000)
 
 
-def test_gb__finite_in_float32():
+def test_gb__is_finite_in_float32():
     draw = drawn("gb", 100_000)
     assert draw.log_p.min() < -300  # P itself would be 0 in float32
     assert np.isfinite(draw.logits.astype(np.float32)).all()
@@ -207,10 +224,11 @@ def test_dirichlet__models_of_one_seed_share_rows():
 
 
 @pytest.mark.parametrize("alpha", [-1.0, 0.0, 0.3, 1.0, 6.0])
-def test_shift__truncated_normal(alpha):
+def test_shift__has_a_truncated_normal_covariate(alpha):
     draw = drawn("shift", 50_000, alpha=alpha)
     x = draw.covariates[:, 0]
     reference = stats.truncnorm((-1 - alpha) / 0.25, (1 - alpha) / 0.25, alpha, 0.25)
+    # fails for one seed in a thousand
     assert stats.kstest(x, reference.cdf).pvalue > 1e-3
     np.testing.assert_allclose(np.exp(draw.log_p)[:, 1], expit(x), rtol=1e-12)
     np.testing.assert_array_equal(draw.logits, np.column_stack([0 * x, 5 * x]))
@@ -225,10 +243,12 @@ def test_shift__far_locations_stay_inside(alpha):
 
 
 @pytest.mark.parametrize(("name", "seen"), [("missing", 2), ("bayes", 3)])
-def test_missing__normal_covariates_and_those_of_the_model(name, seen):
+def test_missing__has_normal_covariates_and_a_model_of_some(name, seen):
     draw = drawn(name, 50_000, d=3)
     x = draw.covariates
+    # fails for one seed in a thousand
     assert stats.kstest(x.ravel(), "norm").pvalue > 1e-3
+    # a variance of 50,000 normal draws has a standard error of 0.006
     np.testing.assert_allclose(np.cov(x.T), np.eye(3), atol=0.03)
     np.testing.assert_allclose(np.exp(draw.log_p)[:, 1], expit(x.sum(axis=1)), rtol=1e-12)
     np.testing.assert_allclose(draw.logits[:, 1], x[:, :seen].sum(axis=1), rtol=1e-14)
@@ -274,8 +294,8 @@ def test_simulate__interrupted_run_is_resumed(tmp_path, monkeypatch):
     monkeypatch.setattr(simulation, "_BATCH_NUMBERS", 370)
     path = tmp_path / "s.zarr"
 
-    def failing(done, total):
-        if done > 100:
+    def failing(count, total):
+        if count > 100:
             raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
@@ -291,33 +311,33 @@ def test_simulate__interrupted_run_is_resumed(tmp_path, monkeypatch):
     np.testing.assert_array_equal(store.source.read(0, 1234).values, expected.values)
 
 
-def test_simulate__rows_independent_of_batches_and_of_n(tmp_path, monkeypatch):
+def test_simulate__rows_do_not_depend_on_batches_and_n(tmp_path, monkeypatch):
     long = simulate(tmp_path / "long.zarr", rows=5000, seed=1).source.read(0, 5000)
     monkeypatch.setattr(simulation, "_BATCH_NUMBERS", 370)
     monkeypatch.setattr(simulation, "available_cpus", lambda: 5)
     short = simulate(tmp_path / "short.zarr", rows=1234, seed=1).source.read(0, 1234)
     np.testing.assert_array_equal(short.values, long.values[:1234])
     np.testing.assert_array_equal(short.labels, long.labels[:1234])
-    other = simulate(tmp_path / "other.zarr", rows=1234, seed=2).source.read(0, 1234)
-    assert (other.values != short.values).mean() > 0.99
+    reseeded = simulate(tmp_path / "other.zarr", rows=1234, seed=2).source.read(0, 1234)
+    assert (reseeded.values != short.values).mean() > 0.99
 
 
 @pytest.mark.parametrize("dtype", [np.float16, np.float32, np.float64])
-def test_simulate__dtype(tmp_path, dtype):
+def test_simulate__writes_the_dtype(tmp_path, dtype):
     # log P reaches −1e5 here, beyond float16
     store = simulate(tmp_path / "s.zarr", rows=2000, dtype=dtype, parameters={"alpha": 1e-4})
     assert store.info()["dtype"] == np.dtype(dtype).name
     assert evaluate(store, [Accuracy()])["accuracy"].n == 2000
 
 
-def test_simulate__many_classes(tmp_path):
+def test_simulate__draws_many_classes(tmp_path):
     store = simulate(tmp_path / "s.zarr", rows=300, classes=1000)
     assert evaluate(store, [Brier()])["brier"].n == 300
     labels = store.source.read(0, 300).labels
     assert len(np.unique(labels)) > 200
 
 
-def test_simulate__seed_of_64_bits(tmp_path):
+def test_simulate__takes_a_seed_of_64_bits(tmp_path):
     assert simulate(tmp_path / "s.zarr", rows=10, seed=2**64 - 1).rows == 10
 
 
@@ -381,7 +401,7 @@ def test_truth__calibrated_models_have_no_error(name):
             assert estimate.value == pytest.approx(0.0, abs=tolerance), estimate.estimator
 
 
-def test_truth__scores_of_a_dirichlet():
+def test_truth__has_the_scores_of_a_dirichlet():
     alpha, K, n = 0.1, 10, 200_000
     values = [e.value for e in truth([Brier(), NLL()], rows=1, generator="ms-true", sample=n)]
     log_p = drawn("ms-true", 20_000).log_p
@@ -392,13 +412,13 @@ def test_truth__scores_of_a_dirichlet():
     assert np.all(np.abs(np.subtract(values, expected)) < 4 * np.array(noise) / np.sqrt(n))
 
 
-def test_truth__scores_of_the_marginal():
+def test_truth__has_the_scores_of_the_marginal():
     estimates = truth(SCORES, rows=1, generator="ms-marginal", sample=1000)
     np.testing.assert_allclose([e.value for e in estimates], [0.1, 0.9, np.log(10), 0], atol=1e-12)
 
 
 @pytest.mark.long
-def test_truth__shift_by_quadrature():
+def test_truth__of_a_shift_equals_quadrature():
     # rows at the nodes of a quadrature, one for each label, weighted by density · P(y | x)
     nodes = (np.arange(20_000) + 0.5) / 10_000 - 1.0
     density = stats.norm.pdf(nodes, 0.3, 0.25)
@@ -410,9 +430,15 @@ def test_truth__shift_by_quadrature():
     )
     features = RandomFourier(bandwidth=0.5)
     estimators = [
-        *SCORES, ECE(), MCE(bins=5), TCE2(bins=7, notion="positive"), SimplexECE(),
-        CKCE(features, ridge=0.01), CMMD(features, ridge=0.01), JKCEBiased(features),
-    ]  # fmt: skip
+        *SCORES,
+        ECE(),
+        MCE(bins=5),
+        TCE2(bins=7, notion="positive"),
+        SimplexECE(),
+        CKCE(features, ridge=0.01),
+        CMMD(features, ridge=0.01),
+        JKCEBiased(features),
+    ]
     expected = evaluate(source, estimators)
     estimates = truth(estimators, rows=9, generator="shift", parameters={"alpha": 0.3})
     # 200,000 rows: the relative noise of the sample is below a third of a per cent
@@ -442,12 +468,11 @@ def test_truth__scores_of_a_store(pair):
     estimates, truths, source = pair
     block = source.read(0, source.rows)
     rules = Rules("logits", Classes(source.classes), 1)
-    rows = np.concatenate(
-        [
-            np.column_stack([c.hit, c.brier, c.nll, c.confidence - c.hit])
-            for c, _ in chunks(block, rules)
-        ]
-    )
+    scores = []
+    for chunk, _ in chunks(block, rules):
+        gap = chunk.confidence - chunk.hit
+        scores.append(np.column_stack([chunk.hit, chunk.brier, chunk.nll, gap]))
+    rows = np.concatenate(scores)
     # the sample of the truth has as many rows and less variance: √2 standard errors
     limits = 4 * np.sqrt(2) * rows.std(axis=0) / np.sqrt(len(rows))
     for limit, name in zip(limits, ("accuracy", "brier", "nll", "confidence_gap"), strict=True):
@@ -474,6 +499,7 @@ def test_truth__kernel_errors_of_a_store(pair):
         tolerance = 0.05 if truths["tce2_debiased"].value > 0.01 else 0.25
         assert estimates[name].value == pytest.approx(truths[name].value, rel=tolerance), name
     assert estimates["ckce"].parameters["ridge"] == truths["ckce"].parameters["ridge"]
+    # medians of distances between other rows of the same law
     assert truths["ckce"].parameters["bandwidth"] == pytest.approx(
         estimates["ckce"].parameters["bandwidth"], rel=0.1
     )

@@ -90,9 +90,14 @@ class SineResiduals:
 
 
 KERNEL = ProductKernel(
-    "gaussian", 0.5, columns=(0,), bandwidths=(0.7,), centres=(0.5,), categorical=(1,),
+    "gaussian",
+    0.5,
+    columns=(0,),
+    bandwidths=(0.7,),
+    centres=(0.5,),
+    categorical=(1,),
     levels=(LEVELS,),
-)  # fmt: skip
+)
 PREDICTIONS = ProductKernel("gaussian", 0.5)
 SERIES = FourierSeries((Factor("gaussian", (0.5,), (0.0,), (1.0,)),), 1e-9)
 MODES = Modes("positive", SERIES, True, (), (1,), (LEVELS,), (tuple(np.eye(3).ravel()),))
@@ -183,7 +188,7 @@ VARIANTS = [
 
 
 def _concrete(cls: type) -> dict[str, type]:
-    """Concrete subclasses in the package by name, those of subclasses included."""
+    """Concrete subclasses in the package by name, at any depth."""
     classes: dict[str, type] = {}
     for subclass in cls.__subclasses__():
         classes |= _concrete(subclass)
@@ -229,7 +234,7 @@ def _sorted_sample(state):
 
 
 def _sorted_lists(state):
-    """Cells with the points of a list in order, and without those of a list that has ended."""
+    """Cells with the points of a list in order, and without the points of a list that has ended."""
     points, masses = np.zeros_like(state.points), np.zeros_like(state.masses)
     for index in np.argwhere(state.counts > 0):
         j, c = index
@@ -265,7 +270,7 @@ def _equal(statistic, a, b, **tolerance):
 
 
 def _close(statistic):
-    """Tolerance for sums in another order; a Fourier transform rounds phases and a grid as well."""
+    """Tolerance for sums in another order. A Fourier transform rounds phases and a grid as well."""
     transforms = type(statistic).__name__ in ("Modes", "StrengthModes")
     return dict(rtol=1e-10, atol=1e-11) if transforms else CLOSE
 
@@ -338,7 +343,7 @@ def test_statistic__narrow_input_is_widened_before_anything_else(statistic, dtyp
     ids=lambda statistic: type(statistic).__name__,
 )
 def test_statistic__weighted_parts_equal_weighted_rows(statistic):
-    """Parts of weights 2 and 1/2, against rows whose own weights are scaled so."""
+    """Parts of weights 2 and 1/2, against rows with weights that are scaled so."""
     chunk = _chunk(weighted=True)
     scales, parts, expected = (2.0, 0.5), [], statistic.zero(K)
     for i, scale in enumerate(scales):
@@ -359,8 +364,8 @@ def test_statistic__weighted_parts_equal_weighted_rows(statistic):
 def test_statistic__weight_one_is_no_weight(statistic):
     plain = _chunk()
     assert plain.weights is NO_WEIGHTS
-    ones = replace(plain, weights=np.ones(ROWS))
-    _equal(statistic, _state(statistic, ones), _state(statistic, plain), rtol=1e-14, atol=1e-14)
+    weighted = replace(plain, weights=np.ones(ROWS))
+    _equal(statistic, _state(statistic, weighted), _state(statistic, plain), rtol=1e-14, atol=1e-14)
 
 
 # ---------------------------------------------------------------- single statistics

@@ -58,7 +58,7 @@ def bytes_of(state):
 
 
 def test_tree__waiting_states_of_a_pass_have_no_empty_cells():
-    """The sums of seven blocks wait; those over cells of 100 classes have 4 MB each."""
+    """The sums of seven blocks wait. Sums over cells of 100 classes have 4 MB each."""
     rng, rows = np.random.default_rng(0), 7 * 256
     logits = rng.normal(size=(rows, 100)).astype(np.float16)
     labels = rng.integers(0, 100, rows)

@@ -1,4 +1,4 @@
-"""Passes over few blocks whose replicates are shared among several units of work."""
+"""Passes over few blocks share their replicates among several units of work."""
 
 from __future__ import annotations
 
@@ -71,8 +71,8 @@ def test_parts__have_the_same_bits_with_every_scheduler(block_rows):
     for scheduler in ("serial", "threads:3", "local:2"):
         with Session.open(_source(), block_rows=block_rows, scheduler=scheduler) as session:
             results.append(session.scan(_statistics(session, 99)))
-    for other in results[1:]:
-        for field, expected in zip(_fields(other), _fields(results[0]), strict=True):
+    for result in results[1:]:
+        for field, expected in zip(_fields(result), _fields(results[0]), strict=True):
             np.testing.assert_array_equal(field, expected)
 
 

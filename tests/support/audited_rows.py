@@ -22,7 +22,12 @@ def audited_rows() -> dict[str, np.ndarray]:
 
 
 def audited_source(data: dict[str, np.ndarray], **changes: Any) -> ArraySource:
-    return from_arrays(**{
-        "probabilities": data["p"], "labels": data["y"], "covariates": data["x"],
-        "covariate_names": NAMES, "binary": True, **changes,
-    })  # fmt: skip
+    arguments = {
+        "probabilities": data["p"],
+        "labels": data["y"],
+        "covariates": data["x"],
+        "covariate_names": NAMES,
+        "binary": True,
+        **changes,
+    }
+    return from_arrays(**arguments)

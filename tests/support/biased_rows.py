@@ -15,21 +15,27 @@ NAMES = ("age", "dose", "sex", "site")  # two continuous covariates, one of two 
 
 
 def biased_rows() -> dict[str, np.ndarray]:
-    """Weighted rows whose predictions are biased by sex and dose."""
+    """Weighted rows with predictions that are biased by sex and dose."""
     rng = np.random.default_rng(5)
-    x = np.column_stack([
-        rng.normal(50, 10, N), rng.normal(0, 1, N), rng.integers(0, 2, N), rng.integers(1, 4, N),
-    ]).astype(float)  # fmt: skip
+    age, dose = rng.normal(50, 10, N), rng.normal(0, 1, N)
+    sex, site = rng.integers(0, 2, N), rng.integers(1, 4, N)
+    x = np.column_stack([age, dose, sex, site]).astype(float)
     p = rng.random(N)
-    y = (rng.random(N) < np.clip(p + 0.1 * x[:, 2] + 0.1 * x[:, 1], 0, 1)).astype(int)
+    y = (rng.random(N) < np.clip(p + 0.1 * sex + 0.1 * dose, 0, 1)).astype(int)
     return {"p": p, "y": y, "x": x, "weights": rng.uniform(0.2, 3.0, N)}
 
 
 def biased_source(data: dict[str, np.ndarray], **changes: Any) -> ArraySource:
-    return from_arrays(**{
-        "probabilities": data["p"], "labels": data["y"], "covariates": data["x"],
-        "covariate_names": NAMES, "weights": data["weights"], "binary": True, **changes,
-    })  # fmt: skip
+    arguments = {
+        "probabilities": data["p"],
+        "labels": data["y"],
+        "covariates": data["x"],
+        "covariate_names": NAMES,
+        "weights": data["weights"],
+        "binary": True,
+        **changes,
+    }
+    return from_arrays(**arguments)
 
 
 def missing_covariate(seed: int, rows: int) -> tuple[ArraySource, Any, Any, Any]:
@@ -38,7 +44,9 @@ def missing_covariate(seed: int, rows: int) -> tuple[ArraySource, Any, Any, Any]
     truth = expit(draw.log_p[:, 1] - draw.log_p[:, 0])
     q = expit(draw.logits[:, 1] - draw.logits[:, 0])
     source = from_arrays(
-        logits=draw.logits, labels=draw.labels, covariates=draw.covariates,
+        logits=draw.logits,
+        labels=draw.labels,
+        covariates=draw.covariates,
         covariate_names=["x1", "x2"],
-    )  # fmt: skip
+    )
     return source, q, truth, draw.covariates

@@ -12,15 +12,21 @@ from typing import Any
 import pytest
 
 SWITCHES = (
-    "--headless", "--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run",
-    "--disable-background-networking", "--disable-component-update", "--disable-sync",
+    "--headless",
+    "--no-sandbox",
+    "--disable-gpu",
+    "--disable-quic",
+    "--no-first-run",
+    "--disable-background-networking",
+    "--disable-component-update",
+    "--disable-sync",
     "--disable-dev-shm-usage",
-)  # fmt: skip
+)
 
 
 @contextmanager
 def chromium(profile: Path) -> Iterator[Any]:
-    """Driver of headless Chromium with this profile; skips the test if it is not installed."""
+    """Driver of headless Chromium with this profile. Skip the test if it is not installed."""
     webdriver = pytest.importorskip("selenium.webdriver", reason="selenium is not installed")
     driver = shutil.which("chromedriver")
     program = next(
@@ -35,6 +41,7 @@ def chromium(profile: Path) -> Iterator[Any]:
     options.set_capability("goog:loggingPrefs", {"browser": "ALL", "performance": "ALL"})
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("NO_PROXY", "localhost,127.0.0.1")  # the driver is local
+        # the driver and the browser talk over HTTP, which a proxy would take
         started = webdriver.Chrome(options=options, service=webdriver.ChromeService(driver))
         yield started
         started.quit()

@@ -20,6 +20,7 @@ class Cluster:
         self.folder = folder
         self.file = folder / "scheduler.json"
         self.processes: list[subprocess.Popen[bytes]] = []
+        # a free port of this machine alone
         self.scheduler = self._start(
             sys.executable, "scheduler", "--host", "127.0.0.1", "--port", "0", "--no-dashboard"
         )
@@ -30,6 +31,7 @@ class Cluster:
         self, python: str = sys.executable, threads: int = 1, **environment: str
     ) -> subprocess.Popen[bytes]:
         """Start a worker and wait until it has joined."""
+        # a scheduler knows a worker some time after its process has started
         before = self.count()
         process = self.slow_worker(python, threads, **environment)
         wait_for(lambda: self.count() > before)
@@ -38,6 +40,7 @@ class Cluster:
     def slow_worker(
         self, python: str = sys.executable, threads: int = 1, **environment: str
     ) -> subprocess.Popen[bytes]:
+        # without a nanny, which would start a killed worker again
         options = ("--nthreads", str(threads), "--no-nanny", "--no-dashboard")
         place = ("--local-directory", str(self.folder))
         return self._start(python, "worker", *options, *place, **environment)
@@ -49,11 +52,15 @@ class Cluster:
             return len(client.nthreads())
 
     def _start(self, python: str, *arguments: str, **environment: str) -> subprocess.Popen[bytes]:
+        # a pipe that nobody reads would fill up
         with (self.folder / f"{len(self.processes)}.log").open("wb") as log:
             process = subprocess.Popen(
                 [python, "-m", "dask", *arguments, "--scheduler-file", str(self.file)],
-                cwd=self.folder, stdout=log, stderr=log, env={**os.environ, **environment},
-            )  # fmt: skip
+                cwd=self.folder,
+                stdout=log,
+                stderr=log,
+                env={**os.environ, **environment},
+            )
         self.processes.append(process)
         return process
 
@@ -77,7 +84,8 @@ class At:
         self.act = act
         self.acted = 0.0  # time of the action
 
-    def __call__(self, done: int, total: int) -> None:
-        if not self.acted and total > 5 and done > total // 3:
+    def __call__(self, count: int, total: int) -> None:
+        # folds of few blocks are over before a fault takes effect
+        if not self.acted and total > 5 and count > total // 3:
             self.act()
             self.acted = time.monotonic()

@@ -52,7 +52,7 @@ def dense_jkce(K, d, w=None, unbiased=True):
 
 
 def assert_close(result, expected, digits=1e-13):
-    """Check up to random roundings: 1e-13 of the mean term is 450 eps; measured below 20."""
+    """Check up to random roundings: 1e-13 of the mean term is 450 eps. Measured: below 20."""
     value, scale = expected
     assert abs(result - value) <= digits * scale
 

@@ -35,7 +35,7 @@ CATEGORIES = np.eye(3)
 
 @dataclass(frozen=True)
 class DenseKernel:
-    """Factors (kind, first column, last column + 1, length scale); width of the Gaussian on q."""
+    """Factors (kind, first column, last column + 1, length scale), and the Gaussian width on q."""
 
     factors: tuple = ()
     width: float | None = None
@@ -102,7 +102,7 @@ def pair_terms(kernel, P, Q, vectors):
 
 
 def panel_of(kernel, rows, dtype, vectors, shift=0, far=False):
-    """Panel of rows; with `far`, exponents are too large for loops without a row's own part."""
+    """Panel of rows. With `far`, exponents are too large for loops without a part of each row."""
     n, K = rows.q.shape
     predictions = vectors or kernel.width is not None
     A = np.zeros((n, -(-K // tile_strips.UNROLL) * tile_strips.UNROLL if predictions else 0), dtype)
@@ -112,18 +112,18 @@ def panel_of(kernel, rows, dtype, vectors, shift=0, far=False):
     X = np.zeros((kernel.coordinates, n))
     for kind, first, last, length in kernel.factors:
         X[first:last] = (rows.x[:, first:last].T + shift) * SCALE[kind] / length
-    own = -(X**2).sum(0) if kernel.width is None else -cross / 2 * (rows.q**2).sum(1)
+    exponents = -(X**2).sum(0) if kernel.width is None else -cross / 2 * (rows.q**2).sum(1)
     return tile_strips.Panel(
         X.astype(dtype),
         A,
         np.ascontiguousarray(A.T),
-        own.astype(dtype),
+        exponents.astype(dtype),
         rows.s.astype(dtype),
         rows.u.astype(dtype),
         (rows.y if vectors else np.empty(0)).astype(np.int32),
         (rows.codes if kernel.categories else np.empty(0)).astype(np.int32),
-        (rows.s * 2.0**own).astype(dtype),
-        np.inf if far else float(-own.min()),
+        (rows.s * 2.0**exponents).astype(dtype),
+        np.inf if far else float(-exponents.min()),
     )
 
 
@@ -165,19 +165,19 @@ def pair_sums(P, Q, form, grid, kernel_sums):
     return out
 
 
-def row_sums(P, Q, form, strips, both, V, U):
+def row_sums(P, Q, form, strips, symmetric, V, U):
     into_rows = np.zeros((len(strips), len(V), P.s.size), P.s.dtype)
     into_columns = np.full((len(V), Q.s.size), np.nan, P.s.dtype)
-    tiles.row_sums(P, Q, form, np.array(strips, np.int64), both, V, U, into_rows, into_columns)
+    tiles.row_sums(P, Q, form, np.array(strips, np.int64), symmetric, V, U, into_rows, into_columns)
     return into_rows.sum(0), into_columns
 
 
 def rounding_of(dtype, scale):
-    """Bound of the rounding of Σ terms, of which `scale` has the magnitudes.
+    """Bound of the rounding of Σ terms with the magnitudes `scale`.
 
     The worst case is 98 eps: FLUSH additions of eps/2, coordinates, exponents and predictions up
     to 20 rounded in making the panel (30 eps), exp2 (4 eps).  Roundings are random, so that 8 are
-    allowed; measured over all tests of tiles: 1.5.
+    allowed. Measured over all tests of tiles: 1.5.
     """
     return 8 * np.finfo(dtype).eps * np.sum(scale)
 

@@ -55,7 +55,9 @@ LOCAL_TEXT = (
 def table() -> dict[str, list[Any]]:
     """Valid rows by the names of columns."""
     rng = np.random.default_rng(1)
+    # three decimals, so that text files hold the same numbers as arrays
     p = rng.random(ROWS).round(3)
+    # eight rows in each of the groups, of which one loses a row to the missing value
     return {
         "score": p.tolist(),
         "y": (rng.random(ROWS) < p).astype(int).tolist(),
@@ -84,6 +86,7 @@ class Cell(NamedTuple):
         """Columns of the table that are passed."""
         return list(dict.fromkeys(["score", "y", self.column]))
 
+    # weights, labels and predictions have an argument of their own
     @property
     def covariate(self) -> str | None:
         """Column that is passed as a covariate."""
@@ -91,6 +94,7 @@ class Cell(NamedTuple):
 
     @property
     def estimators(self) -> list[Any]:
+        # covariates are needed by KLCE alone, and a row is invalid only if an estimator needs it
         return [cs.ECE(), *([LOCAL] if self.role == "covariates" else [])]
 
     @property
@@ -155,17 +159,22 @@ def expected(cell: Cell) -> Outcome:
     if "groups" in cell.role:
         names = data[cell.column]
         levels = sorted(set(names))
+        # numbers are named without decimals, as in tables of results
         groups = {f"{level:g}" if level in (0, 1, 2) else level: 8 for level in levels}
         lost = names[ROW] if isinstance(names[ROW], str) else f"{names[ROW]:g}"
         groups = groups | {lost: 7, "missing": 1}
     return Outcome(
-        n=int(left.sum()), unlabelled=int(cell.role == "labels"), dropped=dropped,
-        ece=naive_ece(p, y, w), groups=groups,
-    )  # fmt: skip
+        n=int(left.sum()),
+        unlabelled=int(cell.role == "labels"),
+        dropped=dropped,
+        ece=naive_ece(p, y, w),
+        groups=groups,
+    )
 
 
 def naive_ece(p: Any, y: Any, w: Any) -> float:
     """Expected calibration error of 15 bins of equal width."""
+    # a score on an edge is in the bin below it
     bins = np.clip(np.ceil(p * 15).astype(int) - 1, 0, 14)
     gaps = [abs(np.sum(w[bins == k] * (p - y)[bins == k])) for k in range(15)]
     return float(sum(gaps) / w.sum())
@@ -175,7 +184,7 @@ def naive_ece(p: Any, y: Any, w: Any) -> float:
 
 
 def held(cell: Cell, name: str) -> Any:
-    """Column in memory; that of the cell has its missing value."""
+    """Column in memory. The column of the cell has its missing value."""
     values: list[Any] = table()[name]
     if name != cell.column:
         return np.array(values)
@@ -183,6 +192,7 @@ def held(cell: Cell, name: str) -> Any:
     if cell.kind == "masked":
         mask = np.arange(ROWS) == ROW
         return np.ma.masked_array(np.array(values), mask)
+    # texts, whole numbers and floats of pandas each have a type with missing values
     if cell.kind == "pd.NA":
         kind = "string" if text else "Int64" if isinstance(values[0], int) else "Float64"
         return pd.array([*values[:ROW], pd.NA, *values[ROW + 1 :]], dtype=kind)
@@ -193,7 +203,9 @@ def held(cell: Cell, name: str) -> Any:
     if cell.kind == "None":
         return values
     if cell.kind == "NaN" and not text:
+        # an array of floats, as most programs hold them
         return np.array(values)
+    # `np.array` would make an array of texts of a list with a text
     column = np.empty(ROWS, object)
     column[:] = values
     return column
@@ -283,6 +295,7 @@ def parquet_file(cell: Cell, path: Path) -> Path:
     if cell.kind in ("pd.NA", "None") and not (cell.kind == "None" and cell.column in TEXTS):
         pandas_frame(cell).to_parquet(path)
     else:
+        # a row group for each row: readers must add up the rows before
         pq.write_table(arrow_table(cell), path, row_group_size=1)
     return path
 
@@ -299,11 +312,18 @@ def feather_file(cell: Cell, path: Path) -> Path:
 def _outcome(result: Any, cell: Cell, also: dict[str, int] | None = None) -> Outcome:
     """Outcome of an evaluation, after `also` were dropped."""
     grouped = result.groups is not None and "groups" in cell.role
-    groups = {f"{key:g}": each[0].n for key, each in result.groups.items()} if grouped else None
+    groups = (
+        {f"{key:g}": estimates[0].n for key, estimates in result.groups.items()}
+        if grouped
+        else None
+    )
     return Outcome(
-        n=result.n, unlabelled=result.n_unlabelled, dropped=result.dropped | (also or {}),
-        ece=result["ece"].value, groups=groups,
-    )  # fmt: skip
+        n=result.n,
+        unlabelled=result.n_unlabelled,
+        dropped=result.dropped | (also or {}),
+        ece=result["ece"].value,
+        groups=groups,
+    )
 
 
 def _evaluated(source: Any, cell: Cell, also: dict[str, int] | None = None) -> Outcome:
@@ -375,19 +395,22 @@ def of_metrics(cell: Cell, folder: Path) -> Outcome:
     """Value of a function of arrays, which counts nothing."""
     if "group" in cell.role or "cluster" in cell.role:
         raise Impossible("functions of arrays have no groups and no clusters")
-    given = _arrays(cell)
-    y, p = given["labels"], given["probabilities"]
+    arrays = _arrays(cell)
+    y, p = arrays["labels"], arrays["probabilities"]
     options: dict[str, Any] = {"on_invalid": cell.on_invalid}
     if cell.role == "covariates":
         numbers = {name: getattr(LOCAL, name) for name in ("method", "n_features")}
         numbers |= {"prediction_bandwidth": 0.3, "covariate_bandwidth": 10.0}
         frame = pd.DataFrame({"age": pd.Series(pandas_frame(cell)["age"])})
         value = cs.metrics.klce(y, p, covariates=frame, **numbers, **options)
-        kept = {role: np.delete(np.array(table()[name]), ROW) for role, name in cell.roles.items()}
-        clean = cs.from_arrays(**kept, covariate_names=["age"], binary=True)
+        columns = {
+            role: np.delete(np.array(table()[name]), ROW) for role, name in cell.roles.items()
+        }
+        # the value without the row, which an option to drop rows must give
+        clean = cs.from_arrays(**columns, covariate_names=["age"], binary=True)
         assert value == cs.evaluate(clean, LOCAL)["klce"].value
         return Outcome(ece=expected(cell).ece)
-    value = cs.metrics.ece(y, p, sample_weight=given.get("weights"), **options)
+    value = cs.metrics.ece(y, p, sample_weight=arrays.get("weights"), **options)
     return Outcome(ece=value)
 
 
@@ -402,26 +425,31 @@ def _of_command(write: Callable[[Cell, Path], Path]) -> Callable[[Cell, Path], O
         for option in ("group_by", "cluster"):
             if option in cell.options:
                 command += [f"--{option.replace('_', '-')}", cell.column]
+        # errors of the package are printed; any other exception is a traceback for the user
         ran = CliRunner().invoke(cli, command)
         if ran.exception is not None and not isinstance(ran.exception, SystemExit):
             raise ran.exception
         assert ran.exit_code == 0, ran.output
         result = json.loads(ran.stdout)
-        (ece,) = (each for each in result["results"] if each["estimator"] == "ece")
+        (ece,) = (entry for entry in result["results"] if entry["estimator"] == "ece")
         groups = None
         if "groups" in cell.role:
             values = result["groups"]["values"]
-            groups = {_name(each): each["n"] for each in values}
+            groups = {_name(entry): entry["n"] for entry in values}
         return Outcome(
-            n=result["n"], unlabelled=result["n_unlabelled"], dropped=result["dropped"],
-            ece=ece["value"], groups=groups,
-        )  # fmt: skip
+            n=result["n"],
+            unlabelled=result["n_unlabelled"],
+            dropped=result["dropped"],
+            ece=ece["value"],
+            groups=groups,
+        )
 
     return door
 
 
 def _name(group: dict[str, Any]) -> str:
     """Name of a group in JSON."""
+    # groups of numbers have no name
     value = group["name"] if group.get("name") else group["value"]
     return value if isinstance(value, str) else f"{value:g}"
 
@@ -448,14 +476,17 @@ def _of_job(write: Callable[[Cell, Path], Path]) -> Callable[[Cell, Path], Outco
         if cell.role == "groups":
             raise Impossible("a ledger has no group of missing values: such rows are invalid")
         file = write(cell, folder / "2026-01-01")
-        local = (
-            ', {name = "klce", covariates = ["age"], method = "features", n_features = 8, '
-            "prediction_bandwidth = 0.3, covariate_bandwidth = 10.0}"
-        )
-        columns = {role: f'["{n}"]' if role == "covariates" else f'"{n}"'
-                   for role, n in cell.roles.items()}  # fmt: skip
+        estimators = '"ece"'
+        if cell.role == "covariates":
+            estimators += (
+                ', {name = "klce", covariates = ["age"], method = "features", n_features = 8, '
+                "prediction_bandwidth = 0.3, covariate_bandwidth = 10.0}"
+            )
+        columns = {
+            role: f'["{n}"]' if role == "covariates" else f'"{n}"' for role, n in cell.roles.items()
+        }
         texts = {
-            "ESTIMATORS": '"ece"' + local * (cell.role == "covariates"),
+            "ESTIMATORS": estimators,
             "GROUPS": f'cluster = "{cell.column}"' if "cluster" in cell.options else "",
             "PATH": f"{{date}}{file.suffix}",
             "OPTION": cell.on_invalid,
@@ -468,9 +499,11 @@ def _of_job(write: Callable[[Cell, Path], Path]) -> Callable[[Cell, Path], Outco
         result = night(folder / "job.toml", "2026-01-01").to_dict()
         (ece,) = (e for e in result["windows"][0]["results"] if e["estimator"] == "ece")
         return Outcome(
-            n=result["n"], unlabelled=result["n_unlabelled"], dropped=result["dropped"],
+            n=result["n"],
+            unlabelled=result["n_unlabelled"],
+            dropped=result["dropped"],
             ece=ece["value"],
-        )  # fmt: skip
+        )
 
     return door
 
@@ -514,39 +547,41 @@ def cells() -> Iterator[Cell]:
 def outcome(door: str, cell: Cell, folder: Path) -> Outcome:
     """What a door says about a cell, in the names of the table."""
     try:
-        got = DOORS[door](cell, folder)
+        observed = DOORS[door](cell, folder)
     except cs.InvalidDataError as error:
         place, _, sentence = str(error).partition(": ")
         row = re.match("row ([0-9]+) of", place)
-        got = Outcome(row=int(row[1]) if row else None, sentence=sentence)
-        if error.row != got.row:
+        observed = Outcome(row=int(row[1]) if row else None, sentence=sentence)
+        if error.row != observed.row:
             raise ValueError(f"{error}: its row is {error.row}") from error
-    names = {theirs: ours for ours, theirs in ARGUMENTS.get(door, {}).items()}
-    if got.sentence:
-        got = got._replace(
-            sentence=re.sub("^'(.*?)'", lambda m: f"'{names.get(m[1], m[1])}'", got.sentence)
+    names = {door_name: name for name, door_name in ARGUMENTS.get(door, {}).items()}
+    if observed.sentence:
+        # the table's own names, where a call names its arguments
+        observed = observed._replace(
+            sentence=re.sub("^'(.*?)'", lambda m: f"'{names.get(m[1], m[1])}'", observed.sentence)
         )
-    if got.dropped:
+    if observed.dropped:
         dropped = {}
-        for fault, count in got.dropped.items():
-            column, _, rest = fault.partition(" ")
-            dropped[f"{names.get(column, column)} {rest}"] = count
-        got = got._replace(dropped=dropped)
-    return got
+        for fault, count in observed.dropped.items():
+            column, _, fault_text = fault.partition(" ")
+            dropped[f"{names.get(column, column)} {fault_text}"] = count
+        observed = observed._replace(dropped=dropped)
+    return observed
 
 
 def disagreement(door: str, cell: Cell, folder: Path) -> str | None:
-    """How a door differs from what is expected; an Impossible if it has no such value."""
-    wanted, got = expected(cell), outcome(door, cell, folder)
+    """How a door differs from the expected outcome. Raise Impossible if it has no such value."""
+    wanted, observed = expected(cell), outcome(door, cell, folder)
     if door == "metrics":  # a number alone
         wanted = Outcome(row=wanted.row, sentence=wanted.sentence, ece=wanted.ece)
     for name, value in wanted._asdict().items():
-        other = getattr(got, name)
-        same = value == other
-        if name == "ece" and None not in (value, other):
-            same = abs(value - other) < 1e-12
-        if not same:
-            return f"{name}: {other!r}, not {value!r} ({got})"
+        actual = getattr(observed, name)
+        equal = value == actual
+        if name == "ece" and None not in (value, actual):
+            # sums over the rows are in another order
+            equal = abs(value - actual) < 1e-12
+        if not equal:
+            return f"{name}: {actual!r}, not {value!r} ({observed})"
     return None
 
 
@@ -556,16 +591,16 @@ def summary() -> tuple[int, dict[str, int], list[str]]:
     for door in DOORS:
         for cell in cells():
             with tempfile.TemporaryDirectory() as folder, suppress_impossible(impossible):
-                found: str | None
+                difference: str | None
                 try:
-                    found = disagreement(door, cell, Path(folder))
+                    difference = disagreement(door, cell, Path(folder))
                 except Impossible:
                     raise
                 except Exception as error:  # any other error is a disagreement
-                    found = f"{type(error).__name__}: {error}"
+                    difference = f"{type(error).__name__}: {error}"
                 compared += 1
-                if found is not None:
-                    different.append(f"{door}, {' '.join(cell)}: {found}")
+                if difference is not None:
+                    different.append(f"{door}, {' '.join(cell)}: {difference}")
     return compared, impossible, different
 
 

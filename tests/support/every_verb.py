@@ -28,28 +28,37 @@ def results() -> dict[str, Any]:
     x = rng.random((n, 2))
     z = 8 * rng.normal(size=n) * rng.choice([0.2, 1.0, 50.0], n)
     event = rng.random(n) < 1 / (1 + np.exp(-np.clip(z, -3, 3)))
-    one, softer = (
-        cs.from_arrays(logits=scale * z, labels=event, covariates=x, binary=True,
-                       covariate_names=("age", "income"))
+    scored, softer = (
+        cs.from_arrays(
+            logits=scale * z,
+            labels=event,
+            covariates=x,
+            binary=True,
+            covariate_names=("age", "income"),
+        )
         for scale in (1.0, 0.7)
-    )  # fmt: skip
+    )
     pairs = [
-        *(cs.JKCE(kernel=kernel, method="tiles", precision=precision)
-          for kernel in ("gaussian", "linear+gaussian") for precision in ("float32", "float64")),
+        *(
+            cs.JKCE(kernel=kernel, method="tiles", precision=precision)
+            for kernel in ("gaussian", "linear+gaussian")
+            for precision in ("float32", "float64")
+        ),
         cs.JKCE(cs.RandomFourier(bandwidth=0.02), method="tiles", precision="float32"),
         cs.CKCE(method="exact"),
-    ]  # fmt: skip
-    local = [cs.KLCE(("age",), 0.01, 0.01, method="tiles", precision=p)
-             for p in ("float32", "float64")]  # fmt: skip
-    every = [*default_estimators(), cs.NLLDecomposition(), cs.ECE(edges="equal-mass")]
+    ]
+    local = [
+        cs.KLCE(("age",), 0.01, 0.01, method="tiles", precision=p) for p in ("float32", "float64")
+    ]
+    estimators = [*default_estimators(), cs.NLLDecomposition(), cs.ECE(edges="equal-mass")]
     results = {
-        "evaluate": cs.evaluate(many, every, interval="jackknife", **two),
+        "evaluate": cs.evaluate(many, estimators, interval="jackknife", **two),
         "pairs": [cs.evaluate(many, [e], **two) for e in pairs],
-        "local pairs": [cs.evaluate(one, [e], **two) for e in local],
+        "local pairs": [cs.evaluate(scored, [e], **two) for e in local],
         "test": cs.calibration_test(many, [cs.CKCE(), cs.ECE()], n_replicates=19, **two),
-        "rank": cs.rank({"one": one, "softer": softer}, trials=20, **two),
-        "local_bias": cs.local_bias(one, ["age"], **two),
-        "audit": cs.audit(one, ["age"], **two),
+        "rank": cs.rank({"one": scored, "softer": softer}, trials=20, **two),
+        "local_bias": cs.local_bias(scored, ["age"], **two),
+        "audit": cs.audit(scored, ["age"], **two),
         "reliability": cs.reliability(many, **two),
     }
     for notion in ("top_label", "class_wise", "canonical"):

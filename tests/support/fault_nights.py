@@ -17,6 +17,7 @@ import threading
 from contextlib import suppress
 from typing import Any
 
+# modules that a night loads late; a fork has them from the start
 import dask.system  # noqa: F401
 import matplotlib.backends.backend_agg
 import matplotlib.figure  # noqa: F401
@@ -62,6 +63,7 @@ def warm() -> None:
     cs.local_bias(source, ("x0",), at="grid", scheduler="serial")
     cs.reliability(source, scheduler="serial")
     configured("ms-over", None, None, 0).draw(0, 0, 3)
+    # a fork has only the thread that calls it: locks of others would stay taken
     assert threading.active_count() == 1
 
 
@@ -93,11 +95,13 @@ def days(path: str) -> None:
 
 
 def fork(limit: int | None, arguments: list[str]) -> int:
-    """Run a command in a forked process; returns its id."""
+    """Run a command in a forked process. Return its id."""
     process = os.fork()
     if not process:
+        # a command that hangs fails a test instead of the whole run
         signal.alarm(HANGS)
         if limit is not None:
+            # writes beyond the limit fail, as on a full disk
             resource.setrlimit(resource.RLIMIT_FSIZE, (limit, limit))
         if arguments[0] == "loop":
             loop(*arguments[1:])

@@ -28,7 +28,8 @@ def rows(kind, n, seed=0):
         "normal": np.column_stack([mean, rng.uniform(0.4, 1.5, n)]),
         "mixture": np.column_stack(
             [
-                rng.dirichlet(np.ones(2), n), mean[:, None] + rng.normal(size=(n, 2)),
+                rng.dirichlet(np.ones(2), n),
+                mean[:, None] + rng.normal(size=(n, 2)),
                 rng.uniform(0.3, 1.0, (n, 2)),
             ]
         ),
@@ -36,7 +37,7 @@ def rows(kind, n, seed=0):
         "quantiles": mean[:, None] + np.sort(rng.normal(size=(n, 3)), axis=1),
         "histogram": shares,
         "ordinal": shares,
-    }[kind]  # fmt: skip
+    }[kind]
     return predictions, rng.integers(0, 4, n).astype(float) if kind == "ordinal" else y
 
 

@@ -1,6 +1,7 @@
 """Counts of forms that make Python hard to read, such as names that say nothing.
 
-``python -m tests.support.form_counts NAME`` prints the places of a count, such as `vague_names`.
+``python -m tests.support.form_counts NAME`` prints the places of a count, such as `vague_names`,
+in the package, and ``python -m tests.support.form_counts NAME tests`` the places in tests.
 """
 
 from __future__ import annotations
@@ -254,7 +255,8 @@ def share(count: Count, total: Count, files: Iterable[SourceFile]) -> float:
 
 
 if __name__ == "__main__":
-    if len(sys.argv) != 2 or sys.argv[1] not in globals():
-        sys.exit("usage: python -m tests.support.form_counts COUNT, such as vague_names")
-    for place in places(globals()[sys.argv[1]], source_files(Path("calibscale"))):
+    if len(sys.argv) not in (2, 3) or sys.argv[1] not in globals():
+        sys.exit("usage: python -m tests.support.form_counts COUNT [FOLDER], such as vague_names")
+    folder = Path(sys.argv[2] if len(sys.argv) == 3 else "calibscale")
+    for place in places(globals()[sys.argv[1]], source_files(folder)):
         print(*place, sep=":")

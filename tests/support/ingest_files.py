@@ -17,6 +17,7 @@ from calibscale import LogitStore
 
 save_file = pytest.importorskip("safetensors.numpy").save_file
 
+# a prime number of rows, which no size of batches divides
 N, K = 53, 3
 
 COLUMNS = ("x0", "x1")
@@ -24,6 +25,7 @@ COLUMNS = ("x0", "x1")
 
 def rows(n=N, k=K, seed=0, dtype=np.float32):
     rng = np.random.default_rng(seed)
+    # some rows have no label
     return {
         "logits": rng.standard_normal((n, k)).astype(dtype),
         "labels": rng.integers(-1, k, n),
@@ -43,6 +45,7 @@ def write_npz_packed(path, data):
 
 
 def write_npz_fortran(path, data):
+    # arrays by columns cannot be read as runs of rows
     np.savez(path, **{name: np.asfortranarray(array) for name, array in data.items()})
     return [path]
 
@@ -58,6 +61,7 @@ def write_npy_fortran(path, data):
 
 
 def write_npy_swapped(path, data):
+    # most machines are little-endian
     swapped = {name: array.astype(array.dtype.newbyteorder(">")) for name, array in data.items()}
     return write_npy(path, swapped)
 
@@ -70,6 +74,7 @@ def write_safetensors(path, data):
 def table(data, prefix="logits_"):
     """One column per class, in reverse order."""
     values = data["logits"].T
+    # readers must order columns by their numbers
     return {
         **{f"{prefix}{k}": values[k] for k in reversed(range(len(values)))},
         "labels": data["labels"],
@@ -80,24 +85,25 @@ def table(data, prefix="logits_"):
 
 
 def write_parquet(path, data):
+    # several row groups, and a last one that is not full
     pq.write_table(pa.table(table(data)), path, row_group_size=20)
     return [path]
 
 
 def write_parquet_list(path, data):
     columns = table(data)
-    others = {name: column for name, column in columns.items() if not name.startswith("logits")}
+    scalars = {name: column for name, column in columns.items() if not name.startswith("logits")}
     lists = pa.array(list(data["logits"]), pa.list_(pa.from_numpy_dtype(data["logits"].dtype)))
-    pq.write_table(pa.table({"logits": lists, **others}), path, row_group_size=20)
+    pq.write_table(pa.table({"logits": lists, **scalars}), path, row_group_size=20)
     return [path]
 
 
 def write_parquet_fixed(path, data):
     columns = table(data)
-    others = {name: column for name, column in columns.items() if not name.startswith("logits")}
+    scalars = {name: column for name, column in columns.items() if not name.startswith("logits")}
     width = data["logits"].shape[1]
     lists = pa.FixedSizeListArray.from_arrays(data["logits"].ravel(), width)
-    pq.write_table(pa.table({"logits": lists, **others}), path, row_group_size=20)
+    pq.write_table(pa.table({"logits": lists, **scalars}), path, row_group_size=20)
     return [path]
 
 
@@ -118,13 +124,18 @@ def opened(path):
 
 
 def write_jsonl(path, data):
-    """Predictions as lists; a blank line in between."""
+    """Predictions as lists, with a blank line after each."""
+    # JSON has null where an array has -1
     labels = [None if y < 0 else y for y in data["labels"].tolist()]
     with opened(path) as file:
         for z, y, x, w in zip(
-            data["logits"].tolist(), labels, data["covariates"].tolist(),
-            data["weights"].tolist(), strict=True,
-        ):  # fmt: skip
+            data["logits"].tolist(),
+            labels,
+            data["covariates"].tolist(),
+            data["weights"].tolist(),
+            strict=True,
+        ):
+            # blank lines are no rows
             row = {"logits": z, "labels": y, "x0": x[0], "x1": x[1], "weights": w}
             file.write(json.dumps(row) + "\n\n")
     return [path]
@@ -164,6 +175,7 @@ def write(form, folder, data, stem="day"):
     writer, suffix = FORMATS[form]
     folder.mkdir(exist_ok=True)
     files = writer(folder / f"{stem}.{suffix}", data)
+    # arrays have usual names; tables have a name for each covariate
     keys = {} if suffix in ("npz", "npy", "safetensors") else {"covariates": "x0,x1"}
     return files, keys
 
@@ -186,14 +198,15 @@ def assert_stored(place, data):
 def chunks(place):
     """Content of all chunk files."""
     files = [path for path in Path(place).rglob("c/**/*") if path.is_file()]
+    # zarr writes chunks aside and renames them
     return {str(p.relative_to(place)): p.read_bytes() for p in files if p.suffix != ".partial"}
 
 
 def failing(after, progress=None):
     """Progress callback that interrupts after a number of rows."""
 
-    def progress(done, total):
-        if done >= after:
+    def progress(count, total):
+        if count >= after:
             raise KeyboardInterrupt
 
     return progress

@@ -25,7 +25,7 @@ ROWS, PANEL = 9000, 1000
 
 
 def _cuts(rows, classes, multiple=1):
-    """Many short units."""
+    """Many short units: 45 pairs of nine panels of a thousand rows."""
     return tuple((a, min(a + PANEL, rows)) for a in range(0, rows, PANEL))
 
 
@@ -48,6 +48,7 @@ def estimators():
 
 
 def run(folder=None, scheduler="serial", progress=None):
+    # many short units have many moments for kills
     with patch.object(pair_sums, "panel_cuts", _cuts):
         result = cs.evaluate(
             source(), estimators(), checkpoint=folder, scheduler=scheduler, progress=progress
@@ -55,7 +56,7 @@ def run(folder=None, scheduler="serial", progress=None):
     return [estimate.to_dict() for estimate in result.estimates]
 
 
-def main(folder, every, pause):
+def main(folder, seconds, pause):
     said = set()
     folds = []
 
@@ -64,13 +65,14 @@ def main(folder, every, pause):
             said.add(word)
             print(word, flush=True)
 
-    def progress(done, total):
+    def progress(count, total):
         if total < 10:  # the pass over rows
+            # sums over rows are one short pass
             return
         say("start")
-        if done == 0:
+        if count == 0:
             folds.append(total)
-        if len(folds) == 5 and done == 10:
+        if len(folds) == 5 and count == 10:
             say("middle")
             time.sleep(float(pause))
 
@@ -85,7 +87,7 @@ def main(folder, every, pause):
 
     signal.signal(signal.SIGTERM, interrupt)
     Checkpoint.save = saving
-    pair_sums.Checkpoint = partial(Checkpoint, every=float(every))
+    pair_sums.Checkpoint = partial(Checkpoint, every=float(seconds))
     print(json.dumps(run(folder, progress=progress)), flush=True)
 
 

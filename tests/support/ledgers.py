@@ -41,12 +41,13 @@ def recipe_of(source, estimators=ESTIMATORS):
     with Session.open(source) as session:
         run = session.run(estimators)
         states = run.scan(s for e in run.fitting for s in e.needs).groups[None]
+        # settings that depend on data, such as bandwidths, are frozen on the first day of a ledger
         frozen = tuple(frozen_by(e, *(states[s] for s in e.needs)) for e in run.fitting)
     return Recipe(2, frozen, (BettingEProcess("positive"),), ("age", "sex"), seed=5)
 
 
 def change_days(path):
-    """Make several changes to a ledger, each within a `writing` of its own; yields after each."""
+    """Make several changes to a ledger, each within its own `writing`. Yield after each."""
     ledger = Ledger.open(path)
     changes = [
         *((f"2026-01-0{k}", k) for k in range(2, 6)),

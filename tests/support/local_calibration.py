@@ -19,7 +19,7 @@ ROWS = 700
 
 
 def gram_of(points, x, prediction, covariate, width, widths):
-    """k(f, f')·l(x, x') of every pair; x in `widths`."""
+    """k(f, f')·l(x, x') of every pair, with x in units of `widths`."""
     if prediction == "none":
         K = np.ones((len(points), len(points)))
     elif prediction == "linear+gaussian":
@@ -62,9 +62,13 @@ def wrong_in_a_corner(rng, n=ROWS):
 def covariate_source(p, y, x, **options):
     names = ["age", "income", "region", "children"][: x.shape[1]]
     return cs.from_arrays(
-        probabilities=p, labels=y, covariates=x, covariate_names=names, binary=p.ndim == 1,
+        probabilities=p,
+        labels=y,
+        covariates=x,
+        covariate_names=names,
+        binary=p.ndim == 1,
         **options,
-    )  # fmt: skip
+    )
 
 
 def estimates_of(source, *estimators, **options):

@@ -1,4 +1,4 @@
-"""Verbs whose settings of KLCE are keywords of the call, so that tests can list them."""
+"""Verbs with the settings of KLCE as keywords of the call, so that tests can list them."""
 
 from __future__ import annotations
 
@@ -21,6 +21,7 @@ def with_settings(verb: Callable, names: tuple[str, ...]) -> Callable:
     @wraps(verb)
     def call(source: Any, covariates: Any, **options: Any) -> Any:
         settings = {name: options.pop(name) for name in names if name in options}
+        # a name alone is one covariate
         covariates = (covariates,) if isinstance(covariates, str) else tuple(covariates)
         if "hold_out" in options:
             share = options.pop("hold_out")

@@ -195,7 +195,7 @@ def bin_function(p, d, w, bins, debiased=False):
     """h of histogram binning: conf − acc of both bins, an empty bin predicts the global means."""
     p, d = p[:, 0], d[:, 0]
     edges = np.linspace(0, 1, bins + 1)
-    gap, taken = np.zeros(bins), np.zeros(bins)
+    gap, diagonal = np.zeros(bins), np.zeros(bins)
     for b, rows in enumerate(bin_rows(p, edges)):
         if w[rows].sum() == 0:
             gap[b] = np.average(d, weights=w)
@@ -204,7 +204,7 @@ def bin_function(p, d, w, bins, debiased=False):
         acc = np.average(p[rows] - d[rows], weights=w[rows])
         several = np.count_nonzero(w[rows]) > 1
         size = w[rows].sum() ** 2 / (w[rows] ** 2).sum()
-        taken[b] = acc * (1 - acc) / (size - 1) if several else gap[b] ** 2
+        diagonal[b] = acc * (1 - acc) / (size - 1) if several else gap[b] ** 2
 
     def place(x):
         out = np.empty(len(x), int)
@@ -214,8 +214,8 @@ def bin_function(p, d, w, bins, debiased=False):
 
     def h(x, z):
         a, b = place(x), place(z)
-        same = a[:, None] == b[None, :]
-        return np.outer(gap[a], gap[b]) - (same * taken[a][:, None] if debiased else 0.0)
+        same_bin = a[:, None] == b[None, :]
+        return np.outer(gap[a], gap[b]) - (same_bin * diagonal[a][:, None] if debiased else 0.0)
 
     return h
 
@@ -294,7 +294,7 @@ def mass_function(p, d, w, sweep):
     """h of conf − acc of equal-mass bins: ⌈n^(1/3)⌉, or as many as have increasing frequencies.
 
     Bins end after the score at which the cumulative weight is nearest to a quantile, the larger of
-    two; r̂ is linear between the last score of a bin and the first of the next.
+    two. r̂ is linear between the last score of a bin and the first of the next.
     """
     p, d, w = p[w > 0, 0], d[w > 0, 0], w[w > 0]
     scores = np.unique(p)
@@ -304,8 +304,11 @@ def mass_function(p, d, w, sweep):
         gaps = [abs(np.append(0.0, mass) - mass[-1] * b / bins) for b in range(1, bins)]
         last = {int(np.flatnonzero(gap == gap.min())[-1]) - 1 for gap in gaps} - {-1}
         parts = np.split(scores, [i + 1 for i in sorted(last - {len(scores) - 1})])
-        means = [np.average(np.column_stack([d, p - d])[rows], axis=0, weights=w[rows])
-                 for part in parts for rows in [np.isin(p, part)]]  # fmt: skip
+        means = [
+            np.average(np.column_stack([d, p - d])[rows], axis=0, weights=w[rows])
+            for part in parts
+            for rows in [np.isin(p, part)]
+        ]
         return parts, *np.transpose(means)
 
     bins = 1 if sweep else next(b for b in range(1, len(p) + 1) if b**3 >= len(p))
@@ -343,7 +346,7 @@ def tempered(p, theta):
 def select(problems, folds, fit, w=None):
     """(k,) risks, (k,) estimates [GB eq. 21] and row losses of h = fit(p, δ, w), fold by fold.
 
-    Every fold is left out once; −1 is the test part.  Problems are added up.
+    Every fold is left out once. −1 is the test part.  Problems are added up.
     """
     w = np.ones(len(folds)) if w is None else w
     test = folds == -1
@@ -363,18 +366,18 @@ def select(problems, folds, fit, w=None):
     return np.array(risks), np.array(estimates), losses
 
 
-def difference_error(losses, others, folds, w=None):
+def difference_error(losses, other_losses, folds, w=None):
     """Standard error of the difference of two risks, from their row losses, fold by fold.
 
-    A U-statistic of pairs has the variance 4·Var(row loss)/n to first order; folds are
+    A U-statistic of pairs has the variance 4·Var(row loss)/n to first order. Folds are
     independent.  The difference is formed row by row.
     """
     w = np.ones(len(folds)) if w is None else w
     variance = 0.0
-    for v, (a, b) in enumerate(zip(losses, others, strict=True)):
-        mine = w[folds == v]
-        gap = (a - b) - np.average(a - b, weights=mine)
-        variance += 4 * (mine**2 * gap**2).sum() / mine.sum() ** 2
+    for v, (a, b) in enumerate(zip(losses, other_losses, strict=True)):
+        weights = w[folds == v]
+        gap = (a - b) - np.average(a - b, weights=weights)
+        variance += 4 * (weights**2 * gap**2).sum() / weights.sum() ** 2
     return np.sqrt(variance) / len(losses)
 
 
@@ -406,15 +409,15 @@ def bayesian_bins(p, y, borders):
         estimates.append(estimate)
     weights = np.exp(np.array(scores) - max(scores))
     order = sorted(range(len(weights)), key=lambda i: -weights[i])
-    kept = 0
-    while kept + 1 < len(order) and weights[order[kept]] == weights[order[kept + 1]]:
-        kept += 1
-    while kept + 1 < len(order) and (
-        weights[order[kept]] - weights[order[kept + 1]] > 0.001 * np.var(weights)
+    last = 0
+    while last + 1 < len(order) and weights[order[last]] == weights[order[last + 1]]:
+        last += 1
+    while last + 1 < len(order) and (
+        weights[order[last]] - weights[order[last + 1]] > 0.001 * np.var(weights)
     ):
-        kept += 1
-    return np.average([estimates[i] for i in order[: kept + 1]], axis=0,
-                      weights=[weights[i] for i in order[: kept + 1]])  # fmt: skip
+        last += 1
+    best = order[: last + 1]
+    return np.average([estimates[i] for i in best], axis=0, weights=weights[best])
 
 
 def multicalibrated(p, y, groups, alpha, bins, min_rows, rho=None, w=None, z=0.0):
@@ -423,8 +426,9 @@ def multicalibrated(p, y, groups, alpha, bins, min_rows, rho=None, w=None, z=0.0
     while True:
         categories = [
             group[np.clip(np.ceil(np.round(p[group] * bins, 9)) - 1, 0, None) == b]
-            for group in groups for b in range(bins)
-        ]  # fmt: skip
+            for group in groups
+            for b in range(bins)
+        ]
         changed = False
         for rows in categories:
             if w[rows].sum() * len(w) / w.sum() < min_rows or not len(rows):
@@ -465,13 +469,13 @@ def normal_skce(forecasts, y, kernel, bandwidth, weights=None):
             if i == j:
                 continue
             (m, s), (m2, s2) = forecasts[i], forecasts[j]
-            both = normal_overlap(m - m2, s**2 + s2**2, bandwidth)
-            own, own2 = (normal_overlap(0.0, 2 * v**2, bandwidth) for v in (s, s2))
-            h = normal_overlap(y[i] - y[j], 0.0, bandwidth) + both
+            shared = normal_overlap(m - m2, s**2 + s2**2, bandwidth)
+            norm, norm2 = (normal_overlap(0.0, 2 * v**2, bandwidth) for v in (s, s2))
+            h = normal_overlap(y[i] - y[j], 0.0, bandwidth) + shared
             h -= normal_overlap(m - y[j], s**2, bandwidth)
             h -= normal_overlap(m2 - y[i], s2**2, bandwidth)
-            distance = np.sqrt(max(own + own2 - 2 * both, 0.0))
-            total += w[i] * w[j] * h * kernel(distance, both, i, j)
+            distance = np.sqrt(max(norm + norm2 - 2 * shared, 0.0))
+            total += w[i] * w[j] * h * kernel(distance, shared, i, j)
             scale += w[i] * w[j]
     return total / scale
 
@@ -481,6 +485,8 @@ def vector_skce(q, delta, kernel):
     n = len(q)
     terms = [
         delta[i] @ delta[j] * kernel(np.linalg.norm(q[i] - q[j]), q[i] @ q[j])
-        for i in range(n) for j in range(n) if i != j
-    ]  # fmt: skip
+        for i in range(n)
+        for j in range(n)
+        if i != j
+    ]
     return float(np.mean(terms))

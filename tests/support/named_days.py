@@ -32,11 +32,12 @@ def day_name(k: int) -> str:
 def columns_of(
     k: int, regions: tuple[str | None, ...] = REGIONS, rows: int = 400, gap: float = 0.0
 ) -> dict[str, list[Any]]:
-    """Columns of a day; in the first of the regions predictions are too low by `gap`."""
+    """Columns of a day. In the first of the regions predictions are too low by `gap`."""
     rng = np.random.default_rng([11, k])
     p = rng.beta(2, 3, rows)
     at = rng.integers(0, len(regions), rows)
     q = np.clip(p + gap * (at == 0), 0, 1)
+    # ages of text files and of parquet are the same numbers
     return {
         "p": p.tolist(),
         "y": (rng.random(rows) < q).astype(int).tolist(),
@@ -54,6 +55,7 @@ def write_columns(place: Path, columns: dict[str, list[Any]]) -> Path:
 
         pq.write_table(pa.table(columns), place)
         return place
+    # None is null in JSON, and an empty cell in CSV
     rows = [dict(zip(columns, row, strict=True)) for row in zip(*columns.values(), strict=True)]
     with open(place, "w", newline="", encoding="utf-8") as file:
         if place.suffix == ".jsonl":

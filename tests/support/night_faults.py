@@ -54,6 +54,7 @@ prometheus = "out/night.prom"
 """
 
 
+# the same rows as files of another program, which a night copies before it reads them
 FILES = JOB.replace(
     '{date}.zarr"',
     """{date}.parquet"
@@ -83,7 +84,8 @@ map = ["age"]
 def rows_of_day(
     k: int, rows: int, labelled: int | None = None, groups: int = 2, classes: int = 3
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Logits, labels, covariates of a day; rows from `labelled` on have no labels."""
+    """Logits, labels, covariates of a day. Rows from `labelled` on have no labels."""
+    # a seed for each day, so that days can be written in any order
     rng = np.random.default_rng([8, k])
     logits = 2 * rng.normal(size=(rows, classes))
     p = np.exp(logits)
@@ -94,15 +96,17 @@ def rows_of_day(
 
 
 def write_store(
-    folder: Path, k: int, rows: int = 200, labelled: int | None = None, **other: Any
+    folder: Path, k: int, rows: int = 200, labelled: int | None = None, **changes: Any
 ) -> str:
-    """Write the predictions of a day as a store; returns the day."""
-    names = other.pop("names", ("region", "age"))
-    logits, labels, x = rows_of_day(k, rows, labelled, **other)
+    """Write the predictions of a day as a store. Return the day."""
+    names = changes.pop("names", ("region", "age"))
+    logits, labels, x = rows_of_day(k, rows, labelled, **changes)
     store = LogitStore.create(
-        folder / "days" / f"{DAYS[k]}.zarr", classes=logits.shape[1], covariate_names=names,
+        folder / "days" / f"{DAYS[k]}.zarr",
+        classes=logits.shape[1],
+        covariate_names=names,
         overwrite=True,
-    )  # fmt: skip
+    )
     with store.writer() as writer:
         writer.append(logits, labels, covariates=x)
     return DAYS[k]
@@ -111,12 +115,13 @@ def write_store(
 def write_parquet(
     folder: Path, k: int, rows: int, labelled: int | None = None, groups: int = 2
 ) -> str:
-    """Write the predictions of a day as a parquet file; returns the day."""
+    """Write the predictions of a day as a parquet file. Return the day."""
     logits, labels, x = rows_of_day(k, rows, labelled, groups)
     columns = {f"z_{c}": logits[:, c].astype(np.float32) for c in range(3)}
     columns |= {"y": labels, "region": x[:, 0], "age": x[:, 1]}
     (folder / "days").mkdir(parents=True, exist_ok=True)
     place = folder / "days" / f"{DAYS[k]}.parquet"
+    # many row groups, so that reading has many moments for faults
     pq.write_table(pa.table(columns), place, row_group_size=max(1, rows // 20))
     return DAYS[k]
 
@@ -131,6 +136,7 @@ def write_job(folder: Path, text: str = JOB) -> Path:
 def _record(ledger: Ledger, day: str) -> dict[Any, Any]:
     """Everything that a ledger stores of a day, to the last bit."""
     record: dict[Any, Any] = {}
+    # every group has an entry of its own
     for entry in ledger.entries:
         if entry.day != day:
             continue
@@ -141,7 +147,7 @@ def _record(ledger: Ledger, day: str) -> dict[Any, Any]:
 
 
 def ledger_records(folder: Path) -> dict[str, Any]:
-    """Records of every day; fails if the ledger is damaged."""
+    """Records of every day. Fail if the ledger is damaged."""
     if not (folder / "ledger").exists():
         return {}
     ledger = Ledger.open(folder / "ledger")
@@ -149,17 +155,20 @@ def ledger_records(folder: Path) -> dict[str, Any]:
     return {day: _record(ledger, day) for day in ledger.days()}
 
 
+# the two members that differ between nights with the same data
 def _timeless(value: dict[str, Any]) -> dict[str, Any]:
     return {key: item for key, item in value.items() if key not in ("created", "seconds")}
 
 
 def read_output(path: Path) -> Any:
-    """Contents of an output without the times of its run; fails if it is truncated."""
+    """Contents of an output without the times of its run. Fail if it is truncated."""
     text = path.read_text()
     if path.suffix == ".json":
+        # NaN and infinite numbers are no JSON
         return json.loads(text, parse_constant=pytest.fail, object_hook=_timeless)
     if path.suffix == ".prom":
         families = list(text_string_to_metric_families(text))
+        # metrics of the run differ between nights
         return [f for f in families if f.name != "calibscale_run_timestamp_seconds"]
     if path.suffix == ".xml":
         root = ET.fromstring(text)
@@ -168,6 +177,7 @@ def read_output(path: Path) -> Any:
         return ET.tostring(root)
     if path.suffix == ".csv":
         return list(csv.reader(io.StringIO(text), strict=True))
+    # the last line that a report has, so that it is whole
     assert text.endswith("</html>\n")
     return re.sub(
         r"\d{4}-\d\d-\d\d[ T]\d\d:\d\d(:\d\d(\+00:00)?)?|[\d.]+(&nbsp;|[ \u00a0])?s\b", "", text
@@ -175,6 +185,7 @@ def read_output(path: Path) -> Any:
 
 
 def night_outputs(folder: Path) -> dict[str, Any]:
+    # hidden files are leftovers of killed writers, which `check_done` looks for
     places = [*(folder / "out").glob("[!.]*"), *(folder / "ledger" / "results").rglob("*.json")]
     return {str(place.relative_to(folder)): read_output(place) for place in places}
 
@@ -183,12 +194,17 @@ class Forks:
     """A process that forks commands, so that they start at once."""
 
     def __init__(self, environment: dict[str, str] | None = None) -> None:
+        # a new interpreter takes seconds to load, in which nothing can be disturbed
         self.process = subprocess.Popen(
-            [sys.executable, "-m", "tests.support.fault_nights"], stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE, stderr=subprocess.PIPE, cwd=ROOT,
+            [sys.executable, "-m", "tests.support.fault_nights"],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            cwd=ROOT,
+            # in the background, shells let processes ignore SIGINT
             preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
             env={**os.environ, **(environment or {})},
-        )  # fmt: skip
+        )
         assert self.process.stdout is not None
         assert self.process.stderr is not None
         assert self.process.stdout.readline() == b"ready\n", self.process.stderr.read()
@@ -196,13 +212,13 @@ class Forks:
         self.process.stderr.read()  # messages of libraries as they load
 
     def start(self, *nights: tuple[Path, str], limit: int | None = None) -> list[int]:
-        """Start nights, each of a job and a day; returns their process ids."""
+        """Start nights, each of a job and a day. Return their process ids."""
         return self.begin(
             *(["nightly", str(job), "--date", day, "-q"] for job, day in nights), limit=limit
         )
 
     def begin(self, *commands: list[str], limit: int | None = None) -> list[int]:
-        """Start commands, each given by its arguments; returns their process ids."""
+        """Start commands, each given by its arguments. Return their process ids."""
         assert self.process.stdin is not None
         assert self.process.stdout is not None
         line = [[limit, arguments] for arguments in commands]
@@ -211,7 +227,7 @@ class Forks:
         return json.loads(self.process.stdout.readline())
 
     def end(self) -> tuple[list[int], str]:
-        """Wait for the commands; returns their exit codes and messages."""
+        """Wait for the commands. Return their exit codes and messages."""
         assert self.process.stdin is not None
         assert self.process.stdout is not None
         assert self.process.stderr is not None
@@ -255,6 +271,7 @@ class Scene:
             )
             self.job.write_text(text)
         self.day = self._write(1)
+        # "late": the day was judged with half of its labels, and its labels have come since
         if kind != "first":
             night(self.job, self._write(0))
         if kind == "late":
@@ -265,7 +282,7 @@ class Scene:
         self._copy(folder, folder / "before")
 
     def _write(self, k: int, labelled: int | None = None) -> str:
-        """Write the predictions of a day; returns the day."""
+        """Write the predictions of a day. Return the day."""
         day = write_parquet(self.folder, k, self.rows, labelled, self.groups)
         if self._server is not None:
             file = self.folder / "days" / f"{day}.parquet"
@@ -278,6 +295,7 @@ class Scene:
                 shutil.copytree(start / name, end / name)
 
     def undo(self) -> None:
+        # leftovers of killed nights lie beside the ledger, with names that begin with a dot
         for place in (*self.folder.glob(".ledger*"), self.folder / "ledger", self.folder / "out"):
             shutil.rmtree(place, ignore_errors=True)
         self._copy(self.folder / "before", self.folder)
@@ -295,18 +313,20 @@ class Scene:
 
     def stage(self) -> str:
         """Stage that a night has reached, by the files in its folder."""
+        # the order of a night: copy the table, read it, write the ledger, judge, write outputs
         if ledger_records(self.folder) == self.new_records:
             outputs = {name for name in self.new if name.startswith("out")}
             fresh = self._fresh()
             if not fresh & outputs:
                 return "judge"
             return "write" if not outputs <= fresh else "end"
+        # a new ledger is made aside; an old one gets more slots
         if list(self.folder.glob(".ledger.*.new")) or self._slots() > self._slots("before/"):
             return "ledger"
         copies = list(self.folder.glob(".ledger.ingest/*.zarr"))
         if not copies:
             return "begin"
-        with suppress(cs.StoreError):
+        with suppress(cs.StoreError):  # a copy that has just begun
             if LogitStore.open(copies[0]).finished:
                 return "read"
         return "ingest"
@@ -327,9 +347,10 @@ class Scene:
         return len(list(self.folder.glob(f"{where}ledger/*/c/*/0")))
 
     def check(self) -> None:
-        """Check that each record and output is the old one or that of an undisturbed night."""
+        """Check that each record and output is the old one or the one of an undisturbed night."""
         records = ledger_records(self.folder)
         for day in self.new_records:
+            # a night is whole or absent, never half
             assert records.get(day) in (self.old_records.get(day), self.new_records[day])
         outputs = night_outputs(self.folder)
         assert outputs.keys() <= self.new.keys()

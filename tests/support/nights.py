@@ -18,12 +18,14 @@ def day_name(k: int) -> str:
 
 
 def write_day(folder: Path, k: int, rows: int = 300, heat: float = 1.0, model: str = "v1") -> None:
-    """Write a store of a day; with `heat` above 1 the model is overconfident."""
+    """Write a store of a day. With `heat` above 1 the model is overconfident."""
+    # other models have other rows
     rng = np.random.default_rng([k, len(model)])
     logits = rng.normal(size=(rows, CLASSES)) * 2
     p = np.exp(logits / heat)
     p /= p.sum(axis=1, keepdims=True)
     labels = (p.cumsum(axis=1) < rng.random((rows, 1))).sum(axis=1).clip(0, CLASSES - 1)
+    # labels of some rows come late
     labels[rng.random(rows) < 0.05] = -1
     covariates = np.column_stack([rng.normal(40, 10, rows), rng.integers(0, 2, rows)])
     place = folder / model / f"{day_name(k)}.zarr"

@@ -15,6 +15,7 @@ from calibscale.predictions.rules import Rules
 from calibscale.statistics.null_distributions import NULLS, Pool
 from tests.support import naive
 
+# four blocks of 33 rows, of which the last is not full
 ROWS = 130
 
 
@@ -54,14 +55,14 @@ class SimulatedRows:
 
     def notion(self, name):
         """Points and residuals."""
-        return naive.notion_problems("canonical" if name == "class_wise" else name, self.q, self.y)[
-            0
-        ]
+        notion = "canonical" if name == "class_wise" else name
+        return naive.notion_problems(notion, self.q, self.y)[0]
 
 
 def labelled_rows(classes, weighted=False, n=ROWS, seed=0):
     rng = np.random.default_rng([seed, classes])
     q = rng.dirichlet(np.full(classes, 0.7), n)
+    # overconfident rows: residuals have a mean that nulls must not keep
     true = 0.6 * q + 0.4 / classes
     y = (true.cumsum(1) < rng.random((n, 1))).sum(1)
     x = np.column_stack([rng.normal(3, 2, n), rng.random(n) * 100, rng.integers(0, 3, n)])
@@ -74,11 +75,13 @@ def resolved_for(estimator, source):
 
 
 def run_test(source, *estimators, **options):
+    # 33 is no multiple of the rows that kernels take at once
     options = {"n_replicates": B, "seed": SEED, "scheduler": "serial", "block_rows": 33, **options}
     return cs.calibration_test(source, estimators, **options).results
 
 
 def binned_value(e, data, delta):
+    # equal-mass edges are of the predictions alone, so that they are the same for drawn labels
     p = data.notion(e.notion)[0][:, 0]
     edges = e.edge_values if e.edges != "equal-mass" else _mass_edges(e, data)
     result = naive.binned(p, p - delta[:, 0], edges, data.weights, e.edges == "netcal")
@@ -100,6 +103,7 @@ def _class_wise(e, data, delta):
 
 
 def _simplex(e, data, delta):
+    # thirds of each coordinate, as in the estimator's cells
     cells = (data.q > 1 / 3).astype(int) + (data.q > 2 / 3)
     _, cell = np.unique(cells, axis=0, return_inverse=True)
     sums = np.zeros((cell.max() + 1, data.q.shape[1]))
@@ -115,6 +119,7 @@ def _features(e, data):
 
 def _cmmd(e, data, delta):
     w = data.weights
+    # λ = n_eff^(-1/4), the default
     ridge = (w.sum() ** 2 / (w**2).sum()) ** -0.25 if e.ridge is None else e.ridge
     phi = _features(e, data)
     return naive.cmmd(phi @ phi.T, delta, ridge, int(e.exponent), data.w)
@@ -127,6 +132,7 @@ def _centred(e, data, delta):
     observed = naive.residuals(data.q, data.y)
     noise = naive.cmmd(K, observed, ridge, 0, data.w)
     noise -= naive.ckce_centred(K, observed, ridge, data.w)
+    # the centred value subtracts the noise of the observed residuals, which drawing does not change
     return naive.cmmd(K, delta, ridge, 0, data.w) - noise
 
 
@@ -155,11 +161,13 @@ def _jkce(e, data, delta):
 
 def klce_value(e, data, delta):
     kernel, points = e.product, data.notion(e.notion)[0]
+    # positions of the columns in `SimulatedRows.x`
     position = dict(age=0, income=1, region=2)
     columns = [position[name] for name in e.covariates if name not in e.settings.categorical]
     z = [points / kernel.prediction_bandwidth] if kernel.prediction != "none" else []
     z = np.hstack([*z, data.x[:, columns] / np.array(kernel.bandwidths)])
     if e.settings.method == "features":
+        # frequencies are of centred points, which changes no product
         angles = (z - z.mean(0)) @ e.statistic.frequencies(points.shape[1]).T
         phi = np.hstack([np.cos(angles), np.sin(angles)]) / np.sqrt(e.settings.n_features)
         K = phi @ phi.T
@@ -183,8 +191,12 @@ LOCAL = dict(prediction_bandwidth=0.3, covariate_bandwidth=WIDTHS)
 BOTH = ("age", "income")
 
 
-MIXED = dict(covariates=("age", "region"), categorical=("region",), prediction_bandwidth=0.3,
-             covariate_bandwidth={"age": 1.5})  # fmt: skip
+MIXED = dict(
+    covariates=("age", "region"),
+    categorical=("region",),
+    prediction_bandwidth=0.3,
+    covariate_bandwidth={"age": 1.5},
+)
 
 
 CASES = {  # estimator, naive value, classes
@@ -208,7 +220,9 @@ CASES = {  # estimator, naive value, classes
     "jkce tiles of two": (cs.JKCE(FOURIER, method="tiles"), _jkce, 2),
     "jkce tiles top_label": (cs.JKCE(FOURIER, method="tiles", notion="top_label"), _jkce, 4),
     "jkce tiles gaussian": (
-        cs.JKCE(FOURIER, kernel="gaussian", method="tiles", notion="positive"), _jkce, 2,
+        cs.JKCE(FOURIER, kernel="gaussian", method="tiles", notion="positive"),
+        _jkce,
+        2,
     ),
     "jkce_biased tiles": (cs.JKCEBiased(FOURIER, method="tiles"), _jkce, 4),
     "kce": (cs.KCE(prediction_bandwidth=0.2), klce_value, 2),
@@ -218,15 +232,19 @@ CASES = {  # estimator, naive value, classes
     "klce tiles kernel_sum": (cs.KLCE(BOTH, normalization="kernel_sum", **LOCAL), klce_value, 2),
     "klce spectral": (cs.KLCE(BOTH, method="spectral", **LOCAL), klce_value, 2),
     "klce spectral top_label": (
-        cs.KLCE(method="spectral", notion="top_label", **MIXED), klce_value, 4,
+        cs.KLCE(method="spectral", notion="top_label", **MIXED),
+        klce_value,
+        4,
     ),
     "klce spectral kernel_sum": (
-        cs.KLCE(method="spectral", normalization="kernel_sum", **MIXED), klce_value, 2,
+        cs.KLCE(method="spectral", normalization="kernel_sum", **MIXED),
+        klce_value,
+        2,
     ),
     "klce features": (cs.KLCE(method="features", n_features=20, **MIXED), klce_value, 2),
     "klce features canonical": (cs.KLCE(method="features", n_features=20, **MIXED), klce_value, 4),
     "klce nystrom": (cs.KLCE(method="nystrom", n_features=20, **MIXED), klce_value, 4),
-}  # fmt: skip
+}
 
 
 def _null(kind, data, notion):
@@ -237,20 +255,29 @@ def _null(kind, data, notion):
 
 
 def drawn_residuals(kind, data, notion, count=B):
-    """δ* of each replicate, (n, e); of scalar notions the events are those of drawn labels."""
+    """δ* of each replicate, (n, e). The events of scalar notions are events of drawn labels."""
     rows = np.arange(len(data.q))
     points, delta = data.notion(notion)
     null = _null(kind, data, notion)
     if kind == "labels" and notion in ("top_label", "positive"):
         predicted = 1 if notion == "positive" else data.q.argmax(1)
         labels = null.labels(rows, data.q, 0, count)
+        # δ = p - 1{drawn label is the predicted one}
         return [points - (drawn == predicted)[:, None] for drawn in labels]
     if notion in ("top_label", "positive"):
         drawn = null.scalars(notion, rows, points[:, 0].copy(), delta[:, 0].copy(), 0, count)
         return [d[:, None] for d in drawn]
-    none = np.empty((len(rows), 0))
+    no_columns = np.empty((len(rows), 0))
+    # nulls of vectors use residuals alone: labels are not read
     chunk = NotionRows(
-        data.q, delta, rows * 0, np.ones(len(rows)), none, rows, none, Classes(data.q.shape[1])
+        data.q,
+        delta,
+        rows * 0,
+        np.ones(len(rows)),
+        no_columns,
+        rows,
+        no_columns,
+        Classes(data.q.shape[1]),
     )
     return list(null.vectors(chunk, 0, count))
 
@@ -262,14 +289,21 @@ def notion_of(estimator):
 
 def rounding_scale(e, data, naive_value):
     """Value with residuals of one sign, the scale of roundings."""
-    ones = np.ones_like(data.notion(notion_of(e))[1]) / 2
-    return abs(naive_value(e, data, ones))
+    halves = np.ones_like(data.notion(notion_of(e))[1]) / 2
+    # sums that cancel are compared with this, not with themselves
+    return abs(naive_value(e, data, halves))
 
 
-ONE_PASS = (cs.ECE(bins=8), cs.CWCE2(bins=5), cs.SimplexECE(),
-            cs.CKCE(FOURIER), cs.JKCE(FOURIER), cs.JKCE(FOURIER, method="tiles"),
-            cs.KLCE(method="spectral", notion="top_label", tolerance=1e-7, **MIXED),
-            cs.KLCE(method="features", n_features=20, **MIXED))  # fmt: skip
+ONE_PASS = (
+    cs.ECE(bins=8),
+    cs.CWCE2(bins=5),
+    cs.SimplexECE(),
+    cs.CKCE(FOURIER),
+    cs.JKCE(FOURIER),
+    cs.JKCE(FOURIER, method="tiles"),
+    cs.KLCE(method="spectral", notion="top_label", tolerance=1e-7, **MIXED),
+    cs.KLCE(method="features", n_features=20, **MIXED),
+)
 
 
 def assert_same(a, b, rtol):

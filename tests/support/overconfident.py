@@ -22,7 +22,7 @@ def method_name(method: Recalibrator) -> str:
 
 
 def overconfident_rows() -> dict[str, np.ndarray]:
-    """Rows of an overconfident model that does not use x2; weights; some labels are unknown."""
+    """Weighted rows of an overconfident model that does not use x2. Some labels are unknown."""
     rng = np.random.default_rng(12)
     x = rng.normal(size=(N, 2))
     z = 1.5 * x[:, 0] - 0.5
@@ -32,10 +32,15 @@ def overconfident_rows() -> dict[str, np.ndarray]:
 
 
 def two_class_source(rows: dict[str, np.ndarray], **changes: Any) -> ArraySource:
-    return from_arrays(**{
-        "probabilities": rows["p"], "labels": rows["y"], "covariates": rows["x"],
-        "covariate_names": ["x1", "x2"], "binary": True, **changes,
-    })  # fmt: skip
+    arguments = {
+        "probabilities": rows["p"],
+        "labels": rows["y"],
+        "covariates": rows["x"],
+        "covariate_names": ["x1", "x2"],
+        "binary": True,
+        **changes,
+    }
+    return from_arrays(**arguments)
 
 
 def probabilities(source: ArraySource) -> Any:

@@ -1,4 +1,4 @@
-"""Results of which a test gives the members that it is about."""
+"""Results with the members alone that a test is about."""
 
 from __future__ import annotations
 
@@ -19,6 +19,7 @@ def _filled(declared: Any, value: dict[str, Any]) -> dict[str, Any]:
     """JSON object with every member of a declaration."""
     out = dict(value)
     for member in members(declared):
+        # members of an inline object are members of the object around it
         if "inline" in member.marks:
             out |= _filled(member.type, value)
         elif "computed" not in member.marks:
@@ -33,6 +34,7 @@ def _filled_value(hint: Any, value: Any) -> Any:
     if get_origin(hint) in (Union, UnionType):
         kinds = [kind for kind in get_args(hint) if kind is not NoneType]
         optional = value is None and NoneType in get_args(hint)
+        # an optional member stays away
         return None if optional else _filled_value(kinds[0], value)
     origin = get_origin(hint) or hint
     if isinstance(origin, type) and issubclass(origin, Declared):

@@ -19,9 +19,18 @@ from calibscale.inference.multiple_testing import holm
 DIAGRAM = ("notion", "level", "n", "ece", "tce2_debiased", "bins")
 HOSTILE = ("<script>alert(1)</script>", "$x_1^2$", "\"&'", "a\x1b[31mb\u202ec", "</text><g id='x'>")
 KINDS = (
-    "evaluation", "reliability", "test", "tests", "selection", "bias", "bias at rows",
-    "bias of predictions", "ranking", "audit", "power",
-)  # fmt: skip
+    "evaluation",
+    "reliability",
+    "test",
+    "tests",
+    "selection",
+    "bias",
+    "bias at rows",
+    "bias of predictions",
+    "ranking",
+    "audit",
+    "power",
+)
 
 # ---------------------------------------------------------------- results of small arrays
 
@@ -29,7 +38,7 @@ KINDS = (
 def rows(
     n: int = 600, seed: int = 0, temperature: float = 1.0, groups: int = 3, names: Any = None
 ) -> Any:
-    """Rows of 4 classes whose labels are drawn from tempered predictions."""
+    """Rows of 4 classes, with labels drawn from tempered predictions."""
     rng = np.random.default_rng(seed)
     logits = 1.6 * rng.normal(size=(n, 4))
     region = rng.integers(0, groups, n).astype(float)
@@ -39,9 +48,12 @@ def rows(
     labels = (p.cumsum(1) < rng.random((n, 1))).sum(1)
     age = rng.uniform(20, 70, n)
     return from_arrays(
-        logits=logits, labels=labels, covariates=np.column_stack([region, age]),
-        covariate_names=list(names or ("region", "age")), weights=None,
-    )  # fmt: skip
+        logits=logits,
+        labels=labels,
+        covariates=np.column_stack([region, age]),
+        covariate_names=list(names or ("region", "age")),
+        weights=None,
+    )
 
 
 def as_json(result: Any) -> dict[str, Any]:
@@ -74,53 +86,71 @@ def command_results(region: str = "region", age: str = "age", model: str = "v3")
         "ranking": as_json(
             calibscale.rank(
                 {model: source, "v2": tempered},
-                calibscale.CKCE(), subset_size=200, trials=20,
+                calibscale.CKCE(),
+                subset_size=200,
+                trials=20,
             )
         ),
         "audit": as_json(
             audit(
-                source, (region, age), n_replicates=49, recalibrate=("temperature",),
+                source,
+                (region, age),
+                n_replicates=49,
+                recalibrate=("temperature",),
                 against=tempered,
             )
         ),
         "power": as_json(
             calibscale.power(
-                binary, calibscale.Miscalibration(shift=0.1), max_rows=2000, trials=20,
-                n_replicates=19
+                binary,
+                calibscale.Miscalibration(shift=0.1),
+                max_rows=2000,
+                trials=20,
+                n_replicates=19,
             )
         ),
-    }  # fmt: skip
+    }
 
 
 # ---------------------------------------------------------------- a night of real estimates
 
 NIGHT_ESTIMATORS = (
-    ECE(), TCE2Debiased(), calibscale.CKCE(), calibscale.CWCE2(), calibscale.Brier(),
+    ECE(),
+    TCE2Debiased(),
+    calibscale.CKCE(),
+    calibscale.CWCE2(),
+    calibscale.Brier(),
     calibscale.NLLDecomposition(),
-)  # fmt: skip
+)
 
 
 @cache
 def _night(
     days: int, groups: int, size: int, drift_from: int, names: tuple[str, ...]
 ) -> dict[str, Any]:
-    """Result of a night after `days` days; predictions are overconfident from `drift_from` on."""
+    """Result of a night after `days` days. Predictions are overconfident from `drift_from` on."""
     job, model, column = names
     dates = [(date(2026, 9, 22) + timedelta(days=i)).isoformat() for i in range(days)]
     distinct = {
-        (k, overconfident): rows(size, seed=k, temperature=1.5 if overconfident else 1.0,
-                                 groups=groups, names=(column, "age"))
-        for k in range(6) for overconfident in (False, True)
-    }  # fmt: skip
+        (k, overconfident): rows(
+            size,
+            seed=k,
+            temperature=1.5 if overconfident else 1.0,
+            groups=groups,
+            names=(column, "age"),
+        )
+        for k in range(6)
+        for overconfident in (False, True)
+    }
     kinds = [(i % 6, i >= drift_from) for i in range(days)]  # days are repeated to save time
     sources = [distinct[kind] for kind in kinds]
 
     def merged(first: int, last: int) -> Any:
-        some = sources[first:last]
+        joined = sources[first:last]
         return from_arrays(
-            logits=np.concatenate([np.asarray(s.values) for s in some]),
-            labels=np.concatenate([np.asarray(s.labels) for s in some]),
-            covariates=np.concatenate([np.asarray(s.covariates) for s in some]),
+            logits=np.concatenate([np.asarray(s.values) for s in joined]),
+            labels=np.concatenate([np.asarray(s.labels) for s in joined]),
+            covariates=np.concatenate([np.asarray(s.covariates) for s in joined]),
             covariate_names=[column, "age"],
         )
 
@@ -142,63 +172,103 @@ def _night(
         tests = as_json(
             calibscale.calibration_test(source, [ECE(), calibscale.CKCE()], n_replicates=19)
         )
-        windows.append({
-            "name": name, "first": dates[first], "last": dates[-1], "days": dates[first:],
+        described = {
+            "name": name,
+            "first": dates[first],
+            "last": dates[-1],
+            "days": dates[first:],
             "missing": ["2026-10-03"] if name == "30d" else [],
             "damaged": ["the state of 2026-10-04 (v3) is damaged"] if name == "30d" else [],
-            "n": result["n"], "results": result["results"], "tests": tests["tests"],
+            "n": result["n"],
+            "results": result["results"],
+            "tests": tests["tests"],
             "groups": [
                 {"group": g["value"], "n": g["n"], "results": g["results"]}
                 for g in result["groups"]["values"]
             ],
             "reliability": {key: diagram[key] for key in DIAGRAM},
-        })  # fmt: skip
+        }
+        windows.append(described)
     small = command_results()
     ranked = small["ranking"]
     thresholds = _thresholds(windows)
     alarms = _alarms(sources, dates, groups, column)
     breached = any(t["breached"] for t in thresholds) or alarms["alarm"]
     return {
-        "schema": "calibscale.nightly/1", "job": job, "day": dates[-1], "model": model,
+        "schema": "calibscale.nightly/1",
+        "job": job,
+        "day": dates[-1],
+        "model": model,
         "status": "breached" if breached else "fine",
-        "created": "2026-11-21T02:00:00+00:00", "seconds": 12.3,
+        "created": "2026-11-21T02:00:00+00:00",
+        "seconds": 12.3,
         "versions": {"calibscale": calibscale.__dict__.get("__version__", "0.1.0"), "numpy": "2"},
         "parameters": {
             "job": {"name": job, "windows": list(spans), "source": {"path": "p/{date}.zarr"}},
             "estimators": [
                 {"estimator": e["estimator"], **e["parameters"]} for e in windows[0]["results"]
             ],
-            "extras": [None, {}], "key": "0f3a",
+            "extras": [None, {}],
+            "key": "0f3a",
         },
-        "source": {"name": "p/2026-11-20.zarr", "kind": "logits", "rows": size, "classes": 4,
-                   "binary": False, "weighted": False},
-        "n": size, "n_dropped": 3, "n_unlabelled": 20,
-        "dropped": {"probabilities do not sum to 1": 3}, "group_by": column,
-        "windows": windows, "thresholds": thresholds, "alarms": alarms,
-        "drift": _drift(windows, daily), "trend": _trend(daily, dates),
+        "source": {
+            "name": "p/2026-11-20.zarr",
+            "kind": "logits",
+            "rows": size,
+            "classes": 4,
+            "binary": False,
+            "weighted": False,
+        },
+        "n": size,
+        "n_dropped": 3,
+        "n_unlabelled": 20,
+        "dropped": {"probabilities do not sum to 1": 3},
+        "group_by": column,
+        "windows": windows,
+        "thresholds": thresholds,
+        "alarms": alarms,
+        "drift": _drift(windows, daily),
+        "trend": _trend(daily, dates),
         "ranking": {
-            "window": "30d", "by": ranked["estimator"], "level": 0.95, "days": dates[-30:],
+            "window": "30d",
+            "by": ranked["estimator"],
+            "level": 0.95,
+            "days": dates[-30:],
             "models": [
-                {"model": m["name"], **{k: m[k] for k in ("value", "n", "interval", "rank",
-                                                          "rank_probabilities")}}
+                {
+                    "model": m["name"],
+                    **{k: m[k] for k in ("value", "n", "interval", "rank", "rank_probabilities")},
+                }
                 for m in ranked["models"]
             ],
             "differences": [
-                {"a": d["better"], "b": d["worse"], "difference": d["value"], "paired": d["paired"],
-                 "low": d["interval"]["low"], "high": d["interval"]["high"],
-                 "p_value": d["p_value"], "adjusted_p_value": d["p_adjusted"]}
+                {
+                    "a": d["better"],
+                    "b": d["worse"],
+                    "difference": d["value"],
+                    "paired": d["paired"],
+                    "low": d["interval"]["low"],
+                    "high": d["interval"]["high"],
+                    "p_value": d["p_value"],
+                    "adjusted_p_value": d["p_adjusted"],
+                }
                 for d in ranked["differences"]
             ],
         },
-        "selection": small["selection"], "bias": small["bias"],
+        "selection": small["selection"],
+        "bias": small["bias"],
         "notes": ["The clock went back: 2026-11-19 was written after 2026-11-20."],
-    }  # fmt: skip
+    }
 
 
 def _thresholds(windows: list[dict[str, Any]]) -> list[dict[str, Any]]:
     thresholds = []
-    limits = (("tce2_debiased", "7d", "low", 0.01), ("ece", "day", "value", 0.3),
-              ("ckce", "30d", "high", 0.4), ("ece", "7d", "value", 0.05))  # fmt: skip
+    limits = (
+        ("tce2_debiased", "7d", "low", 0.01),
+        ("ece", "day", "value", 0.3),
+        ("ckce", "30d", "high", 0.4),
+        ("ece", "7d", "value", 0.05),
+    )
     for name, over, quantity, above in limits:
         window = next(w for w in windows if w["name"] == over)
         places = [(None, window["results"])]
@@ -207,17 +277,32 @@ def _thresholds(windows: list[dict[str, Any]]) -> list[dict[str, Any]]:
             estimate = next(e for e in results if e["estimator"] == name)
             interval = estimate["interval"] or {}
             seen = estimate["value"] if quantity == "value" else interval.get(quantity)
-            thresholds.append({
-                "name": f"{name}.{quantity} over {over} above {above}", "window": over,
-                "group": group, "estimator": name, "quantity": quantity, "above": above,
-                "below": None, "observed": seen, "breached": seen is not None and seen > above,
+            threshold = {
+                "name": f"{name}.{quantity} over {over} above {above}",
+                "window": over,
+                "group": group,
+                "estimator": name,
+                "quantity": quantity,
+                "above": above,
+                "below": None,
+                "observed": seen,
+                "breached": seen is not None and seen > above,
                 "reason": None if seen is not None else "there is no interval",
-            })  # fmt: skip
-    thresholds.append({
-        "name": "p-value of ckce over day below 0.001", "window": "day", "group": None,
-        "estimator": "ckce", "quantity": "p_value", "above": None, "below": 0.001,
-        "observed": 0.05, "breached": False, "reason": None,
-    })  # fmt: skip
+            }
+            thresholds.append(threshold)
+    threshold = {
+        "name": "p-value of ckce over day below 0.001",
+        "window": "day",
+        "group": None,
+        "estimator": "ckce",
+        "quantity": "p_value",
+        "above": None,
+        "below": 0.001,
+        "observed": 0.05,
+        "breached": False,
+        "reason": None,
+    }
+    thresholds.append(threshold)
     return thresholds
 
 
@@ -240,23 +325,32 @@ def _alarms(sources: list[Any], dates: list[str], groups: int, column: str) -> d
         processes.append((group, np.cumsum(gains)))
     logs = np.array([log for _, log in processes])
     combined = np.logaddexp.reduce(logs, axis=0) - math.log(len(logs))
-    threshold, each = math.log(20), math.log(20 * len(processes))
+    threshold, process_threshold = math.log(20), math.log(20 * len(processes))
 
     def since(log: Any, at: float) -> str | None:
         return next((day for day, v in zip(dates, log, strict=True) if v >= at), None)
 
     return {
-        "level": 0.05, "alarm": since(combined, threshold) is not None,
-        "since": since(combined, threshold), "first_day": dates[0], "days": dates,
-        "log_evidence": combined.tolist(), "threshold": threshold, "process_threshold": each,
+        "level": 0.05,
+        "alarm": since(combined, threshold) is not None,
+        "since": since(combined, threshold),
+        "first_day": dates[0],
+        "days": dates,
+        "log_evidence": combined.tolist(),
+        "threshold": threshold,
+        "process_threshold": process_threshold,
         "processes": [
-            {"notion": "top_label", "group": None if group is None else float(group),
-             "log_evidence": log.tolist(), "threshold": each,
-             "alarm": since(log, each) is not None,
-             "since": since(log, each)}
+            {
+                "notion": "top_label",
+                "group": None if group is None else float(group),
+                "log_evidence": log.tolist(),
+                "threshold": process_threshold,
+                "alarm": since(log, process_threshold) is not None,
+                "since": since(log, process_threshold),
+            }
             for group, log in processes
         ],
-    }  # fmt: skip
+    }
 
 
 def _trend(daily: list[dict[str, Any]], dates: list[str]) -> dict[str, Any]:
@@ -268,14 +362,18 @@ def _trend(daily: list[dict[str, Any]], dates: list[str]) -> dict[str, Any]:
         for g in result["groups"]["values"]:
             for e in g["results"]:
                 estimates.setdefault((e["estimator"], e["notion"], g["value"]), []).append(e)
-    for (name, notion, group), some in estimates.items():
-        if len(some) == len(dates):
-            ends = [e["interval"] or {"low": None, "high": None} for e in some]
-            series.append({
-                "estimator": name, "notion": notion, "group": group,
-                "values": [e["value"] for e in some], "low": [i["low"] for i in ends],
+    for (name, notion, group), series_of_days in estimates.items():
+        if len(series_of_days) == len(dates):
+            ends = [e["interval"] or {"low": None, "high": None} for e in series_of_days]
+            line = {
+                "estimator": name,
+                "notion": notion,
+                "group": group,
+                "values": [e["value"] for e in series_of_days],
+                "low": [i["low"] for i in ends],
                 "high": [i["high"] for i in ends],
-            })  # fmt: skip
+            }
+            series.append(line)
     return {"days": dates, "n": [result["n"] for result in daily], "series": series}
 
 
@@ -285,20 +383,30 @@ def _drift(windows: list[dict[str, Any]], daily: list[dict[str, Any]]) -> dict[s
     for now, then in zip(later["results"], daily[0]["results"], strict=True):
         error = math.hypot(*(e["interval"]["standard_error"] for e in (now, then)))
         difference = now["value"] - then["value"]
-        results.append({
-            "estimator": now["estimator"], "notion": now["notion"], "group": None,
-            "difference": difference, "low": difference - 2 * error, "high": difference + 2 * error,
-            "level": 0.95, "p_value": math.erfc(abs(difference) / error / math.sqrt(2)),
-        })  # fmt: skip
-    for one, p in zip(results, holm([one["p_value"] for one in results]), strict=True):
-        one["adjusted_p_value"] = p
+        change = {
+            "estimator": now["estimator"],
+            "notion": now["notion"],
+            "group": None,
+            "difference": difference,
+            "low": difference - 2 * error,
+            "high": difference + 2 * error,
+            "level": 0.95,
+            "p_value": math.erfc(abs(difference) / error / math.sqrt(2)),
+        }
+        results.append(change)
+    adjusted = holm([change["p_value"] for change in results])
+    for change, p in zip(results, adjusted, strict=True):
+        change["adjusted_p_value"] = p
     baseline = {"first": "2026-09-22", "last": "2026-10-06", "n": 4500}
     return {"window": "7d", "baseline": baseline, "results": results}
 
 
 def night(
-    days: int = 12, groups: int = 3, size: int = 300, drift_from: int = 6,
+    days: int = 12,
+    groups: int = 3,
+    size: int = 300,
+    drift_from: int = 6,
     names: tuple[str, ...] = ("scores", "v3", "region"),
-) -> dict[str, Any]:  # fmt: skip
+) -> dict[str, Any]:
     """A fresh copy of the result of a night."""
     return json.loads(json.dumps(_night(days, groups, size, drift_from, names)))

@@ -1,4 +1,4 @@
-"""A local S3 server, whose disk may be full."""
+"""A local S3 server. Its disk may be full."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ class S3Server:
     writes : int
         Number of requests so far that need room.
     full_from : int
-        Number of the first of these requests that is refused, as later ones are; 0: none.
+        Number of the first of these requests that is refused, as all later ones are. 0: none.
     """
 
     def __init__(self) -> None:
@@ -35,6 +35,7 @@ class S3Server:
         apps = pytest.importorskip("moto.moto_server.werkzeug_app", reason="needs moto[server]")
         boto3 = pytest.importorskip("boto3", reason="needs moto[server]")
         logging.getLogger("werkzeug").setLevel(logging.ERROR)
+        # counters start again with `fill`
         self.writes = self.full_from = 0
         self._lock = threading.Lock()
         self._app = apps.DomainDispatcherApplication(apps.create_backend_app)
@@ -55,19 +56,21 @@ class S3Server:
 
     def _answer(self, environ: dict[str, Any], start: Callable[..., Any]) -> Iterable[bytes]:
         query = environ.get("QUERY_STRING", "")
+        # removing files needs no room, and is a POST
         removes = query.startswith("delete")  # a request to remove several files
         if environ["REQUEST_METHOD"] in ("PUT", "POST") and not removes:
             with self._lock:
                 self.writes += 1
                 refused = 0 < self.full_from <= self.writes
             if refused:
+                # a client would see a broken connection, if its request were not read
                 environ["wsgi.input"].read(int(environ.get("CONTENT_LENGTH") or 0))
                 start("507 Insufficient Storage", [("Content-Type", "application/xml")])
                 return [_FULL]
         return self._app(environ, start)
 
     def fill(self, full_from: int) -> None:
-        """Refuse requests that need room from number `full_from` on; 0: none."""
+        """Refuse requests that need room from number `full_from` on. 0: none."""
         self.writes, self.full_from = 0, full_from
 
     def files(self, folder: str) -> dict[str, bytes]:
@@ -76,12 +79,11 @@ class S3Server:
             Bucket=BUCKET, Prefix=f"{folder}/"
         )
         names = [entry["Key"] for page in pages for entry in page.get("Contents", ())]
-        return {
-            name.removeprefix(f"{folder}/"): self._client.get_object(Bucket=BUCKET, Key=name)[
-                "Body"
-            ].read()
-            for name in names
-        }
+        files = {}
+        for name in names:
+            answer = self._client.get_object(Bucket=BUCKET, Key=name)
+            files[name.removeprefix(f"{folder}/")] = answer["Body"].read()
+        return files
 
     def put(self, folder: str, files: dict[str, bytes]) -> None:
         """Let a folder of the bucket have these files and no others."""

@@ -60,27 +60,37 @@ def peers(law: str) -> dict[str, dict[str, float]]:
     large = sm.GLM(y, np.ones_like(p), family=binomial, offset=logits).fit(tol=1e-14)
     out = {
         "model-diagnostics": {
-            "corp": parts["miscalibration"], "discrimination": parts["discrimination"],
-            "uncertainty": parts["uncertainty"], "score": parts["score"],
-            **{f"{key} at {threshold}": parts[key] for threshold, parts in elementary.items()
-               for key in ("score", "miscalibration", "discrimination")},
+            "corp": parts["miscalibration"],
+            "discrimination": parts["discrimination"],
+            "uncertainty": parts["uncertainty"],
+            "score": parts["score"],
+            **{
+                f"{key} at {threshold}": parts[key]
+                for threshold, parts in elementary.items()
+                for key in ("score", "miscalibration", "discrimination")
+            },
         },
         "probcal": {
-            "corp": corp.brier_mcb, "discrimination": corp.brier_dsc, "uncertainty": corp.brier_unc,
+            "corp": corp.brier_mcb,
+            "discrimination": corp.brier_dsc,
+            "uncertainty": corp.brier_unc,
             "ecce_mad": probcal.metrics.ecce(y, p).stat_max,
             "cox_slope": probcal.metrics.calibration_slope(y, p),
             "spiegelhalter": probcal.metrics.spiegelhalter_z(y, p).z,
         },
         "relplot": {"smooth_ece": smECE(p, y)},
         "statsmodels": {
-            "cox_slope": cox.params[1], "intercept": cox.params[0],
-            "standard_error": cox.bse[1], "intercept_standard_error": cox.bse[0],
+            "cox_slope": cox.params[1],
+            "intercept": cox.params[0],
+            "standard_error": cox.bse[1],
+            "intercept_standard_error": cox.bse[0],
             "calibration_in_the_large": large.params[0],
         },
         "mapie": {
-            "sigma": mapie.length_scale(p), "spiegelhalter": mapie.spiegelhalter_statistic(y, p),
+            "sigma": mapie.length_scale(p),
+            "spiegelhalter": mapie.spiegelhalter_statistic(y, p),
         },
-    }  # fmt: skip
+    }
     if law != "rounded":  # MAPIE orders equal scores at random
         walk = mapie.cumulative_differences(y, p, noise_amplitude=0.0)
         out["mapie"] |= {

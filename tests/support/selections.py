@@ -20,13 +20,13 @@ from tests.support import naive
 
 def candidate(selection, estimator, value=None):
     """Return the candidate with this hyper-parameter."""
-    (one,) = [
+    (match,) = [
         c
         for c in selection.candidates
         if c.estimator == estimator
         and (value is None or np.isclose(next(iter(c.hyperparameter.values())), value, rtol=1e-9))
     ]
-    return one
+    return match
 
 
 @dataclass
@@ -56,18 +56,22 @@ class Toy:
 
 
 def toy(notion, rows=200, k=3, weighted=False, seed=11):
-    """Over-confident rows, three classes (two if positive); some weights are zero."""
+    """Over-confident rows of three classes (two if positive). Some weights are zero."""
     rng = np.random.default_rng(seed)
     K = 2 if notion == "positive" else 3
     z = rng.normal(size=(rows, K)) * 1.5
     q = softmax(z, axis=1)
+    # both columns add up to 1 to the last bit, as with one column
     if K == 2:
         q[:, 0] = 1 - q[:, 1]
+    # labels of tempered predictions: the model is overconfident
     y = (softmax(z / 2, axis=1).cumsum(1) < rng.random((rows, 1))).sum(1)
+    # -1 is the test part, and folds have equal sizes
     folds = rng.permutation(np.arange(rows) % (k + 1)) - 1
     weights = None
     if weighted:
         weights = rng.uniform(0.2, 3.0, rows)
+        # rows without weight must not count
         weights[rng.random(rows) < 0.05] = 0.0
     return Toy(notion, q, y, folds, weights)
 

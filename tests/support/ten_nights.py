@@ -73,11 +73,13 @@ def day_name(k):
 
 
 def day_rows(k, sharper=1.0, labelled=ROWS):
-    """Logits, labels, covariates of a day; the last rows may have no label yet."""
+    """Logits, labels, covariates of a day. The last rows may have no label yet."""
     rng = np.random.default_rng([4, k])
+    # log 0 is not a logit
     truth = np.maximum(rng.dirichlet(np.full(CLASSES, 0.5), ROWS), 1e-12)
     labels = (truth.cumsum(axis=1) < rng.random((ROWS, 1))).sum(axis=1).clip(0, CLASSES - 1)
     x = np.column_stack([rng.integers(0, 2, ROWS), rng.normal(50, 10, ROWS)])
+    # labels of the last rows come late
     labels[labelled:] = -1
     return sharper * np.log(truth), labels, x
 
@@ -85,9 +87,12 @@ def day_rows(k, sharper=1.0, labelled=ROWS):
 def write_day(folder, k, **settings):
     logits, labels, x = day_rows(k, **settings)
     store = cs.LogitStore.create(
-        str(folder / "days" / f"{day_name(k)}.zarr"), classes=CLASSES, dtype="float64",
-        covariate_names=("region", "age"), overwrite=True,
-    )  # fmt: skip
+        str(folder / "days" / f"{day_name(k)}.zarr"),
+        classes=CLASSES,
+        dtype="float64",
+        covariate_names=("region", "age"),
+        overwrite=True,
+    )
     with store.writer() as writer:
         writer.append(logits, labels, covariates=x)
 

@@ -25,6 +25,7 @@ from tests.support.night_faults import REPORT, Forks, Scene, ledger_records, nig
 from tests.support.s3_server import BUCKET, S3Server
 
 ROWS, CLASSES = 200, 1000  # four chunks of a store
+# numbers of calls, the call that fails, its error, and whether later ones fail; texts of C
 _ORDERS = struct.Struct("4i32s512s512s")
 
 
@@ -48,6 +49,7 @@ class Injector:
         built = subprocess.run(command, capture_output=True, text=True, check=False)
         if built.returncode:
             pytest.skip(f"the library that has writes fail cannot be built: {built.stderr}")
+        # orders are in memory that the processes share, so that none of them reads a file
         orders.write_bytes(bytes(_ORDERS.size))
         with open(orders, "r+b") as file:
             self._orders = mmap.mmap(file.fileno(), 0)
@@ -57,7 +59,7 @@ class Injector:
     def begin(
         self, command: list[str], folder: Path, at: int = 0, error: int = 0, lasting: bool = False
     ) -> int:
-        """Start a command, of whose calls that change the folder number `at` fails; its process."""
+        """Start a command, and return its process. Change number `at` of the folder fails."""
         _ORDERS.pack_into(self._orders, 0, 0, at, error, lasting, b"", b"", bytes(folder))
         (process,) = self.forks.begin(command)
         return process
@@ -65,6 +67,7 @@ class Injector:
     def end(self) -> Ran:
         """Wait for the command."""
         (code,), err = self.forks.end()
+        # lines about outputs are no errors
         err = "".join(line for line in err.splitlines(True) if not line.startswith("wrote "))
         calls, _, _, _, call, path, _ = _ORDERS.unpack_from(self._orders)
         failed = b" ".join(text.rstrip(b"\0") for text in (call, path)).decode()
@@ -73,7 +76,7 @@ class Injector:
     def run(
         self, command: list[str], folder: Path, at: int = 0, error: int = 0, lasting: bool = False
     ) -> Ran:
-        """Run a command; call number `at` of those that change the folder fails."""
+        """Run a command. Change number `at` of the folder fails."""
         self.begin(command, folder, at, error, lasting)
         return self.end()
 
@@ -106,10 +109,11 @@ class StoreWriting:
         self.folder = folder / "work"
         self.server = server
         self.place = store_of(folder, server)
-        self.command, self.again = ([str(x) for x in each] for each in (command, again))
+        self.command, self.again = ([str(x) for x in words] for words in (command, again))
         self._kept = folder / "old.zarr" if old else None
         if self._kept is not None:
             rng = np.random.default_rng(1)
+            # an old store of other rows, so that a mixture of both is seen
             with LogitStore.create(self._kept, classes=CLASSES).writer() as writer:
                 writer.append(rng.normal(size=(70, CLASSES)), rng.integers(0, CLASSES, 70))
         self.undo()
@@ -139,16 +143,19 @@ class StoreWriting:
         return files_of(Path(self.place))
 
     def _stored_chunks(self) -> dict[str, bytes]:
+        # chunks have the rows, other files the description
         return {name: content for name, content in self._files().items() if "/c/" in name}
 
     def _content(self) -> Any:
-        """Number and hash of the rows of a complete store; None if there is no such store."""
+        """Number and hash of the rows of a complete store, or None if there is no such store."""
         options = None
         if self.server is not None:
+            # fsspec would answer from its memory of the folder
             options = {**self.server.options, "use_listings_cache": False}
         try:
             store = LogitStore.open(self.place, storage_options=options)
             if not store.finished:
+                # an unfinished store has no source, and says why
                 with pytest.raises(cs.StoreError, match="did not finish"):
                     _ = store.source
                 return None
@@ -157,6 +164,7 @@ class StoreWriting:
                 raise AssertionError(str(error)) from error
             return None
         columns = store.source.values, store.source.labels
+        # bits of all rows: a missing chunk would be zeros
         data = b"".join(np.asarray(column[: store.rows]).tobytes() for column in columns)
         return store.rows, hashlib.sha256(data).hexdigest()
 
@@ -171,6 +179,7 @@ class StoreWriting:
             assert content is not None
         if content == self.new:
             return "after"
+        # an empty folder is the same as no store
         if content == self.old and (content is not None or not self._files()):
             return "before"
         return "between"
@@ -182,6 +191,7 @@ class StoreWriting:
     def check_done(self) -> None:
         assert self._content() == self.new
         assert self._stored_chunks() == self._chunks
+        # no leftovers of writers
         left = [path.name for path in self.folder.iterdir()]
         assert left == ([] if self.server is not None else [Path(self.place).name])
 
@@ -202,7 +212,7 @@ def files_of(folder: Path) -> dict[str, bytes]:
 
 
 class LedgerWriting:
-    """Changes of days of a ledger, whose log is worn and is rewritten at the first of them."""
+    """Changes of days of a ledger. Its log is worn and is rewritten at the first of them."""
 
     server = None
 
@@ -214,6 +224,7 @@ class LedgerWriting:
         ledger = Ledger.create(self._kept, recipe)
         vector = np.zeros(recipe.sizes["states"])
         with ledger.writing():
+            # more lines of replaced days than of days in use: the next write makes a new log
             for _ in range(70):
                 ledger.write("2026-01-01", "v1", records_of({None: (0, vector)}, {}))
         self.undo()
@@ -242,6 +253,7 @@ class LedgerWriting:
 
     def check_done(self) -> None:
         assert self._records() == self.states[-1]
+        # the file of the lock stays, as other writers may hold it
         left = [path.name for path in self.folder.rglob(".*") if path.name != ".writer.lock"]
         assert left == []
 

@@ -18,7 +18,7 @@ class WebServer(http.server.ThreadingHTTPServer):
     Attributes
     ----------
     statuses : list of int
-        Statuses of the next answers; the last one stays if `forever`.
+        Statuses of the next answers. The last one stays if `forever`.
     redirect : str
         Address to which all requests are redirected, if it is not empty.
     pause : float
@@ -29,6 +29,7 @@ class WebServer(http.server.ThreadingHTTPServer):
         Methods and paths of all requests.
     """
 
+    # a test may end before a client does
     daemon_threads = True
 
     def __init__(self, folder: Path) -> None:
@@ -70,6 +71,7 @@ class _Handler(http.server.SimpleHTTPRequestHandler):
         server = self.server
         server.requests.append(f"{self.command} {self.path}")
         if server.silent:
+            # until the server stops, or a client should have given up
             server.stopped.wait(60)
             return False
         if server.redirect:
@@ -79,6 +81,7 @@ class _Handler(http.server.SimpleHTTPRequestHandler):
             self.end_headers()
             return False
         if server.statuses:
+            # `forever`: the last status stays
             last = server.forever and len(server.statuses) == 1
             status = server.statuses[0] if last else server.statuses.pop(0)
             self.send_error(status)
