@@ -135,6 +135,13 @@ def causes(error: BaseException) -> Iterator[BaseException]:
         error = earlier
 
 
+def missing_package(user: str, package: str, extra: str) -> OptionError:
+    """Return the OptionError for an optional package that is not installed."""
+    return OptionError(
+        f"{user} needs {package}, which is not installed: pip install 'calibscale[{extra}]'"
+    )
+
+
 def require(holds: Any, message: str, *value: Any) -> None:
     """Raise OptionError unless a condition holds.  The message may end in the value at fault."""
     if not holds:

@@ -12,8 +12,7 @@ import numpy as np
 
 from calibscale.compiled import tiles
 from calibscale.engine import schedulers
-from calibscale.engine.dask_connection import parse_bytes
-from calibscale.engine.memory import Room
+from calibscale.engine.memory import Room, parse_bytes
 from calibscale.engine.merge_tree import arities_of, run_length, tree_levels
 from calibscale.engine.threads import one_thread
 from calibscale.errors import require

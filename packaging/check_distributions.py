@@ -1,7 +1,8 @@
 """python packaging/check_distributions.py FOLDER: build, check and install the distributions.
 
 The sdist and the wheel that is built from it are checked by twine, and each is installed in an
-environment of its own, where the command and the examples of `evaluate` run.
+environment of its own, where commands and the examples of `evaluate` run.  The extras are installed
+after that, because nothing else may need them.
 """
 
 from __future__ import annotations
@@ -15,12 +16,13 @@ from pathlib import Path
 ROOT = Path(__file__).parents[1]
 EXAMPLES = """
 import doctest, sys
-import calibscale, calibscale.evaluation
+import calibscale
+from calibscale.evaluation import evaluate
 from calibscale.results.schemas.schema_files import names, schema
 
 assert "site-packages" in calibscale.__file__, calibscale.__file__
 assert all(schema(name)["title"] == name for name in names())
-failed, run = doctest.testmod(calibscale.evaluation)
+failed, run = doctest.testmod(evaluate)
 sys.exit(failed or run == 0)
 """
 
@@ -49,8 +51,15 @@ def check(folder: Path) -> None:
         python = environment / ("Scripts" if sys.platform == "win32" else "bin") / "python"
         call("uv", "pip", "install", "--python", python, file)
         call("uv", "pip", "check", "--python", python)
-        call(python.with_name("calibscale"), "demo", "--help")
+        command, store = python.with_name("calibscale"), environment / "demo.zarr"
+        call(command, "demo", "--rows", "1000", "--keep", store, "--quiet")
         call(python, "-I", "-c", EXAMPLES)
+        on_dask = [command, "evaluate", store, "--scheduler", "local:1", "--quiet"]
+        refused = subprocess.run(on_dask, stderr=subprocess.PIPE, text=True, check=False)
+        assert "pip install 'calibscale[cluster]'" in refused.stderr, refused.stderr
+        call("uv", "pip", "install", "--python", python, f"calibscale[all] @ {file.as_uri()}")
+        call("uv", "pip", "check", "--python", python)
+        call(*on_dask)
 
 
 if __name__ == "__main__":

@@ -23,13 +23,32 @@ def project() -> dict[str, Any]:
     return tomllib.loads((ROOT / "pyproject.toml").read_text())
 
 
+def _conda_requirements(requirements: list[str]) -> list[str]:
+    """Requirements of PyPI as those of conda-forge."""
+    pattern = re.compile(r"([\w-]+)(>=[\d.]+)")
+    parts = [pattern.fullmatch(text) for text in requirements]
+    return [f"{CONDA.get(part[1], part[1])} {part[2]}" for part in parts]
+
+
+def _names_of_all(extras: dict[str, list[str]]) -> list[str]:
+    """Names of the extras that the extra `all` installs."""
+    (requirement,) = extras["all"]
+    return requirement.removeprefix("calibscale[").removesuffix("]").split(",")
+
+
+def test_extra_all__has_every_extra_for_users(project):
+    extras = project["project"]["optional-dependencies"]
+    assert set(_names_of_all(extras)) == extras.keys() - {"all", "docs", "test"}
+
+
 def test_conda_recipe__has_the_requirements_of_the_project(project):
     recipe = yaml.safe_load((ROOT / "packaging/conda/recipe/recipe.yaml").read_text())
     metadata = project["project"]
-    pattern = re.compile(r"([\w-]+)(>=[\d.]+)")
-    parts = [pattern.fullmatch(text) for text in metadata["dependencies"]]
-    expected = [f"{CONDA.get(part[1], part[1])} {part[2]}" for part in parts]
+    expected = _conda_requirements(metadata["dependencies"])
     assert recipe["requirements"]["run"] == ["python >=${{ python_min }}", *expected]
+    extras = metadata["optional-dependencies"]
+    optional = [text for name in _names_of_all(extras) for text in extras[name]]
+    assert recipe["requirements"]["run_constraints"] == _conda_requirements(optional)
     assert metadata["requires-python"] == f">={recipe['context']['python_min']}"
     assert recipe["context"]["version"] == metadata["version"]
     (build,) = project["build-system"]["requires"]

@@ -25,6 +25,7 @@ from calibscale.errors import (
     StoreError,
     UnavailableError,
     causes,
+    missing_package,
 )
 
 # Errors of libraries over a server that does not answer have no common base class.  They are named
@@ -42,6 +43,7 @@ _NOT_TRUSTED = ("aiohttp.client_exceptions.ClientSSLError", "botocore.exceptions
 _S3 = ("s3://", "s3a://")
 _S3_ATTEMPTS = 4  # of 15 seconds each, if a server is silent
 _REDIRECTED = ("aiohttp.client_exceptions.TooManyRedirects",)
+_EXTRAS = {"aiohttp": "http", "s3fs": "s3"}  # extras by the packages of file systems
 
 
 def file_system(address: Any, **settings: Any) -> tuple[Any, str]:
@@ -54,7 +56,7 @@ def file_system(address: Any, **settings: Any) -> tuple[Any, str]:
         options = {**settings, **limited_options(address)}
         if not is_s3(address):
             return url_to_fs(url, **options)
-        get_filesystem_class("s3")  # an error says what to install
+        get_filesystem_class("s3")  # raises an ImportError if s3fs is missing
         from calibscale.data.s3_files import PatientS3  # after this check, as s3fs is optional
 
         in_url = PatientS3._get_kwargs_from_urls(url)
@@ -140,8 +142,20 @@ def complaints(address: Any) -> Iterator[None]:
             forget_secrets(error, address)
     except Exception as error:
         text = without_secrets(str(error), address) or type(error).__name__
-        failure = server_failure(address, error) or StoreError(f"{address}: {text}")
+        failure = (
+            server_failure(address, error)
+            or _without_extra(address, error)
+            or StoreError(f"{address}: {text}")
+        )
         raise_from(failure, error, address)
+
+
+def _without_extra(address: Any, error: BaseException) -> OptionError | None:
+    """Error that names the extra whose package is missing, or None if it is another error."""
+    for cause in (error, *causes(error)):
+        if isinstance(cause, ModuleNotFoundError) and cause.name in _EXTRAS:
+            return missing_package(str(address), cause.name, _EXTRAS[cause.name])
+    return None
 
 
 def server_failure(address: Any, error: BaseException) -> StoreError | None:

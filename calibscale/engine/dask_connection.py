@@ -24,7 +24,7 @@ from typing import Any
 
 from calibscale.addresses import raise_from, shown_address, without_secrets
 from calibscale.engine import control_groups, memory
-from calibscale.errors import CalibscaleError, ClusterError, OptionError, causes
+from calibscale.errors import CalibscaleError, ClusterError, OptionError, causes, missing_package
 from calibscale.signals import ENDING, undisturbed
 
 _WORKER_TIMEOUT = "60s"  # where Dask's configuration has none
@@ -79,10 +79,12 @@ def _share(workers: int, limit: int | None) -> int | None:
 
 @contextmanager
 def dask_works() -> Iterator[None]:
-    """Context of an import of Dask, which inspects the machine and may fail."""
+    """Context of an import of Dask, which is optional, inspects the machine and may fail."""
     try:
         yield
-    except ImportError:
+    except ModuleNotFoundError as error:
+        raise missing_package("a scheduler other than threads", "distributed", "cluster") from error
+    except ImportError:  # a library that cannot be loaded, as in too little memory
         raise
     except Exception as error:  # raised by psutil
         raise CalibscaleError(f"Dask does not work here ({error}): is /proc mounted?") from error
@@ -199,7 +201,7 @@ def _present(function: str) -> Any:
     It is None if the function finds nothing.  If nothing has imported distributed, there is no
     client or worker to find, and the import would take a second.
     """
-    if "distributed" not in sys.modules:
+    if sys.modules.get("distributed") is None:
         return None
     import distributed
 
@@ -405,19 +407,3 @@ def available_cpus() -> int:
     cpus = len(affinity(0)) if affinity else (os.cpu_count() or 1)
     quota = control_groups.cpu_quota()
     return max(1, cpus if quota is None else min(cpus, quota))
-
-
-def parse_bytes(size: int | str | None) -> int | None:
-    """Number of bytes in ``1500000000``, ``"1.5GB"`` or ``"800 MiB"``.
-
-    An OptionError is raised for a string that is no size.
-    """
-    if size is None or isinstance(size, int):
-        return size
-    with dask_works():
-        from dask.utils import parse_bytes as parse
-
-    try:
-        return int(parse(size))
-    except (ValueError, OverflowError) as error:
-        raise OptionError(f"memory limit {size!r} is not a size such as 2GB") from error

@@ -10,9 +10,9 @@ from typing import Any
 from calibscale.addresses import shown_address
 from calibscale.engine import dask_backend, memory
 from calibscale.engine.checkpoint import Checkpoint
-from calibscale.engine.dask_connection import Connection, parse_bytes
+from calibscale.engine.dask_connection import Connection
 from calibscale.engine.fold import fold
-from calibscale.engine.memory import Room
+from calibscale.engine.memory import Room, parse_bytes
 from calibscale.engine.merge_tree import Progress, Task
 from calibscale.engine.schedulers import parse_scheduler
 from calibscale.engine.threads import one_thread

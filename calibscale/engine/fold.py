@@ -9,7 +9,8 @@ from typing import Any
 
 from calibscale.engine import dask_backend, memory
 from calibscale.engine.checkpoint import Checkpoint
-from calibscale.engine.dask_connection import available_cpus, parse_bytes
+from calibscale.engine.dask_connection import available_cpus
+from calibscale.engine.memory import parse_bytes
 from calibscale.engine.merge_tree import Add, Outcomes, Progress, Runs, Task, merged
 from calibscale.engine.schedulers import parse_scheduler, within_memory
 from calibscale.engine.threads import one_thread, parts_on_threads, threads_can_start

@@ -3,11 +3,18 @@
 from __future__ import annotations
 
 import os
+import re
 import sys
 from pathlib import Path
 from typing import NamedTuple
 
 from calibscale.engine import control_groups
+from calibscale.errors import OptionError
+
+_UNITS = {"": 1, "b": 1}  # bytes, by the lower-case letters of a unit
+for _power, _letter in enumerate("kmgtp", 1):
+    _UNITS |= {_letter: 1000**_power, f"{_letter}b": 1000**_power}
+    _UNITS |= {f"{_letter}i": 1024**_power, f"{_letter}ib": 1024**_power}
 
 
 class Room(NamedTuple):
@@ -32,6 +39,22 @@ class Room(NamedTuple):
     free: int | None
     owner: str = ""
     requested: bool = False
+
+
+def parse_bytes(size: int | str | None) -> int | None:
+    """Number of bytes in ``1500000000``, ``"1.5GB"`` or ``"800 MiB"``.
+
+    An OptionError is raised for a string that is no size.
+    """
+    if size is None or isinstance(size, int):
+        return size
+    text = str(size).strip()
+    number = re.sub(r"[A-Za-z]*$", "", text)
+    unit = text.removeprefix(number)
+    try:
+        return int(float(number) * _UNITS[unit.lower()])
+    except (KeyError, ValueError, OverflowError) as error:
+        raise OptionError(f"memory limit {size!r} is not a size such as 2GB") from error
 
 
 def room_here(limit: int | None) -> Room:

@@ -8,8 +8,8 @@ from typing import Any
 
 from calibscale.addresses import full_address, shown_address
 from calibscale.engine import dask_backend, dask_connection, memory
-from calibscale.engine.dask_connection import Connection, available_cpus, parse_bytes
-from calibscale.engine.memory import Room
+from calibscale.engine.dask_connection import Connection, available_cpus
+from calibscale.engine.memory import Room, parse_bytes
 from calibscale.engine.merge_tree import Task, arities_of, tree_levels
 from calibscale.errors import OptionError, require
 

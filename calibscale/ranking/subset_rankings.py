@@ -12,8 +12,8 @@ from scipy.stats import kendalltau, rankdata
 
 from calibscale.array_types import Floats, Ints
 from calibscale.compiled import random_draws
-from calibscale.engine.dask_connection import parse_bytes
 from calibscale.engine.execution import Stages
+from calibscale.engine.memory import parse_bytes
 from calibscale.engine.threads import one_thread
 from calibscale.estimators.base import BoundEstimator
 from calibscale.intervals.resampling import Stacked, group_of

@@ -1,8 +1,8 @@
 """python examples/cluster/slurm_jobqueue.py STORE [RESULT.json]: evaluate a store on Slurm.
 
-Run it on a login node, or as a small job of its own, in an environment with calibscale and
-`pip install dask-jobqueue`.  It submits Slurm jobs of Dask workers, writes a scheduler file,
-calls calibscale with that file, and cancels the jobs at the end.  Settings:
+Run it on a login node, or as a small job of its own, in an environment made by
+`pip install 'calibscale[cluster]' dask-jobqueue`.  It submits Slurm jobs of Dask workers, writes a
+scheduler file, calls calibscale with that file, and cancels the jobs at the end.  Settings:
 
 - `cores`, `processes`, `memory` are of one job.  One process per core costs memory for Python
   and saves nothing, as kernels and BLAS release the GIL: here two processes of eight

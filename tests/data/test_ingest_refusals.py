@@ -270,7 +270,7 @@ def test_csv__not_text_is_refused(tmp_path):
 def test_safetensors__missing_package_is_named(tmp_path, monkeypatch):
     files, keys = write("safetensors", tmp_path, rows())
     monkeypatch.setitem(sys.modules, "safetensors", None)
-    with pytest.raises(OptionError, match="pip install safetensors"):
+    with pytest.raises(OptionError, match=r"pip install 'calibscale\[safetensors\]'"):
         ingest(files, tmp_path / "s.zarr", keys=keys)
 
 

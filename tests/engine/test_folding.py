@@ -17,6 +17,7 @@ from dataclasses import dataclass, field
 
 import dask
 import dask.system
+import dask.utils
 import numpy as np
 import psutil
 import pytest
@@ -26,9 +27,10 @@ from threadpoolctl import threadpool_info
 
 import calibscale as cs
 from calibscale.engine import memory
-from calibscale.engine.dask_connection import available_cpus, parse_bytes
+from calibscale.engine.dask_connection import available_cpus
 from calibscale.engine.execution import Execution
 from calibscale.engine.fold import fold
+from calibscale.engine.memory import parse_bytes
 from calibscale.engine.schedulers import within_memory
 from calibscale.engine.threads import one_thread
 from tests.support import ROOT
@@ -403,9 +405,16 @@ def test_parse_bytes__reads_sizes(text, size):
     assert parse_bytes(text) == size
 
 
-def test_parse_bytes__refuses_nonsense():
+@pytest.mark.parametrize("number", ["7", "1.5 ", "1e3", " 0.25 ", "-2"])
+@pytest.mark.parametrize("unit", ["", "B", "k", "kB", "MiB", "gi", "GB", "T", "PiB"])
+def test_parse_bytes__agrees_with_dask(number, unit):
+    assert parse_bytes(number + unit) == dask.utils.parse_bytes(number + unit)
+
+
+@pytest.mark.parametrize("text", ["a lot", "", "GB", "2 GBs", "nan", "inf", "1e999 GB", "2 4 x"])
+def test_parse_bytes__refuses_nonsense(text):
     with pytest.raises(cs.OptionError, match="is not a size"):
-        parse_bytes("a lot")
+        parse_bytes(text)
 
 
 @pytest.mark.cluster

@@ -22,7 +22,7 @@ from calibscale.data.ingest.input_files import InputFile
 from calibscale.data.ingest.parquet_pages import refuse_large_metadata, refuse_large_pages
 from calibscale.data.missing import of_arrow, plain_arrow, plain_type
 from calibscale.data.time_columns import kind_of_arrow, kind_of_type, seconds_of
-from calibscale.errors import InvalidDataError, OptionError, StoreError
+from calibscale.errors import InvalidDataError, StoreError, missing_package
 from calibscale.predictions.row_origins import place_in
 
 PICKLES = (".pkl", ".pickle", ".pt", ".pth", ".ckpt", ".joblib", ".dill")
@@ -220,7 +220,7 @@ def safetensors_file(file: InputFile) -> NamedArrays:
     try:
         from safetensors import safe_open
     except ImportError as error:
-        raise OptionError(f"{file}: safetensors is missing: pip install safetensors") from error
+        raise missing_package(str(file), "safetensors", "safetensors") from error
     opened = partial(safe_open, str(file.path), framework="numpy")
     with opened() as tensors:
         return NamedArrays(list(tensors.keys()), partial(_Tensor, str(file), opened))

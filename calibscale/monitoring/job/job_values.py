@@ -13,7 +13,7 @@ from pydantic import AfterValidator, BeforeValidator, Field
 
 from calibscale.addresses import HIDDEN, located, shown_address
 from calibscale.data.times import WEEKDAYS
-from calibscale.engine.dask_connection import parse_bytes
+from calibscale.engine.memory import parse_bytes
 from calibscale.estimators.settings import hint, shown
 
 _DAYS = re.compile(r"([1-9][0-9]{0,5})d")
