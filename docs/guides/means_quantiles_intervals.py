@@ -1,0 +1,114 @@
+"""
+Means, quantiles and prediction intervals
+=========================================
+
+Insurers predict the mean number of claims, shops a quantile of the demand, and users of conformal
+prediction intervals with a coverage. None of them predicts a distribution. Each of these
+predictions still makes a claim that outcomes can refute: the mean of a residual is zero, given the
+prediction and the covariates. This page judges one model of each kind.
+"""
+
+# %%
+# A model of claim frequencies
+# ----------------------------
+# Policies have an exposure, the part of the year that they were in force. The outcome is the number
+# of claims per year of exposure, the prediction is its mean, and the weight is the exposure.
+
+import numpy as np
+
+import calibscale as cs
+
+rng = np.random.default_rng(7)
+n = 20_000
+age = rng.uniform(18, 80, n)
+exposure = rng.uniform(0.1, 1.0, n)
+rate = 0.08 * np.exp(0.8 * rng.normal(size=n) + 0.6 * (age < 25))
+claims = rng.poisson(rate * exposure)
+predicted = rate / np.where(age < 25, 1.4, 1.0)  # a model that has not seen young drivers
+
+frequency = cs.from_arrays(
+    predictions=predicted,
+    forecast="mean(scale=log)",
+    labels=claims / exposure,
+    weights=exposure,
+    covariates=age,
+    covariate_names=["age"],
+    name="claim frequency",
+)
+print(cs.evaluate(frequency, ["bias", cs.Deviance(1)], interval=True))
+
+# %%
+# ``bias`` is the mean prediction minus the mean outcome. Its details have the ratio of the two, which
+# is above 1 where claims exceed the predictions. The scale ``log`` makes kernels compare predictions
+# by their ratio.
+
+bias = cs.evaluate(frequency, "bias")["bias"]
+print(f"observed/predicted: {bias.details['ratio']:.3f}")
+
+# %%
+# The error sits in one place: drivers below 25. The default test with covariates finds it.
+
+print(cs.calibration_test(frequency, covariates="age", n_replicates=199))
+
+# %%
+# A mean does not say how outcomes vary, so that outcomes cannot be drawn from it. The test gives
+# residuals random signs instead, and notes where a few large residuals make this inexact.
+#
+# Demand at a quantile
+# --------------------
+# A shop stocks the quantile of level 0.9 of the demand. The response is the share of days on which
+# the demand exceeds the stock. It should be 10 %, and the null distribution of the test is exact.
+
+mean = rng.gamma(4.0, 5.0, n)
+demand = rng.gamma(3.0, mean / 3.0)
+stock = np.quantile(rng.gamma(3.0, 1 / 3.0, 10**6), 0.9) * mean
+weekend = rng.random(n) < 2 / 7
+demand = np.where(weekend, 1.25 * demand, demand)
+
+quantiles = cs.from_arrays(
+    predictions=stock,
+    forecast=cs.QuantilePrediction(0.9),
+    labels=demand,
+    covariates=weekend.astype(float),
+    covariate_names=["weekend"],
+    name="demand",
+)
+print(cs.check(quantiles))
+
+# %%
+# By group, the shares tell the days apart.
+
+by_day = cs.evaluate(quantiles, "bias", group_by="weekend", interval=True)
+for is_weekend, estimates in by_day.groups.items():
+    sold_out = estimates[0].details["observed"]
+    print("weekend" if is_weekend else "weekday", f"{sold_out:.1%} of days sold out")
+
+# %%
+# The reliability diagram has the share of outcomes above the quantile by bins of the prediction.
+
+diagram = cs.reliability(quantiles)
+ax = diagram.plot()
+
+# %%
+# Prediction intervals
+# --------------------
+# Conformal intervals of one width cover 80 % of all outcomes, and too few of those that are hard to
+# predict.
+
+spread = 1.0 + age / 40
+outcome = mean + spread * rng.normal(size=n)
+width = np.quantile(np.abs(outcome - mean), 0.8)
+intervals = cs.from_arrays(
+    predictions=np.column_stack([mean - width, mean + width]),
+    forecast="interval(coverage=0.8)",
+    labels=outcome,
+    covariates=age,
+    covariate_names=["age"],
+    name="intervals",
+)
+print(cs.evaluate(intervals, interval=True))
+
+# %%
+# The coverage of all rows is right. The local test asks whether it is right at every age.
+
+print(cs.calibration_test(intervals, covariates="age", n_replicates=199))
