@@ -61,6 +61,9 @@ class Bias(SimpleEstimator):
     bound_fields: ClassVar[tuple[str, ...]] = ("is_share", "response")
     notion = "prediction"
 
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "response", Response.restored(self.response))
+
     def bind(self, setup: DataProfile) -> BoundEstimator:
         target = setup.source.target
         is_share = target.draws_responses and target.claim != EXCEEDANCES

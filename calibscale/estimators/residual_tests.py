@@ -84,6 +84,9 @@ class ResidualTest(SumTest):
     response: Response | None = field(default=None, repr=False, kw_only=True)
     notions: ClassVar[tuple[str, ...]] = ("top_label", "positive", "class_wise")
 
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "response", Response.restored(self.response))
+
     def bind(self, setup: DataProfile) -> Self:
         if not setup.source.target.has_classes:
             edges = self.edges or response_edges(setup)

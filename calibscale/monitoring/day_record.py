@@ -184,7 +184,12 @@ def _new_recipe(
         covariates=covariates,
         group_by=job.group_by,
         seed=job.seed,
-        parted=parted(estimators, run.source.n_features, job.cluster is not None),
+        parted=parted(
+            estimators,
+            run.source.n_features,
+            clustered=job.cluster is not None,
+            draws_responses=run.source.target.draws_responses,
+        ),
         cluster=job.cluster,
         forecast=run.source.forecast,
         groups=ledger_groups,
@@ -372,7 +377,8 @@ class _Reader:
 
     def _default_tests(self) -> list[BoundEstimator]:
         """Default statistics of a test of the day.  The ledger keeps no states of them."""
-        if not self.recipe.replicates or not self.run.rules.target.draws_responses:
+        target = self.run.rules.target
+        if not self.recipe.replicates or (target.has_classes and not target.draws_responses):
             return []
         profile = self.run.profile
         bound = (test.bind(profile) for test in default_tests(self.run))

@@ -33,6 +33,11 @@ class Response(NamedTuple):
     order: str
     is_share: bool
 
+    @classmethod
+    def restored(cls, parts: Any) -> Response | None:
+        """Words from the parts that a ledger keeps, or None without any."""
+        return None if parts is None else cls(*parts)
+
     @property
     def described(self) -> dict[str, Any]:
         """Members of the details of estimates."""

@@ -129,6 +129,8 @@ def rank(
         # Errors of different bandwidths or λ are not comparable.
         common = shared(estimator, [session.profile for session in sessions])
         runs = [session.run(common) for session in sessions]
+        draws = sessions[0].source.target.draws_responses
+        jackknife = replace(jackknife, draws_responses=draws)
         passes = len(runs) * _passes(runs[0], jackknife, len(sizes), trials)
         stages = Stages(execution.progress, passes)
         models = estimate_models(list(named), runs, jackknife, stages)

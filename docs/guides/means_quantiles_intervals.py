@@ -38,9 +38,9 @@ frequency = cs.from_arrays(
 print(cs.evaluate(frequency, ["bias", cs.Deviance(1)], interval=True))
 
 # %%
-# ``bias`` is the mean prediction minus the mean outcome. Its details have the ratio of the two, which
-# is above 1 where claims exceed the predictions. The scale ``log`` makes kernels compare predictions
-# by their ratio.
+# ``bias`` is the mean prediction minus the mean outcome. Its details have the ratio of the two,
+# which is above 1 where claims exceed the predictions. The scale ``log`` makes kernels compare
+# predictions by their ratio.
 
 bias = cs.evaluate(frequency, "bias")["bias"]
 print(f"observed/predicted: {bias.details['ratio']:.3f}")

@@ -29,13 +29,16 @@ class Strata(NamedTuple):
 
 
 def parted(
-    estimators: Iterable[BoundEstimator], classes: int, clustered: bool = False
+    estimators: Iterable[BoundEstimator],
+    classes: int,
+    clustered: bool = False,
+    draws_responses: bool = True,
 ) -> tuple[Statistic, ...]:
     """Statistics of estimators without closed-form limits, which need parts for the jackknife.
 
     Estimators with too large parts are left out.  Their jackknife groups rows by day.
     """
-    request = Jackknife(clustered=clustered)
+    request = Jackknife(clustered=clustered, draws_responses=draws_responses)
     statistics: dict[Statistic, None] = dict.fromkeys(s.statistic for s in request.sizes)
     for e in estimators:
         sizes = (field.nbytes for s in e.needs for field in zero_parts(s, classes))

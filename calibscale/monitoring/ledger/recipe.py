@@ -32,7 +32,7 @@ from calibscale.predictions.kinds import TARGETS
 from calibscale.predictions.outcomes import OutcomeTarget
 from calibscale.predictions.target import Target
 from calibscale.registry import RegistryEntry
-from calibscale.statistics.null_distributions import ClusterSigns, DrawnLabels
+from calibscale.statistics.null_distributions import ClusterSigns, DrawnLabels, RandomSigns
 from calibscale.statistics.statistic import Statistic
 
 
@@ -261,15 +261,20 @@ class Recipe:
 
     def jackknife(self, confidence_level: float) -> Jackknife:
         """Request of intervals that leave out rows or clusters."""
-        return Jackknife(confidence_level, clustered=self.cluster is not None)
+        return Jackknife(
+            confidence_level,
+            clustered=self.cluster is not None,
+            draws_responses=self.target.draws_responses,
+        )
 
-    def null(self, day: str = "") -> DrawnLabels | ClusterSigns:
+    def null(self, day: str = "") -> DrawnLabels | RandomSigns:
         """Null distribution of the labels of a day.  Clusters keep their signs on all days."""
         if self.cluster is not None:  # a cluster may have rows on several days
             return ClusterSigns(self.seed)
         # Days have seeds of their own, as equal draws would not be independent.
         text = f"{self.seed} {day}".encode()
-        return DrawnLabels(int.from_bytes(hashlib.sha256(text).digest()[:8], "little"))
+        seed = int.from_bytes(hashlib.sha256(text).digest()[:8], "little")
+        return DrawnLabels(seed) if self.target.draws_responses else RandomSigns(seed)
 
     def replicated(self, day: str = "", count: int | None = None) -> dict[Statistic, Replicates]:
         """Replicates of a day by tested statistic: the first `count`, or all of them."""

@@ -14,7 +14,7 @@ import json
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import date
 from pathlib import Path
 from typing import Protocol, TypeGuard, runtime_checkable
@@ -42,7 +42,7 @@ from calibscale.results.cluster_results import Clusters
 from calibscale.results.estimate import Estimate
 from calibscale.results.inference_results import TestResult
 from calibscale.statistics.bins import BinCounts
-from calibscale.statistics.null_distributions import DrawnLabels, DrawsCells
+from calibscale.statistics.null_distributions import DrawsCells
 from calibscale.statistics.one_pass import States
 from calibscale.statistics.score_sums import with_variances
 from calibscale.statistics.statistic import Statistic
@@ -377,8 +377,8 @@ def _tests(
     else:  # only statistics of cells can be drawn again from their states
         tested = [e for e in tested if isinstance(e, DrawsCells)]
     certain = sum(int(e.info.get("certain", 0)) for e in entries)
-    # Without clusters the days have draws of labels, from hashes of the recipe's seed.
-    null = recipe.null() if recipe.cluster else DrawnLabels(recipe.seed)
+    # Without clusters the days have draws of their own, from hashes of the recipe's seed.
+    null = recipe.null() if recipe.cluster else replace(recipe.null(), seed=recipe.seed)
     clusters = None
     if recipe.cluster is not None:
         clusters = Clusters.of_days((e.n, e.info.get("clusters") or {}) for e in entries)
