@@ -383,6 +383,7 @@ class CKCE(CMMD):
     method: str = "features"
     conditional_on: str | None = None
     tolerance: float = 1e-10
+    bound_fields: ClassVar[tuple[str, ...]] = ("product",)
     name: ClassVar[str] = "ckce"
 
     def __post_init__(self) -> None:
@@ -417,6 +418,9 @@ class CKCE(CMMD):
             "linear+gaussian", features.bandwidth, categorical=categorical, levels=levels
         )
         return ExactCKCE(self, kernel)
+
+    def with_parts(self, **parts: Any) -> BoundEstimator:
+        return ExactCKCE(self, **parts)
 
 
 @dataclass(frozen=True)
