@@ -54,6 +54,9 @@ def test_recipe__keeps_the_names_of_stored_classes_and_settings():
     assert encode(BettingEProcess("positive"))["kind"] == "Wagers"
     assert encode(chosen)["settings"]["choose"] == 0.3
     assert encode(cs.CKCE(method="exact", conditional_on="sex"))["settings"]["within"] == "sex"
+    by_features = encode(cs.CKCE())
+    assert by_features["settings"]["product"] is None  # the kernel of method="exact"
+    assert decode(json.loads(json.dumps(by_features))) == cs.CKCE()
     for value in (
         BettingEProcess("positive"),
         chosen,
