@@ -70,10 +70,10 @@ class ResidualTest(SumTest):
     edges: tuple[float, ...] = field(default=(), repr=False, kw_only=True)
     notions: ClassVar[tuple[str, ...]] = ("top_label", "positive", "class_wise")
 
-    def bind(self, setup: DataProfile) -> Self:
-        notion = self.notion_for(setup.n_features)
-        problems(notion, setup.n_features)
-        return replace(self, notion=notion, edges=self.edges or cell_edges(setup, notion))
+    def bind(self, profile: DataProfile) -> Self:
+        notion = self.notion_for(profile.n_features)
+        problems(notion, profile.n_features)
+        return replace(self, notion=notion, edges=self.edges or cell_edges(profile, notion))
 
     @property
     def needs(self) -> tuple[Statistic, ...]:
@@ -109,12 +109,12 @@ def rows_of(state: BinState) -> int:
     return int(counts.sum())
 
 
-def cell_edges(setup: DataProfile, notion: str) -> tuple[float, ...]:
+def cell_edges(profile: DataProfile, notion: str) -> tuple[float, ...]:
     """Edges of cells of about equal information Σp(1 − p), and some edges in the tails.
 
     They depend on a sample of predictions, not on labels.
     """
-    points = setup.sample("canonical" if notion == "class_wise" else notion).points
+    points = profile.sample("canonical" if notion == "class_wise" else notion).points
     p = np.sort(points.ravel())
     information = np.cumsum(p * (1.0 - p))
     inner = expit(_LOGITS)
