@@ -6,7 +6,7 @@ threads and clusters, intervals from groups of rows, p-values from drawn labels.
 same bin counts as the estimator here: equal statistics are computed once.
 
 A statistic of your own is a frozen dataclass, too: `zero`, `accumulate` and, for tests, `draw`. See
-`calibscale/statistics/__init__.py`.
+`calibscale/statistics/statistic.py`.
 """
 
 from __future__ import annotations
@@ -16,21 +16,14 @@ from typing import ClassVar
 
 import numpy as np
 
-from calibscale import (
-    ECE,
-    ArraySource,
-    Estimate,
-    Estimator,
-    calibration_test,
-    evaluate,
-    from_arrays,
-)
+from calibscale import ECE, ArraySource, Estimate, calibration_test, evaluate, from_arrays
+from calibscale.estimators.base import SimpleEstimator
 from calibscale.simulation import GENERATORS
 from calibscale.statistics.bins import BinCounts, BinState
 
 
 @dataclass(frozen=True)
-class Overconfidence(Estimator):
+class Overconfidence(SimpleEstimator):
     """Σ_b (n_b/n) max(conf_b − acc_b, 0): the part of the ECE where confidence is too high."""
 
     bins: int = 15

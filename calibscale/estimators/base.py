@@ -156,7 +156,7 @@ class Estimator(ABC):
             )
 
     @abstractmethod
-    def bind(self, setup: DataProfile) -> BoundEstimator:
+    def bind(self, profile: DataProfile) -> BoundEstimator:
         """Return the estimator for the data, with every default replaced by a value.
 
         An OptionError is raised if the estimator does not fit the data.
@@ -190,7 +190,7 @@ class SimpleEstimator(Estimator, BoundEstimator):
     def settings(self) -> Self:  # type: ignore[override]
         return self
 
-    def bind(self, setup: DataProfile) -> BoundEstimator:
+    def bind(self, profile: DataProfile) -> BoundEstimator:
         return self
 
 
@@ -203,7 +203,7 @@ class ScalarEstimator(SimpleEstimator):
         if self.notion not in (None, *self.notions):
             raise OptionError(f"{self.name}: notion must be one of {', '.join(self.notions)}")
 
-    def bind(self, setup: DataProfile) -> Self:
-        notion = self.notion_for(setup.n_features)
-        problems(notion, setup.n_features)
+    def bind(self, profile: DataProfile) -> Self:
+        notion = self.notion_for(profile.n_features)
+        problems(notion, profile.n_features)
         return replace(self, notion=notion)  # type: ignore[type-var]

@@ -196,15 +196,15 @@ class CertifiedL1(ScalarEstimator):
         fits = scales and self.side == "both" and not self.covariates
         require(not canonical or fits, "canonical: by temperature, no side and no covariates")
 
-    def bind(self, setup: DataProfile) -> Self:
-        bound = super().bind(setup)
+    def bind(self, profile: DataProfile) -> Self:
+        bound = super().bind(profile)
         if not self.covariates or self.cuts:
             return bound
-        return replace(bound, cuts=self._cuts_of(setup))
+        return replace(bound, cuts=self._cuts_of(profile))
 
-    def _cuts_of(self, setup: DataProfile) -> tuple[tuple[int, tuple[float, ...]], ...]:
+    def _cuts_of(self, profile: DataProfile) -> tuple[tuple[int, tuple[float, ...]], ...]:
         """Position and inner edges of the parts of each covariate, from a sample of the rows."""
-        columns, source = setup.columns(self.covariates), setup.source
+        columns, source = profile.columns(self.covariates), profile.source
         covariates = np.concatenate(
             [np.asarray(b.covariates, np.float64) for b in source.sample(BANDWIDTH_ROWS)]
         )

@@ -64,9 +64,9 @@ class MomentError(SimpleEstimator):
     def shown(self) -> dict[str, Any]:
         """Settings as written to results."""
 
-    def shared(self, setups: Sequence[DataProfile]) -> Self:
+    def shared(self, profiles: Sequence[DataProfile]) -> Self:
         notion = self.notion or "canonical"
-        return replace(self, features=self.features.resolve(*setups, notion=notion))
+        return replace(self, features=self.features.resolve(*profiles, notion=notion))
 
     def settled(self, bound: BoundEstimator) -> Estimator:
         return bound.settings
@@ -180,8 +180,8 @@ class CMMD(MomentError):
                 "value would consist of rounding errors: give a positive ridge"
             )
 
-    def bind(self, setup: DataProfile) -> BoundEstimator:
-        return replace(self, features=self.features.resolve(setup))
+    def bind(self, profile: DataProfile) -> BoundEstimator:
+        return replace(self, features=self.features.resolve(profile))
 
     @property
     def shown(self) -> dict[str, Any]:
@@ -383,6 +383,7 @@ class CKCE(CMMD):
     method: str = "features"
     conditional_on: str | None = None
     tolerance: float = 1e-10
+    bound_fields: ClassVar[tuple[str, ...]] = ("product",)
     name: ClassVar[str] = "ckce"
 
     def __post_init__(self) -> None:
@@ -396,8 +397,8 @@ class CKCE(CMMD):
         elif not isinstance(self.features, RandomFourier):
             raise OptionError("method='exact' requires the kernel linear+gaussian")
 
-    def bind(self, setup: DataProfile) -> BoundEstimator:
-        features = self.features.resolve(setup)
+    def bind(self, profile: DataProfile) -> BoundEstimator:
+        features = self.features.resolve(profile)
         if self.method == "features":
             return replace(self, features=features)
         assert isinstance(features, RandomFourier)
@@ -405,7 +406,7 @@ class CKCE(CMMD):
         categorical: tuple[int, ...] = ()
         levels: tuple[tuple[float, ...], ...] = ()
         if self.conditional_on is not None:
-            column = setup.columns((self.conditional_on,))[self.conditional_on]
+            column = profile.columns((self.conditional_on,))[self.conditional_on]
             if column.levels is None:
                 raise OptionError(
                     f"{self.conditional_on!r} has more than 64 values: too many groups"
@@ -417,6 +418,9 @@ class CKCE(CMMD):
             "linear+gaussian", features.bandwidth, categorical=categorical, levels=levels
         )
         return ExactCKCE(self, kernel)
+
+    def with_parts(self, **parts: Any) -> BoundEstimator:
+        return ExactCKCE(self, **parts)
 
 
 @dataclass(frozen=True)
@@ -437,7 +441,7 @@ class ExactCKCE(BoundEstimator):
         name = self.settings.conditional_on
         return () if name is None else (name,)
 
-    def for_test(self, setup: DataProfile) -> BoundEstimator:
+    def for_test(self, profile: DataProfile) -> BoundEstimator:
         raise no_replicates(self.name, self.settings.method)
 
     def pair_work(self, rows: int, classes: int) -> PairWork:

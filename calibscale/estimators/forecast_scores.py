@@ -113,10 +113,10 @@ class LogScore(_ForecastScore):
     name: ClassVar[str] = "log_score"
     columns = 2
 
-    def bind(self, setup: DataProfile) -> Self:
-        target: Any = setup.source.target
+    def bind(self, profile: DataProfile) -> Self:
+        target: Any = profile.source.target
         if not target.has_density:
-            raise OptionError(f"predictions of kind {setup.source.kind} have no density")
+            raise OptionError(f"predictions of kind {profile.source.kind} have no density")
         return self
 
     def rows(self, forecast: Forecast, values: Floats, y: Floats) -> Sequence[Any]:
@@ -146,9 +146,11 @@ class _AtLevels(SimpleEstimator):
             require(increase, "levels must increase within (0, 1)", levels)
             object.__setattr__(self, "levels", levels)
 
-    def bind(self, setup: DataProfile) -> Self:
+    def bind(self, profile: DataProfile) -> Self:
         default = tuple((np.arange(1, self.steps) / self.steps).tolist())
-        return replace(self, levels=self.levels or getattr(setup.source.target, "levels", default))
+        return replace(
+            self, levels=self.levels or getattr(profile.source.target, "levels", default)
+        )
 
 
 @dataclass(frozen=True)
@@ -267,10 +269,10 @@ class Coverage(_ForecastScore):
         """Nominal coverage.  Ledgers of earlier versions leave out a coverage of 0.9."""
         return _COVERED if self.level is None else self.level
 
-    def bind(self, setup: DataProfile) -> Self:
+    def bind(self, profile: DataProfile) -> Self:
         level = self.level
         if level is None:
-            level = _central_level(getattr(setup.source.target, "levels", ()))
+            level = _central_level(getattr(profile.source.target, "levels", ()))
         return replace(self, level=level, expects=True)
 
     @property
@@ -543,13 +545,13 @@ class QuantileECE(_AtLevels, _PITError):
     no_interval: ClassVar[str | None] = None
     no_resampling: ClassVar[str | None] = "the noise of dependent rows is not known at the levels"
 
-    def bind(self, setup: DataProfile) -> Self:
-        source, bins = setup.source, self.bins
+    def bind(self, profile: DataProfile) -> Self:
+        source, bins = profile.source, self.bins
         if bins is None and not hasattr(source.target, "levels"):
             ranks = source.values.shape[1] + 1 if source.kind == "ensemble" else _BINS
             bins = ranks if ranks <= _MOST_RANKS else _BINS
         require(bins is None or 1 <= bins <= CELLS, f"bins must be in 1..{CELLS:,}", bins)
-        return replace(super().bind(setup), bins=bins)
+        return replace(super().bind(profile), bins=bins)
 
     def _sizes(self, curve: PITCurve) -> Floats:
         levels = tuple(self.levels or ())

@@ -64,8 +64,8 @@ class Bias(SimpleEstimator):
     def __post_init__(self) -> None:
         object.__setattr__(self, "response", Response.restored(self.response))
 
-    def bind(self, setup: DataProfile) -> BoundEstimator:
-        target = setup.source.target
+    def bind(self, profile: DataProfile) -> BoundEstimator:
+        target = profile.source.target
         is_share = target.draws_responses and target.claim != EXCEEDANCES
         return replace(self, is_share=is_share, response=target.response)
 

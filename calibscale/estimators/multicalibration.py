@@ -33,13 +33,13 @@ _DEVIATIONS = 3.0  # standard deviations of the walk within a cell, beyond its e
 
 
 def axes_of(
-    setup: DataProfile, names: Sequence[str], notion: str, categorical: Sequence[str], bins: int
+    profile: DataProfile, names: Sequence[str], notion: str, categorical: Sequence[str], bins: int
 ) -> tuple[Axis, ...]:
     """Columns cut at their values, or into quantile bins of a sample."""
-    sample = setup.sample(notion).covariates
+    sample = profile.sample(notion).covariates
     return tuple(
         axis_of(column, column.name in categorical, sample[:, column.position], bins)
-        for column in setup.columns(tuple(names)).values()
+        for column in profile.columns(tuple(names)).values()
     )
 
 
@@ -327,17 +327,17 @@ class Multicalibration(ScalarEstimator):
         require(self.bins >= 2, "bins must be at least 2", self.bins)
         require(self.min_rows >= 2, "min_rows must be at least 2", self.min_rows)
 
-    def bind(self, setup: DataProfile) -> Self:
+    def bind(self, profile: DataProfile) -> Self:
         require(self.covariates, "multicalibration needs covariates=[…], the columns of segments")
-        bound = super().bind(setup)
-        levelled = setup.source.categorical(self.covariates, self.categorical)
+        bound = super().bind(profile)
+        levelled = profile.source.categorical(self.covariates, self.categorical)
         for name in levelled:
-            if setup.columns(self.covariates)[name].levels is None:
+            if profile.columns(self.covariates)[name].levels is None:
                 raise OptionError(
                     f"the categorical covariate {name!r} has more than {MAX_LEVELS} values, too "
                     "many for segments: leave it out, or replace rare values by one"
                 )
-        axes = axes_of(setup, self.covariates, bound_notion(bound), levelled, self.bins)
+        axes = axes_of(profile, self.covariates, bound_notion(bound), levelled, self.bins)
         return replace(bound, categorical=levelled, axes=axes)
 
     def mergeable(self, classes: int) -> Self:

@@ -33,11 +33,11 @@ class PITTest(SumTest):
     judges: ClassVar[tuple[str, ...]] = (FORECASTS,)
     notion = "forecast"
 
-    def bind(self, setup: DataProfile) -> Self:
+    def bind(self, profile: DataProfile) -> Self:
         if self.medians:
             return self
-        rows = setup.sample("canonical")
-        forecast: Any = setup.source.target
+        rows = profile.sample("canonical")
+        forecast: Any = profile.source.target
         if not len(rows):
             return replace(self, medians=(0.0,), widths=(0.0,))
         spread = forecast.spread(rows.parameters[:, :-1], rows.parameters[:, -1])

@@ -87,14 +87,14 @@ class ResidualTest(SumTest):
     def __post_init__(self) -> None:
         object.__setattr__(self, "response", Response.restored(self.response))
 
-    def bind(self, setup: DataProfile) -> Self:
-        if not setup.source.target.has_classes:
-            edges = self.edges or response_edges(setup)
-            response = setup.source.target.response
+    def bind(self, profile: DataProfile) -> Self:
+        if not profile.source.target.has_classes:
+            edges = self.edges or response_edges(profile)
+            response = profile.source.target.response
             return replace(self, notion=OF_PREDICTION, edges=edges, response=response)
-        notion = self.notion_for(setup.n_features)
-        problems(notion, setup.n_features)
-        return replace(self, notion=notion, edges=self.edges or cell_edges(setup, notion))
+        notion = self.notion_for(profile.n_features)
+        problems(notion, profile.n_features)
+        return replace(self, notion=notion, edges=self.edges or cell_edges(profile, notion))
 
     @property
     def needs(self) -> tuple[Statistic, ...]:
@@ -196,10 +196,10 @@ def rows_of(state: BinState) -> int:
     return int(counts.sum())
 
 
-def response_edges(setup: DataProfile, count: int = _CELLS) -> tuple[float, ...]:
+def response_edges(profile: DataProfile, count: int = _CELLS) -> tuple[float, ...]:
     """Edges of cells with about as many rows each, from a sample of predictions of a functional."""
-    sample = setup.sample("canonical")
-    target: Any = setup.source.target
+    sample = profile.sample("canonical")
+    target: Any = profile.source.target
     x = np.sort(target.ordered_by(sample.parameters[:, :-1]))
     if not len(x):
         return (0.0, 0.0)
@@ -207,12 +207,12 @@ def response_edges(setup: DataProfile, count: int = _CELLS) -> tuple[float, ...]
     return (float(x[0]), *inner[np.isfinite(inner)].tolist(), float(x[-1]))
 
 
-def cell_edges(setup: DataProfile, notion: str) -> tuple[float, ...]:
+def cell_edges(profile: DataProfile, notion: str) -> tuple[float, ...]:
     """Edges of cells of about equal information Σp(1 − p), and some edges in the tails.
 
     They depend on a sample of predictions, not on labels.
     """
-    points = setup.sample("canonical" if notion == "class_wise" else notion).points
+    points = profile.sample("canonical" if notion == "class_wise" else notion).points
     p = np.sort(points.ravel())
     information = np.cumsum(p * (1.0 - p))
     inner = expit(_LOGITS)

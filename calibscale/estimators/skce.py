@@ -103,14 +103,16 @@ class SKCE(Estimator):
     def notion_for(self, classes: int) -> str:
         return self.notion or ("positive" if classes == 2 else "canonical")
 
-    def bind(self, setup: DataProfile) -> BoundSKCE:
-        notion = checked_notion(self, setup)
-        levelled = setup.source.categorical(self.covariates, self.categorical)
+    def bind(self, profile: DataProfile) -> BoundSKCE:
+        notion = checked_notion(self, profile)
+        levelled = profile.source.categorical(self.covariates, self.categorical)
         named = replace(self, notion=notion, categorical=levelled)
-        kernel, notes = local_kernel(setup, notion, named)
+        kernel, notes = local_kernel(profile, notion, named)
         if self.bandwidth_share is not None:
-            kernel = most_powerful(setup, notion, kernel, HoldOut(self.bandwidth_share, self.seed))
-        method, statistic, reason = choose_method(named, setup, kernel)
+            kernel = most_powerful(
+                profile, notion, kernel, HoldOut(self.bandwidth_share, self.seed)
+            )
+        method, statistic, reason = choose_method(named, profile, kernel)
         was_chosen = named.method == "auto"
         named = replace(named, method=method)
         return bound_skce(named, kernel, statistic, (*notes, reason), chosen=was_chosen)
@@ -139,17 +141,17 @@ class SKCE(Estimator):
             covariate_bandwidth={name: factor * b for name, b in covariates.items()} or None,
         )
 
-    def shared(self, setups: Sequence[DataProfile]) -> Self:
+    def shared(self, profiles: Sequence[DataProfile]) -> Self:
         if self.bandwidth_share is not None:
             raise OptionError(
                 "bandwidths chosen by power would differ between models: set them, or use the "
                 "defaults"
             )
-        notion = self.notion_for(setups[0].classes)
-        samples = (setup.sample(notion).points for setup in setups)
+        notion = self.notion_for(profiles[0].classes)
+        samples = (profile.sample(notion).points for profile in profiles)
         bandwidth = self.prediction_bandwidth or pooled_distance([*samples])
         named = replace(self, notion=notion, prediction_bandwidth=bandwidth)
-        kernels = (local_kernel(setup, notion, named)[0] for setup in setups)
+        kernels = (local_kernel(profile, notion, named)[0] for profile in profiles)
         by_model = [named_bandwidths(named, kernel) for kernel in kernels]
         bandwidths = {
             name: float(np.median([bandwidths[name] for bandwidths in by_model]))
@@ -157,10 +159,10 @@ class SKCE(Estimator):
         }
         common = replace(named, covariate_bandwidth=bandwidths)
         if common.method == "auto":  # the method of the largest model for all
-            largest = max(setups, key=lambda setup: setup.rows)
+            largest = max(profiles, key=lambda profile: profile.rows)
             method = common.bind(largest).settings.method
             if method == "landmarks":  # which may not do for the rows of another model
-                methods = {common.bind(setup).settings.method for setup in setups}
+                methods = {common.bind(profile).settings.method for profile in profiles}
                 method = method if methods == {method} else "tiles"
             common = replace(common, method=method)
         return common
@@ -384,9 +386,9 @@ class JKCE(MomentError):
                 f"kernel={self.kernel!r} with method={self.method!r} needs random Fourier features"
             )
 
-    def bind(self, setup: DataProfile) -> BoundEstimator:
-        checked_notion(self, setup)
-        features = self.features.resolve(setup, notion=self.notion)
+    def bind(self, profile: DataProfile) -> BoundEstimator:
+        checked_notion(self, profile)
+        features = self.features.resolve(profile, notion=self.notion)
         bound = replace(self, features=features)
         if self.method == "features":
             return bound

@@ -34,13 +34,13 @@ _COVERED = 0.99379  # Φ(2.5): calibrated blocks are skewed, and Φ(2) would cov
 
 
 def choose_method(
-    settings: Any, setup: DataProfile, kernel: ProductKernel
+    settings: Any, profile: DataProfile, kernel: ProductKernel
 ) -> tuple[str, PairStatistic | None, str]:
     """Method of an `SKCE`, the statistic that it needs (None for all pairs), and the reason.
 
     ``auto`` is the first method that is exact, or has an error far below the noise, and is fast.
     """
-    statistics = _Statistics(settings, setup, kernel)
+    statistics = _Statistics(settings, profile, kernel)
     method = settings.method
     if method == "auto":
         return _automatic_method(statistics)
@@ -49,9 +49,9 @@ def choose_method(
 
 def _automatic_method(statistics: _Statistics) -> tuple[str, PairStatistic | None, str]:
     """Method, statistic and reason, as `choose_method` returns them, for ``auto``."""
-    settings, setup = statistics.settings, statistics.setup
-    if setup.rows <= _FEW_ROWS:
-        return "tiles", None, f"tiles: every pair of {setup.rows} rows is quick"
+    settings, profile = statistics.settings, statistics.profile
+    if profile.rows <= _FEW_ROWS:
+        return "tiles", None, f"tiles: every pair of {profile.rows} rows is quick"
     try:
         modes = statistics.spectral()
         return "spectral", modes, f"spectral: a Fourier series of {modes.series.modes} modes"
@@ -59,13 +59,13 @@ def _automatic_method(statistics: _Statistics) -> tuple[str, PairStatistic | Non
         reason = str(error)
     # The embeddings of forecasts are vectors, which have no Fourier series.  Those of distributions
     # with few parameters lie near a surface of few dimensions, which few landmarks cover.
-    if setup.source.target.is_embedded and setup.rows <= _SOME_ROWS:
+    if profile.source.target.is_embedded and profile.rows <= _SOME_ROWS:
         with suppress(OptionError):  # tiles take any kernel
             chosen = statistics.reproducing_landmarks()
             count = chosen.landmarks.m
             return "landmarks", chosen, f"landmarks: {count}, with an error far below the noise"
     by_kernel_sum = settings.normalization == "kernel_sum"
-    if setup.rows <= _SOME_ROWS or statistics.kernel.linear or by_kernel_sum:
+    if profile.rows <= _SOME_ROWS or statistics.kernel.linear or by_kernel_sum:
         return "tiles", None, f"tiles: {reason}"
     with suppress(OptionError):  # features take kernels that landmarks do not
         if not setup.is_stream:
@@ -81,7 +81,7 @@ class _Statistics:
     """
 
     settings: Any
-    setup: DataProfile
+    profile: DataProfile
     kernel: ProductKernel
 
     def of_method(self, method: str) -> PairStatistic | None:
@@ -102,7 +102,7 @@ class _Statistics:
         """Fourier modes, or NoSeries."""
         settings = self.settings
         return spectral_statistic(
-            self.setup, settings.notion, self.kernel, settings.covariates, settings.tolerance
+            self.profile, settings.notion, self.kernel, settings.covariates, settings.tolerance
         )
 
     def reproducing_landmarks(self) -> LandmarkFeatures:
@@ -110,7 +110,7 @@ class _Statistics:
         settings = self.settings
         self._require_pairs()
         statistic = landmark_statistic(
-            self.setup, settings.notion, self.kernel, settings.n_features, settings.seed
+            self.profile, settings.notion, self.kernel, settings.n_features, settings.seed
         )
         if statistic is None:
             raise OptionError(
@@ -123,7 +123,7 @@ class _Statistics:
         """Landmarks that approximate the kernel."""
         settings = self.settings
         return nystrom_statistic(
-            self.setup, settings.notion, self.kernel, settings.n_features, settings.seed
+            self.profile, settings.notion, self.kernel, settings.n_features, settings.seed
         )
 
     def features(self) -> PairStatistic:
@@ -131,7 +131,7 @@ class _Statistics:
         settings = self.settings
         self._require_features()
         # A frequency has two features, a cosine and a sine.
-        check_size(self.setup, settings.notion, self.kernel, 2 * settings.n_features)
+        check_size(self.profile, settings.notion, self.kernel, 2 * settings.n_features)
         return LocalFeatures(self.kernel, settings.notion, settings.n_features, settings.seed)
 
     def _require_features(self) -> None:
@@ -161,15 +161,15 @@ def check_settings(settings: Any, **choices: tuple[str, ...]) -> None:
     require(0 <= settings.seed < 2**64, "seed must be in 0..2^64−1", settings.seed)
 
 
-def checked_notion(settings: Any, setup: DataProfile) -> str:
+def checked_notion(settings: Any, profile: DataProfile) -> str:
     """Notion of settings for the data.
 
     An OptionError is raised if the settings do not suit the data.
     """
-    notion = settings.notion_for(setup.n_features)
+    notion = settings.notion_for(profile.n_features)
     precision = settings.precision
-    problems(notion, setup.n_features)
-    target = setup.rules.target
+    problems(notion, profile.n_features)
+    target = profile.rules.target
     if target.has_vector_residuals(notion) and (notion, precision) != ("canonical", "float64"):
         option = f"precision={precision!r}" if notion == "canonical" else f"notion {notion!r}"
         labels = " with integer labels" if target.has_classes else ""
@@ -219,18 +219,18 @@ class BoundSKCE(BoundEstimator):
         """Bound of the terms of the mean over pairs."""
         return self.settings.largest_term
 
-    def for_test(self, setup: DataProfile) -> BoundEstimator:
+    def for_test(self, profile: DataProfile) -> BoundEstimator:
         if self.settings.method in ("blocks", "pairs"):
             raise no_replicates(self.name, self.settings.method)
-        if setup.source.target.is_embedded and self.chosen:
+        if profile.source.target.is_embedded and self.chosen:
             # Replicates take most of the time of a test.  Each of them multiplies the features of
             # all rows by its residuals.
             count = min(
-                self.settings.n_features, max(_FEATURE_ROWS // setup.rows, _FEWEST_FEATURES)
+                self.settings.n_features, max(_FEATURE_ROWS // profile.rows, _FEWEST_FEATURES)
             )
-            return replace(self.settings, method="features", n_features=count).bind(setup)
+            return replace(self.settings, method="features", n_features=count).bind(profile)
         if self.settings.method in ("nystrom", "landmarks"):
-            return replace(self.settings, method="features").bind(setup)
+            return replace(self.settings, method="features").bind(profile)
         # Replicates are sums of waves in float64.  An estimate that is computed otherwise would
         # miss ties with them.
         settings = replace(self.settings, precision="float64")

@@ -58,7 +58,7 @@ class CWCE2(Binned):
     judges: ClassVar[tuple[str, ...]] = (CLASSES, SOFT)
     notions: ClassVar[tuple[str, ...]] = ("class_wise",)
 
-    def bind(self, setup: DataProfile) -> Self:
+    def bind(self, profile: DataProfile) -> Self:
         if self.edges in MASS:
             raise OptionError("cwce2 cannot have equal-mass bins: give edges as numbers")
         return self
@@ -151,11 +151,11 @@ class SimplexECE(SimpleEstimator):
     needs: ClassVar[tuple[Statistic, ...]] = (SimplexCells(), Totals())
     floor_needs: ClassVar[tuple[Statistic, ...]] = (*needs, CellNoise())
 
-    def bind(self, setup: DataProfile) -> Self:
-        cells = simplex_cell_count(setup.classes)
+    def bind(self, profile: DataProfile) -> Self:
+        cells = simplex_cell_count(profile.classes)
         if cells > self.max_cells:
             raise OptionError(
-                f"simplex_ece: {cells} cells can be occupied with {setup.classes} classes, "
+                f"simplex_ece: {cells} cells can be occupied with {profile.classes} classes, "
                 f"above max_cells = {self.max_cells}"
             )
         return self

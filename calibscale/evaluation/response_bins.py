@@ -43,9 +43,9 @@ class ResponseBins(SimpleEstimator):
     def __post_init__(self) -> None:
         require(1 <= self.bins <= 1000, "bins must be in 1..1000", self.bins)
 
-    def bind(self, setup: DataProfile) -> ResponseBins:
-        edges = response_edges(setup, self.bins)
-        return replace(self, edges=edges, response=setup.source.target.response)
+    def bind(self, profile: DataProfile) -> ResponseBins:
+        edges = response_edges(profile, self.bins)
+        return replace(self, edges=edges, response=profile.source.target.response)
 
     @property
     def needs(self) -> tuple[Statistic, ...]:

@@ -27,7 +27,7 @@ class HasBandwidths(Protocol):
         """
         ...
 
-    def shared(self, setups: Sequence[DataProfile]) -> Estimator:
+    def shared(self, profiles: Sequence[DataProfile]) -> Estimator:
         """Return the settings with every bandwidth that depends on the data set for all models.
 
         An OptionError is raised if bandwidths are chosen by power, which differ between models.

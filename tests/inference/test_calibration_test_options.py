@@ -11,8 +11,8 @@ import pytest
 
 import calibscale as cs
 from calibscale.formatting.naming import name_of
-from calibscale.inference import nulls
 from calibscale.results.schemas.result_models import validated
+from calibscale.statistics import null_distributions
 from tests.support.null_values import (
     DRAWS,
     FOURIER,
@@ -87,7 +87,7 @@ def test_covariates__unknown_names_are_reported():
 
 
 def test_pool__too_large_is_an_error(monkeypatch):
-    monkeypatch.setattr(nulls, "MAX_POOL", 4 * ROWS - 1)
+    monkeypatch.setattr(null_distributions, "MAX_POOL", 4 * ROWS - 1)
     source = labelled_rows(4).source()
     for null in ("residual", "permute"):
         with pytest.raises(cs.OptionError, match="use null='labels'"):
@@ -149,7 +149,7 @@ def test_one_row__is_enough_for_errors_without_pairs(kind):
 
 def test_nulls__one_of_another_name_is_stated_in_valid_results():
     @dataclass(frozen=True)
-    class Flipped(nulls.RandomSigns):
+    class Flipped(null_distributions.RandomSigns):
         name: ClassVar[str] = "flipped"
 
     source = cs.from_arrays(probabilities=[0.3, 0.6], labels=[0, 1], binary=True)

@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 
 import calibscale as cs
+from calibscale.evaluation.later_rows import open_ended
 from calibscale.inference.e_process import BettingEProcess
 from calibscale.monitoring.ledger.day_ledger import FORMAT, KEY, Ledger
 from calibscale.monitoring.ledger.index import write_last
@@ -53,6 +54,9 @@ def test_recipe__keeps_the_names_of_stored_classes_and_settings():
     assert encode(BettingEProcess("positive"))["kind"] == "Wagers"
     assert encode(chosen)["settings"]["choose"] == 0.3
     assert encode(cs.CKCE(method="exact", conditional_on="sex"))["settings"]["within"] == "sex"
+    by_features = encode(cs.CKCE())
+    assert by_features["settings"]["product"] is None  # the kernel of method="exact"
+    assert decode(json.loads(json.dumps(by_features))) == cs.CKCE()
     for value in (
         BettingEProcess("positive"),
         chosen,
@@ -83,7 +87,7 @@ def test_open_ended__accepts_unseen_values(rng):
         cs.KLCE(("age", "sex"), 0.2, {"age": 9.0}, categorical=("sex",), method="features"),
     )
     frozen = recipe_of(source, tuple(estimators)).estimators
-    opened = tuple(e.open_ended() for e in frozen)
+    opened = tuple(map(open_ended, frozen))
     recipe = Recipe.from_dict(json.loads(json.dumps(Recipe(2, opened).to_dict())))
     assert recipe == Recipe(2, opened)
 

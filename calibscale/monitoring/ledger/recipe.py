@@ -45,7 +45,7 @@ class StoresParts(Protocol):
 
     @property
     def bound_fields(self) -> tuple[str, ...]:
-        """Names of the parts, fields of the bound estimator."""
+        """Names of the parts, fields of the bound estimator, which may lack them."""
         ...
 
     def with_parts(self, **parts: Any) -> BoundEstimator:
@@ -137,7 +137,8 @@ def encode(value: Any) -> Any:
         if isinstance(value, BoundEstimator):
             bound, value = value, value.settings
             if isinstance(value, StoresParts):
-                parts = {key: getattr(bound, key) for key in value.bound_fields}
+                # An estimator that is its own settings has no such part, which is stored as null.
+                parts = {key: getattr(bound, key, None) for key in value.bound_fields}
         stored_as = _stored_class(value)
         names = (f.name for f in fields(value) if f.init and f.compare)
         settings = {name: getattr(value, name) for name in names} | parts
