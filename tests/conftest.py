@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import json
 import logging
 import os
@@ -29,7 +30,12 @@ for _name in (
 # Markers of tests outside the quick loop, by the folder or by a fixture of the test.  `process` and
 # `cluster` are written at the tests.
 _FOLDERS = {"examples": "examples", "faults": "faults"}
-_FIXTURES = {"data_folder": "golden", "golden_scores": "golden", "browser": "browser"}
+_FIXTURES = {
+    "data_folder": "golden",
+    "golden_scores": "golden",
+    "browser": "browser",
+    "ten_nights": "long",
+}
 _MARKERS = {"process", "cluster", "benchmarks", "slow", *_FOLDERS.values(), *_FIXTURES.values()}
 
 
@@ -100,6 +106,12 @@ def browser(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
     """Headless Chromium with an empty profile."""
     with chromium(tmp_path_factory.mktemp("profile")) as started:
         yield started
+
+
+@pytest.fixture(scope="session")
+def scoringrules() -> Any:
+    """The library of that name, which compiles its functions for seconds when it is imported."""
+    return importlib.import_module("scoringrules")
 
 
 @pytest.fixture

@@ -110,9 +110,9 @@ def _night(
     distinct = {
         (k, overconfident): rows(size, seed=k, temperature=1.5 if overconfident else 1.0,
                                  groups=groups, names=(column, "age"))
-        for k in range(6) for overconfident in (False, True)
+        for k in range(2) for overconfident in (False, True)
     }  # fmt: skip
-    kinds = [(i % 6, i >= drift_from) for i in range(days)]  # days are repeated to save time
+    kinds = [(i % 2, i >= drift_from) for i in range(days)]  # days are repeated to save time
     sources = [distinct[kind] for kind in kinds]
 
     def merged(first: int, last: int) -> Any:
