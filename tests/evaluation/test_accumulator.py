@@ -25,7 +25,7 @@ from calibscale.estimators.residual_tests import ResidualTest
 from calibscale.evaluation import accumulator as module
 from calibscale.predictions.claims import judges
 
-ROWS, CLASSES = 5000, 4
+ROWS, CLASSES = 3500, 4
 FIXED = [  # every estimator of one pass, with bandwidths
     "accuracy", "brier", "nll", "confidence_gap", "ece", "ece(edges=equal-mass)", "mce",
     "smooth_ece", "tce2", "tce2_debiased", "tce2_kumar", "cwce2", "simplex_ece",
@@ -98,7 +98,7 @@ def test_compute__equals_evaluate(data, monkeypatch, recent):
         expected.n, expected.n_unlabelled, ROWS,
     )  # fmt: skip
     assert running.rows == ROWS
-    assert "rows=5000" in repr(running)
+    assert f"rows={ROWS}" in repr(running)
     running.reset(keep_bandwidths=True)  # of klce: centres of the covariates
     parts = [pickle.loads(pickle.dumps(running)) for _ in range(3)]
     for k, part in enumerate(parts):

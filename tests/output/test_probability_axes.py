@@ -166,6 +166,7 @@ def test_axes__unknown_names_and_tables_are_errors(tmp_path: Path) -> None:
         assert re.search(">10[\u00a0 ]%<|<!-- 10\u00a0% -->", (tmp_path / name).read_text("utf-8"))
 
 
+@pytest.mark.long
 def test_axes__option_of_the_commands(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     table = tmp_path / "t.csv"
     p = 1 / (1 + np.exp(-np.random.default_rng(3).normal(-5, 1.2, 600)))

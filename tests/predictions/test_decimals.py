@@ -32,10 +32,11 @@ def _source(p, y, **options):
 
 def _rows():
     rng = np.random.default_rng(1)
-    p = rng.beta(0.3, 8, 5000)
-    return p, (rng.random(5000) < p).astype(int)
+    p = rng.beta(0.3, 8, 2000)
+    return p, (rng.random(2000) < p).astype(int)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("block_rows", [None, 700])
 def test_verdict__of_rounded_percentages_says_that_zeros_may_be_rounded(block_rows):
     """Leftover of issue 32: “10 of 5,000 labels have the predicted probability 0” was all."""
