@@ -25,7 +25,7 @@ from calibscale.estimators.residual_tests import ResidualTest
 from calibscale.evaluation import accumulator as module
 from calibscale.predictions.claims import judges
 
-ROWS, CLASSES = 3500, 4
+ROWS, CLASSES = 5000, 4
 FIXED = [  # every estimator of one pass, with bandwidths
     "accuracy", "brier", "nll", "confidence_gap", "ece", "ece(edges=equal-mass)", "mce",
     "smooth_ece", "tce2", "tce2_debiased", "tce2_kumar", "cwce2", "simplex_ece",
@@ -66,7 +66,7 @@ def accumulated(data, cuts, estimators, **settings):
 
 
 def table(result):
-    groups = {str(key): estimates for key, estimates in result.groups.items()}
+    groups = {str(key): estimates for key, estimates in (result.groups or {}).items()}
     return {
         (group, e.estimator): e.value
         for group, estimates in {"": result.estimates, **groups}.items()
@@ -85,13 +85,13 @@ def test_fixed__has_every_estimator_of_one_pass():
 
 
 @pytest.mark.long
-@pytest.mark.parametrize("recent", [2**16, 900])
-def test_compute__equals_evaluate(data, monkeypatch, recent):
+@pytest.mark.parametrize(("recent", "group_by"), [(2**16, None), (900, "region")])
+def test_compute__equals_evaluate(data, monkeypatch, recent, group_by):
     monkeypatch.setattr(module, "_RECENT_ROWS", recent)
     source = from_arrays(**data, covariate_names=NAMES)
-    expected = evaluate(source, FIXED, group_by="region")
+    expected = evaluate(source, FIXED, group_by=group_by)
     cuts = np.sort(np.random.default_rng(1).integers(0, ROWS, 12))  # some batches may be empty
-    running = accumulated(data, [*cuts, cuts[-1]], FIXED, group_by="region")
+    running = accumulated(data, [*cuts, cuts[-1]], FIXED, group_by=group_by)
     result = pickle.loads(pickle.dumps(running)).compute()
     assert table(result) == pytest.approx(table(expected), rel=1e-12)
     assert (result.n, result.n_unlabelled, result.source["rows"]) == (
