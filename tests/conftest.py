@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import json
 import logging
 import os
@@ -29,7 +30,12 @@ for _name in (
 # Markers of tests outside the quick loop, by the folder or by a fixture of the test.  `process` and
 # `cluster` are written at the tests.
 _FOLDERS = {"examples": "examples", "faults": "faults"}
-_FIXTURES = {"data_folder": "golden", "golden_scores": "golden", "browser": "browser"}
+_FIXTURES = {
+    "data_folder": "golden",
+    "golden_scores": "golden",
+    "browser": "browser",
+    "ten_nights": "long",
+}
 _MARKERS = {"process", "cluster", "benchmarks", "slow", *_FOLDERS.values(), *_FIXTURES.values()}
 
 
@@ -39,6 +45,8 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
         fixtures = {_FIXTURES[name] for name in item.fixturenames if name in _FIXTURES}  # type: ignore[attr-defined]
         for marker in sorted(folders | fixtures):
             item.add_marker(marker)
+    # The build of the documentation takes minutes: it begins first, and ends with other tests.
+    items.sort(key=lambda item: item.path.name != "test_site.py")
 
 
 @pytest.fixture(autouse=True)
@@ -100,6 +108,12 @@ def browser(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
     """Headless Chromium with an empty profile."""
     with chromium(tmp_path_factory.mktemp("profile")) as started:
         yield started
+
+
+@pytest.fixture(scope="session")
+def scoringrules() -> Any:
+    """The library of that name, which compiles its functions for seconds when it is imported."""
+    return importlib.import_module("scoringrules")
 
 
 @pytest.fixture

@@ -123,7 +123,12 @@ def _tree(path: Path) -> ast.Module:
 
 
 MODULES = _modules()
-TREES = {name: _tree(path) for name, path in MODULES.items()}
+
+
+@pytest.fixture(scope="module")
+def trees() -> dict[str, ast.Module]:
+    """Statements of each module; a fixture, because other tests need neither time nor memory."""
+    return {name: _tree(path) for name, path in MODULES.items()}
 
 
 def _functions(tree: ast.AST) -> Iterator[ast.FunctionDef | ast.AsyncFunctionDef]:
@@ -149,7 +154,9 @@ def _string_import(node: ast.AST) -> str:
     """
     if not isinstance(node, ast.Call) or not node.args:
         return ""
-    if ast.unparse(node.func).rpartition(".")[2] not in BY_STRING:
+    function = node.func
+    name = function.attr if isinstance(function, ast.Attribute) else getattr(function, "id", "")
+    if name not in BY_STRING:
         return ""
     argument = node.args[0]
     if isinstance(argument, ast.Constant):
@@ -185,7 +192,9 @@ def _imports(tree: ast.Module) -> list[Import]:
     return imported
 
 
-IMPORTS = {name: _imports(tree) for name, tree in TREES.items()}
+@pytest.fixture(scope="module")
+def imports(trees: dict[str, ast.Module]) -> dict[str, list[Import]]:
+    return {name: _imports(tree) for name, tree in trees.items()}
 
 
 def _packages(module: str) -> set[str]:
@@ -243,11 +252,11 @@ def test_rooms__are_all_in_the_table():
 
 
 @pytest.mark.parametrize("module", MODULES)
-def test_imports__point_to_lower_rooms(module):
+def test_imports__point_to_lower_rooms(module, imports):
     position = ROOMS.index(_room(module))
     upward = [
         f"line {entry.line} imports {target}"
-        for entry in IMPORTS[module]
+        for entry in imports[module]
         for target in _loaded(module, entry.target)
         if _room(target) != _room(module) and ROOMS.index(_room(target)) > position
     ]
@@ -267,12 +276,12 @@ def test_tables__name_classes_of_lower_rooms(table):
         assert ROOMS.index(_room(_target(module))) <= ROOMS.index(room)
 
 
-def test_imports__are_not_circular():
+def test_imports__are_not_circular(imports):
     """Modules that import no other one, or that no other one imports, are removed until none is."""
     left: dict[str, set[str]] = {}
     for module in MODULES:
         left[module] = set()
-        for entry in IMPORTS[module]:
+        for entry in imports[module]:
             if (module, entry.target) not in DEFERRED:
                 left[module] |= _loaded(module, entry.target)
     size = len(left) + 1
@@ -287,19 +296,19 @@ def test_imports__are_not_circular():
     assert left == {}
 
 
-def test_imports__stand_at_the_top_of_modules():
+def test_imports__stand_at_the_top_of_modules(imports):
     in_functions = {
         (module, entry.target)
         for module in MODULES
-        for entry in IMPORTS[module]
+        for entry in imports[module]
         if entry.in_function and _room(module) not in LAZY
     }
     assert in_functions == {entry for entry in DEFERRED if _room(entry[0]) not in LAZY}
 
 
-def test_imports__by_strings_are_declared_and_few():
+def test_imports__by_strings_are_declared_and_few(imports):
     by_strings = {
-        (module, entry.target) for module in MODULES for entry in IMPORTS[module] if entry.by_string
+        (module, entry.target) for module in MODULES for entry in imports[module] if entry.by_string
     }
     assert by_strings <= set(DEFERRED)
     of_this_package = {target for _, target in by_strings if target != "library"}
@@ -320,22 +329,22 @@ def _is_export(node: ast.stmt) -> bool:
     )
 
 
-def test_subpackages__hold_a_docstring_and_imports_only():
+def test_subpackages__hold_a_docstring_and_imports_only(trees):
     with_definitions = set()
     for name, path in MODULES.items():
         if path.name != "__init__.py" or name == "calibscale":
             continue
-        for node in TREES[name].body:
+        for node in trees[name].body:
             is_import = isinstance(node, ast.Import | ast.ImportFrom)
             if not (is_import or _is_docstring(node) or _is_export(node)):
                 with_definitions.add(name)
     assert with_definitions == set()
 
 
-def test_folders__import_one_another_in_one_direction():
+def test_folders__import_one_another_in_one_direction(imports):
     imported = defaultdict(set)
     for module in MODULES:
-        for entry in IMPORTS[module]:
+        for entry in imports[module]:
             if (module, entry.target) not in DEFERRED:
                 targets = _loaded(module, entry.target)
                 imported[_folder(module)] |= {_folder(target) for target in targets}
@@ -357,9 +366,9 @@ def test_names__of_files_are_unique():
     assert {name: places for name, places in paths.items() if len(places) > 1} == {}
 
 
-def test_names__of_public_classes_are_unique():
+def test_names__of_public_classes_are_unique(trees):
     places = defaultdict(list)
-    for module, tree in TREES.items():
+    for module, tree in trees.items():
         for node in ast.iter_child_nodes(tree):
             if isinstance(node, ast.ClassDef) and not node.name.startswith("_"):
                 places[node.name].append(module)

@@ -89,6 +89,7 @@ def test_evaluate__each_estimator_can_be_chosen(run, store, everything, name):
     assert result == everything[name]
 
 
+@pytest.mark.long
 def test_evaluate__answers_with_intervals_and_a_verdict_by_default(run, store, monkeypatch):
     monkeypatch.setenv("COLUMNS", "80")
     result = run("evaluate", store, "--json", "-").json

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from functools import cache
 
 import numpy as np
 import pandas as pd
@@ -90,10 +91,14 @@ def _values(result):
     return [estimate.value for estimate in result.estimates]
 
 
-def _same(result, kind):
+@cache
+def _expected(kind):
     predictions, y, forecast = _drawn(kind)
-    expected = cs.from_arrays(predictions=predictions, forecast=forecast, labels=y)
-    np.testing.assert_allclose(_values(result), _values(expected), rtol=1e-7)
+    return _values(cs.from_arrays(predictions=predictions, forecast=forecast, labels=y))
+
+
+def _same(result, kind):
+    np.testing.assert_allclose(_values(result), _expected(kind), rtol=1e-7)
 
 
 @pytest.mark.parametrize("kind", KINDS)

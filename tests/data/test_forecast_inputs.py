@@ -409,6 +409,7 @@ def test_accumulator__fixes_the_kernel_on_targets_by_the_first_rows():
     assert estimate.value == pytest.approx(expected, rel=1e-11)
 
 
+@pytest.mark.long
 def test_accumulator__merges_with_equal_kernels_only():
     predictions, y = rows("normal", 3000)
     unbound, bound = FORECASTS["normal"], FORECASTS["normal"].with_target(y)

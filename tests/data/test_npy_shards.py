@@ -250,7 +250,7 @@ _PEAK = """
 import resource
 import calibscale
 source = calibscale.from_file("logits_*.npy", labels="labels.npy")
-calibscale.evaluate(source)
+calibscale.evaluate(source, "brier")
 print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss)
 """
 

@@ -43,7 +43,7 @@ ADDRESSES: dict[str, tuple[str, dict[str, Any]]] = {
     "fragment": ("http://HOST/DAY.csv#tokenZq7", {}),
     "unencoded": ("http://ann:pa/ssZq7?x#y@HOST/DAY.csv", {}),
     "header": ("http://HOST/DAY.csv", {"headers": {"Authorization": "Bearer tokenZq7"}}),
-    "chain": ("simplecache::http://annZq7:passZq7@HOST/DAY.csv", {}),
+    "chain": ("simplecache::http://annZq7:passZq7@HOST/DAY.csv", {"http": {"timeout": 2}}),
     "presigned": ("s3://bucket/DAY.csv?X-Amz-Signature=abcZq7", NO_S3),
     "keys": ("s3://bucket/DAY.csv", {"key": "keyZq7", "secret": "sZq7", "token": "tZq7", **NO_S3}),
     "gs": ("gs://bucket/DAY.csv?X-Goog-Signature=abcZq7", {"token": "tokenZq7"}),

@@ -474,7 +474,13 @@ def test_scheduler_lost__is_reported_and_a_checkpoint_resumes(
 
 
 @pytest.mark.cluster
-def test_scheduler_lost__before_a_new_one_starts(run: Any, frail: Cluster, store: Path) -> None:
+def test_scheduler_lost__before_a_new_one_starts(
+    run: Any,
+    frail: Cluster,
+    store: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("calibscale.engine.dask_connection._CONNECT_TIMEOUT", 4.0)
     frail.scheduler.kill()
     with dask.config.set({"distributed.comm.timeouts.connect": "2s"}):
         ran = run("evaluate", store, "-e", "ece", "--scheduler-file", frail.file)

@@ -372,6 +372,7 @@ def many(kind, outcomes_scale=1.0, weighted=False):
     )
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("normalization", ["pairs", "kernel_sum"])
 @pytest.mark.parametrize("weighted", [False, True])
 def test_landmarks__equal_the_sum_over_all_pairs(normalization, weighted):
@@ -448,6 +449,7 @@ def test_landmarks__with_covariates_are_within_the_stated_error(invalid):
         assert abs(default.value - value) <= default.approximation.error + 1e-5 * value
 
 
+@pytest.mark.long
 def test_landmarks__of_some_models_only_are_used_for_none():
     """Ranking compares models by one method, in any order of the models."""
     models = {"normal": many("normal"), "ensemble": many("ensemble")}

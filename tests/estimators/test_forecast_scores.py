@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-import scoringrules
 from scipy import stats
 from scipy.integrate import quad
 
@@ -106,7 +105,7 @@ def test_crps__is_the_integral_of_its_definition(kind):
 
 @pytest.mark.parametrize("weighted", [False, True])
 @pytest.mark.parametrize("kind", KINDS)
-def test_scores__equal_scoringrules(kind, weighted):
+def test_scores__equal_scoringrules(scoringrules, kind, weighted):
     x, forecast, y = _rows(kind)
     w = _weights() if weighted else None
     source = cs.from_arrays(predictions=x, forecast=forecast, labels=y, weights=w)

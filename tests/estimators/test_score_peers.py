@@ -27,9 +27,8 @@ MEASURES = [
 @cache
 def ours(law: str) -> dict[str, float]:
     p, y = rows(law)
-    result = cs.evaluate(
-        cs.from_arrays(probabilities=p, labels=y.astype(int), binary=True), MEASURES
-    )
+    source = cs.from_arrays(probabilities=p, labels=y.astype(int), binary=True)
+    result = cs.evaluate(source, MEASURES, floor=False)
     details = {key: v for e in result for key, v in e.details.items() if isinstance(v, float)}
     assert {e.approximation.error for e in result} == {0.0}
     diagram = result["murphy"].details["murphy"]

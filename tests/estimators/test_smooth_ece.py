@@ -162,8 +162,9 @@ def test_notion__is_checked():
 def test_floor__has_the_values_of_all_labels():
     p = np.array([0.05003, 0.2, 0.6])  # between points of the grid
     labels = np.array(np.meshgrid(*[[0, 1]] * 3)).reshape(3, -1).T
+    sources = [_source(p, y) for y in labels]
     values = np.array(
-        [cs.evaluate(_source(p, y), "smooth_ece")["smooth_ece"].value for y in labels]
+        [cs.evaluate(each, "smooth_ece", floor=False)["smooth_ece"].value for each in sources]
     )
     chances = np.where(labels == 1, p, 1 - p).prod(axis=1)
     floor = cs.evaluate(_source(p, labels[0]), "smooth_ece")["smooth_ece"].floor

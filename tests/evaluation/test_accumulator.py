@@ -93,7 +93,7 @@ def accumulated(data, cuts, estimators, **settings):
 
 
 def table(result):
-    groups = {str(key): estimates for key, estimates in result.groups.items()}
+    groups = {str(key): estimates for key, estimates in (result.groups or {}).items()}
     return {
         (group, e.estimator): e.value
         for group, estimates in {"": result.estimates, **groups}.items()
@@ -112,13 +112,13 @@ def test_fixed__has_every_estimator_of_one_pass():
 
 
 @pytest.mark.long
-@pytest.mark.parametrize("recent", [2**16, 900])
-def test_compute__equals_evaluate(data, monkeypatch, recent):
+@pytest.mark.parametrize(("recent", "group_by"), [(2**16, None), (900, "region")])
+def test_compute__equals_evaluate(data, monkeypatch, recent, group_by):
     monkeypatch.setattr(module, "_RECENT_ROWS", recent)
     source = from_arrays(**data, covariate_names=NAMES)
-    expected = evaluate(source, FIXED, group_by="region")
+    expected = evaluate(source, FIXED, group_by=group_by)
     cuts = np.sort(np.random.default_rng(1).integers(0, ROWS, 12))  # some batches may be empty
-    running = accumulated(data, [*cuts, cuts[-1]], FIXED, group_by="region")
+    running = accumulated(data, [*cuts, cuts[-1]], FIXED, group_by=group_by)
     result = pickle.loads(pickle.dumps(running)).compute()
     assert table(result) == pytest.approx(table(expected), rel=1e-12)
     assert (result.n, result.n_unlabelled, result.source["rows"]) == (
@@ -127,7 +127,7 @@ def test_compute__equals_evaluate(data, monkeypatch, recent):
         ROWS,
     )
     assert running.rows == ROWS
-    assert "rows=5000" in repr(running)
+    assert f"rows={ROWS}" in repr(running)
     running.reset(keep_bandwidths=True)  # of klce: centres of the covariates
     parts = [pickle.loads(pickle.dumps(running)) for _ in range(3)]
     for k, part in enumerate(parts):

@@ -128,7 +128,7 @@ def test_ranked_alike__counts_exact_orders(example):
 
 
 def test_main__prints_and_saves_everything(run, data_folder, tmp_path):
-    ran = run(data_folder.parent, "--trials", 20)
+    ran = run(data_folder.parent, "--trials", 4)
     assert ran.exit_code == 0, ran.output
     names = {path.name for path in tmp_path.iterdir()}
     assert names == {"figure_1.png", "figure_2.png", "figure_3.png", "figure_4a.png"}

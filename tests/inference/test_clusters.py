@@ -243,6 +243,7 @@ def test_audit__has_signs_of_clusters():
         assert audited.p_value == pytest.approx(2 * norm.sf(abs(audited.z)), abs=0.06)
 
 
+@pytest.mark.long
 def test_verdict__is_seldom_against_calibrated_clusters():
     results = [evaluate(_source(*_data(60, 0.5, s)), cluster="id") for s in range(20)]
     # 5 % expected: more than 4 of 20 has probability 0.003; the `ece` of every one is above 0

@@ -66,6 +66,7 @@ def test_floor__with_clusters_is_the_mean_over_calibrated_data_sets():
     assert (np.mean(independent, axis=0) < 0.8 * mean).all()  # which treats rows as independent
 
 
+@pytest.mark.long
 def test_floor__of_kernel_errors_with_clusters_is_that_of_dense_signs():
     rng = np.random.default_rng(2)
     p, y, cluster, w = _clusters(rng)
@@ -164,6 +165,7 @@ def test_floor__of_signs_is_no_evidence_of_a_verdict():
     assert result.judgement.state == without.judgement.state
 
 
+@pytest.mark.long
 def test_floor__of_rows_with_different_numbers_of_classes_is_the_mean_over_drawn_labels():
     rng = np.random.default_rng(7)
     counts = rng.integers(2, 5, 200)

@@ -403,6 +403,7 @@ def test_intervals__do_not_depend_on_blocks_or_engines(method):
         np.testing.assert_allclose(result, expected, rtol=1e-9, atol=1e-13)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("method", ["jackknife", "bootstrap"])
 def test_group_by__has_the_intervals_of_each_value(method):
     data = _data(3, 300, weighted=True)

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import os
 import re
 import shutil
 from textwrap import dedent
 
 import pytest
+from filelock import FileLock
 
 import calibscale as cs
 from calibscale.errors import OptionError
@@ -18,13 +20,20 @@ from tests.support.ten_nights import DAYS, day_name, write_day, write_job
 
 @pytest.fixture(scope="session")
 def ten_nights(tmp_path_factory):
-    """A folder of ten nights."""
-    folder = tmp_path_factory.mktemp("nightly")
-    job = write_job(folder)
-    for k in range(DAYS):
-        write_day(folder, k)
-        night(job, day_name(k))
-    return folder
+    """A folder of ten nights, which the workers of pytest-xdist share."""
+    base = tmp_path_factory.getbasetemp()
+    if "PYTEST_XDIST_WORKER" in os.environ:
+        base = base.parent
+    finished = base / "nightly"
+    with FileLock(base / "nightly.lock"):
+        if not finished.exists():
+            folder = tmp_path_factory.mktemp("nightly")
+            job = write_job(folder)
+            for k in range(DAYS):
+                write_day(folder, k)
+                night(job, day_name(k))
+            folder.rename(finished)
+    return finished
 
 
 @pytest.fixture

@@ -74,6 +74,7 @@ def nights(tmp_path_factory):
     return results
 
 
+@pytest.mark.long
 def test_night__has_no_dictionaries_in_its_parts(nights):
     for result in nights:
         assert _dictionaries(result, "night") == []
@@ -83,6 +84,7 @@ def test_night__has_no_dictionaries_in_its_parts(nights):
         assert is_dataclass(part)
 
 
+@pytest.mark.long
 def test_night__of_json_is_the_same(nights):
     for result in nights:
         value = json.loads(json.dumps(result.to_dict(), allow_nan=False))
@@ -93,6 +95,7 @@ def test_night__of_json_is_the_same(nights):
         assert restored.alarms == result.alarms
 
 
+@pytest.mark.long
 def test_alarms__of_json_are_infinite_from_the_label_of_probability_0_on(nights):
     alarms = nights[-1].alarms
     value = json.loads(json.dumps(alarms.to_dict(), allow_nan=False))
@@ -129,6 +132,7 @@ def test_threshold__has_a_side_and_limits(limits, quantity, side, value_limits):
     assert threshold.limit == next(iter(limits.values()), None)
 
 
+@pytest.mark.long
 def test_window__has_the_estimates_of_a_group(nights):
     (day, _) = nights[-1].windows
     assert isinstance(day, WindowResult)

@@ -58,8 +58,8 @@ def test_command__prints_a_plan(folder):
         (("--date", "2026-02-30"), "a day must be a date"),
     ],
 )
-def test_command__reports_invalid_days(folder, arguments, words):
-    ran = invoke("nightly", folder / "job.toml", *arguments)
+def test_command__reports_invalid_days(tmp_path, arguments, words):
+    ran = invoke("nightly", write_job(tmp_path), *arguments)
     assert ran.exit_code == 2
     assert words in ran.stderr
 

@@ -166,6 +166,7 @@ def test_axes__unknown_names_and_tables_are_errors(tmp_path: Path) -> None:
         assert re.search(">10[\u00a0 ]%<|<!-- 10\u00a0% -->", (tmp_path / name).read_text("utf-8"))
 
 
+@pytest.mark.long
 def test_axes__are_an_option_of_the_commands(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

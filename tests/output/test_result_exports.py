@@ -187,6 +187,7 @@ def test_save__writes_what_the_suffix_names(kind: str, tmp_path: Path) -> None:
         result.save(tmp_path / "result.xlsx")
 
 
+@pytest.mark.long
 def test_save__writes_the_report_and_plots(tmp_path: Path) -> None:
     result = result_of_kind("reliability")
     result.save(tmp_path / "a.html")

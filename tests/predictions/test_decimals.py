@@ -32,10 +32,11 @@ def _source(p, y, **options):
 
 def _rows():
     rng = np.random.default_rng(1)
-    p = rng.beta(0.3, 8, 5000)
-    return p, (rng.random(5000) < p).astype(int)
+    p = rng.beta(0.3, 8, 2000)
+    return p, (rng.random(2000) < p).astype(int)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("block_rows", [None, 700])
 def test_verdict__of_rounded_percentages_says_that_zeros_may_be_rounded(block_rows):
     """Their number alone would suggest that the model is refuted."""
@@ -44,8 +45,9 @@ def test_verdict__of_rounded_percentages_says_that_zeros_may_be_rounded(block_ro
     y[np.flatnonzero(percent == 0)[:3]] = 1
     source = _source(percent, y, percent=True)
     advice = "No predicted probability has more than 3 decimals, so that 0 may be a rounded"
-    for verb in (cs.evaluate, cs.check, cs.calibration_test):
-        result = verb(source, block_rows=block_rows)
+    few = {"n_replicates": 19}
+    for verb, settings in ((cs.evaluate, {}), (cs.check, few), (cs.calibration_test, few)):
+        result = verb(source, block_rows=block_rows, **settings)
         assert result.impossible.decimals == 3
         assert advice in result.verdict
         assert result.to_dict()["impossible"]["decimals"] == 3

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-import scoringrules
 from scipy import stats
 
 import calibscale as cs
@@ -46,7 +45,7 @@ def test_rows__have_several_numbers_of_members():
     assert len({len(row) for row in ROWS}) == 6
 
 
-def test_crps__is_the_fair_one_of_the_members_of_each_row():
+def test_crps__is_the_fair_one_of_the_members_of_each_row(scoringrules):
     expected = [
         float(scoringrules.crps_ensemble(y, row, estimator="fair"))
         for row, y in zip(ROWS, Y, strict=True)
@@ -133,7 +132,7 @@ def _source(members, y, **settings):
     return cs.from_arrays(predictions=members, forecast="ensemble", labels=y, **settings)
 
 
-def test_missing_members__drop_no_rows():
+def test_missing_members__drop_no_rows(scoringrules):
     """D9: 2 % of 50 members were missing, and `drop` removed 64 % of the rows."""
     members, y = _rows(1000, 50, 0.02)
     assert np.isnan(members).any(axis=1).mean() > 0.5

@@ -19,6 +19,7 @@ from calibscale.statistics.score_sums import Totals
 from tests.support.models import N, jackknife_error, simulated_models, sources_of
 
 
+@pytest.mark.long
 def test_rank__models_with_different_labels_are_not_paired(data, rng):
     models, y = data
     swapped = y.copy()

@@ -195,6 +195,7 @@ def test_multicalibration__limits_and_notes(rows, monkeypatch):
 # ---------------------------------------------------------------- Bayesian binning
 
 
+@pytest.mark.long
 def test_bbq__is_that_of_its_authors(rows):
     source = _source(rows)
     after = probabilities(recalibrated(source, BBQ().fit(source)))[:, 1]

@@ -32,7 +32,11 @@ DENSE = {
 
 @pytest.mark.parametrize("notion", SCALAR)
 @with_and_without_weights
-@pytest.mark.parametrize("names", [SCORE_FAMILIES[:3], SCORE_FAMILIES[3:]], ids="-".join)
+@pytest.mark.parametrize(
+    "names",
+    [SCORE_FAMILIES[:3], pytest.param(SCORE_FAMILIES[3:], marks=pytest.mark.long)],
+    ids="-".join,
+)
 def test_families__equal_dense_references(names, notion, weighted):
     data = toy(notion, rows=160, weighted=weighted)
     data.q = np.round(128 * data.q) / 128  # scores repeat, and sums are exact

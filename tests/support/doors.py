@@ -327,7 +327,8 @@ def _outcome(result: Any, cell: Cell, also: dict[str, int] | None = None) -> Out
 
 
 def _evaluated(source: Any, cell: Cell, also: dict[str, int] | None = None) -> Outcome:
-    return _outcome(cs.evaluate(source, cell.estimators, **cell.options), cell, also)
+    result = cs.evaluate(source, cell.estimators, floor=False, **cell.options)
+    return _outcome(result, cell, also)
 
 
 def _arrays(cell: Cell) -> dict[str, Any]:

@@ -139,10 +139,10 @@ def _night(
             groups=groups,
             names=(column, "age"),
         )
-        for k in range(6)
+        for k in range(2)
         for overconfident in (False, True)
     }
-    kinds = [(i % 6, i >= drift_from) for i in range(days)]  # days are repeated to save time
+    kinds = [(i % 2, i >= drift_from) for i in range(days)]  # days are repeated to save time
     sources = [distinct[kind] for kind in kinds]
 
     def merged(first: int, last: int) -> Any:
