@@ -1,7 +1,7 @@
 """python examples/ddp_accumulator.py: evaluate a model on several processes of torch.distributed.
 
 Each process evaluates its own part of the rows.  The accumulators, not the rows, are gathered, and
-their estimates are those of `evaluate` on all rows.
+their estimates equal the estimates of `evaluate` on all rows.
 """
 
 from __future__ import annotations

@@ -138,7 +138,7 @@ def rejects(result: TestResult) -> bool:
     """Whether the test rejects at 5 %.
 
     Permutations are counted as in the published code of Figure 3, not centred as in KiTE and
-    `p_value`: all have the Σδ of the data, so that their mean is about that of T.
+    `p_value`: all have the Σδ of the data, so that their mean is about the mean of T.
     """
     if result.null == "permute":
         return bool(np.mean(result.null_values > required(result.value)) <= LEVEL)
