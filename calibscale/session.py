@@ -29,7 +29,7 @@ from calibscale.formatting.number_texts import size as size_text
 from calibscale.kernels.data_profile import DataProfile
 from calibscale.kernels.pair_sums import Pairs
 from calibscale.predictions.blocks import RowCounts
-from calibscale.predictions.claims import CLASSES, FORECASTS, includes
+from calibscale.predictions.claims import CLASSES, FORECASTS, SOFT, includes
 from calibscale.predictions.decimals import FEWEST_DECIMALS, MOST_DECIMALS
 from calibscale.predictions.invalid_rows import CLUSTER_OF, need_rows
 from calibscale.predictions.rules import Rules
@@ -421,7 +421,9 @@ def unsuitable(
     `claims` are the claims that it supports.
     """
     source.need_integer_labels(subject)
-    return OptionError(f"{subject} is for predictions of {claims[0]}, and these are {source.kind}")
+    # Soft labels belong to classes, and have an error of their own.
+    named = " or ".join(claim for claim in claims if claim != SOFT)
+    return OptionError(f"{subject} is for predictions of {named}, and these are {source.kind}")
 
 
 def classes_only(subject: str, source: ArraySource) -> None:

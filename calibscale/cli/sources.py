@@ -65,7 +65,9 @@ forecast_option = click.option(
     metavar="KIND[(SETTING=VALUE,...)]",
     help="Kind of predictive distributions: normal (mean, standard deviation), ensemble (members), "
     "mixture (weights, means, standard deviations), quantiles(levels=[0.1,0.5,0.9]), "
-    "histogram(edges=[0,1,2]) or ordinal(classes=5).  Labels are then the observed numbers.",
+    "histogram(edges=[0,1,2]) or ordinal(classes=5).  Or of one number or two: mean, median, "
+    "quantile(level=0.9), expectile(level=0.9), second_moment, exceedance(threshold=20) or "
+    "interval(coverage=0.9) (low, high).  Labels are then the observed numbers.",
 )
 event_option = click.option(
     "--event",

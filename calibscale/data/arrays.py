@@ -89,8 +89,9 @@ def from_arrays(
         In place of logits and probabilities: predictive distributions of the kind `forecast`.
     forecast : str or Forecast, optional
         Kind of the predictions: ``normal``, ``mixture``, ``ensemble``, `QuantileForecast`,
-        `HistogramForecast` or `OrdinalForecast`.  Labels are then the observed numbers (n,), NaN
-        where the outcome is not yet known.
+        `HistogramForecast` or `OrdinalForecast`.  Or a `Functional`, such as ``mean``,
+        ``quantile(level=0.9)`` or ``interval(coverage=0.9)``.  Labels are then the observed numbers
+        (n,), NaN where the outcome is not yet known.
     labels : (n,) array-like
         Integers 0..K−1, and −1, NaN or None where the label is not yet known.  Also booleans, texts
         among `class_names`, or for two classes words such as ``"no"`` and ``"yes"``.  Other values

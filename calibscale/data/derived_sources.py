@@ -436,9 +436,8 @@ def forecast_events(
     [-0.1, 0.1]
     """
     data = as_source(source)
-    require(
-        data.target.claim == FORECASTS, f"{data.name} has no forecasts but {data.kind} of classes"
-    )
+    others = f"{data.kind} of classes" if data.target.has_classes else data.target.in_words
+    require(data.target.claim == FORECASTS, f"{data.name} has no forecasts but {others}")
     require((level is None) != (threshold is None), "give exactly one of level= and threshold=")
     require(level is None or 0 < level < 1, "level must be in (0, 1)", level)
     if threshold is not None:

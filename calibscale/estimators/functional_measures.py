@@ -32,8 +32,8 @@ class Bias(SimpleEstimator):
 
     `details` has the mean of the claims as `predicted`, the mean of the responses as `observed`,
     and for positive predictions their `ratio` observed/predicted, which insurers call A/E or O/E.
-    Confidence intervals of shares are those of Clopper and Pearson with (Σw)²/Σw² rows, and others
-    are Student's.
+    Shares have confidence intervals of Clopper and Pearson with (Σw)²/Σw² rows, exceedances have
+    Student's, and means and expectiles have intervals by jackknife or bootstrap.
 
     See Also
     --------

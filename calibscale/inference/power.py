@@ -25,7 +25,7 @@ from calibscale.predictions.claims import CLASSES, FORECASTS
 from calibscale.predictions.distributions.mixtures import EnsembleForecast
 from calibscale.predictions.validation import chunks
 from calibscale.results.inference_results import Miscalibration, Power, PowerPoint
-from calibscale.session import Run, Session, SessionOptions, listed, verb
+from calibscale.session import Run, Session, SessionOptions, listed, unsuitable, verb
 from calibscale.statistics.statistic import weights_of
 
 POOL = 100_000  # rows from which data sets are drawn
@@ -115,7 +115,10 @@ def power(
         if bias.where is not None:
             covariate, _ = bias.where
             position = run.source.covariate(covariate)
-        pool = _POOLS[run.rules.target.claim](run, bias, position)
+        claim = run.rules.target.claim
+        if claim not in _POOLS:
+            raise unsuitable("power", session.source, tuple(_POOLS))
+        pool = _POOLS[claim](run, bias, position)
         settings = settled(estimator, run.fitting[0])
         curve: list[PowerPoint] = []
 

@@ -310,6 +310,10 @@ def test_impossible_settings__are_refused(forecast, message):
         (lambda s: cs.calibration_test(s, null="labels"), "do not say how outcomes vary"),
         (lambda s: cs.select(s), "select is for predictions of classes, and these are mean"),
         (lambda s: cs.evaluate(s, "interval_score"), "is for predictions of intervals"),
+        (lambda s: cs.evaluate(s, "coverage"), "is for predictions of forecasts or intervals"),
+        (lambda s: cs.power(s, cs.Miscalibration(0.1)), "power is for predictions of classes or"),
+        (lambda s: cs.forecast_events(s, level=0.5), r"no forecasts but predictions \(mean\)"),
+        (lambda s: cs.audit(s, ["a"]), "is for predictions of classes, and these are mean"),
         (lambda s: cs.evaluate(s, cs.Deviance(2)), "needs outcomes positive"),
     ],
 )
@@ -330,6 +334,40 @@ def test_few_effective_residuals__are_noted():
     assert (
         "notes" not in cs.calibration_test(even, "smooth_test", n_replicates=99).results[0].details
     )
+
+
+def test_reliability__has_the_means_of_bins():
+    law = drawn()
+    weights = np.random.default_rng(1).uniform(0.5, 2.0, N)
+    result = cs.reliability(source_of("mean", law, factor=1.2, weights=weights), bins=6)
+    for b in result.bins:
+        x = 1.2 * law.mean
+        # The outer bins are open.
+        low = -np.inf if b is result.bins[0] else b.lower
+        high = np.inf if b is result.bins[-1] else b.upper
+        rows = (low < x) & (x <= high)
+        assert b.count == rows.sum()
+        assert b.mean_p == pytest.approx(np.average(x[rows], weights=weights[rows]))
+        assert b.frequency == pytest.approx(np.average(law.outcomes[rows], weights=weights[rows]))
+        delta, w = (x - law.outcomes)[rows], weights[rows]
+        n = w.sum() ** 2 / (w**2).sum()
+        squares = (w**2 * (delta - np.average(delta, weights=w)) ** 2).sum()
+        half = t.ppf(0.975, n - 1) * np.sqrt(squares * n / (n - 1)) / w.sum()
+        low, high = b.interval
+        assert (high - low) / 2 == pytest.approx(half, rel=1e-9)
+    gaps = [b.weight * abs(b.mean_p - b.frequency) for b in result.bins]
+    assert result.overall.ece == pytest.approx(sum(gaps) / weights.sum())
+
+
+@pytest.mark.parametrize("forecast", ["mean", "quantile(level=0.9)", "interval(coverage=0.8)"])
+def test_reliability__is_shown_as_a_table_and_a_plot(forecast):
+    result = cs.reliability(source_of(forecast, factor=0.7), bins=5)
+    response = {"mean": "mean outcome"}.get(forecast, "share of outcomes")
+    assert response.split()[0] in str(result)
+    ax = result.plot()
+    assert response in ax.get_title(loc="left") + ax.get_ylabel() + str(ax.texts)
+    restored = cs.Reliability.from_dict(result.to_dict())
+    assert restored.bins == result.bins
 
 
 @pytest.mark.slow
