@@ -25,7 +25,7 @@ from calibscale.data.arrays import from_arrays
 from calibscale.data.call_hints import seem_exchanged
 from calibscale.data.label_values import WORDS, distinct_values, label_values, pieces_of
 from calibscale.data.named_values import encoded
-from calibscale.data.percentages import of_texts, shares
+from calibscale.data.percentages import hint_of_texts, shares
 from calibscale.data.source import ArraySource
 from calibscale.errors import InvalidDataError, OptionError, require
 from calibscale.estimators.known_estimators import ESTIMATORS, LOCAL, named
@@ -163,7 +163,7 @@ def _source(
         try:
             p = p.astype(np.float64)
         except (TypeError, ValueError) as error:
-            raise InvalidDataError(f"y_prob must be numbers{of_texts(p)}: {error}") from error
+            raise InvalidDataError(f"y_prob must be numbers{hint_of_texts(p)}: {error}") from error
     # One column is the probability of the positive class.
     p = p[:, 0] if p.ndim == 2 and p.shape[1] == 1 else p
     columns = getattr(y_prob, "column_names", getattr(y_prob, "columns", None))

@@ -1,4 +1,4 @@
-"""Options that several commands share, the values of their texts, and checks of options."""
+"""Options that several commands share, parsers of their texts, and checks of their values."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Scores of rows, and their sums in bins."""
+"""Scores of rows of logits or probabilities, and sums of rows in bins and cells of the simplex."""
 
 from __future__ import annotations
 

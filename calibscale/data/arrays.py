@@ -24,7 +24,7 @@ from calibscale.data.choices import ChoiceColumns, ChoiceOptions, of_choices
 from calibscale.data.label_values import LABEL_OPTIONS, LETTERS, label_values, pieces_of
 from calibscale.data.missing import as_floats
 from calibscale.data.named_values import NamedColumns, headings, is_table, named_columns
-from calibscale.data.percentages import SHARES, of_texts, shares
+from calibscale.data.percentages import SHARES, hint_of_texts, shares
 from calibscale.data.row_shards import ConvertedRows, RowShards, check_shards, is_shards
 from calibscale.data.source import ArraySource
 from calibscale.errors import BinaryError, InvalidDataError, NoRowsError, OptionError, require
@@ -411,7 +411,7 @@ def _column(array: Any, name: str) -> Any:
     if isinstance(array, np.ndarray):
         array = as_floats(array)
     if np.dtype(array.dtype).kind not in "iufb":
-        hint = of_texts(array) if name == "probabilities" else ""
+        hint = hint_of_texts(array) if name == "probabilities" else ""
         raise InvalidDataError(
             f"{name} must be numbers, not {array.dtype} (object arrays are refused){hint}"
         )

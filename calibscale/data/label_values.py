@@ -132,7 +132,8 @@ class LabelValues:
     def numbers(self, labels: NDArray[Any], first: int, place: Place) -> NDArray[np.int64]:
         """Classes of labels (n,) from row `first` on, −1 where they are not yet known.
 
-        Integers are not compared with the number of classes.
+        Without `codes`, the classes are the labels themselves.  They may then be K or more, which
+        the validation of rows reports.
 
         Raises
         ------
@@ -142,6 +143,9 @@ class LabelValues:
         labels = as_floats(labels)
         if labels.dtype.kind in "OUST":
             return self._of_values(labels, first, place)
+        return self._of_numbers(labels, first, place)
+
+    def _of_numbers(self, labels: NDArray[Any], first: int, place: Place) -> NDArray[np.int64]:
         if labels.dtype == np.uint64:  # a conversion to int64 would make large numbers negative
             labels = np.minimum(labels, np.uint64(2**62))
         numbers = labels.astype(np.float64 if labels.dtype.kind == "f" else np.int64)
@@ -149,15 +153,11 @@ class LabelValues:
         for key in self.unknown:
             missing |= numbers == _number(key)
         by_number = _by_number(self.codes)
-        # If every key is a number, labels are looked up by their numbers.
-        if self.codes and len(by_number) == len(self.codes):
-            values = np.array(sorted(by_number))
-            nearest = np.searchsorted(values, numbers).clip(0, len(values) - 1)
-            classes = np.array([by_number[value] for value in values.tolist()])[nearest]
-            wrong = ~missing & (values[nearest] != numbers)
+        if self.codes and len(by_number) == len(self.codes):  # every key is a number
+            classes, wrong = _looked_up(numbers, by_number)
+            wrong &= ~missing
         else:
-            fraction = numbers != np.floor(numbers)
-            wrong = ~missing & (fraction | (abs(numbers) > 2**53))  # larger ones are rounded
+            wrong = ~missing & _is_no_integer(numbers)
             classes = np.where(missing | wrong, 0, numbers).astype(np.int64)
             if wrong.any() and self.classes is not None:
                 # The error is about the first wrong row, which may be one out of range.
@@ -215,6 +215,22 @@ def _by_number(codes: Mapping[str, int]) -> dict[float, int]:
             # The first of equal numbers counts, as “1” and “true” may both be keys.
             numbers.setdefault(number, code)
     return numbers
+
+
+def _looked_up(
+    numbers: NDArray[Any], by_number: Mapping[float, int]
+) -> tuple[NDArray[np.int64], NDArray[np.bool_]]:
+    """Class of each number (n,), and whether the number is none of the keys (n,)."""
+    keys = np.array(sorted(by_number))
+    class_of_key = np.array([by_number[key] for key in keys.tolist()])
+    # The only key that can equal a number is the first key that is not smaller.
+    candidates = np.searchsorted(keys, numbers).clip(0, len(keys) - 1)
+    return class_of_key[candidates], keys[candidates] != numbers
+
+
+def _is_no_integer(numbers: NDArray[Any]) -> NDArray[np.bool_]:
+    """Whether each number has a fraction, or is so large that its fraction may have been lost."""
+    return (numbers != np.floor(numbers)) | (abs(numbers) > 2**53)
 
 
 # ---------------------------------------------------------------- the meaning of labels

@@ -59,7 +59,7 @@ def shares(values: NDArray[Any], first: int = 0, name: str = "the source") -> ND
     return numbers.reshape(values.shape) / 100.0
 
 
-def of_texts(values: Any) -> str:
+def hint_of_texts(values: Any) -> str:
     """Hint for predictions that are texts: the first text, and the remedy if it is in percent."""
     try:
         listed = np.asarray(values[:100]).reshape(-1).tolist()

@@ -236,7 +236,7 @@ def check_meta(url: str | Path, meta: dict[str, Any]) -> None:
 
 
 def _is_forecast(meta: dict[str, Any]) -> bool:
-    """Whether kind, settings and number of columns describe predictive distributions."""
+    """Whether kind, settings and number of columns describe predictions of outcomes."""
     try:
         described = forecast_of(str(meta["kind"]), **meta["forecast"])
         # A store is data of others: the settings are checked like the options of a call.

@@ -1,4 +1,4 @@
-"""Options of folds, and their progress."""
+"""Scheduler, memory limit and progress of folds, and the progress of several folds as one."""
 
 from __future__ import annotations
 
@@ -22,10 +22,10 @@ from calibscale.formatting.progress import reporting
 
 @dataclass(frozen=True)
 class Execution:
-    """Options of folds, with the meaning in `fold`, the size of blocks, and the name for results.
+    """Options by which folds run, with the meaning that they have in `fold`.
 
-    `block_rows` is the number of rows of a block.  None keeps the blocks of the source.  `progress`
-    may be True, for a progress bar.
+    `name` is the name of the scheduler in results.  `block_rows` is the number of rows of a block.
+    None keeps the blocks of the source.  `progress` may be True, for a progress bar.
     """
 
     scheduler: Any = None

@@ -135,16 +135,22 @@ class SegmentTable:
     def error(self) -> Floats:
         """Bound of the error of `ecce` due to cells of the score.
 
-        The walk leaves the range of its values at the ends of a cell by at most the events of the
-        cell, and Σwp of it, and hardly by more than 3 standard deviations of the sum of its labels.
+        The walk is known at the ends of each cell.  An excursion beyond both ends rises and falls
+        inside the cell.  It is at most Σw of the events of the cell, which is the whole rise, and
+        at most Σwp, which is the whole fall.  It hardly exceeds 3 standard deviations of the sum of
+        the labels.
         """
         if self.exact:
             return np.zeros(len(self))
         _, weight, _, predicted, delta, variance = self._sums
+        # δ is p − event.  Rounding must not give an atom more events than rows.
         events = np.clip(predicted - delta, 0.0, weight)
-        events, predicted, variance = map(self._largest, (events, predicted, variance))
-        inside = np.minimum(np.minimum(events, predicted), _DEVIATIONS * np.sqrt(variance))
-        return 2.0 * inside / self.sums.weight
+        largest_rise = self._largest(events)
+        largest_fall = self._largest(predicted)
+        deviation = np.sqrt(self._largest(variance))
+        excursion = np.minimum(np.minimum(largest_rise, largest_fall), _DEVIATIONS * deviation)
+        # The maximum and the minimum of the walk may both be inside a cell.
+        return 2.0 * excursion / self.sums.weight
 
     @cached_property
     def squared(self) -> Floats:

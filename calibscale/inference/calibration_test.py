@@ -145,7 +145,7 @@ def calibration_test(
         any_error = drawn_from.of_labels or isinstance(drawn_from, RandomSigns)
         several = statistics is None and any_error and not drawn_from.moves and bandwidths == 1
         if statistics is None:
-            estimators = _by_default(session, local, several)
+            estimators = _default_statistics(session, local, several)
         elif local:
             raise OptionError(
                 "covariates= is for the default statistics; with others, name the covariates of "
@@ -239,15 +239,16 @@ def _no_draws(null: Null, target: Target) -> OptionError:
     )
 
 
-def _by_default(session: Session, local: SKCE | None, several: bool) -> list[Estimator]:
-    """Default statistics and the local error, if any.
+def _default_statistics(session: Session, local: SKCE | None, several: bool) -> list[Estimator]:
+    """Statistics of a call that names none.
 
-    Without `several`, the only statistic is the local error or else a kernel error.
+    `local` is the kernel error given the covariates of the call, if it has any.  Without `several`,
+    the only statistic is the local error, or else a kernel error of whole predictions.
     """
-    if not several:
-        return [local or kernel_error(session)]
-    members = default_tests(session)
-    return members if local is None else [*members, local]
+    if several:
+        statistics = default_tests(session)
+        return statistics if local is None else [*statistics, local]
+    return [kernel_error(session) if local is None else local]
 
 
 def _check(
@@ -264,7 +265,7 @@ def _check(
             "p-value of a million replicates is one in a million"
         )
     if stop_after is not None and (stop_after < 1 or null.centred):
-        raise OptionError("stop_after must be at least 1, and is not for null='permute'")
+        raise OptionError("stop_after must be at least 1 and is not supported with null='permute'")
     require(estimators, "no statistic to test")
     for e in estimators:
         testable = isinstance(e, Testable)

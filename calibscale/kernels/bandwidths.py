@@ -1,4 +1,4 @@
-"""Bandwidths chosen by the power of the test on held-out rows."""
+"""Kernels of tests of local calibration, with default bandwidths and bandwidths of most power."""
 
 from __future__ import annotations
 
@@ -79,7 +79,10 @@ FEW_LEVELS = 16  # continuous columns with at most this many values are summed v
 
 
 def local_kernel(setup: DataProfile, notion: str, settings: Any) -> tuple[ProductKernel, list[str]]:
-    """Kernel of the settings of an `SKCE` with defaults from the data, and notes for the user."""
+    """Kernel of the settings of an `SKCE`, with defaults from the data, and notes for the user.
+
+    The default bandwidths are median distances in a sample of the rows.
+    """
     columns = setup.columns(settings.covariates)
     categorical = settings.categorical
     continuous = [columns[name] for name in settings.covariates if name not in categorical]

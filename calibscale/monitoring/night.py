@@ -135,14 +135,16 @@ class _Run:
         self.started = time.perf_counter()
         self.notes: list[str] = []
         self.absent = False  # whether there are no predictions of the day
-        self.unlabelled = 0  # rows of a first day that has no labels, of which nothing is kept
+        self.unlabelled = 0  # rows of a first day without labels, which creates no ledger
         self.broken: BrokenDays | None = None
         self.failure: str | None = None  # reason why the day cannot be read
         self._stack = stack
         existing = open_ledger(job)
         stack.enter_context(_night_lock(job.ledger_path, existing is not None))
-        self.extras: _Extras | None = None
-        self._places: Any = None  # stamps of the outputs of the stored result
+        self.extras: _Extras | None = None  # None until they are restored or computed
+        self._output_stamps: Any = (
+            None  # stamps of the outputs that the stored result was written to
+        )
         self.ledger: Ledger | None = None
         self._use(existing or open_ledger(job))  # another night may have created it by now
 
@@ -337,7 +339,7 @@ class _Run:
             stamps = json.loads(path.with_suffix(".outputs").read_text())
             if stamps["result"] != hashlib.sha256(data).hexdigest():
                 return None
-            self._places, result = stamps["places"], json.loads(data)
+            self._output_stamps, result = stamps["places"], json.loads(data)
             if result["schema"] != Night.schema:
                 return None
             return Night.from_dict(result, fresh=False)
@@ -380,7 +382,7 @@ class _Run:
     def _written(self) -> bool:
         """Whether the outputs are still as this night wrote them."""
         try:
-            return outputs.stamps(self.job, self.day) == self._places
+            return outputs.stamps(self.job, self.day) == self._output_stamps
         except OSError:
             return False
 

@@ -12,8 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from calibscale.array_types import Floats, Ints
-from calibscale.compiled import drawn_sums
-from calibscale.compiled import row_sums as kernel_bins
+from calibscale.compiled import drawn_sums, row_sums
 from calibscale.predictions.chunk import Chunk
 from calibscale.statistics.bin_gaps import BinGaps
 from calibscale.statistics.ratios import ratio
@@ -112,7 +111,7 @@ class BinCounts(_Counts):
 
     def numbers(self, p: Floats) -> Ints:
         out = np.empty(len(p), np.int64)
-        kernel_bins.bin_numbers(p, np.array(self.edges), self.left_closed, out)
+        row_sums.bin_numbers(p, np.array(self.edges), self.left_closed, out)
         return out
 
     def zero(self, classes: int) -> BinState:
@@ -120,7 +119,7 @@ class BinCounts(_Counts):
         return BinState(np.zeros((classes, B, 5) if self.notion == "class_wise" else (5, B)))
 
     def add(self, p: Floats, values: Floats, weights: Floats, sums: Floats) -> None:
-        kernel_bins.bin_column(p, values, weights, np.array(self.edges), self.left_closed, sums)
+        row_sums.bin_column(p, values, weights, np.array(self.edges), self.left_closed, sums)
 
     def accumulate(self, state: BinState, chunk: Chunk) -> BinState:
         if self.notion != "class_wise":
@@ -130,7 +129,7 @@ class BinCounts(_Counts):
 
     def _bin_classes(self, sums: Floats, chunk: Chunk, delta: Floats) -> None:
         edges = np.array(self.edges)
-        kernel_bins.bin_classes(chunk.q, delta, chunk.weights, edges, self.left_closed, sums)
+        row_sums.bin_classes(chunk.q, delta, chunk.weights, edges, self.left_closed, sums)
 
     def draw(self, sums: tuple[Floats, ...], chunk: Chunk, replicates: Replicates) -> None:
         (out,) = sums
@@ -160,18 +159,18 @@ class FineHistogram(_Counts):
     """
 
     notion: str
-    CELLS: ClassVar[int] = kernel_bins.FINE_CELLS
+    CELLS: ClassVar[int] = row_sums.FINE_CELLS
 
     def numbers(self, p: Floats) -> Ints:
         out = np.empty(len(p), np.int64)
-        kernel_bins.fine_cells(p, out)
+        row_sums.fine_cells(p, out)
         return out
 
     def zero(self, classes: int) -> BinState:
         return BinState(np.zeros((5, self.CELLS)))
 
     def add(self, p: Floats, values: Floats, weights: Floats, sums: Floats) -> None:
-        kernel_bins.fine_histogram(p, values, weights, sums)
+        row_sums.fine_histogram(p, values, weights, sums)
 
 
 @dataclass(frozen=True)
@@ -227,25 +226,26 @@ class SimplexCells(Statistic):
 
     def accumulate(self, state: CellState, chunk: Chunk) -> CellState:
         q, thirds, delta = chunk.q, _thirds(chunk), chunk.delta
-        kernel_bins.simplex_cells(q, thirds, delta, chunk.weights, state.weight, state.delta)
+        row_sums.simplex_cells(q, thirds, delta, chunk.weights, state.weight, state.delta)
         return state
 
     def draw(self, sums: tuple[Floats, ...], chunk: Chunk, replicates: Replicates) -> None:
-        (out,) = sums
+        (out,) = sums  # (B, cells, K)
         q = chunk.q
         thirds = _thirds(chunk)
-        weight = np.zeros(out.shape[1])
+        unused = np.zeros(out.shape[1])  # Σw of each cell, which replicates share
         if replicates.draws_labels(chunk):
+            # A replicate has the observed sums, but for the rows whose drawn label differs.
             observed = np.zeros(out.shape[1:])
-            kernel_bins.simplex_cells(q, thirds, chunk.delta, chunk.weights, weight, observed)
+            row_sums.simplex_cells(q, thirds, chunk.delta, chunk.weights, unused, observed)
             out += observed
             cells = np.empty(len(chunk), np.int64)
-            kernel_bins.simplex_numbers(q, thirds, cells)
+            row_sums.simplex_numbers(q, thirds, cells)
             drawn, weights = replicates.labels(chunk), weights_of(chunk)
             drawn_sums.move_cells(drawn, chunk.labels, cells, weights, out)
         else:
             for b, delta in replicates.vectors(chunk):
-                kernel_bins.simplex_cells(q, thirds, delta, chunk.weights, weight, out[b])
+                row_sums.simplex_cells(q, thirds, delta, chunk.weights, unused, out[b])
 
 
 class CellNoiseState(NamedTuple):
@@ -270,8 +270,8 @@ class CellNoise(Statistic):
         thirds = _thirds(chunk)
         weight = np.zeros(len(state.weight2))
         w2 = chunk.weights * chunk.weights
-        kernel_bins.simplex_cells(q, thirds, q, chunk.weights, weight, state.q)
-        kernel_bins.simplex_cells(q, thirds, q * (1 - q), w2, state.weight2, state.variance)
+        row_sums.simplex_cells(q, thirds, q, chunk.weights, weight, state.q)
+        row_sums.simplex_cells(q, thirds, q * (1 - q), w2, state.weight2, state.variance)
         return state
 
     @staticmethod

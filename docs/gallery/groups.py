@@ -2,7 +2,7 @@
 Groups in one diagram
 =====================
 
-A model that is right on average, too high for one group and too low for the other.
+The model is right on average. Its predictions are too high for one group and too low for the other.
 """
 
 import numpy as np

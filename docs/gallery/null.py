@@ -2,7 +2,8 @@
 A statistic and its null
 ========================
 
-The error of 199 data sets with labels drawn from the predictions, and the observed error.
+The histogram shows the errors of 199 data sets with labels drawn from the predictions. The line is
+the observed error.
 """
 
 import matplotlib.pyplot as plt

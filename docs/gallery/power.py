@@ -2,7 +2,8 @@
 Rows that a test needs
 ======================
 
-The share of simulated data sets in which a test at 5 % detects a temperature of 1.3.
+The curve shows the share of simulated data sets in which a test at 5 % detects a temperature of
+1.3.
 """
 
 import numpy as np

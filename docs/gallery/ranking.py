@@ -2,7 +2,8 @@
 Models in order
 ===============
 
-Three models on the same rows: paired differences say which orders could be chance.
+The plot compares three models on the same rows. Paired differences say which orders could be
+chance.
 """
 
 import numpy as np

@@ -2,8 +2,8 @@
 Estimators by their risk
 ========================
 
-Five estimators of the same calibration error, each along the grid of its hyperparameter. The lowest
-risk selects.
+The plot shows five estimators of the same calibration error, each along the grid of its
+hyperparameter. The estimator with the lowest risk is selected.
 """
 
 import numpy as np

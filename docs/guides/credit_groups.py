@@ -9,8 +9,8 @@ applicants. This page finds such groups in a data frame, and tests whether they 
 # %%
 # A data frame of decisions
 # -------------------------
-# One row for each loan: the predicted probability of default, what happened, and columns that the
-# model should be right for. In the south the model is too optimistic for the young.
+# Each row is a loan. It has the predicted probability of default, the outcome, and the columns by
+# which the model should be right. In the south the model is too optimistic for the young.
 
 import numpy as np
 import pandas as pd
@@ -46,7 +46,7 @@ print(calibscale.evaluate(source, names, group_by="region", interval="jackknife"
 
 # %%
 # The mean prediction is close to the rate of defaults, and the verdict names the region that is
-# wrong. It counts every number of every region, so that naming a calibrated one is unlikely.
+# wrong. It counts every number of every region, so that it is unlikely to name a calibrated region.
 #
 # Is it chance?
 # -------------

@@ -11,8 +11,8 @@ probability integral transform (PIT) cannot see.
 # %%
 # Two models of the same data
 # ---------------------------
-# Both predict the progression of diabetes for patients that they were not fitted to: the first as
-# nine quantiles, the second as a mean and a standard deviation.
+# Both models predict the progression of diabetes for patients that they were not fitted to. The
+# first model predicts nine quantiles, the second a mean and a standard deviation.
 
 import numpy as np
 from sklearn.datasets import load_diabetes
@@ -37,8 +37,8 @@ for train, test in KFold(5, shuffle=True, random_state=0).split(X):
     normal[test] = np.column_stack(process.predict(X[test], return_std=True))
 
 # %%
-# Quantiles of separate models may cross, and are then no distribution. The error names the first
-# row. Sorting is the usual remedy.
+# Quantiles of separate models may cross. They are then no distribution, and the error names the
+# first such row. Sorting is the usual remedy.
 
 forecast = cs.QuantileForecast(levels)
 age, bmi = X[:, 0], X[:, 2]
@@ -64,15 +64,15 @@ for source in (boosting, gaussian):
     print(cs.evaluate(source), end="\n\n")
 
 # %%
-# The PIT histogram is flat for a calibrated model, and the shares of outcomes below the predicted
-# quantiles follow the diagonal. That of the boosted quantiles is too full at the ends: the
-# quantiles are too close together.
+# For a calibrated model, the PIT histogram is flat, and the shares of outcomes below the predicted
+# quantiles follow the diagonal. The histogram of the boosted quantiles is too full at the ends,
+# because the quantiles are too close together.
 
 ax = cs.reliability(boosting).plot()
 
 # %%
-# Tests draw the outcomes from the predictions, so that they are exact for 442 patients as for a
-# million rows.
+# Tests draw the outcomes from the predictions. They are therefore exact for 442 patients, as they
+# are for a million rows.
 
 for source in (boosting, gaussian):
     print(cs.calibration_test(source, ["kce", "klce(covariates=['bmi'])"]), end="\n\n")
@@ -80,15 +80,16 @@ for source in (boosting, gaussian):
 # %%
 # Where is it wrong?
 # ------------------
-# An event of each forecast, such as an outcome below the predicted median, has two classes: all
-# that calibscale does with these applies, such as maps of local bias and audits.
+# An event, such as an outcome below the predicted median, has two classes. Everything that
+# calibscale does with two classes works for the event too, such as maps of local bias and audits.
 
 below_median = cs.forecast_events(boosting, level=0.5)
 print(cs.audit(below_median, ["age", "bmi"], n_replicates=199, recalibrate=()))
 
 # %%
-# A threshold is drawn for each row between two numbers. The event that the outcome is below it has
-# the bias of the mean, here the mean of the predicted progression, by standardised body mass.
+# For each row, a threshold is drawn between two numbers. The event is an outcome below the
+# threshold. Its bias times the distance of the two numbers is the bias of the predicted mean. Here
+# this is the mean progression, by standardised body mass.
 
 low, high = 25, 346
 progression = cs.forecast_events(boosting, threshold=(low, high))
@@ -127,8 +128,8 @@ ax = cs.reliability(temperature).plot()
 # ------------------
 # This forecaster mixes the right distribution with one that is a degree too warm on some days and a
 # degree too cold on the others (Hamill 2001; Gneiting et al. 2007). Its PIT values are exactly
-# uniform, whatever the number of days. The kernel errors, which look at days with similar
-# forecasts or equal covariates, find the error.
+# uniform, whatever the number of days. The kernel errors find the error, because they compare days
+# with similar forecasts or equal covariates.
 
 mean, wind = rng.normal(size=5000), rng.choice([-1.0, 1.0], 5000)
 half, one = np.full((5000, 2), 0.5), np.ones((5000, 2))

@@ -10,8 +10,9 @@ each in one call.
 # %%
 # A table as it comes
 # -------------------
-# Fifty members in the columns ``m_0 … m_49``, the observation, and the station. Two per cent of the
-# members are missing, as some computers failed. At the coast the members agree too much.
+# The table has fifty members in the columns ``m_0 … m_49``, the observation, and the station. Two
+# per cent of the members are missing, because some computers failed. At the coast the members agree
+# too much.
 
 import tempfile
 from pathlib import Path
@@ -34,8 +35,8 @@ folder = Path(tempfile.mkdtemp())
 table.to_parquet(folder / "temperature.parquet")
 
 # %%
-# The kind of the forecasts is declared, and the columns are named by their prefix. A missing member
-# is not a missing row: the row is an ensemble of the other members, and no row is left out.
+# The kind of the forecasts is declared, and the columns are named by their prefix. A row with a
+# missing member is not left out. It is an ensemble of its other members.
 
 import calibscale as cs
 
@@ -44,14 +45,14 @@ temperature = cs.from_file(folder / "temperature.parquet", **columns)
 print(cs.check(temperature, n_replicates=199))
 
 # %%
-# On the command line the same is
+# On the command line, this check is
 # ``calibscale check temperature.parquet --forecast ensemble --predictions m_ --labels observed``.
 #
 # Coverage with its expectation
 # -----------------------------
 # The 90 % interval of an ensemble lies between two of its members. A calibrated ensemble of 50
-# covers 90 %, one of 5 has no member far enough out and covers 4 of 6 outcomes: both numbers are
-# printed, and the test compares them.
+# members covers 90 % of the outcomes. An ensemble of 5 has no member far enough out, and covers 4
+# of 6 outcomes. The observed coverage and its expectation are printed, and the test compares them.
 
 few = [f"m_{k}" for k in range(5)]
 small = cs.from_file(folder / "temperature.parquet", **columns | {"predictions": few})
@@ -62,7 +63,7 @@ for source in (temperature, small):
 print(cs.evaluate(temperature, ["crps", "coverage"], group_by="station", interval="jackknife"))
 
 # %%
-# The rank of the observation among its members is uniform if it could be one of them. The ranks at
+# If the observation could be one of the members, its rank among them is uniform. Here the ranks at
 # both ends are too frequent.
 
 ax = cs.reliability(temperature).plot()
@@ -70,7 +71,7 @@ ax = cs.reliability(temperature).plot()
 # %%
 # A store
 # -------
-# `ingest` copies the table once into a store, which keeps the kind of the forecasts: from then on
+# `ingest` copies the table once into a store, which keeps the kind of the forecasts. From then on
 # no option is needed. Null, NaN and empty cells are missing members in every format.
 
 from calibscale.data.ingest import ingest
@@ -82,8 +83,8 @@ print(report.rows, "rows")
 print(cs.calibration_test(store, ["pit_kuiper", "coverage", "kce"], n_replicates=199))
 
 # %%
-# A loop that forecasts day by day needs no file. An `Accumulator` takes the batches, and its
-# estimates are for all rows together.
+# A loop that forecasts day by day needs no file. An `Accumulator` takes the batches. Its estimates
+# are for all rows together.
 
 accumulator = cs.Accumulator(["crps", "coverage"], forecast="ensemble")
 for day in np.array_split(np.arange(n), 10):
@@ -93,9 +94,9 @@ print(accumulator.compute())
 # %%
 # An event
 # --------
-# Frost is an event with two classes. Its probability is the share of members and observation below
-# zero: the share of the members alone has the noise of 50 draws, which would look like
-# miscalibration.
+# Frost is an event with two classes. Its probability is the share of values below zero among the
+# members and the observation. The share of the members alone has the noise of 50 draws, which would
+# look like miscalibration.
 
 frost = cs.forecast_events(temperature, threshold=0.0)
 print(cs.check(frost, group_by="station", n_replicates=199))
@@ -103,10 +104,10 @@ print(cs.check(frost, group_by="station", n_replicates=199))
 # %%
 # Every night
 # -----------
-# A job evaluates each day once, keeps its sums in a ledger, and merges days in windows. Its source
-# here are stores, which know the kind of their forecasts. Tables of ``format = "files"`` name it by
-# ``forecast = "ensemble"`` in ``[source]`` and ``predictions = "m_"`` in ``[source.columns]``. The
-# test of the ranks raises the alarm.
+# A job evaluates each day once, keeps its sums in a ledger, and merges days in windows. Here its
+# sources are stores, which know the kind of their forecasts. A job with ``format = "files"`` reads
+# tables, and declares the kind by ``forecast = "ensemble"`` in ``[source]`` and the columns by
+# ``predictions = "m_"`` in ``[source.columns]``. The test of the ranks raises the alarm.
 
 job = folder / "job.toml"
 job.write_text("""

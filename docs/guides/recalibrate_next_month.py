@@ -3,16 +3,16 @@ Recalibrate last month, apply to the next
 =========================================
 
 A model has drifted, and a new training takes months. Recalibration repairs its probabilities in a
-minute: it is fitted to the labelled rows of last month, and applied to the predictions of the next.
-This page fits one, applies it, and says on the new rows whether it helped.
+minute. It is fitted to the labelled rows of last month, and applied to the predictions of the next
+month. This page fits a recalibration, applies it, and tests on the new rows whether it has helped.
 """
 
 # %%
 # Two months of a model
 # ---------------------
-# A table for each month has the predicted probability that a customer leaves, what happened, and
-# the plan. The model is overconfident: its log-odds are 1.5 times too large, and customers of one
-# plan leave more often than predicted.
+# A table for each month has the predicted probability that a customer leaves, the outcome, and the
+# plan of the customer. The model is overconfident: its log-odds are 1.5 times too large, and
+# customers of one plan leave more often than predicted.
 
 import tempfile
 import textwrap
@@ -43,7 +43,8 @@ september = calibscale.from_file(folder / "september.parquet", **columns)
 october = calibscale.from_file(folder / "october.parquet", **columns)
 
 # %%
-# Does the last month need it? The verdict says by how much, and that chance does not explain it:
+# Does the model need recalibration? The verdict on last month gives the size of the error, and says
+# that chance does not explain it:
 
 print(textwrap.fill(calibscale.check(september, n_replicates=199).verdict, 92))
 
@@ -63,8 +64,8 @@ print(fitted)
 #
 # Keep it for the next month
 # --------------------------
-# A fit is a small JSON file. `transform` recalibrates arrays, such as one new prediction at a time,
-# and `apply` a source, which is recalibrated when it is read.
+# A fit is a small JSON file. `transform` recalibrates arrays, such as one new prediction at a time.
+# `apply` takes a source, which is recalibrated when it is read.
 
 fitted.save(folder / "platt.json")
 fitted = calibscale.load_recalibration(folder / "platt.json")
@@ -77,10 +78,10 @@ after = fitted.apply(october)
 # ------------
 # Three questions have three answers, all of them from the new rows.
 #
-# **Are the probabilities better?** The log loss and the Brier score are proper scores: the true
-# probabilities have the smallest expectation. `rank` compares both versions on the same rows, so
-# that most of the noise cancels in the difference. The recalibration has helped if the interval of
-# the difference excludes 0.
+# **Are the probabilities better?** The log loss and the Brier score are proper scores. Their
+# expectation is smallest for the true probabilities. `rank` compares both versions on the same
+# rows, so that most of the noise cancels in the difference. The recalibration has helped if the
+# interval of the difference excludes 0.
 
 versions = {"before": october, "after": after}
 ranking = calibscale.rank(versions, calibscale.NLL())
@@ -93,8 +94,8 @@ difference = ranking.differences[0]
 difference.worse, difference.better, difference.value
 
 # %%
-# **Are they calibrated now?** The verdict says so for each version, of the new rows. For what is
-# not shown, it names the error that would have been seen:
+# **Are they calibrated now?** The verdict on the new rows answers this for each version. If it
+# shows no miscalibration, it names the size of error that would have been seen:
 
 for name, source in versions.items():
     verdict = calibscale.check(source, n_replicates=199).verdict
@@ -105,8 +106,8 @@ ax = calibscale.plot_reliability(
 )
 
 # %%
-# **For whom?** One slope and one intercept for all rows cannot repair one plan. The groups show it,
-# by the mean prediction minus the frequency:
+# **For whom?** One slope and one intercept for all rows cannot repair one plan. The mean prediction
+# minus the frequency of each group shows this:
 
 print(calibscale.evaluate(after, "confidence_gap", interval="jackknife", group_by="plan"))
 
@@ -114,7 +115,7 @@ print(calibscale.evaluate(after, "confidence_gap", interval="jackknife", group_b
 # Which method?
 # -------------
 # Methods are compared in the same way: each is fitted to September and ranked on October. ``mc``
-# corrects the plans, too. Of methods that are not distinguishable take the simplest.
+# corrects the plans, too. If methods cannot be distinguished, take the simplest one.
 
 del versions["after"]
 for method, covariates in {"platt": (), "isotonic": (), "mc": ("plan",)}.items():

@@ -2,8 +2,8 @@
 Recalibration
 =============
 
-Temperature scaling is fitted on one half of the rows, and judged on the other: on the rows of the
-fit the result looks better than it is.
+Temperature scaling is fitted on one half of the rows, and judged on the other half. On the rows of
+the fit, the result would look better than it is.
 """
 
 # %%
@@ -24,9 +24,9 @@ new = calibscale.from_arrays(logits=logits[3000:], labels=y[3000:])
 # %%
 # Fit
 # ---
-# The parameters have standard errors. Other methods, for two classes, are ``platt``, ``isotonic``,
-# ``bbq`` (Bayesian binning) and, with covariates, ``local_bias``, ``mc`` and ``pmc``
-# (multicalibration, and proportional).
+# The parameters have standard errors. Other methods, for two classes, are ``platt``, ``isotonic``
+# and ``bbq`` (Bayesian binning). With covariates there are also ``local_bias``, ``mc``
+# (multicalibration) and ``pmc`` (proportional multicalibration).
 
 fitted = calibscale.recalibrate(old, method="temperature")
 print(fitted)
@@ -44,7 +44,7 @@ ax = calibscale.plot_reliability(
 )
 
 # %%
-# Is what remains more than chance?
+# This test asks whether the remaining error is more than chance:
 
 print(calibscale.calibration_test(fitted.apply(new), ["ece", "tce2_debiased"]))
 
@@ -77,5 +77,5 @@ for name, model in models.items():
     print(f"{name:10} Brier {next(values):.4f}, multicalibration error {next(values):.4f}")
 
 # %%
-# With ``z=0``, as published, everything is corrected that exceeds ``alpha``, noise included: that
-# helps where errors are large for the number of rows, as here, and harms where they are small.
+# With ``z=0``, as published, every mean above ``alpha`` is corrected, including noise. This helps
+# where errors are large for the number of rows, as here. It harms where they are small.

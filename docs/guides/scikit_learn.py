@@ -2,9 +2,9 @@
 scikit-learn
 ============
 
-Every estimator is a function ``f(y_true, y_prob)`` in `calibscale.metrics`, which
-`sklearn.metrics.make_scorer` takes. This page tunes a classifier by its calibration error, and
-compares the result on held-out rows.
+The module `calibscale.metrics` has a function ``f(y_true, y_prob)`` for every estimator of classes.
+`sklearn.metrics.make_scorer` takes these functions. This page compares settings of a classifier by
+their calibration error and Brier score, and judges the selected model on held-out rows.
 """
 
 # %%
@@ -54,12 +54,13 @@ for leaf, calibration, score in zip(
     print(f"leaf {leaf:2d}: squared calibration error {-calibration:.4f}, Brier {-score:.4f}")
 
 # %%
-# Calibration alone is no reason to choose a model: one that predicts class frequencies is
-# calibrated. Therefore the search refits by the Brier score, and reports calibration beside it.
+# Calibration alone is no reason to choose a model. A model that always predicts the class
+# frequencies is calibrated. Therefore the search refits by the Brier score, and reports calibration
+# beside it.
 #
 # Held-out rows
 # -------------
-# `evaluate` has intervals. ``class_names`` is the order of the columns.
+# `evaluate` gives intervals. ``class_names`` lists the classes in the order of the columns.
 
 import calibscale
 
@@ -72,12 +73,14 @@ print(calibscale.evaluate(source, names, interval="jackknife"))
 
 # %%
 # A forest gives a class the probability 0 if none of its trees votes for it. Two of these rows have
-# that class, which refutes calibration with certainty (:doc:`/concepts/verdicts`). More trees,
-# larger leaves or a bound such as ``p.clip(1e-4)``, divided by its sum, make no such promise.
+# such a class as their label, which refutes calibration with certainty (:doc:`/concepts/verdicts`).
+# More trees, larger leaves or a bound such as ``p.clip(1e-4)``, divided by its sum, avoid
+# probabilities of 0.
 #
 # Class by class
 # --------------
-# ``cwce2`` judges each column alone. Its value is a sum, and ``details`` has the classes.
+# ``cwce2`` judges each column alone. Its value is a sum over classes, and ``details`` has the error
+# of each class.
 
 by_class = calibscale.evaluate(source, "cwce2")["cwce2"]
 dict(zip(model.classes_, np.sqrt(by_class.details["by_class"]).round(3).tolist(), strict=True))

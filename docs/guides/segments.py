@@ -3,8 +3,9 @@ Segments and multicalibration
 =============================
 
 A model can be calibrated in every region and on every device, and wrong for phones in the south.
-This page judges all intersections of columns, with one p-value for the worst of them, and shows
-what such a test sees that the kernel test of local calibration (`KLCE`) does not, and the reverse.
+This page judges all intersections of columns, with one p-value for the worst of them. It also
+compares this test with the kernel test of local calibration (`KLCE`): each of them sees errors that
+the other one misses.
 """
 
 # %%
@@ -29,10 +30,11 @@ source = calibscale.from_arrays(
 )
 
 # %%
-# `Segments` instead of the covariates of an `audit` adds the errors of all intersections. Each
-# segment has its bias, with intervals that hold for all segments together, and its ECCE. This is
-# the range of cumulative differences of labels and predictions in order of the score, in units of
-# its standard deviation σ. The largest ECCE is the multicalibration error.
+# An `audit` with `Segments` instead of covariates adds the errors of all intersections. Each
+# segment has its bias, with intervals that hold for all segments together, and its ECCE. The ECCE
+# is the range of cumulative differences of labels and predictions in order of the score. It is
+# shown in units of its standard deviation σ. The largest of these values gives the multicalibration
+# error.
 
 kernel = calibscale.KLCE(columns, categorical=columns)
 segments = calibscale.Segments(columns, depth=2, covariates=kernel)
@@ -45,15 +47,15 @@ for segment in errors.listed[:3]:
     print(f"{segment.name}: {low:+.1f} to {high:+.1f} points, adjusted p {segment.adjusted}")
 
 # %%
-# The p-value belongs to the maximum: labels are drawn from the predictions, and the largest
-# ECCE/σ of all segments is computed for each draw. P-values of single segments are adjusted by
+# The p-value belongs to the maximum. Labels are drawn from the predictions, and the largest ECCE/σ
+# of all segments is computed for each draw. P-values of single segments are adjusted by
 # the same draws (Westfall & Young's step-down method), so that naming any calibrated segment has
 # a probability of at most 5 %.
 #
 # What a kernel on all columns misses
 # -----------------------------------
-# `KLCE` on all six columns compares rows that agree in all of them. There are 15,625 such
-# combinations, so that hardly two rows are compared, and the test does not detect the bias in
+# `KLCE` on all six columns compares rows that agree in all of them. There are 15,625 combinations
+# of values. Hardly any two rows are therefore compared, and the test does not detect the bias in
 # one segment.
 
 print(f"KLCE on all columns: p = {audit.p_value}")
@@ -76,6 +78,6 @@ local = calibscale.calibration_test(source, "klce(covariates=['age'])", bandwidt
 print(f"KLCE of five bandwidths: p = {local['klce'].p_value}")
 
 # %%
-# Use segments where groups are what people ask for, and many columns may matter a few at a time.
-# Use the kernel where errors may vary smoothly along a few columns, in ways that nobody would cut
-# into bins. ``calibscale audit STORE --segments region,device --depth 2`` prints both.
+# Use segments if people ask for groups, and if many columns may matter, a few of them at a time.
+# Use the kernel if errors may vary smoothly along a few columns, in ways that nobody would cut into
+# bins. ``calibscale audit STORE --segments region,device --depth 2`` prints both.

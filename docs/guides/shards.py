@@ -3,7 +3,7 @@ Shards from an evaluation loop
 ==============================
 
 An evaluation of a large model leaves one file of logits for each batch of jobs, and often a single
-file of labels. This page evaluates such files where they are: they are mapped into memory block by
+file of labels. This page evaluates such files where they are. They are mapped into memory block by
 block, and never joined or copied.
 """
 
@@ -31,8 +31,8 @@ np.save(folder / "labels.npy", np.concatenate(labels))
 # %%
 # One source
 # ----------
-# A pattern names the shards, and ``labels`` the file of the labels. Numbers in names are sorted as
-# numbers: ``logits_2`` comes before ``logits_10``.
+# A pattern names the shards, and ``labels`` names the file of the labels. Numbers in names are
+# sorted as numbers: ``logits_2`` comes before ``logits_10``.
 
 import calibscale
 
@@ -41,7 +41,7 @@ print(source.rows, source.classes, source.name)
 print(calibscale.evaluate(source, ["accuracy", "ece", "smooth_ece"]))
 
 # %%
-# The same on the command line, where the shell may expand the pattern:
+# These commands do the same. The shell may expand the pattern:
 #
 # .. code-block:: console
 #
@@ -51,9 +51,9 @@ print(calibscale.evaluate(source, ["accuracy", "ece", "smooth_ece"]))
 # %%
 # Arrays and batches
 # ------------------
-# :func:`calibscale.from_arrays` takes a list of arrays in the same way: memory maps, or the batches
-# of a loop. Labels, weights and covariates are lists as well, or one array. They may be cut
-# anywhere.
+# :func:`calibscale.from_arrays` takes a list of arrays in the same way. These can be memory maps,
+# or the batches of a loop. Labels, weights and covariates are lists as well, or single arrays.
+# Their parts need not be as long as the parts of the logits.
 
 paths = [folder / f"logits_{worker}.npy" for worker in range(12)]
 maps = [np.load(path, mmap_mode="r") for path in paths]
@@ -64,8 +64,8 @@ print(same == calibscale.evaluate(source, "ece")["ece"].value)
 # %%
 # Shards that do not fit
 # ----------------------
-# A shard with another number of classes, or labels for other rows, is an error that names the
-# files.
+# If a shard has another number of classes, or the numbers of rows and labels differ, the error
+# names the files.
 
 np.save(folder / "logits_12.npy", np.zeros((4, 9), np.float16))
 try:
@@ -74,7 +74,7 @@ except calibscale.InvalidDataError as error:
     print(str(error).replace(f"{folder}/", ""))
 
 # %%
-# One row that is wrong is named with its file.
+# The error of an invalid row names the row and its file.
 
 (folder / "logits_12.npy").unlink()
 broken = np.load(folder / "logits_7.npy")

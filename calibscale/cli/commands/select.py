@@ -134,6 +134,7 @@ def select(
 
 
 def _families(names: str | None, grids: tuple[str, ...], notion: str) -> list[Family]:
+    """Families of --estimators, or of the notion by default, with the grids of --grid."""
     from calibscale.selection.known_families import FAMILIES, default_families
 
     grid_of = {name: _grid(name, text) for name, text in shared.pairs(grids, "--grid")}
@@ -151,10 +152,11 @@ def _families(names: str | None, grids: tuple[str, ...], notion: str) -> list[Fa
             raise click.BadParameter(
                 f"{name} is not a selected estimator with a grid", param_hint="--grid"
             )
-    return [
-        FAMILIES[name](grid=grid_of[name]) if name in grid_of else FAMILIES[name]()  # type: ignore[call-arg]
-        for name in chosen
-    ]
+    families = []
+    for name in chosen:
+        settings = {"grid": grid_of[name]} if name in grid_of else {}
+        families.append(FAMILIES[name](**settings))
+    return families
 
 
 def _grid(name: str, text: str) -> tuple[float, ...]:

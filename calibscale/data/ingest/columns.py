@@ -201,7 +201,7 @@ def _refuse_log_probability(
 def _first_text(reader: Reader, name: str) -> str:
     """Hint that shows the first text of a column of probabilities."""
     part = next(reader.parts([name], 0, BATCH_ROWS), None)
-    return "" if part is None else percentages.of_texts(part.columns[name])
+    return "" if part is None else percentages.hint_of_texts(part.columns[name])
 
 
 def _is_text(column: InputColumn) -> bool:

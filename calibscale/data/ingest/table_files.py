@@ -33,6 +33,7 @@ from calibscale.predictions.kinds import role_of
 from calibscale.predictions.row_origins import RowOrigins
 
 _Names = str | Sequence[str]
+_IN_PLACE = (ParquetTable, ArrowTable)  # readers of any row, whose files are not copied
 
 
 def from_file(
@@ -137,7 +138,7 @@ def from_file(
     roles: dict[str, Any] = {role: columns for role, columns in predictions_of.items() if columns}
     options: dict[str, Any] = {"forecast": forecast, **named}
     keys = {role: n if isinstance(n, str) else ",".join(n) for role, n in roles.items()}
-    if READERS[files[0].suffix] in (ParquetTable, ArrowTable):
+    if READERS[files[0].suffix] in _IN_PLACE:
         if len(files) == 1 and not files[0].partition:
             return from_frame(_Tables(files), **roles, **options, name=str(path))
         with _naming_options():

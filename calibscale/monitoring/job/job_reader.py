@@ -285,45 +285,60 @@ def _drift(job: Job, problems: Problems) -> None:
             problems.add(("drift", "baseline"), f"shares days with the window {drift.window}")
 
 
-def _threshold(job: Job, index: int, t: Threshold, problems: Problems) -> None:
+def _threshold(job: Job, index: int, threshold: Threshold, problems: Problems) -> None:
     where: Where = ("thresholds", index)
     if problems.under(*where):
         return
-    kinds = [k for k in ("estimator", "test", "drift") if getattr(t, k) is not None]
+    kinds = [k for k in ("estimator", "test", "drift") if getattr(threshold, k) is not None]
     if len(kinds) != 1:
         problems.add(where, "give exactly one of estimator, test and drift")
         return
     (kind,) = kinds
     check = {"estimator": _of_value, "test": _of_test, "drift": _of_drift}[kind]
-    check(job, where, t, problems)
-    if len(t.limits) != 1:
-        problems.add(where, "give exactly one of above, below and abs_above")
-    elif kind != "estimator":
-        ((side, _),) = t.limits.items()
-        if side != "below":
-            problems.add((*where, side), "a p-value needs `below` instead")
-        elif not 0 < t.below <= 1:  # type: ignore[operator]
-            problems.add((*where, "below"), f"a p-value limit must be in (0, 1], not {t.below}")
-    if kind != "estimator" and t.bound is not None:
+    check(job, where, threshold, problems)
+    _limit(where, threshold, problems)
+    if kind != "estimator" and threshold.bound is not None:
         problems.add((*where, "bound"), "only for a threshold of an estimator")
-    if kind != "drift" and t.window not in job.windows and not problems.under("windows"):
-        message = f"{shown(t.window)} is not among `windows`; {hint(t.window, job.windows)}"
+    window = threshold.window
+    if kind != "drift" and window not in job.windows and not problems.under("windows"):
+        message = f"{shown(window)} is not among `windows`; {hint(window, job.windows)}"
         problems.add((*where, "window"), message)
-    if t.group is not None and job.group_by is None and not problems.under("group_by"):
+    if threshold.group is not None and job.group_by is None and not problems.under("group_by"):
         problems.add((*where, "group"), "needs `group_by`, the covariate whose values are groups")
 
 
-def _of_value(job: Job, where: Where, t: Threshold, problems: Problems) -> None:
-    _listed(job, (*where, "estimator"), str(t.estimator), problems)
-    kind = _kind(t.estimator)
+def _limit(where: Where, threshold: Threshold, problems: Problems) -> None:
+    """Check the number that an estimate or a p-value is compared with."""
+    if len(threshold.limits) != 1:
+        problems.add(where, "give exactly one of above, below and abs_above")
+        return
+    if threshold.kind == "estimator":
+        return
+    ((side, limit),) = threshold.limits.items()
+    if side != "below":
+        problems.add((*where, side), "a p-value needs `below` instead")
+    elif not 0 < limit <= 1:
+        problems.add((*where, side), f"a p-value limit must be in (0, 1], not {limit}")
+
+
+def _of_value(job: Job, where: Where, threshold: Threshold, problems: Problems) -> None:
+    _listed(job, (*where, "estimator"), str(threshold.estimator), problems)
+    kind = _kind(threshold.estimator)
     limited = isinstance(kind, HasLimits) and not job.cluster
-    if t.group is not None and t.bound != "value" and t.window == "day" and not limited:
-        message = f"{t.estimator} has no interval for groups of a single day: use a longer window"
+    if (
+        threshold.group is not None
+        and threshold.bound != "value"
+        and threshold.window == "day"
+        and not limited
+    ):
+        message = (
+            f"{threshold.estimator} has no interval for groups of a single day: use a longer window"
+        )
         problems.add((*where, "bound"), message)
 
 
-def _of_test(job: Job, where: Where, t: Threshold, problems: Problems) -> None:
-    if t.group is not None:
+def _of_test(job: Job, where: Where, threshold: Threshold, problems: Problems) -> None:
+    if threshold.group is not None:
         problems.add((*where, "group"), "tests use all rows, not groups")
     if problems.under("test"):
         return
@@ -331,18 +346,25 @@ def _of_test(job: Job, where: Where, t: Threshold, problems: Problems) -> None:
         problems.add((*where, "test"), "needs [test]")
         return
     statistics = job.test.statistics or ()
-    if t.test not in statistics:
+    if threshold.test not in statistics:
         message = (
-            f"{shown(t.test)} is not among the statistics of [test]; {hint(t.test, statistics)}"
+            f"{shown(threshold.test)} is not among the statistics of [test]; "
+            f"{hint(threshold.test, statistics)}"
         )
         problems.add((*where, "test"), message)
-    if t.window != "day" and not job.test.keep:
-        message = f"p-values of {shown(t.window)} need `keep = true` in [test], or window = 'day'"
+    if threshold.window != "day" and not job.test.keep:
+        message = (
+            f"p-values of {shown(threshold.window)} need `keep = true` in [test], or window = 'day'"
+        )
         problems.add((*where, "window"), message)
     # The smallest p-value of B replicates, 1/(B + 1), must be below the limit.
-    if t.below is not None and 0 < t.below <= 1 and t.below * (job.test.replicates + 1) <= 1:
+    if (
+        threshold.below is not None
+        and 0 < threshold.below <= 1
+        and threshold.below * (job.test.replicates + 1) <= 1
+    ):
         smallest = 1 / (job.test.replicates + 1)
-        enough = math.floor(1 / t.below)
+        enough = math.floor(1 / threshold.below)
         message = (
             f"cannot be breached: the smallest p-value of {job.test.replicates} replicates is "
             f"{smallest:.3g}; set `replicates = {enough}` in [test]"
@@ -350,13 +372,13 @@ def _of_test(job: Job, where: Where, t: Threshold, problems: Problems) -> None:
         problems.add((*where, "below"), message)
 
 
-def _of_drift(job: Job, where: Where, t: Threshold, problems: Problems) -> None:
-    _listed(job, (*where, "drift"), str(t.drift), problems)
+def _of_drift(job: Job, where: Where, threshold: Threshold, problems: Problems) -> None:
+    _listed(job, (*where, "drift"), str(threshold.drift), problems)
     if problems.under("drift"):
         return
     if job.drift is None:
         problems.add((*where, "drift"), "needs [drift]")
-    elif t.window != job.drift.window:
+    elif threshold.window != job.drift.window:
         message = f"must be the window of [drift], {shown(job.drift.window)}"
         problems.add((*where, "window"), message)
 

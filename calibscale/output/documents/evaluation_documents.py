@@ -116,9 +116,10 @@ def _biased_range(test: TestResult, p: float | None, alpha: float) -> doc.Paragr
     if scanned is None or not estimates.significant(p, alpha):
         return None
     found_by = f"({test.statistic}, adjusted {number_texts.p_is(p)})"
+    # Means, quantiles and intervals have units of their own, and their bias is no probability.
     if is_compared(test.details):
-        text = range_text(test.details)
-        return doc.Paragraph(f"{text[0].upper()}{text[1:]} {found_by}.")
+        comparison = range_text(test.details)
+        return doc.Paragraph(f"{comparison[0].upper()}{comparison[1:]} {found_by}.")
     of_class = "" if scanned.class_name is None else f" of class {scanned.class_name}"
     low, high = number_texts.number(scanned.low, 3), number_texts.number(scanned.high, 3)
     direction = "low" if scanned.bias > 0 else "high"

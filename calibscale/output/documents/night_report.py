@@ -373,22 +373,26 @@ def _evidence(night: Night) -> list[doc.Block]:
 def _lines(night: Night, alarms: AlarmResult) -> list[Line]:
     """Line of each process, named by its group, and by its notion if there are several."""
     notions = dict.fromkeys(process.notion for process in alarms.processes)
-    colours: dict[Group, str] = group_colours(night)
-    # Without groups there is a process for each notion, which then gets the colour.
-    if not colours:
-        colours = dict(zip((p.notion for p in alarms.processes), GROUPS, strict=False))
+    by_group = group_colours(night)
+    by_notion = {}
+    if not by_group:
+        by_notion = dict(zip((p.notion for p in alarms.processes), GROUPS, strict=False))
     lines = []
     for process in alarms.processes:
         name = naming.short(naming.group(night.group_by, process.group))
         if len(notions) > 1:
             name += f", {terms.notion(process.notion)}"
+        if process.group is None:  # a process of all rows
+            colour = by_notion.get(process.notion, "")
+        else:
+            colour = by_group.get(process.group, "")
         lines.append(
             Line(
                 name,
                 process.log_evidence[-DAYS:],
                 alarm=process.alarm,
                 threshold=process.threshold,
-                colour=colours.get(process.notion if process.group is None else process.group, ""),
+                colour=colour,
             )
         )
     return lines

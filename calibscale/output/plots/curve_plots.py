@@ -1,4 +1,4 @@
-"""Plots of curves, and of estimates with intervals."""
+"""Curves of risks and of power, and panels of estimates with intervals."""
 
 from __future__ import annotations
 

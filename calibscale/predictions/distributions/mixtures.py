@@ -189,8 +189,8 @@ class MixtureForecast(Forecast):
         return -logsumexp(logs, b=weights, axis=1)
 
 
-def _complete(values: Floats) -> Iterator[tuple[Any, Floats]]:
-    """Rows of each number of members, and their members (r, k).  Rows without any are left out.
+def _by_member_count(values: Floats) -> Iterator[tuple[Any, Floats]]:
+    """Rows with k members that are not missing, and these members (r, k), for each k above 0.
 
     Missing members are NaN.  The other members of a row are an ensemble of their own.
     """
@@ -266,14 +266,14 @@ class EnsembleForecast(Forecast):
 
     def embedded(self, values: Floats, y: Floats) -> Floats:
         out = np.empty((len(values), self.n_features))
-        for rows, members in _complete(values):
+        for rows, members in _by_member_count(values):
             pool = np.column_stack([members, y[rows]])
             out[rows] = self._waves(np.full(1, 1.0 / pool.shape[1]), pool, np.zeros(1))
         return out
 
     def cdf(self, values: Floats, y: Floats) -> tuple[Floats, Floats]:
         below, at_most = np.empty((2, len(y)))
-        for rows, members in _complete(values):
+        for rows, members in _by_member_count(values):
             outcome, pool = y[rows, None], members.shape[1] + 1.0
             # The outcome itself is one of the m + 1 values up to it.
             lower = (members < outcome).sum(axis=1)
@@ -284,14 +284,14 @@ class EnsembleForecast(Forecast):
     def event_probability(self, values: Floats, y: Floats, thresholds: Floats) -> Floats:
         """Share of members and outcome up to the threshold; without outcome, share of members."""
         out = np.full(len(values), np.nan)
-        for rows, pool in _complete(np.column_stack([values, y])):
+        for rows, pool in _by_member_count(np.column_stack([values, y])):
             out[rows] = (pool <= thresholds[rows, None]).mean(axis=1)
         return out
 
     def quantile(self, values: Floats, level: Any) -> Floats:
         levels = np.broadcast_to(level, len(values))
         out = np.full(len(values), np.nan)
-        for rows, members in _complete(values):
+        for rows, members in _by_member_count(values):
             out[rows] = _rank_quantile(np.sort(members, axis=1), levels[rows])
         return out
 
@@ -334,13 +334,13 @@ class EnsembleForecast(Forecast):
 
     def mean(self, values: Floats) -> Floats:
         out = np.full(len(values), np.nan)
-        for rows, members in _complete(values):
+        for rows, members in _by_member_count(values):
             out[rows] = members.mean(axis=1)
         return out
 
     def crps(self, values: Floats, y: Floats) -> Floats:
         out = np.empty(len(y))
-        for rows, members in _complete(values):
+        for rows, members in _by_member_count(values):
             m = members.shape[1]
             ranks = 2.0 * np.arange(m) - (m - 1)
             pairs = np.sort(members, axis=1) @ ranks  # Σ_{i<j} |x_i − x_j|
@@ -353,7 +353,7 @@ class EnsembleForecast(Forecast):
 
 def _sorted_pools(values: Floats, y: Floats) -> Iterator[tuple[Any, Floats]]:
     """Rows of each number of members, and the sorted members and outcome of a row (r, k + 1)."""
-    for rows, members in _complete(values):
+    for rows, members in _by_member_count(values):
         yield rows, np.sort(np.column_stack([members, y[rows]]), axis=1)
 
 
