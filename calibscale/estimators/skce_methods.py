@@ -68,7 +68,7 @@ def _automatic_method(statistics: _Statistics) -> tuple[str, PairStatistic | Non
     if profile.rows <= _SOME_ROWS or statistics.kernel.linear or by_kernel_sum:
         return "tiles", None, f"tiles: {reason}"
     with suppress(OptionError):  # features take kernels that landmarks do not
-        if not statistics.profile.is_stream:
+        if not (profile.is_stream and profile.source.target.is_embedded):
             return "nystrom", statistics.nystrom(), f"nystrom: {reason}"
     return "features", statistics.features(), f"features: {reason}"
 

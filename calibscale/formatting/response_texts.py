@@ -20,7 +20,7 @@ def response_text(details: Mapping[str, Any]) -> str:
     --------
     >>> details = {"response": "mean outcome", "predicted": 2.0, "observed": 2.5, "is_share": False}
     >>> response_text(details)
-    'the mean outcome is 2.500, and 2.000 is predicted'
+    'the mean outcome is 2.500, and 2 is predicted'
     """
     predicted, observed = details["predicted"], details["observed"]
     if details["is_share"]:

@@ -402,7 +402,7 @@ def test_reliability__of_quantiles_is_between_their_levels():
     result = cs.reliability(_source("quantiles"))
     assert [b.mean_p for b in result.bins] == list(LEVELS)
     assert [b.lower for b in result.overall.pit] == [0.0, *LEVELS]
-    with pytest.raises(cs.OptionError, match="forecasts have no notion"):
+    with pytest.raises(cs.OptionError, match=r"forecasts \(quantiles\) have no notion"):
         cs.reliability(_source("quantiles"), notion="top_label")
 
 

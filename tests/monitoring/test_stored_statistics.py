@@ -17,6 +17,7 @@ from calibscale.errors import OptionError
 from calibscale.monitoring.ledger.recipe import decode, encode
 from calibscale.monitoring.ledger.stored_statistics import STATISTICS
 from calibscale.statistics.feature_sums import LandmarkFeatures
+from calibscale.statistics.null_distributions import PooledResiduals
 from calibscale.statistics.nystrom_map import Nystrom
 from calibscale.statistics.score_sums import Totals
 from calibscale.statistics.statistic import Replicates, Statistic
@@ -40,9 +41,11 @@ def _defined(package) -> set[type[Statistic]]:
 
 def test_table__has_every_statistic_that_an_estimator_can_need():
     needed = _defined(calibscale.statistics) | _defined(calibscale.estimators)
-    # Replicates belong to a test of one day.  A ledger stores their states only.  Landmarks are
-    # chosen among the rows of one day, and jobs refuse estimators by landmarks.
-    assert needed - {Replicates, Nystrom, LandmarkFeatures} == {*STATISTICS.values()} & needed
+    # Replicates, and the pool of residuals of a null, belong to a test of one day.  A ledger
+    # stores the states of replicates only.  Landmarks are chosen among the rows of one day, and
+    # jobs refuse estimators by landmarks.
+    of_tests = {Replicates, PooledResiduals}
+    assert needed - {*of_tests, Nystrom, LandmarkFeatures} == {*STATISTICS.values()} & needed
     assert not {Nystrom, LandmarkFeatures} & {*STATISTICS.values()}
 
 

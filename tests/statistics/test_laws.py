@@ -27,6 +27,7 @@ from calibscale.predictions.blocks import Block
 from calibscale.predictions.chunk import NO_WEIGHTS, Chunk
 from calibscale.predictions.classes import Classes
 from calibscale.predictions.distributions.mixtures import NormalForecast
+from calibscale.predictions.functionals.means import MeanPrediction
 from calibscale.predictions.notions import views
 from calibscale.predictions.outcomes import OutcomeChunk
 from calibscale.predictions.rules import Rules
@@ -118,6 +119,8 @@ EXAMPLES = {
     "ClusterRows": lambda cls: cls(),
     "ClusterSums": lambda cls: cls(),
     "CoverageTotals": lambda cls: cls(0.7),
+    "ResponseCells": lambda cls: cls((-0.5, 0.0, 0.7)),
+    "ResponseSums": lambda cls: cls(),
     "DenseAtoms": lambda cls: cls(ATOMS),
     "EventSums": lambda cls: cls("positive"),
     "FeatureMoments": lambda cls: cls(FourierFeatures(Gaussian(), 3, K), "canonical"),
@@ -221,6 +224,11 @@ def _state(statistic, chunk):
         columns |= {"values": np.column_stack([mean, np.exp(log_scale)])}
         columns |= {"outcomes": chunk.covariates[:, 0], "target": NormalForecast()}
         chunk = OutcomeChunk(**columns)
+    elif type(statistic).__name__ in OF_FUNCTIONALS:
+        columns = {f.name: getattr(chunk, f.name) for f in fields(Chunk)}
+        columns |= {"values": chunk.values[:, :1].astype(np.float64)}
+        columns |= {"outcomes": chunk.covariates[:, 0], "target": MeanPrediction()}
+        chunk = OutcomeChunk(**columns)
     return statistic.accumulate(statistic.zero(K), chunk)
 
 
@@ -245,6 +253,7 @@ def _sorted_lists(state):
 
 
 OF_FORECASTS = ("CoverageTotals", "ForecastTotals", "PITCells", "PITMoments", "PITValues")
+OF_FUNCTIONALS = ("ResponseCells", "ResponseSums")
 # Of states that list rows, the order of the rows is that of the merges.
 CANONICAL = {
     "CellMasses": _sorted_lists,

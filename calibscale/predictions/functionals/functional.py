@@ -54,7 +54,7 @@ class Functional(OutcomeTarget):
     has_linear_kernel: ClassVar[bool] = False
     kernel_error: ClassVar[str] = "kce"
     score: ClassVar[str]
-    response: ClassVar[Response]
+    response: ClassVar[Response] = Response("mean response", "predictions", False)
 
     # ---------------------------------------------------------------- the claim
 
