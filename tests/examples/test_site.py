@@ -61,6 +61,11 @@ def test_names__have_a_page(site: Path) -> None:
     public = {f"generated/api/calibscale.{name}" for name in dir(calibscale)}
     public |= {f"generated/api/calibscale.metrics.{name}" for name in metrics.__all__}
     assert len(public) > 90
+    # Classes that other packages derive from, and protocols that their estimators may implement.
+    abilities = (DOCS / "reference" / "abilities.md").read_text()
+    public |= {
+        f"generated/api/{name}" for name in re.findall(r"^   (calibscale\..+)$", abilities, re.M)
+    }
     assert {page for page in pages if page.startswith("generated/api/")} == public
 
 
