@@ -32,7 +32,7 @@ from tests.support.null_values import (
         ({"seed": -1}, "seed must be in"),
         ({"seed": 2**64}, "seed must be in"),
         ({"stop_after": 0}, "stop_after must be at least 1"),
-        ({"stop_after": 5, "null": "permute"}, "not for null='permute'"),
+        ({"stop_after": 5, "null": "permute"}, "not supported with null='permute'"),
         ({"bandwidths": 0}, "bandwidths must be in 1..100"),
         ({"bandwidths": 2, "stop_after": 5}, "compares all replicates"),
         ({"bandwidths": 2, "null": "permute"}, "compares all replicates"),
