@@ -37,7 +37,7 @@ _DRAWS, _ROWS, _PARTS = 125, 1000, 16
 _BINS, _MOST_RANKS = 20, 101  # bins of a PIT histogram, and the most ranks of ensembles
 
 
-class _ForecastScore(SimpleEstimator):
+class RowScore(SimpleEstimator):
     """Base class of means over rows of a score, the first of `columns` numbers of each row."""
 
     unbiased: ClassVar[bool] = True
@@ -63,7 +63,7 @@ class _ForecastScore(SimpleEstimator):
 
 
 @dataclass(frozen=True)
-class CRPS(_ForecastScore):
+class CRPS(RowScore):
     """Continuous ranked probability score, the mean of ∫(F(t) − 1{y ≤ t})² dt over rows.
 
     A proper score ≥ 0 in the units of the target [Gneiting & Raftery 2007, eq. 20].  A large value
@@ -91,7 +91,7 @@ class CRPS(_ForecastScore):
 
 
 @dataclass(frozen=True)
-class LogScore(_ForecastScore):
+class LogScore(RowScore):
     """Logarithmic score, the mean of −log f(y) with the density f, or the probability of a class.
 
     A proper score in nats that depends on the units of the target.  It is infinite if the density
@@ -154,7 +154,7 @@ class _AtLevels(SimpleEstimator):
 
 
 @dataclass(frozen=True)
-class PinballLoss(_AtLevels, _ForecastScore):
+class PinballLoss(_AtLevels, RowScore):
     """Pinball loss (y − q)(τ − 1{y < q}) of the quantiles q at levels τ, its mean over both.
 
     A proper score of quantiles ≥ 0 in the units of the target [Koenker & Bassett 1978].  `details`
@@ -211,7 +211,7 @@ def _central_level(levels: Sequence[float]) -> float:
 
 
 @dataclass(frozen=True)
-class Coverage(_ForecastScore):
+class Coverage(RowScore):
     """Share of outcomes in the central prediction interval [q((1 − level)/2), q((1 + level)/2)].
 
     It should be near the `expected` coverage in `details`, which a calibrated forecast with these

@@ -12,12 +12,12 @@ from scipy.special import stdtrit, xlogy
 from calibscale.array_types import Floats
 from calibscale.errors import OptionError, require
 from calibscale.estimators.base import BoundEstimator, SimpleEstimator, bound_notion, without_rows
+from calibscale.estimators.forecast_scores import RowScore
 from calibscale.intervals.proportions import Limits, share_limits
 from calibscale.kernels.data_profile import DataProfile
 from calibscale.predictions.claims import EXCEEDANCES, EXPECTILES, FUNCTIONALS, INTERVALS, MEANS
 from calibscale.predictions.target import Response
 from calibscale.results.estimate import Estimate
-from calibscale.statistics.forecast_totals import ForecastState, ForecastTotals
 from calibscale.statistics.response_sums import ResponseState, ResponseSums
 from calibscale.statistics.statistic import Statistic
 
@@ -131,27 +131,13 @@ class _BiasSize(Bias):
 # ---------------------------------------------------------------- scores
 
 
-class _MeanLoss(SimpleEstimator):
-    """Base class of means over rows of a consistent score, the first of `columns` numbers."""
+class _MeanLoss(RowScore):
+    """Base class of the mean of a consistent score of a functional."""
 
-    unbiased: ClassVar[bool] = True
     notion = "prediction"
-    columns: int = 1
 
-    @property
-    def needs(self) -> tuple[Statistic, ...]:
-        return (ForecastTotals(self),)
-
-    def rows(self, target: Any, values: Floats, y: Floats) -> Sequence[Any]:
-        """Columns of the rows, each (c,)."""
-        return [target.loss(values, y)]
-
-    def finalize(self, *states: Any) -> Estimate:
-        state: ForecastState = states[0]
-        if not state.weight > 0:
-            return without_rows(self)
-        (mean,) = (state.totals / state.weight).tolist()
-        return Estimate(self.name, bound_notion(self), mean, n=int(state.n))
+    def rows(self, forecast: Any, values: Floats, y: Floats) -> Sequence[Any]:
+        return [forecast.loss(values, y)]
 
 
 @dataclass(frozen=True)
@@ -175,9 +161,6 @@ class SquaredError(_MeanLoss):
 
     name: ClassVar[str] = "squared_error"
     judges: ClassVar[tuple[str, ...]] = (MEANS, EXCEEDANCES)
-
-    def rows(self, target: Any, values: Floats, y: Floats) -> Sequence[Any]:
-        return [target.scalar_residuals(values, y) ** 2]
 
 
 @dataclass(frozen=True)
@@ -214,8 +197,8 @@ class Deviance(_MeanLoss):
     def __post_init__(self) -> None:
         require(self.power == 0 or self.power >= 1, "power must be 0 or at least 1", self.power)
 
-    def rows(self, target: Any, values: Floats, y: Floats) -> Sequence[Any]:
-        x, r, p = target.claimed(values), target.responses(values, y), float(self.power)
+    def rows(self, forecast: Any, values: Floats, y: Floats) -> Sequence[Any]:
+        x, r, p = forecast.claimed(values), forecast.responses(values, y), float(self.power)
         if p == 0:
             return [(x - r) ** 2]
         least = "positive" if p >= 2 else "at least 0"

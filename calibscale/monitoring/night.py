@@ -142,9 +142,8 @@ class _Run:
         existing = open_ledger(job)
         stack.enter_context(_night_lock(job.ledger_path, existing is not None))
         self.extras: _Extras | None = None  # None until they are restored or computed
-        self._output_stamps: Any = (
-            None  # stamps of the outputs that the stored result was written to
-        )
+        # Stamps of the outputs to which the stored result was written.
+        self._output_stamps: Any = None
         self.ledger: Ledger | None = None
         self._use(existing or open_ledger(job))  # another night may have created it by now
 
