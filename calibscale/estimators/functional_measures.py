@@ -7,12 +7,13 @@ from dataclasses import dataclass, replace
 from typing import Any, ClassVar
 
 import numpy as np
-from scipy.special import stdtrit, xlogy
+from scipy.special import xlogy
 
 from calibscale.array_types import Floats
 from calibscale.errors import OptionError, require
 from calibscale.estimators.base import BoundEstimator, SimpleEstimator, bound_notion, without_rows
 from calibscale.estimators.forecast_scores import RowScore
+from calibscale.intervals.mean_limits import mean_error, student_half
 from calibscale.intervals.proportions import Limits, share_limits
 from calibscale.kernels.data_profile import DataProfile
 from calibscale.predictions.claims import EXCEEDANCES, EXPECTILES, FUNCTIONALS, INTERVALS, MEANS
@@ -101,10 +102,8 @@ class Bias(SimpleEstimator):
         if rows < 2.0:
             return None
         bias = float((state.claimed - state.responses) / state.weight)
-        # Σw²(δ − bias)², the variance of the sum Σwδ of independent rows.
-        squares = state.squares - 2.0 * bias * state.residuals2 + bias**2 * state.weight2
-        error = np.sqrt(max(float(squares), 0.0) * rows / (rows - 1.0)) / float(state.weight)
-        half = float(stdtrit(rows - 1.0, 0.5 + confidence_level / 2.0) * error)
+        error = mean_error(bias, state.weight, state.weight2, state.residuals2, state.squares)
+        half = student_half(float(error), rows, confidence_level)
         return Limits(bias - half, bias + half, "student")
 
     @property

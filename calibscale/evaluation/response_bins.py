@@ -7,11 +7,11 @@ from dataclasses import dataclass, replace
 from typing import Any, ClassVar
 
 import numpy as np
-from scipy.special import stdtrit
 
 from calibscale.errors import require
 from calibscale.estimators.base import SimpleEstimator, without_rows
 from calibscale.estimators.residual_tests import response_edges
+from calibscale.intervals.mean_limits import mean_error, student_half
 from calibscale.intervals.proportions import consistency_interval, wilson_interval
 from calibscale.kernels.data_profile import DataProfile
 from calibscale.predictions.claims import FUNCTIONALS
@@ -70,8 +70,7 @@ class ResponseBins(SimpleEstimator):
 def _table(state: ResponseCellState, edges: Sequence[float]) -> list[dict[str, Any]]:
     """Bins as written to results, with the standard error of each mean residual."""
     gap = ratio(state.residuals, state.weight)
-    # Σw²(δ − gap)², the variance of the sum Σwδ of independent rows.
-    squares = state.variance - 2.0 * gap * state.residuals2 + gap**2 * state.squared_weights
+    error = mean_error(gap, state.weight, state.squared_weights, state.residuals2, state.variance)
     effective = ratio(state.weight**2, state.squared_weights)
     columns = {
         "lower": edges[:-1],
@@ -82,7 +81,7 @@ def _table(state: ResponseCellState, edges: Sequence[float]) -> list[dict[str, A
         "mean_p": ratio(state.claimed, state.weight).tolist(),
         "frequency": ratio(state.claimed - state.residuals, state.weight).tolist(),
         "place": ratio(state.ordered, state.weight).tolist(),
-        "error": ratio(np.sqrt(np.maximum(squares, 0.0)), state.weight).tolist(),
+        "error": error.tolist(),
     }
     rows = [dict(zip(columns, row, strict=True)) for row in zip(*columns.values(), strict=True)]
     for row in rows:
@@ -126,7 +125,6 @@ def _of_mean(row: dict[str, Any], level: float) -> Ranges:
     n = row["effective_count"]
     if n < 2.0:  # one row has no standard error
         return None, None
-    error = row["error"] * np.sqrt(n / (n - 1.0))
-    half = float(stdtrit(n - 1.0, 0.5 + level / 2.0) * error)
+    half = student_half(row["error"], n, level)
     observed, claimed = row["frequency"], row["mean_p"]
     return Range(observed - half, observed + half), Range(claimed - half, claimed + half)
