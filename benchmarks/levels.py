@@ -321,7 +321,7 @@ def _joint_intervals(resamples: int, first: int, last: int) -> Any:
 def _parts(source: Any, estimators: dict[Any, Any]) -> list[Any]:
     """Values of parts of the rows for intervals, by estimator and resampling."""
     from calibscale.engine.threads import one_thread
-    from calibscale.intervals.interval_estimates import parts_of
+    from calibscale.intervals.parts_of_rows import parts_of
     from calibscale.intervals.resampling import total
     from calibscale.session import Session
 

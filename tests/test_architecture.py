@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import gc
 from collections import defaultdict
 from collections.abc import Iterator
 from pathlib import Path
@@ -123,6 +124,14 @@ def _tree(path: Path) -> ast.Module:
 
 
 MODULES = _modules()
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _no_garbage_collection() -> Iterator[None]:
+    """The statements of all files are millions of objects, which every collection would visit."""
+    gc.disable()
+    yield
+    gc.enable()
 
 
 @pytest.fixture(scope="module")

@@ -20,7 +20,8 @@ from calibscale.formatting.naming import name_of
 from calibscale.inference.calibration_test import calibration_test
 from calibscale.inference.default_tests import default_tests
 from calibscale.inference.multiple_testing import adjusted_tests, holm
-from calibscale.intervals.interval_estimates import Parts, estimate_of, parts_of
+from calibscale.intervals.interval_estimates import estimate_of
+from calibscale.intervals.parts_of_rows import Parts, parts_of
 from calibscale.intervals.resampling import Jackknife, Resampling
 from calibscale.kernels.pair_sums import Pairwise
 from calibscale.ranking.model_estimates import distinct_names

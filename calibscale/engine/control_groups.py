@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from contextlib import suppress
+from functools import lru_cache
 from pathlib import Path
 
 _MOUNT = Path("/sys/fs/cgroup")
@@ -51,16 +51,23 @@ def _reclaimed(folder: Path, prefix: str) -> int:
     return sum(sizes.get(prefix + name, 0) for name in _RECLAIMED)
 
 
-def _folders(controller: str, groups: Path, mount: Path) -> Iterator[Path]:
-    """Folders of the group of this process with a controller, and of all groups above it.
+def _folders(controller: str, groups: Path, mount: Path) -> tuple[Path, ...]:
+    """Folders of the group of this process with a controller, and of all groups above it."""
+    try:
+        text = groups.read_text()
+    except OSError:  # not Linux
+        return ()
+    return _folders_of(text, controller, mount)
+
+
+@lru_cache(maxsize=8)  # every pass asks, and paths take longer to build than files to read
+def _folders_of(text: str, controller: str, mount: Path) -> tuple[Path, ...]:
+    """Folders of the groups that a text such as /proc/self/cgroup lists.
 
     In a container, the folder of a group may be the mount itself, whatever its path outside is.
     """
-    try:
-        lines = groups.read_text().splitlines()
-    except OSError:  # not Linux
-        return
-    for line in lines:
+    folders: list[Path] = []
+    for line in text.splitlines():
         _, controllers, path = line.split(":", 2)
         if not controllers:  # version 2
             root = mount
@@ -70,5 +77,6 @@ def _folders(controller: str, groups: Path, mount: Path) -> Iterator[Path]:
             continue
         folder = root / path.lstrip("/")
         groups_above = [] if ".." in folder.parts else [folder, *folder.parents]
-        yield from (group for group in groups_above if group.is_relative_to(root) and group != root)
-        yield root
+        folders += [group for group in groups_above if group.is_relative_to(root) and group != root]
+        folders.append(root)
+    return tuple(folders)

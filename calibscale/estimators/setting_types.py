@@ -5,8 +5,10 @@ from __future__ import annotations
 import ast
 import inspect
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import fields
+from functools import cache
+from types import MappingProxyType
 from typing import Any, NamedTuple, get_type_hints
 
 from calibscale.errors import OptionError
@@ -157,13 +159,14 @@ class _Plain(ast.NodeTransformer):
         return union
 
 
-def annotations_of(kind: type[Any]) -> dict[str, str]:
+@cache  # an evaluation asks for every estimator, and type hints are slow to read
+def annotations_of(kind: type[Any]) -> Mapping[str, str]:
     """Annotation of each field of a dataclass, in one form however the class has written it."""
     try:
         types: dict[str, Any] = get_type_hints(kind)
     except (NameError, AttributeError, TypeError):  # types imported for type checkers only
         types = {field.name: field.type for field in fields(kind)}
-    return {field.name: _plain_text(types[field.name]) for field in fields(kind)}
+    return MappingProxyType({f.name: _plain_text(types[f.name]) for f in fields(kind)})
 
 
 def _plain_text(annotation: Any) -> str:

@@ -23,12 +23,8 @@ from calibscale.estimators.base import BoundEstimator
 from calibscale.estimators.settings import build
 from calibscale.inference.floors import floor_statistics, noise_of, with_floor
 from calibscale.inference.multiple_testing import holm
-from calibscale.intervals.interval_estimates import (
-    Parts,
-    interval_statistics,
-    parts_of,
-    with_interval,
-)
+from calibscale.intervals.interval_estimates import interval_statistics, with_interval
+from calibscale.intervals.parts_of_rows import Parts, parts_of
 from calibscale.intervals.resampling import Resampling, frozen_by, merged, total
 from calibscale.kernels.features import FeatureMap, RandomFourier
 from calibscale.kernels.pair_sums import Pairwise

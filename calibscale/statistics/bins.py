@@ -19,6 +19,7 @@ from calibscale.statistics.ratios import ratio
 from calibscale.statistics.statistic import Replicates, Statistic, _power, weights_of
 
 _GAPS = 2**21  # gaps drawn for a noise floor
+_BLOCK = 2**16  # residuals of cells that are drawn at a time
 
 
 class BinSums(NamedTuple):
@@ -296,11 +297,16 @@ class CellNoise(Statistic):
         scale = np.sqrt(ratio(variance, trials * share * (1.0 - share)))
         rng = np.random.default_rng(0)
         trial_counts = trials[:, 0].astype(np.int64)
-        out = np.empty((2, draws))
-        for b in range(draws):
-            joint = (trials * share - rng.multinomial(trial_counts, share)) * scale
-            out[:, b] = np.abs(joint).sum(), np.abs(single(1)).sum()
-        return out[0] * ratio(out[1].sum(), out[0].sum())
+        joint_sizes, single_sizes = np.empty((2, draws))
+        block = max(1, _BLOCK // share.size)
+        for start in range(0, draws, block):
+            part = slice(start, min(start + block, draws))
+            count = part.stop - part.start
+            counts = rng.multinomial(trial_counts, share, (count, len(share)))
+            joint = ((trials * share - counts) * scale).reshape(count, -1)
+            joint_sizes[part] = np.abs(joint).sum(axis=1)
+            single_sizes[part] = np.abs(single(count)).sum(axis=1)
+        return joint_sizes * ratio(single_sizes.sum(), joint_sizes.sum())
 
 
 # ---------------------------------------------------------------- Tables of bins
@@ -359,10 +365,8 @@ class BinTable(NamedTuple):
         `squares` has to be Σw²p(1 − p), the variance of Σwδ.
         """
         assert self.squares is not None
-        draw = residual_draws(self.mean_p, self.weight, self.effective, self.squares)
-        gaps = draw(int(np.clip(_GAPS // len(self.weight), 999, 10_000)))
-        gaps /= np.where(self.weight > 0, self.weight, np.inf)
-        return gaps
+        columns = (self.mean_p, self.weight, self.effective, self.squares)
+        return _shared_gaps(*(column.tobytes() for column in columns))
 
     def table(self) -> list[dict[str, Any]]:
         """One dict per bin, for tables and plots.  Means of an empty bin are None."""
@@ -421,6 +425,17 @@ def residual_draws(
         return deltas
 
     return draw
+
+
+@lru_cache(maxsize=2)  # bins of the top label, and of another notion
+def _shared_gaps(*columns: bytes) -> Floats:
+    """Gaps of `BinTable.drawn_gaps`, which all errors of the same bins share."""
+    mean_p, weight, effective, variance = (np.frombuffer(column) for column in columns)
+    draw = residual_draws(mean_p, weight, effective, variance)
+    gaps = draw(int(np.clip(_GAPS // len(weight), 999, 10_000)))
+    gaps /= np.where(weight > 0, weight, np.inf)
+    gaps.flags.writeable = False
+    return gaps
 
 
 @lru_cache(maxsize=3)

@@ -10,7 +10,7 @@ import pytest
 from scipy.stats import t as student
 
 import calibscale as cs
-from calibscale.intervals.interval_estimates import Parts, parts_of
+from calibscale.intervals.parts_of_rows import Parts, parts_of
 from calibscale.intervals.resampling import Bootstrap, Grouped, Jackknife, resampling, total
 from calibscale.kernels.pair_sums import Pairwise
 from calibscale.session import Session

@@ -10,7 +10,7 @@ import pytest
 from scipy.stats import binom
 
 import calibscale as cs
-from calibscale.intervals.interval_estimates import Parts
+from calibscale.intervals.parts_of_rows import Parts
 from calibscale.monitoring.ledger.drifts import DayEffects, drifts
 from calibscale.monitoring.ledger.windows import WindowDays
 

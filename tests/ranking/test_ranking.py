@@ -29,7 +29,7 @@ from calibscale import (
     evaluate,
     from_arrays,
 )
-from calibscale.intervals.interval_estimates import Parts
+from calibscale.intervals.parts_of_rows import Parts
 from calibscale.intervals.resampling import Grouped
 from calibscale.ranking.model_estimates import _adjusted, distinct_names, rank_probabilities, ranks
 from calibscale.ranking.rank import rank

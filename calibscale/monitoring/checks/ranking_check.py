@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from calibscale.array_types import Floats
 from calibscale.engine.threads import one_thread
 from calibscale.errors import StoreError
-from calibscale.intervals.interval_estimates import Parts
+from calibscale.intervals.parts_of_rows import Parts
 from calibscale.intervals.resampling import Jackknife
 from calibscale.monitoring.checks.judged_day import JudgedDay
 from calibscale.monitoring.job.job_days import window_days

@@ -9,7 +9,8 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from calibscale.estimators.base import BoundEstimator
-from calibscale.intervals.interval_estimates import Parts, has_limits, of_clusters
+from calibscale.intervals.interval_estimates import has_limits
+from calibscale.intervals.parts_of_rows import Parts, of_clusters
 from calibscale.intervals.resampling import Jackknife
 from calibscale.statistics.one_pass import States
 from calibscale.statistics.score_sums import Totals, TotalsState

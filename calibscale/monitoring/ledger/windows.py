@@ -30,7 +30,8 @@ from calibscale.engine.threads import one_thread
 from calibscale.errors import StoreError
 from calibscale.estimators.base import BoundEstimator
 from calibscale.inference.monte_carlo import result_of
-from calibscale.intervals.interval_estimates import Parts, has_limits, with_interval
+from calibscale.intervals.interval_estimates import has_limits, with_interval
+from calibscale.intervals.parts_of_rows import Parts
 from calibscale.intervals.resampling import Resampling, frozen_by
 from calibscale.monitoring.ledger.day_ledger import STATES, SUMS, Ledger
 from calibscale.monitoring.ledger.day_parts import SECTION as PARTS_SECTION

@@ -9,7 +9,7 @@ from dataclasses import replace
 from calibscale.estimators.known_estimators import SCORES
 from calibscale.formatting import naming, number_texts, terms
 from calibscale.formatting.response_texts import is_compared, range_text
-from calibscale.output.documents import comparisons, estimates
+from calibscale.output.documents import comparisons, estimates, group_tables, reliability_figures
 from calibscale.output.documents import elements as doc
 from calibscale.output.documents.details import BiasedRange, number_in
 from calibscale.output.plots.diagrams import DrawnDiagram, judges_each_class
@@ -49,18 +49,18 @@ def _evaluation(result: Evaluation, p_values: dict[str, float | None], alpha: fl
         doc.section(
             "groups" if i == 0 else f"groups{i}",
             f"Groups by {grouped.column}",
-            *estimates.group_blocks(grouped.column, grouped.values, "", worst_first=True),
+            *group_tables.group_blocks(grouped.column, grouped.values, "", worst_first=True),
             _audit_hint(grouped.column) if audited else None,
         )
         for i, grouped in enumerate(groupings)
     ]
     place = estimates.Place("", result.estimates)
     blocks = estimates.estimate_blocks([place], "estimator", p_values, alpha)
-    plots, band = list(estimates.score_figures(result.estimates)), []
+    plots, band = list(reliability_figures.score_figures(result.estimates)), []
     figure = None
     if result.reliability is not None:
         diagram = DrawnDiagram.of(result.reliability, result.source)
-        figure = estimates.reliability_figure(diagram, "of all rows")
+        figure = reliability_figures.reliability_figure(diagram, "of all rows")
     if figure is not None:
         band = ["band"]
         title = "Reliability of all rows" if groupings else "Reliability diagram"
@@ -182,7 +182,7 @@ def reliability(result: Reliability) -> doc.Article:
     by_class, grouped = judges_each_class(result), result.grouped
     diagram = DrawnDiagram.of(result)
     plots = [
-        estimates.reliability_figure(
+        reliability_figures.reliability_figure(
             diagram, "of all rows", in_text=True, alone=grouped is None, title="All rows"
         )
     ]
@@ -195,7 +195,9 @@ def reliability(result: Reliability) -> doc.Article:
         for name, group in list(zip(titles, groups, strict=True))[:MAX_DIAGRAMS]:
             where, reference = (f"of {name}", None) if by_class else (f"where {name}", diagram)
             group_diagram = DrawnDiagram.of_group(result, group)
-            plots.append(estimates.reliability_figure(group_diagram, where, reference, title=name))
+            plots.append(
+                reliability_figures.reliability_figure(group_diagram, where, reference, title=name)
+            )
         rows = [
             (
                 name,
@@ -216,7 +218,9 @@ def reliability(result: Reliability) -> doc.Article:
         f"Reliability of {doc.source_name(result)}",
         f"{doc.size_of(result)}, {notion}",
         _outside_bands(result, diagram),
-        doc.section("reliability", "Reliability", doc.figures(plots), estimates.pit_table(diagram)),
+        doc.section(
+            "reliability", "Reliability", doc.figures(plots), reliability_figures.pit_table(diagram)
+        ),
         doc.section("groups", "Groups", listed),
         *doc.closing(
             result,

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from functools import partial
 
 from calibscale.formatting import day_names, naming, number_texts, terms
-from calibscale.output.documents import comparisons, estimates
+from calibscale.output.documents import comparisons, estimates, group_tables, reliability_figures
 from calibscale.output.documents import elements as doc
 from calibscale.output.documents.bias_documents import map_blocks
 from calibscale.output.documents.night_headline import (
@@ -250,7 +250,7 @@ def _estimates(night: Night) -> list[doc.Block]:
 
 def _diagrams(night: Night) -> doc.Figures | None:
     return doc.figures(
-        estimates.reliability_figure(
+        reliability_figures.reliability_figure(
             DrawnDiagram.of(window.reliability), f"over {over(night, window.name)}"
         )
         for window in night.windows
@@ -265,7 +265,7 @@ def _groups(night: Night) -> list[doc.Block]:
         return []
     # The window with the most rows has the most precise estimates of groups.
     first = max(windows, key=lambda window: window.n)
-    blocks = estimates.group_blocks(
+    blocks = group_tables.group_blocks(
         night.group_by,
         first.groups,
         f"over {over(night, first.name)}",
@@ -275,7 +275,7 @@ def _groups(night: Night) -> list[doc.Block]:
         if window is not first:
             where = f"over {over(night, window.name)}"
             ordered = sorted(window.groups, key=lambda group: -group.n)
-            listed = estimates.group_tables(night.group_by, ordered, where)
+            listed = group_tables.group_tables(night.group_by, ordered, where)
             blocks.append(doc.Folded(f"Groups {where}", tuple(listed)))
     return blocks
 

@@ -8,7 +8,7 @@ from typing import Any
 
 from calibscale.formatting import day_names, naming, number_texts, terms
 from calibscale.output.documents import elements as doc
-from calibscale.output.documents.estimates import error_name, goodness
+from calibscale.output.documents.group_tables import error_name, goodness
 from calibscale.output.documents.night_headline import QUANTITIES
 from calibscale.output.plots import day_plots
 from calibscale.output.plots.style import GROUPS
