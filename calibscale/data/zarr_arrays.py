@@ -36,6 +36,8 @@ from calibscale.data.source import ArraySource
 from calibscale.errors import NotFoundError, StoreError
 from calibscale.signals import undisturbed
 
+# A process that only looks whether a store is being written holds its lock for a moment.
+_LOCK_SECONDS = 0.2
 _WAIT = "wait until it has finished, and run the same command again"
 _HERE, _EXCHANGE = -100, 2  # AT_FDCWD and RENAME_EXCHANGE of Linux
 
@@ -153,7 +155,7 @@ def write_lock(place: Path) -> FileLock:
     """Acquire the lock of a local store.  A StoreError is raised if another process holds it."""
     lock = FileLock(place / ".writer.lock")
     try:
-        lock.acquire(timeout=0)
+        lock.acquire(timeout=_LOCK_SECONDS, poll_interval=0.02)
     except Timeout as error:
         raise StoreError(
             f"{place}: locked by another writer, such as another ingest, which holds "

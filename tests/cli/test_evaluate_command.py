@@ -349,7 +349,7 @@ def test_evaluate__takes_a_binary_array(run, arrays, numbers):
     command = ("evaluate", arrays, "--logits", "odds", "--labels", "even")
     options = ("--json", "-", "-e", "accuracy")
     result = run(*command, *options).json
-    declared = run(*command, "--binary", *options).json  # D12: accepted, and not needed
+    declared = run(*command, "--binary", *options).json  # accepted, and not needed
     assert declared["results"] == result["results"]
     labelled = numbers["labels"] >= 0
     expected = np.mean((numbers["logits"][:, 0] > 0)[labelled] == (numbers["labels"] % 2)[labelled])

@@ -28,7 +28,7 @@ COMMANDS = (("evaluate",), ("check", "-b", 9), ("plan",), ("reliability",), ("te
 
 @pytest.mark.parametrize("command", COMMANDS, ids=str)
 def test_commands__take_the_same_declarations(run, signs, command):
-    """D6, D11, D12: refused with the option, and taken with it, with and without --binary."""
+    """Refused with the option, and taken with it, with and without --binary."""
     name, *options = command
     percent = run(name, signs, *NAMED, *options)
     assert (percent.code, "pass percent=True (--percent)" in percent.err) == (4, True)
@@ -55,7 +55,7 @@ def test_ingest__takes_the_same_declarations(run, signs, tmp_path):
 
 
 def test_logprobs__are_known_in_every_command(run, tmp_path):
-    """D11: lists of log-probabilities, and answers that are letters."""
+    """Lists of log-probabilities, and answers that are letters."""
     q = RNG.dirichlet(np.ones(4), N)
     right = RNG.integers(0, 4, N)
     lines = [
@@ -72,7 +72,7 @@ def test_logprobs__are_known_in_every_command(run, tmp_path):
 
 
 def test_names__of_the_field_are_estimators(run, signs):
-    """D14 on the command line."""
+    """The same on the command line."""
     options = (*NAMED, "--percent", "--positive", 1, "--json", "-")
     names = ("ECE", "brier-score", "log_loss")
     ran = run("evaluate", signs, *options, *(part for name in names for part in ("-e", name)))

@@ -71,7 +71,7 @@ def columns_of(source):
     return np.asarray(source.values[:]), np.asarray(source.labels[:]), names
 
 
-# R1: a further class of the second file was ignored by from_file
+# A further class of the second file was ignored by from_file
 @pytest.mark.parametrize(
     ("change", "message"),
     [

@@ -202,7 +202,7 @@ ANSWERS = {
 
 @pytest.mark.parametrize("layout", ANSWERS)
 @pytest.mark.parametrize("missing", [(), (0, 7, 200)])
-def test_json_lines__of_answers_that_are_letters(tmp_path, layout, missing):  # D1, D11
+def test_json_lines__of_answers_that_are_letters(tmp_path, layout, missing):
     scores_of, names = ANSWERS[layout]
     path = tmp_path / "answers.jsonl"
     expected = _lines_of(path, scores_of, missing)

@@ -30,7 +30,7 @@ MATRIX = [
 ]
 
 
-# D1: a null in parquet or JSON Lines stopped a job with on_invalid = "drop"; ingest had no option
+# A null in parquet or JSON Lines stopped a job with on_invalid = "drop"; ingest had no option
 @pytest.mark.parametrize(("door", "role"), MATRIX)
 def test_missing_value__means_the_same_at_every_door(door, role, tmp_path):
     compared, different = 0, []
@@ -145,7 +145,7 @@ def test_several_columns__name_the_column_of_the_first_missing_number():
 # ---------------------------------------------------------------- rounding
 
 
-# D13: "it has the probability 1, above 1", counted as "negative probability"
+# "it has the probability 1, above 1", counted as "negative probability"
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])
 @pytest.mark.parametrize(("value", "exact"), [(1.0000001, 1.0), (-1e-8, 0.0)])
 def test_rounding__outside_0_and_1_is_within_the_tolerance(dtype, value, exact):

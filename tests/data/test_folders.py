@@ -60,7 +60,7 @@ def groups(source, group_by):
     return {group["name"]: (group["n"], group["results"][0]["value"]) for group in values}
 
 
-# D8: "the folder has no files that can be read", or no such column
+# "the folder has no files that can be read", or no such column
 @pytest.mark.parametrize("suffix", ["parquet", "feather", "csv", "jsonl"])
 def test_partitions__are_covariates_in_every_format(tmp_path, suffix):
     source = cs.from_file(lake(tmp_path / "lake", suffix), covariates=["date", "region"])

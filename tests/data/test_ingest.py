@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import threading
 
 import numpy as np
 import pytest
@@ -57,7 +58,7 @@ def test_formats__take_one_column_with_and_without_binary(tmp_path, form):
     data = rows(k=1)
     data["labels"] = np.arange(N) % 2
     files, keys = write(form, tmp_path, data)
-    # D12: one column needs no declaration, and may have one
+    # one column needs no declaration, and may have one
     for name, declared in (("s.zarr", {}), ("d.zarr", {"binary": True})):
         ingest(files, tmp_path / name, keys=keys, **declared)
         assert_stored(tmp_path / name, data)
@@ -372,7 +373,7 @@ def test_ingest__interrupted_leaves_an_unfinished_store(tmp_path, monkeypatch):
     assert "unfinished" not in LogitStore.open(place).info()
 
 
-# D15: a repeated call said that "an earlier ingest was interrupted"
+# A repeated call said that "an earlier ingest was interrupted"
 def test_ingest__that_failed_leaves_nothing_and_repeats_its_cause(tmp_path):
     path, place = one_based(tmp_path), tmp_path / "s.zarr"
     says = r"'labels' is 3, .*counted from 1\? pass class_names=range"
@@ -468,3 +469,19 @@ def test_ingest__does_not_wait_for_a_writer(tmp_path, monkeypatch):
         pytest.raises(StoreError, match="another writer"),
     ):
         ingest(files, tmp_path / "s.zarr")
+
+
+def test_ingest__beside_a_store_that_is_about_to_be_written_says_so(tmp_path):
+    """Another ingest has created the store, and locks it a moment later."""
+    for name in ("a", "b"):
+        np.savez(tmp_path / f"{name}.npz", p=np.full(4, 0.5), y=np.arange(4) % 2)
+    keys = {"probabilities": "p", "labels": "y"}
+    place = tmp_path / "rows.zarr"
+    unfinished = LogitStore.create(place, classes=2, notes={"ingest": {"files": ["a.npz"]}})
+    writers = []
+    timer = threading.Timer(0.15, lambda: writers.append(unfinished.writer()))
+    timer.start()
+    with pytest.raises(StoreError, match="another writer, such as another ingest"):
+        ingest([tmp_path / "b.npz"], place, keys=keys)
+    timer.join()
+    writers[0].__exit__(None, None, None)

@@ -108,7 +108,7 @@ def test_labels__of_minus_one_and_one_are_refused_before_a_store_exists(
     monkeypatch.setattr("calibscale.data.ingest.columns.BATCH_ROWS", 2)
     np.savez(tmp_path / "a.npz", logits=np.zeros(4), labels=labels)
     files, place = [tmp_path / "a.npz"], tmp_path / "s.zarr"
-    if labels == [1, -1, 1, -1]:  # D6
+    if labels == [1, -1, 1, -1]:
         with pytest.raises(
             InvalidDataError, match=r"a\.npz: the labels are −1 and 1, .*--positive"
         ):

@@ -118,7 +118,7 @@ DOORS = (
 
 @pytest.mark.parametrize("door", DOORS)
 def test_signs__are_refused_with_the_labels_and_the_remedies(tmp_path, door):
-    """D6: −1 means "not yet known", so that no row may be lost in silence."""
+    """−1 means "not yet known", so that no row may be lost in silence."""
     with pytest.raises(CalibscaleError, match=r"labels are −1 and 1, .*--positive 1.*-index -1"):
         through(door, tmp_path, P, SIGNS)
 
@@ -220,7 +220,7 @@ def test_labels__of_many_classes_count_from_one_or_have_letters(tmp_path, door):
     for labels, options in (
         (CLASS + 1, {"class_names": [1, 2, 3]}),
         (CLASS + 1, {"class_names": ["1", "2", "3"]}),
-        (np.array(["A", "B", "C"])[CLASS], {}),  # D11
+        (np.array(["A", "B", "C"])[CLASS], {}),
     ):
         if door == "from_arrays":
             source = cs.from_arrays(probabilities=WIDE, labels=labels, **options)
@@ -319,7 +319,7 @@ def test_percent__is_declared_at_every_door(tmp_path, door):
 
 @pytest.mark.parametrize("door", ["from_arrays", "from_frame", "from_file csv", "ingest"])
 def test_percent__of_texts_is_declared_or_refused_with_a_value(tmp_path, door):
-    texts = np.array([f"{100 * p:.1f}%" for p in P])  # D11
+    texts = np.array([f"{100 * p:.1f}%" for p in P])
     value = through(door, tmp_path, texts, Y, percent=True)
     assert value == pytest.approx(EXPECTED, rel=1e-12)
     folder = tmp_path / "other"
@@ -385,7 +385,7 @@ SOURCE = cs.from_arrays(probabilities=P, labels=Y)
     ],
 )
 def test_calls__with_arrays_in_the_wrong_place_say_the_right_call(call, says):
-    """D14: one sentence, and no TypeError of Python."""
+    """One sentence, and no TypeError of Python."""
     with pytest.raises(OptionError, match=says):
         call()
 
@@ -403,7 +403,7 @@ def test_calls__with_exchanged_arrays_say_so():
 
 
 def test_exchanged_classes__are_the_likely_cause():
-    """D15: class_names in another order than the columns."""
+    """`class_names` in another order than the columns."""
     p = RNG.beta(0.1, 8, 4000)
     labels = np.where(RNG.random(4000) < p, "bad", "good")
     two_columns = np.column_stack([1 - p, p])
@@ -443,7 +443,7 @@ def test_one_class__is_a_warning():
 
 
 def test_forecast_events__name_the_fault_of_the_forecast():
-    """D15: not a missing chunk, but a standard deviation of 0."""
+    """Not a missing chunk, but a standard deviation of 0."""
     deviation = np.ones(N)
     deviation[7] = 0.0
     forecasts = cs.from_arrays(

@@ -279,7 +279,7 @@ def test_memory__does_not_grow_with_the_shards(tmp_path):
     assert peaks[1] - peaks[0] < 120, peaks  # MB, of shards of 420 MB
 
 
-def test_lists__that_are_sorted_as_texts_need_labels_in_this_order(folder):  # D7
+def test_lists__that_are_sorted_as_texts_need_labels_in_this_order(folder):
     _, y = joined()
     for i, part in enumerate(_split(y)):
         np.save(f"labels_{i}.npy", part)

@@ -122,7 +122,7 @@ def _months(moments):
 
 
 @pytest.mark.parametrize("door", DOORS)
-def test_times__have_the_same_periods_at_every_door(table, tmp_path, door):  # D5
+def test_times__have_the_same_periods_at_every_door(table, tmp_path, door):
     columns, source = columns_of(), DOORS[door](table, tmp_path)
     assert sizes(source, "signup:month") == _months(columns["signup"])
     assert sizes(source, "at:month") == _months(columns["at"])
@@ -225,7 +225,7 @@ def bands():
     return frame
 
 
-def test_bands__are_categories_in_the_order_of_their_ends(tmp_path):  # D5
+def test_bands__are_categories_in_the_order_of_their_ends(tmp_path):
     frame = bands()
     texts = frame.assign(
         **{n: [None if x != x else str(x) for x in frame["interval"]] for n in ("band", "interval")}
@@ -358,7 +358,7 @@ def test_recalibrated_store__keeps_the_kinds_of_times(table, tmp_path):
 # ---------------------------------------------------------------- commands and jobs
 
 
-def test_check__groups_by_months_of_dates(run, table, tmp_path):  # D5
+def test_check__groups_by_months_of_dates(run, table, tmp_path):
     pq.write_table(table, tmp_path / "rows.parquet")
     roles = ("--labels", "y", "--probabilities", "p")
     ran = run("check", tmp_path / "rows.parquet", *roles, "--group-by", "signup:month", "-q")
@@ -371,7 +371,7 @@ def test_check__groups_by_months_of_dates(run, table, tmp_path):  # D5
 
 
 @pytest.mark.long
-def test_night__of_months_of_dates_has_the_same_groups_on_all_days(tmp_path):  # D5
+def test_night__of_months_of_dates_has_the_same_groups_on_all_days(tmp_path):
     job = write_job(tmp_path, JOB.replace('"region"', '"signup:month"'))
     counts = Counter()
     for k in range(2):

@@ -40,7 +40,7 @@ def test_synonyms__do_not_hide_estimators():
     assert not SYNONYMS.keys() & {plain_name(name) for name in ESTIMATORS}
 
 
-# D14: names of the field, without regard to case, - and _
+# Names of the field, without regard to case, - and _
 @pytest.mark.parametrize(
     ("synonym", "meant"),
     [
@@ -64,7 +64,7 @@ def test_names__of_the_field_are_estimators(synonym, meant):
     assert by_synonym[0].value == by_name[0].value
 
 
-# D14: what is not the same quantity gets a sentence, and suggestions are right
+# A name that is not the same quantity gets a sentence, and suggestions are right
 @pytest.mark.parametrize(
     ("text", "sentence"),
     [

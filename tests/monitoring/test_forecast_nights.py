@@ -101,7 +101,7 @@ labels = "y"
 
 @pytest.mark.long
 @pytest.mark.parametrize("suffix", ["parquet", "csv", "jsonl"])
-def test_nights__read_forecasts_from_files(tmp_path, suffix):  # D10
+def test_nights__read_forecasts_from_files(tmp_path, suffix):
     job = write_job(tmp_path, FILES.replace("SUFFIX", suffix))
     rows: dict[str, list] = {"mean": [], "sd": [], "y": []}
     for k, day in enumerate(("2026-11-18", "2026-11-19")):
@@ -143,7 +143,7 @@ def test_nights__read_forecasts_from_files(tmp_path, suffix):  # D10
         ('["mean", "sd"]', '["mean", "sd", "y"]', "normal"),
     ],
 )
-def test_forecasts__of_a_job_are_checked_by_plan_and_night(tmp_path, old, new, message):  # D10
+def test_forecasts__of_a_job_are_checked_by_plan_and_night(tmp_path, old, new, message):
     job = write_job(tmp_path, FILES.replace("SUFFIX", "csv").replace(old, new, 1))
     columns = {"mean": [0.0, 1.0], "sd": [1.0, 1.0], "y": [0.3, 0.8], "station": ["a", "b"]}
     write_columns(tmp_path / "2026-11-18.csv", columns)

@@ -32,7 +32,7 @@ def _cases(folder):
     }
 
 
-def test_missing_day__is_named_by_its_night_and_by_later_ones(tmp_path):  # D16
+def test_missing_day__is_named_by_its_night_and_by_later_ones(tmp_path):
     job = write_job(tmp_path, WATCHED)
     for k in (0, 2):
         write_day(tmp_path, k)
@@ -85,7 +85,7 @@ def test_days_off__are_not_missing(tmp_path):
 
 
 @pytest.mark.parametrize("first", [False, True])
-def test_broken_day__is_named_with_its_reason(tmp_path, first):  # D16
+def test_broken_day__is_named_with_its_reason(tmp_path, first):
     job = write_job(tmp_path, WATCHED)
     k = 0 if first else 1
     if not first:
@@ -168,7 +168,7 @@ def test_day_with_another_layout__is_broken_though_it_is_a_usage_error(tmp_path)
 
 
 @pytest.mark.parametrize(("key", "code"), [("", 5), ("provisional = 'fine'\n", 0)])
-def test_provisional_days__are_named_and_may_be_expected(tmp_path, key, code):  # D16
+def test_provisional_days__are_named_and_may_be_expected(tmp_path, key, code):
     job = write_job(tmp_path, key + WATCHED)
     # no row waits on the first day, a quarter on the second, and all on the third
     for k, waiting in enumerate((0, 100, 400)):
@@ -220,7 +220,7 @@ def test_damaged_list_of_broken_days__is_an_error_with_a_remedy(tmp_path):
             night(job, day_name(0))
 
 
-def test_dropped_rows__are_counted_by_reason_as_in_evaluate(tmp_path):  # D1
+def test_dropped_rows__are_counted_by_reason_as_in_evaluate(tmp_path):
     """Scores that are NaN in a Parquet file, and one that is a percentage."""
     job = write_job(
         tmp_path, WATCHED.replace("binary = true", 'binary = true\non_invalid = "drop"')

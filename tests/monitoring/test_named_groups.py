@@ -39,7 +39,7 @@ def _ece(p, y, bins=15):
 
 
 @pytest.mark.parametrize("suffix", ["parquet", "csv", "jsonl"])
-def test_names__of_days_merge_though_their_numbers_differ(tmp_path, suffix):  # D2
+def test_names__of_days_merge_though_their_numbers_differ(tmp_path, suffix):
     """On the second day a name is first in the alphabet, and one is gone."""
     job = write_job(tmp_path, suffix=suffix)
     # regions of the days, in which "north" has the numbers 0, none and 1
@@ -65,7 +65,7 @@ def test_names__of_days_merge_though_their_numbers_differ(tmp_path, suffix):  # 
     assert {s["group"] for s in result["trend"]["series"]} == {None, *names}
 
 
-def test_dry_run__agrees_with_the_night_on_names(tmp_path):  # D2
+def test_dry_run__agrees_with_the_night_on_names(tmp_path):
     write_day(tmp_path, 0)
     job = write_job(tmp_path)
     planned = dry_run(job, day_name(0))
@@ -176,7 +176,7 @@ def test_thresholds__name_their_groups(tmp_path):  # V10
         ("vip", ["false", "true"]),
     ],
 )
-def test_groups__are_cut_as_on_the_command_line(tmp_path, group_by, expected):  # D4, D5
+def test_groups__are_cut_as_on_the_command_line(tmp_path, group_by, expected):
     job = write_job(tmp_path, JOB.replace('"region"', f'"{group_by}"'))
     for k in range(2):
         columns = columns_of(k)
@@ -190,7 +190,7 @@ def test_groups__are_cut_as_on_the_command_line(tmp_path, group_by, expected):  
     assert sum(g["n"] for g in groups) == 800
 
 
-def test_ranges__have_the_edges_of_the_first_day(tmp_path):  # D4
+def test_ranges__have_the_edges_of_the_first_day(tmp_path):
     job = write_job(tmp_path, JOB.replace('"region"', '"age:4"'))
     names = []
     for k in range(2):
@@ -212,7 +212,7 @@ def test_ranges__have_the_edges_of_the_first_day(tmp_path):  # D4
     assert day[above] == np.count_nonzero(np.array(columns["age"]) > edges[-1])
 
 
-def test_numbers__stay_the_keys_and_rows_without_one_are_missing(tmp_path):  # D3
+def test_numbers__stay_the_keys_and_rows_without_one_are_missing(tmp_path):
     job = write_job(tmp_path)
     for k in range(2):
         columns = columns_of(k, regions=(3.0, 10.0, None))

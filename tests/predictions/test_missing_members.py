@@ -133,7 +133,7 @@ def _source(members, y, **settings):
 
 
 def test_missing_members__drop_no_rows(scoringrules):
-    """D9: 2 % of 50 members were missing, and `drop` removed 64 % of the rows."""
+    """2 % of 50 members were missing, and `drop` removed 64 % of the rows."""
     members, y = _rows(1000, 50, 0.02)
     assert np.isnan(members).any(axis=1).mean() > 0.5
     for on_invalid in ("raise", "drop"):

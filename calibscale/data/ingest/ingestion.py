@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
@@ -36,6 +37,8 @@ from calibscale.predictions.invalid_rows import need_rows
 from calibscale.predictions.kinds import role_of
 from calibscale.results.declarations import Declared
 
+# Attempts, and seconds between them, to find the ingest that writes an unfinished store.
+_LOCK_ATTEMPTS, _LOCK_PAUSE = 5, 0.1
 Progress = Callable[[int, int | None], None]  # (rows done, number of rows or None if unknown)
 
 
@@ -347,9 +350,7 @@ def _existing(url: str | Path, note: dict[str, Any]) -> LogitStore | None:
     except NotFoundError:
         return None
     if store.notes.get("ingest") != note:
-        if "ingest" in store.notes and not store.finished:
-            if not is_url(url):
-                write_lock(local_path(url)).release()  # held by an ingest that is still running
+        if "ingest" in store.notes and _is_abandoned(url):
             raise StoreError(
                 f"{url}: an earlier ingest of other (or changed) files, or with other settings, "
                 "was interrupted; start again with overwrite=True (--overwrite), or choose "
@@ -360,3 +361,19 @@ def _existing(url: str | Path, note: dict[str, Any]) -> LogitStore | None:
             "another path, or replace the store with overwrite=True (--overwrite)"
         )
     return store
+
+
+def _is_abandoned(url: str | Path) -> bool:
+    """Whether a store is unfinished and nobody writes it.
+
+    A StoreError is raised if another ingest is writing it.  That ingest may be between creating the
+    store and locking it, which takes moments, or may finish it in the meantime.
+    """
+    for _ in range(_LOCK_ATTEMPTS):
+        if LogitStore.open(url, unfinished=True).finished:
+            return False
+        if is_url(url):  # without locks
+            return True
+        write_lock(local_path(url)).release()
+        time.sleep(_LOCK_PAUSE)
+    return True
