@@ -102,6 +102,7 @@ def test_plan__of_no_worker_is_an_error(store: Path) -> None:
         cs.plan(store, ESTIMATORS, workers=0)
 
 
+@pytest.mark.long
 def test_plan__counts_the_draws_of_a_test() -> None:
     rng = np.random.default_rng(5)
     source = cs.from_arrays(logits=rng.standard_normal((3000, 3)), labels=rng.integers(0, 3, 3000))

@@ -25,8 +25,8 @@ def free_memory(groups: Path = _GROUPS, mount: Path = _MOUNT) -> int | None:
         for limit, usage, prefix in _MEMORY:
             with suppress(OSError, ValueError):  # no such file, or no limit: "max"
                 most = int((folder / limit).read_text())
-                used = int((folder / usage).read_text()) - _reclaimed(folder, prefix)
                 if most < _UNLIMITED:
+                    used = int((folder / usage).read_text()) - _reclaimed(folder, prefix)
                     free.append(max(0, most - used))
     return min(free, default=None)
 

@@ -183,6 +183,7 @@ def test_audit__hardly_any_region_of_calibrated_rare_events_stands_out():
     assert sum(z > 4 for z in _most_biased(60, 100)) <= 3
 
 
+@pytest.mark.long
 def test_audit__parameters_describe_the_p_values_of_groups(result, data):
     assert result.parameters["adjusted"] == "westfall-young"
     assert result.parameters["flips"] == 0.0

@@ -307,6 +307,7 @@ def _clustered(seed: int, clusters: int, size: int) -> ArraySource:
     )
 
 
+@pytest.mark.long
 def test_scan__of_clusters_has_one_sign_for_each():
     rejected = {True: 0, False: 0}
     for seed in range(40):

@@ -373,6 +373,7 @@ def blocks(data, tmp_path, monkeypatch):
     return source
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("method", ["direct", "spectral"])
 @pytest.mark.parametrize("at", ["rows", "grid"])
 def test_local_bias__every_scheduler_gives_the_same_bits(blocks, method, at):

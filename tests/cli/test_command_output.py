@@ -86,6 +86,7 @@ def test_evaluate__quiet_is_silent(run, store, tmp_path):
     assert (tmp_path / "r.json").exists()
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("width", [80, 120])
 def test_evaluate__tables_fit_the_screen(run, store, everything, monkeypatch, width):
     monkeypatch.setenv("COLUMNS", str(width))

@@ -45,7 +45,8 @@ def _resampled(rows, first, count, seed=SEED):
 
 def _permuted(rows, first, count, seed=SEED):
     out = np.empty((count, len(rows)), np.int64)
-    random_draws.permuted(np.uint64(seed), rows, first, 40, out)
+    # Images of 200 positions rarely leave the 256 of the network, and then need another round.
+    random_draws.permuted(np.uint64(seed), rows, first, 200, out)
     return out
 
 
@@ -233,7 +234,7 @@ def test_permuted__is_a_bijection_of_its_own_for_each_replicate(n):
 @pytest.mark.long
 @pytest.mark.parametrize("n", [2, 3, 4, 5])
 def test_permuted__makes_all_permutations_equally_often(n):
-    B = 50 if INTERPRETED else 20_000
+    B = 24 if INTERPRETED else 20_000
     out = np.empty((B, n), np.int64)
     random_draws.permuted(np.uint64(SEED), np.arange(n), 0, n, out)
     index_of = {p: i for i, p in enumerate(permutations(range(n)))}

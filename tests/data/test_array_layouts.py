@@ -236,6 +236,7 @@ def test_multilabel__each_label_is_a_binary_problem(rng, kind):
         assert [e.value for e in estimates] == pytest.approx([ece, brier, nll], rel=1e-9)
 
 
+@pytest.mark.long
 def test_multilabel__in_batches_equals_evaluate(rng):
     p = rng.random((300, 3))
     y = (rng.random((300, 3)) < p**2).astype(int)

@@ -42,6 +42,7 @@ DIALECTS = {
 }
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("dialect", DIALECTS.values(), ids=DIALECTS)
 def test_csv__every_dialect_has_the_numbers_of_a_plain_file(tmp_path, dialect):
     path = tmp_path / "a.csv"

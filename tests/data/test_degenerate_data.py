@@ -148,6 +148,7 @@ def test_bandwidth__depends_on_rows_with_weight_only(rng):
     assert bandwidths[0] == pytest.approx(bandwidths[1], rel=0.05)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("scale", [1e-60, 1e-3, 1e60])
 def test_evaluate__the_scale_of_weights_does_not_matter(scale):
     data = columns("probabilities")
@@ -157,6 +158,7 @@ def test_evaluate__the_scale_of_weights_does_not_matter(scale):
         assert small.value == pytest.approx(large.value, rel=1e-9), small.estimator
 
 
+@pytest.mark.long
 @pytest.mark.filterwarnings("ignore::RuntimeWarning")
 def test_evaluate__weights_whose_squares_overflow_never_give_a_wrong_number():
     data = columns("probabilities")

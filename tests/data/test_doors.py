@@ -31,6 +31,7 @@ MATRIX = [
 
 
 # A null in parquet or JSON Lines stopped a job with on_invalid = "drop"; ingest had no option
+@pytest.mark.long
 @pytest.mark.parametrize(("door", "role"), MATRIX)
 def test_missing_value__means_the_same_at_every_door(door, role, tmp_path):
     compared, different = 0, []

@@ -64,6 +64,7 @@ def _brier(server, **options):
     return cs.evaluate(_table(server, **options), "brier")["brier"].value
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("status", [429, 500, 502, 503, 504])
 def test_transient_status__is_requested_again(server, status):
     # the value, and requests without a failure
@@ -75,6 +76,7 @@ def test_transient_status__is_requested_again(server, status):
     assert len(server.requests) > 2
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("status", [429, 500, 502, 503, 504])
 def test_transient_status__that_stays_is_named(server, status):
     server.fail(status, forever=True)
@@ -85,6 +87,7 @@ def test_transient_status__that_stays_is_named(server, status):
         LogitStore.open(f"http://{server.address}/s.zarr", storage_options={"retries": 1})
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("status", "kind", "message"),
     [
@@ -111,6 +114,7 @@ def test_redirects__without_end_are_an_error(server):
     assert "5ecret" not in f"{caught.value} {caught.value.__cause__} {caught.value.__context__}"
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("pause", [0.0, 1.2])
 def test_slow_server__is_an_error_within_the_limits(server, pause, tmp_path):
     """A server that never answers, and one that sends a kilobyte in 1.2 s."""
@@ -124,6 +128,7 @@ def test_slow_server__is_an_error_within_the_limits(server, pause, tmp_path):
     assert time.monotonic() - started < 15
 
 
+@pytest.mark.long
 def test_reader__that_works_between_its_reads_is_no_slow_server(server, tmp_path):
     """The buffers are full meanwhile, so that no bytes come for longer than the limit."""
     # 16 MB, more than the buffers of a connection
@@ -162,6 +167,7 @@ def test_chunks__that_a_server_fails_to_send_are_unavailable(server):
         cs.evaluate(source, "brier")
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("timeout", [0, "x", -1, float("nan")])
 def test_options__of_limits_are_checked(server, timeout):
     with pytest.raises(OptionError, match="timeout, a positive number of seconds"):
@@ -398,6 +404,7 @@ def test_s3__silent_server_is_asked_four_times(failing_s3, door):
     assert proxy.failed <= 4 * files
 
 
+@pytest.mark.long
 def test_s3__answer_that_breaks_off_is_read_again(failing_s3):
     proxy, options = failing_s3
     source = cs.from_file("s3://days/2026-11-20.csv", **COLUMNS, storage_options=options)

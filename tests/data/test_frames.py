@@ -135,6 +135,7 @@ FRAMES = {
 }
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("convert", FRAMES.values(), ids=FRAMES)
 def test_from_frame__equals_from_arrays(convert, columns, expected, tmp_path):
     # chunks of a column that do not end with groups of rows

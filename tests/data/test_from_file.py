@@ -130,6 +130,7 @@ def test_lists__of_columns_and_texts_with_class_names(tmp_path):
         ]
 
 
+@pytest.mark.long
 def test_temporary_stores__are_deleted_with_the_last_source(tmp_path, monkeypatch):
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / "temporary"))
     (tmp_path / "temporary").mkdir()

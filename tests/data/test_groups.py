@@ -83,6 +83,7 @@ def test_groups__json_of_a_missing_group_has_a_name_and_no_value(people):
     assert result.to_dict()["groups"]["values"][-1]["value"] is None
 
 
+@pytest.mark.long
 def test_groups__every_verb_has_the_missing_group(people):
     source = source_of(**people)
     check = cs.check(source, group_by=["shop", "age:[30,60]"], n_replicates=19)

@@ -116,6 +116,7 @@ DOORS = (
 # ---------------------------------------------------------------- labels −1 and 1
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("door", DOORS)
 def test_signs__are_refused_with_the_labels_and_the_remedies(tmp_path, door):
     """−1 means "not yet known", so that no row may be lost in silence."""

@@ -95,6 +95,7 @@ def test_s3__stores_are_written_read_and_resumed(tmp_path, s3, tables):
         LogitStore.open(private, storage_options=anonymous)
 
 
+@pytest.mark.long
 def test_s3__stores_are_replaced_on_request(tmp_path, s3):
     place = f"s3://data/{tmp_path.name}-replaced.zarr"
     for count in (7, 5):
@@ -233,6 +234,7 @@ def test_s3__errors_have_no_secrets(s3):
         assert SECRET not in str(caught.value)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("form", ["parquet", "npz", "npy", "csv", "jsonl packed", "feather"])
 def test_http__servers_need_not_send_parts_of_files(tmp_path, served, form):
     data = rows(5000)

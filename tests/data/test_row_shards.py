@@ -49,6 +49,7 @@ def test_slices__are_those_of_the_joined_array():
     np.testing.assert_array_equal(pickle.loads(pickle.dumps(array))[5:90], joined[5:90])
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("kind", ["arrays", "memory maps", "zarr", "dask", "mixed"])
 def test_sources__of_shards_are_those_of_the_joined_array(tmp_path, kind):
     values, y = shards()

@@ -237,6 +237,7 @@ def test_secrets__are_nowhere_where_a_server_fails(server, search, tmp_path, fai
     assert search.found == []
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     "address", ["tcp://annZq7:passZq7@127.0.0.1:9", "tcp://127.0.0.1:9?token=Zq7", "gw://a:Zq7@h"]
 )

@@ -348,6 +348,7 @@ def test_memory_limit__too_small_is_an_error_that_says_what_is_needed(store):
         cs.evaluate(store, scheduler="threads", memory_limit="1MB")
 
 
+@pytest.mark.long
 def test_memory_limit__never_changes_a_number(store):
     expected = _results(store, "threads:2")
     assert _results(store, "threads:2", memory_limit="4GB") == expected

@@ -30,6 +30,7 @@ def test_defaults__share_one_set_of_moments(source):
     assert len({e.estimator for e in result.estimates}) == len(result.estimates) == 16
 
 
+@pytest.mark.long
 def test_weights__scale_does_not_change_results(arrays):
     results = [
         cs.evaluate(

@@ -426,6 +426,7 @@ def test_landmarks__are_judged_by_all_rows(count):
     assert abs(estimate.value - exact.value) <= 1e-4 * abs(exact.value)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("invalid", [False, True])
 def test_landmarks__with_covariates_are_within_the_stated_error(invalid):
     """One column with few values beside the two parameters of a forecast."""

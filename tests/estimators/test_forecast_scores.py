@@ -103,6 +103,7 @@ def test_crps__is_the_integral_of_its_definition(kind):
     assert cs.evaluate(source, "crps")["crps"].value == pytest.approx(np.mean(expected), abs=1e-6)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("weighted", [False, True])
 @pytest.mark.parametrize("kind", KINDS)
 def test_scores__equal_scoringrules(scoringrules, kind, weighted):

@@ -30,6 +30,7 @@ def estimators(F: int, **settings: Any) -> list[cs.Estimator]:
     ]
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("F", [2, 7, 20, 45, 100])  # 45 and 7: groups of two sizes, or of one
 @pytest.mark.parametrize("K", [2, 10])
 def test_left_out_groups__have_the_values_of_separate_solutions(K, F):
@@ -54,6 +55,7 @@ def test_left_out_groups__have_exact_values_at_extreme_ridges(ridge):
         np.testing.assert_allclose(values, expected, rtol=1e-8)
 
 
+@pytest.mark.long
 def test_left_out_groups__of_certain_and_of_few_predictions_have_exact_values():
     certain = np.eye(4)[np.arange(40) % 4]
     few = np.tile([[0.5, 0.3, 0.2], [0.1, 0.1, 0.8]], (3, 1))

@@ -176,6 +176,7 @@ def test_dense_atoms__leave_values_that_are_no_levels_in_no_segment():
 # ---------------------------------------------------------------- p-values
 
 
+@pytest.mark.long
 def test_drawn_labels__have_the_distribution_of_labels_of_rows():
     """Quantiles of the largest ECCE/σ for labels drawn for atoms, and for the rows."""
     p, _, x = _rows(n=600, ties=True)
@@ -239,6 +240,7 @@ def test_audit__lists_segments_by_the_certain_part_of_their_bias():
     assert result.to_dict()["segments"]["listed"][0]["segment"] == worst.name
 
 
+@pytest.mark.long
 def test_audit__of_clusters_has_wider_intervals():
     p, _, x = _rows(shift=0.0)
     ids = np.arange(len(p)) // 10

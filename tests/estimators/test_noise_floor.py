@@ -29,6 +29,7 @@ def _gaps(p: np.ndarray, events: np.ndarray, w: np.ndarray) -> tuple[np.ndarray,
     return weight / w.sum(), conf, conf - hits
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("law", LAWS)
 @pytest.mark.parametrize(("n", "weighted"), [(100, False), (2000, False), (2000, True)])
 def test_floor__is_the_mean_and_quantile_over_drawn_labels(law, n, weighted):
@@ -145,6 +146,7 @@ def test_floor__of_diagrams_is_that_of_their_ece():
     assert f"95 % {high}" in title
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("text", ["ece", "ckce(bandwidth=0.4)", "simplex_ece", "cwce2"])
 def test_floor__of_ranked_models_is_that_of_their_evaluations(text):
     models = {"first": _drawn(0, 300), "second": _drawn(1, 300)}
@@ -157,6 +159,7 @@ def test_floor__of_ranked_models_is_that_of_their_evaluations(text):
     assert cs.rank(models, by="ckce_centred")["first"].estimate.floor is None
 
 
+@pytest.mark.long
 def test_floor__of_an_accumulator_is_that_of_its_rows():
     source = _drawn(2, 500)
     names = ["ece", "ckce(bandwidth=0.4)", "simplex_ece", "cwce2", "corp", "smooth_ece"]

@@ -116,6 +116,7 @@ def test_cells__of_many_scores_have_errors_that_cover_the_exact_values():
         assert error <= estimate.approximation.error < 0.3 * exact[estimate.estimator]
 
 
+@pytest.mark.long
 def test_floor_and_p_value__are_those_of_drawn_labels():
     rng = np.random.default_rng(33)
     n, draws = 400, 300

@@ -61,6 +61,7 @@ def _source(p: np.ndarray, y: np.ndarray, w: np.ndarray | None = None) -> cs.Arr
     return cs.from_arrays(probabilities=p, labels=y.astype(int), weights=w, binary=True)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("weighted", [False, True])
 @pytest.mark.parametrize("law", LAWS)
 def test_measures__agree_with_sorted_rows(law, weighted):
@@ -180,6 +181,7 @@ def test_groups__have_measures_of_their_own_rows():
 ERRORS = ["ecce_mad", "ecce_range", "corp", "ici"]
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("law", ["continuous", "three values"])
 def test_p_values__are_shares_of_drawn_labels(law):
     rng = np.random.default_rng(15)

@@ -224,6 +224,7 @@ COLUMNS = {  # covariates, categorical
 }
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("kernel", ["gaussian", "matern52"])
 @pytest.mark.parametrize("columns", COLUMNS)
 def test_spectral__is_the_dense_sum(data, columns, kernel):

@@ -88,6 +88,7 @@ def test_value__is_that_of_relplot(name, data_folder):
     assert estimate.details["bandwidth"] == bandwidth
 
 
+@pytest.mark.long
 def test_value__does_not_depend_on_blocks_or_the_unit_of_weights():
     p, y, w = _rows(2000)
     (at_once,) = cs.evaluate(_source(p, y, w), "smooth_ece")
@@ -95,6 +96,7 @@ def test_value__does_not_depend_on_blocks_or_the_unit_of_weights():
     assert parts.value == pytest.approx(at_once.value, rel=1e-12)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("value", [0.0, 0.3, 1.0])
 def test_value__of_one_prediction_is_its_gap(value):
     y = np.arange(100) % 2
@@ -119,6 +121,7 @@ def test_interval_and_test__find_a_biased_model():
     assert cs.calibration_test(calibrated, "smooth_ece", n_replicates=39).results[0].p_value > 0.05
 
 
+@pytest.mark.long
 def test_replicates__are_values_of_drawn_labels():
     p, y, w = _rows(100)
     result = cs.calibration_test(_source(p, y, w), "smooth_ece", n_replicates=3, seed=5).results[0]

@@ -59,6 +59,7 @@ def test_cells__have_an_error_that_covers_the_exact_value():
         assert abs(estimate.value - value) <= estimate.approximation.error < 0.1 * exact
 
 
+@pytest.mark.long
 def test_debiased__is_zero_on_average_if_calibrated():
     rng = np.random.default_rng(23)
     p = rng.beta(0.6, 0.9, 60)

@@ -365,6 +365,7 @@ def rare_events(n=4000):
     return p, (rng.random(n) < p).astype(int)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("batch", [300, 2500])
 def test_rare_events__have_bins_of_equal_mass_as_in_evaluate(batch):
     p, y = rare_events()

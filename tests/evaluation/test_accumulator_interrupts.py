@@ -122,6 +122,7 @@ def test_update__of_a_bad_batch_changes_nothing():
     assert value_of(running) == before
 
 
+@pytest.mark.long
 def test_threads__may_update_one_accumulator():
     p, y = batches(80)
     running = Accumulator(["ece", "brier"], classes=2)

@@ -66,6 +66,7 @@ def test_replicates__are_the_naive_values_of_drawn_residuals(case, kind, weighte
         assert result.p_value == (1 + count) / (B + 1)
 
 
+@pytest.mark.long
 @every_case
 def test_labels__replicates_equal_evaluations_of_drawn_labels(case):
     requested, _, classes = CASES[case]

@@ -261,6 +261,7 @@ def test_low__is_zero_where_nothing_is_known():
     assert 0 <= bin_limits(wrong, 1, TAIL).low < 0.1
 
 
+@pytest.mark.long
 def test_low__of_more_bins_than_contrasts_is_below_the_mean():
     rng = np.random.default_rng(3)
     p = rng.random(40_000)
@@ -318,6 +319,7 @@ def test_mce__has_an_interval_of_independent_rows_alone():
 # ---------------------------------------------------------------- levels of forecasts
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("spread", [1.0, 1.3])
 def test_level_limits__cover_the_mean_distance(spread):
     levels = np.arange(1, 20) / 20

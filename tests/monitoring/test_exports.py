@@ -115,6 +115,7 @@ def _of(samples, **labels):
     return value
 
 
+@pytest.mark.long
 def test_prometheus__has_every_number_of_the_result(result, tmp_path):
     write_prometheus(tmp_path / "a.prom", result)
     samples = _samples(tmp_path / "a.prom")

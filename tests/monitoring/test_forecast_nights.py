@@ -67,6 +67,7 @@ def test_nights__merge_days_of_forecasts(tmp_path):
     assert before < 0.0 < after
 
 
+@pytest.mark.long
 def test_night__of_another_kind_is_refused(tmp_path):
     job = write_job(tmp_path, JOB)
     _store(tmp_path / "2026-11-18.zarr", 0, 1.0)

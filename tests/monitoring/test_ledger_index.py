@@ -108,6 +108,7 @@ def test_line_end__that_is_damaged_is_a_lost_line(path):
     assert Ledger.open(path).days() == DAYS[2:]
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("number", range(5))
 def test_damaged_line__is_named_and_other_days_can_be_used(path, number):
     """Also after a new line, and after the log was rewritten."""

@@ -30,6 +30,7 @@ def _drawn(plot, estimate):
     return {line.get_label(): line.get_xydata() for line in ax.lines}, ax
 
 
+@pytest.mark.long
 def test_murphy__has_the_scores_and_the_largest_miscalibration(result):
     details = result["murphy"].details
     x, score, miscalibration, discrimination = map(np.array, details["murphy"].values())

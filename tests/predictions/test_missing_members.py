@@ -45,6 +45,7 @@ def test_rows__have_several_numbers_of_members():
     assert len({len(row) for row in ROWS}) == 6
 
 
+@pytest.mark.long
 def test_crps__is_the_fair_one_of_the_members_of_each_row(scoringrules):
     expected = [
         float(scoringrules.crps_ensemble(y, row, estimator="fair"))

@@ -46,6 +46,7 @@ from tests.support.models import (
 )
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     "estimator",
     [
@@ -96,6 +97,7 @@ def test_rank__differences_leave_out_the_same_groups_of_both_models(data, estima
         assert d.p_value == pytest.approx(2 * student.sf(value_ / error, 6), rel=1e-5)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     "estimator", [JKCE(RandomFourier(1, 0.7), method="tiles"), KCE(prediction_bandwidth=0.4)]
 )
@@ -427,6 +429,7 @@ def _numbers(ranking):
     return result
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("estimator", [CKCE(RandomFourier(10)), ECE()])
 def test_rank__does_not_depend_on_the_scheduler(data, estimator):
     models, y = data

@@ -149,6 +149,7 @@ def test_plan__uses_all_disjoint_subsets_of_a_draw_first():
     assert [subsets[key] for key in keys] == [[*range(10)], [*range(10)], [*range(5)]]
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("estimator", [ECE(), SimplexECE(), JKCE(RandomFourier(10))])
 def test_rank__subsets_do_not_depend_on_passes(data, monkeypatch, estimator):
     models, y = data

@@ -58,6 +58,7 @@ def test_families__equal_dense_references(names, notion, weighted):
         assert ours.difference_error == pytest.approx(error, rel=50 * rel, abs=1e-12)
 
 
+@pytest.mark.long
 def test_fitted__numbers_describe_the_fits():
     data = toy("top_label", rows=400)
     fitted = {c.estimator: c.fitted for c in data.select(SCORE_FAMILIES).candidates}
