@@ -67,6 +67,7 @@ from .estimators.scores import Brier as Brier
 from .estimators.scores import BrierDecomposition as BrierDecomposition
 from .estimators.scores import ConfidenceGap as ConfidenceGap
 from .estimators.scores import NLLDecomposition as NLLDecomposition
+from .estimators.segment_scan import SegmentScan as SegmentScan
 from .estimators.skce import JKCE as JKCE
 from .estimators.skce import KCE as KCE
 from .estimators.skce import KLCE as KLCE

@@ -52,6 +52,7 @@ _ENTRIES = {
     "aurc": ("score_curves", "AURC", "mean error rate when the least confident rows are left out; not calibration", True),
     "certified_l1": ("certified", "CertifiedL1", "lower confidence bound of the L1 calibration error, valid at every n", True),
     "certified_l2": ("certified", "CertifiedL2", "lower confidence bound of the squared L2 error, valid at every n", True),
+    "segment_scan": ("segment_scan", "SegmentScan", "largest standardised bias of a group or an intersection: errors in one segment", True),
     "multicalibration": ("multicalibration", "Multicalibration", "largest calibration error of all intersections of groups", True),
     "brier_decomposition": ("scores", "BrierDecomposition", "the part of the Brier score that recalibration would remove", True),
     "nll_decomposition": ("scores", "NLLDecomposition", "the part of the log loss that recalibration would remove", True),
@@ -86,7 +87,7 @@ SCORES = (
     *("accuracy", "brier", "nll", "crps", "log_score", "pinball_loss", "aurc"),
     *("squared_error", "deviance", "expectile_loss", "interval_score"),
 )
-LOCAL = ("klce", "multicalibration")  # have no default covariates
+LOCAL = ("klce", "multicalibration", "segment_scan")  # have no default covariates
 _LISTED = "`calibscale estimators` lists all estimators"
 
 ESTIMATORS: Registry[type[Estimator]] = Registry(

@@ -2,45 +2,32 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from itertools import combinations
 from typing import Any, ClassVar, NamedTuple, Self
 
 import numpy as np
 
-from calibscale.array_types import Floats, Ints
+from calibscale.array_types import Floats
 from calibscale.compiled import segment_walks
-from calibscale.data.covariates import MAX_LEVELS, Axis, axis_of
+from calibscale.data.covariates import MAX_LEVELS, Axis
 from calibscale.errors import OptionError, require
 from calibscale.estimators.base import ScalarEstimator, bound_notion, set_names, without_rows
 from calibscale.intervals.excess import excess_limits
 from calibscale.kernels.data_profile import DataProfile
 from calibscale.results.estimate import EXACT, Approximation, Estimate, Floor
-from calibscale.results.group_results import Where, name_of
+from calibscale.results.group_results import name_of
 from calibscale.statistics.bins import residual_draws
 from calibscale.statistics.ratios import ratio
 from calibscale.statistics.segment_atoms import AtomState, DenseAtoms, SegmentAtoms
+from calibscale.statistics.segments import axes_of, segments_of
 from calibscale.statistics.statistic import Statistic
 
-MAX_SEGMENTS = 100_000
 _BINS = 10  # bins of the score, of nearly equal weight, for squared and proportional errors
 _LISTED = 10  # segments in the details of an estimate
 _DRAWS = 199  # draws of a floor
 _DEVIATIONS = 3.0  # standard deviations of the walk within a cell, beyond its ends
-
-
-def axes_of(
-    profile: DataProfile, names: Sequence[str], notion: str, categorical: Sequence[str], bins: int
-) -> tuple[Axis, ...]:
-    """Columns cut at their values, or into quantile bins of a sample."""
-    sample = profile.sample(notion).covariates
-    return tuple(
-        axis_of(column, column.name in categorical, sample[:, column.position], bins)
-        for column in profile.columns(tuple(names)).values()
-    )
 
 
 class SegmentSums(NamedTuple):
@@ -93,7 +80,7 @@ class SegmentTable:
         self.exact = bool(state.bits >= 40)
         codes, self._crossing = np.unique(state.crossing[order], return_inverse=True)
         rows: Floats = np.array([np.bincount(self._crossing, row) for row in self._sums[:3]])
-        self.where, self._members = _segments(atoms, codes, rows, depth, min_rows)
+        self.where, self._members = segments_of(atoms.axes, codes, rows, depth, min_rows)
         # The bin of an atom depends on the weight below its cell, so that rows of equal score are
         # in the same bin.
         weight = np.cumsum(self._sums[1])
@@ -204,62 +191,6 @@ class SegmentTable:
             values, self._starts, self._crossing, self._members, inner, largest
         )
         return largest
-
-
-def _segments(
-    atoms: SegmentAtoms, codes: Ints, sums: Floats, depth: int, min_rows: float
-) -> tuple[list[tuple[Where, ...]], Ints]:
-    """Conditions of the listed segments, and their numbers in each crossing (X, T), −1 for none.
-
-    `sums` (3, X) are Σ1, Σw and Σw² of each crossing.
-    """
-    axes = atoms.axes
-    parts = np.unravel_index(codes, atoms.sizes or (1,))  # of each axis, for each crossing
-    subsets = _subsets_of_axes(axes, depth)
-    where: list[tuple[Where, ...]] = []
-    # Each crossing is in one segment for each subset of the columns.
-    members = np.full((len(codes), len(subsets)), -1)
-    rows: dict[tuple[Where, ...], float] = {}  # of the segments that are large enough
-    for t, subset in enumerate(subsets):
-        sizes = [len(axes[i]) for i in subset]
-        listed = np.ones(len(codes), bool)
-        number = np.zeros(len(codes), np.int64)
-        for i, size in zip(subset, sizes, strict=True):
-            listed &= parts[i] < size  # the last part has values of no segment
-            number = number * size + parts[i]
-        number, total = number[listed], math.prod(sizes)
-        n, weight, weight2 = (np.bincount(number, column[listed], total) for column in sums)
-        # (Σw)²/Σw² ≥ min_rows, but for rounding.  All rows are a segment in any case.
-        large = (weight * weight >= min_rows * (1 - 1e-9) * weight2) & (n > 0)
-        if not subset:
-            large[:] = True
-        renamed = np.full(total, -1)
-        for j in np.flatnonzero(large):
-            places = np.unravel_index(j, sizes) if subset else ()
-            conditions = tuple(axes[i].where(int(k)) for i, k in zip(subset, places, strict=True))
-            rows[conditions] = n[j]
-            shorter = combinations(conditions, len(conditions) - 1) if conditions else ()
-            if any(rows.get(fewer) == n[j] for fewer in shorter):
-                continue  # it has the same rows as without one of its conditions
-            renamed[j] = len(where)
-            where.append(conditions)
-        members[listed, t] = renamed[number]
-    return where, members
-
-
-def _subsets_of_axes(axes: Sequence[Axis], depth: int) -> list[tuple[int, ...]]:
-    """Numbers of the axes of each crossing, fewest first.
-
-    An OptionError is raised if the crossings have too many segments.
-    """
-    subsets = [s for k in range(depth + 1) for s in combinations(range(len(axes)), k)]
-    count = sum(math.prod(len(axes[i]) for i in subset) for subset in subsets)
-    if count > MAX_SEGMENTS:
-        raise OptionError(
-            f"{len(axes)} columns have {count:,} segments of depth {depth}, above "
-            f"{MAX_SEGMENTS:,}: use fewer columns, fewer bins, or a smaller depth"
-        )
-    return subsets
 
 
 @dataclass(frozen=True)

@@ -22,6 +22,7 @@ from calibscale.inference.default_tests import (
     default_tests,
     kernel_error,
     local_errors,
+    segment_tests,
 )
 from calibscale.inference.monte_carlo import batch_of, count_replicates, jointly, refused, trial_of
 from calibscale.inference.nulls import CERTAIN, knows_clusters, pair_values, replicates_of
@@ -247,7 +248,9 @@ def _default_statistics(session: Session, local: SKCE | None, several: bool) -> 
     """
     if several:
         statistics = default_tests(session)
-        return statistics if local is None else [*statistics, local]
+        if local is None:
+            return statistics
+        return [*statistics, *segment_tests(session, local.covariates), local]
     return [kernel_error(session) if local is None else local]
 
 

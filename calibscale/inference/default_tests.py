@@ -8,6 +8,7 @@ from dataclasses import replace
 from calibscale.errors import OptionError
 from calibscale.estimators.base import Estimator
 from calibscale.estimators.estimator_texts import estimator
+from calibscale.estimators.known_estimators import ESTIMATORS
 from calibscale.estimators.skce import JKCE, KCE, SKCE
 from calibscale.kernels.features import RandomFourier
 from calibscale.predictions.notions import SCALAR_NOTIONS
@@ -45,6 +46,22 @@ def kernel_error(session: Session, seed: int = 0) -> JKCE | KCE:
     if session.source.rows * session.source.n_features > _MANY_NUMBERS:
         return JKCE(RandomFourier(_FEW_FEATURES), seed=seed)
     return JKCE(seed=seed)
+
+
+def segment_tests(session: Session, covariates: tuple[str, ...]) -> list[Estimator]:
+    """Test of the segments of covariates, if predictions of this kind have one.
+
+    There is none if a covariate has too many values, or covariates cross in too many ways.
+    """
+    name = session.source.target.segment_test
+    if name is None:
+        return []
+    test: Estimator = ESTIMATORS[name](covariates=covariates)  # type: ignore[call-arg]
+    try:
+        test.bind(session.profile)
+    except OptionError:
+        return []
+    return [test]
 
 
 def local_errors(session: Session, local: SKCE) -> list[SKCE]:

@@ -188,6 +188,10 @@ def _of_local(details: Mapping[str, Any]) -> str:
     return f"predictions are wrong at some values of {joined(names, 3)}" if names else ""
 
 
+def _of_segment(details: Mapping[str, Any]) -> str:
+    return f"where {details['segment']}, {response_text(details)}"
+
+
 _DESCRIPTIONS: dict[str, Callable[[Mapping[str, Any]], str]] = {
     "bias": response_text,
     "mean_score": _of_mean,
@@ -200,6 +204,7 @@ _DESCRIPTIONS: dict[str, Callable[[Mapping[str, Any]], str]] = {
     "pit_smooth": _of_pit,
     "pit_by_forecast": _of_ranks,
     "klce": _of_local,
+    "segment_scan": _of_segment,
 }
 
 

@@ -238,6 +238,11 @@ class Target(ABC):
         """Statistics of the default test; `KERNEL_ERROR` stands for the kernel error."""
 
     @property
+    def segment_test(self) -> str | None:
+        """Statistic of segments by covariates that the default test has, if it names covariates."""
+        return None
+
+    @property
     @abstractmethod
     def sizes(self) -> tuple[str, ...]:
         """Estimators of `check`, in the order of its table, as in `default_tests`."""

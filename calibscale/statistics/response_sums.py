@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+from abc import abstractmethod
 from dataclasses import dataclass
 from typing import Any, ClassVar, NamedTuple
 
@@ -9,8 +11,13 @@ import numpy as np
 
 from calibscale.array_types import Floats, Ints
 from calibscale.compiled import drawn_sums
+from calibscale.data.covariates import Axis
+from calibscale.errors import OptionError
 from calibscale.predictions.outcomes import OutcomeChunk
+from calibscale.statistics.segments import crossings
 from calibscale.statistics.statistic import Replicates, Statistic, added, weights_of
+
+_MOST_CROSSINGS = 2**14  # residuals of 199 replicates then have 26 MB
 
 
 class ResponseState(NamedTuple):
@@ -83,27 +90,37 @@ class ResponseCellState(NamedTuple):
         return ResponseCellState(*(np.add.reduceat(field, starts) for field in self))
 
 
-@dataclass(frozen=True)
-class ResponseCells(Statistic):
-    """Residuals of a `Functional` in cells of its predictions, between the `inner` edges.
+class ResponsesByCell(Statistic):
+    """Base class of residuals of a `Functional` in cells.
 
-    Cells are (lo, hi], and the outer ones are open.  The variance v of a residual is the claimed
-    one where responses are events, else δ².
+    The variance v of a residual is the claimed one where responses are events, else δ².
     """
 
-    inner: tuple[float, ...]
     drawn: ClassVar[tuple[str, ...]] = ("residuals",)
     powers: ClassVar[tuple[int, ...]] = (0, 1, 2, 1, 1, 2, 4, 2, 1)
 
+    @property
+    @abstractmethod
+    def count(self) -> int:
+        """Number of cells."""
+
+    @abstractmethod
+    def cells(self, chunk: OutcomeChunk) -> Any:
+        """Cell of each row (c,)."""
+
+    def weights(self, chunk: OutcomeChunk) -> Floats:
+        """Weight of each row (c,)."""
+        return weights_of(chunk)
+
     def zero(self, classes: int) -> ResponseCellState:
-        return ResponseCellState(*np.zeros((9, len(self.inner) + 1)))
+        return ResponseCellState(*np.zeros((9, self.count)))
 
     def accumulate(self, state: ResponseCellState, chunk: Any) -> ResponseCellState:
         target = chunk.target
         claimed = target.claimed(chunk.values)
         x = target.ordered_by(chunk.values)
         delta = chunk.scalar_residual
-        w = weights_of(chunk)
+        w = self.weights(chunk)
         variance = chunk.residual_variance if target.draws_responses else delta * delta
         strengths = w * delta
         columns = (
@@ -117,20 +134,73 @@ class ResponseCells(Statistic):
             w * strengths,
             strengths,
         )
-        cells = self._cells(chunk)
+        cells = self.cells(chunk)
         for total, column in zip(state, columns, strict=True):
             total += np.bincount(cells, column, len(total))
         return state
 
     def draw(self, sums: tuple[Floats, ...], chunk: Any, replicates: Replicates) -> None:
         claimed = chunk.target.claimed(chunk.values)
-        drawn = _drawn(chunk, claimed, replicates) * weights_of(chunk)
-        drawn_sums.add_bins(drawn, self._cells(chunk), sums[0])
+        drawn = _drawn(chunk, claimed, replicates) * self.weights(chunk)
+        drawn_sums.add_bins(drawn, self.cells(chunk), sums[0])
 
-    def _cells(self, chunk: OutcomeChunk) -> Any:
-        """Cell of each row (c,)."""
+
+@dataclass(frozen=True)
+class ResponseCells(ResponsesByCell):
+    """Residuals of a `Functional` in cells of its predictions, between the `inner` edges.
+
+    Cells are (lo, hi], and the outer ones are open.
+    """
+
+    inner: tuple[float, ...]
+
+    @property
+    def count(self) -> int:
+        return len(self.inner) + 1
+
+    def cells(self, chunk: OutcomeChunk) -> Any:
         target: Any = chunk.target
         return np.searchsorted(np.array(self.inner), target.ordered_by(chunk.values))
+
+
+@dataclass(frozen=True)
+class ResponseCrossings(ResponsesByCell):
+    """Residuals of a `Functional` in the crossings of all `axes` of covariates.
+
+    If they are `relative`, weights are divided by the claimed means, and rows with claims that are
+    not positive are left out.
+
+    Raises
+    ------
+    OptionError
+        If there are more than 2^14 crossings.
+    """
+
+    axes: tuple[Axis, ...]
+    relative: bool = False
+
+    def __post_init__(self) -> None:
+        if self.count > _MOST_CROSSINGS:
+            raise OptionError(
+                f"{len(self.axes)} columns with {' × '.join(map(str, map(len, self.axes)))} parts "
+                f"cross in more than {_MOST_CROSSINGS:,} ways: use fewer columns, or fewer bins"
+            )
+
+    @property
+    def count(self) -> int:
+        return math.prod(len(axis) + 1 for axis in self.axes)
+
+    def cells(self, chunk: OutcomeChunk) -> Any:
+        assert chunk.covariates is not None
+        return crossings(self.axes, chunk.covariates)
+
+    def weights(self, chunk: OutcomeChunk) -> Floats:
+        w = super().weights(chunk)
+        if not self.relative:
+            return w
+        target: Any = chunk.target
+        claimed = target.claimed(chunk.values)
+        return np.divide(w, claimed, out=np.zeros_like(w), where=claimed > 0)
 
 
 def _drawn(chunk: OutcomeChunk, claimed: Floats, replicates: Replicates) -> Floats:

@@ -14,6 +14,7 @@ from calibscale.compiled import drawn_sums
 from calibscale.data.covariates import Axis
 from calibscale.errors import OptionError
 from calibscale.predictions.chunk import Chunk
+from calibscale.statistics.segments import crossings
 from calibscale.statistics.statistic import Replicates, Statistic, weights_of
 
 MAX_ATOMS = 2**19  # keys and six sums of so many atoms have 29 MB
@@ -96,11 +97,8 @@ class SegmentAtoms(Statistic):
         root = np.sqrt(np.maximum(p, 0.0))
         position = (root / (root + np.sqrt(complement)) * 2.0**_BITS).astype(np.int64)
         keys = np.minimum(position, (1 << _BITS) - 1)
-        crossing = np.zeros(len(chunk), np.int64)
-        for axis, size in zip(self.axes, self.sizes, strict=True):
-            assert chunk.covariates is not None
-            # Crossings are numbered with the last axis fastest.
-            crossing = crossing * size + axis.known(chunk.covariates[:, axis.position])
+        assert chunk.covariates is not None
+        crossing = crossings(self.axes, chunk.covariates)
         counted = (w > 0).astype(np.float64)
         pairs = (
             (counted, counted),

@@ -119,6 +119,7 @@ EXAMPLES = {
     "ClusterRows": lambda cls: cls(),
     "ClusterSums": lambda cls: cls(),
     "CoverageTotals": lambda cls: cls(0.7),
+    "ResponseCrossings": lambda cls: cls((Axis("a", 0, edges=(0.0,)),)),
     "ResponseCells": lambda cls: cls((-0.5, 0.0, 0.7)),
     "ResponseSums": lambda cls: cls(),
     "DenseAtoms": lambda cls: cls(ATOMS),
@@ -253,7 +254,7 @@ def _sorted_lists(state):
 
 
 OF_FORECASTS = ("CoverageTotals", "ForecastTotals", "PITCells", "PITMoments", "PITValues")
-OF_FUNCTIONALS = ("ResponseCells", "ResponseSums")
+OF_FUNCTIONALS = ("ResponseCells", "ResponseCrossings", "ResponseSums")
 # Of states that list rows, the order of the rows is that of the merges.
 CANONICAL = {
     "CellMasses": _sorted_lists,

@@ -19,7 +19,7 @@ _MODULES: dict[str, tuple[str, ...]] = {
     "statistics.cluster_sums": ("ClusterRows", "ClusterSums"),
     "statistics.feature_sums": ("LocalFeatures",),
     "statistics.forecast_totals": ("CoverageTotals", "ForecastTotals", "PITCells", "PITValues"),
-    "statistics.response_sums": ("ResponseCells", "ResponseSums"),
+    "statistics.response_sums": ("ResponseCells", "ResponseCrossings", "ResponseSums"),
     "statistics.fourier_modes": ("Modes",),
     "statistics.label_noise": ("LabelNoise",),
     "statistics.label_table": ("LabelTable",),

@@ -33,6 +33,8 @@ class Functional(OutcomeTarget):
         Whether responses are events, so that m(x) is the probability of a response of 1 and
         residuals can be drawn.  Otherwise a prediction does not say how outcomes vary, and tests
         give residuals random signs.
+    claims_its_value : bool
+        Whether the claimed mean is the prediction itself, so that residuals are relative to it.
     score : str
         Estimator of the mean of `loss`, by which predictions are compared.
 
@@ -52,6 +54,7 @@ class Functional(OutcomeTarget):
     draws_responses: ClassVar[bool] = False
     # The linear kernel is in the units of the predictions, and its intervals are those of classes.
     has_linear_kernel: ClassVar[bool] = False
+    claims_its_value: ClassVar[bool] = False
     kernel_error: ClassVar[str] = "kce"
     score: ClassVar[str]
     response: ClassVar[Response] = Response("mean response", "predictions", False)
@@ -130,6 +133,10 @@ class Functional(OutcomeTarget):
     @property
     def default_tests(self) -> tuple[str, ...]:
         return ("mean_score", "smooth_test", "residual_scan", KERNEL_ERROR)
+
+    @property
+    def segment_test(self) -> str:
+        return "segment_scan"
 
     @property
     def sizes(self) -> tuple[str, ...]:

@@ -49,6 +49,7 @@ class MeanPrediction(Functional):
     name: ClassVar[str] = "mean"
     claim: ClassVar[str] = MEANS
     has_linear_kernel: ClassVar[bool] = True
+    claims_its_value: ClassVar[bool] = True
     score: ClassVar[str] = "squared_error"
     response: ClassVar[Response] = Response("mean outcome", "predictions", False)
 
@@ -97,6 +98,7 @@ class SecondMomentPrediction(Functional):
     name: ClassVar[str] = "second_moment"
     claim: ClassVar[str] = MEANS
     has_linear_kernel: ClassVar[bool] = True
+    claims_its_value: ClassVar[bool] = True
     score: ClassVar[str] = "squared_error"
     response: ClassVar[Response] = Response("mean squared outcome", "predictions", False)
 
