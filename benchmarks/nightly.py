@@ -57,7 +57,7 @@ report = "out/report.html"
 
 def run(settings: Settings) -> Report:
     report = Report("nightly", settings)
-    rows, days = settings.rows(ROWS), 30 if settings.small else DAYS
+    rows, days = settings.rows(ROWS), 10 if settings.small else DAYS
     real = 3 if settings.small else REAL_DAYS
     for keep, bound in ((False, 1e9), (True, 4e9)):
         folder = settings.folder / f"nightly-{keep}"
@@ -92,7 +92,7 @@ def run(settings: Settings) -> Report:
 
 def _compare_ages(report: Report, settings: Settings) -> None:
     """Nights of a young and an old ledger, in turn: neither time nor output grows."""
-    folder, old_nights = settings.folder / "nightly-age", 120 if settings.small else OLD
+    folder, old_nights = settings.folder / "nightly-age", 30 if settings.small else OLD
     shutil.rmtree(folder, ignore_errors=True)
     young, old = (_small_job(folder / name, folder / "days") for name in ("young", "old"))
     around = 1 if settings.small else AROUND
