@@ -135,7 +135,8 @@ class CheckResult(Declared):
     value, limit : float or None
         Number that was judged, and its limit.
     failed : bool
-        Whether the check raised an error instead of a verdict.  `sentence` has the error.
+        Whether the check raised an error, which `sentence` has, instead of a verdict.  The night
+        sets it.
 
     Examples
     --------

@@ -28,6 +28,8 @@ from tests.support.jobs import BEFORE_TABLES
 from tests.support.named_days import JOB, columns_of, day_name, write_columns, write_job
 from tests.support.ten_nights import invoke
 
+COMPLAINT = "https://user:secret@server/file\nis empty"
+
 
 @dataclass(frozen=True)
 class Settled(NightCheck):
@@ -59,7 +61,7 @@ class Faulty(NightCheck):
 
     def judge(self, day: JudgedDay) -> CheckResult:
         if self.fault == "raise":
-            raise ZeroDivisionError("https://user:secret@server/file is empty")
+            raise ZeroDivisionError(COMPLAINT)
         if self.fault == "exit":
             raise SystemExit(0)
         if self.fault == "text":
@@ -271,6 +273,7 @@ def test_checks__that_fail_are_breached_and_the_night_keeps_the_others(result):
 @pytest.mark.parametrize(
     ("fault", "reason"),
     [
+        ("raise", "ZeroDivisionError: https://***@server/file is empty"),
         ("exit", "SystemExit: 0"),
         ("none", "TypeError: judge returned NoneType instead of CheckResult"),
         ("text", "TypeError: must be real number, not str"),
@@ -281,10 +284,10 @@ def test_faults_of_any_kind__are_verdicts(folder, result, fault, reason, caplog)
     day = JudgedDay(job, open_ledger(job), day_name(1))
     with caplog.at_level(logging.DEBUG, "calibscale"):
         judged = check_result(Faulty(fault), day)
-    assert judged == CheckResult(
-        f"faulty(fault={fault})", True, f"The check failed: {reason}", failed=True
-    )
+    check = Faulty(fault).label
+    assert judged == CheckResult(check, True, f"The check failed: {reason}", failed=True)
     assert "Traceback" in caplog.text
+    assert "secret" not in caplog.text
 
 
 @pytest.mark.long

@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import math
 from dataclasses import dataclass
+from traceback import format_exc
 
 from calibscale.addresses import without_secrets
 from calibscale.monitoring.checks.alarm_check import AlarmCheck
@@ -80,8 +81,9 @@ def check_result(check: NightCheck, day: JudgedDay) -> CheckResult:
     try:
         return _plain(check.judge(day))
     except (Exception, SystemExit) as error:  # a check of another package may fail in any way
-        _log.debug("the check %s failed", check.label, exc_info=True)
-        reason = without_secrets(f"{type(error).__name__}: {error}")
+        _log.debug("the check %s failed: %s", check.label, without_secrets(format_exc()))
+        # A sentence is one line, and the text of an error may have several.
+        reason = " ".join(without_secrets(f"{type(error).__name__}: {error}").split())
         return CheckResult(check.label, True, f"The check failed: {reason}", failed=True)
 
 

@@ -36,8 +36,8 @@ def _resolved(where: Where, table: dict[str, Any], problems: Problems) -> dict[s
         problems.add(where, str(error))
         return table
     settings = checked_settings(where, name, permitted, _defaults(permitted) | listed, problems)
-    for key in permitted.keys() - settings.keys():
-        if not problems.under(*where, key):
+    for key in permitted:
+        if key not in settings and not problems.under(*where, key):
             problems.add((*where, key), f"missing; {name} has no default for it")
     if not problems.under(*where):
         try:

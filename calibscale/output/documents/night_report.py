@@ -512,6 +512,7 @@ def _terms(night: Night) -> list[str]:
     results = list(_all_estimates(night))
     present = {
         "threshold": bool(night.thresholds),
+        "check": bool(night.checks),
         "p-value": any(window.tests for window in night.windows),
         "95 % null quantile": any(window.tests for window in night.windows),
         "band": any(window.reliability is not None for window in night.windows),
