@@ -50,6 +50,9 @@ replicates = 19
 [[thresholds]]
 estimator = "confident_gap"
 above = 0.9
+[[checks]]
+name = "row_drop"
+below = 0.4
 """
 
 
@@ -120,6 +123,7 @@ def test_plugins__are_listed(environment):
     listed = {entry["group"]: entry for entry in ran.json["plugins"]}
     names = {group: entry["name"] for group, entry in listed.items()}
     assert names == {
+        "calibscale.checks": "row_drop",
         "calibscale.estimators": "confident_gap",
         "calibscale.statistics": "ConfidentSums",
         "calibscale.nulls": "normal_factors",
@@ -183,13 +187,43 @@ def test_commands__take_the_kind_of_prediction(environment, tmp_path):
     assert "geometric_mean, not 'mode'" in " ".join(unknown.err.split())
 
 
-def _write_day(folder: Path, day: str, seed: int) -> None:
+def _write_day(folder: Path, day: str, seed: int, rows: int = 200) -> None:
     rng = np.random.default_rng(seed)
-    p = rng.dirichlet(np.ones(3), 200)
-    labels = (p.cumsum(axis=1) < rng.random((200, 1))).sum(axis=1)
+    p = rng.dirichlet(np.ones(3), rows)
+    labels = (p.cumsum(axis=1) < rng.random((rows, 1))).sum(axis=1)
     store = LogitStore.create(folder / "days" / f"{day}.zarr", classes=3, kind="probabilities")
     with store.writer() as writer:
         writer.append(p, labels)
+
+
+def test_nights__have_the_check(environment, tmp_path):
+    (tmp_path / "days").mkdir()
+    _write_day(tmp_path, "2026-03-01", 0)
+    _write_day(tmp_path, "2026-03-02", 1, rows=60)
+    job = tmp_path / "job.toml"
+    job.write_text(JOB)
+    codes, verdicts = [], []
+    for day in ("2026-03-01", "2026-03-02"):
+        ran = environment.calibscale("nightly", job, "--date", day, "--json", "a.json", at=tmp_path)
+        codes.append(ran.code)
+        verdicts += json.loads((tmp_path / "a.json").read_text())["checks"]
+    assert codes == [0, 3]
+    assert [verdict["check"] for verdict in verdicts] == ["row_drop(below=0.4)"] * 2
+    assert [(verdict["value"], verdict["breached"]) for verdict in verdicts] == [
+        (None, False),
+        (0.3, True),
+    ]
+    assert "Breached: 1 of 1 check." in ran.out
+    assert "row_drop(below=0.4): The day has 60 rows, 0.30 times the mean" in " ".join(
+        ran.out.split()
+    )
+    # This process does not have the package.
+    command = [sys.executable, "-m", "calibscale", "nightly", job, "--date", "2026-03-02"]
+    ran = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)
+    assert ran.returncode == 2
+    message = " ".join(ran.stderr.split())
+    assert "checks[0]: there is no check 'row_drop' in calibscale or in the inst" in message
+    assert "allowed: unlabelled_share" in message
 
 
 def test_nights_and_ledgers__have_the_estimator(environment, tmp_path):

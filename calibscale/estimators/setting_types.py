@@ -134,9 +134,7 @@ def type_of(annotation: str) -> SettingType:
             return any(type(value) is type(choice) and value == choice for choice in choices)
 
         return SettingType(f"one of {listed}", is_choice, lambda value: value)
-    raise OptionError(
-        f"has the type {annotation}, which cannot be given as text; pass the estimator as an object"
-    )
+    raise OptionError(f"has the type {annotation}, which cannot be given as text; pass an object")
 
 
 class _Plain(ast.NodeTransformer):

@@ -1,9 +1,9 @@
-"""Defaults and values of settings of estimators."""
+"""Defaults and values of settings of estimators, and of other classes that texts name."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import MISSING, fields
+from collections.abc import Collection, Mapping
+from dataclasses import MISSING, Field, fields
 from difflib import get_close_matches
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -37,10 +37,15 @@ def shown(value: Any) -> str:
 
 
 class Setting(NamedTuple):
-    """Setting of an estimator: its type, as written in the class, and its default."""
+    """Setting of a class: its type, as written in the class, and its default."""
 
     annotation: str
     default: Any
+
+    @property
+    def required(self) -> bool:
+        """Whether there is no default: it is None, which the type does not allow."""
+        return self.default is None and without_none(self.annotation) == self.annotation
 
     def checked(self, value: Any) -> Any:
         """Return the value converted to the type of the setting.
@@ -70,13 +75,43 @@ def settings_of(name: str) -> dict[str, Setting]:
     Settings of random features stand for the feature map.
     """
     kind = ESTIMATORS[name]
-    annotations = annotations_of(kind)
-    settings = {
-        f.name: Setting(annotations[f.name], None if f.default is MISSING else f.default)
-        for f in fields(kind)  # type: ignore[arg-type]
-        if f.init and f.repr and f.name not in kind.fixed
-    }
+    settings = settings_of_class(kind, kind.fixed)
     return settings | FEATURES if "features" in settings else settings
+
+
+def settings_of_class(kind: Any, fixed: Collection[str] = ()) -> dict[str, Setting]:
+    """Settings of a dataclass: its fields, without the `fixed` ones."""
+    annotations = annotations_of(kind)
+    return {
+        f.name: Setting(annotations[f.name], _default(f))
+        for f in fields(kind)
+        if f.init and f.repr and f.name not in fixed
+    }
+
+
+def _default(field: Field[Any]) -> Any:
+    """Default of a field, or None if there is none."""
+    if field.default_factory is not MISSING:
+        return field.default_factory()
+    return None if field.default is MISSING else field.default
+
+
+def checked_values(
+    name: str, accepted: Mapping[str, Setting], settings: Mapping[str, Any]
+) -> dict[str, Any]:
+    """Values of settings, converted to the types of the settings.
+
+    An OptionError is raised if a setting is unknown, or if a value has another type.
+    """
+    values = {}
+    for key, value in settings.items():
+        if key not in accepted:
+            raise OptionError(f"{name} has no setting {key!r}; {hint(key, accepted)}")
+        try:
+            values[key] = accepted[key].checked(value)
+        except OptionError as error:
+            raise OptionError(f"{name}: {key} {error}") from None
+    return values
 
 
 def build(name: str, settings: Mapping[str, Any]) -> Estimator:
@@ -85,15 +120,8 @@ def build(name: str, settings: Mapping[str, Any]) -> Estimator:
     An OptionError is raised if it or a setting is unknown, or if a value is impossible.
     """
     name, implied = named(name)
-    accepted, values = settings_of(name), {}
-    settings = {**implied, **settings}
-    for key, value in settings.items():
-        if key not in accepted:
-            raise OptionError(f"{name} has no setting {key!r}; {hint(key, accepted)}")
-        try:
-            values[key] = accepted[key].checked(value)
-        except OptionError as error:
-            raise OptionError(f"{name}: {key} {error}") from None
+    accepted = settings_of(name)
+    values = checked_values(name, accepted, {**implied, **settings})
     kind = ESTIMATORS[name]
     if "features" in accepted:
         from calibscale.kernels.features import RandomFourier

@@ -26,6 +26,7 @@ TERMS = {
     "± approx.": "the error of a faster computation, not of sampling",
     "window": "a range of days, with the same results as one pass over all of their rows",
     "threshold": "a limit set in advance in the job file",
+    "check": "a question about the days of the ledger, which the job file names",
     "p-value": "the probability of a value at least as large by chance alone; ≤ marks the smallest "
     "p-value of this number of replicates",
     "adjusted": "a p-value corrected for the number of tests (by Holm, or for groups by Westfall "

@@ -33,6 +33,7 @@ from calibscale.monitoring.job.job_days import window_days
 from calibscale.monitoring.job.job_ledger import frozen, open_ledger
 from calibscale.monitoring.job.job_reader import one_sided, read_job
 from calibscale.monitoring.job.job_tables import Job
+from calibscale.monitoring.job.known_checks import CHECKS, named_check
 from calibscale.monitoring.ledger.broken_days import BrokenDays
 from calibscale.monitoring.ledger.day_ledger import Ledger, Record
 from calibscale.monitoring.ledger.group_keys import GroupKey
@@ -102,6 +103,7 @@ def night(
     job = job if isinstance(job, Job) else read_job(job)
     check_key(day)
     outputs.check_places(job, day)
+    job.built_checks()  # an unknown check is an error before anything is written
     with ExitStack() as stack:
         return _Run(job, day, force, progress, stack).run()
 
@@ -175,7 +177,9 @@ class _Run:
         # The key covers job, ledger, days and versions: if it is the same and the outputs are as
         # written, a new run would write the same files.
         if not changed and stored is not None:
-            unchanged = stored.parameters.key == self._key()
+            # The reason for which a check failed may be gone by now.
+            failed = any(check.failed for check in stored.checks)
+            unchanged = stored.parameters.key == self._key() and not failed
             if unchanged and self._written():
                 return stored
         return self._judged(mark)
@@ -361,13 +365,16 @@ class _Run:
         write_whole(path, data)
 
     def _key(self) -> str:
-        """Hash that identifies a finished night: job, ledger, days, versions."""
+        """Hash that identifies a finished night: job, ledger, days, versions, and packages."""
         if self.ledger is None:
             return ""
         # The result states which days are missing or broken, although these days are not in the
         # ledger.
         days = [self.absent, self._broken()]
-        text = json.dumps([self.job.to_dict(), self.ledger.revision, self.day, days, versions()])
+        # Another version of a package may have another verdict of its checks.
+        packages = [CHECKS.entry(named_check(table["name"])).origin for table in self.job.checks]
+        parts = [self.job.to_dict(), self.ledger.revision, self.day, days, versions(), packages]
+        text = json.dumps(parts)
         return hashlib.sha256(text.encode()).hexdigest()
 
     def _broken(self) -> dict[str, str]:
@@ -435,6 +442,7 @@ class _Run:
             calibration=DayTests.from_dict(calibration) if calibration else None,
             windows=verdicts.windows,
             thresholds=verdicts.thresholds,
+            checks=verdicts.checks,
             drift=verdicts.drift,
             alarms=verdicts.alarms,
             ranking=verdicts.ranking,

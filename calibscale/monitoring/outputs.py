@@ -27,7 +27,7 @@ from calibscale.monitoring.job.job_tables import Job
 from calibscale.monitoring.ledger.group_keys import condition
 from calibscale.output.documents.night_headline import day_sentence, impossible_sentence
 from calibscale.output.report import save_report
-from calibscale.results.night_results import AlarmResult, Group, Night, ThresholdResult
+from calibscale.results.night_results import AlarmResult, CheckResult, Group, Night, ThresholdResult
 
 _WAIT = 60.0  # seconds to wait for another night that writes the same history
 _NOT_XML = re.compile("[^\t\n\r\x20-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
@@ -50,6 +50,9 @@ _GAUGES = {
     "threshold_breached": "1 if a threshold is breached, else 0.",
     "threshold_limit": "Limit of a threshold; kind is above, below or abs_above.",
     "threshold_observed": "Value, or end of an interval, that a threshold limits.",
+    "check_breached": "1 if a check is breached or has failed, else 0.",
+    "check_value": "Value that a check has judged.",
+    "check_limit": "Limit of the value of a check.",
     "incomplete_days": "Number of days of the windows that are missing, broken or provisional.",
     "log_evidence": "Natural logarithm of the evidence against calibration so far.",
     "log_evidence_overall": "Natural logarithm of the mean evidence of all notions and groups; it "
@@ -107,6 +110,11 @@ def _samples(result: Night) -> Iterator[tuple[str, float | None, dict[str, str]]
         yield "threshold_breached", float(threshold.breached), name
         yield "threshold_observed", threshold.observed, name
         yield "threshold_limit", threshold.limit, {**name, "kind": threshold.side}
+    for check in sorted(result.checks, key=lambda c: c.breached):  # as for thresholds
+        name = {"name": check.check}
+        yield "check_breached", float(check.breached), name
+        yield "check_value", check.value, name
+        yield "check_limit", check.limit, name
     alarms = result.alarms
     if alarms is not None:
         for process in alarms.processes:
@@ -151,8 +159,9 @@ def _text(value: Any) -> str:
 
 
 def write_junit(path: str | Path, result: Night) -> None:
-    """Write a JUnit file with a test case for each threshold, for alarms, and for kinds of days."""
+    """Write a JUnit file of test cases: each threshold, each check, alarms, and kinds of days."""
     cases = [_threshold_case(threshold, result) for threshold in result.thresholds]
+    cases += [_check_case(check) for check in result.checks]
     cases.append(_alarm_case(result.alarms, result))
     cases += _day_cases(result)
     outcomes = [outcome for _, outcome, _ in cases]
@@ -160,7 +169,7 @@ def write_junit(path: str | Path, result: Night) -> None:
         "name": f"{result.job} {result.model} {result.day}",
         "tests": len(cases),
         "failures": outcomes.count("failure"),
-        "errors": 0,
+        "errors": outcomes.count("error"),
         "skipped": outcomes.count("skipped"),
         "time": f"{result.seconds:.3f}",
         "timestamp": datetime.fromisoformat(result.created).replace(tzinfo=None).isoformat(),
@@ -193,6 +202,14 @@ def _threshold_case(threshold: ThresholdResult, result: Night) -> tuple[str, str
         beyond = f"is not within ±{limit!r}"
     message = f"{subject}{where}: {observed!r} {beyond}"
     return name, "failure" if threshold.breached else None, message
+
+
+def _check_case(check: CheckResult) -> tuple[str, str | None, str]:
+    """Name, error or failure or None, and message of a test case."""
+    outcome = None
+    if check.breached:
+        outcome = "error" if check.failed else "failure"
+    return check.check, outcome, check.sentence
 
 
 def _alarm_case(alarms: AlarmResult | None, result: Night) -> tuple[str, str | None, str]:

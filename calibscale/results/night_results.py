@@ -122,6 +122,38 @@ class ThresholdResult(Declared):
 
 
 @dataclass(frozen=True)
+class CheckResult(Declared):
+    """Verdict of a check of a job, see `NightCheck`.
+
+    Attributes
+    ----------
+    check : str
+        Label of the check: its name, and settings that are not their defaults.
+    breached : bool
+    sentence : str
+        Sentence about the days that were judged, which is shown in the report.
+    value, limit : float or None
+        Number that was judged, and its limit.
+    failed : bool
+        Whether the check raised an error, which `sentence` has, instead of a verdict.  The night
+        sets it.
+
+    Examples
+    --------
+    >>> from calibscale.results.night_results import CheckResult
+    >>> CheckResult("few_rows", True, "The day has 12 rows.", 12, 100).breached
+    True
+    """
+
+    check: str
+    breached: bool
+    sentence: str
+    value: float | None = None
+    limit: float | None = None
+    failed: bool = False
+
+
+@dataclass(frozen=True)
 class DriftOfEstimate(Declared):
     """Difference of an estimate from the baseline."""
 
@@ -364,10 +396,12 @@ class Night(Outcome, SourceRows):
     Attributes
     ----------
     status : str
-        ``breached`` if a threshold is breached or there is an alarm.  Otherwise ``incomplete`` if
-        days are missing, broken or provisional, see the job, else ``fine``.
+        ``breached`` if a threshold or a check is breached or there is an alarm.  Otherwise
+        ``incomplete`` if days are missing, broken or provisional, see the job, else ``fine``.
     created : str
         Time at which the day was judged, with the offset from UTC.
+    checks : tuple of CheckResult
+        Verdicts of the checks of the job, in its order.
     bias : BiasMap or None
         Map of the local bias of the day.
     selection : Selection or None
@@ -393,6 +427,7 @@ class Night(Outcome, SourceRows):
     calibration: Later[Omitted[DayTests | None]] = None
     windows: tuple[WindowResult, ...]
     thresholds: tuple[ThresholdResult, ...]
+    checks: Later[Omitted[tuple[CheckResult, ...]]] = ()
     drift: DriftResult | None
     alarms: AlarmResult | None
     trend: Trend
@@ -431,7 +466,7 @@ class Night(Outcome, SourceRows):
 
     @property
     def breached(self) -> bool:
-        """Whether a threshold is breached or an alarm was raised."""
+        """Whether a threshold or a check is breached, or an alarm was raised."""
         return self.status == "breached"
 
     @property

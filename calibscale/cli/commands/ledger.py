@@ -65,7 +65,7 @@ def list_days(ledger: str) -> None:
                 e.day,
                 e.model,
                 e.n,
-                e.info.get("n_unlabelled", 0),
+                e.n_unlabelled,
                 sum(e.info.get("dropped", {}).values()),
             )
             for e in Ledger.open(ledger).select()

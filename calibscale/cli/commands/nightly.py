@@ -38,10 +38,10 @@ def nightly(job: str, day: str, dry_run: bool, force: bool, scheduler: str | Non
 
     --scheduler overrides the scheduler of the job.
 
-    Exit code 3 means that a threshold is breached or an alarm was raised.  Exit code 5 means that
-    nothing is breached, but days of the windows are missing (no predictions), broken (predictions
-    that cannot be read) or provisional (labels not complete); the outputs are written and name
-    them.  `off_days` and `provisional` of JOB say which of these are expected.
+    Exit code 3 means that a threshold or a check is breached or an alarm was raised.  Exit code 5
+    means that nothing is breached, but days of the windows are missing (no predictions), broken
+    (predictions that cannot be read) or provisional (labels not complete); the outputs are written
+    and name them.  `off_days` and `provisional` of JOB say which of these are expected.
     """
     from dataclasses import replace
 

@@ -13,6 +13,7 @@ from calibscale.registry import Registry, imported, installed_entries, installed
 
 # Registry of each group of entry points.
 REGISTRIES = {
+    "calibscale.checks": "calibscale.monitoring.job.known_checks:CHECKS",
     "calibscale.estimators": "calibscale.estimators.known_estimators:ESTIMATORS",
     "calibscale.families": "calibscale.selection.known_families:FAMILIES",
     "calibscale.nulls": "calibscale.statistics.null_distributions:NULLS",

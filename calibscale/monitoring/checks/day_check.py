@@ -43,7 +43,7 @@ def incomplete_days(
     first = _first(job, day, entries, reasons)
     dates = [date.fromordinal(k) for k in range(first.toordinal(), _date(day).toordinal() + 1)]
     # A day without labels yet is provisional, not missing.
-    filled = {entry.date for entry in entries if entry.n or _unlabelled(entry)}
+    filled = {entry.date for entry in entries if entry.n or entry.n_unlabelled}
     accounted = filled | {key[:10] for key in reasons} | ({day[:10]} if unlabelled else set())
     missing = [d.isoformat() for d in dates if d.isoformat() not in accounted and not job.off(d)]
     if absent and day not in missing and not (job.off(_date(day)) or day in reasons):
@@ -53,9 +53,9 @@ def incomplete_days(
         BrokenDay(key, reasons[key]) for key in sorted(reasons) if key[:10] in examined
     )
     provisional = [
-        ProvisionalDay(entry.day, entry.n, _unlabelled(entry))
+        ProvisionalDay(entry.day, entry.n, entry.n_unlabelled)
         for entry in entries
-        if _unlabelled(entry) and entry.date in examined and entry.day not in reasons
+        if entry.n_unlabelled and entry.date in examined and entry.day not in reasons
     ]
     if unlabelled:
         provisional.append(ProvisionalDay(day, 0, unlabelled))
@@ -79,7 +79,3 @@ def _first(job: Job, day: str, entries: list[Entry], reasons: Mapping[str, str])
 
 def _date(day: str) -> date:
     return date.fromisoformat(day[:10])
-
-
-def _unlabelled(entry: Entry) -> int:
-    return int(entry.info.get("n_unlabelled", 0))

@@ -14,12 +14,26 @@ TREND_DAYS = 90  # days of each estimate and of the evidence in a result
 
 
 class JudgedDay:
-    """Ledger of a job as of a day: its windows, groups and days.
+    """Ledger of a job as of a day: its windows, groups and records.
 
     Attributes
     ----------
+    job : Job
+        The job, with its settings.
+    ledger : Ledger
+        Records of all days and models.
+    day, date : str
+        Day that is judged, such as 2026-11-21T06, and its date.
+    recipe : Recipe
+        Estimators of the ledger, and the column of its groups.
+    model : str
+        Model version of the job.
     notes : list of str
         Sentences for the result, to which checks add.
+
+    See Also
+    --------
+    calibscale.monitoring.checks.night_check.NightCheck : base class of checks, with an example
     """
 
     def __init__(self, job: Job, ledger: Ledger, day: str) -> None:
@@ -34,14 +48,14 @@ class JudgedDay:
     # ---------------------------------------------------------------- windows
 
     def window(self, name: str) -> JudgedWindow:
-        """A window by its name in the job."""
+        """Estimates and tests of a window such as ``7d``, which is read once for all checks."""
         if name not in self._windows:
             first, last = window_days(name, self.date)
             self._windows[name] = self.read(name, first, min(last, self.date))
         return self._windows[name]
 
     def read(self, name: str, first: str, last: str) -> JudgedWindow:
-        """Window of the dates from `first` to `last`."""
+        """Estimates and tests of the dates from `first` to `last`, under a name of your own."""
         settings = self.job.drift
         # Only windows that are compared need the values without each run of days.
         compared = settings is not None and name in (str(settings.window), "baseline")
@@ -80,9 +94,10 @@ class JudgedDay:
 
     # ---------------------------------------------------------------- days
 
-    def entries(self, group: GroupKey | None = None) -> list[Entry]:
-        """Records of the model up to this day, of all rows or of a group."""
-        return self.ledger.select(None, self.day, self.model, group)
+    def entries(self, group: GroupKey | None = None, window: str = "all") -> list[Entry]:
+        """Records of the days of a window up to this day, of all rows or of a group."""
+        first, last = window_days(window, self.date)
+        return self.ledger.select(first, min(last, self.date), self.model, group)
 
     def first_date(self) -> str:
         """Date of the first record of the model, or else this day."""

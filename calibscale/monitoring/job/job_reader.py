@@ -27,6 +27,7 @@ from calibscale.formatting.number_texts import given
 from calibscale.inference.testable import Testable
 from calibscale.intervals.interval_estimates import HasLimits
 from calibscale.monitoring.job import toml_lines
+from calibscale.monitoring.job.check_tables import resolved_checks
 from calibscale.monitoring.job.job_tables import Columns, Job, Source, Threshold
 from calibscale.monitoring.job.toml_lines import Problems, Where, parsed_toml
 from calibscale.predictions.distributions.quantile_names import states_no_levels
@@ -481,7 +482,8 @@ def read_job(path: str | Path) -> Job:
         toml_lines.resolved(table, index, job.seed, problems)
         for index, table in enumerate(job.estimators)
     )
-    job = checked(replace(job, estimators=estimators), problems)
+    checks = resolved_checks(job.checks, problems)
+    job = checked(replace(job, estimators=estimators, checks=checks), problems)
     problems.complain()
     # The job is frozen, and its file is no key that a table may set.
     object.__setattr__(job, "file", Path(path).absolute())
@@ -491,10 +493,11 @@ def read_job(path: str | Path) -> Job:
 def _short_forms(tables: dict[str, Any], path: Path) -> None:
     """Expand the short forms that a job file may use."""
     tables.setdefault("name", path.stem)
-    if isinstance(tables.get("estimators"), list):
-        tables["estimators"] = [
-            {"name": e} if isinstance(e, str) else e for e in tables["estimators"]
-        ]
+    for key in ("estimators", "checks"):
+        if isinstance(tables.get(key), list):
+            tables[key] = [
+                {"name": entry} if isinstance(entry, str) else entry for entry in tables[key]
+            ]
     _format_of_files(tables.get("source"))
     _plain_names(tables)
     if tables.get("alarms") is False:

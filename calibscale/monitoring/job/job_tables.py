@@ -15,7 +15,7 @@ from pydantic.dataclasses import dataclass
 from calibscale.addresses import Location, is_url, shown_address
 from calibscale.data.times import WEEKDAYS
 from calibscale.estimators.base import Estimator
-from calibscale.monitoring.job import toml_lines
+from calibscale.monitoring.job import check_tables, toml_lines
 from calibscale.monitoring.job.job_values import (
     Address,
     Baseline,
@@ -225,6 +225,8 @@ class Job:
     ----------
     estimators : tuple of dict
         Name and all settings of each estimator.  `built_estimators` constructs the estimators.
+    checks : tuple of dict
+        Name and settings of each check of `CHECKS`.  `built_checks` constructs the checks.
     alarms, drift, ranking, test
         None if the job does not have the table.
     off_days : tuple of str
@@ -249,6 +251,7 @@ class Job:
     provisional: Literal["incomplete", "fine"] = "incomplete"
     test: Test | None = None
     thresholds: tuple[Threshold, ...] = ()
+    checks: tuple[dict[str, Any], ...] = ()
     drift: DriftSettings | None = None
     alarms: Alarms | None = field(default_factory=Alarms)
     ranking: RankingSettings | None = None
@@ -262,6 +265,13 @@ class Job:
         return tuple(
             toml_lines.built(table["name"], {k: v for k, v in table.items() if k != "name"})
             for table in self.estimators
+        )
+
+    def built_checks(self) -> tuple[Any, ...]:
+        """Checks in the order of the job.  An OptionError is raised for an unknown one."""
+        return tuple(
+            check_tables.built_check(table["name"], {k: v for k, v in table.items() if k != "name"})
+            for table in self.checks
         )
 
     def place(self, template: str, day: str, model: str | None = None) -> str:

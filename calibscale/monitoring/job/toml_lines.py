@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import re
 import tomllib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -332,21 +332,16 @@ def resolved(table: dict[str, Any], index: int, seed: int, problems: Problems) -
     settings = {key: setting.default for key, setting in permitted.items()}
     if "seed" in settings:
         settings["seed"] = seed
-    for key, value in listed.items():
-        if key not in permitted:
-            if key in map(stored_name, set(settings_of(name)) & set(_OF_PAIRS)):
-                problems.add((*where, key), f"belongs to a method that {_NO_PAIRS}")
-            else:
-                problems.add((*where, key), f"{name} has no such setting; {hint(key, permitted)}")
-            continue
-        try:
-            settings[key] = permitted[key].checked(value)
-        except OptionError as error:
-            problems.add((*where, key), str(error))
-            continue
+    of_pairs = {*map(stored_name, {*settings_of(name)} & {*_OF_PAIRS})} - {*permitted}
+    for key in [key for key in listed if key in of_pairs]:
+        problems.add((*where, key), f"belongs to a method that {_NO_PAIRS}")
+        del listed[key]
+    values = checked_settings(where, name, permitted, listed, problems)
+    for key, value in values.items():
         limit = _MAX_FEATURES if key == "features" else MAX_COUNT
-        if permitted[key].annotation == "int" and key != "seed" and settings[key] > limit:
+        if permitted[key].annotation == "int" and key != "seed" and value > limit:
             problems.add((*where, key), f"must be at most {limit:,}, not {shown(value)}")
+    settings |= values
     if "method" in permitted:  # the default, or features for sums that merge
         methods = dict.fromkeys((permitted["method"].default, "features"))
         method = settings["method"]
@@ -365,6 +360,29 @@ def resolved(table: dict[str, Any], index: int, seed: int, problems: Problems) -
             remedy = "; without covariates, use kce" if name == "klce" else ""
             problems.add(where, f"{name} needs covariates = [...]{remedy}")
     return {"name": name, **settings}
+
+
+def checked_settings(
+    where: Where,
+    name: str,
+    permitted: Mapping[str, Setting],
+    listed: Mapping[str, Any],
+    problems: Problems,
+) -> dict[str, Any]:
+    """Values of the listed settings of a class, converted to their types.
+
+    Settings that are not permitted, and values of other types, are added to `problems`.
+    """
+    values = {}
+    for key, value in listed.items():
+        if key not in permitted:
+            problems.add((*where, key), f"{name} has no such setting; {hint(key, permitted)}")
+            continue
+        try:
+            values[key] = permitted[key].checked(value)
+        except OptionError as error:
+            problems.add((*where, key), str(error))
+    return values
 
 
 def _named_settings(table: dict[str, Any]) -> tuple[str, dict[str, Any]]:

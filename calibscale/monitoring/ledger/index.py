@@ -60,6 +60,8 @@ class Entry:
         Key of the day, a date such as 2026-11-21, or a part of a day such as 2026-11-21T06.
     group : float, str or None
         Key of the group, see `group_keys`, or None for all rows.
+    n : int
+        Number of rows with a label.
     sections : tuple of str
         Names of the vectors of the record.
     revision : int
@@ -79,6 +81,11 @@ class Entry:
     def date(self) -> str:
         """Date of the key."""
         return self.day[:10]
+
+    @property
+    def n_unlabelled(self) -> int:
+        """Number of rows without a label, which the record of all rows has."""
+        return int(self.info.get("n_unlabelled", 0))
 
     @cached_property
     def info(self) -> dict[str, Any]:

@@ -69,6 +69,8 @@ class Finding:
         Size of the error that is tolerated by the alarm.
     thresholds, breached, unknown : int
         Numbers of all thresholds, of breached thresholds, and of thresholds without a value.
+    checks, breached_checks : int
+        Numbers of all checks, and of breached checks.
     missing, broken, provisional : tuple of str
         Days.
     incomplete : bool
@@ -91,6 +93,8 @@ class Finding:
     thresholds: int = 0
     breached: int = 0
     unknown: int = 0
+    checks: int = 0
+    breached_checks: int = 0
     missing: tuple[str, ...] = ()
     broken: tuple[str, ...] = ()
     provisional: tuple[str, ...] = ()
@@ -103,7 +107,7 @@ class Finding:
     def state(self) -> str:
         """Most urgent state of the night."""
         # A breach is more urgent than an alarm: the job has set its limits.
-        if self.breached:
+        if self._breaches():
             return "breached"
         if self._refutes and not self.alarm:
             return "refuted"
@@ -121,7 +125,7 @@ class Finding:
         days = list(self._days())
         if self.alarm:
             word, phrases = "Alarm", [self._alarm(), *impossible, *days]
-        elif self.breached:
+        elif self._breaches():
             word = "Breached"
             phrases = [self._breaches(), self._error_over(), *impossible, *days]
         elif self._refutes:
@@ -140,25 +144,37 @@ class Finding:
         return self.impossible > 0 and not self.tolerated
 
     def _alarm(self) -> str:
+        breaches = f"; {self._breaches()} breached" if self._breaches() else ""
         if self.refuted:
-            breaches = f"; {self._breaches()} breached" if self.breached else ""
             error = f"; {self.error}" if self.error else ""
             return f"{self.refuted}, which refutes calibration{breaches}{error}"
         error = self.error or "the model is not calibrated"
         above = "" if self.tolerance is None else f"error above {self.tolerance:g}; "
         since = f" since {day_names.day(self.since)}" if self.since else ""
-        breaches = f"; {self._breaches()} breached" if self.breached else ""
         return f"{above}{error}{since}, {self.where}{breaches}"
 
     def _breaches(self) -> str:
-        return f"{self.breached} of {number_texts.plural(self.thresholds, 'threshold')}"
+        """Numbers of breached thresholds and checks, empty if there are none."""
+        phrases = []
+        if self.breached:
+            limits = number_texts.plural(self.thresholds, "threshold")
+            phrases.append(f"{self.breached} of {limits}")
+        if self.breached_checks:
+            checks = number_texts.plural(self.checks, "check")
+            phrases.append(f"{self.breached_checks} of {checks}")
+        return naming.joined(phrases)
 
     def _error_over(self) -> str:
         return f"{self.error} over {self.over}, {self.where}" if self.error else ""
 
     def _fine(self) -> str:
-        text = f"none of {number_texts.plural(self.thresholds, 'threshold')} is breached"
-        if not self.thresholds:
+        limits = [
+            number_texts.plural(count, noun)
+            for noun, count in (("threshold", self.thresholds), ("check", self.checks))
+            if count
+        ]
+        text = f"none of {naming.joined(limits)} is breached"
+        if not limits:
             text = "no threshold is set"
         elif self.unknown:
             verb = "has" if self.unknown == 1 else "have"
@@ -203,14 +219,15 @@ def head(night: Night) -> Head:
         basis += _processes(night, alarms)
     else:
         finding, basis = _with_breach(finding, night)
-    reasons = [*basis, *_limits(night), *_day_reasons(night), *_row_reasons(night, finding)]
+    reasons = [*basis, *_limits(night), *_check_reasons(night)]
+    reasons += [*_day_reasons(night), *_row_reasons(night, finding)]
     if finding.state == "fine" and night.breached:
         return Head("breached", "Breached")
     return Head(finding.state, finding.verdict, tuple(reasons))
 
 
 def _finding_of_days(night: Night) -> Finding:
-    """Findings about thresholds, days and rows, without the error of the model."""
+    """Findings about thresholds, checks, days and rows, without the error of the model."""
     days = night.incomplete_days or IncompleteDays()
     alarms, impossible = night.alarms, night.impossible
     return Finding(
@@ -218,6 +235,8 @@ def _finding_of_days(night: Night) -> Finding:
         thresholds=len(night.thresholds),
         breached=sum(t.breached for t in night.thresholds),
         unknown=sum(t.observed is None for t in night.thresholds),
+        checks=len(night.checks),
+        breached_checks=sum(check.breached for check in night.checks),
         missing=days.missing,
         broken=tuple(broken.day for broken in days.broken),
         provisional=tuple(provisional.day for provisional in days.provisional),
@@ -502,6 +521,15 @@ def _limits(night: Night) -> list[str]:
     if len(by_limit) > _NAMED:
         sentences.append("For further breaches see the section on thresholds.")
     return sentences
+
+
+def _check_reasons(night: Night) -> Iterator[str]:
+    """Sentences of the breached checks."""
+    breached = [check for check in night.checks if check.breached]
+    for check in breached[:_NAMED]:
+        yield f"{check.check}: {check.sentence}"
+    if len(breached) > _NAMED:
+        yield "For further breaches see the section on checks."
 
 
 def _limit_text(night: Night, threshold: ThresholdResult) -> str:

@@ -31,6 +31,7 @@ from calibscale.output.plots.style import GROUPS
 from calibscale.results.estimate import Estimate
 from calibscale.results.night_results import (
     AlarmResult,
+    CheckResult,
     ComparedPair,
     DayTests,
     Group,
@@ -53,6 +54,7 @@ def nightly(night: Night) -> doc.Article:
         verdict,
         doc.section("key", "Key numbers", _facts(night)),
         doc.section("thresholds", "Thresholds", *_thresholds(night)),
+        doc.section("checks", "Checks", *_checks(night)),
         doc.section("estimates", "Estimates", *_estimates(night)),
         doc.section("reliability", "Reliability", _diagrams(night), detail=True),
         doc.section("trend", "Trend over days", trend_figures(night), detail=True),
@@ -116,6 +118,9 @@ def _facts(night: Night) -> doc.Facts:
     if night.thresholds:
         breached = sum(threshold.breached for threshold in night.thresholds)
         facts.append(("thresholds breached", str(breached), f"of {len(night.thresholds)}"))
+    if night.checks:
+        breached = sum(check.breached for check in night.checks)
+        facts.append(("checks breached", str(breached), f"of {len(night.checks)}"))
     trend = night.trend
     if trend.days:
         # Results of earlier versions do not state the number of all days and the first of them.
@@ -230,6 +235,34 @@ def _limits(
             if threshold.breached:
                 breached.add(name)
     return limits, frozenset(breached)
+
+
+# ---------------------------------------------------------------- checks
+
+
+def _checks(night: Night) -> list[doc.Block]:
+    """Table of the checks, with the breached ones first."""
+    if not night.checks:
+        return []
+    rows = [
+        (
+            check.check,
+            _state(check),
+            number_texts.number(check.value),
+            number_texts.given(check.limit),
+            check.sentence,
+        )
+        for check in sorted(night.checks, key=lambda check: not check.breached)
+    ]
+    text = doc.text_column
+    head = ("check", text("state"), "value", "limit", text("verdict"))
+    return [doc.table("Verdicts of checks", head, rows)]
+
+
+def _state(check: CheckResult) -> doc.Cell:
+    if check.failed:
+        return doc.Cell("failed", "breached")
+    return doc.Cell("breached", "breached") if check.breached else doc.Cell("within", "fine")
 
 
 # ---------------------------------------------------------------- estimates
@@ -479,6 +512,7 @@ def _terms(night: Night) -> list[str]:
     results = list(_all_estimates(night))
     present = {
         "threshold": bool(night.thresholds),
+        "check": bool(night.checks),
         "p-value": any(window.tests for window in night.windows),
         "95 % null quantile": any(window.tests for window in night.windows),
         "band": any(window.reliability is not None for window in night.windows),

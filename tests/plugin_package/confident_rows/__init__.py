@@ -1,1 +1,1 @@
-"""An estimator with a statistic, a null, and a reader, which entry points name."""
+"""An estimator with a statistic, and further parts, which entry points name."""
