@@ -34,7 +34,7 @@ _LEAST = 2.0**-53  # distance to 0 and 1 at which the logits of predictions end
 OF_PREDICTION = "prediction"  # notion of predictions of a functional
 _ORDER = 12  # largest degree of the polynomials of the smooth test: waves of six periods
 _EFFECTIVE_ROWS = 15  # effective residuals of a cell, of which skewed sums are nearly symmetric
-ENOUGH_EFFECTIVE_ROWS = 40  # effective residuals, below which levels of 5 % may exceed 6.5 %
+_ENOUGH_EFFECTIVE_ROWS = 40  # effective residuals, below which levels of 5 % may exceed 6.5 %
 _LENGTHS = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48)  # of scanned intervals, in cells
 
 
@@ -149,7 +149,7 @@ class ResidualTest(SumTest):
     def finalize(self, *states: Any) -> Estimate:
         estimate = super().finalize(*states)
         _, cells, _ = self.split(states[0])
-        if estimate.value is None or cells.effective >= ENOUGH_EFFECTIVE_ROWS:
+        if estimate.value is None or cells.effective >= _ENOUGH_EFFECTIVE_ROWS:
             return estimate
         return estimate.with_note(
             f"a few large residuals dominate, as if there were {max(1.0, cells.effective):.0f} "

@@ -12,7 +12,7 @@ from calibscale.array_types import Floats, Ints
 from calibscale.data.covariates import MAX_LEVELS, Axis
 from calibscale.errors import OptionError, require
 from calibscale.estimators.base import NO_ROWS, set_names
-from calibscale.estimators.residual_tests import ENOUGH_EFFECTIVE_ROWS, OF_PREDICTION
+from calibscale.estimators.residual_tests import OF_PREDICTION
 from calibscale.estimators.sum_tests import Sums, SumTest
 from calibscale.kernels.data_profile import DataProfile
 from calibscale.predictions.claims import FUNCTIONALS
@@ -25,6 +25,9 @@ from calibscale.statistics.segments import axes_of, segments_of
 from calibscale.statistics.statistic import Statistic
 
 _LISTED = 10  # segments in the details of an estimate
+# Effective residuals of a segment.  The largest of several scores depends on the outer tails, to
+# which skewness matters more than to the tails of a single score.
+_ENOUGH_EFFECTIVE_ROWS = 100
 
 
 class CrossedSegments(NamedTuple):
@@ -76,7 +79,7 @@ class SegmentScan(SumTest):
     or it is categorical, else `bins` ranges with about equally many rows.
 
     Segments with fewer than `min_rows` effective rows, (Σw)²/Σw², are left out.  Where random signs
-    stand for residuals, segments with fewer than 40 effective residuals, (Σw²δ²)²/Σw⁴δ⁴, are left
+    stand for residuals, segments with fewer than 100 effective residuals, (Σw²δ²)²/Σw⁴δ⁴, are left
     out too: few skewed residuals would reject too often.
 
     Parameters
@@ -174,7 +177,7 @@ class SegmentScan(SumTest):
         segments = CrossedSegments(where, members)
         variance = segments.sums(joined.variance)
         if self.response is not None and not self.response.is_share:
-            enough = ratio(variance**2, segments.sums(joined.fourths)) >= ENOUGH_EFFECTIVE_ROWS
+            enough = ratio(variance**2, segments.sums(joined.fourths)) >= _ENOUGH_EFFECTIVE_ROWS
             variance = np.where(enough, variance, 0.0)
         fixed = ScannedSegments(
             segments,

@@ -73,8 +73,8 @@ def test_value__is_the_largest_score_of_absolute_and_relative_residuals(depth, w
     masks = _masks(covariates, bound, depth)
     w = weights if weighted else np.ones(N)
     delta = claimed - outcomes
-    absolute = _naive_scores(delta, w, masks, 40)
-    relative = _naive_scores(delta / claimed, w, masks, 40)
+    absolute = _naive_scores(delta, w, masks, 100)
+    relative = _naive_scores(delta / claimed, w, masks, 100)
     largest = {name: max(absolute[name], relative[name]) for name in masks}
     assert estimate.value == pytest.approx(max(largest.values()), rel=1e-12)
     assert estimate.details["segment"] == max(largest, key=largest.get)
@@ -112,7 +112,7 @@ def test_residuals__of_claims_that_are_not_positive_are_absolute_only():
     shifted = _source(claimed - 10.0, outcomes - 10.0, covariates)
     delta = claimed - outcomes
     masks = {region: covariates[:, 0] == region for region in range(4)} | {"all": delta == delta}
-    expected = max(_naive_scores(delta, np.ones(N), masks, 40).values())
+    expected = max(_naive_scores(delta, np.ones(N), masks, 100).values())
     estimate = cs.evaluate(shifted, [cs.SegmentScan(("region",))])["segment_scan"]
     assert estimate.value == pytest.approx(expected, rel=1e-9)
 
