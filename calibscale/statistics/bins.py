@@ -5,7 +5,7 @@ from __future__ import annotations
 from abc import abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import cache, lru_cache
 from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
@@ -456,15 +456,18 @@ def shared_residuals(draws: int, *columns: bytes) -> NDArray[Any]:
     return out
 
 
+@cache  # equal-mass bins of every replicate need them
 def fine_borders() -> Floats:
-    """Borders of the 2^16 cells of the fine histogram (2^16 + 1,)."""
+    """Borders of the 2^16 cells of the fine histogram (2^16 + 1,), which cannot be written."""
     # Inverse of the kernel's `fine_cell`: cells below ½ have 2^9 equal parts of each power of two.
     half = FineHistogram.CELLS // 2
     exponents, per_exponent = 64, half // 64
     cell = np.arange(half)
     lower = np.ldexp(1.0 + (cell % per_exponent) / per_exponent, cell // per_exponent - exponents)
     lower[0] = 0.0
-    return np.concatenate([np.minimum(lower, 0.5), [0.5], (1.0 - np.minimum(lower, 0.5))[::-1]])
+    borders = np.concatenate([np.minimum(lower, 0.5), [0.5], (1.0 - np.minimum(lower, 0.5))[::-1]])
+    borders.flags.writeable = False
+    return borders
 
 
 AUTOMATIC = ("cube-root", "sweep")  # numbers of equal-mass bins
