@@ -116,9 +116,9 @@ def _discard_stdout() -> None:
 def cli() -> None:
     """Measure how well predicted probabilities and forecasts are calibrated.
 
-    Exit codes: 0 success, 1 runtime error, 2 usage error, 3 threshold breached, 4 invalid data,
-    5 days missing, broken or provisional (nightly), 75 interrupted, or a cluster or server is lost
-    (run again).
+    Exit codes: 0 success, 1 runtime error, 2 usage error, 3 threshold or check breached, 4 invalid
+    data, 5 days missing, broken or provisional (nightly), 75 interrupted, or a cluster or server is
+    lost (run again).
     """
     _refuse_small_address_space()
 
