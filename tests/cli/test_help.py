@@ -48,8 +48,8 @@ def test_help__is_printed_by_every_command(run, monkeypatch, command):
 def test_help__states_the_exit_codes(run):
     text = " ".join(run("--help").out.split())
     assert (
-        "0 success, 1 runtime error, 2 usage error, 3 threshold or check breached, 4 invalid data, 5 days "
-        "missing, broken or provisional (nightly), 75 inter" in text
+        "0 success, 1 runtime error, 2 usage error, 3 threshold or check breached, 4 invalid data, "
+        "5 days missing, broken or provisional (nightly), 75 inter" in text
     )
 
 
