@@ -23,6 +23,7 @@ import dask.system  # noqa: F401
 import matplotlib.backends.backend_agg
 import matplotlib.figure  # noqa: F401
 import numpy as np
+import pandas  # noqa: F401  (by pyarrow)
 import pyarrow.parquet  # noqa: F401
 
 import calibscale as cs

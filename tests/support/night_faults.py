@@ -54,12 +54,8 @@ prometheus = "out/night.prom"
 """
 
 
-# one window and two estimators: each of them has pictures in a report
-_BRIEF = JOB.replace('"day", "all"', '"all"').replace('"tce2_debiased", ', "")
-
-
 # the same rows as files of another program, which a night copies before it reads them
-FILES = _BRIEF.replace(
+FILES = JOB.replace(
     '{date}.zarr"',
     """{date}.parquet"
 format = "files"
@@ -68,6 +64,10 @@ logits = "z"
 labels = "y"
 covariates = ["region", "age"]""",
 )
+
+
+# with one window and two estimators, since each of them has pictures in a report
+BRIEF = FILES.replace('"day", "all"', '"all"').replace('"tce2_debiased", ', "")
 
 
 TABLES = """
@@ -265,7 +265,7 @@ class Scene:
     ) -> None:
         self.folder, self.rows, self.groups = folder, rows, groups
         self._server = server  # of the predictions; None: they are files of this machine
-        self.job = write_job(folder, FILES + outputs)
+        self.job = write_job(folder, BRIEF + outputs)
         if server is not None:
             options = ", ".join(f'{name} = "{value}"' for name, value in server.options.items())
             place = f"s3://{BUCKET}/{folder.name}/{{date}}.parquet"
