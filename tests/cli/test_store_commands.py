@@ -89,7 +89,7 @@ def test_simulate__overwrite_never_removes_what_is_no_store(run, tmp_path):
 
 
 @pytest.mark.long
-@pytest.mark.parametrize("seed", [0, 1, 2**40])
+@pytest.mark.parametrize("seed", [0, 2**40])
 def test_demo__estimates_are_near_the_truth(run, seed):
     n = 20_000
     ran = run("demo", "-n", n, "-k", 5, "--seed", seed)
