@@ -134,7 +134,7 @@ COMMANDS = {
     "evaluate": ("-e", "all", "--group-by", "group", "--interval", "jackknife"),
     "evaluate pairs": ("-e", "jkce(method=tiles)", "-e", "klce(method=tiles)", *LOCAL),
     "test": ("-s", "ece", "-s", "klce", "-b", 19, *LOCAL),
-    "rank": ("--by", "ckce", "--groups", 5, "--subset-size", 200, "--trials", 5),
+    "rank": ("--by", "ckce", "--groups", 5, "--subset-size", 200, "--trials", 10),
     "reliability": ("--group-by", "group"),
     "audit": (*LOCAL, "-b", 19, "--recalibrate", "platt"),
     "power": ("--bias", 0.2, "--most", 200, "--trials", 5, "-b", 19),
