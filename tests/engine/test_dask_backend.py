@@ -134,10 +134,10 @@ COMMANDS = {
     "evaluate": ("-e", "all", "--group-by", "group", "--interval", "jackknife"),
     "evaluate pairs": ("-e", "jkce(method=tiles)", "-e", "klce(method=tiles)", *LOCAL),
     "test": ("-s", "ece", "-s", "klce", "-b", 19, *LOCAL),
-    "rank": ("--by", "ckce", "--groups", 5, "--subset-size", 200, "--trials", 10),
+    "rank": ("--by", "ckce", "--groups", 5, "--subset-size", 200, "--trials", 5),
     "reliability": ("--group-by", "group"),
     "audit": (*LOCAL, "-b", 19, "--recalibrate", "platt"),
-    "power": ("--bias", 0.2, "--most", 200, "--trials", 5, "-b", 19),
+    "power": ("--bias", 0.2, "--most", 200, "--trials", 10, "-b", 19),
     "bias": LOCAL,
     "select": ("--notion", "positive", "--estimators", "bins,ukkr,temperature", "--folds", 3),
 }
@@ -503,8 +503,11 @@ def test_scheduler_lost__before_a_new_one_starts(
 
 
 @pytest.mark.cluster
-def test_scheduler_stopped__is_an_error_after_a_timeout(frail: Cluster, store: Path) -> None:
+def test_scheduler_stopped__is_an_error_after_a_timeout(
+    frail: Cluster, store: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """A stopped scheduler does not answer and closes no connection."""
+    monkeypatch.setattr("calibscale.engine.dask_connection._CLOSE_TIMEOUT", 1.0)
     frail.worker()
     stop = At(lambda: frail.scheduler.send_signal(signal.SIGSTOP))
     with _patience(), pytest.raises(ClusterError, match="was lost"):

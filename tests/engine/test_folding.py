@@ -35,7 +35,7 @@ from calibscale.engine.schedulers import within_memory
 from calibscale.engine.threads import one_thread
 from tests.support import ROOT
 
-ROWS, CLASSES = 3000, 4
+ROWS, CLASSES = 1500, 4
 
 
 @dataclass
@@ -286,7 +286,7 @@ def test_calls_at_once__give_the_bits_of_one_after_the_other():
 
 @pytest.mark.long
 def test_block_size__changes_results_by_roundings_only(store):
-    first = cs.evaluate(store, block_rows=3000)
+    first = cs.evaluate(store, block_rows=ROWS)
     for rows in (17, 999):
         blocked = cs.evaluate(store, block_rows=rows)
         for a, b in zip(first.estimates, blocked.estimates, strict=True):
