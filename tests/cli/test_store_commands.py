@@ -108,7 +108,7 @@ def test_demo__estimates_are_near_the_truth(run, seed):
 @pytest.mark.long
 def test_demo__seeds_differ_and_repeat(run):
     def table(seed: int) -> str:
-        lines = run("demo", "-n", 2000, "-k", 3, "--seed", seed).out.splitlines()
+        lines = run("demo", "-n", 500, "-k", 3, "--seed", seed).out.splitlines()
         return "\n".join(line for line in lines if line.split()[:1] in [["brier"], ["ckce"]])
 
     assert table(1) == table(1) != table(2)

@@ -13,18 +13,16 @@ import calibscale as cs
 from calibscale.data.ingest.ingestion import ingest
 from tests.support.doors import COLUMNS, DOORS, KINDS, Impossible, cells, disagreement
 
-# doors that write stores or ledgers
-SLOW = (
-    "from_file csv",
-    "from_file jsonl",
-    "ingest csv",
-    "ingest parquet",
-    "evaluate jsonl",
-    "job csv",
-    "job parquet",
-)
+# doors that write stores or ledgers; each of the doors and of the readers is in the first ones
+MARKS = {
+    **dict.fromkeys(
+        ("from_file jsonl", "ingest csv", "ingest parquet", "evaluate jsonl", "job parquet"),
+        pytest.mark.long,
+    ),
+    **dict.fromkeys(("from_file csv", "job csv"), pytest.mark.slow),
+}
 MATRIX = [
-    pytest.param(door, role, marks=pytest.mark.long if door in SLOW else ())
+    pytest.param(door, role, marks=MARKS.get(door, ()))
     for door in DOORS
     for role in COLUMNS
 ]
