@@ -55,7 +55,7 @@ not_under_nohup = pytest.mark.skipif(
         pytest.param(
             *(signal.SIGHUP, "threads", False, False), marks=[pytest.mark.slow, not_under_nohup]
         ),
-        (signal.SIGTERM, "local:2", False, False),
+        pytest.param(*(signal.SIGTERM, "local:2", False, False), marks=pytest.mark.slow),
         (signal.SIGTERM, "local:2", True, False),
         pytest.param(*(signal.SIGINT, "local:2", True, False), marks=pytest.mark.slow),
         pytest.param(*(signal.SIGTERM, "local:2", False, True), marks=pytest.mark.slow),

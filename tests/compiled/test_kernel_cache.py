@@ -259,7 +259,13 @@ DAMAGE: dict[str, Callable[[bytes], bytes]] = {
 }
 
 
-@pytest.mark.parametrize("damage", DAMAGE)
+FURTHER = ("flipped 1", "flipped 2")
+
+
+@pytest.mark.parametrize(
+    "damage",
+    [pytest.param(name, marks=pytest.mark.slow if name in FURTHER else ()) for name in DAMAGE],
+)
 def test_entry__that_is_damaged_is_left_alone(cache, compiled, damage):
     for entry in entries(cache):
         entry.write_bytes(DAMAGE[damage](entry.read_bytes()))

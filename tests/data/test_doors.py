@@ -21,11 +21,7 @@ MARKS = {
     ),
     **dict.fromkeys(("from_file csv", "job csv"), pytest.mark.slow),
 }
-MATRIX = [
-    pytest.param(door, role, marks=MARKS.get(door, ()))
-    for door in DOORS
-    for role in COLUMNS
-]
+MATRIX = [pytest.param(door, role, marks=MARKS.get(door, ())) for door in DOORS for role in COLUMNS]
 
 
 # A null in parquet or JSON Lines stopped a job with on_invalid = "drop"; ingest had no option

@@ -339,9 +339,7 @@ def test_s3__transient_status_is_requested_again(failing_s3, status):
 
 
 @pytest.mark.long
-@pytest.mark.parametrize(
-    "failure", [pytest.param(500, marks=pytest.mark.slow), 503, "silent"]
-)
+@pytest.mark.parametrize("failure", [pytest.param(500, marks=pytest.mark.slow), 503, "silent"])
 def test_s3__night_with_a_failing_server_is_run_again(failing_s3, failure, tmp_path, run):
     proxy, options = failing_s3
     endpoint = options["endpoint_url"]

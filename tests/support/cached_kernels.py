@@ -2,9 +2,9 @@
 
 ``python -m tests.support.cached_kernels`` loads Numba and forks a process for each line of input,
 which has the folder of the cache and a step or null.  With the step "nobody", the kernels are
-loaded by a user other than root.  With another step, every entry is replaced by the entry `planted` beside the folder of the cache when the process reaches that step of
-reading it: "open" is before the file is opened, "fstat" after its owner was read, and "read" after
-its content was.
+loaded by a user other than root.  With another step, every entry is replaced by the entry `planted`
+beside the folder of the cache when the process reaches that step of reading it: "open" is before
+the file is opened, "fstat" after its owner was read, and "read" after its content was.
 """
 
 from __future__ import annotations
