@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import json
 import subprocess
 import sys
 from pathlib import Path
@@ -16,7 +17,23 @@ import calibscale as cs
 PACKAGES = ("dask", "distributed", "aiohttp", "s3fs", "safetensors")
 # Imports of packages that `sys.modules` maps to None raise ModuleNotFoundError.
 WITHOUT = f"import sys; sys.modules.update(dict.fromkeys({PACKAGES})); "
-COMMANDS = WITHOUT + "from calibscale.cli import main; main(sys.argv[1:])"
+# Runs commands, and prints their exit codes and errors.
+COMMANDS = (
+    WITHOUT
+    + """
+import contextlib, io, json
+from calibscale.cli import main
+
+for command in json.loads(sys.argv[1]):
+    code, err = 0, io.StringIO()
+    try:
+        with contextlib.redirect_stdout(io.StringIO()), contextlib.redirect_stderr(err):
+            main(command)
+    except SystemExit as end:
+        code = end.code
+    print(json.dumps([code, err.getvalue()]))
+"""
+)
 FUNCTIONS = (
     WITHOUT
     + """
@@ -57,20 +74,23 @@ def _python(folder: Path, code: str, *arguments: str) -> Any:
 CSV = ("predictions.csv", "--labels", "rain", "--probabilities", "p", "--binary")
 
 
+def _commands(folder: Path, *commands: tuple[str, ...]) -> list[tuple[int, str]]:
+    """Exit codes and errors of commands in one process."""
+    ran = _python(folder, COMMANDS, json.dumps(commands))
+    assert ran.returncode == 0, ran.stderr
+    return [tuple(json.loads(line)) for line in ran.stdout.splitlines()]
+
+
 @pytest.mark.process
-@pytest.mark.parametrize(
-    "command",
-    [
+def test_commands__run_without_the_packages_of_extras(folder):
+    ended = _commands(
+        folder,
         ("demo", "--rows", "1000"),
         ("evaluate", *CSV, "--memory-limit", "4GB"),
         ("check", *CSV, "-o", "report.html"),
         ("ingest", *CSV, "predictions.zarr"),
-    ],
-    ids=lambda command: command[0],
-)
-def test_commands__run_without_the_packages_of_extras(folder, command):
-    ran = _python(folder, COMMANDS, *command)
-    assert ran.returncode == 0, ran.stderr
+    )
+    assert [code for code, _ in ended] == [0, 0, 0, 0], ended
 
 
 @pytest.mark.process
@@ -81,9 +101,8 @@ def test_functions__run_without_the_packages_of_extras(folder):
 
 
 @pytest.mark.process
-@pytest.mark.parametrize(
-    ("extra", "command"),
-    [
+def test_missing_package__is_an_error_that_names_the_extra(folder):
+    cases = [
         ("cluster", ("evaluate", *CSV, "--scheduler", "local:1")),
         ("cluster", ("evaluate", *CSV, "--scheduler", "tcp://127.0.0.1:9")),
         ("http", ("evaluate", "http://127.0.0.1:9/predictions.npz")),
@@ -91,13 +110,12 @@ def test_functions__run_without_the_packages_of_extras(folder):
         ("s3", ("evaluate", "s3://bucket/predictions.npz")),
         ("s3", ("evaluate", "simplecache::s3://bucket/predictions.npz")),
         ("safetensors", ("evaluate", "predictions.safetensors")),
-    ],
-)
-def test_missing_package__is_an_error_that_names_the_extra(folder, extra, command):
-    ran = _python(folder, COMMANDS, *command)
-    assert ran.returncode == 2
-    assert ran.stderr.count("\n") == 1
-    assert ran.stderr.endswith(f"which is not installed: pip install 'calibscale[{extra}]'\n")
+    ]
+    ended = _commands(folder, *(command for _, command in cases))
+    for (extra, command), (code, err) in zip(cases, ended, strict=True):
+        assert (code, err.count("\n")) == (2, 1), command
+        sentence = f"which is not installed: pip install 'calibscale[{extra}]'\n"
+        assert err.endswith(sentence), command
 
 
 def test_missing_dask__is_an_option_error(monkeypatch):

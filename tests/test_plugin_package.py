@@ -176,8 +176,8 @@ def test_commands__take_the_kind_of_prediction(environment, tmp_path):
         result = json.loads((tmp_path / "check.json").read_text())
         assert result["source"]["kind"] == "geometric_mean"
         states[name] = result["judgement"]["state"]
-        ran = environment.calibscale("report", "check.json", "-o", "check.html", at=tmp_path)
-        assert ran.code == 0, ran.err
+    ran = environment.calibscale("report", "check.json", "-o", "check.html", at=tmp_path)
+    assert ran.code == 0, ran.err
     assert states["too_high"] == "miscalibrated"
     assert states["calibrated"] != "miscalibrated"
     unknown = environment.calibscale(

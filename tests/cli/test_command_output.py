@@ -245,7 +245,9 @@ def test_evaluate__a_full_disk_under_stdout_is_an_error(store):
 
 
 @pytest.mark.process
-@pytest.mark.parametrize("encoding", ["ascii", "cp1252", "latin-1"])
+@pytest.mark.parametrize(
+    "encoding", ["ascii", "cp1252", pytest.param("latin-1", marks=pytest.mark.slow)]
+)
 @pytest.mark.parametrize(
     "arguments", [["evaluate", "--help"], ["evaluate", "STORE"]], ids=["help", "table"]
 )

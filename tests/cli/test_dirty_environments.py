@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import subprocess
 import sys
-import time
 from typing import Any
 
 import numpy as np
@@ -98,32 +97,37 @@ atexit.register(lambda: print(cs.{verb}(source).n))
 def test_ingests__at_once_into_one_store_have_one_winner(tmp_path, same_file):
     """The others say that another ingest is writing it, or find it complete."""
     rng = np.random.default_rng(5)
-    for k in range(6):
+    for k in range(4):
         p = rng.random(2000)
         np.savez(tmp_path / f"{k}.npz", p=p, y=(rng.random(2000) < p).astype(int))
     code = """
-import sys, time
+import sys
 from calibscale.data.ingest.ingestion import ingest
 from calibscale.errors import StoreError
-file, store, start = sys.argv[1:]
-time.sleep(max(0.0, float(start) - time.time()))
+file, store = sys.argv[1:]
+print("ready", flush=True)
+sys.stdin.readline()
 try:
     print(ingest([file], store, keys={"probabilities": "p", "labels": "y"}).rows)
 except StoreError as error:
     print(error)
 """
-    start = time.time() + 8.0  # when all have loaded the package
     place = tmp_path / "rows.zarr"
     running = []
-    for k in range(6):
+    for k in range(4):
         file = tmp_path / ("0.npz" if same_file else f"{k}.npz")
-        words = [sys.executable, "-c", code, file, place, str(start)]
-        pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
+        words = [sys.executable, "-c", code, file, place]
+        pipes = dict.fromkeys(("stdin", "stdout", "stderr"), subprocess.PIPE)
         running.append(subprocess.Popen(words, text=True, **pipes))
+    for process in running:
+        assert process.stdout.readline() == "ready\n"
+    for process in running:  # all have loaded the package, and begin
+        process.stdin.write("\n")
+        process.stdin.flush()
     answers = [process.communicate(timeout=SECONDS) for process in running]
-    assert [err for _, err in answers] == [""] * 6
+    assert [err for _, err in answers] == [""] * 4
     lost = [out for out, _ in answers if out != "2000\n"]
-    assert len(lost) < 6
+    assert len(lost) < 4
     for sentence in lost:
         assert "Errno" not in sentence
         refusals = "another writer, such as another ingest", "another process has just created it"

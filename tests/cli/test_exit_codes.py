@@ -5,6 +5,8 @@ from __future__ import annotations
 import asyncio
 import gc
 import os
+import subprocess
+import sys
 
 import click
 import numpy as np
@@ -16,6 +18,7 @@ from calibscale.cli.command_outputs import check_outputs
 from calibscale.errors import OptionError, StoreError
 from tests.support.commands import environment, finish, start
 
+NOWHERE = "tcp://127.0.0.1:9"  # no server listens at port 9
 USAGE = {
     "no command": [],
     "unknown command": ["calibrate"],
@@ -165,14 +168,24 @@ def test_exit__a_damaged_chunk_is_1_and_an_empty_store_is_4(run, tmp_path):
 
 @pytest.mark.process
 def test_exit__no_scheduler_at_the_address_is_75(store):
-    process = start(
-        *("evaluate", store, "--scheduler", "tcp://127.0.0.1:9"),
-        env=environment(DASK_DISTRIBUTED__COMM__TIMEOUTS__CONNECT="500ms"),
+    code = (
+        "import sys\n"
+        "from calibscale.cli import main\n"
+        "from calibscale.engine import dask_connection\n"
+        "dask_connection._CONNECT_TIMEOUT = 2.0\n"
+        f"sys.argv = ['calibscale', 'evaluate', {str(store)!r}, '--scheduler', {NOWHERE!r}]\n"
+        "main()\n"
     )
-    ran = finish(process)
-    assert ran.code == 75
-    assert "no Dask scheduler answers at tcp://127.0.0.1:9" in ran.err
-    assert "Traceback" not in ran.err
+    ran = subprocess.run(
+        [sys.executable, "-c", code],
+        env=environment(DASK_DISTRIBUTED__COMM__TIMEOUTS__CONNECT="500ms"),
+        capture_output=True,
+        text=True,
+        timeout=90,
+    )
+    assert ran.returncode == 75
+    assert f"no Dask scheduler answers at {NOWHERE}" in ran.stderr
+    assert "Traceback" not in ran.stderr
 
 
 @pytest.mark.process

@@ -23,7 +23,7 @@ from tests.support.commands import finish, start
 
 @pytest.fixture(scope="module")
 def long_store(tmp_path_factory) -> Path:
-    """Store that takes minutes with many features, in blocks of about a second."""
+    """Store that takes half a minute with these features, in blocks of a fraction of a second."""
     path = tmp_path_factory.mktemp("cli") / "long.zarr"
     created = LogitStore.create(path, classes=2, dtype=np.float16)
     z = np.random.default_rng(0).normal(size=(2**16, 2)).astype(np.float16)
@@ -41,6 +41,11 @@ def wait_until(condition: Any, process: subprocess.Popen[str], seconds: float = 
         time.sleep(0.02)
 
 
+not_under_nohup = pytest.mark.skipif(
+    signal.getsignal(signal.SIGHUP) == signal.SIG_IGN, reason="run under nohup"
+)
+
+
 @pytest.mark.cluster
 @pytest.mark.parametrize(
     ("number", "scheduler", "early", "group"),
@@ -48,15 +53,12 @@ def wait_until(condition: Any, process: subprocess.Popen[str], seconds: float = 
         (signal.SIGTERM, "threads", False, False),
         (signal.SIGINT, "threads", False, False),
         pytest.param(
-            *(signal.SIGHUP, "threads", False, False),
-            marks=pytest.mark.skipif(
-                signal.getsignal(signal.SIGHUP) == signal.SIG_IGN, reason="run under nohup"
-            ),
+            *(signal.SIGHUP, "threads", False, False), marks=[pytest.mark.slow, not_under_nohup]
         ),
-        (signal.SIGTERM, "local:2", False, False),
+        pytest.param(*(signal.SIGTERM, "local:2", False, False), marks=pytest.mark.slow),
         (signal.SIGTERM, "local:2", True, False),
-        (signal.SIGINT, "local:2", True, False),
-        (signal.SIGTERM, "local:2", False, True),
+        pytest.param(*(signal.SIGINT, "local:2", True, False), marks=pytest.mark.slow),
+        pytest.param(*(signal.SIGTERM, "local:2", False, True), marks=pytest.mark.slow),
         (signal.SIGINT, "local:2", False, True),
         (signal.SIGINT, "local:2", True, True),
     ],
@@ -68,7 +70,7 @@ def test_evaluate__a_signal_ends_it_with_75(long_store, tmp_path, number, schedu
     """
     path = tmp_path / "result.json"
     process = start(
-        *("evaluate", long_store, "-e", "ckce", "--features", "300", "--json", path),
+        *("evaluate", long_store, "-e", "ckce", "--features", "100", "--json", path),
         *("--scheduler", scheduler),
         start_new_session=group,
     )
@@ -99,7 +101,11 @@ def test_evaluate__a_signal_ends_it_with_75(long_store, tmp_path, number, schedu
 
 
 @pytest.mark.process
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT], ids=lambda n: n.name)
+@pytest.mark.parametrize(
+    "number",
+    [signal.SIGTERM, signal.SIGINT, pytest.param(signal.SIGHUP, marks=not_under_nohup)],
+    ids=lambda n: n.name,
+)
 def test_signal__in_a_callback_that_ignores_exceptions(number):
     """The compiler calls back through ctypes, which discards what a signal handler raises."""
     code = (
@@ -123,10 +129,14 @@ def test_signal__in_a_callback_that_ignores_exceptions(number):
 
 
 @pytest.mark.process
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT], ids=lambda n: n.name)
+@pytest.mark.parametrize(
+    "number",
+    [signal.SIGTERM, pytest.param(signal.SIGINT, marks=pytest.mark.slow)],
+    ids=lambda n: n.name,
+)
 def test_simulate__an_interrupted_run_can_be_repeated_as_its_message_says(tmp_path, number):
     path = tmp_path / "s.zarr"
-    command = ("simulate", path, "--rows", 6_000_000, "--classes", 2, "--dtype", "float16")
+    command = ("simulate", path, "--rows", 2_000_000, "--classes", 2, "--dtype", "float16")
     process = start(*command)
 
     def has_rows() -> bool:
@@ -140,7 +150,7 @@ def test_simulate__an_interrupted_run_can_be_repeated_as_its_message_says(tmp_pa
     assert "Traceback" not in ran.err
     repeated = finish(start(*command))
     assert repeated.code == 0, repeated.err
-    assert LogitStore.open(path).rows == 6_000_000
+    assert LogitStore.open(path).rows == 2_000_000
     once_more = finish(start(*command))
     assert once_more.code == 0, once_more.err
 
@@ -188,14 +198,14 @@ def test_signal__after_the_work_ends_the_process_without_words(store, number):
 @pytest.mark.process
 def test_ingest__an_interrupted_run_goes_on(tmp_path):
     rng = np.random.default_rng(0)
-    z = rng.normal(size=(4_000_000, 3)).astype(np.float32)
+    z = rng.normal(size=(2_000_000, 3)).astype(np.float32)
     y = rng.integers(0, 3, len(z)).astype(np.int32)
     np.save(tmp_path / "logits.npy", z)
     np.save(tmp_path / "labels.npy", y)
     path = tmp_path / "s.zarr"
     command = ("ingest", tmp_path / "logits.npy", tmp_path / "labels.npy", path)
     process = start(*command)
-    wait_until(lambda: (path / "logits/c/5").exists(), process)
+    wait_until(lambda: (path / "logits/c/2").exists(), process)
     process.send_signal(signal.SIGTERM)
     ran = finish(process)
     assert ran.code == 75, ran.err

@@ -89,7 +89,7 @@ def test_simulate__overwrite_never_removes_what_is_no_store(run, tmp_path):
 
 
 @pytest.mark.long
-@pytest.mark.parametrize("seed", [0, 1, 2**40])
+@pytest.mark.parametrize("seed", [0, 2**40])
 def test_demo__estimates_are_near_the_truth(run, seed):
     n = 20_000
     ran = run("demo", "-n", n, "-k", 5, "--seed", seed)
@@ -108,7 +108,7 @@ def test_demo__estimates_are_near_the_truth(run, seed):
 @pytest.mark.long
 def test_demo__seeds_differ_and_repeat(run):
     def table(seed: int) -> str:
-        lines = run("demo", "-n", 2000, "-k", 3, "--seed", seed).out.splitlines()
+        lines = run("demo", "-n", 500, "-k", 3, "--seed", seed).out.splitlines()
         return "\n".join(line for line in lines if line.split()[:1] in [["brier"], ["ckce"]])
 
     assert table(1) == table(1) != table(2)

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import functools
 import hashlib
+import json
 import os
 import pickle
 import shutil
@@ -17,8 +19,8 @@ from typing import Any
 import numpy as np
 import pytest
 
+from tests.support import ROOT
 from tests.support.cached_kernels import NOBODY
-from tests.support.commands import environment, finish
 
 pytestmark = pytest.mark.process
 root_only = pytest.mark.skipif(
@@ -42,17 +44,32 @@ def planted(marker: Path) -> bytes:
     return hashlib.sha256(content).digest() + content
 
 
-def kernels(cache: Path, *arguments: str) -> dict[str, Any]:
-    """Output of two kernels in a process with this cache."""
-    command = [sys.executable, "-m", "tests.support.cached_kernels", *arguments]
-    process = subprocess.Popen(
-        command,
-        text=True,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        env=environment(CALIBSCALE_CACHE_DIR=str(cache)),
+@functools.cache
+def server() -> subprocess.Popen[str]:
+    """Process that forks those with kernels, since Numba takes a second to load."""
+    command = [sys.executable, "-m", "tests.support.cached_kernels"]
+    return subprocess.Popen(
+        command, text=True, cwd=ROOT, stdin=subprocess.PIPE, stdout=subprocess.PIPE
     )
-    return finish(process).json
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _end_of_the_server() -> Iterator[None]:
+    yield
+    server().communicate(timeout=60)
+    server.cache_clear()
+
+
+def kernels(cache: Path, step: str | None = None) -> dict[str, Any]:
+    """Output of two kernels in a process with this cache."""
+    process = server()
+    assert process.stdin is not None
+    assert process.stdout is not None
+    process.stdin.write(json.dumps([str(cache), step]) + "\n")
+    process.stdin.flush()
+    output = json.loads(process.stdout.readline())
+    assert output is not None
+    return output
 
 
 def entries(cache: Path) -> list[Path]:
@@ -242,7 +259,13 @@ DAMAGE: dict[str, Callable[[bytes], bytes]] = {
 }
 
 
-@pytest.mark.parametrize("damage", DAMAGE)
+FURTHER = ("flipped 1", "flipped 2")
+
+
+@pytest.mark.parametrize(
+    "damage",
+    [pytest.param(name, marks=pytest.mark.slow if name in FURTHER else ()) for name in DAMAGE],
+)
 def test_entry__that_is_damaged_is_left_alone(cache, compiled, damage):
     for entry in entries(cache):
         entry.write_bytes(DAMAGE[damage](entry.read_bytes()))

@@ -13,21 +13,15 @@ import calibscale as cs
 from calibscale.data.ingest.ingestion import ingest
 from tests.support.doors import COLUMNS, DOORS, KINDS, Impossible, cells, disagreement
 
-# doors that write stores or ledgers
-SLOW = (
-    "from_file csv",
-    "from_file jsonl",
-    "ingest csv",
-    "ingest parquet",
-    "evaluate jsonl",
-    "job csv",
-    "job parquet",
-)
-MATRIX = [
-    pytest.param(door, role, marks=pytest.mark.long if door in SLOW else ())
-    for door in DOORS
-    for role in COLUMNS
-]
+# doors that write stores or ledgers; each of the doors and of the readers is in the first ones
+MARKS = {
+    **dict.fromkeys(
+        ("from_file jsonl", "ingest csv", "ingest parquet", "evaluate jsonl", "job parquet"),
+        pytest.mark.long,
+    ),
+    **dict.fromkeys(("from_file csv", "job csv"), pytest.mark.slow),
+}
+MATRIX = [pytest.param(door, role, marks=MARKS.get(door, ())) for door in DOORS for role in COLUMNS]
 
 
 # A null in parquet or JSON Lines stopped a job with on_invalid = "drop"; ingest had no option

@@ -38,16 +38,16 @@ def test_probability__is_exact_given_itself(m):
 
 
 @pytest.mark.long
-@pytest.mark.parametrize("m", [5, 20, 50])
+@pytest.mark.parametrize("m", [5, pytest.param(20, marks=pytest.mark.slow), 50])
 def test_calibrated_ensembles__are_rarely_declared_miscalibrated(m):
     """V8: the ECE of events of 50 calibrated members was 0.051 with p = 0.0001."""
-    sets, rejected = 60, 0
+    sets, rejected = 30, 0
     for seed in range(sets):
         events = cs.forecast_events(_source(m, seed=seed, share=0.02), threshold=0.3)
         p = cs.check(events, n_replicates=99).adjusted_p_values.values()
         rejected += min(p) <= 0.05
-    # a binomial count of 60 with probability 0.05 is below 10 with probability 0.998
-    assert rejected < 10
+    # a binomial count of 30 with probability 0.05 is 8 or more with probability 8.5e-5
+    assert rejected < 8
 
 
 @pytest.mark.parametrize("m", [5, 20, 50])

@@ -311,10 +311,12 @@ def s3_server():
 
 
 @pytest.fixture
-def failing_s3(s3_server):
+def failing_s3(s3_server, monkeypatch):
     """Proxy before the S3 server with a day of predictions, and the options to reach it."""
     import s3fs
 
+    # requests are sent again after up to 1, 0.1 and 0.01 seconds, not 1, 2 and 4
+    monkeypatch.setattr("botocore.retries.standard.ExponentialBackoff._BASE", 0.1)
     with _before(*s3_server) as proxy:
         proxy.forever = False
         # a server that answers does so within milliseconds
@@ -343,7 +345,7 @@ def test_s3__transient_status_is_requested_again(failing_s3, status):
 
 
 @pytest.mark.long
-@pytest.mark.parametrize("failure", [500, 503, "silent"])
+@pytest.mark.parametrize("failure", [pytest.param(500, marks=pytest.mark.slow), 503, "silent"])
 def test_s3__night_with_a_failing_server_is_run_again(failing_s3, failure, tmp_path, run):
     proxy, options = failing_s3
     endpoint = options["endpoint_url"]

@@ -469,5 +469,5 @@ def test_datasets__of_hugging_face_equal_arrays(columns):
 def test_frame__is_read_by_worker_processes(columns, expected):
     for frame in (pa.table(columns), Repeatable(pa.table(columns))):
         source = from_frame(frame, probabilities=IN_ORDER, **ROLES)
-        result = evaluate(source, ESTIMATORS, group_by="region", scheduler="local:2")
+        result = evaluate(source, ESTIMATORS, group_by="region", scheduler="local:1")
         assert [e.value for e in result.estimates] == [e.value for e in expected.estimates]

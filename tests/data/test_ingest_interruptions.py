@@ -50,8 +50,16 @@ def big(tmp_path_factory):
     return folder / "a.npz", data, chunks(folder / "whole.zarr")
 
 
-@pytest.mark.parametrize("moment", [1, 3, 5])
-@pytest.mark.parametrize("delay", [0.0, 0.02])
+@pytest.mark.parametrize(
+    ("moment", "delay"),
+    [
+        (1, 0.0),
+        (3, 0.02),
+        *(pytest.param(*case, marks=pytest.mark.slow) for case in ((1, 0.02), (3, 0.0))),
+        (5, 0.0),
+        pytest.param(5, 0.02, marks=pytest.mark.slow),
+    ],
+)
 def test_kill__keeps_committed_rows(tmp_path, big, moment, delay):
     file, data, expected = big
     process = script(

@@ -60,8 +60,9 @@ def test_overwrite__replaces_a_store_at_a_url(server, files, tmp_path):
 
 @pytest.mark.long
 @pytest.mark.parametrize("overwrite", [False, True])
+@pytest.mark.parametrize("stride", [9, pytest.param(2, marks=pytest.mark.slow)])
 def test_ingest__refused_at_each_write_is_finished_by_the_same_call(
-    server, files, tmp_path, overwrite
+    server, files, tmp_path, overwrite, stride
 ):
     """The server has no room from some request on: at no moment is there a wrong store."""
     folder = f"{tmp_path.name}-{overwrite}.zarr"
@@ -73,7 +74,7 @@ def test_ingest__refused_at_each_write_is_finished_by_the_same_call(
     server.fill(0)
     ingest(files[1], url, **settings)
     writes, after = server.writes, server.files(folder)
-    for number in range(1, writes + 1, 4):
+    for number in range(1, writes + 1, stride):
         server.put(folder, before)
         server.fill(number)
         with pytest.raises(StoreError, match=url):

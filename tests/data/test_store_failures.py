@@ -144,7 +144,7 @@ def test_writer__that_is_never_closed_leaves_the_store_unfinished(tmp_path):
 
 
 # Forks children that do the same work; at their n-th disk operation (opening a file to write,
-# renaming, removing) they are killed, or the disk is full, for n = 1, 2, … until one completes.
+# renaming, removing) they are killed, or the disk is full, for growing n until one completes.
 # the last 40 rows have a writer of their own
 # opening a file to read changes nothing
 CRASHES = """
@@ -154,7 +154,7 @@ import calibscale.data.source, calibscale.data.store_group
 from calibscale import LogitStore, StoreError
 from calibscale.compiled import random_draws  # imported before the fork
 
-folder, work, fate = sys.argv[1:]
+folder, work, fate, stride = sys.argv[1:]
 calibscale.data.source._BLOCK_NUMBERS = 1
 calibscale.data.store_group.LARGE = 1
 calibscale.data.store_group.SHARD_CHUNKS = 16
@@ -171,7 +171,7 @@ def append(path, large=False):
 def replace(path):
     LogitStore.create(path, classes=3, provenance={"new": 1}, overwrite=True)
 
-for step in range(1, 1000):
+for step in range(1, 1000, int(stride)):
     home = f"{folder}/{step}"
     os.mkdir(home)
     child = os.fork()
@@ -217,6 +217,8 @@ for step in range(1, 1000):
 """
 
 needs_fork = pytest.mark.skipif(not hasattr(os, "fork"), reason="forks at every step")
+# every operation, and one of so many of them
+strides = pytest.mark.parametrize("stride", [3, pytest.param(1, marks=pytest.mark.slow)])
 
 
 @pytest.mark.process
@@ -224,19 +226,20 @@ needs_fork = pytest.mark.skipif(not hasattr(os, "fork"), reason="forks at every 
 @pytest.mark.parametrize(
     ("work", "fate"), [("chunks", "killed"), ("shards", "killed"), ("chunks", "full disk")]
 )
-def test_store__is_consistent_after_any_failure(tmp_path, work, fate):
+@strides
+def test_store__is_consistent_after_any_failure(tmp_path, work, fate, stride):
     large = work == "shards"
     rows = 16 * CHUNK + 70 if large else 2 * CHUNK + 22
     z, y = logits(rows), labels(rows)
     np.save(tmp_path / "z.npy", z)
     np.save(tmp_path / "y.npy", y)
-    process = python(CRASHES, tmp_path, work, fate)
+    process = python(CRASHES, tmp_path, work, fate, stride)
     assert process.returncode == 0, process.stderr
     steps = int(process.stdout)
     assert steps > 30  # enough children died at different operations
 
     committed, ends = set(), {rows - 40, rows}
-    for step in range(1, steps + 1):
+    for step in range(1, steps + 1, stride):
         path = tmp_path / f"{step}/s.zarr"
         if path.exists():
             store = LogitStore.open(path, unfinished=True)
@@ -264,15 +267,16 @@ def test_store__is_consistent_after_any_failure(tmp_path, work, fate):
 @pytest.mark.process
 @needs_fork
 @pytest.mark.parametrize("fate", ["killed", "full disk"])
-def test_create__replaces_all_or_nothing(tmp_path, fate):
+@strides
+def test_create__replaces_all_or_nothing(tmp_path, fate, stride):
     z, y = logits(100), labels(100)
     np.save(tmp_path / "z.npy", z)
     np.save(tmp_path / "y.npy", y)
-    process = python(CRASHES, tmp_path, "replace", fate)
+    process = python(CRASHES, tmp_path, "replace", fate, stride)
     assert process.returncode == 0, process.stderr
     outcomes = set()
     # every step before the one that completed
-    for step in range(1, int(process.stdout) + 1):
+    for step in range(1, int(process.stdout) + 1, stride):
         home = tmp_path / str(step)
         place = home / "s.zarr"
         if sys.platform != "linux" and not place.exists():

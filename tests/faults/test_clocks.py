@@ -11,7 +11,7 @@ from calibscale.monitoring.night import night
 from tests.support.night_faults import (
     DAYS,
     FILES,
-    REPORT,
+    TABLES,
     ledger_records,
     night_outputs,
     write_job,
@@ -30,7 +30,7 @@ def _age(folder: Path, seconds: float) -> None:
 
 def _nights(folder: Path, jumps: tuple[float, float, float]) -> tuple[Any, Any]:
     """Records and outputs of three nights. Before each, files become older by so much."""
-    job = write_job(folder, FILES + REPORT)
+    job = write_job(folder, FILES + TABLES)
     write_parquet(folder, 0, 200)
     night(job, DAYS[0])
     _age(folder, jumps[0])

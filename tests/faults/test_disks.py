@@ -17,8 +17,8 @@ import pytest
 from calibscale.monitoring.night import night
 from tests.support.commands import nobody
 from tests.support.night_faults import (
+    BRIEF,
     DAYS,
-    FILES,
     REPORT,
     Forks,
     Scene,
@@ -51,7 +51,7 @@ def test_full_disk__is_reported_and_the_night_resumes_when_there_is_room(
     """With more and more room, from none to enough."""
     disk = tmp_path / "disk"
     with mounted(disk, "-t", "tmpfs", "-o", "size=6m", "tmpfs"):
-        job = write_job(disk, FILES + REPORT)
+        job = write_job(disk, BRIEF + REPORT)
         night(job, write_parquet(disk, 0, 600))
         write_parquet(disk, 1, 600)
         old_records, old = ledger_records(disk), night_outputs(disk)

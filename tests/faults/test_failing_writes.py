@@ -131,7 +131,7 @@ UNDERTAKINGS: dict[str, Callable[[Path], Undertaking]] = {
     "first night": lambda folder: NightOf(folder, "first"),
     "late labels": lambda folder: NightOf(folder, "late"),
     "report": _report,
-    "evaluate": _command("evaluate", "out.json"),
+    "evaluate": _command("evaluate", "out.json", more=("-e", "ece")),
     "reliability": _command("reliability", "picture.png", "out.json"),
     "bias": _command("bias", "map.csv", "out.json", more=("--covariates", "x", "--at", "grid")),
 }

@@ -18,8 +18,8 @@ from calibscale.monitoring.job.job_reader import read_job
 from calibscale.monitoring.night import night
 from tests.support.dask_cluster import At, Cluster
 from tests.support.night_faults import (
+    BRIEF,
     DAYS,
-    FILES,
     JOB,
     LIMIT,
     Forks,
@@ -82,7 +82,7 @@ def test_kills__at_any_moment_of_every_stage_leave_whole_nights(
 @pytest.mark.parametrize("first", [False, True])
 def test_two_nights__at_once_do_not_conflict(forks: Forks, tmp_path: Path, first: bool) -> None:
     """One night does the work. The other reports why it does not, or that nothing changed."""
-    job = write_job(tmp_path, FILES)
+    job = write_job(tmp_path, BRIEF)
     if not first:
         night(job, write_parquet(tmp_path, 0, 300))
     for k in (1, 2):

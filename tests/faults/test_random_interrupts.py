@@ -79,7 +79,7 @@ def _threads_of_libraries() -> dict[str, int]:
     return {library["filepath"]: library["num_threads"] for library in threadpool_info()}
 
 
-def _rows(n: int = 20_000) -> tuple[np.ndarray, np.ndarray]:
+def _rows(n: int = 8_000) -> tuple[np.ndarray, np.ndarray]:
     rng = np.random.default_rng(3)
     logits = rng.normal(size=(n, 5))
     return logits, (logits + rng.gumbel(size=logits.shape)).argmax(axis=1)
@@ -97,7 +97,7 @@ def test_evaluate__interrupted_gives_the_same_numbers_afterwards(count, schedule
             ["ece", "jkce", "cwce2"],
             interval="jackknife",
             scheduler=scheduler,
-            block_rows=2000,
+            block_rows=800,
         )
 
     expected = [estimate.to_dict() for estimate in call().estimates]

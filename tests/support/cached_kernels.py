@@ -1,13 +1,15 @@
-"""python -m tests.support.cached_kernels [STEP]: results, cache hits and warnings of two kernels.
+"""Results, cache hits and warnings of two kernels in processes that have a cache each.
 
-With "nobody", the kernels are loaded by a user other than root.  With another STEP, every entry is
-replaced by the entry `planted` beside the folder of the cache when the process reaches that step of
-reading it: "open" is before the file is opened, "fstat" after its owner was read, and "read" after
-its content was.
+``python -m tests.support.cached_kernels`` loads Numba and forks a process for each line of input,
+which has the folder of the cache and a step or null.  With the step "nobody", the kernels are
+loaded by a user other than root.  With another step, every entry is replaced by the entry `planted`
+beside the folder of the cache when the process reaches that step of reading it: "open" is before
+the file is opened, "fstat" after its owner was read, and "read" after its content was.
 """
 
 from __future__ import annotations
 
+import gc
 import json
 import os
 import shutil
@@ -38,12 +40,11 @@ def _replace_entries(step: str) -> None:
     sys.setprofile(watch)
 
 
-def main() -> None:
+def run(step: str | None) -> None:
+    """Call the kernels, and print their results, cache hits and warnings."""
     from calibscale.compiled import elementary, row_sums
 
-    step = sys.argv[1] if len(sys.argv) > 1 else None
     if step == "nobody":
-        numba.njit(lambda x: x + 1)(1)  # loads modules that only root may be able to read
         os.setresuid(NOBODY, NOBODY, NOBODY)
     elif step:
         _replace_entries(step)
@@ -63,5 +64,22 @@ def main() -> None:
     print(json.dumps(output))
 
 
+def serve() -> None:
+    # loads the compiler, of which modules only root may be able to read
+    numba.njit(lambda x: x + 1)(1)
+    gc.collect()
+    gc.freeze()  # a fork would destroy these objects when it ends
+    for line in sys.stdin:
+        cache, step = json.loads(line)
+        process = os.fork()
+        if not process:
+            os.environ["CALIBSCALE_CACHE_DIR"] = cache
+            run(step)
+            sys.exit()
+        if os.waitpid(process, 0)[1]:
+            print("null")  # the error is on stderr
+        sys.stdout.flush()
+
+
 if __name__ == "__main__":
-    main()
+    serve()

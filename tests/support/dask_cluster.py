@@ -51,6 +51,14 @@ class Cluster:
         with Client(self.address, set_as_default=False) as client:
             return len(client.nthreads())
 
+    def stop_workers(self) -> None:
+        """Kill all workers, and wait until the scheduler has none."""
+        for process in self.processes:
+            if process is not self.scheduler:
+                process.kill()
+                process.wait()
+        wait_for(lambda: not self.count())
+
     def _start(self, python: str, *arguments: str, **environment: str) -> subprocess.Popen[bytes]:
         # a pipe that nobody reads would fill up
         with (self.folder / f"{len(self.processes)}.log").open("wb") as log:
@@ -74,7 +82,7 @@ def wait_for(holds: Any) -> None:
     deadline = time.monotonic() + LIMIT
     while not holds():
         assert time.monotonic() < deadline
-        time.sleep(0.05)
+        time.sleep(0.1)
 
 
 class At:

@@ -8,6 +8,7 @@ exit codes when all have ended.
 
 from __future__ import annotations
 
+import gc
 import json
 import os
 import resource
@@ -22,21 +23,26 @@ import dask.system  # noqa: F401
 import matplotlib.backends.backend_agg
 import matplotlib.figure  # noqa: F401
 import numpy as np
+import pandas  # noqa: F401  (by pyarrow)
 import pyarrow.parquet  # noqa: F401
 
 import calibscale as cs
 import calibscale.auditing.local_bias
+import calibscale.cli.commands.bias
 import calibscale.cli.commands.evaluate
 import calibscale.cli.commands.ingest
 import calibscale.cli.commands.ledger
 import calibscale.cli.commands.nightly
 import calibscale.cli.commands.recalibrate
+import calibscale.cli.commands.reliability
+import calibscale.cli.commands.report
 import calibscale.cli.commands.simulate
 import calibscale.data.ingest.ingestion
 import calibscale.data.ingest.table_copies
 import calibscale.data.ingest.table_files
 import calibscale.monitoring.night
 import calibscale.monitoring.outputs
+import calibscale.output.exports
 import calibscale.output.pictures
 import calibscale.output.report
 from calibscale.cli import main
@@ -65,6 +71,9 @@ def warm() -> None:
     configured("ms-over", None, None, 0).draw(0, 0, 3)
     # a fork has only the thread that calls it: locks of others would stay taken
     assert threading.active_count() == 1
+    # a fork would take a second to destroy the objects of the libraries when it ends
+    gc.collect()
+    gc.freeze()
 
 
 def loop(url: str, mode: str) -> None:

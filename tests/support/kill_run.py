@@ -21,11 +21,11 @@ from calibscale.estimators.ckce import CKCE
 from calibscale.estimators.skce import JKCE, KLCE
 from calibscale.kernels import pair_sums
 
-ROWS, PANEL = 9000, 1000
+ROWS, PANEL = 4500, 500
 
 
 def _cuts(rows, classes, multiple=1):
-    """Many short units: 45 pairs of nine panels of a thousand rows."""
+    """Many short units: 45 pairs of nine panels of 500 rows."""
     return tuple((a, min(a + PANEL, rows)) for a in range(0, rows, PANEL))
 
 

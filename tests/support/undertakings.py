@@ -270,7 +270,8 @@ class NightOf(Scene):
     server = None  # the outputs and the ledger are on this machine
 
     def measure(self, injector: Injector) -> None:  # type: ignore[override]
-        super().measure(injector.forks)
+        """Keep the results of the night that has just ended undisturbed."""
+        self.keep_new()
 
     def state(self) -> str:
         """State of the ledger and the outputs: that before the night, after it, or one between."""
