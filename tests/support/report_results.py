@@ -104,8 +104,8 @@ def command_results(region: str = "region", age: str = "age", model: str = "v3")
             calibscale.power(
                 binary,
                 calibscale.Miscalibration(shift=0.1),
-                max_rows=1000,
-                trials=8,
+                max_rows=2000,
+                trials=20,
                 n_replicates=19,
             )
         ),
