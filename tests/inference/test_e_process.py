@@ -253,4 +253,4 @@ def test_tolerant_bets__alarm_above_the_tolerance_only():
         last += logs[0, 0] >= np.log(20)
         assert np.all(np.diff(logs[0, 1:]) <= 0)  # larger sizes are harder to refute
     assert len(set(alarms)) <= 4  # P(Binomial(10, 0.05) > 4) < 1e-4
-    assert last == 20
+    assert last == 10
