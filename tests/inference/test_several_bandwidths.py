@@ -135,6 +135,5 @@ def test_power__of_waves_is_near_that_of_the_best_bandwidth(sets):
         alone = cs.calibration_test(source, kernels, **options).results
         together += result.p_value <= 0.05
         single += [test.p_value <= 0.05 for test in alone]
-    print("VALUES", together, single)
     assert together >= single.max() - 0.05 * sets
     assert single.min() < 0.2 * sets < 0.6 * sets < single.max()
