@@ -372,7 +372,7 @@ def _clustered(rng, clusters, size, effect, frequency=lambda p: p):
 def test_clusters__leave_the_interval_one_of_the_population(edges):  # V11
     sets, above = 8, 0
     for k in range(sets):
-        source = _clustered(np.random.default_rng(k), 60, 10, 0.6)
+        source = _clustered(np.random.default_rng(k), 60, 10, 0.9)
         (ece,) = cs.evaluate(
             source, cs.ECE(edges=edges), interval=True, cluster="id", scheduler="serial"
         ).estimates
