@@ -479,7 +479,7 @@ def _missed(law, truth, weighted, rows, groups, seed):
     ("law", "truth", "weighted", "rows"),
     [
         ("very rare", "calibrated", False, 300),
-        ("rare", "flatter", True, 200),
+        pytest.param("rare", "flatter", True, 200, marks=pytest.mark.slow),
         ("very rare", "often", True, 700),
     ],
 )

@@ -116,7 +116,7 @@ def test_fixed__has_every_estimator_of_one_pass():
 def test_compute__equals_evaluate(data, monkeypatch, recent, group_by):
     monkeypatch.setattr(module, "_RECENT_ROWS", recent)
     source = from_arrays(**data, covariate_names=NAMES)
-    expected = evaluate(source, FIXED, group_by=group_by)
+    expected = evaluate(source, FIXED, group_by=group_by, floor=False)
     cuts = np.sort(np.random.default_rng(1).integers(0, ROWS, 12))  # some batches may be empty
     running = accumulated(data, [*cuts, cuts[-1]], FIXED, group_by=group_by)
     result = pickle.loads(pickle.dumps(running)).compute()

@@ -74,7 +74,7 @@ def test_update__interrupted_at_any_line_changes_nothing(recent, monkeypatch):
     after = deepcopy(running)
     after.update(probabilities=p[-1], labels=y[-1])
     states = {value_of(running), value_of(after)}
-    line, step = 1, 29  # all lines take minutes
+    line, step = 1, 53  # all lines take minutes
     ended = False
     while not ended:
         copied = deepcopy(running)
@@ -105,7 +105,7 @@ def test_merge_and_reset__interrupted_at_any_line_change_nothing():
             ended = not interrupted(lambda: call(copied), line)  # noqa: B023
             if copied.rows:
                 assert value_of(copied) in {value_of(parts[0]), value_of(result or parts[0])}
-            line += 19
+            line += 37
 
 
 def test_update__of_a_bad_batch_changes_nothing():

@@ -80,7 +80,7 @@ def test_reliability__leans_away_from_the_extremes_when_over_confident(example):
 
 
 def test_rankings__few_rows_are_enough_for_ckce(example):
-    trials = 20
+    trials = 12
     shares = example.rankings(trials, (50, 200, 1000)) / trials
     ckce, jkce, ece = shares[:2].mean(axis=1).T  # at n = 50 and 200, over the pairs
     assert (ckce > jkce).all()
@@ -128,7 +128,7 @@ def test_ranked_alike__counts_exact_orders(example):
 
 
 def test_main__prints_and_saves_everything(run, data_folder, tmp_path):
-    ran = run(data_folder.parent, "--trials", 4)
+    ran = run(data_folder.parent, "--trials", 2)
     assert ran.exit_code == 0, ran.output
     names = {path.name for path in tmp_path.iterdir()}
     assert names == {"figure_1.png", "figure_2.png", "figure_3.png", "figure_4a.png"}

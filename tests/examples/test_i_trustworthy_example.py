@@ -194,7 +194,7 @@ def run(example, *arguments):
 
 
 def test_main__prints_and_draws_everything(example, data_folder, tmp_path):
-    sizes = ("--quick", "--trials", 2, "--replicates", 29)
+    sizes = ("--quick", "--trials", 2, "--replicates", 20)
     ran = run(example, data_folder.parent, "--output", tmp_path / "pictures", *sizes)
     assert ran.exit_code == 0, ran.output
     assert {path.name for path in (tmp_path / "pictures").iterdir()} == {

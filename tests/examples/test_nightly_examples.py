@@ -215,7 +215,13 @@ def simulated(folder: Path, *options: str) -> list[str]:
     return ran.stdout.splitlines()
 
 
-@pytest.mark.parametrize("how", [(), ("--group-only",)], ids=["all", "group"])
+@pytest.mark.parametrize(
+    "how",
+    [
+        pytest.param((), id="all", marks=pytest.mark.slow),
+        pytest.param(("--group-only",), id="group"),
+    ],
+)
 def test_sixty_days__alarm_after_the_drift(how, tmp_path):
     options = ("--days", "6", "--drift-day", "4", "--temperature", "3", "--rows", "1000")
     lines = simulated(tmp_path / "out", *options, *how)

@@ -84,7 +84,7 @@ def test_floor__of_kernel_errors_with_clusters_is_that_of_dense_signs():
     kernel = q @ q.T + np.exp(-squares / (2 * 0.4**2))
     delta = (q - np.eye(2)[y]) * w[:, None]
     terms = kernel * (delta @ delta.T) / w.sum() ** 2
-    signs = rng.choice([-1.0, 1.0], (4000, 150))[:, cluster]
+    signs = rng.choice([-1.0, 1.0], (1000, 150))[:, cluster]
     values = np.einsum("bi,bi->b", signs @ terms, signs)
     # 100 draws of the floor: four standard errors, and 3 % for the random frequencies
     error = 4 * values.std() / 10
@@ -177,7 +177,7 @@ def test_floor__of_rows_with_different_numbers_of_classes_is_the_mean_over_drawn
         labels = np.array([min(int((q.cumsum() < rng.random()).sum()), len(q) - 1) for q in rows])
         return cs.from_arrays(probabilities=np.concatenate(rows), labels=labels, offsets=offsets)
 
-    sets = [cs.evaluate(drawn(), names, floor=False) for _ in range(120)]
+    sets = [cs.evaluate(drawn(), names, floor=False) for _ in range(60)]
     values = np.array([[e.value for e in estimates] for estimates in sets])
     for estimate, sample in zip(cs.evaluate(drawn(), names), values.T, strict=True):
         error = 4 * sample.std() / np.sqrt(len(sample))

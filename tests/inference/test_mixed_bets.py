@@ -280,13 +280,13 @@ def test_tolerant_bets__find_a_change_of_sign_inside_a_cell(start, bound):  # S1
 @pytest.mark.long
 @pytest.mark.parametrize("error", [0.0, 0.02])
 def test_bets__rarely_alarm_at_the_tolerance(error):
-    """40 series of 40 nights: the probability of an alarm in each is at most 5 %."""
+    """20 series of 40 nights: the probability of an alarm in each is at most 5 %."""
     process = TolerantEProcess("positive", tolerance=0.02, resolution=RESOLUTION)
     if not error:
         process = BettingEProcess("positive", resolution=RESOLUTION)
-    alarms = sum(_first_alarm(process, _one_cell(error), 40, s) is not None for s in range(40))
-    # right code exceeds this bound for one seed in a thousand
-    assert alarms <= binom.ppf(0.999, 40, 0.05)
+    alarms = sum(_first_alarm(process, _one_cell(error), 40, s) is not None for s in range(20))
+    # right code exceeds this bound for one seed in ten thousand
+    assert alarms <= binom.isf(1e-4, 20, 0.05)
 
 
 @pytest.mark.parametrize("resolution", [8, RESOLUTION])

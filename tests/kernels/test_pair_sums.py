@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+from scipy.stats import binom
 
 import calibscale as cs
 from calibscale.estimators.ckce import CKCE
@@ -259,8 +260,8 @@ def test_blocks__a_single_one_without_all_pairs_has_no_error():
     [("canonical", 50, 1.0), ("canonical", 350, 2 / 3), ("top_label", 50, 2 / 3)],
 )
 def test_blocks__stated_error_covers(notion, block, scale):
-    covered = 0
-    for seed in range(100):
+    sets, covered = 50, 0
+    for seed in range(sets):
         rng = np.random.default_rng(seed)
         logits, _, y = overconfident_predictions(rng, 1000, 4)
         source = cs.from_arrays(logits=logits * scale, labels=y)
@@ -273,7 +274,8 @@ def test_blocks__stated_error_covers(notion, block, scale):
             scheduler="serial",
         )
         covered += abs(blocks.value - exact.value) <= blocks.approximation.error
-    assert covered >= 90
+    # the errors are those of 95 % intervals; fails for one seed in ten thousand
+    assert covered >= binom.ppf(1e-4, sets, 0.95)
 
 
 # ---------------------------------------------------------------- few rows
@@ -341,9 +343,9 @@ def test_few_rows__weights_of_zero_are_no_rows(rng):
 
 @pytest.mark.cluster
 def test_engines__give_the_same_bits_for_every_kind_of_pair_sum(rng):
-    n = 5200
+    n = 2600  # three panels
     logits, _, y = overconfident_predictions(rng, n, 4)
-    y[rng.choice(n, 100, replace=False)] = -1
+    y[rng.choice(n, 50, replace=False)] = -1
     source = cs.from_arrays(
         logits=logits, labels=y, covariates=rng.random((n, 2)), weights=rng.uniform(0.1, 2, n)
     )

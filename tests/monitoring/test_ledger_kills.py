@@ -45,7 +45,7 @@ def test_kills__leave_the_old_or_the_new_day(small, tmp_path):
     rng = np.random.default_rng(int.from_bytes(os.urandom(4)))
     turns = []
     # moments of starting, and one after many turns
-    for moment in (*rng.uniform(0, 0.3, 6), 2.0):
+    for moment in (*rng.uniform(0, 0.3, 3), 1.0):
         process = subprocess.Popen(
             [sys.executable, "-c", _WRITER, str(path)],
             stdout=subprocess.PIPE,

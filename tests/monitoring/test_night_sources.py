@@ -25,6 +25,15 @@ from tests.support.ten_nights import (
 
 pytestmark = pytest.mark.long
 
+# every kind of statistics, over one window and without tests
+SHORT = """
+group_by = "region"
+windows = ["day"]
+estimators = ["ece", {name = "ckce", features = 20}, {name = "klce", covariates = ["age"]}]
+[source]
+path = "days/{date}.zarr"
+"""
+
 
 def test_rows__without_a_group_are_a_group(folder):
     logits, labels, x = day_rows(10)
@@ -166,7 +175,7 @@ def test_source__may_be_files_or_foreign_arrays(tmp_path, kind):
     logits, labels, x = day_rows(0)
     place = tmp_path / "days"
     place.mkdir()
-    write_job(tmp_path)
+    write_job(tmp_path, SHORT)
     write_day(tmp_path, 0)
     expected = night(tmp_path / "job.toml", day_name(0)).to_dict()
     shutil.rmtree(tmp_path / "ledger")
@@ -199,7 +208,7 @@ def test_source__may_be_files_or_foreign_arrays(tmp_path, kind):
             group.create_array(name, data=array)
         columns = 'logits = "q"\nlabels = "y"\ncovariates = "x"\n'
         columns += 'covariate_names = ["region", "age"]'
-    text = JOB.replace(
+    text = SHORT.replace(
         'path = "days/{date}.zarr"',
         f'path = "days/{{date}}{suffix}"\nformat = "{layout}"\n[source.columns]\n{columns}',
     )
@@ -273,7 +282,7 @@ def test_source__may_be_a_url(tmp_path):
             writer.append(logits, labels, covariates=x)
 
     write(np.where(np.arange(ROWS) < 10, -1, labels))
-    job = write_job(tmp_path, JOB.replace("days/{date}.zarr", f"{where}/{{date}}.zarr"))
+    job = write_job(tmp_path, SHORT.replace("days/{date}.zarr", f"{where}/{{date}}.zarr"))
     assert night(job, day_name(0)).to_dict()["n"] == ROWS - 10
     assert not night(job, day_name(0)).fresh
     memory = fsspec.filesystem("memory")

@@ -171,7 +171,7 @@ def test_names__on_the_axes_of_a_map(run: Any, store: Path, tmp_path: Path) -> N
 
 @pytest.mark.parametrize("ending", ["svg", "png"])
 def test_names__are_escaped_in_pictures(run: Any, store: Path, tmp_path: Path, ending: str) -> None:
-    for k in range(len(CLASSES)):
+    for k in (0, 2):  # names with control characters and with markup
         path = tmp_path / f"class {k}.{ending}"
         options = ("--group-by", "city", "--notion", "class_wise", "--class", k, "-q")
         with warnings.catch_warnings():

@@ -22,13 +22,15 @@ def pages(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
     """URLs of report files."""
     folder = tmp_path_factory.mktemp("reports")
     script, math_, quotes, *_ = HOSTILE
-    hostile = night(days=8, groups=2, size=200, names=(script, "m" * 120 + quotes, math_))
+    hostile = night(
+        days=4, groups=2, size=100, drift_from=2, names=(script, "m" * 120 + quotes, math_)
+    )
     hostile["notes"] = [markup * 20 for markup in HOSTILE]
     reports = {
         "night": [night()],
         "hostile": [hostile],
         "commands": list(command_results().values()),
-        "several": [night(), command_results()["ranking"]],
+        "several": [command_results()[kind] for kind in ("evaluation", "ranking")],
         "evaluation": [command_results()["evaluation"]],
     }
     for name, results in reports.items():

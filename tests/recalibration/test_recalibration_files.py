@@ -162,7 +162,7 @@ def _judge(path: Path, where: tuple[Any, ...], arguments: Any, expected: np.ndar
 
 
 @pytest.mark.parametrize(
-    "step", [pytest.param(1, marks=pytest.mark.slow), pytest.param(29, marks=pytest.mark.long)]
+    "step", [pytest.param(1, marks=pytest.mark.slow), pytest.param(59, marks=pytest.mark.long)]
 )
 @pytest.mark.filterwarnings("error::RuntimeWarning", "error::UserWarning")
 def test_files__with_one_changed_value_are_refused_or_recalibrate(fits, tmp_path, step):

@@ -19,7 +19,9 @@ def _bandwidth(p, d, w):
     """Bandwidth of the smooth ECE of some rows of one problem."""
     event = np.rint(p - d)[:, 0].astype(int)
     source = cs.from_arrays(probabilities=p[:, 0], labels=event, weights=w, binary=True)
-    return cs.evaluate(source, [cs.SmoothECE("positive")])["smooth_ece"].details["bandwidth"]
+    return cs.evaluate(source, [cs.SmoothECE("positive")], floor=False)["smooth_ece"].details[
+        "bandwidth"
+    ]
 
 
 DENSE = {
