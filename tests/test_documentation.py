@@ -11,7 +11,7 @@ import pytest
 import calibscale
 from calibscale import metrics
 from calibscale.errors import OptionError
-from calibscale.estimators.known_estimators import ESTIMATORS
+from calibscale.estimators.known_estimators import ESTIMATORS, LOCAL
 from tests.support import ROOT
 
 REFERENCE = ROOT / "docs" / "reference"
@@ -53,7 +53,7 @@ def _is_tested(source: calibscale.ArraySource, name: str) -> bool:
     """Whether `calibration_test` accepts an estimator, with covariates if it needs them."""
     try:
         statistic = name
-        if name in ("klce", "multicalibration"):
+        if name in LOCAL:
             statistic = f'{name}(covariates=["a","b"])'
         calibscale.calibration_test(source, statistic, n_replicates=1)
     except OptionError:

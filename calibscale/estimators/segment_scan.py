@@ -109,8 +109,8 @@ class SegmentScan(SumTest):
     Examples
     --------
     >>> import numpy as np, calibscale as cs
-    >>> group, claimed = np.arange(3000) % 3, np.full(3000, 2.0)
-    >>> noise = np.random.default_rng(0).exponential(size=3000)
+    >>> group, claimed = np.arange(6000) % 3, np.full(6000, 2.0)
+    >>> noise = np.random.default_rng(0).exponential(size=6000)
     >>> outcomes = np.where(group == 2, 1.3, 1.0) * claimed * noise
     >>> data = cs.from_arrays(
     ...     predictions=claimed, forecast="mean", labels=outcomes,

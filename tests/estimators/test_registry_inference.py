@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 import calibscale as cs
-from calibscale.estimators.known_estimators import BIASED, ESTIMATORS
+from calibscale.estimators.known_estimators import BIASED, ESTIMATORS, LOCAL
 from calibscale.inference import testable
 from calibscale.inference.floors import no_floor
 from calibscale.intervals.interval_estimates import no_interval
@@ -17,7 +17,7 @@ from calibscale.predictions.claims import includes
 from tests.support import forecast_rows
 
 PAGE = Path(__file__).parents[2] / "docs" / "concepts" / "inference_table.md"
-SETTINGS = {name: f"{name}(covariates=['a'])" for name in ("multicalibration", "klce")}
+SETTINGS = {name: f"{name}(covariates=['a'])" for name in LOCAL}
 
 
 def _columns(n):

@@ -12,7 +12,7 @@ from typing import get_args, get_type_hints
 import pytest
 
 from calibscale import CKCE, ECE, JKCE, KLCE, TCE2Debiased
-from calibscale.estimators.known_estimators import ESTIMATORS
+from calibscale.estimators.known_estimators import ESTIMATORS, LOCAL
 from calibscale.kernels.features import RandomFourier
 from calibscale.monitoring.job import job_tables, toml_lines
 from calibscale.monitoring.job.job_days import baseline_days, window_days
@@ -95,7 +95,7 @@ def test_settings__keep_their_names_in_job_files(job):
 
 
 def test_every_estimator__can_be_named_alone(job):
-    names = [name for name in ESTIMATORS if name not in ("klce", "multicalibration")]
+    names = [name for name in ESTIMATORS if name not in LOCAL]
     parsed = job(f"estimators = {json.dumps(names)}\nsource.path = '{{date}}'\n")
     assert [e.name for e in parsed.built_estimators()] == names
 
