@@ -132,6 +132,7 @@ def test_command__writes_a_page_of_a_table(tmp_path, run):
     assert "Overconfident by" in Page((tmp_path / "a.html").read_text()).text
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(("shift", "direction"), [(0.3, "low"), (-0.3, "high")])
 def test_check__names_the_range_of_predictions_with_an_error(shift, direction, capsys):  # S7
     rng = np.random.default_rng(23)

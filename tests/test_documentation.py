@@ -61,6 +61,7 @@ def _is_tested(source: calibscale.ArraySource, name: str) -> bool:
     return True
 
 
+@pytest.mark.long
 @pytest.mark.skipif(not REFERENCE.is_dir(), reason="no docs beside an installed wheel")
 @pytest.mark.parametrize("kind", ["classes", "forecasts"])
 def test_testable_statistics__are_listed(kind):

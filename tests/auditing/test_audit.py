@@ -199,6 +199,7 @@ def test_audit__parameters_describe_the_p_values_of_groups(result, data):
     assert any("flipped" in note for note in flipped.notes)
 
 
+@pytest.mark.long
 def test_audit__tests_equal_those_of_calibration_test(data, result):
     source = audited_source(data)
     estimators = [KLCE(NAMES, categorical=("sex", "site")), KLCE(("age",))]
@@ -316,6 +317,7 @@ def test_audit__regions_separate_large_codes_of_categories(data):
     assert len({region.covariates["site"] for region in result}) == 3
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("rows", [1, 2, 3])
 def test_audit__of_few_rows_is_plotted(data, rows):
     few = {key: column[:rows] for key, column in data.items()}
@@ -424,6 +426,7 @@ def test_audit__compares_with_a_better_model_of_the_same_rows(data, better):
     assert [entry.covariate for entry in result.tests.each] == list(NAMES)
 
 
+@pytest.mark.long
 def test_audit__rows_that_chose_bandwidths_are_not_tested(data, better):
     result = audit(
         audited_source(data),

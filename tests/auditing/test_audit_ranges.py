@@ -103,6 +103,7 @@ def test_audit__names_the_range_with_an_error():  # S7
     assert first.name in result.verdict
 
 
+@pytest.mark.long
 def test_audit__tells_the_bias_and_the_p_value_of_a_range(capsys):
     result = audit(_source(np.random.default_rng(1), -0.1), ["x0"], n_replicates=199)
     printed = _printed(document(result), capsys)
@@ -410,6 +411,7 @@ def test_scan__notes_flipped_labels_where_predictions_are_too_extreme():
 # ---------------------------------------------------------------- maps of local bias
 
 
+@pytest.mark.long
 def test_local_bias__names_biased_ranges_of_the_covariates():
     source = _source(np.random.default_rng(18), 0.1)
     bias_map = local_bias(source, "x0", at="grid", points=5)

@@ -194,6 +194,7 @@ def test_local_bias__masks_points_near_one_row_only(method):
     np.testing.assert_allclose(bias_map.bias[1:3], 0.1, atol=1e-9)
 
 
+@pytest.mark.long
 def test_local_bias__kernels_without_a_series_use_direct_sums(data):
     bias_map = mapped(
         biased_source(data),
@@ -228,6 +229,7 @@ def test_local_bias__top_label_is_the_default_of_many_classes():
     np.testing.assert_array_equal(bias_map.index, np.flatnonzero(keep))
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("method", ["direct", "spectral"])
 def test_local_bias__leaves_out_bad_and_unlabelled_rows(data, method):
     x, y, w = data["x"].copy(), data["y"].copy(), data["weights"].copy()

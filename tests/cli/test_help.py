@@ -70,6 +70,7 @@ def test_cli__names_every_estimator_of_the_package(run):
     assert all(name in help_text for name in ESTIMATORS)
 
 
+@pytest.mark.long
 def test_warmup__says_where_the_kernels_are(run):
     ran = run("warmup")
     assert ran.code == 0

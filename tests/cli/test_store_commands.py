@@ -128,6 +128,7 @@ def test_demo__keeps_its_store_when_asked(run, tmp_path):
     assert "already exists" in second.err
 
 
+@pytest.mark.long
 def test_ingest__then_evaluate_gives_the_numbers_of_the_arrays(run, tmp_path, numbers):
     arrays = {name: numbers[name] for name in ("logits", "labels", "covariates")}
     np.savez(tmp_path / "day.npz", **arrays, covariate_names=np.array(["site", "age"]))

@@ -101,6 +101,7 @@ def test_columns__in_another_order_are_matched_by_name(two):
             np.testing.assert_array_equal(column, values)
 
 
+@pytest.mark.long
 def test_columns__without_a_value_agree_with_each_type(two):
     for empty in (None, np.nan):
         for files in (

@@ -47,6 +47,7 @@ def test_evaluate__one_row_gives_values_or_reasons(kind):
     assert result["jkce_biased"].value > 0
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("present", [0, 3])
 def test_evaluate__one_class_present_is_valid(present):
     data = columns("probabilities")
@@ -242,6 +243,7 @@ def test_evaluate__groups_equal_results_of_their_rows_alone():
     assert_json_is_clean(result)
 
 
+@pytest.mark.long
 def test_evaluate__more_than_the_maximum_number_of_groups_are_refused():
     rows = MAX_GROUPS + 1
     rng = np.random.default_rng(0)

@@ -228,6 +228,7 @@ def test_fit__every_scheduler_gives_the_same_bits(stored, method):
     np.testing.assert_array_equal(p, r)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("method", BINARY, ids=method_name)
 def test_fit__does_not_depend_on_the_blocks(two, method):
     (whole_fit, p), (blocked_fit, r) = (

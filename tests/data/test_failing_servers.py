@@ -107,6 +107,7 @@ def test_other_status__is_named_at_once(server, status, kind, message):
     assert len(server.requests) <= 2  # HEAD and GET
 
 
+@pytest.mark.long
 def test_redirects__without_end_are_an_error(server):
     server.redirect = f"http://{server.address}/elsewhere.csv?token=5ecret"
     with pytest.raises(StoreError, match="the server redirects without end") as caught:
@@ -149,6 +150,7 @@ def test_reader__that_works_between_its_reads_is_no_slow_server(server, tmp_path
     assert asyncio.run(read()) == content
 
 
+@pytest.mark.long
 def test_lost_connection__is_an_error_that_may_pass(server):
     address = server.address
     # the port is free, and nobody listens
@@ -158,6 +160,7 @@ def test_lost_connection__is_an_error_that_may_pass(server):
         cs.from_file(f"http://{address}/a.csv", **COLUMNS, storage_options={"retries": 1})
 
 
+@pytest.mark.long
 def test_chunks__that_a_server_fails_to_send_are_unavailable(server):
     url = f"http://{server.address}/s.zarr"
     store = LogitStore.open(url, storage_options={"retries": 0})
@@ -174,6 +177,7 @@ def test_options__of_limits_are_checked(server, timeout):
         _table(server, timeout=timeout)
 
 
+@pytest.mark.long
 def test_interrupted_ingest__of_a_failing_server_resumes(server, tmp_path):
     url = f"http://{server.address}/2026-11-20.csv"
     keys = {"probabilities": "p", "labels": "y"}
@@ -188,6 +192,7 @@ def test_interrupted_ingest__of_a_failing_server_resumes(server, tmp_path):
 # ---------------------------------------------------------------- nights
 
 
+@pytest.mark.long
 def test_night__with_a_failing_server_is_run_again(server, tmp_path, run):
     text = JOB.format(url=f"http://{server.address}", retries=1)
     (tmp_path / "job.toml").write_text(text)

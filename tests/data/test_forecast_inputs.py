@@ -380,6 +380,7 @@ def test_open_arrays__equals_arrays(tmp_path):
 # ---------------------------------------------------------------- accumulators
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("kind", FORECASTS)
 def test_accumulator__equals_evaluate(kind):
     predictions, y = sample(kind)

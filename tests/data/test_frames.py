@@ -152,6 +152,7 @@ def test_from_frame__equals_from_arrays(convert, columns, expected, tmp_path):
         assert result.groups[group][0].value == expected.groups[expected_group][0].value
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("scheduler", ["serial", "threads:2", "threads:5"])
 def test_stream__is_read_once_a_pass_and_not_held(columns, expected, scheduler):
     table = pa.table(columns)

@@ -201,6 +201,7 @@ def test_parquet__is_not_held(tmp_path):
     assert max(peaks) < 50e6
 
 
+@pytest.mark.long
 def test_commands__take_tables(tmp_path, run):
     path = save(tmp_path / "a.parquet", table())
     named = ("--labels", "y", "--probabilities", "p_")

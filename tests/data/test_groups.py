@@ -59,6 +59,7 @@ def test_groups__missing_values_are_a_group_and_none_is_dropped(people):
     assert missing.value == pytest.approx(2 * np.mean((p - y)[unknown] ** 2))
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("scheduler", ["serial", "threads:2"])
 def test_groups__missing_values_of_blocks_are_merged(people, scheduler):
     source = source_of(**people)

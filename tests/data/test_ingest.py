@@ -399,6 +399,7 @@ def test_ingest__that_fails_after_committed_rows_leaves_nothing(tmp_path, monkey
     assert ingest([tmp_path / "a.npz"], tmp_path / "s.zarr", on_invalid="drop").rows == N - 1
 
 
+@pytest.mark.long
 def test_ingest__of_changed_files_says_how_to_start_again(tmp_path, monkeypatch):
     monkeypatch.setattr("calibscale.data.ingest.columns.BATCH_ROWS", 7)
     files, _ = write("npz", tmp_path, rows())

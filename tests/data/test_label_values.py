@@ -289,6 +289,7 @@ def test_labels__of_a_later_chunk_of_another_type_are_not_cut():
         brier(cs.from_arrays(probabilities=P, labels=wrong))
 
 
+@pytest.mark.long
 def test_labels__one_too_many_get_the_option_that_takes_them():
     with pytest.raises(InvalidDataError, match=r"counted from 1\? pass positive=2"):
         brier(cs.from_arrays(probabilities=P, labels=Y + 1))

@@ -47,6 +47,7 @@ def reference():
     return values_of(cs.from_arrays(logits=values, labels=labels))
 
 
+@pytest.mark.long
 def test_shards__are_read_in_the_order_of_their_numbers(folder):
     expected = reference()
     y = np.load("labels.npy")
@@ -226,6 +227,7 @@ def test_shards__without_a_usual_name_are_declared(folder):
         cs.from_file("nothing_*.npy", labels="labels.npy")
 
 
+@pytest.mark.long
 def test_commands__take_files_as_a_shell_lists_them_and_patterns(folder, run):
     of_shell = sorted(files())
     assert of_shell[1:3] == ["logits_1.npy", "logits_10.npy"]

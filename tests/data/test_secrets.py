@@ -361,6 +361,7 @@ def test_without_secrets__hides_short_ones_as_words(url, options, text, shown):
     assert without_secrets(text, Location(url, options)) == shown
 
 
+@pytest.mark.long
 def test_short_secrets__of_a_failing_server_are_nowhere(server):
     """A password and a token of two characters, in the error and in the errors before it."""
     # short words, which may be parts of others

@@ -115,6 +115,7 @@ def swapped(array: np.ndarray) -> np.ndarray:
 NUMPY = [np.asfortranarray, strided, backwards, inner, read_only, swapped]
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("make", NUMPY, ids=lambda make: make.__name__)
 def test_evaluate__any_memory_layout_gives_the_same_bits(columns, expected, make):
     data = {name: make(array) for name, array in columns.items()}
@@ -123,10 +124,12 @@ def test_evaluate__any_memory_layout_gives_the_same_bits(columns, expected, make
         np.testing.assert_array_equal(array, columns[name])
 
 
+@pytest.mark.long
 def test_evaluate__lists_give_the_same_bits(columns, expected):
     assert results({name: array.tolist() for name, array in columns.items()}) == expected
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("order", ["C", "F"])
 def test_evaluate__memory_maps_give_the_same_bits(tmp_path, columns, expected, order):
     data = {}
@@ -154,6 +157,7 @@ def test_evaluate__zarr_arrays_give_the_same_bits(tmp_path, columns, expected, z
     assert results(data, scheduler="threads:3") == expected
 
 
+@pytest.mark.long
 def test_evaluate__sharded_foreign_zarr_arrays_give_the_same_bits(tmp_path, columns, expected):
     values = zarr.create_array(
         tmp_path / "z", data=columns["logits"], chunks=(10, CLASSES), shards=(370, CLASSES)
@@ -207,6 +211,7 @@ def test_evaluate__xarray_opened_from_zarr_gives_the_same_bits(tmp_path, columns
         assert results({name: opened[name] for name in columns}, scheduler=scheduler) == expected
 
 
+@pytest.mark.long
 def test_evaluate__kinds_may_be_mixed(tmp_path, columns, expected):
     data = {
         "logits": da.from_array(columns["logits"], chunks=(200, 7)),
@@ -277,6 +282,7 @@ class Bare:
         return self._array.__dlpack_device__()
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("wrap", [Tensor, TensorWithArray, TensorWithGradient, Bare])
 def test_from_arrays__takes_tensors(columns, expected, wrap):
     assert results({name: wrap(array) for name, array in columns.items()}) == expected

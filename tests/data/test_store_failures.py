@@ -53,6 +53,7 @@ def loop(store: LogitStore, error: BaseException | None, start: int = 0) -> None
             writer.append(z[a : a + 30], y[a : a + 30])
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("error", [ZeroDivisionError, KeyboardInterrupt, SystemExit])
 def test_writer__an_error_in_its_block_leaves_the_store_unfinished(tmp_path, small_chunks, error):
     path = tmp_path / "s.zarr"

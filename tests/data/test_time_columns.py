@@ -225,6 +225,7 @@ def bands():
     return frame
 
 
+@pytest.mark.long
 def test_bands__are_categories_in_the_order_of_their_ends(tmp_path):
     frame = bands()
     texts = frame.assign(
@@ -271,6 +272,7 @@ def test_in_order__other_texts_are_sorted():
 # ---------------------------------------------------------------- texts
 
 
+@pytest.mark.long
 def test_texts__of_more_dates_than_categories_are_times(tmp_path):
     """Moments of a log are different in each row."""
     n = 12_000
@@ -358,6 +360,7 @@ def test_recalibrated_store__keeps_the_kinds_of_times(table, tmp_path):
 # ---------------------------------------------------------------- commands and jobs
 
 
+@pytest.mark.long
 def test_check__groups_by_months_of_dates(run, table, tmp_path):
     pq.write_table(table, tmp_path / "rows.parquet")
     roles = ("--labels", "y", "--probabilities", "p")

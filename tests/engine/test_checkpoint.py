@@ -172,6 +172,7 @@ def test_with_a_folder__bits_are_those_without(source, tmp_path):
     assert _run(source, estimators, tmp_path / "a" / "b") == _run(source, estimators)
 
 
+@pytest.mark.long
 def test_several__of_one_kind_have_separate_files(source, tmp_path):
     estimators = [
         CKCE(FEATURES, method="exact", ridge=0.05),
@@ -185,6 +186,7 @@ def test_several__of_one_kind_have_separate_files(source, tmp_path):
     assert _run(source, estimators, tmp_path) == expected
 
 
+@pytest.mark.long
 def test_groups__have_separate_files(tmp_path):
     """Also for values that agree in six digits."""
     arrays = _arrays()

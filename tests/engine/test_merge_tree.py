@@ -58,6 +58,7 @@ def test_tree__merges_in_one_order_whatever_the_arrivals(blocks, arities):
     assert run_blocks(task, 0, blocks) == expected
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("arities", [(2,), (16,), (8, 128)], ids=str)
 def test_tree__merges_in_one_order_from_eight_threads(arities):
     blocks = 500

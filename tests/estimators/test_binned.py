@@ -57,6 +57,7 @@ def test_debiased__a_bin_of_one_row_counts_nothing():
     )
 
 
+@pytest.mark.long
 def test_equal_mass__bins_hold_nearly_equal_shares(rng):
     p = np.clip(1 - rng.beta(0.3, 3, 20_000), 0.0, 1.0)
     event = rng.random(20_000) < p

@@ -152,6 +152,7 @@ def naive_canonical_bound(q, y, squared):
     return max(gain / stakes, 0)
 
 
+@pytest.mark.long
 def test_bound__of_whole_predictions_is_close_below_their_error(rng):
     logits = rng.normal(size=(6_000, 4)) * 2
     q, truth = (np.exp(x) / np.exp(x).sum(axis=1, keepdims=True) for x in (logits, logits / 2))

@@ -299,6 +299,7 @@ def test_power__refuses_ensembles():
         cs.power(KINDS["ensemble"], cs.Miscalibration(shift=0.3))
 
 
+@pytest.mark.long
 def test_select__estimates_the_squared_error_of_embeddings():
     rng = np.random.default_rng(3)
     mean = rng.normal(size=3000)
@@ -402,6 +403,7 @@ def test_landmarks__equal_the_sum_over_all_pairs(normalization, weighted):
     assert 0.7 * shortest < length < 2.0 * shortest
 
 
+@pytest.mark.long
 def test_landmarks__that_do_not_reproduce_the_kernel_are_not_the_default():
     source = many("ensemble")
     assert cs.evaluate(source, "kce")["kce"].approximation.kind == "exact"
@@ -409,6 +411,7 @@ def test_landmarks__that_do_not_reproduce_the_kernel_are_not_the_default():
         cs.evaluate(source, "kce(method=landmarks)")
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("count", [4, 10])
 def test_landmarks__are_judged_by_all_rows(count):
     """A sample of rows may lack the few rows that have most of the weight."""

@@ -70,6 +70,7 @@ def test_bandwidth__is_one_where_all_predictions_are_equal():
     assert cs.evaluate(source, [cs.CKCE()])["ckce"].parameters["bandwidth"] == 1.0
 
 
+@pytest.mark.long
 def test_ckce_centred__has_mean_zero_at_calibration(rng):
     """Exact mean over all labels of 4 rows, weighted by their probabilities."""
     features = cs.RandomFourier(4, bandwidth=0.5)

@@ -222,6 +222,7 @@ def test_p_value__rejects_calibrated_segments_at_the_level(clusters):
 # ---------------------------------------------------------------- audits
 
 
+@pytest.mark.long
 def test_audit__lists_segments_by_the_certain_part_of_their_bias():
     p, y, x = _rows()
     result = cs.audit(_source(p, y, x), cs.Segments(NAMES, depth=3), n_replicates=99)

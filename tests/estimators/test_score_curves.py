@@ -33,6 +33,7 @@ def _area(confidence, wrong, w):
     return np.average(risks, weights=w)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("weighted", WEIGHTS)
 @pytest.mark.parametrize("law", LAWS)
 def test_murphy__is_the_largest_part_of_elementary_scores(law, weighted):
@@ -135,6 +136,7 @@ def test_floor_and_p_value__are_those_of_drawn_labels():
         cs.calibration_test(source, "aurc")
 
 
+@pytest.mark.long
 def test_degenerate_data__have_a_value():
     y = np.array([0.0, 1.0] * 20)
     equal = cs.evaluate(_source(np.full(40, 0.5), y), ["murphy", "aurc"])

@@ -24,6 +24,7 @@ def _rows(n=400, seed=1):
     return p, (rng.random(n) < np.clip(p + 0.15, 0, 1)).astype(int)
 
 
+@pytest.mark.long
 def test_interval_of_aurc__is_that_of_the_jackknife_over_groups():
     # S11: aurc had no interval
     p, y = _rows()
@@ -38,6 +39,7 @@ def test_interval_of_aurc__is_that_of_the_jackknife_over_groups():
     assert estimate.value - estimate.interval.low == pytest.approx(half, rel=0.03)
 
 
+@pytest.mark.long
 def test_interval_of_ici__has_the_signs_of_a_third_of_the_groups_and_the_jackknife():
     # S11: ici had no interval
     p, y = _rows()

@@ -146,6 +146,7 @@ def _reference_errors(p: np.ndarray, y: np.ndarray) -> dict[str, float]:
     }
 
 
+@pytest.mark.long
 def test_degenerate_data__have_a_value_or_a_reason():
     y = np.array([0.0, 1.0] * 20)
     equal = cs.evaluate(_source(np.full(40, 0.5), y), NAMES)
@@ -161,6 +162,7 @@ def test_degenerate_data__have_a_value_or_a_reason():
     assert certain["ecce_mad"].details["scaled"] is None
 
 
+@pytest.mark.long
 def test_groups__have_measures_of_their_own_rows():
     rng = np.random.default_rng(14)
     p, x = rng.random(600), rng.integers(0, 2, 600)

@@ -162,6 +162,7 @@ def test_notion__is_checked():
         cs.evaluate(three, [SmoothECE("positive")])
 
 
+@pytest.mark.long
 def test_floor__has_the_values_of_all_labels():
     p = np.array([0.05003, 0.2, 0.6])  # between points of the grid
     labels = np.array(np.meshgrid(*[[0, 1]] * 3)).reshape(3, -1).T

@@ -41,6 +41,7 @@ def test_values__are_means_over_pairs_and_thresholds(weighted, rounded):
     assert result["atb"].value == pytest.approx(average, rel=0.01)
 
 
+@pytest.mark.long
 def test_cells__have_an_error_that_covers_the_exact_value():
     rng = np.random.default_rng(22)
     n = 70_000

@@ -81,6 +81,7 @@ def test_means_over_pairs__leave_out_pairs_of_a_group_of_clusters(weighted):
     assert covering.high > max(expected, 0)
 
 
+@pytest.mark.long
 def test_results__do_not_depend_on_schedulers_order_or_type_of_ids():
     p, y, ids = _data(50, 0.5, 2)
     estimators = ["confidence_gap", "ece", "tce2_debiased", "jkce"]
@@ -214,6 +215,7 @@ def test_missing_ids__are_errors_or_dropped():
         evaluate(source, "brier", cluster="patient")
 
 
+@pytest.mark.long
 def test_audit__has_signs_of_clusters():
     p, y, ids = _data(150, 0.9, 9)
     group = np.random.default_rng(0).integers(0, 2, 150)[ids]
@@ -260,6 +262,7 @@ def test_bootstrap__takes_groups_of_clusters():
     assert bootstrap.high - bootstrap.low == pytest.approx(jackknife.high - jackknife.low, rel=0.3)
 
 
+@pytest.mark.long
 def test_commands__take_a_cluster_column(tmp_path):
     p, y, ids = _data(60, 0.5, 8)
     table = tmp_path / "rows.csv"

@@ -34,6 +34,7 @@ def _clusters(rng):
     return p, y, cluster, rng.uniform(0.5, 1.5, len(p))
 
 
+@pytest.mark.long
 def test_floor__with_clusters_is_the_mean_over_calibrated_data_sets():
     # S8: with clusters there were no floors
     rng = np.random.default_rng(1)

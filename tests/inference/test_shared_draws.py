@@ -80,6 +80,7 @@ def test_replicates__of_an_ensemble_exchange_the_outcome_with_a_member():
         assert tests["kce"].null_values[b] == pytest.approx(value, rel=1e-6, abs=1e-9)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("members", [3, 20])
 def test_pit_by_forecast__of_calibrated_ensembles_has_its_level(members):
     """Medians of members are low where the outcome is high. Medians of all m + 1 values are not."""

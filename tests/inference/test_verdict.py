@@ -411,6 +411,7 @@ def _shown(estimate: Estimate) -> bool:
     return excluded or noisy
 
 
+@pytest.mark.long
 def test_verdict__never_contradicts_the_table() -> None:
     rng = np.random.default_rng(32)
     states = set()

@@ -132,6 +132,7 @@ def test_low__is_below_the_truth_wherever_errors_are(draw, frequency, n, count):
         assert above <= binom.isf(1e-4, sets, TAIL)  # fails once in ten thousand
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("frequency", "n", "count", "least"),
     [(_sharper, 2000, 15, 0.5), (_wave, 20_000, 15, 0.6), (_one_of_fifteen, 20_000, 15, 0.55)],

@@ -430,6 +430,7 @@ def test_group_by__has_the_intervals_of_each_value(method):
 # ---------------------------------------------------------------- few rows, undefined values
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("method", ["jackknife", "bootstrap"])
 def test_groups__without_rows_are_no_parts(method):
     data = _data(3, 12)
@@ -447,6 +448,7 @@ def test_groups__without_rows_are_no_parts(method):
         assert result.interval.low <= max(result.value, 0.0) <= result.interval.high
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("method", ["jackknife", "bootstrap"])
 def test_values__that_are_undefined_have_no_interval(method):
     data = _data(3, 30, weighted=True)

@@ -73,6 +73,7 @@ def test_intervals__of_fifty_correct_and_confident_rows_are_not_points(method):
         assert estimates[name].interval.low == 0 < estimates[name].interval.high, name
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("law", ["narrow", "atoms"])
 def test_intervals__of_squared_errors_are_never_below_zero(law):
     rng = np.random.default_rng(4)
@@ -170,6 +171,7 @@ def test_factors__invert_monotone_tails():
 # ---------------------------------------------------------------- squared norms
 
 
+@pytest.mark.long
 def test_noise_of__estimates_traces():
     rng = np.random.default_rng(2)
     deviations = np.array([3.0, 1.0, 0.5])

@@ -43,6 +43,7 @@ def test_exact__is_the_dense_solution(rng, classes, weighted, ridge):
     assert estimate.n == np.count_nonzero(w)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("weighted", [False, True], ids=["plain", "weights"])
 def test_exact__within_groups_multiplies_the_kernel(rng, weighted):
     n = 1300

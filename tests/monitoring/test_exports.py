@@ -150,6 +150,7 @@ def test_prometheus__has_every_number_of_the_result(result, tmp_path):
     assert seen > 90
 
 
+@pytest.mark.long
 def test_prometheus__has_alarms_rows_and_times(result, tmp_path):
     write_prometheus(tmp_path / "a.prom", result)
     samples = {name: list(v.values()) for name, v in _samples(tmp_path / "a.prom").items()}

@@ -386,6 +386,7 @@ def test_log__is_unchanged_by_a_failed_write(small, tmp_path, monkeypatch):
     assert Ledger.open(path).day("2026-01-02", "v1")[0].n == 5
 
 
+@pytest.mark.long
 def test_log__is_rewritten_when_most_of_its_lines_are_replaced(small, tmp_path):
     path = tmp_path / "ledger"
     ledger = _two_days(path, small)
@@ -412,6 +413,7 @@ def test_log__is_rewritten_when_most_of_its_lines_are_replaced(small, tmp_path):
     assert Ledger.open(path).revision == 2 + 80 + 16 + 71  # rewriting keeps the revision
 
 
+@pytest.mark.long
 def test_log__grows_by_the_same_size_every_night(small, tmp_path):
     path = tmp_path / "ledger"
     ledger = Ledger.create(path, small)

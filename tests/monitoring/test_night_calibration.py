@@ -58,6 +58,7 @@ def test_calibration__of_a_day_is_the_default_test(tmp_path):
     assert "predictions are too extreme" in text
 
 
+@pytest.mark.long
 def test_calibration__is_that_of_each_day_and_needs_tests(tmp_path):
     job = tmp_path / "job.toml"
     job.write_text(JOB)

@@ -26,6 +26,7 @@ def text():
     return " ".join(cs.as_text(result).replace("\u00a0", " ").split())
 
 
+@pytest.mark.long
 def test_ranges__of_a_column_with_spaces_are_not_named_twice(text):
     assert "165 < body height ≤ 175" in text
     assert "body height:[165,175] =" not in text

@@ -44,6 +44,7 @@ def test_murphy__has_the_scores_and_the_largest_miscalibration(result):
     assert ax.get_xlim()[1] < 0.6  # where scores are, not at thresholds that none reaches
 
 
+@pytest.mark.long
 def test_corp__has_the_steps_and_ends_at_common_frequencies(result):
     details = result["corp"].details
     _, ax = _drawn(plot_corp, result["corp"])

@@ -175,6 +175,7 @@ def test_expectile_loss__is_asymmetric():
     assert cs.evaluate(source, "bias").estimates[0].value == pytest.approx(expected)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("forecast", KINDS)
 def test_verdicts__tell_calibrated_predictions_from_wrong_ones(forecast):
     assert cs.check(source_of(forecast), n_replicates=99).judgement.state != "miscalibrated"

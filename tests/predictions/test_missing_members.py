@@ -133,6 +133,7 @@ def _source(members, y, **settings):
     return cs.from_arrays(predictions=members, forecast="ensemble", labels=y, **settings)
 
 
+@pytest.mark.long
 def test_missing_members__drop_no_rows(scoringrules):
     """2 % of 50 members were missing, and `drop` removed 64 % of the rows."""
     members, y = _rows(1000, 50, 0.02)

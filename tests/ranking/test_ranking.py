@@ -393,6 +393,7 @@ def test_adjusted__p_values_are_holms():
     assert [d.distinguishable for d in adjusted] == [False, True, False, False, False]
 
 
+@pytest.mark.long
 def test_rank__errors_of_shared_features_cancel():
     """The difference of two nearly equal models has a smaller error than their estimates."""
     sources = simulated_models(["a", "b"], 1000, a=2.0, b=2.05)

@@ -109,6 +109,7 @@ def test_rank__one_row_is_too_few_for_intervals():
     assert ranking.notes == ("intervals and probabilities of ranks need more rows",)
 
 
+@pytest.mark.long
 def test_rank__subsets_are_chosen_by_a_hash_of_the_row(data):
     models, y = data
     estimator = CKCE(RandomFourier(5, 0.8))

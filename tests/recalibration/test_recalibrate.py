@@ -378,6 +378,7 @@ def test_write__invalid_rows_are_an_error_or_left_out(many, tmp_path):
     np.testing.assert_array_equal(store.source.read(0, N).labels, np.delete(y, [5, 100]))
 
 
+@pytest.mark.long
 def test_write__an_interrupted_store_is_unfinished_and_replaced_by_the_same_call(many, tmp_path):
     source = cs.from_arrays(logits=np.tile(many["z"], (50, 1)), labels=np.tile(many["y"], 50))
     fitted = cs.recalibrate(source)

@@ -246,6 +246,7 @@ def test_refits__a_replicate_is_the_statistic_of_its_predictions(
     assert test.value == pytest.approx(_statistic(fitting), rel=1e-7)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("how", ["tiles", "spectral", "features"])
 def test_refits__every_scheduler_gives_the_same_bits(data, how):
     null_values = []
@@ -350,6 +351,7 @@ def test_audit__recalibrated_by_the_right_family_is_rejected_at_the_level(method
     assert 0.035 <= _rejections(method, 600, 1000, 199, classes) / 600 <= 0.065
 
 
+@pytest.mark.long
 def test_audit__notes_name_p_values_that_leave_out_the_fit(data, capsys):
     result = audit(_two(data), ["x0"], recalibrate="all", n_replicates=19)
     scores_of = {scores.name: scores for scores in result.recalibration}
