@@ -62,10 +62,11 @@ def test_names__have_a_page(site: Path) -> None:
     public |= {f"generated/api/calibscale.metrics.{name}" for name in metrics.__all__}
     assert len(public) > 90
     # Classes that other packages derive from, and protocols that their estimators may implement.
-    abilities = (DOCS / "reference" / "abilities.md").read_text()
-    public |= {
-        f"generated/api/{name}" for name in re.findall(r"^   (calibscale\..+)$", abilities, re.M)
-    }
+    for page in ("abilities", "checks"):
+        text = (DOCS / "reference" / f"{page}.md").read_text()
+        names = re.findall(r"^   (calibscale\..+)$", text, re.M)
+        assert names
+        public |= {f"generated/api/{name}" for name in names}
     assert {page for page in pages if page.startswith("generated/api/")} == public
 
 
