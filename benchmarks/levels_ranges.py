@@ -184,8 +184,8 @@ def _rejections(law: str, first: int, last: int) -> Counter[str]:
     """Data sets first … last − 1 that the scan rejects, the groups, and a z-test of the range."""
     from calibscale.auditing.group_tests import GroupSums, tested_groups
     from calibscale.auditing.range_scan import ScanSums, scanned_ranges
-    from calibscale.estimators.multicalibration import axes_of
     from calibscale.session import Session
+    from calibscale.statistics.segments import axes_of
 
     rejected: Counter[str] = Counter(scan=0, groups=0)
     for number in range(first, last):

@@ -26,12 +26,12 @@ from calibscale.data.derived_sources import HoldOut, part_of, predicted
 from calibscale.data.source_arguments import as_source
 from calibscale.errors import OptionError, require
 from calibscale.estimators.base import set_names
-from calibscale.estimators.multicalibration import axes_of
 from calibscale.estimators.skce import SKCE
 from calibscale.predictions.blocks import RowCounts
 from calibscale.predictions.notions import problems
 from calibscale.results.audit_results import Audit, Group, Scores, Segment
 from calibscale.session import Session, SessionOptions, verb
+from calibscale.statistics.segments import axes_of
 
 _MAX_REGIONS = 8  # listed regions of the bias map
 

@@ -11,9 +11,9 @@ import numpy as np
 
 from calibscale.array_types import Floats
 from calibscale.compiled import segment_walks
-from calibscale.data.covariates import MAX_LEVELS, Axis
-from calibscale.errors import OptionError, require
-from calibscale.estimators.base import ScalarEstimator, bound_notion, set_names, without_rows
+from calibscale.data.covariates import Axis
+from calibscale.estimators import segment_settings
+from calibscale.estimators.base import ScalarEstimator, bound_notion, without_rows
 from calibscale.intervals.excess import excess_limits
 from calibscale.kernels.data_profile import DataProfile
 from calibscale.results.estimate import EXACT, Approximation, Estimate, Floor
@@ -21,7 +21,7 @@ from calibscale.results.group_results import name_of
 from calibscale.statistics.bins import residual_draws
 from calibscale.statistics.ratios import ratio
 from calibscale.statistics.segment_atoms import AtomState, DenseAtoms, SegmentAtoms
-from calibscale.statistics.segments import axes_of, segments_of
+from calibscale.statistics.segments import segments_of
 from calibscale.statistics.statistic import Statistic
 
 _BINS = 10  # bins of the score, of nearly equal weight, for squared and proportional errors
@@ -259,22 +259,11 @@ class Multicalibration(ScalarEstimator):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        set_names(self, "covariates", "categorical")
-        require(self.depth >= 1, "depth must be at least 1", self.depth)
-        require(self.bins >= 2, "bins must be at least 2", self.bins)
-        require(self.min_rows >= 2, "min_rows must be at least 2", self.min_rows)
+        segment_settings.check_settings(self)
 
     def bind(self, profile: DataProfile) -> Self:
-        require(self.covariates, "multicalibration needs covariates=[…], the columns of segments")
         bound = super().bind(profile)
-        levelled = profile.source.categorical(self.covariates, self.categorical)
-        for name in levelled:
-            if profile.columns(self.covariates)[name].levels is None:
-                raise OptionError(
-                    f"the categorical covariate {name!r} has more than {MAX_LEVELS} values, too "
-                    "many for segments: leave it out, or replace rare values by one"
-                )
-        axes = axes_of(profile, self.covariates, bound_notion(bound), levelled, self.bins)
+        levelled, axes = segment_settings.cut_covariates(self, profile, bound_notion(bound))
         return replace(bound, categorical=levelled, axes=axes)
 
     def mergeable(self, classes: int) -> Self:
@@ -295,19 +284,9 @@ class Multicalibration(ScalarEstimator):
         sparse = DenseAtoms(self.atoms).sparse(state) if self.fixed_cells else state
         return SegmentTable(self.atoms, sparse, self.depth, self.min_rows)
 
-    @property
-    def _parameters(self) -> dict[str, Any]:
-        return {
-            "covariates": list(self.covariates),
-            "categorical": list(self.categorical),
-            "depth": self.depth,
-            "bins": self.bins,
-            "min_rows": self.min_rows,
-        }
-
     def finalize(self, *states: Any) -> Estimate:
         if not states[0].sums[0].any():
-            return without_rows(self, self._parameters)
+            return without_rows(self, segment_settings.parameters(self))
         return self.estimate_of(self.table(states[0]))
 
     def estimate_of(self, table: SegmentTable) -> Estimate:
@@ -329,7 +308,7 @@ class Multicalibration(ScalarEstimator):
             self.name,
             bound_notion(self),
             value,
-            parameters=self._parameters,
+            parameters=segment_settings.parameters(self),
             n=int(rows[0]),
             approximation=Approximation("cells", error) if error > 0 else EXACT,
             details={

@@ -9,9 +9,9 @@ from typing import Any, ClassVar, NamedTuple, Self
 import numpy as np
 
 from calibscale.array_types import Floats, Ints
-from calibscale.data.covariates import MAX_LEVELS, Axis
-from calibscale.errors import OptionError, require
-from calibscale.estimators.base import NO_ROWS, set_names
+from calibscale.data.covariates import Axis
+from calibscale.estimators import segment_settings
+from calibscale.estimators.base import NO_ROWS
 from calibscale.estimators.residual_tests import OF_PREDICTION
 from calibscale.estimators.sum_tests import Sums, SumTest
 from calibscale.kernels.data_profile import DataProfile
@@ -21,7 +21,7 @@ from calibscale.results.estimate import Estimate
 from calibscale.results.group_results import Where, name_of
 from calibscale.statistics.ratios import ratio
 from calibscale.statistics.response_sums import ResponseCellState, ResponseCrossings
-from calibscale.statistics.segments import axes_of, segments_of
+from calibscale.statistics.segments import segments_of
 from calibscale.statistics.statistic import Statistic
 
 _LISTED = 10  # segments in the details of an estimate
@@ -134,21 +134,10 @@ class SegmentScan(SumTest):
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "response", Response.restored(self.response))
-        set_names(self, "covariates", "categorical")
-        require(self.depth >= 1, "depth must be at least 1", self.depth)
-        require(self.bins >= 2, "bins must be at least 2", self.bins)
-        require(self.min_rows >= 2, "min_rows must be at least 2", self.min_rows)
+        segment_settings.check_settings(self)
 
     def bind(self, profile: DataProfile) -> Self:
-        require(self.covariates, "segment_scan needs covariates=[…], the columns of segments")
-        levelled = profile.source.categorical(self.covariates, self.categorical)
-        for name in levelled:
-            if profile.columns(self.covariates)[name].levels is None:
-                raise OptionError(
-                    f"the categorical covariate {name!r} has more than {MAX_LEVELS} values, too "
-                    "many for segments: leave it out, or replace rare values by one"
-                )
-        axes = axes_of(profile, self.covariates, "canonical", levelled, self.bins)
+        levelled, axes = segment_settings.cut_covariates(self, profile, "canonical")
         ResponseCrossings(axes)  # raises an OptionError if there are too many
         target: Any = profile.source.target
         return replace(
@@ -229,11 +218,4 @@ class SegmentScan(SumTest):
 
     def finalize(self, *states: Any) -> Estimate:
         estimate = super().finalize(states)
-        parameters = {
-            "covariates": list(self.covariates),
-            "categorical": list(self.categorical),
-            "depth": self.depth,
-            "bins": self.bins,
-            "min_rows": self.min_rows,
-        }
-        return replace(estimate, parameters=parameters)
+        return replace(estimate, parameters=segment_settings.parameters(self))
