@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from fractions import Fraction
 from functools import cached_property
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Self
 
 import numpy as np
 
@@ -23,9 +23,11 @@ from calibscale.statistics.bins import (
     BinCounts,
     BinState,
     BinTable,
+    CellStarts,
     FineHistogram,
-    fine_borders,
+    MergedCells,
     mass_bins,
+    mass_starts,
 )
 from calibscale.statistics.ratios import ratio
 from calibscale.statistics.score_sums import LabelVariances, SquaredResiduals, SquareState
@@ -72,7 +74,7 @@ class Binned(ScalarEstimator):
         if isinstance(self.edges, str):
             if self.edges not in CONVENTIONS:
                 raise OptionError(f"edges must be one of {', '.join(CONVENTIONS)}, or numbers")
-        else:
+        elif not isinstance(self.edges, CellStarts):
             object.__setattr__(self, "edges", tuple(float(edge) for edge in self.edges))
             increasing = (np.diff(self.edges) > 0).all() and np.isfinite(self.edges).all()
             if len(self.edges) < 2 or not increasing:
@@ -98,6 +100,8 @@ class Binned(ScalarEstimator):
         if self.edges in MASS:
             # The quantiles are known after the pass only.
             return (FineHistogram(bound_notion(self)),)
+        if isinstance(self.edges, CellStarts):
+            return (MergedCells(bound_notion(self), self.edges),)
         left_closed = self.edges in ("netcal", "torchmetrics")
         return (BinCounts(bound_notion(self), self.edge_values, left_closed),)
 
@@ -126,6 +130,8 @@ class Binned(ScalarEstimator):
             sums = np.vstack([sums, extra_states[0].squares])
         if self.edges in MASS:
             return mass_bins(sums, self.bins, self.edges)
+        if isinstance(self.edges, CellStarts):
+            return BinTable(self.edges.edges, *sums)
         return BinTable(np.array(self.edge_values), *sums)
 
     def value(self, *states: Any) -> float:
@@ -168,13 +174,32 @@ def _torch_linspace(bins: int) -> Floats:
     return np.array([k * step for k in range(half)] + upper)
 
 
-class _MeanGaps(Binned):
+class _TestedBins(Binned):
+    """Base class of binned errors that can be tested."""
+
+    testable: ClassVar[bool] = True
+
+    @property
+    def has_smaller_replicates(self) -> bool:
+        """Whether the bins depend on the predictions alone, which replicates share."""
+        return self.edges in MASS and self.edges != "sweep"
+
+    def for_replicates(self, *states: Any) -> tuple[Self, tuple[Any, ...]]:
+        cells = self._merged_cells(states[0].sums)
+        merged = (state._make(cells.merged(sums) for sums in state) for state in states)
+        return replace(self, edges=cells.starts), tuple(merged)
+
+    def _merged_cells(self, sums: Floats) -> MergedCells:
+        """Statistic of the equal-mass bins of rows with these sums of cells (5, 2^16)."""
+        return MergedCells(bound_notion(self), mass_starts(sums, self.bins, self.edges))
+
+
+class _MeanGaps(_TestedBins):
     """Base class of means of powers of |gap| over bins, with limits of their expectation.
 
     The limits hold for means that are weighted by the shares of the bins.
     """
 
-    testable: ClassVar[bool] = True
     gap_power: ClassVar[int]  # the value is the mean of |conf_b − acc_b| to this power
 
     def limits(self, confidence_level: float, *states: Any) -> Limits:
@@ -192,8 +217,7 @@ class _MeanGaps(Binned):
         bins = self._bins(BinState(sums.sum(axis=0)))
         if self.edges in MASS:
             # Groups have sums of fine cells, which are added up to the bins of all rows.
-            starts = np.searchsorted(fine_borders(), bins.edges[:-1])
-            sums = np.add.reduceat(sums, starts, axis=2)
+            sums = self._merged_cells(states[0].sums.sum(axis=0)).merged(sums)
         full = bins.weight > 0
         weights, residuals = sums[:, 1, full], sums[:, 4, full]
         tail = (1.0 - confidence_level) / 2.0
@@ -272,7 +296,7 @@ class ECE(_MeanGaps):
 
 
 @dataclass(frozen=True)
-class MCE(Binned):
+class MCE(_TestedBins):
     """Maximum calibration error max_b |conf_b − acc_b| of the bins [Guo et al. 2017, eq. 5].
 
     The error is not squared and has the unit of a probability.  A large value means that some bin
@@ -293,7 +317,6 @@ class MCE(Binned):
     """
 
     name: ClassVar[str] = "mce"
-    testable: ClassVar[bool] = True
     squared: ClassVar[bool] = False
     no_resampling: ClassVar[str | None] = (
         "a maximum over bins is not smooth, and intervals by resampling do not cover it"

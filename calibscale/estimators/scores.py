@@ -16,7 +16,7 @@ from calibscale.intervals.proportions import Limits, share_limits
 from calibscale.predictions.claims import CLASSES, SOFT
 from calibscale.results.estimate import Estimate
 from calibscale.statistics import score_sums
-from calibscale.statistics.bins import BinCounts, BinRests, BinState, BinTable, FineHistogram
+from calibscale.statistics.bins import BinnedRows, BinRests, BinState, BinTable
 from calibscale.statistics.statistic import Statistic
 
 
@@ -303,7 +303,7 @@ class NLLDecomposition(_Decomposition):
     @property
     def needs(self) -> tuple[Statistic, ...]:
         (counts,) = super().needs
-        assert isinstance(counts, BinCounts | FineHistogram)
+        assert isinstance(counts, BinnedRows)
         return counts, score_sums.ScalarScores(bound_notion(self)), BinRests(counts)
 
     def _estimate(

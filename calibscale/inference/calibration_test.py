@@ -13,7 +13,7 @@ import numpy as np
 from calibscale.engine.merge_tree import Progress
 from calibscale.engine.threads import one_thread
 from calibscale.errors import OptionError, require
-from calibscale.estimators.base import Estimator
+from calibscale.estimators.base import BoundEstimator, Estimator
 from calibscale.estimators.estimator_texts import labels
 from calibscale.estimators.skce import KLCE, SKCE
 from calibscale.inference.bandwidth_settings import scaled
@@ -24,9 +24,21 @@ from calibscale.inference.default_tests import (
     local_errors,
     segment_tests,
 )
-from calibscale.inference.monte_carlo import batch_of, count_replicates, jointly, refused, trial_of
+from calibscale.inference.monte_carlo import (
+    batch_of,
+    count_replicates,
+    jointly,
+    refused,
+    replicates_at_once,
+    trial_of,
+)
 from calibscale.inference.nulls import CERTAIN, knows_clusters, pair_values, replicates_of
-from calibscale.inference.testable import Testable, for_test, has_centred_null
+from calibscale.inference.testable import (
+    Testable,
+    for_test,
+    has_centred_null,
+    has_smaller_replicates,
+)
 from calibscale.inference.verdict import check_negligible, judgement_of_tests
 from calibscale.kernels.pair_sums import PairSummed
 from calibscale.predictions.target import Target
@@ -179,8 +191,8 @@ def calibration_test(
         draws = _pooled(drawn_from, run) if drawn_from.draws else None
         # The first batch of replicates is drawn in the pass that computes the observed values.
         batch = batch_of(run, n_replicates)
-        drawn = replicates_of(run.fitting, draws, 0, batch)
-        passes = -(-n_replicates // batch) if drawn else 1  # the quotient rounded up
+        drawn = replicates_at_once(run.fitting, draws, batch)
+        passes = _passes(run.fitting, draws, n_replicates, batch)
         progress = run.execution.progress
         scanned = run.reporting(progress and _over(progress, passes))
         needed = [*(s for e in run.fitting for s in e.needs), *drawn.values(), CERTAIN]
@@ -300,6 +312,16 @@ def _over(progress: Progress, passes: int) -> Progress:
             finished += 1
 
     return report
+
+
+def _passes(
+    estimators: Sequence[BoundEstimator], null: Null | None, n_replicates: int, batch: int
+) -> int:
+    """Number of passes over the data: each draws a batch of replicates, the first one if it can."""
+    if not replicates_of(estimators, null, 0, 1):
+        return 1
+    batches = -(-n_replicates // batch)  # the quotient rounded up
+    return batches + any(has_smaller_replicates(e) for e in estimators)
 
 
 def _pooled(null: Null, run: Run) -> Null:

@@ -15,7 +15,14 @@ from calibscale.errors import OptionError
 from calibscale.estimators.base import BoundEstimator
 from calibscale.inference.multiple_testing import combined
 from calibscale.inference.nulls import Replicates, redraws, replicates_of
-from calibscale.inference.testable import as_error, bare, sign_scale, signed_values
+from calibscale.inference.testable import (
+    as_error,
+    bare,
+    for_replicates,
+    has_smaller_replicates,
+    sign_scale,
+    signed_values,
+)
 from calibscale.intervals.resampling import drawn_values, frozen_by
 from calibscale.kernels.pair_sums import PairSummed, Pairwise
 from calibscale.results.cluster_results import Clusters
@@ -211,15 +218,18 @@ def count_replicates(
 ) -> None:
     """Count the replicates of tests with states that merge.
 
-    The first batch was drawn in the pass over the data and is in `states`.  Each further batch
-    takes a pass.
+    The replicates of `replicates_at_once` were drawn in the pass over the data and are in `states`.
+    The others of the first batch, and each further batch, take a pass.
     """
     for first in range(0, n_replicates, batch):
         todo = [trial for trial in trials if not trial.done]
         replicates = range(first, min(n_replicates, first + batch))
+        if first == 0:
+            _use_smaller_replicates(todo, null, replicates, states)
         drawn = replicates_of((t.estimator for t in todo), null, first, replicates.stop)
-        if first and drawn:
-            states |= run.scan(drawn.values()).groups[None]
+        missing = [replicated for replicated in drawn.values() if replicated not in states]
+        if missing:
+            states |= run.scan(missing).groups[None]
         with one_thread():
             for trial in todo:
                 values = _values(trial, states, drawn, null, replicates)
@@ -228,12 +238,37 @@ def count_replicates(
             states.pop(replicated, None)
 
 
+def _use_smaller_replicates(
+    trials: Iterable[MonteCarloTest], null: Null, replicates: range, states: States
+) -> None:
+    """Set estimators with smaller replicates, whose own replicates are not among the states."""
+    for trial in trials:
+        own = replicates_of([trial.estimator], null, replicates.start, replicates.stop)
+        if all(replicated in states for replicated in own.values()):
+            continue
+        observed = (states[s] for s in trial.estimator.needs)
+        trial.estimator, merged = for_replicates(trial.estimator, *observed)
+        states.update(zip(trial.estimator.needs, merged, strict=True))
+
+
+def replicates_at_once(
+    estimators: Iterable[BoundEstimator], null: Null | None, count: int
+) -> dict[Statistic, Replicates]:
+    """First replicates, which the pass over the data draws beside the observed values.
+
+    Replicates that are smaller once the observed states are known are drawn after it.
+    """
+    drawn_at_once = (e for e in estimators if not has_smaller_replicates(e))
+    return replicates_of(drawn_at_once, null, 0, count)
+
+
 def batch_of(run: Run, n_replicates: int) -> int:
     """Number of replicates that a pass draws, of `n_replicates` in about equal passes.
 
     It is even where there are several passes, as one counter serves two replicates.
     """
-    redrawn = {s for e in run.fitting for s in e.needs if redraws(s)}
+    drawn_at_once = (e for e in run.fitting if not has_smaller_replicates(e))
+    redrawn = {s for e in drawn_at_once for s in e.needs if redraws(s)}
     zeros = [s.zero_drawn(run.source.n_features, 1) for s in redrawn]
     replicate_bytes = sum(array.nbytes for zero in zeros for array in zero)
     largest = min(_MAX_BATCH, _STATE_BYTES // max(1, replicate_bytes))

@@ -65,6 +65,25 @@ class HasBareEstimate(Protocol):
 
 
 @runtime_checkable
+class HasSmallerReplicates(Protocol):
+    """Estimator with replicates of few sums, once the states of the observed labels are known.
+
+    Equal-mass bins are an example.  Tests of one source ask for it, and draw these replicates after
+    the pass that computes the observed value.  Replicates that a ledger keeps are not smaller,
+    because the bins of several days are unknown on each of them.
+    """
+
+    @property
+    def has_smaller_replicates(self) -> bool:
+        """Whether the settings allow it."""
+        ...
+
+    def for_replicates(self, *states: Any) -> tuple[BoundEstimator, tuple[Any, ...]]:
+        """Estimator of the same value with smaller replicates, and its states from these states."""
+        ...
+
+
+@runtime_checkable
 class HasCentredNull(Protocol):
     """Estimator that KiTE tests against centred permutations.
 
@@ -110,6 +129,20 @@ def bare(estimator: BoundEstimator, *states: Any) -> Estimate:
     if isinstance(estimator, HasBareEstimate):
         return estimator.bare(*states)
     return estimator.finalize(*states)
+
+
+def has_smaller_replicates(estimator: BoundEstimator) -> bool:
+    """Whether replicates of an estimator have fewer sums than its states."""
+    return isinstance(estimator, HasSmallerReplicates) and estimator.has_smaller_replicates
+
+
+def for_replicates(
+    estimator: BoundEstimator, *states: Any
+) -> tuple[BoundEstimator, tuple[Any, ...]]:
+    """Estimator of the values of replicates, and its states, by default itself and these states."""
+    if isinstance(estimator, HasSmallerReplicates) and estimator.has_smaller_replicates:
+        return estimator.for_replicates(*states)
+    return estimator, states
 
 
 def has_centred_null(estimator: object) -> bool:

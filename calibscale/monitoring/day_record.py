@@ -20,7 +20,13 @@ from calibscale.inference.default_tests import default_tests
 from calibscale.inference.e_process import RESOLUTION, BettingEProcess
 from calibscale.inference.evidence import evidence_of_tests
 from calibscale.inference.floors import floor_statistics, noise_of, with_floor
-from calibscale.inference.monte_carlo import batch_of, count_replicates, refused, trial_of
+from calibscale.inference.monte_carlo import (
+    batch_of,
+    count_replicates,
+    refused,
+    replicates_at_once,
+    trial_of,
+)
 from calibscale.inference.multiple_testing import adjusted_tests
 from calibscale.inference.nulls import CERTAIN, replicates_of
 from calibscale.inference.testable import for_test
@@ -45,7 +51,7 @@ from calibscale.session import Run, Session, impossible_rows, versions
 from calibscale.statistics.cluster_sums import ClusterRows
 from calibscale.statistics.one_pass import States
 from calibscale.statistics.score_sums import FirstImpossible
-from calibscale.statistics.statistic import Statistic
+from calibscale.statistics.statistic import Replicates, Statistic
 
 Reading = tuple[Recipe, dict[GroupKey | None, Record]]
 
@@ -259,7 +265,7 @@ class _Reader:
             wagers = tuple(replace(w, clusters=counts) for w in wagers)
         defaults = self._default_tests()
         batch = self._batch(defaults)
-        drawn = self.recipe.replicated(self.day, batch)
+        drawn = self._replicates(batch)
         overall = () if self.recipe.group_by else wagers  # wagers on all rows together
         further: list[Statistic] = [
             *intervals,
@@ -383,6 +389,13 @@ class _Reader:
         profile = self.run.profile
         bound = (test.bind(profile) for test in default_tests(self.run))
         return [for_test(test, profile) for test in bound]
+
+    def _replicates(self, batch: int) -> dict[Statistic, Replicates]:
+        """Replicates of the tests of the job that the pass draws beside the day's values."""
+        recipe = self.recipe
+        if recipe.keep or not batch:
+            return recipe.replicated(self.day, batch)
+        return replicates_at_once(recipe.under_test, recipe.null(self.day), batch)
 
     def _batch(self, defaults: Iterable[BoundEstimator]) -> int:
         """Number of replicates that a pass draws: all of them if the ledger keeps them."""

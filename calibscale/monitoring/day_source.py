@@ -34,7 +34,7 @@ from calibscale.errors import (
     UnavailableError,
 )
 from calibscale.estimators.settings import hint
-from calibscale.monitoring.job.job_reader import named_covariates
+from calibscale.monitoring.job.job_consistency import named_covariates
 from calibscale.monitoring.job.job_tables import MEANING, Job
 from calibscale.monitoring.job.toml_lines import Where, of_file
 from calibscale.monitoring.ledger.group_keys import FLAGS

@@ -29,9 +29,10 @@ from calibscale.monitoring.checks.day_check import incomplete_days, is_incomplet
 from calibscale.monitoring.checks.judged_day import JudgedDay
 from calibscale.monitoring.checks.night_checks import NightVerdicts, judge
 from calibscale.monitoring.day_record import Reading, bets_of, empty_record, prepared, read_day
+from calibscale.monitoring.job.job_consistency import one_sided
 from calibscale.monitoring.job.job_days import window_days
 from calibscale.monitoring.job.job_ledger import frozen, open_ledger
-from calibscale.monitoring.job.job_reader import one_sided, read_job
+from calibscale.monitoring.job.job_reader import read_job
 from calibscale.monitoring.job.job_tables import Job
 from calibscale.monitoring.job.known_checks import CHECKS, named_check
 from calibscale.monitoring.ledger.broken_days import BrokenDays

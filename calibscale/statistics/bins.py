@@ -43,7 +43,7 @@ class BinState(NamedTuple):
         return BinSums(*np.moveaxis(self.sums, -1, 0))
 
 
-class _Counts(Statistic):
+class BinnedRows(Statistic):
     """Base of statistics by bins.  Among their sums, Σwδ alone depends on the labels."""
 
     notion: str
@@ -99,7 +99,7 @@ class _Counts(Statistic):
 
 
 @dataclass(frozen=True)
-class BinCounts(_Counts):
+class BinCounts(BinnedRows):
     """Rows counted into bins of a scalar notion, or of every class, between B + 1 increasing edges.
 
     Predictions beyond the ends join the end bins.  Bins are (lo, hi] with 0 in the first.  With
@@ -152,7 +152,7 @@ class BinCounts(_Counts):
 
 
 @dataclass(frozen=True)
-class FineHistogram(_Counts):
+class FineHistogram(BinnedRows):
     """`BinCounts` of a scalar notion on 2^16 fixed cells, finer towards 0 and 1.
 
     Coarser bins with edges at cell borders, such as equal-mass bins, follow from it exactly,
@@ -175,10 +175,39 @@ class FineHistogram(_Counts):
 
 
 @dataclass(frozen=True)
+class MergedCells(BinnedRows):
+    """Sums over bins of neighbouring cells of `FineHistogram`, from the first cell of each bin.
+
+    Replicates of equal-mass bins need these few sums, as the bins are known after the pass that
+    computes the observed values.
+    """
+
+    notion: str
+    starts: CellStarts
+
+    def numbers(self, p: Floats) -> Ints:
+        cells = FineHistogram(self.notion).numbers(p)
+        return np.searchsorted(np.array(self.starts), cells, side="right") - 1
+
+    def zero(self, classes: int) -> BinState:
+        return BinState(np.zeros((5, len(self.starts))))
+
+    def add(self, p: Floats, values: Floats, weights: Floats, sums: Floats) -> None:
+        cells = np.zeros((5, FineHistogram.CELLS))
+        FineHistogram(self.notion).add(p, values, weights, cells)
+        sums += self.merged(cells)
+
+    def merged(self, cells: Floats) -> Floats:
+        """Sums of the bins (…, B) from sums of the cells (…, 2^16)."""
+        merged: Floats = np.add.reduceat(cells, self.starts, axis=-1)
+        return merged
+
+
+@dataclass(frozen=True)
 class BinRests(Statistic):
     """Sums of `counts` with 1 − p instead of δ, which keeps digits where p rounds to 1."""
 
-    counts: BinCounts | FineHistogram
+    counts: BinnedRows
     powers: ClassVar[tuple[int, ...]] = (1,)
 
     def zero(self, classes: int) -> BinState:
@@ -470,6 +499,20 @@ def fine_borders() -> Floats:
     return borders
 
 
+class CellStarts(tuple[int, ...]):
+    """First cells of bins of neighbouring cells of the fine histogram, in place of their edges.
+
+    Edges do not determine the cells, as several cells end at ½.
+    """
+
+    __slots__ = ()
+
+    @property
+    def edges(self) -> Floats:
+        """Edges of the bins (B + 1,)."""
+        return fine_borders()[[*self, FineHistogram.CELLS]]
+
+
 AUTOMATIC = ("cube-root", "sweep")  # numbers of equal-mass bins
 MASS = ("equal-mass", *AUTOMATIC)
 _MAX_SWEEP = 1000  # bins of a sweep
@@ -497,6 +540,12 @@ def mass_bins(sums: Floats, bins: int, edges: Any, borders: Any = None) -> BinTa
             break
         table = finer
     return table
+
+
+def mass_starts(sums: Floats, bins: int, edges: Any) -> CellStarts:
+    """First cell of each of the bins of `mass_bins`, for sums of the fine histogram (5, 2^16)."""
+    positions = np.arange(FineHistogram.CELLS + 1)
+    return CellStarts(mass_bins(sums, bins, edges, positions).edges[:-1].tolist())
 
 
 def cube_root_bins(n: int) -> int:

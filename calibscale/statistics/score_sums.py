@@ -16,7 +16,7 @@ from calibscale.data.hashes import mixed
 from calibscale.kernels.features import FeatureMap, RandomFourier
 from calibscale.predictions.chunk import NO_WEIGHTS, Chunk
 from calibscale.results.estimate import Approximation
-from calibscale.statistics.bins import BinCounts, FineHistogram
+from calibscale.statistics.bins import BinnedRows
 from calibscale.statistics.ratios import ratio
 from calibscale.statistics.statistic import Replicates, Statistic, added, weighted_sum, weights_of
 
@@ -281,9 +281,9 @@ class SquareState(NamedTuple):
 
 @dataclass(frozen=True)
 class SquaredResiduals(Statistic):
-    """Σw²δ² in the bins of `BinCounts` or `FineHistogram`, the rows' own terms of (Σwδ)²."""
+    """Σw²δ² in the bins of a statistic of rows in bins, the rows' own terms of (Σwδ)²."""
 
-    bins: BinCounts | FineHistogram
+    bins: BinnedRows
     drawn: ClassVar[tuple[str, ...]] = ("squares",)
     powers: ClassVar[tuple[int, ...]] = (2,)
 
@@ -311,7 +311,7 @@ class SquaredResiduals(Statistic):
 class LabelVariances(Statistic):
     """Σw²p(1 − p) in the same bins: variance of Σwδ over labels drawn from p."""
 
-    bins: BinCounts | FineHistogram
+    bins: BinnedRows
 
     def zero(self, classes: int) -> SquareState:
         return _no_squares(self.bins, classes)
@@ -330,19 +330,19 @@ def with_variances(states: Mapping[Statistic, Any]) -> dict[Statistic, Any]:
     """
     variances: dict[Statistic, Any] = {}
     for bins, state in states.items():
-        if isinstance(bins, BinCounts | FineHistogram) and bins.notion != "class_wise":
+        if isinstance(bins, BinnedRows) and bins.notion != "class_wise":
             _, weight, weight2, p, _ = state.sums
             mean = ratio(p, weight)
             variances[LabelVariances(bins)] = SquareState(weight2 * mean * (1.0 - mean))
     return {**variances, **states}
 
 
-def _no_squares(bins: BinCounts | FineHistogram, classes: int) -> SquareState:
+def _no_squares(bins: BinnedRows, classes: int) -> SquareState:
     sums = bins.zero(classes).sums
     return SquareState(np.zeros(sums.shape[:-1] if sums.ndim == 3 else sums.shape[1:]))
 
 
-def _columns(bins: BinCounts | FineHistogram, chunk: Chunk) -> Iterator[tuple[Floats, ...]]:
+def _columns(bins: BinnedRows, chunk: Chunk) -> Iterator[tuple[Floats, ...]]:
     """p, 1 − p and δ of each problem, (c,) each."""
     if bins.notion == "class_wise":
         for k in range(chunk.n_features):
@@ -353,7 +353,7 @@ def _columns(bins: BinCounts | FineHistogram, chunk: Chunk) -> Iterator[tuple[Fl
 
 
 def _add_squares(
-    bins: BinCounts | FineHistogram, state: SquareState, chunk: Chunk, square: Callable[..., Floats]
+    bins: BinnedRows, state: SquareState, chunk: Chunk, square: Callable[..., Floats]
 ) -> SquareState:
     """State with Σw² of the squares of rows, functions of p, 1 − p and δ, added to their bins."""
     w2 = weights_of(chunk) ** 2

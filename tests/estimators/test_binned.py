@@ -7,7 +7,7 @@ import pytest
 from scipy.special import softmax
 
 import calibscale as cs
-from calibscale.statistics.bins import cube_root_bins
+from calibscale.statistics.bins import FineHistogram, MergedCells, cube_root_bins, mass_starts
 from tests.support import naive
 from tests.support.logit_arrays import CLOSE, logit_source
 
@@ -68,6 +68,16 @@ def test_equal_mass__bins_hold_nearly_equal_shares(rng):
     assert [row["count"] for row in table] == pytest.approx([2000] * 10, rel=0.06)
     edges = [table[0]["lower"], *(row["upper"] for row in table)]
     assert estimate.value == pytest.approx(naive.binned(p, event, edges)["ece"], **CLOSE)
+
+
+def test_equal_mass__cells_of_the_bins_are_known_where_several_end_at_one_half():
+    p = np.repeat([0.5, 0.9], 10)
+    cells = FineHistogram("positive")
+    sums = cells.zero(2).sums
+    cells.add(p, p, np.ones(20), sums)
+    bins = MergedCells("positive", mass_starts(sums, 2, "equal-mass"))
+    np.testing.assert_array_equal(bins.merged(sums[0]), [10, 10])
+    np.testing.assert_array_equal(bins.numbers(p), np.repeat([0, 1], 10))
 
 
 def test_equal_mass__repeated_values_share_a_bin():

@@ -195,9 +195,8 @@ def test_replicates__more_of_them_continue_fewer():
 def test_memory_limit__makes_passes_of_fewer_replicates(monkeypatch):
     """Several passes keep statistics with large states below the limit."""
     source = labelled_rows(4, n=300).source()
-    requested = [replace(cs.ECE(edges="equal-mass"), bins=b) for b in (5, 6)] + [
-        cs.MCE(edges="netcal")
-    ]
+    # A sweep chooses its bins by the labels, so that each replicate has the sums of 2^16 cells.
+    requested = [cs.ECE(edges="sweep"), cs.TCE2(edges="sweep"), cs.MCE(edges="netcal")]
     plain = run_test(source, *requested, n_replicates=40)
     passes = []
     scan = Run.scan
@@ -211,6 +210,42 @@ def test_memory_limit__makes_passes_of_fewer_replicates(monkeypatch):
     small = run_test(source, *requested, n_replicates=40, memory_limit=150_000_000)
     assert_same(small, plain, 1e-12)
     assert len(passes) > 1
+
+
+@pytest.mark.parametrize("cluster", [None, "group"])
+def test_equal_mass__replicates_of_few_sums_have_the_values_of_all_cells(monkeypatch, cluster):
+    """The bins are known after the first pass, and a second pass draws all replicates."""
+    rng = np.random.default_rng(3)
+    n = 500
+    # Several cells end at ½, so that edges alone do not say in which bin ½ is.
+    p = rng.choice([0.1, 0.25, 0.5, 0.5, 0.75, 0.8], n)
+    source = cs.from_arrays(
+        probabilities=p,
+        labels=(rng.random(n) < 0.9 * p).astype(int),
+        weights=rng.random(n),
+        covariates=rng.integers(0, 150, (n, 1)).astype(float),
+        covariate_names=["group"],
+        binary=True,
+    )
+    requested = [
+        kind(edges=edges, bins=3)
+        for kind in (cs.ECE, cs.MCE, cs.TCE2, cs.TCE2Debiased)
+        for edges in ("equal-mass", "cube-root")
+    ]
+    passes = []
+    scan = Run.scan
+
+    def counted(run, needed):
+        passes.append(run)
+        return scan(run, needed)
+
+    monkeypatch.setattr(Run, "scan", counted)
+    merged = run_test(source, *requested, n_replicates=60, cluster=cluster)
+    assert len(passes) == 2
+    monkeypatch.setattr(monte_carlo, "_STATE_BYTES", 2**30)  # the same factors of signed residuals
+    for kind in (cs.ECE, cs.MCE, cs.TCE2, cs.TCE2Debiased):
+        monkeypatch.setattr(kind, "has_smaller_replicates", False)
+    assert_same(merged, run_test(source, *requested, n_replicates=60, cluster=cluster), 1e-12)
 
 
 @pytest.mark.parametrize("kind", DRAWS)

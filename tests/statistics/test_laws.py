@@ -32,7 +32,7 @@ from calibscale.predictions.notions import views
 from calibscale.predictions.outcomes import OutcomeChunk
 from calibscale.predictions.rules import Rules
 from calibscale.predictions.validation import chunks
-from calibscale.statistics.bins import BinCounts
+from calibscale.statistics.bins import BinCounts, CellStarts
 from calibscale.statistics.fourier_modes import Modes
 from calibscale.statistics.null_distributions import DrawnLabels
 from calibscale.statistics.score_sums import (
@@ -149,6 +149,7 @@ EXAMPLES = {
     ),
     "LocalFeatures": lambda cls: cls(KERNEL, "positive", 5),
     "LogisticLoss": lambda cls: cls(0.9, 0.1),
+    "MergedCells": lambda cls: cls("top_label", CellStarts((0, 20_000, 40_000, 50_000))),
     "Modes": lambda cls: MODES,
     "Moments": lambda cls: cls(RandomFourier(5, 0.8)),
     "NoiseMoments": lambda cls: cls(RandomFourier(5, 0.8)),

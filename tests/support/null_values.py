@@ -207,6 +207,7 @@ CASES = {  # estimator, naive value, classes
     "mce": (cs.MCE(bins=5), binned_value, 4),
     "tce2": (cs.TCE2(bins=8, notion="positive"), binned_value, 2),
     "tce2_debiased": (cs.TCE2Debiased(bins=6), binned_value, 4),
+    "tce2_debiased equal-mass": (cs.TCE2Debiased(bins=4, edges="equal-mass"), binned_value, 2),
     "cwce2": (cs.CWCE2(bins=5), _class_wise, 4),
     "simplex_ece": (cs.SimplexECE(), _simplex, 4),
     "ckce": (cs.CKCE(FOURIER), _cmmd, 4),
