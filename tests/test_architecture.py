@@ -389,6 +389,56 @@ def test_names__of_public_classes_are_unique(trees):
 MOST_MEMBERS = 8
 
 
+def _is_compiled(node: ast.AST) -> bool:
+    return isinstance(node, ast.FunctionDef) and any(
+        ast.unparse(decorator).split("(")[0] in ("kernel", "inlined", "full_width")
+        for decorator in node.decorator_list
+    )
+
+
+def _names_of_python(node: ast.AST) -> Iterator[str]:
+    """Names and attributes that a tree uses outside of compiled functions."""
+    for child in ast.iter_child_nodes(node):
+        if isinstance(child, ast.Name):
+            yield child.id
+        elif isinstance(child, ast.Attribute) and isinstance(child.value, ast.Name):
+            yield f"{child.value.id}.{child.attr}"
+        if not _is_compiled(child):
+            yield from _names_of_python(child)
+
+
+def _names_of(helpers: set[tuple[str, str]], tree: ast.Module) -> set[str]:
+    """Names by which a module may use helpers of `compiled`, from its imports."""
+    known: set[str] = set()
+    for node in tree.body:
+        if isinstance(node, ast.ImportFrom) and "compiled" in str(node.module):
+            for alias in node.names:
+                name = alias.asname or alias.name
+                if (node.module, alias.name) in helpers:
+                    known.add(name)
+                imported_module = f"{node.module}.{alias.name}"
+                known |= {f"{name}.{h}" for module, h in helpers if module == imported_module}
+    return known
+
+
+def test_helpers__of_kernels_are_called_by_compiled_functions_alone(trees, files_of_tests):
+    """A call from Python would end the process, as helpers have no wrappers for it."""
+    helpers = {
+        (f"calibscale.{module}", node.name)
+        for module, tree in trees.items()
+        if module.startswith("compiled")
+        for node in tree.body
+        if _is_compiled(node) and "inlined" in ast.unparse(node.decorator_list[0])  # type: ignore[attr-defined]
+    }
+    assert len(helpers) > 40
+    # Inside `compiled`, Numba's overloads name helpers too.
+    others = {name: tree for name, tree in trees.items() if not name.startswith("compiled")}
+    for place, tree in {**others, **{file.name: file.tree for file in files_of_tests}}.items():
+        known = _names_of(helpers, tree)
+        if known:
+            assert not known & set(_names_of_python(tree)), place
+
+
 def _members(kind: type) -> set[str]:
     """Public members of a class, and of its bases that are protocols."""
     names: set[str] = set()

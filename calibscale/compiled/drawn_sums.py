@@ -77,7 +77,9 @@ def _move_by_label(drawn, labels, phi, out):
             _group_by_label(drawn[b], labels, start, moved[:count], grouped[b], ends[b])
         for low in range(0, m, _TILE_FEATURES):
             high = min(low + _TILE_FEATURES, m)
-            tile[:size, : high - low] = phi[start : start + size, low:high]
+            for i in range(size):
+                for j in range(high - low):
+                    tile[i, j] = phi[start + i, low + j]
             for b in range(B):
                 first = 0
                 for group in range(2 * K):

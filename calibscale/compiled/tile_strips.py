@@ -222,10 +222,12 @@ def residual_rows(P, first, last, unit, residuals):
     """residuals ← δ of rows of one label, padded by rows of 0 to a multiple of four (returned)."""
     count = last - first
     stop = (count + 3) // 4 * 4
-    residuals[:count] = P.A[first:last]
     residuals[count:stop] = 0
     label = P.labels[first]
     for i in range(count):
+        # An assignment of slices would take three seconds to compile.
+        for k in range(P.A.shape[1]):
+            residuals[i, k] = P.A[first + i, k]
         residuals[i, label] -= unit
     return stop
 

@@ -274,6 +274,23 @@ def _spread(block, V, i, out):
             sums[j] += block[0, j] * a + block[1, j] * b + block[2, j] * c + block[3, j] * d
 
 
+@inlined()
+def _copy(source, out):
+    """out ← source, (rows, columns)."""
+    # Numba takes three seconds to compile an assignment of slices, mostly its error message.
+    for i in range(out.shape[0]):
+        for j in range(out.shape[1]):
+            out[i, j] = source[i, j]
+
+
+@inlined()
+def _add(source, out):
+    """out += source, (rows, columns)."""
+    for i in range(out.shape[0]):
+        for j in range(out.shape[1]):
+            out[i, j] += source[i, j]
+
+
 @kernel
 def row_sums(P, Q, form, strips, symmetric, V, U, into_rows, into_columns):
     """K U for the rows of P and, if `symmetric`, Kᵀ V for the rows of Q.
@@ -304,7 +321,7 @@ def row_sums(P, Q, form, strips, symmetric, V, U, into_rows, into_columns):
             if symmetric:
                 _spread(block, V, i, sums)
         if symmetric:
-            into_columns[:, j0:j1] = sums
+            _copy(sums, into_columns[:, j0:j1])
 
 
 @kernel
@@ -340,7 +357,7 @@ def many_row_sums(P, Q, form, strips, symmetric, V, U, into_rows, into_columns):
                     kernel_row(P, i + r, Q, j0, form, G[r], scratch[0], scratch[1], row)
             n = i1 - i0
             np.dot(block[:n], U[j0:j1], block_rows[:n])
-            into_rows[t, i0:i1] = block_rows[:n]
+            _copy(block_rows[:n], into_rows[t, i0:i1])
             if symmetric:
                 np.dot(block[:n].T, V[i0:i1], block_columns)
-                into_columns[j0:j1] += block_columns
+                _add(block_columns, into_columns[j0:j1])

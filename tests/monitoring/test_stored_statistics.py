@@ -16,6 +16,7 @@ import calibscale.statistics
 from calibscale.errors import OptionError
 from calibscale.monitoring.ledger.recipe import decode, encode
 from calibscale.monitoring.ledger.stored_statistics import STATISTICS
+from calibscale.statistics.bins import MergedCells
 from calibscale.statistics.feature_sums import LandmarkFeatures
 from calibscale.statistics.null_distributions import PooledResiduals
 from calibscale.statistics.nystrom_map import Nystrom
@@ -44,7 +45,7 @@ def test_table__has_every_statistic_that_an_estimator_can_need():
     # Replicates, and the pool of residuals of a null, belong to a test of one day.  A ledger
     # stores the states of replicates only.  Landmarks are chosen among the rows of one day, and
     # jobs refuse estimators by landmarks.
-    of_tests = {Replicates, PooledResiduals}
+    of_tests = {Replicates, PooledResiduals, MergedCells}
     assert needed - {*of_tests, Nystrom, LandmarkFeatures} == {*STATISTICS.values()} & needed
     assert not {Nystrom, LandmarkFeatures} & {*STATISTICS.values()}
 
