@@ -28,12 +28,14 @@ def _short_waits(monkeypatch):
     monkeypatch.setattr(atomic_files, "_PIPE_WAIT", 0.2)
 
 
+@pytest.mark.long
 @pytest.mark.usefixtures("_short_waits")
 def test_pipe__that_no_program_reads_is_an_error(pipe):
     with pytest.raises(StoreError, match="this is a pipe that no program reads"):
         write_whole(pipe, b"x")
 
 
+@pytest.mark.long
 @pytest.mark.usefixtures("_short_waits")
 def test_pipe__whose_reader_takes_nothing_is_an_error(pipe):
     reader = os.open(pipe, os.O_RDONLY | os.O_NONBLOCK)
@@ -44,6 +46,7 @@ def test_pipe__whose_reader_takes_nothing_is_an_error(pipe):
         os.close(reader)
 
 
+@pytest.mark.long
 def test_pipe__gets_everything_that_a_slow_reader_takes(pipe):
     content = os.urandom(300_000)
     received = []
@@ -75,6 +78,7 @@ def test_job__refuses_a_pipe_as_an_output(tmp_path, kind):
     assert time.monotonic() - started < 5
 
 
+@pytest.mark.long
 def test_evaluate__json_in_a_pipe_without_a_reader_ends(run, tmp_path, monkeypatch):
     monkeypatch.setattr(atomic_files, "_READER_WAIT", 0.2)
     os.mkfifo(tmp_path / "pipe")

@@ -57,6 +57,7 @@ def test_audit__finds_a_biased_group_and_names_it_first(result):
     assert not any(Where("sex", 0.0) in group.where for group in result.biased_groups)
 
 
+@pytest.mark.long
 def test_audit__does_not_reject_a_covariate_without_bias():
     """Predictions are calibrated on x, but not on the group."""
     rng = np.random.default_rng(8)
@@ -231,6 +232,7 @@ def test_audit__rows_without_a_label_change_nothing(data):
     assert groups["sex = 1"].z == pytest.approx(labelled.groups[0].z)
 
 
+@pytest.mark.long
 def test_audit__a_covariate_that_is_nan_raises_or_is_dropped(data):
     x = data["x"].copy()
     x[17, 0] = np.nan
@@ -265,6 +267,7 @@ def test_audit__scores_are_of_the_rows_that_are_tested(data):
     assert result.against.second.brier == pytest.approx(brier.second, rel=1e-12)
 
 
+@pytest.mark.long
 def test_audit__a_bad_prediction_is_named(data):
     p = data["p"].copy()
     p[5] = 1.5
@@ -327,6 +330,7 @@ def test_audit__of_few_rows_is_plotted(data, rows):
     print_result(result)
 
 
+@pytest.mark.long
 def test_audit__of_many_classes_is_of_the_top_label(arrays, capsys):
     source = from_arrays(
         logits=arrays["logits"],
@@ -398,6 +402,7 @@ def better(data):
     return from_arrays(logits=logits, labels=np.full(N, -1), name="better")
 
 
+@pytest.mark.long
 def test_audit__refuses_a_model_whose_rows_are_in_another_order(data):
     order = np.arange(N)[::-1]
     first = np.flatnonzero(data["y"] != data["y"][order])[0]
@@ -491,6 +496,7 @@ def test_audit__schedulers_and_blocks_give_the_same(data, tmp_path, monkeypatch)
 # ---------------------------------------------------------------- what people see
 
 
+@pytest.mark.long
 def test_audit__json_has_all_results(result):
     document = _document(result)
     assert document["schema"] == "calibscale.audit/1"
@@ -514,6 +520,7 @@ def test_audit_tables__fit_the_width_and_name_biased_groups(result, monkeypatch,
     assert any(line.startswith("local_bias") for line in lines)
 
 
+@pytest.mark.long
 def test_audit_tables__show_names_verbatim_and_numbers_in_full(data, monkeypatch, capsys):
     monkeypatch.setenv("COLUMNS", "80")
     names = ("[red]age[/red]", ":smile:", "a rather long name that ends in a back\\")

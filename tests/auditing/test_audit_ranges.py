@@ -89,6 +89,7 @@ def test_scan__finds_an_error_of_a_tenth_of_a_covariate():  # S7
     assert detected >= 0.6 * detectable  # groups: 0.35
 
 
+@pytest.mark.long
 def test_audit__names_the_range_with_an_error():  # S7
     result = audit(_source(np.random.default_rng(1), 0.1), ["x0"], n_replicates=199)
     first = result.biased_ranges[0]
@@ -368,6 +369,7 @@ def test_scan__does_not_depend_on_the_blocks_of_rows():
 # ---------------------------------------------------------------- results
 
 
+@pytest.mark.long
 def test_ranges__are_in_the_json_and_the_report_of_it(capsys):
     result = audit(_source(np.random.default_rng(15), 0.1), "x0", n_replicates=99)
     written = json.loads(json.dumps(result.to_dict(), allow_nan=False))
@@ -378,6 +380,7 @@ def test_ranges__are_in_the_json_and_the_report_of_it(capsys):
     assert first.name in _printed(article_of(read(written)), capsys)
 
 
+@pytest.mark.long
 def test_audits_of_earlier_versions__have_a_report_without_ranges(capsys):
     result = audit(_source(np.random.default_rng(15), 0.1), "x0", n_replicates=99)
     written = json.loads(json.dumps(result.to_dict(), allow_nan=False))
@@ -390,6 +393,7 @@ def _printed(article: Article, capsys: pytest.CaptureFixture[str]) -> str:
     return " ".join(capsys.readouterr().out.replace("\u00a0", " ").split())
 
 
+@pytest.mark.long
 def test_audit__of_segments_scans_their_columns():
     source = _source(np.random.default_rng(16), columns=2)
     result = audit(source, Segments(["x0", "x1"]), n_replicates=19)

@@ -19,6 +19,7 @@ def drawn(seed, rows, slope=1.0):
     return p, x, labels
 
 
+@pytest.mark.long
 def test_whole__is_the_default_test_with_kce():
     p, x, y = drawn(0, 600, slope=0.4)
     source = cs.from_arrays(

@@ -80,6 +80,7 @@ def test_bias__command_writes_the_map_of_local_bias(store, tmp_path):
     assert sorted(path.name for path in tmp_path.iterdir()) == ["map.csv", "map.json"]
 
 
+@pytest.mark.long
 def test_bias__the_table_has_the_most_biased_points(store, monkeypatch):
     monkeypatch.setenv("COLUMNS", "80")
     ran = _run(store, "--covariates", "age,sex", "--top", 3)

@@ -19,6 +19,7 @@ def data() -> dict[str, np.ndarray]:
     return biased_rows()
 
 
+@pytest.mark.long
 def test_local_bias__estimates_the_bias_of_a_missing_covariate():
     source, *_ = missing_covariate(0, 100_000)
     f, x = (v.ravel() for v in np.meshgrid([0.3, 0.5, 0.7], [-1.0, 0.0, 1.0]))

@@ -26,6 +26,7 @@ from calibscale.estimators.known_estimators import ESTIMATORS
 from tests.support.command_store import NAMES, ROWS, api
 
 
+@pytest.mark.long
 def test_evaluate__json_has_the_keys_of_its_schema(run, store):
     result = run("evaluate", store, "--json", "-", "-e", "all").json
     assert result["schema"] == "calibscale.evaluation/1"
@@ -65,6 +66,7 @@ def test_evaluate__json_has_the_keys_of_its_schema(run, store):
             assert estimate["root"] is None
 
 
+@pytest.mark.long
 def test_evaluate__json_holds_what_numpy_computes(run, store, numbers):
     z, y = numbers["logits"], numbers["labels"]
     # the reference has no rows without a label

@@ -206,6 +206,7 @@ def test_exit__codes_of_a_real_process_are_documented_ones(store, spoiled, tmp_p
             assert ran.json["results"][0]["estimator"] == "nll"
 
 
+@pytest.mark.long
 def test_error__of_one_of_several_writes_is_one_line(run, monkeypatch, tmp_path, caplog):
     def fail(*_, **__):
         # several writes run at once, and only the first error is raised

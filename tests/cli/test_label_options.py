@@ -26,6 +26,7 @@ NAMED = ("--labels", "y", "--probabilities", "p")
 COMMANDS = (("evaluate",), ("check", "-b", 9), ("plan",), ("reliability",), ("test", "-b", 9))
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("command", COMMANDS, ids=str)
 def test_commands__take_the_same_declarations(run, signs, command):
     """Refused with the option, and taken with it, with and without --binary."""
@@ -54,6 +55,7 @@ def test_ingest__takes_the_same_declarations(run, signs, tmp_path):
     assert run("evaluate", store, "--binary", "-e", "accuracy").code == 0
 
 
+@pytest.mark.long
 def test_logprobs__are_known_in_every_command(run, tmp_path):
     """Lists of log-probabilities, and answers that are letters."""
     q = RNG.dirichlet(np.ones(4), N)

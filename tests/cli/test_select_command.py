@@ -28,6 +28,7 @@ def store(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return path
 
 
+@pytest.mark.long
 def test_select__json_is_what_python_returns(run: Any, store: Path) -> None:
     result = run("select", store, "--json", "-", "--estimators", "bins,ukkr,temperature").json
     expected = select(store, "top_label", ["bins", "ukkr", "temperature"])

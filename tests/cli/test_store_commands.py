@@ -53,6 +53,7 @@ def test_simulate__every_generator_can_be_evaluated(run, tmp_path, generator):
         assert (abs(result["tce2_debiased"]) < 2e-3) == calibrated
 
 
+@pytest.mark.long
 def test_simulate__options_have_their_effect(run, tmp_path):
     def simulated(*options: Any) -> np.ndarray:
         path = tmp_path / f"{len(os.listdir(tmp_path))}.zarr"

@@ -54,6 +54,7 @@ def test_test__json_is_what_python_returns(run: Any, store: Path) -> None:
     assert (result["p_value"], result["replicates"], result["null"]) == (0.01, 99, "labels")
 
 
+@pytest.mark.long
 def test_test__of_covariates_by_default_is_of_predictions_too(run: Any, store: Path) -> None:
     options = ("--covariates", "group,age", "--categorical", "group", "--seed", 3, "-b", 19)
     result = run("test", store, "--json", "-", *options).json
@@ -86,6 +87,7 @@ def test_test__default_visits_no_pairs(run: Any, store: Path) -> None:
     assert p_values == [test.p_value for test in cs.calibration_test(store).results]
 
 
+@pytest.mark.long
 def test_test__exit_code_says_whether_a_threshold_is_breached(
     run: Any, store: Path, tmp_path: Path
 ) -> None:
@@ -229,6 +231,7 @@ def test_power__finds_the_rows_that_a_bias_needs(run: Any, store: Path) -> None:
     assert powers[0] < 0.8 <= powers[-1]
 
 
+@pytest.mark.long
 def test_power__says_when_the_rows_are_too_few(run: Any, store: Path) -> None:
     ran = run("power", store, "--bias", 0.001, "--most", 200, "--trials", 10, "-b", 19)
     assert "More than 200 rows are needed" in ran.out
@@ -399,6 +402,7 @@ def test_progress__a_bar_that_is_full_is_at_work(monkeypatch: Any, capsys: Any) 
     assert "left" not in err
 
 
+@pytest.mark.long
 def test_power__progress_names_the_size_that_is_tried(
     run: Any, store: Path, monkeypatch: Any
 ) -> None:

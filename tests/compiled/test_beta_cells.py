@@ -57,6 +57,7 @@ def network_like(rng, n):
     return doubt
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     "draw",
     [

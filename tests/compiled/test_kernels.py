@@ -274,6 +274,7 @@ def test_status_codes__are_distinct():
     assert sorted(codes) == list(range(8))
 
 
+@pytest.mark.long
 def test_whole__rounds_down_and_widens_the_vectors_of_its_callers():
     assert [tile_strips.whole(n) for n in (0, 15, 16, 47)] == [0, 0, 16, 32]
     if INTERPRETED:

@@ -245,6 +245,7 @@ def test_permuted__makes_all_permutations_equally_often(n):
         )
 
 
+@pytest.mark.long
 @pytest.mark.skipif(INTERPRETED, reason="a law of many draws")
 @pytest.mark.parametrize("n", [30, 300])
 def test_permuted__sends_pairs_to_all_pairs(n):

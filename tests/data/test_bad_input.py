@@ -286,6 +286,7 @@ def test_evaluate__the_first_bad_row_is_named_by_every_scheduler(request, stored
     assert of_store == of_arrays.replace("arrays", place, 1)
 
 
+@pytest.mark.long
 def test_evaluate__the_first_bad_row_is_named_every_time_when_all_are_bad():
     data = columns()
     data["labels"][5:] = 99

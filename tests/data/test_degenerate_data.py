@@ -112,6 +112,7 @@ def test_accumulator__refuses_rows_that_were_all_dropped():
         accumulator.compute()
 
 
+@pytest.mark.long
 def test_evaluate__rows_of_weight_zero_count_as_if_absent():
     data = columns("probabilities")
     data["weights"][::3] = 0.0

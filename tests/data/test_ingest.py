@@ -460,6 +460,7 @@ def test_overwrite__removes_only_stores(tmp_path):
     assert sorted(p.name for p in tmp_path.iterdir()) == ["file", "folder", "in"]
 
 
+@pytest.mark.long
 def test_ingest__does_not_wait_for_a_writer(tmp_path, monkeypatch):
     monkeypatch.setattr("calibscale.data.ingest.columns.BATCH_ROWS", 7)
     files, _ = write("npz", tmp_path, rows())
@@ -472,6 +473,7 @@ def test_ingest__does_not_wait_for_a_writer(tmp_path, monkeypatch):
         ingest(files, tmp_path / "s.zarr")
 
 
+@pytest.mark.long
 def test_ingest__beside_a_store_that_is_about_to_be_written_says_so(tmp_path):
     """Another ingest has created the store, and locks it a moment later."""
     for name in ("a", "b"):

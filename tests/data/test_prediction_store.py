@@ -430,6 +430,7 @@ def test_create__replaces_a_store_on_request(tmp_path, small_chunks):
     np.testing.assert_array_equal(everything(tmp_path / "s.zarr")["values"], logits(10, 4))
 
 
+@pytest.mark.long
 def test_create__does_not_replace_a_store_under_its_writer(tmp_path):
     store = filled(tmp_path / "s.zarr", 10)
     with store.writer() as writer:
@@ -454,6 +455,7 @@ def test_create__provenance_must_be_json(tmp_path, provenance):
 # ---------------------------------------------------------------- URLs and other processes
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("scheme", ["memory", "file"])
 def test_store__works_through_a_url(tmp_path, scheme, small_chunks):
     url = f"memory:/{tmp_path}/s.zarr" if scheme == "memory" else f"file://{tmp_path}/s.zarr"

@@ -466,6 +466,7 @@ def test_page__whose_header_is_damaged_is_refused_before_it_is_allocated(tmp_pat
         cs.from_file(path, probabilities="p", labels="y")
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("size", [2_000_000, 12_000_000])
 def test_large_metadata__of_a_parquet_file_are_not_damage(tmp_path, size):
     table = pa.table({"p": np.full(10, 0.5), "y": np.arange(10) % 2})

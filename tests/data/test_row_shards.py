@@ -78,6 +78,7 @@ def test_tensors__of_the_batches_of_a_loop_are_shards():
     assert values_of(source) == values_of(reference)
 
 
+@pytest.mark.long
 def test_columns__of_shards_may_be_cut_anywhere(tmp_path):
     values, y = shards()
     rng = np.random.default_rng(1)

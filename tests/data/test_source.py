@@ -67,6 +67,7 @@ def expected(columns) -> list[dict]:
     return results(columns)
 
 
+@pytest.mark.long
 def test_evaluate__of_numpy_arrays_equals_numpy(columns, expected):
     z, y, w = columns["logits"], columns["labels"], columns["weights"]
     q = np.exp(z - z.max(1, keepdims=True))
@@ -188,6 +189,7 @@ def test_evaluate__dask_arrays_give_the_same_bits(columns, expected, chunks):
         assert results(data, scheduler=scheduler) == expected
 
 
+@pytest.mark.long
 def test_evaluate__xarray_in_memory_gives_the_same_bits(columns, expected):
     data = {
         name: xr.DataArray(array, dims=("sample", f"{name}_axis")[: array.ndim])
@@ -371,6 +373,7 @@ def test_evaluate__covariates_are_read_only_if_used(columns):
 # ---------------------------------------------------------------- types of numbers
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("dtype", [np.float16, np.float32, np.longdouble])
 @pytest.mark.parametrize("kind", ["logits", "probabilities"])
 def test_evaluate__narrow_input_equals_float64_of_the_same_numbers(columns, dtype, kind):
@@ -396,6 +399,7 @@ def test_evaluate__takes_labels_of_any_integer_type(columns, dtype):
     )
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("column", ["flat", "one column"])
 @pytest.mark.parametrize("kind", ["logits", "probabilities"])
 def test_evaluate__a_binary_column_equals_its_two_columns(column, kind):

@@ -132,6 +132,7 @@ def test_open__broken_metadata_is_a_store_error(tmp_path, document, content):
 # ---------------------------------------------------------------- damaged chunks
 
 
+@pytest.mark.long
 def test_evaluate__a_flipped_byte_anywhere_is_detected(tmp_path, small_chunks):
     path = tmp_path / "s.zarr"
     filled(path, 300)

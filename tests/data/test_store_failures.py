@@ -349,6 +349,7 @@ def test_writer__a_second_one_gets_a_clear_error(tmp_path):
     assert LogitStore.open(path).rows == 20
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("alias", ["symlink", "relative", "file URL"])
 def test_writer__is_exclusive_under_any_alias(tmp_path, monkeypatch, alias):
     path = tmp_path / "s.zarr"

@@ -374,6 +374,7 @@ def test_damaged__any_truncation_is_an_error_and_never_a_number(source, tmp_path
             checkpoint.load()
 
 
+@pytest.mark.long
 def test_damaged__any_byte_is_an_error_or_changes_no_number(source, tmp_path):
     _interrupted(source, ESTIMATORS["klce"], tmp_path, 5)
     (path,) = tmp_path.iterdir()

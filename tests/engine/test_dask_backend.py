@@ -198,6 +198,7 @@ def test_scheduler_file__is_an_option_of_its_own(
     assert _numbers(result) == _numbers(by_scheduler)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("options", "message"),
     [

@@ -238,6 +238,7 @@ def test_residuals__by_ukkr_are_kernel_ridge_regression(rng):
         assert fit[0] == pytest.approx(K[:, full] @ dual, abs=1e-6 * np.abs(dual).max())
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("method", ["best", "ukkr", "isotonic"])
 def test_bound__of_local_error_finds_errors_of_groups_that_cancel(rng, method):
     source, p, _, truth = _local(rng, 60_000)

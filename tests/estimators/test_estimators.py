@@ -45,6 +45,7 @@ def test_weights__scale_does_not_change_results(arrays):
             assert estimate.value == pytest.approx(first.value, rel=1e-11)
 
 
+@pytest.mark.long
 def test_weights__equal_weights_do_not_change_results(arrays):
     plain = cs.evaluate(cs.from_arrays(logits=arrays["logits"], labels=arrays["labels"]))
     weighted = cs.evaluate(
@@ -72,6 +73,7 @@ def test_weights__integers_repeat_rows(arrays):
         assert a.value == pytest.approx(b.value, rel=1e-11)
 
 
+@pytest.mark.long
 def test_group_by__equals_separate_runs(arrays, source):
     estimators = [cs.Accuracy(), cs.ECE(), cs.TCE2Debiased(), cs.CKCE(cs.RandomFourier(20, 1.0))]
     grouped = cs.evaluate(source, estimators, group_by="group")

@@ -149,6 +149,7 @@ def test_pinball__is_the_mean_over_levels_and_rows(kind):
     assert estimate.parameters["levels"] == pytest.approx(levels)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("kind", KINDS)
 def test_coverage__counts_outcomes_between_quantiles(kind):
     source, (x, _, y) = _source(kind, weights=_weights()), _rows(kind)
@@ -260,6 +261,7 @@ def test_pit_measures__do_not_depend_on_blocks(n):
     assert [cs.evaluate(source, name)[name].value for name in MEASURES] == [e.value for e in fused]
 
 
+@pytest.mark.long
 def test_cells__change_values_by_at_most_the_bound():
     n = CELLS + 9000
     x, forecast, y = _rows("normal", n)
@@ -407,6 +409,7 @@ def test_reliability__of_quantiles_is_between_their_levels():
         cs.reliability(_source("quantiles"), notion="top_label")
 
 
+@pytest.mark.long
 def test_reliability__is_drawn_and_printed():
     narrow = _rows("normal")[0] * [1.0, 0.5]
     y = _rows("normal")[2]

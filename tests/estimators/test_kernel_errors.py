@@ -50,6 +50,7 @@ def test_cmmd__fractional_levels_lie_between_whole_ones(source):
     assert values[0] > values[2] > values[4]  # S/n has eigenvalues below 1 where C lives
 
 
+@pytest.mark.long
 def test_jkce__gaussian_kernel_excludes_the_linear_part(arrays):
     q, y = softmax(arrays["logits"], axis=1), arrays["labels"]
     features = cs.RandomFourier(30, bandwidth=0.7, seed=3)

@@ -130,6 +130,7 @@ def _drawn(seed: int, n: int) -> cs.ArraySource:
     )
 
 
+@pytest.mark.long
 def test_floor__of_diagrams_is_that_of_their_ece():
     source = _drawn(0, 400)
     by_group = cs.reliability(source, bins=10, group_by="a")

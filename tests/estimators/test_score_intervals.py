@@ -61,6 +61,7 @@ def test_interval_of_ici__has_the_signs_of_a_third_of_the_groups_and_the_jackkni
     assert estimate.interval.covers == "the population and the expectation at this n"
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     "name", ["ici", "aurc", "cox_slope", "cox_intercept", "atb_debiased", "spiegelhalter"]
 )

@@ -109,6 +109,7 @@ def test_cells__of_many_scores_have_errors_that_cover_the_exact_values():
         assert blocked[name].value == pytest.approx(result[name].value, rel=1e-9)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("law", "n", "draws"),
     [

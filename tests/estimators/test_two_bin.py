@@ -21,6 +21,7 @@ def _by_pairs(p, y, w):
     return all_pairs / total, (all_pairs - diagonal) / (total - w @ w)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("weighted", [False, True])
 @pytest.mark.parametrize("rounded", [False, True])
 def test_values__are_means_over_pairs_and_thresholds(weighted, rounded):

@@ -140,6 +140,7 @@ def test_compute__equals_evaluate(data, monkeypatch, recent, group_by):
         running.compute()
 
 
+@pytest.mark.long
 def test_compute__in_between_changes_nothing(data):
     running = Accumulator(["ece", "nll"], classes=CLASSES)
     for start in range(0, 3000, 600):
@@ -165,6 +166,7 @@ def test_update__keeps_no_array_of_the_caller(data):
     assert running.compute()["nll"].value == expected
 
 
+@pytest.mark.long
 def test_memory__does_not_depend_on_the_number_of_updates(data):
     part = {name: column[:500] for name, column in data.items()}
     running = Accumulator(FIXED, classes=CLASSES, covariate_names=NAMES)

@@ -60,6 +60,7 @@ ERRORS = {
 }
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("name", ERRORS)
 def test_error__is_found(name):
     source = drawn(1, 2000, ERRORS[name])

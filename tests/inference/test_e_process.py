@@ -70,6 +70,7 @@ def test_bets__ignore_certain_rows(notion):
 
 
 # summing over the labels of a row needs no random draws
+@pytest.mark.long
 @pytest.mark.parametrize("notion", ["canonical", "top_label"])
 def test_bets__are_fair(notion):
     """The factor of a row has mean 1 under its prediction: summed over labels, exactly."""

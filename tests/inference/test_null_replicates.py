@@ -103,6 +103,7 @@ def test_draws__follow_their_nulls():
         assert len(np.unique(drawn[:, 0])) < ROWS
 
 
+@pytest.mark.long
 def test_rows__without_a_label_or_finite_values_do_not_change_draws():
     """Draws of a row depend on its number, not on the other rows."""
     data = labelled_rows(2, weighted=True)
@@ -212,6 +213,7 @@ def test_memory_limit__makes_passes_of_fewer_replicates(monkeypatch):
     assert len(passes) > 1
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("cluster", [None, "group"])
 def test_equal_mass__replicates_of_few_sums_have_the_values_of_all_cells(monkeypatch, cluster):
     """The bins are known after the first pass, and a second pass draws all replicates."""
@@ -248,6 +250,7 @@ def test_equal_mass__replicates_of_few_sums_have_the_values_of_all_cells(monkeyp
     assert_same(merged, run_test(source, *requested, n_replicates=60, cluster=cluster), 1e-12)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("kind", DRAWS)
 @pytest.mark.parametrize("method", ["tiles", "spectral", "features"])
 def test_hold_out__is_no_part_of_the_test(method, kind):

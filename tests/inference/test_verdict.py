@@ -210,6 +210,7 @@ def test_verdict__is_not_that_nothing_is_shown_above_the_noise() -> None:  # V3
     )
 
 
+@pytest.mark.long
 def test_verdict__names_impossible_labels(rng: np.random.Generator) -> None:  # V4
     p = rng.random(5000)
     y = (rng.random(5000) < p).astype(int)
@@ -256,6 +257,7 @@ def test_impossible_labels__are_counted_for_all_kinds(kind: str) -> None:
     assert cs.evaluate(source, name, **options).impossible == ImpossibleRows(1, 0)
 
 
+@pytest.mark.long
 def test_verdict__of_rare_events_uses_equal_mass() -> None:  # V5
     rng = np.random.default_rng(3)
     p = rng.beta(1.0, 75.0, 20_000)
@@ -505,6 +507,7 @@ def test_groups__are_named_only_if_worse_than_all_rows(planted: bool) -> None:
     assert named == planted, judgement.sentence
 
 
+@pytest.mark.long
 def test_diagram__of_rare_events_has_equal_mass() -> None:  # V5
     rng = np.random.default_rng(3)
     p = rng.beta(1.0, 75.0, 20_000)

@@ -103,6 +103,7 @@ def test_intervals__of_squared_errors_are_never_below_zero(law):
 # ---------------------------------------------------------------- gaps of bins
 
 
+@pytest.mark.long
 def test_bin_limits__of_one_bin_at_calibration_are_a_binomial_test():
     """One bin of a single p: |g| is significant exactly where the binomial test is."""
     n, p = 60, 0.3

@@ -89,6 +89,7 @@ def test_series__error_is_below_tolerance(kernel, tolerance):
         check((cube(kernel, bandwidth, 1),), tolerance, np.random.default_rng(1))
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     "factors",
     [
@@ -116,6 +117,7 @@ def test_series__on_a_coarse_grid_of_many_modes_is_within_the_tolerance(bandwidt
     check(factors, tolerance, np.random.default_rng(4), n=60)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("D", [1, 2, 3])
 def test_transform__adds_over_cuts(D):
     rng = np.random.default_rng(5)

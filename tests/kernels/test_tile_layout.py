@@ -45,6 +45,7 @@ def _pairs(logits, y, **options):
     return Pairs(source, source.rules(), Execution())
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("count", [2, tiles.MANY, tiles.MANY + 1])  # many are multiplied by BLAS
 def test_panels__sums_go_back_to_the_order_of_the_rows(rng, count):
     logits, q, y = overconfident_predictions(rng, 2500, 3)

@@ -31,6 +31,7 @@ def _members(k, m):
     return members, x[:, 9]
 
 
+@pytest.mark.long
 def test_night__has_the_expectation_of_coverage_in_windows(tmp_path):
     job = write_job(tmp_path, JOB)
     for k, (day, m) in enumerate(zip(DAYS, (5, 8), strict=True)):

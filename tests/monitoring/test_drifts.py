@@ -105,6 +105,7 @@ def test_drifts__are_found():
     assert (_p_values("uniform", 500, 5, later=0.1) < 1e-3).all()
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(("rho", "max_rate"), [(0.0, 0.05), (0.7, 0.1), (0.9, 0.12)])
 def test_drifts__count_effects_of_days_as_noise(rho, max_rate):
     """Days differ by 0.03. Rows explain 0.018 of it. Neighbours are independent or alike."""

@@ -168,6 +168,7 @@ def test_prometheus__has_alarms_rows_and_times(result, tmp_path):
     assert samples["calibscale_log_evidence"] == last
 
 
+@pytest.mark.long
 def test_prometheus__has_breached_thresholds(result, tmp_path):
     write_prometheus(tmp_path / "a.prom", result)
     samples = _samples(tmp_path / "a.prom")["calibscale_threshold_breached"]

@@ -506,6 +506,7 @@ def test_many_problems__are_reported_in_linear_time(complaints):
     assert messages[-1] == (23, "and 19,980 more")
 
 
+@pytest.mark.long
 def test_many_thresholds__are_checked_in_linear_time(job):
     table = "[[thresholds]]\nestimator = 'ece'\nabove = 0.{}\n"
     text = BEFORE_TABLES + "".join(table.format(k) for k in range(10_001, 15_001))

@@ -182,6 +182,7 @@ def test_day__is_replaced_as_a_whole_and_its_slots_are_used_again(small, tmp_pat
     assert Ledger.open(tmp_path / "ledger").entries == []
 
 
+@pytest.mark.long
 def test_two_writers__one_gets_an_error(small, tmp_path):
     ledger = Ledger.create(tmp_path / "ledger", small)
     second = Ledger.open(tmp_path / "ledger")

@@ -194,6 +194,7 @@ def test_repair__keeps_the_latest_of_swapped_lines_of_a_day(path):
     assert Ledger.open(path).day(DAYS[0], "v1")[0].n == 9
 
 
+@pytest.mark.long
 def test_repair_command__names_what_is_damaged_and_what_is_left(path, run):
     lines = _lines(path)
     changed = lines[1].replace(b"2026-01-02", b"2026-01-03")

@@ -39,6 +39,7 @@ def _write(folder, day, slope=1.0, large=False):
     return path.stem, p, y
 
 
+@pytest.mark.long
 def test_calibration__of_a_day_is_the_default_test(tmp_path):
     job = tmp_path / "job.toml"
     job.write_text(JOB)

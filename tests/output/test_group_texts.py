@@ -32,6 +32,7 @@ def test_ranges__of_a_column_with_spaces_are_not_named_twice(text):
     assert "body height:[165,175] =" not in text
 
 
+@pytest.mark.long
 def test_notes__say_which_groups_they_are_about(text):
     notes = text.partition(" Notes ")[2]
     assert notes.startswith("tce2_debiased, positive class, where home clinic = ")

@@ -40,6 +40,7 @@ def test_map__of_the_command_has_true_minus_signs(run, table):
     assert re.search(r"−0\.\d{4}  ", ran.out)  # the bias of a point
 
 
+@pytest.mark.long
 def test_audit__of_negative_numbers_has_true_minus_signs(table):
     source = cs.from_file(table, probabilities="p", labels="y", covariates=["x"], binary=True)
     result = audit(source, "x", n_replicates=199)

@@ -57,6 +57,7 @@ RESULTS = {
 }
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("kind", RESULTS)
 def test_documents__are_the_same_when_read_from_json(kind):
     result = RESULTS[kind]()

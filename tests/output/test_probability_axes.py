@@ -133,6 +133,7 @@ def test_auto_axes__are_logit_for_extreme_predictions_only() -> None:
     assert plot_reliability(moderate, axes="auto").get_xscale() == "linear"
 
 
+@pytest.mark.long
 def test_axes__are_used_for_several_models_and_for_curves_of_the_score() -> None:
     result = cs.reliability(_rare())
     assert (
@@ -155,6 +156,7 @@ def test_axes__quantile_levels_are_linear() -> None:
     assert "share of outcomes with its 95\u00a0% interval" in map(unbroken, legend_entries(ax))
 
 
+@pytest.mark.long
 def test_axes__unknown_names_and_tables_are_errors(tmp_path: Path) -> None:
     result = cs.reliability(_rare(500))
     with pytest.raises(cs.OptionError, match="axes must be linear, logit or auto"):

@@ -213,6 +213,7 @@ def test_print__names_the_function_for_all_lines(monkeypatch: pytest.MonkeyPatch
     assert last == f"… {len(text.splitlines()) - 24} more lines: calibscale.as_text(result)"
 
 
+@pytest.mark.long
 @shown
 def test_repr_html__is_a_short_page_without_scripts(kind: str) -> None:
     page = result_of_kind(kind)._repr_html_()

@@ -74,6 +74,7 @@ def test_band__has_the_curves_of_drawn_labels(law):
     assert np.mean(inside) == pytest.approx(0.95, abs=0.04)
 
 
+@pytest.mark.long
 def test_cumulative__has_the_walk_from_0_to_its_extremes(result):
     lines, ax = _drawn(plot_cumulative, result["ecce_range"])
     walks = [xy for xy in lines.values() if len(xy) > 2]

@@ -234,6 +234,7 @@ def test_kernel_tests_of_events__draw_the_same_residuals_by_pairs_and_by_series(
     np.testing.assert_allclose(by_pairs, by_series, rtol=1e-6, atol=1e-9)
 
 
+@pytest.mark.long
 def test_sources__have_the_same_estimates(tmp_path):
     law = drawn()
     for forecast in ("mean", "interval(coverage=0.8)"):

@@ -170,6 +170,7 @@ def test_rows_of_fewer_than_two_members__are_invalid_and_named():
         cs.evaluate(_source(members[13:], y[13:]), "crps")
 
 
+@pytest.mark.long
 def test_rows_of_fewer_members__equal_a_narrower_ensemble():
     """An ensemble without its last members has the estimates of the narrower ensemble."""
     members, y = _rows(400, 5, 0.0)

@@ -53,6 +53,7 @@ def values(source, estimators=ESTIMATORS, **options):
 
 
 # labels are shares of classes, here 1 and 0
+@pytest.mark.long
 @pytest.mark.parametrize("weights", [None, W], ids=["plain", "weighted"])
 @pytest.mark.parametrize("kind", ["logits", "probabilities"])
 def test_one_hot__is_the_integer_label(kind, weights):

@@ -47,6 +47,7 @@ def stores(data, tmp_path):
     return paths
 
 
+@pytest.mark.long
 def test_rank__models_are_named_after_their_files(stores):
     assert set(rank(stores, ECE()).names) == {"bold", "true"}
     assert rank(str(stores[0]), ECE()).names == ("bold",)
@@ -89,6 +90,7 @@ def test_cli__tables_fit_the_screen(run, stores, width):
     assert "…" not in re.sub(r"(?<=\d) ?… ?(?=[\d−])", "", out)
 
 
+@pytest.mark.long
 def test_cli__options_reach_the_estimator(run, stores):
     options = ["--bandwidth", "0.5", "--features", "30", "--seed", "7", "--json", "-"]
     code, out, err = run(*stores, "--by", "cmmd(ridge=0.1, exponent=2)", *options)
@@ -131,6 +133,7 @@ def test_cli__a_single_rank_gives_no_order(run, stores, tmp_path):
     assert "complete order" not in out
 
 
+@pytest.mark.long
 def test_cli__notes_different_rows(run, stores, data):
     with LogitStore.open(stores[1]).writer() as writer:
         writer.append(data[0]["true"][:3], np.array([0, -1, 1]))
@@ -157,6 +160,7 @@ def test_cli__equal_models_share_a_rank(run, stores):
     assert [rank[1] for rank in ranks if rank] == ["1", "2", "2"]
 
 
+@pytest.mark.long
 def test_cli__many_models_are_compared_in_pairs(run, stores):
     code, out, _ = run(*stores, *stores, *stores, "--by", "ece")
     assert code == 0

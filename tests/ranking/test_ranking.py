@@ -409,6 +409,7 @@ def test_rank__errors_of_shared_features_cancel():
         assert r.differences[0].approximation_error < 0.3 * np.hypot(*alone)
 
 
+@pytest.mark.long
 def test_rank__notes_too_few_features():
     z, y = logits_and_labels(np.random.default_rng(1), 3000)
     sources = sources_of({"true": z, "bold": 2.5 * z}, y)

@@ -71,6 +71,7 @@ def test_rank__rows_dropped_in_one_model_leave_the_other_unpaired(data):
     assert rank(gaps_in_both, on_invalid="drop").paired
 
 
+@pytest.mark.long
 def test_rank__leaves_out_unlabelled_rows(data):
     models, y = data
     y = y.copy()
@@ -87,6 +88,7 @@ def test_rank__leaves_out_unlabelled_rows(data):
     assert not rank(sources, ECE()).paired
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("estimator", [CKCE(), JKCE(), ECE(), KCE(method="tiles")])
 def test_rank__models_without_labels_have_no_rank(data, estimator):
     models, y = data

@@ -127,6 +127,7 @@ def test_multicalibration__states_merge_and_fits_are_saved(rows, tmp_path):
     assert text["settings"]["covariates"] == ["region", "age"]
 
 
+@pytest.mark.long
 def test_multicalibration__takes_settings_in_its_name(rows, tmp_path):
     source = _source(rows)
     fitted = cs.recalibrate(source, "mc(depth=1, alpha=0.05)", covariates=("sex", "region"))

@@ -99,6 +99,7 @@ def test_temperature__does_not_depend_on_a_shift_of_a_row(many):
     assert shifted.temperature == pytest.approx(unshifted.temperature, rel=1e-8)
 
 
+@pytest.mark.long
 def test_temperature__of_one_error_in_many_rows_is_exact():
     # Σ w (E z − z_y) = 0 has a closed form: n rows of logits ±1, one of them wrong
     n = 100_001
@@ -256,6 +257,7 @@ def test_isotonic__ends_must_be_known():
 # ---------------------------------------------------------------- local bias
 
 
+@pytest.mark.long
 def test_local_bias__corrects_the_bias_of_a_missing_covariate():
     source, _, truth, _ = missing_covariate(3, 30_000)
     fitting, judged = part_of(source, HALF), part_of(source, HALF, held=False)

@@ -18,6 +18,7 @@ from calibscale.selection.simple_families import BinMoments
 from tests.support.selections import Toy, chunk_of, every_notion, grids, toy
 
 
+@pytest.mark.long
 @every_notion
 def test_weights__their_scale_changes_nothing(notion):
     data = toy(notion, weighted=True)
@@ -34,6 +35,7 @@ def test_weights__their_scale_changes_nothing(notion):
             assert b.difference_error == pytest.approx(a.difference_error, rel=1e-5, abs=1e-12)
 
 
+@pytest.mark.long
 @every_notion
 def test_weights__equal_ones_are_no_weights(notion):
     data = toy(notion)

@@ -254,6 +254,7 @@ def test_difference_error__is_the_spread_of_the_difference():
     assert abs(np.mean(differences) - true) < 4 * np.std(differences) / np.sqrt(runs)
 
 
+@pytest.mark.long
 def test_sampled_risk__agrees_with_all_pairs(rng):
     points = rng.random((300, 2))
     r, delta = 0.3 * np.sin(3 * points), rng.normal(size=(300, 2))

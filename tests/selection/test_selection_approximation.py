@@ -50,6 +50,7 @@ def test_landmarks__reproduce_the_kernel_to_their_residual(rng, kernel, limit):
     assert distinct <= {tuple(row) for row in X.tolist()}
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("bandwidth", [2**-0.5, 0.1, 0.01])
 def test_landmarks__of_a_scalar_reproduce_the_kernel_at_any_point(rng, bandwidth):
     features = unit_interval_landmarks(Gaussian(bandwidth), 1000)
@@ -161,6 +162,7 @@ def test_subset_rows__scalar_risks_and_estimates_are_exact(long_rows, notion, we
             assert b.risk_approximation.error == 0.0
 
 
+@pytest.mark.long
 def test_subset_rows__the_temperature_is_evaluated_at_every_row(long_rows):
     """θ comes from the rows in memory. Risk and estimate use this θ on all rows."""
     for notion in ("top_label", "canonical"):

@@ -298,6 +298,7 @@ def test_logits__that_are_very_large_give_defined_results(notion):
     assert_defined(cs.select(cs.from_arrays(logits=z, labels=y), notion, folds=3))
 
 
+@pytest.mark.long
 @every_notion
 def test_features__random_features_of_equal_predictions(notion):
     q, y = rows_of(notion)

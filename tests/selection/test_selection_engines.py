@@ -144,6 +144,7 @@ def test_sorted_store__folds_have_all_classes(tmp_path):
         assert b.risk == pytest.approx(a.risk, rel=1e-6 if a.estimator == "temperature" else 1e-9)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("notion", ["top_label", "canonical"])
 def test_nested__each_fold_is_the_test_part_once(notion):
     """A nested run equals k runs on the rows of the folds, each with one fold as test part."""

@@ -184,6 +184,7 @@ def test_interval__equals_the_naive_formula(family, weighted):
     assert (interval.level, interval.parts, interval.method) == (0.95, 4, "one_step")
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("notion", ["top_label", "canonical", "class_wise"])
 def test_interval__of_every_notion_contains_the_estimate(notion, rng):
     q = rng.dirichlet(np.ones(4), 600)

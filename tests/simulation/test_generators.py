@@ -408,6 +408,7 @@ def test_truth__calibrated_models_have_no_error(name):
             assert estimate.value == pytest.approx(0.0, abs=tolerance), estimate.estimator
 
 
+@pytest.mark.long
 def test_truth__has_the_scores_of_a_dirichlet():
     alpha, K, n = 0.1, 10, 200_000
     values = [e.value for e in truth([Brier(), NLL()], rows=1, generator="ms-true", sample=n)]

@@ -37,6 +37,7 @@ def _fields(result: PassResult) -> list[np.ndarray]:
     return [np.asarray(field) for state in states for field in state]
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("rows", "block_rows", "count", "parts"),
     [
