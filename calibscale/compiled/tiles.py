@@ -194,8 +194,42 @@ def _any_tile(P, Q, form, i0, i1, j0, j1, diagonal, kernel_sums):
 
 
 @kernel
+def _plane_sums(P, Q, form, tiles, near, out):
+    """Σ s_i s_j κ_ij of each sub-tile, out (t,).  See `pair_sums`."""
+    for t in range(tiles.shape[0]):
+        i0, i1, j0, j1, diagonal = tiles[t]
+        total = _plane_tile(P, Q, form, i0, i1, j0, j1, near)
+        out[t] = 0.5 * (total - _own(P, i0, i1)) if diagonal else total
+
+
+@kernel
+def _canonical_sums(P, Q, form, tiles, alike, out):
+    """Σ s_i s_j ⟨δ_i, δ_j⟩ κ_ij of each sub-tile, out (t,).  See `pair_sums`.
+
+    With `alike`, sub-tiles with columns of one label take the faster loop for them.
+    """
+    for t in range(tiles.shape[0]):
+        i0, i1, j0, j1, diagonal = tiles[t]
+        if alike and Q.labels[j0] == Q.labels[j1 - 1]:  # labels are sorted
+            total = _alike_tile(P, Q, form, i0, i1, j0, j1)
+        else:
+            total = _canonical_tile(P, Q, form, i0, i1, j0, j1)
+        out[t] = 0.5 * (total - _own(P, i0, i1)) if diagonal else total
+
+
+@kernel
+def _any_sums(P, Q, form, tiles, kernel_sums, out):
+    """Both sums of each sub-tile, out (t, 2).  See `pair_sums`."""
+    for t in range(tiles.shape[0]):
+        i0, i1, j0, j1, diagonal = tiles[t]
+        out[t, 0], out[t, 1] = _any_tile(P, Q, form, i0, i1, j0, j1, diagonal != 0, kernel_sums)
+
+
 def pair_sums(P, Q, form, tiles, kernel_sums, out):
     """Two sums of each sub-tile: out[t, 0] with residuals, out[t, 1] of kernel values alone.
+
+    The forms of kernels have compiled functions of their own, because in one function all would
+    lose registers, and because a program waits only for the compilation of the forms that it uses.
 
     Axes:
         tiles (t, 5) int64 of first row, end, first column, end, whether on the diagonal
@@ -204,26 +238,25 @@ def pair_sums(P, Q, form, tiles, kernel_sums, out):
     single = P.s.itemsize == 4
     reach = max(P.reach, Q.reach)
     near = reach <= (REACH_SINGLE if single else REACH_DOUBLE)
-    vectors = P.labels.size > 0
-    alone = vectors and form.cross.size > 0 and form.factors.shape[0] + P.codes.size == 0
+    alone = P.labels.size > 0 and form.cross.size > 0 and len(form.factors) + P.codes.size == 0
     canonical = alone and near and not form.linear
-    alike = canonical and form.cross[0] <= (CROSS_SINGLE if single else CROSS_DOUBLE)
-    for t in range(tiles.shape[0]):
-        i0, i1, j0, j1, diagonal = tiles[t]
-        # The forms have separate loops, because in one function all would lose registers.  On the
-        # diagonal the fast loops sum all pairs and subtract rows with themselves, except in
-        # float64, where sums may be smaller than the rounding of these terms.
-        if kernel_sums or not (form.plane or canonical) or (diagonal and not single):
-            out[t, 0], out[t, 1] = _any_tile(P, Q, form, i0, i1, j0, j1, diagonal != 0, kernel_sums)
-            continue
+    # On the diagonal the fast loops sum all pairs and subtract rows with themselves, except in
+    # float64, where sums may be smaller than the rounding of these terms.
+    is_fast = np.full(len(tiles), not kernel_sums and (form.plane or canonical))
+    if not single:
+        is_fast &= tiles[:, 4] == 0
+    if is_fast.any():
+        fast = np.empty(np.count_nonzero(is_fast))
         if form.plane:
-            total = _plane_tile(P, Q, form, i0, i1, j0, j1, reach <= REACH_PLANE and single)
-        elif alike and Q.labels[j0] == Q.labels[j1 - 1]:  # labels are sorted
-            total = _alike_tile(P, Q, form, i0, i1, j0, j1)
+            _plane_sums(P, Q, form, tiles[is_fast], single and reach <= REACH_PLANE, fast)
         else:
-            total = _canonical_tile(P, Q, form, i0, i1, j0, j1)
-        out[t, 0] = 0.5 * (total - _own(P, i0, i1)) if diagonal else total
-        out[t, 1] = 0.0
+            alike = bool(form.cross[0] <= (CROSS_SINGLE if single else CROSS_DOUBLE))
+            _canonical_sums(P, Q, form, tiles[is_fast], alike, fast)
+        out[is_fast, 0], out[is_fast, 1] = fast, 0.0
+    if not is_fast.all():
+        sums = np.empty((np.count_nonzero(~is_fast), 2))
+        _any_sums(P, Q, form, tiles[~is_fast], bool(kernel_sums), sums)
+        out[~is_fast] = sums
 
 
 @inlined("contract")
