@@ -9,6 +9,7 @@ from .data.arrays import from_arrays as from_arrays
 from .data.derived_sources import forecast_events as forecast_events
 from .data.ingest.frames import from_frame as from_frame
 from .data.ingest.table_files import from_file as from_file
+from .data.set_arrays import from_sets as from_sets
 from .data.source import ArraySource as ArraySource
 from .data.store import LogitStore as LogitStore
 from .data.zarr_arrays import open_arrays as open_arrays
@@ -68,6 +69,7 @@ from .estimators.scores import BrierDecomposition as BrierDecomposition
 from .estimators.scores import ConfidenceGap as ConfidenceGap
 from .estimators.scores import NLLDecomposition as NLLDecomposition
 from .estimators.segment_scan import SegmentScan as SegmentScan
+from .estimators.size_strata import SizeStratifiedCoverage as SizeStratifiedCoverage
 from .estimators.skce import JKCE as JKCE
 from .estimators.skce import KCE as KCE
 from .estimators.skce import KLCE as KLCE
@@ -100,6 +102,7 @@ from .predictions.distributions.mixtures import NormalForecast as NormalForecast
 from .predictions.distributions.pieces import HistogramForecast as HistogramForecast
 from .predictions.distributions.pieces import OrdinalForecast as OrdinalForecast
 from .predictions.distributions.pieces import QuantileForecast as QuantileForecast
+from .predictions.functionals.class_sets import SetPrediction as SetPrediction
 from .predictions.functionals.exceedances import ExceedancePrediction as ExceedancePrediction
 from .predictions.functionals.expectiles import ExpectilePrediction as ExpectilePrediction
 from .predictions.functionals.functional import Functional as Functional

@@ -29,9 +29,9 @@ from calibscale.data.row_shards import ConvertedRows, RowShards, check_shards, i
 from calibscale.data.source import ArraySource
 from calibscale.errors import BinaryError, InvalidDataError, NoRowsError, OptionError, require
 from calibscale.predictions import input_hints
-from calibscale.predictions.distributions.forecast import Forecast
 from calibscale.predictions.distributions.quantile_names import forecast_of_columns
 from calibscale.predictions.kinds import forecast_of, role_of
+from calibscale.predictions.outcomes import OutcomeTarget
 from calibscale.predictions.row_origins import row_text
 from calibscale.predictions.soft_labels import axes_of_labels
 
@@ -63,7 +63,7 @@ def from_arrays(
     logits: Any = None,
     probabilities: Any = None,
     predictions: Any = None,
-    forecast: str | Forecast | None = None,
+    forecast: str | OutcomeTarget | None = None,
     labels: Any,
     ignore_index: Any = None,
     covariates: Any = None,
@@ -87,7 +87,7 @@ def from_arrays(
         to group by.  With `offsets`, `mask` or `top_k`: the choices of questions.
     predictions : (n, P) array-like, or tuple of its parts, optional
         In place of logits and probabilities: predictive distributions of the kind `forecast`.
-    forecast : str or Forecast, optional
+    forecast : str, Forecast or Functional, optional
         Kind of the predictions: ``normal``, ``mixture``, ``ensemble``, `QuantileForecast`,
         `HistogramForecast` or `OrdinalForecast`.  Or a `Functional`, such as ``mean``,
         ``quantile(level=0.9)`` or ``interval(coverage=0.9)``.  Labels are then the observed numbers
@@ -267,7 +267,7 @@ def from_arrays(
 
 
 def _of_forecasts(
-    forecast: Forecast,
+    forecast: OutcomeTarget,
     predictions: Any,
     labels: Any,
     covariates: Any,

@@ -15,7 +15,7 @@ from calibscale.estimators.base import BoundEstimator, SimpleEstimator, bound_no
 from calibscale.intervals.gap_limits import level_limits
 from calibscale.intervals.proportions import Limits, share_limits
 from calibscale.kernels.data_profile import DataProfile
-from calibscale.predictions.claims import FORECASTS, INTERVALS, QUANTILES
+from calibscale.predictions.claims import FORECASTS, INTERVALS, QUANTILES, SETS
 from calibscale.predictions.distributions.forecast import Forecast
 from calibscale.results.estimate import EXACT, Approximation, Estimate, Floor
 from calibscale.statistics.forecast_totals import (
@@ -222,9 +222,10 @@ class Coverage(RowScore):
     interval of the others, such as (m − 1)/(m + 1) for the extremes of fewer than (1 + level)/(1 −
     level) members.  A row with missing members has the expected coverage of its other members.
 
-    `details` also has the `level` and the `mean_width`.  The confidence interval is the one of
-    Clopper and Pearson with (Σw)²/Σw² rows.  A test is two-sided, of |coverage − expected|.  The
-    nulls ``labels``, ``wild`` and ``wild_cluster`` draw whether each outcome is covered.
+    `details` also has the `level` and the `mean_width`, of sets of classes their mean size.  The
+    confidence interval is the one of Clopper and Pearson with (Σw)²/Σw² rows.  A test is two-sided,
+    of |coverage − expected|.  The nulls ``labels``, ``wild`` and ``wild_cluster`` draw whether each
+    outcome is covered.
 
     Parameters
     ----------
@@ -256,7 +257,7 @@ class Coverage(RowScore):
     level: float | None = None
     expects: bool = field(default=False, repr=False, kw_only=True)  # ledgers may have no such sums
     name: ClassVar[str] = "coverage"
-    judges: ClassVar[tuple[str, ...]] = (FORECASTS, INTERVALS)
+    judges: ClassVar[tuple[str, ...]] = (FORECASTS, INTERVALS, SETS)
     testable: ClassVar[bool] = True
     smaller_is_better: ClassVar[bool] = False
     columns = 2

@@ -21,6 +21,7 @@ from calibscale.formatting.number_texts import (
 from calibscale.formatting.response_texts import is_compared, range_text, response_text
 from calibscale.inference.evidence import Indication, absolute, largest_crowded
 from calibscale.inference.judged_numbers import JudgedNumbers
+from calibscale.predictions.claims import SETS
 from calibscale.results.comparison_results import Difference, RankedModel
 from calibscale.results.evaluation_results import ReliabilityBin
 from calibscale.results.verdict_results import FEW, SMALL, UNCLEAR, ErrorSize, Judgement
@@ -54,7 +55,7 @@ def _direction(facts: JudgedNumbers, gap: Indication) -> str:
     if gap.name == "coverage":
         # Intervals that cover more outcomes than expected are too wide.
         direction = "Underconfident" if gap.size.value > 0 else "Overconfident"
-        return f"{direction}: {_coverage(gap)}"
+        return f"{direction}: {_coverage(facts, gap)}"
     if gap.notion == "positive":
         names = facts.source.get("class_names")
         event = f"“{short(one_line(names[1]))}”" if names else "the event"
@@ -64,12 +65,14 @@ def _direction(facts: JudgedNumbers, gap: Indication) -> str:
     return f"{direction} by {size}"
 
 
-def _coverage(coverage: Indication) -> str:
+def _coverage(facts: JudgedNumbers, coverage: Indication) -> str:
     """Share of outcomes in the intervals of forecasts, and the share for calibrated forecasts."""
+    of_sets = facts.source.get("claim") == SETS
+    outcomes, regions = ("labels", "sets") if of_sets else ("outcomes", "intervals")
     details = coverage.details or {}
     level, expected = details.get("level", 0.0), details.get("expected", 0.0)
     return (
-        f"{100 * coverage.value:.1f} % of the outcomes lie in the {100 * level:g} % intervals "
+        f"{100 * coverage.value:.1f} % of the {outcomes} lie in the {100 * level:g} % {regions} "
         f"(expected {100 * expected:.1f} %)"
     )
 

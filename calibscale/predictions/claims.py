@@ -6,8 +6,8 @@ from collections.abc import Collection
 
 CLASSES, FORECASTS, SOFT = "classes", "forecasts", "soft labels"
 MEANS, QUANTILES, EXPECTILES = "means", "quantiles", "expectiles"
-EXCEEDANCES, INTERVALS = "exceedances", "intervals"
-FUNCTIONALS = (MEANS, QUANTILES, EXPECTILES, EXCEEDANCES, INTERVALS)  # claims of `Functional`
+EXCEEDANCES, INTERVALS, SETS = "exceedances", "intervals", "sets"
+FUNCTIONALS = (MEANS, QUANTILES, EXPECTILES, EXCEEDANCES, INTERVALS, SETS)  # claims of `Functional`
 ALL = ("all",)  # of estimators that judge every target
 
 

@@ -36,6 +36,7 @@ _STORED = " (a missing chunk of a store reads like this)"
 
 # Statuses of predictions of outcomes, beside the statuses of `row_sums`.
 BAD_SCALE, CROSSING, OUTCOME, FEW_MEMBERS, NOT_POSITIVE, REVERSED = 10, 11, 12, 15, 16, 17
+NO_SIZE, NO_EVENT = 18, 19  # of sets of classes
 REASONS = {
     BAD_SCALE: "has no positive scale",
     CROSSING: "has crossing quantiles",
@@ -43,6 +44,8 @@ REASONS = {
     FEW_MEMBERS: "has too few members",
     NOT_POSITIVE: "is not positive",
     REVERSED: "ends below its start",
+    NO_SIZE: "has no size",
+    NO_EVENT: "is neither 0 nor 1",
 }
 # Faults that the status alone tells.  Others depend on the values of the row.
 _FAULTS = {

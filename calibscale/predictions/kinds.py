@@ -52,6 +52,9 @@ TARGETS: Registry[type[OutcomeTarget]] = Registry(
             f"{_FUNCTIONALS}.prediction_intervals:IntervalPrediction",
             "prediction intervals with a coverage",
         ),
+        RegistryEntry(
+            "set", f"{_FUNCTIONALS}.class_sets:SetPrediction", "sets of classes with a coverage"
+        ),
     ],
     group="calibscale.targets",
     base="calibscale.predictions.outcomes:OutcomeTarget",

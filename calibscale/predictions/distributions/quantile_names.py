@@ -9,12 +9,15 @@ from itertools import pairwise
 from calibscale.errors import OptionError
 from calibscale.predictions.distributions.forecast import Forecast
 from calibscale.predictions.kinds import forecast_of
+from calibscale.predictions.outcomes import OutcomeTarget
 
 _NUMBER = re.compile(r"(?:\d+\.\d*|\.?\d+)$")
 _PERCENTILES = [float(percent) for percent in range(1, 100)]
 
 
-def forecast_of_columns(kind: str | Forecast | None, columns: Sequence[str]) -> Forecast | None:
+def forecast_of_columns(
+    kind: str | OutcomeTarget | None, columns: Sequence[str]
+) -> Forecast | None:
     """Forecast of a kind, see `forecast_of`.  Names of columns state missing levels of quantiles.
 
     An OptionError is raised if the names of the columns state no levels.
