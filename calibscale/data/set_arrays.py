@@ -192,6 +192,7 @@ def _checked(starts: Ints, flat: NDArray[Any], names: list[str] | None, name: st
 
 def _codes(texts: NDArray[Any], names: list[str], place: Any) -> Ints:
     """Positions of names of classes (m,)."""
+    # A sorted copy finds each name in logarithmic time: members may be many millions.
     ordered = np.array(names)
     order = np.argsort(ordered)
     at = np.searchsorted(ordered, texts, sorter=order).clip(max=len(names) - 1)
@@ -229,6 +230,7 @@ def _positions(
     name: str,
 ) -> NDArray[Any]:
     """Labels as positions or names, as the members are."""
+    # Members that are names stay names where the order of the classes is unknown.
     by_name = members.classes.dtype.kind in "US"
     if labels.dtype.kind in "OUS":
         texts = np.where(known, labels, "").astype(str)
@@ -256,6 +258,7 @@ def _positions(
 
 def _outcomes(members: _Members, labels: NDArray[Any], known: NDArray[np.bool_]) -> Floats:
     """1 where the label is in the set, 0 where it is not, and NaN where it is unknown."""
+    # A set has no class twice, so that at most one member of a row is the label.
     rows = np.repeat(np.arange(len(labels)), members.sizes)
     hits = np.zeros(len(labels))
     hits[rows[members.classes == labels[rows]]] = 1.0

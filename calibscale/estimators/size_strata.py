@@ -89,6 +89,7 @@ class SizeStratifiedCoverage(SimpleEstimator):
         target: Any = profile.source.target
         edges = self.edges
         if not edges:
+            # Sizes of sets are whole numbers with many ties, which have no quantiles to speak of.
             of_sets = target.claim == SETS
             edges = _DOUBLING if of_sets else response_edges(profile, self.strata)[1:-1]
         return replace(self, edges=edges, stated=target.coverage)
@@ -117,6 +118,7 @@ class SizeStratifiedCoverage(SimpleEstimator):
     def limits(self, confidence_level: float, *states: Any) -> Limits:
         """Limits of the smallest coverage: the smallest limits of all strata together."""
         state: ResponseCellState = states[0]
+        # Each stratum has its share of the error probability (Bonferroni).
         occupied = int(np.count_nonzero(state.weight > 0))
         ends = _ends(state, (1.0 - confidence_level) / 2.0 / occupied)
         return Limits(min(low for low, _ in ends), min(high for _, high in ends), "clopper_pearson")

@@ -321,6 +321,7 @@ def _passes(
     if not replicates_of(estimators, null, 0, 1):
         return 1
     batches = -(-n_replicates // batch)  # the quotient rounded up
+    # Smaller replicates are drawn after the first pass, which has the observed values alone.
     return batches + any(has_smaller_replicates(e) for e in estimators)
 
 

@@ -71,6 +71,7 @@ class SetPrediction(IntervalPrediction):
 
     def interval(self, values: Floats, level: float) -> tuple[Floats, Floats]:
         """Interval of the length of the size that contains 1, the outcome of a covered label."""
+        # The check of the level is that of intervals, and their ends are 1.
         low, _ = super().interval(np.ones((len(values), 2)), level)
         return low, low + values[:, 0]
 
@@ -86,6 +87,7 @@ class SetPrediction(IntervalPrediction):
         return Functional.not_finite(self, values)
 
     def check_values(self, values: Floats, status: Ints) -> None:
+        # A fraction is a share of the classes or an average, not the size of one set.
         sizes = values[:, 0]
         status[(sizes < 0) | (sizes != np.rint(sizes))] = NO_SIZE
 
