@@ -19,8 +19,20 @@ ROWS = 20_000
 
 
 def arrays(name: str) -> tuple[Any, Any]:
-    """Probabilities and labels: two values of p, or p of any value, or three classes."""
+    """Predictions and outcomes, such as probabilities and labels, of each kind of `CALLS`."""
     rng = np.random.default_rng(0)
+    if name == "means":
+        p = rng.gamma(2.0, 1.0, ROWS) + 0.1
+        return p, 1.1 * p * rng.gamma(3.0, 1 / 3.0, ROWS) + 0.01
+    if name == "intervals":
+        width = rng.gamma(3.0, 1.0, ROWS)
+        return np.column_stack([-width, width]), 0.6 * np.sqrt(3 * width) * rng.normal(size=ROWS)
+    if name == "sets":
+        member = rng.random((ROWS, 8)) < rng.uniform(0.3, 0.9, (ROWS, 1))
+        member[~member.any(axis=1), 0] = True
+        # Four in five labels are drawn from the set, and the others from all classes.
+        inside = member & (rng.random((ROWS, 1)) < 0.8)
+        return member, (inside + rng.random((ROWS, 8))).argmax(axis=1)
     if name == "ties":
         p = np.where(np.arange(ROWS) % 2, 1.0, 0.9)
         return p, (rng.random(ROWS) < np.where(p == 1, 0.9, 1.0)).astype(np.int64)
@@ -97,23 +109,79 @@ CALLS = (
         EQUAL_MASS,
     ),
     Row("three", "mapie", "top_label_ece(y, p, num_bins=15)", "m.ece(y, p)", None),
+    Row("means", "model-diagnostics", 'compute_bias(y, p)["bias_mean"][0]', 'v("bias", "mean")'),
+    Row(
+        "means",
+        "model-diagnostics",
+        'compute_bias(y, p, functional="quantile", level=0.7)["bias_mean"][0]',
+        'v("bias", "quantile(level=0.7)")',
+    ),
+    Row(
+        "means",
+        "model-diagnostics",
+        'compute_bias(y, p, functional="expectile", level=0.7)["bias_mean"][0]',
+        'v("bias", "expectile(level=0.7)")',
+    ),
+    Row("means", "scikit-learn", "mean_squared_error(y, p)", 'v("squared_error", "mean")'),
+    Row("means", "scikit-learn", "mean_poisson_deviance(y, p)", 'v("deviance(power=1)", "mean")'),
+    Row("means", "scikit-learn", "mean_gamma_deviance(y, p)", 'v("deviance(power=2)", "mean")'),
+    Row(
+        "means",
+        "scikit-learn",
+        "mean_tweedie_deviance(y, p, power=1.5)",
+        'v("deviance(power=1.5)", "mean")',
+    ),
+    Row(
+        "means",
+        "scikit-learn",
+        "mean_pinball_loss(y, p, alpha=0.7)",
+        'v("pinball_loss", "quantile(level=0.7)")',
+    ),
+    Row("intervals", "mapie", "regression_coverage_score(y, p).item()", 'v("coverage", INTERVAL)'),
+    Row(
+        "intervals",
+        "mapie",
+        "regression_mwi_score(y, p[:, :, None], 0.9)",
+        'v("interval_score", INTERVAL)',
+    ),
+    Row(
+        "intervals",
+        "mapie",
+        "regression_ssc_score(y, p, num_bins=2).item()",
+        'v(f"size_stratified_coverage(edges=[{MEDIAN(p[:, 1] - p[:, 0])!r}])", INTERVAL)',
+    ),
+    Row("sets", "mapie", "classification_coverage_score(y, p).item()", 's("coverage")'),
+    Row(
+        "sets",
+        "mapie",
+        "classification_ssc_score(y, p, num_bins=3).item()",
+        's("size_stratified_coverage(edges=[2, 5])")',
+    ),
 )
+# Modules of each package, with the functions that the calls name.
 MODULES = {
-    "calibscale": "calibscale.metrics",
-    "mapie": "mapie.metrics.calibration",
-    "netcal": "netcal.metrics",
-    "probcal": "probcal.metrics",
-    "probmetrics": "probmetrics.metrics",
-    "scikit-learn": "sklearn.metrics",
-    "torchmetrics": "torchmetrics.functional.classification",
-    "uncertainty-calibration": "calibration",
+    "calibscale": ("calibscale.metrics",),
+    "mapie": (
+        "mapie.metrics.calibration",
+        "mapie.metrics.classification",
+        "mapie.metrics.regression",
+    ),
+    "model-diagnostics": ("model_diagnostics.calibration",),
+    "netcal": ("netcal.metrics",),
+    "probcal": ("probcal.metrics",),
+    "probmetrics": ("probmetrics.metrics",),
+    "scikit-learn": ("sklearn.metrics",),
+    "torchmetrics": ("torchmetrics.functional.classification",),
+    "uncertainty-calibration": ("calibration",),
 }
 
 
 def calls(package: str, wanted: list[list[str]]) -> Callable[[], Any]:
     """Calls of one package, each with the name of its arrays."""
-    module = importlib.import_module(MODULES[package])
-    names = vars(module) | {"m": module}
+    modules = [importlib.import_module(name) for name in MODULES[package]]
+    names: dict[str, Any] = {"m": modules[0]}
+    for module in modules:
+        names |= vars(module)
     if package in ("probmetrics", "torchmetrics"):
         from torch import from_numpy
 
@@ -121,11 +189,33 @@ def calls(package: str, wanted: list[list[str]]) -> Callable[[], Any]:
 
     def value(data: str, text: str) -> float:
         p, y = arrays(data)
-        return float(eval(text, names | {"p": p, "y": y}))
+        functions = _functions(p, y) if package == "calibscale" else {}
+        return float(eval(text, names | functions | {"p": p, "y": y}))
 
     return lambda: {
         "version": installed(package),
         "values": [value(*arguments) for arguments in wanted],
+    }
+
+
+def _functions(p: Any, y: Any) -> dict[str, Any]:
+    """Functions that the calls of calibscale use: `v` of outcomes, and `s` of sets of classes."""
+    import calibscale as cs
+
+    def value(source: Any, estimator: str) -> float:
+        return cs.evaluate(source, estimator).estimates[0].value
+
+    def of_outcomes(estimator: str, forecast: str) -> float:
+        return value(cs.from_arrays(predictions=p, forecast=forecast, labels=y), estimator)
+
+    def of_sets(estimator: str) -> float:
+        return value(cs.from_sets(p, y, coverage=0.9), estimator)
+
+    return {
+        "v": of_outcomes,
+        "s": of_sets,
+        "INTERVAL": "interval(coverage=0.9)",
+        "MEDIAN": lambda widths: float(np.median(widths)),
     }
 
 

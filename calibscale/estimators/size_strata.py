@@ -66,6 +66,7 @@ class SizeStratifiedCoverage(SimpleEstimator):
 
     strata: int = 5
     edges: Sequence[float] = ()
+    ends: tuple[float, ...] = ()
     stated: float | None = None
     name: ClassVar[str] = "size_stratified_coverage"
     judges: ClassVar[tuple[str, ...]] = (INTERVALS, SETS)
@@ -75,8 +76,8 @@ class SizeStratifiedCoverage(SimpleEstimator):
     no_resampling: ClassVar[str | None] = (
         "a minimum over strata is not smooth, and intervals by resampling do not cover it"
     )
-    fixed: ClassVar[tuple[str, ...]] = ("edges", "stated")
-    bound_fields: ClassVar[tuple[str, ...]] = ("stated",)
+    fixed: ClassVar[tuple[str, ...]] = ("ends", "stated")
+    bound_fields: ClassVar[tuple[str, ...]] = ("ends", "stated")
     notion = "prediction"
 
     def __post_init__(self) -> None:
@@ -87,19 +88,19 @@ class SizeStratifiedCoverage(SimpleEstimator):
 
     def bind(self, profile: DataProfile) -> BoundEstimator:
         target: Any = profile.source.target
-        edges = self.edges
-        if not edges:
+        ends = tuple(self.edges)
+        if not ends:
             # Sizes of sets are whole numbers with many ties, which have no quantiles to speak of.
             of_sets = target.claim == SETS
-            edges = _DOUBLING if of_sets else response_edges(profile, self.strata)[1:-1]
-        return replace(self, edges=edges, stated=target.coverage)
+            ends = _DOUBLING if of_sets else response_edges(profile, self.strata)[1:-1]
+        return replace(self, ends=ends, stated=target.coverage)
 
     def with_parts(self, **parts: Any) -> Self:
         return replace(self, **parts)
 
     @property
     def needs(self) -> tuple[Statistic, ...]:
-        return (ResponseCells(tuple(self.edges)),)
+        return (ResponseCells(self.ends),)
 
     def finalize(self, *states: Any) -> Estimate:
         state: ResponseCellState = states[0]
@@ -120,17 +121,18 @@ class SizeStratifiedCoverage(SimpleEstimator):
         state: ResponseCellState = states[0]
         # Each stratum has its share of the error probability (Bonferroni).
         occupied = int(np.count_nonzero(state.weight > 0))
-        ends = _ends(state, (1.0 - confidence_level) / 2.0 / occupied)
-        return Limits(min(low for low, _ in ends), min(high for _, high in ends), "clopper_pearson")
+        limits = _limits(state, (1.0 - confidence_level) / 2.0 / occupied)
+        low, high = (min(ends) for ends in zip(*limits, strict=True))
+        return Limits(low, high, "clopper_pearson")
 
     def _strata(self, state: ResponseCellState) -> list[dict[str, Any]]:
         """Strata with rows, from the smallest sizes to the largest."""
         assert self.stated is not None
-        lower, upper = (None, *self.edges), (*self.edges, None)
+        lower, upper = (None, *self.ends), (*self.ends, None)
         occupied = np.flatnonzero(state.weight > 0).tolist()
-        ends = _ends(state, _TABLE_TAIL / len(occupied))
+        limits = _limits(state, _TABLE_TAIL / len(occupied))
         strata = []
-        for index, (low, high) in zip(occupied, ends, strict=True):
+        for index, (low, high) in zip(occupied, limits, strict=True):
             rows, coverage = _of_stratum(state, index)
             p_value = min(1.0, len(occupied) * _binomial_p(rows, coverage, self.stated))
             strata.append(
@@ -155,7 +157,7 @@ def _of_stratum(state: ResponseCellState, index: int) -> tuple[float, float]:
     return rows, float(np.clip(1.0 - outside, 0.0, 1.0))
 
 
-def _ends(state: ResponseCellState, tail: float) -> list[tuple[float, float]]:
+def _limits(state: ResponseCellState, tail: float) -> list[tuple[float, float]]:
     """Limits of the coverage of each stratum with rows."""
     occupied = np.flatnonzero(state.weight > 0).tolist()
     shares = (_of_stratum(state, index) for index in occupied)
