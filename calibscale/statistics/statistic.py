@@ -19,7 +19,8 @@ from calibscale.kernels.notion_rows import NotionRows
 from calibscale.predictions.chunk import Chunk
 from calibscale.predictions.outcomes import OutcomeChunk
 
-_DRAWN = 2**21  # draws of a chunk at a time: 16 MB
+_DRAWN = 2**18  # draws of a part of a chunk: 2 MB, which stay in the cache of a core
+_ROWS_PER_SUM = 4  # rows of a part for each sum of a replicate
 
 
 class Statistic(ABC):
@@ -116,8 +117,12 @@ class Replicates(Statistic):
 
     def accumulate(self, state: Any, chunk: Chunk) -> Any:
         # A statistic with `large_chunks` draws the replicates in parts itself.  Other statistics
-        # get parts of a chunk, so that the draws of many replicates need little memory.
-        step = len(chunk) if self.large_chunks else max(256, _DRAWN // len(self))
+        # get parts of a chunk, so that the draws of many replicates stay in the cache.  A part has
+        # enough rows that adding it to the sums takes little of its time.
+        step = len(chunk)
+        if not self.large_chunks:
+            sums = sum(field[0].size for field in state)
+            step = max(256, _DRAWN // len(self), _ROWS_PER_SUM * sums)
         for low in range(0, len(chunk), step):
             part = chunk if step >= len(chunk) else chunk.take(slice(low, low + step))
             self.statistic.draw(state, part, self)
