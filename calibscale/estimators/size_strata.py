@@ -22,6 +22,7 @@ from calibscale.statistics.statistic import Statistic
 
 # Sets of 0, 1, 2, 3–4, 5–8, … classes, up to a million of them.
 _DOUBLING = (0.0, *(float(2**k) for k in range(20)))
+_DIGITS = 13  # of shares that follow from sums of residuals
 _TABLE_TAIL = 0.025  # of the intervals in `details`
 
 
@@ -154,7 +155,8 @@ def _of_stratum(state: ResponseCellState, index: int) -> tuple[float, float]:
     rows = float(ratio(state.weight**2, state.squared_weights)[index])
     # The claim is 1 − the stated coverage, and the residual adds 1{covered} − the stated coverage.
     outside = ratio(state.claimed - state.residuals, state.weight)[index]
-    return rows, float(np.clip(1.0 - outside, 0.0, 1.0))
+    # Sums of residuals round: a stratum without any label in its sets has exactly 0.
+    return rows, round(float(np.clip(1.0 - outside, 0.0, 1.0)), _DIGITS)
 
 
 def _limits(state: ResponseCellState, tail: float) -> list[tuple[float, float]]:

@@ -31,6 +31,16 @@ def response_text(details: Mapping[str, Any]) -> str:
 
 
 def range_text(details: Mapping[str, Any]) -> str:
-    """Mean response and mean prediction of a range of predictions."""
+    """Mean response and mean prediction of a range of predictions.
+
+    Examples
+    --------
+    >>> details = {"response": "mean outcome", "predicted": 2.0, "observed": 2.5, "is_share": False}
+    >>> range_text({**details, "order": "predictions", "low": 1.0, "high": 3.0})
+    'at predictions between 1 and 3 the mean outcome is 2.500, and 2 is predicted'
+    >>> range_text({**details, "order": "sizes", "low": 1.0, "high": 1.0})
+    'at sizes of 1 the mean outcome is 2.500, and 2 is predicted'
+    """
     low, high = number(details["low"], 3), number(details["high"], 3)
-    return f"at {details['order']} between {low} and {high} {response_text(details)}"
+    places = f"of {low}" if low == high else f"between {low} and {high}"
+    return f"at {details['order']} {places} {response_text(details)}"
