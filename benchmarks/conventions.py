@@ -46,7 +46,7 @@ def arrays(name: str) -> tuple[Any, Any]:
 
 
 class Row(NamedTuple):
-    """A number of a package, and the call of `calibscale.metrics` that is equal to it."""
+    """A number of a package, and the call of calibscale that is equal to it."""
 
     data: str
     package: str

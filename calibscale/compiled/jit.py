@@ -50,8 +50,8 @@ def inlined(*flags: str, first: bool = False) -> Callable[[Callable], Callable]:
     With `first`, it is inlined before it is optimised.  The loop that calls it is then vectorised
     although the optimised helper alone would look too costly for that.
 
-    Python must not call a helper: it has no wrappers for calls from Python and C, which take a
-    fifth of the time of a compilation.
+    Python must not call a helper.  It has no wrappers for calls from Python and C, because their
+    compilation takes a fifth of the time.
     """
     fastmath = set(flags)
     # Numba leaves these options out of its types.  Its own `overload` sets them.

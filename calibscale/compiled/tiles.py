@@ -228,8 +228,8 @@ def _any_sums(P, Q, form, tiles, kernel_sums, out):
 def pair_sums(P, Q, form, tiles, kernel_sums, out):
     """Two sums of each sub-tile: out[t, 0] with residuals, out[t, 1] of kernel values alone.
 
-    The forms of kernels have compiled functions of their own, because in one function all would
-    lose registers, and because a program waits only for the compilation of the forms that it uses.
+    The forms of kernels have compiled functions of their own.  One function for all of them would
+    run out of registers, and a program waits for the compilation of the forms that it uses alone.
 
     Axes:
         tiles (t, 5) int64 of first row, end, first column, end, whether on the diagonal

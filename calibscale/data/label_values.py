@@ -298,7 +298,7 @@ def label_values(
             )
         return _with_positive(labels, positive, unknown, name)
     if class_names is not None:
-        named = _with_names(class_names, unknown)
+        named = named_labels(class_names, unknown)
         if not named.codes or _by_number(named.codes).keys() <= {0.0, 1.0}:
             _refuse_signs(labels, classes, unknown, name)
         return named
@@ -389,7 +389,7 @@ def _plain(value: Any) -> str:
     return repr(value) if isinstance(value, str) else str(value)
 
 
-def _with_names(class_names: Sequence[Any], unknown: frozenset[str]) -> LabelValues:
+def named_labels(class_names: Sequence[Any], unknown: frozenset[str] = frozenset()) -> LabelValues:
     """Labels among names of classes: texts, or numbers if all names are whole numbers."""
     values = class_names.tolist() if hasattr(class_names, "tolist") else list(class_names)
     names = tuple(str(value) for value in values)

@@ -11,24 +11,33 @@ from numpy.typing import NDArray
 from calibscale.array_types import Floats, Ints
 from calibscale.data.array_layouts import as_numpy
 from calibscale.data.arrays import from_arrays
+from calibscale.data.label_values import LabelValues, distinct_values, named_labels
+from calibscale.data.missing import as_floats, missing_entries, plain
 from calibscale.data.source import ArraySource
 from calibscale.errors import InvalidDataError, OptionError
-from calibscale.predictions.functionals.class_sets import SetPrediction
+from calibscale.predictions.kinds import forecast_of
+
+_LARGEST_CODE = 2**31  # codes above it are ranked, as a number of row and code might overflow
 
 
 class _Members(NamedTuple):
-    """Members of all sets: `classes` of row i are at ``starts[i]:starts[i + 1]``.
+    """Members of all sets: those of row i are ``values[starts[i]:starts[i + 1]]``.
 
-    Classes are positions, or names that have no order.  `n_classes` is None where it is unknown.
+    Values are positions or names of classes.  With `n_classes` they are columns of a matrix.
     """
 
     starts: Ints
-    classes: NDArray[Any]
-    n_classes: int | None
+    values: NDArray[Any]
+    n_classes: int | None = None
 
     @property
     def sizes(self) -> Ints:
         return np.diff(self.starts)
+
+    @property
+    def rows(self) -> Ints:
+        """Row of each member."""
+        return np.repeat(np.arange(len(self.starts) - 1), self.sizes)
 
 
 def from_sets(
@@ -49,17 +58,19 @@ def from_sets(
 
     Parameters
     ----------
-    sets : (n, K) array-like of booleans, sparse (n, K) matrix, or sequence of n sequences
+    sets : (n, K) array of booleans, sparse (n, K) matrix, or sequence of n sequences
         Whether each class is in the set of each row.  Of a sparse matrix, such as
         ``scipy.sparse.csr_array``, the stored numbers that are not 0 are members.  Or the classes
         of each set by position or name: lists, arrays, or a column of lists of Arrow, pandas or
-        Polars.  Sets may be empty.
+        Polars.  Sets may be empty.  Lists of booleans are a matrix, and lists of numbers are
+        classes, also if the numbers are 0 and 1.
     labels : (n,) array-like
         Position or name of the class of each row, and −1, NaN or None where it is not yet known.
     coverage : float
         Claimed probability that a set contains the label, in (0, 1).
     class_names : K names, optional
         Names of the classes in the order of the columns, for labels or members that are names.
+        Numbers are names if all names are numbers, and else positions.
     covariates, covariate_names, weights, name
         See `from_arrays`.
 
@@ -88,20 +99,20 @@ def from_sets(
     >>> coverage.value, coverage.details["mean_width"]
     (0.5, 1.25)
     """
-    target = SetPrediction(coverage)
-    names = None if class_names is None else [str(n) for n in class_names]
-    if names is not None and len(set(names)) != len(names):
-        raise OptionError(f"class_names must be distinct, not {names}")
-    members = _members(sets, names, name)
-    values = _label_array(labels, name)
+    target = forecast_of("set", coverage=coverage)
+    members = _members(sets, name)
+    values = as_floats(plain(as_numpy(labels)))
+    if values.ndim != 1:
+        raise InvalidDataError(f"{name}: labels must be (n,), not of shape {values.shape}")
     if len(values) != len(members.sizes):
         raise InvalidDataError(f"{name}: {len(members.sizes):,} sets, but {len(values):,} labels")
-    known = _is_known(values)
-    classes = _positions(values, known, names, members, name)
+    if values.dtype.kind == "b" and class_names is None:
+        values = values.astype(np.int64)  # of two classes
+    meaning = _meaning(members, values, class_names)
     return from_arrays(
         predictions=members.sizes.astype(np.float64),
         forecast=target,
-        labels=_outcomes(members, classes, known),
+        labels=_outcomes(members, values, meaning, name),
         covariates=covariates,
         covariate_names=covariate_names,
         weights=weights,
@@ -109,31 +120,49 @@ def from_sets(
     )
 
 
-def _members(sets: Any, names: list[str] | None, name: str) -> _Members:
+# ---------------------------------------------------------------- layouts of sets
+
+
+def _members(sets: Any, name: str) -> _Members:
     if hasattr(sets, "tocsr"):
-        return _of_sparse(sets)
-    if getattr(sets, "ndim", None) == 2:
-        return _of_booleans(as_numpy(sets), name)
+        return _of_sparse(sets, name)
     column = sets.to_arrow() if hasattr(sets, "to_arrow") else sets  # of Polars
     if hasattr(column, "combine_chunks"):
         column = column.combine_chunks()
-    if hasattr(column, "offsets"):
-        return _of_arrow(column, names, name)
-    return _of_lists(list(sets), names, name)
+    # Views of lists, which have `sizes`, need not be in order.
+    if hasattr(column, "offsets") and not hasattr(column, "sizes"):
+        return _of_arrow(column, name)
+    shape = getattr(sets, "shape", ())
+    if len(shape) == 3:
+        raise InvalidDataError(
+            f"{name}: sets are of shape {tuple(shape)}: choose one coverage, such as sets[:, :, 0]"
+        )
+    if len(shape) == 2:
+        return _of_matrix(as_numpy(sets), name)
+    try:
+        rows = sets.to_pylist() if hasattr(sets, "to_pylist") else list(sets)
+    except TypeError:
+        raise InvalidDataError(
+            f"{name}: sets must be an array (n, K) of booleans, a sparse matrix, or a list of "
+            f"lists, not {type(sets).__name__}"
+        ) from None
+    return _of_lists(rows, name)
 
 
-def _of_booleans(sets: NDArray[Any], name: str) -> _Members:
+def _of_matrix(sets: NDArray[Any], name: str) -> _Members:
     if sets.dtype != np.bool_ and not np.isin(sets, (0, 1)).all():
         raise InvalidDataError(
-            f"{name}: sets (n, K) must be true or false, not {sets.dtype.name} of other values; "
+            f"{name}: sets (n, K) must be true or false, not other values of {sets.dtype.name}; "
             "classes of each set are a list of lists"
         )
-    member = sets.astype(np.bool_)
-    starts = np.append(0, np.cumsum(np.count_nonzero(member, axis=1)))
-    return _Members(starts, np.nonzero(member)[1], sets.shape[1])
+    is_member = sets.astype(np.bool_)
+    starts = np.append(0, np.cumsum(np.count_nonzero(is_member, axis=1)))
+    return _Members(starts, np.nonzero(is_member)[1], sets.shape[1])
 
 
-def _of_sparse(sets: Any) -> _Members:
+def _of_sparse(sets: Any, name: str) -> _Members:
+    if len(sets.shape) != 2:
+        raise InvalidDataError(f"{name}: a sparse matrix must be (n, K), not {sets.shape}")
     # The matrix of the caller must stay as it is.
     rows = sets.tocsr(copy=True)
     rows.sum_duplicates()
@@ -141,125 +170,114 @@ def _of_sparse(sets: Any) -> _Members:
     return _Members(rows.indptr.astype(np.int64), rows.indices, rows.shape[1])
 
 
-def _of_arrow(column: Any, names: list[str] | None, name: str) -> _Members:
+def _of_arrow(column: Any, name: str) -> _Members:
     """Members of an Arrow array of lists."""
     if column.null_count:
         raise InvalidDataError(f"{name}: {column.null_count:,} sets are missing; empty sets are []")
     # A part of a longer array has offsets that do not begin at 0.
-    offsets = np.asarray(column.offsets).astype(np.int64)
-    flat = np.asarray(column.flatten().to_numpy(zero_copy_only=False))
-    return _checked(offsets - offsets[0], flat, names, name)
+    starts = np.asarray(column.offsets).astype(np.int64)
+    values = column.flatten().to_numpy(zero_copy_only=False)
+    return _checked(_Members(starts - starts[0], plain(np.asarray(values))), name)
 
 
-def _of_lists(sets: list[Any], names: list[str] | None, name: str) -> _Members:
+def _of_lists(sets: list[Any], name: str) -> _Members:
     for i, members in enumerate(sets):
         if isinstance(members, str) or not hasattr(members, "__len__"):
             raise InvalidDataError(f"{name}: row {i}: a set must be a list, not {members!r}")
-    # Python lists have no common type before their members are one array.
-    starts = np.append(0, np.cumsum([len(members) for members in sets])).astype(np.int64)
+    lengths = [len(members) for members in sets]
     flat = [member for members in sets for member in members]
-    return _checked(starts, np.array(flat) if flat else np.empty(0, np.int64), names, name)
+    # Lists of booleans of one length are the rows of a matrix.
+    if flat and len(set(lengths)) == 1 and all(isinstance(m, bool | np.bool_) for m in flat):
+        return _of_matrix(np.array(flat).reshape(len(sets), -1), name)
+    starts = np.append(0, np.cumsum(lengths)).astype(np.int64)
+    values = np.empty(len(flat), object)
+    values[:] = flat
+    return _checked(_Members(starts, plain(values)), name)
 
 
-def _checked(starts: Ints, flat: NDArray[Any], names: list[str] | None, name: str) -> _Members:
-    """Members with classes that exist, each once in a set.
-
-    They become positions if they are numbers, or if there are names of the classes.
-    """
-    rows = np.repeat(np.arange(len(starts) - 1), np.diff(starts))
-    n_classes = None if names is None else len(names)
-    if flat.dtype.kind in "iu":
-        classes = codes = flat.astype(np.int64)
-        wrong = (codes < 0) | (codes >= (np.inf if n_classes is None else n_classes))
-        if wrong.any():
-            i = int(np.argmax(wrong))
-            raise InvalidDataError(f"{name}: row {rows[i]}: its set has the class {flat[i]}")
-    elif names is None:
-        classes = flat.astype(str)
-        _, codes = np.unique(classes, return_inverse=True)
-    else:
-        classes = codes = _codes(flat.astype(str), names, lambda i: f"{name}: row {rows[i]}: ")
-    if len(codes):
-        # One number for each pair of row and class: equal neighbours after sorting are repeated.
-        keys = rows * (int(codes.max()) + 1) + codes
-        order = np.argsort(keys, kind="stable")
-        repeated = order[1:][np.diff(keys[order]) == 0]
-        if len(repeated):
-            i = int(repeated.min())
-            raise InvalidDataError(f"{name}: row {rows[i]}: its set has the class {flat[i]} twice")
-    return _Members(starts, classes, n_classes)
+def _checked(members: _Members, name: str) -> _Members:
+    """The members, none of which is missing."""
+    missing = missing_entries(members.values)
+    if missing.any():
+        row = members.rows[int(np.argmax(missing))]
+        raise InvalidDataError(f"{name}: row {row}: a class of its set is missing")
+    return members
 
 
-def _codes(texts: NDArray[Any], names: list[str], place: Any) -> Ints:
-    """Positions of names of classes (m,)."""
-    # A sorted copy finds each name in logarithmic time: members may be many millions.
-    ordered = np.array(names)
-    order = np.argsort(ordered)
-    at = np.searchsorted(ordered, texts, sorter=order).clip(max=len(names) - 1)
-    codes: Ints = order[at]
-    wrong = ordered[codes] != texts
-    if wrong.any():
-        i = int(np.argmax(wrong))
-        raise InvalidDataError(f"{place(i)}{str(texts[i])!r} is not among the class_names")
-    return codes
+# ---------------------------------------------------------------- classes
 
 
-def _label_array(labels: Any, name: str) -> NDArray[Any]:
-    values = as_numpy(labels)
-    if values.ndim != 1:
-        raise InvalidDataError(f"{name}: labels must be (n,), not of shape {values.shape}")
-    return values
+def _is_numeric(values: NDArray[Any]) -> bool:
+    return values.dtype.kind in "iuf"
 
 
-def _is_known(labels: NDArray[Any]) -> NDArray[np.bool_]:
-    """Whether each label is known: not −1, NaN or None."""
-    if labels.dtype.kind in "iu":
-        return labels != -1
-    if labels.dtype.kind == "f":
-        return ~(np.isnan(labels) | (labels == -1))
-    if labels.dtype.kind == "O":
-        return np.array([label is not None and label == label for label in labels], np.bool_)
-    return np.ones(len(labels), np.bool_)
+def _meaning(
+    members: _Members, labels: NDArray[Any], class_names: Sequence[Any] | None
+) -> LabelValues:
+    """Classes that values of labels and members mean."""
+    if class_names is not None:
+        names = [str(n) for n in class_names]
+        count = len(names) if members.n_classes is None else members.n_classes
+        if not names or len(set(names)) != count or len(names) != count:
+            raise OptionError(f"{max(count, 1)} classes need as many distinct names, not {names}")
+        return named_labels(class_names)
+    has_labels = not missing_entries(labels).all()
+    if members.n_classes is not None and not _is_numeric(labels) and has_labels:
+        raise OptionError("labels are names: give class_names= in the order of the classes")
+    if members.n_classes is not None or (_is_numeric(members.values) and _is_numeric(labels)):
+        return LabelValues(classes=members.n_classes)
+    # Without members every known label is uncovered, whatever it means.
+    if len(members.values) and has_labels and _is_numeric(members.values) != _is_numeric(labels):
+        names_of, numbers_of = ("labels", "members of sets")
+        if not _is_numeric(members.values):
+            names_of, numbers_of = numbers_of, names_of
+        raise OptionError(f"{names_of} are names, but {numbers_of} are numbers: give class_names=")
+    values = distinct_values(np.append(members.values.astype(object), labels.astype(object)))
+    return named_labels(list(values.values()))
 
 
-def _positions(
-    labels: NDArray[Any],
-    known: NDArray[np.bool_],
-    names: list[str] | None,
-    members: _Members,
-    name: str,
-) -> NDArray[Any]:
-    """Labels as positions or names, as the members are."""
-    # Members that are names stay names where the order of the classes is unknown.
-    by_name = members.classes.dtype.kind in "US"
-    if labels.dtype.kind in "OUS":
-        texts = np.where(known, labels, "").astype(str)
-        if by_name:
-            return texts
-        if names is None:
-            raise OptionError("labels are names: give class_names= in the order of the classes")
-        out = np.full(len(labels), -1, np.int64)
-        rows = np.flatnonzero(known)
-        out[rows] = _codes(texts[rows], names, lambda i: f"{name}: row {rows[i]}: its label ")
-        return out
-    if by_name and len(members.classes):
-        raise OptionError("members of sets are names, but labels are numbers: give class_names=")
-    numbers = np.where(known, labels, -1)
-    if (numbers != np.rint(numbers)).any():
-        raise InvalidDataError(f"{name}: labels must be whole numbers, the positions of classes")
-    positions: Ints = numbers.astype(np.int64)
-    largest = np.inf if members.n_classes is None else members.n_classes - 1
-    wrong = known & ((positions < 0) | (positions > largest))
-    if wrong.any():
-        i = int(np.argmax(wrong))
-        raise InvalidDataError(f"{name}: row {i}: its label {labels[i]} is not a class")
-    return positions
-
-
-def _outcomes(members: _Members, labels: NDArray[Any], known: NDArray[np.bool_]) -> Floats:
+def _outcomes(members: _Members, labels: NDArray[Any], meaning: LabelValues, name: str) -> Floats:
     """1 where the label is in the set, 0 where it is not, and NaN where it is unknown."""
+    rows = members.rows
+    classes = meaning.numbers(labels, 0, lambda i: f"{name}: row {i}")
+    _require_classes(classes, members.n_classes, labels, np.arange(len(labels)), "its label", name)
+    codes = members.values.astype(np.int64) if members.n_classes is not None else None
+    if codes is None:
+        codes = meaning.numbers(members.values, 0, lambda i: f"{name}: the set of row {rows[i]}")
+        if (codes < 0).any():
+            i = int(np.argmax(codes < 0))
+            raise InvalidDataError(
+                f"{name}: row {rows[i]}: its set has the class {members.values[i]}"
+            )
+        _require_distinct(codes, members, name)
     # A set has no class twice, so that at most one member of a row is the label.
-    rows = np.repeat(np.arange(len(labels)), members.sizes)
     hits = np.zeros(len(labels))
-    hits[rows[members.classes == labels[rows]]] = 1.0
-    return np.where(known, hits, np.nan)
+    hits[rows[codes == classes[rows]]] = 1.0
+    return np.where(classes >= 0, hits, np.nan)
+
+
+def _require_classes(
+    classes: Ints, n_classes: int | None, values: NDArray[Any], rows: Ints, what: str, name: str
+) -> None:
+    """Refuse classes that the columns of the sets do not have."""
+    wrong = (classes < -1) | (classes >= (np.inf if n_classes is None else n_classes))
+    if wrong.any():
+        i = int(np.argmax(wrong))
+        raise InvalidDataError(f"{name}: row {rows[i]}: {what} {values[i]} is not a class")
+
+
+def _require_distinct(codes: Ints, members: _Members, name: str) -> None:
+    """Refuse sets that have a class twice."""
+    if not len(codes):
+        return
+    ranks = codes
+    if codes.max() >= _LARGEST_CODE:
+        _, ranks = np.unique(codes, return_inverse=True)
+    # One number for each pair of row and class: equal neighbours after sorting are repeated.
+    keys = members.rows * (int(ranks.max()) + 1) + ranks
+    order = np.argsort(keys, kind="stable")
+    repeated = order[1:][np.diff(keys[order]) == 0]
+    if len(repeated):
+        i = int(repeated.min())
+        row, value = members.rows[i], members.values[i]
+        raise InvalidDataError(f"{name}: row {row}: its set has the class {value} twice")

@@ -181,7 +181,7 @@ class _TestedBins(Binned):
 
     @property
     def has_smaller_replicates(self) -> bool:
-        """Whether the bins depend on the predictions alone, which replicates share."""
+        """Whether these are equal-mass bins that do not depend on the labels."""
         return self.edges in MASS and self.edges != "sweep"
 
     def for_replicates(self, *states: Any) -> tuple[Self, tuple[Any, ...]]:

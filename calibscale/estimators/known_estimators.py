@@ -59,7 +59,7 @@ _ENTRIES = {
     "crps": ("forecast_scores", "CRPS", "mean continuous ranked probability score; good if small, not calibration alone", False),
     "log_score": ("forecast_scores", "LogScore", "mean −log density of the outcomes; good if small, not calibration alone", False),
     "pinball_loss": ("forecast_scores", "PinballLoss", "mean loss of quantiles; good if small, not calibration alone", False),
-    "coverage": ("forecast_scores", "Coverage", "share of outcomes in prediction intervals: should be their level", False),
+    "coverage": ("forecast_scores", "Coverage", "share of outcomes in prediction intervals or sets: should be their level", False),
     "pit_kuiper": ("forecast_scores", "PITKuiper", "distance of PIT values from uniform: largest excess of outcomes between two quantiles", True),
     "pit_ks": ("forecast_scores", "PITKS", "distance of PIT values from uniform: largest excess of outcomes below a quantile", True),
     "pit_cvm": ("forecast_scores", "PITCvM", "distance of PIT values from uniform, squared, averaged over quantiles", True),

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Container, Iterable, Sequence
 from dataclasses import replace
 from itertools import islice
 from typing import Any, Unpack
@@ -29,16 +29,11 @@ from calibscale.inference.monte_carlo import (
     count_replicates,
     jointly,
     refused,
-    replicates_at_once,
+    replicates_of_first_pass,
     trial_of,
 )
 from calibscale.inference.nulls import CERTAIN, knows_clusters, pair_values, replicates_of
-from calibscale.inference.testable import (
-    Testable,
-    for_test,
-    has_centred_null,
-    has_smaller_replicates,
-)
+from calibscale.inference.testable import Testable, for_test, has_centred_null
 from calibscale.inference.verdict import check_negligible, judgement_of_tests
 from calibscale.kernels.pair_sums import PairSummed
 from calibscale.predictions.target import Target
@@ -46,6 +41,7 @@ from calibscale.results.inference_results import CalibrationTests
 from calibscale.results.verdict_results import NEGLIGIBLE
 from calibscale.session import Run, Session, SessionOptions, classes_only, listed, verb
 from calibscale.statistics.null_distributions import Null, RandomSigns, null_of
+from calibscale.statistics.statistic import Statistic
 
 _MAX_REPLICATES, _MAX_BANDWIDTHS = 10**6, 100
 
@@ -191,8 +187,8 @@ def calibration_test(
         draws = _pooled(drawn_from, run) if drawn_from.draws else None
         # The first batch of replicates is drawn in the pass that computes the observed values.
         batch = batch_of(run, n_replicates)
-        drawn = replicates_at_once(run.fitting, draws, batch)
-        passes = _passes(run.fitting, draws, n_replicates, batch)
+        drawn = replicates_of_first_pass(run.fitting, draws, batch)
+        passes = _passes(run.fitting, draws, n_replicates, batch, drawn)
         progress = run.execution.progress
         scanned = run.reporting(progress and _over(progress, passes))
         needed = [*(s for e in run.fitting for s in e.needs), *drawn.values(), CERTAIN]
@@ -315,14 +311,22 @@ def _over(progress: Progress, passes: int) -> Progress:
 
 
 def _passes(
-    estimators: Sequence[BoundEstimator], null: Null | None, n_replicates: int, batch: int
+    estimators: Sequence[BoundEstimator],
+    null: Null | None,
+    n_replicates: int,
+    batch: int,
+    drawn_first: Container[Statistic],
 ) -> int:
-    """Number of passes over the data: each draws a batch of replicates, the first one if it can."""
-    if not replicates_of(estimators, null, 0, 1):
+    """Number of passes over the data, each with a batch of replicates.
+
+    There is one more if some of the first batch are not in `drawn_first`, as they need the observed
+    values.
+    """
+    first_batch = replicates_of(estimators, null, 0, batch)
+    if not first_batch:
         return 1
     batches = -(-n_replicates // batch)  # the quotient rounded up
-    # Smaller replicates are drawn after the first pass, which has the observed values alone.
-    return batches + any(has_smaller_replicates(e) for e in estimators)
+    return batches + any(statistic not in drawn_first for statistic in first_batch)
 
 
 def _pooled(null: Null, run: Run) -> Null:

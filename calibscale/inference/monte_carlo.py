@@ -218,8 +218,8 @@ def count_replicates(
 ) -> None:
     """Count the replicates of tests with states that merge.
 
-    The replicates of `replicates_at_once` were drawn in the pass over the data and are in `states`.
-    The others of the first batch, and each further batch, take a pass.
+    The replicates of `replicates_of_first_pass` were drawn in the pass over the data, and are in
+    `states`.  The others of the first batch, and each further batch, take a pass.
     """
     for first in range(0, n_replicates, batch):
         todo = [trial for trial in trials if not trial.done]
@@ -241,17 +241,17 @@ def count_replicates(
 def _use_smaller_replicates(
     trials: Iterable[MonteCarloTest], null: Null, replicates: range, states: States
 ) -> None:
-    """Set estimators with smaller replicates, whose own replicates are not among the states."""
+    """Replace each estimator without drawn replicates by the one with smaller replicates."""
     for trial in trials:
-        own = replicates_of([trial.estimator], null, replicates.start, replicates.stop)
-        if all(replicated in states for replicated in own.values()):
+        drawn = replicates_of([trial.estimator], null, replicates.start, replicates.stop)
+        if all(replicated in states for replicated in drawn.values()):
             continue
         observed = (states[s] for s in trial.estimator.needs)
-        trial.estimator, merged = for_replicates(trial.estimator, *observed)
-        states.update(zip(trial.estimator.needs, merged, strict=True))
+        trial.estimator, smaller = for_replicates(trial.estimator, *observed)
+        states.update(zip(trial.estimator.needs, smaller, strict=True))
 
 
-def replicates_at_once(
+def replicates_of_first_pass(
     estimators: Iterable[BoundEstimator], null: Null | None, count: int
 ) -> dict[Statistic, Replicates]:
     """First replicates, which the pass over the data draws beside the observed values.

@@ -132,7 +132,7 @@ def bare(estimator: BoundEstimator, *states: Any) -> Estimate:
 
 
 def has_smaller_replicates(estimator: BoundEstimator) -> bool:
-    """Whether replicates of an estimator have fewer sums than its states."""
+    """Whether replicates have fewer sums than the states, once the observed states are known."""
     return isinstance(estimator, HasSmallerReplicates) and estimator.has_smaller_replicates
 
 

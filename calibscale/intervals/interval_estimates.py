@@ -213,7 +213,7 @@ def _interval_of_limits(estimator: Estimated, request: Resampling, limits: Limit
         method=limits.method,
         parts=0,
         standard_error=error,
-        covers=POPULATION if estimator.unbiased else BOTH,
+        covers=POPULATION if estimator.unbiased or limits.of_population else BOTH,
     )
 
 

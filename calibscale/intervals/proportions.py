@@ -15,11 +15,15 @@ FEW = 3.0  # expected number of events below which their variance cannot be esti
 
 
 class Limits(NamedTuple):
-    """Ends of an interval, and the method that computed them."""
+    """Ends of an interval, and the method that computed them.
+
+    `of_population` says that limits of a biased estimator do not cover its expectation at this n.
+    """
 
     low: float
     high: float
     method: str
+    of_population: bool = False
 
 
 def clopper_pearson(successes: float, trials: float, tail: float) -> tuple[float, float]:

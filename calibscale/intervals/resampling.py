@@ -419,10 +419,8 @@ class SquaredNorm:
         """Limits of the population's value.  A biased estimator adds its noise to the upper one."""
         tail = (1.0 - confidence_level) / 2.0
         expected, seen = self._rarer()
-        low, high, method = quadratic_limits(
-            self.size, self.calibrated, self.observed, tail, (expected, seen)
-        )
-        low, high = low / self.scale, high / self.scale
+        limits = quadratic_limits(self.size, self.calibrated, self.observed, tail, (expected, seen))
+        low, high = limits.low / self.scale, limits.high / self.scale
         if self.p_value > tail >= self.least_p_value:
             low = 0.0  # the test with drawn labels is exact, unlike a fitted tail
         if min(expected, seen) < FEW and self.squares > 0:
@@ -434,7 +432,7 @@ class SquaredNorm:
             high = max(high, largest * farthest**2) if seen < FEW else high
         if not estimator.unbiased:
             high += self.own / self.scale
-        return Limits(low, high, method)
+        return Limits(low, high, limits.method)
 
     def _mean_gaps(self, tail: float) -> tuple[float, float]:
         """Smallest and largest |mean gap| within its limits."""

@@ -24,7 +24,7 @@ from calibscale.inference.monte_carlo import (
     batch_of,
     count_replicates,
     refused,
-    replicates_at_once,
+    replicates_of_first_pass,
     trial_of,
 )
 from calibscale.inference.multiple_testing import adjusted_tests
@@ -395,7 +395,7 @@ class _Reader:
         recipe = self.recipe
         if recipe.keep or not batch:
             return recipe.replicated(self.day, batch)
-        return replicates_at_once(recipe.under_test, recipe.null(self.day), batch)
+        return replicates_of_first_pass(recipe.under_test, recipe.null(self.day), batch)
 
     def _batch(self, defaults: Iterable[BoundEstimator]) -> int:
         """Number of replicates that a pass draws: all of them if the ledger keeps them."""

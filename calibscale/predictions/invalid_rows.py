@@ -44,7 +44,7 @@ REASONS = {
     FEW_MEMBERS: "has too few members",
     NOT_POSITIVE: "is not positive",
     REVERSED: "ends below its start",
-    NO_SIZE: "has no size",
+    NO_SIZE: "is not a whole number from 0",
     NO_EVENT: "is neither 0 nor 1",
 }
 # Faults that the status alone tells.  Others depend on the values of the row.
@@ -57,7 +57,7 @@ _FAULTS = {
     kernel_rows.NO_CLUSTER: MISSING,
     **REASONS,
 }
-_OF_LABELS = (kernel_rows.LABEL_RANGE, kernel_rows.BAD_SHARES, OUTCOME)
+_OF_LABELS = (kernel_rows.LABEL_RANGE, kernel_rows.BAD_SHARES, OUTCOME, NO_EVENT)
 
 
 class Fault(NamedTuple):

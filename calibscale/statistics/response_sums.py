@@ -149,10 +149,12 @@ class ResponsesByCell(Statistic):
 class ResponseCells(ResponsesByCell):
     """Residuals of a `Functional` in cells of its predictions, between the `inner` edges.
 
-    Cells are (lo, hi], and the outer ones are open.
+    Cells are (lo, hi], and the outer ones are open.  With `by_size` they are cells of the sizes of
+    intervals or sets, ∞ where a side is open.
     """
 
     inner: tuple[float, ...]
+    by_size: bool = False
 
     @property
     def count(self) -> int:
@@ -160,7 +162,8 @@ class ResponseCells(ResponsesByCell):
 
     def cells(self, chunk: OutcomeChunk) -> Any:
         target: Any = chunk.target
-        return np.searchsorted(np.array(self.inner), target.ordered_by(chunk.values))
+        numbers = target.sizes_of if self.by_size else target.ordered_by
+        return np.searchsorted(np.array(self.inner), numbers(chunk.values))
 
 
 @dataclass(frozen=True)

@@ -20,7 +20,8 @@ from calibscale.predictions.chunk import Chunk
 from calibscale.predictions.outcomes import OutcomeChunk
 
 _DRAWN = 2**18  # draws of a part of a chunk: 2 MB, which stay in the cache of a core
-_ROWS_PER_SUM = 4  # rows of a part for each sum of a replicate
+_DRAWN_LABELS = 2**21  # draws of labels, which statistics share if a chunk is one part
+_MIN_ROWS_PER_SUM = 4  # rows of a part for each sum of a replicate
 
 
 class Statistic(ABC):
@@ -119,10 +120,13 @@ class Replicates(Statistic):
         # A statistic with `large_chunks` draws the replicates in parts itself.  Other statistics
         # get parts of a chunk, so that the draws of many replicates stay in the cache.  A part has
         # enough rows that adding it to the sums takes little of its time.
-        step = len(chunk)
-        if not self.large_chunks:
+        if self.large_chunks:
+            step = len(chunk)
+        elif self.draws_labels(chunk):
+            step = max(256, _DRAWN_LABELS // len(self))
+        else:
             sums = sum(field[0].size for field in state)
-            step = max(256, _DRAWN // len(self), _ROWS_PER_SUM * sums)
+            step = max(256, _DRAWN // len(self), _MIN_ROWS_PER_SUM * sums)
         for low in range(0, len(chunk), step):
             part = chunk if step >= len(chunk) else chunk.take(slice(low, low + step))
             self.statistic.draw(state, part, self)

@@ -44,8 +44,8 @@ sets = cs.from_sets(
 print(cs.evaluate(sets, interval=True))
 
 # %%
-# The sets are stored as a sparse matrix here. An array of booleans and lists of classes, such as a
-# column of a Parquet file, are read in the same way. A row has the size of its set as its
+# The sets are stored as a sparse matrix here. ``from_sets`` also takes an array of booleans, or
+# lists of classes such as a column of a Polars data frame. A row has the size of its set as its
 # prediction, and 1 as its outcome if the label is in the set.
 #
 # Coverage by size

@@ -73,6 +73,34 @@ def test_labels__may_be_names_of_columns(member, labels):
     np.testing.assert_array_equal(source.labels, member[np.arange(N), labels])
 
 
+def test_numbers__are_names_if_all_names_are_numbers():
+    """As in `from_arrays`, a label of 2 is the first class here."""
+    source = cs.from_sets(np.eye(3, dtype=bool), [2, 0, 1], coverage=0.4, class_names=[2, 0, 1])
+    np.testing.assert_array_equal(source.labels, [1, 1, 1])
+    source = cs.from_sets([[10], [20], [10]], [10, 20, 20], coverage=0.4, class_names=[10, 20])
+    np.testing.assert_array_equal(source.labels, [1, 1, 0])
+
+
+@pytest.mark.parametrize(
+    ("sets", "labels", "hits"),
+    [
+        ([[], [], []], ["a", "b", "c"], [0, 0, 0]),
+        (pa.array([[], []], pa.list_(pa.string())), ["a", "b"], [0, 0]),
+        ([["a"], ["b"]], [None, None], [np.nan, np.nan]),
+        ([[0.0], [1.0, 2.0]], [0, 1], [1, 1]),
+        ([[True, False], [True, True]], [1, 1], [0, 1]),
+        (pl.DataFrame({"a": [True, False], "b": [False, True]}), [0, 0], [1, 0]),
+        (pa.array([[0, 1], [1, 2]], pa.list_(pa.int64(), 2)), [0, 0], [1, 0]),
+        (pa.array([[0, 1], [1]], pa.list_view(pa.int64())), [0, 0], [1, 0]),
+        ([[5], [1], [5], [2**40]], [5, 5, 5, 5], [1, 0, 1, 0]),
+        (np.eye(2, dtype=bool), [True, False], [0, 0]),
+        (np.eye(3, dtype=bool), pd.Series([0, 0, None], dtype="Int64"), [1, 0, np.nan]),
+    ],
+)
+def test_sets__of_unusual_layouts_are_read(sets, labels, hits):
+    np.testing.assert_array_equal(cs.from_sets(sets, labels, coverage=0.4).labels, hits)
+
+
 @pytest.mark.parametrize("unknown", [-1, np.nan, None])
 def test_labels__that_are_not_yet_known_are_left_out(unknown, member, labels):
     later = [unknown if i < 7 else int(label) for i, label in enumerate(labels)]
@@ -90,18 +118,17 @@ def test_labels__that_are_not_yet_known_are_left_out(unknown, member, labels):
         ([[0], [1]], [0], {}, "2 sets, but 1 labels"),
         ([[True, False]] * 2, [0, 2], {}, "row 1: its label 2 is not a class"),
         ([[0], [-1]], [0, 1], {}, "row 1: its set has the class -1"),
-        ([[0], [3]], [0, 1], {"class_names": NAMES[:2]}, "row 1: its set has the class 3"),
-        ([[0, 2]], [0], {"as_array": True}, "must be true or false, not int64 of other values"),
-        ([[0], [1]], [0.5, 1.0], {}, "labels must be whole numbers"),
+        (np.array([[0, 2]]), [0], {}, "must be true or false, not other values of int64"),
+        (np.ones((2, 3, 2), bool), [0, 1], {}, r"choose one coverage, such as sets\[:, :, 0\]"),
+        (5, [0], {}, "must be an array .* or a list of lists, not int"),
+        ([[0], [1]], [0.5, 1.0], {}, "row 0: the label is 0.5, not an integer"),
+        ([[0.5], [1]], [0, 1], {}, "the set of row 0: the label is 0.5, not an integer"),
         (pa.array([[0], None]), [0, 1], {}, "1 sets are missing; empty sets are"),
-        ([["a"], ["x"]], ["a", "b"], {"class_names": ["a", "b"]}, "'x' is not among the class_na"),
+        ([["a"], ["b", None]], ["a", "b"], {}, "row 1: a class of its set is missing"),
+        ([["a"], ["x"]], ["a", "b"], {"class_names": ["a", "b"]}, "of row 1: the label is 'x'"),
     ],
 )
 def test_invalid_sets__are_named(sets, labels, options, message):
-    if isinstance(sets, list) and isinstance(sets[0], list) and sets[0][0] is True:
-        sets = np.array(sets)
-    if options.pop("as_array", False):
-        sets = np.array(sets)
     with pytest.raises(cs.InvalidDataError, match=message):
         cs.from_sets(sets, labels, coverage=0.9, **options)
 
@@ -110,9 +137,15 @@ def test_invalid_sets__are_named(sets, labels, options, message):
     ("arguments", "message"),
     [
         (dict(sets=[["a"]], labels=[0], coverage=0.9), "members of sets are names"),
-        (dict(sets=[[0]], labels=["a"], coverage=0.9), "labels are names: give class_names="),
+        (dict(sets=[[0]], labels=["a"], coverage=0.9), "labels are names, but members of sets"),
+        (dict(sets=np.eye(1, dtype=bool), labels=["a"], coverage=0.9), "labels are names: give"),
+        (dict(sets=np.eye(2, dtype=bool), labels=[0, 1], coverage=0.9, class_names=["a"]), "2 cl"),
+        (dict(sets=[[0]], labels=[0], coverage=None), "forecast 'set': "),
         (dict(sets=[[0]], labels=[0], coverage=1.0), "coverage must be in"),
-        (dict(sets=[[0]], labels=[0], coverage=0.9, class_names=["a", "a"]), "must be distinct"),
+        (
+            dict(sets=[[0]], labels=[0], coverage=0.9, class_names=["a", "a"]),
+            "as many distinct names",
+        ),
     ],
 )
 def test_options__that_do_not_fit_are_errors(arguments, message):
@@ -198,11 +231,56 @@ def test_strata__of_intervals_are_quantiles_of_their_widths():
     assert strata[0]["p_value"] < 0.01 < strata[-1]["count"]
 
 
+def test_strata__of_few_rows_join_their_smaller_neighbour():
+    sizes = np.repeat([0, 1, 2, 9], [5, 100, 100, 3])
+    hits = np.repeat([0.0, 1.0, 1.0, 0.0], [5, 100, 100, 3])
+    source = cs.from_arrays(predictions=sizes, forecast="set(coverage=0.9)", labels=hits)
+    (estimate,) = cs.evaluate(source, "size_stratified_coverage").estimates
+    strata = estimate.details["strata"]
+    assert [(s["lower"], s["upper"], s["count"]) for s in strata] == [(None, 1, 105), (1, 16, 103)]
+    assert estimate.value == pytest.approx(100 / 105, rel=1e-12)
+    assert estimate.n == 208
+
+
+def test_strata__infinite_intervals_are_the_widest():
+    rng = np.random.default_rng(8)
+    width = np.append(rng.gamma(3.0, size=900), np.full(100, np.inf))
+    y = rng.normal(size=1000) * 3
+    source = cs.from_arrays(
+        predictions=(-width, width), forecast="interval(coverage=0.9)", labels=y
+    )
+    (estimate,) = cs.evaluate(source, "size_stratified_coverage").estimates
+    strata = estimate.details["strata"]
+    covered = np.abs(y) <= width
+    narrow = 2 * width <= strata[0]["upper"]
+    assert strata[0]["count"] == narrow.sum()
+    assert strata[0]["coverage"] == pytest.approx(covered[narrow].mean(), rel=1e-12)
+    assert strata[-1]["coverage"] == pytest.approx(covered[2 * width > strata[-1]["lower"]].mean())
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {"strata": 2.5},
+        {"strata": 0},
+        {"strata": None},
+        {"edges": [2, 1]},
+        {"edges": [1, np.inf]},
+        {"edges": [np.nan]},
+        {"edges": "12"},
+        {"edges": 2},
+    ],
+)
+def test_strata__that_are_impossible_are_errors(settings):
+    with pytest.raises(cs.OptionError, match=r"must be (a whole|increasing) number"):
+        cs.SizeStratifiedCoverage(**settings)
+
+
 def test_strata__intervals_cover_the_smallest_coverage_of_the_population():
     """The level is at least 95 %, because all strata are covered together."""
     missed = 0
     for seed in range(60):
-        sizes, hits = _sized(seed, 400)
+        sizes, hits = _sized(seed, 800)
         source = cs.from_arrays(predictions=sizes, forecast="set(coverage=0.9)", labels=hits)
         (estimate,) = cs.evaluate(source, "size_stratified_coverage", interval=True).estimates
         missed += not estimate.interval.low <= 0.6 <= estimate.interval.high

@@ -8,7 +8,7 @@ from typing import Any, ClassVar
 import numpy as np
 
 from calibscale.array_types import Floats, Ints
-from calibscale.errors import OptionError
+from calibscale.errors import OptionError, require
 from calibscale.predictions.claims import SETS
 from calibscale.predictions.functionals.functional import Functional
 from calibscale.predictions.functionals.prediction_intervals import IntervalPrediction
@@ -63,6 +63,9 @@ class SetPrediction(IntervalPrediction):
         """Sizes (c,), which tell sets apart that are easy or hard to predict."""
         return values[:, 0]
 
+    def sizes_of(self, values: Floats) -> Floats:
+        return values[:, 0]
+
     def embedded(self, values: Floats, y: Floats) -> Floats:
         """Logarithms of 1 + size (c, 1): sets of 1 and 2 differ more than sets of 500 and 501."""
         return np.log1p(values)
@@ -70,10 +73,10 @@ class SetPrediction(IntervalPrediction):
     # ---------------------------------------------------------------- the set as a forecast
 
     def interval(self, values: Floats, level: float) -> tuple[Floats, Floats]:
-        """Interval of the length of the size that contains 1, the outcome of a covered label."""
-        # The check of the level is that of intervals, and their ends are 1.
-        low, _ = super().interval(np.ones((len(values), 2)), level)
-        return low, low + values[:, 0]
+        """[1, 1 + size], which contains 1, the outcome of a covered label, and not 0."""
+        is_stated = abs(level - self.coverage) < 1e-9  # levels are rounded to twelve digits
+        require(is_stated, f"the sets have the coverage {self.coverage}", level)
+        return np.ones(len(values)), 1.0 + values[:, 0]
 
     # ---------------------------------------------------------------- default estimators
 

@@ -78,6 +78,10 @@ class IntervalPrediction(Functional):
         low, high = self.embedded(values, values[:, 0]).T
         return np.where(np.isinf(values).any(axis=1), low, high - low)
 
+    def sizes_of(self, values: Floats) -> Floats:
+        """Widths (c,), ∞ with an open side."""
+        return values[:, 1] - values[:, 0]
+
     def embedded(self, values: Floats, y: Floats) -> Floats:
         """Ends (c, 2), where an open side has the end of the other side, or 0."""
         low, high = np.where(np.isinf(values), np.nan, values).T
