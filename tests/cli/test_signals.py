@@ -59,7 +59,7 @@ not_under_nohup = pytest.mark.skipif(
         (signal.SIGTERM, "local:2", True, False),
         pytest.param(*(signal.SIGINT, "local:2", True, False), marks=pytest.mark.slow),
         pytest.param(*(signal.SIGTERM, "local:2", False, True), marks=pytest.mark.slow),
-        (signal.SIGINT, "local:2", False, True),
+        pytest.param(*(signal.SIGINT, "local:2", False, True), marks=pytest.mark.slow),
         (signal.SIGINT, "local:2", True, True),
     ],
 )

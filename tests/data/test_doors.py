@@ -16,10 +16,14 @@ from tests.support.doors import COLUMNS, DOORS, KINDS, Impossible, cells, disagr
 # doors that write stores or ledgers; each of the doors and of the readers is in the first ones
 MARKS = {
     **dict.fromkeys(
-        ("from_file jsonl", "ingest csv", "ingest parquet", "evaluate jsonl", "job parquet"),
+        ("from_file jsonl", "ingest parquet", "job parquet"),
         pytest.mark.long,
     ),
-    **dict.fromkeys(("from_file csv", "job csv"), pytest.mark.slow),
+    # Other doors read the same formats in the full run.
+    **dict.fromkeys(
+        ("from_file csv", "job csv", "from_file feather", "ingest csv", "evaluate jsonl"),
+        pytest.mark.slow,
+    ),
 }
 MATRIX = [pytest.param(door, role, marks=MARKS.get(door, ())) for door in DOORS for role in COLUMNS]
 

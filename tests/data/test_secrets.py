@@ -22,6 +22,7 @@ from calibscale.errors import causes
 from calibscale.monitoring.job.job_reader import read_job
 from calibscale.recalibration.fits import load_recalibration
 from calibscale.simulation import simulate
+from tests.support.slow_cases import some_slow
 from tests.support.web_server import web_server
 
 MARK = "Zq7"  # part of each secret
@@ -205,7 +206,9 @@ def _search_everything(search, url, options, folder):
 
 
 @pytest.mark.long
-@pytest.mark.parametrize("kind", ADDRESSES)
+@pytest.mark.parametrize(
+    "kind", some_slow(ADDRESSES, keep=("user", "token", "header", "chain", "presigned", "keys"))
+)
 def test_secrets__of_addresses_and_options_are_nowhere(server, search, tmp_path, kind):
     url, options = ADDRESSES[kind]
     folder = tmp_path / "work"

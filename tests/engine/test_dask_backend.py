@@ -33,6 +33,7 @@ from calibscale.engine.execution import Execution
 from calibscale.errors import ClusterError
 from tests.support import ROOT
 from tests.support.dask_cluster import LIMIT, At, Cluster
+from tests.support.slow_cases import some_slow
 
 EXAMPLES = ROOT / "examples" / "cluster"
 ROWS = 900
@@ -144,7 +145,7 @@ COMMANDS = {
 
 
 @pytest.mark.cluster
-@pytest.mark.parametrize("name", COMMANDS)
+@pytest.mark.parametrize("name", some_slow(COMMANDS, keep=("evaluate", "test", "rank")))
 def test_commands__give_the_bits_of_threads(
     run: Any,
     cluster: Cluster,

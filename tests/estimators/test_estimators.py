@@ -106,10 +106,10 @@ GOLDEN = {
     "name",
     [
         "cifar10_resnet50",
-        "cifar10_resnet110",
-        "cifar10_densenet121",
+        pytest.param("cifar10_resnet110", marks=pytest.mark.slow),
+        pytest.param("cifar10_densenet121", marks=pytest.mark.slow),
         "cifar100_resnet110",
-        "cifar100_densenet121",
+        pytest.param("cifar100_densenet121", marks=pytest.mark.slow),
     ],
 )
 def test_golden__scores_bins_and_kernel_errors_are_reproduced(name, data_folder, golden_scores):

@@ -8,6 +8,7 @@ from scipy.stats import binom
 
 import calibscale as cs
 from tests.support import forecast_rows
+from tests.support.slow_cases import some_slow
 
 SETS = 40
 NAMES = ["ckce(bandwidth=0.4)", "cmmd(bandwidth=0.4)", "jkce_biased(bandwidth=0.4)"]
@@ -30,7 +31,7 @@ def _redrawn(kind, predictions, y, rng):
 
 
 @pytest.mark.long
-@pytest.mark.parametrize("kind", forecast_rows.FORECASTS)
+@pytest.mark.parametrize("kind", some_slow(forecast_rows.FORECASTS, keep=("normal", "quantiles")))
 def test_floor_of_forecasts__is_the_mean_and_quantile_over_calibrated_data_sets(kind):
     # S8: kernel errors of forecasts had no floors
     rng, n = np.random.default_rng(5), 120

@@ -8,6 +8,7 @@ from collections.abc import Iterator
 import pytest
 
 from tests.faults.campaign import FAILURES, FAULTS, UNDERTAKINGS, Campaign, prepared_campaign
+from tests.support.slow_cases import some_slow
 
 
 @pytest.fixture(scope="module")
@@ -17,8 +18,19 @@ def campaign(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Campaign]:
         yield prepared
 
 
+# Each kind of work, on a disk or on S3.
+_IN_EVERY_RUN = (
+    ("ingest", "disk"),
+    ("ingest --overwrite", "S3"),
+    ("append", "disk"),
+    ("ledger", "disk"),
+    ("first night", "disk"),
+    ("late labels", "S3"),
+)
+
+
 @pytest.mark.process
-@pytest.mark.parametrize("name", UNDERTAKINGS, ids=" ".join)
+@pytest.mark.parametrize("name", some_slow(UNDERTAKINGS, keep=_IN_EVERY_RUN), ids=" ".join)
 def test_fault__is_undone_by_the_same_command(campaign: Campaign, name: tuple[str, str]) -> None:
     for fault in FAULTS:
         outcome = campaign.run(fault, name, int.from_bytes(os.urandom(4)))

@@ -22,6 +22,7 @@ import pytest
 import calibscale as cs
 from calibscale.data.store import LogitStore
 from tests.support.night_faults import read_output
+from tests.support.slow_cases import some_slow
 from tests.support.undertakings import (
     Injector,
     NightOf,
@@ -185,7 +186,9 @@ def _check(injector: Injector, undertaking: Undertaking, ran: Ran, killed: bool)
     undertaking.check_done()
 
 
-@pytest.mark.parametrize("name", UNDERTAKINGS)
+@pytest.mark.parametrize(
+    "name", some_slow(UNDERTAKINGS, keep=("ingest", "loop appending", "first night", "report"))
+)
 def test_failing_writes__at_some_calls(injector: Injector, tmp_path: Path, name: str) -> None:
     _fail(injector, UNDERTAKINGS[name](tmp_path), max_points=len(KINDS))
 
