@@ -30,6 +30,7 @@ def source(temperature, n=2000, seed=0, **columns):
     return cs.from_arrays(logits=z * temperature, labels=labels, **columns)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("temperature", "n", "verdict"),
     [

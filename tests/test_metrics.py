@@ -33,6 +33,7 @@ def pairs(rng):
     return (rng.uniform(size=300) < p**2).astype(int), p
 
 
+@pytest.mark.long
 def test_metrics__are_those_of_naive_code(rows, pairs):
     y, p, w = rows
     scores = naive.scores(np.log(p), y, w)
@@ -104,6 +105,7 @@ def test_labels__may_be_of_any_kind(rows, kinds, labels):
     assert metrics.ece([kinds[k] for k in y], p.tolist(), labels=labels) == metrics.ece(y, p)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     "kinds", [["no", "yes"], [False, True], [0, 1], [-1, 1], [1, 2], [0.0, 1.0]], ids=str
 )

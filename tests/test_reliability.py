@@ -180,6 +180,7 @@ def test_reliability__certain_predictions_have_a_range_of_one_point():
     assert (high.consistency, high.frequency, high.outside) == ((1.0, 1.0), 0.5, True)
 
 
+@pytest.mark.long
 def test_reliability__dict_is_json_with_its_schema(source, arrays):
     logits = arrays["logits"].copy()
     logits[5] = np.nan
@@ -279,6 +280,7 @@ def poisson_binomial(p: np.ndarray) -> np.ndarray:
     return result
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("level", [0.5, 0.8, 0.95, 0.99])
 def test_consistency_interval__holds_its_level_for_unequal_predictions(rng, level):
     for _ in range(100):

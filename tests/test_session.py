@@ -133,6 +133,7 @@ def test_audit__summarises_covariates_once(rng):
     assert counted.reads == [400]
 
 
+@pytest.mark.long
 def test_session__results_equal_those_of_the_source(rng):
     p, x = rng.random(300), rng.normal(size=(300, 2))
     x[5, 1] = np.nan

@@ -277,6 +277,7 @@ def test_audit__a_bad_prediction_is_named(data):
     assert sum(result.dropped.values()) == 1
 
 
+@pytest.mark.long
 def test_audit__without_labels_has_no_test(data):
     result = audit(audited_source(data, labels=np.full(N, -1)), NAMES, **FAST)
     assert result.verdict.startswith("no test of local calibration")
@@ -289,6 +290,7 @@ def test_audit__without_labels_has_no_test(data):
 # ---------------------------------------------------------------- few covariates, many classes
 
 
+@pytest.mark.long
 def test_audit__one_covariate_is_one_test(data):
     result = audit(audited_source(data), "sex", categorical="sex", n_replicates=99)
     assert [member.test for member in result.tests.each] == [result.tests.joint]
@@ -354,6 +356,7 @@ def test_audit__of_many_classes_is_of_the_top_label(arrays, capsys):
         audit(source, ["group"], recalibrate=["platt"])
 
 
+@pytest.mark.long
 def test_audit__reports_why_a_method_has_no_fit(data):
     apart = np.where(data["p"] > 0.5, 1, 0)
     result = audit(

@@ -437,6 +437,7 @@ def test_local_bias__without_replicates_tests_no_ranges():
         local_bias(source, "x0", n_replicates=-1)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("shift", [0.15, -0.15])
 def test_bias_command__names_biased_ranges(tmp_path, shift):
     rng = np.random.default_rng(19)

@@ -53,6 +53,7 @@ def _run(*arguments: Any):
     return CliRunner().invoke(command, [str(a) for a in arguments])
 
 
+@pytest.mark.long
 def test_bias__command_writes_the_map_of_local_bias(store, tmp_path):
     sheet, full = tmp_path / "map.csv", tmp_path / "map.json"
     columns = ["--covariates", "age,site", "--categorical", "site", "--at", "grid", "--points", "4"]

@@ -258,6 +258,7 @@ def test_local_bias__without_a_label_everything_is_masked(data, method, at):
     assert set(bias_map.columns()["masked"].tolist()) <= {True}
 
 
+@pytest.mark.long
 def test_local_bias__does_not_depend_on_the_scale_of_weights(data):
     settings = dict(prediction_bandwidth=0.1, method="spectral", at="grid", points=6)
     unscaled = mapped(biased_source(data), ["age"], **settings)

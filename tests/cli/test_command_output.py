@@ -34,6 +34,7 @@ def test_json__may_go_to_a_pipe_in_a_folder_that_cannot_be_written(tmp_path, mon
         check_outputs({"--json": str(pipe)})
 
 
+@pytest.mark.long
 def test_evaluate__writes_a_json_file_beside_the_table(run, store, tmp_path):
     path = tmp_path / "result.json"
     ran = run("evaluate", store, "--json", path, "-e", "ece")
@@ -181,6 +182,7 @@ def test_evaluate__the_table_says_why_a_value_is_missing(run, tmp_path, monkeypa
     assert max(map(len, ran.out.splitlines())) <= width
 
 
+@pytest.mark.long
 def test_evaluate__names_with_brackets_are_printed_as_they_are(run, tmp_path, numbers):
     # brackets are markup of the table's library
     path = tmp_path / "[bold]x[/bold] [/].zarr"

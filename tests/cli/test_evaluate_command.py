@@ -84,6 +84,7 @@ def test_evaluate__json_holds_what_numpy_computes(run, store, numbers):
     assert values["ece"] == pytest.approx(sum(gaps) / len(y), rel=1e-12)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("name", NAMES)
 def test_evaluate__each_estimator_can_be_chosen(run, store, everything, name):
     (result,) = run("evaluate", store, "--json", "-", "-e", name).json["results"]
@@ -148,6 +149,7 @@ OPTIONS = {
 }
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("case", OPTIONS)
 def test_evaluate__options_do_what_the_python_api_does(run, store, case):
     text, estimators = OPTIONS[case]
@@ -182,6 +184,7 @@ def test_evaluate__figure_has_the_curves_of_scores(run, binary, tmp_path):
     assert (refused.code, "names of pictures end in" in refused.err) == (2, True)
 
 
+@pytest.mark.long
 def test_evaluate__everything_of_a_binary_store(run, binary):
     options = ("-e", "all", "--notion", "positive", "--features", 9)
     result = run("evaluate", binary, "--json", "-", *options).json["results"]
@@ -189,6 +192,7 @@ def test_evaluate__everything_of_a_binary_store(run, binary):
     assert all(e["value"] is not None for e in result)
 
 
+@pytest.mark.long
 def test_evaluate__everything_with_many_classes_gives_a_reason_for_what_is_missing(run, tmp_path):
     # 3^150 cells of the simplex are too many
     created = LogitStore.create(tmp_path / "wide.zarr", classes=150)

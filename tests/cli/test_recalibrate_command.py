@@ -73,6 +73,7 @@ def test_recalibrate__says_what_is_wrong(run, store, tmp_path, monkeypatch, argu
     assert not list(tmp_path.iterdir())
 
 
+@pytest.mark.long
 def test_recalibrate__stops_at_the_first_invalid_row(run, store, spoiled, tmp_path):
     path, new = tmp_path / "fit.json", tmp_path / "new.zarr"
     assert run("recalibrate", spoiled).code == 4

@@ -39,6 +39,7 @@ def store(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return path
 
 
+@pytest.mark.long
 def test_test__json_is_what_python_returns(run: Any, store: Path) -> None:
     options = ("--covariates", "group", "--categorical", "group", "--seed", 3, "-b", 99)
     result = run("test", store, "-s", "klce", "--json", "-", *options).json
@@ -126,6 +127,7 @@ def test_test__table_has_the_p_value(run: Any, store: Path, monkeypatch: Any) ->
     assert "upper bounds" in bound.out
 
 
+@pytest.mark.long
 def test_test__without_alpha_no_p_value_is_a_breach(run: Any, tmp_path: Path) -> None:
     """Hoeffding's bound of so clear a case is 0 in floating point."""
     created = cs.LogitStore.create(
@@ -176,6 +178,7 @@ def test_test__bad_options_are_reported(run: Any, store: Path, options: Any, mes
     assert message in ran.err
 
 
+@pytest.mark.long
 def test_evaluate__intervals_arrive(run: Any, store: Path, monkeypatch: Any) -> None:
     options = ("--interval", "bootstrap", "--confidence", 0.9, "--groups", 10)
     ran = run("evaluate", store, "--json", "-", "-e", "tce2_debiased", *options)

@@ -93,6 +93,7 @@ def test_columns__that_differ_are_named_with_both_files(two, change, message):
             door(files)
 
 
+@pytest.mark.long
 def test_columns__in_another_order_are_matched_by_name(two):
     expected = columns_of(read(two(lambda rows: rows)))
     files = two(lambda rows: rows[rows.columns[::-1]])
@@ -137,6 +138,7 @@ def test_categories__and_dictionaries_are_texts(tmp_path):
         np.testing.assert_array_equal(column, texts)
 
 
+@pytest.mark.long
 def test_commands__take_several_tables(two, run):
     files = two(lambda rows: rows)
     pattern = files[0].parent / f"?{files[0].suffix}"

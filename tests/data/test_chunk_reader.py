@@ -90,6 +90,7 @@ def test_store__of_storage_transformers_is_refused(store, tmp_path):
         LogitStore.open(tmp_path / "s.zarr")
 
 
+@pytest.mark.long
 def test_command__a_truncated_chunk_is_named_with_a_remedy(store, tmp_path):
     file = tmp_path / "s.zarr/logits/c/0/0"
     intact = file.read_bytes()

@@ -26,6 +26,7 @@ from tests.support.bad_rows import CLASSES, ROWS, assert_json_is_clean, columns,
 # ---------------------------------------------------------------- little or nothing to go by
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("kind", ["logits", "probabilities"])
 def test_evaluate__one_row_gives_values_or_reasons(kind):
     data = columns(kind, rows=1)
@@ -61,6 +62,7 @@ def test_evaluate__one_class_present_is_valid(present):
     assert len(result["cwce2"].details["by_class"]) == CLASSES
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("classes", [2, 150])
 def test_evaluate__every_estimator_gives_a_value_or_a_reason(classes):
     rng = np.random.default_rng(0)

@@ -209,6 +209,7 @@ def test_ingest_command__says_what_it_dropped(run, tmp_path):
         )
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("command", ["evaluate", "check", "reliability"])
 def test_commands__say_what_they_dropped(run, tmp_path, command):
     ran = run(command, table_of(tmp_path), *COLUMNS_OF, "--on-invalid", "drop")

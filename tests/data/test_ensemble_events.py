@@ -50,6 +50,7 @@ def test_calibrated_ensembles__are_rarely_declared_miscalibrated(m):
     assert rejected < 8
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("m", [5, 20, 50])
 def test_biased_ensembles__are_found(m):
     events = cs.forecast_events(_source(m, 1000, bias=0.5), threshold=0.3)

@@ -203,6 +203,7 @@ def test_predictions__are_never_columns_of_folders(tmp_path):
     assert LogitStore.open(tmp_path / "a.zarr").classes == 3
 
 
+@pytest.mark.long
 def test_commands__take_folders_with_partitions(tmp_path, run):
     folder = lake(tmp_path / "lake")
     ran = run("evaluate", folder, "--group-by", "date:month", "-e", "brier", "--json", "-")
@@ -244,6 +245,7 @@ json = "out/{date}.json"
 
 
 # The job names no format (leftover of issue 32: the path of a folder was taken for a store).
+@pytest.mark.long
 def test_jobs__read_partitions_and_refuse_files_that_differ(tmp_path, run):
     (tmp_path / "job.toml").write_text(_JOB)
     day = tmp_path / "lake" / "date=2026-09-01"

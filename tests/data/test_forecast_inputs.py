@@ -287,6 +287,7 @@ def write(frame, path, kind):
     return path
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("ending", ["csv", "parquet", "npz", "jsonl"])
 @pytest.mark.parametrize("kind", ["normal", "ensemble", "ordinal"])
 def test_ingest__equals_arrays(tmp_path, kind, ending):

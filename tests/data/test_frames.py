@@ -170,6 +170,7 @@ def test_stream__is_read_once_a_pass_and_not_held(columns, expected, scheduler):
     assert rows_in_memory <= (available_cpus() + 2) * stream._largest + 2 * frame.rows
 
 
+@pytest.mark.long
 def test_stream__rows_in_any_order(columns, rng):
     table = pa.table(columns)
     source = from_frame(Repeatable(table, 300), probabilities=IN_ORDER, **ROLES)
@@ -438,6 +439,7 @@ def test_stream__may_have_empty_batches(columns):
     assert results[0]["ece"].value == results[1]["ece"].value
 
 
+@pytest.mark.long
 def test_duckdb__connection_is_free_afterwards(columns):
     duckdb = pytest.importorskip("duckdb", reason="relations of DuckDB")
     connection = duckdb.connect()

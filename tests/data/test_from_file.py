@@ -62,6 +62,7 @@ def expected(columns):
 FILES = ("a.parquet", "a.feather", "a.arrow", "a.csv", "a.jsonl")
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("name", FILES)
 def test_files__are_read_with_names_of_classes_and_groups(tmp_path, name):
     columns = table()

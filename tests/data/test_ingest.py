@@ -42,6 +42,7 @@ def test_formats__keep_every_number(tmp_path, form):
     assert store.info()["dtype"] == ("float64" if form in TEXTS else "float32")
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("form", FORMATS)
 @pytest.mark.parametrize("dtype", [np.float16, np.float64])
 def test_formats__keep_the_type_of_predictions(tmp_path, form, dtype):
@@ -53,6 +54,7 @@ def test_formats__keep_the_type_of_predictions(tmp_path, form, dtype):
     assert_stored(tmp_path / "s.zarr", data)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("form", FORMATS)
 def test_formats__take_one_column_with_and_without_binary(tmp_path, form):
     data = rows(k=1)

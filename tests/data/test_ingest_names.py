@@ -20,6 +20,7 @@ from tests.support.ingest_files import K, N, csv_file, failing, save_file, store
 # ---------------------------------------------------------------- labels
 
 
+@pytest.mark.long
 def test_labels__that_are_empty_or_null_are_not_yet_known(tmp_path):
     expected = [1, -1, 0, -1]
     files = csv_file(tmp_path, "logits_0,logits_1,labels\n0,0,1.0\n0,0,\n0,0,0\n0,0,-1\n")

@@ -216,6 +216,7 @@ def test_labels__of_two_columns_may_be_texts():
     assert source.class_names == ("cat", "dog")
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("door", ["from_arrays", "from_file csv"])
 def test_labels__of_many_classes_count_from_one_or_have_letters(tmp_path, door):
     for labels, options in (
@@ -416,6 +417,7 @@ def test_exchanged_classes__are_the_likely_cause():
     assert cs.evaluate(right, "brier").warnings == ()
 
 
+@pytest.mark.long
 def test_exchanged_classes__of_three_are_named():
     names = ["cat", "dog", "fox"]
     source = cs.from_arrays(probabilities=WIDE[:, [1, 0, 2]], labels=CLASS, class_names=names)

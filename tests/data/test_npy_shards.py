@@ -150,6 +150,7 @@ def test_one_column__of_shards_has_as_many_rows_as_there_are_labels(folder):
     assert cs.from_file("c_*.npy", probabilities="c", labels="y.npy").classes == 2
 
 
+@pytest.mark.long
 def test_labels__may_be_floats_or_names(folder):
     _, y = joined()
     with_gaps = np.where(y < 0, np.nan, y)
@@ -281,6 +282,7 @@ def test_memory__does_not_grow_with_the_shards(tmp_path):
     assert peaks[1] - peaks[0] < 90, peaks  # MB, of shards of 210 MB
 
 
+@pytest.mark.long
 def test_lists__that_are_sorted_as_texts_need_labels_in_this_order(folder):
     _, y = joined()
     for i, part in enumerate(_split(y)):

@@ -154,6 +154,7 @@ def test_append__tiny_appends_are_committed_by_whole_chunks(tmp_path, small_chun
     np.testing.assert_array_equal(everything(tmp_path / "s.zarr")["values"], z)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("start", [0, 1, 63, 64, 65, 1000, 1023, 1024, 1025, 2111])
 def test_source__reads_across_shard_borders(tmp_path, sharded, start):
     rows = 2 * 16 * CHUNK + 77

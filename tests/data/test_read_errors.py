@@ -212,6 +212,7 @@ def test_labels__beyond_64_bits_may_be_ignored(p, y):
     assert ece(source) == ece(cs.from_arrays(probabilities=p[:-1], labels=y[:-1]))
 
 
+@pytest.mark.long
 def test_byte_order__does_not_matter(p, y, tmp_path):
     expected = ece(cs.from_arrays(probabilities=p, labels=y))
     # the order of big-endian machines

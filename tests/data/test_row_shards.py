@@ -112,6 +112,7 @@ def test_lists__of_rows_and_numbers_keep_their_meaning():
         np.testing.assert_array_equal(source.values, rows)
 
 
+@pytest.mark.long
 def test_forecasts__may_be_shards(tmp_path):
     rng = np.random.default_rng(0)
     members, y = rng.normal(size=(50, 8)), rng.normal(size=50)

@@ -325,6 +325,7 @@ def lazily(columns: dict[str, np.ndarray]) -> tuple[da.Array, list[int]]:
     return da.map_blocks(block, dtype=float, chunks=chunks), computed
 
 
+@pytest.mark.long
 def test_evaluate__computes_a_dask_array_by_blocks(columns):
     lazy, computed = lazily(columns)
     source = from_arrays(logits=lazy, labels=columns["labels"])

@@ -121,6 +121,7 @@ def _months(moments):
     return Counter("missing" if moment is None else f"{moment:%Y-%m}" for moment in moments)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("door", DOORS)
 def test_times__have_the_same_periods_at_every_door(table, tmp_path, door):
     columns, source = columns_of(), DOORS[door](table, tmp_path)

@@ -102,6 +102,7 @@ def test_frames__of_lists_and_of_listed_names_equal_arrays():
     _close(_values(cs.from_frame(_columns(), labels="y", **ranks)), two)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("name", FILES)
 def test_files_and_stores__equal_arrays(tmp_path, name):
     path = _written(tmp_path, name)
@@ -121,6 +122,7 @@ def test_json_lines__with_the_name_label_are_no_questions(tmp_path):
     _close(_values(cs.from_file(tmp_path / "log.jsonl", top_k="tokens")), _expected())
 
 
+@pytest.mark.long
 def test_shards__of_npy_files_equal_arrays(tmp_path):
     for k, part in enumerate(HALVES):
         np.save(tmp_path / f"p_{k}.npy", TOP[part])
@@ -176,6 +178,7 @@ def test_commands__take_top_k(tmp_path, run):
 # ---------------------------------------------------------------- names, and one class
 
 
+@pytest.mark.long
 def test_names_of_classes__are_those_of_the_labels(tmp_path):
     frame = _named()
     frame.to_csv(tmp_path / "f.csv", index=False)

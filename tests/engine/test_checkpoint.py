@@ -151,6 +151,7 @@ def test_interrupt__loses_no_unit_of_one_thread(source, tmp_path):
     assert progress.before[0] + progress.units == UNITS
 
 
+@pytest.mark.long
 def test_finished__is_not_computed_again(source, tmp_path):
     estimators = list(ESTIMATORS.values())
     expected = _run(source, estimators, tmp_path)
@@ -167,6 +168,7 @@ def test_without_a_folder__nothing_is_written(source, tmp_path, monkeypatch):
     assert not list(tmp_path.iterdir())
 
 
+@pytest.mark.long
 def test_with_a_folder__bits_are_those_without(source, tmp_path):
     estimators = list(ESTIMATORS.values())
     assert _run(source, estimators, tmp_path / "a" / "b") == _run(source, estimators)
@@ -491,6 +493,7 @@ def _full_disk(size):
         resource.setrlimit(resource.RLIMIT_FSIZE, old)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("name", ["jkce", "ckce"])
 @pytest.mark.parametrize("size", [0, 1500])
 def test_full_disk__is_an_error_and_keeps_the_old_checkpoint(source, tmp_path, name, size):

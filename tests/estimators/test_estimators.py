@@ -22,6 +22,7 @@ def test_scores__agree_with_direct_formulas(arrays, weighted):
         assert result[name].value == pytest.approx(value, **CLOSE)
 
 
+@pytest.mark.long
 def test_defaults__share_one_set_of_moments(source):
     needs = [s for e in default_estimators() for s in e.needs]
     assert len({s for s in needs if type(s).__name__ == "Moments"}) == 1
@@ -55,6 +56,7 @@ def test_weights__equal_weights_do_not_change_results(arrays):
         assert b.value == pytest.approx(a.value, rel=1e-13)
 
 
+@pytest.mark.long
 def test_weights__integers_repeat_rows(arrays):
     """Holds for estimators without pair diagonals and without n in λ."""
     repeats = np.arange(400) % 3 + 1

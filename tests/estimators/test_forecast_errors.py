@@ -132,6 +132,7 @@ def test_tiles__are_sums_of_products_of_embeddings(kind):
     assert value == pytest.approx(expected, rel=1e-4 if kind == "normal" else 1e-10)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("estimator", ["jkce", "ckce", "cmmd", "kce", "klce(covariates=['x'])"])
 def test_estimates__do_not_depend_on_blocks_and_workers(kind, estimator):
@@ -223,6 +224,7 @@ def test_errors_that_cancel__are_seen_by_kernels_and_not_by_pit():
     assert [test.p_value for test in tests.results] == [0.01, 0.01]
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("scale", [0.05, 1e-3, 1e-5, 0.0])
 def test_p_values__of_sharp_forecasts_are_those_of_exact_residuals(scale, monkeypatch):
     rng = np.random.default_rng(8)

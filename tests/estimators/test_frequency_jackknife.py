@@ -44,6 +44,7 @@ def test_left_out_groups__have_the_values_of_separate_solutions(K, F):
         np.testing.assert_allclose(values, expected, rtol=1e-10)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("ridge", [1e-6, 1e-3, 1e3])
 def test_left_out_groups__have_exact_values_at_extreme_ridges(ridge):
     source = source_of(3, 400)

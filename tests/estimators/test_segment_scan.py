@@ -117,6 +117,7 @@ def test_residuals__of_claims_that_are_not_positive_are_absolute_only():
     assert estimate.value == pytest.approx(expected, rel=1e-9)
 
 
+@pytest.mark.long
 def test_p_value__is_valid_for_all_segments_together_and_finds_one():
     claimed, outcomes, covariates, _ = _rows()
     calibrated = cs.calibration_test(

@@ -77,6 +77,7 @@ def test_tiles__every_product_of_kernels_is_the_dense_one(data, prediction, cova
     assert result.parameters["covariate_bandwidth"] == {"income": 30.0, "age": 1.5}
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("notion", ["canonical", "top_label"])
 @pytest.mark.parametrize("prediction", [*RADIAL, "linear+gaussian"])
 def test_tiles__of_several_classes_are_the_dense_ones(rng, prediction, notion):
@@ -279,6 +280,7 @@ FAMILIES = [
 ]
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("families", FAMILIES, ids="-".join)
 def test_features__are_unbiased_and_their_stated_error_covers(data, families):
     p, y, x = data
@@ -287,6 +289,7 @@ def test_features__are_unbiased_and_their_stated_error_covers(data, families):
     _check_features(covariate_source(p, y, x), families, expected)
 
 
+@pytest.mark.long
 def test_features__of_several_classes_with_weights_are_within_stated_errors(rng):
     q = rng.dirichlet([0.5] * 4, ROWS)
     y, w = rng.integers(0, 4, ROWS), rng.uniform(0.1, 2, ROWS)

@@ -27,6 +27,7 @@ def drawn(seed, rows=600, error=None, classes=2):
     )
 
 
+@pytest.mark.long
 def test_members__are_those_of_predictions_and_klce_over_bandwidths():
     source = drawn(0)
     alone = cs.calibration_test(source, n_replicates=39, seed=2)

@@ -58,6 +58,7 @@ def tail(values: np.ndarray) -> np.ndarray:
     return stats.pearson3.sf(values, skewness, loc=values.mean(), scale=values.std())
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     "statistic",
     ["klce(covariates=['x'])", "klce(covariates=['x'], method=spectral)", "kce", "jkce"],

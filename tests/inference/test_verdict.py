@@ -489,6 +489,7 @@ def test_verdict__a_group_is_named_only_if_its_error_exceeds_the_error_of_all_ro
     assert "channel" not in _judged(*of_all_rows, groups={3.0: bare}, group_by="channel").sentence
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("planted", [False, True])
 def test_groups__are_named_only_if_worse_than_all_rows(planted: bool) -> None:
     rng = np.random.default_rng(5)

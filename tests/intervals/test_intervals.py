@@ -360,6 +360,7 @@ def test_bootstrap__weighs_rows_by_how_often_their_group_is_drawn(case, weighted
         assert result.interval.standard_error >= parts.standard_error * (1 - 1e-9)
 
 
+@pytest.mark.long
 def test_bootstrap__of_a_mean_is_as_wide_as_the_jackknife():
     data = _data(n=4000)
     requested = [
@@ -537,6 +538,7 @@ def test_interval__by_name():
 # ---------------------------------------------------------------- differences
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("method", ["jackknife", "bootstrap"])
 def test_differences__of_models_are_paired(method):
     """The difference of two models' Brier scores is the score of the rows' differences."""

@@ -183,7 +183,7 @@ def test_noise_of__estimates_traces():
 
 def test_quadratic_limits__of_one_direction_are_those_of_a_normal_mean():
     noise = Noise(1.0, 1.0, 1.0)
-    low, high, _ = quadratic_limits(25.0, noise, noise, TAIL)
+    low, high, *_ = quadratic_limits(25.0, noise, noise, TAIL)
     assert np.sqrt(low) == pytest.approx(5 - 1.96, abs=0.05)
     assert np.sqrt(high) == pytest.approx(5 + 1.96, abs=0.05)
 

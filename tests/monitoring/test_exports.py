@@ -501,6 +501,7 @@ def _written(folder):
 
 
 # the first byte fails, or a later one
+@pytest.mark.long
 @pytest.mark.parametrize("size", [0, 1000])
 @pytest.mark.parametrize("name", WRITERS)
 def test_full_disk__is_reported_and_the_old_file_stays(tmp_path, nights, name, size):

@@ -127,6 +127,7 @@ def test_recipe__refuses_unknown_types():
         decode({"kind": "Tomorrow", "settings": {}})
 
 
+@pytest.mark.long
 def test_states__come_back_and_add_up_to_those_of_all_rows(rng, recipe, tmp_path):
     p, x = rng.random(700), np.column_stack([rng.uniform(20, 80, 700), rng.integers(0, 2, 700)])
     y = (rng.random(700) < p).astype(int)
@@ -343,6 +344,7 @@ def test_log__a_line_that_is_damaged_is_named_and_other_days_can_be_used(small, 
     assert ledger.path == path
 
 
+@pytest.mark.long
 def test_truncated_log__has_the_days_before_or_after_the_write(small, tmp_path):
     """A kill during a write truncates the log. The next writer continues from there."""
     path = tmp_path / "ledger"

@@ -141,6 +141,7 @@ def test_night__judges_clusters(tmp_path):
         night(tmp_path / "job.toml", "2026-03-03")
 
 
+@pytest.mark.long
 def test_night__refuses_tests_beside_a_large_cluster(tmp_path):  # S9
     limit = "\n[[thresholds]]\ntest = 'ece'\nbelow = 0.03\n"
     job = JOB.replace('["day", "7d"]', '["day"]') + limit

@@ -33,6 +33,7 @@ def table(tmp_path_factory):
     return path
 
 
+@pytest.mark.long
 def test_map__of_the_command_has_true_minus_signs(run, table):
     ran = run("bias", table, "--covariates", "x", "--probabilities", "p", "--labels", "y")
     assert ran.code == 0, ran.err

@@ -211,6 +211,7 @@ def test_picture__says_nothing_twice_and_breaks_no_number() -> None:
     assert not any(re.search(r"\d$", line) or line.startswith("%") for line in title[2:-1])
 
 
+@pytest.mark.long
 def test_picture__names_each_group() -> None:
     rng = np.random.default_rng(0)
     p = rng.random(600)

@@ -106,6 +106,7 @@ def _counted(result: Any) -> int:
     return sum(len(member[parts[kind]]) for member in members)
 
 
+@pytest.mark.long
 @all_kinds
 def test_to_frame__has_the_same_rows_in_both_libraries(kind: str) -> None:
     result = result_of_kind(kind)
@@ -251,6 +252,7 @@ def test_plot_reliability__several_models_share_the_axes() -> None:
         plot_reliability([small, large], names=["one"])
 
 
+@pytest.mark.long
 def test_reliability__of_each_class_is_that_of_single_classes() -> None:
     source = rows(400)
     source = cs.from_arrays(logits=source.values, labels=source.labels, class_names=PETS)

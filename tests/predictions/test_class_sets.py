@@ -276,6 +276,7 @@ def test_strata__that_are_impossible_are_errors(settings):
         cs.SizeStratifiedCoverage(**settings)
 
 
+@pytest.mark.long
 def test_strata__intervals_cover_the_smallest_coverage_of_the_population():
     """The level is at least 95 %, because all strata are covered together."""
     missed = 0

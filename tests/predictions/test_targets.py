@@ -74,6 +74,7 @@ def test_source__says_what_its_rows_claim():
     assert claims == [CLASSES, FORECASTS, SOFT]
 
 
+@pytest.mark.long
 def test_new_kind__is_evaluated_and_tested():
     source = _means(1.0)
     mean = source.values[:, 0]
@@ -86,6 +87,7 @@ def test_new_kind__is_evaluated_and_tested():
     assert error.value == pytest.approx(expected, rel=1e-9)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(("factor", "state"), [(1.0, False), (1.15, True)])
 def test_new_kind__is_judged_by_the_default_test(factor, state):
     result = cs.calibration_test(_means(factor), n_replicates=99)

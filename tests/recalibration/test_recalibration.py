@@ -275,6 +275,7 @@ def test_local_bias__corrects_the_bias_of_a_missing_covariate():
     assert error["local_bias"] < 0.1 * error["platt"] < 0.1 * 1.1 * error[None]
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("weighted", [False, True])
 @pytest.mark.parametrize("kernel", ["gaussian", "none"])
 def test_local_bias__adds_the_map_of_the_fitting_part(two, kernel, weighted):

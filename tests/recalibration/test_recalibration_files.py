@@ -182,6 +182,7 @@ def test_files__with_one_changed_value_are_refused_or_recalibrate(fits, tmp_path
     assert sum(counts.values()) >= 15_000 / step
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("name", "where", "change", "message"),
     [

@@ -464,6 +464,7 @@ def test_folds__too_many_are_refused_by_name(rng):
         cs.select(source, "positive", folds=1500)
 
 
+@pytest.mark.long
 def test_landmarks__of_sorted_rows_come_from_all_rows(rng):
     y = np.sort(rng.integers(0, 5, 3000))
     z = 3 * np.eye(5)[y] + rng.normal(size=(3000, 5))

@@ -166,6 +166,7 @@ def test_nested__each_fold_is_the_test_part_once(notion):
         assert estimate == pytest.approx(alone.selected.estimate, rel=1e-8)
 
 
+@pytest.mark.long
 def test_nested__does_not_change_the_candidates():
     data = toy("top_label", rows=240, k=3)
     plain, nested = data.select(grids("top_label")), data.select(grids("top_label"), nested=True)

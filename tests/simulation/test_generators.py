@@ -145,6 +145,7 @@ def test_draw__has_the_same_bits_in_every_range(name):
             assert np.concatenate(pieces).tobytes() == column.tobytes()
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("alpha", [0.04, 0.1, 1.0, 5.0])
 def test_log_gamma__has_the_distribution_of_scipy(alpha):
     # fails for one seed in a thousand
@@ -188,6 +189,7 @@ def test_dirichlet__has_the_moments_of_theory(name, alpha, K):
     assert abs(z_score(product, -variance / (K - 1))) < 4
 
 
+@pytest.mark.long
 def test_gb__has_the_accuracy_of_the_paper():
     draw = drawn("gb", 200_000)
     hit = np.mean(draw.labels == draw.log_p.argmax(axis=1))
