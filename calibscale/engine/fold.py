@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from itertools import islice
 from typing import Any
@@ -80,6 +80,18 @@ def _fold_here(task: Any, threads: int, report: Progress, checkpoint: Checkpoint
     return merged(task, 1, execute, report, checkpoint)
 
 
+def _finished_first(pending: Iterable[Future]) -> set[Future]:
+    """Futures that are finished, once there is one."""
+    try:
+        return wait(pending, return_when=FIRST_COMPLETED).done
+    except RuntimeError as error:
+        # Python releases a lock that it does not hold if Ctrl+C comes while it takes it back.  The
+        # error of the lock then hides the interrupt.
+        if isinstance(error.__context__, KeyboardInterrupt):
+            raise error.__context__ from None
+        raise
+
+
 def _fold_threads(task: Task, workers: int, report: Progress) -> Any:
     def execute(runs: Runs, add: Add, stopped: Callable[[], bool]) -> Outcomes:
         todo = iter(runs)
@@ -103,7 +115,7 @@ def _fold_threads(task: Task, workers: int, report: Progress) -> Any:
                     pending |= {pool.submit(run, block): block for block in islice(todo, free)}
                     if not pending:
                         break
-                    for future in wait(pending, return_when=FIRST_COMPLETED).done:
+                    for future in _finished_first(pending):
                         yield pending.pop(future), future.exception()
             except (
                 BaseException

@@ -327,7 +327,7 @@ def test_level_limits__cover_the_mean_distance(spread):
     for k in range(sets):
         pit = np.sort(norm.cdf(spread * np.random.default_rng(k).standard_normal(n)))
         shares = np.searchsorted(pit, levels, side="right") / n
-        low, high, _ = level_limits(levels, shares, float(n), TAIL)
+        low, high, *_ = level_limits(levels, shares, float(n), TAIL)
         above, below = above + (low > truth + 1e-12), below + (high < truth)
         assert low <= np.abs(shares - levels).mean() <= high
     most = binom.isf(0.001, sets, TAIL)

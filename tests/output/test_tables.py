@@ -209,7 +209,8 @@ def test_print__accepts_user_defined_estimators(source: Any) -> None:
 
 def test_biased__are_the_estimators_that_depend_on_the_number_of_rows() -> None:
     biased = {name for name, kind in ESTIMATORS.items() if not kind.unbiased}
-    assert biased == BIASED
+    # A minimum is biased downwards, and the note is about errors that noise raises.
+    assert biased - {"size_stratified_coverage"} == BIASED
 
 
 def test_groups__of_different_sizes_have_a_note_on_comparability() -> None:
