@@ -238,32 +238,38 @@ def _meaning(
 
 def _outcomes(members: _Members, labels: NDArray[Any], meaning: LabelValues, name: str) -> Floats:
     """1 where the label is in the set, 0 where it is not, and NaN where it is unknown."""
-    rows = members.rows
-    classes = meaning.numbers(labels, 0, lambda i: f"{name}: row {i}")
-    _require_classes(classes, members.n_classes, labels, np.arange(len(labels)), "its label", name)
-    codes = members.values.astype(np.int64) if members.n_classes is not None else None
-    if codes is None:
-        codes = meaning.numbers(members.values, 0, lambda i: f"{name}: the set of row {rows[i]}")
-        if (codes < 0).any():
-            i = int(np.argmax(codes < 0))
-            raise InvalidDataError(
-                f"{name}: row {rows[i]}: its set has the class {members.values[i]}"
-            )
-        _require_distinct(codes, members, name)
+    classes = _classes_of_labels(labels, members.n_classes, meaning, name)
+    codes = _classes_of_members(members, meaning, name)
     # A set has no class twice, so that at most one member of a row is the label.
     hits = np.zeros(len(labels))
+    rows = members.rows
     hits[rows[codes == classes[rows]]] = 1.0
     return np.where(classes >= 0, hits, np.nan)
 
 
-def _require_classes(
-    classes: Ints, n_classes: int | None, values: NDArray[Any], rows: Ints, what: str, name: str
-) -> None:
-    """Refuse classes that the columns of the sets do not have."""
+def _classes_of_labels(
+    labels: NDArray[Any], n_classes: int | None, meaning: LabelValues, name: str
+) -> Ints:
+    """Class of each label (n,), −1 where it is unknown."""
+    classes: Ints = meaning.numbers(labels, 0, lambda i: f"{name}: row {i}")
     wrong = (classes < -1) | (classes >= (np.inf if n_classes is None else n_classes))
     if wrong.any():
         i = int(np.argmax(wrong))
-        raise InvalidDataError(f"{name}: row {rows[i]}: {what} {values[i]} is not a class")
+        raise InvalidDataError(f"{name}: row {i}: its label {labels[i]} is not a class")
+    return classes
+
+
+def _classes_of_members(members: _Members, meaning: LabelValues, name: str) -> Ints:
+    """Class of each member, none of which a set has twice."""
+    if members.n_classes is not None:  # columns of a matrix
+        return members.values.astype(np.int64)
+    rows, values = members.rows, members.values
+    codes: Ints = meaning.numbers(values, 0, lambda i: f"{name}: the set of row {rows[i]}")
+    if (codes < 0).any():
+        i = int(np.argmax(codes < 0))
+        raise InvalidDataError(f"{name}: row {rows[i]}: its set has the class {values[i]}")
+    _require_distinct(codes, members, name)
+    return codes
 
 
 def _require_distinct(codes: Ints, members: _Members, name: str) -> None:

@@ -192,13 +192,8 @@ def test_replicates__more_of_them_continue_fewer():
         assert (a.null_values != b.null_values).any()
 
 
-@pytest.mark.long
-def test_memory_limit__makes_passes_of_fewer_replicates(monkeypatch):
-    """Several passes keep statistics with large states below the limit."""
-    source = labelled_rows(4, n=300).source()
-    # A sweep chooses its bins by the labels, so that each replicate has the sums of 2^16 cells.
-    requested = [cs.ECE(edges="sweep"), cs.TCE2(edges="sweep"), cs.MCE(edges="netcal")]
-    plain = run_test(source, *requested, n_replicates=40)
+def _counted_passes(monkeypatch):
+    """List that gets an entry for each pass over the data from now on."""
     passes = []
     scan = Run.scan
 
@@ -207,6 +202,17 @@ def test_memory_limit__makes_passes_of_fewer_replicates(monkeypatch):
         return scan(run, needed)
 
     monkeypatch.setattr(Run, "scan", counted)
+    return passes
+
+
+@pytest.mark.long
+def test_memory_limit__makes_passes_of_fewer_replicates(monkeypatch):
+    """Several passes keep statistics with large states below the limit."""
+    source = labelled_rows(4, n=300).source()
+    # A sweep chooses its bins by the labels, so that each replicate has the sums of 2^16 cells.
+    requested = [cs.ECE(edges="sweep"), cs.TCE2(edges="sweep"), cs.MCE(edges="netcal")]
+    plain = run_test(source, *requested, n_replicates=40)
+    passes = _counted_passes(monkeypatch)
     monkeypatch.setattr("calibscale.engine.memory.resident_bytes", lambda: 0)
     small = run_test(source, *requested, n_replicates=40, memory_limit=150_000_000)
     assert_same(small, plain, 1e-12)
@@ -234,14 +240,7 @@ def test_equal_mass__replicates_of_few_sums_have_the_values_of_all_cells(monkeyp
         for kind in (cs.ECE, cs.MCE, cs.TCE2, cs.TCE2Debiased)
         for edges in ("equal-mass", "cube-root")
     ]
-    passes = []
-    scan = Run.scan
-
-    def counted(run, needed):
-        passes.append(run)
-        return scan(run, needed)
-
-    monkeypatch.setattr(Run, "scan", counted)
+    passes = _counted_passes(monkeypatch)
     merged = run_test(source, *requested, n_replicates=60, cluster=cluster)
     assert len(passes) == 2
     monkeypatch.setattr(monte_carlo, "_STATE_BYTES", 2**30)  # the same factors of signed residuals

@@ -8,7 +8,7 @@ from typing import Any, ClassVar
 import numpy as np
 
 from calibscale.array_types import Floats, Ints
-from calibscale.errors import OptionError, require
+from calibscale.errors import OptionError
 from calibscale.predictions.claims import SETS
 from calibscale.predictions.functionals.functional import Functional
 from calibscale.predictions.functionals.prediction_intervals import IntervalPrediction
@@ -74,8 +74,7 @@ class SetPrediction(IntervalPrediction):
 
     def interval(self, values: Floats, level: float) -> tuple[Floats, Floats]:
         """[1, 1 + size], which contains 1, the outcome of a covered label, and not 0."""
-        is_stated = abs(level - self.coverage) < 1e-9  # levels are rounded to twelve digits
-        require(is_stated, f"the sets have the coverage {self.coverage}", level)
+        self.check_level(level, "sets")
         return np.ones(len(values)), 1.0 + values[:, 0]
 
     # ---------------------------------------------------------------- default estimators

@@ -98,9 +98,13 @@ class IntervalPrediction(Functional):
 
     def interval(self, values: Floats, level: float) -> tuple[Floats, Floats]:
         """Ends of the intervals (c,).  An OptionError is raised for another coverage."""
-        is_stated = abs(level - self.coverage) < 1e-9  # levels are rounded to twelve digits
-        require(is_stated, f"the intervals have the coverage {self.coverage}", level)
+        self.check_level(level, "intervals")
         return values[:, 0], values[:, 1]
+
+    def check_level(self, level: float, noun: str) -> None:
+        """Raise an OptionError unless a level is the coverage of the predictions, a plural noun."""
+        is_stated = abs(level - self.coverage) < 1e-9  # levels are rounded to twelve digits
+        require(is_stated, f"the {noun} have the coverage {self.coverage}", level)
 
     def covered_part(
         self, values: Floats, y: Floats, level: float, interval: tuple[Floats, Floats]
