@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-import tempfile
 import time
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
@@ -18,19 +17,15 @@ from calibscale.addresses import is_url
 from calibscale.atomic_files import write_whole
 from calibscale.auditing.local_bias import local_bias
 from calibscale.data.file_systems import complaints
-from calibscale.data.source import ArraySource
 from calibscale.engine.merge_tree import Progress
 from calibscale.errors import InvalidDataError, NotFoundError, OptionError, StoreError
 from calibscale.formatting.fault_texts import dropped_text
-from calibscale.formatting.naming import joined
-from calibscale.formatting.terms import notion
 from calibscale.monitoring import day_source, outputs
 from calibscale.monitoring.checks.day_check import incomplete_days, is_incomplete
 from calibscale.monitoring.checks.judged_day import JudgedDay
 from calibscale.monitoring.checks.night_checks import NightVerdicts, judge
-from calibscale.monitoring.day_record import Reading, bets_of, empty_record, prepared, read_day
+from calibscale.monitoring.day_record import Reading, bets_of, empty_record, read_day
 from calibscale.monitoring.job.job_consistency import one_sided
-from calibscale.monitoring.job.job_days import window_days
 from calibscale.monitoring.job.job_ledger import frozen, open_ledger
 from calibscale.monitoring.job.job_reader import read_job
 from calibscale.monitoring.job.job_tables import Job
@@ -40,12 +35,11 @@ from calibscale.monitoring.ledger.day_ledger import Ledger, Record
 from calibscale.monitoring.ledger.group_keys import GroupKey
 from calibscale.monitoring.ledger.index import DAMAGE, Entry, check_key
 from calibscale.monitoring.ledger.recipe import Recipe, encode
-from calibscale.planning import plan
 from calibscale.results.bias_results import BiasMap
 from calibscale.results.cluster_results import Clusters
 from calibscale.results.comparison_results import Selection
 from calibscale.results.declarations import Json
-from calibscale.results.night_results import DayTests, Night, NightParameters, NightPlan
+from calibscale.results.night_results import DayTests, Night, NightParameters
 from calibscale.results.source_rows import ImpossibleRows
 from calibscale.selection.cross_validation import select
 from calibscale.session import Session, versions
@@ -539,89 +533,3 @@ def _night_lock(ledger: Path, exists: bool) -> Iterator[None]:
         yield
     finally:
         lock.release()
-
-
-def dry_run(job: Job | str | Path, day: str) -> NightPlan:
-    """Plan what `night` would do, without writing anything.
-
-    Raises
-    ------
-    OptionError, StoreError, InvalidDataError
-        Errors of `night` that do not require reading the rows.
-    """
-    job = job if isinstance(job, Job) else read_job(job)
-    check_key(day)
-    outputs.check_places(job, day)
-    ledger = open_ledger(job)
-    mark = day_source.mark(job, day)
-    entries = [] if ledger is None else ledger.select(model=job.model)
-    marks = {e.day: e.info.get("mark") for e in entries}
-    days = {e.day for e in entries if e.n}
-    # The plan repeats the decisions of `_Run.run`, without its locks and files.
-    reads = "nothing: the day in the ledger is up to date"
-    recipe = None if ledger is None else ledger.recipe
-    if mark is None or marks.get(day) != mark:
-        days.add(day)
-        reads = "the day, for the first time"
-        if day in marks:
-            reads = "the day again: its predictions or labels have changed"
-    rows = seconds = None
-    # Sources that are not files are opened even if nothing is to be read, because opening is cheap.
-    reading = mark is None or marks.get(day) != mark
-    if reading or job.source.format != "files":
-        with ExitStack() as stack:
-            source = _opened_for_plan(job, day, stack)
-            if source is None:
-                days.discard(day)
-            else:
-                rows = source.rows
-                seconds, recipe = _checked(job, source, ledger)
-    windows = {}
-    for name in job.windows:
-        first, last = window_days(name, day[:10])
-        windows[name] = sum(first <= key[:10] <= min(last, day[:10]) for key in days)
-    places = {kind: str(place) for kind, place in outputs.places(job, day).items()}
-    return NightPlan(
-        day,
-        job.model,
-        str(day_source.place(job, day)),
-        rows,
-        reads,
-        str(job.ledger_path),
-        len(marks),
-        windows,
-        places,
-        seconds,
-        _alarms_in_words(job, recipe),
-        one_sided(job),
-    )
-
-
-def _opened_for_plan(job: Job, day: str, stack: ExitStack) -> ArraySource | None:
-    """Source of a day.  Files are copied to a temporary folder, and not next to the ledger."""
-    folder = stack.enter_context(tempfile.TemporaryDirectory(prefix="calibscale-plan-"))
-    return stack.enter_context(day_source.opened(job, day, Path(folder)))
-
-
-def _checked(job: Job, source: ArraySource, ledger: Ledger | None) -> tuple[float | None, Recipe]:
-    """Duration of a pass over a day, and the recipe of its ledger, or the errors of a night."""
-    day_source.check_covariates(job, source)
-    bound = () if ledger is None else ledger.recipe.estimators
-    estimators = [e.settings for e in bound] or job.built_estimators()
-    duration = plan(source, estimators, **job.options).seconds
-    with Session.open(source, **job.options) as session:
-        _, recipe, _ = prepared(job, session, ledger)
-    return duration, recipe
-
-
-def _alarms_in_words(job: Job, recipe: Recipe | None) -> str:
-    """Sources of alarms in words, or the reason why alarms are off."""
-    if job.alarms is None:
-        return "off: alarms = false"
-    tests = list(job.alarms.tests)
-    if recipe is None:
-        return "on"
-    if not (recipe.target.has_classes or tests):
-        return f"off: {NO_ALARMS[0].lower()}{NO_ALARMS[1:].removesuffix('.')}"
-    names = [notion(wager.notion) for wager in recipe.wagers]
-    return f"on: {joined([*names, *tests])}"

@@ -7,7 +7,8 @@ import pytest
 from scipy.special import ndtr
 
 import calibscale as cs
-from calibscale.monitoring.night import dry_run, night
+from calibscale.monitoring.dry_runs import dry_run
+from calibscale.monitoring.night import night
 from tests.support.named_days import write_columns
 from tests.support.ten_nights import write_job
 

@@ -14,10 +14,11 @@ import zarr
 from prometheus_client.parser import text_string_to_metric_families
 
 import calibscale as cs
+from calibscale.monitoring.dry_runs import dry_run
 from calibscale.monitoring.ledger.day_ledger import KEY, Ledger
 from calibscale.monitoring.ledger.group_keys import condition, order, shown
 from calibscale.monitoring.ledger.index import START, Entry, line_of
-from calibscale.monitoring.night import dry_run, night
+from calibscale.monitoring.night import night
 from calibscale.results.levels import NO_NUMBER
 from tests.support.named_days import JOB, columns_of, day_name, write_columns, write_day, write_job
 

@@ -9,8 +9,9 @@ import shutil
 import pytest
 
 import calibscale as cs
+from calibscale.monitoring.dry_runs import dry_run
 from calibscale.monitoring.ledger.day_ledger import Ledger
-from calibscale.monitoring.night import dry_run, night
+from calibscale.monitoring.night import night
 from tests.support.ten_nights import CLASSES, JOB, ROWS, day_name, run_again, write_day, write_job
 
 pytestmark = pytest.mark.long

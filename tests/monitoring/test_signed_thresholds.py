@@ -6,9 +6,10 @@ import numpy as np
 import pytest
 
 from calibscale.estimators.known_estimators import ESTIMATORS
+from calibscale.monitoring.dry_runs import dry_run
 from calibscale.monitoring.job.job_consistency import Signed, one_sided
 from calibscale.monitoring.job.job_reader import read_job
-from calibscale.monitoring.night import dry_run, night
+from calibscale.monitoring.night import night
 from tests.support.named_days import JOB, columns_of, day_name, write_columns, write_job
 
 TABLE = "[[thresholds]]\nestimator = 'confidence_gap'\n"

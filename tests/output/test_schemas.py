@@ -20,7 +20,8 @@ from calibscale.cli.commands.ledger import ledger
 from calibscale.errors import OptionError
 from calibscale.evaluation.reliability import reliability
 from calibscale.inference.power import power
-from calibscale.monitoring.night import dry_run, night
+from calibscale.monitoring.dry_runs import dry_run
+from calibscale.monitoring.night import night
 from calibscale.planning import plan
 from calibscale.ranking.rank import rank
 from calibscale.results.declarations import Declared

@@ -45,9 +45,9 @@ def nightly(job: str, day: str, dry_run: bool, force: bool, scheduler: str | Non
     """
     from dataclasses import replace
 
+    from calibscale.monitoring.dry_runs import dry_run as plan
     from calibscale.monitoring.job.job_reader import read_job
     from calibscale.monitoring.night import BrokenDayError
-    from calibscale.monitoring.night import dry_run as plan
     from calibscale.monitoring.night import night as run
 
     settings = read_job(job)
