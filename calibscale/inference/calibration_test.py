@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Container, Iterable, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from itertools import islice
 from typing import Any, Unpack
 
@@ -25,11 +25,13 @@ from calibscale.inference.default_tests import (
     segment_tests,
 )
 from calibscale.inference.monte_carlo import (
+    MonteCarloTest,
     batch_of,
     count_replicates,
     jointly,
     refused,
     replicates_of_first_pass,
+    sign_scales_take_a_pass,
     trial_of,
 )
 from calibscale.inference.nulls import CERTAIN, knows_clusters, pair_values, replicates_of
@@ -40,7 +42,8 @@ from calibscale.predictions.target import Target
 from calibscale.results.inference_results import CalibrationTests
 from calibscale.results.verdict_results import NEGLIGIBLE
 from calibscale.session import Run, Session, SessionOptions, classes_only, listed, verb
-from calibscale.statistics.null_distributions import Null, RandomSigns, null_of
+from calibscale.statistics.null_distributions import ClusterSigns, Null, RandomSigns, null_of
+from calibscale.statistics.one_pass import PassResult
 from calibscale.statistics.statistic import Statistic
 
 _MAX_REPLICATES, _MAX_BANDWIDTHS = 10**6, 100
@@ -145,94 +148,147 @@ def calibration_test(
     check_negligible(negligible)
     started = time.perf_counter()
     with Session.open(source, **options) as session:
-        target = session.rules.target
         session = session.by_cluster(cluster)
-        clusters = session.rules.cluster is not None
-        drawn_from = null_of(null or ("wild_cluster" if clusters else target.null), seed)
-        local = KLCE.on(covariates) if covariates else None
-        # The other nulls, and tests over bandwidths, judge a single kernel error.
-        any_error = drawn_from.of_labels or isinstance(drawn_from, RandomSigns)
-        several = statistics is None and any_error and not drawn_from.moves and bandwidths == 1
-        if statistics is None:
-            estimators = _default_statistics(session, local, several)
-        elif local:
-            raise OptionError(
-                "covariates= is for the default statistics; with others, name the covariates of "
-                "klce, such as KLCE(('age',))"
-            )
-        else:
-            estimators = listed(statistics)
-        if drawn_from.of_labels and not target.draws_responses:
-            raise _no_draws(drawn_from, target)
-        if not (drawn_from.draws or target.has_classes):
-            classes_only(f"null={drawn_from.name!r}", session.source)
-        _check(estimators, drawn_from, n_replicates, stop_after)
-        factors = _factors(bandwidths, drawn_from, stop_after)
+        drawn_from = _null_of(session, null, seed)
+        tests = _tests(session, statistics, covariates, drawn_from, bandwidths, stop_after)
+        _check(tests.estimators, drawn_from, n_replicates, stop_after)
         # Under a null that does not know clusters, rows are independent.
-        if not knows_clusters(drawn_from, clusters):
+        if not knows_clusters(drawn_from, session.rules.cluster is not None):
             session = replace(session, rules=replace(session.rules, cluster=None))
-        tests: list[Sequence[Estimator]] = [[estimator] for estimator in estimators]
-        if bandwidths > 1:
-            bound = session.run(estimators).fitting
-            tests = [[scaled(e, factor) for factor in factors] for e in bound]
-        elif several and local and stop_after is None:
-            tests[-1] = local_errors(session, local)
-            factors = list(LOCAL_SCALES)
-        run = session.run([estimator for test in tests for estimator in test])
-        for estimator in run.fitting:
-            if reason := drawn_from.unsupported(estimator):
-                raise OptionError(reason)
-        run = replace(run, chosen=tuple(for_test(e, run.profile) for e in run.fitting))
-        run = run.within_memory(lambda e: e.needs)
+        run = _bound(session, tests, drawn_from)
         draws = _pooled(drawn_from, run) if drawn_from.draws else None
-        # The first batch of replicates is drawn in the pass that computes the observed values.
-        batch = batch_of(run, n_replicates)
-        drawn = replicates_of_first_pass(run.fitting, draws, batch)
-        passes = _passes(run.fitting, draws, n_replicates, batch, drawn)
-        progress = run.execution.progress
-        scanned = run.reporting(progress and _over(progress, passes))
-        needed = [*(s for e in run.fitting for s in e.needs), *drawn.values(), CERTAIN]
-        needed += run.cluster_sums
-        one_pass = scanned.scan(needed)
-        states = one_pass.groups[None]
-        seen = run.clusters(one_pass)
-        with one_thread():
-            trials = [refused(trial_of(e, run, states), seen) for e in run.fitting]
-        for trial in trials:
-            if draws is None:
-                trial.bound()
-            elif isinstance(trial.estimator, PairSummed):  # without states that merge
-                trial.add(pair_values(run, trial.estimator, draws, n_replicates), stop_after)
-        if draws is not None:
-            merged = [t for t in trials if not isinstance(t.estimator, PairSummed)]
-            count_replicates(scanned, merged, draws, n_replicates, batch, states, stop_after)
-        for trial in trials:
-            if drawn_from.centred and has_centred_null(trial.estimator):
-                trial.centre()
-        # The trials of several bandwidths of a test follow each other and become one trial.
-        remaining = iter(trials)
-        by_test = [list(islice(remaining, len(test))) for test in tests]
-        trials = [
-            bandwidth_trials[0]
-            if len(bandwidth_trials) == 1
-            else jointly(bandwidth_trials, factors)
-            for bandwidth_trials in by_test
-        ]
+        trials, one_pass = _trials(run, draws, n_replicates, stop_after)
+    for trial in trials:
+        if drawn_from.centred and has_centred_null(trial.estimator):
+            trial.centre()
     certain = 0
     if drawn_from.of_labels:
-        (certain_rows,) = states[CERTAIN]  # (1,)
+        (certain_rows,) = one_pass.groups[None][CERTAIN]  # (1,)
         certain = int(certain_rows[0])
+    results = []
+    for trial, name in zip(tests.joined(trials), tests.names, strict=True):
+        judged = run.judged(trial.result(drawn_from.name, drawn_from.seed, certain))
+        results.append(replace(judged, statistic=name))
     result = CalibrationTests(
-        results=tuple(
-            replace(
-                run.judged(trial.result(drawn_from.name, drawn_from.seed, certain)), statistic=name
-            )
-            for trial, name in zip(trials, labels(estimators), strict=True)
-        ),
-        clusters=seen,
+        results=tuple(results),
+        clusters=run.clusters(one_pass),
         **run.outcome(one_pass.counts, started, negligible=negligible),
     )
     return replace(result, judgement=judgement_of_tests(result, negligible))
+
+
+@dataclass(frozen=True)
+class _Tests:
+    """Tests of a call.  Each has one estimator, or one for each of several bandwidths.
+
+    `factors` are the bandwidths of a test with several, in units of the default.
+    """
+
+    names: list[str]
+    estimators: list[Sequence[Estimator]]
+    factors: Sequence[float]
+
+    def joined(self, trials: Sequence[MonteCarloTest]) -> list[MonteCarloTest]:
+        """One trial for each test, from the trials of all estimators in their order."""
+        remaining = iter(trials)
+        by_test = [list(islice(remaining, len(estimators))) for estimators in self.estimators]
+        return [
+            several[0] if len(several) == 1 else jointly(several, self.factors)
+            for several in by_test
+        ]
+
+
+def _null_of(session: Session, null: str | Null | None, seed: int) -> Null:
+    """Null of a call, by default the one of the predictions or of clusters.
+
+    An OptionError is raised if the predictions do not support it.
+    """
+    target = session.rules.target
+    default = target.null if session.rules.cluster is None else ClusterSigns.name
+    drawn_from = null_of(null or default, seed)
+    if drawn_from.of_labels and not target.draws_responses:
+        raise _no_draws(drawn_from, target)
+    if not (drawn_from.draws or target.has_classes):
+        classes_only(f"null={drawn_from.name!r}", session.source)
+    return drawn_from
+
+
+def _tests(
+    session: Session,
+    statistics: Estimator | str | Iterable[Estimator | str] | None,
+    covariates: str | Sequence[str] | SKCE,
+    null: Null,
+    bandwidths: int,
+    stop_after: int | None,
+) -> _Tests:
+    """Tests of the named statistics, or the default ones of the predictions and covariates."""
+    local = KLCE.on(covariates) if covariates else None
+    factors = _factors(bandwidths, null, stop_after)
+    # The other nulls, and tests over bandwidths, judge a single kernel error.
+    any_error = null.of_labels or isinstance(null, RandomSigns)
+    several = statistics is None and any_error and not null.moves and bandwidths == 1
+    if statistics is None:
+        estimators = _default_statistics(session, local, several)
+    elif local:
+        raise OptionError(
+            "covariates= is for the default statistics; with others, name the covariates of "
+            "klce, such as KLCE(('age',))"
+        )
+    else:
+        estimators = listed(statistics)
+    require(estimators, "no statistic to test")
+    names = labels(estimators)
+    if bandwidths > 1:
+        bound = session.run(estimators).fitting
+        return _Tests(names, [[scaled(e, factor) for factor in factors] for e in bound], factors)
+    by_test: list[Sequence[Estimator]] = [[estimator] for estimator in estimators]
+    if several and local and stop_after is None:
+        by_test[-1] = local_errors(session, local)
+        factors = list(LOCAL_SCALES)
+    return _Tests(names, by_test, factors)
+
+
+def _bound(session: Session, tests: _Tests, null: Null) -> Run:
+    """Run of the estimators of all tests, each with a method that has replicates."""
+    run = session.run([estimator for several in tests.estimators for estimator in several])
+    for estimator in run.fitting:
+        if reason := null.unsupported(estimator):
+            raise OptionError(reason)
+    run = replace(run, chosen=tuple(for_test(e, run.profile) for e in run.fitting))
+    return run.within_memory(lambda e: e.needs)
+
+
+def _trials(
+    run: Run, draws: Null | None, n_replicates: int, stop_after: int | None
+) -> tuple[list[MonteCarloTest], PassResult]:
+    """Test of each estimator with its replicates counted, and the pass over the data.
+
+    Without `draws` the p-value is a bound.
+    """
+    # The first batch of replicates is drawn in the pass that computes the observed values.
+    batch = batch_of(run, n_replicates)
+    drawn = replicates_of_first_pass(run.fitting, draws, batch)
+    passes = _passes(run.fitting, draws, n_replicates, batch, drawn)
+    progress = run.execution.progress
+    scanned = run.reporting(progress and _over(progress, passes))
+    needed = [*(s for e in run.fitting for s in e.needs), *drawn.values(), CERTAIN]
+    one_pass = scanned.scan([*needed, *run.cluster_sums])
+    states = one_pass.groups[None]
+    clusters = run.clusters(one_pass)
+    with one_thread():
+        trials = [refused(trial_of(e, run, states), clusters) for e in run.fitting]
+    if draws is None:
+        for trial in trials:
+            trial.bound()
+        return trials, one_pass
+    merged = []
+    for trial in trials:
+        if isinstance(trial.estimator, PairSummed):  # without states that merge
+            trial.add(pair_values(run, trial.estimator, draws, n_replicates), stop_after)
+        else:
+            merged.append(trial)
+    count_replicates(scanned, merged, draws, n_replicates, batch, states, stop_after)
+    return trials, one_pass
 
 
 def _no_draws(null: Null, target: Target) -> OptionError:
@@ -263,7 +319,7 @@ def _default_statistics(session: Session, local: SKCE | None, several: bool) -> 
 
 
 def _check(
-    estimators: list[Estimator], null: Null, n_replicates: int, stop_after: int | None
+    tests: Iterable[Sequence[Estimator]], null: Null, n_replicates: int, stop_after: int | None
 ) -> None:
     if null.max_replicates is not None and n_replicates > null.max_replicates:
         raise OptionError(
@@ -277,10 +333,10 @@ def _check(
         )
     if stop_after is not None and (stop_after < 1 or null.centred):
         raise OptionError("stop_after must be at least 1 and is not supported with null='permute'")
-    require(estimators, "no statistic to test")
-    for e in estimators:
-        testable = isinstance(e, Testable)
-        require(testable, f"{e.name} is not a calibration error and cannot be tested")
+    for estimators in tests:
+        name = estimators[0].name
+        testable = isinstance(estimators[0], Testable)
+        require(testable, f"{name} is not a calibration error and cannot be tested")
 
 
 def _factors(bandwidths: int, null: Null, stop_after: int | None) -> list[float]:
@@ -320,13 +376,15 @@ def _passes(
     """Number of passes over the data, each with a batch of replicates.
 
     There is one more if some of the first batch are not in `drawn_first`, as they need the observed
-    values.
+    values, and one if the factors of signed residuals need more replicates than a batch.
     """
     first_batch = replicates_of(estimators, null, 0, batch)
     if not first_batch:
         return 1
+    assert null is not None
     batches = -(-n_replicates // batch)  # the quotient rounded up
-    return batches + any(statistic not in drawn_first for statistic in first_batch)
+    drawn_later = any(statistic not in drawn_first for statistic in first_batch)
+    return batches + drawn_later + sign_scales_take_a_pass(estimators, null, n_replicates, batch)
 
 
 def _pooled(null: Null, run: Run) -> Null:

@@ -16,11 +16,11 @@ from calibscale.estimators.base import BoundEstimator
 from calibscale.inference.multiple_testing import combined
 from calibscale.inference.nulls import Replicates, redraws, replicates_of
 from calibscale.inference.testable import (
+    SignsClusters,
     as_error,
     bare,
     for_replicates,
     has_smaller_replicates,
-    sign_scale,
     signed_values,
 )
 from calibscale.intervals.resampling import drawn_values, frozen_by
@@ -203,6 +203,8 @@ def result_of(
     """Result of the test of an estimator from its states and the states of all replicates."""
     trial = refused(trial_of(estimator, None, states), clusters)
     if not trial.done:
+        if null.signed:
+            _set_sign_scale(trial, states, drawn, count)
         trial.add(_values(trial, states, drawn, null, range(count)), None)
     return trial.result(null.name, null.seed, certain)
 
@@ -230,6 +232,8 @@ def count_replicates(
         missing = [replicated for replicated in drawn.values() if replicated not in states]
         if missing:
             states |= run.scan(missing).groups[None]
+        if first == 0 and null.signed:
+            _set_sign_scales(run, todo, null, n_replicates, drawn, states)
         with one_thread():
             for trial in todo:
                 values = _values(trial, states, drawn, null, replicates)
@@ -249,6 +253,51 @@ def _use_smaller_replicates(
         observed = (states[s] for s in trial.estimator.needs)
         trial.estimator, smaller = for_replicates(trial.estimator, *observed)
         states.update(zip(trial.estimator.needs, smaller, strict=True))
+
+
+def sign_scales_take_a_pass(
+    estimators: Iterable[BoundEstimator], null: Null, n_replicates: int, batch: int
+) -> bool:
+    """Whether the first batch has too few replicates for the factors of signed residuals."""
+    few = batch < min(n_replicates, _SCALED_BY)
+    return null.signed and few and any(isinstance(e, SignsClusters) for e in estimators)
+
+
+def _set_sign_scales(
+    run: Run,
+    trials: Sequence[MonteCarloTest],
+    null: Null,
+    n_replicates: int,
+    first_batch: dict[Statistic, Replicates],
+    states: States,
+) -> None:
+    """Determine the factors of signed residuals.
+
+    They come from the same first replicates whatever the size of a batch, which depends on the
+    other tests and on the memory limit.  A smaller batch takes a pass of its own for them.
+    """
+    drawn = first_batch
+    batch = min(map(len, first_batch.values()), default=n_replicates)
+    estimators = [trial.estimator for trial in trials]
+    if sign_scales_take_a_pass(estimators, null, n_replicates, batch):
+        scaled = (e for e in estimators if isinstance(e, SignsClusters))
+        drawn = replicates_of(scaled, null, 0, min(n_replicates, _SCALED_BY))
+        states = states | run.scan(drawn.values()).groups[None]
+    for trial in trials:
+        _set_sign_scale(trial, states, drawn, n_replicates)
+
+
+def _set_sign_scale(
+    trial: MonteCarloTest,
+    states: States,
+    drawn: dict[Statistic, Replicates],
+    n_replicates: int,
+) -> None:
+    """Determine the factors of signed residuals from the first of the drawn replicates."""
+    if isinstance(trial.estimator, SignsClusters):
+        observed, sums = _states_of(trial.estimator, states, drawn)
+        count = min(n_replicates, _SCALED_BY)
+        trial.sign_scale = trial.estimator.sign_scale(observed, sums, count)
 
 
 def replicates_of_first_pass(
@@ -293,13 +342,18 @@ def _values(
 ) -> Iterable[float]:
     """Value of each replicate."""
     estimator = trial.estimator
-    observed = [states[s] for s in estimator.needs]
     if isinstance(estimator, DrawsCells):
+        observed = [states[s] for s in estimator.needs]
         return estimator.cell_values(observed, null.seed, replicates)
-    sums = [states[drawn[s]] if s in drawn else None for s in estimator.needs]
-    if not null.signed:
-        return drawn_values(estimator, observed, sums, len(replicates))
-    if replicates.start == 0:
-        count = min(len(replicates), _SCALED_BY)
-        trial.sign_scale = sign_scale(estimator, observed, sums, count)
-    return signed_values(estimator, observed, sums, len(replicates), trial.sign_scale)
+    observed, sums = _states_of(estimator, states, drawn)
+    if null.signed:
+        return signed_values(estimator, observed, sums, len(replicates), trial.sign_scale)
+    return drawn_values(estimator, observed, sums, len(replicates))
+
+
+def _states_of(
+    estimator: BoundEstimator, states: States, drawn: dict[Statistic, Replicates]
+) -> tuple[list[Any], list[Any]]:
+    """Observed states of an estimator's statistics, and replicates of those that are drawn."""
+    observed = [states[s] for s in estimator.needs]
+    return observed, [states[drawn[s]] if s in drawn else None for s in estimator.needs]

@@ -243,10 +243,37 @@ def test_equal_mass__replicates_of_few_sums_have_the_values_of_all_cells(monkeyp
     passes = _counted_passes(monkeypatch)
     merged = run_test(source, *requested, n_replicates=60, cluster=cluster)
     assert len(passes) == 2
-    monkeypatch.setattr(monte_carlo, "_STATE_BYTES", 2**30)  # the same factors of signed residuals
     for kind in (cs.ECE, cs.MCE, cs.TCE2, cs.TCE2Debiased):
         monkeypatch.setattr(kind, "has_smaller_replicates", False)
     assert_same(merged, run_test(source, *requested, n_replicates=60, cluster=cluster), 1e-12)
+
+
+def test_factors_of_signed_residuals__do_not_depend_on_the_batch(monkeypatch):
+    """They come from 64 replicates, for which a batch of ten takes a further pass."""
+    rng = np.random.default_rng(6)
+    p = rng.random(300)
+    source = cs.from_arrays(
+        probabilities=p,
+        labels=(rng.random(300) < p).astype(int),
+        covariates=(np.arange(300.0) // 3)[:, None],
+        covariate_names=["cluster"],
+        binary=True,
+    )
+    requested = [cs.ECE(bins=6), cs.TCE2Debiased(bins=4)]
+    plain = run_test(source, *requested, n_replicates=99, cluster="cluster")
+    passes = _counted_passes(monkeypatch)
+    monkeypatch.setattr(monte_carlo, "_MAX_BATCH", 10)
+    reports = []
+    small = run_test(
+        source,
+        *requested,
+        n_replicates=99,
+        cluster="cluster",
+        progress=lambda done, total: reports.append((done, total)),
+    )
+    assert_same(small, plain, 1e-12)
+    assert len(passes) == 11
+    assert reports[-1][0] == reports[-1][1]
 
 
 @pytest.mark.long
