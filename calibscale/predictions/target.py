@@ -74,8 +74,8 @@ class Target(ABC):
         kernel need.
     kernel_error : str
         Estimator of the kernel error that suits the predictions best.
-    scores : tuple of str
-        Estimators of proper scores by which models are compared, besides the error itself.
+    ranked_by : str
+        Estimator by which `rank` orders models if none is named.
     response : Response or None
         Words for responses that are compared with predictions, of functionals.
     tested_as : dict
@@ -99,7 +99,7 @@ class Target(ABC):
     has_scalar_points: ClassVar[bool] = True
     has_linear_kernel: ClassVar[bool] = True
     kernel_error: ClassVar[str]
-    scores: ClassVar[tuple[str, ...]] = ()
+    ranked_by: ClassVar[str] = "ckce_centred"
     response: ClassVar[Response | None] = None
     tested_as: ClassVar[Mapping[str, str]] = {}
     bound: bool = True  # whether no setting is left that depends on the outcomes
@@ -218,6 +218,11 @@ class Target(ABC):
             yield delta.T @ phi, np.einsum("ij,ij->i", delta, delta)
 
     # ---------------------------------------------------------------- default estimators
+
+    @property
+    def scores(self) -> tuple[str, ...]:
+        """Estimators of proper scores that `rank` lists beside the error."""
+        return ()
 
     @property
     def default_estimators(self) -> tuple[str, ...]:

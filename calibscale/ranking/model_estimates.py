@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from itertools import combinations, count
 from pathlib import Path, PurePath
 from typing import Any, Protocol, TypeGuard, runtime_checkable
@@ -144,7 +144,7 @@ class EstimatedModel:
     totals: TotalsState
     counts: RowCounts
     clusters: Clusters | None = None
-    crps: Floats | None = None  # sum over rows, of forecasts
+    scores: Mapping[str, float] = field(default_factory=dict)  # proper scores of `Target.scores`
 
     @property
     def value(self) -> float:
@@ -157,17 +157,22 @@ class EstimatedModel:
         return float("inf") if self.estimate.value is None else self.estimate.value
 
     def ranked(self, rank: int | None, probabilities: tuple[float, ...], run: Run) -> RankedModel:
+        crps = self.scores.get("crps")
+        further = {name: score for name, score in self.scores.items() if name != "crps"}
+        by_class: dict[str, float] = {}
         weight = float(self.totals.weight)
-        sums = {"accuracy": self.totals.hit, "brier": self.totals.brier, "nll": self.totals.nll}
-        if self.crps is not None:
-            sums = {"crps": self.crps}
-        scores = {name: float(s) / weight if weight > 0 else None for name, s in sums.items()}
+        if run.source.target.has_classes and weight > 0:
+            totals = self.totals
+            sums = {"accuracy": totals.hit, "brier": totals.brier, "nll": totals.nll}
+            by_class = {name: float(s) / weight for name, s in sums.items()}
         return RankedModel(
             self.name,
             rank,
             replace(self.estimate, details={}),
             probabilities,
-            **scores,
+            **by_class,
+            crps=crps,
+            scores=further or None,
             n=self.counts.used,
             n_unlabelled=self.counts.unlabelled,
             dropped=self.counts.dropped,
@@ -235,8 +240,8 @@ def _estimate_model(
     noise = noise_of(run.rules)
     floors = floor_statistics(estimator, noise, run.source.n_features)
     scorers = [build(name, {}).bind(run.profile) for name in run.source.target.scores]
-    scores = [s for scorer in scorers for s in scorer.needs]
-    needed = [*(grouped or estimator.needs), *extra, *floors, *run.cluster_sums, *scores]
+    needed = [*(grouped or estimator.needs), *extra, *floors, *run.cluster_sums]
+    needed += [s for scorer in scorers for s in scorer.needs]
     result = run.reporting(stages.next()).scan([*needed, _ROWS, _TOTALS])
     states = result.groups[None]
     rows, totals = states[_ROWS], states[_TOTALS]
@@ -272,8 +277,12 @@ def _estimate_model(
             parts = None if few else parts
     key = int(rows.n), int(rows.hashes[0])
     counts = result.counts
-    crps = states[scores[0]].totals[0] if scores else None
-    return EstimatedModel(name, estimate, parts, few, coarse, key, totals, counts, clusters, crps)
+    scores = {}
+    for scorer in scorers:
+        score = scorer.finalize(*(states[s] for s in scorer.needs)).value
+        if score is not None:
+            scores[scorer.name] = score
+    return EstimatedModel(name, estimate, parts, few, coarse, key, totals, counts, clusters, scores)
 
 
 def _estimate(estimator: BoundEstimator, states: list[Any]) -> tuple[Estimate, Floats | None]:

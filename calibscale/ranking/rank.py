@@ -66,7 +66,8 @@ def rank(
         after their files.
     by : Estimator
         Estimator to rank by, any but Accuracy and ConfidenceGap.  The smallest estimate is the
-        best.  Default: ``CKCECentred()``.
+        best.  Default: ``CKCECentred()``, and ``KCE()`` for means, quantiles, expectiles,
+        intervals and sets.
     subset_size : int or sequence of int, optional
         Approximate number of rows of random subsets, which are ranked, too, as in [MS, §5.1.2].
         The result states how often they agree with the ranking of all rows.  λ follows from the
@@ -110,11 +111,9 @@ def rank(
     ('true', 'bold')
     """
     started = time.perf_counter()
-    estimator, *further = listed("ckce_centred" if by is None else by)
-    require(not further, "rank by exactly one estimator")
     jackknife = Jackknife(confidence_level, groups, seed, clustered=cluster is not None)
     sizes = [subset_size] if isinstance(subset_size, int | np.integer) else list(subset_size or ())
-    _check(estimator, sizes, trials)
+    _check_subsets(sizes, trials)
     named = named_models(sources)
     with ExitStack() as stack:
         sessions: list[Session] = []
@@ -126,11 +125,14 @@ def rank(
             # Further sessions use the scheduler and the progress bar of the first.
             options |= {"scheduler": execution.scheduler, "progress": execution.progress}
         _check_classes(list(named), sessions)
+        target = sessions[0].source.target
+        estimator, *further = listed(target.ranked_by if by is None else by)
+        require(not further, "rank by exactly one estimator")
+        _check(estimator)
         # Errors of different bandwidths or λ are not comparable.
         common = shared(estimator, [session.profile for session in sessions])
         runs = [session.run(common) for session in sessions]
-        draws = sessions[0].source.target.draws_responses
-        jackknife = replace(jackknife, draws_responses=draws)
+        jackknife = replace(jackknife, draws_responses=target.draws_responses)
         passes = len(runs) * _passes(runs[0], jackknife, len(sizes), trials)
         stages = Stages(execution.progress, passes)
         models = estimate_models(list(named), runs, jackknife, stages)
@@ -211,14 +213,17 @@ class Rankable(Protocol):
         ...
 
 
-def _check(estimator: Estimator, sizes: list[int], trials: int) -> None:
+def _check_subsets(sizes: list[int], trials: int) -> None:
+    if any(size < 2 for size in sizes):
+        raise OptionError(f"a subset must have at least 2 rows, not {min(sizes)}")
+    require(trials >= 1, "trials must be at least 1", trials)
+
+
+def _check(estimator: Estimator) -> None:
     if isinstance(estimator, Rankable) and not estimator.smaller_is_better:
         raise OptionError(
             f"{estimator.name} is not a calibration error; models cannot be ranked by it"
         )
-    if any(size < 2 for size in sizes):
-        raise OptionError(f"a subset must have at least 2 rows, not {min(sizes)}")
-    require(trials >= 1, "trials must be at least 1", trials)
 
 
 def _check_classes(names: list[str], sessions: list[Session]) -> None:

@@ -250,6 +250,8 @@ class RankedModel(SourceRows):
         Probability of each rank, the best first, or empty where there are no intervals.
     accuracy, brier, nll, crps : float or None
         Quality of the predictions, which calibration does not measure.  crps is for forecasts.
+    scores : mapping of str to float, or None
+        The same for functionals: mean of their consistent score by its name.
 
     Examples
     --------
@@ -271,6 +273,7 @@ class RankedModel(SourceRows):
     brier: float | None = None
     nll: float | None = None
     crps: Later[Omitted[float | None]] = None
+    scores: Later[Omitted[dict[str, float] | None]] = None
 
     @classmethod
     def from_dict(cls, value: Json, **further: Any) -> Self:

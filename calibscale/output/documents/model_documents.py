@@ -124,7 +124,10 @@ def _row(model: RankedModel) -> comparisons.RankedRow:
         model.estimate.interval,
         model.probabilities,
         model.estimate.floor,
-        {name: getattr(model, name) for name in ("accuracy", "brier", "nll", "crps")},
+        {
+            **{name: getattr(model, name) for name in ("accuracy", "brier", "nll", "crps")},
+            **(model.scores or {}),
+        },
     )
 
 

@@ -108,7 +108,6 @@ class Forecast(OutcomeTarget):
     frequencies: int = field(default=16, kw_only=True)
     claim: ClassVar[str] = FORECASTS
     kernel_error: ClassVar[str] = "kce"
-    scores: ClassVar[tuple[str, ...]] = ("crps",)
     targets: ClassVar[str] = "numbers"
     of_waves: ClassVar[bool] = True
 
@@ -251,6 +250,10 @@ class Forecast(OutcomeTarget):
         sampler = self.sampler(rows.values, rows.outcomes)
         u = (random_draws.of_rows(rows.rows, 1 + d, stream) for d in range(count))
         return np.stack([self.of_outcomes(sampler(levels)) for levels in u], axis=1)
+
+    @property
+    def scores(self) -> tuple[str, ...]:
+        return ("crps",)
 
     @property
     def default_tests(self) -> tuple[str, ...]:

@@ -83,6 +83,10 @@ class SetPrediction(IntervalPrediction):
     def default_estimators(self) -> tuple[str, ...]:
         return ("coverage", "size_stratified_coverage", self.kernel_error)
 
+    @property
+    def scores(self) -> tuple[str, ...]:
+        return ()
+
     # ---------------------------------------------------------------- rows
 
     def not_finite(self, values: Floats) -> Any:

@@ -56,6 +56,7 @@ class Functional(OutcomeTarget):
     has_linear_kernel: ClassVar[bool] = False
     claims_its_value: ClassVar[bool] = False
     kernel_error: ClassVar[str] = "kce"
+    ranked_by: ClassVar[str] = "kce"
     score: ClassVar[str]
     response: ClassVar[Response] = Response("mean response", "predictions", False)
 
@@ -129,6 +130,10 @@ class Functional(OutcomeTarget):
     @property
     def default_estimators(self) -> tuple[str, ...]:
         return ("bias", self.score, self.kernel_error)
+
+    @property
+    def scores(self) -> tuple[str, ...]:
+        return (self.score,)
 
     @property
     def default_tests(self) -> tuple[str, ...]:
