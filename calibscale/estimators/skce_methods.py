@@ -28,6 +28,7 @@ from calibscale.statistics.statistic import PairStatistic, Statistic
 _FEW_ROWS = 3000  # number of rows up to which all pairs take milliseconds
 _SOME_ROWS = 50_000  # number of rows up to which all pairs take seconds
 _FEATURE_ROWS = 100_000  # frequencies times rows of a test of forecasts
+_FEW_MODES = 2**15  # modes of a replicate, half a megabyte
 _FEWEST_FEATURES = 32  # frequencies of a test of any number of forecasts
 TOO_FEW = "an unbiased estimate needs two rows with labels and positive weights"
 _COVERED = 0.99379  # Φ(2.5): calibrated blocks are skewed, and Φ(2) would cover 90 % only
@@ -222,7 +223,8 @@ class BoundSKCE(BoundEstimator):
     def for_test(self, profile: DataProfile) -> BoundEstimator:
         if self.settings.method in ("blocks", "pairs"):
             raise no_replicates(self.name, self.settings.method)
-        if profile.source.target.is_embedded and self.chosen:
+        is_short = isinstance(self.statistic, Modes) and self.statistic.numbers <= _FEW_MODES
+        if profile.source.target.is_embedded and self.chosen and not is_short:
             # Replicates take most of the time of a test.  Each of them multiplies the features of
             # all rows by its residuals.
             count = min(

@@ -17,6 +17,7 @@ from calibscale.estimators.base import BoundEstimator, Estimator
 from calibscale.estimators.estimator_texts import labels
 from calibscale.estimators.skce import KLCE, SKCE
 from calibscale.inference.bandwidth_settings import scaled
+from calibscale.inference.condensed_rows import condensed_run, condensing
 from calibscale.inference.default_tests import (
     LOCAL_SCALES,
     default_tests,
@@ -267,11 +268,16 @@ def _trials(
     """
     # The first batch of replicates is drawn in the pass that computes the observed values.
     batch = batch_of(run, n_replicates)
-    drawn = replicates_of_first_pass(run.fitting, draws, batch)
-    passes = _passes(run.fitting, draws, n_replicates, batch, drawn)
+    condensed = condensing(run, draws)
+    drawn, passes = {}, 1
+    if condensed is None:
+        drawn = replicates_of_first_pass(run.fitting, draws, batch)
+        passes = _passes(run.fitting, draws, n_replicates, batch, drawn)
     progress = run.execution.progress
     scanned = run.reporting(progress and _over(progress, passes))
     needed = [*(s for e in run.fitting for s in e.needs), *drawn.values(), CERTAIN]
+    if condensed is not None:
+        needed.append(condensed)
     one_pass = scanned.scan([*needed, *run.cluster_sums])
     states = one_pass.groups[None]
     clusters = run.clusters(one_pass)
@@ -287,6 +293,8 @@ def _trials(
             trial.add(pair_values(run, trial.estimator, draws, n_replicates), stop_after)
         else:
             merged.append(trial)
+    if condensed is not None:
+        scanned = condensed_run(run, condensed, states.pop(condensed)) or run
     count_replicates(scanned, merged, draws, n_replicates, batch, states, stop_after)
     return trials, one_pass
 

@@ -11,7 +11,7 @@ from calibscale.estimators.estimator_texts import estimator
 from calibscale.estimators.known_estimators import ESTIMATORS
 from calibscale.estimators.skce import JKCE, KCE, SKCE
 from calibscale.kernels.features import RandomFourier
-from calibscale.predictions.notions import SCALAR_NOTIONS
+from calibscale.predictions.notions import width
 from calibscale.predictions.target import KERNEL_ERROR
 from calibscale.session import Session
 
@@ -89,8 +89,10 @@ def _with_few_numbers(session: Session, local: SKCE) -> SKCE:
     Narrow kernels on several covariates have long series, and vectors of classes have none.
     """
     columns = len(local.covariates) - len(local.categorical)
-    scalar = local.notion_for(session.source.n_features) in SCALAR_NOTIONS
-    if local.method != "auto" or (scalar and columns == 1):
+    source = session.source
+    is_scalar = width(local.notion_for(source.n_features), source.n_features) == 1
+    has_series = is_scalar and source.target.has_scalar_points and columns == 1
+    if local.method != "auto" or has_series:
         return local
     featured = replace(local, method="features", n_features=_LOCAL_FEATURES)
     try:

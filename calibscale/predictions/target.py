@@ -220,6 +220,11 @@ class Target(ABC):
     # ---------------------------------------------------------------- default estimators
 
     @property
+    def condensed(self) -> Target | None:
+        """Target of rows that stand for several rows, with δ = prediction − outcome, or None."""
+        return None
+
+    @property
     def scores(self) -> tuple[str, ...]:
         """Estimators of proper scores that `rank` lists beside the error."""
         return ()

@@ -30,6 +30,11 @@ class FeatureSums(PairStatistic):
     notion: str
     drawn: ClassVar[tuple[str, ...]] = ("squares", "sums")
 
+    @property
+    def condensable(self) -> bool:
+        # Rows are held out by a hash of their number, which condensed rows do not have.
+        return self.kernel.hold_out is None
+
     @abstractmethod
     def features(self, rows: NotionRows) -> Floats:
         """Features of rows (c, size)."""

@@ -95,6 +95,10 @@ class Modes(PairStatistic):
         )
 
     @property
+    def condensable(self) -> bool:
+        return self.hold_out is None  # rows are held out by a hash of their number
+
+    @property
     def combinations(self) -> int:
         return math.prod(map(len, self.levels))
 

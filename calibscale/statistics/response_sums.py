@@ -100,6 +100,10 @@ class ResponsesByCell(Statistic):
     powers: ClassVar[tuple[int, ...]] = (0, 1, 2, 1, 1, 2, 4, 2, 1)
 
     @property
+    def condensable(self) -> bool:
+        return True
+
+    @property
     @abstractmethod
     def count(self) -> int:
         """Number of cells."""

@@ -40,6 +40,11 @@ class Statistic(ABC):
     powers: ClassVar[tuple[int, ...]] = ()
     shared: ClassVar[tuple[str, ...]] = ()
 
+    @property
+    def condensable(self) -> bool:
+        """Whether sums of signed residuals hardly change if a row stands for similar rows."""
+        return False
+
     def size(self, classes: int) -> int:
         """Number of features computed for a row."""
         return 0

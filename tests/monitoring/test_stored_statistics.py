@@ -17,6 +17,7 @@ from calibscale.errors import OptionError
 from calibscale.monitoring.ledger.recipe import decode, encode
 from calibscale.monitoring.ledger.stored_statistics import STATISTICS
 from calibscale.statistics.bins import MergedCells
+from calibscale.statistics.condensed_residuals import CondensedResiduals
 from calibscale.statistics.feature_sums import LandmarkFeatures
 from calibscale.statistics.null_distributions import PooledResiduals
 from calibscale.statistics.nystrom_map import Nystrom
@@ -42,10 +43,10 @@ def _defined(package) -> set[type[Statistic]]:
 
 def test_table__has_every_statistic_that_an_estimator_can_need():
     needed = _defined(calibscale.statistics) | _defined(calibscale.estimators)
-    # Replicates, and the pool of residuals of a null, belong to a test of one day.  A ledger
+    # Replicates, and the residuals that nulls draw from, belong to a test of one day.  A ledger
     # stores the states of replicates only.  Landmarks are chosen among the rows of one day, and
     # jobs refuse estimators by landmarks.
-    of_tests = {Replicates, PooledResiduals, MergedCells}
+    of_tests = {Replicates, PooledResiduals, MergedCells, CondensedResiduals}
     assert needed - {*of_tests, Nystrom, LandmarkFeatures} == {*STATISTICS.values()} & needed
     assert not {Nystrom, LandmarkFeatures} & {*STATISTICS.values()}
 

@@ -65,8 +65,16 @@ class MeanPrediction(Functional):
     def loss(self, values: Floats, y: Floats) -> Floats:
         return (values[:, 0] - y) ** 2
 
+    @property
+    def condensed(self) -> MeanPrediction:
+        return self
+
     def embedded(self, values: Floats, y: Floats) -> Floats:
         return np.log(values) if self.scale == "log" else values
+
+    def unembedded(self, points: Floats) -> Floats:
+        """Predictions of the points of `embedded`."""
+        return np.exp(points) if self.scale == "log" else points
 
     def check_values(self, values: Floats, status: Ints) -> None:
         if self.scale == "log":
@@ -101,6 +109,10 @@ class SecondMomentPrediction(Functional):
     claims_its_value: ClassVar[bool] = True
     score: ClassVar[str] = "squared_error"
     response: ClassVar[Response] = Response("mean squared outcome", "predictions", False)
+
+    @property
+    def condensed(self) -> MeanPrediction:
+        return MeanPrediction()
 
     def claimed(self, values: Floats) -> Floats:
         return values[:, 0]
