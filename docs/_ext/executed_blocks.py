@@ -15,6 +15,7 @@ import sys
 import tempfile
 from pathlib import Path
 
+import warm_commands
 from docutils import nodes
 from docutils.parsers.rst import directives
 from sphinx.application import Sphinx
@@ -43,23 +44,19 @@ class Run(SphinxDirective):
             shutil.rmtree(folder, ignore_errors=True)
             folder.mkdir(parents=True)
             (folder / "examples").symlink_to(HERE.parent.parent / "examples")
-        path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
         if kind := self.options.get("prepare"):
             script = [sys.executable, HERE / "prepared_files.py", kind]
             subprocess.run(script, cwd=folder, check=True)
         shown = []
         for command in "\n".join(self.content).removeprefix("$ ").split("\n$ "):
-            done = subprocess.run(
-                ["bash", "-c", command.strip()], cwd=folder, env={**os.environ, "PATH": path},
-                stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
-            )  # fmt: skip
-            if done.returncode not in (0, *self.options.get("codes", ())):
-                raise self.error(f"exit code {done.returncode}: {command}\n{done.stdout}")
+            code, output = _executed(command.strip(), folder)
+            if code not in (0, *self.options.get("codes", ())):
+                raise self.error(f"exit code {code}: {command}\n{output}")
             shown.append(f"$ {command.strip()}")
             if "silent" not in self.options:
-                output = done.stdout.replace(f"{folder}/", "").rstrip().splitlines()
-                first = self.options.get("first", len(output))
-                shown += output[-self.options.get("last", len(output)) :][:first]
+                lines = output.replace(f"{folder}/", "").rstrip().splitlines()
+                first = self.options.get("first", len(lines))
+                shown += lines[-self.options.get("last", len(lines)) :][:first]
         text = "\n".join(shown)
         block = nodes.literal_block(text, text, language="console")
         self.set_source_info(block)
@@ -74,6 +71,22 @@ class Run(SphinxDirective):
         copy.parent.mkdir(parents=True, exist_ok=True)
         shutil.copyfile(picture, copy)
         return nodes.image(uri=f"/{place.as_posix()}", alt=self.options.get("alt", ""))
+
+
+def _executed(command: str, folder: Path) -> tuple[int, str]:
+    """Exit code and output of a command in a folder."""
+    if (words := warm_commands.words_of(command)) is not None:
+        return warm_commands.run(words, folder)
+    path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
+    done = subprocess.run(
+        ["bash", "-c", command],
+        cwd=folder,
+        env={**os.environ, "PATH": path},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+    )
+    return done.returncode, done.stdout
 
 
 def setup(app: Sphinx) -> dict[str, bool]:
