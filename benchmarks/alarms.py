@@ -40,7 +40,7 @@ def within_tolerance(report: Report, pool: Executor) -> None:
     """The share of years within the tolerance in which the evidence ever reaches 1/level."""
     from calibscale.inference.e_process import RESOLUTION
 
-    years, nights = (10, 30) if report.settings.small else (YEARS, NIGHTS)
+    years, nights = (6, 15) if report.settings.small else (YEARS, NIGHTS)
     for law in alarm_delays.YEARS:
         alarms = alarm_delays.alarms_in_years(pool, law, RESOLUTION, years, nights)
         report.row(
@@ -63,7 +63,7 @@ def delays(report: Report, pool: Executor) -> None:
     """Nights from the first with an error to the alarm, with the bets of earlier ledgers too."""
     from calibscale.inference.e_process import RESOLUTION
 
-    series, longest = (3, 12) if report.settings.small else (SERIES, alarm_delays.LONGEST)
+    series, longest = (2, 8) if report.settings.small else (SERIES, alarm_delays.LONGEST)
     for law in alarm_delays.DELAYS:
         medians = {}
         for key, resolution in (("earlier", alarm_delays.OF_EARLIER_LEDGERS), ("now", RESOLUTION)):
@@ -94,7 +94,7 @@ def _finite(nights: float) -> float | None:
 
 def calibrated(report: Report, pool: Executor) -> None:
     """The share of calibrated years in which the evidence ever reaches 1/level."""
-    years, nights = (20, 40) if report.settings.small else (YEARS, NIGHTS)
+    years, nights = (10, 20) if report.settings.small else (YEARS, NIGHTS)
     values = _shared(pool, years, nights, ROWS, nights, 1.0)
     alarms = sum(night is not None for night in values)
     report.row(
@@ -115,7 +115,7 @@ def late_labels(report: Report, pool: Executor) -> None:
 
     Also the share if a night judged every day that late labels have changed.
     """
-    years, nights = (10, 40) if report.settings.small else (LATE_YEARS, NIGHTS)
+    years, nights = (6, 20) if report.settings.small else (LATE_YEARS, NIGHTS)
     values = np.array(list(pool.map(_late_year, range(years), [nights] * years, chunksize=2)))
     last, path = values.sum(axis=0).tolist()
     report.row(

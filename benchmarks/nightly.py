@@ -92,11 +92,12 @@ def run(settings: Settings) -> Report:
 
 def _compare_ages(report: Report, settings: Settings) -> None:
     """Nights of a young and an old ledger, in turn: neither time nor output grows."""
-    folder, old_nights = settings.folder / "nightly-age", 30 if settings.small else OLD
+    folder = settings.folder / "nightly-age"
+    young_nights, old_nights = (5, 12) if settings.small else (YOUNG, OLD)
     shutil.rmtree(folder, ignore_errors=True)
     young, old = (_small_job(folder / name, folder / "days") for name in ("young", "old"))
     around = 1 if settings.small else AROUND
-    first = YOUNG - around - 2
+    first = young_nights - around - 2
     measure("nightly:days_read", str(young), str(folder), AGE_ROWS, 0, first, runs=1)
     shutil.copytree(young.parent / "ledger", old.parent / "ledger")
     first_old = old_nights - around - 2
@@ -104,10 +105,10 @@ def _compare_ages(report: Report, settings: Settings) -> None:
     nights = [[str(young), first], [str(old), first_old]]
     measured = measure("nightly:nights_in_turn", nights, str(folder), AGE_ROWS, around, runs=1)
     seconds = [float(np.median(durations)) for durations in measured.value]
-    for k, median in zip((YOUNG, old_nights), seconds, strict=True):
+    for k, median in zip((young_nights, old_nights), seconds, strict=True):
         report.note(f"night {k} of {AGE_ROWS:,} rows: {median:.3g} s")
     ratio = seconds[1] / seconds[0]
-    report.check(f"night {old_nights} against night {YOUNG}", ratio, 1.3, full_only=True)
+    report.check(f"night {old_nights} against night {young_nights}", ratio, 1.3, full_only=True)
     size = max(path.stat().st_size for path in (old.parent / "out").glob("*.json")) / 1e3
     report.check(f"result of night {old_nights}", size, 150, "kB")
 

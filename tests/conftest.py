@@ -45,8 +45,9 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
         fixtures = {_FIXTURES[name] for name in item.fixturenames if name in _FIXTURES}  # type: ignore[attr-defined]
         for marker in sorted(folders | fixtures):
             item.add_marker(marker)
-    # The build of the documentation takes minutes: it begins first, and ends with other tests.
-    items.sort(key=lambda item: item.path.name != "test_site.py")
+    # The files that take minutes begin first, so that no process works alone in the end.
+    longest = ("test_site.py", "test_benchmarks.py")
+    items.sort(key=lambda item: item.path.name not in longest)
 
 
 @pytest.fixture(autouse=True)

@@ -11,6 +11,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.support.slow_cases import some_slow
+
 BENCHMARKS = Path(__file__).parent.parent / "benchmarks"
 IN_TABLES = (
     "peers",
@@ -24,9 +26,12 @@ IN_TABLES = (
     "alarms",
 )
 NAMES = ("golden", "exact", "start", "reads", "scaling", "subnormal")
+SLOW = {"alarms", "forecasts", "pairs", "scaling", "selection"}
+EVERY_RUN = [name for name in (*IN_TABLES, *NAMES) if name not in SLOW]
 
 pytestmark = [
     pytest.mark.benchmarks,
+    pytest.mark.timeout(1200),
     pytest.mark.skipif(not BENCHMARKS.is_dir(), reason="no benchmarks folder here"),
 ]
 
@@ -42,7 +47,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return tmp_path_factory.mktemp("benchmarks")
 
 
-@pytest.mark.parametrize("name", [*IN_TABLES, *NAMES])
+@pytest.mark.parametrize("name", some_slow([*IN_TABLES, *NAMES], keep=EVERY_RUN))
 def test_benchmark__small_run_meets_its_bounds(name: str, folder: Path, tmp_path: Path) -> None:
     _python("run.py", "--small", name, "--workdir", folder)
     result = json.loads((folder / "results" / f"{name}.json").read_text())
@@ -69,7 +74,9 @@ def _check_table(name: str, results: Path, readme: Path) -> None:
     assert readme.read_text() == text
 
 
-@pytest.mark.parametrize("topic", ["intervals", "ranking", "selection", "limits"])
+@pytest.mark.parametrize(
+    "topic", some_slow(["intervals", "ranking", "selection", "limits"], keep=["limits"])
+)
 def test_levels__take_any_law(topic: str, tmp_path: Path) -> None:
     (tmp_path / "mine.py").write_text("def law(rng, n):\n    return rng.beta(3.0, 5.0, n)\n")
     options = ["--small", "--count", "2", "--law", "mine:law", "--miscalibration", "1.4"]

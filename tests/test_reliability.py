@@ -292,7 +292,7 @@ def test_consistency_interval__holds_its_level_for_unequal_predictions(rng, leve
         assert poisson_binomial(p)[inside].sum() >= level
 
 
-@pytest.mark.long
+@pytest.mark.slow
 @pytest.mark.parametrize("weights", ["none", "uniform", "heavy"])
 def test_reliability__both_intervals_cover(weights):
     rng = np.random.default_rng(3)

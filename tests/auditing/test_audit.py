@@ -125,7 +125,7 @@ def test_audit__local_recalibration_corrects_a_bias_on_covariates(result):
     assert len(bandwidths) == 1
 
 
-@pytest.mark.long
+@pytest.mark.slow
 def test_audit__calibrated_data_are_rarely_called_miscalibrated():
     wrong = np.zeros(3, int)
     runs = 60

@@ -474,7 +474,7 @@ def _missed(law, truth, weighted, rows, groups, seed):
     return sum(not group.low <= bias[int(group.where[0].value)] <= group.high for group in listed)
 
 
-@pytest.mark.long
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("law", "truth", "weighted", "rows"),
     [

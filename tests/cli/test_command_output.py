@@ -18,6 +18,7 @@ from calibscale.formatting import progress
 from calibscale.output.text import left_out
 from tests.support.command_store import NAMES, ROWS, api
 from tests.support.commands import environment, finish, start
+from tests.support.slow_cases import some_slow
 
 
 def test_json__may_go_to_a_pipe_in_a_folder_that_cannot_be_written(tmp_path, monkeypatch):
@@ -247,9 +248,7 @@ def test_evaluate__a_full_disk_under_stdout_is_an_error(store):
 
 
 @pytest.mark.process
-@pytest.mark.parametrize(
-    "encoding", ["ascii", "cp1252", pytest.param("latin-1", marks=pytest.mark.slow)]
-)
+@pytest.mark.parametrize("encoding", some_slow(["ascii", "cp1252", "latin-1"], keep=["cp1252"]))
 @pytest.mark.parametrize(
     "arguments", [["evaluate", "--help"], ["evaluate", "STORE"]], ids=["help", "table"]
 )

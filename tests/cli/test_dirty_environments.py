@@ -11,6 +11,7 @@ import pytest
 
 import calibscale as cs
 from tests.support.commands import environment
+from tests.support.slow_cases import some_slow
 
 SECONDS = 300
 
@@ -76,7 +77,9 @@ def test_backend_of_matplotlib__that_does_not_exist_is_named(store, tmp_path):
 
 
 @pytest.mark.process
-@pytest.mark.parametrize("verb", ["evaluate", "calibration_test", "reliability"])
+@pytest.mark.parametrize(
+    "verb", some_slow(["evaluate", "calibration_test", "reliability"], keep=["evaluate"])
+)
 def test_exit__evaluates_what_was_registered(verb):
     """Threads cannot be started while a process ends."""
     code = f"""

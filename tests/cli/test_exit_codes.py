@@ -17,6 +17,7 @@ from calibscale.atomic_files import write_whole
 from calibscale.cli.command_outputs import check_outputs
 from calibscale.errors import OptionError, StoreError
 from tests.support.commands import environment, finish, start
+from tests.support.slow_cases import some_slow
 
 NOWHERE = "tcp://127.0.0.1:9"  # no server listens at port 9
 USAGE = {
@@ -226,7 +227,10 @@ def test_error__of_one_of_several_writes_is_one_line(run, monkeypatch, tmp_path,
 @pytest.mark.long
 @pytest.mark.parametrize(
     "command",
-    [["evaluate"], ["test"], ["check"], ["reliability"], ["audit", "--covariates", "age"]],
+    some_slow(
+        [["evaluate"], ["test"], ["check"], ["reliability"], ["audit", "--covariates", "age"]],
+        keep=[["evaluate"], ["check"]],
+    ),
     ids=lambda command: command[0],
 )
 def test_commands__fail_if_every_row_was_dropped(command, tmp_path):

@@ -50,13 +50,13 @@ not_under_nohup = pytest.mark.skipif(
 @pytest.mark.parametrize(
     ("number", "scheduler", "early", "group"),
     [
-        (signal.SIGTERM, "threads", False, False),
+        pytest.param(*(signal.SIGTERM, "threads", False, False), marks=pytest.mark.slow),
         (signal.SIGINT, "threads", False, False),
         pytest.param(
             *(signal.SIGHUP, "threads", False, False), marks=[pytest.mark.slow, not_under_nohup]
         ),
         pytest.param(*(signal.SIGTERM, "local:2", False, False), marks=pytest.mark.slow),
-        (signal.SIGTERM, "local:2", True, False),
+        pytest.param(*(signal.SIGTERM, "local:2", True, False), marks=pytest.mark.slow),
         pytest.param(*(signal.SIGINT, "local:2", True, False), marks=pytest.mark.slow),
         pytest.param(*(signal.SIGTERM, "local:2", False, True), marks=pytest.mark.slow),
         pytest.param(*(signal.SIGINT, "local:2", False, True), marks=pytest.mark.slow),
@@ -128,6 +128,7 @@ def test_signal__in_a_callback_that_ignores_exceptions(number):
     assert time.monotonic() - started < 30
 
 
+@pytest.mark.slow
 @pytest.mark.process
 @pytest.mark.parametrize(
     "number",

@@ -28,6 +28,7 @@ from calibscale.predictions.rules import Rules
 from calibscale.predictions.validation import chunks
 from calibscale.statistics.score_sums import Moments
 from tests.support import ROOT
+from tests.support.slow_cases import some_slow
 
 COMPILER = shutil.which("cc") or shutil.which("gcc") or shutil.which("clang")
 SWITCH = """
@@ -96,7 +97,7 @@ def _panels(source, kernel, notion, precision):
 
 @both_precisions
 @pytest.mark.parametrize("notion", ["canonical", "positive"])
-@pytest.mark.parametrize("bandwidth", [0.5, 0.16, 0.02, 1e-3])
+@pytest.mark.parametrize("bandwidth", some_slow([0.5, 0.16, 0.02, 1e-3], keep=[0.16]))
 @pytest.mark.parametrize(
     "options",
     [
@@ -165,6 +166,7 @@ def _results(*libraries: object) -> dict:
     return json.loads(process.stdout.splitlines()[-1])
 
 
+@pytest.mark.slow
 def test_every_verb__gives_the_same_bits_where_subnormal_numbers_are_0(tmp_path):
     usual, flushed = _results(), _results(_library(tmp_path, SWITCH))
     assert not usual.pop("flushed")

@@ -24,12 +24,13 @@ from tests.support.dense_tiles import (
     rectangle,
     residuals_of,
 )
+from tests.support.slow_cases import some_slow
 
 pytestmark = pytest.mark.long  # compiles the kernels of pairs for each type
 
 
 @pytest.mark.parametrize("plane", [False, True])
-@pytest.mark.parametrize("spread", [0.1, 1.0, 4.0])
+@pytest.mark.parametrize("spread", some_slow([0.1, 1.0, 4.0], keep=[1.0]))
 def test_float32__error_of_a_gaussian_sum_is_that_of_its_roundings(rng, spread, plane):
     # Unit u = 2⁻²⁴.  A difference of coordinates, its square and two additions round: the exponent
     # t by 5u|t|, so the kernel by ln 2 · 5u|t|; exp2 by 2 ulp ≤ 4u; the strength and at most FLUSH

@@ -30,6 +30,7 @@ from calibscale import (
     rank,
 )
 from tests.support.bad_rows import CLASSES, REMEDY, ROWS, columns, run, spoil
+from tests.support.slow_cases import some_slow
 
 # ---------------------------------------------------------------- each kind of bad row
 
@@ -264,7 +265,7 @@ SCHEDULERS = ["serial", "threads:1", "threads:2", "threads:3", "threads:16", "cl
 
 @pytest.mark.cluster
 @pytest.mark.parametrize("scheduler", SCHEDULERS)
-@pytest.mark.parametrize("first", [0, 65, 127, 300, ROWS - 1])
+@pytest.mark.parametrize("first", some_slow([0, 65, 127, 300, ROWS - 1], keep=[127]))
 def test_evaluate__the_first_bad_row_is_named_by_every_scheduler(request, stored, scheduler, first):
     data = columns()
     # later bad rows, which threads may find sooner

@@ -16,12 +16,20 @@ from tests.support.doors import COLUMNS, DOORS, KINDS, Impossible, cells, disagr
 # doors that write stores or ledgers; each of the doors and of the readers is in the first ones
 MARKS = {
     **dict.fromkeys(
-        ("from_file jsonl", "ingest parquet", "job parquet"),
+        ("ingest parquet",),
         pytest.mark.long,
     ),
     # Other doors read the same formats in the full run.
     **dict.fromkeys(
-        ("from_file csv", "job csv", "from_file feather", "ingest csv", "evaluate jsonl"),
+        (
+            "from_file csv",
+            "from_file feather",
+            "from_file jsonl",
+            "job csv",
+            "job parquet",
+            "ingest csv",
+            "evaluate jsonl",
+        ),
         pytest.mark.slow,
     ),
 }

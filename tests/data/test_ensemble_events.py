@@ -37,7 +37,7 @@ def test_probability__is_exact_given_itself(m):
         assert events.labels[events.values == p].mean() == pytest.approx(p)
 
 
-@pytest.mark.long
+@pytest.mark.slow
 @pytest.mark.parametrize("m", [5, pytest.param(20, marks=pytest.mark.slow), 50])
 def test_calibrated_ensembles__are_rarely_declared_miscalibrated(m):
     """V8: the ECE of events of 50 calibrated members was 0.051 with p = 0.0001."""

@@ -18,6 +18,7 @@ from calibscale import LogitStore, OptionError, StoreError, UnavailableError
 from calibscale.data import web_sessions
 from calibscale.data.ingest.ingestion import ingest
 from calibscale.monitoring.night import night
+from tests.support.slow_cases import some_slow
 from tests.support.web_server import web_server
 
 COLUMNS = dict(probabilities="p", labels="y")
@@ -340,7 +341,7 @@ def failing_s3(s3_server, monkeypatch):
 
 
 @pytest.mark.long
-@pytest.mark.parametrize("status", [500, 503])
+@pytest.mark.parametrize("status", some_slow([500, 503], keep=[503]))
 def test_s3__transient_status_is_requested_again(failing_s3, status):
     proxy, options = failing_s3
     proxy.statuses = (status,)
@@ -350,7 +351,7 @@ def test_s3__transient_status_is_requested_again(failing_s3, status):
 
 
 @pytest.mark.long
-@pytest.mark.parametrize("failure", [pytest.param(500, marks=pytest.mark.slow), 503, "silent"])
+@pytest.mark.parametrize("failure", some_slow([500, 503, "silent"], keep=[503]))
 def test_s3__night_with_a_failing_server_is_run_again(failing_s3, failure, tmp_path, run):
     proxy, options = failing_s3
     endpoint = options["endpoint_url"]
@@ -388,7 +389,7 @@ labels = "y"
 
 
 @pytest.mark.long
-@pytest.mark.parametrize("door", ["table", "store", "chunk"])
+@pytest.mark.parametrize("door", some_slow(["table", "store", "chunk"], keep=["store"]))
 def test_s3__silent_server_is_asked_four_times(failing_s3, door):
     """By one library: with 15 seconds for each, a night gives up after about a minute."""
     proxy, options = failing_s3

@@ -26,6 +26,7 @@ from tests.support.ingest_files import (
     write,
     write_table,
 )
+from tests.support.slow_cases import some_slow
 
 # ---------------------------------------------------------------- what comes in
 
@@ -71,7 +72,7 @@ def test_formats__take_one_column_with_and_without_binary(tmp_path, form):
 
 
 @pytest.mark.long
-@pytest.mark.parametrize("form", FORMATS)
+@pytest.mark.parametrize("form", some_slow(FORMATS, keep=["npz", "parquet", "csv", "jsonl"]))
 def test_formats__interrupted_at_any_batch_resume(tmp_path, form, monkeypatch):
     # batches of seven rows, of which no file has a multiple
     monkeypatch.setattr("calibscale.data.ingest.columns.BATCH_ROWS", 7)

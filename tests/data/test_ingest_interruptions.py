@@ -16,6 +16,7 @@ import pytest
 from calibscale import LogitStore, StoreError
 from calibscale.data.ingest.ingestion import ingest
 from tests.support.ingest_files import assert_stored, chunks, rows, write, write_npz_fortran
+from tests.support.slow_cases import some_slow
 
 pytestmark = pytest.mark.process
 
@@ -172,7 +173,9 @@ def test_full_disk__of_a_mounted_file_system_keeps_committed_rows(small_disk, bi
 @pytest.mark.skipif(
     not os.path.exists("/proc/self/status"), reason="peak memory is read from /proc"
 )
-@pytest.mark.parametrize("form", ["npz", "npz by columns", "npy", "safetensors"])
+@pytest.mark.parametrize(
+    "form", some_slow(["npz", "npz by columns", "npy", "safetensors"], keep=["npz"])
+)
 def test_memory__stays_below_the_size_of_the_file(tmp_path, form):
     n, k = 3_000_000, 20
     data = {"logits": np.zeros((n, k), np.float32), "labels": np.zeros(n, np.uint8)}

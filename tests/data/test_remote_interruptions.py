@@ -14,6 +14,7 @@ from calibscale import LogitStore, StoreError
 from calibscale.data.ingest import ingest
 from tests.support.ingest_files import rows, stored, write
 from tests.support.s3_server import BUCKET, S3Server, s3_server
+from tests.support.slow_cases import some_slow
 
 
 @pytest.fixture(scope="module")
@@ -59,7 +60,7 @@ def test_overwrite__replaces_a_store_at_a_url(server, files, tmp_path):
 
 
 @pytest.mark.long
-@pytest.mark.parametrize("overwrite", [False, True])
+@pytest.mark.parametrize("overwrite", some_slow([False, True], keep=[True]))
 @pytest.mark.parametrize("stride", [9, pytest.param(2, marks=pytest.mark.slow)])
 def test_ingest__refused_at_each_write_is_finished_by_the_same_call(
     server, files, tmp_path, overwrite, stride

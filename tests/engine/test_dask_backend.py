@@ -145,7 +145,7 @@ COMMANDS = {
 
 
 @pytest.mark.cluster
-@pytest.mark.parametrize("name", some_slow(COMMANDS, keep=("evaluate", "test", "rank")))
+@pytest.mark.parametrize("name", some_slow(COMMANDS, keep=("evaluate", "rank")))
 def test_commands__give_the_bits_of_threads(
     run: Any,
     cluster: Cluster,

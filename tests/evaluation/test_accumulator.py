@@ -112,7 +112,10 @@ def test_fixed__has_every_estimator_of_one_pass():
 
 
 @pytest.mark.long
-@pytest.mark.parametrize(("recent", "group_by"), [(2**16, None), (900, "region")])
+@pytest.mark.parametrize(
+    ("recent", "group_by"),
+    [(2**16, None), pytest.param(900, "region", marks=pytest.mark.slow)],
+)
 def test_compute__equals_evaluate(data, monkeypatch, recent, group_by):
     monkeypatch.setattr(module, "_RECENT_ROWS", recent)
     source = from_arrays(**data, covariate_names=NAMES)

@@ -79,6 +79,7 @@ def test_reliability__leans_away_from_the_extremes_when_over_confident(example):
 # ---------------------------------------------------------------- ranking, shift
 
 
+@pytest.mark.slow
 def test_rankings__few_rows_are_enough_for_ckce(example):
     trials = 12
     shares = example.rankings(trials, (50, 200, 1000)) / trials
@@ -138,6 +139,7 @@ def test_main__prints_and_saves_everything(run, data_folder, tmp_path):
     assert "Figure 4b is omitted: it needs ImageNet" in ran.output
 
 
+@pytest.mark.slow
 def test_main__does_without_data(run, tmp_path):
     ran = run("--trials", 2)
     assert ran.exit_code == 0, ran.output

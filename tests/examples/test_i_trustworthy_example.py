@@ -193,6 +193,7 @@ def run(example, *arguments):
     return CliRunner().invoke(example.main, [str(a) for a in arguments])
 
 
+@pytest.mark.slow
 def test_main__prints_and_draws_everything(example, data_folder, tmp_path):
     sizes = ("--quick", "--trials", 2, "--replicates", 20)
     ran = run(example, data_folder.parent, "--output", tmp_path / "pictures", *sizes)

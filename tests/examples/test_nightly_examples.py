@@ -215,6 +215,7 @@ def simulated(folder: Path, *options: str) -> list[str]:
     return ran.stdout.splitlines()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "how",
     [

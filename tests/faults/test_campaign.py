@@ -20,12 +20,9 @@ def campaign(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Campaign]:
 
 # Each kind of work, on a disk or on S3.
 _IN_EVERY_RUN = (
-    ("ingest", "disk"),
     ("ingest --overwrite", "S3"),
     ("append", "disk"),
-    ("ledger", "disk"),
     ("first night", "disk"),
-    ("late labels", "S3"),
 )
 
 

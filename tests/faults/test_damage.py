@@ -18,6 +18,7 @@ from tests.support.night_faults import (
     write_job,
     write_store,
 )
+from tests.support.slow_cases import some_slow
 
 
 def flip_bit(folder: Path, day: str, section: str, group: float | None) -> None:
@@ -30,7 +31,7 @@ def flip_bit(folder: Path, day: str, section: str, group: float | None) -> None:
     file.write_bytes(bytes(stored))
 
 
-@pytest.mark.parametrize("group", [None, 1.0])
+@pytest.mark.parametrize("group", some_slow([None, 1.0], keep=[1.0]))
 @pytest.mark.parametrize("section", ["states", "wagers", "replicates"])
 def test_damaged_day__is_named_and_repaired_while_other_days_are_used(
     run: Any,

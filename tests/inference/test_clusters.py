@@ -245,7 +245,7 @@ def test_audit__has_signs_of_clusters():
         assert audited.p_value == pytest.approx(2 * norm.sf(abs(audited.z)), abs=0.06)
 
 
-@pytest.mark.long
+@pytest.mark.slow
 def test_verdict__is_seldom_against_calibrated_clusters():
     results = [evaluate(_source(*_data(60, 0.5, s)), cluster="id") for s in range(8)]
     # 5 % expected: more than 4 of 8 has probability 2e-5; the `ece` of every one is above 0
@@ -329,7 +329,7 @@ def _one_large(share, seed, most=2, n=400, law="uniform"):
     return p, (z < norm.ppf(p)).astype(int), ids
 
 
-@pytest.mark.long
+@pytest.mark.slow
 @pytest.mark.parametrize("law", [pytest.param("uniform", marks=pytest.mark.slow), "rare"])
 def test_wild_cluster__keeps_its_level_with_a_large_cluster(law):  # S9: 12 % for `rare`
     rejected = 0

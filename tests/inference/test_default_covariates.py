@@ -70,7 +70,7 @@ def test_error__is_found(name):
     assert result.judgement.p_value <= 0.03
 
 
-@pytest.mark.long
+@pytest.mark.slow
 @pytest.mark.parametrize("classes", [2, 4])
 def test_level__of_calibrated_rows_is_kept(classes):
     rejected = sum(

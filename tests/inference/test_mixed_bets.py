@@ -277,7 +277,7 @@ def test_tolerant_bets__find_a_change_of_sign_inside_a_cell(start, bound):  # S1
     assert np.median(nights) - start <= bound
 
 
-@pytest.mark.long
+@pytest.mark.slow
 @pytest.mark.parametrize("error", [0.0, 0.02])
 def test_bets__rarely_alarm_at_the_tolerance(error):
     """20 series of 40 nights: the probability of an alarm in each is at most 5 %."""

@@ -35,12 +35,13 @@ from tests.support.null_values import (
     rounding_scale,
     run_test,
 )
+from tests.support.slow_cases import some_slow
 
 every_case = pytest.mark.parametrize("case", CASES)
 
 
 @pytest.mark.long
-@pytest.mark.parametrize("weighted", [False, True], ids=["plain", "weights"])
+@pytest.mark.parametrize("weighted", some_slow([False, True], keep=[True]))
 @pytest.mark.parametrize("kind", DRAWS)
 @every_case
 def test_replicates__are_the_naive_values_of_drawn_residuals(case, kind, weighted):

@@ -104,7 +104,7 @@ def test_statistics__without_several_bandwidths_are_refused(statistic, match):
         cs.calibration_test(drawn(0, 400), statistic, bandwidths=2)
 
 
-@pytest.mark.long
+@pytest.mark.slow
 @pytest.mark.parametrize("sets", [100, pytest.param(300, marks=pytest.mark.slow)])
 def test_level__is_exact(sets):
     """Calibrated data sets are rejected at 5 % and at 20 % as often as binomial numbers are."""
@@ -120,7 +120,7 @@ def test_level__is_exact(sets):
         assert fewest <= rejected <= most
 
 
-@pytest.mark.long
+@pytest.mark.slow
 @pytest.mark.parametrize("sets", [40, pytest.param(100, marks=pytest.mark.slow)])
 def test_power__of_waves_is_near_that_of_the_best_bandwidth(sets):
     """Of data sets with a wave, all bandwidths together find as many as the best one does."""

@@ -105,7 +105,7 @@ def test_debiased_sizes__have_expectations_of_at_most_the_gap(rows, p):
         assert expectation <= abs(p - f) + 0.05 * noise, f  # 5 % of the noise of one bin
 
 
-@pytest.mark.long
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("draw", "frequency", "n", "count"),
     [
@@ -144,7 +144,7 @@ def test_low__is_a_large_part_of_an_error_beyond_its_noise(frequency, n, count, 
     assert np.mean([bin_limits(bins, 1, TAIL).low for bins in samples]) > least * truth
 
 
-@pytest.mark.long
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("frequency", "along_gaps"),
     [
@@ -260,7 +260,7 @@ def test_low__is_zero_where_nothing_is_known():
     assert 0 <= bin_limits(wrong, 1, TAIL).low < 0.1
 
 
-@pytest.mark.long
+@pytest.mark.slow
 def test_low__of_more_bins_than_contrasts_is_below_the_mean():
     rng = np.random.default_rng(3)
     p = rng.random(40_000)
@@ -368,7 +368,7 @@ def _clustered(rng, clusters, size, effect, frequency=lambda p: p):
     )
 
 
-@pytest.mark.long
+@pytest.mark.slow
 @pytest.mark.parametrize("edges", ["equal-width", "equal-mass"])
 def test_clusters__leave_the_interval_one_of_the_population(edges):  # V11
     sets, above = 8, 0

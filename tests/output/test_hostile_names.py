@@ -18,6 +18,7 @@ import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
 from tests.support.html_page import checked
+from tests.support.slow_cases import some_slow
 
 pytestmark = pytest.mark.long
 
@@ -169,7 +170,7 @@ def test_names__on_the_axes_of_a_map(run: Any, store: Path, tmp_path: Path) -> N
     assert ">true</text>" in picture
 
 
-@pytest.mark.parametrize("ending", ["svg", "png"])
+@pytest.mark.parametrize("ending", some_slow(["svg", "png"], keep=["svg"]))
 def test_names__are_escaped_in_pictures(run: Any, store: Path, tmp_path: Path, ending: str) -> None:
     for k in (0, 2):  # names with control characters and with markup
         path = tmp_path / f"class {k}.{ending}"

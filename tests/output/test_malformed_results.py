@@ -12,6 +12,7 @@ from calibscale import OptionError
 from calibscale.output.report import report, save_report
 from tests.support.html_page import checked
 from tests.support.report_results import KINDS, command_results, night
+from tests.support.slow_cases import some_slow
 
 pytestmark = pytest.mark.long
 
@@ -61,7 +62,9 @@ def _short_night() -> dict[str, Any]:
     return result
 
 
-@pytest.mark.parametrize("kind", [*KINDS, "nightly"])
+@pytest.mark.parametrize(
+    "kind", some_slow([*KINDS, "nightly"], keep=["evaluation", "ranking", "nightly"])
+)
 def test_report__missing_or_mistyped_keys_give_a_page_or_an_error(kind: str) -> None:
     complete = _short_night() if kind == "nightly" else command_results()[kind]
     messages: list[str] = []

@@ -368,6 +368,7 @@ def test_report__of_several_results_has_a_table_of_contents() -> None:
     assert checked(report(results[2:4], title="Both")).text.strip().startswith("Both")
 
 
+@pytest.mark.slow
 def test_report__of_sixty_days_and_ten_groups_is_a_small_file() -> None:
     # the size of the file depends on days and groups, not on rows
     html = report([night(days=60, groups=10, size=60, drift_from=40)])

@@ -202,7 +202,7 @@ def test_pit__of_calibrated_ensembles_with_missing_members_is_uniform(share):
             assert stats.kstest(pit[rows_of_count], "uniform").pvalue > 0.005
 
 
-@pytest.mark.long
+@pytest.mark.slow
 def test_tests__of_calibrated_ensembles_with_missing_members_have_their_level():
     names = ["pit_kuiper", "quantile_ece", "coverage", "kce"]
     sets, rejected, gaps = 80, np.zeros(len(names)), []

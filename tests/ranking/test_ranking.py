@@ -296,7 +296,7 @@ def _equally_bad(seed, n=800):
     return sources_of({"a": z * np.where(half, 2.5, 1), "b": z * np.where(half, 1, 2.5)}, y)
 
 
-@pytest.mark.long
+@pytest.mark.slow
 def test_rank__equally_bad_models_are_not_distinguished():
     rankings = [rank(_equally_bad(seed), TCE2Debiased()) for seed in range(40)]
     claims = sum(r.differences[0].distinguishable for r in rankings)

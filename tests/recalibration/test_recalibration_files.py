@@ -161,6 +161,7 @@ def _judge(path: Path, where: tuple[Any, ...], arguments: Any, expected: np.ndar
     raise AssertionError("other probabilities")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "step", [pytest.param(1, marks=pytest.mark.slow), pytest.param(59, marks=pytest.mark.long)]
 )

@@ -335,7 +335,7 @@ def _rejections(method: str, count: int, rows: int, replicates: int, classes: in
     return wrong
 
 
-@pytest.mark.long
+@pytest.mark.slow
 def test_audit__recalibrated_by_the_right_family_is_seldom_rejected():
     """Replicates without refits reject 25 %, 5 of 20."""
     # right code exceeds this bound for one seed in two hundred
