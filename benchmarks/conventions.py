@@ -18,20 +18,22 @@ from measure import NotInstalled, Report, Settings, installed, measure
 ROWS = 20_000
 
 
-def arrays(name: str) -> tuple[Any, Any]:
+SETS = 5  # data sets of functionals; the table has the values of the first
+
+
+def arrays(name: str, number: int = 0) -> tuple[Any, Any]:
     """Predictions and outcomes, such as probabilities and labels, of each kind of `CALLS`."""
-    rng = np.random.default_rng(0)
+    rng = np.random.default_rng(number)
     if name == "means":
-        p = rng.gamma(2.0, 1.0, ROWS) + 0.1
-        return p, 1.1 * p * rng.gamma(3.0, 1 / 3.0, ROWS) + 0.01
+        return _means(rng, number)
     if name == "intervals":
-        width = rng.gamma(3.0, 1.0, ROWS)
-        return np.column_stack([-width, width]), 0.6 * np.sqrt(3 * width) * rng.normal(size=ROWS)
+        return _intervals(rng, number)
     if name == "sets":
-        member = rng.random((ROWS, 8)) < rng.uniform(0.3, 0.9, (ROWS, 1))
+        least = (0.3, 0.1, 0.5, 0.3, 0.2)[number]
+        member = rng.random((ROWS, 8)) < rng.uniform(least, 0.9, (ROWS, 1))
         member[~member.any(axis=1), 0] = True
         # Four in five labels are drawn from the set, and the others from all classes.
-        inside = member & (rng.random((ROWS, 1)) < 0.8)
+        inside = member & (rng.random((ROWS, 1)) < (0.8, 0.9, 0.5, 1.0, 0.0)[number])
         return member, (inside + rng.random((ROWS, 8))).argmax(axis=1)
     if name == "ties":
         p = np.where(np.arange(ROWS) % 2, 1.0, 0.9)
@@ -43,6 +45,29 @@ def arrays(name: str) -> tuple[Any, Any]:
     q, p = (np.exp(logits / t) for t in (1.3, 1.0))
     q, p = q / q.sum(1, keepdims=True), p / p.sum(1, keepdims=True)
     return p, (q.cumsum(1) < rng.random((ROWS, 1))).sum(1)
+
+
+def _means(rng: np.random.Generator, number: int) -> tuple[Any, Any]:
+    """Positive predictions of means: of several tails, with ties, and of little noise."""
+    p = (
+        rng.gamma(2.0, 1.0, ROWS) + 0.1,
+        rng.lognormal(0.0, 1.0, ROWS),
+        np.round(rng.gamma(2.0, 1.0, ROWS), 1) + 0.1,
+        rng.uniform(100.0, 101.0, ROWS),
+        rng.pareto(2.5, ROWS) + 0.5,
+    )[number]
+    shape = (3.0, 1.0, 0.5, 1e5, 2.0)[number]
+    return p, 1.1 * p * rng.gamma(shape, 1 / shape, ROWS) + 0.01
+
+
+def _intervals(rng: np.random.Generator, number: int) -> tuple[Any, Any]:
+    """Intervals that are right, too narrow, shifted, of heavy tails, and far from 0."""
+    width = rng.gamma(3.0, 1.0, ROWS)
+    centre = (0.0, 0.0, 0.5, 0.0, 1000.0)[number] + np.zeros(ROWS)
+    noise = rng.standard_t(2, ROWS) if number == 3 else rng.normal(size=ROWS)
+    spread = (0.6, 1.5, 0.6, 0.6, 0.6)[number] * np.sqrt(3 * width)
+    outcomes = (1000.0 if number == 4 else 0.0) + spread * noise
+    return np.column_stack([centre - width, centre + width]), outcomes
 
 
 class Row(NamedTuple):
@@ -122,6 +147,25 @@ CALLS = (
         'compute_bias(y, p, functional="expectile", level=0.7)["bias_mean"][0]',
         'v("bias", "expectile(level=0.7)")',
     ),
+    *(
+        Row(
+            "means",
+            "model-diagnostics",
+            f"decompose(y, p, scoring_function={score})[{part!r}][0]",
+            f'd("{part}", {power})',
+        )
+        for score, power in (("SquaredError()", 0.0), ("PoissonDeviance()", 1.0))
+        for part in ("miscalibration", "discrimination", "uncertainty")
+    ),
+    *(
+        Row(
+            "means",
+            "scikit-learn",
+            f"d2_tweedie_score(y, p, power={power:g})",
+            f'1 - d("score", {power}) / d("uncertainty", {power})',
+        )
+        for power in (0.0, 1.0)
+    ),
     Row("means", "scikit-learn", "mean_squared_error(y, p)", 'v("squared_error", "mean")'),
     Row("means", "scikit-learn", "mean_poisson_deviance(y, p)", 'v("deviance(power=1)", "mean")'),
     Row("means", "scikit-learn", "mean_gamma_deviance(y, p)", 'v("deviance(power=2)", "mean")'),
@@ -166,7 +210,7 @@ MODULES = {
         "mapie.metrics.classification",
         "mapie.metrics.regression",
     ),
-    "model-diagnostics": ("model_diagnostics.calibration",),
+    "model-diagnostics": ("model_diagnostics.calibration", "model_diagnostics.scoring"),
     "netcal": ("netcal.metrics",),
     "probcal": ("probcal.metrics",),
     "probmetrics": ("probmetrics.metrics",),
@@ -187,19 +231,22 @@ def calls(package: str, wanted: list[list[str]]) -> Callable[[], Any]:
 
         names["t"] = from_numpy
 
-    def value(data: str, text: str) -> float:
-        p, y = arrays(data)
-        functions = _functions(p, y) if package == "calibscale" else {}
-        return float(eval(text, names | functions | {"p": p, "y": y}))
+    def values(data: str, text: str) -> list[float]:
+        found = []
+        for number in range(SETS if data in ("means", "intervals", "sets") else 1):
+            p, y = arrays(data, number)
+            functions = _functions(p, y) if package == "calibscale" else {}
+            found.append(float(eval(text, names | functions | {"p": p, "y": y})))
+        return found
 
     return lambda: {
         "version": installed(package),
-        "values": [value(*arguments) for arguments in wanted],
+        "values": [values(*arguments) for arguments in wanted],
     }
 
 
 def _functions(p: Any, y: Any) -> dict[str, Any]:
-    """Functions that the calls of calibscale use: `v` of outcomes, and `s` of sets of classes."""
+    """Functions of the calls of calibscale: `v` of outcomes, `d` of score parts, `s` of sets."""
     import calibscale as cs
 
     def value(source: Any, estimator: str) -> float:
@@ -208,11 +255,17 @@ def _functions(p: Any, y: Any) -> dict[str, Any]:
     def of_outcomes(estimator: str, forecast: str) -> float:
         return value(cs.from_arrays(predictions=p, forecast=forecast, labels=y), estimator)
 
+    def of_decomposition(part: str, power: float) -> float:
+        source = cs.from_arrays(predictions=p, forecast="mean", labels=y)
+        (estimate,) = cs.evaluate(source, cs.Decomposition(power)).estimates
+        return estimate.value if part == "miscalibration" else estimate.details[part]
+
     def of_sets(estimator: str) -> float:
         return value(cs.from_sets(p, y, coverage=0.9), estimator)
 
     return {
         "v": of_outcomes,
+        "d": of_decomposition,
         "s": of_sets,
         "INTERVAL": "interval(coverage=0.9)",
         "MEDIAN": lambda widths: float(np.median(widths)),
@@ -227,22 +280,23 @@ def run(settings: Settings) -> Report:
     ):
         rows = list(package_rows)
         python = sys.executable if package == "calibscale" else settings.peers_python
-        for row, (value, version) in zip(
+        for row, (values, version) in zip(
             rows, _measured(package, "call", rows, python), strict=True
         ):
             equal = ours[row][0]
-            report.row(**row._asdict(), value=value, version=version, equal=equal)
-            if value is not None and row.tolerance is not None:
-                error = abs(value - equal) / abs(equal)
+            first = None if values is None else values[0]
+            report.row(**row._asdict(), value=first, version=version, equal=equal[0])
+            if values is not None and row.tolerance is not None:
+                error = float(np.max(np.abs(np.subtract(values, equal)) / np.abs(equal)))
                 report.check(f"{package}, {row.call}", error, row.tolerance)
     return report
 
 
 def _measured(package: str, field: str, rows: Sequence[Row], python: str) -> list[tuple[Any, Any]]:
-    """Value and version of each row, or None where the package is not installed."""
+    """Values by data set and version of each row, or None where the package is not installed."""
     wanted = [[row.data, getattr(row, field)] for row in rows]
     try:
         result = measure("conventions:calls", package, wanted, runs=1, python=python).value
     except NotInstalled:
         return [(None, None)] * len(rows)
-    return [(value, result["version"]) for value in result["values"]]
+    return [(values, result["version"]) for values in result["values"]]

@@ -58,6 +58,7 @@ from .estimators.residual_tests import SpreadScore as SpreadScore
 from .estimators.residual_tests import TemperatureScore as TemperatureScore
 from .estimators.score_curves import AURC as AURC
 from .estimators.score_curves import Murphy as Murphy
+from .estimators.score_decompositions import Decomposition as Decomposition
 from .estimators.score_measures import CORP as CORP
 from .estimators.score_measures import ECCEMAD as ECCEMAD
 from .estimators.score_measures import ICI as ICI

@@ -71,6 +71,28 @@ def stacked(predictions: Any) -> Any:
         raise InvalidDataError(f"the parts of predictions have the shapes {shapes}") from None
 
 
+def interval_ends(intervals: Any) -> Any:
+    """Prediction intervals as the predictions of `IntervalPrediction`: (n, 2), or low and high.
+
+    A tuple is low and high, of which one may be None for an open side.  Ends (n, 2, 1) have one
+    coverage.
+    """
+    if isinstance(intervals, tuple):
+        require(len(intervals) == 2, "intervals must be (low, high)", len(intervals))
+        require(any(end is not None for end in intervals), "intervals have two open sides")
+        open_ends = (-np.inf, np.inf)
+        ends = zip(intervals, open_ends, strict=True)
+        return tuple(outer if end is None else end for end, outer in ends)
+    shape = tuple(getattr(intervals, "shape", ()))
+    if len(shape) == 3 and shape[1] == 2:
+        if shape[2] != 1:
+            raise InvalidDataError(
+                f"intervals are of shape {shape}: choose one coverage, such as intervals[:, :, 0]"
+            )
+        return intervals[:, :, 0]
+    return intervals
+
+
 def rows_of(
     values: Any, labels: Any, *columns: Any, binary: bool, ignore_index: int | None, name: str
 ) -> list[Any]:

@@ -14,6 +14,7 @@ from calibscale.data.array_layouts import (
     BFLOAT16_SPACING,
     as_numpy,
     in_memory,
+    interval_ends,
     is_bfloat16,
     label_codes,
     rows_of,
@@ -64,6 +65,8 @@ def from_arrays(
     probabilities: Any = None,
     predictions: Any = None,
     forecast: str | OutcomeTarget | None = None,
+    intervals: Any = None,
+    coverage: float | None = None,
     labels: Any,
     ignore_index: Any = None,
     covariates: Any = None,
@@ -92,6 +95,11 @@ def from_arrays(
         `HistogramForecast` or `OrdinalForecast`.  Or a `Functional`, such as ``mean``,
         ``quantile(level=0.9)`` or ``interval(coverage=0.9)``.  Labels are then the observed numbers
         (n,), NaN where the outcome is not yet known.
+    intervals : tuple of low and high (n,), or (n, 2) array-like, optional
+        In place of predictions and their kind: prediction intervals.  A side that is None is open.
+        Ends (n, 2, 1), as conformal packages return them for one coverage, are taken, too.
+    coverage : float, optional
+        Claimed probability that an interval contains its outcome, in (0, 1).
     labels : (n,) array-like
         Integers 0..K−1, and −1, NaN or None where the label is not yet known.  Also booleans, texts
         among `class_names`, or for two classes words such as ``"no"`` and ``"yes"``.  Other values
@@ -183,6 +191,14 @@ def from_arrays(
            [0.2, 0.5, 0.3]])
     """
     refuse_unknown("from_arrays", named, SourceOptions.__optional_keys__)
+    if intervals is not None or coverage is not None:
+        require(
+            intervals is not None and coverage is not None,
+            "intervals= and coverage= belong together",
+        )
+        others = (logits, probabilities, predictions, forecast)
+        require(all(x is None for x in others), "intervals= are the only predictions")
+        predictions, forecast = interval_ends(intervals), forecast_of("interval", coverage=coverage)
     if predictions is not None or forecast is not None:
         choices = ChoiceOptions.__optional_keys__
         with_choices = any(named.get(option) is not None for option in choices)

@@ -138,6 +138,7 @@ EXAMPLES = {
     "GroupCells": lambda cls: cls("class_wise"),
     "GroupTemperatures": lambda cls: cls(),
     "Grouped": lambda cls: cls(Totals(), 3),
+    "OrderedSums": lambda cls: cls(),
     "ImpossibleLabels": lambda cls: cls(),
     "KernelSums": lambda cls: cls(
         "kde", "positive", (0.1, 0.5), views(_chunk().take(np.arange(10)), "positive")
@@ -256,7 +257,13 @@ def _sorted_lists(state):
 
 
 OF_FORECASTS = ("CoverageTotals", "ForecastTotals", "PITCells", "PITMoments", "PITValues")
-OF_FUNCTIONALS = ("CondensedResiduals", "ResponseCells", "ResponseCrossings", "ResponseSums")
+OF_FUNCTIONALS = (
+    "CondensedResiduals",
+    "OrderedSums",
+    "ResponseCells",
+    "ResponseCrossings",
+    "ResponseSums",
+)
 # Of states that list rows, the order of the rows is that of the merges.
 CANONICAL = {
     "CellMasses": _sorted_lists,

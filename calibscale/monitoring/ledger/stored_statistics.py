@@ -23,6 +23,7 @@ _MODULES: dict[str, tuple[str, ...]] = {
     "statistics.fourier_modes": ("Modes",),
     "statistics.label_noise": ("LabelNoise",),
     "statistics.label_table": ("LabelTable",),
+    "statistics.ordered_sums": ("OrderedSums",),
     "statistics.pit_moments": ("PITMoments",),
     "statistics.score_histogram": ("ScoreHistogram", "SpreadSums"),
     "statistics.score_sums": (

@@ -1,0 +1,153 @@
+"""Decomposition of consistent scores of means by isotonic regression."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+import numpy as np
+from scipy.optimize import isotonic_regression
+from scipy.special import xlogy
+
+from calibscale.array_types import Floats
+from calibscale.errors import require
+from calibscale.estimators.base import SimpleEstimator, without_rows
+from calibscale.estimators.functional_measures import Deviance
+from calibscale.predictions.claims import EXCEEDANCES, MEANS
+from calibscale.results.estimate import EXACT, Approximation, Estimate
+from calibscale.statistics.forecast_totals import ForecastState
+from calibscale.statistics.ordered_sums import OrderedState, OrderedSums
+from calibscale.statistics.statistic import Statistic
+
+_MAX_STEPS = 1000  # steps of the isotonic curve in results
+
+
+@dataclass(frozen=True)
+class Decomposition(SimpleEstimator):
+    """Miscalibration of a score of means: what an increasing map of the predictions improves.
+
+    The score is miscalibration − discrimination + uncertainty.  The recalibrated prediction is the
+    isotonic regression of the outcomes on the prediction, which is the best increasing map for
+    every consistent score [Jordan, Mühlemann & Ziegel, JMLR 23 (2022)].  Discrimination is how much
+    it improves on the mean outcome, and uncertainty is the score of the mean outcome [Fissler,
+    Lorentzen & Mayer, arXiv:2202.12780, eq. 8].
+
+    The value is the miscalibration, in the unit of the score.  `details` has the other parts, the
+    score, and the steps of the isotonic curve: lowest and highest prediction, mean outcome and
+    weight.  A map that is fitted to the same rows biases the miscalibration upwards, and only
+    increasing maps are considered.  With more than 65,536 different predictions they are in cells
+    of a relative width of 2⁻¹² or more, and `approximation` has the error.
+
+    Parameters
+    ----------
+    power : float
+        Power of the mean in the variance of the Tweedie family of the score: 0 for the squared
+        error, 1 for the Poisson and 2 for the gamma deviance, see `Deviance`.
+
+    See Also
+    --------
+    CORP : The same for the Brier score of events.
+    Deviance, SquaredError : The scores.
+    KCE : Kernel error, without the bias of a fit.
+
+    Examples
+    --------
+    >>> import calibscale as cs
+    >>> data = cs.from_arrays(
+    ...     predictions=[1.0, 2.0, 3.0, 4.0], forecast="mean", labels=[1.0, 4.0, 2.0, 6.0]
+    ... )
+    >>> parts = cs.evaluate(data, "decomposition")["decomposition"]
+    >>> parts.value, parts.details["discrimination"], parts.details["uncertainty"]
+    (1.75, 3.1875, 3.6875)
+    """
+
+    power: float = 0.0
+    name: ClassVar[str] = "decomposition"
+    judges: ClassVar[tuple[str, ...]] = (MEANS, EXCEEDANCES)
+    by_default: ClassVar[bool] = False
+    no_interval: ClassVar[str | None] = (
+        "the value of a calibrated model is at the end of the range, and has no normal limit"
+    )
+    no_floor: ClassVar[str | None] = "sums by prediction have no replicates, unlike those of kce"
+    notion = "prediction"
+
+    def __post_init__(self) -> None:
+        require(self.power == 0 or self.power >= 1, "power must be 0 or at least 1", self.power)
+
+    @property
+    def needs(self) -> tuple[Statistic, ...]:
+        return (OrderedSums(), *Deviance(self.power).needs)
+
+    def finalize(self, *states: Any) -> Estimate:
+        ordered: OrderedState
+        totals: ForecastState
+        ordered, totals = states
+        if not totals.weight > 0:
+            return without_rows(self)
+        score = float(totals.totals[0] / totals.weight)
+        miscalibration, discrimination, steps = _parts(ordered, self.power)
+        near = EXACT
+        if not ordered.exact:
+            # Halving the width of the cells once more changes the parts by less than doubling it.
+            coarse, coarse_discrimination, _ = _parts(ordered.coarser(), self.power)
+            changes = (miscalibration - coarse, discrimination - coarse_discrimination)
+            near = Approximation("cells", 2.0 * max(map(abs, changes)))
+        return Estimate(
+            self.name,
+            self.notion,
+            miscalibration,
+            n=int(ordered.sums[0].sum()),
+            approximation=near,
+            parameters={"power": self.power},
+            details={
+                "discrimination": discrimination,
+                "uncertainty": score - miscalibration + discrimination,
+                "score": score,
+                "steps": steps,
+            },
+        )
+
+
+def _parts(ordered: OrderedState, power: float) -> tuple[float, float, dict[str, list[float]]]:
+    """Miscalibration, discrimination, and steps of the isotonic curve."""
+    _, weight, predictions, residuals = ordered.sums[:, ordered.sums[1] > 0]
+    x = predictions / weight
+    y = x - residuals / weight
+    fit = isotonic_regression(y, weights=weight).x
+    mean = np.full(len(y), (weight @ y) / weight.sum())
+    share = weight / weight.sum()
+    miscalibration = float(share @ _improvement(y, x, fit, power))
+    discrimination = float(share @ _improvement(y, mean, fit, power))
+    return miscalibration, discrimination, _steps(x, weight, fit)
+
+
+def _improvement(y: Floats, a: Floats, b: Floats, power: float) -> Floats:
+    """Unit deviance of a less that of b, d(y, a) − d(y, b), at mean outcomes y (c,).
+
+    It is linear in y, so that outcomes of one prediction may be replaced by their mean.
+    """
+    if power == 0:
+        return (a - b) * (a + b - 2.0 * y)
+    if power == 1:
+        return 2.0 * (xlogy(y, b) - xlogy(y, a) + a - b)
+    if power == 2:
+        return 2.0 * (np.log(a / b) + y / a - y / b)
+    # A fit of 0 has outcomes that are all 0.
+    of_fit = np.where(y == 0, 0.0, y * np.where(b == 0, 1.0, b) ** (1.0 - power))
+    of_outcomes = (of_fit - y * a ** (1.0 - power)) / (1.0 - power)
+    return 2.0 * (of_outcomes + (a ** (2.0 - power) - b ** (2.0 - power)) / (2.0 - power))
+
+
+def _steps(x: Floats, weight: Floats, fit: Floats) -> dict[str, list[float]]:
+    """Steps of the isotonic curve.  The lightest are left out where there are too many."""
+    starts = np.append(0, np.flatnonzero(np.diff(fit) > 0) + 1)
+    ends = np.append(starts[1:], len(fit)) - 1
+    weights = np.add.reduceat(weight, starts)
+    heaviest = np.sort(np.argsort(-weights, kind="stable")[:_MAX_STEPS])
+    columns = {
+        "low": x[starts],
+        "high": x[ends],
+        "observed": fit[starts],
+        "weight": weights,
+    }
+    return {name: column[heaviest].tolist() for name, column in columns.items()}
