@@ -81,6 +81,7 @@ from .estimators.two_bin import ATB as ATB
 from .estimators.two_bin import ATBDebiased as ATBDebiased
 from .estimators.vector_bins import CWCE2 as CWCE2
 from .estimators.vector_bins import SimplexECE as SimplexECE
+from .estimators.worst_slabs import WorstSlabCoverage as WorstSlabCoverage
 from .evaluation.accumulator import Accumulator as Accumulator
 from .evaluation.check import check as check
 from .evaluation.evaluate import evaluate as evaluate

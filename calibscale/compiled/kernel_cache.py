@@ -25,6 +25,7 @@ from typing import Any, ClassVar
 import numba
 from llvmlite import binding
 from numba.core import caching, serialize
+from numba.core.runtime import rtsys
 from platformdirs import user_cache_path
 
 from calibscale.atomic_files import write_whole
@@ -213,9 +214,14 @@ class KernelCache(caching.FunctionCache):
         self._cache_file: Any = _Entries(self._impl.filename_base)
 
     def load_overload(self, sig: Any, target_context: Any) -> Any:
-        """Compiled code from the cache, or None."""
+        """Compiled code from the cache, or None.
+
+        Numba's method first loads the implementations of all functions that kernels may call.  This
+        takes a third of a second, and only a compilation needs them, which loads them itself.
+        """
+        rtsys.initialize(target_context)  # the counters of references to arrays
         try:
-            return super().load_overload(sig, target_context)
+            return self._load_overload(sig, target_context)
         except (_RefusedError, OSError) as error:
             self._leave_alone(str(error))
             return None

@@ -128,6 +128,7 @@ PERMUTATIONS = 13
 GROUPS = 14  # groups of rows of intervals
 NOISE = 15  # rows and outcomes of a noise floor
 PIT = 16  # place of an outcome within a step of its distribution
+RESPONSES = 17  # rows in a sample of responses
 
 
 # ---------------------------------------------------------------- Labels drawn from predictions

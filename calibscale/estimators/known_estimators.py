@@ -74,6 +74,7 @@ _ENTRIES = {
     "expectile_loss": ("functional_measures", "ExpectileLoss", "mean loss of expectiles; good if small, not calibration alone", False),
     "interval_score": ("functional_measures", "IntervalScore", "mean width of intervals and penalty of outcomes outside; good if small, not calibration alone", False),
     "size_stratified_coverage": ("size_strata", "SizeStratifiedCoverage", "smallest coverage of intervals or sets among strata of their size: should be their level", False),
+    "worst_slab_coverage": ("worst_slabs", "WorstSlabCoverage", "coverage of intervals or sets where covariates make it smallest: should be their level", False),
     "ckce": ("ckce", "CKCE", "conditional kernel error, squared; biased upwards by noise", True),
     "ckce_centred": ("ckce", "CKCECentred", "conditional kernel error without bias: around 0 if calibrated, ranks models", False),
     "cmmd": ("ckce", "CMMD", "conditional maximum mean discrepancy, squared", True),
@@ -88,8 +89,14 @@ BIASED = {name for name, (_, _, _, biased) in _ENTRIES.items() if biased}
 SCORES = (
     *("accuracy", "brier", "nll", "crps", "log_score", "pinball_loss", "aurc"),
     *("squared_error", "deviance", "expectile_loss", "interval_score", "size_stratified_coverage"),
+    "worst_slab_coverage",
 )
-LOCAL = ("klce", "multicalibration", "segment_scan")  # have no default covariates
+LOCAL = (
+    "klce",
+    "multicalibration",
+    "segment_scan",
+    "worst_slab_coverage",
+)  # have no default covariates
 _LISTED = "`calibscale estimators` lists all estimators"
 
 ESTIMATORS: Registry[type[Estimator]] = Registry(

@@ -113,6 +113,28 @@ def test_cache__is_read_in_the_next_process(compiled):
     assert {path: path.stat().st_mtime_ns for path in cache.rglob("*")} == before
 
 
+def test_cached_kernels__load_no_implementations_of_functions(tmp_path):
+    """Numba needs them to compile, and they take a third of a second to load."""
+    code = (
+        "import sys, numpy as np\n"
+        "from calibscale.compiled import random_draws\n"
+        "print(random_draws.of_rows(np.arange(3), 0, 1), 'numba.np.linalg' in sys.modules)"
+    )
+    environment = {**os.environ, "CALIBSCALE_CACHE_DIR": str(tmp_path)}
+    compiled, cached = (
+        subprocess.run(
+            [sys.executable, "-c", code],
+            env=environment,
+            capture_output=True,
+            text=True,
+            check=True,
+        ).stdout.split("]")
+        for _ in range(2)
+    )
+    assert compiled[0] == cached[0]
+    assert (compiled[1].strip(), cached[1].strip()) == ("True", "False")
+
+
 def test_cache__is_created_for_this_user_alone(compiled):
     cache, _ = compiled
     modes = {path: stat.S_IMODE(path.stat().st_mode) for path in (cache, *cache.rglob("*"))}

@@ -139,6 +139,7 @@ EXAMPLES = {
     "GroupTemperatures": lambda cls: cls(),
     "Grouped": lambda cls: cls(Totals(), 3),
     "OrderedSums": lambda cls: cls(),
+    "SampledResponses": lambda cls: cls((0,), 9),
     "ImpossibleLabels": lambda cls: cls(),
     "KernelSums": lambda cls: cls(
         "kde", "positive", (0.1, 0.5), views(_chunk().take(np.arange(10)), "positive")
@@ -263,6 +264,7 @@ OF_FUNCTIONALS = (
     "ResponseCells",
     "ResponseCrossings",
     "ResponseSums",
+    "SampledResponses",
 )
 # Of states that list rows, the order of the rows is that of the merges.
 CANONICAL = {

@@ -25,6 +25,7 @@ _MODULES: dict[str, tuple[str, ...]] = {
     "statistics.label_table": ("LabelTable",),
     "statistics.ordered_sums": ("OrderedSums",),
     "statistics.pit_moments": ("PITMoments",),
+    "statistics.sampled_rows": ("SampledResponses",),
     "statistics.score_histogram": ("ScoreHistogram", "SpreadSums"),
     "statistics.score_sums": (
         "EventSums",
