@@ -111,6 +111,7 @@ class Decomposition(SimpleEstimator):
 def _parts(ordered: OrderedState, power: float) -> tuple[float, float, dict[str, list[float]]]:
     """Miscalibration, discrimination, and steps of the isotonic curve."""
     _, weight, predictions, residuals = ordered.sums[:, ordered.sums[1] > 0]
+    # Means of rows with one prediction, or in one cell.
     x = predictions / weight
     y = x - residuals / weight
     fit = isotonic_regression(y, weights=weight).x

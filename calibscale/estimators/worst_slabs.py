@@ -176,6 +176,7 @@ class WorstSlabCoverage(SimpleEstimator):
         choosing = np.arange(len(covered)) % 2 == 0  # keys of rows are random
         if np.count_nonzero(~choosing) < 2:
             return None
+        # Random directions weigh covariates of any units alike.
         deviations = state.covariates[choosing].std(axis=0)
         scales = np.where(deviations > 0, deviations, 1.0)
         x = state.covariates / scales

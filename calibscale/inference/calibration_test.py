@@ -193,6 +193,7 @@ class _Tests:
 
     def joined(self, trials: Sequence[MonteCarloTest]) -> list[MonteCarloTest]:
         """One trial for each test, from the trials of all estimators in their order."""
+        # The trials of several bandwidths of a test follow each other.
         remaining = iter(trials)
         by_test = [list(islice(remaining, len(estimators))) for estimators in self.estimators]
         return [
@@ -270,6 +271,7 @@ def _trials(
     """
     # The first batch of replicates is drawn in the pass that computes the observed values.
     batch = batch_of(run, n_replicates)
+    # Replicates from condensed rows need the sums of this pass, and take none over the rows.
     condensed = condensing(run, draws)
     drawn, passes = {}, 1
     if condensed is None:
@@ -296,6 +298,7 @@ def _trials(
         else:
             merged.append(trial)
     if condensed is not None:
+        # Without enough condensed rows, all rows are read once more for their signs.
         scanned = condensed_run(run, condensed, states.pop(condensed)) or run
     count_replicates(scanned, merged, draws, n_replicates, batch, states, stop_after)
     return trials, one_pass

@@ -38,6 +38,7 @@ def condensing(run: Run, null: Null | None) -> CondensedResiduals | None:
     target: Any = run.source.target
     if target.condensed is None or type(null) is not RandomSigns or run.source.rows < MANY_ROWS:
         return None
+    # Estimators without states that merge, such as all pairs, draw for the rows themselves.
     drawn = [s for e in run.fitting for s in e.needs if redraws(s)]
     if not drawn or not all(s.condensable for s in drawn):
         return None

@@ -39,6 +39,7 @@ from calibscale.predictions.invalid_rows import DROP_REMEDY
 from calibscale.predictions.rules import Rules
 from calibscale.predictions.validation import valid_rows
 from calibscale.recalibration import boosting, nonparametric, parametric
+from calibscale.recalibration.improvements import improvement_by_cross_fits, improvement_on
 from calibscale.recalibration.recalibrator import (
     FittedRecalibrator,
     Recalibrator,
@@ -46,7 +47,7 @@ from calibscale.recalibration.recalibrator import (
     recalibrated,
 )
 from calibscale.registry import Registry, RegistryEntry
-from calibscale.results.audit_results import RecalibrationResult
+from calibscale.results.audit_results import Improvement, RecalibrationResult
 from calibscale.results.declarations import as_json
 from calibscale.results.evaluation_results import Reliability
 from calibscale.results.schemas.malformed import message_of, require_plain
@@ -237,6 +238,22 @@ class FittedRecalibration(RecalibrationResult):
                 writer.note("dropped", total.dropped)
         return store
 
+    def judged_on(
+        self, source: Any, *, cluster: str | None = None, **options: Unpack[SessionOptions]
+    ) -> Self:
+        """Return the fit with its `improvement` on the rows of another source.
+
+        Parameters
+        ----------
+        source, **options
+            See `evaluate`.  The fit should not have used these rows.
+        cluster : str, optional
+            Name of a covariate.  Rows with equal values are one cluster, see `rank`.
+        """
+        with Session.open(source, **options) as session:
+            improvement = improvement_on(session, self.fit, cluster)
+        return replace(self, improvement=improvement)
+
     def diagrams(
         self, source: Any, **options: Unpack[SessionOptions]
     ) -> tuple[Reliability, Reliability]:
@@ -355,9 +372,13 @@ def recalibrate(
     method: str | Recalibrator = "temperature",
     *,
     covariates: str | Sequence[str] = (),
+    validate: Any = True,
     **options: Unpack[SessionOptions],
 ) -> FittedRecalibration:
     """Fit a method of recalibration to the labelled rows of a source, in a few passes.
+
+    The result says whether it helped on rows that the fit has not used: `improvement` has the
+    changes of the log loss and the Brier score with paired intervals.
 
     Parameters
     ----------
@@ -371,12 +392,17 @@ def recalibrate(
         methods.
     covariates : sequence of str
         Names of the covariates of ``local_bias``, ``mc`` and ``pmc``.
+    validate : source or bool
+        Rows on which the fit is judged, such as those of the next month.  Default: each half of the
+        rows is judged by a fit to the other half, which takes two more fits.  False leaves this
+        out.
 
     Returns
     -------
     FittedRecalibration
-        Parameters with standard errors and the log loss before and after.  `print` shows them,
-        `transform` recalibrates arrays, `apply` and `write` sources, `save` writes the fit.
+        Parameters with standard errors, the log loss before and after, and its change on rows that
+        the fit has not used.  `print` shows them, `transform` recalibrates arrays, `apply` and
+        `write` sources, `judged_on` says whether the fit helps on other rows, and `save` writes it.
 
     Raises
     ------
@@ -409,6 +435,7 @@ def recalibrate(
         # Every method is judged by the same loss on the same rows, whatever loss its fit has
         # minimised.
         losses = [evaluate(session.on(version), [NLL()])["nll"].value for version in versions]
+        improvement = _improvement(session, fit, validate)
     summary = fit.summary
     # Log losses of all labelled rows replace the log losses of the fit.
     values = summary["parameters"].items()
@@ -416,7 +443,8 @@ def recalibrate(
         method=method.name,
         settings=summary["settings"],
         passes=fit.passes,
-        notes=fit.notes,
+        notes=(*fit.notes, improvement) if isinstance(improvement, str) else fit.notes,
+        improvement=None if isinstance(improvement, str) else improvement,
         estimates={name: value for name, value in values if not name.startswith("log_loss")},
         standard_errors=fit.standard_errors,
         log_loss_before=losses[0],
@@ -426,6 +454,19 @@ def recalibrate(
         **session.outcome(fit.counts, started),
     )
     return replace(fitted, checksum=fitted._digest())
+
+
+def _improvement(
+    session: Session, fit: FittedRecalibrator, validate: Any
+) -> Improvement | str | None:
+    """Improvement by a fit, why it is not known, or None if it is not asked for."""
+    if validate is False:
+        return None
+    if validate is True:
+        return improvement_by_cross_fits(session, fit.method)
+    if validate is None:
+        raise OptionError("validate= must be a source, or True or False")
+    return improvement_on(session.on(as_source(validate)), fit)
 
 
 def load_recalibration(path: str | Path) -> FittedRecalibration:

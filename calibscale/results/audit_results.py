@@ -374,6 +374,59 @@ class Audit(Outcome, SourceRows):
         return AuditMap(settings, len(points), points.n_masked, self.regions)
 
 
+@dataclass(frozen=True)
+class ScoreChange(Declared):
+    """Change of a proper score by a recalibration, on rows that the fit has not used.
+
+    Attributes
+    ----------
+    score : str
+        ``nll``, the log loss, or ``brier``.
+    n : int
+        Number of rows.
+    before, after : float or None
+        Mean score.  None where it is infinite.
+    change : float or None
+        Score after recalibration minus the score before, so that it is below 0 where recalibration
+        helps.
+    low, high : float or None
+        95 % interval of the change.  Both scores leave out the same groups of rows (jackknife).
+    p_value : float or None
+        Two-sided p-value of no change.
+    """
+
+    score: str
+    n: Count
+    before: float | None
+    after: float | None
+    change: float | None = None
+    low: float | None = None
+    high: float | None = None
+    p_value: Share | None = None
+
+
+@dataclass(frozen=True)
+class Improvement(Declared):
+    """Whether a recalibration helped, on rows that the fit has not used.
+
+    Attributes
+    ----------
+    judged : {"cross_fitted", "other_rows"}
+        Whether each half of the rows is judged by a fit to the other half, or other rows are.
+    n : int
+        Number of rows.
+    changes : tuple of ScoreChange
+        Changes of the log loss and of the Brier score.
+    sentence : str
+        What the change of the log loss says.
+    """
+
+    judged: Annotated[str, Values(("cross_fitted", "other_rows"))]
+    n: Count
+    changes: tuple[ScoreChange, ...]
+    sentence: str
+
+
 @dataclass(frozen=True, kw_only=True, repr=False)
 class RecalibrationResult(RunResult, SourceRows):
     """Numbers of a fitted recalibration.
@@ -395,6 +448,8 @@ class RecalibrationResult(RunResult, SourceRows):
     checksum : str or None
         SHA-256 of all that recalibrated predictions depend on, or None in files of earlier
         versions.
+    improvement : Improvement or None
+        Whether it helped on rows that the fit has not used.
     """
 
     schema: ClassVar[str] = "calibscale.recalibration/1"
@@ -413,3 +468,4 @@ class RecalibrationResult(RunResult, SourceRows):
     fingerprint: str
     state: Json
     checksum: Later[Omitted[str | None]] = None
+    improvement: Later[Omitted[Improvement | None]] = None

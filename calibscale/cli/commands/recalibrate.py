@@ -48,6 +48,12 @@ from calibscale.formatting.fault_texts import dropped_text
 @click.option(
     "--output", "-o", "new", metavar="NEW", help="New store with the predictions of STORE2."
 )
+@click.option(
+    "--validate",
+    metavar="STORE2",
+    help="Store with other rows, which say whether the fit helps.  [default: each half of STORE "
+    "judges a fit to the other half]",
+)
 @click.option("--overwrite", is_flag=True, help="Replace an existing store NEW.")
 @click.option(
     "--figure",
@@ -61,18 +67,21 @@ def recalibrate(
     load: str | None,
     target: str | None,
     new: str | None,
+    validate: str | None,
     overwrite: bool,
     figure: str | None,
     **options: Any,
 ) -> None:
     """Fit a recalibration to STORE and print it; write recalibrated predictions of STORE2.
 
-    On the rows of the fit the result looks better than on new rows: judge it on another STORE2.
+    It says whether the fit helps on rows that it has not used: each half of STORE by a fit to the
+    other half, or the rows of --validate.
 
     \b
     Examples:
       calibscale recalibrate old.zarr --json fitted.json
       calibscale recalibrate --load fitted.json --apply new.zarr -o recalibrated.zarr
+      calibscale recalibrate --load fitted.json --validate next_month.zarr
     """
     # A loaded fit needs no rows to fit to, and a new fit needs them.
     if store is not None if load is not None else store is None and options["labels"] is None:
@@ -95,12 +104,16 @@ def recalibrate(
         raise click.UsageError("--method and options of covariates do not apply to --load")
     method = fits.method_of(options.pop("method"), **settings)
     rows = open_other(target, options) if target else None
+    judging = open_other(validate, options) if validate else None
     if load is not None:
         fitted = fits.load_recalibration(load)
+        if judging is not None:
+            execution = {name: options[name] for name in EXECUTION}
+            fitted = fitted.judged_on(judging, **execution)
     else:
         # A copy of the options: they are used again for the rows to judge on.
         with open_session(store, dict(options), "fitting") as session:
-            fitted = fits.recalibrate(session, method)
+            fitted = fits.recalibrate(session, method, validate=judging or True)
     outputs.finish(fitted)
     if figure is not None:
         from calibscale.output.pictures import save_comparison

@@ -9,7 +9,7 @@ from calibscale.output.documents import comparisons, estimates
 from calibscale.output.documents import elements as doc
 from calibscale.output.documents.details import number_in
 from calibscale.output.plots.curve_plots import CURVE_HEIGHT, plot_power
-from calibscale.results.audit_results import RecalibrationResult
+from calibscale.results.audit_results import Improvement, RecalibrationResult
 from calibscale.results.comparison_results import RankedModel, Ranking, Selection
 from calibscale.results.declarations import Json
 from calibscale.results.inference_results import Miscalibration, Power
@@ -26,6 +26,7 @@ def recalibration(result: RecalibrationResult) -> doc.Article:
         )
         texts.append(f"{shown} = {number(value)}{error}")
     before, after = _log_loss(result.log_loss_before), _log_loss(result.log_loss_after)
+    sentences = () if result.improvement is None else (result.improvement.sentence,)
     method = result.method.replace("_", " ")
     # "temperature T = 1.2" reads on, other methods have a list of parameters.
     separator = " " if errors.keys() == {"temperature"} else ": "
@@ -33,9 +34,30 @@ def recalibration(result: RecalibrationResult) -> doc.Article:
         f"Recalibration fitted to {doc.source_name(result)}",
         doc.size_of(result),
         f"{method}{separator}" + ", ".join(texts),
+        _improvement(result.improvement),
         *doc.closing(result, ["calibrated"], ["nll"], result.notes, **result.settings),
-        reasons=(f"Log loss on the rows of the fit: {before} before, {after} after.",),
+        reasons=(*sentences, f"Log loss on the rows of the fit: {before} before, {after} after."),
     )
+
+
+def _improvement(improvement: Improvement | None) -> doc.Section | None:
+    """Section on the rows that the fit has not used, if it was judged by such rows."""
+    if improvement is None:
+        return None
+    rows = [
+        (
+            change.score,
+            _log_loss(change.before),
+            _log_loss(change.after),
+            number_texts.signed(change.change),
+            number_texts.span(change.low, change.high),
+            number_texts.p_value(change.p_value),
+        )
+        for change in improvement.changes
+    ]
+    columns = ("score", "before", "after", "change", "95 % interval", "p")
+    scores = doc.table("Scores before and after recalibration", columns, rows)
+    return doc.section("improvement", "Rows that the fit has not used", scores)
 
 
 def _log_loss(value: float | None) -> str:

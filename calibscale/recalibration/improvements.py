@@ -1,0 +1,150 @@
+"""Whether recalibration helped: scores before and after on rows that the fit has not used."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field, replace
+from typing import Any, Self
+
+import numpy as np
+
+from calibscale.data.derived_sources import DerivedSource, HoldOut, part_of
+from calibscale.data.source import ArraySource
+from calibscale.errors import CalibscaleError
+from calibscale.estimators.base import Estimator
+from calibscale.estimators.scores import NLL, Brier
+from calibscale.formatting import number_texts
+from calibscale.predictions.blocks import Block
+from calibscale.ranking.rank import rank
+from calibscale.recalibration.recalibrator import FittedRecalibrator, Recalibrator, recalibrated
+from calibscale.results.audit_results import Improvement, ScoreChange
+from calibscale.session import Session
+
+_HALVES = HoldOut(0.5, seed=2**63)  # a seed that no estimator with bandwidth_share= has by default
+_BEFORE, _AFTER = "before", "after"  # names of the two models of a comparison
+_SCORES: tuple[type[Estimator], ...] = (NLL, Brier)
+
+
+@dataclass(frozen=True, eq=False)
+class _CrossFitted(DerivedSource):
+    """Recalibrated predictions of each row by the fit to the half without it.
+
+    `versions` are the predictions by the fits to the half that `_HALVES` holds, and to the other.
+    """
+
+    versions: tuple[ArraySource, ArraySource] = field(kw_only=True)
+
+    @property
+    def row_bytes(self) -> int:
+        return sum(version.row_bytes for version in self.versions)
+
+    @property
+    def in_memory(self) -> bool:
+        return self.before.in_memory
+
+    def part(self, start: int, stop: int, covariates: bool = False) -> Self:
+        part = super().part(start, stop, covariates)
+        by_held, by_others = (v.part(start, stop, covariates) for v in self.versions)
+        return replace(part, versions=(by_held, by_others))
+
+    def describe(self) -> dict[str, Any]:
+        return {**self.before.describe(), "name": self.name, "kind": self.kind, "binary": False}
+
+    def sample(self, count: int, seed: int = 0) -> Iterator[Block]:
+        # Scores do not depend on a sample, and either version may stand for both.
+        return self.versions[0].sample(count, seed)
+
+    def read(self, start: int, stop: int, covariates: bool = False) -> Block:
+        by_held, by_others = (v.read(start, stop, covariates) for v in self.versions)
+        held = _HALVES.holds(np.arange(by_held.start, by_held.start + len(by_held.labels)))
+        values = np.where(held[:, None], by_others.values, by_held.values)
+        return by_held._replace(values=values)
+
+
+def cross_fitted(session: Session, method: Recalibrator) -> ArraySource:
+    """Source of a session with each row recalibrated by the fit to the half of the rows without it.
+
+    The errors of `Recalibrator.fit` are raised if a half does not determine the fit.
+    """
+    data = session.source
+    fits = (method.fit(session.on(part_of(data, _HALVES, held))) for held in (True, False))
+    by_held, by_others = (recalibrated(data, fit) for fit in fits)
+    name = f"{data.name}, cross-fitted by {method.name}"
+    changes: dict[str, Any] = {"kind": "probabilities", "binary": False, "name": name}
+    return _CrossFitted.of(data, **changes, versions=(by_held, by_others))
+
+
+def improvement_of(
+    before: Session, after: ArraySource, judged: str, cluster: str | None = None
+) -> Improvement:
+    """Changes of scores from a session's predictions to recalibrated ones of the same rows."""
+    # Both models have the same rows, so that each difference is paired.
+    changes = tuple(_change(before, after, score(), cluster) for score in _SCORES)
+    (nll,) = (change for change in changes if change.score == NLL.name)
+    return Improvement(judged, nll.n, changes, _sentence(nll, judged))
+
+
+def improvement_by_cross_fits(session: Session, method: Recalibrator) -> Improvement | str:
+    """Improvement for each half of the rows by the fit to the other, or why there is none."""
+    try:
+        return improvement_of(session, cross_fitted(session, method), "cross_fitted")
+    except CalibscaleError as error:
+        reason = str(error).split(";")[0].rstrip(".")
+        return f"not judged on rows that a fit has not used: {reason}"
+
+
+def improvement_on(
+    session: Session, fitted: FittedRecalibrator, cluster: str | None = None
+) -> Improvement:
+    """Improvement for the rows of a session, which the fit has not used."""
+    return improvement_of(session, recalibrated(session.source, fitted), "other_rows", cluster)
+
+
+def _change(
+    before: Session, after: ArraySource, score: Estimator, cluster: str | None
+) -> ScoreChange:
+    """Change of a score, with a paired interval by the jackknife over groups of rows."""
+    ranking = rank({_BEFORE: before, _AFTER: before.on(after)}, score, cluster=cluster)
+    models = {model.name: model for model in ranking.models}
+    values = {name: model.estimate.value for name, model in models.items()}
+    change = ScoreChange(
+        score=score.name,
+        n=models[_BEFORE].n,
+        before=values[_BEFORE],
+        after=values[_AFTER],
+    )
+    # A model with an infinite score has no difference from the other one.
+    if not ranking.differences:
+        return change
+    (difference,) = ranking.differences
+    # A difference is the worse model's value minus the better one's.
+    sign = 1.0 if difference.worse == _AFTER else -1.0
+    change = replace(change, change=sign * difference.value, p_value=difference.p_value)
+    interval = difference.interval
+    if interval is None:
+        return change
+    low, high = sorted((sign * interval.low, sign * interval.high))
+    return replace(change, low=low, high=high)
+
+
+def _sentence(nll: ScoreChange, judged: str) -> str:
+    """What the change of the log loss says."""
+    rows = "rows that the fit has not used"
+    if judged == "cross_fitted":
+        rows = "rows that the fit has not used (each half of the rows by a fit to the other)"
+    if nll.change is None or nll.low is None or nll.high is None:
+        return f"Whether recalibration helps on {rows} is not known."
+    size = number_texts.number(abs(nll.change), 2)
+    low, high = (number_texts.number(end, 2) for end in (nll.low, nll.high))
+    interval = f"(95 % interval of the change: {low} to {high})"
+    if nll.high < 0:
+        return f"Recalibration lowers the log loss of {rows} by {size} {interval}."
+    if nll.low > 0:
+        return (
+            f"Recalibration raises the log loss of {rows} by {size} {interval}: keep the "
+            "predictions as they are."
+        )
+    return (
+        f"It is not known whether recalibration helps: the log loss of {rows} changes by "
+        f"{number_texts.signed(nll.change)} {interval}."
+    )

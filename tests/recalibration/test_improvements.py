@@ -1,0 +1,184 @@
+"""Whether recalibration helps: scores of rows that the fit has not used, and their intervals."""
+
+from __future__ import annotations
+
+import json
+
+import numpy as np
+import pytest
+from scipy.stats import t as student
+
+import calibscale as cs
+from calibscale.data.derived_sources import HoldOut
+from calibscale.recalibration.improvements import _HALVES
+
+
+def rows(n=2000, temperature=1.0, seed=0, classes=3):
+    """Logits, and labels drawn from the softmax of logits divided by the temperature."""
+    rng = np.random.default_rng([*np.atleast_1d(seed), n])
+    logits = rng.normal(size=(n, classes)) * 2
+    q = np.exp(logits / temperature)
+    q /= q.sum(axis=1, keepdims=True)
+    return logits, (q.cumsum(axis=1) < rng.random((n, 1))).sum(axis=1)
+
+
+def source_of(logits, labels, **options):
+    return cs.from_arrays(logits=logits, labels=labels, **options)
+
+
+def losses(logits, labels, temperature):
+    """Log loss and Brier score of each row (n, 2), by formulas."""
+    z = logits / np.asarray(temperature).reshape(-1, 1)
+    log_q = z - np.log(np.exp(z).sum(axis=1, keepdims=True))
+    hit = np.eye(logits.shape[1])[labels]
+    return np.column_stack([-(log_q * hit).sum(axis=1), ((np.exp(log_q) - hit) ** 2).sum(axis=1)])
+
+
+def test_cross_fits__judge_each_half_by_the_fit_to_the_other():
+    logits, labels = rows(temperature=1.5)
+    fitted = cs.recalibrate(source_of(logits, labels))
+    held = _HALVES.holds(np.arange(len(labels)))
+    temperatures = np.empty(len(labels))
+    for judged in (held, ~held):
+        half = cs.recalibrate(source_of(logits[~judged], labels[~judged]), validate=False)
+        temperatures[judged] = half.estimates["temperature"]
+    before, after = losses(logits, labels, 1.0), losses(logits, labels, temperatures)
+    improvement = fitted.improvement
+    assert (improvement.judged, improvement.n) == ("cross_fitted", len(labels))
+    for number, change in enumerate(improvement.changes):
+        assert change.score == ("nll", "brier")[number]
+        assert change.before == pytest.approx(before[:, number].mean(), rel=1e-9)
+        # Newton's method stops at a relative precision of 1e-8.
+        assert change.after == pytest.approx(after[:, number].mean(), rel=1e-7)
+        assert change.change == pytest.approx((after - before)[:, number].mean(), rel=1e-5)
+        assert change.low < change.change < change.high < 0
+    assert improvement.sentence.startswith("Recalibration lowers the log loss of rows that the fit")
+    assert improvement.sentence in " ".join(str(fitted).split())
+
+
+def test_other_rows__have_the_paired_change_of_their_scores():
+    fitted = cs.recalibrate(source_of(*rows(temperature=1.5)), validate=False)
+    assert fitted.improvement is None
+    logits, labels = rows(1500, temperature=1.5, seed=1)
+    improvement = fitted.judged_on(source_of(logits, labels)).improvement
+    difference = losses(logits, labels, fitted.estimates["temperature"]) - losses(
+        logits, labels, 1.0
+    )
+    assert (improvement.judged, improvement.n) == ("other_rows", 1500)
+    for number, change in enumerate(improvement.changes):
+        assert change.change == pytest.approx(difference[:, number].mean(), rel=1e-9)
+        # The jackknife of 20 groups estimates the error of a mean to about a quarter.
+        half = student.ppf(0.975, 1499) * difference[:, number].std(ddof=1) / np.sqrt(1500)
+        assert change.high - change.low == pytest.approx(2 * half, rel=0.5)
+    assert "(each half" not in improvement.sentence
+    given = cs.recalibrate(
+        source_of(*rows(temperature=1.5)), validate=source_of(logits, labels)
+    ).improvement
+    assert given == improvement
+
+
+def test_sentence__says_when_recalibration_harms_or_nothing_is_known():
+    fitted = cs.recalibrate(source_of(*rows(temperature=3.0)), validate=False)
+    calibrated = source_of(*rows(temperature=1.0, seed=1))
+    harmed = fitted.judged_on(calibrated).improvement
+    assert harmed.changes[0].low > 0
+    assert "raises the log loss" in harmed.sentence
+    assert "keep the predictions as they are" in harmed.sentence
+    unknown = cs.recalibrate(calibrated).improvement
+    assert unknown.changes[0].low < 0 < unknown.changes[0].high
+    assert unknown.sentence.startswith("It is not known whether recalibration helps")
+
+
+def test_fit__keeps_its_improvement_in_its_file(tmp_path):
+    fitted = cs.recalibrate(source_of(*rows(temperature=1.5)))
+    fitted.save(tmp_path / "fit.json")
+    loaded = cs.load_recalibration(tmp_path / "fit.json")
+    assert loaded.improvement == fitted.improvement
+    plain = cs.recalibrate(source_of(*rows(temperature=1.5)), validate=False)
+    assert "improvement" not in json.loads(json.dumps(plain.to_dict()))
+
+
+def test_few_rows__have_a_note_in_place_of_an_improvement():
+    p = np.array([0.1, 0.2, 0.9, 0.3])
+    fitted = cs.recalibrate(
+        cs.from_arrays(probabilities=p, labels=[0, 1, 1, 0], binary=True), "platt"
+    )
+    assert fitted.improvement is None
+    (note,) = [note for note in fitted.notes if "not judged" in note]
+    assert note.startswith("not judged on rows that a fit has not used: ")
+
+
+@pytest.mark.parametrize("method", ["platt", "isotonic", "bbq", "local_bias", "mc(depth=1)"])
+@pytest.mark.long
+def test_methods__are_cross_fitted_with_covariates_and_weights(rng, method):
+    n = 3000
+    p = rng.random(n)
+    place = rng.integers(0, 2, n)
+    y = (rng.random(n) < p ** (2.0 + place)).astype(int)
+    source = cs.from_arrays(
+        probabilities=p,
+        labels=y,
+        weights=rng.uniform(0.5, 2.0, n),
+        covariates={"place": np.array(["here", "there"])[place]},
+        binary=True,
+    )
+    local = method.startswith(("local", "mc"))
+    fitted = cs.recalibrate(source, method, covariates=("place",) if local else ())
+    change = fitted.improvement.changes[1]  # maps to 0 and 1 may have an infinite log loss
+    assert change.score == "brier"
+    assert change.high < 0
+    for scheduler, block_rows in (("serial", 700), ("threads", 1000)):
+        again = cs.recalibrate(
+            source,
+            method,
+            covariates=("place",) if local else (),
+            scheduler=scheduler,
+            block_rows=block_rows,
+        )
+        assert again.improvement.changes[1].change == pytest.approx(change.change, rel=1e-6)
+
+
+@pytest.mark.cluster
+def test_cross_fits__are_those_of_dask_workers():
+    source = source_of(*rows(temperature=1.5))
+    here = cs.recalibrate(source, scheduler="serial", block_rows=500).improvement
+    there = cs.recalibrate(source, scheduler="local:2", block_rows=500).improvement
+    assert there == here
+
+
+def test_halves__are_about_half_of_the_rows():
+    assert HoldOut(0.5, seed=2**63) == _HALVES
+    held = _HALVES.holds(np.arange(10_000))
+    assert abs(held.mean() - 0.5) < 0.02
+
+
+def test_command__validates_on_other_rows(run, tmp_path):
+    for name, seed in (("old", 0), ("new", 1)):
+        logits, labels = rows(800, temperature=1.6, seed=seed)
+        store = cs.LogitStore.create(tmp_path / f"{name}.zarr", classes=3)
+        with store.writer() as writer:
+            writer.append(logits, labels)
+    old, new, fit = tmp_path / "old.zarr", tmp_path / "new.zarr", tmp_path / "fit.json"
+    first = run("recalibrate", old, "--validate", new, "--json", fit)
+    assert "lowers the log loss of rows that the fit has not used by" in " ".join(first.out.split())
+    stated = json.loads(fit.read_text())["improvement"]
+    assert (stated["judged"], stated["n"]) == ("other_rows", 800)
+    crossed = run("recalibrate", old, "--json", fit)
+    assert "each half of the rows" in " ".join(crossed.out.split())
+    judged = run("recalibrate", "--load", fit, "--validate", new, "--json", tmp_path / "new.json")
+    assert json.loads((tmp_path / "new.json").read_text())["improvement"] == stated
+    assert judged.code == 0
+
+
+@pytest.mark.slow
+def test_interval__covers_the_change_of_new_rows():
+    """300 sets: 99.9 % of binomial counts at 95 % are between 272 and 296."""
+    covered = 0
+    for seed in range(300):
+        fitted = cs.recalibrate(source_of(*rows(400, 1.3, seed=[seed, 1])), validate=False)
+        logits, labels = rows(600, 1.3, seed=[seed, 2])
+        change = fitted.judged_on(source_of(logits, labels)).improvement.changes[0]
+        fresh, drawn = rows(200_000, 1.3, seed=[seed, 3])
+        truth = losses(fresh, drawn, fitted.estimates["temperature"]) - losses(fresh, drawn, 1.0)
+        covered += change.low <= truth[:, 0].mean() <= change.high
+    assert 272 <= covered <= 297
