@@ -26,7 +26,10 @@ IN_TABLES = (
     "alarms",
 )
 NAMES = ("golden", "exact", "start", "reads", "scaling", "subnormal")
-SLOW = {"alarms", "forecasts", "pairs", "scaling", "selection"}
+SLOW = {
+    *("alarms", "forecasts", "nightly", "pairs", "scale"),
+    *("scaling", "selection", "subnormal"),
+}
 EVERY_RUN = [name for name in (*IN_TABLES, *NAMES) if name not in SLOW]
 
 pytestmark = [

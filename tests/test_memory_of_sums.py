@@ -128,6 +128,7 @@ def test_cluster__without_limits_is_not_judged(cluster):
         assert room_with(client).free is None
 
 
+@pytest.mark.slow
 @pytest.mark.cluster
 def test_paused_workers__are_an_error_in_limited_time(source, cluster):
     """Dask pauses a worker when its memory is nearly full, for ever if nothing frees it."""

@@ -93,6 +93,7 @@ def test_commands__run_without_the_packages_of_extras(folder):
     assert [code for code, _ in ended] == [0, 0, 0, 0], ended
 
 
+@pytest.mark.slow
 @pytest.mark.process
 def test_functions__run_without_the_packages_of_extras(folder):
     ran = _python(folder, FUNCTIONS)

@@ -32,6 +32,7 @@ def _peak() -> int:
     return 1024 * resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
 
 
+@pytest.mark.slow
 @pytest.mark.cluster
 def test_plan__of_two_workers_agrees_with_two_workers(store: Path) -> None:
     from distributed import Client, LocalCluster

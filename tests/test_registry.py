@@ -337,13 +337,18 @@ print(json.dumps(registry._entry_points.cache_info().misses), file=sys.stderr)
     ("arguments", "count"),
     [
         (("--help",), 0),
-        (("nightly", "--help"), 0),
+        pytest.param(("nightly", "--help"), 0, marks=pytest.mark.slow),
         (("evaluate", "rows.npz", "-e", "smece,brier"), 0),
         (("evaluate", "rows.npz", "-e", "entropy"), 1),
-        (("test", "rows.npz", "--null", "wild", "-s", "ece", "--replicates", "9"), 0),
-        (("recalibrate", "rows.npz", "--method", "platt"), 0),
-        (("select", "rows.zarr", "--estimators", "bins"), 0),
-        (("estimators",), 1),
+        *(
+            pytest.param(arguments, count, marks=pytest.mark.slow)
+            for arguments, count in (
+                (("test", "rows.npz", "--null", "wild", "-s", "ece", "--replicates", "9"), 0),
+                (("recalibrate", "rows.npz", "--method", "platt"), 0),
+                (("select", "rows.zarr", "--estimators", "bins"), 0),
+                (("estimators",), 1),
+            )
+        ),
     ],
     ids=str,
 )

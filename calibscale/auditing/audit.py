@@ -43,9 +43,9 @@ class Recalibration:
     Parameters
     ----------
     methods : str or sequence of str
-        ``temperature``, ``platt``, ``isotonic``, ``bbq``, ``local_bias``, ``mc``, ``pmc`` or
-        ``all``.  All but temperature require two classes.  Settings follow a name, such as
-        ``mc(depth=1, alpha=0.02)``.
+        ``temperature``, ``platt``, ``beta``, ``isotonic``, ``bbq``, ``local_bias``, ``mc``,
+        ``pmc`` or ``all``.  All but temperature require two classes.  Settings follow a name, such
+        as ``mc(depth=1, alpha=0.02)``.
     hold_out : float
         Share of the rows on which recalibration is evaluated.  The methods are fitted to the other
         rows.

@@ -27,6 +27,7 @@ from calibscale.kernels.pair_sums import Pairwise
 from calibscale.ranking.model_estimates import distinct_names
 from calibscale.recalibration.fits import METHODS, method_of
 from calibscale.recalibration.nonparametric import LocalBias
+from calibscale.recalibration.parametric import Identity
 from calibscale.recalibration.recalibrator import Recalibrator, Refits, recalibrated
 from calibscale.recalibration.refits import refits_of
 from calibscale.results.audit_results import (
@@ -147,7 +148,8 @@ def methods_named(
     ``all`` requests every method of this package for this number of classes.  A note names the
     methods for two classes that are left out.
     """
-    methods_of_all = METHODS.built_in
+    # The predictions as they are stand beside the methods as "before".
+    methods_of_all = [name for name in METHODS.built_in if name != Identity.name]
     suitable = [n for n in methods_of_all if classes == 2 or not METHODS[n].two_classes]
     unsuitable = [n for n in methods_of_all if n not in suitable]
     requested: list[str] = []

@@ -39,6 +39,7 @@ from calibscale.predictions.invalid_rows import DROP_REMEDY
 from calibscale.predictions.rules import Rules
 from calibscale.predictions.validation import valid_rows
 from calibscale.recalibration import boosting, nonparametric, parametric
+from calibscale.recalibration.choice import AUTO, chosen_method
 from calibscale.recalibration.improvements import improvement_by_cross_fits, improvement_on
 from calibscale.recalibration.recalibrator import (
     FittedRecalibrator,
@@ -61,8 +62,10 @@ METHODS: Registry[type[Recalibrator]] = Registry(
     [
         RegistryEntry(method.name, f"{method.__module__}:{method.__name__}", summary)
         for method, summary in (
+            (parametric.Identity, "predictions as they are"),
             (parametric.TemperatureScaling, "one temperature of all classes"),
             (parametric.Platt, "logistic regression on the log-odds, for two classes"),
+            (parametric.Beta, "beta calibration, with a slope for each end, for two classes"),
             (nonparametric.Isotonic, "isotonic regression, for two classes"),
             (nonparametric.BBQ, "average of binnings, for two classes"),
             (nonparametric.LocalBias, "local bias by a kernel, for two classes"),
@@ -369,7 +372,7 @@ def method_of(text: str, **settings: Any) -> Recalibrator:
 @verb
 def recalibrate(
     source: Any,
-    method: str | Recalibrator = "temperature",
+    method: str | Recalibrator = AUTO,
     *,
     covariates: str | Sequence[str] = (),
     validate: Any = True,
@@ -386,10 +389,13 @@ def recalibrate(
         See `evaluate`.
     method : str or Recalibrator
         ``temperature`` (Guo et al. 2017), for any number of classes.  For two classes ``platt``
-        (1999), ``isotonic`` (Zadrozny & Elkan 2002), ``bbq`` (Naeini et al. 2015), ``local_bias``
-        [VF, eq. 7], ``mc`` (Hébert-Johnson et al. 2018), ``pmc`` (La Cava et al. 2023).  Settings
-        are written as in ``mc(depth=1)``.  `calibscale.recalibration` has the classes of the
-        methods.
+        (1999), ``beta`` (Kull et al. 2017), ``isotonic`` (Zadrozny & Elkan 2002), ``bbq`` (Naeini
+        et al. 2015), ``local_bias`` [VF, eq. 7], ``mc`` (Hébert-Johnson et al. 2018), ``pmc`` (La
+        Cava et al. 2023).  ``identity`` keeps the predictions.  Settings are written as in
+        ``mc(depth=1)``.  `calibscale.recalibration` has the classes of the methods.  Default,
+        ``auto``: the simplest of ``identity``, ``temperature``, ``platt``, ``beta`` and
+        ``isotonic`` with a cross-fitted log loss within one standard error of the smallest.  A note
+        has the log losses.
     covariates : sequence of str
         Names of the covariates of ``local_bias``, ``mc`` and ``pmc``.
     validate : source or bool
@@ -420,13 +426,17 @@ def recalibrate(
     1.820478
     """
     started = time.perf_counter()
-    if isinstance(method, str):
+    if isinstance(method, str) and method != AUTO:
         method = method_of(method, **({"covariates": covariates} if covariates else {}))
     elif covariates:
-        raise OptionError("covariates= is for a method by its name")
+        raise OptionError("covariates= is for a method by its name, such as mc")
     with Session.open(source, **options) as session:
         data = session.source
         classes_only("recalibrate", data)
+        choice: tuple[str, ...] = ()
+        if isinstance(method, str):
+            chosen = chosen_method(session)
+            method, choice = chosen.method, (chosen.note,)
         if isinstance(method, nonparametric.LocalBias | boosting.MCBoost):
             levels = data.categorical(method.covariates, method.categorical)
             method = replace(method, categorical=levels)
@@ -443,7 +453,7 @@ def recalibrate(
         method=method.name,
         settings=summary["settings"],
         passes=fit.passes,
-        notes=(*fit.notes, improvement) if isinstance(improvement, str) else fit.notes,
+        notes=(*fit.notes, *choice, *([improvement] if isinstance(improvement, str) else [])),
         improvement=None if isinstance(improvement, str) else improvement,
         estimates={name: value for name, value in values if not name.startswith("log_loss")},
         standard_errors=fit.standard_errors,

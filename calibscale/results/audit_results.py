@@ -374,6 +374,20 @@ class Audit(Outcome, SourceRows):
         return AuditMap(settings, len(points), points.n_masked, self.regions)
 
 
+# Recalibration methods of calibscale.  Other packages add methods.
+METHOD_NAMES = (
+    "identity",
+    "temperature",
+    "platt",
+    "beta",
+    "isotonic",
+    "bbq",
+    "local_bias",
+    "mc",
+    "pmc",
+)
+
+
 @dataclass(frozen=True)
 class ScoreChange(Declared):
     """Change of a proper score by a recalibration, on rows that the fit has not used.
@@ -455,9 +469,7 @@ class RecalibrationResult(RunResult, SourceRows):
     schema: ClassVar[str] = "calibscale.recalibration/1"
     measures: ClassVar[tuple[str, ...]] = ("log_loss_before", "log_loss_after")
 
-    method: Annotated[
-        str, Values(("temperature", "platt", "isotonic", "bbq", "local_bias", "mc", "pmc"))
-    ]
+    method: Annotated[str, Values(METHOD_NAMES)]
     settings: Json
     estimates: Json
     standard_errors: dict[str, float]

@@ -99,8 +99,8 @@ spread = 1.0 + age / 40
 outcome = mean + spread * rng.normal(size=n)
 width = np.quantile(np.abs(outcome - mean), 0.8)
 intervals = cs.from_arrays(
-    predictions=np.column_stack([mean - width, mean + width]),
-    forecast="interval(coverage=0.8)",
+    intervals=(mean - width, mean + width),
+    coverage=0.8,
     labels=outcome,
     covariates=age,
     covariate_names=["age"],
@@ -112,3 +112,9 @@ print(cs.evaluate(intervals, interval=True))
 # The coverage of all rows is right. The local test asks whether it is right at every age.
 
 print(cs.calibration_test(intervals, covariates="age", n_replicates=199))
+
+# %%
+# Where is it worst? Half of the rows chooses the range of ages with the smallest coverage, and the
+# other half judges it, so that the choice does not make the coverage look worse than it is.
+
+print(cs.evaluate(intervals, [cs.WorstSlabCoverage(("age",), share=0.1)], interval=True))

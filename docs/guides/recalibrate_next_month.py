@@ -59,8 +59,9 @@ fitted = calibscale.recalibrate(september, "platt")
 print(fitted)
 
 # %%
-# The log loss in this table is for the rows of the fit, on which each fit looks better than it is.
-# It does not say whether the fit helps.
+# The first sentence says whether the fit helps. On the rows of the fit, each fit looks better than
+# it is, so each half of September is judged by a fit to the other half. ``fitted.improvement`` has
+# the numbers.
 #
 # Keep it for the next month
 # --------------------------
@@ -79,24 +80,24 @@ after = fitted.apply(october)
 # Three questions have three answers, all of them from the new rows.
 #
 # **Are the probabilities better?** The log loss and the Brier score are proper scores. Their
-# expectation is smallest for the true probabilities. `rank` compares both versions on the same
+# expectation is smallest for the true probabilities. `judged_on` compares both versions on the same
 # rows, so that most of the noise cancels in the difference. The recalibration has helped if the
-# interval of the difference excludes 0.
+# interval of the change is below 0.
 
-versions = {"before": october, "after": after}
-ranking = calibscale.rank(versions, calibscale.NLL())
-print(ranking)
+judged = fitted.judged_on(october)
+print(textwrap.fill(judged.improvement.sentence, 92))
 
 # %%
-# The difference and its interval are also numbers:
+# The changes of the scores and their intervals are also numbers:
 
-difference = ranking.differences[0]
-difference.worse, difference.better, difference.value
+for change in judged.improvement.changes:
+    print(f"{change.score}: {change.change:.4f} ({change.low:.4f} to {change.high:.4f})")
 
 # %%
 # **Are they calibrated now?** The verdict on the new rows answers this for each version. If it
 # shows no miscalibration, it names the size of error that would have been seen:
 
+versions = {"before": october, "after": after}
 for name, source in versions.items():
     verdict = calibscale.check(source, n_replicates=199).verdict
     print(textwrap.fill(f"{name}: {verdict}", 92))
@@ -119,7 +120,7 @@ print(calibscale.evaluate(after, "confidence_gap", interval="jackknife", group_b
 
 del versions["after"]
 for method, covariates in {"platt": (), "isotonic": (), "mc": ("plan",)}.items():
-    refitted = calibscale.recalibrate(september, method, covariates=covariates)
+    refitted = calibscale.recalibrate(september, method, covariates=covariates, validate=False)
     versions[method] = refitted.apply(october)
 print(calibscale.rank(versions, calibscale.Brier()))
 
@@ -138,8 +139,8 @@ print(calibscale.rank(versions, calibscale.Brier()))
 #        --method platt --json platt.json
 #    $ calibscale ingest october.parquet before.zarr --labels left --probabilities p_leave \
 #        --covariates plan
+#    $ calibscale recalibrate --load platt.json --validate before.zarr
 #    $ calibscale recalibrate --load platt.json --apply before.zarr -o after.zarr
-#    $ calibscale rank before.zarr after.zarr --by nll
 #    $ calibscale evaluate after.zarr --group-by plan
 #
 # Every month

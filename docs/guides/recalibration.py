@@ -24,9 +24,11 @@ new = calibscale.from_arrays(logits=logits[3000:], labels=y[3000:])
 # %%
 # Fit
 # ---
-# The parameters have standard errors. Other methods, for two classes, are ``platt``, ``isotonic``
-# and ``bbq`` (Bayesian binning). With covariates there are also ``local_bias``, ``mc``
-# (multicalibration) and ``pmc`` (proportional multicalibration).
+# The parameters have standard errors. Other methods, for two classes, are ``platt``, ``beta``,
+# ``isotonic`` and ``bbq`` (Bayesian binning). With covariates there are also ``local_bias``, ``mc``
+# (multicalibration) and ``pmc`` (proportional multicalibration). Without a method, `recalibrate`
+# takes the simplest one with a log loss near the smallest on rows that a fit has not used. It may
+# be ``identity``, the predictions as they are.
 
 fitted = calibscale.recalibrate(old, method="temperature")
 print(fitted)

@@ -388,6 +388,7 @@ def test_local_bias__every_scheduler_gives_the_same_bits(blocks, method, at):
         np.testing.assert_array_equal(serial.index, np.flatnonzero(np.arange(N) % 10 != 3))
 
 
+@pytest.mark.slow
 @pytest.mark.cluster
 def test_local_bias__worker_processes_give_the_same_bits(blocks):
     from distributed import Client, LocalCluster

@@ -96,7 +96,7 @@ atexit.register(lambda: print(cs.{verb}(source).n))
 
 @pytest.mark.process
 @pytest.mark.long
-@pytest.mark.parametrize("same_file", [True, False])
+@pytest.mark.parametrize("same_file", some_slow([True, False], keep=[False]))
 def test_ingests__at_once_into_one_store_have_one_winner(tmp_path, same_file):
     """The others say that another ingest is writing it, or find it complete."""
     rng = np.random.default_rng(5)

@@ -58,8 +58,12 @@ def test_recalibrate__local_bias_has_its_options(run, binary, store, tmp_path):
         (["--load", "fit.json", "--figure", "x.png"], "--figure needs --apply"),
         (["--load", "fit.json", "--method", "platt"], "--method and options of covariates do not"),
         (
-            ["STORE", "--covariates", "age"],
+            ["STORE", "--method", "temperature", "--covariates", "age"],
             "temperature has no covariates (methods with it: local_bias",
+        ),
+        (
+            ["STORE", "--covariates", "age"],
+            "options of covariates need --method local_bias, mc or pmc",
         ),
         (["STORE", "--figure", "x.gif"], "names of pictures end in"),
         (["--load", "fit.json"], "fit.json: cannot be read"),

@@ -51,7 +51,7 @@ not_under_nohup = pytest.mark.skipif(
     ("number", "scheduler", "early", "group"),
     [
         pytest.param(*(signal.SIGTERM, "threads", False, False), marks=pytest.mark.slow),
-        (signal.SIGINT, "threads", False, False),
+        pytest.param(*(signal.SIGINT, "threads", False, False), marks=pytest.mark.slow),
         pytest.param(
             *(signal.SIGHUP, "threads", False, False), marks=[pytest.mark.slow, not_under_nohup]
         ),
@@ -196,6 +196,7 @@ def test_signal__after_the_work_ends_the_process_without_words(store, number):
     assert f"{ROWS:,}" in ended.stdout
 
 
+@pytest.mark.slow
 @pytest.mark.process
 def test_ingest__an_interrupted_run_goes_on(tmp_path):
     rng = np.random.default_rng(0)

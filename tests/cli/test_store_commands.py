@@ -106,7 +106,7 @@ def test_demo__estimates_are_near_the_truth(run, seed):
         assert estimate == pytest.approx(truth, rel=0.2)
 
 
-@pytest.mark.long
+@pytest.mark.slow
 def test_demo__seeds_differ_and_repeat(run):
     def table(seed: int) -> str:
         lines = run("demo", "-n", 500, "-k", 3, "--seed", seed).out.splitlines()

@@ -21,6 +21,7 @@ import pytest
 
 from tests.support import ROOT
 from tests.support.cached_kernels import NOBODY
+from tests.support.slow_cases import some_slow
 
 pytestmark = pytest.mark.process
 root_only = pytest.mark.skipif(
@@ -171,7 +172,13 @@ def _place(cache: Path, place: str) -> Path:
 
 @pytest.mark.parametrize(
     ("place", "mode"),
-    [("file", 0o020), ("file", 0o002), ("folder", 0o020), ("parent", 0o020), ("above", 0o002)],
+    [
+        ("file", 0o020),
+        pytest.param("file", 0o002, marks=pytest.mark.slow),
+        pytest.param("folder", 0o020, marks=pytest.mark.slow),
+        pytest.param("parent", 0o020, marks=pytest.mark.slow),
+        ("above", 0o002),
+    ],
 )
 def test_cache__that_others_can_write_is_left_alone(cache, compiled, tmp_path, place, mode):
     for entry in entries(cache):
@@ -252,7 +259,7 @@ def test_entry__that_is_a_pipe_is_left_alone(cache, compiled):
 
 
 @root_only
-@pytest.mark.parametrize("step", ["open", "fstat", "read"])
+@pytest.mark.parametrize("step", some_slow(["open", "fstat", "read"], keep=["fstat"]))
 def test_entry__replaced_while_it_is_read_does_not_run(cache, compiled, tmp_path, step):
     (tmp_path / "planted").write_bytes(planted(tmp_path / "marker"))
     output = kernels(cache, step)
@@ -333,6 +340,7 @@ def test_cache__of_root_is_read_by_others(open_folder, compiled):
     assert _as_nobody(cache) == {"results": compiled[1], "hits": 2, "warnings": []}
 
 
+@pytest.mark.slow
 @root_only
 def test_cache__of_a_user_is_not_read_by_another_one(open_folder, compiled):
     os.chown(open_folder, NOBODY, NOBODY)

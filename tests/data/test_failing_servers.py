@@ -388,7 +388,7 @@ labels = "y"
     assert run(*night_of).code == 0
 
 
-@pytest.mark.long
+@pytest.mark.slow
 @pytest.mark.parametrize("door", some_slow(["table", "store", "chunk"], keep=["store"]))
 def test_s3__silent_server_is_asked_four_times(failing_s3, door):
     """By one library: with 15 seconds for each, a night gives up after about a minute."""
@@ -412,7 +412,7 @@ def test_s3__silent_server_is_asked_four_times(failing_s3, door):
     assert proxy.failed <= 4 * files
 
 
-@pytest.mark.long
+@pytest.mark.slow
 def test_s3__answer_that_breaks_off_is_read_again(failing_s3):
     proxy, options = failing_s3
     source = cs.from_file("s3://days/2026-11-20.csv", **COLUMNS, storage_options=options)

@@ -270,7 +270,7 @@ print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024)
 """
 
 
-@pytest.mark.long
+@pytest.mark.slow
 @pytest.mark.process
 def test_memory__does_not_grow_with_the_partitions(tmp_path):
     rows = pa.concat_tables([table(seed) for seed in range(500)])

@@ -15,6 +15,7 @@ import pytest
 from calibscale import InvalidDataError, OptionError, StoreError, evaluate, from_arrays, from_frame
 from calibscale.data.groups import grouped
 from calibscale.engine.dask_connection import available_cpus
+from tests.support.slow_cases import some_slow
 
 NAMES = np.array(["cat", "dog", "fox"])
 ESTIMATORS = ["ece", "nll", "jkce"]
@@ -136,13 +137,16 @@ FRAMES = {
 
 
 @pytest.mark.long
-@pytest.mark.parametrize("convert", FRAMES.values(), ids=FRAMES)
-def test_from_frame__equals_from_arrays(convert, columns, expected, tmp_path):
+@pytest.mark.parametrize(
+    "name",
+    some_slow(FRAMES, keep=["table", "stream", "parquet", "pandas categories", "polars", "duckdb"]),
+)
+def test_from_frame__equals_from_arrays(name, columns, expected, tmp_path):
     # chunks of a column that do not end with groups of rows
     table = pa.concat_tables(
         pa.table(columns).slice(start, 12_345) for start in range(0, 70_000, 12_345)
     )
-    source = from_frame(convert(table, tmp_path), probabilities=IN_ORDER, **ROLES)
+    source = from_frame(FRAMES[name](table, tmp_path), probabilities=IN_ORDER, **ROLES)
     result = evaluate(source, ESTIMATORS, group_by="region")
     assert [e.value for e in result.estimates] == [e.value for e in expected.estimates]
     assert source.class_names == ("cat", "dog", "fox")
@@ -205,7 +209,7 @@ def test_stream__pairs_of_rows(columns):
     assert in_memory["jkce"].value == lazy["jkce"].value
 
 
-@pytest.mark.long
+@pytest.mark.slow
 def test_parquet__is_not_held(tmp_path, rng):
     """Arrow's memory while 4,000,000 rows are evaluated, which would take 32 MB."""
     p = rng.random(4_000_000)
@@ -468,6 +472,7 @@ def test_datasets__of_hugging_face_equal_arrays(columns):
     assert evaluate(half, "ece")["ece"].value == evaluate(part, "ece")["ece"].value
 
 
+@pytest.mark.slow
 @pytest.mark.cluster
 def test_frame__is_read_by_worker_processes(columns, expected):
     for frame in (pa.table(columns), Repeatable(pa.table(columns))):

@@ -54,11 +54,11 @@ def big(tmp_path_factory):
 @pytest.mark.parametrize(
     ("moment", "delay"),
     [
-        (1, 0.0),
         (3, 0.02),
-        *(pytest.param(*case, marks=pytest.mark.slow) for case in ((1, 0.02), (3, 0.0))),
-        (5, 0.0),
-        pytest.param(5, 0.02, marks=pytest.mark.slow),
+        *(
+            pytest.param(*case, marks=pytest.mark.slow)
+            for case in ((1, 0.0), (1, 0.02), (3, 0.0), (5, 0.0), (5, 0.02))
+        ),
     ],
 )
 def test_kill__keeps_committed_rows(tmp_path, big, moment, delay):
@@ -170,6 +170,7 @@ def test_full_disk__of_a_mounted_file_system_keeps_committed_rows(small_disk, bi
     assert chunks(small_disk / "s.zarr") == expected
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(
     not os.path.exists("/proc/self/status"), reason="peak memory is read from /proc"
 )

@@ -54,6 +54,7 @@ print(at - 1)
 """
 
 
+@pytest.mark.slow
 @pytest.mark.process
 def test_open__interrupted_inside_a_lock_does_not_block_the_next_call(tmp_path):
     with LogitStore.create(tmp_path / "s.zarr", classes=2).writer() as writer:

@@ -258,7 +258,7 @@ print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss)
 """
 
 
-@pytest.mark.long
+@pytest.mark.slow
 @pytest.mark.process
 def test_memory__does_not_grow_with_the_shards(tmp_path):
     """Pages of lasting memory maps would be counted as memory of the process."""

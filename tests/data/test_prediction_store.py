@@ -21,6 +21,7 @@ from calibscale import (
     StoreError,
     evaluate,
 )
+from tests.support.slow_cases import some_slow
 from tests.support.stores import CHUNK, FAST, accuracy, everything, files, filled, labels, logits
 
 # ---------------------------------------------------------------- round trips
@@ -111,7 +112,7 @@ def test_writer__notes_are_committed_with_rows(tmp_path):
 
 
 @pytest.mark.long
-@pytest.mark.parametrize("large", [False, True])
+@pytest.mark.parametrize("large", some_slow([False, True], keep=[False]))
 def test_append__odd_sizes_give_the_same_store_as_one_append(tmp_path, sharded, large):
     rows = 2 * 16 * CHUNK + 77
     z, y = logits(rows), labels(rows)

@@ -189,6 +189,7 @@ def test_s3__jobs_have_options_with_variables_of_the_environment(tmp_path, s3, t
         night(tmp_path / "job.toml", "2026-11-20")
 
 
+@pytest.mark.slow
 @pytest.mark.process
 def test_s3__nights_at_once_lose_nothing(tmp_path, s3, tables):
     """One night does the work. The other says that the lock is held, or finds the work done."""

@@ -41,7 +41,7 @@ def _columns(url: str, server: S3Server) -> dict[str, Any]:
     return {name: np.asarray(getattr(source, name)[:]) for name in names}
 
 
-@pytest.mark.long
+@pytest.mark.slow
 def test_overwrite__replaces_a_store_at_a_url(server, files, tmp_path):
     url = f"s3://{BUCKET}/{tmp_path.name}.zarr"
     LogitStore.create(url, classes=9, dtype=np.float16, storage_options=server.options)
@@ -59,7 +59,7 @@ def test_overwrite__replaces_a_store_at_a_url(server, files, tmp_path):
     assert LogitStore.open(url, storage_options=server.options).rows == 53
 
 
-@pytest.mark.long
+@pytest.mark.slow
 @pytest.mark.parametrize("overwrite", some_slow([False, True], keep=[True]))
 @pytest.mark.parametrize("stride", [9, pytest.param(2, marks=pytest.mark.slow)])
 def test_ingest__refused_at_each_write_is_finished_by_the_same_call(

@@ -206,7 +206,7 @@ def _search_everything(search, url, options, folder):
 
 
 @pytest.mark.long
-@pytest.mark.parametrize("kind", some_slow(ADDRESSES, keep=("token", "chain", "keys")))
+@pytest.mark.parametrize("kind", some_slow(ADDRESSES, keep=("chain",)))
 def test_secrets__of_addresses_and_options_are_nowhere(server, search, tmp_path, kind):
     url, options = ADDRESSES[kind]
     folder = tmp_path / "work"

@@ -29,6 +29,7 @@ from calibscale import (
     evaluate,
     from_arrays,
 )
+from tests.support.slow_cases import some_slow
 
 # blocks of 128 rows, of which the last is not full
 ROWS, CLASSES, BLOCK = 1500, 7, 128
@@ -178,7 +179,7 @@ CHUNKINGS = [
 
 
 @pytest.mark.long
-@pytest.mark.parametrize("chunks", CHUNKINGS, ids=str)
+@pytest.mark.parametrize("chunks", some_slow(CHUNKINGS, keep=CHUNKINGS[:2]), ids=str)
 def test_evaluate__dask_arrays_give_the_same_bits(columns, expected, chunks):
     rows = chunks if isinstance(chunks, int) else chunks[0]
     data = {

@@ -225,7 +225,12 @@ strides = pytest.mark.parametrize("stride", [3, pytest.param(1, marks=pytest.mar
 @pytest.mark.process
 @needs_fork
 @pytest.mark.parametrize(
-    ("work", "fate"), [("chunks", "killed"), ("shards", "killed"), ("chunks", "full disk")]
+    ("work", "fate"),
+    [
+        pytest.param("chunks", "killed", marks=pytest.mark.slow),
+        pytest.param("shards", "killed", marks=pytest.mark.slow),
+        ("chunks", "full disk"),
+    ],
 )
 @strides
 def test_store__is_consistent_after_any_failure(tmp_path, work, fate, stride):

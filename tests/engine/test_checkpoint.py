@@ -116,7 +116,11 @@ def _interrupted(source, estimators, folder, after, scheduler="serial", **option
 @pytest.mark.parametrize("name", ESTIMATORS)
 @pytest.mark.parametrize(
     ("first", "second"),
-    [("serial", "threads:2"), ("threads:2", "cluster"), ("cluster", "serial")],
+    [
+        ("threads:2", "cluster"),
+        pytest.param("serial", "threads:2", marks=pytest.mark.slow),
+        pytest.param("cluster", "serial", marks=pytest.mark.slow),
+    ],
 )
 def test_interrupt__resumes_to_the_same_bits(source, cluster, tmp_path, name, first, second):
     where = {"cluster": cluster}

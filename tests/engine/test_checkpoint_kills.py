@@ -83,6 +83,7 @@ def _killed(folder, moment):
         return process.wait() == -signal.SIGKILL
 
 
+@pytest.mark.slow
 @pytest.mark.process
 def test_sigkill__three_times_in_a_row_changes_nothing(uninterrupted, tmp_path):
     """Each run resumes from the checkpoint of the killed one."""
@@ -165,6 +166,7 @@ def test_sigterm__writes_finished_work(uninterrupted, tmp_path):
     assert over_pairs[:5] == [45, 45, 45, 10, 11]  # three sums, then the second product
 
 
+@pytest.mark.slow
 @pytest.mark.cluster
 def test_worker_killed__then_the_run_itself(uninterrupted, tmp_path):
     """SIGKILL ends a Dask worker, and its nanny starts another one. Then comes an interrupt."""

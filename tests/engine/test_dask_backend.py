@@ -145,7 +145,7 @@ COMMANDS = {
 
 
 @pytest.mark.cluster
-@pytest.mark.parametrize("name", some_slow(COMMANDS, keep=("evaluate", "rank")))
+@pytest.mark.parametrize("name", some_slow(COMMANDS, keep=("evaluate",)))
 def test_commands__give_the_bits_of_threads(
     run: Any,
     cluster: Cluster,
@@ -363,6 +363,7 @@ def test_versions__a_worker_without_calibscale_is_named(
     assert "has no calibscale, not 0." in ran.err
 
 
+@pytest.mark.slow
 @pytest.mark.cluster
 def test_versions__of_a_worker_that_joins_later_are_checked(
     lone: Cluster, store: Path, tmp_path: Path
@@ -414,6 +415,7 @@ def _patience(seconds: int = 3) -> Iterator[None]:
         yield
 
 
+@pytest.mark.slow
 @pytest.mark.cluster
 def test_worker_lost__without_another_one_ends_the_run(lone: Cluster, store: Path) -> None:
     kill = At(lone.worker().kill)
@@ -504,6 +506,7 @@ def test_scheduler_lost__before_a_new_one_starts(
     assert f"no Dask scheduler answers at {frail.address}" in ran.err
 
 
+@pytest.mark.slow
 @pytest.mark.cluster
 def test_scheduler_stopped__is_an_error_after_a_timeout(
     frail: Cluster, store: Path, monkeypatch: pytest.MonkeyPatch

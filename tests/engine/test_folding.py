@@ -34,6 +34,7 @@ from calibscale.engine.memory import parse_bytes
 from calibscale.engine.schedulers import within_memory
 from calibscale.engine.threads import one_thread
 from tests.support import ROOT
+from tests.support.slow_cases import some_slow
 
 ROWS, CLASSES = 1500, 4
 
@@ -139,7 +140,7 @@ def test_fold__reports_progress_up_to_the_end():
 
 
 @pytest.mark.cluster
-@pytest.mark.parametrize("group_by", [None, "group"])
+@pytest.mark.parametrize("group_by", some_slow([None, "group"], keep=["group"]))
 def test_engines__give_the_same_bits(store, cluster, group_by):
     expected = _results(store, "serial", group_by=group_by)
     for scheduler in ("threads:2", "threads:7", cluster, None):
@@ -359,7 +360,7 @@ def test_memory_limit__never_changes_a_number(store):
 
 
 @pytest.mark.cluster
-@pytest.mark.parametrize("scheduler", ["threads:2", "local:1"])
+@pytest.mark.parametrize("scheduler", some_slow(["threads:2", "local:1"], keep=["threads:2"]))
 def test_memory_limit__counts_the_states_of_every_group(scheduler, monkeypatch):
     """Forty groups of 2.5 MB each. Their number is not known in advance."""
     monkeypatch.setattr("calibscale.engine.memory.resident_bytes", lambda: 0)

@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 
 import calibscale as cs
+from tests.support.slow_cases import some_slow
 
 pytestmark = [
     pytest.mark.process,
@@ -67,7 +68,7 @@ def sources(tmp_path, rng):
     }
 
 
-@pytest.mark.parametrize("kind", ["arrays", "store", "table"])
+@pytest.mark.parametrize("kind", some_slow(["arrays", "store", "table"], keep=["store"]))
 def test_child__forked_while_threads_evaluate_has_the_same_numbers(sources, kind):
     source = sources[kind]
     expected = _values(source)

@@ -250,7 +250,7 @@ def test_bound__of_local_error_finds_errors_of_groups_that_cancel(rng, method):
     assert l1.parameters["parts"] == 15  # fifths of x
 
 
-@pytest.mark.long
+@pytest.mark.slow
 def test_bound__of_local_error_covers():
     names = [f"certified_l{k}(covariates=['group'])" for k in (1, 2)]
     missed = np.zeros((2, 2))

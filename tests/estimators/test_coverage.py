@@ -125,7 +125,7 @@ def test_text__of_groups_has_the_expectation_of_each():
 # ---------------------------------------------------------------- V7: the test
 
 
-@pytest.mark.long
+@pytest.mark.slow
 @pytest.mark.parametrize("make", [lambda s: _ensemble(150, 5, s), lambda s: _rain(150, s)])
 def test_test__has_its_level_on_calibrated_forecasts(make):
     p = [

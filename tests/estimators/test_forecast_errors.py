@@ -464,6 +464,7 @@ def test_landmarks__of_some_models_only_are_used_for_none():
         assert ranking.probabilities.size == 4
 
 
+@pytest.mark.slow
 @pytest.mark.process
 def test_landmarks__give_the_bits_of_any_workers():
     source = many("normal")

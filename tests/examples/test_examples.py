@@ -19,6 +19,7 @@ from tests.support import ROOT
 EXAMPLES = ROOT / "examples"
 
 
+@pytest.mark.slow
 def test_evaluation_loop__finds_the_overconfident_half(tmp_path):
     command = [sys.executable, EXAMPLES / "evaluation_loop.py", tmp_path / "s.zarr"]
     ran = subprocess.run(command, capture_output=True, text=True, check=True)
@@ -28,7 +29,7 @@ def test_evaluation_loop__finds_the_overconfident_half(tmp_path):
     assert gaps[1] > 0.1
 
 
-@pytest.mark.long
+@pytest.mark.slow
 def test_ddp_accumulator__prints_the_numbers_of_evaluate():
     pytest.importorskip("torch", reason="several processes of PyTorch")
     command = [sys.executable, EXAMPLES / "ddp_accumulator.py"]

@@ -23,7 +23,7 @@ def printed(example: str, folder: Path) -> dict[str, float]:
     return {name: float(value) for name, value in NUMBERED.findall(ran.stdout)}
 
 
-@pytest.mark.long
+@pytest.mark.slow
 @pytest.mark.process
 def test_mlflow_run__stores_the_metrics_of_groups(tmp_path: Path) -> None:
     pytest.importorskip("mlflow", reason="mlflow is not installed")

@@ -65,7 +65,7 @@ def _places(ledger: Path, small_step: int, samples: int) -> Iterator[tuple[Path,
             yield from ((file, int(at)) for at in np.linspace(0, size - 1, samples))
 
 
-@pytest.mark.long
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("small_step", "samples"), [(401, 3), pytest.param(1, 200, marks=pytest.mark.slow)]
 )

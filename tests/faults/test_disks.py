@@ -29,6 +29,7 @@ from tests.support.night_faults import (
     write_parquet,
     write_store,
 )
+from tests.support.slow_cases import some_slow
 
 
 @contextmanager
@@ -81,7 +82,7 @@ def test_full_disk__is_reported_and_the_night_resumes_when_there_is_room(
         assert (ledger_records(disk), night_outputs(disk)) == (new_records, new)
 
 
-@pytest.mark.parametrize("limit", [0, 60_000])
+@pytest.mark.parametrize("limit", some_slow([0, 60_000], keep=[0]))
 def test_file_limit__is_reported_and_leaves_the_old_night(
     forks: Forks, scene: Scene, limit: int
 ) -> None:

@@ -186,7 +186,7 @@ def _check(injector: Injector, undertaking: Undertaking, ran: Ran, killed: bool)
     undertaking.check_done()
 
 
-@pytest.mark.parametrize("name", some_slow(UNDERTAKINGS, keep=("ingest", "first night")))
+@pytest.mark.parametrize("name", some_slow(UNDERTAKINGS, keep=("first night",)))
 def test_failing_writes__at_some_calls(injector: Injector, tmp_path: Path, name: str) -> None:
     _fail(injector, UNDERTAKINGS[name](tmp_path), max_points=len(KINDS))
 

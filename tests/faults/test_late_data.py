@@ -22,6 +22,7 @@ from tests.support.night_faults import (
     write_parquet,
     write_store,
 )
+from tests.support.slow_cases import some_slow
 
 
 def _evidence(folder: Path, day: str) -> list[float]:
@@ -30,6 +31,7 @@ def _evidence(folder: Path, day: str) -> list[float]:
     return outcome["alarms"]["log_evidence"]
 
 
+@pytest.mark.slow
 def test_clock__that_goes_back_does_not_change_evidence(run: Any, tmp_path: Path) -> None:
     """The days are two apart and bets learn from the day before, so no day learns from another."""
     logs = []
@@ -118,7 +120,7 @@ def test_day_without_rows__is_recorded(run: Any, tmp_path: Path, kind: str) -> N
     assert [r[None][0] for r in ledger_records(tmp_path).values()] == [200] * 4
 
 
-@pytest.mark.parametrize("labelled", [0, 80])
+@pytest.mark.parametrize("labelled", some_slow([0, 80], keep=[80]))
 def test_late_labels__meet_the_bets_of_their_day(
     folder: Path, labelled: int, tmp_path: Path
 ) -> None:

@@ -30,6 +30,7 @@ from tests.support.night_faults import (
     write_parquet,
     write_store,
 )
+from tests.support.slow_cases import some_slow
 
 
 def _kills(scene: Scene, forks: Forks, count: int, stages: set[str], early: bool = False) -> None:
@@ -98,7 +99,7 @@ def test_two_nights__at_once_do_not_conflict(forks: Forks, tmp_path: Path, first
         assert [r[None][0] for r in ledger_records(tmp_path).values()] == [300] * 3
 
 
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+@pytest.mark.parametrize("number", some_slow([signal.SIGTERM, signal.SIGINT], keep=[signal.SIGINT]))
 def test_interrupted_night__exits_with_75_and_resumes(
     forks: Forks, scene: Scene, number: signal.Signals
 ) -> None:
@@ -126,6 +127,7 @@ def test_interrupted_night__exits_with_75_and_resumes(
     scene.check_done()
 
 
+@pytest.mark.slow
 def test_cluster__whose_worker_and_then_scheduler_is_lost(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -13,7 +13,7 @@ from tests.fuzz.pool import counts_text, failures_of, run_cases, seeds
 CASES = 255  # fifteen of each target
 
 
-@pytest.mark.long
+@pytest.mark.slow
 @pytest.mark.process
 def test_mutated_inputs__are_refused_or_read_like_intact_ones() -> None:
     outcomes = run_cases(seeds(CASES), workers=2)

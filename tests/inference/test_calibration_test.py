@@ -28,7 +28,7 @@ from tests.support.null_values import (
 )
 
 
-@pytest.mark.long
+@pytest.mark.slow
 def test_level__of_drawn_labels_is_exact():
     """At n = 50 and 19 replicates 5 % of calibrated data sets are rejected by any statistic."""
     requested = (cs.ECE(bins=10), cs.JKCE(FOURIER, method="tiles"))

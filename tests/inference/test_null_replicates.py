@@ -174,6 +174,7 @@ def test_p_values__do_not_depend_on_passes(expected, kind, monkeypatch):
         assert_same(run_test(source, *ONE_PASS, null=kind, n_replicates=31), expected[kind], 1e-9)
 
 
+@pytest.mark.slow
 @pytest.mark.cluster
 def test_p_values__are_those_of_dask_workers(expected):
     source = labelled_rows(4, weighted=True, n=300).source()

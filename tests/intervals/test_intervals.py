@@ -15,6 +15,7 @@ from calibscale.intervals.resampling import Bootstrap, Grouped, Jackknife, resam
 from calibscale.kernels.pair_sums import Pairwise
 from calibscale.session import Session
 from calibscale.statistics.score_sums import Totals
+from tests.support.slow_cases import some_slow
 
 ROWS = 160
 GROUPS = 7
@@ -231,7 +232,7 @@ TILES = {
 
 
 @pytest.mark.long
-@weights
+@pytest.mark.parametrize("weighted", some_slow([False, True], keep=[True]))
 @pytest.mark.parametrize("case", TILES)
 def test_tiles__leave_out_one_row_at_a_time(case, weighted):
     estimator, classes = TILES[case]

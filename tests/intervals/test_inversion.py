@@ -126,7 +126,7 @@ def test_bin_limits__cover_an_interval_of_the_gap():
     assert ncx2.cdf(g**2 / v, 1, limits.high / v) == pytest.approx(TAIL, abs=0.02)
 
 
-@pytest.mark.long
+@pytest.mark.slow
 @pytest.mark.parametrize("sharpness", [1.0, 1.6])
 def test_bin_limits__cover_where_most_bins_hold_a_row_or_no_event(sharpness):
     """0.9·Beta(2, 200) + 0.1·Beta(50, 5), 100 rows: two rows of the rarer outcome are expected."""

@@ -34,6 +34,7 @@ for turn in range(1, 10_000):
 """
 
 
+@pytest.mark.slow
 @pytest.mark.process
 def test_kills__leave_the_old_or_the_new_day(small, tmp_path):
     """A process replaces one day repeatedly. After each kill both states are of one run."""

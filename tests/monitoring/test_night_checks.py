@@ -274,9 +274,9 @@ def test_checks__that_fail_are_breached_and_the_night_keeps_the_others(result):
     ("fault", "reason"),
     [
         ("raise", "ZeroDivisionError: https://***@server/file is empty"),
-        ("exit", "SystemExit: 0"),
+        pytest.param("exit", "SystemExit: 0", marks=pytest.mark.slow),
         ("none", "TypeError: judge returned NoneType instead of CheckResult"),
-        ("text", "TypeError: must be real number, not str"),
+        pytest.param("text", "TypeError: must be real number, not str", marks=pytest.mark.slow),
     ],
 )
 def test_faults_of_any_kind__are_verdicts(folder, result, fault, reason, caplog):

@@ -320,6 +320,7 @@ def test_evidence__that_is_resumed_equals_that_from_the_first_day_bit_for_bit(tm
         np.testing.assert_array_equal(a.log_evidence, b.log_evidence)
 
 
+@pytest.mark.slow
 def test_window__of_many_days_reads_few_records(tmp_path):
     """Sums of blocks of days are cached and equal the sums of their days."""
     rng = np.random.default_rng(4)

@@ -39,7 +39,7 @@ def test_cli_report__of_files(run: Any, tmp_path: Path) -> None:
     assert run("report", paths[0], "-o", "-").out == report([command_results()["test"]])
 
 
-@pytest.mark.long
+@pytest.mark.slow
 def test_cli_report__of_a_ledger_contains_the_latest_night_of_each_model(
     run: Any, ledger: Path, tmp_path: Path
 ) -> None:
@@ -55,6 +55,7 @@ def test_cli_report__of_a_ledger_contains_the_latest_night_of_each_model(
     assert "Night of 19 Nov 2026" in page.text
 
 
+@pytest.mark.slow
 @pytest.mark.process
 def test_cli_report__does_not_import_storage_libraries(ledger: Path, tmp_path: Path) -> None:
     import subprocess

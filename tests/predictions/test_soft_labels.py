@@ -166,7 +166,7 @@ def test_tests__name_the_nulls_of_soft_labels():
         assert result.p_value is not None
 
 
-@pytest.mark.long
+@pytest.mark.slow
 @pytest.mark.parametrize("statistic", ["jkce", "ece", "tce2_debiased"])
 def test_wild__keeps_its_level_if_labels_are_right_on_average(statistic):
     trials, rows, rejected = 200, 200, 0

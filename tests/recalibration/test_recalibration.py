@@ -477,7 +477,17 @@ def test_settings__invalid_values_are_refused(make):
 
 
 def test_methods__are_found_by_name():
-    names = ["temperature", "platt", "isotonic", "bbq", "local_bias", "mc", "pmc"]
+    names = [
+        "identity",
+        "temperature",
+        "platt",
+        "beta",
+        "isotonic",
+        "bbq",
+        "local_bias",
+        "mc",
+        "pmc",
+    ]
     assert list(METHODS) == names
 
 

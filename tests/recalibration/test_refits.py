@@ -360,6 +360,7 @@ def test_audit__notes_name_p_values_that_leave_out_the_fit(data, capsys):
         "before": "labels",
         "temperature": "refit",
         "platt": "refit",
+        "beta": "labels",
         "isotonic": "refit",
         "bbq": "labels",
         "local_bias": "labels",
@@ -367,6 +368,7 @@ def test_audit__notes_name_p_values_that_leave_out_the_fit(data, capsys):
         "pmc": "labels",
     }
     assert [name for name, scores in scores_of.items() if scores.note] == [
+        "beta",
         "bbq",
         "local_bias",
         "mc",

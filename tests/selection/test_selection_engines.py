@@ -54,6 +54,7 @@ def test_engines__give_the_same_bits(store, notion):
         assert _comparable(selection) == expected
 
 
+@pytest.mark.slow
 @pytest.mark.cluster
 def test_processes__give_the_same_bits_with_explicit_folds(store):
     """The split is sliced with the rows: several blocks in each of several tasks."""

@@ -201,7 +201,7 @@ def test_interval__of_every_notion_contains_the_estimate(notion, rng):
     assert result["covers"] == "the population"
 
 
-@pytest.mark.long
+@pytest.mark.slow
 @pytest.mark.parametrize("family", ["bins", "kde", "kkr", "ukkr", "temperature"])
 def test_interval__of_a_subset_is_near_that_of_all_rows(family):
     """Of 12,000 rows 3,000 are in memory. The lower limit comes from all rows."""

@@ -151,7 +151,7 @@ EXAMPLES = {
         PREDICTIONS, "positive", choose_landmarks(Gaussian(1.0), GRID, 5, 1e-12)
     ),
     "LocalFeatures": lambda cls: cls(KERNEL, "positive", 5),
-    "LogisticLoss": lambda cls: cls(0.9, 0.1),
+    "LogisticLoss": lambda cls: cls((0.9, 0.1), ("log_odds", "one")),
     "MergedCells": lambda cls: cls("top_label", CellStarts((0, 20_000, 40_000, 50_000))),
     "Modes": lambda cls: MODES,
     "Moments": lambda cls: cls(RandomFourier(5, 0.8)),

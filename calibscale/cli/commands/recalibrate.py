@@ -28,9 +28,10 @@ from calibscale.formatting.fault_texts import dropped_text
 @store_argument
 @click.option(
     "--method",
-    default="temperature",
-    help=f'Method: {METHODS}, also with settings as in "mc(depth=1)".  Temperature is for any '
-    "number of classes, the others for two.",
+    default="auto",
+    help=f'Method: auto, {METHODS}, also with settings as in "mc(depth=1)".  Identity and '
+    "temperature are for any number of classes, the others for two.  [default: auto, the simplest "
+    "one with a log loss near the smallest on rows that a fit has not used]",
 )
 @click.option(
     "--covariates", metavar="A,B", help="Covariates of local_bias, mc and pmc, comma-separated."
@@ -102,7 +103,10 @@ def recalibrate(
     settings = {name: value for name, value in settings.items() if value not in (None, ())}
     if load is not None and (settings or shared.was_passed("method")):
         raise click.UsageError("--method and options of covariates do not apply to --load")
-    method = fits.method_of(options.pop("method"), **settings)
+    named = options.pop("method")
+    if named == fits.AUTO and settings and load is None:
+        raise click.UsageError("options of covariates need --method local_bias, mc or pmc")
+    method: Any = named if named == fits.AUTO else fits.method_of(named, **settings)
     rows = open_other(target, options) if target else None
     judging = open_other(validate, options) if validate else None
     if load is not None:

@@ -1,0 +1,81 @@
+"""Choice of a recalibration method by the log loss of rows that the fits have not used."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from calibscale.data.source import ArraySource
+from calibscale.errors import CalibscaleError, OptionError
+from calibscale.estimators.scores import NLL
+from calibscale.formatting import number_texts
+from calibscale.ranking.rank import rank
+from calibscale.recalibration.improvements import cross_fitted
+from calibscale.recalibration.nonparametric import Isotonic
+from calibscale.recalibration.parametric import Beta, Identity, Platt, TemperatureScaling
+from calibscale.recalibration.recalibrator import Recalibrator
+from calibscale.results.comparison_results import Ranking
+from calibscale.session import Session
+
+AUTO = "auto"  # name of the choice in place of a method
+# From the simplest to the most flexible.
+_CANDIDATES: tuple[type[Recalibrator], ...] = (
+    Identity,
+    TemperatureScaling,
+    Platt,
+    Beta,
+    Isotonic,
+)
+
+
+@dataclass(frozen=True)
+class Choice:
+    """Chosen method, and a sentence about the candidates."""
+
+    method: Recalibrator
+    note: str
+
+
+def chosen_method(session: Session) -> Choice:
+    """Simplest method with a cross-fitted log loss within one standard error of the smallest.
+
+    The candidates are the predictions as they are, a temperature, and for two classes Platt's and
+    beta calibration and isotonic regression.  Each half of the rows is judged by the fit to the
+    other half, and differences are paired [Hastie, Tibshirani & Friedman 2009, §7.10].  A method
+    that half of the rows does not determine is no candidate.
+
+    An OptionError is raised if no candidate has a finite log loss.
+    """
+    data = session.source
+    versions: dict[str, ArraySource] = {}
+    left_out: list[str] = []
+    methods = {kind.name: kind() for kind in _CANDIDATES}
+    for name, method in methods.items():
+        if method.two_classes and data.classes != 2:
+            continue
+        if isinstance(method, Identity):
+            versions[name] = data
+            continue
+        try:
+            versions[name] = cross_fitted(session, method)
+        except CalibscaleError:
+            left_out.append(name)
+    ranking = rank({name: session.on(version) for name, version in versions.items()}, NLL())
+    losses = {model.name: model.value for model in ranking.models if model.value is not None}
+    if not losses:
+        raise OptionError(f"{data.name}: no recalibration has a finite log loss; name a method")
+    best = min(losses, key=lambda name: losses[name])
+    simplest = next(name for name in methods if name in losses and _is_near(ranking, name, best))
+    listed = ", ".join(f"{name} {number_texts.number(loss)}" for name, loss in losses.items())
+    note = f"chosen by the log loss of rows that a fit has not used: {listed}"
+    if left_out:
+        note += f" ({', '.join(left_out)} not determined by half of the rows)"
+    return Choice(methods[simplest], note)
+
+
+def _is_near(ranking: Ranking, name: str, best: str) -> bool:
+    """Whether the log loss of a model is within one standard error of the smallest one."""
+    if name == best:
+        return True
+    (difference,) = (d for d in ranking.differences if {d.better, d.worse} == {name, best})
+    error = 0.0 if difference.interval is None else difference.interval.standard_error
+    return difference.value <= error

@@ -1,0 +1,172 @@
+"""Choice of a method by cross-fitted log loss, beta calibration, and predictions as they are."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from scipy.optimize import minimize
+from scipy.special import expit
+from scipy.stats import binom
+
+import calibscale as cs
+from calibscale.recalibration.parametric import Beta
+
+
+def binary(n=2000, seed=0, link=lambda z: z, spread=1.5):
+    """Probabilities, and events with the log-odds `link` of the log-odds of the probabilities."""
+    rng = np.random.default_rng([seed, n])
+    z = spread * rng.normal(size=n)
+    return expit(z), (rng.random(n) < expit(link(z))).astype(int)
+
+
+def source_of(p, y, **options):
+    return cs.from_arrays(probabilities=p, labels=y, binary=True, **options)
+
+
+def log_loss(coefficients, p, y, w):
+    a, b, c = coefficients
+    eta = a * np.log(p) - b * np.log1p(-p) + c
+    return np.average(np.logaddexp(0, np.where(y == 1, -eta, eta)), weights=w)
+
+
+# ---------------------------------------------------------------- beta calibration
+
+
+@pytest.mark.parametrize("weighted", [False, True])
+def test_beta__minimises_the_log_loss(rng, weighted):
+    p, y = binary(link=lambda z: np.where(z > 0, 0.5, 1.3) * z)
+    w = rng.uniform(0.5, 2.0, len(p)) if weighted else np.ones(len(p))
+    fitted = cs.recalibrate(source_of(p, y, weights=w if weighted else None), "beta")
+    found = [fitted.estimates[name] for name in "abc"]
+    best = minimize(log_loss, np.ones(3), (p, y, w), method="BFGS", options={"gtol": 1e-9})
+    np.testing.assert_allclose(found, best.x, rtol=1e-5, atol=1e-6)
+    a, b, c = found
+    new = np.array([0.001, 0.3, 0.5, 0.99])
+    expected = expit(a * np.log(new) - b * np.log1p(-new) + c)
+    np.testing.assert_allclose(fitted.transform(new), expected, rtol=1e-12)
+
+
+def test_beta__with_a_negative_slope_is_refitted_without_it():
+    """Events that hardly depend on high probabilities, and less often happen at the highest."""
+    rng = np.random.default_rng(1)
+    p = rng.uniform(0.01, 0.99, 4000)
+    y = (rng.random(4000) < np.where(p < 0.5, p, 0.9 - 0.8 * p)).astype(int)
+    fitted = cs.recalibrate(source_of(p, y), "beta")
+    a, b = fitted.estimates["a"], fitted.estimates["b"]
+    assert min(a, b) == 0.0
+    assert max(a, b) > 0.0
+
+    def restricted(free):
+        coefficients = np.zeros(3)
+        coefficients[[0 if b == 0.0 else 1, 2]] = free
+        return log_loss(coefficients, p, y, np.ones(len(p)))
+
+    best = minimize(restricted, np.ones(2), method="BFGS", options={"gtol": 1e-9})
+    np.testing.assert_allclose([max(a, b), fitted.estimates["c"]], best.x, rtol=1e-5, atol=1e-6)
+    assert (np.diff(fitted.transform(np.linspace(0, 1, 50))) >= 0).all()
+
+
+def test_beta__with_equal_slopes_is_platt_s():
+    p, y = binary(20_000, link=lambda z: 0.6 * z + 0.2)
+    beta, platt = (
+        cs.recalibrate(source_of(p, y), name, validate=False) for name in ("beta", "platt")
+    )
+    errors = beta.standard_errors
+    assert abs(beta.estimates["a"] - beta.estimates["b"]) < 4 * (errors["a"] + errors["b"])
+    new = np.linspace(0.05, 0.95, 19)
+    np.testing.assert_allclose(beta.transform(new), platt.transform(new), atol=0.01)
+
+
+def test_beta__standard_errors_are_those_of_many_fits():
+    link = lambda z: np.where(z > 0, 0.7, 1.2) * z  # noqa: E731
+    fits = [
+        cs.recalibrate(source_of(*binary(1500, seed, link)), "beta", validate=False)
+        for seed in range(60)
+    ]
+    for name in "abc":
+        spread = np.std([fit.estimates[name] for fit in fits], ddof=1)
+        stated = np.mean([fit.standard_errors[name] for fit in fits])
+        assert stated == pytest.approx(spread, rel=0.3)  # three standard errors of a spread of 60
+
+
+def test_beta__is_saved_and_loaded(tmp_path):
+    fitted = cs.recalibrate(source_of(*binary()), Beta())
+    fitted.save(tmp_path / "fit.json")
+    new = np.array([0.0, 0.2, 1.0])
+    loaded = cs.load_recalibration(tmp_path / "fit.json")
+    np.testing.assert_array_equal(loaded.transform(new), fitted.transform(new))
+    certain = loaded.apply(source_of(np.array([0.0, 1.0]), [1, 0]))
+    assert np.isfinite(cs.evaluate(certain, "nll")["nll"].value)
+
+
+# ---------------------------------------------------------------- identity
+
+
+def test_identity__keeps_the_predictions(tmp_path, rng):
+    q = rng.dirichlet(np.ones(3), 300)
+    source = cs.from_arrays(probabilities=q, labels=rng.integers(0, 3, 300))
+    fitted = cs.recalibrate(source, "identity")
+    np.testing.assert_array_equal(fitted.transform(q), q)
+    assert fitted.log_loss_before == fitted.log_loss_after
+    assert fitted.improvement.changes[0].change == 0.0
+    fitted.save(tmp_path / "fit.json")
+    np.testing.assert_array_equal(cs.load_recalibration(tmp_path / "fit.json").transform(q), q)
+
+
+# ---------------------------------------------------------------- choice
+
+LINKS = {
+    "temperature": lambda z: 0.5 * z,
+    "platt": lambda z: 0.7 * z + 0.8,
+    "beta": lambda z: np.where(z > 0, 0.2, 1.5) * z,
+}
+
+
+@pytest.mark.parametrize("name", LINKS)
+def test_choice__is_the_simplest_method_that_fits(name):
+    p, y = binary(8000, link=LINKS[name])
+    fitted = cs.recalibrate(source_of(p, y))
+    assert fitted.method == name
+    (note,) = [note for note in fitted.notes if note.startswith("chosen by the log loss")]
+    assert all(f"{candidate} 0." in note for candidate in ("identity", "isotonic", name))
+    named = cs.recalibrate(source_of(p, y), name)
+    assert named.estimates == fitted.estimates
+    assert named.improvement == fitted.improvement
+
+
+def test_choice__of_a_step_is_isotonic():
+    p, y = binary(20_000, link=lambda z: np.where(np.abs(z) < 1.5, 0.0, 3.0 * np.sign(z)))
+    assert cs.recalibrate(source_of(p, y)).method == "isotonic"
+
+
+def test_choice__of_many_classes_is_a_temperature_or_none():
+    rng = np.random.default_rng(0)
+    logits = 2 * rng.normal(size=(3000, 4))
+    for temperature, expected in ((1.0, "identity"), (2.0, "temperature")):
+        q = np.exp(logits / temperature)
+        q /= q.sum(axis=1, keepdims=True)
+        labels = (q.cumsum(axis=1) < rng.random((3000, 1))).sum(axis=1)
+        fitted = cs.recalibrate(cs.from_arrays(logits=logits, labels=labels))
+        assert fitted.method == expected
+
+
+def test_choice__leaves_out_methods_that_half_of_the_rows_do_not_determine():
+    p = np.array([0.1, 0.2, 0.7, 0.9, 0.4, 0.6])
+    fitted = cs.recalibrate(source_of(p, (p > 0.5).astype(int)))
+    assert "not determined by half of the rows" in " ".join(fitted.notes)
+
+
+def test_choice__takes_no_covariates():
+    with pytest.raises(cs.OptionError, match="covariates= is for a method by its name"):
+        cs.recalibrate(source_of(*binary(50)), covariates=("age",))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("n", [300, 2000])
+def test_choice__of_calibrated_predictions_is_identity(n):
+    """At least 80 % of 100 sets, up to a chance of 1e-3."""
+    chosen = sum(
+        cs.recalibrate(source_of(*binary(n, seed)), validate=False).method == "identity"
+        for seed in range(100)
+    )
+    assert chosen >= binom.ppf(1e-3, 100, 0.8)
