@@ -374,7 +374,7 @@ def extended(
     """Source with the codes of a covariate as a further covariate, and with other categories."""
     names = (*source.covariate_names, name)
     cut = _Cut(source.covariates, axis)
-    return replace(source, covariates=cut, covariate_names=names, categories=categories)
+    return source.with_covariates(cut, names, categories)
 
 
 @dataclass(frozen=True, eq=False)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, fields, replace
 from typing import Any, Self
 
@@ -142,6 +142,16 @@ class DerivedSource(ArraySource):
         """Derive a source from another one, with its fields besides `changes`."""
         shared = {field.name: getattr(before, field.name) for field in fields(ArraySource)}
         return cls(**{**shared, **changes}, before=before)
+
+    def with_covariates(
+        self,
+        covariates: Any,
+        names: tuple[str, ...],
+        categories: Mapping[str, tuple[str, ...]],
+    ) -> Self:
+        # Rows are read from the source before the change, which must have the columns, too.
+        before = self.before.with_covariates(covariates, names, categories)
+        return replace(super().with_covariates(covariates, names, categories), before=before)
 
     def part(self, start: int, stop: int, covariates: bool = False) -> Self:
         before = self.before.part(start, stop, covariates or self._reads_covariates)

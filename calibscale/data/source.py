@@ -5,7 +5,7 @@ from __future__ import annotations
 import concurrent.futures.thread  # noqa: F401  (cannot be imported while the process ends)
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import Any, Self
 
 import numpy as np
 
@@ -80,6 +80,15 @@ class ArraySource:
     forecast: OutcomeTarget | None = None
     columns: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     copied: bool = False
+
+    def with_covariates(
+        self,
+        covariates: Any,
+        names: tuple[str, ...],
+        categories: Mapping[str, tuple[str, ...]],
+    ) -> Self:
+        """Source with other covariates, their names, and the names of their categories."""
+        return replace(self, covariates=covariates, covariate_names=names, categories=categories)
 
     def __repr__(self) -> str:
         """Name, number of rows, and kind of the predictions.  Columns may be large."""

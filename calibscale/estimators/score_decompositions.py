@@ -88,7 +88,8 @@ class Decomposition(SimpleEstimator):
         miscalibration, discrimination, steps = _parts(ordered, self.power)
         near = EXACT
         if not ordered.exact:
-            # Halving the width of the cells once more changes the parts by less than doubling it.
+            # Doubling the width of the cells changes the parts by more than their width has changed
+            # them.  The factor is a margin.
             coarse, coarse_discrimination, _ = _parts(ordered.coarser(), self.power)
             changes = (miscalibration - coarse, discrimination - coarse_discrimination)
             near = Approximation("cells", 2.0 * max(map(abs, changes)))
@@ -133,10 +134,14 @@ def _improvement(y: Floats, a: Floats, b: Floats, power: float) -> Floats:
         return 2.0 * (xlogy(y, b) - xlogy(y, a) + a - b)
     if power == 2:
         return 2.0 * (np.log(a / b) + y / a - y / b)
-    # A fit of 0 has outcomes that are all 0.
-    of_fit = np.where(y == 0, 0.0, y * np.where(b == 0, 1.0, b) ** (1.0 - power))
-    of_outcomes = (of_fit - y * a ** (1.0 - power)) / (1.0 - power)
+    of_outcomes = (_linear_term(y, b, power) - _linear_term(y, a, power)) / (1.0 - power)
     return 2.0 * (of_outcomes + (a ** (2.0 - power) - b ** (2.0 - power)) / (2.0 - power))
+
+
+def _linear_term(y: Floats, mean: Floats, power: float) -> Floats:
+    """y·mean^(1−power), which is 0 where a mean is 0, as its outcomes are all 0."""
+    positive = np.where(mean == 0, 1.0, mean)
+    return np.where(y == 0, 0.0, y * positive ** (1.0 - power))
 
 
 def _steps(x: Floats, weight: Floats, fit: Floats) -> dict[str, list[float]]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, replace
 from typing import Any, ClassVar, NamedTuple, Self
 
@@ -10,6 +11,7 @@ import numpy as np
 from calibscale.array_types import Floats
 from calibscale.errors import OptionError, require
 from calibscale.estimators.base import BoundEstimator, SimpleEstimator, set_names, without_rows
+from calibscale.formatting import number_texts
 from calibscale.intervals.proportions import Limits, clopper_pearson
 from calibscale.kernels.data_profile import DataProfile
 from calibscale.predictions.claims import INTERVALS, SETS
@@ -47,7 +49,8 @@ class WorstSlabCoverage(SimpleEstimator):
     it is about the stated coverage.
 
     `details` has the slab in words as `slab`, its `weights` of the covariates in units of their
-    deviations, the rows in it, and the coverage of the `choosing` half, which is biased downwards.
+    deviations with the ends `low` and `high`, the judging rows in it, and the coverage of the
+    `choosing` half, which is biased downwards.
 
     Parameters
     ----------
@@ -97,7 +100,7 @@ class WorstSlabCoverage(SimpleEstimator):
     by_default: ClassVar[bool] = False
     unbiased: ClassVar[bool] = True
     smaller_is_better: ClassVar[bool] = False
-    no_floor: ClassVar[str | None] = "one half of the rows chooses the slab, and noise is fair"
+    no_floor: ClassVar[str | None] = "rows that did not choose the slab judge it without bias"
     no_resampling: ClassVar[str | None] = (
         "groups of rows that are left out would choose other slabs"
     )
@@ -142,8 +145,9 @@ class WorstSlabCoverage(SimpleEstimator):
         if judged is None:
             if not len(state.keys):
                 return without_rows(self, parameters)
-            reason = "too few rows: each half of them needs two in a slab"
-            return Estimate(self.name, self.notion, None, parameters=parameters, reason=reason)
+            reason = "too few rows: none of the judging half is in the slab"
+            n = int(state.n)
+            return Estimate(self.name, self.notion, None, n=n, parameters=parameters, reason=reason)
         slab, covered, weights, scales = judged
         return Estimate(
             self.name,
@@ -154,6 +158,8 @@ class WorstSlabCoverage(SimpleEstimator):
             details={
                 "slab": _in_words(slab, self.covariates, scales),
                 "weights": slab.direction.tolist(),
+                "low": slab.low,
+                "high": slab.high,
                 "rows": len(covered),
                 "choosing": slab.coverage,
             },
@@ -233,16 +239,18 @@ def _worst_slab(
 
 def _in_words(slab: _Slab, names: tuple[str, ...], scales: Floats) -> str:
     """Slab as a condition on the covariates, in their units."""
-    weights = slab.direction / scales
-    parts = [
-        name if len(names) == 1 or weight == 1.0 else f"{weight:.4g}·{name}"
-        for name, weight in zip(names, weights, strict=True)
-        if weight
-    ]
-    low, high = slab.low, slab.high
-    if len(parts) == 1:  # a covariate alone
-        (index,) = np.flatnonzero(slab.direction)
+    weights, low, high = slab.direction / scales, slab.low, slab.high
+    used = np.flatnonzero(slab.direction)
+    if len(used) == 1:  # a covariate alone
+        (index,) = used
         low, high = low * scales[index], high * scales[index]
-        parts = [names[index]]
-    combination = " + ".join(parts).replace("+ -", "− ")
-    return f"{low:.4g} ≤ {combination} ≤ {high:.4g}"
+        combination = names[index]
+    else:
+        terms = [f"{number_texts.number(weights[i])}·{names[i]}" for i in used]
+        combination = " + ".join(terms).replace("+ −", "− ")
+    # Ends of large numbers, such as years, differ in their last digits.
+    digits = 4
+    if high > low:
+        digits = max(4, math.ceil(math.log10(max(abs(low), abs(high)) / (high - low))) + 3)
+    ends = [number_texts.number(end, min(digits, 15)) for end in (low, high)]
+    return f"{ends[0]} ≤ {combination} ≤ {ends[1]}"

@@ -90,22 +90,23 @@ def calibration_test(
         default with `cluster`: one random sign for the residuals of each cluster, asymptotically
         valid in the number of clusters under any dependence within them.  The pairs within a
         cluster add the same to a mean over pairs and to its replicates, so that these pairs do not
-        change the p-value.  If one cluster has more than a fifth of the rows, and the others
-        are effectively fewer than 100, tests would reject too often, and have a reason instead of
-        a p-value.  ``wild``, the default with soft labels: random signs, asymptotically valid, but
-        rejects too often where events are rare.  For means of 2^18 rows or more with at most one
-        covariate of many values, each sign serves the rows of a cell of nearly equal predictions
-        and covariates, which changes the null values less than their noise.  ``residual``:
-        residuals resampled from all rows [VF, Algorithm 1].  ``permute``: permuted residuals.  For
-        KLCE and KCE the null values are centred and p = max(1/B, #{T* − mean T* > T}/B), as in
-        KiTE.  The nulls ``residual`` and ``permute`` serve to reproduce published numbers.  They
-        keep the mean of the residuals. KLCE, KCE and JKCE with ``residual`` hardly ever reject.
-        KLCE and KCE with ``permute`` reject twice as often as they should.  Biased statistics (ECE,
-        TCE2, CKCE …) reject most calibrated data where the variance of a residual depends on its
-        prediction. ``hoeffding``: the bound p = exp(−⌊n/2⌋T²/2b²), without draws, for kernel
-        statistics of size at most b [VF, Corollary 3.7, with ⌊n/2⌋ for n as a U-statistic needs].
-        For recalibrated predictions pass the result of `calibscale.recalibration.refits.refits_of`,
-        because drawn labels alone omit the noise of the fit and reject too often.
+        change the p-value.  If one cluster has more than a fifth of the rows, and the others are
+        effectively fewer than 100, tests would reject too often, and have a reason instead of a
+        p-value.  ``wild``, the default with soft labels, means, second moments and expectiles:
+        random signs, asymptotically valid, but rejects too often where events are rare.  For means
+        of 2^18 rows or more with at most one covariate of many values, each sign serves the rows of
+        a cell of nearly equal predictions and covariates, which changes the null values less than
+        their noise.  ``residual``: residuals resampled from all rows [VF, Algorithm 1].
+        ``permute``: permuted residuals.  For KLCE and KCE the null values are centred and p =
+        max(1/B, #{T* − mean T* > T}/B), as in KiTE.  The nulls ``residual`` and ``permute`` serve
+        to reproduce published numbers.  They keep the mean of the residuals.  KLCE, KCE and JKCE
+        with ``residual`` hardly ever reject.  KLCE and KCE with ``permute`` reject twice as often
+        as they should.  Biased statistics (ECE, TCE2, CKCE …) reject most calibrated data where the
+        variance of a residual depends on its prediction.  ``hoeffding``: the bound p =
+        exp(−⌊n/2⌋T²/2b²), without draws, for kernel statistics of size at most b [VF, Corollary
+        3.7, with ⌊n/2⌋ for n as a U-statistic needs].  For recalibrated predictions pass the result
+        of `calibscale.recalibration.refits.refits_of`, because drawn labels alone omit the noise of
+        the fit and reject too often.
     n_replicates : int
         Number of draws, at most 1,000,000.
     seed : int
@@ -271,7 +272,7 @@ def _trials(
     """
     # The first batch of replicates is drawn in the pass that computes the observed values.
     batch = batch_of(run, n_replicates)
-    # Replicates from condensed rows need the sums of this pass, and take none over the rows.
+    # Replicates from condensed rows need the sums of this pass, and no further pass over the rows.
     condensed = condensing(run, draws)
     drawn, passes = {}, 1
     if condensed is None:

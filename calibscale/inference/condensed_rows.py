@@ -1,8 +1,8 @@
 """Replicates of random signs from condensed rows, in place of the rows of a large source.
 
 A test with 199 replicates of 10⁷ rows would draw 2·10⁹ signs.  Sums of the signed residuals of many
-rows are nearly normal, and depend on the rows by their variances only.  These are the same for few
-condensed rows, see `CondensedResiduals`.
+rows are nearly normal, and depend on the rows only through their variances.  These are the same for
+few condensed rows, see `CondensedResiduals`.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ import numpy as np
 
 from calibscale.array_types import Floats
 from calibscale.data.arrays import from_arrays
-from calibscale.data.covariates import Axis, ColumnSummary
+from calibscale.data.covariates import PREDICTION, Axis, ColumnSummary
 from calibscale.session import Run
 from calibscale.statistics.condensed_residuals import CondensedResiduals, CondensedState
 from calibscale.statistics.null_distributions import Null, RandomSigns
@@ -26,7 +26,8 @@ from calibscale.statistics.statistic import Statistic, redraws
 MANY_ROWS = 2**18  # rows from which replicates come from condensed rows
 _CONDENSED = 2**16  # condensed rows, of which replicates take about a second
 _MOST_CELLS = 512  # cells of predictions, if no covariate has many values
-_FEWEST_CELLS = 64  # cells of predictions and of a covariate, below which kernels see them
+_FEWEST_CELLS = 64  # cells of predictions and of a covariate: fewer would be seen by kernels
+_WIDTHS_OF_KERNEL = 2.0  # smallest bandwidth, in units of the width of the middle cells
 
 
 def condensing(run: Run, null: Null | None) -> CondensedResiduals | None:
@@ -49,14 +50,25 @@ def condensing(run: Run, null: Null | None) -> CondensedResiduals | None:
     if n_continuous > 1 or count < _FEWEST_CELLS:
         return None
     sample = run.profile.sample("canonical")
+    # Relative residuals leave out claims that are not positive.
+    of_sign = [0.0] if any(isinstance(s, ResponseCrossings) and s.relative for s in drawn) else []
     inner = _edges(
         target.ordered_by(sample.parameters[:, :-1]),
         target.condensed.unembedded(_even(run.profile.prediction_range, count)),
-        [edge for s in drawn if isinstance(s, ResponseCells) for edge in s.inner],
+        [*of_sign, *(edge for s in drawn if isinstance(s, ResponseCells) for edge in s.inner)],
     )
     axes = tuple(_axis(column, sample.covariates, count, drawn) for column in columns)
-    once = CondensedResiduals(inner, axes, parts=1)
-    return replace(once, parts=max(1, _CONDENSED // once.count))
+    widths = {PREDICTION: _width(sample.points[:, 0], count)}
+    for column in columns:
+        if column.levels is None:
+            widths[column.position] = _width(sample.covariates[:, column.position], count)
+    for statistic in drawn:
+        for position, bandwidth in statistic.kernel_widths.items():
+            # Narrow kernels would see the cells, and the random parts of a cell as one row.
+            if bandwidth < _WIDTHS_OF_KERNEL * widths.get(position, 0.0):
+                return None
+    unreplicated = CondensedResiduals(inner, axes, parts=1)
+    return replace(unreplicated, parts=max(1, _CONDENSED // unreplicated.count))
 
 
 def condensed_run(run: Run, condensed: CondensedResiduals, state: CondensedState) -> Run | None:
@@ -95,6 +107,15 @@ def _axis(column: ColumnSummary, sample: Floats, count: int, drawn: Iterable[Sta
     values = sample[:, column.position]
     inner = _edges(values, _even((column.low, column.high), count), cuts)
     return Axis(column.name, column.position, None, inner)
+
+
+def _width(sample: Floats, count: int) -> float:
+    """Width of the cells in the middle half of a sample, of which `count` / 2 are quantiles."""
+    sample = sample[np.isfinite(sample)]
+    if not len(sample):
+        return 0.0
+    low, high = np.quantile(sample, (0.25, 0.75))
+    return float(high - low) / (count / 4)
 
 
 def _even(ends: tuple[float, float], count: int) -> Floats:

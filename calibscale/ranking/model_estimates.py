@@ -280,7 +280,7 @@ def _estimate_model(
     scores = {}
     for scorer in scorers:
         score = scorer.finalize(*(states[s] for s in scorer.needs)).value
-        if score is not None:
+        if score is not None and np.isfinite(score):  # JSON has no infinity
             scores[scorer.name] = score
     return EstimatedModel(name, estimate, parts, few, coarse, key, totals, counts, clusters, scores)
 

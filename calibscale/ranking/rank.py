@@ -125,6 +125,7 @@ def rank(
             # Further sessions use the scheduler and the progress bar of the first.
             options |= {"scheduler": execution.scheduler, "progress": execution.progress}
         _check_classes(list(named), sessions)
+        _check_functionals(list(named), sessions)
         target = sessions[0].source.target
         estimator, *further = listed(target.ranked_by if by is None else by)
         require(not further, "rank by exactly one estimator")
@@ -231,6 +232,17 @@ def _check_classes(names: list[str], sessions: list[Session]) -> None:
     if len(classes) > 1:
         counts = ", ".join(f"{name} has {K}" for K, name in classes.items())
         raise OptionError(f"models with different numbers of classes cannot be ranked: {counts}")
+
+
+def _check_functionals(names: list[str], sessions: list[Session]) -> None:
+    """Raise an OptionError if models predict different functionals, such as a mean and a median."""
+    kinds: dict[str, str] = {}
+    for name, session in zip(names, sessions, strict=True):
+        if session.source.target.response is not None:
+            kinds[str(session.source.target.described)] = f"{name}: {session.source.kind}"
+    if len(kinds) > 1:
+        listed = ", ".join(kinds.values())
+        raise OptionError(f"models of different predictions cannot be ranked ({listed})")
 
 
 def _passes(run: Run, resampling: Resampling, n_sizes: int, trials: int) -> int:

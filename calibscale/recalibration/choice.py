@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from calibscale.data.source import ArraySource
-from calibscale.errors import CalibscaleError, OptionError
+from calibscale.errors import OptionError
 from calibscale.estimators.scores import NLL
 from calibscale.formatting import number_texts
 from calibscale.ranking.rank import rank
@@ -29,9 +29,10 @@ _CANDIDATES: tuple[type[Recalibrator], ...] = (
 
 @dataclass(frozen=True)
 class Choice:
-    """Chosen method, and a sentence about the candidates."""
+    """Chosen method, its cross-fitted predictions, and a sentence about the candidates."""
 
     method: Recalibrator
+    cross_fitted: ArraySource
     note: str
 
 
@@ -57,19 +58,20 @@ def chosen_method(session: Session) -> Choice:
             continue
         try:
             versions[name] = cross_fitted(session, method)
-        except CalibscaleError:
+        except OptionError:
             left_out.append(name)
     ranking = rank({name: session.on(version) for name, version in versions.items()}, NLL())
     losses = {model.name: model.value for model in ranking.models if model.value is not None}
     if not losses:
-        raise OptionError(f"{data.name}: no recalibration has a finite log loss; name a method")
+        reason = ranking.models[0].estimate.reason
+        raise OptionError(f"{data.name}: no recalibration has a log loss: {reason}")
     best = min(losses, key=lambda name: losses[name])
     simplest = next(name for name in methods if name in losses and _is_near(ranking, name, best))
     listed = ", ".join(f"{name} {number_texts.number(loss)}" for name, loss in losses.items())
     note = f"chosen by the log loss of rows that a fit has not used: {listed}"
     if left_out:
         note += f" ({', '.join(left_out)} not determined by half of the rows)"
-    return Choice(methods[simplest], note)
+    return Choice(methods[simplest], versions[simplest], note)
 
 
 def _is_near(ranking: Ranking, name: str, best: str) -> bool:

@@ -39,8 +39,12 @@ from calibscale.predictions.invalid_rows import DROP_REMEDY
 from calibscale.predictions.rules import Rules
 from calibscale.predictions.validation import valid_rows
 from calibscale.recalibration import boosting, nonparametric, parametric
-from calibscale.recalibration.choice import AUTO, chosen_method
-from calibscale.recalibration.improvements import improvement_by_cross_fits, improvement_on
+from calibscale.recalibration.choice import AUTO, Choice, chosen_method
+from calibscale.recalibration.improvements import (
+    NOT_JUDGED,
+    improvement_by_cross_fits,
+    improvement_on,
+)
 from calibscale.recalibration.recalibrator import (
     FittedRecalibrator,
     Recalibrator,
@@ -249,13 +253,21 @@ class FittedRecalibration(RecalibrationResult):
         Parameters
         ----------
         source, **options
-            See `evaluate`.  The fit should not have used these rows.
+            See `evaluate`.  The fit must not have used these rows.
         cluster : str, optional
             Name of a covariate.  Rows with equal values are one cluster, see `rank`.
+
+        Raises
+        ------
+        InvalidDataError, OptionError, StoreError
+            As `evaluate`, and if the source has the rows of the fit.
         """
         with Session.open(source, **options) as session:
+            _require_other_rows(session.source, self.fingerprint)
             improvement = improvement_on(session, self.fit, cluster)
-        return replace(self, improvement=improvement)
+        # A reason why the improvement was not known before does not apply any more.
+        notes = tuple(note for note in self.notes if not note.startswith(NOT_JUDGED))
+        return replace(self, improvement=improvement, notes=notes)
 
     def diagrams(
         self, source: Any, **options: Unpack[SessionOptions]
@@ -357,7 +369,7 @@ def method_of(text: str, **settings: Any) -> Recalibrator:
     """Parse a recalibration method, such as ``mc(depth=1)``, and add settings."""
     name, text_settings = parse(text)
     if name not in METHODS:
-        require(False, f"method must be one of {', '.join(METHODS)}", name)
+        require(False, f"method must be one of {AUTO}, {', '.join(METHODS)}", name)
     # A setting of another method names the methods that have it.
     for key in {**settings, **text_settings}:
         owners = ", ".join(method for method in METHODS.built_in if hasattr(METHODS[method], key))
@@ -378,10 +390,12 @@ def recalibrate(
     validate: Any = True,
     **options: Unpack[SessionOptions],
 ) -> FittedRecalibration:
-    """Fit a method of recalibration to the labelled rows of a source, in a few passes.
+    """Fit a method of recalibration to the labelled rows of a source.
 
-    The result says whether it helped on rows that the fit has not used: `improvement` has the
-    changes of the log loss and the Brier score with paired intervals.
+    A fit takes a few passes, and the choice among all methods for two classes about forty.  The
+    result says whether it helped on rows that the fit has not used: `improvement` has the changes
+    of the log loss and the Brier score with paired intervals.  Rows are taken as independent: with
+    clusters, judge the fit on other rows by ``judged_on(rows, cluster=...)``.
 
     Parameters
     ----------
@@ -395,7 +409,8 @@ def recalibrate(
         ``mc(depth=1)``.  `calibscale.recalibration` has the classes of the methods.  Default,
         ``auto``: the simplest of ``identity``, ``temperature``, ``platt``, ``beta`` and
         ``isotonic`` with a cross-fitted log loss within one standard error of the smallest.  A note
-        has the log losses.
+        has the log losses.  The same halves of the rows choose and judge, so that the improvement
+        of a chosen method is slightly too good.
     covariates : sequence of str
         Names of the covariates of ``local_bias``, ``mc`` and ``pmc``.
     validate : source or bool
@@ -433,10 +448,10 @@ def recalibrate(
     with Session.open(source, **options) as session:
         data = session.source
         classes_only("recalibrate", data)
-        choice: tuple[str, ...] = ()
+        choice: Choice | None = None
         if isinstance(method, str):
-            chosen = chosen_method(session)
-            method, choice = chosen.method, (chosen.note,)
+            choice = chosen_method(session)
+            method = choice.method
         if isinstance(method, nonparametric.LocalBias | boosting.MCBoost):
             levels = data.categorical(method.covariates, method.categorical)
             method = replace(method, categorical=levels)
@@ -445,7 +460,12 @@ def recalibrate(
         # Every method is judged by the same loss on the same rows, whatever loss its fit has
         # minimised.
         losses = [evaluate(session.on(version), [NLL()])["nll"].value for version in versions]
-        improvement = _improvement(session, fit, validate)
+        improvement = _improvement(session, fit, validate, choice)
+    notes = [*fit.notes]
+    if choice is not None:
+        notes.append(choice.note)
+    if isinstance(improvement, str):
+        notes.append(improvement)
     summary = fit.summary
     # Log losses of all labelled rows replace the log losses of the fit.
     values = summary["parameters"].items()
@@ -453,7 +473,7 @@ def recalibrate(
         method=method.name,
         settings=summary["settings"],
         passes=fit.passes,
-        notes=(*fit.notes, *choice, *([improvement] if isinstance(improvement, str) else [])),
+        notes=tuple(notes),
         improvement=None if isinstance(improvement, str) else improvement,
         estimates={name: value for name, value in values if not name.startswith("log_loss")},
         standard_errors=fit.standard_errors,
@@ -467,16 +487,32 @@ def recalibrate(
 
 
 def _improvement(
-    session: Session, fit: FittedRecalibrator, validate: Any
+    session: Session, fit: FittedRecalibrator, validate: Any, choice: Choice | None
 ) -> Improvement | str | None:
-    """Improvement by a fit, why it is not known, or None if it is not asked for."""
-    if validate is False:
-        return None
-    if validate is True:
-        return improvement_by_cross_fits(session, fit.method)
+    """Improvement by a fit, why it is not known, or None if there is none to know.
+
+    The predictions as they are improve nothing.
+    """
     if validate is None:
         raise OptionError("validate= must be a source, or True or False")
-    return improvement_on(session.on(as_source(validate)), fit)
+    if validate is False or isinstance(fit.method, parametric.Identity):
+        return None
+    if validate is True:
+        after = None if choice is None else choice.cross_fitted
+        return improvement_by_cross_fits(session, fit.method, after)
+    other = as_source(validate)
+    _require_other_rows(other, _fingerprint(session.source))
+    return improvement_on(session.on(other), fit)
+
+
+def _require_other_rows(data: ArraySource, fingerprint: str) -> None:
+    """Raise an OptionError if a source has the rows of a fit."""
+    if _fingerprint(data) == fingerprint:
+        raise OptionError(
+            f"{data.name}: the recalibration was fitted to these rows, on which it looks better "
+            "than on new rows: judge it on others, or fit it again, which judges each half by a "
+            "fit to the other"
+        )
 
 
 def load_recalibration(path: str | Path) -> FittedRecalibration:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, Self
 
@@ -10,7 +10,7 @@ import numpy as np
 
 from calibscale.data.derived_sources import DerivedSource, HoldOut, part_of
 from calibscale.data.source import ArraySource
-from calibscale.errors import CalibscaleError
+from calibscale.errors import OptionError
 from calibscale.estimators.base import Estimator
 from calibscale.estimators.scores import NLL, Brier
 from calibscale.formatting import number_texts
@@ -21,6 +21,7 @@ from calibscale.results.audit_results import Improvement, ScoreChange
 from calibscale.session import Session
 
 _HALVES = HoldOut(0.5, seed=2**63)  # a seed that no estimator with bandwidth_share= has by default
+NOT_JUDGED = "not judged on rows that a fit has not used"  # beginning of a note
 _BEFORE, _AFTER = "before", "after"  # names of the two models of a comparison
 _SCORES: tuple[type[Estimator], ...] = (NLL, Brier)
 
@@ -46,6 +47,18 @@ class _CrossFitted(DerivedSource):
         part = super().part(start, stop, covariates)
         by_held, by_others = (v.part(start, stop, covariates) for v in self.versions)
         return replace(part, versions=(by_held, by_others))
+
+    def with_covariates(
+        self,
+        covariates: Any,
+        names: tuple[str, ...],
+        categories: Mapping[str, tuple[str, ...]],
+    ) -> Self:
+        extended = super().with_covariates(covariates, names, categories)
+        by_held, by_others = (
+            version.with_covariates(covariates, names, categories) for version in self.versions
+        )
+        return replace(extended, versions=(by_held, by_others))
 
     def describe(self) -> dict[str, Any]:
         return {**self.before.describe(), "name": self.name, "kind": self.kind, "binary": False}
@@ -84,13 +97,19 @@ def improvement_of(
     return Improvement(judged, nll.n, changes, _sentence(nll, judged))
 
 
-def improvement_by_cross_fits(session: Session, method: Recalibrator) -> Improvement | str:
-    """Improvement for each half of the rows by the fit to the other, or why there is none."""
+def improvement_by_cross_fits(
+    session: Session, method: Recalibrator, after: ArraySource | None = None
+) -> Improvement | str:
+    """Improvement for each half of the rows by the fit to the other, or why there is none.
+
+    `after` are the cross-fitted predictions, if they are known.
+    """
     try:
-        return improvement_of(session, cross_fitted(session, method), "cross_fitted")
-    except CalibscaleError as error:
+        after = cross_fitted(session, method) if after is None else after
+        return improvement_of(session, after, "cross_fitted")
+    except OptionError as error:
         reason = str(error).split(";")[0].rstrip(".")
-        return f"not judged on rows that a fit has not used: {reason}"
+        return f"{NOT_JUDGED}: {reason}"
 
 
 def improvement_on(
@@ -121,7 +140,8 @@ def _change(
     sign = 1.0 if difference.worse == _AFTER else -1.0
     change = replace(change, change=sign * difference.value, p_value=difference.p_value)
     interval = difference.interval
-    if interval is None:
+    # Clusters that are too large leave no p-value, and no claim about the change.
+    if interval is None or difference.p_value is None:
         return change
     low, high = sorted((sign * interval.low, sign * interval.high))
     return replace(change, low=low, high=high)
@@ -132,8 +152,21 @@ def _sentence(nll: ScoreChange, judged: str) -> str:
     rows = "rows that the fit has not used"
     if judged == "cross_fitted":
         rows = "rows that the fit has not used (each half of the rows by a fit to the other)"
+    if nll.before is None and nll.after is not None:
+        return (
+            f"Recalibration makes the log loss of {rows} finite "
+            f"({number_texts.number(nll.after)}). Before, a label has the probability 0."
+        )
+    if nll.before is not None and nll.after is None:
+        return (
+            f"Recalibration makes the log loss of {rows} infinite, as a label gets the probability "
+            "0: keep the predictions as they are."
+        )
     if nll.change is None or nll.low is None or nll.high is None:
-        return f"Whether recalibration helps on {rows} is not known."
+        return (
+            f"It is not known whether recalibration helps on {rows}: the log loss is infinite, or "
+            "there are too few rows or clusters for an interval."
+        )
     size = number_texts.number(abs(nll.change), 2)
     low, high = (number_texts.number(end, 2) for end in (nll.low, nll.high))
     interval = f"(95 % interval of the change: {low} to {high})"

@@ -396,6 +396,7 @@ def _logistic_fit(name: str, read: Read, design: tuple[str, ...], clip: float) -
         state: LogisticState = result.groups[None][statistic]
         if passes == 1:
             _check_overlap(name, state.extent)
+            _check_rank(name, state.hessian)
         loss = float(state.loss / state.weight)
         if loss > min_loss + 1e-12 * abs(min_loss):  # the step is too long
             step = step / 2
@@ -424,6 +425,18 @@ def _check_overlap(name: str, extent: Floats) -> None:
         raise OptionError(
             f"{name}: the predictions separate the labels, so that the log loss keeps decreasing "
             "as the slope grows; fit to more rows"
+        )
+
+
+def _check_rank(name: str, hessian: Floats) -> None:
+    """Require as many different predictions as coefficients."""
+    scale = np.sqrt(np.diag(hessian))
+    # The diagonal is 1, so that the rank does not depend on the scales of the columns.
+    rank = np.linalg.matrix_rank(hessian / np.outer(scale, scale), tol=1e-10)
+    if rank < len(hessian):
+        raise OptionError(
+            f"{name}: {rank} different predictions do not determine {len(hessian)} coefficients; "
+            "use a method with fewer, such as temperature"
         )
 
 
@@ -551,6 +564,11 @@ class Beta(Recalibrator):
         coefficients, errors = np.zeros(3), np.zeros(3)
         kept = [_BETA.index(name) for name in design]
         coefficients[kept], errors[kept] = fit.coefficients, fit.errors
+        notes = [
+            f"{letter} would be negative, so that the map would decrease: it is 0"
+            for letter, column in zip("ab", _BETA[:-1], strict=True)
+            if column not in design
+        ]
         return BetaFit(
             coefficients=coefficients,
             errors=errors,
@@ -559,7 +577,7 @@ class Beta(Recalibrator):
             classes=setup.classes,
             counts=fit.result.counts,
             passes=passes,
-            notes=fit.notes,
+            notes=(*fit.notes, *notes),
         )
 
 
@@ -588,7 +606,9 @@ class BetaFit(FittedRecalibrator):
 
     @property
     def standard_errors(self) -> dict[str, float]:
-        return dict(zip("abc", self.errors.tolist(), strict=True))
+        # A slope that is left out is 0, and has no error.
+        pairs = zip("abc", self.coefficients.tolist(), self.errors.tolist(), strict=True)
+        return {letter: error for letter, coefficient, error in pairs if coefficient or error}
 
     def probabilities(self, chunk: Chunk) -> Floats:
         eta = self.coefficients @ design_of(log_odds(chunk, self.method.clip), _BETA)

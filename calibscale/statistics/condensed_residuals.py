@@ -73,7 +73,8 @@ class CondensedResiduals(Statistic):
         state.predictions[...] += np.bincount(cells, squares * x, count)
         for axis, sums in zip(self.axes, state.covariates, strict=True):
             sums += np.bincount(cells, squares * chunk.covariates[:, axis.position], count)
-        state.fourths[...] += squares @ squares
+        with np.errstate(over="ignore"):  # see `has_enough`
+            state.fourths[...] += squares @ squares
         return state
 
     def _cells(self, chunk: OutcomeChunk, x: Floats) -> Ints:
@@ -94,11 +95,13 @@ class CondensedResiduals(Statistic):
         The effective number of condensed rows is (Σv)²/Σv².  Few are enough only where few rows
         have most of the variance, which are then in cells of their own.
         """
-        total2 = float(state.variance.sum()) ** 2
-        squares = float(state.variance @ state.variance)
-        if squares == 0:
+        total = float(state.variance.sum())
+        fourths = float(state.fourths)
+        if not (0 < total < np.inf and 0 < fourths < np.inf):
             return False
-        return total2 / squares >= min(_ENOUGH_ROWS, 0.9 * total2 / float(state.fourths))
+        shares = state.variance / total  # squares of sums might overflow
+        condensed = 1.0 / float(shares @ shares)
+        return condensed >= min(_ENOUGH_ROWS, 0.9 / (fourths / total / total))
 
     def rows(self, state: CondensedState) -> tuple[Floats, Floats, Floats]:
         """Predictions (m,), residuals (m,) and covariates of the axes (m, A) of condensed rows.

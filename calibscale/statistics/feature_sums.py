@@ -12,6 +12,7 @@ from scipy.special import gammaincinv, ndtri
 
 from calibscale.array_types import Floats, Ints
 from calibscale.compiled import drawn_sums, elementary, random_draws
+from calibscale.data.covariates import PREDICTION
 from calibscale.kernels.landmarks import Landmarks
 from calibscale.kernels.notion_rows import NotionRows
 from calibscale.kernels.product_kernel import ProductKernel
@@ -34,6 +35,14 @@ class FeatureSums(PairStatistic):
     def condensable(self) -> bool:
         # Rows are held out by a hash of their number, which condensed rows do not have.
         return self.kernel.hold_out is None
+
+    @property
+    def kernel_widths(self) -> dict[int, float]:
+        kernel = self.kernel
+        found = dict(zip(kernel.columns, kernel.bandwidths, strict=True))
+        if kernel.prediction != "none":
+            found[PREDICTION] = kernel.prediction_bandwidth
+        return found
 
     @abstractmethod
     def features(self, rows: NotionRows) -> Floats:

@@ -11,6 +11,7 @@ from typing import Any, ClassVar, NamedTuple
 import numpy as np
 
 from calibscale.array_types import Floats
+from calibscale.data.covariates import PREDICTION
 from calibscale.data.derived_sources import HoldOut
 from calibscale.errors import OptionError
 from calibscale.kernels.bandwidths import FEW_LEVELS
@@ -97,6 +98,14 @@ class Modes(PairStatistic):
     @property
     def condensable(self) -> bool:
         return self.hold_out is None  # rows are held out by a hash of their number
+
+    @property
+    def kernel_widths(self) -> dict[int, float]:
+        positions = [PREDICTION] if self.predictions else []
+        positions += self.columns
+        by_dimension = [b for factor in self.series.factors for b in factor.bandwidths]
+        # A series without dimensions has one of no extent.
+        return dict(zip(positions, by_dimension, strict=False))
 
     @property
     def combinations(self) -> int:

@@ -67,6 +67,9 @@ class OrderedSums(Statistic):
     def zero(self, classes: int) -> OrderedState:
         return OrderedState(np.empty(0, np.int64), np.zeros((4, 0)), np.array(0))
 
+    def nbytes(self, classes: int) -> int:
+        return 8 * 5 * MOST_KEYS  # a key and four sums of each prediction
+
     def accumulate(self, state: OrderedState, chunk: Any) -> OrderedState:
         x, w = chunk.target.claimed(chunk.values), weights_of(chunk)
         sums = np.array([np.ones(len(x)), w, w * x, w * chunk.scalar_residual])

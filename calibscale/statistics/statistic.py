@@ -45,6 +45,11 @@ class Statistic(ABC):
         """Whether sums of signed residuals hardly change if a row stands for similar rows."""
         return False
 
+    @property
+    def kernel_widths(self) -> dict[int, float]:
+        """Bandwidth of a kernel on each covariate by its position, and on predictions at −1."""
+        return {}
+
     def size(self, classes: int) -> int:
         """Number of features computed for a row."""
         return 0

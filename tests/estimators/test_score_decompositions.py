@@ -73,6 +73,15 @@ def test_parts__are_those_of_naive_isotonic_regression(power):
     assert np.sum(steps["weight"]) == pytest.approx(w.sum())
 
 
+@pytest.mark.parametrize("power", [0, 1, 1.5])
+def test_outcomes__that_are_all_0_have_no_uncertainty(power):
+    source = source_of([1.0, 2.0, 3.0], [0.0, 0.0, 0.0])
+    found = cs.evaluate(source, cs.Decomposition(power))["decomposition"]
+    for part in ("discrimination", "uncertainty"):
+        assert found.details[part] == pytest.approx(0.0, abs=1e-12)
+    assert found.value == pytest.approx(found.details["score"], rel=1e-12)
+
+
 def test_squared_error__keeps_its_digits_far_from_0():
     """Squares of outcomes near 1e9 have no digits left for their distances."""
     x, y, w = rows(0)

@@ -112,6 +112,17 @@ def test_slab__of_one_covariate_is_in_its_units(rng):
     assert 85 <= float(high) <= 89
 
 
+def test_slab__of_large_numbers_has_the_digits_that_differ(rng):
+    seconds = 1.7e9 + 86_400 * rng.random(3000)
+    covered = rng.random(3000) < np.where(seconds < 1.7e9 + 20_000, 0.5, 0.95)
+    found = cs.evaluate(source_of(covered, seconds, ["t"]), "worst_slab_coverage(covariates=['t'])")
+    details = found["worst_slab_coverage"].details
+    low, high = (float(end.replace(",", "")) for end in details["slab"].split(" ≤ t ≤ "))
+    assert 0 <= low - 1.7e9 < high - 1.7e9 < 25_000
+    scale = low / details["low"]
+    assert high / details["high"] == pytest.approx(scale, rel=1e-5)
+
+
 @pytest.mark.parametrize(
     ("settings", "message"),
     [
@@ -134,6 +145,7 @@ def test_few_rows__have_a_reason():
     found = cs.evaluate(source, "worst_slab_coverage(covariates=['age'])")["worst_slab_coverage"]
     assert found.value is None
     assert "too few rows" in found.reason
+    assert found.n == 1
     constant = source_of(np.arange(50) % 5 > 0, np.ones(50), ["age"])
     found = cs.evaluate(constant, "worst_slab_coverage(covariates=['age'])")["worst_slab_coverage"]
     assert found.details["rows"] == 25

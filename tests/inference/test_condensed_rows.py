@@ -154,12 +154,25 @@ def test_few_condensed_rows__are_not_enough(monkeypatch):
         {"null": "permute", "statistics": "kce"},
         {"statistics": "bias"},
         {"statistics": "klce(covariates=['x'],bandwidth_share=0.2)"},
+        {"statistics": "kce(prediction_bandwidth=0.002)"},
+        {"statistics": "klce(covariates=['x'],covariate_bandwidth={'x':0.01})"},
     ],
 )
 def test_other_nulls_and_statistics__draw_for_all_rows(monkeypatch, options):
     condensed, by_rows = both_ways(monkeypatch, means(5000), n_replicates=19, **{**options})
     (test,), (expected,) = condensed.results, by_rows.results
     np.testing.assert_array_equal(test.null_values, expected.null_values)
+
+
+def test_huge_units__have_signs_of_their_own(monkeypatch):
+    """The fourth powers of residuals near 1e80 overflow."""
+    rng = np.random.default_rng(0)
+    predicted = 1e80 * rng.gamma(2.0, 1.0, 3000)
+    source = cs.from_arrays(
+        predictions=predicted, forecast="mean", labels=predicted * rng.gamma(2.0, 0.5, 3000)
+    )
+    condensed, by_rows = both_ways(monkeypatch, source, statistics="kce", n_replicates=19)
+    np.testing.assert_array_equal(condensed.results[0].null_values, by_rows.results[0].null_values)
 
 
 @pytest.mark.slow

@@ -42,6 +42,39 @@ def test_rank__intervals_have_an_order_and_a_mean_score(outcomes):
     assert restored.models[0].scores == ranking.models[0].scores
 
 
+def test_rank__intervals_with_an_open_side_have_no_infinite_score(outcomes):
+    mean, y = outcomes
+    models = [
+        cs.from_arrays(intervals=(None, mean + z), coverage=0.9, labels=y) for z in (1.28, 2.0)
+    ]
+    ranking = cs.rank(models)
+    assert ranking.models[0].scores is None
+    assert ranking.models[0].rank == 1
+
+
+def test_rank__different_functionals_are_refused(outcomes):
+    mean, y = outcomes
+    models = {
+        kind: cs.from_arrays(predictions=mean, forecast=kind, labels=y)
+        for kind in ("mean", "median")
+    }
+    with pytest.raises(
+        cs.OptionError, match=r"different predictions .*\(mean: mean, median: median"
+    ):
+        cs.rank(models)
+
+
+def test_command__ranks_quantiles_by_their_kernel_error(outcomes, run, tmp_path):
+    mean, y = outcomes
+    for name, shift in (("right", 0.0), ("shifted", 0.7)):
+        store = cs.LogitStore.create(tmp_path / f"{name}.zarr", forecast="median", columns=1)
+        with store.writer() as writer:
+            writer.append(mean[:, None] + shift, y)
+    ran = run("rank", tmp_path / "right.zarr", tmp_path / "shifted.zarr")
+    assert "Ranking by kce" in ran.out
+    assert "right" in ran.out.splitlines()[1]
+
+
 def test_rank__means_list_their_squared_error(outcomes):
     mean, y = outcomes
     models = {

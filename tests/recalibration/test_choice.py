@@ -55,6 +55,8 @@ def test_beta__with_a_negative_slope_is_refitted_without_it():
     a, b = fitted.estimates["a"], fitted.estimates["b"]
     assert min(a, b) == 0.0
     assert max(a, b) > 0.0
+    assert set(fitted.standard_errors) == {"a" if b == 0.0 else "b", "c"}
+    assert any("would be negative" in note for note in fitted.notes)
 
     def restricted(free):
         coefficients = np.zeros(3)
@@ -99,6 +101,14 @@ def test_beta__is_saved_and_loaded(tmp_path):
     assert np.isfinite(cs.evaluate(certain, "nll")["nll"].value)
 
 
+def test_beta__of_two_predictions_is_not_determined():
+    p = np.tile([0.1, 0.9], 100)
+    y = np.isin(np.arange(200) % 8, (0, 1, 5)).astype(int)
+    with pytest.raises(cs.OptionError, match="2 different predictions do not determine 3"):
+        cs.recalibrate(source_of(p, y), "beta")
+    assert cs.recalibrate(source_of(p, y)).method in ("identity", "temperature", "platt")
+
+
 # ---------------------------------------------------------------- identity
 
 
@@ -108,7 +118,8 @@ def test_identity__keeps_the_predictions(tmp_path, rng):
     fitted = cs.recalibrate(source, "identity")
     np.testing.assert_array_equal(fitted.transform(q), q)
     assert fitted.log_loss_before == fitted.log_loss_after
-    assert fitted.improvement.changes[0].change == 0.0
+    assert fitted.improvement is None
+    assert "the predictions are kept as they are" in str(fitted)
     fitted.save(tmp_path / "fit.json")
     np.testing.assert_array_equal(cs.load_recalibration(tmp_path / "fit.json").transform(q), q)
 
@@ -154,6 +165,11 @@ def test_choice__leaves_out_methods_that_half_of_the_rows_do_not_determine():
     p = np.array([0.1, 0.2, 0.7, 0.9, 0.4, 0.6])
     fitted = cs.recalibrate(source_of(p, (p > 0.5).astype(int)))
     assert "not determined by half of the rows" in " ".join(fitted.notes)
+
+
+def test_choice__without_labels_says_so():
+    with pytest.raises(cs.OptionError, match="no rows with a label"):
+        cs.recalibrate(source_of(np.array([0.2, 0.7, 0.5]), [-1, -1, -1]))
 
 
 def test_choice__takes_no_covariates():

@@ -36,11 +36,12 @@ def losses(logits, labels, temperature):
 
 def test_cross_fits__judge_each_half_by_the_fit_to_the_other():
     logits, labels = rows(temperature=1.5)
-    fitted = cs.recalibrate(source_of(logits, labels))
+    fitted = cs.recalibrate(source_of(logits, labels), "temperature")
     held = _HALVES.holds(np.arange(len(labels)))
     temperatures = np.empty(len(labels))
     for judged in (held, ~held):
-        half = cs.recalibrate(source_of(logits[~judged], labels[~judged]), validate=False)
+        others = source_of(logits[~judged], labels[~judged])
+        half = cs.recalibrate(others, "temperature", validate=False)
         temperatures[judged] = half.estimates["temperature"]
     before, after = losses(logits, labels, 1.0), losses(logits, labels, temperatures)
     improvement = fitted.improvement
@@ -84,9 +85,58 @@ def test_sentence__says_when_recalibration_harms_or_nothing_is_known():
     assert harmed.changes[0].low > 0
     assert "raises the log loss" in harmed.sentence
     assert "keep the predictions as they are" in harmed.sentence
-    unknown = cs.recalibrate(calibrated).improvement
+    unknown = cs.recalibrate(calibrated, "temperature").improvement
     assert unknown.changes[0].low < 0 < unknown.changes[0].high
     assert unknown.sentence.startswith("It is not known whether recalibration helps")
+
+
+def test_sentence__names_infinite_scores():
+    p = np.tile([0.0, 0.3, 0.6, 1.0], 100)
+    y = np.random.default_rng(0).integers(0, 2, 400)
+    certain = cs.from_arrays(probabilities=p, labels=y, binary=True)
+    made_finite = cs.recalibrate(certain, "isotonic").improvement
+    assert "log loss of rows that the fit has not used" in made_finite.sentence
+    assert " finite (0." in made_finite.sentence
+    safe = np.where(p == 0.0, 0.01, np.where(p == 1.0, 0.99, p))
+    old = cs.from_arrays(probabilities=safe, labels=(p > 0.5).astype(int), binary=True)
+    fitted = cs.recalibrate(old, "isotonic(ends=pure)", validate=False)
+    new = cs.from_arrays(probabilities=safe, labels=y, binary=True)
+    assert (
+        "infinite, as a label gets the probability 0" in fitted.judged_on(new).improvement.sentence
+    )
+
+
+def test_rows_of_the_fit__do_not_judge_it():
+    source = source_of(*rows())
+    fitted = cs.recalibrate(source)
+    with pytest.raises(cs.OptionError, match="fitted to these rows"):
+        fitted.judged_on(source)
+    with pytest.raises(cs.OptionError, match="fitted to these rows"):
+        cs.recalibrate(source, "temperature", validate=source)
+    with pytest.raises(cs.OptionError, match="validate= must be a source"):
+        cs.recalibrate(source, "temperature", validate=None)
+
+
+def test_clusters__widen_the_interval():
+    """Each row stands four times in its cluster."""
+    logits, labels = rows(500, temperature=1.5)
+    repeated = cs.from_arrays(
+        logits=np.repeat(logits, 4, axis=0),
+        labels=np.repeat(labels, 4),
+        covariates={"patient": np.repeat(np.arange(500.0), 4)},
+    )
+    fitted = cs.recalibrate(source_of(*rows(temperature=1.5, seed=1)), "temperature")
+    once, plain, clustered = (
+        fitted.judged_on(source, cluster=cluster).improvement.changes[0]
+        for source, cluster in (
+            (source_of(logits, labels), None),
+            (repeated, None),
+            (repeated, "patient"),
+        )
+    )
+    assert clustered.change == pytest.approx(once.change, rel=1e-9)
+    assert clustered.high - clustered.low > 1.4 * (plain.high - plain.low)
+    assert clustered.high - clustered.low == pytest.approx(once.high - once.low, rel=0.5)
 
 
 def test_fit__keeps_its_improvement_in_its_file(tmp_path):
@@ -106,6 +156,10 @@ def test_few_rows__have_a_note_in_place_of_an_improvement():
     assert fitted.improvement is None
     (note,) = [note for note in fitted.notes if "not judged" in note]
     assert note.startswith("not judged on rows that a fit has not used: ")
+    new = cs.from_arrays(probabilities=[0.4, 0.6] * 50, labels=[0, 1, 1, 1] * 25, binary=True)
+    judged = fitted.judged_on(new)
+    assert judged.improvement is not None
+    assert not [text for text in judged.notes if "not judged" in text]
 
 
 @pytest.mark.parametrize("method", ["platt", "isotonic", "bbq", "local_bias", "mc(depth=1)"])

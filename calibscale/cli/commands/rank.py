@@ -17,9 +17,9 @@ from calibscale.cli.sources import open_sources, source_options
 @click.argument("stores", nargs=-1, required=True, metavar="STORE...")
 @click.option(
     "--by",
-    default="ckce_centred",
     **ESTIMATOR,
-    help="Estimator to rank by, any but accuracy and confidence_gap; see `calibscale estimators`.",
+    help="Estimator to rank by, any but accuracy and confidence_gap; see `calibscale estimators`.  "
+    "[default: ckce_centred, or kce for means, quantiles, expectiles, intervals and sets]",
 )
 @click.option(
     "--name",
@@ -43,7 +43,9 @@ from calibscale.cli.sources import open_sources, source_options
 @estimator_options
 @shared.json_option
 @source_options
-def rank(stores: tuple[str, ...], by: str, model_names: tuple[str, ...], **options: Any) -> None:
+def rank(
+    stores: tuple[str, ...], by: str | None, model_names: tuple[str, ...], **options: Any
+) -> None:
     """Rank models by calibration error; every STORE has the predictions of one model.
 
     All models share one bandwidth and one ridge.  Differences are paired by rows if the stores have
@@ -56,8 +58,8 @@ def rank(stores: tuple[str, ...], by: str, model_names: tuple[str, ...], **optio
     from calibscale.ranking.model_estimates import distinct_names
     from calibscale.ranking.rank import rank as run
 
-    (estimator,) = chosen_estimators((by,), options)
     sources = open_sources(stores, options)
+    (estimator,) = chosen_estimators((by or sources[0].target.ranked_by,), options)
     # Stores with equal names, such as folders of two days, get the parts of their paths that
     # differ.
     models = dict(zip(model_names or distinct_names(stores), sources, strict=True))

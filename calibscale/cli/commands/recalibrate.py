@@ -51,7 +51,7 @@ from calibscale.formatting.fault_texts import dropped_text
 )
 @click.option(
     "--validate",
-    metavar="STORE2",
+    metavar="STORE3",
     help="Store with other rows, which say whether the fit helps.  [default: each half of STORE "
     "judges a fit to the other half]",
 )

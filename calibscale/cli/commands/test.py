@@ -61,7 +61,7 @@ class _NullChoice(click.Choice):
     help="Null distribution: labels (drawn from the predictions, exact), wild or wild_cluster "
     "(residuals with a random sign for each row or cluster), residual or permute (resampled or "
     "permuted residuals, approximate), or hoeffding (a bound without draws).  "
-    "[default: labels, or wild_cluster with --cluster]",
+    "[default: labels; wild for soft labels, means and expectiles; wild_cluster with --cluster]",
 )
 @shared.cluster_option
 @shared.replicates_option(199, "from the null distribution")

@@ -30,6 +30,8 @@ def recalibration(result: RecalibrationResult) -> doc.Article:
     method = result.method.replace("_", " ")
     # "temperature T = 1.2" reads on, other methods have a list of parameters.
     separator = " " if errors.keys() == {"temperature"} else ": "
+    if not texts:
+        texts = ["the predictions are kept as they are"]
     return doc.article(
         f"Recalibration fitted to {doc.source_name(result)}",
         doc.size_of(result),
