@@ -258,7 +258,7 @@ def test_load__names_the_file_that_is_missing_or_no_json(tmp_path):
 @pytest.mark.parametrize(
     ("method", "settings", "message"),
     [
-        ("gamma", {}, "method must be one of identity, temperature, .*, not 'gamma'"),
+        ("gamma", {}, "method must be one of auto, identity, .*, not 'gamma'"),
         ("platt", {}, "platt is for two classes; there are 4. Temperature is for any number"),
         (
             "temperature",
