@@ -229,8 +229,9 @@ def test_interval__covers_the_change_of_new_rows():
     """300 sets: 99.9 % of binomial counts at 95 % are between 272 and 296."""
     covered = 0
     for seed in range(300):
-        fitted = cs.recalibrate(source_of(*rows(400, 1.3, seed=[seed, 1])), validate=False)
-        logits, labels = rows(600, 1.3, seed=[seed, 2])
+        source = source_of(*rows(400, 1.3, seed=[seed, 1]))
+        fitted = cs.recalibrate(source, "temperature", validate=False)
+        logits, labels = rows(2000, 1.3, seed=[seed, 2])
         change = fitted.judged_on(source_of(logits, labels)).improvement.changes[0]
         fresh, drawn = rows(200_000, 1.3, seed=[seed, 3])
         truth = losses(fresh, drawn, fitted.estimates["temperature"]) - losses(fresh, drawn, 1.0)
