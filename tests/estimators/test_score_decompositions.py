@@ -121,6 +121,13 @@ def test_cells__have_an_error_that_covers_the_exact_parts(power, monkeypatch):
         assert abs(difference) <= whole.approximation.error
 
 
+def test_parts__are_printed_below_the_table():
+    x, y, _ = rows(0)
+    printed = " ".join(str(cs.evaluate(source_of(x, y), "decomposition")).split())
+    assert "decomposition: score " in printed
+    assert " miscalibration − " in printed
+
+
 def test_keys__are_in_the_order_of_numbers():
     x = np.array([-np.inf, -1e300, -2.5, -1e-310, -0.0, 0.0, 5e-324, 1e-9, 1.0, 1.5, 1e308])
     keys = keys_of(x)

@@ -67,6 +67,8 @@ def test_value__is_the_coverage_of_the_rows_that_did_not_choose(rng):
     limits = beta.ppf([0.025, 0.975], [hits, hits + 1], [rows - hits + 1, rows - hits])
     assert (found.interval.low, found.interval.high) == pytest.approx(tuple(limits), rel=1e-6)
     assert "·age + " in found.details["slab"]
+    printed = " ".join(str(cs.evaluate(source, settings)).split())
+    assert f"{100 * found.value:.1f} % of {rows} rows with {found.details['slab']}" in printed
     direction = np.array(found.details["weights"])
     assert direction @ [1, 1] / np.sqrt(2) > 0.9
 

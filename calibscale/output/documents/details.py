@@ -25,6 +25,35 @@ class CoverageLevels(NamedTuple):
         return cls(details["level"], details.get("expected")) if details else None
 
 
+class WorstSlab(NamedTuple):
+    """Slab of covariates in words, and the rows that judge its coverage."""
+
+    words: str
+    rows: int
+
+    @classmethod
+    def of(cls, estimate: Estimate) -> WorstSlab | None:
+        """Slab of an estimate, or None for another or an undefined one."""
+        if name_of(estimate.estimator) != "worst_slab_coverage" or not estimate.details:
+            return None
+        return cls(estimate.details["slab"], estimate.details["rows"])
+
+
+class ScoreParts(NamedTuple):
+    """Parts of the score of means beside its miscalibration."""
+
+    discrimination: float
+    uncertainty: float
+    score: float
+
+    @classmethod
+    def of(cls, estimate: Estimate) -> ScoreParts | None:
+        """Parts of an estimate, or None for another or an undefined one."""
+        if name_of(estimate.estimator) != "decomposition" or not estimate.details:
+            return None
+        return cls(*(estimate.details[part] for part in cls._fields))
+
+
 class BiasedRange(NamedTuple):
     """Range of predictions with the most significant bias, in the details of a test."""
 

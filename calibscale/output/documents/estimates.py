@@ -10,7 +10,7 @@ from calibscale.estimators.known_estimators import short_summary
 from calibscale.formatting import naming, number_texts, terms
 from calibscale.formatting.naming import name_of
 from calibscale.output.documents import elements as doc
-from calibscale.output.documents.details import CoverageLevels
+from calibscale.output.documents.details import CoverageLevels, ScoreParts, WorstSlab
 from calibscale.output.plots.curve_plots import (
     IntervalPanel,
     IntervalRow,
@@ -253,7 +253,7 @@ def estimate_table(
                     number_texts.count(estimate.n) if several else short_summary(name),
                 )
             )
-    remarks = [*sign_notes(estimates), *_coverages(places), *notion_note(estimates)]
+    remarks = [*sign_notes(estimates), *_remarks(places), *notion_note(estimates)]
     # An interval of a biased estimator covers its expectation at this n, which readers may take for
     # the population value.
     covered: dict[str, list[str]] = {}
@@ -332,17 +332,31 @@ def sign_notes(estimates: Sequence[Estimate]) -> list[str]:
     return []
 
 
-def _coverages(places: Sequence[Place]) -> list[str]:
-    """Coverage at each of a few places with its level and its expectation."""
+def _remarks(places: Sequence[Place]) -> list[str]:
+    """What values at each of a few places mean: levels of coverages, slabs and parts of scores."""
     remarks = []
     for place in places[:MAX_GROUPS]:
-        texts = filter(None, map(_coverage, place.results))
+        texts = filter(None, map(_remark, place.results))
         remarks += [f"{place.name}: {text}" if place.name else text for text in texts]
     return remarks
 
 
-def _coverage(estimate: Estimate) -> str:
-    """Coverage of an estimate and of a calibrated forecast, empty for other estimates."""
+def _remark(estimate: Estimate) -> str:
+    """What a value means, empty for most estimates."""
+    slab = WorstSlab.of(estimate)
+    if slab is not None:
+        share = _tenths(estimate.value)
+        return f"{estimate.estimator}: {share} of {slab.rows:,} rows with {slab.words}"
+    parts = ScoreParts.of(estimate)
+    if parts is not None:
+        score, miscalibration, discrimination, uncertainty = map(
+            number_texts.number,
+            (parts.score, estimate.value, parts.discrimination, parts.uncertainty),
+        )
+        return (
+            f"{estimate.estimator}: score {score} = {miscalibration} miscalibration − "
+            f"{discrimination} discrimination + {uncertainty} uncertainty"
+        )
     coverage = CoverageLevels.of(estimate)
     if coverage is None:
         return ""
