@@ -20,6 +20,7 @@ from calibscale.statistics.sampled_rows import SampledResponses, SampledState
 from calibscale.statistics.statistic import Statistic
 
 _ROWS = 2**15  # rows that are kept: half of them choose the slab, and half of them judge it
+_ROUNDING = 1e-12  # relative error of sums of weights
 _ROUNDS = 50  # of the search for a slab of a direction, which takes about five
 
 
@@ -217,9 +218,10 @@ def _worst_slab(
     # Sums W and C of the weights and of the covered weights below each number, from 0 on.
     mass = np.append(0.0, np.cumsum(np.bincount(place, weights, len(z))))
     hits = np.append(0.0, np.cumsum(np.bincount(place, weights * covered, len(z))))
-    least = share * mass[-1] * (1.0 - 1e-12)
+    smallest_mass = share * mass[-1]
+    smallest_mass *= 1.0 - _ROUNDING
     # The last start of a slab with each end: W_end − W_start ≥ share.
-    last = np.searchsorted(mass, mass - least, side="right") - 1
+    last = np.searchsorted(mass, mass - smallest_mass, side="right") - 1
     ends = np.flatnonzero(last >= 0)
     coverage = hits[-1] / mass[-1]
     start, end = 0, len(z)

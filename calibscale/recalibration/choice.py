@@ -10,8 +10,9 @@ from calibscale.estimators.scores import NLL
 from calibscale.formatting import number_texts
 from calibscale.ranking.rank import rank
 from calibscale.recalibration.improvements import cross_fitted
+from calibscale.recalibration.logistic import Beta, Platt
 from calibscale.recalibration.nonparametric import Isotonic
-from calibscale.recalibration.parametric import Beta, Identity, Platt, TemperatureScaling
+from calibscale.recalibration.parametric import Identity, TemperatureScaling
 from calibscale.recalibration.recalibrator import Recalibrator
 from calibscale.results.comparison_results import Ranking
 from calibscale.session import Session

@@ -38,7 +38,7 @@ from calibscale.predictions.blocks import Block, RowCounts
 from calibscale.predictions.invalid_rows import DROP_REMEDY
 from calibscale.predictions.rules import Rules
 from calibscale.predictions.validation import valid_rows
-from calibscale.recalibration import boosting, nonparametric, parametric
+from calibscale.recalibration import boosting, logistic, nonparametric, parametric
 from calibscale.recalibration.choice import AUTO, Choice, chosen_method
 from calibscale.recalibration.improvements import (
     NOT_JUDGED,
@@ -68,8 +68,8 @@ METHODS: Registry[type[Recalibrator]] = Registry(
         for method, summary in (
             (parametric.Identity, "predictions as they are"),
             (parametric.TemperatureScaling, "one temperature of all classes"),
-            (parametric.Platt, "logistic regression on the log-odds, for two classes"),
-            (parametric.Beta, "beta calibration, with a slope for each end, for two classes"),
+            (logistic.Platt, "logistic regression on the log-odds, for two classes"),
+            (logistic.Beta, "beta calibration, with a slope for each end, for two classes"),
             (nonparametric.Isotonic, "isotonic regression, for two classes"),
             (nonparametric.BBQ, "average of binnings, for two classes"),
             (nonparametric.LocalBias, "local bias by a kernel, for two classes"),

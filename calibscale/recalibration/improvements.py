@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
-from typing import Any, Self
+from functools import cached_property
+from typing import Any
 
 import numpy as np
 
@@ -30,48 +31,35 @@ _SCORES: tuple[type[Estimator], ...] = (NLL, Brier)
 class _CrossFitted(DerivedSource):
     """Recalibrated predictions of each row by the fit to the half without it.
 
-    `versions` are the predictions by the fits to the half that `_HALVES` holds, and to the other.
+    `fits` are the fit to the half that `_HALVES` holds, and the fit to the other half.
     """
 
-    versions: tuple[ArraySource, ArraySource] = field(kw_only=True)
+    fits: tuple[FittedRecalibrator, FittedRecalibrator] = field(kw_only=True)
+
+    @cached_property
+    def _versions(self) -> list[Any]:
+        """Source before the change, recalibrated by each fit."""
+        return [recalibrated(self.before, fit) for fit in self.fits]
 
     @property
     def row_bytes(self) -> int:
-        return sum(version.row_bytes for version in self.versions)
-
-    @property
-    def in_memory(self) -> bool:
-        return self.before.in_memory
-
-    def part(self, start: int, stop: int, covariates: bool = False) -> Self:
-        part = super().part(start, stop, covariates)
-        by_held, by_others = (v.part(start, stop, covariates) for v in self.versions)
-        return replace(part, versions=(by_held, by_others))
-
-    def with_covariates(
-        self,
-        covariates: Any,
-        names: tuple[str, ...],
-        categories: Mapping[str, tuple[str, ...]],
-    ) -> Self:
-        extended = super().with_covariates(covariates, names, categories)
-        by_held, by_others = (
-            version.with_covariates(covariates, names, categories) for version in self.versions
-        )
-        return replace(extended, versions=(by_held, by_others))
+        return sum(version.row_bytes for version in self._versions)
 
     def describe(self) -> dict[str, Any]:
         return {**self.before.describe(), "name": self.name, "kind": self.kind, "binary": False}
 
     def sample(self, count: int, seed: int = 0) -> Iterator[Block]:
         # Scores do not depend on a sample, and either version may stand for both.
-        return self.versions[0].sample(count, seed)
+        return self._versions[0].sample(count, seed)
 
-    def read(self, start: int, stop: int, covariates: bool = False) -> Block:
-        by_held, by_others = (v.read(start, stop, covariates) for v in self.versions)
-        held = _HALVES.holds(np.arange(by_held.start, by_held.start + len(by_held.labels)))
-        values = np.where(held[:, None], by_others.values, by_held.values)
-        return by_held._replace(values=values)
+    @property
+    def _reads_covariates(self) -> bool:
+        return any(fit.covariates for fit in self.fits)
+
+    def _changed(self, block: Block) -> Block:
+        by_held, by_others = (version._changed(block) for version in self._versions)
+        held = _HALVES.holds(np.arange(block.start, block.start + len(block.labels)))
+        return block._replace(values=np.where(held[:, None], by_others.values, by_held.values))
 
 
 def cross_fitted(session: Session, method: Recalibrator) -> ArraySource:
@@ -80,11 +68,12 @@ def cross_fitted(session: Session, method: Recalibrator) -> ArraySource:
     The errors of `Recalibrator.fit` are raised if a half does not determine the fit.
     """
     data = session.source
-    fits = (method.fit(session.on(part_of(data, _HALVES, held))) for held in (True, False))
-    by_held, by_others = (recalibrated(data, fit) for fit in fits)
+    by_held, by_others = (
+        method.fit(session.on(part_of(data, _HALVES, held))) for held in (True, False)
+    )
     name = f"{data.name}, cross-fitted by {method.name}"
     changes: dict[str, Any] = {"kind": "probabilities", "binary": False, "name": name}
-    return _CrossFitted.of(data, **changes, versions=(by_held, by_others))
+    return _CrossFitted.of(data, **changes, fits=(by_held, by_others))
 
 
 def improvement_of(

@@ -23,7 +23,7 @@ from scipy.special import expit
 from calibscale.array_types import Floats, Ints
 from calibscale.kernels.notion_rows import NotionRows
 from calibscale.predictions.chunk import Chunk
-from calibscale.recalibration import parametric
+from calibscale.recalibration import logistic, parametric
 from calibscale.recalibration.nonparametric import HISTOGRAM, IsotonicFit
 from calibscale.recalibration.recalibrator import DRAWN, FittedRecalibrator, Refits, recalibrated
 from calibscale.session import Session, SessionOptions
@@ -81,7 +81,7 @@ def refits_of(
     Examples
     --------
     >>> import numpy as np, calibscale
-    >>> from calibscale.recalibration.parametric import Platt
+    >>> from calibscale.recalibration.logistic import Platt
     >>> from calibscale.data.derived_sources import part_of
     >>> from calibscale.recalibration.recalibrator import recalibrated
     >>> from calibscale.recalibration.refits import refits_of
@@ -104,10 +104,10 @@ def refits_of(
         if isinstance(fitted, parametric.TemperatureFit):
             model = session.on(recalibrated(session.source, fitted))
             return _temperatures(fitted, model, notion, n_replicates, seed)
-        if not isinstance(fitted, parametric.PlattFit | IsotonicFit):
+        if not isinstance(fitted, logistic.PlattFit | IsotonicFit):
             return None
         cells = OccupiedCells.of(session.scan([HISTOGRAM]).groups[None][HISTOGRAM].sums)
-    if isinstance(fitted, parametric.PlattFit):
+    if isinstance(fitted, logistic.PlattFit):
         return _logistics(fitted, cells, n_replicates, seed)
     return _isotonics(fitted, cells, n_replicates, seed)
 
@@ -146,7 +146,7 @@ class _Logistics(_OnCells):
     clip: float
 
     def carried(self, chunk: Chunk, q: Floats) -> Floats:
-        return parametric.log_odds(chunk, self.clip)[:, None]
+        return logistic.log_odds(chunk, self.clip)[:, None]
 
     def _versions(self, carried: Floats, p: Floats, first: int, last: int) -> tuple[Floats, Floats]:
         index = [0, *range(first + 1, last + 1)]
@@ -155,7 +155,7 @@ class _Logistics(_OnCells):
 
 
 def _logistics(
-    fit: parametric.PlattFit, cells: OccupiedCells, n_replicates: int, seed: int
+    fit: logistic.PlattFit, cells: OccupiedCells, n_replicates: int, seed: int
 ) -> _Logistics:
     # A cell may have a mean p of exactly 0 or 1, which has no log-odds.
     min_p = max(fit.method.clip, 2.0**-53)

@@ -39,10 +39,10 @@ class FeatureSums(PairStatistic):
     @property
     def kernel_widths(self) -> dict[int, float]:
         kernel = self.kernel
-        found = dict(zip(kernel.columns, kernel.bandwidths, strict=True))
+        widths = dict(zip(kernel.columns, kernel.bandwidths, strict=True))
         if kernel.prediction != "none":
-            found[PREDICTION] = kernel.prediction_bandwidth
-        return found
+            widths[PREDICTION] = kernel.prediction_bandwidth
+        return widths
 
     @abstractmethod
     def features(self, rows: NotionRows) -> Floats:

@@ -12,8 +12,9 @@ from scipy.special import expit
 from calibscale import ECE, KLCE, Brier, evaluate, from_arrays
 from calibscale.data.derived_sources import HoldOut, left_out, part_of
 from calibscale.errors import InvalidDataError, OptionError
+from calibscale.recalibration.logistic import Platt
 from calibscale.recalibration.nonparametric import Isotonic
-from calibscale.recalibration.parametric import Platt, TemperatureScaling
+from calibscale.recalibration.parametric import TemperatureScaling
 from calibscale.recalibration.recalibrator import recalibrated
 from tests.support.overconfident import (
     HALF,

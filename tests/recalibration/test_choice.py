@@ -9,7 +9,7 @@ from scipy.special import expit
 from scipy.stats import binom
 
 import calibscale as cs
-from calibscale.recalibration.parametric import Beta
+from calibscale.recalibration.logistic import Beta
 
 
 def binary(n=2000, seed=0, link=lambda z: z, spread=1.5):

@@ -15,9 +15,11 @@ from calibscale.data.derived_sources import HoldOut, part_of
 from calibscale.errors import InvalidDataError, OptionError
 from calibscale.kernels.fourier_series import NoSeries
 from calibscale.recalibration.fits import METHODS
+from calibscale.recalibration.logistic import Platt
 from calibscale.recalibration.nonparametric import Isotonic, LocalBias
-from calibscale.recalibration.parametric import Platt, TemperatureScaling
+from calibscale.recalibration.parametric import TemperatureScaling
 from calibscale.recalibration.recalibrator import recalibrated
+from calibscale.results.audit_results import METHOD_NAMES
 from tests.support.biased_rows import missing_covariate
 from tests.support.local_settings import local_bias
 from tests.support.overconfident import (
@@ -396,7 +398,8 @@ def test_fit__error_names_the_reason(method, source, message):
 
 @pytest.mark.parametrize("method", [Platt(), TemperatureScaling()], ids=method_name)
 def test_fit__error_reports_missing_convergence(two, method, monkeypatch):
-    monkeypatch.setattr("calibscale.recalibration.parametric._MAX_PASSES", 2)
+    for module in ("logistic", "parametric"):
+        monkeypatch.setattr(f"calibscale.recalibration.{module}.MAX_PASSES", 2)
     with pytest.raises(OptionError, match="no convergence after 2 passes"):
         method.fit(two_class_source(two))
 
@@ -477,18 +480,7 @@ def test_settings__invalid_values_are_refused(make):
 
 
 def test_methods__are_found_by_name():
-    names = [
-        "identity",
-        "temperature",
-        "platt",
-        "beta",
-        "isotonic",
-        "bbq",
-        "local_bias",
-        "mc",
-        "pmc",
-    ]
-    assert list(METHODS) == names
+    assert tuple(METHODS) == METHOD_NAMES  # which the schema lists
 
 
 # ---------------------------------------------------------------- real predictions

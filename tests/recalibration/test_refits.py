@@ -17,8 +17,9 @@ from calibscale.errors import OptionError
 from calibscale.kernels.notion_rows import NotionRows
 from calibscale.output.text import print_result
 from calibscale.predictions.classes import Classes
+from calibscale.recalibration.logistic import Platt
 from calibscale.recalibration.nonparametric import Isotonic
-from calibscale.recalibration.parametric import Platt, TemperatureScaling
+from calibscale.recalibration.parametric import TemperatureScaling
 from calibscale.recalibration.recalibrator import recalibrated
 from calibscale.recalibration.refits import _frequencies, refits_of
 from calibscale.statistics.null_distributions import DrawnLabels
