@@ -299,8 +299,9 @@ def _trials(
         else:
             merged.append(trial)
     if condensed is not None:
-        # Without enough condensed rows, all rows are read once more for their signs.
-        scanned = condensed_run(run, condensed, states.pop(condensed)) or run
+        # Without enough condensed rows, all rows are read once more for their signs, after the pass
+        # whose progress was reported as the whole.
+        scanned = condensed_run(run, condensed, states.pop(condensed)) or run.reporting(None)
     count_replicates(scanned, merged, draws, n_replicates, batch, states, stop_after)
     return trials, one_pass
 
