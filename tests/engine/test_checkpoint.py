@@ -19,6 +19,8 @@ from calibscale.kernels import pair_sums
 from tests.support import kill_run
 from tests.support.commands import nobody
 
+pytestmark = pytest.mark.long
+
 # six panels of 250 rows
 ROWS, PANEL = 1500, 250
 

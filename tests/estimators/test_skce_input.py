@@ -22,6 +22,8 @@ from tests.support.local_calibration import (
     wrong_in_a_corner,
 )
 
+pytestmark = pytest.mark.long
+
 
 @pytest.fixture
 def data(rng):
