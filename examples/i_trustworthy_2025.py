@@ -39,7 +39,8 @@ from calibscale import (
 )
 from calibscale.recalibration.boosting import MCBoost, PMCBoost
 from calibscale.recalibration.nonparametric import BBQ, Isotonic, LocalBias
-from calibscale.recalibration.parametric import Platt, TemperatureScaling
+from calibscale.recalibration.logistic import Platt
+from calibscale.recalibration.parametric import TemperatureScaling
 from calibscale.recalibration.recalibrator import recalibrated
 from calibscale.simulation import configured
 
