@@ -38,8 +38,8 @@ from calibscale import (
     local_bias,
 )
 from calibscale.recalibration.boosting import MCBoost, PMCBoost
-from calibscale.recalibration.nonparametric import BBQ, Isotonic, LocalBias
 from calibscale.recalibration.logistic import Platt
+from calibscale.recalibration.nonparametric import BBQ, Isotonic, LocalBias
 from calibscale.recalibration.parametric import TemperatureScaling
 from calibscale.recalibration.recalibrator import recalibrated
 from calibscale.simulation import configured
