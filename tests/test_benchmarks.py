@@ -27,8 +27,8 @@ IN_TABLES = (
 )
 NAMES = ("golden", "exact", "start", "reads", "scaling", "subnormal")
 SLOW = {
-    *("alarms", "forecasts", "nightly", "pairs", "scale"),
-    *("scaling", "selection", "subnormal"),
+    *("alarms", "forecasts", "levels", "nightly", "pairs", "peers"),
+    *("scale", "scaling", "selection", "subnormal"),
 }
 EVERY_RUN = [name for name in (*IN_TABLES, *NAMES) if name not in SLOW]
 

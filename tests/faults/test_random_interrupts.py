@@ -23,6 +23,7 @@ from calibscale.data.ingest.ingestion import ingest
 from calibscale.data.store import LogitStore
 from calibscale.monitoring.night import night
 from tests.support.night_faults import TABLES, Forks, Scene
+from tests.support.slow_cases import some_slow
 
 COUNTS = [10, pytest.param(1000, marks=pytest.mark.slow)]
 
@@ -85,7 +86,7 @@ def _rows(n: int = 8_000) -> tuple[np.ndarray, np.ndarray]:
     return logits, (logits + rng.gumbel(size=logits.shape)).argmax(axis=1)
 
 
-@pytest.mark.parametrize("scheduler", ["serial", "threads"])
+@pytest.mark.parametrize("scheduler", some_slow(["serial", "threads"], keep=["threads"]))
 @pytest.mark.parametrize("count", COUNTS)
 def test_evaluate__interrupted_gives_the_same_numbers_afterwards(count, scheduler):
     logits, labels = _rows()

@@ -10,8 +10,10 @@ import calibscale as cs
 from calibscale.data.covariates import Axis
 from calibscale.inference import condensed_rows
 from calibscale.statistics.condensed_residuals import CondensedResiduals
+from tests.support.slow_cases import some_slow
 
 ROWS = 20_000
+CHOICES = [(), ("x",), ("group",), ("x", "group")]  # of covariates
 
 
 def means(rows=ROWS, seed=0, noise=None, weights=None, forecast="mean"):
@@ -93,7 +95,7 @@ def test_condensed_rows__of_equal_predictions_stay_in_their_cells():
 
 
 @pytest.mark.long
-@pytest.mark.parametrize("names", [(), ("x",), ("group",), ("x", "group")])
+@pytest.mark.parametrize("names", some_slow(CHOICES, keep=[(), ("x", "group")]))
 @pytest.mark.parametrize("forecast", ["mean", "mean(scale=log)"])
 def test_null_values__have_the_distribution_of_signs_of_all_rows(monkeypatch, names, forecast):
     statistics = [cs.MeanScore(), cs.SmoothTest(), cs.ResidualScan(), cs.KCE()]
