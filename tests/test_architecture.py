@@ -6,6 +6,8 @@ import ast
 import gc
 from collections import defaultdict
 from collections.abc import Iterator
+from importlib import import_module
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -336,6 +338,28 @@ def _is_export(node: ast.stmt) -> bool:
         ast.unparse(node.targets[0]) == "__all__"
         or ast.unparse(node.value) == "lazy_loader.attach_stub(__name__, __file__)"
     )
+
+
+@pytest.mark.parametrize("folder", ["examples", "benchmarks", "docs/_ext"])
+def test_imports__of_scripts_are_names_of_the_package(folder):
+    """No script waits for a run to learn that a name has moved."""
+    if not (ROOT / folder).is_dir():
+        pytest.skip(f"no folder {folder} here")
+    missing = []
+    for path in sorted((ROOT / folder).glob("**/*.py")):
+        for node in ast.walk(ast.parse(path.read_text())):
+            if not isinstance(node, ast.ImportFrom) or node.level:
+                continue
+            if (node.module or "").split(".")[0] != "calibscale":
+                continue
+            missing += [f"{path}: {a.name}" for a in node.names if not _exists(node.module, a.name)]
+    assert not missing, missing
+
+
+def _exists(module: str | None, name: str) -> bool:
+    """Whether a module of the package has a name, or a module of this name."""
+    assert module is not None
+    return hasattr(import_module(module), name) or find_spec(f"{module}.{name}") is not None
 
 
 def test_subpackages__hold_a_docstring_and_imports_only(trees):
