@@ -7,7 +7,6 @@ import gc
 from collections import defaultdict
 from collections.abc import Iterator
 from importlib import import_module
-from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -359,7 +358,12 @@ def test_imports__of_scripts_are_names_of_the_package(folder):
 def _exists(module: str | None, name: str) -> bool:
     """Whether a module of the package has a name, or a module of this name."""
     assert module is not None
-    return hasattr(import_module(module), name) or find_spec(f"{module}.{name}") is not None
+    if hasattr(import_module(module), name):
+        return True
+    try:
+        return bool(import_module(f"{module}.{name}"))
+    except ImportError:
+        return False
 
 
 def test_subpackages__hold_a_docstring_and_imports_only(trees):
