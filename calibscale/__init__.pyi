@@ -6,7 +6,7 @@ from .auditing.audit import audit as audit
 from .auditing.local_bias import local_bias as local_bias
 from .auditing.segment_tests import Segments as Segments
 from .data.arrays import from_arrays as from_arrays
-from .data.derived_sources import forecast_events as forecast_events
+from .data.event_sources import forecast_events as forecast_events
 from .data.ingest.frames import from_frame as from_frame
 from .data.ingest.table_files import from_file as from_file
 from .data.set_arrays import from_sets as from_sets

@@ -14,6 +14,7 @@ from typing import Any, ParamSpec, Self, TypedDict, TypeVar, Unpack
 from calibscale.data.call_hints import need_source
 from calibscale.data.covariates import ColumnSummary, clustered
 from calibscale.data.derived_sources import Split
+from calibscale.data.event_sources import claimed_events
 from calibscale.data.source import ArraySource
 from calibscale.data.source_arguments import as_source
 from calibscale.engine.dask_backend import PACKAGES, installed
@@ -201,6 +202,14 @@ class Session:
         rules = replace(rules, cluster=self.rules.cluster)
         profile = DataProfile(source, rules, self.execution.scheduler)
         return Session(source, rules, self.execution, profile)
+
+    def of_events(self) -> Session:
+        """Session of the events that functionals claim, or this session for other predictions.
+
+        See `calibscale.forecast_events`.
+        """
+        events = claimed_events(self.source)
+        return self if events is self.source else self.on(events)
 
     def reporting(self, progress: Progress | None) -> Self:
         """This session with another progress callback."""

@@ -10,7 +10,7 @@ from typing import Any, TypeVar, Unpack
 from calibscale.auditing.bias_curves import curves
 from calibscale.auditing.bias_regions import local_map, regions
 from calibscale.auditing.group_tests import GroupSums, tested_groups
-from calibscale.auditing.local_bias import NOTIONS, local_settings
+from calibscale.auditing.local_bias import local_settings
 from calibscale.auditing.range_scan import ScanSums, scanned_ranges
 from calibscale.auditing.segment_tests import Segments, tested_segments
 from calibscale.auditing.tests_and_scores import against as compare
@@ -23,12 +23,13 @@ from calibscale.auditing.tests_and_scores import (
 )
 from calibscale.data.covariates import Axis
 from calibscale.data.derived_sources import HoldOut, part_of, predicted
+from calibscale.data.event_sources import claimed_events
+from calibscale.data.source import ArraySource
 from calibscale.data.source_arguments import as_source
 from calibscale.errors import OptionError, require
 from calibscale.estimators.base import set_names
 from calibscale.estimators.skce import SKCE
 from calibscale.predictions.blocks import RowCounts
-from calibscale.predictions.notions import problems
 from calibscale.results.audit_results import Audit, Group, Scores, Segment
 from calibscale.session import Session, SessionOptions, verb
 from calibscale.statistics.segments import axes_of
@@ -96,6 +97,11 @@ def audit(
       (`calibscale.recalibration.refits.refits_of`).
     * Comparison with another model on the same rows, by paired differences.
 
+    Quantiles, intervals, sets and probabilities of exceedance are audited by the event that they
+    claim, see `forecast_events`, and ``predicted_quantile``, ``interval_width`` or ``set_size`` is
+    a further covariate.
+    Means and expectiles do not say how outcomes vary, and are refused.
+
     A session with clusters, ``session.by_cluster(column)``, has tests and intervals of groups by
     random signs of clusters (the null ``wild_cluster``), but neither recalibration nor a
     comparison.  If a cluster is too large for random signs, there are no p-values, see
@@ -147,18 +153,21 @@ def audit(
     started = time.perf_counter()
     chosen = recalibrate if isinstance(recalibrate, Recalibration) else Recalibration(recalibrate)
     requested = Segments.on(covariates)
-    with Session.open(source, **options) as session:
+    with Session.open(source, **options) as opened:
+        session = opened.of_events()
         data = session.source
+        _check_events(data)
         local = replace(local_settings(requested.local, data), seed=seed)
         names, notion = local.covariates, str(local.notion)
-        _check(names, notion, data.classes, confidence_level, bins, min_rows)
+        _check(names, confidence_level, bins, min_rows)
         for name in names:
             data.covariate(name)  # raises for an unknown name before anything is read
         estimators = local_estimators(local)
         methods, unsuitable = methods_named(chosen.methods, data.classes, local)
         unsuitable += _clustered(session, methods, against, local.bandwidth_share)
         if against is not None:  # an unsuitable model is an error before the tests take minutes
-            predicted(as_source(against), data)
+            against = claimed_events(as_source(against))
+            predicted(against, data)
         tests, tested = local_tests(session, estimators, n_replicates, seed)
         frozen_estimators = frozen(estimators, tests)
 
@@ -255,17 +264,18 @@ def audit(
     )
 
 
-def _check(
-    names: tuple[str, ...],
-    notion: str,
-    classes: int,
-    confidence_level: float,
-    bins: int,
-    min_rows: int,
-) -> None:
+def _check_events(source: ArraySource) -> None:
+    """Raise an OptionError for functionals without events, whose outcomes cannot be drawn."""
+    target = source.target
+    if target.response is not None and not target.draws_responses:
+        raise OptionError(
+            f"an audit draws outcomes, and {target.in_words} do not say how outcomes vary; use "
+            "calibration_test with covariates, local_bias, and evaluate with group_by"
+        )
+
+
+def _check(names: tuple[str, ...], confidence_level: float, bins: int, min_rows: int) -> None:
     require(names, "an audit needs covariates")
-    require(notion in NOTIONS, f"notion of an audit must be {' or '.join(NOTIONS)}", notion)
-    problems(notion, classes)
     require(0 < confidence_level < 1, "confidence_level must be in (0, 1)", confidence_level)
     require(bins >= 2, "bins must be at least 2", bins)
     require(min_rows >= 2, "min_rows must be at least 2", min_rows)

@@ -9,7 +9,9 @@ from dataclasses import replace
 from typing import Any, Unpack
 
 import numpy as np
+from scipy.special import stdtrit
 
+from calibscale.array_types import Bools, Floats
 from calibscale.auditing.range_scan import ScanSums, scanned_ranges
 from calibscale.data.source import ArraySource
 from calibscale.errors import OptionError, require
@@ -18,12 +20,21 @@ from calibscale.intervals.excess import excess_deviate, excess_limits
 from calibscale.kernels.bandwidths import local_kernel, named_bandwidths
 from calibscale.kernels.data_profile import DataProfile
 from calibscale.kernels.product_kernel import ProductKernel
+from calibscale.predictions.functionals.functional import Functional
 from calibscale.predictions.notions import problems
+from calibscale.predictions.target import Target
 from calibscale.results.bias_results import BiasMap
 from calibscale.session import Session, SessionOptions, classes_only, verb
 from calibscale.statistics.effective_rows import effective
 from calibscale.statistics.one_pass import PassResult
-from calibscale.statistics.smoother import Direct, Measured, Points, Strengths, choose
+from calibscale.statistics.smoother import (
+    Direct,
+    Measured,
+    Points,
+    ResidualStrengths,
+    Strengths,
+    choose,
+)
 from calibscale.statistics.statistic import Statistic
 
 METHODS = ("auto", "spectral", "direct")
@@ -52,6 +63,11 @@ def local_bias(
     Local calibration bias at points (f', x') [VF, eq. 7].  With ``prediction_kernel="none"``, k =
     1, it is the estimate of Luo et al. (2022).  The sum includes a row at the point itself.
 
+    Predictions of means and expectiles have the bias of their response, the outcome of a mean.  As
+    they do not say how outcomes vary, intervals are those of Student's t, and no ranges are tested.
+    Quantiles, intervals and sets have the bias of the event that they claim, see `forecast_events`,
+    and ``predicted_quantile``, ``interval_width`` or ``set_size`` is a further covariate.
+
     Parameters
     ----------
     source, **options
@@ -64,8 +80,9 @@ def local_bias(
         Points of the map: every valid labelled row, a grid, or the given points.  Predictions may
         be None if k = 1.
     points : int
-        Number of values on each axis of the grid: predictions from 0 to 1, covariates between the
-        1st and the 99th percentile of 1,000 rows, or all their values if these are no more.
+        Number of values on each axis of the grid: probabilities from 0 to 1, other predictions and
+        covariates between the 1st and the 99th percentile of 1,000 rows, or all values of a
+        covariate if these are no more.
     min_rows : float
         Effective rows, at least 2, below which a point is masked.
     method : {"auto", "spectral", "direct"}
@@ -97,16 +114,17 @@ def local_bias(
     [0.3, 0.21, 0.3, 3.98]
     """
     started = time.perf_counter()
-    with Session.open(source, **options) as session:
+    with Session.open(source, **options) as opened:
+        session = opened.of_events()
         data, profile = session.source, session.profile
         local = local_settings(covariates, data)
         names, notion = local.covariates, str(local.notion)
-        _check(notion, data.classes, method, at, points, series_tolerance, min_rows)
+        _check(method, at, points, series_tolerance, min_rows)
         require(n_replicates >= 0, "n_replicates must be at least 0", n_replicates)
         kernel, notes = local_kernel(profile, notion, local)
         map_points = None  # the rows themselves
         if not isinstance(at, str):
-            map_points = given_points(at, names, kernel)
+            map_points = given_points(at, names, kernel, data.target)
         elif at == "grid":
             map_points = grid_points(profile, notion, kernel, names, points)
         plan, reason = choose(profile, notion, kernel, names, method, series_tolerance, map_points)
@@ -116,9 +134,12 @@ def local_bias(
             return session.scan(statistics, covariates=names)
 
         direct = Direct(notion, kernel, tuple(data.covariate(name) for name in names))
-        measured = (plan or direct).measure(read, map_points, Strengths(notion))
+        has_events = data.target.has_classes
+        strengths = Strengths(notion) if has_events else ResidualStrengths(notion)
+        measured = (plan or direct).measure(read, map_points, strengths)
+        columns = (_event_columns if has_events else _residual_columns)(measured, min_rows)
         ranges = None
-        if n_replicates:
+        if n_replicates and has_events:
             # Masked points show no bias.  Ranges of many rows also find a small bias that is spread
             # widely.
             scan = ScanSums.of(session, names, notion, local.categorical)
@@ -131,7 +152,7 @@ def local_bias(
     parameters: dict[str, Any] = {
         "covariates": list(names),
         "categorical": list(local.categorical),
-        "notion": notion,
+        "notion": data.target.named_notion(notion),
         "prediction_kernel": local.prediction_kernel,
         "prediction_bandwidth": kernel.prediction_bandwidth,
         "covariate_kernel": local.covariate_kernel,
@@ -140,7 +161,7 @@ def local_bias(
         "min_rows": min_rows,
         "method": "direct" if plan is None else "spectral",
     }
-    if n_replicates:
+    if ranges is not None:
         parameters |= {"replicates": n_replicates, "seed": seed}
     # Only settings that had an effect are reported.
     if parameters["at"] == "grid":
@@ -149,10 +170,10 @@ def local_bias(
         parameters |= {"series_tolerance": series_tolerance, "modes": plan.modes.series.modes}
     return BiasMap(
         covariates=names,
-        predictions=measured.points.predictions,
+        predictions=_in_units(measured.points.predictions, data.target),
         values=measured.points.covariates,
         index=measured.points.rows,
-        **_map_columns(measured, min_rows),
+        **columns,
         notes=tuple(notes),
         ranges=ranges,
         **session.outcome(measured.counts, started, **parameters),
@@ -161,20 +182,23 @@ def local_bias(
 
 def local_settings(covariates: str | Sequence[str] | SKCE, source: ArraySource) -> SKCE:
     """KLCE on covariates, with the default notion and the categorical covariates of a source."""
-    classes_only("local bias", source)
     local = KLCE.on(covariates)
+    if isinstance(source.target, Functional):
+        notion = local.notion or "canonical"
+        require(notion == "canonical", f"{source.target.in_words} have no notion", notion)
+    else:
+        classes_only("local bias", source)
+        notion = local.notion or ("positive" if source.classes == 2 else "top_label")
+        require(notion in NOTIONS, f"notion of a map must be {' or '.join(NOTIONS)}", notion)
+        problems(notion, source.classes)
     return replace(
         local,
-        notion=local.notion or ("positive" if source.classes == 2 else "top_label"),
+        notion=notion,
         categorical=source.categorical(local.covariates, local.categorical),
     )
 
 
-def _check(
-    notion: str, classes: int, method: str, at: Any, points: int, tolerance: float, min_rows: float
-) -> None:
-    require(notion in NOTIONS, f"notion of a map must be {' or '.join(NOTIONS)}", notion)
-    problems(notion, classes)
+def _check(method: str, at: Any, points: int, tolerance: float, min_rows: float) -> None:
     require(method in METHODS, f"method must be one of {', '.join(METHODS)}", method)
     if isinstance(at, str) and at not in ("rows", "grid"):
         raise OptionError(f"at must be rows, grid or (predictions, covariates), not {at!r}")
@@ -184,7 +208,42 @@ def _check(
     require(2 <= min_rows < np.inf, "min_rows must be at least 2", min_rows)
 
 
-def _map_columns(measured: Measured, min_rows: float) -> dict[str, Any]:
+def _in_units(points: Floats, target: Target) -> Floats:
+    """Predictions of points (m,), which kernels may see on another scale."""
+    return target.unembedded(points) if isinstance(target, Functional) else points
+
+
+def _residual_columns(measured: Measured, min_rows: float) -> dict[str, Any]:
+    """Columns of a map of residuals whose law is unknown: those of `_event_columns`."""
+    residual, weight = measured.first[0], np.maximum(measured.first[1], 0.0)
+    squares, residual_squares = np.maximum(measured.second[::2], 0.0)  # Σw²κ² and Σw²κ²δ²
+    weights, rows, masked = effective(weight, squares, measured.errors, min_rows)
+    mean = -residual / weights  # δ is prediction − response
+    # Σw²κ²(δ − δ̄)², expanded
+    around = residual_squares + mean * (2.0 * measured.second[1] + mean * squares)
+    freedom = np.maximum(rows - 1.0, 1.0)
+    error = np.sqrt(np.maximum(around, 0.0) * (rows / freedom)) / weights
+    half = -stdtrit(freedom, (1 - CONFIDENCE) / 2) * error
+    # The deviate is that of calibrated rows, whose residuals vary around 0.
+    spread = np.sqrt(residual_squares) / weights
+    z = np.divide(mean, spread, out=np.zeros_like(mean), where=spread > 0)
+    columns = {
+        "bias": mean,
+        "standard_error": error,
+        "low": mean - half,
+        "high": mean + half,
+        "z": z,
+    }
+    return _shown(columns, rows, masked)
+
+
+def _shown(columns: dict[str, Floats], rows: Floats, masked: Bools) -> dict[str, Any]:
+    """Columns of a map, without numbers where it is masked."""
+    shown = {name: np.where(masked, np.nan, column) for name, column in columns.items()}
+    return {**shown, "effective_rows": rows, "masked": masked}
+
+
+def _event_columns(measured: Measured, min_rows: float) -> dict[str, Any]:
     """Bias, standard error, low, high, z, effective rows, and mask."""
     # A Fourier series has errors of either sign, which may turn small positive sums negative.  The
     # seventh sum with κ² may be negative by itself.
@@ -216,14 +275,13 @@ def _map_columns(measured: Measured, min_rows: float) -> dict[str, Any]:
         "high": high,
         "z": z,
     }
-    shown = {name: np.where(masked, np.nan, column) for name, column in columns.items()}
-    return {**shown, "effective_rows": rows, "masked": masked}
+    return _shown(columns, rows, masked)
 
 
 MAX_POINTS = 10**7  # points of a map, with 80 MB for each of its columns
 
 
-def given_points(at: Any, names: tuple[str, ...], kernel: ProductKernel) -> Points:
+def given_points(at: Any, names: tuple[str, ...], kernel: ProductKernel, target: Target) -> Points:
     """Points from the argument `at` of `local_bias`, validated."""
     try:
         predictions, covariates = at
@@ -246,6 +304,10 @@ def given_points(at: Any, names: tuple[str, ...], kernel: ProductKernel) -> Poin
     require(p.shape == (len(x),), f"{len(x)} points need {len(x)} predictions", p.shape)
     if not (np.isfinite(x).all() and (constant or np.isfinite(p).all())):
         raise OptionError("points to evaluate at must be finite")
+    if isinstance(target, Functional) and not constant:
+        with np.errstate(invalid="ignore", divide="ignore"):
+            p = target.embedded(p[:, None], p)[:, 0]
+        require(bool(np.isfinite(p).all()), "the points need positive predictions on a log scale")
     return Points(p, x)
 
 
@@ -256,7 +318,10 @@ def grid_points(
     columns = setup.columns(names)
     sample = setup.sample(notion).covariates
     constant = kernel.prediction == "none"
-    axes: list[Any] = [np.array([np.nan]) if constant else np.linspace(0.0, 1.0, points)]
+    lowest, highest = 0.0, 1.0
+    if not setup.source.target.has_classes:
+        lowest, highest = np.percentile(setup.sample(notion).points[:, 0], [1, 99])
+    axes: list[Any] = [np.array([np.nan]) if constant else np.linspace(lowest, highest, points)]
     for column in columns.values():
         levels = column.levels
         if levels is not None and (column.position in kernel.categorical or len(levels) <= points):

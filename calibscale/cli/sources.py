@@ -211,7 +211,7 @@ def open_other(store: str, options: dict[str, Any]) -> ArraySource:
 
 
 def _opened(store: str | tuple[str, ...] | None, options: dict[str, Any]) -> ArraySource:
-    from calibscale.data.derived_sources import forecast_events
+    from calibscale.data.event_sources import forecast_events
 
     source, event = _described(store, options), options["event"]
     return forecast_events(source, **event) if event else source
@@ -243,7 +243,7 @@ def _described(store: str | tuple[str, ...] | None, options: dict[str, Any]) -> 
             store,
             **columns,
             labels=options["labels"],
-            covariates=_covariates() or None,
+            covariates=_covariates(options["forecast"]) or None,
             storage_options=storage,
             forecast=options["forecast"],
             **meaning,
@@ -282,9 +282,14 @@ def _refuse(options: dict[str, Any], name: str, scope: str) -> None:
         raise click.UsageError(f"--{name.replace('_', '-')} applies to {scope}")
 
 
-def _covariates() -> list[str]:
-    """Columns of a table that the options of the command name as covariates or groups."""
+def _covariates(forecast: str | None) -> list[str]:
+    """Columns of a table that the options of the command name as covariates or groups.
+
+    The column that `forecast_events` adds to predictions of a kind is none of the table.
+    """
     from calibscale.data.groups import Grouping, listed_groups
+    from calibscale.predictions.functionals.functional import Functional
+    from calibscale.predictions.kinds import forecast_of
 
     parameters = click.get_current_context().params
     names = [
@@ -292,6 +297,9 @@ def _covariates() -> list[str]:
         *filter(None, [parameters.get("cluster")]),
     ]
     names += [Grouping.parse(text).column for text in listed_groups(parameters.get("group_by"))]
+    target = forecast_of(forecast)
+    if isinstance(target, Functional) and target.has_constant_claim:
+        names = [name for name in names if name != target.order_name]
     return list(dict.fromkeys(names))
 
 

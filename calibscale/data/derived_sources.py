@@ -10,13 +10,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from calibscale.array_types import Ints
-from calibscale.compiled import random_draws, row_sums
+from calibscale.compiled import random_draws
 from calibscale.data.source import ArraySource
 from calibscale.data.source_arguments import as_source
 from calibscale.errors import InvalidDataError, OptionError, require
 from calibscale.predictions.blocks import Block
 from calibscale.predictions.chunk import Chunk
-from calibscale.predictions.claims import FORECASTS
 
 TEST = -1  # fold of the rows of the test part
 
@@ -127,7 +126,7 @@ class HoldOut:
 _PIECE = 2**20  # row numbers hashed together
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, eq=False, repr=False)
 class DerivedSource(ArraySource):
     """Source that changes the blocks of the source `before`, and shares its columns."""
 
@@ -177,7 +176,7 @@ class DerivedSource(ArraySource):
 # ---------------------------------------------------------------- parts
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, eq=False, repr=False)
 class _Part(DerivedSource):
     """Rows that are held out, or the remaining ones.  Rows of the other part have no label."""
 
@@ -288,7 +287,7 @@ def left_out(source: ArraySource) -> int:
 # ---------------------------------------------------------------- predictions of another model
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, eq=False, repr=False)
 class _Predicted(DerivedSource):
     """Predictions of one source with the labels, weights and covariates of another, by row."""
 
@@ -338,130 +337,3 @@ def predicted(predictions: ArraySource, columns: ArraySource) -> ArraySource:
     of_predictions = ("kind", "values", "binary", "name")
     changes = {name: getattr(predictions, name) for name in of_predictions}
     return _Predicted.of(columns, predictions=predictions, **changes)
-
-
-# ---------------------------------------------------------------- events of forecasts
-
-
-@dataclass(frozen=True, eq=False)
-class _Events(DerivedSource):
-    """Events of forecasts as two classes, with the probabilities predicted for them."""
-
-    at_level: float | None = field(kw_only=True)
-    threshold: float | tuple[float, float] | None = field(kw_only=True)
-
-    def describe(self) -> dict[str, Any]:
-        event = {"level": self.at_level, "threshold": self.threshold}
-        return {**super().describe(), "event": event}
-
-    def _changed(self, block: Block) -> Block:
-        forecast: Any = self.before.target
-        values = block.values.astype(np.float64)
-        y = block.labels.astype(np.float64)
-        status = forecast.status(values, y)
-        valid = status == row_sums.OK
-        rows = np.arange(block.start, block.start + len(y))
-        if self.threshold is not None:
-            low, high = np.broadcast_to(self.threshold, 2)
-            # A number that is uniform by row makes a bias of the event a bias of the mean:
-            # ∫ (P(Z ≤ t) − 1{Y ≤ t}) dt over [low, high] is Y − E Z, both limited to it.
-            threshold = low + (high - low) * random_draws.of_rows(rows, 1, random_draws.PIT)
-            with np.errstate(divide="ignore", invalid="ignore"):  # of invalid rows
-                p = forecast.event_probability(values, y, threshold)
-                happened = y <= threshold
-        else:
-            assert self.at_level is not None
-            p = np.full(len(y), self.at_level)
-            happened = np.zeros(len(y), bool)
-            happened[valid] = forecast.pit(values[valid], y[valid], rows[valid]) <= self.at_level
-        invalid = status > row_sums.UNLABELLED
-        p[invalid] = np.nan
-        faults = {}
-        if invalid.any():  # an error names the first invalid row alone
-            i = int(np.argmax(invalid))
-            faults = {int(rows[i]): forecast.explained(int(status[i]), values[i], float(y[i]))}
-        labels = np.where(valid, happened, -1).astype(np.int64)
-        return block._replace(values=np.clip(p, 0.0, 1.0), labels=labels, faults=faults)
-
-
-def forecast_events(
-    source: Any,
-    *,
-    level: float | None = None,
-    threshold: float | tuple[float, float] | None = None,
-) -> ArraySource:
-    """Describe an event of each forecast as two classes, for measures, audits and maps of these.
-
-    Exactly one of `level` and `threshold` is given.
-
-    Parameters
-    ----------
-    source : path, URL, LogitStore or ArraySource
-        Predictive distributions.
-    level : float, optional
-        The event is that the outcome is at most the quantile of this level, so that its predicted
-        probability is `level` in every row.  Values with a probability of their own are split at
-        random by row.
-    threshold : float or (low, high), optional
-        The event is that the outcome is at most this number, with the probability that the forecast
-        predicts.  Between two numbers, the number is drawn uniformly by row.  A bias times
-        high − low is then the bias of the mean, the forecasts' minus the outcomes', both limited to
-        [low, high].
-
-    Raises
-    ------
-    OptionError
-        If the source has predictions of classes, if `level` and `threshold` are both given or both
-        missing, or if a number is out of range.
-
-    Notes
-    -----
-    With a threshold, the probability of an ensemble of m members is the share of the m + 1 values,
-    members and outcome, up to the threshold.  The share k/m of the members has the noise of m draws
-    and is miscalibrated even if members and outcome are exchangeable: 0 of 5 members does not mean
-    that the event is impossible.  Given the m + 1 values, in contrast, each of them is equally
-    likely the outcome, so that the probability (k + event)/(m + 1) is right for every m.  The error
-    of a biased ensemble is the error of k/m times m/(m + 1).  As the probability knows the outcome
-    a little, its Brier score and log loss are not scores of a forecast: compare ensembles by
-    `CRPS`, which is fair.  Rows without an outcome have the probability k/m.
-
-    See Also
-    --------
-    local_bias : Bias of predictions at values of covariates.
-    EnsembleForecast : Ensembles, and their calibration.
-
-    Examples
-    --------
-    Outcomes are below the median too often where x is positive, too rarely where it is not:
-
-    >>> import numpy as np, calibscale as cs
-    >>> rng = np.random.default_rng(0)
-    >>> x = rng.normal(size=2000)
-    >>> source = cs.from_arrays(
-    ...     predictions=(np.zeros(2000), np.ones(2000)), forecast="normal",
-    ...     labels=rng.normal(size=2000) - 0.5 * np.sign(x), covariates=x, covariate_names=["x"],
-    ... )
-    >>> bias = cs.local_bias(cs.forecast_events(source, level=0.5), ["x"], at=([0.5] * 2, [-1, 1]))
-    >>> bias.bias.round(1).tolist()
-    [-0.1, 0.1]
-    """
-    data = as_source(source)
-    others = f"{data.kind} of classes" if data.target.has_classes else data.target.in_words
-    require(data.target.claim == FORECASTS, f"{data.name} has no forecasts but {others}")
-    require((level is None) != (threshold is None), "give exactly one of level= and threshold=")
-    require(level is None or 0 < level < 1, "level must be in (0, 1)", level)
-    if threshold is not None:
-        shown = np.array(threshold).tolist()
-        ends = shown if isinstance(shown, list) else [shown]
-        numbers = len(ends) in (1, 2) and all(isinstance(end, int | float) for end in ends)
-        finite = numbers and bool(np.isfinite(ends).all()) and ends == sorted(set(ends))
-        require(finite, "threshold must be a finite number or (low, high)", threshold)
-        threshold = (ends[0], ends[1]) if len(ends) == 2 else float(ends[0])
-    return _Events.of(
-        data,
-        kind="probabilities",
-        binary=True,
-        forecast=None,
-        at_level=level,
-        threshold=threshold,
-    )

@@ -27,7 +27,7 @@ _BEFORE, _AFTER = "before", "after"  # names of the two models of a comparison
 _SCORES: tuple[type[Estimator], ...] = (NLL, Brier)
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, eq=False, repr=False)
 class _CrossFitted(DerivedSource):
     """Recalibrated predictions of each row by the fit to the half without it.
 

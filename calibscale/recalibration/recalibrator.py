@@ -317,7 +317,7 @@ class Refits(Null):
 # ---------------------------------------------------------------- Recalibrated sources
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, eq=False, repr=False)
 class _Recalibrated(DerivedSource):
     """Probabilities (rows, K) of a recalibrated model.
 

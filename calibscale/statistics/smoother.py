@@ -6,7 +6,7 @@ import math
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Any, ClassVar, NamedTuple
+from typing import Any, ClassVar, NamedTuple, Protocol
 
 import numpy as np
 
@@ -62,7 +62,7 @@ class RowPoints(Statistic):
 
 
 class Measured(NamedTuple):
-    """Sums of `Strengths` at points, with κ (s, m) and κ² (t, m), and errors of Σwκ and Σw²κ²."""
+    """Sums of strengths at points, with κ (s, m) and κ² (t, m), and errors of Σwκ and Σw²κ²."""
 
     points: Points
     first: Floats
@@ -108,6 +108,35 @@ class Strengths:
         return np.stack(with_kernel), np.stack(with_square)
 
 
+@dataclass(frozen=True)
+class ResidualStrengths:
+    """Terms of each row of a functional: wδ and w for κ, and w², w²δ and w²δ² for κ²."""
+
+    notion: str
+    counts: ClassVar[tuple[int, int]] = (2, 3)
+
+    def of(self, chunk: Chunk) -> tuple[Floats, Floats]:
+        """Terms of each row of a chunk that are summed with κ (2, c), and with κ² (3, c)."""
+        w = weights_of(chunk)
+        weighted = w * chunk.delta[:, 0]
+        return np.stack([weighted, w]), np.stack([w * w, w * weighted, weighted * weighted])
+
+
+class MapStrengths(Protocol):
+    """Terms of each row that a map sums with κ, and with κ²."""
+
+    @property
+    def notion(self) -> str:
+        """Notion of the points and of the residuals."""
+
+    @property
+    def counts(self) -> tuple[int, int]:
+        """Number of sums with κ, and with κ²."""
+
+    def of(self, chunk: Chunk) -> tuple[Floats, Floats]:
+        """Terms of each row of a chunk that are summed with κ (s, c), and with κ² (t, c)."""
+
+
 # ---------------------------------------------------------------- spectral
 
 
@@ -123,7 +152,7 @@ class StrengthModes(Statistic):
     """Fourier modes of the `strengths` that are summed with κ, or with κ² if `squared`."""
 
     modes: Modes
-    strengths: Strengths
+    strengths: MapStrengths
     squared: bool
     large_chunks: ClassVar[bool] = True
 
@@ -255,7 +284,7 @@ class Spectral:
     tolerance: float
     positions: tuple[int, ...]
 
-    def statistics(self, strengths: Strengths) -> tuple[StrengthModes, StrengthModes]:
+    def statistics(self, strengths: MapStrengths) -> tuple[StrengthModes, StrengthModes]:
         """Statistics of κ and of κ²."""
         return (
             StrengthModes(self.modes, strengths, False),
@@ -365,7 +394,7 @@ class Spectral:
         return replace(modes, series=series)
 
     def measure(
-        self, read: Callable[..., PassResult], points: Points | None, strengths: Strengths
+        self, read: Callable[..., PassResult], points: Points | None, strengths: MapStrengths
     ) -> Measured:
         """Sums at the points, or at the rows, from the modes of one pass."""
         statistics = self.statistics(strengths)
@@ -490,7 +519,7 @@ class Direct:
     positions: tuple[int, ...]
 
     def measure(
-        self, read: Callable[..., PassResult], points: Points | None, strengths: Strengths
+        self, read: Callable[..., PassResult], points: Points | None, strengths: MapStrengths
     ) -> Measured:
         """Sums at the points from one pass, after one that gathers the rows if points is None."""
         if points is None:
@@ -519,7 +548,7 @@ class PointState(NamedTuple):
 class PointSums(Statistic):
     """Kernel sums over the rows at points.  `kernel` has the columns of the points."""
 
-    strengths: Strengths
+    strengths: MapStrengths
     kernel: ProductKernel
     positions: tuple[int, ...]
     points: Points

@@ -118,3 +118,35 @@ print(cs.calibration_test(intervals, covariates="age", n_replicates=199))
 # other half judges it, so that the choice does not make the coverage look worse than it is.
 
 print(cs.evaluate(intervals, [cs.WorstSlabCoverage(("age",), share=0.1)], interval=True))
+
+# %%
+# An interval claims an event, that it contains the outcome, with the same probability in every row.
+# `audit`, `local_bias` and `power` judge this event as they judge probabilities of two classes. The
+# width of the intervals is a further covariate, which is constant here.
+
+audit = cs.audit(intervals, "age", n_replicates=199)
+print(audit.verdict)
+for place in audit.biased_ranges[:2]:
+    print(f"{place.name}: coverage {place.frequency:.1%} instead of 80 %")
+
+# %%
+# How much better would a coverage be that depends on the age? A recalibration of the event answers
+# this on rows that it has not used. The change of a proper score, with the opposite sign, is the
+# *excess risk of the target coverage*: 0 if the coverage is right for every age, and larger the
+# better it can be predicted.
+
+events = cs.forecast_events(intervals)
+fit = cs.recalibrate(events, "local_bias", covariates="age")
+for change in fit.improvement.changes:
+    excess, low, high = -change.change, -change.high, -change.low
+    print(f"{change.score}: excess risk {excess:.4f} (95 % interval {low:.4f} to {high:.4f})")
+
+# %%
+# Means have no event, but a map of local bias: here the claims of drivers near 20 and near 50 years
+# of age, at a predicted rate of 0.1.
+
+local = cs.local_bias(frequency, "age", at=([0.1, 0.1], [20, 50]))
+for years, bias, low, high in zip(
+    local.values[:, 0], local.bias, local.low, local.high, strict=True
+):
+    print(f"age {years:.0f}: claims exceed the prediction by {bias:.3f} ({low:.3f} to {high:.3f})")

@@ -315,7 +315,7 @@ def test_impossible_settings__are_refused(forecast, message):
         (lambda s: cs.evaluate(s, "coverage"), "is for predictions of forecasts or intervals"),
         (lambda s: cs.power(s, cs.Miscalibration(0.1)), "power is for predictions of classes or"),
         (lambda s: cs.forecast_events(s, level=0.5), r"no forecasts but predictions \(mean\)"),
-        (lambda s: cs.audit(s, ["a"]), "is for predictions of classes, and these are mean"),
+        (lambda s: cs.audit(s, ["a"]), "do not say how outcomes vary"),
         (lambda s: cs.evaluate(s, cs.Deviance(2)), "needs outcomes positive"),
     ],
 )

@@ -366,7 +366,7 @@ def audit(result: Audit) -> doc.Article:
         listed = region_table(regions, result.source, "Most biased regions of the map")
     return doc.article(
         f"Audit of {doc.source_name(result)}",
-        f"{doc.size_of(result)}, {terms.notion(result.notion)}",
+        doc.judged_rows(result),
         result.verdict[:1].upper() + result.verdict[1:],
         doc.section(
             "tests",

@@ -296,9 +296,18 @@ def size_of(result: SourceRows) -> str:
     return rows_of(result.n, source_of(result)) + clusters_of(result)
 
 
+def judged_rows(result: Any) -> str:
+    """Number of rows, with the notion of their errors where classes have several."""
+    claimed = source_of(result).get("event", {}).get("claim")
+    return size_of(result) if claimed else f"{size_of(result)}, {terms.notion(result.notion)}"
+
+
 def rows_of(count: int, source: Json) -> str:
     """Number of rows with the classes of a source, or the kind of its forecasts."""
     rows = number_texts.plural(count, "row")
+    claim = source.get("event", {}).get("claim")
+    if claim is not None:
+        return f"{rows} of events claimed by {claim}"
     if source.get("forecast"):
         noun = "predictions" if source.get("claim") else "forecasts"
         return f"{rows} of {noun} ({source['kind']})"

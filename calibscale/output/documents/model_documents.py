@@ -75,7 +75,7 @@ def selection(result: Selection) -> doc.Article:
     features: Json = {"features": result.features} if result.features else {}
     return doc.article(
         f"Selection of an estimator for {doc.source_name(result)}",
-        f"{doc.size_of(result)}, {terms.notion(result.notion)}",
+        doc.judged_rows(result),
         verdict,
         doc.section("risk", "Risk", *comparisons.selection_blocks(result)),
         *doc.closing(result, ["calibrated", "risk", "root"], **features),

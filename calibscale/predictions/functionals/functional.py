@@ -9,7 +9,7 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from calibscale.array_types import Floats
+from calibscale.array_types import Bools, Floats
 from calibscale.errors import OptionError
 from calibscale.predictions.outcomes import OutcomeChunk, OutcomeTarget
 from calibscale.predictions.target import KERNEL_ERROR, Draws, Response
@@ -35,6 +35,10 @@ class Functional(OutcomeTarget):
         give residuals random signs.
     claims_its_value : bool
         Whether the claimed mean is the prediction itself, so that residuals are relative to it.
+    has_constant_claim : bool
+        Whether the claimed mean is the same for all predictions, such as one minus a coverage.
+    order_name : str
+        Name of the column of `ordered_by` where it stands beside covariates.
     score : str
         Estimator of the mean of `loss`, by which predictions are compared.
 
@@ -55,6 +59,8 @@ class Functional(OutcomeTarget):
     # The linear kernel is in the units of the predictions, and its intervals are those of classes.
     has_linear_kernel: ClassVar[bool] = False
     claims_its_value: ClassVar[bool] = False
+    has_constant_claim: ClassVar[bool] = False
+    order_name: ClassVar[str] = "prediction"
     kernel_error: ClassVar[str] = "kce"
     ranked_by: ClassVar[str] = "kce"
     score: ClassVar[str]
@@ -78,6 +84,15 @@ class Functional(OutcomeTarget):
         """Number (c,) by which predictions are put in order, for cells and diagrams."""
         return values[:, 0]
 
+    def event(self, values: Floats, y: Floats) -> tuple[Floats, Bools]:
+        """Probability of the claimed event of each row, and whether it happened (c,).
+
+        A response of a constant claim is a miss, and the event is that there is none: outcomes up
+        to a quantile, or covered by an interval.
+        """
+        p, happened = self.claimed(values), self.responses(values, y) > 0.5
+        return (1.0 - p, ~happened) if self.has_constant_claim else (p, happened)
+
     # ---------------------------------------------------------------- layout
 
     @property
@@ -99,6 +114,10 @@ class Functional(OutcomeTarget):
 
     def embedded(self, values: Floats, y: Floats) -> Floats:
         return values
+
+    def unembedded(self, points: Floats) -> Floats:
+        """Predictions of the points of `embedded`, where a prediction is one number."""
+        return points
 
     def residuals(self, rows: OutcomeChunk) -> Floats:
         return rows.scalar_residual[:, None]

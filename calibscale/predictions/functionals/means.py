@@ -73,7 +73,6 @@ class MeanPrediction(Functional):
         return np.log(values) if self.scale == "log" else values
 
     def unembedded(self, points: Floats) -> Floats:
-        """Predictions of the points of `embedded`."""
         return np.exp(points) if self.scale == "log" else points
 
     def check_values(self, values: Floats, status: Ints) -> None:

@@ -44,6 +44,8 @@ class QuantilePrediction(Functional):
     name: ClassVar[str] = "quantile"
     claim: ClassVar[str] = QUANTILES
     draws_responses: ClassVar[bool] = True
+    has_constant_claim: ClassVar[bool] = True
+    order_name: ClassVar[str] = "predicted_quantile"
     score: ClassVar[str] = "pinball_loss"
     response: ClassVar[Response] = Response("share of outcomes above", "predictions", True)
 
