@@ -211,7 +211,7 @@ def forecast_events(
     [-0.1, 0.1]
     """
     data = as_source(source)
-    if isinstance(data.target, Functional) and data.target.draws_responses:
+    if data.target.claims_event:
         stated = level is None and threshold is None
         require(stated, f"{data.name} has {data.target.in_words}, which claim one event themselves")
         return claimed_events(data)
@@ -236,8 +236,8 @@ def claimed_events(source: ArraySource) -> ArraySource:
 
     Other sources are returned as they are.
     """
-    target = source.target
-    if not (isinstance(target, Functional) and target.draws_responses):
+    target: Any = source.target
+    if not target.claims_event:
         return source
     if target.has_constant_claim:
         names = (*source.covariate_names, _free_name(target.order_name, source.covariate_names))

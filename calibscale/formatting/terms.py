@@ -16,6 +16,7 @@ NOTIONS = {
     "class_wise": "class by class",
     "canonical": "all classes",
     "positive": "positive class",
+    "event": "claimed event",
 }
 TERMS = {
     "calibrated": "of the rows with a prediction of 0.8, 80 % come true",

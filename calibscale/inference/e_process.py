@@ -25,7 +25,8 @@ from calibscale.statistics.cluster_sums import ClusterRows
 from calibscale.statistics.ratios import ratio
 from calibscale.statistics.statistic import Statistic
 
-NOTIONS = ("canonical", "top_label", "positive")
+CLAIMED = "event"  # notion of the event that a quantile, an interval or a set claims
+NOTIONS = ("canonical", "top_label", "positive", CLAIMED)
 # Bets of fixed strengths, spaced so that a drift of any size is close to one of them.
 SLOPES = (1 / 1.8, 1 / 1.4, 1 / 1.2, 1 / 1.1, 1 / 1.05, 1 / 1.025, 1.025, 1.05, 1.1, 1.2, 1.4, 1.8)
 SHIFTS = (-0.5, -0.25, -0.1, -0.05, 0.05, 0.1, 0.25, 0.5)

@@ -17,7 +17,7 @@ from calibscale.estimators.base import BoundEstimator, Estimator
 from calibscale.estimators.estimator_texts import labels
 from calibscale.evaluation.later_rows import open_ended
 from calibscale.inference.default_tests import default_tests
-from calibscale.inference.e_process import RESOLUTION, BettingEProcess
+from calibscale.inference.e_process import CLAIMED, RESOLUTION, BettingEProcess
 from calibscale.inference.evidence import evidence_of_tests
 from calibscale.inference.floors import floor_statistics, noise_of, with_floor
 from calibscale.inference.monte_carlo import (
@@ -35,7 +35,7 @@ from calibscale.inference.verdict import ALPHA
 from calibscale.inference.verdict_sentences import described_test
 from calibscale.intervals.interval_estimates import has_limits, interval_statistics, with_interval
 from calibscale.intervals.resampling import Grouped, Resampling, frozen_by, total
-from calibscale.monitoring.job.job_tables import Job
+from calibscale.monitoring.job.job_tables import Alarms, Job
 from calibscale.monitoring.ledger.alarms import learned_bets
 from calibscale.monitoring.ledger.day_ledger import Ledger, Record
 from calibscale.monitoring.ledger.day_parts import PARTS, gathered, parted
@@ -43,6 +43,7 @@ from calibscale.monitoring.ledger.group_keys import DayGroups, GroupKey, LedgerG
 from calibscale.monitoring.ledger.recipe import Recipe
 from calibscale.predictions.blocks import RowCounts
 from calibscale.predictions.claims import CLASSES, includes
+from calibscale.predictions.target import Target
 from calibscale.results.cluster_results import Clusters
 from calibscale.results.estimate import Estimate
 from calibscale.results.inference_results import AdjustedTest, TestResult
@@ -161,16 +162,8 @@ def _new_recipe(
     column = None if groups is None else run.source.covariate(groups.column)
     notions: tuple[str, ...] = ()
     process: Callable[[str], BettingEProcess] = BettingEProcess
-    if job.alarms is not None and not run.source.target.has_classes:
-        alarms = job.alarms
-        if alarms.notions or alarms.tolerance is not None or alarms.certainty_tolerance:
-            raise OptionError(
-                "alarms of forecasts are by tests= alone, not notions=, tolerance= or "
-                "certainty_tolerance="
-            )
-    elif job.alarms is not None:
-        default = "positive" if run.source.n_features == 2 else "top_label"
-        notions = job.alarms.notions or (default,)
+    if job.alarms is not None and _has_wagers(job.alarms, run.source.target):
+        notions = job.alarms.notions or (_default_notion(run.source.target),)
         certainty = job.alarms.certainty_tolerance
         process = partial(
             BettingEProcess, column=column, resolution=RESOLUTION, certainty=certainty
@@ -201,6 +194,29 @@ def _new_recipe(
         groups=ledger_groups,
     )
     return replace(_with_tests(job, recipe), keep=job.test is not None and job.test.keep)
+
+
+def _has_wagers(alarms: Alarms, target: Target) -> bool:
+    """Whether predictions give events a probability, so that bets on events are possible.
+
+    An OptionError is raised for settings of bets that are not.
+    """
+    if target.has_classes:
+        return True
+    if alarms.notions:
+        raise OptionError(f"{target.in_words} have no notions for alarms")
+    if not target.claims_event and (alarms.tolerance is not None or alarms.certainty_tolerance):
+        raise OptionError(
+            f"alarms of {target.in_words} are by tests= alone, not tolerance= or "
+            "certainty_tolerance="
+        )
+    return target.claims_event
+
+
+def _default_notion(target: Target) -> str:
+    if not target.has_classes:
+        return CLAIMED
+    return "positive" if target.n_features == 2 else "top_label"
 
 
 def _with_tests(job: Job, recipe: Recipe) -> Recipe:

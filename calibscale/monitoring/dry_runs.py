@@ -105,7 +105,7 @@ def _alarms_in_words(job: Job, recipe: Recipe | None) -> str:
     tests = list(job.alarms.tests)
     if recipe is None:
         return "on"
-    if not (recipe.target.has_classes or tests):
+    if not (recipe.wagers or tests):
         return f"off: {NO_ALARMS[0].lower()}{NO_ALARMS[1:].removesuffix('.')}"
     names = [notion(wager.notion) for wager in recipe.wagers]
     return f"on: {joined([*names, *tests])}"

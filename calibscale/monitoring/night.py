@@ -473,11 +473,7 @@ class _Run:
         notes = []
         if not (n or self.absent or self.failure is not None):
             notes.append(f"No row of {self.day} could be used.")
-        if (
-            not self.ledger.recipe.target.has_classes
-            and verdicts.alarms is None
-            and self.job.alarms
-        ):
+        if not self.ledger.recipe.wagers and verdicts.alarms is None and self.job.alarms:
             notes.append(NO_ALARMS)
         notes += one_sided(self.job)
         if n_unlabelled:

@@ -15,7 +15,7 @@ from calibscale.array_types import Bools, Floats, Ints
 from calibscale.compiled import row_sums
 from calibscale.errors import InvalidDataError
 from calibscale.predictions.blocks import Block
-from calibscale.predictions.chunk import NO_LABELS, NO_WEIGHTS, Chunk
+from calibscale.predictions.chunk import NO_LABELS, NO_WEIGHTS, Chunk, Event
 from calibscale.predictions.decimals import MORE
 from calibscale.predictions.invalid_rows import OUTCOME, Fault
 from calibscale.predictions.rules import Rules
@@ -248,6 +248,12 @@ class OutcomeChunk(Chunk):
     @property
     def residual_variance(self) -> Floats:
         return self.target.residual_variance(self)
+
+    def event(self, notion: str) -> Event:
+        """Event that the predictions claim, of targets with `claims_event`."""
+        p, happened = self.forecast.event(self.values, self.outcomes)
+        hit = happened.astype(np.float64)
+        return Event(p, 1.0 - p, p - hit, hit)
 
     def drawn_embeddings(self, index: Ints, count: int, stream: int) -> Floats:
         return self.target.drawn_embeddings(self.take(index), count, stream)

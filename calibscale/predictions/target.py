@@ -76,6 +76,9 @@ class Target(ABC):
         Estimator of the kernel error that suits the predictions best.
     ranked_by : str
         Estimator by which `rank` orders models if none is named.
+    claims_event : bool
+        Whether each prediction of a number claims an event, such as that an interval contains the
+        outcome.  Then rows have an `event` without classes.
     response : Response or None
         Words for responses that are compared with predictions, of functionals.
     tested_as : dict
@@ -102,6 +105,7 @@ class Target(ABC):
     ranked_by: ClassVar[str] = "ckce_centred"
     response: ClassVar[Response | None] = None
     tested_as: ClassVar[Mapping[str, str]] = {}
+    claims_event: ClassVar[bool] = False
     bound: bool = True  # whether no setting is left that depends on the outcomes
 
     # ---------------------------------------------------------------- layout

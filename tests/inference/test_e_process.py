@@ -255,3 +255,18 @@ def test_tolerant_bets__alarm_above_the_tolerance_only():
         assert np.all(np.diff(logs[0, 1:]) <= 0)  # larger sizes are harder to refute
     assert len(set(alarms)) <= 4  # P(Binomial(10, 0.05) > 4) < 1e-4
     assert last == 10
+
+
+def test_bets__on_claimed_events_are_those_on_two_classes(rng):
+    y, x = rng.normal(size=200), rng.normal(size=200) + 1.0
+    quantiles = cs.from_arrays(predictions=x, forecast="quantile(level=0.8)", labels=y)
+    classes = cs.from_arrays(
+        probabilities=np.full(200, 0.8), labels=(y <= x).astype(int), binary=True
+    )
+    claimed = _logs(quantiles, BettingEProcess("event"))
+    positive = _logs(classes, BettingEProcess("positive"))
+    np.testing.assert_allclose(claimed.logs, positive.logs, rtol=1e-12)
+    np.testing.assert_allclose(claimed.sums, positive.sums, rtol=1e-12)
+    tolerant = _logs(quantiles, TolerantEProcess("event", tolerance=0.02, resolution=16))
+    expected = _logs(classes, TolerantEProcess("positive", tolerance=0.02, resolution=16))
+    np.testing.assert_allclose(tolerant.logs, expected.logs, rtol=1e-12)

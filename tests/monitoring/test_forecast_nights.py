@@ -78,11 +78,17 @@ def test_night__of_another_kind_is_refused(tmp_path):
         night(job, "2026-11-19")
 
 
-@pytest.mark.parametrize("alarms", ['notions = ["top_label"]', "tolerance = 0.02"])
-def test_alarms__of_classes_are_refused(tmp_path, alarms):
+@pytest.mark.parametrize(
+    ("alarms", "message"),
+    [
+        ('notions = ["top_label"]', r"forecasts \(normal\) have no notions for alarms"),
+        ("tolerance = 0.02", r"alarms of forecasts \(normal\) are by tests= alone"),
+    ],
+)
+def test_alarms__of_classes_are_refused(tmp_path, alarms, message):
     job = write_job(tmp_path, JOB.replace('tests = ["jkce"]', alarms))
     _store(tmp_path / "2026-11-18.zarr", 0, 1.0)
-    with pytest.raises(cs.OptionError, match="alarms of forecasts are by tests= alone"):
+    with pytest.raises(cs.OptionError, match=message):
         night(job, "2026-11-18")
 
 

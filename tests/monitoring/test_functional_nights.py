@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 import calibscale as cs
+from calibscale.monitoring.dry_runs import dry_run
 from calibscale.monitoring.night import night
 from tests.support.ten_nights import write_job
 
@@ -55,3 +56,60 @@ def test_nights__add_days_of_means_and_test_them(tmp_path):
     p_values = [result.calibration.p_value for result in (calibrated, wrong)]
     assert p_values[0] > 0.05 > p_values[1]
     assert "the mean outcome is" in wrong.calibration.finding
+
+
+INTERVALS = """
+ledger = "ledger"
+estimators = ["coverage"]
+windows = ["day", "7d"]
+group_by = "region"
+[source]
+path = "{date}.zarr"
+[test]
+statistics = ["coverage"]
+replicates = 39
+keep = true
+"""
+WEEK = tuple(f"2026-11-{day}" for day in range(11, 18))
+
+
+def _intervals(path, seed, factor):
+    """500 intervals of 90 % of a normal law, which is wider by a factor in region 1."""
+    rng = np.random.default_rng(seed)
+    centre, region = rng.normal(size=500), rng.integers(0, 2, 500).astype(float)
+    y = centre + np.where(region == 1, factor, 1.0) * rng.normal(size=500)
+    store = cs.LogitStore.create(
+        path, forecast="interval(coverage=0.9)", covariate_names=("region",)
+    )
+    with store.writer() as writer:
+        writer.append(
+            np.column_stack([centre - 1.645, centre + 1.645]), y, covariates=region[:, None]
+        )
+    return (np.abs(y - centre) <= 1.645), region
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("settings", ["", "[alarms]\ntolerance = 0.03\n"])
+def test_alarms__of_intervals_name_the_region_and_the_day(tmp_path, settings):
+    job = write_job(tmp_path, INTERVALS + settings)
+    covered = []
+    for seed, day in enumerate(WEEK):
+        hits, region = _intervals(tmp_path / f"{day}.zarr", seed, 1.5 if seed >= 3 else 1.0)
+        covered.append((hits, region))
+        result = night(job, day)
+        if seed < 3:
+            assert not result.alarms.alarm
+    assert result.alarms.alarm
+    assert result.alarms.since in WEEK[3:5]
+    alarmed = [process.group for process in result.alarms.processes if process.alarm]
+    assert alarmed == [1.0]
+    hits, _ = map(np.concatenate, zip(*covered, strict=True))
+    assert result.windows[1].results[0].value == pytest.approx(hits.mean(), rel=1e-12)
+    # The replicates of seven days are added: the test of the week finds the missing coverage.
+    assert result.windows[1].tests[0].p_value == pytest.approx(1 / 40)
+
+
+def test_dry_run__says_that_alarms_are_of_the_claimed_event(tmp_path):
+    job = write_job(tmp_path, INTERVALS)
+    _intervals(tmp_path / f"{WEEK[0]}.zarr", 0, 1.0)
+    assert "on: claimed event" in str(dry_run(job, WEEK[0]))

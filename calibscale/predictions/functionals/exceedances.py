@@ -38,6 +38,7 @@ class ExceedancePrediction(Functional):
     name: ClassVar[str] = "exceedance"
     claim: ClassVar[str] = EXCEEDANCES
     draws_responses: ClassVar[bool] = True
+    claims_event: ClassVar[bool] = True
     score: ClassVar[str] = "squared_error"
     response: ClassVar[Response] = Response(
         "share of outcomes above the threshold", "predictions", True

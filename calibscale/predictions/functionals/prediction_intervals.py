@@ -49,6 +49,7 @@ class IntervalPrediction(Functional):
     columns: ClassVar[int | None] = 2
     has_scalar_points: ClassVar[bool] = False
     draws_responses: ClassVar[bool] = True
+    claims_event: ClassVar[bool] = True
     has_constant_claim: ClassVar[bool] = True
     order_name: ClassVar[str] = "interval_width"
     score: ClassVar[str] = "interval_score"

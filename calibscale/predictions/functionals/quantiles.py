@@ -44,6 +44,7 @@ class QuantilePrediction(Functional):
     name: ClassVar[str] = "quantile"
     claim: ClassVar[str] = QUANTILES
     draws_responses: ClassVar[bool] = True
+    claims_event: ClassVar[bool] = True
     has_constant_claim: ClassVar[bool] = True
     order_name: ClassVar[str] = "predicted_quantile"
     score: ClassVar[str] = "pinball_loss"
