@@ -432,7 +432,10 @@ def unsuitable(
     source.need_integer_labels(subject)
     # Soft labels belong to classes, and have an error of their own.
     named = " or ".join(claim for claim in claims if claim != SOFT)
-    return OptionError(f"{subject} is for predictions of {named}, and these are {source.kind}")
+    error = f"{subject} is for predictions of {named}, and these are {source.kind}"
+    if source.target.claims_event and CLASSES in claims:
+        error += "; forecast_events(source) has the event that they claim as two classes"
+    return OptionError(error)
 
 
 def classes_only(subject: str, source: ArraySource) -> None:
