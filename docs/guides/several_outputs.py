@@ -84,8 +84,8 @@ for name, direction in (("first output", np.eye(outputs)[0]), ("sum", np.ones(ou
     print(f"{name}: p = {test.p_value:.3f}, coverage {coverage.value:.3f}, expected {expected:.3f}")
 
 # %%
-# The energy score is a proper score of vectors [Gneiting & Raftery, JASA 102 (2007)]. It is the mean
-# CRPS over all directions times a constant, which is 2 for three outputs. A few directions that are
+# The energy score is a proper score of vectors [Gneiting & Raftery, JASA 102 (2007)]. It is the
+# mean CRPS over all directions times a constant, 2 for three outputs. A few directions that are
 # spread evenly over the sphere hence give it from scores of single numbers, which need no more
 # memory than a block of rows.
 
