@@ -109,7 +109,9 @@ def _bin_table(
     empty = len(bins) - len(rows)
     notes = f"{number_texts.plural(empty, row_unit)} without rows left out." if empty else ""
     counts = "rows" if row_unit == "bin" else None
-    band = doc.TableColumn("band", optional=True, legend="range of the frequency if calibrated")
+    # A bin of PIT values has the share of the outcomes within it.
+    legend = f"range of the {'share' if row_unit == 'PIT' else names[0]} if calibrated"
+    band = doc.TableColumn("band", optional=True, legend=legend)
     head = (row_unit, counts, names[1], names[0], level, band, doc.text_column("state"))
     return doc.table(caption, head, rows, notes)
 

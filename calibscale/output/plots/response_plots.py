@@ -55,7 +55,6 @@ def draw_responses(
         observed = np.array([b.frequency for b in bins])
         if diagram.of_means and min(observed.min(), claims.min()) > 0:
             ax.set_yscale("log")
-    ax.legend(loc="best", frameon=False, labelcolor=COLOURS.ink)
     return ax
 
 
