@@ -70,6 +70,7 @@ ROOMS = (
     "selection",
     "ranking",
     "recalibration",
+    "sklearn",
     "auditing",
     "simulation",
     "monitoring",

@@ -14,7 +14,7 @@ import pytest
 
 import calibscale as cs
 
-PACKAGES = ("dask", "distributed", "aiohttp", "s3fs", "safetensors")
+PACKAGES = ("dask", "distributed", "aiohttp", "s3fs", "safetensors", "sklearn")
 # Imports of packages that `sys.modules` maps to None raise ModuleNotFoundError.
 WITHOUT = f"import sys; sys.modules.update(dict.fromkeys({PACKAGES})); "
 # Runs commands, and prints their exit codes and errors.
@@ -117,6 +117,13 @@ def test_missing_package__is_an_error_that_names_the_extra(folder):
         assert (code, err.count("\n")) == (2, 1), command
         sentence = f"which is not installed: pip install 'calibscale[{extra}]'\n"
         assert err.endswith(sentence), command
+
+
+@pytest.mark.process
+def test_missing_scikit_learn__is_an_import_error_that_names_the_extra(folder):
+    ran = _python(folder, WITHOUT + "import calibscale.sklearn")
+    assert "ImportError: calibscale.sklearn needs scikit-learn, which is not" in ran.stderr
+    assert "pip install 'calibscale[sklearn]'" in ran.stderr
 
 
 def test_missing_dask__is_an_option_error(monkeypatch):

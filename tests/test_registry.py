@@ -221,7 +221,8 @@ MESSAGES = {
     "fine": "works",
     "half": "has the name 'halves' in its class: use one name for both",
     ".one": "is not callable",
-    "labels": "is not a dataclass derived from calibscale.recalibration.recalibrator.Recalibrator",
+    "labels": "is not a dataclass derived from calibscale.recalibration.recalibrator."
+    "RecalibrationMethod",
     "misspelt": f"has no effect: the groups are {', '.join(REGISTRIES)}",
 }
 

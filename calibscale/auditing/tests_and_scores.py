@@ -28,7 +28,7 @@ from calibscale.ranking.model_estimates import distinct_names
 from calibscale.recalibration.fits import METHODS, method_of
 from calibscale.recalibration.nonparametric import LocalBias
 from calibscale.recalibration.parametric import Identity
-from calibscale.recalibration.recalibrator import Recalibrator, Refits, recalibrated
+from calibscale.recalibration.recalibrator import RecalibrationMethod, Refits, recalibrated
 from calibscale.recalibration.refits import refits_of
 from calibscale.results.audit_results import (
     Against,
@@ -142,7 +142,7 @@ def scores(
 
 def methods_named(
     names: Sequence[str], classes: int, estimator: SKCE
-) -> tuple[tuple[Recalibrator, ...], list[str]]:
+) -> tuple[tuple[RecalibrationMethod, ...], list[str]]:
     """Methods of the requested names, with the settings of the test, and notes.
 
     ``all`` requests every method of this package for this number of classes.  A note names the
@@ -174,7 +174,7 @@ def methods_named(
 
 def recalibrations(
     session: Session,
-    methods: Iterable[Recalibrator],
+    methods: Iterable[RecalibrationMethod],
     estimator: SKCE,
     hold_out: float,
     n_replicates: int,

@@ -22,7 +22,7 @@ from calibscale.recalibration.recalibrator import (
     FittedRecalibrator,
     NonNegative,
     Read,
-    Recalibrator,
+    RecalibrationMethod,
     StoredFit,
     increasing,
 )
@@ -34,7 +34,7 @@ _MAX_CATEGORIES = 2**24  # of a fit: groups times bins of p'
 
 
 @dataclass(frozen=True)
-class MCBoost(Recalibrator):
+class MCBoost(RecalibrationMethod):
     """Boosting until groups are calibrated in every bin of p' (Hébert-Johnson et al. 2018).
 
     For two classes.  Groups are all rows, the levels of covariates with few values, quantile bins

@@ -13,13 +13,13 @@ from calibscale.recalibration.improvements import cross_fitted
 from calibscale.recalibration.logistic import Beta, Platt
 from calibscale.recalibration.nonparametric import Isotonic
 from calibscale.recalibration.parametric import Identity, TemperatureScaling
-from calibscale.recalibration.recalibrator import Recalibrator
+from calibscale.recalibration.recalibrator import RecalibrationMethod
 from calibscale.results.comparison_results import Ranking
 from calibscale.session import Session
 
 AUTO = "auto"  # name of the choice in place of a method
 # From the simplest to the most flexible.
-_CANDIDATES: tuple[type[Recalibrator], ...] = (
+_CANDIDATES: tuple[type[RecalibrationMethod], ...] = (
     Identity,
     TemperatureScaling,
     Platt,
@@ -32,7 +32,7 @@ _CANDIDATES: tuple[type[Recalibrator], ...] = (
 class Choice:
     """Chosen method, its cross-fitted predictions, and a sentence about the candidates."""
 
-    method: Recalibrator
+    method: RecalibrationMethod
     cross_fitted: ArraySource
     note: str
 

@@ -47,7 +47,7 @@ from calibscale.recalibration.improvements import (
 )
 from calibscale.recalibration.recalibrator import (
     FittedRecalibrator,
-    Recalibrator,
+    RecalibrationMethod,
     read_json,
     recalibrated,
 )
@@ -61,7 +61,7 @@ from calibscale.session import Session, SessionOptions, classes_only, verb
 
 _log = logging.getLogger(__name__)
 
-METHODS: Registry[type[Recalibrator]] = Registry(
+METHODS: Registry[type[RecalibrationMethod]] = Registry(
     "recalibration method",
     [
         RegistryEntry(method.name, f"{method.__module__}:{method.__name__}", summary)
@@ -78,7 +78,7 @@ METHODS: Registry[type[Recalibrator]] = Registry(
         )
     ],
     group="calibscale.recalibration",
-    base="calibscale.recalibration.recalibrator:Recalibrator",
+    base="calibscale.recalibration.recalibrator:RecalibrationMethod",
 )
 _SAMPLED = 16  # rows of a fingerprint
 DIAGRAMS = ("before", "after recalibration")
@@ -365,7 +365,7 @@ def _equal(a: Any, b: Any) -> bool:
     return bool(a == b)
 
 
-def method_of(text: str, **settings: Any) -> Recalibrator:
+def method_of(text: str, **settings: Any) -> RecalibrationMethod:
     """Parse a recalibration method, such as ``mc(depth=1)``, and add settings."""
     name, text_settings = parse(text)
     if name not in METHODS:
@@ -384,7 +384,7 @@ def method_of(text: str, **settings: Any) -> Recalibrator:
 @verb
 def recalibrate(
     source: Any,
-    method: str | Recalibrator = AUTO,
+    method: str | RecalibrationMethod = AUTO,
     *,
     covariates: str | Sequence[str] = (),
     validate: Any = True,
@@ -401,7 +401,7 @@ def recalibrate(
     ----------
     source, **options
         See `evaluate`.
-    method : str or Recalibrator
+    method : str or RecalibrationMethod
         ``temperature`` (Guo et al. 2017), for any number of classes.  For two classes ``platt``
         (1999), ``beta`` (Kull et al. 2017), ``isotonic`` (Zadrozny & Elkan 2002), ``bbq`` (Naeini
         et al. 2015), ``local_bias`` [VF, eq. 7], ``mc`` (Hébert-Johnson et al. 2018), ``pmc`` (La

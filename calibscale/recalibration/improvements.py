@@ -17,7 +17,11 @@ from calibscale.estimators.scores import NLL, Brier
 from calibscale.formatting import number_texts
 from calibscale.predictions.blocks import Block
 from calibscale.ranking.rank import rank
-from calibscale.recalibration.recalibrator import FittedRecalibrator, Recalibrator, recalibrated
+from calibscale.recalibration.recalibrator import (
+    FittedRecalibrator,
+    RecalibrationMethod,
+    recalibrated,
+)
 from calibscale.results.audit_results import Improvement, ScoreChange
 from calibscale.session import Session
 
@@ -62,10 +66,10 @@ class _CrossFitted(DerivedSource):
         return block._replace(values=np.where(held[:, None], by_others.values, by_held.values))
 
 
-def cross_fitted(session: Session, method: Recalibrator) -> ArraySource:
+def cross_fitted(session: Session, method: RecalibrationMethod) -> ArraySource:
     """Source of a session with each row recalibrated by the fit to the half of the rows without it.
 
-    The errors of `Recalibrator.fit` are raised if a half does not determine the fit.
+    The errors of `RecalibrationMethod.fit` are raised if a half does not determine the fit.
     """
     data = session.source
     by_held, by_others = (
@@ -87,7 +91,7 @@ def improvement_of(
 
 
 def improvement_by_cross_fits(
-    session: Session, method: Recalibrator, after: ArraySource | None = None
+    session: Session, method: RecalibrationMethod, after: ArraySource | None = None
 ) -> Improvement | str:
     """Improvement for each half of the rows by the fit to the other, or why there is none.
 

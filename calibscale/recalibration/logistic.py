@@ -28,7 +28,7 @@ from calibscale.recalibration.recalibrator import (
     Measured,
     NonNegative,
     Read,
-    Recalibrator,
+    RecalibrationMethod,
     StoredFit,
 )
 from calibscale.statistics.one_pass import PassResult
@@ -195,7 +195,7 @@ _Coefficient = Annotated[float, Field(ge=-1e150, le=1e150)]  # times log-odds, i
 
 
 @dataclass(frozen=True)
-class Platt(Recalibrator):
+class Platt(RecalibrationMethod):
     """Maximum-likelihood fit of p' = sigmoid(a·logit p + b) for two classes (Platt 1999).
 
     Newton's method, one pass per step.  Labels are 0 and 1, without Platt's smoothing.
@@ -273,7 +273,7 @@ _BETA = ("log_p", "minus_log_rest", "one")  # columns of the design of a, b and 
 
 
 @dataclass(frozen=True)
-class Beta(Recalibrator):
+class Beta(RecalibrationMethod):
     """Beta calibration p' = sigmoid(a·log p − b·log(1 − p) + c) for two classes, with a, b ≥ 0.
 
     It corrects the two ends of the probabilities by different slopes, as the likelihood ratio of

@@ -24,7 +24,7 @@ from calibscale.recalibration.recalibrator import (
     FittedRecalibrator,
     NonNegative,
     Read,
-    Recalibrator,
+    RecalibrationMethod,
     Share,
     StoredFit,
     increasing,
@@ -42,7 +42,7 @@ HISTOGRAM = FineHistogram("positive")
 
 
 @dataclass(frozen=True)
-class Isotonic(Recalibrator):
+class Isotonic(RecalibrationMethod):
     """Non-decreasing function of p nearest to y in mean square (Zadrozny & Elkan 2002).
 
     For two classes, in one pass: rows are counted in the 2^16 cells of `FineHistogram`, and each
@@ -144,7 +144,7 @@ class IsotonicFit(FittedRecalibrator):
 
 
 @dataclass(frozen=True)
-class BBQ(Recalibrator):
+class BBQ(RecalibrationMethod):
     """Bayesian binning into quantiles: an average of histograms (Naeini, Cooper & Hauskrecht 2015).
 
     For two classes, in one pass: the histograms of n^(1/3)/10 to 10 n^(1/3) bins, at most n/5, join
@@ -274,7 +274,7 @@ _PLAN = TypeAdapter(Spectral)
 
 
 @dataclass(frozen=True)
-class LocalBias(Recalibrator):
+class LocalBias(RecalibrationMethod):
     """p' = p + LCB(p, x), within [0, 1]: "correct the model's output" [VF, §3.3, eq. 7].
 
     For two classes.  The map is computed in one pass, as a Fourier series with a length that does

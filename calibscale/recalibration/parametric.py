@@ -18,7 +18,7 @@ from calibscale.recalibration.recalibrator import (
     FittedRecalibrator,
     Measured,
     Read,
-    Recalibrator,
+    RecalibrationMethod,
     StoredFit,
 )
 from calibscale.statistics.statistic import Statistic, weighted_sum
@@ -54,7 +54,7 @@ def below_clip(chunk: Chunk, clip: float) -> NDArray[np.bool_]:
 
 
 @dataclass(frozen=True)
-class Identity(Recalibrator):
+class Identity(RecalibrationMethod):
     """Predictions as they are, a candidate where a method is chosen."""
 
     name: ClassVar[str] = "identity"
@@ -142,7 +142,7 @@ class TemperedLoss(Statistic):
 
 
 @dataclass(frozen=True)
-class TemperatureScaling(Recalibrator):
+class TemperatureScaling(RecalibrationMethod):
     """Maximum-likelihood fit of q' = softmax(z / T), one T for all classes (Guo et al. 2017).
 
     Newton's method on log T, one pass per step.

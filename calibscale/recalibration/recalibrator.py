@@ -88,7 +88,7 @@ def increasing(values: Sequence[float], strictly: bool = True) -> bool:
 
 
 @dataclass(frozen=True)
-class Recalibrator(ABC):
+class RecalibrationMethod(ABC):
     """Method of recalibration, with its settings as fields."""
 
     name: ClassVar[str]
@@ -186,7 +186,7 @@ class FittedRecalibrator(ABC):
     fit.  `tolerance` is the allowed deviation from 1 of the sum of a row to be recalibrated.
     """
 
-    method: Recalibrator
+    method: RecalibrationMethod
     classes: int
     counts: RowCounts
     passes: int
@@ -402,7 +402,7 @@ def recalibrated(
     ----------
     source : path, URL, LogitStore or ArraySource
     fitted : FittedRecalibrator
-        Result of `Recalibrator.fit`.
+        Result of `RecalibrationMethod.fit`.
     refits : Refits, optional
         Result of `refits_of`, for tests that account for the noise of the fit.
 

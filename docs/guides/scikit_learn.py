@@ -84,3 +84,22 @@ print(calibscale.evaluate(source, names, interval="jackknife"))
 
 by_class = calibscale.evaluate(source, "cwce2")["cwce2"]
 dict(zip(model.classes_, np.sqrt(by_class.details["by_class"]).round(3).tolist(), strict=True))
+
+# %%
+# A classifier with recalibrated probabilities
+# --------------------------------------------
+# `calibscale.sklearn.Recalibrator` is a classifier like others: it stands in pipelines and
+# searches. It fits a recalibration to predictions of rows that the classifier has not seen, those
+# of the folds of a cross-validation or, with ``cv="prefit"``, all rows of ``fit``. Without a
+# ``method`` it chooses the simplest one with a log loss near the smallest.
+
+from sklearn.metrics import log_loss
+from sklearn.naive_bayes import GaussianNB
+
+from calibscale.sklearn import Recalibrator
+
+bayes = GaussianNB().fit(X_train, y_train)
+recalibrated = Recalibrator(GaussianNB()).fit(X_train, y_train)
+print(f"log loss before {log_loss(y_test, bayes.predict_proba(X_test)):.3f}")
+print(f"log loss after  {log_loss(y_test, recalibrated.predict_proba(X_test)):.3f}")
+print(recalibrated.recalibration_.improvement.sentence)

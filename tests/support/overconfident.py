@@ -10,14 +10,14 @@ from scipy.special import expit
 from calibscale import ArraySource, from_arrays
 from calibscale.data.derived_sources import HoldOut
 from calibscale.recalibration.nonparametric import LocalBias
-from calibscale.recalibration.recalibrator import Recalibrator
+from calibscale.recalibration.recalibrator import RecalibrationMethod
 
 N = 3000
 HALF = HoldOut(0.5, 7)
 LOCAL = LocalBias(("x2",), prediction_bandwidth=0.1, covariate_bandwidth=0.4)
 
 
-def method_name(method: Recalibrator) -> str:
+def method_name(method: RecalibrationMethod) -> str:
     return method.name
 
 
