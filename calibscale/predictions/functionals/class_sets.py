@@ -8,7 +8,7 @@ from typing import Any, ClassVar
 import numpy as np
 
 from calibscale.array_types import Floats, Ints
-from calibscale.errors import OptionError
+from calibscale.errors import InvalidDataError, OptionError
 from calibscale.predictions.claims import SETS
 from calibscale.predictions.functionals.functional import Functional
 from calibscale.predictions.functionals.prediction_intervals import IntervalPrediction
@@ -89,6 +89,14 @@ class SetPrediction(IntervalPrediction):
         return ()
 
     # ---------------------------------------------------------------- rows
+
+    def check_columns(self, count: int, name: str, kind: str = "predictions") -> None:
+        if count != 1:
+            raise InvalidDataError(
+                f"{name}: predictions of kind {self.name} are the size of each set and have one "
+                f"column, not {count}; of sets as lists or as a matrix, from_sets(sets, labels, "
+                "coverage=...) computes the sizes"
+            )
 
     def not_finite(self, values: Floats) -> Any:
         return Functional.not_finite(self, values)
