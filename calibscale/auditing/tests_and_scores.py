@@ -24,6 +24,7 @@ from calibscale.intervals.interval_estimates import estimate_of
 from calibscale.intervals.parts_of_rows import Parts, parts_of
 from calibscale.intervals.resampling import Jackknife, Resampling
 from calibscale.kernels.pair_sums import Pairwise
+from calibscale.predictions.claims import CLASSES, includes
 from calibscale.ranking.model_estimates import distinct_names
 from calibscale.recalibration.fits import METHODS, method_of
 from calibscale.recalibration.nonparametric import LocalBias
@@ -150,8 +151,9 @@ def methods_named(
     """
     # The predictions as they are stand beside the methods as "before".
     methods_of_all = [name for name in METHODS.built_in if name != Identity.name]
-    suitable = [n for n in methods_of_all if classes == 2 or not METHODS[n].two_classes]
-    unsuitable = [n for n in methods_of_all if n not in suitable]
+    of_classes = [n for n in methods_of_all if includes(METHODS[n].judges, CLASSES)]
+    suitable = [n for n in of_classes if classes == 2 or not METHODS[n].two_classes]
+    unsuitable = [n for n in of_classes if n not in suitable]
     requested: list[str] = []
     for name in names:
         requested += suitable if name == "all" else [name]

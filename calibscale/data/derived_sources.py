@@ -198,6 +198,8 @@ class _Part(DerivedSource):
 
     def _changed(self, block: Block) -> Block:
         out = ~self.keeps(np.arange(block.start, block.start + len(block.labels)))
+        if not self.target.has_classes:
+            return block._replace(labels=_filled(block.labels.astype(np.float64), out, np.nan))
         labels = block.labels
         if labels.dtype == np.uint64:
             # A conversion of larger numbers to int64 would make them negative, hence "not known".
@@ -260,7 +262,6 @@ def part_of(source: Any, hold_out: HoldOut, held: bool = True) -> ArraySource:
     100
     """
     data = as_source(source)
-    require(data.target.has_classes, "parts of a source are of predictions of classes")
     data.need_integer_labels("part_of")
     return _Part.of(data, hold_out=hold_out, held=held)
 

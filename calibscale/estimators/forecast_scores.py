@@ -68,8 +68,14 @@ class CRPS(RowScore):
 
     A proper score ≥ 0 in the units of the target [Gneiting & Raftery 2007, eq. 20].  A large value
     means miscalibrated or uninformative forecasts.  For ensembles it is the fair score, the score
-    of the distribution that the members are draws of.  For ordered classes it is the ranked
-    probability score.
+    of the distribution that the members are independent draws of.  For ordered classes it is the
+    ranked probability score.
+
+    Parameters
+    ----------
+    fair : bool
+        False is the score of the members as the forecast itself, which suits members that are not
+        independent, such as those of a recalibration.  Other kinds have one score.
 
     See Also
     --------
@@ -84,10 +90,11 @@ class CRPS(RowScore):
     1.1356
     """
 
+    fair: bool = True
     name: ClassVar[str] = "crps"
 
     def rows(self, forecast: Forecast, values: Floats, y: Floats) -> Sequence[Any]:
-        return [forecast.crps(values, y)]
+        return [forecast.crps(values, y) if self.fair else forecast.crps_of_members(values, y)]
 
 
 @dataclass(frozen=True)

@@ -75,6 +75,10 @@ class Classes(Target):
             i,
         )
 
+    @property
+    def recalibration_scores(self) -> tuple[str, ...]:
+        return ("nll", "brier")
+
     def check_columns(self, count: int, name: str, kind: str = "predictions") -> None:
         if self.binary and count != 1:
             raise BinaryError(f"{name}: binary is declared, but {kind} are {count} columns")

@@ -234,6 +234,11 @@ class Target(ABC):
         return ()
 
     @property
+    def recalibration_scores(self) -> tuple[str, ...]:
+        """Proper scores that say whether a recalibration helps.  The first one decides."""
+        return self.scores
+
+    @property
     def default_estimators(self) -> tuple[str, ...]:
         """Estimators that are computed if none is named.
 

@@ -314,7 +314,7 @@ class MCBoostFit(FittedRecalibrator):
         changes = np.concatenate(updates)
         return replace(self, updates=changes, groups=groups, errors=ends, notes=notes)
 
-    def probabilities(self, chunk: Chunk) -> Floats:
+    def predictions(self, chunk: Chunk) -> Floats:
         crossings, p = self._start(SegmentAtoms(self.axes, "positive").located(chunk)[0])
         groups = list(self._numbered(crossings))
         bins = self.method.score_bins

@@ -6,16 +6,17 @@ from dataclasses import dataclass
 
 from calibscale.data.source import ArraySource
 from calibscale.errors import OptionError
-from calibscale.estimators.scores import NLL
 from calibscale.formatting import number_texts
+from calibscale.predictions.claims import includes
 from calibscale.ranking.rank import rank
-from calibscale.recalibration.improvements import cross_fitted
+from calibscale.recalibration.affine_maps import Affine
+from calibscale.recalibration.improvements import IN_WORDS, cross_fitted
 from calibscale.recalibration.logistic import Beta, Platt
 from calibscale.recalibration.nonparametric import Isotonic
 from calibscale.recalibration.parametric import Identity, TemperatureScaling
 from calibscale.recalibration.recalibrator import RecalibrationMethod
 from calibscale.results.comparison_results import Ranking
-from calibscale.session import Session
+from calibscale.session import Session, listed
 
 AUTO = "auto"  # name of the choice in place of a method
 # From the simplest to the most flexible.
@@ -25,6 +26,7 @@ _CANDIDATES: tuple[type[RecalibrationMethod], ...] = (
     Platt,
     Beta,
     Isotonic,
+    Affine,
 )
 
 
@@ -38,21 +40,26 @@ class Choice:
 
 
 def chosen_method(session: Session) -> Choice:
-    """Simplest method with a cross-fitted log loss within one standard error of the smallest.
+    """Simplest method with a cross-fitted score within one standard error of the smallest.
 
-    The candidates are the predictions as they are, a temperature, and for two classes Platt's and
-    beta calibration and isotonic regression.  Each half of the rows is judged by the fit to the
-    other half, and differences are paired [Hastie, Tibshirani & Friedman 2009, §7.10].  A method
-    that half of the rows does not determine is no candidate.
+    The score is the log loss of classes, and the CRPS of predictive distributions, which have the
+    predictions as they are and an affine map as candidates.
 
-    An OptionError is raised if no candidate has a finite log loss.
+    The candidates of classes are the predictions as they are, a temperature, and for two classes
+    Platt's and beta calibration and isotonic regression.  Each half of the rows is judged by the
+    fit to the other half, and differences are paired [Hastie, Tibshirani & Friedman 2009, §7.10].
+    A method that half of the rows does not determine is no candidate.
+
+    An OptionError is raised if no candidate has a finite score.
     """
     data = session.source
+    (score, *_) = listed(data.target.recalibration_scores)
     versions: dict[str, ArraySource] = {}
     left_out: list[str] = []
-    methods = {kind.name: kind() for kind in _CANDIDATES}
+    claim = data.target.claim
+    methods = {kind.name: kind() for kind in _CANDIDATES if includes(kind.judges, claim)}
     for name, method in methods.items():
-        if method.two_classes and data.classes != 2:
+        if data.target.has_classes and method.two_classes and data.classes != 2:
             continue
         if isinstance(method, Identity):
             versions[name] = data
@@ -61,15 +68,16 @@ def chosen_method(session: Session) -> Choice:
             versions[name] = cross_fitted(session, method)
         except OptionError:
             left_out.append(name)
-    ranking = rank({name: session.on(version) for name, version in versions.items()}, NLL())
+    ranking = rank({name: session.on(version) for name, version in versions.items()}, score)
+    noun = IN_WORDS[score.name]
     losses = {model.name: model.value for model in ranking.models if model.value is not None}
     if not losses:
         reason = ranking.models[0].estimate.reason
-        raise OptionError(f"{data.name}: no recalibration has a log loss: {reason}")
+        raise OptionError(f"{data.name}: no recalibration has a {noun}: {reason}")
     best = min(losses, key=lambda name: losses[name])
     simplest = next(name for name in methods if name in losses and _is_near(ranking, name, best))
-    listed = ", ".join(f"{name} {number_texts.number(loss)}" for name, loss in losses.items())
-    note = f"chosen by the log loss of rows that a fit has not used: {listed}"
+    in_words = ", ".join(f"{name} {number_texts.number(loss)}" for name, loss in losses.items())
+    note = f"chosen by the {noun} of rows that a fit has not used: {in_words}"
     if left_out:
         note += f" ({', '.join(left_out)} not determined by half of the rows)"
     return Choice(methods[simplest], versions[simplest], note)

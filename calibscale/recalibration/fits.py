@@ -35,10 +35,12 @@ from calibscale.evaluation.evaluate import evaluate
 from calibscale.evaluation.reliability import reliability
 from calibscale.formatting.naming import parse, short
 from calibscale.predictions.blocks import Block, RowCounts
+from calibscale.predictions.claims import CLASSES, FORECASTS, FUNCTIONALS, includes
 from calibscale.predictions.invalid_rows import DROP_REMEDY
+from calibscale.predictions.kinds import forecast_of
 from calibscale.predictions.rules import Rules
 from calibscale.predictions.validation import valid_rows
-from calibscale.recalibration import boosting, logistic, nonparametric, parametric
+from calibscale.recalibration import affine_maps, boosting, logistic, nonparametric, parametric
 from calibscale.recalibration.choice import AUTO, Choice, chosen_method
 from calibscale.recalibration.improvements import (
     NOT_JUDGED,
@@ -57,7 +59,7 @@ from calibscale.results.declarations import as_json
 from calibscale.results.evaluation_results import Reliability
 from calibscale.results.schemas.malformed import message_of, require_plain
 from calibscale.results.schemas.result_models import validated
-from calibscale.session import Session, SessionOptions, classes_only, verb
+from calibscale.session import Session, SessionOptions, unsuitable, verb
 
 _log = logging.getLogger(__name__)
 
@@ -75,6 +77,7 @@ METHODS: Registry[type[RecalibrationMethod]] = Registry(
             (nonparametric.LocalBias, "local bias by a kernel, for two classes"),
             (boosting.MCBoost, "boosting of segments, for two classes"),
             (boosting.PMCBoost, "boosting by ratios of segments, for two classes"),
+            (affine_maps.Affine, "affine map of predictive distributions"),
         )
     ],
     group="calibscale.recalibration",
@@ -105,7 +108,7 @@ class FittedRecalibration(RecalibrationResult):
         return method.fit_class().restored(
             self.state,
             method=method,
-            classes=self.source["classes"],
+            classes=self.source.get("classes", 0),
             passes=self.passes,
             notes=tuple(self.notes),
             counts=RowCounts(self.n, self.n_unlabelled, self.dropped),
@@ -114,14 +117,21 @@ class FittedRecalibration(RecalibrationResult):
         )
 
     def transform(
-        self, probabilities: Any = None, *, logits: Any = None, covariates: Any = None
+        self,
+        probabilities: Any = None,
+        *,
+        logits: Any = None,
+        predictions: Any = None,
+        covariates: Any = None,
     ) -> Floats:
-        """Recalibrated probabilities of predictions in memory, in their shape and in float64.
+        """Recalibrated predictions in memory, in their shape and in float64.
 
         Parameters
         ----------
         probabilities, logits : (n, K) or (n,) array-like
-            Exactly one of the two.  (n,) is P(y = 1) or its log-odds.
+            Exactly one of the two for classes.  (n,) is P(y = 1) or its log-odds.
+        predictions : (n, columns) array-like
+            Predictions of the kind of the fit, such as means and standard deviations.
         covariates : (n, d) array-like or data frame, optional
             Covariates of the fit in its order.  Columns of a data frame are matched by name.
 
@@ -130,18 +140,21 @@ class FittedRecalibration(RecalibrationResult):
         InvalidDataError, OptionError
             At the first invalid row, for another number of classes, or for a missing covariate.
         """
-        if (probabilities is None) == (logits is None):
+        if "classes" not in self.source:
+            require(predictions is not None, f"a fit of {self.source['kind']} needs predictions=")
+            return self._moved(predictions)
+        if (probabilities is None) == (logits is None) or predictions is not None:
             raise OptionError("give exactly one of probabilities= and logits=")
         if isinstance(probabilities, ArraySource | LogitStore | str | Path):
             raise OptionError("transform takes an array; for a source or a store use apply(source)")
         kind = "probabilities" if logits is None else "logits"
         values = as_numpy(probabilities if logits is None else logits, kind)
-        predictions: dict[str, Any] = {kind: values}
+        columns: dict[str, Any] = {kind: values}
         binary = values.ndim == 1 or values.shape[1:] == (1,)
         # A data frame names its columns.  An array has the order of the fit.
         named = covariates is None or hasattr(covariates, "columns")
         source = from_arrays(
-            **predictions,
+            **columns,
             # Labels are required by sources, and have no effect on predictions.
             labels=np.zeros(len(values), np.int64),
             binary=binary,
@@ -157,6 +170,19 @@ class FittedRecalibration(RecalibrationResult):
             raise InvalidDataError(text, error.row) from None
         out = np.concatenate(blocks)
         return out[:, 1].reshape(values.shape) if binary else out
+
+    def _moved(self, predictions: Any) -> Floats:
+        """Recalibrated predictions of outcomes, see `transform`."""
+        settings: dict[str, Any] = self.source["forecast"]
+        forecast = forecast_of(self.source["kind"], **settings)
+        values = as_numpy(predictions, "predictions")
+        # No outcome is known, and none is needed.
+        source = from_arrays(
+            predictions=values, forecast=forecast, labels=np.full(len(values), np.nan)
+        )
+        data = recalibrated(source, self.fit)
+        blocks = [block.values for block, _ in _valid(data, data.rules())]
+        return np.concatenate(blocks).reshape(values.shape)
 
     def apply(self, source: Any) -> ArraySource:
         """Source with recalibrated predictions, computed when read, see `recalibrated`.
@@ -220,10 +246,12 @@ class FittedRecalibration(RecalibrationResult):
             begun = LogitStore.open(url, unfinished=True)
             # An unfinished store of the same call is the rest of an interrupted run.
             overwrite |= not begun.finished and begun.provenance == provenance
+        kind: dict[str, Any] = {"forecast": data.forecast, "columns": data.values.shape[1]}
+        if data.target.has_classes:
+            kind = {"classes": data.classes, "kind": "probabilities"}
         store = LogitStore.create(
             url,
-            classes=data.classes,
-            kind="probabilities",
+            **kind,
             dtype=dtype,
             overwrite=overwrite,
             covariate_names=data.covariate_names,
@@ -309,7 +337,8 @@ class FittedRecalibration(RecalibrationResult):
             validated(value)
             read_json(TypeAdapter(_Parameters), value["parameters"], "parameters")
             # JSON has no infinity: a log loss of null was infinite.
-            infinite = {name: math.inf for name in cls.measures if value[name] is None}
+            names = cls.measures if "classes" in value["source"] else ()
+            infinite = {name: math.inf for name in names if value[name] is None}
             fitted = super().from_dict({**value, **infinite}, **further)
             fitted._require_sound()
         except ValidationError as error:
@@ -321,8 +350,13 @@ class FittedRecalibration(RecalibrationResult):
 
     def _require_sound(self) -> None:
         """Raise an OptionError unless the fit can be restored and has the stated numbers."""
-        require("classes" in self.source, "source has no 'classes'")
-        METHODS[self.method].check_classes(self.source["classes"])
+        method = METHODS[self.method]
+        has_classes = "classes" in self.source
+        claims = (CLASSES,) if has_classes else (FORECASTS, *FUNCTIONALS)
+        if not any(includes(method.judges, claim) for claim in claims):
+            raise OptionError(f"source has no kind of predictions that {self.method} is for")
+        if has_classes:
+            method.check_classes(self.source["classes"])
         parts: tuple[tuple[str, dict[str, Any], dict[str, Any]], ...] = (
             ("estimates", self.estimates, self.fit.parameters),
             ("standard_errors", self.standard_errors, self.fit.standard_errors),
@@ -344,7 +378,8 @@ class FittedRecalibration(RecalibrationResult):
 
     def _digest(self) -> str:
         """SHA-256 of all that recalibrated predictions depend on."""
-        source = {key: self.source.get(key) for key in ("classes", "categories")}
+        names = ("classes", "categories") if "classes" in self.source else ("kind", "categories")
+        source = {key: self.source.get(key) for key in names}
         tolerance = self.parameters["tolerance"]
         value = as_json([self.method, self.settings, self.state, source, tolerance])
         return hashlib.sha256(json.dumps(value, sort_keys=True).encode()).hexdigest()
@@ -406,7 +441,9 @@ def recalibrate(
         (1999), ``beta`` (Kull et al. 2017), ``isotonic`` (Zadrozny & Elkan 2002), ``bbq`` (Naeini
         et al. 2015), ``local_bias`` [VF, eq. 7], ``mc`` (Hébert-Johnson et al. 2018), ``pmc`` (La
         Cava et al. 2023).  ``identity`` keeps the predictions.  Settings are written as in
-        ``mc(depth=1)``.  `calibscale.recalibration` has the classes of the methods.  Default,
+        ``mc(depth=1)``.  Predictive distributions have ``affine`` [Gneiting et al. 2005], which
+        moves their mean and spread.  `calibscale.recalibration` has the classes of the methods.
+        Default,
         ``auto``: the simplest of ``identity``, ``temperature``, ``platt``, ``beta`` and
         ``isotonic`` with a cross-fitted log loss within one standard error of the smallest.  A note
         has the log losses.  The same halves of the rows choose and judge, so that the improvement
@@ -447,7 +484,7 @@ def recalibrate(
         raise OptionError("covariates= is for a method by its name, such as mc")
     with Session.open(source, **options) as session:
         data = session.source
-        classes_only("recalibrate", data)
+        _require_maps(data)
         choice: Choice | None = None
         if isinstance(method, str):
             choice = chosen_method(session)
@@ -459,7 +496,9 @@ def recalibrate(
         versions = (data, recalibrated(data, fit))
         # Every method is judged by the same loss on the same rows, whatever loss its fit has
         # minimised.
-        losses = [evaluate(session.on(version), [NLL()])["nll"].value for version in versions]
+        losses: list[float | None] = [None, None]
+        if data.target.has_classes:
+            losses = [evaluate(session.on(version), [NLL()])["nll"].value for version in versions]
         improvement = _improvement(session, fit, validate, choice)
     notes = [*fit.notes]
     if choice is not None:
@@ -484,6 +523,13 @@ def recalibrate(
         **session.outcome(fit.counts, started),
     )
     return replace(fitted, checksum=fitted._digest())
+
+
+def _require_maps(source: ArraySource) -> None:
+    """Raise an OptionError for predictions that no method is for."""
+    claims = tuple({claim for name in METHODS.built_in for claim in METHODS[name].judges})
+    if not includes(claims, source.target.claim):
+        raise unsuitable("recalibrate", source, claims)
 
 
 def _improvement(

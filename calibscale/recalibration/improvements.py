@@ -13,7 +13,6 @@ from calibscale.data.derived_sources import DerivedSource, HoldOut, part_of
 from calibscale.data.source import ArraySource
 from calibscale.errors import OptionError
 from calibscale.estimators.base import Estimator
-from calibscale.estimators.scores import NLL, Brier
 from calibscale.formatting import number_texts
 from calibscale.predictions.blocks import Block
 from calibscale.ranking.rank import rank
@@ -21,14 +20,16 @@ from calibscale.recalibration.recalibrator import (
     FittedRecalibrator,
     RecalibrationMethod,
     recalibrated,
+    recalibrated_kind,
 )
 from calibscale.results.audit_results import Improvement, ScoreChange
-from calibscale.session import Session
+from calibscale.session import Session, listed
 
 _HALVES = HoldOut(0.5, seed=2**63)  # a seed that no estimator with bandwidth_share= has by default
 NOT_JUDGED = "not judged on rows that a fit has not used"  # beginning of a note
 _BEFORE, _AFTER = "before", "after"  # names of the two models of a comparison
-_SCORES: tuple[type[Estimator], ...] = (NLL, Brier)
+# Names of scores in sentences.
+IN_WORDS = {"nll": "log loss", "crps": "CRPS"}
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -50,7 +51,8 @@ class _CrossFitted(DerivedSource):
         return sum(version.row_bytes for version in self._versions)
 
     def describe(self) -> dict[str, Any]:
-        return {**self.before.describe(), "name": self.name, "kind": self.kind, "binary": False}
+        description = {**self.before.describe(), "name": self.name, "kind": self.kind}
+        return description | ({"binary": False} if self.target.has_classes else {})
 
     def sample(self, count: int, seed: int = 0) -> Iterator[Block]:
         # Scores do not depend on a sample, and either version may stand for both.
@@ -76,7 +78,7 @@ def cross_fitted(session: Session, method: RecalibrationMethod) -> ArraySource:
         method.fit(session.on(part_of(data, _HALVES, held))) for held in (True, False)
     )
     name = f"{data.name}, cross-fitted by {method.name}"
-    changes: dict[str, Any] = {"kind": "probabilities", "binary": False, "name": name}
+    changes: dict[str, Any] = {**recalibrated_kind(data), "name": name}
     return _CrossFitted.of(data, **changes, fits=(by_held, by_others))
 
 
@@ -85,9 +87,9 @@ def improvement_of(
 ) -> Improvement:
     """Changes of scores from a session's predictions to recalibrated ones of the same rows."""
     # Both models have the same rows, so that each difference is paired.
-    changes = tuple(_change(before, after, score(), cluster) for score in _SCORES)
-    (nll,) = (change for change in changes if change.score == NLL.name)
-    return Improvement(judged, nll.n, changes, _sentence(nll, judged))
+    scores = listed(before.source.target.recalibration_scores)
+    changes = tuple(_change(before, after, score, cluster) for score in scores)
+    return Improvement(judged, changes[0].n, changes, _sentence(changes[0], judged))
 
 
 def improvement_by_cross_fits(
@@ -140,37 +142,38 @@ def _change(
     return replace(change, low=low, high=high)
 
 
-def _sentence(nll: ScoreChange, judged: str) -> str:
-    """What the change of the log loss says."""
+def _sentence(score: ScoreChange, judged: str) -> str:
+    """What the change of the first score says, which is infinite at a label of probability 0."""
+    noun = IN_WORDS.get(score.score, score.score.replace("_", " "))
     rows = "rows that the fit has not used"
     if judged == "cross_fitted":
         rows = "rows that the fit has not used (each half of the rows by a fit to the other)"
-    if nll.before is None and nll.after is not None:
+    if score.before is None and score.after is not None:
         return (
-            f"Recalibration makes the log loss of {rows} finite "
-            f"({number_texts.number(nll.after)}). Before, a label has the probability 0."
+            f"Recalibration makes the {noun} of {rows} finite "
+            f"({number_texts.number(score.after)}). Before, a label has the probability 0."
         )
-    if nll.before is not None and nll.after is None:
+    if score.before is not None and score.after is None:
         return (
-            f"Recalibration makes the log loss of {rows} infinite, as a label gets the probability "
+            f"Recalibration makes the {noun} of {rows} infinite, as a label gets the probability "
             "0: keep the predictions as they are."
         )
-    if nll.change is None or nll.low is None or nll.high is None:
+    if score.change is None or score.low is None or score.high is None:
         return (
-            f"It is not known whether recalibration helps on {rows}: the log loss is infinite, or "
+            f"It is not known whether recalibration helps on {rows}: the {noun} is infinite, or "
             "there are too few rows or clusters for an interval."
         )
-    size = number_texts.number(abs(nll.change), 2)
-    low, high = (number_texts.number(end, 2) for end in (nll.low, nll.high))
+    size = number_texts.number(abs(score.change), 2)
+    low, high = (number_texts.number(end, 2) for end in (score.low, score.high))
     interval = f"(95 % interval of the change: {low} to {high})"
-    if nll.high < 0:
-        return f"Recalibration lowers the log loss of {rows} by {size} {interval}."
-    if nll.low > 0:
+    if score.high < 0:
+        return f"Recalibration lowers the {noun} of {rows} by {size} {interval}."
+    if score.low > 0:
         return (
-            f"Recalibration raises the log loss of {rows} by {size} {interval}: keep the "
+            f"Recalibration raises the {noun} of {rows} by {size} {interval}: keep the "
             "predictions as they are."
         )
     return (
-        f"It is not known whether recalibration helps: the log loss of {rows} changes by "
-        f"{number_texts.signed(nll.change)} {interval}."
+        f"It is not known whether recalibration helps: the {noun} of {rows} changes by "
+        f"{number_texts.signed(score.change)} {interval}."
     )

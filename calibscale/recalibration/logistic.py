@@ -261,7 +261,7 @@ class PlattFit(FittedRecalibrator):
     def standard_errors(self) -> dict[str, float]:
         return dict(zip(("slope", "intercept"), self.errors.tolist(), strict=True))
 
-    def probabilities(self, chunk: Chunk) -> Floats:
+    def predictions(self, chunk: Chunk) -> Floats:
         eta = self.slope * log_odds(chunk, self.method.clip) + self.intercept
         return np.column_stack([expit(-eta), expit(eta)])
 
@@ -358,6 +358,6 @@ class BetaFit(FittedRecalibrator):
         pairs = zip("abc", self.coefficients.tolist(), self.errors.tolist(), strict=True)
         return {letter: error for letter, coefficient, error in pairs if coefficient or error}
 
-    def probabilities(self, chunk: Chunk) -> Floats:
+    def predictions(self, chunk: Chunk) -> Floats:
         eta = self.coefficients @ design_of(log_odds(chunk, self.method.clip), _BETA)
         return np.column_stack([expit(-eta), expit(eta)])

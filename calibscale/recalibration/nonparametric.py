@@ -135,7 +135,7 @@ class IsotonicFit(FittedRecalibrator):
         ends = {"lowest": float(self.values[0]), "highest": float(self.values[-1])}
         return {"steps": self.steps, **ends, "resolution": resolution}
 
-    def probabilities(self, chunk: Chunk) -> Floats:
+    def predictions(self, chunk: Chunk) -> Floats:
         p = np.interp(chunk.event("positive").p, self.knots, self.values)
         return np.column_stack([1.0 - p, p])
 
@@ -259,7 +259,7 @@ class BBQFit(FittedRecalibrator):
     def parameters(self) -> dict[str, Any]:
         return {"histograms": self.histograms, "steps": len(self.values)}
 
-    def probabilities(self, chunk: Chunk) -> Floats:
+    def predictions(self, chunk: Chunk) -> Floats:
         step = np.searchsorted(self.edges, chunk.event("positive").p, "right") - 1
         p = self.values[np.maximum(step, 0)]
         return np.column_stack([1.0 - p, p])
@@ -458,7 +458,7 @@ class LocalBiasFit(FittedRecalibrator):
         unchanged[finite] = masked
         return Correction(bias, unchanged)
 
-    def probabilities(self, chunk: Chunk) -> Floats:
+    def predictions(self, chunk: Chunk) -> Floats:
         p, complement = chunk.event("positive")[:2]
         x = np.empty((len(p), 0)) if chunk.covariates is None else chunk.covariates
         bias = self.correction(p, x).bias

@@ -14,6 +14,7 @@ from calibscale.array_types import Floats
 from calibscale.errors import OptionError, require
 from calibscale.kernels.data_profile import DataProfile
 from calibscale.predictions.chunk import Chunk
+from calibscale.predictions.claims import CLASSES, FORECASTS
 from calibscale.recalibration.recalibrator import (
     FittedRecalibrator,
     Measured,
@@ -58,6 +59,7 @@ class Identity(RecalibrationMethod):
     """Predictions as they are, a candidate where a method is chosen."""
 
     name: ClassVar[str] = "identity"
+    judges: ClassVar[tuple[str, ...]] = (CLASSES, FORECASTS)
     two_classes: ClassVar[bool] = False
 
     @classmethod
@@ -74,7 +76,7 @@ class StoredIdentity(StoredFit):
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class IdentityFit(FittedRecalibrator):
-    """Predictions as they are, as probabilities."""
+    """Predictions as they are, those of classes as probabilities."""
 
     stored: ClassVar[type[StoredFit]] = StoredIdentity
 
@@ -82,8 +84,8 @@ class IdentityFit(FittedRecalibrator):
     def parameters(self) -> dict[str, float]:
         return {}
 
-    def probabilities(self, chunk: Chunk) -> Floats:
-        return chunk.q
+    def predictions(self, chunk: Chunk) -> Floats:
+        return chunk.q if self.classes else chunk.values
 
 
 # ---------------------------------------------------------------- temperature
@@ -275,7 +277,7 @@ class TemperatureFit(FittedRecalibrator):
     def standard_errors(self) -> dict[str, float]:
         return {"temperature": self.standard_error}
 
-    def probabilities(self, chunk: Chunk) -> Floats:
+    def predictions(self, chunk: Chunk) -> Floats:
         q = clipped(chunk, self.method.clip)
         q /= self.temperature
         np.exp(q, out=q)

@@ -24,10 +24,11 @@ from calibscale.kernels.data_profile import DataProfile
 from calibscale.kernels.notion_rows import NotionRows
 from calibscale.predictions.blocks import Block, RowCounts
 from calibscale.predictions.chunk import Chunk
+from calibscale.predictions.claims import CLASSES, includes
 from calibscale.predictions.validation import chunks
 from calibscale.results.declarations import as_json
 from calibscale.results.schemas.malformed import message_of
-from calibscale.session import Session, SessionOptions, verb
+from calibscale.session import Session, SessionOptions, unsuitable, verb
 from calibscale.statistics.label_table import LabelTable
 from calibscale.statistics.null_distributions import Null, TestedEstimator
 from calibscale.statistics.one_pass import PassResult
@@ -92,6 +93,7 @@ class RecalibrationMethod(ABC):
     """Method of recalibration, with its settings as fields."""
 
     name: ClassVar[str]
+    judges: ClassVar[tuple[str, ...]] = (CLASSES,)  # claims of the predictions that it maps
     two_classes: ClassVar[bool] = True
     # Rules of settings in files.  Pydantic reads this attribute of a dataclass.
     __pydantic_config__: ClassVar[ConfigDict] = ConfigDict(
@@ -105,6 +107,15 @@ class RecalibrationMethod(ABC):
             raise OptionError(
                 f"{cls.name} is for two classes; there are {classes}. Temperature is for any number"
             )
+
+    @classmethod
+    def check_source(cls, source: ArraySource) -> None:
+        """Raise an OptionError if the method is not for the predictions of a source."""
+        if not includes(cls.judges, source.target.claim):
+            raise unsuitable(cls.name, source, cls.judges)
+        if source.target.has_classes:
+            source.need_integer_labels(cls.name)
+            cls.check_classes(source.classes)
 
     @classmethod
     def of_settings(cls, settings: dict[str, Any]) -> Self:
@@ -134,16 +145,18 @@ class RecalibrationMethod(ABC):
         """
         with Session.open(source, **options) as session:
             data = session.source
-            self.check_classes(data.classes)
-
+            self.check_source(data)
             labels = LabelTable()
+            counted = (labels,) if data.target.has_classes else ()
 
             def read(*statistics: Any, covariates: tuple[str, ...] = ()) -> PassResult:
-                result = session.scan((*statistics, labels), covariates=covariates)
+                result = session.scan((*statistics, *counted), covariates=covariates)
                 if not result.counts.used:
                     raise OptionError(
                         f"{data.name}: there is no labelled row with a positive weight to fit to"
                     )
+                if not counted:
+                    return result
                 # Every pass counts the labels, so that labels of one class are refused without a
                 # pass of their own.
                 seen = np.flatnonzero(result.groups[None][labels].counts.sum(axis=0))
@@ -179,7 +192,9 @@ class RecalibrationMethod(ABC):
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class FittedRecalibrator(ABC):
-    """Fitted recalibration of K classes, small enough to be sent to workers.
+    """Fitted recalibration, small enough to be sent to workers.
+
+    `classes` is the number K of classes, or 0 of predictions without classes.
 
     `counts` are the numbers of rows of the fit, of rows not yet labelled, and of dropped rows by
     reason.  `passes` is the number of passes over the rows.  `source` describes the source of the
@@ -227,8 +242,8 @@ class FittedRecalibrator(ABC):
         return cls(**common)
 
     @abstractmethod
-    def probabilities(self, chunk: Chunk) -> Floats:
-        """Recalibrated probabilities of valid rows (c, K).
+    def predictions(self, chunk: Chunk) -> Floats:
+        """Recalibrated predictions of valid rows: probabilities (c, K), or values (c, columns).
 
         The covariates of the chunk have the columns `covariates`.
         """
@@ -319,7 +334,7 @@ class Refits(Null):
 
 @dataclass(frozen=True, eq=False, repr=False)
 class _Recalibrated(DerivedSource):
-    """Probabilities (rows, K) of a recalibrated model.
+    """Predictions of a recalibrated model: probabilities (rows, K), or values of the same kind.
 
     With `refits`, their columns follow the covariates.
     """
@@ -335,7 +350,9 @@ class _Recalibrated(DerivedSource):
     def describe(self) -> dict[str, Any]:
         description = self.before.describe()
         steps = [*description.get("recalibrated", []), self.fitted.summary]
-        changes = {"name": self.name, "kind": self.kind, "binary": False, "recalibrated": steps}
+        changes: dict[str, Any] = {"name": self.name, "kind": self.kind, "recalibrated": steps}
+        if self.target.has_classes:
+            changes["binary"] = False
         return {**description, **changes}
 
     def sample(self, count: int, seed: int = 0) -> Iterator[Block]:
@@ -354,7 +371,7 @@ class _Recalibrated(DerivedSource):
             x = self._numbered(x.astype(np.float64))
         # Rows of invalid predictions are unchanged.  The reader detects and names them.
         values = np.array(block.values, np.float64).reshape(n, -1)
-        if values.shape[1] == 1:
+        if values.shape[1] == 1 and self.target.has_classes:
             values = np.hstack([1.0 - values, values])
         # Invalid rows are dropped here, not refused, so that they keep their values.
         rules = replace(self.before.rules("drop", self.fitted.tolerance), large_chunks=True)
@@ -362,7 +379,7 @@ class _Recalibrated(DerivedSource):
         carried = np.zeros((n, 0 if self.refits is None else self.refits.columns))
         for chunk, _ in chunks(plain, rules):
             if len(chunk):
-                values[chunk.rows] = self.fitted.probabilities(chunk)
+                values[chunk.rows] = self.fitted.predictions(chunk)
                 if self.refits is not None:
                     carried[chunk.rows] = self.refits.carried(chunk, values[chunk.rows])
         block = block._replace(values=values)
@@ -392,8 +409,9 @@ def recalibrated(
 ) -> ArraySource:
     """Return a source with the recalibrated predictions of `source`.
 
-    Labels, weights, covariates and row numbers come from `source`.  Predictions are probabilities
-    (rows, K) in float64, with two columns for a binary source.  They are computed when read, one
+    Labels, weights, covariates and row numbers come from `source`.  Predictions of classes are
+    probabilities (rows, K) in float64, with two columns for a binary source, and others keep their
+    kind.  They are computed when read, one
     block at a time.  Invalid predictions (not finite, or further from the simplex than the
     tolerance of the fit) are unchanged, and remain invalid to a reader with the same or a smaller
     tolerance.
@@ -434,6 +452,12 @@ def recalibrated(
     True
     """
     data = as_source(source)
+    kind_of_fit = (fitted.source or {}).get("kind", data.kind)
+    if not data.target.has_classes and data.kind != kind_of_fit:
+        raise OptionError(
+            f"{fitted.method.name} was fitted to predictions of kind {kind_of_fit}; {data.name} "
+            f"has {data.target.in_words}"
+        )
     if data.classes != fitted.classes:
         raise OptionError(
             f"{fitted.method.name} was fitted to {fitted.classes} classes; there are {data.classes}"
@@ -448,6 +472,10 @@ def recalibrated(
                 f"the values of {name!r} are {kind} in the fit, but not in {data.name}"
             )
     name = f"{data.name}, recalibrated by {fitted.method.name}"
-    return _Recalibrated.of(
-        data, kind="probabilities", binary=False, name=name, fitted=fitted, refits=refits
-    )
+    changes: dict[str, Any] = recalibrated_kind(data)
+    return _Recalibrated.of(data, name=name, fitted=fitted, refits=refits, **changes)
+
+
+def recalibrated_kind(source: ArraySource) -> dict[str, Any]:
+    """Fields of a source that change when it is recalibrated: logits become probabilities."""
+    return {"kind": "probabilities", "binary": False} if source.target.has_classes else {}

@@ -385,6 +385,7 @@ METHOD_NAMES = (
     "local_bias",
     "mc",
     "pmc",
+    "affine",
 )
 
 

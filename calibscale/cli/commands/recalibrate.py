@@ -30,7 +30,7 @@ from calibscale.formatting.fault_texts import dropped_text
     "--method",
     default="auto",
     help=f'Method: auto, {METHODS}, also with settings as in "mc(depth=1)".  Identity and '
-    "temperature are for any number of classes, the others for two.  [default: auto, the simplest "
+    "temperature are for any number of classes, the others for two; affine is for forecasts.  [default: auto, the simplest "
     "one with a log loss near the smallest on rows that a fit has not used]",
 )
 @click.option(

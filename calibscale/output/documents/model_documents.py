@@ -25,8 +25,11 @@ def recalibration(result: RecalibrationResult) -> doc.Article:
             f" (standard error {number_texts.number(errors[name], 2)})" if name in errors else ""
         )
         texts.append(f"{shown} = {number(value)}{error}")
-    before, after = _log_loss(result.log_loss_before), _log_loss(result.log_loss_after)
-    sentences = () if result.improvement is None else (result.improvement.sentence,)
+    sentences = [] if result.improvement is None else [result.improvement.sentence]
+    if "classes" in result.source:
+        before, after = _log_loss(result.log_loss_before), _log_loss(result.log_loss_after)
+        sentences.append(f"Log loss on the rows of the fit: {before} before, {after} after.")
+    scores = ["nll"] if "classes" in result.source else ["crps"]
     method = result.method.replace("_", " ")
     # "temperature T = 1.2" reads on, other methods have a list of parameters.
     separator = " " if errors.keys() == {"temperature"} else ": "
@@ -37,8 +40,8 @@ def recalibration(result: RecalibrationResult) -> doc.Article:
         doc.size_of(result),
         f"{method}{separator}" + ", ".join(texts),
         _improvement(result.improvement),
-        *doc.closing(result, ["calibrated"], ["nll"], result.notes, **result.settings),
-        reasons=(*sentences, f"Log loss on the rows of the fit: {before} before, {after} after."),
+        *doc.closing(result, ["calibrated"], scores, result.notes, **result.settings),
+        reasons=tuple(sentences),
     )
 
 

@@ -129,6 +129,19 @@ class Forecast(OutcomeTarget):
         """Length 2D of an embedding."""
         return 2 * self.frequencies
 
+    # ---------------------------------------------------------------- affine maps
+
+    def crps_of_members(self, values: Floats, y: Floats) -> Floats:
+        """CRPS of the predictions (c,), of ensembles with the members as the distribution."""
+        return self.crps(values, y)
+
+    def moved(self, values: Floats, shift: float, slope: float, spread: float) -> Floats:
+        """Predictions of shift + slope·m + spread·(Z − m), for Z with the mean m and spread > 0.
+
+        An OptionError is raised for kinds whose outcomes are in fixed ranges.
+        """
+        raise OptionError(f"{self.in_words} are of fixed outcomes, which cannot be moved")
+
     # ---------------------------------------------------------------- kernel on targets
 
     @property

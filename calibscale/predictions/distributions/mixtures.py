@@ -75,6 +75,10 @@ class NormalForecast(Forecast):
     def mean(self, values: Floats) -> Floats:
         return values[:, 0]
 
+    def moved(self, values: Floats, shift: float, slope: float, spread: float) -> Floats:
+        mean, deviation = values.T
+        return np.column_stack([shift + slope * mean, spread * deviation])
+
     def crps(self, values: Floats, y: Floats) -> Floats:
         # CRPS = E|Z − y| − E|Z − Z'|/2, and E|Z − Z'| = 2σ/√π.
         return values[:, 1] * (_normal_spread(self._z(values, y)) - 1.0 / np.sqrt(np.pi))
@@ -115,6 +119,12 @@ class MixtureForecast(Forecast):
 
     def _parts(self, values: Floats) -> list[Floats]:
         return np.split(values, 3, axis=1)
+
+    def moved(self, values: Floats, shift: float, slope: float, spread: float) -> Floats:
+        weights, means, deviations = self._parts(values)
+        mean = self.mean(values)[:, None]
+        moved_means = shift + slope * mean + spread * (means - mean)
+        return np.hstack([weights, moved_means, spread * deviations])
 
     def check_values(self, values: Floats, status: Ints) -> None:
         weights, _, scales = self._parts(values)
@@ -251,6 +261,10 @@ class EnsembleForecast(Forecast):
         if count < 2:
             raise InvalidDataError(f"{name}: an ensemble has at least 2 members, not {count}")
 
+    def moved(self, values: Floats, shift: float, slope: float, spread: float) -> Floats:
+        mean = self.mean(values)[:, None]
+        return shift + slope * mean + spread * (values - mean)
+
     def not_finite(self, values: Floats) -> Any:
         return np.isinf(values).any(axis=1) | np.isnan(values).all(axis=1)
 
@@ -338,7 +352,18 @@ class EnsembleForecast(Forecast):
             out[rows] = members.mean(axis=1)
         return out
 
+    @property
+    def recalibration_scores(self) -> tuple[str, ...]:
+        # Members that are moved around their mean are no independent draws, as fair scores need.
+        return ("crps(fair=False)",)
+
     def crps(self, values: Floats, y: Floats) -> Floats:
+        return self._crps(values, y, fair=True)
+
+    def crps_of_members(self, values: Floats, y: Floats) -> Floats:
+        return self._crps(values, y, fair=False)
+
+    def _crps(self, values: Floats, y: Floats, fair: bool) -> Floats:
         out = np.empty(len(y))
         for rows, members in _by_member_count(values):
             m = members.shape[1]
@@ -346,8 +371,8 @@ class EnsembleForecast(Forecast):
             pairs = np.sort(members, axis=1) @ ranks  # Σ_{i<j} |x_i − x_j|
             distance = np.abs(members - y[rows, None]).mean(axis=1)
             # E|X − y| minus half the mean distance of different members, Σ_{i<j}|x_i − x_j|·2/(m(m
-            # − 1)).
-            out[rows] = distance - pairs / (m * (m - 1))
+            # − 1)), or of all pairs of members.
+            out[rows] = distance - pairs / (m * (m - 1 if fair else m))
         return out
 
 

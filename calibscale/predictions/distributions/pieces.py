@@ -194,6 +194,10 @@ class QuantileForecast(_PiecewiseUniform):
             )
         return super().explained(reason, values, y)
 
+    def moved(self, values: Floats, shift: float, slope: float, spread: float) -> Floats:
+        mean = self.mean(values)[:, None]
+        return shift + slope * mean + spread * (values - mean)
+
     def range_of(self, values: Floats, y: Floats) -> tuple[Floats, Floats]:
         levels = np.hstack([0.0, self.levels, 1.0])
         below, upto = (
