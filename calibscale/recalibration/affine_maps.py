@@ -68,7 +68,7 @@ class _Units(NamedTuple):
         return np.array([shift, [0.0, 1.0, 0.0], [0.0, 0.0, self.spread]])
 
 
-class ScoreState(NamedTuple):
+class MapScoreState(NamedTuple):
     """Σw, and Σw·CRPS of each map (maps,).  Σw²·g·gᵀ with the gradients g of rows (3, 3)."""
 
     weight: Floats
@@ -86,10 +86,10 @@ class MapScores(Statistic):
     maps: tuple[AffineMap, ...]
     gradients: bool = True
 
-    def zero(self, classes: int) -> ScoreState:
-        return ScoreState(np.zeros(()), np.zeros(len(self.maps)), np.zeros((3, 3)))
+    def zero(self, classes: int) -> MapScoreState:
+        return MapScoreState(np.zeros(()), np.zeros(len(self.maps)), np.zeros((3, 3)))
 
-    def accumulate(self, state: ScoreState, chunk: Chunk) -> ScoreState:
+    def accumulate(self, state: MapScoreState, chunk: Chunk) -> MapScoreState:
         rows: Any = chunk
         w = weights_of(chunk)
         state.weight[...] += w.sum()
@@ -193,7 +193,7 @@ class Affine(RecalibrationMethod):
         theta = _START.copy()
         tried = (AffineMap(0.0, 1.0, 1.0), *_tried(units))
         statistic = MapScores(tried, gradients=False)
-        state: ScoreState = read(statistic).groups[None][statistic]
+        state: MapScoreState = read(statistic).groups[None][statistic]
         before, *scores_tried = (state.scores / state.weight).tolist()
         best = int(np.argmin(scores_tried))
         units = units._replace(spread=_SPREADS[best])
@@ -247,7 +247,7 @@ def _tried(units: _Units) -> Iterator[AffineMap]:
         yield units._replace(spread=spread).map_of(_START)
 
 
-def _errors(hessian: Floats, state: ScoreState, units: _Units) -> tuple[float, float, float]:
+def _errors(hessian: Floats, state: MapScoreState, units: _Units) -> tuple[float, float, float]:
     """Standard errors of the parameters of the map, robust to a wrong model [White 1982]."""
     squares = state.squares / float(state.weight) ** 2
     inverse = np.linalg.pinv(hessian)

@@ -246,9 +246,11 @@ class FittedRecalibration(RecalibrationResult):
             begun = LogitStore.open(url, unfinished=True)
             # An unfinished store of the same call is the rest of an interrupted run.
             overwrite |= not begun.finished and begun.provenance == provenance
-        kind: dict[str, Any] = {"forecast": data.forecast, "columns": data.values.shape[1]}
-        if data.target.has_classes:
-            kind = {"classes": data.classes, "kind": "probabilities"}
+        kind: dict[str, Any] = {"classes": data.classes, "kind": "probabilities"}
+        if not data.target.has_classes:
+            shape = data.values.shape
+            columns = shape[1] if len(shape) > 1 else 1
+            kind = {"forecast": data.forecast, "columns": columns}
         store = LogitStore.create(
             url,
             **kind,

@@ -31,7 +31,8 @@ from tests.support.overconfident import (
     two_class_source,
 )
 
-EVERY = [*(m for m in METHODS if m not in ("mc", "pmc")), LOCAL, MCBoost("x2"), PMCBoost("x2")]
+OTHERS = ("mc", "pmc", "affine")  # which need covariates, or predictive distributions
+EVERY = [*(m for m in METHODS if m not in OTHERS), LOCAL, MCBoost("x2"), PMCBoost("x2")]
 
 
 @pytest.fixture(scope="module")

@@ -411,7 +411,7 @@ def test_isotonic__of_falling_frequencies_has_one_step_and_a_note():
 
 
 @pytest.mark.parametrize("label", [0, 1])
-@pytest.mark.parametrize("name", METHODS)
+@pytest.mark.parametrize("name", [name for name in METHODS if name != "affine"])
 def test_fit__labels_of_one_class_are_an_error(name, label):  # S5: silent for `bbq`
     x = np.arange(40.0) % 4
     p = np.linspace(0.1, 0.9, 40)
