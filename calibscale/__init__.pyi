@@ -84,6 +84,7 @@ from .estimators.vector_bins import SimplexECE as SimplexECE
 from .estimators.worst_slabs import WorstSlabCoverage as WorstSlabCoverage
 from .evaluation.accumulator import Accumulator as Accumulator
 from .evaluation.check import check as check
+from .evaluation.concentration import concentration_curve as concentration_curve
 from .evaluation.evaluate import evaluate as evaluate
 from .evaluation.reliability import reliability as reliability
 from .inference.calibration_test import calibration_test as calibration_test
@@ -113,6 +114,8 @@ from .predictions.functionals.means import SecondMomentPrediction as SecondMomen
 from .predictions.functionals.prediction_intervals import IntervalPrediction as IntervalPrediction
 from .predictions.functionals.quantiles import MedianPrediction as MedianPrediction
 from .predictions.functionals.quantiles import QuantilePrediction as QuantilePrediction
+from .ranking.double_lifts import double_lift as double_lift
+from .ranking.murphy_diagrams import murphy_diagram as murphy_diagram
 from .ranking.rank import rank as rank
 from .recalibration.fits import FittedRecalibration as FittedRecalibration
 from .recalibration.fits import load_recalibration as load_recalibration
@@ -125,6 +128,9 @@ from .results.comparison_results import Difference as Difference
 from .results.comparison_results import RankedModel as RankedModel
 from .results.comparison_results import Ranking as Ranking
 from .results.comparison_results import Selection as Selection
+from .results.curve_results import ConcentrationCurve as ConcentrationCurve
+from .results.curve_results import DoubleLift as DoubleLift
+from .results.curve_results import MurphyDiagram as MurphyDiagram
 from .results.estimate import Approximation as Approximation
 from .results.estimate import Estimate as Estimate
 from .results.estimate import Interval as Interval

@@ -315,6 +315,11 @@ class Session:
         }
 
 
+def source_of_argument(source: Any) -> ArraySource:
+    """Source of any object that `evaluate` accepts, which may be a session."""
+    return source.source if isinstance(source, Session) else as_source(source)
+
+
 @dataclass(frozen=True, eq=False)
 class Run(Session):
     """Session with the estimators resolved for its source.

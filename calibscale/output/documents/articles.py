@@ -11,6 +11,7 @@ from calibscale.formatting import number_texts
 from calibscale.formatting.escapes import clean, one_line
 from calibscale.output.documents import elements as doc
 from calibscale.output.documents.bias_documents import audit, bias
+from calibscale.output.documents.curve_documents import concentration, double_lift, murphy
 from calibscale.output.documents.evaluation_documents import check, evaluation, reliability, test
 from calibscale.output.documents.model_documents import power, ranking, recalibration, selection
 from calibscale.output.documents.night_report import nightly
@@ -21,7 +22,7 @@ from calibscale.results.declarations import Declared
 DOCUMENTS: dict[str, Callable[[Any], doc.Article]] = {
     function.__name__: function
     for function in (
-        *(audit, bias, check, evaluation, nightly, power),
+        *(audit, bias, check, concentration, double_lift, evaluation, murphy, nightly, power),
         *(ranking, recalibration, reliability, selection, test),
     )
 }
@@ -46,7 +47,7 @@ def document(result: Any) -> doc.Article:
     Parameters
     ----------
     result : Evaluation, Reliability, CalibrationTests, Selection, BiasMap, Ranking, Audit, Power,
-        FittedRecalibration or Night
+        FittedRecalibration, MurphyDiagram, ConcentrationCurve, DoubleLift or Night
 
     Examples
     --------

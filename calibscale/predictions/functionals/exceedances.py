@@ -11,7 +11,7 @@ from calibscale.array_types import Floats, Ints
 from calibscale.compiled import row_sums
 from calibscale.errors import require
 from calibscale.predictions.claims import EXCEEDANCES
-from calibscale.predictions.functionals.functional import Functional
+from calibscale.predictions.functionals.functional import Functional, elementary_scores
 from calibscale.predictions.target import Response
 
 
@@ -56,6 +56,12 @@ class ExceedancePrediction(Functional):
 
     def loss(self, values: Floats, y: Floats) -> Floats:
         return self.scalar_residuals(values, y) ** 2
+
+    def elementary_scores(self, values: Floats, y: Floats, thresholds: Floats) -> Floats:
+        return elementary_scores(values[:, 0], self.compared(y), thresholds)
+
+    def compared(self, y: Floats) -> Floats:
+        return (y > self.threshold).astype(np.float64)
 
     def check_values(self, values: Floats, status: Ints) -> None:
         status[values[:, 0] > 1.0] = row_sums.ABOVE_ONE

@@ -10,7 +10,7 @@ import numpy as np
 from calibscale.array_types import Floats
 from calibscale.errors import require
 from calibscale.predictions.claims import EXPECTILES
-from calibscale.predictions.functionals.functional import Functional
+from calibscale.predictions.functionals.functional import Functional, elementary_scores
 from calibscale.predictions.target import Response
 
 
@@ -61,3 +61,8 @@ class ExpectilePrediction(Functional):
 
     def loss(self, values: Floats, y: Floats) -> Floats:
         return 0.5 * self._factors(values, y) * (values[:, 0] - y) ** 2
+
+    def elementary_scores(self, values: Floats, y: Floats, thresholds: Floats) -> Floats:
+        # Twice the weight of each side, so that the level 0.5 has the scores of the mean.
+        too_high, too_low = 2.0 * (1.0 - self.level), 2.0 * self.level
+        return elementary_scores(values[:, 0], y, thresholds, too_high=too_high, too_low=too_low)

@@ -10,9 +10,31 @@ from typing import Any, ClassVar
 import numpy as np
 
 from calibscale.array_types import Bools, Floats
+from calibscale.compiled import threshold_scores
 from calibscale.errors import OptionError
 from calibscale.predictions.outcomes import OutcomeChunk, OutcomeTarget
 from calibscale.predictions.target import KERNEL_ERROR, Draws, Response
+
+
+def elementary_scores(
+    x: Floats,
+    y: Floats,
+    thresholds: Floats,
+    *,
+    too_high: float = 1.0,
+    too_low: float = 1.0,
+    by_distance: bool = True,
+) -> Floats:
+    """Elementary scores of predictions x (c,) of outcomes y (c,) at increasing thresholds θ (c, m).
+
+    The score is `too_high` where y ≤ θ < x, `too_low` where x ≤ θ < y, and else 0, both times
+    |y − θ| if `by_distance` [Ehm, Gneiting, Jordan & Krüger, JRSS B 78 (2016), eqs. 8 and 11, where
+    scores of expectiles are half as large].
+    """
+    scores = np.zeros((len(x), len(thresholds)))
+    columns = (np.ascontiguousarray(x), np.ascontiguousarray(y), thresholds)
+    threshold_scores.set_scores(*columns, too_high, too_low, by_distance, scores)
+    return scores
 
 
 @dataclass(frozen=True)
@@ -79,6 +101,20 @@ class Functional(OutcomeTarget):
     @abstractmethod
     def loss(self, values: Floats, y: Floats) -> Floats:
         """Loss of each row (c,), with the smallest expectation at the true functional."""
+
+    def elementary_scores(self, values: Floats, y: Floats, thresholds: Floats) -> Floats:
+        """Elementary score of each row at each threshold (c, m), see `elementary_scores`.
+
+        An OptionError is raised for a functional of several numbers, such as an interval.
+        """
+        raise OptionError(
+            f"{self.in_words} have no elementary scores: give means, expectiles, quantiles, "
+            "exceedances, or probabilities of two classes"
+        )
+
+    def compared(self, y: Floats) -> Floats:
+        """Number (c,) that each prediction is compared with by elementary scores."""
+        return y
 
     def ordered_by(self, values: Floats) -> Floats:
         """Number (c,) by which predictions are put in order, for cells and diagrams."""

@@ -10,7 +10,7 @@ import numpy as np
 from calibscale.array_types import Floats, Ints
 from calibscale.errors import require
 from calibscale.predictions.claims import MEANS
-from calibscale.predictions.functionals.functional import Functional
+from calibscale.predictions.functionals.functional import Functional, elementary_scores
 from calibscale.predictions.invalid_rows import NOT_POSITIVE
 from calibscale.predictions.target import Response
 
@@ -64,6 +64,9 @@ class MeanPrediction(Functional):
 
     def loss(self, values: Floats, y: Floats) -> Floats:
         return (values[:, 0] - y) ** 2
+
+    def elementary_scores(self, values: Floats, y: Floats, thresholds: Floats) -> Floats:
+        return elementary_scores(values[:, 0], y, thresholds)
 
     @property
     def condensed(self) -> MeanPrediction:
@@ -121,3 +124,9 @@ class SecondMomentPrediction(Functional):
 
     def loss(self, values: Floats, y: Floats) -> Floats:
         return (values[:, 0] - y * y) ** 2
+
+    def elementary_scores(self, values: Floats, y: Floats, thresholds: Floats) -> Floats:
+        return elementary_scores(values[:, 0], y * y, thresholds)
+
+    def compared(self, y: Floats) -> Floats:
+        return y * y

@@ -10,7 +10,7 @@ import numpy as np
 from calibscale.array_types import Floats
 from calibscale.errors import require
 from calibscale.predictions.claims import QUANTILES
-from calibscale.predictions.functionals.functional import Functional
+from calibscale.predictions.functionals.functional import Functional, elementary_scores
 from calibscale.predictions.target import Response
 
 
@@ -72,6 +72,16 @@ class QuantilePrediction(Functional):
     def loss(self, values: Floats, y: Floats) -> Floats:
         x = values[:, 0]
         return (y - x) * (self.level - (y < x))
+
+    def elementary_scores(self, values: Floats, y: Floats, thresholds: Floats) -> Floats:
+        return elementary_scores(
+            values[:, 0],
+            y,
+            thresholds,
+            too_high=1.0 - self.level,
+            too_low=self.level,
+            by_distance=False,
+        )
 
 
 @dataclass(frozen=True)

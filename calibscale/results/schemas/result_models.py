@@ -26,6 +26,7 @@ from pydantic_core import PydanticCustomError
 from calibscale.results.audit_results import Audit, RecalibrationResult
 from calibscale.results.bias_results import BiasMap
 from calibscale.results.comparison_results import Ranking, Selection
+from calibscale.results.curve_results import ConcentrationCurve, DoubleLift, MurphyDiagram
 from calibscale.results.declarations import (
     DAY,
     Bounds,
@@ -46,8 +47,11 @@ RESULTS: dict[str, list[Any]] = {
     "calibscale.audit/1": [Audit],
     "calibscale.bias/1": [BiasMap],
     "calibscale.check/1": [Check],
+    "calibscale.concentration/1": [ConcentrationCurve],
+    "calibscale.double_lift/1": [DoubleLift],
     "calibscale.evaluation/1": [Evaluation],
     "calibscale.ledger/1": [LedgerDays],
+    "calibscale.murphy/1": [MurphyDiagram],
     "calibscale.nightly/1": [Night],
     "calibscale.nightly_plan/1": [NightPlan],
     "calibscale.plan/1": [Plan],
