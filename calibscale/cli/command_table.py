@@ -16,6 +16,7 @@ SUMMARIES = {
     "bias": "Map the local bias of the predictions.",
     "check": "Check a table or STORE: a verdict and a report.",
     "completion": "Print a script that completes commands in a shell.",
+    "curves": "Draw Murphy, concentration and double lift charts.",
     "demo": "Evaluate a simulated classifier (start here).",
     "doctor": "Print the machine and versions for a bug report.",
     "estimators": "List estimators and their settings.",

@@ -129,7 +129,8 @@ def _refuse_differences(block: Block, second: Block, noun: str, a: Any, b: Any) 
         i = int(np.argmax(differ))
         row = block.start + i
         raise InvalidDataError(
-            f"row {row} has the {noun} {a[i]:g} in {block.name}, and {b[i]:g} in {second.name}: "
+            f"row {row} has the {noun} {float(a[i])} in {block.name}, and {float(b[i])} in "
+            f"{second.name}: "
             "the models need the same rows, in the same order",
             row,
         )

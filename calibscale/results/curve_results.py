@@ -12,14 +12,7 @@ import numpy as np
 from calibscale.array_types import Bools, Floats
 from calibscale.formatting.escapes import one_line
 from calibscale.formatting.number_texts import number, percent, plural, signed, span
-from calibscale.results.declarations import (
-    Computed,
-    Count,
-    Declared,
-    Finite,
-    Fraction,
-    Size,
-)
+from calibscale.results.declarations import Computed, Count, Declared, Finite, Fraction, Size
 from calibscale.results.evaluation_results import Range
 from calibscale.results.exported import Columns, Row
 from calibscale.results.outcome import Outcome
@@ -65,7 +58,8 @@ class MurphyDifference(Declared):
     effective_rows : (m,)
         Effective number (Σw)²/Σw² of the rows whose scores differ.
     critical_value : float or None
-        Half the width of the band in standard errors, or None without a band.
+        Quantile of the largest studentised difference, from which the band follows, or None without
+        a band.
     """
 
     first: str
@@ -357,7 +351,7 @@ class DoubleLift(Outcome, SourceRows):
     >>> import numpy as np
     >>> from calibscale import double_lift, from_arrays
     >>> y = np.tile([1.0, 3.0], 50)
-    >>> blunt, sharp = (from_arrays(predictions=x, forecast="mean", labels=y + x - x)
+    >>> blunt, sharp = (from_arrays(predictions=x, forecast="mean", labels=y)
     ...                 for x in (np.full(100, 2.0), y * 1.1))
     >>> chart = double_lift(blunt, sharp, names=("blunt", "sharp"), bins=2)
     >>> [(b.first, round(b.second, 3), b.outcome) for b in chart.bins]

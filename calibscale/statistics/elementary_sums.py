@@ -17,20 +17,23 @@ _ROWS = 2048  # rows whose scores are computed together: 1.6 MB at 100 threshold
 class ElementaryState(NamedTuple):
     """Sums of the scores S (M, m) of M models, and of the differences d = S_a − S_b of P pairs.
 
-    `n`, `weight` and `weight2` are Σ1, Σw and Σw² (0-d).  `scores`, `scores2` and `squares` are
-    ΣwS, Σw²S and Σw²S².  `differences` and `differences2` are Σwd and Σw²d, and `products` Σw²d·dᵀ
-    (P, m, m).  `unequal` and `unequal2` are Σw and Σw² of the rows with d ≠ 0.
+    `n`, `weight`, `weight2` and `weight3` are Σ1, Σw, Σw² and Σw³ (0-d).  `scores`, `scores2` and
+    `squares` are ΣwS, Σw²S and Σw²S².  `differences` and `differences2` are Σwd and Σw²d (P, m),
+    `products` Σw²d·dᵀ (P, m, m), and `cubes` Σw³d, Σw³d² and Σw³d³ (P, 3, m).  `unequal` and
+    `unequal2` are Σw and Σw² of the rows with d ≠ 0 (P, m).
     """
 
     n: Floats
     weight: Floats
     weight2: Floats
+    weight3: Floats
     scores: Floats
     scores2: Floats
     squares: Floats
     differences: Floats
     differences2: Floats
     products: Floats
+    cubes: Floats
     unequal: Floats
     unequal2: Floats
 
@@ -54,7 +57,8 @@ class ElementarySums(Statistic):
 
     def zero(self, classes: int) -> ElementaryState:
         M, P, m = 1 + len(self.positions), len(self.pairs), len(self.thresholds)
-        shapes = [(), (), (), *[(M, m)] * 3, (P, m), (P, m), (P, m, m), (P, m), (P, m)]
+        of_pairs = [(P, m), (P, m), (P, m, m), (P, 3, m), (P, m), (P, m)]
+        shapes = [(), (), (), (), *[(M, m)] * 3, *of_pairs]
         return ElementaryState._make(map(np.zeros, shapes))
 
     def accumulate(self, state: ElementaryState, chunk: Any) -> ElementaryState:
@@ -70,6 +74,7 @@ class ElementarySums(Statistic):
         state.n[...] += len(w)
         state.weight[...] += w.sum()
         state.weight2[...] += w2.sum()
+        state.weight3[...] += (w2 * w).sum()
         predictions = [rows.values, *(rows.covariates[:, [k]] for k in self.positions)]
         thresholds = np.array(self.thresholds)
         scores = [rows.target.elementary_scores(x, rows.outcomes, thresholds) for x in predictions]
@@ -82,7 +87,11 @@ class ElementarySums(Statistic):
             state.differences[pair] += w @ difference
             state.differences2[pair] += w2 @ difference
             weighted = w[:, None] * difference
+            squares = weighted * weighted
             state.products[pair] += weighted.T @ weighted
+            state.cubes[pair, 0] += w2 @ weighted
+            state.cubes[pair, 1] += w @ squares
+            state.cubes[pair, 2] += np.einsum("ij,ij->j", squares, weighted)
             unequal = (difference != 0.0).astype(np.float64)
             state.unequal[pair] += w @ unequal
             state.unequal2[pair] += w2 @ unequal
