@@ -124,6 +124,7 @@ EXAMPLES = {
     "ResponseCells": lambda cls: cls((-0.5, 0.0, 0.7)),
     "ResponseSums": lambda cls: cls(),
     "DenseAtoms": lambda cls: cls(ATOMS),
+    "ElementarySums": lambda cls: cls((0.1, 0.4, 0.8), (0, 1)),
     "EventSums": lambda cls: cls("positive"),
     "FeatureMoments": lambda cls: cls(FourierFeatures(Gaussian(), 3, K), "canonical"),
     "FineHistogram": lambda cls: cls("top_label"),
@@ -138,6 +139,7 @@ EXAMPLES = {
     "GroupCells": lambda cls: cls("class_wise"),
     "GroupTemperatures": lambda cls: cls(),
     "Grouped": lambda cls: cls(Totals(), 3),
+    "OrderedResponses": lambda cls: cls(),
     "OrderedSums": lambda cls: cls(),
     "SampledResponses": lambda cls: cls((0,), 9),
     "ImpossibleLabels": lambda cls: cls(),
@@ -167,6 +169,7 @@ EXAMPLES = {
     "PITMoments": lambda cls: cls((-1.0, 0.0, 1.0), (0.5, 1.0, 2.0)),
     "PITValues": lambda cls: cls(),
     "PooledResiduals": lambda cls: cls("positive"),
+    "RatioSums": lambda cls: cls(0),
     "Replicates": lambda cls: cls(BinCounts("top_label", EDGES), DrawnLabels(3), 0, 4),
     "RowPoints": lambda cls: cls("positive", (0,)),
     "RowSums": lambda cls: cls("canonical", "sine", ((SineResiduals(),),)),
@@ -231,7 +234,10 @@ def _state(statistic, chunk):
         chunk = OutcomeChunk(**columns)
     elif type(statistic).__name__ in OF_FUNCTIONALS:
         columns = {f.name: getattr(chunk, f.name) for f in fields(Chunk)}
-        columns |= {"values": chunk.values[:, :1].astype(np.float64)}
+        values = chunk.values[:, :1].astype(np.float64)
+        if type(statistic).__name__ in OF_POSITIVE_MEANS:
+            values = np.exp(values)
+        columns |= {"values": values}
         columns |= {"outcomes": chunk.covariates[:, 0], "target": MeanPrediction()}
         chunk = OutcomeChunk(**columns)
     return statistic.accumulate(statistic.zero(K), chunk)
@@ -260,12 +266,16 @@ def _sorted_lists(state):
 OF_FORECASTS = ("CoverageTotals", "ForecastTotals", "PITCells", "PITMoments", "PITValues")
 OF_FUNCTIONALS = (
     "CondensedResiduals",
+    "ElementarySums",
+    "OrderedResponses",
     "OrderedSums",
+    "RatioSums",
     "ResponseCells",
     "ResponseCrossings",
     "ResponseSums",
     "SampledResponses",
 )
+OF_POSITIVE_MEANS = ("RatioSums",)
 # Of states that list rows, the order of the rows is that of the merges.
 CANONICAL = {
     "CellMasses": _sorted_lists,

@@ -49,8 +49,8 @@ def murphy(
 ) -> None:
     """Compare models by all consistent scores.
 
-    Every STORE has the predictions of one model.  The mean elementary score is drawn by threshold.  Differences of models for the same rows have a
-    band that is simultaneous over all thresholds.
+    Every STORE has the predictions of one model.  The mean elementary score is drawn by threshold.
+    Differences of models for the same rows have a band that is simultaneous over all thresholds.
     """
     models = _named_sources(stores, model_names, options)
     from calibscale.ranking.murphy_diagrams import murphy_diagram
@@ -91,7 +91,8 @@ def double_lift_chart(
 ) -> None:
     """Compare two models by the ratio of predictions.
 
-    Predictions are positive means.  Every bin of the ratio SECOND/FIRST has the mean prediction of both models and the mean outcome.
+    Predictions are positive means.  Every bin of the ratio SECOND/FIRST has the mean prediction of
+    both models and the mean outcome.
     """
     models = _named_sources(stores, model_names, options)
     from calibscale.ranking.double_lifts import double_lift
