@@ -15,7 +15,7 @@ from calibscale.results.night_results import Night
 from calibscale.results.schemas.malformed import message_of
 from calibscale.results.schemas.result_models import RESULTS, validated
 
-_SCHEMA = re.compile(r"calibscale\.([a-z]+)/(\d+)")
+_SCHEMA = re.compile(r"calibscale\.([a-z_]+)/(\d+)")
 
 
 def read(value: Any, where: str = "the result") -> Declared:
@@ -54,7 +54,11 @@ def read(value: Any, where: str = "the result") -> Declared:
         raise OptionError(f"{where}: {error}") from None
 
 
-_SERIES = ("values", "low", "high", "x", "bias", "standard_error", "z", "masked", "prediction")
+_SERIES = (
+    *("values", "low", "high", "x", "bias", "standard_error", "z", "masked", "prediction"),
+    *("score", "difference", "band_low", "band_high"),
+    *("share", "concentration", "lorenz", "ideal"),
+)
 _BY_DAY = {"series", "processes"}  # lists in objects whose lists have an item for each day
 _FREE = ("parameters", "details", "fitted", "hyperparameter", "features", "versions")
 

@@ -5,14 +5,15 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Self
 
 import numpy as np
 
 from calibscale.array_types import Bools, Floats
+from calibscale.errors import OptionError
 from calibscale.formatting.escapes import one_line
 from calibscale.formatting.number_texts import number, percent, plural, signed, span
-from calibscale.results.declarations import Computed, Count, Declared, Finite, Fraction, Size
+from calibscale.results.declarations import Computed, Count, Declared, Finite, Fraction, Json, Size
 from calibscale.results.evaluation_results import Range
 from calibscale.results.exported import Columns, Row
 from calibscale.results.outcome import Outcome
@@ -118,6 +119,16 @@ class MurphyDiagram(Outcome, SourceRows):
     curves: tuple[MurphyCurve, ...]
     differences: tuple[MurphyDifference, ...] = ()
 
+    @classmethod
+    def from_dict(cls, value: Json, **further: Any) -> Self:
+        """Restore a diagram, whose curves have a number for each threshold."""
+        result = super().from_dict(value, **further)
+        lengths = {len(curve.score) for curve in result.curves}
+        lengths |= {len(pair.difference) for pair in result.differences}
+        if lengths != {len(result.thresholds)}:
+            raise OptionError("curves: the columns and the thresholds have different lengths")
+        return result
+
     @cached_property
     def verdict(self) -> Computed[str]:
         """Sentences on the pairs of models, or on the score of a single model."""
@@ -180,20 +191,19 @@ class MurphyDiagram(Outcome, SourceRows):
         named += [(d.first, d.second, d.difference, d) for d in self.differences]
         m = len(self.thresholds)
         nothing = np.full(m, np.nan)
-        parts: list[Columns] = [
-            {
-                "name": [name] * m,
-                "minus": [minus] * m,
-                "threshold": self.thresholds,
-                "score": score,
-                "low": part.low,
-                "high": part.high,
-                "band_low": getattr(part, "band_low", nothing),
-                "band_high": getattr(part, "band_high", nothing),
-            }
-            for name, minus, score, part in named
-        ]
-        return {name: [value for part in parts for value in list(part[name])] for name in parts[0]}
+        numbers = {
+            "threshold": [self.thresholds for _ in named],
+            "score": [score for _, _, score, _ in named],
+            **{
+                name: [getattr(part, name, nothing) for *_, part in named]
+                for name in ("low", "high", "band_low", "band_high")
+            },
+        }
+        return {
+            "name": [name for name, *_ in named for _ in range(m)],
+            "minus": [minus for _, minus, *_ in named for _ in range(m)],
+            **{name: np.concatenate(parts) for name, parts in numbers.items()},
+        }
 
     def _measured(self) -> list[Row]:
         # A score at one threshold is no number that a tracker of experiments follows.

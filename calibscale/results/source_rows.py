@@ -31,6 +31,7 @@ _SOURCE = Object(
     recalibrated=Omitted[list[Json]],
     class_names=Omitted[list[str]],
     forecast=Omitted[Json],
+    claim=Omitted[str],
     categories=Omitted[dict[str, list[str]]],
     event=Omitted[Json],
 )

@@ -35,6 +35,12 @@ def _extreme():
     )
 
 
+def _softer(shift=0.0):
+    """The labels of `_extreme` with probabilities that are neither 0 nor 1."""
+    p = np.random.default_rng(8).uniform(0.2, 0.6, 200) + shift
+    return cs.from_arrays(probabilities=p, labels=_extreme().labels, binary=True)
+
+
 RESULTS = {
     "evaluation": lambda: cs.evaluate(_extreme(), interval="jackknife"),
     "groups": lambda: cs.evaluate(rows(200), ["ece", "ckce"], group_by="region"),
@@ -49,6 +55,9 @@ RESULTS = {
     "selection": lambda: cs.select(rows(200), "top_label", ["bins", "ukkr"], nested=True),
     "bias": lambda: cs.local_bias(_extreme(), ("age",), n_replicates=19),
     "ranking": lambda: cs.rank({"a": rows(200), "b": rows(200, 1)}, subset_size=50, trials=5),
+    "murphy": lambda: cs.murphy_diagram({"a": _extreme(), "b": _softer()}, thresholds=7),
+    "concentration": lambda: cs.concentration_curve(_softer()),
+    "double lift": lambda: cs.double_lift(_softer(), _softer(0.3), names=("a", "b"), bins=4),
     "audit": lambda: audit(_extreme(), ("age",), n_replicates=19, recalibrate=("platt",)),
     "power": lambda: cs.power(
         _extreme(), cs.Miscalibration(0.2), "ece", max_rows=400, trials=10, n_replicates=19

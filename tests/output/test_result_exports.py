@@ -60,6 +60,9 @@ MAKE: dict[str, Callable[[], Any]] = {
     "tests": lambda: cs.calibration_test(binary(), ["ece", "tce2_debiased"], n_replicates=19),
     "selection": lambda: cs.select(binary(), estimators=[cs.selection.Bins((5, 10))]),
     "ranking": lambda: cs.rank({"old": binary(), "new model": binary()}, by="ece"),
+    "murphy": lambda: cs.murphy_diagram({"old": binary(), "new": binary()}, thresholds=5),
+    "concentration": lambda: cs.concentration_curve(binary()),
+    "double lift": lambda: cs.double_lift(binary(), binary(), names=("old", "new"), bins=5),
     "audit": lambda: cs.audit(binary(), ["region"], n_replicates=19),
     "bias": lambda: cs.local_bias(binary(), ["region"]),
     "power": lambda: cs.power(
@@ -91,6 +94,10 @@ def _counted(result: Any) -> int:
         return sum(len(w["results"]) + sum(len(g["results"]) for g in w["groups"]) for w in windows)
     if kind == "bias":
         return len(value["points"]["bias"])
+    if kind == "murphy":
+        return len(value["thresholds"]) * (len(value["curves"]) + len(value["differences"]))
+    if kind == "concentration":
+        return len(value["share"])
     parts = {
         "evaluation": "results",
         "reliability": "bins",
@@ -100,6 +107,7 @@ def _counted(result: Any) -> int:
         "ranking": "models",
         "audit": "groups",
         "power": "curve",
+        "double_lift": "bins",
     }
     groups = value.get("groups") if kind in ("evaluation", "reliability") else None
     members = [value, *(groups["values"] if groups else ())]

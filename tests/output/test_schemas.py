@@ -124,6 +124,15 @@ def test_selection__is_valid_under_its_schema(rng):
     _check(select(source, "positive", folds=3, nested=True))
 
 
+def test_curves__are_valid_under_their_schemas(rng):
+    source = _source(rng)
+    other = cs.from_arrays(logits=0.5 * source.values, labels=source.labels, weights=source.weights)
+    _check(cs.murphy_diagram({"a": source, "b": other}))
+    _check(cs.murphy_diagram(source, thresholds=3))
+    _check(cs.concentration_curve(source))
+    _check(cs.double_lift(source, other))
+
+
 def test_ranking__is_valid_under_its_schema(rng):
     shared = _source(rng)
     models = {
