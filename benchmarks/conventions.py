@@ -81,6 +81,9 @@ class Row(NamedTuple):
 
 
 PROBMETRICS = 'Metrics.from_names(["{0}"]).compute_all_from_labels_probs(t(y), t(p))["{0}"]'
+# A threshold that is near the middle of the outcomes, and equal to none of them: packages differ
+# about outcomes that equal it.
+ETA = "1.0001 * sorted(y)[10_000]"
 FLOAT32 = 1e-4
 EQUAL_MASS = 1e-3  # a row may fall in the next bin
 CALLS = (
@@ -96,6 +99,12 @@ CALLS = (
     Row("ties", "mapie", "expected_calibration_error(y, p, num_bins=10)", "m.ece(y, p, bins=9)"),
     Row("binary", "scikit-learn", "brier_score_loss(y, p)", "m.brier(y, p) / 2"),
     Row("binary", "scikit-learn", "log_loss(y, p)", "m.nll(y, p)"),
+    Row(
+        "binary",
+        "scikit-learn",
+        "roc_auc_score(y, p)",
+        '(1 + g("concentration_index") / g("ideal_gini")) / 2',
+    ),
     Row("binary", "netcal", "ECE(15).measure(p, y)", "m.ece(y, p)"),
     Row("binary", "netcal", "MCE(15).measure(p, y)", "m.mce(y, p)"),
     Row(
@@ -156,6 +165,19 @@ CALLS = (
         )
         for score, power in (("SquaredError()", 0.0), ("PoissonDeviance()", 1.0))
         for part in ("miscalibration", "discrimination", "uncertainty")
+    ),
+    *(
+        Row(
+            "means",
+            "model-diagnostics",
+            f'ElementaryScore({ETA}, functional="{name}", level=0.7)(y, p)',
+            f'e({ETA}, "{forecast}")',
+        )
+        for name, forecast in (
+            ("mean", "mean"),
+            ("expectile", "expectile(level=0.7)"),
+            ("quantile", "quantile(level=0.7)"),
+        )
     ),
     *(
         Row(
@@ -246,7 +268,11 @@ def calls(package: str, wanted: list[list[str]]) -> Callable[[], Any]:
 
 
 def _functions(p: Any, y: Any) -> dict[str, Any]:
-    """Functions of the calls of calibscale: `v` of outcomes, `d` of score parts, `s` of sets."""
+    """Functions of the calls of calibscale.
+
+    They are `v` of outcomes, `d` of parts of scores, `e` of elementary scores, `g` of Gini indices
+    of events, and `s` of sets.
+    """
     import calibscale as cs
 
     def value(source: Any, estimator: str) -> float:
@@ -260,12 +286,22 @@ def _functions(p: Any, y: Any) -> dict[str, Any]:
         (estimate,) = cs.evaluate(source, cs.Decomposition(power)).estimates
         return estimate.value if part == "miscalibration" else estimate.details[part]
 
+    def of_threshold(threshold: float, forecast: str) -> float:
+        source = cs.from_arrays(predictions=p, forecast=forecast, labels=y)
+        return cs.murphy_diagram(source, thresholds=[threshold]).curves[0].score[0]
+
+    def of_concentration(name: str) -> float:
+        source = cs.from_arrays(probabilities=p, labels=y, binary=True)
+        return getattr(cs.concentration_curve(source), name).value
+
     def of_sets(estimator: str) -> float:
         return value(cs.from_sets(p, y, coverage=0.9), estimator)
 
     return {
         "v": of_outcomes,
         "d": of_decomposition,
+        "e": of_threshold,
+        "g": of_concentration,
         "s": of_sets,
         "INTERVAL": "interval(coverage=0.9)",
         "MEDIAN": lambda widths: float(np.median(widths)),

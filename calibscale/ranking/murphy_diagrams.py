@@ -24,7 +24,7 @@ from calibscale.statistics.elementary_sums import ElementaryState, ElementarySum
 THRESHOLDS = 100  # thresholds by default
 _MOST_THRESHOLDS = 1000
 _MOST_MODELS = 20  # with 190 pairs
-_SAMPLED = 1000  # rows whose predictions and outcomes choose the thresholds
+_SAMPLED = 1000  # rows whose predictions choose the thresholds
 # Rows with different scores below which a threshold has no interval.  In simulations with outcomes
 # of heavy tails, bands of thresholds with 50 such rows missed twice as often as they should.
 _LEAST_ROWS = 200.0
@@ -65,8 +65,8 @@ def murphy_diagram(
     sources : source, or mapping of names to sources
         One model as in `evaluate`, or models for the same rows, at most 20.
     thresholds : int or iterable of float
-        Thresholds θ, at most 1,000, or a number of them at quantiles of the predictions and the
-        outcomes of a sample of 1,000 rows.
+        Thresholds θ, at most 1,000, or a number of them at quantiles of the predictions of a sample
+        of 1,000 rows.  Models do not differ at thresholds beyond all predictions.
     confidence_level : float
         Level of the intervals and bands, in (0, 1).
     seed : int
@@ -141,9 +141,12 @@ def _thresholds(thresholds: int | Iterable[float], sources: list[ArraySource]) -
     if isinstance(thresholds, int | np.integer):
         allowed = 1 <= thresholds <= _MOST_THRESHOLDS
         require(allowed, f"thresholds must be in 1..{_MOST_THRESHOLDS}", thresholds)
-        values = np.concatenate([_sampled(source) for source in sources])
-        if not len(values):
+        predictions, outcomes = _sampled(sources)
+        if not len(predictions):
             return np.zeros(1)
+        # Models do not differ at thresholds beyond all predictions.  A constant prediction alone
+        # leaves only the outcomes.
+        values = predictions if np.ptp(predictions) > 0 else outcomes
         levels = (np.arange(thresholds) + 0.5) / thresholds
         return np.unique(np.quantile(values, levels))
     chosen = np.unique(np.array([*thresholds], np.float64))
@@ -152,16 +155,18 @@ def _thresholds(thresholds: int | Iterable[float], sources: list[ArraySource]) -
     return chosen
 
 
-def _sampled(source: ArraySource) -> Floats:
-    """Predictions and outcomes of a sample of rows, each with half of the numbers."""
-    target: Any = source.target
-    numbers = []
-    for block in source.sample(_SAMPLED):
-        values = block.values.astype(np.float64).reshape(len(block.labels), -1)
-        y = block.labels.astype(np.float64)
-        valid = np.isfinite(values).all(axis=1) & np.isfinite(y)
-        numbers += [values[valid, 0], target.compared(y[valid])]
-    return np.concatenate(numbers)
+def _sampled(sources: list[ArraySource]) -> tuple[Floats, Floats]:
+    """Predictions of all models, and outcomes, of a sample of rows."""
+    predictions, outcomes = [np.empty(0)], [np.empty(0)]
+    for source in sources:
+        target: Any = source.target
+        for block in source.sample(_SAMPLED):
+            values = block.values.astype(np.float64).reshape(len(block.labels), -1)
+            y = block.labels.astype(np.float64)
+            valid = np.isfinite(values).all(axis=1) & np.isfinite(y)
+            predictions.append(values[valid, 0])
+            outcomes.append(target.compared(y[valid]))
+    return np.concatenate(predictions), np.concatenate(outcomes)
 
 
 # ---------------------------------------------------------------- intervals and bands

@@ -104,13 +104,15 @@ def test_scores__do_not_depend_on_blocks_and_workers(outcomes):
 # ---------------------------------------------------------------- thresholds
 
 
-def test_thresholds__are_quantiles_of_predictions_and_outcomes(outcomes):
-    x, _, y = outcomes
+def test_thresholds__are_quantiles_of_predictions(outcomes):
     few = slice(0, 900)  # all of these rows are in the sample
-    diagram = cs.murphy_diagram(_source(x[few], y[few]), thresholds=10)
+    a, b, y = (column[few] for column in outcomes)
     levels = (np.arange(10) + 0.5) / 10
-    expected = np.unique(np.quantile(np.concatenate([x[few], y[few]]), levels))
+    diagram = cs.murphy_diagram({"a": _source(a, y), "b": _source(b, y)}, thresholds=10)
+    expected = np.unique(np.quantile(np.concatenate([a, b]), levels))
     np.testing.assert_array_equal(diagram.thresholds, expected)
+    constant = cs.murphy_diagram(_source(np.full(900, 2.0), y), thresholds=10)
+    np.testing.assert_array_equal(constant.thresholds, np.unique(np.quantile(y, levels)))
 
 
 @pytest.mark.parametrize(

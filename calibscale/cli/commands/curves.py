@@ -38,7 +38,7 @@ def curves() -> None:
 @click.option(
     "--thresholds",
     default=100,
-    help="Number of thresholds, at quantiles of predictions and outcomes.",
+    help="Number of thresholds, at quantiles of the predictions.",
 )
 @shared.confidence_option("the intervals, and of the simultaneous bands")
 @shared.seed_option
