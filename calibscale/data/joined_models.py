@@ -20,11 +20,12 @@ from calibscale.predictions.functionals.means import MeanPrediction
 # ---------------------------------------------------------------- probabilities as means
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, eq=False, repr=False)
 class _EventMeans(DerivedSource):
     """Probabilities of class 1 of two as predictions of the mean of the event, which is 0 or 1."""
 
     def _changed(self, block: Block) -> Block:
+        # Rows are judged by the rules of probabilities.  Those of means would accept a 1.2.
         rules = self.before.rules()
         chunk, status = rules.target.read(block, rules)
         with np.errstate(invalid="ignore"):  # invalid rows have any numbers
@@ -65,7 +66,7 @@ def functional_source(source: ArraySource, user: str) -> ArraySource:
 # ---------------------------------------------------------------- several models
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, eq=False, repr=False)
 class _Joined(DerivedSource):
     """Rows of a first model, with the predictions of the other models as their only covariates.
 
@@ -92,6 +93,7 @@ class _Joined(DerivedSource):
     def read(self, start: int, stop: int, covariates: bool = False) -> Block:
         block = self.before.read(start, stop)
         values = block.values.astype(np.float64).reshape(len(block.labels), -1)
+        # Unlabelled rows are NaN in every model, as outcomes of functionals are floats.
         labels = block.labels.astype(np.float64)
         faults = dict(block.faults)
         predictions = []
@@ -108,6 +110,7 @@ class _Joined(DerivedSource):
             for i in np.flatnonzero(invalid)[:1]:  # an error names the first row alone
                 fault = second.faults.get(block.start + int(i)) or _fault(target, x[i], y[i])
                 faults.setdefault(block.start + int(i), f"in {other.name}, {fault}")
+            # A score of one model without that of the others could not be paired.
             labels = np.where(np.isnan(y), np.nan, labels)
             predictions.append(x[:, 0])
         columns = np.column_stack(predictions) if covariates else None
@@ -124,6 +127,7 @@ class _Joined(DerivedSource):
 
 def _refuse_differences(block: Block, second: Block, noun: str, a: Any, b: Any) -> None:
     """Raise an InvalidDataError for the first row with two numbers (c,) that are not equal."""
+    # NaN is a missing label, which the other model may know.
     differ: Bools = (a != b) & ~np.isnan(a) & ~np.isnan(b)
     if differ.any():
         i = int(np.argmax(differ))
@@ -159,6 +163,7 @@ def joined(models: Mapping[str, ArraySource]) -> ArraySource:
         On reading, if a row has different labels or weights in two models.
     """
     first, *others = models.values()
+    # Errors name the model of a row, and not its file, which both models may share.
     named = {
         name: replace(source, name=name) if len(models) > 1 else source
         for name, source in models.items()

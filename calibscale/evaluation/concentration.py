@@ -24,11 +24,11 @@ def concentration_curve(source: Any, **options: Unpack[SessionOptions]) -> Conce
 
     Rows are put in the order of their predictions.  At a share α of the exposure, which is the
     weight, the concentration curve is the share of the sum of the outcomes that the rows with the
-    smallest predictions have.  The Lorenz curve is their share of the sum of the predictions.  Both
-    are equal if the predictions are calibrated, and the area between the curves (ABC) is then 0
-    [Denuit, Sznajder & Trufin, Insurance: Mathematics and Economics 89 (2019), §3].  The ideal
-    curve is the Lorenz curve of the outcomes, in their own order.  Rows with equal predictions are
-    one straight piece, so that the result does not depend on their order.
+    smallest predictions have.  The Lorenz curve is their share of the sum of the predictions.  In
+    the population both are equal if the predictions are calibrated, and the area between the curves
+    (ABC) is then 0 [Denuit, Sznajder & Trufin, Insurance: Mathematics and Economics 89 (2019)].
+    The ideal curve is the Lorenz curve of the outcomes, in their own order.  Rows with equal
+    predictions are one straight piece, so that the result does not depend on their order.
 
     One pass keeps sums by prediction, and sums by outcome.  With more than 65,536 different
     predictions or outcomes they are in cells of a relative width of 2⁻¹² or more.  A curve that
@@ -122,6 +122,7 @@ def _polygon(weight: Floats, amount: Floats, slack: float, noun: str) -> _Polygo
     require(total > 0, f"the sum of the {noun} is 0, and has no concentration curve")
     share = np.append(0.0, np.cumsum(weight)) / weight.sum()
     height = np.append(0.0, np.cumsum(amount)) / total
+    # Rounding of the sums would leave the end beside the corner (1, 1).
     share[-1], height[-1] = 1.0, 1.0
     return _Polygon(share, height, slack * amount / total)
 
@@ -146,6 +147,7 @@ def _curve(
     shares = _shares(concentration.share)
     curves = (concentration, lorenz, ideal)
     areas = [curve.area for curve in curves]
+    # Errors of both areas may have any sign, so that they add up.
     abc = CurveArea(areas[0].value - areas[1].value, areas[0].error + areas[1].error)
     of_concentration, of_lorenz, of_ideal = (
         CurveArea(1.0 - 2.0 * area.value, 2.0 * area.error) for area in areas
@@ -167,6 +169,7 @@ def _curve(
 
 def _shares(corners: Floats) -> Floats:
     """Shares of the result: equally spaced, and the corners of a curve that has few of them."""
+    # A curve of few predictions has visible corners, which equally spaced shares would cut off.
     even = np.linspace(0.0, 1.0, _SHARES + 1)
     return np.union1d(even, corners) if len(corners) <= _SHARES else even
 

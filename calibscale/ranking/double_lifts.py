@@ -96,6 +96,7 @@ def double_lift(
     sources = [
         functional_source(source_of_argument(argument), "double_lift") for argument in arguments
     ]
+    # Both are checked before either is read.
     for source in sources:
         require_means(source.target, "double_lift")
     models = dict(zip(map(str, names), sources, strict=True)) if names else named_models(sources)
@@ -124,6 +125,7 @@ def double_lift(
 def _starts(state: OrderedState, bins: int) -> Ints:
     """First cell of each bin: a cell is in the bin that has the middle of its exposure."""
     weight = state.sums[1]
+    # A cell of many tied rows goes to the bin of most of them, and may leave others empty.
     middles = np.cumsum(weight) - 0.5 * weight
     numbers = np.minimum((middles / weight.sum() * bins).astype(np.int64), bins - 1)
     _, starts = np.unique(numbers, return_index=True)
@@ -171,9 +173,11 @@ def _bins(state: OrderedState, starts: Ints, sums: RatioState, level: float) -> 
     for k in range(len(starts)):
         mean, advantage = float(sums.responses[k] / sums.weight[k]), float(gap[k] * excess[k])
         interval = advantage_interval = None
+        # One row has no standard error.
         if rows[k] >= 2.0:
             half = student_half(float(of_outcome[k]), float(rows[k]), level)
             interval = Range(mean - half, mean + half)
+            # The predictions are fixed, so that the advantage varies with the excess alone.
             half = abs(float(gap[k])) * student_half(float(of_excess[k]), float(rows[k]), level)
             advantage_interval = Range(advantage - half, advantage + half)
         bins.append(
@@ -202,6 +206,7 @@ def _total_advantage(sums: RatioState, level: float) -> tuple[float | None, Rang
     rows, _, of_excess = _errors(sums)
     shares = sums.weight / sums.weight.sum()
     advantage = float(shares @ (gap * excess))
+    # Without the error of a bin there is no error of the mean of all bins.
     if not (rows >= 2.0).all():
         return advantage, None
     # Bins are independent, and each of them estimates one mean.

@@ -55,10 +55,10 @@ def murphy_diagram(
     Differences of models are paired by rows.  They have pointwise intervals, and a band that is
     simultaneous over all thresholds and all pairs of models, from the largest studentised value of
     a normal process with the covariances of the scores.  Both are widened for the skewness of the
-    differences, on the side where it matters [Hall, Annals of Statistics 15 (1987), eq. 1.3]. The
-    verdict follows from the band alone.
-    It is about the computed thresholds, and not about those between them.  Thresholds where fewer
-    than 200 effective rows have different scores have no interval.  Rows count as independent.
+    differences on the side where it matters [Hall, Annals of Probability 15 (1987)].  The verdict
+    follows from the band alone.  It is about the computed thresholds, and not about those between
+    them.  Thresholds where fewer than 200 effective rows have different scores have no interval.
+    Rows count as independent.
 
     Parameters
     ----------
@@ -112,6 +112,7 @@ def murphy_diagram(
     target: Any = source.target
     # A kind without elementary scores is refused before anything is read.
     target.elementary_scores(np.empty((0, target.columns or 1)), np.empty(0), chosen)
+    # Covariates of a single model are its own, and are not read.
     further = source.covariate_names if len(models) > 1 else ()
     statistic = ElementarySums(tuple(chosen.tolist()), tuple(range(len(further))))
     with Session.open(next(iter(named.values())), **options) as opened:
@@ -195,6 +196,7 @@ def _differences(
 ) -> tuple[MurphyDifference, ...]:
     """Difference of each pair of models with intervals and bands."""
     pairs = statistic.pairs
+    # Without rows there is nothing to compare, and every mean would be NaN.
     if not state.weight > 0:
         return ()
     differences = []

@@ -155,6 +155,7 @@ class MurphyDiagram(Outcome, SourceRows):
         of_first, of_second = int(pair.first_smaller.sum()), int(pair.second_smaller.sum())
         band = f"by the simultaneous {percent(self.level)} band"
         at_all = f"{'both' if count == 2 else 'all'} {plural(count, 'threshold')}"
+        # The sentence is about the thresholds that have a band, which it names by their ends.
         ends = self._ends(pair.judged)
         for model, other, wins in ((first, second, of_first), (second, first, of_second)):
             if wins == count:
@@ -288,6 +289,7 @@ class ConcentrationCurve(Outcome, SourceRows):
         """Sentence about the area between the curves, and the share of the possible order."""
         abc, index, ideal = self.abc.value, self.concentration_index.value, self.ideal_gini.value
         text = f"The area between the concentration and the Lorenz curve is {signed(abc, 3)}"
+        # Outcomes that are all equal have no order.
         if ideal > 0:
             share = number(index / ideal, 3)
             text += f"; the order of the predictions has {share} of the Gini index of the outcomes"
@@ -388,6 +390,7 @@ class DoubleLift(Outcome, SourceRows):
         if self.advantage_interval is None:
             return f"Too few rows are in the {bins} to say which model is nearer to the outcomes."
         low, high = self.advantage_interval
+        # An interval that ends at 0 decides nothing.
         where = f"over {bins} of the ratio of the predictions"
         if low <= 0 <= high:
             between = f"{percent(self.level)} interval {span(low, high)}"

@@ -92,6 +92,7 @@ class ElementarySums(Statistic):
             state.cubes[pair, 0] += w2 @ weighted
             state.cubes[pair, 1] += w @ squares
             state.cubes[pair, 2] += np.einsum("ij,ij->j", squares, weighted)
+            # Where θ is on the same side of both predictions, scores are equal bit by bit.
             unequal = (difference != 0.0).astype(np.float64)
             state.unequal[pair] += w @ unequal
             state.unequal2[pair] += w2 @ unequal

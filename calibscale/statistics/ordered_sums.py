@@ -172,6 +172,7 @@ class RatioSums(SumsInOrder):
 
     def numbers(self, chunk: Any) -> Floats:
         first, second = self._predictions(chunk)
+        # A ratio of 0 or of a negative number has no order that means anything.
         invalid = ~((first > 0) & (second > 0))
         if invalid.any():
             i = int(np.argmax(invalid))
@@ -185,6 +186,7 @@ class RatioSums(SumsInOrder):
     def columns(self, chunk: Any) -> list[Any]:
         a, b = self._predictions(chunk)
         r, w = chunk.target.responses(chunk.values, chunk.outcomes), weights_of(chunk)
+        # The second model is nearer to a mean outcome on the far side of the middle of both.
         excess = r - 0.5 * (a + b)
         w2 = w * w
         of_responses = (w * r, w2 * r, w2 * r * r)

@@ -15,13 +15,13 @@ CLOSE = dict(rtol=1e-12, atol=1e-14)
 
 
 def of_expectile(x, y, theta, level):
-    """Twice the elementary score of Ehm et al. (2016, eq. 11)."""
+    """Twice the elementary score of Ehm et al. (2016, eq. 12)."""
     positive = np.maximum(y - theta, 0.0) - np.maximum(x - theta, 0.0)
     return 2.0 * np.abs((y < x) - level) * (positive - (y - x) * (theta < x))
 
 
 def of_quantile(x, y, theta, level):
-    """Elementary score of Ehm et al. (2016, eq. 8)."""
+    """Elementary score of Ehm et al. (2016, eq. 10)."""
     return ((y < x) - level) * ((theta < x) * 1.0 - (theta < y) * 1.0)
 
 

@@ -112,5 +112,7 @@ def _named_sources(
         raise click.UsageError("a --name is given twice")
     from calibscale.ranking.model_estimates import distinct_names
 
+    # Stores with equal names, such as folders of two days, get the parts of their paths that
+    # differ.
     names = model_names or distinct_names(stores)
     return dict(zip(names, open_sources(stores, options), strict=True))

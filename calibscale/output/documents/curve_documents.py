@@ -110,6 +110,7 @@ def _difference_figure(result: MurphyDiagram, pair: MurphyDifference) -> doc.Fig
 
 def _smaller(pair: MurphyDifference, i: int) -> str:
     """Model with the smaller score at a threshold, by the band."""
+    # A dash would read as undecided, which needs a band.
     if not pair.judged[i]:
         return "few rows"
     if pair.first_smaller[i]:
@@ -158,7 +159,7 @@ def concentration(result: ConcentrationCurve) -> doc.Article:
 def _areas(result: ConcentrationCurve) -> doc.Table:
     """Table of the numbers that follow from areas, with errors unless all are exact."""
     numbers: list[tuple[str, CurveArea, str]] = [
-        ("area between the curves", result.abc, "0 if the predictions are calibrated"),
+        ("area between the curves", result.abc, "near 0 if the predictions are calibrated"),
         ("Gini index of the predictions", result.gini, "1 − 2·area under the Lorenz curve"),
         (
             "Gini index of the outcomes by prediction",
@@ -171,10 +172,9 @@ def _areas(result: ConcentrationCurve) -> doc.Table:
         (name, number_texts.number(area.value), number_texts.number(area.error, 2), remark)
         for name, area, remark in numbers
     ]
-    if result.exact:
-        rows = [(name, value, "exact", remark) for name, value, _, remark in rows]
     error = doc.TableColumn("±", legend="bound of the error of cells of predictions or outcomes")
     remarks = doc.TableColumn("remark", numbers=False, optional=True)
+    # Without errors the column would be a column of zeros.
     columns = ("number", "value", None if result.exact else error, remarks)
     return doc.table("Areas and Gini indices", columns, rows)
 

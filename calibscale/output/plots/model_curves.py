@@ -93,6 +93,7 @@ def _threshold_axis(ax: Any, thresholds: Any) -> None:
     if len(thresholds) < 2:
         return
     low, first, third, high = np.quantile(thresholds, [0.01, 0.25, 0.75, 0.99])
+    # Quantiles of heavy tails would squeeze most of the curve into a corner.
     if first > 0 and thresholds[0] > 0 and high - low > _RATIO * (third - first):
         ax.set_xscale("log")
     else:
@@ -160,6 +161,7 @@ def plot_double_lift(result: DoubleLift, ax: Any = None) -> Any:
     for values, role, dashes, label in lines:
         ax.plot(x, values, "o", color=COLOURS[role], markersize=4, mew=0)
         ax.plot(x, values, color=COLOURS[role], linestyle=dashes, linewidth=1.6, label=label)
+    # Bins of one row have no interval.
     shown = [(k, b.interval) for k, b in zip(x, bins, strict=True) if b.interval is not None]
     if shown:
         ax.vlines(
@@ -179,6 +181,7 @@ def plot_double_lift(result: DoubleLift, ax: Any = None) -> Any:
         label=f"mean outcome with its {percent(result.level)} interval",
     )
     ax.locator_params(axis="y", nbins=6)
+    # About ten numbers of bins fit below the axis.
     ticks = x[:: -(-len(x) // 10)] if len(x) else x
     ax.set_xticks(ticks, [str(k) for k in ticks])
     framed(ax, f"bin of the ratio {second}/{first}", "mean")

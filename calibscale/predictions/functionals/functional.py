@@ -28,8 +28,8 @@ def elementary_scores(
     """Elementary scores of predictions x (c,) of outcomes y (c,) at increasing thresholds θ (c, m).
 
     The score is `too_high` where y ≤ θ < x, `too_low` where x ≤ θ < y, and else 0, both times
-    |y − θ| if `by_distance` [Ehm, Gneiting, Jordan & Krüger, JRSS B 78 (2016), eqs. 8 and 11, where
-    scores of expectiles are half as large].
+    |y − θ| if `by_distance` [Ehm, Gneiting, Jordan & Krüger, JRSS B 78 (2016), eqs. 10 and 12].
+    Scores of expectiles are half as large there.
     """
     scores = np.zeros((len(x), len(thresholds)))
     columns = (np.ascontiguousarray(x), np.ascontiguousarray(y), thresholds)
