@@ -10,16 +10,26 @@ import numpy as np
 from calibscale.array_types import Floats
 from calibscale.data.joined_models import functional_source
 from calibscale.errors import OptionError, require
+from calibscale.intervals.mean_limits import student_half
+from calibscale.intervals.proportions import check_level
 from calibscale.predictions.claims import EXCEEDANCES, MEANS
 from calibscale.results.curve_results import ConcentrationCurve, CurveArea
+from calibscale.results.evaluation_results import Range
 from calibscale.session import Session, SessionOptions, source_of_argument, verb
-from calibscale.statistics.ordered_sums import OrderedResponses, OrderedState, OrderedSums
+from calibscale.statistics.ordered_sums import (
+    ConcentrationState,
+    ConcentrationSums,
+    OrderedResponses,
+    OrderedState,
+)
 
 _SHARES = 100  # intervals of shares in the result
 
 
 @verb
-def concentration_curve(source: Any, **options: Unpack[SessionOptions]) -> ConcentrationCurve:
+def concentration_curve(
+    source: Any, *, confidence_level: float = 0.95, **options: Unpack[SessionOptions]
+) -> ConcentrationCurve:
     """Compute the concentration curve of outcomes and the Lorenz curve of their predictions.
 
     Rows are put in the order of their predictions.  At a share α of the exposure, which is the
@@ -35,14 +45,20 @@ def concentration_curve(source: Any, **options: Unpack[SessionOptions]) -> Conce
     increases is within the rectangle of each cell, which bounds the errors.  Areas differ by at
     most half of these rectangles.
 
-    The ABC of calibrated predictions varies around 0 by chance, and has no interval here.  `KCE`
-    and `calibration_test` judge it.
+    The interval of the ABC holds the predictions fixed, and is for independent rows.  The area
+    under the concentration curve is a ratio of sums of outcomes, and its variance follows by the
+    delta method from residuals of the predictions, scaled to the mean outcome.  It is too wide
+    where the predictions are far from calibrated.  The interval includes the bound of the error of
+    cells.  Predictions with an ABC of 0 need not be calibrated, as parts may cancel:
+    `calibration_test` has no such gap.
 
     Parameters
     ----------
     source, **options
         See `evaluate`.  Predictions are means of outcomes that are at least 0, probabilities that
         an outcome exceeds a threshold, or probabilities of two classes.
+    confidence_level : float
+        Level of the interval of the ABC, in (0, 1).
 
     Raises
     ------
@@ -64,15 +80,16 @@ def concentration_curve(source: Any, **options: Unpack[SessionOptions]) -> Conce
     (0.25, 0.5, -0.125)
     """
     started = time.perf_counter()
+    check_level(confidence_level)
     data = functional_source(source_of_argument(source), "concentration_curve")
     require_means(data.target, "concentration_curve")
     with Session.open(source, **options) as opened:
         session = opened.on(data)
-        by_prediction, by_outcome = OrderedSums(), OrderedResponses()
+        by_prediction, by_outcome = ConcentrationSums(), OrderedResponses()
         result = session.scan([by_prediction, by_outcome])
         states = result.groups[None]
-        outcome = session.outcome(result.counts, started)
-    return _curve(states[by_prediction], states[by_outcome], outcome)
+        outcome = session.outcome(result.counts, started, level=confidence_level)
+    return _curve(states[by_prediction], states[by_outcome], confidence_level, outcome)
 
 
 def require_means(target: Any, user: str) -> None:
@@ -128,21 +145,19 @@ def _polygon(weight: Floats, amount: Floats, slack: float, noun: str) -> _Polygo
 
 
 def _curve(
-    predicted: OrderedState, observed: OrderedState, outcome: dict[str, Any]
+    predicted: OrderedState, observed: OrderedState, level: float, outcome: dict[str, Any]
 ) -> ConcentrationCurve:
     """Curves and areas from the sums by prediction and by outcome."""
-    _refuse_negative(predicted, "predictions")
-    _refuse_negative(observed, "outcomes")
+    _refuse_negative(predicted, 3, "predictions")
+    _refuse_negative(observed, 2, "outcomes")
     require(predicted.sums.shape[1], "there are no rows with a positive weight")
-    _, weight, predictions, residuals = predicted.sums
+    sums = ConcentrationState(*predicted.sums)
     _, weight_of_outcome, outcomes = observed.sums
-    # Rounding of x − δ leaves small negative outcomes.
-    of_outcomes = np.maximum(predictions - residuals, 0.0)
     # Predictions of a cell differ by less than its width, and their Lorenz curve is as straight.
     # The outcomes of a cell may be in any order.
     order_unknown = 0.0 if predicted.exact else 1.0
-    lorenz = _polygon(weight, predictions, predicted.cell_width, "predictions")
-    concentration = _polygon(weight, of_outcomes, order_unknown, "outcomes")
+    lorenz = _polygon(sums.weight, sums.claimed, predicted.cell_width, "predictions")
+    concentration = _polygon(sums.weight, sums.responses, order_unknown, "outcomes")
     ideal = _polygon(weight_of_outcome, outcomes, observed.cell_width, "outcomes")
     shares = _shares(concentration.share)
     curves = (concentration, lorenz, ideal)
@@ -158,13 +173,35 @@ def _curve(
         lorenz=lorenz.at(shares),
         ideal=ideal.at(shares),
         curve_error=max(curve.error for curve in curves),
+        level=level,
         abc=abc,
+        abc_interval=_interval(sums, concentration, abc, level),
         gini=of_lorenz,
         concentration_index=of_concentration,
         ideal_gini=of_ideal,
         exact=predicted.exact and observed.exact,
         **outcome,
     )
+
+
+def _interval(
+    sums: ConcentrationState, concentration: _Polygon, abc: CurveArea, level: float
+) -> Range | None:
+    """Interval of the area between the curves, or None for fewer than two effective rows."""
+    rows = float(sums.weight.sum() ** 2 / sums.weight2.sum())
+    if rows < 2.0:
+        return None
+    # The area is Σw·y·c/Σw·y, where c is the share of the exposure that is above the row.
+    above = 1.0 - 0.5 * (concentration.share[1:] + concentration.share[:-1])
+    total = float(sums.responses.sum())
+    factors = (above - concentration.area.value) / total
+    # The curves do not depend on the scale of the predictions, and the residuals must not either.
+    scale = total / float(sums.claimed.sum())
+    squares = sums.squared_responses - 2.0 * scale * sums.products + scale**2 * sums.squared_claims
+    # Rounding leaves small negative sums where all residuals of a cell are 0.
+    error = float(np.sqrt(factors**2 @ np.maximum(squares, 0.0)))
+    half = student_half(error, rows, level) + abc.error
+    return Range(abc.value - half, abc.value + half)
 
 
 def _shares(corners: Floats) -> Floats:
@@ -174,11 +211,11 @@ def _shares(corners: Floats) -> Floats:
     return np.union1d(even, corners) if len(corners) <= _SHARES else even
 
 
-def _refuse_negative(state: OrderedState, noun: str) -> None:
-    """Raise an OptionError if a prediction or an outcome is below 0."""
+def _refuse_negative(state: OrderedState, amount: int, noun: str) -> None:
+    """Raise an OptionError if a prediction or an outcome, whose sum is row `amount`, is below 0."""
     # Keys of negative numbers are negative.  The least numbers come first.
     if len(state.keys) and state.keys[0] < 0:
-        least = float(state.sums[2, 0] / state.sums[1, 0])
+        least = float(state.sums[amount, 0] / state.sums[1, 0])
         about = "" if state.exact else "about "
         raise OptionError(
             f"a concentration curve needs {noun} that are at least 0: the smallest is "

@@ -251,8 +251,13 @@ class ConcentrationCurve(Outcome, SourceRows):
         Share of the sum of the outcomes that the rows with the smallest outcomes have.
     curve_error : float
         Bound of the approximation error of the curves at any share.
+    level : float
+        Level of `abc_interval`.
     abc : CurveArea
         Area between the concentration and the Lorenz curve, ∫(concentration − lorenz) dα.
+    abc_interval : Range or None
+        Confidence interval of this area, with the error of its approximation, or None for fewer
+        than two effective rows.
     gini : CurveArea
         Gini index of the predictions, 1 − 2∫lorenz dα.
     concentration_index : CurveArea
@@ -278,7 +283,9 @@ class ConcentrationCurve(Outcome, SourceRows):
     lorenz: Floats
     ideal: Floats
     curve_error: Size
+    level: Fraction
     abc: CurveArea
+    abc_interval: Range | None
     gini: CurveArea
     concentration_index: CurveArea
     ideal_gini: CurveArea
@@ -289,6 +296,8 @@ class ConcentrationCurve(Outcome, SourceRows):
         """Sentence about the area between the curves, and the share of the possible order."""
         abc, index, ideal = self.abc.value, self.concentration_index.value, self.ideal_gini.value
         text = f"The area between the concentration and the Lorenz curve is {signed(abc, 3)}"
+        if self.abc_interval is not None:
+            text += f" ({percent(self.level)} interval {span(*self.abc_interval)})"
         # Outcomes that are all equal have no order.
         if ideal > 0:
             share = number(index / ideal, 3)
@@ -301,7 +310,12 @@ class ConcentrationCurve(Outcome, SourceRows):
         return {name: getattr(self, name) for name in names}
 
     def _measured(self) -> list[Row]:
-        return [{"name": name, "value": getattr(self, name).value} for name in self.measures]
+        rows: list[Row] = [
+            {"name": name, "value": getattr(self, name).value} for name in self.measures
+        ]
+        if self.abc_interval is not None:
+            rows[0] |= dict(zip(("low", "high"), self.abc_interval, strict=True))
+        return rows
 
 
 # ---------------------------------------------------------------- double lift charts

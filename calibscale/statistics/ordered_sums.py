@@ -116,7 +116,7 @@ class SumsInOrder(Statistic):
 class OrderedSums(SumsInOrder):
     """Sums Σ1, Σw, Σw·x and Σwδ by the claimed means x of functionals.
 
-    Isotonic regression of the outcomes, and their concentration curve, follow from it.
+    Isotonic regression of the outcomes follows from it.
     """
 
     def numbers(self, chunk: Any) -> Floats:
@@ -126,6 +126,40 @@ class OrderedSums(SumsInOrder):
     def columns(self, chunk: Any) -> list[Any]:
         x, w = self.numbers(chunk), weights_of(chunk)
         return [np.ones(len(x)), w, w * x, w * chunk.scalar_residual]
+
+
+class ConcentrationState(NamedTuple):
+    """Columns of `ConcentrationSums` for each cell, see there.  Fields are (c,)."""
+
+    rows: Floats
+    weight: Floats
+    weight2: Floats
+    claimed: Floats
+    responses: Floats
+    squared_claims: Floats
+    products: Floats
+    squared_responses: Floats
+
+
+@dataclass(frozen=True)
+class ConcentrationSums(SumsInOrder):
+    """Sums Σ1, Σw, Σw², Σwx, Σwr, Σw²x², Σw²xr and Σw²r² by the claimed means x of responses r.
+
+    The concentration curve of the responses follows from it, with the error of its area.
+    """
+
+    width: ClassVar[int] = len(ConcentrationState._fields)
+
+    def numbers(self, chunk: Any) -> Floats:
+        claimed: Floats = chunk.target.claimed(chunk.values)
+        return claimed
+
+    def columns(self, chunk: Any) -> list[Any]:
+        x, w = self.numbers(chunk), weights_of(chunk)
+        r = chunk.target.responses(chunk.values, chunk.outcomes)
+        strengths, weighted = w * x, w * r
+        squares = (strengths * strengths, strengths * weighted, weighted * weighted)
+        return [np.ones(len(x)), w, w * w, strengths, weighted, *squares]
 
 
 @dataclass(frozen=True)

@@ -6,6 +6,7 @@ import json
 
 import numpy as np
 import pytest
+from scipy import stats
 
 import calibscale as cs
 
@@ -61,7 +62,23 @@ def test_curves__are_those_of_sorted_rows(rng, weighted):
         number = getattr(result, name)
         assert number.error == 0.0
         np.testing.assert_allclose(number.value, expected, **CLOSE)
-    assert result.metrics() == {name: getattr(result, name).value for name in numbers}
+    low, high = result.abc_interval
+    measured = {name: getattr(result, name).value for name in numbers}
+    assert result.metrics() == {**measured, "abc/low": low, "abc/high": high}
+    # The area is a ratio of sums, whose variance follows by the delta method.
+    ranks = np.array(
+        [
+            np.interp(0.5, [0, 1], concentration[0][k : k + 2])
+            for k in np.searchsorted(np.unique(x), x)
+        ]
+    )
+    factors = (1.0 - ranks - area(concentration)) / (w @ y)
+    residuals = y - x * (w @ y) / (w @ x)
+    error = np.sqrt(np.sum((w * factors * residuals) ** 2))
+    n = w.sum() ** 2 / (w @ w)
+    half = stats.t.ppf(0.975, n - 1.0) * error * np.sqrt(n / (n - 1.0))
+    np.testing.assert_allclose((low + high) / 2.0, result.abc.value, **CLOSE)
+    np.testing.assert_allclose((high - low) / 2.0, half, rtol=1e-9)
 
 
 def test_curves__are_equal_where_predictions_are_the_outcomes(rng):
@@ -156,3 +173,23 @@ def test_result__is_restored_from_json_and_drawn(rng):
     assert len(result.to_frame()) == len(result.share)
     drawn = [line.get_ydata().tolist() for line in result.plot().lines]
     assert result.concentration.tolist() in drawn
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("power", [1.0, 0.7])
+def test_interval__covers_the_area_of_the_expected_outcomes(power):
+    """Predictions are calibrated with the power 1, and too near to each other with 0.7."""
+    misses = 0
+    trials = 600
+    for seed in range(trials):
+        rng = np.random.default_rng(seed)
+        mean = rng.gamma(2.0, size=1500)
+        x = 2.0 * mean**power
+        low, high = cs.concentration_curve(
+            _source(x, mean * rng.exponential(size=1500))
+        ).abc_interval
+        misses += not low <= cs.concentration_curve(_source(x, mean)).abc.value <= high
+    # 5 % are expected, with a standard error of 0.9 %.  Residuals of wrong predictions are larger
+    # than the noise, so that their intervals are wider than necessary.
+    assert misses / trials < 0.05 + 3 * np.sqrt(0.05 * 0.95 / trials)
+    assert misses > 0

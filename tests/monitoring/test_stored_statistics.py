@@ -22,7 +22,7 @@ from calibscale.statistics.elementary_sums import ElementarySums
 from calibscale.statistics.feature_sums import LandmarkFeatures
 from calibscale.statistics.null_distributions import PooledResiduals
 from calibscale.statistics.nystrom_map import Nystrom
-from calibscale.statistics.ordered_sums import OrderedResponses, RatioSums
+from calibscale.statistics.ordered_sums import ConcentrationSums, OrderedResponses, RatioSums
 from calibscale.statistics.score_sums import Totals
 from calibscale.statistics.statistic import Replicates, Statistic
 
@@ -49,7 +49,7 @@ def test_table__has_every_statistic_that_an_estimator_can_need():
     # stores the states of replicates only.  Landmarks are chosen among the rows of one day, and
     # jobs refuse estimators by landmarks.  Sums of charts are of one call.
     of_tests = {Replicates, PooledResiduals, MergedCells, CondensedResiduals}
-    of_charts = {ElementarySums, OrderedResponses, RatioSums}
+    of_charts = {ConcentrationSums, ElementarySums, OrderedResponses, RatioSums}
     stored = needed - of_charts - of_tests - {Nystrom, LandmarkFeatures}
     assert stored == {*STATISTICS.values()} & needed
     assert not {Nystrom, LandmarkFeatures} & {*STATISTICS.values()}

@@ -118,6 +118,7 @@ EXAMPLES = {
     "Certain": lambda cls: cls(),
     "ClusterRows": lambda cls: cls(),
     "ClusterSums": lambda cls: cls(),
+    "ConcentrationSums": lambda cls: cls(),
     "CondensedResiduals": lambda cls: cls((-0.5, 0.4), (Axis("a", 0, edges=(0.0,)),), 2),
     "CoverageTotals": lambda cls: cls(0.7),
     "ResponseCrossings": lambda cls: cls((Axis("a", 0, edges=(0.0,)),)),
@@ -265,6 +266,7 @@ def _sorted_lists(state):
 
 OF_FORECASTS = ("CoverageTotals", "ForecastTotals", "PITCells", "PITMoments", "PITValues")
 OF_FUNCTIONALS = (
+    "ConcentrationSums",
     "CondensedResiduals",
     "ElementarySums",
     "OrderedResponses",

@@ -63,6 +63,7 @@ def murphy(
 @curves.command()
 @store_argument
 @_PICTURE
+@shared.confidence_option("the interval of the area between the curves")
 @shared.json_option
 @source_options
 def concentration(store: str | tuple[str, ...] | None, figure: str | None, **options: Any) -> None:
@@ -74,7 +75,7 @@ def concentration(store: str | tuple[str, ...] | None, figure: str | None, **opt
     from calibscale.evaluation.concentration import concentration_curve
 
     with open_session(store, options, "summing") as session:
-        result = concentration_curve(session)
+        result = concentration_curve(session, **options)
     outputs.finish(result, figure)
 
 
