@@ -27,3 +27,38 @@ def set_scores(x, y, thresholds, too_high, too_low, by_distance, out):
             if thresholds[j] >= high:
                 break
             out[i, j] = factor * abs(y[i] - thresholds[j]) if by_distance else factor
+
+
+@kernel
+def add_differences(first, second, weights, sums, products):
+    """Add the differences d of the scores of two models to their sums.
+
+    Axes:
+        first, second (c, m)
+        weights (c,)
+        sums (7, m): Σwd, Σw²d, Σw³d, Σw³d², Σw³d³, and Σw and Σw² where d ≠ 0
+        products (m, m): Σw²d·dᵀ
+    """
+    m = sums.shape[1]
+    weighted = np.zeros(m)
+    for i in range(weights.size):
+        w = weights[i]
+        # Scores differ at the thresholds between both predictions alone, which are few.
+        low, high = m, 0
+        for j in range(m):
+            weighted[j] = w * (first[i, j] - second[i, j])
+            if weighted[j] != 0.0:
+                low = min(low, j)
+                high = j + 1
+        for j in range(low, high):
+            d = weighted[j]
+            sums[0, j] += d
+            sums[1, j] += w * d
+            sums[2, j] += w * w * d
+            sums[3, j] += w * d * d
+            sums[4, j] += d * d * d
+            if d != 0.0:
+                sums[5, j] += w
+                sums[6, j] += w * w
+            for k in range(low, high):
+                products[j, k] += d * weighted[k]

@@ -263,18 +263,18 @@ class _Moments(NamedTuple):
 def _moments(state: ElementaryState, pair: int) -> _Moments:
     """Moments of the mean difference of a pair of models, for independent rows."""
     weight = float(state.weight)
-    mean = state.differences[pair] / weight
-    cross = np.outer(mean, state.differences2[pair])
+    total, total2, *third_powers, unequal, unequal2 = state.differences[pair]
+    mean = total / weight
+    cross = np.outer(mean, total2)
     # Σw²(d − mean)(d − mean)ᵀ is the covariance of the sum Σw(d − mean) of independent rows.
     squares = state.products[pair] - cross - cross.T + np.outer(mean, mean) * state.weight2
-    first, second, third = state.cubes[pair]
+    first, second, third = third_powers
     # Σw³(d − mean)³
     cubes = third - 3.0 * mean * second + 3.0 * mean**2 * first - mean**3 * state.weight3
     scale = np.maximum(np.diagonal(squares), 0.0) ** 1.5
     skewness = np.divide(cubes, scale, np.zeros(len(mean)), where=scale > 0)
     rows = weight**2 / float(state.weight2)
     covariance = squares / weight**2 * (rows / max(rows - 1.0, 1.0))
-    unequal, unequal2 = state.unequal[pair], state.unequal2[pair]
     effective = np.divide(unequal**2, unequal2, np.zeros(len(mean)), where=unequal2 > 0)
     return _Moments(mean, covariance, skewness, effective)
 

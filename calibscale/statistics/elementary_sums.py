@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from calibscale.array_types import Floats
+from calibscale.compiled import threshold_scores
 from calibscale.statistics.statistic import Statistic, weights_of
 
 _ROWS = 2048  # rows whose scores are computed together: 1.6 MB at 100 thresholds
@@ -18,9 +19,8 @@ class ElementaryState(NamedTuple):
     """Sums of the scores S (M, m) of M models, and of the differences d = S_a − S_b of P pairs.
 
     `n`, `weight`, `weight2` and `weight3` are Σ1, Σw, Σw² and Σw³ (0-d).  `scores`, `scores2` and
-    `squares` are ΣwS, Σw²S and Σw²S².  `differences` and `differences2` are Σwd and Σw²d (P, m),
-    `products` Σw²d·dᵀ (P, m, m), and `cubes` Σw³d, Σw³d² and Σw³d³ (P, 3, m).  `unequal` and
-    `unequal2` are Σw and Σw² of the rows with d ≠ 0 (P, m).
+    `squares` are ΣwS, Σw²S and Σw²S².  `differences` are Σwd, Σw²d, Σw³d, Σw³d², Σw³d³, and Σw and
+    Σw² of the rows with d ≠ 0 (P, 7, m), and `products` are Σw²d·dᵀ (P, m, m).
     """
 
     n: Floats
@@ -31,11 +31,7 @@ class ElementaryState(NamedTuple):
     scores2: Floats
     squares: Floats
     differences: Floats
-    differences2: Floats
     products: Floats
-    cubes: Floats
-    unequal: Floats
-    unequal2: Floats
 
 
 @dataclass(frozen=True)
@@ -57,8 +53,7 @@ class ElementarySums(Statistic):
 
     def zero(self, classes: int) -> ElementaryState:
         M, P, m = 1 + len(self.positions), len(self.pairs), len(self.thresholds)
-        of_pairs = [(P, m), (P, m), (P, m, m), (P, 3, m), (P, m), (P, m)]
-        shapes = [(), (), (), (), *[(M, m)] * 3, *of_pairs]
+        shapes = [(), (), (), (), *[(M, m)] * 3, (P, 7, m), (P, m, m)]
         return ElementaryState._make(map(np.zeros, shapes))
 
     def accumulate(self, state: ElementaryState, chunk: Any) -> ElementaryState:
@@ -83,16 +78,11 @@ class ElementarySums(Statistic):
             state.scores2[model] += w2 @ score
             state.squares[model] += w2 @ (score * score)
         for pair, (first, second) in enumerate(self.pairs):
-            difference = scores[first] - scores[second]
-            state.differences[pair] += w @ difference
-            state.differences2[pair] += w2 @ difference
-            weighted = w[:, None] * difference
-            squares = weighted * weighted
-            state.products[pair] += weighted.T @ weighted
-            state.cubes[pair, 0] += w2 @ weighted
-            state.cubes[pair, 1] += w @ squares
-            state.cubes[pair, 2] += np.einsum("ij,ij->j", squares, weighted)
             # Where θ is on the same side of both predictions, scores are equal bit by bit.
-            unequal = (difference != 0.0).astype(np.float64)
-            state.unequal[pair] += w @ unequal
-            state.unequal2[pair] += w2 @ unequal
+            threshold_scores.add_differences(
+                scores[first],
+                scores[second],
+                w,
+                state.differences[pair],
+                state.products[pair],
+            )
