@@ -60,5 +60,6 @@ def add_differences(first, second, weights, sums, products):
             if d != 0.0:
                 sums[5, j] += w
                 sums[6, j] += w * w
+            # Half of the products are redundant, but a loop without a branch is vectorised.
             for k in range(low, high):
                 products[j, k] += d * weighted[k]

@@ -184,6 +184,7 @@ def joined(models: Mapping[str, ArraySource]) -> ArraySource:
     if not others:
         return first
     lead_source, *rest = named.values()
+    # Covariates of the models make way for the predictions of the others.
     return _Joined.of(
         lead_source,
         others=tuple(rest),

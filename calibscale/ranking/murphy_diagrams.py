@@ -148,6 +148,7 @@ def _thresholds(thresholds: int | Iterable[float], sources: list[ArraySource]) -
         # Models do not differ at thresholds beyond all predictions.  A constant prediction alone
         # leaves only the outcomes.
         values = predictions if np.ptp(predictions) > 0 else outcomes
+        # Middles of equal parts leave out the extremes, at which hardly any row has a score.
         levels = (np.arange(thresholds) + 0.5) / thresholds
         return np.unique(np.quantile(values, levels))
     chosen = np.unique(np.array([*thresholds], np.float64))

@@ -191,6 +191,7 @@ class MurphyDiagram(Outcome, SourceRows):
         ]
         named += [(d.first, d.second, d.difference, d) for d in self.differences]
         m = len(self.thresholds)
+        # Bands are of differences, and rows of a model have none.
         nothing = np.full(m, np.nan)
         numbers = {
             "threshold": [self.thresholds for _ in named],

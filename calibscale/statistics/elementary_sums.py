@@ -70,6 +70,7 @@ class ElementarySums(Statistic):
         state.weight[...] += w.sum()
         state.weight2[...] += w2.sum()
         state.weight3[...] += (w2 * w).sum()
+        # Columns (c, 1), as targets take the predictions of rows.
         predictions = [rows.values, *(rows.covariates[:, [k]] for k in self.positions)]
         thresholds = np.array(self.thresholds)
         scores = [rows.target.elementary_scores(x, rows.outcomes, thresholds) for x in predictions]

@@ -31,6 +31,7 @@ _ROWS = 11  # points of a curve in a table, as all of them would fill pages
 
 def _some(count: int) -> Ints:
     """Positions of about equally spaced points of a curve, with both ends."""
+    # A short curve has fewer points than a table, and each of them is listed once.
     return np.unique(np.linspace(0, count - 1, min(count, _ROWS)).astype(np.int64))
 
 

@@ -62,6 +62,7 @@ def plot_murphy_difference(result: MurphyDiagram, pair: MurphyDifference, ax: An
     ax = new_axes(ax, MODEL_CURVE_HEIGHT)
     x = result.thresholds
     level = percent(result.level)
+    # The band is the wider one, and lies behind the pointwise interval.
     ax.fill_between(
         x,
         pair.band_low,
@@ -133,6 +134,7 @@ def plot_concentration(result: ConcentrationCurve, ax: Any = None) -> Any:
     )
     for curve, role, dashes, label in curves:
         ax.plot(x, curve, color=COLOURS[role], linestyle=dashes, linewidth=1.6, label=label)
+    # Shares of all rows end in the corner (1, 1), which a margin would detach from the frame.
     ax.set(xlim=(0, 1), ylim=(0, 1))
     ax.locator_params(nbins=6)
     framed(ax, "share of the exposure, by increasing prediction", "share of the sum")
