@@ -403,7 +403,7 @@ class DoubleLift(Outcome, SourceRows):
             return "There are no rows with a positive weight."
         bins = plural(len(self.bins), "bin")
         if self.advantage_interval is None:
-            return f"Too few rows are in the {bins} to say which model is nearer to the outcomes."
+            return f"{bins} of few rows cannot tell which model is nearer to the outcomes."
         low, high = self.advantage_interval
         # An interval that ends at 0 decides nothing.
         where = f"over {bins} of the ratio of the predictions"

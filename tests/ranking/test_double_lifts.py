@@ -114,7 +114,15 @@ def test_verdict__names_the_nearer_model_or_none(models):
 def test_verdict__of_few_rows_says_so():
     few = _chart([1.0, 2.0], [2.0, 2.0], [1.0, 3.0])
     assert few.advantage_interval is None
-    assert few.verdict.startswith("Too few rows are in the 2 bins")
+    assert few.verdict.startswith("2 bins of few rows cannot tell which model is nearer")
+
+
+def test_rows__without_labels_leave_no_bins():
+    unknown = [np.nan, np.nan]
+    chart = _chart([1.0, 2.0], [2.0, 2.0], unknown)
+    assert (chart.n, chart.n_unlabelled, chart.bins, chart.advantage) == (0, 2, (), None)
+    assert chart.verdict == "There are no rows with a positive weight."
+    assert "no rows" in str(chart)
 
 
 def test_sources__of_other_kinds_or_rows_are_refused(models, rng):

@@ -297,6 +297,15 @@ def test_invalid_rows__of_any_model_are_named_or_dropped(outcomes):
         np.testing.assert_allclose(first.score, second.score, **CLOSE)
 
 
+def test_rows__without_labels_leave_no_scores():
+    unknown = [np.nan, np.nan]
+    models = {name: _source([1.0, x], unknown) for name, x in (("a", 2.0), ("b", 3.0))}
+    diagram = cs.murphy_diagram(models)
+    assert (diagram.n, diagram.n_unlabelled, diagram.differences) == (0, 2, ())
+    assert diagram.verdict == "There are no rows with a positive weight."
+    json.dumps(diagram.to_dict(), allow_nan=False)
+
+
 def test_rows__without_a_label_in_one_model_are_unlabelled(outcomes):
     a, b, y = outcomes
     unknown = y.copy()
