@@ -129,6 +129,8 @@ class Recalibrator(ClassifierMixin, TransformerMixin, MetaEstimatorMixin, BaseEs
         weights = None
         if sample_weight is not None:
             weights = _check_sample_weight(sample_weight, X)
+        # A forest whose trees agree gives other classes the probability 0, which no temperature
+        # changes: one such row would make the log loss infinite.
         self.smallest_ = 0.5 / len(labels)
         predictions = self._bounded(self._unseen(X, labels, weights))
         self.recalibration_: FittedRecalibration = recalibrate(

@@ -221,6 +221,7 @@ def _residual_columns(measured: Measured, min_rows: float) -> dict[str, Any]:
     mean = -residual / weights  # δ is prediction − response
     # Σw²κ²(δ − δ̄)², expanded
     around = residual_squares + mean * (2.0 * measured.second[1] + mean * squares)
+    # Near few rows the spread is uncertain itself, which Student's t allows for.
     freedom = np.maximum(rows - 1.0, 1.0)
     error = np.sqrt(np.maximum(around, 0.0) * (rows / freedom)) / weights
     half = -stdtrit(freedom, (1 - CONFIDENCE) / 2) * error

@@ -95,6 +95,7 @@ class _ClaimedEvents(_Events):
 
     def _event(self, values: Floats, y: Floats, rows: Ints, valid: Bools) -> tuple[Floats, Bools]:
         target: Any = self.before.target
+        # Arrays of this source's own, as the caller changes the probabilities of invalid rows.
         p, happened = np.zeros(len(y)), np.zeros(len(y), bool)
         with np.errstate(invalid="ignore"):  # of rows without an outcome
             p[:], happened[:] = target.event(values, y)
@@ -121,6 +122,7 @@ class _WithPredictions:
         return np.dtype(np.float64)
 
     def __getitem__(self, rows: slice) -> Floats:
+        # Predictions are read once more, which a pass over a few columns can afford.
         values = _read(self.values, rows)
         with np.errstate(invalid="ignore"):  # of invalid rows
             columns = [self.target.ordered_by(values)]

@@ -101,6 +101,7 @@ class MapScores(Statistic):
             state.scores[i] += weighted_sum(score, chunk.weights)
         if not self.gradients:
             return state
+        # The differences of each row's scores, of which the sandwich needs the products.
         gradients = np.stack([_derivative(scores, k) for k in range(3)])
         state.squares[...] += (w * w * gradients) @ gradients.T
         return state
@@ -250,6 +251,7 @@ def _tried(units: _Units) -> Iterator[AffineMap]:
 def _errors(hessian: Floats, state: MapScoreState, units: _Units) -> tuple[float, float, float]:
     """Standard errors of the parameters of the map, robust to a wrong model [White 1982]."""
     squares = state.squares / float(state.weight) ** 2
+    # A slope that equal predictions leave undetermined has no error.
     inverse = np.linalg.pinv(hessian)
     covariance = units.jacobian @ inverse @ squares @ inverse @ units.jacobian.T
     shift, slope, spread = np.sqrt(np.maximum(np.diag(covariance), 0.0)).tolist()
@@ -259,6 +261,7 @@ def _errors(hessian: Floats, state: MapScoreState, units: _Units) -> tuple[float
 def _step(theta: Floats, scores: Floats, hessian: Floats, name: str) -> Floats:
     """Newton step from θ, limited in length, that keeps the spread at `_LEAST_SPREAD` or above."""
     gradient = np.array([_derivative(scores, k) for k in range(3)])
+    # At the bound of the spread, a smaller one would be better still: the others move alone.
     at_bound = theta[2] <= _LEAST_SPREAD and gradient[2] > 0
     free = [0, 1] if at_bound else [0, 1, 2]
     step = np.zeros(3)

@@ -10,6 +10,7 @@ from calibscale.formatting import number_texts
 from calibscale.predictions.claims import includes
 from calibscale.ranking.rank import rank
 from calibscale.recalibration.affine_maps import Affine
+from calibscale.recalibration.conformal import Conformal
 from calibscale.recalibration.improvements import IN_WORDS, cross_fitted
 from calibscale.recalibration.logistic import Beta, Platt
 from calibscale.recalibration.nonparametric import Isotonic
@@ -27,6 +28,7 @@ _CANDIDATES: tuple[type[RecalibrationMethod], ...] = (
     Beta,
     Isotonic,
     Affine,
+    Conformal,
 )
 
 
@@ -42,8 +44,9 @@ class Choice:
 def chosen_method(session: Session) -> Choice:
     """Simplest method with a cross-fitted score within one standard error of the smallest.
 
-    The score is the log loss of classes, and the CRPS of predictive distributions, which have the
-    predictions as they are and an affine map as candidates.
+    The score is the log loss of classes, the CRPS of predictive distributions, and the score of
+    intervals and quantiles.  Candidates are the predictions as they are, and an affine map of
+    distributions or the conformal adjustment of intervals and quantiles.
 
     The candidates of classes are the predictions as they are, a temperature, and for two classes
     Platt's and beta calibration and isotonic regression.  Each half of the rows is judged by the

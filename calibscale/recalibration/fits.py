@@ -40,7 +40,14 @@ from calibscale.predictions.invalid_rows import DROP_REMEDY
 from calibscale.predictions.kinds import forecast_of
 from calibscale.predictions.rules import Rules
 from calibscale.predictions.validation import valid_rows
-from calibscale.recalibration import affine_maps, boosting, logistic, nonparametric, parametric
+from calibscale.recalibration import (
+    affine_maps,
+    boosting,
+    conformal,
+    logistic,
+    nonparametric,
+    parametric,
+)
 from calibscale.recalibration.choice import AUTO, Choice, chosen_method
 from calibscale.recalibration.improvements import (
     NOT_JUDGED,
@@ -78,6 +85,7 @@ METHODS: Registry[type[RecalibrationMethod]] = Registry(
             (boosting.MCBoost, "boosting of segments, for two classes"),
             (boosting.PMCBoost, "boosting by ratios of segments, for two classes"),
             (affine_maps.Affine, "affine map of predictive distributions"),
+            (conformal.Conformal, "conformal adjustment of intervals and quantiles"),
         )
     ],
     group="calibscale.recalibration",
@@ -142,7 +150,7 @@ class FittedRecalibration(RecalibrationResult):
         """
         if "classes" not in self.source:
             require(predictions is not None, f"a fit of {self.source['kind']} needs predictions=")
-            return self._moved(predictions)
+            return self._moved(predictions, covariates)
         if (probabilities is None) == (logits is None) or predictions is not None:
             raise OptionError("give exactly one of probabilities= and logits=")
         if isinstance(probabilities, ArraySource | LogitStore | str | Path):
@@ -171,14 +179,19 @@ class FittedRecalibration(RecalibrationResult):
         out = np.concatenate(blocks)
         return out[:, 1].reshape(values.shape) if binary else out
 
-    def _moved(self, predictions: Any) -> Floats:
+    def _moved(self, predictions: Any, covariates: Any) -> Floats:
         """Recalibrated predictions of outcomes, see `transform`."""
         settings: dict[str, Any] = self.source["forecast"]
         forecast = forecast_of(self.source["kind"], **settings)
         values = as_numpy(predictions, "predictions")
         # No outcome is known, and none is needed.
+        named = covariates is None or hasattr(covariates, "columns")
         source = from_arrays(
-            predictions=values, forecast=forecast, labels=np.full(len(values), np.nan)
+            predictions=values,
+            forecast=forecast,
+            labels=np.full(len(values), np.nan),
+            covariates=covariates,
+            covariate_names=None if named else self.fit.covariates,
         )
         data = recalibrated(source, self.fit)
         blocks = [block.values for block, _ in _valid(data, data.rules())]
@@ -444,7 +457,8 @@ def recalibrate(
         et al. 2015), ``local_bias`` [VF, eq. 7], ``mc`` (Hébert-Johnson et al. 2018), ``pmc`` (La
         Cava et al. 2023).  ``identity`` keeps the predictions.  Settings are written as in
         ``mc(depth=1)``.  Predictive distributions have ``affine`` [Gneiting et al. 2005], which
-        moves their mean and spread.  `calibscale.recalibration` has the classes of the methods.
+        moves their mean and spread, and intervals and quantiles have ``conformal`` [Romano et al.
+        2019].  `calibscale.recalibration` has the classes of the methods.
         Default,
         ``auto``: the simplest of ``identity``, ``temperature``, ``platt``, ``beta`` and
         ``isotonic`` with a cross-fitted log loss within one standard error of the smallest.  A note
@@ -486,9 +500,9 @@ def recalibrate(
         raise OptionError("covariates= is for a method by its name, such as mc")
     with Session.open(source, **options) as session:
         data = session.source
-        _require_maps(data)
         choice: Choice | None = None
         if isinstance(method, str):
+            _require_maps(data)
             choice = chosen_method(session)
             method = choice.method
         if isinstance(method, nonparametric.LocalBias | boosting.MCBoost):
@@ -529,7 +543,7 @@ def recalibrate(
 
 def _require_maps(source: ArraySource) -> None:
     """Raise an OptionError for predictions that no method is for."""
-    claims = tuple({claim for name in METHODS.built_in for claim in METHODS[name].judges})
+    claims = tuple(dict.fromkeys(c for name in METHODS.built_in for c in METHODS[name].judges))
     if not includes(claims, source.target.claim):
         raise unsuitable("recalibrate", source, claims)
 

@@ -29,7 +29,12 @@ _HALVES = HoldOut(0.5, seed=2**63)  # a seed that no estimator with bandwidth_sh
 NOT_JUDGED = "not judged on rows that a fit has not used"  # beginning of a note
 _BEFORE, _AFTER = "before", "after"  # names of the two models of a comparison
 # Names of scores in sentences.
-IN_WORDS = {"nll": "log loss", "crps": "CRPS"}
+IN_WORDS = {
+    "nll": "log loss",
+    "crps": "CRPS",
+    "interval_score": "interval score",
+    "pinball_loss": "pinball loss",
+}
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -144,7 +149,7 @@ def _change(
 
 def _sentence(score: ScoreChange, judged: str) -> str:
     """What the change of the first score says, which is infinite at a label of probability 0."""
-    noun = IN_WORDS.get(score.score, score.score.replace("_", " "))
+    noun = IN_WORDS[score.score]
     rows = "rows that the fit has not used"
     if judged == "cross_fitted":
         rows = "rows that the fit has not used (each half of the rows by a fit to the other)"

@@ -386,6 +386,7 @@ METHOD_NAMES = (
     "mc",
     "pmc",
     "affine",
+    "conformal",
 )
 
 
@@ -396,7 +397,8 @@ class ScoreChange(Declared):
     Attributes
     ----------
     score : str
-        ``nll``, the log loss, or ``brier``.
+        Name of the proper score: ``nll`` and ``brier`` of classes, ``crps`` of distributions,
+        ``interval_score`` of intervals, ``pinball_loss`` of quantiles.
     n : int
         Number of rows.
     before, after : float or None
@@ -433,9 +435,9 @@ class Improvement(Declared):
     n : int
         Number of rows.
     changes : tuple of ScoreChange
-        Changes of the log loss and of the Brier score.
+        Changes of proper scores.
     sentence : str
-        What the change of the log loss says.
+        What the change of the first score says.
     """
 
     judged: Annotated[str, Values(("cross_fitted", "other_rows"))]

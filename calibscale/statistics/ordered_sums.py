@@ -47,11 +47,11 @@ class OrderedState(NamedTuple):
 
     def least_numbers(self) -> Floats:
         """Smallest number of each cell (c,), for numbers that are at least 0."""
-        return _number_of(self.keys << self.shift)
+        return numbers_of_keys(self.keys << self.shift)
 
     def largest_numbers(self) -> Floats:
         """Largest number of each cell (c,), for numbers that are at least 0."""
-        return _number_of(((self.keys + 1) << self.shift) - 1)
+        return numbers_of_keys(((self.keys + 1) << self.shift) - 1)
 
 
 def keys_of(x: Floats) -> Ints:
@@ -62,9 +62,10 @@ def keys_of(x: Floats) -> Ints:
     return np.where(bits < 0, ~magnitude, bits)
 
 
-def _number_of(keys: Ints) -> Floats:
-    """Numbers with these keys (c,), which are at least 0."""
-    return np.ascontiguousarray(keys).view(np.float64)
+def numbers_of_keys(keys: Ints) -> Floats:
+    """Numbers with these keys (c,), by the inverse of `keys_of`."""
+    magnitude = np.ascontiguousarray(np.where(keys < 0, ~keys, keys)).view(np.float64)
+    return np.where(keys < 0, -magnitude, magnitude)
 
 
 def _pooled(keys: Ints, sums: Floats, shift: int) -> OrderedState:

@@ -113,7 +113,7 @@ def _no_series(*arguments: Any) -> None:
 @pytest.mark.long
 def test_audit__local_recalibration_corrects_a_bias_on_covariates(result):
     scores_of = {scores.name: scores for scores in result.recalibration}
-    others = ("identity", "affine")  # the predictions before, and a method of distributions
+    others = ("identity", "affine", "conformal")  # the predictions before, and of outcomes
     assert list(scores_of) == ["before", *(name for name in METHODS if name not in others)]
     assert scores_of["before"].p_value == 0.01
     assert scores_of["platt"].p_value <= 0.05  # does not depend on sex
@@ -345,7 +345,7 @@ def test_audit__of_many_classes_is_of_the_top_label(arrays, capsys):
     assert result.notion == "top_label"
     assert any("top_label" in note for note in result.notes)
     assert [scores.name for scores in result.recalibration] == ["before", "temperature"]
-    left_out = f"{', '.join(list(METHODS)[2:-1])} left out: they are for two classes, and there are"
+    left_out = f"{', '.join(list(METHODS)[2:-2])} left out: they are for two classes, and there are"
     assert any(f"recalibrated by temperature; {left_out}" in note for note in result.notes)
     print_result(result)
     printed = capsys.readouterr().out

@@ -31,7 +31,7 @@ from tests.support.overconfident import (
     two_class_source,
 )
 
-OTHERS = ("mc", "pmc", "affine")  # which need covariates, or predictive distributions
+OTHERS = ("mc", "pmc", "affine", "conformal")  # which need covariates, or are of outcomes
 EVERY = [*(m for m in METHODS if m not in OTHERS), LOCAL, MCBoost("x2"), PMCBoost("x2")]
 
 

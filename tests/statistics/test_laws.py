@@ -28,10 +28,12 @@ from calibscale.predictions.chunk import NO_WEIGHTS, Chunk
 from calibscale.predictions.classes import Classes
 from calibscale.predictions.distributions.mixtures import NormalForecast
 from calibscale.predictions.functionals.means import MeanPrediction
+from calibscale.predictions.functionals.quantiles import QuantilePrediction
 from calibscale.predictions.notions import views
 from calibscale.predictions.outcomes import OutcomeChunk
 from calibscale.predictions.rules import Rules
 from calibscale.predictions.validation import chunks
+from calibscale.recalibration.affine_maps import AffineMap
 from calibscale.statistics.bins import BinCounts, CellStarts
 from calibscale.statistics.fourier_modes import Modes
 from calibscale.statistics.null_distributions import DrawnLabels
@@ -155,6 +157,7 @@ EXAMPLES = {
     ),
     "LocalFeatures": lambda cls: cls(KERNEL, "positive", 5),
     "LogisticLoss": lambda cls: cls((0.9, 0.1), ("log_odds", "one")),
+    "MapScores": lambda cls: cls(tuple(AffineMap(0.1 * i, 1.0, 1.2) for i in range(19))),
     "MergedCells": lambda cls: cls("top_label", CellStarts((0, 20_000, 40_000, 50_000))),
     "Modes": lambda cls: MODES,
     "Moments": lambda cls: cls(RandomFourier(5, 0.8)),
@@ -170,10 +173,12 @@ EXAMPLES = {
     "PITMoments": lambda cls: cls((-1.0, 0.0, 1.0), (0.5, 1.0, 2.0)),
     "PITValues": lambda cls: cls(),
     "PooledResiduals": lambda cls: cls("positive"),
+    "RankCounts": lambda cls: cls(1, (0xBFF0, 0x4000), 1, (LEVELS[0],)),
     "RatioSums": lambda cls: cls(0),
     "Replicates": lambda cls: cls(BinCounts("top_label", EDGES), DrawnLabels(3), 0, 4),
     "RowPoints": lambda cls: cls("positive", (0,)),
     "RowSums": lambda cls: cls("canonical", "sine", ((SineResiduals(),),)),
+    "ScaleSums": lambda cls: cls(),
     "ScalarScores": lambda cls: cls("top_label"),
     "ScoreHistogram": lambda cls: cls("positive"),
     "ScoreSums": lambda cls: cls("class_wise"),
@@ -233,6 +238,11 @@ def _state(statistic, chunk):
         columns |= {"values": np.column_stack([mean, np.exp(log_scale)])}
         columns |= {"outcomes": chunk.covariates[:, 0], "target": NormalForecast()}
         chunk = OutcomeChunk(**columns)
+    elif type(statistic).__name__ in OF_QUANTILES:
+        columns = {f.name: getattr(chunk, f.name) for f in fields(Chunk)}
+        columns |= {"values": chunk.values[:, :1].astype(np.float64)}
+        columns |= {"outcomes": chunk.covariates[:, 0], "target": QuantilePrediction(0.5)}
+        chunk = OutcomeChunk(**columns)
     elif type(statistic).__name__ in OF_FUNCTIONALS:
         columns = {f.name: getattr(chunk, f.name) for f in fields(Chunk)}
         values = chunk.values[:, :1].astype(np.float64)
@@ -264,7 +274,16 @@ def _sorted_lists(state):
     return state._replace(points=points, masses=masses)
 
 
-OF_FORECASTS = ("CoverageTotals", "ForecastTotals", "PITCells", "PITMoments", "PITValues")
+OF_FORECASTS = (
+    "CoverageTotals",
+    "ForecastTotals",
+    "MapScores",
+    "PITCells",
+    "PITMoments",
+    "PITValues",
+    "ScaleSums",
+)
+OF_QUANTILES = ("RankCounts",)
 OF_FUNCTIONALS = (
     "ConcentrationSums",
     "CondensedResiduals",

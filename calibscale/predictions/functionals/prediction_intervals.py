@@ -92,6 +92,24 @@ class IntervalPrediction(Functional):
         ends[:, 1] = np.where(np.isnan(high), low, high)
         return np.nan_to_num(ends)
 
+    # ---------------------------------------------------------------- conformal adjustment
+
+    @property
+    def claimed_level(self) -> float:
+        return self.coverage
+
+    def distances(self, values: Floats, y: Floats) -> Floats:
+        """Distance of each outcome from its interval (c,), below 0 inside."""
+        return np.maximum(values[:, 0] - y, y - values[:, 1])
+
+    def widened(self, values: Floats, offsets: Floats) -> Floats:
+        """Intervals that reach further by the offsets (c,), or end in their middle."""
+        low, high = values[:, 0] - offsets, values[:, 1] + offsets
+        with np.errstate(invalid="ignore"):  # of open sides, which never cross
+            middle = 0.5 * (values[:, 0] + values[:, 1])
+        crossed = low > high
+        return np.column_stack([np.where(crossed, middle, low), np.where(crossed, middle, high)])
+
     # ---------------------------------------------------------------- the interval as a forecast
 
     @property

@@ -63,6 +63,18 @@ class QuantilePrediction(Functional):
         require(level == self.level, f"the predictions are quantiles of level {self.level}", level)
         return values[:, 0]
 
+    @property
+    def claimed_level(self) -> float:
+        return self.level
+
+    def distances(self, values: Floats, y: Floats) -> Floats:
+        """How far each outcome is above its quantile (c,)."""
+        return y - values[:, 0]
+
+    def widened(self, values: Floats, offsets: Floats) -> Floats:
+        """Quantiles that are higher by the offsets (c,)."""
+        return values + offsets[:, None]
+
     def claimed(self, values: Floats) -> Floats:
         return np.full(len(values), 1.0 - self.level)
 
