@@ -124,6 +124,19 @@ print(cs.evaluate(temperature, ["crps", "pit_kuiper", "jkce"], group_by="lead"))
 ax = cs.reliability(temperature).plot()
 
 # %%
+# Recalibration
+# -------------
+# An affine map moves the mean and the spread of each distribution so that the CRPS is smallest.
+# `recalibrate` says by how much the CRPS of rows decreases that the fit has not used. Members that
+# are moved around their mean are no independent draws, so that their score takes them as the
+# forecast itself.
+
+fit = cs.recalibrate(temperature)
+print(fit)
+after = fit.apply(temperature)
+print(cs.evaluate(after, ["crps(fair=False)", "pit_kuiper"]))
+
+# %%
 # Errors that cancel
 # ------------------
 # This forecaster mixes the right distribution with one that is a degree too warm on some days and a
