@@ -180,3 +180,30 @@ def test_power__of_intervals_is_that_of_their_coverage(columns):
     result = cs.power(source, bias, "mean_score", trials=100, n_replicates=99)
     # A score test of 0.9 against 0.8: (1.96·0.3 + 0.84·0.4)²/0.1² = 85 rows for a power of 80 %.
     assert 60 < result.rows < 120
+
+
+@pytest.mark.long
+def test_excess_risk__of_the_target_coverage_is_that_of_its_definition(rng):
+    """The score of the stated coverage minus that of a predicted one, on rows that are new to it."""
+    x = rng.normal(size=3000)
+    y = np.exp(0.5 * x) * rng.normal(size=3000)
+    halves = [
+        cs.from_arrays(
+            intervals=(np.full(1500, -1.645), np.full(1500, 1.645)),
+            coverage=0.9,
+            labels=y[rows],
+            covariates=x[rows],
+            covariate_names=["x"],
+        )
+        for rows in (slice(0, 1500), slice(1500, 3000))
+    ]
+    events = [cs.forecast_events(half) for half in halves]
+    fit = cs.recalibrate(events[0], "local_bias", covariates="x", validate=events[1])
+    nll, brier = fit.improvement.changes
+    covered = np.abs(y[1500:]) <= 1.645
+    predicted = fit.transform(np.full(1500, 0.9), covariates=x[1500:, None])
+    squared = np.mean((0.9 - covered) ** 2 - (predicted - covered) ** 2)
+    log_loss = np.mean(np.log(np.where(covered, predicted / 0.9, (1 - predicted) / 0.1)))
+    assert -brier.change == pytest.approx(2 * squared, rel=1e-9)
+    assert -nll.change == pytest.approx(log_loss, rel=1e-9)
+    assert -nll.high > 0  # the coverage depends on x
