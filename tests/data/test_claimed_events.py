@@ -184,7 +184,7 @@ def test_power__of_intervals_is_that_of_their_coverage(columns):
 
 @pytest.mark.long
 def test_excess_risk__of_the_target_coverage_is_that_of_its_definition(rng):
-    """The score of the stated coverage minus that of a predicted one, on rows that are new to it."""
+    """The score of the stated coverage minus that of a predicted one, on new rows."""
     x = rng.normal(size=3000)
     y = np.exp(0.5 * x) * rng.normal(size=3000)
     halves = [
