@@ -60,6 +60,7 @@ from calibscale.recalibration.recalibrator import (
     read_json,
     recalibrated,
 )
+from calibscale.recalibration.sql_expressions import SQLScore
 from calibscale.registry import Registry, RegistryEntry
 from calibscale.results.audit_results import Improvement, RecalibrationResult
 from calibscale.results.declarations import as_json
@@ -196,6 +197,36 @@ class FittedRecalibration(RecalibrationResult):
         data = recalibrated(source, self.fit)
         blocks = [block.values for block, _ in _valid(data, data.rules())]
         return np.concatenate(blocks).reshape(values.shape)
+
+    def sql(self, column: str, *, logits: bool = False) -> str:
+        """Recalibrated P(y = 1) as an SQL expression of a column, for use in a data warehouse.
+
+        It has only arithmetic, CASE, EXP and LN, and is NULL where the column is.
+
+        Parameters
+        ----------
+        column : str
+            Column of P(y = 1), or another SQL expression, which is used as it is.
+        logits : bool
+            Whether the column has log-odds.
+
+        Raises
+        ------
+        OptionError
+            If the fit is not of two classes, or no formula of one probability: ``identity``,
+            ``temperature``, ``platt``, ``beta`` and ``isotonic`` are.
+
+        Examples
+        --------
+        >>> import numpy as np, calibscale
+        >>> p = np.repeat([0.1, 0.9], 500)
+        >>> y = np.where(np.arange(1000) % 4 == 0, p < 0.5, p > 0.5).astype(int)
+        >>> source = calibscale.from_arrays(probabilities=p, labels=y, binary=True)
+        >>> calibscale.recalibrate(source, "isotonic").sql("p")[:35]
+        'CASE WHEN (p) <= 0.1e0 THEN 0.25e0 '
+        """
+        require(self.source.get("classes") == 2, "an SQL expression is of two classes")
+        return self.fit.sql(SQLScore(column, logits))
 
     def apply(self, source: Any) -> ArraySource:
         """Source with recalibrated predictions, computed when read, see `recalibrated`.

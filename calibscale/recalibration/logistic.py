@@ -31,6 +31,7 @@ from calibscale.recalibration.recalibrator import (
     RecalibrationMethod,
     StoredFit,
 )
+from calibscale.recalibration.sql_expressions import SQLScore, number, sigmoid
 from calibscale.statistics.one_pass import PassResult
 from calibscale.statistics.statistic import Statistic
 
@@ -265,6 +266,10 @@ class PlattFit(FittedRecalibrator):
         eta = self.slope * log_odds(chunk, self.method.clip) + self.intercept
         return np.column_stack([expit(-eta), expit(eta)])
 
+    def sql(self, score: SQLScore) -> str:
+        z = score.log_odds(self.method.clip)
+        return sigmoid(f"({number(self.slope)} * {z} + {number(self.intercept)})")
+
 
 # ---------------------------------------------------------------- beta calibration
 
@@ -361,3 +366,8 @@ class BetaFit(FittedRecalibrator):
     def predictions(self, chunk: Chunk) -> Floats:
         eta = self.coefficients @ design_of(log_odds(chunk, self.method.clip), _BETA)
         return np.column_stack([expit(-eta), expit(eta)])
+
+    def sql(self, score: SQLScore) -> str:
+        a, b, c = map(number, self.coefficients)
+        log_p, log_rest = score.logarithms(self.method.clip)
+        return sigmoid(f"({a} * {log_p} - {b} * {log_rest} + {c})")

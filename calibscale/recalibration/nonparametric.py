@@ -29,6 +29,7 @@ from calibscale.recalibration.recalibrator import (
     StoredFit,
     increasing,
 )
+from calibscale.recalibration.sql_expressions import SQLScore, interpolated
 from calibscale.session import Session, SessionOptions
 from calibscale.statistics.bins import FineHistogram, equal_mass, fine_borders
 from calibscale.statistics.effective_rows import effective
@@ -138,6 +139,9 @@ class IsotonicFit(FittedRecalibrator):
     def predictions(self, chunk: Chunk) -> Floats:
         p = np.interp(chunk.event("positive").p, self.knots, self.values)
         return np.column_stack([1.0 - p, p])
+
+    def sql(self, score: SQLScore) -> str:
+        return interpolated(score.probability, self.knots, self.values)
 
 
 # ---------------------------------------------------------------- Bayesian binning

@@ -22,6 +22,7 @@ from calibscale.recalibration.recalibrator import (
     RecalibrationMethod,
     StoredFit,
 )
+from calibscale.recalibration.sql_expressions import SQLScore, number, sigmoid
 from calibscale.statistics.statistic import Statistic, weighted_sum
 
 CLIP = 2.0**-53  # 1 − p of the largest float64 below 1: log-odds of ±36.7
@@ -86,6 +87,9 @@ class IdentityFit(FittedRecalibrator):
 
     def predictions(self, chunk: Chunk) -> Floats:
         return chunk.q if self.classes else chunk.values
+
+    def sql(self, score: SQLScore) -> str:
+        return score.probability
 
 
 # ---------------------------------------------------------------- temperature
@@ -283,3 +287,6 @@ class TemperatureFit(FittedRecalibrator):
         np.exp(q, out=q)
         q /= q.sum(axis=1, keepdims=True)
         return q
+
+    def sql(self, score: SQLScore) -> str:
+        return sigmoid(f"{score.log_odds(self.method.clip)} / {number(self.temperature)}")

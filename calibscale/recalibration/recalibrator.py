@@ -26,6 +26,7 @@ from calibscale.predictions.blocks import Block, RowCounts
 from calibscale.predictions.chunk import Chunk
 from calibscale.predictions.claims import CLASSES, includes
 from calibscale.predictions.validation import chunks
+from calibscale.recalibration.sql_expressions import SQLScore
 from calibscale.results.declarations import as_json
 from calibscale.results.schemas.malformed import message_of
 from calibscale.session import Session, SessionOptions, unsuitable, verb
@@ -247,6 +248,10 @@ class FittedRecalibrator(ABC):
 
         The covariates of the chunk have the columns `covariates`.
         """
+
+    def sql(self, score: SQLScore) -> str:
+        """SQL expression of the recalibrated P(y = 1).  An OptionError is raised without one."""
+        raise OptionError(f"{self.method.name} is no formula of one probability")
 
     @property
     def summary(self) -> dict[str, Any]:
