@@ -282,6 +282,13 @@ class ArraySource:
 
         The blocks contain the covariates, if there are any.
         """
+        return self.read_sample(count, seed)
+
+    def read_sample(self, count: int, seed: int = 0) -> Iterator[Block]:
+        """Sample rows as `sample` does, but as `read` returns them.
+
+        In a part of a source, rows of other parts then have no label.
+        """
         covariates = self.covariates is not None
         # A sample of all rows is read at once.
         if self.rows <= count:

@@ -15,6 +15,7 @@ from calibscale.data.covariates import ColumnSummary, summarise
 from calibscale.data.derived_sources import HoldOut
 from calibscale.data.source import ArraySource
 from calibscale.kernels.notion_rows import NotionRows
+from calibscale.predictions.blocks import Block
 from calibscale.predictions.chunk import Chunk
 from calibscale.predictions.rules import Rules
 from calibscale.predictions.validation import chunks
@@ -119,6 +120,26 @@ class DataProfile:
         Labels and residuals of the sample are meaningless.
         """
         return NotionRows.join([NotionRows.of(chunk, notion) for chunk in self._chunks])
+
+    def labelled_sample(self, max_rows: int) -> list[Chunk]:
+        """Labelled rows of positive weight in a sample of about `max_rows` rows, by a counter hash.
+
+        Invalid rows are left out.  A pass over all rows judges them.
+        """
+        blocks = list(self.source.read_sample(max_rows))
+        if not blocks:
+            return []
+        # The blocks of a sample have a few rows each.  Together, they are a few chunks.
+        weighted = blocks[0].weights is not None
+        joined = Block(
+            0,
+            np.concatenate([block.values for block in blocks]),
+            np.concatenate([block.labels for block in blocks]),
+            np.concatenate([np.asarray(b.weights) for b in blocks]) if weighted else None,
+            None,
+        )
+        rules = replace(self.rules, on_invalid="drop", covariates=(), group=None, cluster=None)
+        return [chunk for chunk, _ in chunks(joined, rules) if len(chunk)]
 
     def held_out(
         self, notion: str, hold_out: HoldOut, columns: tuple[int, ...], max_rows: int

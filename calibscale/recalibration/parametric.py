@@ -243,9 +243,10 @@ def clip_note(count: float, subject: str, clip: float) -> tuple[str, ...]:
     return (f"{count:.0f} rows {subject} a probability below {clip:.3g}, which it was raised to",)
 
 
-def not_converged(name: str) -> OptionError:
+def not_converged(name: str, passes: int | None = None) -> OptionError:
+    count = MAX_PASSES if passes is None else passes
     return OptionError(
-        f"{name}: no convergence after {MAX_PASSES} passes, because the labels hardly determine "
+        f"{name}: no convergence after {count} passes, because the labels hardly determine "
         "the fit: fit to more rows"
     )
 

@@ -104,10 +104,18 @@ class RecalibrationMethod(ABC):
     @classmethod
     def check_classes(cls, classes: int) -> None:
         """Raise an OptionError if the method is not for this number of classes."""
+        reason = cls.unsuitable(classes)
+        if reason is not None:
+            raise OptionError(f"{cls.name} {reason}")
+
+    @classmethod
+    def unsuitable(cls, classes: int) -> str | None:
+        """Why the method is not for this number of classes, after its name, or None if it is."""
+        if not includes(cls.judges, CLASSES):
+            return "is not for classes"
         if cls.two_classes and classes != 2:
-            raise OptionError(
-                f"{cls.name} is for two classes; there are {classes}. Temperature is for any number"
-            )
+            return f"is for two classes; there are {classes}. Temperature is for any number"
+        return None
 
     @classmethod
     def check_source(cls, source: ArraySource) -> None:
