@@ -44,9 +44,10 @@ class Recalibration:
     Parameters
     ----------
     methods : str or sequence of str
-        ``temperature``, ``platt``, ``beta``, ``isotonic``, ``bbq``, ``local_bias``, ``mc``,
-        ``pmc`` or ``all``.  All but temperature require two classes.  Settings follow a name, such
-        as ``mc(depth=1, alpha=0.02)``.
+        ``temperature``, for three classes or more ``vector``, ``matrix``, ``dirichlet`` and
+        ``one_vs_rest``, for two classes ``platt``, ``beta``, ``isotonic``, ``bbq``,
+        ``local_bias``, ``mc`` and ``pmc``, or ``all`` that suit the number of classes.  Settings
+        follow a name, such as ``mc(depth=1, alpha=0.02)``.
     hold_out : float
         Share of the rows on which recalibration is evaluated.  The methods are fitted to the other
         rows.
@@ -93,8 +94,8 @@ def audit(
       listed.
     * Map of local bias [VF, eq. 7]: its most biased regions, and curves along each covariate.
     * Recalibration fitted to a part of the rows, with tests before and after on the other rows.
-      The null of the tests after it accounts for the noise of the fit for the first three methods
-      (`calibscale.recalibration.refits.refits_of`).
+      The null of the tests after it accounts for the noise of the fit by ``temperature``,
+      ``platt`` and ``isotonic`` (`calibscale.recalibration.refits.refits_of`).
     * Comparison with another model on the same rows, by paired differences.
 
     Quantiles, intervals, sets and probabilities of exceedance are audited by the event that they

@@ -146,13 +146,13 @@ def methods_named(
 ) -> tuple[tuple[RecalibrationMethod, ...], list[str]]:
     """Methods of the requested names, with the settings of the test, and notes.
 
-    ``all`` requests every method of this package for this number of classes.  A note names the
-    methods for two classes that are left out.
+    ``all`` requests every method of this package for this number of classes.  Where there are more
+    than two, a note names the methods that are left out.
     """
     # The predictions as they are stand beside the methods as "before".
     methods_of_all = [name for name in METHODS.built_in if name != Identity.name]
     of_classes = [n for n in methods_of_all if includes(METHODS[n].judges, CLASSES)]
-    suitable = [n for n in of_classes if classes == 2 or not METHODS[n].two_classes]
+    suitable = [n for n in of_classes if METHODS[n].unsuitable(classes) is None]
     unsuitable = [n for n in of_classes if n not in suitable]
     requested: list[str] = []
     for name in names:
@@ -166,11 +166,13 @@ def methods_named(
         settings = {key: getattr(estimator, key) for key in shared if hasattr(kind, key)}
         methods.append(method_of(text, **settings))
         methods[-1].check_classes(classes)
-    if "all" not in names or not unsuitable:
+    # Of two classes, the methods for many are no loss: they would be Platt's or beta calibration.
+    if "all" not in names or not unsuitable or classes == 2:
         return tuple(methods), []
+    two_only = all(METHODS[name].two_classes for name in unsuitable)
     return tuple(methods), [
         f"recalibrated by {', '.join(suitable)}; {', '.join(unsuitable)} left out: they are for "
-        f"two classes, and there are {classes}"
+        f"{'two' if two_only else 'fewer'} classes, and there are {classes}"
     ]
 
 

@@ -12,7 +12,10 @@ from calibscale.cli import options as shared
 if TYPE_CHECKING:
     from calibscale.estimators.skce import KLCE
 
-METHODS = "identity, temperature, platt, beta, isotonic, bbq, local_bias, mc or pmc"
+METHODS = (
+    "identity, temperature, vector, matrix, dirichlet, one_vs_rest, platt, beta, isotonic, bbq, "
+    "local_bias, mc or pmc"
+)
 notion_option = click.option(
     "--notion",
     type=click.Choice(["positive", "top_label"]),

@@ -10,6 +10,7 @@ from calibscale.formatting import number_texts
 from calibscale.predictions.claims import includes
 from calibscale.ranking.rank import rank
 from calibscale.recalibration.affine_maps import Affine
+from calibscale.recalibration.class_maps import MatrixScaling, VectorScaling
 from calibscale.recalibration.conformal import Conformal
 from calibscale.recalibration.improvements import IN_WORDS, cross_fitted
 from calibscale.recalibration.logistic import Beta, Platt
@@ -18,18 +19,23 @@ from calibscale.recalibration.parametric import Identity, TemperatureScaling
 from calibscale.recalibration.recalibrator import RecalibrationMethod
 from calibscale.results.comparison_results import Ranking
 from calibscale.session import Session, listed
+from calibscale.statistics.label_table import LabelTable
 
 AUTO = "auto"  # name of the choice in place of a method
 # From the simplest to the most flexible.
 _CANDIDATES: tuple[type[RecalibrationMethod], ...] = (
     Identity,
     TemperatureScaling,
+    VectorScaling,
+    MatrixScaling,
     Platt,
     Beta,
     Isotonic,
     Affine,
     Conformal,
 )
+_MAX_MATRIX = 20  # classes up to which a matrix is a candidate: 420 coefficients
+_ROWS_PER_COEFFICIENT = 10  # in half of the rows
 
 
 @dataclass(frozen=True)
@@ -48,10 +54,12 @@ def chosen_method(session: Session) -> Choice:
     intervals and quantiles.  Candidates are the predictions as they are, and an affine map of
     distributions or the conformal adjustment of intervals and quantiles.
 
-    The candidates of classes are the predictions as they are, a temperature, and for two classes
-    Platt's and beta calibration and isotonic regression.  Each half of the rows is judged by the
-    fit to the other half, and differences are paired [Hastie, Tibshirani & Friedman 2009, §7.10].
-    A method that half of the rows does not determine is no candidate.
+    The candidates of classes are the predictions as they are, a temperature, for two classes
+    Platt's and beta calibration and isotonic regression, and for more classes vector scaling, and
+    matrix scaling up to 20 classes, each where half of the rows are ten for each coefficient.  Each
+    half of the rows is judged by the fit to the other half, and differences are paired [Hastie,
+    Tibshirani & Friedman 2009, §7.10].  A method that half of the rows does not determine is no
+    candidate.
 
     An OptionError is raised if no candidate has a finite score.
     """
@@ -59,10 +67,10 @@ def chosen_method(session: Session) -> Choice:
     (score, *_) = listed(data.target.recalibration_scores)
     versions: dict[str, ArraySource] = {}
     left_out: list[str] = []
-    claim = data.target.claim
-    methods = {kind.name: kind() for kind in _CANDIDATES if includes(kind.judges, claim)}
+    methods = {kind.name: kind() for kind in _suitable(data)}
+    too_large = _too_large(session, methods)
     for name, method in methods.items():
-        if data.target.has_classes and method.two_classes and data.classes != 2:
+        if name in too_large:
             continue
         if isinstance(method, Identity):
             versions[name] = data
@@ -83,7 +91,32 @@ def chosen_method(session: Session) -> Choice:
     note = f"chosen by the {noun} of rows that a fit has not used: {in_words}"
     if left_out:
         note += f" ({', '.join(left_out)} not determined by half of the rows)"
+    if too_large:
+        note += f" (too few rows for {', '.join(too_large)})"
     return Choice(methods[simplest], versions[simplest], note)
+
+
+def _suitable(source: ArraySource) -> list[type[RecalibrationMethod]]:
+    """Candidates for the predictions of a source, from the simplest to the most flexible."""
+    if not source.target.has_classes:
+        return [kind for kind in _CANDIDATES if includes(kind.judges, source.target.claim)]
+    suitable = [kind for kind in _CANDIDATES if kind.unsuitable(source.classes) is None]
+    if source.classes > _MAX_MATRIX and MatrixScaling in suitable:
+        suitable.remove(MatrixScaling)
+    return suitable
+
+
+def _too_large(session: Session, methods: dict[str, RecalibrationMethod]) -> list[str]:
+    """Names of the methods with too many coefficients for half of the labelled rows."""
+    sizes = {
+        name: method.coefficient_rows(session.source.classes) * session.source.classes
+        for name, method in methods.items()
+        if isinstance(method, VectorScaling | MatrixScaling)
+    }
+    if not sizes:
+        return []
+    rows = session.scan([LabelTable()]).counts.used
+    return [name for name, size in sizes.items() if rows < 2 * _ROWS_PER_COEFFICIENT * size]
 
 
 def _is_near(ranking: Ranking, name: str, best: str) -> bool:

@@ -43,9 +43,11 @@ from calibscale.predictions.validation import valid_rows
 from calibscale.recalibration import (
     affine_maps,
     boosting,
+    class_maps,
     conformal,
     logistic,
     nonparametric,
+    one_vs_rest,
     parametric,
 )
 from calibscale.recalibration.choice import AUTO, Choice, chosen_method
@@ -78,6 +80,10 @@ METHODS: Registry[type[RecalibrationMethod]] = Registry(
         for method, summary in (
             (parametric.Identity, "predictions as they are"),
             (parametric.TemperatureScaling, "one temperature of all classes"),
+            (class_maps.VectorScaling, "a slope and an intercept of each class, for many classes"),
+            (class_maps.MatrixScaling, "a shrunk matrix of logits, for many classes"),
+            (class_maps.DirichletCalibration, "a shrunk matrix of log-probabilities"),
+            (one_vs_rest.OneVsRest, "a method for two classes, for each class against the rest"),
             (logistic.Platt, "logistic regression on the log-odds, for two classes"),
             (logistic.Beta, "beta calibration, with a slope for each end, for two classes"),
             (nonparametric.Isotonic, "isotonic regression, for two classes"),
@@ -483,17 +489,20 @@ def recalibrate(
     source, **options
         See `evaluate`.
     method : str or RecalibrationMethod
-        ``temperature`` (Guo et al. 2017), for any number of classes.  For two classes ``platt``
+        ``temperature`` (Guo et al. 2017), for any number of classes.  For three classes or more
+        ``vector`` and ``matrix`` (Guo et al. 2017), ``dirichlet`` (Kull et al. 2019), and
+        ``one_vs_rest``, a method for two classes for each class.  For two classes ``platt``
         (1999), ``beta`` (Kull et al. 2017), ``isotonic`` (Zadrozny & Elkan 2002), ``bbq`` (Naeini
         et al. 2015), ``local_bias`` [VF, eq. 7], ``mc`` (Hébert-Johnson et al. 2018), ``pmc`` (La
         Cava et al. 2023).  ``identity`` keeps the predictions.  Settings are written as in
         ``mc(depth=1)``.  Predictive distributions have ``affine`` [Gneiting et al. 2005], which
         moves their mean and spread, and intervals and quantiles have ``conformal`` [Romano et al.
-        2019].  `calibscale.recalibration` has the classes of the methods.
-        Default,
-        ``auto``: the simplest of ``identity``, ``temperature``, ``platt``, ``beta`` and
-        ``isotonic`` with a cross-fitted log loss within one standard error of the smallest.  A note
-        has the log losses.  The same halves of the rows choose and judge, so that the improvement
+        2019].  `calibscale.recalibration` has the classes of the methods.  Default, ``auto``: the
+        simplest of ``identity``, ``temperature``, ``platt``, ``beta`` and ``isotonic``, or for more
+        than two classes of ``identity``, ``temperature``, ``vector`` and ``matrix`` (up to 20
+        classes), with a cross-fitted log loss within one standard error of the smallest.
+        ``vector`` and ``matrix`` need 20 rows for each coefficient.  A note has the log losses.
+        The same halves of the rows choose and judge, so that the improvement
         of a chosen method is slightly too good.
     covariates : sequence of str
         Names of the covariates of ``local_bias``, ``mc`` and ``pmc``.

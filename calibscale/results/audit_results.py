@@ -378,6 +378,10 @@ class Audit(Outcome, SourceRows):
 METHOD_NAMES = (
     "identity",
     "temperature",
+    "vector",
+    "matrix",
+    "dirichlet",
+    "one_vs_rest",
     "platt",
     "beta",
     "isotonic",

@@ -19,6 +19,7 @@ from calibscale.formatting.number_texts import signed
 from calibscale.kernels.fourier_series import NoSeries
 from calibscale.output.pictures import plot_result, save_picture
 from calibscale.output.text import print_result
+from calibscale.predictions.claims import CLASSES
 from calibscale.recalibration.fits import METHODS
 from calibscale.results.audit_results import Audit
 from calibscale.results.group_results import Where
@@ -113,8 +114,8 @@ def _no_series(*arguments: Any) -> None:
 @pytest.mark.long
 def test_audit__local_recalibration_corrects_a_bias_on_covariates(result):
     scores_of = {scores.name: scores for scores in result.recalibration}
-    others = ("identity", "affine", "conformal")  # the predictions before, and of outcomes
-    assert list(scores_of) == ["before", *(name for name in METHODS if name not in others)]
+    of_two = [name for name in METHODS if METHODS[name].unsuitable(2) is None]
+    assert list(scores_of) == ["before", *(name for name in of_two if name != "identity")]
     assert scores_of["before"].p_value == 0.01
     assert scores_of["platt"].p_value <= 0.05  # does not depend on sex
     assert scores_of["local_bias"].klce < 0.2 * scores_of["before"].klce
@@ -344,9 +345,13 @@ def test_audit__of_many_classes_is_of_the_top_label(arrays, capsys):
     result = audit(source, ["group"], categorical=["group"], recalibrate=["all"], n_replicates=99)
     assert result.notion == "top_label"
     assert any("top_label" in note for note in result.notes)
-    assert [scores.name for scores in result.recalibration] == ["before", "temperature"]
-    left_out = f"{', '.join(list(METHODS)[2:-2])} left out: they are for two classes, and there are"
-    assert any(f"recalibrated by temperature; {left_out}" in note for note in result.notes)
+    of_many = ["temperature", "vector", "matrix", "dirichlet", "one_vs_rest"]
+    assert [scores.name for scores in result.recalibration] == ["before", *of_many]
+    methods = [name for name in METHODS if CLASSES in METHODS[name].judges]
+    two_only = [name for name in methods if METHODS[name].two_classes]
+    left_out = f"{', '.join(two_only)} left out: they are for two classes, and there are"
+    requested = f"recalibrated by {', '.join(of_many)}; {left_out}"
+    assert any(requested in note for note in result.notes)
     print_result(result)
     printed = capsys.readouterr().out
     assert left_out in " ".join(printed.split())

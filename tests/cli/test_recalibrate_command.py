@@ -48,6 +48,18 @@ def test_recalibrate__local_bias_has_its_options(run, binary, store, tmp_path):
     assert "local_bias is for two classes; there are 4" in ran.err
 
 
+@pytest.mark.parametrize("method", ["vector(slope_spread=0.1)", "one_vs_rest(method=platt)"])
+def test_recalibrate__methods_for_many_classes_have_settings(run, store, tmp_path, method):
+    path, new = tmp_path / "fit.json", tmp_path / "new.zarr"
+    ran = run("recalibrate", store, "--method", method, "--json", path)
+    assert ran.code == 0
+    assert run("recalibrate", "--load", path, "--apply", store, "-o", new).code == 0
+    expected = cs.recalibrate(store, method).apply(store).read(0, ROWS)
+    np.testing.assert_array_equal(
+        cs.LogitStore.open(new).source.read(0, ROWS).values, expected.values
+    )
+
+
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [

@@ -118,6 +118,11 @@ def test_recalibration__is_valid_under_its_schema(rng, method):
     _check(cs.recalibrate(_source(rng, heat=2.0), method, covariates=covariates))
 
 
+@pytest.mark.parametrize("method", ["vector", "matrix", "one_vs_rest"])
+def test_recalibration_of_many_classes__is_valid_under_its_schema(rng, method):
+    _check(cs.recalibrate(_source(rng, classes=3), method))
+
+
 def test_selection__is_valid_under_its_schema(rng):
     source = _source(rng)
     _check(select(source, "positive", ["bins", "kkr"], folds=2))

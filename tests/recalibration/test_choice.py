@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 from scipy.optimize import minimize
-from scipy.special import expit
+from scipy.special import expit, softmax
 from scipy.stats import binom
 
 import calibscale as cs
@@ -150,15 +150,43 @@ def test_choice__of_a_step_is_isotonic():
     assert cs.recalibrate(source_of(p, y)).method == "isotonic"
 
 
-def test_choice__of_many_classes_is_a_temperature_or_none():
+def labels_of(eta, rng):
+    """Labels drawn from the softmax of η."""
+    q = softmax(eta, axis=1)
+    return (q.cumsum(axis=1) < rng.random((len(q), 1))).sum(axis=1).clip(0, q.shape[1] - 1)
+
+
+MIXING = np.array([[0.6, 0.3, 0.0], [0.0, 0.6, 0.3], [0.3, 0.0, 0.6]])
+MAPS = {
+    "identity": lambda z: z,
+    "temperature": lambda z: z / 2,
+    "vector": lambda z: z * [0.4, 0.8, 0.6] + [0.5, 0.0, -0.5],
+    "matrix": lambda z: z @ MIXING,
+}
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("name", MAPS)
+def test_choice__for_three_classes_is_the_simplest_method_that_fits(name):
+    rng = np.random.default_rng(1)
+    logits = 2 * rng.normal(size=(5000, 3))
+    source = cs.from_arrays(logits=logits, labels=labels_of(MAPS[name](logits), rng))
+    fitted = cs.recalibrate(source)
+    assert fitted.method == name
+    (note,) = [note for note in fitted.notes if note.startswith("chosen by the log loss")]
+    assert all(f"{candidate} " in note for candidate in MAPS)
+
+
+def test_choice__leaves_out_maps_with_too_many_coefficients_for_the_rows():
     rng = np.random.default_rng(0)
-    logits = 2 * rng.normal(size=(3000, 4))
-    for temperature, expected in ((1.0, "identity"), (2.0, "temperature")):
-        q = np.exp(logits / temperature)
-        q /= q.sum(axis=1, keepdims=True)
-        labels = (q.cumsum(axis=1) < rng.random((3000, 1))).sum(axis=1)
-        fitted = cs.recalibrate(cs.from_arrays(logits=logits, labels=labels))
-        assert fitted.method == expected
+    logits = 2 * rng.normal(size=(300, 5))
+    labels = labels_of(logits * [0.2, 0.9, 0.5, 0.5, 0.9], rng)
+    fitted = cs.recalibrate(cs.from_arrays(logits=logits, labels=labels))
+    assert "(too few rows for matrix)" in " ".join(fitted.notes)
+    few = cs.recalibrate(cs.from_arrays(logits=logits[:150], labels=labels[:150]))
+    assert "(too few rows for vector, matrix)" in " ".join(few.notes)
+    many = cs.recalibrate(cs.from_arrays(logits=rng.normal(size=(300, 25)), labels=labels))
+    assert "matrix" not in " ".join(many.notes)  # with more than 20 classes, it is no candidate
 
 
 def test_choice__leaves_out_methods_that_half_of_the_rows_do_not_determine():
@@ -175,6 +203,19 @@ def test_choice__without_labels_says_so():
 def test_choice__takes_no_covariates():
     with pytest.raises(cs.OptionError, match="covariates= is for a method by its name"):
         cs.recalibrate(source_of(*binary(50)), covariates=("age",))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("classes", "n"), [(3, 1000), (10, 5000)])
+def test_choice__of_calibrated_predictions_of_many_classes_is_identity(classes, n):
+    """At least 80 % of 100 sets, up to a chance of 1e-3."""
+    chosen = 0
+    for seed in range(100):
+        rng = np.random.default_rng([seed, classes, n])
+        logits = 2 * rng.normal(size=(n, classes))
+        source = cs.from_arrays(logits=logits, labels=labels_of(logits, rng))
+        chosen += cs.recalibrate(source, validate=False).method == "identity"
+    assert chosen >= binom.ppf(1e-3, 100, 0.8)
 
 
 @pytest.mark.slow

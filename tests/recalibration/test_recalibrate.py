@@ -31,8 +31,8 @@ from tests.support.overconfident import (
     two_class_source,
 )
 
-OTHERS = ("mc", "pmc", "affine", "conformal")  # which need covariates, or are of outcomes
-EVERY = [*(m for m in METHODS if m not in OTHERS), LOCAL, MCBoost("x2"), PMCBoost("x2")]
+BINARY = [name for name in METHODS if METHODS[name].unsuitable(2) is None]
+EVERY = [*(m for m in BINARY if m not in ("mc", "pmc")), LOCAL, MCBoost("x2"), PMCBoost("x2")]
 
 
 @pytest.fixture(scope="module")

@@ -34,6 +34,8 @@ from calibscale.predictions.outcomes import OutcomeChunk
 from calibscale.predictions.rules import Rules
 from calibscale.predictions.validation import chunks
 from calibscale.recalibration.affine_maps import AffineMap
+from calibscale.recalibration.class_losses import MapInputs
+from calibscale.recalibration.parametric import TemperedLoss
 from calibscale.statistics.bins import BinCounts, CellStarts
 from calibscale.statistics.fourier_modes import Modes
 from calibscale.statistics.null_distributions import DrawnLabels
@@ -106,6 +108,7 @@ SERIES = FourierSeries((Factor("gaussian", (0.5,), (0.0,), (1.0,)),), 1e-9)
 MODES = Modes("positive", SERIES, True, (), (1,), (LEVELS,), (tuple(np.eye(3).ravel()),))
 GRID = np.linspace(0, 2, 9)[:, None]
 
+CLASS_SLOPES = np.stack([np.linspace(0.5, 1.2, K), np.linspace(-0.3, 0.4, K)])
 ATOMS = SegmentAtoms((Axis("group", 1, LEVELS), Axis("x", 0, None, (0.3, 0.6))), "positive")
 EXAMPLES = {
     "AtomResiduals": lambda cls: cls(
@@ -118,6 +121,9 @@ EXAMPLES = {
     "CellMasses": lambda cls: cls("positive", 0.1),
     "CellNoise": lambda cls: cls(),
     "Certain": lambda cls: cls(),
+    "ClassCouplings": lambda cls: cls(CLASS_SLOPES, MapInputs(1e-9, True)),
+    "ClassCurvature": lambda cls: cls(CLASS_SLOPES, MapInputs(1e-9, True)),
+    "ClassLoss": lambda cls: cls(CLASS_SLOPES, MapInputs(1e-9, True)),
     "ClusterRows": lambda cls: cls(),
     "ClusterSums": lambda cls: cls(),
     "ConcentrationSums": lambda cls: cls(),
@@ -142,6 +148,7 @@ EXAMPLES = {
     "GroupCells": lambda cls: cls("class_wise"),
     "GroupTemperatures": lambda cls: cls(),
     "Grouped": lambda cls: cls(Totals(), 3),
+    "OfClass": lambda cls: cls(TemperedLoss(0.8), 1),
     "OrderedResponses": lambda cls: cls(),
     "OrderedSums": lambda cls: cls(),
     "SampledResponses": lambda cls: cls((0,), 9),
