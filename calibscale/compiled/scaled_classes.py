@@ -77,6 +77,7 @@ def scaled_losses(
         _, top, _ = _extent(p)
         total = _exponentials(p, top)
         loss[0] += w * (math.log(total) + (top - label_eta))
+        # One loop over the classes for all four sums, which stay in the cache.
         scale = 1.0 / total
         for k in range(K):
             q = p[k] * scale

@@ -101,6 +101,7 @@ def _suitable(source: ArraySource) -> list[type[RecalibrationMethod]]:
     if not source.target.has_classes:
         return [kind for kind in _CANDIDATES if includes(kind.judges, source.target.claim)]
     suitable = [kind for kind in _CANDIDATES if kind.unsuitable(source.classes) is None]
+    # With more classes, two fits of a matrix for the choice alone take too long.
     if source.classes > _MAX_MATRIX and MatrixScaling in suitable:
         suitable.remove(MatrixScaling)
     return suitable
@@ -115,6 +116,7 @@ def _too_large(session: Session, methods: dict[str, RecalibrationMethod]) -> lis
     }
     if not sizes:
         return []
+    # Unlabelled rows do not count, so that the number of rows of the source is not enough.
     rows = session.scan([LabelTable()]).counts.used
     return [name for name, size in sizes.items() if rows < 2 * _ROWS_PER_COEFFICIENT * size]
 

@@ -55,6 +55,7 @@ class MapInputs:
         """x (c, K), m and l (c,) with log q = x − m + l, before it is raised."""
         if chunk.kind == "logits":
             return chunk.values, chunk.values.max(axis=1).astype(float), np.log(chunk.confidence)
+        # Probabilities need no normalisation: their logarithms have the offsets 0.
         zeros = np.zeros(len(chunk))
         return np.log(np.maximum(chunk.values.astype(np.float64), self.clip)), zeros, zeros
 
@@ -72,6 +73,7 @@ def linear(z: Floats, coefficients: Floats) -> Floats:
 
 def softmax_of(eta: Floats) -> Floats:
     """Softmax of η (c, K), with all probabilities above 0."""
+    # The largest η becomes 0, so that exponentials do not overflow.
     p = eta - eta.max(axis=1, keepdims=True)
     np.exp(np.maximum(p, _LOWEST_POWER, out=p), out=p)
     p /= p.sum(axis=1, keepdims=True)
@@ -117,6 +119,7 @@ class ClassLoss(Statistic):
         )
 
     def accumulate(self, state: ClassLossState, chunk: Chunk) -> ClassLossState:
+        # Unlabelled rows and rows of weight 0 are not in a chunk.
         w = weights_of(chunk)
         labels = np.bincount(chunk.labels, w, chunk.n_features)
         own = self._scaled if len(self.coefficients) == 2 else self._mixed
@@ -270,6 +273,7 @@ def _differentiated(loss: ClassLoss | ClassCurvature, chunk: Chunk) -> tuple[Flo
 def _full_hessian(p: Floats, design: Floats, w: Floats) -> Floats:
     """Σ w (diag p − p pᵀ) ⊗ u uᵀ of the derivatives u of η, (rK, rK)."""
     rows, r, K = len(p), design.shape[1], p.shape[1]
+    # A product of one matrix with itself takes half of the time of two different ones.
     root = np.sqrt(w)[:, None, None]
     expected = (root * design * p[:, None]).reshape(rows, r * K)
     hessian = -(expected.T @ expected)
@@ -346,6 +350,7 @@ class Shrinkage:
         hessian = np.diag(self.precisions(shape).ravel())
         slopes = slope_places(shape)
         each, _ = self.common_weights(shape[1])
+        # The common slope follows the slopes, and takes a part of the penalty away.
         hessian[np.ix_(slopes, slopes)] -= each / self.slope_spread**2
         return hessian
 

@@ -104,10 +104,12 @@ class _ClassMap(RecalibrationMethod):
         coefficients = search.minimum()
         errors: Floats = np.zeros((0, 0))
         common_error = math.nan
+        # Beyond, the covariance would have more entries than a pass can sum in reasonable time.
         if coefficients.size <= _MAX_ERRORS:
             covariance = search.covariance(coefficients)
             errors = np.sqrt(np.diag(covariance).clip(0.0)).reshape(coefficients.shape)
             common_error = _common_error(self.shrinkage, coefficients, covariance)
+        # The last pass was before the last step, which changes the loss by far less than rounding.
         state, result = search.last
         return ClassMapFit(
             coefficients=coefficients,
@@ -316,6 +318,7 @@ class _Search:
 
     def _start(self) -> Floats:
         """Map of the temperature that suits the sample best, among a few."""
+        # The slope 1 is first, so that equal losses keep the predictions.
         maps = [with_slope(float(slope), *self._shape) for slope in (1.0, *_SLOPES)]
         losses = [self._sample_objective(coefficients.ravel())[0] for coefficients in maps]
         return maps[int(np.argmin(losses))]
@@ -393,6 +396,7 @@ class _Search:
     ) -> InverseCurvature:
         """Inverse of the second derivatives (rK, rK) of the scaled loss and the penalty."""
         penalty = self.method.shrinkage.hessian(self._shape)
+        # The penalty is quadratic, so that its products are exact, too.
         known = tuple(
             (direction, scale * product + penalty @ direction)
             for direction, product in curvature.products(state)
@@ -425,6 +429,7 @@ def _common_error(shrinkage: Shrinkage, coefficients: Floats, covariance: Floats
     """Standard error of the common slope, a sum of the slopes."""
     K = coefficients.shape[1]
     slopes = slope_places(coefficients.shape)
+    # The common slope is an equally weighted sum of the slopes, plus a constant.
     variance = covariance[np.ix_(slopes, slopes)].sum()
     return shrinkage.common_weights(K)[0] * math.sqrt(max(variance, 0.0))
 
@@ -507,6 +512,7 @@ class ClassMapFit(FittedRecalibrator):
     @property
     def slopes(self) -> Floats:
         """Slope of each class by its own input (K,), the diagonal of a matrix."""
+        # A copy, because the view would let a caller change the fit.
         return slopes_of(self.coefficients).copy()
 
     @property

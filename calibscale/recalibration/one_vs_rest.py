@@ -43,8 +43,10 @@ def binary_chunk(chunk: Chunk, label: int) -> Chunk:
     p = chunk.q[:, label]
     # 1 − p of a top label is known to all its digits.
     rest = np.where(chunk.top == label, chunk.rest, 1.0 - p).clip(0.0)
+    # The label 1 stands for the class, and 0 for all others.
     hit = (chunk.labels == label).astype(np.int64)
     label_p = np.where(hit == 1, p, rest)
+    # A label of probability 0 has an infinite log loss, as in every chunk.
     with np.errstate(divide="ignore"):
         nll = -np.log(label_p)
     return replace(
@@ -280,6 +282,7 @@ class OneVsRestFit(FittedRecalibrator):
         classes = common["classes"]
         require(len(stored.fits) == classes, f"state.fits must have {classes} values")
         binary = common["method"].binary
+        # Only the state differs between the fits of the classes.
         shared = {"method": binary, "classes": 2, "counts": common["counts"], "passes": 1}
         fits = tuple(
             None if fit is None else binary.fit_class().restored(fit, **shared)
@@ -295,6 +298,7 @@ class OneVsRestFit(FittedRecalibrator):
         return {"classes_with_fit": own, "temperature_of_others": self.temperature}
 
     def predictions(self, chunk: Chunk) -> Floats:
+        # The fits replace the columns of their classes.
         p = self._tempered(chunk)
         for label, fit in enumerate(self.fits):
             if fit is not None:
