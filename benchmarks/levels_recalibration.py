@@ -56,7 +56,7 @@ def _p_values(law: Law | None, method: str, first: int, last: int) -> Any:
     from calibscale import KLCE, calibration_test
     from calibscale.auditing.audit import Recalibration, audit
     from calibscale.data.derived_sources import HoldOut, part_of
-    from calibscale.recalibration.fits import METHODS
+    from calibscale.recalibration.method_registry import METHODS
     from calibscale.recalibration.recalibrator import recalibrated
 
     out = np.empty((last - first, 4))

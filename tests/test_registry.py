@@ -18,7 +18,7 @@ from calibscale.cli.command_table import COMMANDS
 from calibscale.cli.commands.plugins import REGISTRIES
 from calibscale.estimators.known_estimators import ESTIMATORS, named
 from calibscale.estimators.settings import build
-from calibscale.recalibration.fits import METHODS
+from calibscale.recalibration.method_registry import METHODS
 from calibscale.registry import Registry, RegistryEntry, imported
 from calibscale.statistics.null_distributions import NULLS, DrawnLabels
 

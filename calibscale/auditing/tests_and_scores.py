@@ -26,7 +26,7 @@ from calibscale.intervals.resampling import Jackknife, Resampling
 from calibscale.kernels.pair_sums import Pairwise
 from calibscale.predictions.claims import CLASSES, includes
 from calibscale.ranking.model_estimates import distinct_names
-from calibscale.recalibration.fits import METHODS, method_of
+from calibscale.recalibration.method_registry import METHODS, method_of
 from calibscale.recalibration.nonparametric import LocalBias
 from calibscale.recalibration.parametric import Identity
 from calibscale.recalibration.recalibrator import RecalibrationMethod, Refits, recalibrated

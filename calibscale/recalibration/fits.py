@@ -8,7 +8,6 @@ import logging
 import math
 import os
 import time
-import zlib
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
@@ -30,40 +29,33 @@ from calibscale.data.store import LogitStore
 from calibscale.engine.merge_tree import Progress
 from calibscale.errors import InvalidDataError, OptionError, StoreError, require
 from calibscale.estimators.scores import NLL
-from calibscale.estimators.settings import hint
 from calibscale.evaluation.evaluate import evaluate
 from calibscale.evaluation.reliability import reliability
-from calibscale.formatting.naming import parse, short
+from calibscale.formatting.naming import short
 from calibscale.predictions.blocks import Block, RowCounts
 from calibscale.predictions.claims import CLASSES, FORECASTS, FUNCTIONALS, includes
 from calibscale.predictions.invalid_rows import DROP_REMEDY
 from calibscale.predictions.kinds import forecast_of
 from calibscale.predictions.rules import Rules
 from calibscale.predictions.validation import valid_rows
-from calibscale.recalibration import (
-    affine_maps,
-    boosting,
-    class_maps,
-    conformal,
-    logistic,
-    nonparametric,
-    one_vs_rest,
-    parametric,
-)
+from calibscale.recalibration.boosting import MCBoost
 from calibscale.recalibration.choice import AUTO, Choice, chosen_method
 from calibscale.recalibration.improvements import (
     NOT_JUDGED,
     improvement_by_cross_fits,
     improvement_on,
 )
+from calibscale.recalibration.method_registry import METHODS, method_of
+from calibscale.recalibration.nonparametric import LocalBias
+from calibscale.recalibration.parametric import Identity
 from calibscale.recalibration.recalibrator import (
     FittedRecalibrator,
     RecalibrationMethod,
+    fingerprint_of,
     read_json,
     recalibrated,
 )
 from calibscale.recalibration.sql_expressions import SQLScore
-from calibscale.registry import Registry, RegistryEntry
 from calibscale.results.audit_results import Improvement, RecalibrationResult
 from calibscale.results.declarations import as_json
 from calibscale.results.evaluation_results import Reliability
@@ -73,32 +65,6 @@ from calibscale.session import Session, SessionOptions, unsuitable, verb
 
 _log = logging.getLogger(__name__)
 
-METHODS: Registry[type[RecalibrationMethod]] = Registry(
-    "recalibration method",
-    [
-        RegistryEntry(method.name, f"{method.__module__}:{method.__name__}", summary)
-        for method, summary in (
-            (parametric.Identity, "predictions as they are"),
-            (parametric.TemperatureScaling, "one temperature of all classes"),
-            (class_maps.VectorScaling, "a slope and an intercept of each class, for many classes"),
-            (class_maps.MatrixScaling, "a shrunk matrix of logits, for many classes"),
-            (class_maps.DirichletCalibration, "a shrunk matrix of log-probabilities"),
-            (one_vs_rest.OneVsRest, "a method for two classes, for each class against the rest"),
-            (logistic.Platt, "logistic regression on the log-odds, for two classes"),
-            (logistic.Beta, "beta calibration, with a slope for each end, for two classes"),
-            (nonparametric.Isotonic, "isotonic regression, for two classes"),
-            (nonparametric.BBQ, "average of binnings, for two classes"),
-            (nonparametric.LocalBias, "local bias by a kernel, for two classes"),
-            (boosting.MCBoost, "boosting of segments, for two classes"),
-            (boosting.PMCBoost, "boosting by ratios of segments, for two classes"),
-            (affine_maps.Affine, "affine map of predictive distributions"),
-            (conformal.Conformal, "conformal adjustment of intervals and quantiles"),
-        )
-    ],
-    group="calibscale.recalibration",
-    base="calibscale.recalibration.recalibrator:RecalibrationMethod",
-)
-_SAMPLED = 16  # rows of a fingerprint
 DIAGRAMS = ("before", "after recalibration")
 
 
@@ -241,7 +207,7 @@ class FittedRecalibration(RecalibrationResult):
         optimistic: fit and judge on the two parts of `calibscale.data.derived_sources.part_of`.
         """
         data = as_source(source)
-        if _fingerprint(data) == self.fingerprint:
+        if fingerprint_of(data) == self.fingerprint:
             _log.warning(
                 "%s: the recalibration was fitted to these rows, on which it looks better than on "
                 "new rows; judge it on others",
@@ -452,22 +418,6 @@ def _equal(a: Any, b: Any) -> bool:
     return bool(a == b)
 
 
-def method_of(text: str, **settings: Any) -> RecalibrationMethod:
-    """Parse a recalibration method, such as ``mc(depth=1)``, and add settings."""
-    name, text_settings = parse(text)
-    if name not in METHODS:
-        require(False, f"method must be one of {AUTO}, {', '.join(METHODS)}", name)
-    # A setting of another method names the methods that have it.
-    for key in {**settings, **text_settings}:
-        owners = ", ".join(method for method in METHODS.built_in if hasattr(METHODS[method], key))
-        near = f"methods with it: {owners}" if owners else hint(key, vars(METHODS[name]()))
-        require(hasattr(METHODS[name], key), f"{name} has no {key} ({near})")
-    try:
-        return METHODS[name](**{**settings, **text_settings})
-    except TypeError as error:
-        raise OptionError(f"{text}: {error}") from None
-
-
 @verb
 def recalibrate(
     source: Any,
@@ -545,7 +495,7 @@ def recalibrate(
             _require_maps(data)
             choice = chosen_method(session)
             method = choice.method
-        if isinstance(method, nonparametric.LocalBias | boosting.MCBoost):
+        if isinstance(method, LocalBias | MCBoost):
             levels = data.categorical(method.covariates, method.categorical)
             method = replace(method, categorical=levels)
         fit = method.fit(session)
@@ -574,7 +524,7 @@ def recalibrate(
         standard_errors=fit.standard_errors,
         log_loss_before=losses[0],
         log_loss_after=losses[1],
-        fingerprint=_fingerprint(data),
+        fingerprint=fingerprint_of(data),
         state=fit.state,
         **session.outcome(fit.counts, started),
     )
@@ -597,19 +547,19 @@ def _improvement(
     """
     if validate is None:
         raise OptionError("validate= must be a source, or True or False")
-    if validate is False or isinstance(fit.method, parametric.Identity):
+    if validate is False or isinstance(fit.method, Identity):
         return None
     if validate is True:
         after = None if choice is None else choice.cross_fitted
         return improvement_by_cross_fits(session, fit.method, after)
     other = as_source(validate)
-    _require_other_rows(other, _fingerprint(session.source))
+    _require_other_rows(other, fingerprint_of(session.source))
     return improvement_on(session.on(other), fit)
 
 
 def _require_other_rows(data: ArraySource, fingerprint: str) -> None:
     """Raise an OptionError if a source has the rows of a fit."""
-    if _fingerprint(data) == fingerprint:
+    if fingerprint_of(data) == fingerprint:
         raise OptionError(
             f"{data.name}: the recalibration was fitted to these rows, on which it looks better "
             "than on new rows: judge it on others, or fit it again, which judges each half by a "
@@ -651,13 +601,3 @@ def _valid(
         yield block.take(keep, block.start), counts
         if progress is not None:
             progress(low + len(keep), data.rows)
-
-
-def _fingerprint(data: ArraySource) -> str:
-    """Checksum of a few rows, and of the part of the rows to which the source is restricted."""
-    # A few rows are enough to recognise the rows of the fit: it is a hint, and no proof.
-    crc = zlib.crc32(json.dumps([data.rows, data.describe().get("parts")]).encode())
-    for block in data.sample(_SAMPLED):
-        for column in (block.values, block.labels):
-            crc = zlib.crc32(np.ascontiguousarray(column).tobytes(), crc)
-    return f"{crc:08x}"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import zlib
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass, field, fields, replace
@@ -34,6 +35,7 @@ from calibscale.statistics.label_table import LabelTable
 from calibscale.statistics.null_distributions import Null, TestedEstimator
 from calibscale.statistics.one_pass import PassResult
 
+_SAMPLED = 16  # rows of a fingerprint
 Read = Callable[..., PassResult]  # one pass over the rows: statistics, and covariates= they need
 
 
@@ -492,3 +494,13 @@ def recalibrated(
 def recalibrated_kind(source: ArraySource) -> dict[str, Any]:
     """Fields of a source that change when it is recalibrated: logits become probabilities."""
     return {"kind": "probabilities", "binary": False} if source.target.has_classes else {}
+
+
+def fingerprint_of(data: ArraySource) -> str:
+    """Checksum of a few rows, and of the part of the rows to which the source is restricted."""
+    # A few rows are enough to recognise the rows of the fit: it is a hint, and no proof.
+    crc = zlib.crc32(json.dumps([data.rows, data.describe().get("parts")]).encode())
+    for block in data.sample(_SAMPLED):
+        for column in (block.values, block.labels):
+            crc = zlib.crc32(np.ascontiguousarray(column).tobytes(), crc)
+    return f"{crc:08x}"

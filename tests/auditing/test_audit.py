@@ -20,7 +20,7 @@ from calibscale.kernels.fourier_series import NoSeries
 from calibscale.output.pictures import plot_result, save_picture
 from calibscale.output.text import print_result
 from calibscale.predictions.claims import CLASSES
-from calibscale.recalibration.fits import METHODS
+from calibscale.recalibration.method_registry import METHODS
 from calibscale.results.audit_results import Audit
 from calibscale.results.group_results import Where
 from tests.support.audited_rows import NAMES, N, audited_rows, audited_source

@@ -19,7 +19,7 @@ import calibscale as cs
 from calibscale.data.derived_sources import part_of
 from calibscale.errors import InvalidDataError, OptionError, StoreError
 from calibscale.recalibration.boosting import MCBoost, PMCBoost
-from calibscale.recalibration.fits import METHODS
+from calibscale.recalibration.method_registry import METHODS
 from calibscale.recalibration.nonparametric import LocalBias
 from calibscale.recalibration.recalibrator import recalibrated
 from tests.support.overconfident import (

@@ -14,8 +14,8 @@ from calibscale import ECE, KLCE, NLL, Brier, evaluate, from_arrays, recalibrate
 from calibscale.data.derived_sources import HoldOut, part_of
 from calibscale.errors import InvalidDataError, OptionError
 from calibscale.kernels.fourier_series import NoSeries
-from calibscale.recalibration.fits import METHODS
 from calibscale.recalibration.logistic import Platt
+from calibscale.recalibration.method_registry import METHODS
 from calibscale.recalibration.nonparametric import Isotonic, LocalBias
 from calibscale.recalibration.parametric import TemperatureScaling
 from calibscale.recalibration.recalibrator import recalibrated

@@ -18,7 +18,7 @@ REGISTRIES = {
     "calibscale.families": "calibscale.selection.known_families:FAMILIES",
     "calibscale.nulls": "calibscale.statistics.null_distributions:NULLS",
     "calibscale.readers": "calibscale.data.ingest.formats:READERS",
-    "calibscale.recalibration": "calibscale.recalibration.fits:METHODS",
+    "calibscale.recalibration": "calibscale.recalibration.method_registry:METHODS",
     "calibscale.targets": "calibscale.predictions.kinds:TARGETS",
     "calibscale.statistics": "calibscale.monitoring.ledger.stored_statistics:STATISTICS",
 }

@@ -94,6 +94,7 @@ def recalibrate(
         raise click.UsageError("--figure needs --apply STORE2, with rows to judge on")
     from calibscale.data.store import LogitStore
     from calibscale.recalibration import fits
+    from calibscale.recalibration.method_registry import method_of
 
     place = new and located(new, options["storage_options"])
     with suppress(StoreError):  # before the fit
@@ -107,7 +108,7 @@ def recalibrate(
     named = options.pop("method")
     if named == fits.AUTO and settings and load is None:
         raise click.UsageError("options of covariates need --method local_bias, mc or pmc")
-    method: Any = named if named == fits.AUTO else fits.method_of(named, **settings)
+    method: Any = named if named == fits.AUTO else method_of(named, **settings)
     rows = open_other(target, options) if target else None
     judging = open_other(validate, options) if validate else None
     if load is not None:

@@ -1,0 +1,64 @@
+"""Recalibration methods by name, those of other packages included."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from calibscale.errors import OptionError, require
+from calibscale.estimators.settings import hint
+from calibscale.formatting.naming import parse
+from calibscale.recalibration import (
+    affine_maps,
+    boosting,
+    class_maps,
+    conformal,
+    logistic,
+    nonparametric,
+    one_vs_rest,
+    parametric,
+)
+from calibscale.recalibration.choice import AUTO
+from calibscale.recalibration.recalibrator import RecalibrationMethod
+from calibscale.registry import Registry, RegistryEntry
+
+METHODS: Registry[type[RecalibrationMethod]] = Registry(
+    "recalibration method",
+    [
+        RegistryEntry(method.name, f"{method.__module__}:{method.__name__}", summary)
+        for method, summary in (
+            (parametric.Identity, "predictions as they are"),
+            (parametric.TemperatureScaling, "one temperature of all classes"),
+            (class_maps.VectorScaling, "a slope and an intercept of each class, for many classes"),
+            (class_maps.MatrixScaling, "a shrunk matrix of logits, for many classes"),
+            (class_maps.DirichletCalibration, "a shrunk matrix of log-probabilities"),
+            (one_vs_rest.OneVsRest, "a method for two classes, for each class against the rest"),
+            (logistic.Platt, "logistic regression on the log-odds, for two classes"),
+            (logistic.Beta, "beta calibration, with a slope for each end, for two classes"),
+            (nonparametric.Isotonic, "isotonic regression, for two classes"),
+            (nonparametric.BBQ, "average of binnings, for two classes"),
+            (nonparametric.LocalBias, "local bias by a kernel, for two classes"),
+            (boosting.MCBoost, "boosting of segments, for two classes"),
+            (boosting.PMCBoost, "boosting by ratios of segments, for two classes"),
+            (affine_maps.Affine, "affine map of predictive distributions"),
+            (conformal.Conformal, "conformal adjustment of intervals and quantiles"),
+        )
+    ],
+    group="calibscale.recalibration",
+    base="calibscale.recalibration.recalibrator:RecalibrationMethod",
+)
+
+
+def method_of(text: str, **settings: Any) -> RecalibrationMethod:
+    """Parse a recalibration method, such as ``mc(depth=1)``, and add settings."""
+    name, text_settings = parse(text)
+    if name not in METHODS:
+        require(False, f"method must be one of {AUTO}, {', '.join(METHODS)}", name)
+    # A setting of another method names the methods that have it.
+    for key in {**settings, **text_settings}:
+        owners = ", ".join(method for method in METHODS.built_in if hasattr(METHODS[method], key))
+        near = f"methods with it: {owners}" if owners else hint(key, vars(METHODS[name]()))
+        require(hasattr(METHODS[name], key), f"{name} has no {key} ({near})")
+    try:
+        return METHODS[name](**{**settings, **text_settings})
+    except TypeError as error:
+        raise OptionError(f"{text}: {error}") from None
