@@ -151,7 +151,7 @@ class TotalsState(NamedTuple):
 
 @dataclass(frozen=True)
 class Totals(Statistic):
-    """Sums of row scores: hits, Brier score, log loss and confidence."""
+    """Sums of row scores: hits, Brier score, log loss and confidence, 0 without classes."""
 
     powers: ClassVar[tuple[int, ...]] = (0, 1, 2, 1, 1, 1, 1)
 
@@ -161,7 +161,8 @@ class Totals(Statistic):
     def accumulate(self, state: TotalsState, chunk: Chunk) -> TotalsState:
         w = weights_of(chunk)
         scores = (chunk.hit, chunk.brier, chunk.nll, chunk.confidence)
-        sums = (weighted_sum(score, chunk.weights) for score in scores)
+        # Rows of outcomes have no such scores.
+        sums = (weighted_sum(score, chunk.weights) if len(score) else 0.0 for score in scores)
         return added(state, len(chunk), w.sum(), w @ w, *sums)
 
 
