@@ -68,6 +68,48 @@ class ResponseSums(Statistic):
         sums[0][...] += w @ claimed - delta @ w
 
 
+class ResidualMomentState(NamedTuple):
+    """Σwδ, Σw²δ² and Σw³δ³ of residuals δ, each 0-d."""
+
+    sums: Floats
+    squares: Floats
+    cubes: Floats
+
+
+@dataclass(frozen=True)
+class ResidualMoments(Statistic):
+    """Moments of the residuals of a `Functional`, from which the skewness of their sum follows.
+
+    Replicates are for nulls that change the signs of residuals alone.
+    """
+
+    drawn: ClassVar[tuple[str, ...]] = ("sums", "cubes")
+    powers: ClassVar[tuple[int, ...]] = (1, 2, 3)
+
+    @property
+    def condensable(self) -> bool:
+        return True
+
+    def zero(self, classes: int) -> ResidualMomentState:
+        return ResidualMomentState(*(np.zeros(()) for _ in range(3)))
+
+    def accumulate(self, state: ResidualMomentState, chunk: Any) -> ResidualMomentState:
+        strengths = weights_of(chunk) * chunk.scalar_residual
+        squares = strengths * strengths
+        # Sums of huge residuals may be infinite, and tests then have no correction.
+        with np.errstate(over="ignore", invalid="ignore"):
+            return added(state, strengths.sum(), squares.sum(), squares @ strengths)
+
+    def draw(self, sums: tuple[Floats, ...], chunk: Any, replicates: Replicates) -> None:
+        claimed = chunk.target.claimed(chunk.values)
+        drawn = _drawn(chunk, claimed, replicates)
+        w = weights_of(chunk)
+        sums[0][...] += drawn @ w
+        # Random signs keep the sizes of residuals, so that w³δ*³ = w³δ²·δ*.
+        with np.errstate(over="ignore", invalid="ignore"):
+            sums[1][...] += drawn @ (w * (w * chunk.scalar_residual) ** 2)
+
+
 class ResponseCellState(NamedTuple):
     """Σ1, Σw, Σw², Σwx, Σwm, Σw²v, Σw⁴δ⁴, Σw²δ and Σwδ of every cell, each (B,).
 

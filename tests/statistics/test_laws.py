@@ -19,6 +19,7 @@ from hypothesis import strategies as st
 import calibscale
 from calibscale.data.covariates import Axis
 from calibscale.estimators.forecast_scores import PinballLoss
+from calibscale.estimators.functional_measures import SquaredError
 from calibscale.kernels.features import OneHot, RandomFourier
 from calibscale.kernels.fourier_series import Factor, FourierSeries
 from calibscale.kernels.landmarks import FourierFeatures, Gaussian, choose_landmarks
@@ -183,6 +184,8 @@ EXAMPLES = {
     "RankCounts": lambda cls: cls(1, (0xBFF0, 0x4000), 1, (LEVELS[0],)),
     "RatioSums": lambda cls: cls(0),
     "Replicates": lambda cls: cls(BinCounts("top_label", EDGES), DrawnLabels(3), 0, 4),
+    "ResidualMoments": lambda cls: cls(),
+    "RowMoments": lambda cls: cls(SquaredError()),
     "RowPoints": lambda cls: cls("positive", (0,)),
     "RowSums": lambda cls: cls("canonical", "sine", ((SineResiduals(),),)),
     "ScaleSums": lambda cls: cls(),
@@ -298,9 +301,11 @@ OF_FUNCTIONALS = (
     "OrderedResponses",
     "OrderedSums",
     "RatioSums",
+    "ResidualMoments",
     "ResponseCells",
     "ResponseCrossings",
     "ResponseSums",
+    "RowMoments",
     "SampledResponses",
 )
 OF_POSITIVE_MEANS = ("RatioSums",)
