@@ -34,7 +34,7 @@ _LEAST = 2.0**-53  # distance to 0 and 1 at which the logits of predictions end
 OF_PREDICTION = "prediction"  # notion of predictions of a functional
 _ORDER = 12  # largest degree of the polynomials of the smooth test: waves of six periods
 _EFFECTIVE_ROWS = 15  # effective residuals of a cell, of which skewed sums are nearly symmetric
-_ENOUGH_EFFECTIVE_ROWS = 40  # effective residuals, below which levels of 5 % may exceed 6.5 %
+_ENOUGH_EFFECTIVE_ROWS = 40  # effective residuals, below which levels differ from the stated ones
 _LENGTHS = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48)  # of scanned intervals, in cells
 
 
@@ -153,7 +153,7 @@ class ResidualTest(SumTest):
             return estimate
         return estimate.with_note(
             f"a few large residuals dominate, as if there were {max(1.0, cells.effective):.0f} "
-            "rows: the p-value may be too small"
+            "rows: the p-value is approximate"
         )
 
     def undefined(self, state: Cells) -> str | None:

@@ -36,6 +36,11 @@ from calibscale.inference.monte_carlo import (
     trial_of,
 )
 from calibscale.inference.nulls import CERTAIN, knows_clusters, pair_values, replicates_of
+from calibscale.inference.residual_skewness import (
+    MEAN_RESIDUALS,
+    correct_skewness,
+    corrects_skewness,
+)
 from calibscale.inference.testable import Testable, for_test, has_centred_null
 from calibscale.inference.verdict import check_negligible, judgement_of_tests
 from calibscale.kernels.pair_sums import PairSummed
@@ -93,7 +98,9 @@ def calibration_test(
         change the p-value.  If one cluster has more than a fifth of the rows, and the others are
         effectively fewer than 100, tests would reject too often, and have a reason instead of a
         p-value.  ``wild``, the default with soft labels, means, second moments and expectiles:
-        random signs, asymptotically valid, but rejects too often where events are rare.  For means
+        random signs, asymptotically valid, but rejects too often where events are rare.  For means,
+        second moments and expectiles the null values allow for skewed residuals, see
+        `calibscale.inference.residual_skewness`, unless the test has `stop_after`.  For means
         of 2^18 rows or more with at most one covariate of many values, each sign serves the rows of
         a cell of nearly equal predictions and covariates, which changes the null values less than
         their noise.  ``residual``: residuals resampled from all rows [VF, Algorithm 1].
@@ -161,7 +168,15 @@ def calibration_test(
             session = replace(session, rules=replace(session.rules, cluster=None))
         run = _bound(session, tests, drawn_from)
         draws = _pooled(drawn_from, run) if drawn_from.draws else None
-        trials, one_pass = _trials(run, draws, n_replicates, stop_after)
+        # A test that stops early has no replicates to estimate a correction from.
+        is_corrected = stop_after is None and corrects_skewness(drawn_from, run.rules.target)
+        further = MEAN_RESIDUALS if is_corrected else ()
+        drawing = replace(run, chosen=(*run.chosen, *further))
+        trials, one_pass = _trials(drawing, draws, n_replicates, stop_after)
+    if is_corrected:
+        *trials, mean, symmetric_mean = trials
+        with one_thread():
+            correct_skewness(trials, mean, symmetric_mean)
     for trial in trials:
         if drawn_from.centred and has_centred_null(trial.estimator):
             trial.centre()

@@ -81,6 +81,11 @@ class MonteCarloTest:
         self.p_value = self.exceedances / B if self.stopped else (1 + self.exceedances) / (B + 1)
         self.critical = None if self.stopped else _largest(self.values, (B + 1) // 20)
 
+    def replace_values(self, values: Iterable[float]) -> None:
+        """Count other values of the null instead of the ones that were added."""
+        self.values, self.exceedances = [], 0
+        self.add(values, None)
+
     def _slack(self, drawn: float) -> float:
         """Allowed difference of a replicate below the value to count as a tie."""
         # An error ε of √T is an error 2√T ε + ε² of a squared statistic T.
