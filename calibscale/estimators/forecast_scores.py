@@ -13,6 +13,7 @@ from calibscale.array_types import Floats
 from calibscale.errors import OptionError, require
 from calibscale.estimators.base import BoundEstimator, SimpleEstimator, bound_notion, without_rows
 from calibscale.intervals.gap_limits import level_limits
+from calibscale.intervals.mean_limits import skewed_limits
 from calibscale.intervals.proportions import Limits, share_limits
 from calibscale.kernels.data_profile import DataProfile
 from calibscale.predictions.claims import FORECASTS, INTERVALS, QUANTILES, SETS
@@ -30,6 +31,7 @@ from calibscale.statistics.forecast_totals import (
     PITValues,
     uniform_order,
 )
+from calibscale.statistics.row_moments import RowMoments, RowMomentState
 from calibscale.statistics.statistic import Statistic
 
 # Draws of a floor at a time, rows of each draw, and number of times.
@@ -201,6 +203,14 @@ class PinballLoss(_AtLevels, RowScore):
         levels = {"levels": list(self.levels or ())}
         details = {**levels, "losses": means.tolist()}
         return super()._estimate(means.mean(keepdims=True), n, details=details, parameters=levels)
+
+    @property
+    def moments(self) -> Statistic | None:
+        # The losses of several levels of a row depend on each other.
+        return RowMoments(self) if self.columns == 1 else None
+
+    def row_limits(self, confidence_level: float, state: RowMomentState) -> Limits | None:
+        return skewed_limits(state, confidence_level)
 
 
 _COVERED = 0.9  # coverage of intervals by default

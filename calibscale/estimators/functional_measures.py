@@ -13,13 +13,14 @@ from calibscale.array_types import Floats
 from calibscale.errors import OptionError, require
 from calibscale.estimators.base import BoundEstimator, SimpleEstimator, bound_notion, without_rows
 from calibscale.estimators.forecast_scores import RowScore
-from calibscale.intervals.mean_limits import mean_error, student_half
+from calibscale.intervals.mean_limits import mean_error, skewed_limits, student_half
 from calibscale.intervals.proportions import Limits, share_limits
 from calibscale.kernels.data_profile import DataProfile
 from calibscale.predictions.claims import EXCEEDANCES, EXPECTILES, FUNCTIONALS, INTERVALS, MEANS
 from calibscale.predictions.target import Response
 from calibscale.results.estimate import Estimate
 from calibscale.statistics.response_sums import ResponseState, ResponseSums
+from calibscale.statistics.row_moments import RowMoments, RowMomentState
 from calibscale.statistics.statistic import Statistic
 
 
@@ -34,7 +35,8 @@ class Bias(SimpleEstimator):
     `details` has the mean of the claims as `predicted`, the mean of the responses as `observed`,
     and for positive predictions their `ratio` observed/predicted, which insurers call A/E or O/E.
     Shares have confidence intervals of Clopper and Pearson with (Σw)²/Σw² rows, exceedances have
-    Student's, and means and expectiles have intervals by jackknife or bootstrap.
+    Student's, and means and expectiles have limits for skewed residuals, see
+    `calibscale.intervals.mean_limits.skewed_limits`.
 
     See Also
     --------
@@ -107,8 +109,23 @@ class Bias(SimpleEstimator):
         return Limits(bias - half, bias + half, "student")
 
     @property
+    def moments(self) -> Statistic | None:
+        return None if self.is_share else RowMoments(_Residuals())
+
+    def row_limits(self, confidence_level: float, state: RowMomentState) -> Limits | None:
+        return skewed_limits(state, confidence_level)
+
+    @property
     def as_error(self) -> BoundEstimator:
         return _BiasSize(self.is_share, self.response)
+
+
+@dataclass(frozen=True)
+class _Residuals:
+    """Residuals of rows, the scores with the mean that is the bias."""
+
+    def rows(self, target: Any, values: Floats, y: Floats) -> Sequence[Any]:
+        return [target.scalar_residuals(values, y)]
 
 
 class _BiasSize(Bias):
@@ -137,6 +154,13 @@ class _MeanLoss(RowScore):
 
     def rows(self, forecast: Any, values: Floats, y: Floats) -> Sequence[Any]:
         return [forecast.loss(values, y)]
+
+    @property
+    def moments(self) -> Statistic:
+        return RowMoments(self)
+
+    def row_limits(self, confidence_level: float, state: RowMomentState) -> Limits | None:
+        return skewed_limits(state, confidence_level)
 
 
 @dataclass(frozen=True)

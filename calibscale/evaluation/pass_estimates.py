@@ -16,6 +16,7 @@ from calibscale.intervals.interval_estimates import (
     estimate_of,
     has_limits,
     interval_statistics,
+    row_moments,
     with_interval,
 )
 from calibscale.intervals.resampling import Jackknife, Resampling, merged, requested
@@ -83,7 +84,12 @@ def statistics_of(
 ) -> tuple[Statistic, ...]:
     """Statistics of an estimator, its interval and its floor."""
     # The states of groups of rows sum to the state of all rows, which needs no statistic then.
-    grouped = interval_statistics(estimator, interval, classes) if interval else ()
+    moments = row_moments(estimator, interval) if interval else None
+    grouped: tuple[Statistic, ...] = ()
+    if moments is not None:
+        grouped = (*estimator.needs, moments)
+    elif interval:
+        grouped = interval_statistics(estimator, interval, classes)
     floors = () if noise is None else floor_statistics(estimator, noise, classes)
     counted = estimator.counted if isinstance(estimator, Noted) else ()
     return (*(grouped or estimator.needs), *counted, *floors)
@@ -163,8 +169,10 @@ def _estimate(
     """Estimate with its notes, and with its floor and interval if requested."""
     if isinstance(estimator, Estimate):  # an unsupported estimator, with the reason
         return estimator
-    independent = interval is None or has_limits(estimator, interval)
-    grouped = () if interval is None or independent else interval.needs(estimator)
+    ungrouped = interval is None or (
+        has_limits(estimator, interval) or row_moments(estimator, interval) is not None
+    )
+    grouped = () if interval is None or ungrouped else interval.needs(estimator)
     with one_thread():
         estimate = estimate_of(estimator, states, grouped, pairs)
         if isinstance(estimator, Noted):

@@ -14,6 +14,7 @@ from calibscale.intervals.proportions import Limits
 from calibscale.intervals.resampling import (
     Estimated,
     HasSquaredNorm,
+    Jackknife,
     Resampling,
     drawn_sums,
     drawn_values,
@@ -39,6 +40,23 @@ class HasLimits(Protocol):
         The limits of a biased estimator are the lower limit of the population's value and the upper
         limit of the expectation at this n.
         """
+        ...
+
+
+@runtime_checkable
+class HasRowLimits(Protocol):
+    """Mean over rows with confidence limits from the moments of the rows, if they are independent.
+
+    Evaluations ask for it.  The value does not need the moments.
+    """
+
+    @property
+    def moments(self) -> Statistic | None:
+        """Statistic of the moments, or None if the estimator has other limits."""
+        ...
+
+    def row_limits(self, confidence_level: float, state: Any) -> Limits | None:
+        """Confidence limits from the state of `moments`, or None where they are undefined."""
         ...
 
 
@@ -121,6 +139,18 @@ def interval_statistics(
     return (*grouped, *drawn_sums(estimator, request.null, classes), *request.sizes, *events)
 
 
+def row_moments(estimator: Estimated, request: Resampling) -> Statistic | None:
+    """Statistic of the moments of the rows that give the interval, or None.
+
+    A bootstrap is computed as requested, and clusters need groups of rows.
+    """
+    if not isinstance(estimator, HasRowLimits) or not isinstance(request, Jackknife):
+        return None
+    if request.clustered or has_limits(estimator, request):
+        return None
+    return estimator.moments
+
+
 def has_limits(estimator: Estimated, request: Resampling | None = None) -> bool:
     """Whether the estimator has limits of its own, for independent rows, or no interval at all."""
     defined = isinstance(estimator, HasLimits)
@@ -151,10 +181,10 @@ def with_interval(
 ) -> Estimate:
     """Return the estimate with its interval, or with a note on why there is none.
 
-    The estimator's `limits` give the interval if they are defined, else the limits of a squared
-    norm, else the jackknife or bootstrap of `parts` (default: `parts_of`), which is called only
-    then.  `states` contains the states of `interval_statistics`, or if there are none the states of
-    the estimator's `needs`.
+    The estimator's `limits` give the interval if they are defined, else the limits from the moments
+    of the rows if `states` has them, else the limits of a squared norm, else the jackknife or
+    bootstrap of `parts` (default: `parts_of`), which is called only then.  `states` contains the
+    states of `interval_statistics`, or if there are none the states of the estimator's `needs`.
     """
     if estimate.value is None:
         return estimate
@@ -162,7 +192,7 @@ def with_interval(
         return estimate.with_note(f"no interval: {reason}")
     limits = _limits(estimator, request, states, classes)
     interval = None
-    if limits is None and not has_limits(estimator, request):
+    if limits is None and not _has_own_limits(estimator, request, states):
         values = parts() if parts else parts_of(estimator, request, states, pairs, estimate.value)
         if request.clustered:
             if values is None or not np.isfinite(values.value):
@@ -181,9 +211,16 @@ def with_interval(
         end = max(value, 0.0) if estimate.squared else value
         interval = replace(interval, low=min(interval.low, end), high=max(interval.high, end))
     result = replace(estimate, interval=interval)
+    if limits is not None and limits.note:
+        result = result.with_note(limits.note)
     if interval is not None and estimate.squared and value < 0.0 <= interval.low:
         return result.with_note("negative by chance; the interval is of a square, which is not")
     return result
+
+
+def _has_own_limits(estimator: Estimated, request: Resampling, states: States) -> bool:
+    """Whether limits of the estimator give the interval, even if they are undefined."""
+    return has_limits(estimator, request) or row_moments(estimator, request) in states
 
 
 def _limits(
@@ -195,6 +232,10 @@ def _limits(
         merged = (states[s] if s in states else total(states[groups[s]]) for s in estimator.needs)
         assert isinstance(estimator, HasLimits)  # as there is no reason against an interval
         return estimator.limits(request.confidence_level, *merged)
+    moments = row_moments(estimator, request)
+    if moments is not None and moments in states:
+        assert isinstance(estimator, HasRowLimits)
+        return estimator.row_limits(request.confidence_level, states[moments])
     if request.clustered:
         return None
     form = norm_of(estimator, request, states, classes)

@@ -18,12 +18,14 @@ class Limits(NamedTuple):
     """Ends of an interval, and the method that computed them.
 
     `of_population` says that limits of a biased estimator do not cover its expectation at this n.
+    `note` says where the limits are doubtful.
     """
 
     low: float
     high: float
     method: str
     of_population: bool = False
+    note: str = ""
 
 
 def clopper_pearson(successes: float, trials: float, tail: float) -> tuple[float, float]:

@@ -71,6 +71,8 @@ _METHODS = Values(
         "binned",
         "quadratic_form",
         "one_step",
+        "student",
+        "skewness_corrected",
     )
 )
 
@@ -82,9 +84,9 @@ class Interval(Declared):
     Attributes
     ----------
     method : str
-        ``clopper_pearson``, ``weighted_counts``, ``binned`` or ``quadratic_form`` for estimators
-        with limits in `calibscale.intervals`, ``one_step`` in `select`, else ``jackknife``
-        or ``bootstrap``.
+        ``clopper_pearson``, ``weighted_counts``, ``binned``, ``quadratic_form``, ``student`` or
+        ``skewness_corrected`` for estimators with limits in `calibscale.intervals`, ``one_step`` in
+        `select`, else ``jackknife`` or ``bootstrap``.
     parts : int
         Number of groups of rows, rows or folds that were left out one at a time.
     standard_error : float

@@ -276,11 +276,11 @@ def test_largest_gap__of_one_bin_is_clopper_pearsons():
     for events, p in ((0, 0.1), (3, 0.5), (20, 0.4), (60, 0.9)):
         gap = p - events / 60
         bins = BinGaps(np.ones(1), np.array([60.0]), np.array([p]), np.array([gap]))
-        low, high, method, _ = largest_gap_limits(bins, TAIL)
+        limits = largest_gap_limits(bins, TAIL)
         ends = binomtest(events, 60).proportion_ci(0.95, method="exact")
-        assert method == "clopper_pearson"
-        assert low == pytest.approx(max(ends.low - p, p - ends.high, 0.0), abs=1e-9)
-        assert high == pytest.approx(max(ends.high - p, p - ends.low), abs=1e-9)
+        assert limits.method == "clopper_pearson"
+        assert limits.low == pytest.approx(max(ends.low - p, p - ends.high, 0.0), abs=1e-9)
+        assert limits.high == pytest.approx(max(ends.high - p, p - ends.low), abs=1e-9)
 
 
 def test_largest_gap__is_covered_where_one_bin_is_wrong():
