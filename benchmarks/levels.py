@@ -54,6 +54,7 @@ TOPICS = {
     "limits": 1000,
     "default_tests": 1000,
     "ranges": 1000,
+    "functionals": 2000,
 }
 
 

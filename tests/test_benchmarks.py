@@ -93,6 +93,11 @@ def test_levels__take_any_law(topic: str, tmp_path: Path) -> None:
     assert "mine:law" in process.stdout
 
 
+@pytest.mark.slow
+def test_levels__of_functionals_are_simulated() -> None:
+    _python("levels.py", "functionals", "--small", "--count", 2)
+
+
 def test_levels__of_an_unknown_law_are_refused() -> None:
     process = subprocess.run(
         [sys.executable, str(BENCHMARKS / "levels.py"), "intervals", "--law", "nonsense"],
