@@ -22,6 +22,7 @@ from calibscale.recalibration.recalibrator import (
     recalibrated,
     recalibrated_kind,
 )
+from calibscale.recalibration.score_changes import change_limits
 from calibscale.results.audit_results import Improvement, ScoreChange
 from calibscale.session import Session, listed
 
@@ -122,7 +123,7 @@ def improvement_on(
 def _change(
     before: Session, after: ArraySource, score: Estimator, cluster: str | None
 ) -> ScoreChange:
-    """Change of a score, with a paired interval by the jackknife over groups of rows."""
+    """Change of a score, with a paired interval from moments of rows, or by clusters of rows."""
     ranking = rank({_BEFORE: before, _AFTER: before.on(after)}, score, cluster=cluster)
     models = {model.name: model for model in ranking.models}
     values = {name: model.estimate.value for name, model in models.items()}
@@ -139,6 +140,9 @@ def _change(
     # A difference is the worse model's value minus the better one's.
     sign = 1.0 if difference.worse == _AFTER else -1.0
     change = replace(change, change=sign * difference.value, p_value=difference.p_value)
+    if cluster is None:
+        limits = change_limits(before, after, score)
+        return change if limits is None else replace(change, **limits._asdict())
     interval = difference.interval
     # Clusters that are too large leave no p-value, and no claim about the change.
     if interval is None or difference.p_value is None:

@@ -411,9 +411,8 @@ class ScoreChange(Declared):
         Score after recalibration minus the score before, so that it is below 0 where recalibration
         helps.
     low, high : float or None
-        95 % interval of the change.  Both scores leave out the same groups of rows (jackknife).
-        In simulations it covered 94 to 96 % of 2,000 rows or more, and 90 % of 600 rows, where
-        changes of the log loss are skewed.
+        95 % interval of the change, from the paired changes of the rows, which may be skewed (Hall
+        1992).  With clusters, both scores leave out the same clusters (jackknife).
     p_value : float or None
         Two-sided p-value of no change.
     """
