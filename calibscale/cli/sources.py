@@ -199,25 +199,32 @@ def open_sources(stores: Sequence[Any], options: dict[str, Any]) -> list[ArraySo
     return [_opened(store, named) for store in stores]
 
 
-def open_other(store: str, options: dict[str, Any]) -> ArraySource:
-    """Second store or table, with the options of the first, which stay in `options`."""
+def open_other(store: str, options: dict[str, Any], covariates: Sequence[str] = ()) -> ArraySource:
+    """Second store or table, with the options of the first, which stay in `options`.
+
+    `covariates` are columns of a table that the command needs besides those that it names.
+    """
     from calibscale.data.ingest.folders import is_table
 
     named = {name: options[name] for name in _SOURCE_NAMES}
     if not is_table(store, named["storage_options"]):  # a store names its arrays itself
         settings = {name: named[name] for name in ("storage_options", "event")}
         named = dict.fromkeys(_SOURCE_NAMES) | settings
-    return _opened(store, named)
+    return _opened(store, named, covariates)
 
 
-def _opened(store: str | tuple[str, ...] | None, options: dict[str, Any]) -> ArraySource:
+def _opened(
+    store: str | tuple[str, ...] | None, options: dict[str, Any], covariates: Sequence[str] = ()
+) -> ArraySource:
     from calibscale.data.event_sources import forecast_events
 
-    source, event = _described(store, options), options["event"]
+    source, event = _described(store, options, covariates), options["event"]
     return forecast_events(source, **event) if event else source
 
 
-def _described(store: str | tuple[str, ...] | None, options: dict[str, Any]) -> ArraySource:
+def _described(
+    store: str | tuple[str, ...] | None, options: dict[str, Any], covariates: Sequence[str]
+) -> ArraySource:
     from calibscale.data.ingest.folders import is_table
     from calibscale.data.ingest.table_files import from_file
     from calibscale.data.source_arguments import as_source
@@ -243,7 +250,7 @@ def _described(store: str | tuple[str, ...] | None, options: dict[str, Any]) -> 
             store,
             **columns,
             labels=options["labels"],
-            covariates=_covariates(options["forecast"]) or None,
+            covariates=_covariates(options["forecast"], covariates) or None,
             storage_options=storage,
             forecast=options["forecast"],
             **meaning,
@@ -282,8 +289,8 @@ def _refuse(options: dict[str, Any], name: str, scope: str) -> None:
         raise click.UsageError(f"--{name.replace('_', '-')} applies to {scope}")
 
 
-def _covariates(forecast: str | None) -> list[str]:
-    """Columns of a table that the options of the command name as covariates or groups.
+def _covariates(forecast: str | None, also: Sequence[str]) -> list[str]:
+    """Columns of a table that the options of the command name as covariates or groups, and `also`.
 
     The column that `forecast_events` adds to predictions of a kind is none of the table.
     """
@@ -294,6 +301,7 @@ def _covariates(forecast: str | None) -> list[str]:
     parameters = click.get_current_context().params
     names = [
         *shared.split(parameters.get("covariates")),
+        *also,
         *filter(None, [parameters.get("cluster")]),
     ]
     names += [Grouping.parse(text).column for text in listed_groups(parameters.get("group_by"))]

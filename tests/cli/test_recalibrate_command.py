@@ -101,3 +101,26 @@ def test_recalibrate__stops_at_the_first_invalid_row(run, store, spoiled, tmp_pa
     ran = run("recalibrate", "--load", path, "--apply", spoiled, "-o", new, "--on-invalid", "drop")
     assert ran.code == 0
     assert json.loads(run("info", new, "--json", "-").out)["rows"] == ROWS - 2
+
+
+def test_fit__of_intervals_reads_its_groups_from_a_table(run, tmp_path):
+    rng = np.random.default_rng(0)
+    centre, group = rng.normal(size=300), rng.integers(0, 2, 300)
+    lines = ["low,high,y,group"]
+    lines += [
+        f"{c - 1},{c + 1},{c + (1 + g) * e},{g}"
+        for c, g, e in zip(centre, group, rng.normal(size=300), strict=True)
+    ]
+    table, fit, new = (str(tmp_path / name) for name in ("rows.csv", "fit.json", "new.zarr"))
+    (tmp_path / "rows.csv").write_text("\n".join(lines))
+    columns = ["--predictions", "low,high", "--labels", "y", "--forecast", "interval(coverage=0.9)"]
+    fitted = run(
+        *("recalibrate", table, *columns, "--method", "conformal"),
+        *("--covariates", "group", "--json", fit),
+    )
+    assert fitted.code == 0, fitted.err
+    # The fit knows its covariate, which the command need not name again.
+    applied = run("recalibrate", "--load", fit, "--apply", table, *columns, "-o", new)
+    assert applied.code == 0, applied.err
+    coverage = cs.evaluate(new, "coverage", group_by="group").groups
+    assert all(estimates[0].value > 0.89 for estimates in coverage.values())

@@ -109,10 +109,13 @@ def recalibrate(
     if named == fits.AUTO and settings and load is None:
         raise click.UsageError("options of covariates need --method local_bias, mc or pmc")
     method: Any = named if named == fits.AUTO else method_of(named, **settings)
-    rows = open_other(target, options) if target else None
-    judging = open_other(validate, options) if validate else None
+    needed: tuple[str, ...] = ()
     if load is not None:
         fitted = fits.load_recalibration(load)
+        needed = fitted.fit.covariates
+    rows = open_other(target, options, needed) if target else None
+    judging = open_other(validate, options, needed) if validate else None
+    if load is not None:
         if judging is not None:
             execution = {name: options[name] for name in EXECUTION}
             fitted = fitted.judged_on(judging, **execution)
