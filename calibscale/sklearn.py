@@ -22,7 +22,8 @@ try:
         clone,
     )
     from sklearn.linear_model import LogisticRegression
-    from sklearn.model_selection import cross_val_predict
+    from sklearn.model_selection import StratifiedKFold, check_cv
+    from sklearn.utils import _safe_indexing, indexable
     from sklearn.utils.multiclass import check_classification_targets
     from sklearn.utils.validation import (
         _check_sample_weight,
@@ -33,6 +34,7 @@ try:
 except ImportError as error:
     raise ImportError(missing_package("calibscale.sklearn", "scikit-learn", "sklearn")) from error
 
+_FOLDS = 5  # by default, or as many as the rarest class has rows
 PREFIT = "prefit"  # value of `cv` for a classifier that is fitted already
 
 
@@ -54,7 +56,8 @@ class Recalibrator(ClassifierMixin, TransformerMixin, MetaEstimatorMixin, BaseEs
     cv : int, splitter, iterable or {"prefit"}, optional
         Folds of the cross-validation, as in `sklearn.model_selection.cross_val_predict`.
         ``prefit``: the classifier is fitted, and has not seen the rows of `fit`.  A
-        `sklearn.frozen.FrozenEstimator` is fitted, too.  Default: five folds.
+        `sklearn.frozen.FrozenEstimator` is fitted, too.  Default: five folds, or as many as the
+        rarest class has rows.
 
     Attributes
     ----------
@@ -167,23 +170,54 @@ class Recalibrator(ClassifierMixin, TransformerMixin, MetaEstimatorMixin, BaseEs
     def _unseen(self, X: Any, y: Any, weights: Floats | None) -> dict[str, Any]:
         """Predictions of rows that the classifier has not seen, after fitting it to all rows."""
         estimator = LogisticRegression() if self.estimator is None else self.estimator
-        if self.cv == PREFIT or type(estimator).__name__ == "FrozenEstimator":
+        _response_of(estimator)  # refuses others before they are fitted
+        is_frozen = type(estimator).__name__ == "FrozenEstimator"
+        if is_frozen or (isinstance(self.cv, str) and self.cv == PREFIT):
             self.estimator_ = estimator
             check_is_fitted(estimator)
             if not np.array_equal(estimator.classes_, self.classes_):
                 raise ValueError(
-                    f"the classifier knows the classes {list(estimator.classes_)}, and the rows "
-                    f"have {list(self.classes_)}"
+                    f"the classifier knows the classes {estimator.classes_.tolist()}, and the rows "
+                    f"have {self.classes_.tolist()}"
                 )
             return _predicted(estimator, X)
         parameters = {}
         if weights is not None and has_fit_parameter(estimator, "sample_weight"):
             parameters["sample_weight"] = weights
-        kind, response = _response_of(estimator)
-        values = cross_val_predict(
-            clone(estimator), X, y, cv=self.cv, method=response, params=parameters
-        )
+        predictions = self._by_folds(estimator, X, y, parameters)
         self.estimator_ = clone(estimator).fit(X, y, **parameters)
+        return predictions
+
+    def _by_folds(
+        self, estimator: Any, X: Any, y: Any, parameters: dict[str, Any]
+    ) -> dict[str, Any]:
+        """Predictions of each fold by a classifier that is fitted to the other folds."""
+        counts = np.unique(y, return_counts=True)[1]
+        fewest = int(counts.min())
+        cv = max(2, min(_FOLDS, fewest)) if self.cv is None else self.cv
+        folds = check_cv(cv, y, classifier=True)
+        if isinstance(folds, StratifiedKFold) and fewest < folds.n_splits:
+            rarest = self.classes_[counts.argmin()]
+            raise ValueError(
+                f"the class {rarest} has {fewest} row(s), fewer than the {folds.n_splits} folds"
+            )
+        X, y = indexable(X, y)
+        values: Any = None
+        covered = np.zeros(len(y), bool)
+        for fitting, judging in folds.split(X, y):
+            weights = {name: value[fitting] for name, value in parameters.items()}
+            fold = clone(estimator).fit(_safe_indexing(X, fitting), y[fitting], **weights)
+            if len(fold.classes_) != len(self.classes_):
+                raise ValueError(
+                    "a fold leaves no row of a class to fit to: choose other folds by cv="
+                )
+            ((kind, part),) = _predicted(fold, _safe_indexing(X, judging)).items()
+            if values is None:
+                values = np.empty((len(y), *part.shape[1:]))
+            values[judging] = part
+            covered[judging] = True
+        if not covered.all():
+            raise ValueError("the folds of cv= must hold out every row")
         return {kind: values}
 
     def _bounded(self, predictions: dict[str, Any]) -> dict[str, Any]:
@@ -215,7 +249,16 @@ def _response_of(estimator: Any) -> tuple[str, str]:
 def _predicted(estimator: Any, X: Any) -> dict[str, Any]:
     """Predictions of a fitted classifier as arguments of `FittedRecalibration.transform`."""
     kind, method = _response_of(estimator)
-    return {kind: getattr(estimator, method)(X)}
+    values = np.asarray(getattr(estimator, method)(X))
+    # Support vector machines may return votes of pairs of classes, which are no logits.
+    pairs = getattr(estimator, "decision_function_shape", "ovr") == "ovo"
+    several = values.ndim == 2 and kind == "logits"
+    if several and (pairs or values.shape[1] != len(estimator.classes_)):
+        raise OptionError(
+            f"the decision function of {type(estimator).__name__} has no column for each class: "
+            "set decision_function_shape='ovr'"
+        )
+    return {kind: values}
 
 
 def _source_of(predictions: dict[str, Any], codes: Ints, weights: Floats | None) -> Any:

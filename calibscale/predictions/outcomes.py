@@ -58,6 +58,21 @@ class OutcomeTarget(Target):
         """Settings as written to results and stores."""
         return {f.name: getattr(self, f.name) for f in fields(self)}
 
+    @property
+    def claim_settings(self) -> dict[str, Any]:
+        """Settings that change what a prediction claims.  Those of kernels are keyword-only."""
+        return {
+            entry.name: getattr(self, entry.name)
+            for entry in fields(self)
+            if entry.init and not entry.kw_only
+        }
+
+    @property
+    def claim_in_words(self) -> str:
+        """Kind with the settings of the claim, such as ``interval(coverage=0.9)``."""
+        settings = ", ".join(f"{name}={value}" for name, value in self.claim_settings.items())
+        return f"{self.name}({settings})" if settings else self.name
+
     def checked_labels(self, labels: NDArray[Any]) -> Floats:
         return self.checked(labels, "row {} of those appended".format)
 

@@ -396,7 +396,9 @@ class FittedRecalibration(RecalibrationResult):
 
     def _digest(self) -> str:
         """SHA-256 of all that recalibrated predictions depend on."""
-        names = ("classes", "categories") if "classes" in self.source else ("kind", "categories")
+        names: tuple[str, ...] = ("classes", "categories")
+        if "classes" not in self.source:
+            names = ("kind", "forecast", "categories")
         source = {key: self.source.get(key) for key in names}
         tolerance = self.parameters["tolerance"]
         value = as_json([self.method, self.settings, self.state, source, tolerance])

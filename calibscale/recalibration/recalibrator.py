@@ -26,6 +26,8 @@ from calibscale.kernels.notion_rows import NotionRows
 from calibscale.predictions.blocks import Block, RowCounts
 from calibscale.predictions.chunk import Chunk
 from calibscale.predictions.claims import CLASSES, includes
+from calibscale.predictions.kinds import forecast_of
+from calibscale.predictions.outcomes import OutcomeTarget
 from calibscale.predictions.validation import chunks
 from calibscale.recalibration.sql_expressions import SQLScore
 from calibscale.results.declarations import as_json
@@ -467,12 +469,8 @@ def recalibrated(
     True
     """
     data = as_source(source)
-    kind_of_fit = (fitted.source or {}).get("kind", data.kind)
-    if not data.target.has_classes and data.kind != kind_of_fit:
-        raise OptionError(
-            f"{fitted.method.name} was fitted to predictions of kind {kind_of_fit}; {data.name} "
-            f"has {data.target.in_words}"
-        )
+    if data.forecast is not None and fitted.source is not None:
+        _check_claim(data.forecast, fitted)
     if data.classes != fitted.classes:
         raise OptionError(
             f"{fitted.method.name} was fitted to {fitted.classes} classes; there are {data.classes}"
@@ -489,6 +487,20 @@ def recalibrated(
     name = f"{data.name}, recalibrated by {fitted.method.name}"
     changes: dict[str, Any] = recalibrated_kind(data)
     return _Recalibrated.of(data, name=name, fitted=fitted, refits=refits, **changes)
+
+
+def _check_claim(target: OutcomeTarget, fitted: FittedRecalibrator) -> None:
+    """Raise an OptionError if predictions claim something else than those of the fit."""
+    source = fitted.source or {}
+    settings: dict[str, Any] = source.get("forecast") or {}
+    of_fit = source["kind"]
+    if settings or "classes" not in source:
+        of_fit = forecast_of(of_fit, **settings).claim_in_words
+    if target.claim_in_words != of_fit:
+        raise OptionError(
+            f"{fitted.method.name} was fitted to predictions of kind {of_fit}, and these are "
+            f"{target.claim_in_words}"
+        )
 
 
 def recalibrated_kind(source: ArraySource) -> dict[str, Any]:

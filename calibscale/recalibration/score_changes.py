@@ -90,6 +90,8 @@ def change_limits(
     are too few rows.
     """
     mean = MeanPrediction()
+    # The score of a kind may depend on its settings, such as the level of a quantile.
+    (bound,) = before.run([score]).fitting
     pairs = _ScorePairs.of(
         before.source,
         kind=mean.name,
@@ -98,7 +100,7 @@ def change_limits(
         class_names=None,
         columns={},
         after=after,
-        score=score,
+        score=bound,
     )
     moments = RowMoments(_Differences())
     state: RowMomentState = before.on(pairs).scan([moments]).groups[None][moments]

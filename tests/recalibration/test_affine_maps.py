@@ -184,7 +184,7 @@ def test_blocks_and_threads__give_the_same_map(columns):
             lambda s: cs.recalibrate(s, "affine", validate=False).apply(
                 cs.from_arrays(predictions=[[0.0, 1.0]], forecast="ensemble", labels=[0.0])
             ),
-            "fitted to predictions of kind normal; arrays has forecasts \\(ensemble\\)",
+            "fitted to predictions of kind normal, and these are ensemble",
         ),
         (
             lambda s: cs.recalibrate(

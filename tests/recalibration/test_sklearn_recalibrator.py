@@ -17,7 +17,7 @@ from sklearn.model_selection import GridSearchCV, cross_val_score
 from sklearn.naive_bayes import GaussianNB
 from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
-from sklearn.svm import LinearSVC
+from sklearn.svm import SVC, LinearSVC
 from sklearn.utils import estimator_checks
 
 import calibscale as cs
@@ -41,6 +41,11 @@ def three_classes():
         1500, n_features=6, n_informative=5, n_redundant=0, n_classes=3, random_state=1
     )
     return X, np.array(["ape", "bee", "cow"])[y]
+
+
+def y_of(X):
+    """Labels of three classes for the first 200 rows."""
+    return np.digitize(X[:200, 0], [-0.5, 0.5])
 
 
 def failed_checks(estimator):
@@ -159,6 +164,14 @@ def test_votes_of_forests__never_give_a_class_the_probability_zero(three_classes
     assert (model.predict_proba(X[1000:]) > 0).all()
 
 
+def test_class_weights__may_name_the_classes(three_classes):
+    X, y = three_classes
+    weights = {"ape": 5.0, "bee": 1.0, "cow": 1.0}
+    model = Recalibrator(LogisticRegression(class_weight=weights), method="identity").fit(X, y)
+    plain = Recalibrator(method="identity").fit(X, y)
+    assert model.predict_proba(X)[:, 0].mean() > plain.predict_proba(X)[:, 0].mean() + 0.1
+
+
 def test_weights__reach_the_classifier_and_the_recalibration(two_classes):
     X, y = two_classes
     weights = np.where(y == 1, 3.0, 1.0)
@@ -174,6 +187,14 @@ def test_weights__reach_the_classifier_and_the_recalibration(two_classes):
     [
         (lambda X, y: Recalibrator().fit(X, np.ones(len(y))), "only one class"),
         (lambda X, y: Recalibrator(Ridge()).fit(X, y), "neither predict_proba nor"),
+        (
+            lambda X, y: Recalibrator(SVC(decision_function_shape="ovo")).fit(X[:200], y_of(X)),
+            "has no column for each class: set decision_function_shape='ovr'",
+        ),
+        (
+            lambda X, y: Recalibrator(cv=4).fit(X, np.r_[0, 0, 0, np.ones(len(y) - 3)]),
+            r"the class 0.0 has 3 row\(s\), fewer than the 4 folds",
+        ),
         (lambda X, y: Recalibrator(method="plat").fit(X, y), "method must be one of auto"),
         (
             lambda X, y: Recalibrator(Perceptron().fit(X, y + 5), cv="prefit").fit(X, y),
