@@ -23,7 +23,6 @@ from calibscale.auditing.tests_and_scores import (
 )
 from calibscale.data.covariates import Axis
 from calibscale.data.derived_sources import HoldOut, part_of, predicted
-from calibscale.data.event_sources import claimed_events
 from calibscale.data.source import ArraySource
 from calibscale.data.source_arguments import as_source
 from calibscale.errors import OptionError, require
@@ -167,7 +166,12 @@ def audit(
         methods, unsuitable = methods_named(chosen.methods, data.classes, local)
         unsuitable += _clustered(session, methods, against, local.bandwidth_share)
         if against is not None:  # an unsuitable model is an error before the tests take minutes
-            against = claimed_events(as_source(against))
+            if opened.source.target.claims_event:
+                raise OptionError(
+                    f"each model of {opened.source.target.in_words} claims an event of its own: "
+                    "compare models by their scores with rank"
+                )
+            against = as_source(against)
             predicted(against, data)
         tests, tested = local_tests(session, estimators, n_replicates, seed)
         frozen_estimators = frozen(estimators, tests)

@@ -162,6 +162,8 @@ def methods_named(
     for text in dict.fromkeys(requested):
         # An unknown name takes any class here, because `method_of` refuses it with a hint.
         kind = METHODS.get(text.partition("(")[0], LocalBias)
+        if not includes(kind.judges, CLASSES):
+            raise OptionError(f"{kind.name} is for predictions of {' or '.join(kind.judges)}")
         # Methods with covariates correct the bias that the test sees, with its kernels.
         settings = {key: getattr(estimator, key) for key in shared if hasattr(kind, key)}
         methods.append(method_of(text, **settings))

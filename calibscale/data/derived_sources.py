@@ -9,8 +9,8 @@ from typing import Any, Self
 import numpy as np
 from numpy.typing import NDArray
 
-from calibscale.array_types import Ints
-from calibscale.compiled import random_draws
+from calibscale.array_types import Bools, Ints
+from calibscale.compiled import random_draws, row_sums
 from calibscale.data.source import ArraySource
 from calibscale.data.source_arguments import as_source
 from calibscale.errors import InvalidDataError, OptionError, require
@@ -199,7 +199,7 @@ class _Part(DerivedSource):
     def _changed(self, block: Block) -> Block:
         out = ~self.keeps(np.arange(block.start, block.start + len(block.labels)))
         if not self.target.has_classes:
-            return block._replace(labels=_filled(block.labels.astype(np.float64), out, np.nan))
+            return self._without_outcomes(block, out)
         labels = block.labels
         if labels.dtype == np.uint64:
             # A conversion of larger numbers to int64 would make them negative, hence "not known".
@@ -212,6 +212,22 @@ class _Part(DerivedSource):
             values.reshape(len(labels), -1)[out, 0] = 1.0
         return block._replace(
             values=values,
+            labels=labels,
+            weights=_filled(block.weights, out, 1.0),
+            covariates=_filled(block.covariates, out, 0.0),
+        )
+
+    def _without_outcomes(self, block: Block, out: Bools) -> Block:
+        """Block of predictions of numbers without the outcomes of the rows `out` (c,)."""
+        target: Any = self.target
+        labels = _filled(block.labels.astype(np.float64), out, np.nan)
+        values = block.values.astype(np.float64).reshape(len(labels), -1)
+        invalid = target.status(values, labels) > row_sums.UNLABELLED
+        # Rows of the other part must not be invalid: any valid prediction stands in for theirs.
+        if (invalid & out).any() and not invalid.all():
+            values[invalid & out] = values[np.argmin(invalid)]
+            block = block._replace(values=values.reshape(block.values.shape))
+        return block._replace(
             labels=labels,
             weights=_filled(block.weights, out, 1.0),
             covariates=_filled(block.covariates, out, 0.0),

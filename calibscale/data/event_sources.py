@@ -159,7 +159,8 @@ def forecast_events(
     outcome is at most the quantile, that the interval or set contains it, or that it exceeds the
     threshold.  The claimed probability is the same number in all rows except for exceedances.  For
     the others the source has a further covariate, ``predicted_quantile``, ``interval_width`` or
-    ``set_size``, so that maps and audits can find where the claim fails.
+    ``set_size``, so that maps and audits can find where the claim fails.  Of an interval with an
+    open side, the column has its other end.
 
     Parameters
     ----------
@@ -222,7 +223,8 @@ def forecast_events(
     require((level is None) != (threshold is None), "give exactly one of level= and threshold=")
     if threshold is None:
         assert level is not None
-        require(0 < level < 1, "level must be in (0, 1)", level)
+        in_range = isinstance(level, int | float) and 0 < level < 1
+        require(in_range, "level must be a number in (0, 1)", level)
         return _LevelEvents.of(data, at_level=level, **_TWO_CLASSES)
     shown = np.array(threshold).tolist()
     ends = shown if isinstance(shown, list) else [shown]

@@ -31,7 +31,7 @@ _PRECISION = 1e-8  # of the parameters in units of the scale, above the last ste
 _KINKS = 1e-5  # relative increase of the CRPS that is no sign of a step that was too long
 _LEAST_SPREAD = 0.05  # of the first one, as a distribution without any spread is none
 # Spreads that are tried first, from which Newton's method takes a few steps.
-_SPREADS = tuple(2.0**power for power in range(-6, 7))
+_SPREADS = tuple(2.0**power for power in range(-40, 41, 4))
 _LARGEST_STEP = 1.0  # in units of the scale, as differences far from the minimum say little
 _NAMES = ("shift", "slope", "spread")
 
@@ -47,25 +47,30 @@ class AffineMap(NamedTuple):
 class _Units(NamedTuple):
     """Origin and scales of the parameters θ, in which the CRPS has curvatures of about 1.
 
-    The map of θ has the mean m + bias + scale·θ_0 + (θ_1 − 1)·(m − centre), and the spread
-    spread·θ_2.
+    The map of θ has the slope s = slope + slope_scale·θ_1, the mean level + scale·θ_0 + s·(m −
+    centre), and the spread spread·θ_2.  `level` is the mean outcome, `slope` the least-squares
+    slope, `scale` the deviation of its errors, and `slope_scale` moves the mean of a row that is a
+    deviation away from the centre by `scale`.  It is 0 where all predicted means are equal.
     """
 
     centre: float
-    bias: float
+    level: float
     scale: float
+    slope: float
+    slope_scale: float
     spread: float = 1.0
 
     def map_of(self, theta: Floats) -> AffineMap:
         """Map with the parameters θ (3,)."""
-        shift = self.bias + self.scale * theta[0] + (1.0 - theta[1]) * self.centre
-        return AffineMap(float(shift), float(theta[1]), float(self.spread * theta[2]))
+        slope = self.slope + self.slope_scale * float(theta[1])
+        shift = self.level + self.scale * float(theta[0]) - slope * self.centre
+        return AffineMap(shift, slope, self.spread * float(theta[2]))
 
     @property
     def jacobian(self) -> Floats:
         """Derivatives of the shift, slope and spread by θ (3, 3)."""
-        shift = [self.scale, -self.centre, 0.0]
-        return np.array([shift, [0.0, 1.0, 0.0], [0.0, 0.0, self.spread]])
+        shift = [self.scale, -self.slope_scale * self.centre, 0.0]
+        return np.array([shift, [0.0, self.slope_scale, 0.0], [0.0, 0.0, self.spread]])
 
 
 class MapScoreState(NamedTuple):
@@ -143,23 +148,31 @@ def _hessian(values: Floats) -> Floats:
 
 
 class ScaleState(NamedTuple):
-    """Σ of w, wm, w(y − m) and w(y − m)² over rows, for the mean m of the prediction (4,)."""
+    """Σ of w, wm, we, wm², wme and we² over rows (6,), see `ScaleSums`."""
 
     sums: Floats
 
 
 @dataclass(frozen=True)
 class ScaleSums(Statistic):
-    """Sums for the centre of the predicted means, and the scale of the errors."""
+    """Sums for the least-squares line of the outcomes on the predicted means.
+
+    m is the mean of a row minus the `origin`, near which squares keep their digits, and e is its
+    error, the outcome minus the predicted mean.
+    """
+
+    origin: float = 0.0
 
     def zero(self, classes: int) -> ScaleState:
-        return ScaleState(np.zeros(4))
+        return ScaleState(np.zeros(6))
 
     def accumulate(self, state: ScaleState, chunk: Chunk) -> ScaleState:
         rows: Any = chunk
         w, mean = weights_of(chunk), rows.forecast.mean(rows.values)
         error = rows.outcomes - mean
-        state.sums[...] += [w.sum(), w @ mean, w @ error, w @ (error * error)]
+        mean = mean - self.origin
+        squares = [w @ (mean * mean), w @ (mean * error), w @ (error * error)]
+        state.sums[...] += [w.sum(), w @ mean, w @ error, *squares]
         return state
 
 
@@ -189,8 +202,11 @@ class Affine(RecalibrationMethod):
         return AffineFit
 
     def _fit(self, setup: DataProfile, read: Read) -> AffineFit:
-        scale_sums = ScaleSums()
-        units = _units_of(read(scale_sums).groups[None][scale_sums].sums, self.name)
+        sample = setup.sample("canonical").parameters[:, :-1]
+        target: Any = setup.source.target
+        scale_sums = ScaleSums(float(np.mean(target.mean(sample))) if len(sample) else 0.0)
+        sums: Floats = read(scale_sums).groups[None][scale_sums].sums
+        units = _units_of(sums, scale_sums.origin, self.name)
         theta = _START.copy()
         tried = (AffineMap(0.0, 1.0, 1.0), *_tried(units))
         statistic = MapScores(tried, gradients=False)
@@ -230,16 +246,27 @@ class Affine(RecalibrationMethod):
         raise not_converged(self.name)
 
 
-_START = np.array([0.0, 1.0, 1.0])  # parameters θ of the first map
+_START = np.array([0.0, 0.0, 1.0])  # parameters θ of the first map
+_EQUAL = 1e-14  # share of the squares of the means, below which their variance is rounding
 
 
-def _units_of(sums: Floats, name: str) -> _Units:
-    weight, mean, error, squares = sums
-    bias = float(error / weight)
-    variance = float(squares / weight) - bias**2
-    if not variance > 0:
-        raise OptionError(f"{name}: the outcomes are the predicted means up to a constant")
-    return _Units(float(mean / weight), bias, math.sqrt(variance))
+def _units_of(sums: Floats, origin: float, name: str) -> _Units:
+    """Units of the least-squares line of the outcomes on the predicted means."""
+    weight, *means = sums.tolist()
+    mean, error, mean_square, product, error_square = (value / weight for value in means)
+    variance = mean_square - mean**2
+    slope, slope_scale = 0.0, 0.0
+    of_errors = error_square - error**2
+    if variance > _EQUAL * mean_square:
+        slope = (product - mean * error) / variance  # of the errors on the means
+        of_errors -= slope**2 * variance
+    if not of_errors > _EQUAL * error_square:
+        raise OptionError(f"{name}: the outcomes are the predicted means on a line")
+    scale = math.sqrt(of_errors)
+    if variance > _EQUAL * mean_square:
+        slope_scale = scale / math.sqrt(variance)
+    centre = origin + mean
+    return _Units(centre, centre + error, scale, 1.0 + slope, slope_scale)
 
 
 def _tried(units: _Units) -> Iterator[AffineMap]:

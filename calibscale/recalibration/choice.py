@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 
 from calibscale.data.source import ArraySource
@@ -58,15 +59,15 @@ def chosen_method(session: Session) -> Choice:
     Platt's and beta calibration and isotonic regression, and for more classes vector scaling, and
     matrix scaling up to 20 classes, each where half of the rows are ten for each coefficient.  Each
     half of the rows is judged by the fit to the other half, and differences are paired [Hastie,
-    Tibshirani & Friedman 2009, §7.10].  A method that half of the rows does not determine is no
-    candidate.
+    Tibshirani & Friedman 2009, §7.10].  A method that half of the rows does not determine, or that
+    does not suit the predictions, is no candidate.
 
     An OptionError is raised if no candidate has a finite score.
     """
     data = session.source
     (score, *_) = listed(data.target.recalibration_scores)
     versions: dict[str, ArraySource] = {}
-    left_out: list[str] = []
+    left_out: dict[str, str] = {}  # reasons by method
     methods = {kind.name: kind() for kind in _suitable(data)}
     too_large = _too_large(session, methods)
     for name, method in methods.items():
@@ -77,20 +78,28 @@ def chosen_method(session: Session) -> Choice:
             continue
         try:
             versions[name] = cross_fitted(session, method)
-        except OptionError:
-            left_out.append(name)
+        except OptionError as error:
+            reason, *_ = re.split("[;,]", str(error).removeprefix(f"{name}: "))
+            left_out[name] = reason
     ranking = rank({name: session.on(version) for name, version in versions.items()}, score)
     noun = IN_WORDS[score.name]
     losses = {model.name: model.value for model in ranking.models if model.value is not None}
     if not losses:
         reason = ranking.models[0].estimate.reason
-        raise OptionError(f"{data.name}: no recalibration has a {noun}: {reason}")
+        others = [name for name in methods if name != Identity.name]
+        raise OptionError(
+            f"{data.name}: no method can be chosen by the {noun}: {reason}; name a method, such as "
+            f"{others[-1]}"
+        )
     best = min(losses, key=lambda name: losses[name])
     simplest = next(name for name in methods if name in losses and _is_near(ranking, name, best))
     in_words = ", ".join(f"{name} {number_texts.number(loss)}" for name, loss in losses.items())
     note = f"chosen by the {noun} of rows that a fit has not used: {in_words}"
-    if left_out:
-        note += f" ({', '.join(left_out)} not determined by half of the rows)"
+    infinite = [name for name in versions if name not in losses]
+    if infinite:
+        note += f" (infinite: {', '.join(infinite)})"
+    for name, reason in left_out.items():
+        note += f"; {name} is no candidate: {reason}"
     if too_large:
         note += f" (too few rows for {', '.join(too_large)})"
     return Choice(methods[simplest], versions[simplest], note)
@@ -98,9 +107,10 @@ def chosen_method(session: Session) -> Choice:
 
 def _suitable(source: ArraySource) -> list[type[RecalibrationMethod]]:
     """Candidates for the predictions of a source, from the simplest to the most flexible."""
+    judging = [kind for kind in _CANDIDATES if includes(kind.judges, source.target.claim)]
     if not source.target.has_classes:
-        return [kind for kind in _CANDIDATES if includes(kind.judges, source.target.claim)]
-    suitable = [kind for kind in _CANDIDATES if kind.unsuitable(source.classes) is None]
+        return judging
+    suitable = [kind for kind in judging if kind.unsuitable(source.classes) is None]
     # With more classes, two fits of a matrix for the choice alone take too long.
     if source.classes > _MAX_MATRIX and MatrixScaling in suitable:
         suitable.remove(MatrixScaling)
@@ -122,7 +132,7 @@ def _too_large(session: Session, methods: dict[str, RecalibrationMethod]) -> lis
 
 
 def _is_near(ranking: Ranking, name: str, best: str) -> bool:
-    """Whether the log loss of a model is within one standard error of the smallest one."""
+    """Whether the score of a model is within one standard error of the smallest one."""
     if name == best:
         return True
     (difference,) = (d for d in ranking.differences if {d.better, d.worse} == {name, best})

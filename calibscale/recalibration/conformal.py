@@ -9,6 +9,7 @@ from typing import Any, ClassVar, NamedTuple
 import numpy as np
 
 from calibscale.array_types import Floats, Ints
+from calibscale.data.source import ArraySource
 from calibscale.errors import OptionError, require
 from calibscale.estimators.base import set_names
 from calibscale.formatting.naming import joined
@@ -23,6 +24,7 @@ from calibscale.recalibration.recalibrator import (
     StoredFit,
     increasing,
 )
+from calibscale.results.group_results import Where, name_of
 from calibscale.statistics.ordered_sums import keys_of, numbers_of_keys
 from calibscale.statistics.statistic import Statistic
 
@@ -92,7 +94,7 @@ class Conformal(RecalibrationMethod):
     covariates : tuple of str
         At most one covariate, with at most 64 values: each of its groups has a number of its own,
         and the guarantee by itself.  Groups of too few rows, and groups that the fit has not seen,
-        have the number of all rows.
+        have the number of all rows.  Rows without a group have no part in it.
     """
 
     covariates: tuple[str, ...] = ()
@@ -127,7 +129,7 @@ class Conformal(RecalibrationMethod):
                 digit = min(int(np.searchsorted(below, ranks[group])), 2**_DIGIT - 1)
                 ranks[group] -= int(below[digit - 1]) if digit else 0
                 prefixes[group] = prefixes[group] << _DIGIT | digit
-        return self._fitted(target, rows, levels, prefixes, result.counts)
+        return self._fitted(setup.source, rows, levels, prefixes, result.counts)
 
     def _groups(self, setup: DataProfile) -> tuple[int | None, tuple[float, ...]]:
         """Position and values of the covariate, if there is one."""
@@ -139,9 +141,10 @@ class Conformal(RecalibrationMethod):
         return column.position, column.levels
 
     def _fitted(
-        self, target: Any, rows: Ints, levels: Any, prefixes: list[int], counts: RowCounts
+        self, source: ArraySource, rows: Ints, levels: Any, prefixes: list[int], counts: RowCounts
     ) -> ConformalFit:
-        few = [_rank(int(n), target.claimed_level) > n for n in rows]
+        target: Any = source.target
+        few = np.array([_rank(int(n), target.claimed_level) > n for n in rows])
         if few[0]:
             least = math.ceil(target.claimed_level / (1.0 - target.claimed_level) - 1e-9)
             raise OptionError(
@@ -152,15 +155,23 @@ class Conformal(RecalibrationMethod):
         # The digits of a rank above all rows are of no number.
         offsets = np.where(few, np.nan, numbers_of_keys(keys))
         offsets = np.where(few, offsets[0], offsets)
-        own = [not lacks for lacks in few[1:]]
-        names = [f"{self.covariates[0]} = {level:g}" for level in levels]
+        if not np.isfinite(offsets).all():
+            raise OptionError(
+                f"{self.name}: most intervals of a group have no end that an outcome could pass, "
+                "so that no number moves them"
+            )
+        names = [
+            name_of((Where(self.covariates[0], source.level(self.covariates[0], level)),))
+            for level in levels
+        ]
         notes = []
-        if not all(own):
-            listed = joined([name for name, has in zip(names, own, strict=True) if not has])
+        if few[1:].any():
+            listed = joined([name for name, lacks in zip(names, few[1:], strict=True) if lacks])
             notes.append(f"{listed}: too few rows, moved like all rows")
         return ConformalFit(
             offset=float(offsets[0]),
             levels=tuple(float(level) for level in levels),
+            names=tuple(names),
             offsets=tuple(float(offset) for offset in offsets[1:]),
             method=self,
             classes=0,
@@ -180,35 +191,37 @@ class StoredConformal(StoredFit):
 
     offset: float
     levels: tuple[float, ...]
+    names: tuple[str, ...]
     offsets: tuple[float, ...]
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class ConformalFit(FittedRecalibrator):
-    """Number `offset` of all rows, and `offsets` of the groups with the values `levels`."""
+    """Number `offset` of all rows, and `offsets` of the groups with the values `levels`.
+
+    `names` are the groups in words, such as ``region = west``.
+    """
 
     method: Conformal
     offset: float
     levels: tuple[float, ...]
+    names: tuple[str, ...]
     offsets: tuple[float, ...]
     stored: ClassVar[type[StoredFit]] = StoredConformal
 
     @classmethod
     def restored(cls, state: dict[str, Any], **common: Any) -> ConformalFit:
         fitted = super().restored(state, **common)
-        require(
-            len(fitted.levels) == len(fitted.offsets), "state.offsets must be as many as levels"
-        )
+        same = len(fitted.levels) == len(fitted.offsets) == len(fitted.names)
+        require(same, "state.offsets and state.names must be as many as state.levels")
         require(increasing(fitted.levels), "state.levels must be increasing")
-        require(
-            bool(fitted.levels) == bool(fitted.method.covariates) or not fitted.levels,
-            "state.levels need a covariate",
-        )
+        if fitted.levels:
+            require(fitted.method.covariates, "state.levels need a covariate")
         return fitted
 
     @property
     def parameters(self) -> dict[str, Any]:
-        by_group = dict(zip(map("{:g}".format, self.levels), self.offsets, strict=True))
+        by_group = dict(zip(self.names, self.offsets, strict=True))
         return {"offset": self.offset, **({"by_group": by_group} if by_group else {})}
 
     def predictions(self, chunk: Chunk) -> Floats:

@@ -121,13 +121,18 @@ class FittedRecalibration(RecalibrationResult):
         InvalidDataError, OptionError
             At the first invalid row, for another number of classes, or for a missing covariate.
         """
+        for given in (probabilities, logits, predictions):
+            if isinstance(given, ArraySource | LogitStore | str | Path):
+                raise OptionError(
+                    "transform takes an array; for a source or a store use apply(source)"
+                )
         if "classes" not in self.source:
-            require(predictions is not None, f"a fit of {self.source['kind']} needs predictions=")
+            of_classes = probabilities is not None or logits is not None
+            if predictions is None or of_classes:
+                raise OptionError(f"a fit of {self.source['kind']} needs predictions= alone")
             return self._moved(predictions, covariates)
         if (probabilities is None) == (logits is None) or predictions is not None:
             raise OptionError("give exactly one of probabilities= and logits=")
-        if isinstance(probabilities, ArraySource | LogitStore | str | Path):
-            raise OptionError("transform takes an array; for a source or a store use apply(source)")
         kind = "probabilities" if logits is None else "logits"
         values = as_numpy(probabilities if logits is None else logits, kind)
         columns: dict[str, Any] = {kind: values}
@@ -142,14 +147,7 @@ class FittedRecalibration(RecalibrationResult):
             covariates=covariates,
             covariate_names=None if named else self.fit.covariates,
         )
-        data = recalibrated(source, self.fit)
-        try:
-            blocks = [b.values for b, _ in _valid(data, data.rules(tolerance=self.fit.tolerance))]
-        except InvalidDataError as error:
-            # Arrays have no option to drop rows.
-            text = str(error).replace(DROP_REMEDY, "Fix the row, or leave it out.")
-            raise InvalidDataError(text, error.row) from None
-        out = np.concatenate(blocks)
+        out = self._recalibrated(source)
         return out[:, 1].reshape(values.shape) if binary else out
 
     def _moved(self, predictions: Any, covariates: Any) -> Floats:
@@ -166,9 +164,18 @@ class FittedRecalibration(RecalibrationResult):
             covariates=covariates,
             covariate_names=None if named else self.fit.covariates,
         )
+        return self._recalibrated(source).reshape(values.shape)
+
+    def _recalibrated(self, source: ArraySource) -> Floats:
+        """Recalibrated predictions of all rows of arrays."""
         data = recalibrated(source, self.fit)
-        blocks = [block.values for block, _ in _valid(data, data.rules())]
-        return np.concatenate(blocks).reshape(values.shape)
+        try:
+            blocks = [b.values for b, _ in _valid(data, data.rules(tolerance=self.fit.tolerance))]
+        except InvalidDataError as error:
+            # Arrays have no option to drop rows.
+            text = str(error).replace(DROP_REMEDY, "Fix the row, or leave it out.")
+            raise InvalidDataError(text, error.row) from None
+        return np.concatenate(blocks)
 
     def sql(self, column: str, *, logits: bool = False) -> str:
         """Recalibrated P(y = 1) as an SQL expression of a column, for use in a data warehouse.
@@ -433,7 +440,7 @@ def recalibrate(
 
     A fit takes a few passes, and the choice among all methods for two classes about forty.  The
     result says whether it helped on rows that the fit has not used: `improvement` has the changes
-    of the log loss and the Brier score with paired intervals.  Rows are taken as independent: with
+    of proper scores with paired intervals.  Rows are taken as independent: with
     clusters, judge the fit on other rows by ``judged_on(rows, cluster=...)``.
 
     Parameters
@@ -457,7 +464,8 @@ def recalibrate(
         The same halves of the rows choose and judge, so that the improvement
         of a chosen method is slightly too good.
     covariates : sequence of str
-        Names of the covariates of ``local_bias``, ``mc`` and ``pmc``.
+        Names of the covariates of ``local_bias``, ``mc`` and ``pmc``, and name of the one whose
+        groups ``conformal`` adjusts.
     validate : source or bool
         Rows on which the fit is judged, such as those of the next month.  Default: each half of the
         rows is judged by a fit to the other half, which takes two more fits.  False leaves this

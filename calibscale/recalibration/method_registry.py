@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import fields
 from typing import Any
 
 from calibscale.errors import OptionError, require
@@ -51,14 +52,18 @@ METHODS: Registry[type[RecalibrationMethod]] = Registry(
 def method_of(text: str, **settings: Any) -> RecalibrationMethod:
     """Parse a recalibration method, such as ``mc(depth=1)``, and add settings."""
     name, text_settings = parse(text)
-    if name not in METHODS:
-        require(False, f"method must be one of {AUTO}, {', '.join(METHODS)}", name)
+    require(name in METHODS, f"method must be one of {AUTO}, {', '.join(METHODS)}", name)
     # A setting of another method names the methods that have it.
     for key in {**settings, **text_settings}:
-        owners = ", ".join(method for method in METHODS.built_in if hasattr(METHODS[method], key))
+        owners = ", ".join(method for method in METHODS.built_in if key in _settings_of(method))
         near = f"methods with it: {owners}" if owners else hint(key, vars(METHODS[name]()))
-        require(hasattr(METHODS[name], key), f"{name} has no {key} ({near})")
+        require(key in _settings_of(name), f"{name} has no {key} ({near})")
     try:
         return METHODS[name](**{**settings, **text_settings})
     except TypeError as error:
         raise OptionError(f"{text}: {error}") from None
+
+
+def _settings_of(name: str) -> set[str]:
+    """Names of the settings of a method."""
+    return {field.name for field in fields(METHODS[name]) if field.init}

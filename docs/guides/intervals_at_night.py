@@ -45,8 +45,9 @@ for number, day in enumerate(days):
 # -----
 # The job names the columns, the claim, and the groups. Alarms need no setting: intervals, sets,
 # quantiles and probabilities of exceedance claim an event, and evidence against its probability is
-# a bet that gains when the claim is wrong. If intervals always covered 90 %, the probability that
-# the evidence ever reaches 20 would be at most 5 %.
+# a bet that gains when the claim is wrong. If the intervals of every region covered 90 %, whatever
+# happened before, the probability that the combined evidence ever reaches 20 would be at most 5 %.
+# Rows that depend on each other, such as deliveries of one tour, need ``cluster`` in the job.
 
 job = folder / "job.toml"
 job.write_text("""

@@ -131,9 +131,9 @@ for place in audit.biased_ranges[:2]:
 
 # %%
 # How much better would a coverage be that depends on the age? A recalibration of the event answers
-# this on rows that it has not used. The change of a proper score, with the opposite sign, is the
-# *excess risk of the target coverage*: 0 if the coverage is right for every age, and larger the
-# better it can be predicted.
+# this on rows that it has not used. The change of a proper score, with the opposite sign, estimates
+# the *excess risk of the target coverage* from below, as the fit is not perfect: it is about 0 or
+# less if the coverage is right for every age, and larger the better it can be predicted.
 
 events = cs.forecast_events(intervals)
 fit = cs.recalibrate(events, "local_bias", covariates="age")

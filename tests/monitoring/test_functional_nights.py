@@ -113,3 +113,18 @@ def test_dry_run__says_that_alarms_are_of_the_claimed_event(tmp_path):
     job = write_job(tmp_path, INTERVALS)
     _intervals(tmp_path / f"{WEEK[0]}.zarr", 0, 1.0)
     assert "on: claimed event" in str(dry_run(job, WEEK[0]))
+
+
+def test_night__of_another_coverage_is_refused(tmp_path):
+    job = write_job(tmp_path, INTERVALS)
+    _intervals(tmp_path / f"{WEEK[0]}.zarr", 0, 1.0)
+    night(job, WEEK[0])
+    store = cs.LogitStore.create(
+        tmp_path / f"{WEEK[1]}.zarr",
+        forecast="interval(coverage=0.5)",
+        covariate_names=("region",),
+    )
+    with store.writer() as writer:
+        writer.append(np.zeros((9, 2)), np.zeros(9), covariates=np.zeros((9, 1)))
+    with pytest.raises(cs.InvalidDataError, match=r"coverage=0.5\), but the ledger has .*=0.9\)"):
+        night(job, WEEK[1])

@@ -178,7 +178,7 @@ def test_blocks_and_threads__give_the_same_map(columns):
         (lambda s: cs.recalibrate(s, "platt"), "platt is for predictions of classes, and these"),
         (
             lambda s: cs.recalibrate(s, "affine", validate=False).transform([0.1, 0.9]),
-            "a fit of normal needs predictions=",
+            "a fit of normal needs predictions= alone",
         ),
         (
             lambda s: cs.recalibrate(s, "affine", validate=False).apply(

@@ -65,12 +65,17 @@ def test_groups__have_offsets_of_their_own(columns, tmp_path):
     fitted = cs.recalibrate(intervals(columns), "conformal", covariates="group", validate=False)
     for value in range(3):
         expected = sorted_distance(np.abs(y - centre)[group == value] - 1.0, 0.9)
-        assert fitted.estimates["by_group"][f"{value}"] == pytest.approx(expected, rel=1e-15)
+        assert fitted.estimates["by_group"][f"group = {value}"] == pytest.approx(
+            expected, rel=1e-15
+        )
     fitted.save(tmp_path / "fit.json")
     loaded = cs.load_recalibration(tmp_path / "fit.json")
     new = np.array([0.0, 2.0, 7.0])  # the last group is new: it is moved like all rows
     moved = loaded.transform(predictions=[[-1.0, 1.0]] * 3, covariates=new[:, None])
-    offsets = [*(fitted.estimates["by_group"][key] for key in "02"), fitted.estimates["offset"]]
+    offsets = [
+        *(fitted.estimates["by_group"][f"group = {key}"] for key in (0, 2)),
+        fitted.estimates["offset"],
+    ]
     np.testing.assert_allclose(moved[:, 1], 1.0 + np.array(offsets))
 
 
@@ -80,7 +85,7 @@ def test_small_groups__are_moved_like_all_rows(columns):
     fitted = cs.recalibrate(
         intervals((centre, y, group)), "conformal", covariates="group", validate=False
     )
-    assert fitted.estimates["by_group"]["9"] == fitted.estimates["offset"]
+    assert fitted.estimates["by_group"]["group = 9"] == fitted.estimates["offset"]
     assert fitted.notes == ("group = 9: too few rows, moved like all rows",)
 
 
@@ -137,9 +142,57 @@ def test_guarantee__holds_on_average_over_fits():
     np.testing.assert_allclose(means, 0.8, atol=4 * 0.11 / math.sqrt(200))
 
 
+def test_groups__are_named_by_their_category(columns):
+    centre, y, group = columns
+    source = cs.from_arrays(
+        intervals=(centre - 1.0, centre + 1.0),
+        coverage=0.9,
+        labels=y,
+        covariates={"region": np.array(["east", "north", "west"])[group.astype(int)]},
+    )
+    fitted = cs.recalibrate(source, "conformal", covariates="region", validate=False)
+    names = ["region = east", "region = north", "region = west"]
+    assert list(fitted.estimates["by_group"]) == names
+
+
+def test_fits__are_for_the_claim_that_they_were_fitted_to(columns):
+    centre, y, _ = columns
+    fitted = cs.recalibrate(intervals(columns), "conformal", validate=False)
+    other = cs.from_arrays(intervals=(centre - 1, centre + 1), coverage=0.5, labels=y)
+    with pytest.raises(cs.OptionError, match=r"of kind interval\(coverage=0.9\), and these are"):
+        fitted.apply(other)
+
+
+def test_quantiles__say_whether_it_helped(columns):
+    centre, y, _ = columns
+    source = cs.from_arrays(predictions=centre - 1.0, forecast="median", labels=y)
+    fitted = cs.recalibrate(source)
+    assert fitted.method == "conformal"
+    assert fitted.improvement.changes[0].score == "pinball_loss"
+    assert fitted.improvement.changes[0].high < 0
+
+
 @pytest.mark.parametrize(
     ("call", "message"),
     [
+        (
+            lambda c: cs.recalibrate(
+                cs.from_arrays(
+                    intervals=(np.full(ROWS, -np.inf), np.full(ROWS, np.inf)),
+                    coverage=0.9,
+                    labels=c[1],
+                ),
+                "conformal",
+                validate=False,
+            ),
+            "have no end that an outcome could pass",
+        ),
+        (
+            lambda c: cs.recalibrate(
+                cs.from_arrays(intervals=(None, c[0] + 1.0), coverage=0.9, labels=c[1])
+            ),
+            "no method can be chosen by the interval score: .*; name a method, such as conformal",
+        ),
         (
             lambda c: cs.recalibrate(intervals([x[:8] for x in c]), "conformal"),
             "8 rows are too few, a level of 0.9 needs 9",

@@ -35,7 +35,10 @@ from calibscale.formatting.fault_texts import dropped_text
     "one with a score near the smallest on rows that a fit has not used]",
 )
 @click.option(
-    "--covariates", metavar="A,B", help="Covariates of local_bias, mc and pmc, comma-separated."
+    "--covariates",
+    metavar="A,B",
+    help="Covariates of local_bias, mc and pmc, comma-separated, or the one with the groups of "
+    "conformal.",
 )
 @local_options
 @click.option(
