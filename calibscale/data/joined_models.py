@@ -16,6 +16,7 @@ from calibscale.errors import InvalidDataError, OptionError, require
 from calibscale.predictions.blocks import Block
 from calibscale.predictions.functionals.functional import Functional
 from calibscale.predictions.functionals.means import MeanPrediction
+from calibscale.predictions.invalid_rows import first_fault
 
 # ---------------------------------------------------------------- probabilities as means
 
@@ -29,14 +30,15 @@ class _EventMeans(DerivedSource):
         rules = self.before.rules()
         chunk, status = rules.target.read(block, rules)
         with np.errstate(invalid="ignore"):  # invalid rows have any numbers
-            p = np.array(chunk.event("positive").p)
+            p = np.ascontiguousarray(chunk.q[:, 1])  # without δ, which needs valid labels
             happened = chunk.positive.astype(np.float64)
         invalid = status > row_sums.UNLABELLED
         p[invalid] = np.nan
         happened[status != row_sums.OK] = np.nan
-        rows = block.start + np.flatnonzero(invalid)
-        fault = "its probability is not in 0..1, or its label is no class"
-        faults = dict.fromkeys(rows[:1].tolist(), fault)  # an error names the first row alone
+        faults = {}
+        if invalid.any():  # an error names the first invalid row alone
+            row, fault = first_fault(block, rules, status)
+            faults[row] = fault
         return block._replace(values=p, labels=happened, faults=faults)
 
 

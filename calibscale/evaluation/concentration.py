@@ -23,6 +23,7 @@ from calibscale.statistics.ordered_sums import (
     OrderedState,
 )
 
+_FEWEST_OUTCOMES = 50.0  # effective number of rows with an outcome for an interval
 _SHARES = 100  # intervals of shares in the result
 
 
@@ -187,9 +188,11 @@ def _curve(
 def _interval(
     sums: ConcentrationState, concentration: _Polygon, abc: CurveArea, level: float
 ) -> Range | None:
-    """Interval of the area between the curves, or None for fewer than two effective rows."""
+    """Interval of the area between the curves, or None for too few rows with an outcome."""
     rows = float(sums.weight.sum() ** 2 / sums.weight2.sum())
-    if rows < 2.0:
+    # Student's interval misses too often for rare events and heavy tails, which are skewed.
+    seen = float(sums.responses.sum() / np.sqrt(sums.squared_responses.sum())) ** 2
+    if rows < 2.0 or not seen >= _FEWEST_OUTCOMES:
         return None
     # The area is Σw·y·c/Σw·y, where c is the share of the exposure that is above the row.
     above = 1.0 - 0.5 * (concentration.share[1:] + concentration.share[:-1])
@@ -199,9 +202,10 @@ def _interval(
     scale = total / float(sums.claimed.sum())
     squares = sums.squared_responses - 2.0 * scale * sums.products + scale**2 * sums.squared_claims
     # Rounding leaves small negative sums where all residuals of a cell are 0.
-    error = float(np.sqrt(factors**2 @ np.maximum(squares, 0.0)))
+    error = float(np.linalg.norm(factors * np.sqrt(np.maximum(squares, 0.0))))
     half = student_half(error, rows, level) + abc.error
-    return Range(abc.value - half, abc.value + half)
+    # Squares of huge outcomes are beyond float64.
+    return Range(abc.value - half, abc.value + half) if np.isfinite(half) else None
 
 
 def _shares(corners: Floats) -> Floats:

@@ -43,7 +43,6 @@ from calibscale.monitoring.ledger.group_keys import DayGroups, GroupKey, LedgerG
 from calibscale.monitoring.ledger.recipe import Recipe
 from calibscale.predictions.blocks import RowCounts
 from calibscale.predictions.claims import CLASSES, includes
-from calibscale.predictions.outcomes import OutcomeTarget
 from calibscale.predictions.target import Target
 from calibscale.results.cluster_results import Clusters
 from calibscale.results.estimate import Estimate
@@ -237,12 +236,12 @@ def _check_same(source: ArraySource, recipe: Recipe) -> None:
         raise InvalidDataError(
             f"{source.name}: predictions of kind {source.kind}, but the ledger has {expected}"
         )
-    if isinstance(source.forecast, OutcomeTarget) and isinstance(recipe.forecast, OutcomeTarget):
-        kinds = source.forecast.claim_in_words, recipe.forecast.claim_in_words
-        if kinds[0] != kinds[1]:
-            raise InvalidDataError(
-                f"{source.name}: predictions of kind {kinds[0]}, but the ledger has {kinds[1]}"
-            )
+    # Kernels are those of the first day, and may differ.
+    claims = source.target.claim_in_words, recipe.target.claim_in_words
+    if claims[0] != claims[1]:
+        raise InvalidDataError(
+            f"{source.name}: predictions of kind {claims[0]}, but the ledger has {claims[1]}"
+        )
     if source.n_features != recipe.classes:
         raise InvalidDataError(
             f"{source.name}: {source.n_features} classes, but the ledger has {recipe.classes}"

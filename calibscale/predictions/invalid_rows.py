@@ -187,6 +187,13 @@ def invalid_row(block: Any, rules: Any, status: Ints) -> InvalidDataError:
     return InvalidDataError(f"{place_of(row, block.name, rules.chunk_rows)}: {text}", row)
 
 
+def first_fault(block: Any, rules: Any, status: Ints) -> tuple[int, str]:
+    """Number of the first invalid row of a block, and its fault as the end of a sentence."""
+    i = int(np.argmax(status > kernel_rows.UNLABELLED))
+    (fault,) = _faults(block, rules, int(status[i]), np.array([i]))
+    return block.start + i, _explained(block, rules, status, i, fault)
+
+
 def need_rows(name: str, counts: Any) -> None:
     """Raise an InvalidDataError if every row of a source was dropped as invalid."""
     dropped = counts.dropped

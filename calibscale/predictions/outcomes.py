@@ -69,7 +69,6 @@ class OutcomeTarget(Target):
 
     @property
     def claim_in_words(self) -> str:
-        """Kind with the settings of the claim, such as ``interval(coverage=0.9)``."""
         settings = ", ".join(f"{name}={value}" for name, value in self.claim_settings.items())
         return f"{self.name}({settings})" if settings else self.name
 

@@ -126,6 +126,11 @@ class Target(ABC):
         """Kind of the predictions as an error or `repr` names it."""
 
     @property
+    def claim_in_words(self) -> str:
+        """Kind with the settings of the claim, such as ``interval(coverage=0.9)``."""
+        return self.name
+
+    @property
     def declared(self) -> Any:
         """Value of ``forecast=`` that declares the target, or None if no declaration is needed."""
         return self

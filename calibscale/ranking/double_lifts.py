@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from typing import Any, Unpack
 
 import numpy as np
+from scipy.special import stdtrit
 
 from calibscale.array_types import Floats, Ints
 from calibscale.data.joined_models import functional_source, joined
@@ -19,6 +20,10 @@ from calibscale.results.curve_results import DoubleLift, LiftBin
 from calibscale.results.evaluation_results import Range
 from calibscale.session import Session, SessionOptions, source_of_argument, verb
 from calibscale.statistics.ordered_sums import OrderedState, RatioState, RatioSums
+
+# Effective number of rows with an outcome below which Student's intervals miss too often: those of
+# rare events and of heavy tails are skewed.
+FEWEST_OUTCOMES = 30.0
 
 
 @verb
@@ -88,18 +93,20 @@ def double_lift(
     """
     started = time.perf_counter()
     check_level(confidence_level)
-    require(1 <= bins <= 1000, "bins must be in 1..1000", bins)
+    whole = isinstance(bins, int | np.integer)
+    require(whole and 1 <= bins <= 1000, "bins must be a number in 1..1000", bins)
     arguments = [first, second]
     if names is not None:
-        two = len(names) == 2 and names[0] != names[1]
-        require(two, "names must be two different names")
+        # A text would be a sequence of letters.
+        names = () if isinstance(names, str) else tuple(map(str, names))
+        require(len(set(names)) == 2 == len(names), "names must be two different names")
     sources = [
         functional_source(source_of_argument(argument), "double_lift") for argument in arguments
     ]
     # Both are checked before either is read.
     for source in sources:
         require_means(source.target, "double_lift")
-    models = dict(zip(map(str, names), sources, strict=True)) if names else named_models(sources)
+    models = dict(zip(names, sources, strict=True)) if names else named_models(sources)
     source = joined(models)
     statistic = RatioSums(0)
     with Session.open(first, **options) as opened:
@@ -110,12 +117,14 @@ def double_lift(
     first_name, second_name = models
     starts = _starts(state, bins)
     sums = _binned(state, starts)
-    advantage, interval = _total_advantage(sums, confidence_level)
+    with np.errstate(over="ignore", invalid="ignore"):  # intervals beyond float64 are None
+        advantage, interval = _total_advantage(sums, confidence_level)
+        parts = _bins(state, starts, sums, confidence_level)
     return DoubleLift(
         first=first_name,
         second=second_name,
         level=confidence_level,
-        bins=_bins(state, starts, sums, confidence_level),
+        bins=parts,
         advantage=advantage,
         advantage_interval=interval,
         **outcome,
@@ -167,19 +176,19 @@ def _bins(state: OrderedState, starts: Ints, sums: RatioState, level: float) -> 
         return ()
     gap, excess = _gaps(sums)
     rows, of_outcome, of_excess = _errors(sums)
+    enough = (rows >= 2.0) & (_outcomes(sums.responses, sums.squared_responses) >= FEWEST_OUTCOMES)
     ends = np.append(starts[1:], len(state.keys)) - 1
     lower, upper = state.least_numbers()[starts], state.largest_numbers()[ends]
     bins = []
     for k in range(len(starts)):
         mean, advantage = float(sums.responses[k] / sums.weight[k]), float(gap[k] * excess[k])
         interval = advantage_interval = None
-        # One row has no standard error.
-        if rows[k] >= 2.0:
+        if enough[k]:
             half = student_half(float(of_outcome[k]), float(rows[k]), level)
-            interval = Range(mean - half, mean + half)
+            interval = _range(mean, half)
             # The predictions are fixed, so that the advantage varies with the excess alone.
             half = abs(float(gap[k])) * student_half(float(of_excess[k]), float(rows[k]), level)
-            advantage_interval = Range(advantage - half, advantage + half)
+            advantage_interval = _range(advantage, half)
         bins.append(
             LiftBin(
                 lower=float(lower[k]),
@@ -207,15 +216,27 @@ def _total_advantage(sums: RatioState, level: float) -> tuple[float | None, Rang
     shares = sums.weight / sums.weight.sum()
     advantage = float(shares @ (gap * excess))
     # Without the error of a bin there is no error of the mean of all bins.
-    if not (rows >= 2.0).all():
+    seen = _outcomes(sums.responses.sum(), sums.squared_responses.sum())
+    if not (rows >= 2.0).all() or seen < FEWEST_OUTCOMES:
         return advantage, None
     # Bins are independent, and each of them estimates one mean.
-    variances = (shares * gap * of_excess) ** 2 * rows / (rows - 1.0)
-    error = float(np.sqrt(variances.sum()))
+    errors = np.abs(shares * gap * of_excess) * np.sqrt(rows / (rows - 1.0))
+    # Relative to the largest, because powers of huge or tiny units would overflow or vanish.
+    largest = float(errors.max())
+    relative = (errors / largest) ** 2 if largest > 0 else np.ones(len(errors))
     # Degrees of freedom of Welch and Satterthwaite.
-    spread = float((variances**2 / (rows - 1.0)).sum())
-    freedom = float(variances.sum()) ** 2 / spread if spread > 0 else float(rows.sum())
-    # `student_half` takes the error of a mean of rows without the factor of its variance.
-    n = freedom + 1.0
-    half = student_half(error * np.sqrt((n - 1.0) / n), n, level)
-    return advantage, Range(advantage - half, advantage + half)
+    freedom = float(relative.sum()) ** 2 / float((relative**2 / (rows - 1.0)).sum())
+    error = largest * float(np.sqrt(relative.sum()))
+    return advantage, _range(advantage, float(stdtrit(freedom, 0.5 + level / 2.0)) * error)
+
+
+def _outcomes(responses: Any, squared_responses: Any) -> Any:
+    """Effective number of rows with an outcome: (Σwr)²/Σw²r², which is small for rare events."""
+    roots = np.sqrt(squared_responses)
+    return np.divide(responses, roots, np.zeros_like(roots), where=roots > 0) ** 2
+
+
+def _range(value: float, half: float) -> Range | None:
+    """Interval around a value, or None if its numbers are beyond float64."""
+    ends = value - half, value + half
+    return Range(*ends) if np.isfinite(ends).all() else None

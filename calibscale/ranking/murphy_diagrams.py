@@ -101,6 +101,8 @@ def murphy_diagram(
     """
     started = time.perf_counter()
     check_level(confidence_level)
+    whole = isinstance(seed, int | np.integer)
+    require(whole and 0 <= seed < 2**64, "seed must be in 0..2^64−1", seed)
     named = named_models(sources if isinstance(sources, Mapping | list | tuple) else [sources])
     require(len(named) <= _MOST_MODELS, f"at most {_MOST_MODELS} models are compared", len(named))
     models = {
@@ -151,7 +153,13 @@ def _thresholds(thresholds: int | Iterable[float], sources: list[ArraySource]) -
         # Middles of equal parts leave out the extremes, at which hardly any row has a score.
         levels = (np.arange(thresholds) + 0.5) / thresholds
         return np.unique(np.quantile(values, levels))
-    chosen = np.unique(np.array([*thresholds], np.float64))
+    try:
+        numbers = np.asarray(thresholds if isinstance(thresholds, np.ndarray) else [*thresholds])
+        chosen = np.unique(numbers.astype(np.float64))
+    except (TypeError, ValueError):
+        chosen = np.empty(0)
+    # A text would be a sequence of digits.
+    chosen = np.empty(0) if isinstance(thresholds, str) else chosen
     right = 1 <= len(chosen) <= _MOST_THRESHOLDS and bool(np.isfinite(chosen).all())
     require(right, f"thresholds must be 1 to {_MOST_THRESHOLDS} finite numbers")
     return chosen

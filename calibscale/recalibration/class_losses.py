@@ -44,7 +44,8 @@ class MapInputs:
         """Inputs z of the rows of a chunk (c, K)."""
         x, largest, log_confidence = self.raw(chunk)
         z = x.astype(np.float64)
-        z -= largest[:, None]
+        with np.errstate(over="ignore"):  # a logit far below the largest one is raised to the clip
+            z -= largest[:, None]
         z += log_confidence[:, None]
         np.maximum(z, self.lowest, out=z)
         if self.centred:

@@ -27,7 +27,7 @@ from calibscale.predictions.blocks import Block, RowCounts
 from calibscale.predictions.chunk import Chunk
 from calibscale.predictions.claims import CLASSES, includes
 from calibscale.predictions.kinds import forecast_of
-from calibscale.predictions.outcomes import OutcomeTarget
+from calibscale.predictions.target import Target
 from calibscale.predictions.validation import chunks
 from calibscale.recalibration.sql_expressions import SQLScore
 from calibscale.results.declarations import as_json
@@ -469,8 +469,8 @@ def recalibrated(
     True
     """
     data = as_source(source)
-    if data.forecast is not None and fitted.source is not None:
-        _check_claim(data.forecast, fitted)
+    if fitted.source is not None and not data.target.has_classes:
+        _check_claim(data.target, fitted.source)
     if data.classes != fitted.classes:
         raise OptionError(
             f"{fitted.method.name} was fitted to {fitted.classes} classes; there are {data.classes}"
@@ -489,16 +489,15 @@ def recalibrated(
     return _Recalibrated.of(data, name=name, fitted=fitted, refits=refits, **changes)
 
 
-def _check_claim(target: OutcomeTarget, fitted: FittedRecalibrator) -> None:
-    """Raise an OptionError if predictions claim something else than those of the fit."""
-    source = fitted.source or {}
-    settings: dict[str, Any] = source.get("forecast") or {}
+def _check_claim(target: Target, source: dict[str, Any]) -> None:
+    """Raise an OptionError if predictions claim something else than those of a fit's source."""
     of_fit = source["kind"]
-    if settings or "classes" not in source:
+    if "classes" not in source:
+        settings: dict[str, Any] = source["forecast"]
         of_fit = forecast_of(of_fit, **settings).claim_in_words
     if target.claim_in_words != of_fit:
         raise OptionError(
-            f"{fitted.method.name} was fitted to predictions of kind {of_fit}, and these are "
+            f"the recalibration was fitted to predictions of kind {of_fit}, and these are "
             f"{target.claim_in_words}"
         )
 

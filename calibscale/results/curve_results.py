@@ -154,7 +154,9 @@ class MurphyDiagram(Outcome, SourceRows):
             return f"Too few rows have different scores of {first} and {second} for a band."
         of_first, of_second = int(pair.first_smaller.sum()), int(pair.second_smaller.sum())
         band = f"by the simultaneous {percent(self.level)} band"
-        at_all = f"{'both' if count == 2 else 'all'} {plural(count, 'threshold')}"
+        at_all = {1: "the threshold", 2: "both 2 thresholds"}.get(
+            count, f"all {plural(count, 'threshold')}"
+        )
         # The sentence is about the thresholds that have a band, which it names by their ends.
         ends = self._ends(pair.judged)
         for model, other, wins in ((first, second, of_first), (second, first, of_second)):
@@ -164,9 +166,10 @@ class MurphyDiagram(Outcome, SourceRows):
                     f"{band}."
                 )
         if not of_first + of_second:
+            at_any = at_all if count == 1 else f"any of the {plural(count, 'threshold')}"
             return (
-                f"No model has a smaller mean elementary score at any of the "
-                f"{plural(count, 'threshold')}{ends}, {band} of {first} and {second}."
+                f"No model has a smaller mean elementary score at {at_any}{ends}, {band} of "
+                f"{first} and {second}."
             )
         sides = [
             f"{model} has the smaller mean elementary score at {smaller}"
@@ -257,8 +260,8 @@ class ConcentrationCurve(Outcome, SourceRows):
     abc : CurveArea
         Area between the concentration and the Lorenz curve, ∫(concentration − lorenz) dα.
     abc_interval : Range or None
-        Confidence interval of this area, with the error of its approximation, or None for fewer
-        than two effective rows.
+        Confidence interval of this area, with the error of its approximation, or None for too
+        few rows with an outcome: (Σwr)²/Σw²r² below 50 for outcomes r.
     gini : CurveArea
         Gini index of the predictions, 1 − 2∫lorenz dα.
     concentration_index : CurveArea
@@ -335,11 +338,12 @@ class LiftBin(Declared):
     first, second, outcome : float
         Weighted means of the predictions of both models, and of the outcomes.
     interval : Range or None
-        Student's interval of the mean outcome, or None for fewer than two effective rows.
+        Student's interval of the mean outcome, or None for too few rows with an outcome:
+        (Σwr)²/Σw²r² below 30 for outcomes r.
     advantage : float
         (outcome − first)² − (outcome − second)², above 0 where the second model is nearer.
     advantage_interval : Range or None
-        Interval of the advantage of this bin alone, or None for fewer than two effective rows.
+        Interval of the advantage of this bin alone, or None for too few rows with an outcome.
     """
 
     lower: Finite
@@ -403,7 +407,7 @@ class DoubleLift(Outcome, SourceRows):
             return "There are no rows with a positive weight."
         bins = plural(len(self.bins), "bin")
         if self.advantage_interval is None:
-            return f"{bins} of few rows cannot tell which model is nearer to the outcomes."
+            return "Too few rows have an outcome to say which model is nearer to the outcomes."
         low, high = self.advantage_interval
         # An interval that ends at 0 decides nothing.
         where = f"over {bins} of the ratio of the predictions"

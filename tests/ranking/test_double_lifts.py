@@ -114,7 +114,7 @@ def test_verdict__names_the_nearer_model_or_none(models):
 def test_verdict__of_few_rows_says_so():
     few = _chart([1.0, 2.0], [2.0, 2.0], [1.0, 3.0])
     assert few.advantage_interval is None
-    assert few.verdict.startswith("2 bins of few rows cannot tell which model is nearer")
+    assert few.verdict.startswith("Too few rows have an outcome to say which model is nearer")
 
 
 def test_rows__without_labels_leave_no_bins():
@@ -137,7 +137,7 @@ def test_sources__of_other_kinds_or_rows_are_refused(models, rng):
             cs.double_lift(first, second, names=NAMES)
     with pytest.raises(cs.OptionError, match="two different names"):
         cs.double_lift(_source(a, y), _source(b, y), names=("a", "a"))
-    with pytest.raises(cs.OptionError, match=r"bins must be in 1..1000"):
+    with pytest.raises(cs.OptionError, match=r"bins must be a number in 1..1000"):
         _chart(a, b, y, bins=0)
 
 
@@ -182,3 +182,25 @@ def test_intervals__cover_the_advantage_of_the_expected_outcomes(shape):
     assert abs(misses / trials - 0.05) < 0.01 + 3 * np.sqrt(0.05 * 0.95 / trials)
     # The advantage is linear in the outcomes, and has no bias.
     assert abs(np.mean(deviations)) < 4 * np.std(deviations) / np.sqrt(trials)
+
+
+@pytest.mark.parametrize("unit", [1e-100, 1e100])
+def test_intervals__do_not_depend_on_the_unit(models, unit):
+    a, b, y, _ = models
+    chart, other = (_chart(u * a, u * b, u * y) for u in (1.0, unit))
+    for end, moved in zip(chart.advantage_interval, other.advantage_interval, strict=True):
+        assert moved == pytest.approx(unit**2 * end, rel=1e-9)
+
+
+def test_outcomes__that_are_all_zero_decide_nothing():
+    rows = np.ones(120)
+    chart = _chart(0.01 * rows, 0.02 * rows, 0.0 * rows, bins=1)
+    assert chart.advantage_interval is None
+    assert chart.bins[0].interval is None
+    assert "Too few rows have an outcome" in chart.verdict
+
+
+def test_squares_beyond_float64__leave_no_interval(models):
+    a, b, y, _ = models
+    chart = _chart(1e160 * a, 1e160 * b, 1e160 * y)
+    assert chart.advantage_interval is None

@@ -333,3 +333,22 @@ def test_plot__draws_a_line_for_each_model(outcomes):
     diagram = cs.murphy_diagram({"a": _source(a, y), "b": _source(b, y)}, thresholds=THETA)
     drawn = [line.get_ydata().tolist() for line in diagram.plot().lines]
     assert drawn == [curve.score.tolist() for curve in diagram.curves]
+
+
+@pytest.mark.parametrize("label", [2, -5])
+def test_labels_of_no_class__are_named_or_dropped(label):
+    p = np.random.default_rng(0).random(300)
+    labels = (p > 0.5).astype(int)
+    labels[7] = label
+    source = cs.from_arrays(probabilities=np.column_stack([1 - p, p]), labels=labels)
+    for curve in (cs.murphy_diagram, cs.concentration_curve):
+        with pytest.raises(cs.InvalidDataError, match=f"row 7.*'labels' is {label}, outside 0..1"):
+            curve(source)
+        assert curve(source, on_invalid="drop").n == 299
+
+
+@pytest.mark.parametrize("thresholds", ["10", 10.0, None, ["a"]])
+def test_thresholds__must_be_numbers(thresholds):
+    source = cs.from_arrays(predictions=[1.0, 2.0], forecast="mean", labels=[1.0, 3.0])
+    with pytest.raises(cs.OptionError, match="finite numbers"):
+        cs.murphy_diagram(source, thresholds=thresholds)

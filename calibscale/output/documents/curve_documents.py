@@ -72,7 +72,8 @@ def _score_table(result: MurphyDiagram) -> doc.Table:
     ]
     models = (curve.model for curve in result.curves)
     head = (doc.TableColumn("threshold"), *map(doc.TableColumn, models))
-    note = f"{len(rows)} of {len(result.thresholds)} thresholds are listed."
+    count = len(result.thresholds)
+    note = f"{len(rows)} of {count} thresholds are listed." if count > len(rows) else ""
     return doc.table("Mean elementary scores", head, rows, note)
 
 
@@ -90,7 +91,9 @@ def _difference_figure(result: MurphyDiagram, pair: MurphyDifference) -> doc.Fig
     ]
     head = (
         doc.TableColumn("threshold"),
-        "difference",
+        doc.TableColumn(
+            "difference", legend=f"{pair.first} − {pair.second}, below 0 {pair.first} is better"
+        ),
         doc.TableColumn(interval_name(result.level), optional=True),
         doc.TableColumn("band", legend="simultaneous over all thresholds and all pairs of models"),
         doc.TableColumn(
