@@ -224,7 +224,7 @@ def forecast_events(
     if threshold is None:
         assert level is not None
         in_range = isinstance(level, int | float) and 0 < level < 1
-        require(in_range, "level must be a number in (0, 1)", level)
+        require(in_range, "level must be in (0, 1)", level)
         return _LevelEvents.of(data, at_level=level, **_TWO_CLASSES)
     shown = np.array(threshold).tolist()
     ends = shown if isinstance(shown, list) else [shown]

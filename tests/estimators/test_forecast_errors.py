@@ -328,7 +328,7 @@ def test_select__estimates_the_squared_error_of_embeddings():
         lambda s: cs.evaluate(s, cs.KCE(method="tiles", precision="float32")),
         lambda s: cs.audit(s, ["x"]),
         lambda s: cs.local_bias(s, ["x"]),
-        lambda s: cs.recalibrate(s),
+        lambda s: cs.recalibrate(s, "platt"),
         lambda s: cs.select(s, "top_label"),
         lambda s: cs.select(s, estimators=["kde"]),
         lambda s: cs.calibration_test(s, "kce", null="hoeffding"),
