@@ -28,7 +28,7 @@ IN_TABLES = (
 NAMES = ("golden", "exact", "start", "reads", "scaling", "subnormal")
 SLOW = {
     *("alarms", "forecasts", "levels", "nightly", "pairs", "peers"),
-    *("scale", "scaling", "selection", "subnormal"),
+    *("scale", "scaling", "selection", "start", "subnormal"),
 }
 EVERY_RUN = [name for name in (*IN_TABLES, *NAMES) if name not in SLOW]
 

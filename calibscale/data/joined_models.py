@@ -122,9 +122,19 @@ class _Joined(DerivedSource):
 
     def _check_rows(self, block: Block, labels: Any, second: Block) -> None:
         """Raise an InvalidDataError if two models have different labels or weights of a row."""
-        _refuse_differences(block, second, "label", labels, second.labels.astype(np.float64))
+        own, others = _of_one_precision(labels, second.labels.astype(np.float64), block, second)
+        _refuse_differences(block, second, "label", own, others)
         if block.weights is not None and second.weights is not None:
             _refuse_differences(block, second, "weight", block.weights, second.weights)
+
+
+def _of_one_precision(a: Any, b: Any, block: Block, second: Block) -> tuple[Any, Any]:
+    """Labels of two blocks in the narrower of their types, in which equal numbers are equal."""
+    types = block.labels.dtype, second.labels.dtype
+    if any(dtype.kind != "f" for dtype in types):
+        return a, b
+    narrower = min(types, key=lambda dtype: dtype.itemsize)
+    return a.astype(narrower), b.astype(narrower)
 
 
 def _refuse_differences(block: Block, second: Block, noun: str, a: Any, b: Any) -> None:

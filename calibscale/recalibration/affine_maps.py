@@ -113,7 +113,11 @@ class MapScores(Statistic):
 
 
 def _stencil(theta: Floats) -> Iterator[Floats]:
-    """Points of the differences around θ: itself, ±1 and ±2 steps of each parameter, and pairs."""
+    """Points of the differences around θ (3,), 19 of them.
+
+    They are θ, then for each parameter θ − 2h, θ − h, θ + h and θ + 2h, and then for each pair of
+    parameters both of them one step up, and both one step down.
+    """
     yield theta
     steps = _STEP * np.eye(3)
     for step in steps:
@@ -202,23 +206,12 @@ class Affine(RecalibrationMethod):
         return AffineFit
 
     def _fit(self, setup: DataProfile, read: Read) -> AffineFit:
-        sample = setup.sample("canonical").parameters[:, :-1]
-        target: Any = setup.source.target
-        scale_sums = ScaleSums(float(np.mean(target.mean(sample))) if len(sample) else 0.0)
-        sums: Floats = read(scale_sums).groups[None][scale_sums].sums
-        units = _units_of(sums, scale_sums.origin, self.name)
-        theta = _START.copy()
-        tried = (AffineMap(0.0, 1.0, 1.0), *_tried(units))
-        statistic = MapScores(tried, gradients=False)
-        state: MapScoreState = read(statistic).groups[None][statistic]
-        before, *scores_tried = (state.scores / state.weight).tolist()
-        best = int(np.argmin(scores_tried))
-        units = units._replace(spread=_SPREADS[best])
-        smallest, step = scores_tried[best], np.zeros(3)
-        for passes in range(3, MAX_PASSES + 1):
+        units = self._units(setup, read)
+        theta, step, smallest = _START.copy(), np.zeros(3), math.inf
+        for passes in range(3, MAX_PASSES + 1):  # after the two passes of the units
             statistic = MapScores(tuple(units.map_of(point) for point in _stencil(theta)))
             result = read(statistic)
-            state = result.groups[None][statistic]
+            state: MapScoreState = result.groups[None][statistic]
             scores = state.scores / state.weight
             # A step that has passed the minimum of its direction by far is halved.  Near it, the
             # CRPS of ensembles has small kinks, which the differences smooth.
@@ -232,11 +225,9 @@ class Affine(RecalibrationMethod):
             if np.abs(step).max() > _PRECISION:
                 theta = theta + step
                 continue
-            errors = _errors(hessian, state, units)
             return AffineFit(
                 map=units.map_of(theta),
-                errors=errors,
-                crps=(before, smallest),
+                errors=_errors(hessian, state, units),
                 method=self,
                 classes=0,
                 counts=result.counts,
@@ -244,6 +235,17 @@ class Affine(RecalibrationMethod):
                 notes=_notes(theta),
             )
         raise not_converged(self.name)
+
+    def _units(self, setup: DataProfile, read: Read) -> _Units:
+        """Units of the parameters: a least-squares line, and the best of several spreads."""
+        sample = setup.sample("canonical").parameters[:, :-1]
+        target: Any = setup.source.target
+        line = ScaleSums(float(np.mean(target.mean(sample))) if len(sample) else 0.0)
+        units = _units_of(read(line).groups[None][line].sums, line.origin, self.name)
+        maps = tuple(units._replace(spread=spread).map_of(_START) for spread in _SPREADS)
+        tried = MapScores(maps, gradients=False)
+        scores: Floats = read(tried).groups[None][tried].scores
+        return units._replace(spread=_SPREADS[int(np.argmin(scores))])
 
 
 _START = np.array([0.0, 0.0, 1.0])  # parameters θ of the first map
@@ -267,12 +269,6 @@ def _units_of(sums: Floats, origin: float, name: str) -> _Units:
         slope_scale = scale / math.sqrt(variance)
     centre = origin + mean
     return _Units(centre, centre + error, scale, 1.0 + slope, slope_scale)
-
-
-def _tried(units: _Units) -> Iterator[AffineMap]:
-    """Maps without the bias of the means, and with several spreads."""
-    for spread in _SPREADS:
-        yield units._replace(spread=spread).map_of(_START)
 
 
 def _errors(hessian: Floats, state: MapScoreState, units: _Units) -> tuple[float, float, float]:
@@ -312,20 +308,15 @@ class StoredAffine(StoredFit):
 
     map: tuple[float, float, Annotated[float, Field(gt=0.0)]]
     errors: tuple[Measured, Measured, Measured]
-    crps: tuple[Measured, Measured]
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class AffineFit(FittedRecalibrator):
-    """Affine `map` with the `errors` of its parameters, and the `crps` of the rows before, after.
-
-    The standard errors are robust to a wrong model [White 1982].
-    """
+    """Affine `map` with the standard `errors` of its parameters."""
 
     method: Affine
     map: AffineMap
     errors: tuple[float, float, float]
-    crps: tuple[float, float]
     stored: ClassVar[type[StoredFit]] = StoredAffine
 
     @property

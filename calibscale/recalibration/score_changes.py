@@ -107,7 +107,7 @@ def change_limits(
     limits = skewed_limits(state, confidence_level)
     if limits is None:
         return None
-    return ChangeLimits(limits.low, limits.high, _p_value(state))
+    return ChangeLimits(float(limits.low), float(limits.high), _p_value(state))
 
 
 def _p_value(state: RowMomentState) -> float:

@@ -19,7 +19,7 @@ import numpy as np
 import calibscale as cs
 
 rng = np.random.default_rng(3)
-rows, outputs = 4000, 3
+rows, outputs = 2000, 3
 x = rng.normal(size=rows)
 truth = np.column_stack([x, 2.0 + 0.5 * x, -x])
 mixing = np.array([[1.0, 0.0, 0.0], [0.8, 0.6, 0.0], [0.3, 0.3, 0.9]])
@@ -46,9 +46,9 @@ def projected(direction):
 from scipy.stats import false_discovery_control
 
 directions = list(np.eye(outputs))
-directions += [u / np.linalg.norm(u) for u in rng.normal(size=(5, outputs))]
+directions += [u / np.linalg.norm(u) for u in rng.normal(size=(3, outputs))]
 p_values = [
-    cs.calibration_test(projected(u), cs.KLCE(("x",)), n_replicates=999).results[0].p_value
+    cs.calibration_test(projected(u), cs.KLCE(("x",)), n_replicates=499).results[0].p_value
     for u in directions
 ]
 # Benjamini and Yekutieli's adjustment holds under any dependence of the directions.
@@ -78,7 +78,7 @@ def ensemble(vectors, direction):
 
 for name, direction in (("first output", np.eye(outputs)[0]), ("sum", np.ones(outputs))):
     source = ensemble(draws, direction)
-    (test,) = cs.calibration_test(source, "pit_kuiper", n_replicates=999).results
+    (test,) = cs.calibration_test(source, "pit_kuiper", n_replicates=499).results
     coverage = cs.evaluate(source, "coverage")["coverage"]
     expected = coverage.details["expected"]
     print(f"{name}: p = {test.p_value:.3f}, coverage {coverage.value:.3f}, expected {expected:.3f}")
@@ -89,8 +89,8 @@ for name, direction in (("first output", np.eye(outputs)[0]), ("sum", np.ones(ou
 # spread evenly over the sphere hence give it from scores of single numbers, which need no more
 # memory than a block of rows.
 
-steps = np.arange(40) + 0.5
-height, angle = 1 - 2 * steps / 40, np.pi * (1 + np.sqrt(5)) * steps  # a spiral of even density
+steps = np.arange(30) + 0.5
+height, angle = 1 - 2 * steps / 30, np.pi * (1 + np.sqrt(5)) * steps  # a spiral of even density
 radius = np.sqrt(1 - height**2)
 sphere = np.column_stack([radius * np.cos(angle), radius * np.sin(angle), height])
 

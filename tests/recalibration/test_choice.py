@@ -11,6 +11,8 @@ from scipy.stats import binom
 import calibscale as cs
 from calibscale.recalibration.logistic import Beta
 
+pytestmark = pytest.mark.long
+
 
 def binary(n=2000, seed=0, link=lambda z: z, spread=1.5):
     """Probabilities, and events with the log-odds `link` of the log-odds of the probabilities."""

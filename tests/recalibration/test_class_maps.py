@@ -21,6 +21,8 @@ from calibscale.recalibration.parametric import TemperatureScaling
 from calibscale.recalibration.recalibrator import recalibrated
 from tests.support.overconfident import HALF, probabilities
 
+pytestmark = pytest.mark.long
+
 N, K = 1200, 4
 METHODS = [
     VectorScaling(),

@@ -12,6 +12,8 @@ import calibscale as cs
 from calibscale.data.derived_sources import HoldOut
 from calibscale.recalibration.improvements import _HALVES
 
+pytestmark = pytest.mark.long
+
 
 def rows(n=2000, temperature=1.0, seed=0, classes=3):
     """Logits, and labels drawn from the softmax of logits divided by the temperature."""

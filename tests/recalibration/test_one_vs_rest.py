@@ -17,6 +17,8 @@ from calibscale.recalibration.parametric import TemperatureScaling
 from calibscale.recalibration.recalibrator import recalibrated
 from tests.support.overconfident import probabilities
 
+pytestmark = pytest.mark.long
+
 N, K = 2000, 4
 BINARY = {kind.name: kind for kind in (Platt, Beta, Isotonic, BBQ)}
 

@@ -39,7 +39,10 @@ def plot_murphy_diagram(result: MurphyDiagram, ax: Any = None) -> Any:
         role, dashes = LINES[k % len(LINES)]
         ax.fill_between(x, curve.low, curve.high, color=COLOURS[role], alpha=0.15, linewidth=0)
         name = short(curve.model, _NAME) if len(result.curves) > 1 else "mean elementary score"
-        ax.plot(x, curve.score, color=COLOURS[role], linestyle=dashes, linewidth=1.8, label=name)
+        style = {"color": COLOURS[role], "marker": _marker(x)}
+        ax.plot(x, curve.score, linestyle=dashes, linewidth=1.8, label=name, **style)
+        if len(x) == 1:
+            ax.vlines(x, curve.low, curve.high, color=COLOURS[role], alpha=0.5)
     _threshold_axis(ax, x)
     ax.set_ylim(bottom=0)
     ax.locator_params(axis="y", nbins=6)
@@ -81,12 +84,20 @@ def plot_murphy_difference(result: MurphyDiagram, pair: MurphyDifference, ax: An
         label=f"pointwise {level} interval",
     )
     ax.axhline(0.0, color=COLOURS.muted, linewidth=1, linestyle=DASHED)
-    ax.plot(x, pair.difference, color=COLOURS.accent, linewidth=1.8, label="difference")
+    style = {"color": COLOURS.accent, "marker": _marker(x)}
+    ax.plot(x, pair.difference, linewidth=1.8, label="difference", **style)
+    if len(x) == 1:
+        ax.vlines(x, pair.band_low, pair.band_high, color=COLOURS.band, linewidth=4)
     _threshold_axis(ax, x)
     ax.locator_params(axis="y", nbins=6)
-    first, second = short(pair.first, _NAME), short(pair.second, _NAME)
-    framed(ax, "threshold", f"mean elementary score, {first} − {second}")
+    # The title of a figure has the names of both models, which may be long.
+    framed(ax, "threshold", "difference of the mean elementary scores")
     return ax
+
+
+def _marker(thresholds: Any) -> str | None:
+    """Marker of a single point, through which a line would be invisible."""
+    return "o" if len(thresholds) == 1 else None
 
 
 def _threshold_axis(ax: Any, thresholds: Any) -> None:
