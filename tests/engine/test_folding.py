@@ -296,6 +296,7 @@ def test_block_size__changes_results_by_roundings_only(store):
             assert abs(a.value - b.value) <= 1e-12 * scale
 
 
+@pytest.mark.slow  # `test_worker_lost__a_pass_continues_without_it` stays in the full run
 @pytest.mark.cluster
 def test_worker_killed__changes_nothing(store):
     """SIGKILL to a worker process: the nanny restarts it, and its task is run again."""

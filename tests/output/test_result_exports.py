@@ -23,6 +23,8 @@ from calibscale.results.exported import Tabular
 from calibscale.results.night_results import Night
 from tests.support.report_results import night, rows
 
+pytestmark = pytest.mark.long
+
 pandas = pytest.importorskip("pandas", reason="pandas is not installed")
 polars = pytest.importorskip("polars", reason="polars is not installed")
 

@@ -194,6 +194,7 @@ def test_methods__are_cross_fitted_with_covariates_and_weights(rng, method):
         assert again.improvement.changes[1].change == pytest.approx(change.change, rel=1e-6)
 
 
+@pytest.mark.slow  # `test_limits__are_those_of_dask_workers` stays in the full run
 @pytest.mark.cluster
 def test_cross_fits__are_those_of_dask_workers():
     source = source_of(*rows(temperature=1.5))

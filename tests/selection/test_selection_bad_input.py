@@ -14,6 +14,8 @@ from calibscale.selection.kernel_features import KernelFeatures
 from tests.support import naive
 from tests.support.selections import SCORE_FAMILIES
 
+pytestmark = pytest.mark.long
+
 ROWS = 120
 ALL = ["bins", "bins_debiased", "kde", "kkr", "ukkr", "temperature", *SCORE_FAMILIES]
 SCALAR = ["bins", "kde", "kkr", "ukkr", "temperature"]
