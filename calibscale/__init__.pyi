@@ -119,7 +119,7 @@ from .ranking.murphy_diagrams import murphy_diagram as murphy_diagram
 from .ranking.rank import rank as rank
 from .recalibration.fits import FittedRecalibration as FittedRecalibration
 from .recalibration.fits import load_recalibration as load_recalibration
-from .recalibration.fits import recalibrate as recalibrate
+from .recalibration.fitting import recalibrate as recalibrate
 from .results.audit_results import Audit as Audit
 from .results.bias_results import BiasMap as BiasMap
 from .results.comparison_results import Agreement as Agreement

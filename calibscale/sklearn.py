@@ -10,7 +10,8 @@ from calibscale.array_types import Floats, Ints
 from calibscale.data.arrays import from_arrays
 from calibscale.errors import OptionError, missing_package
 from calibscale.recalibration.choice import AUTO
-from calibscale.recalibration.fits import FittedRecalibration, recalibrate
+from calibscale.recalibration.fits import FittedRecalibration
+from calibscale.recalibration.fitting import recalibrate
 from calibscale.recalibration.recalibrator import RecalibrationMethod
 
 try:

@@ -140,7 +140,8 @@ def scaled_couplings(
             spreads[2, k] += spread
         expected = _product(p, z)
         for k in range(K):
-            change = w * p[k] * (z[k] - expected)
+            deviation = z[k] - expected
+            change = w * p[k] * deviation
             along[0, k] += change * z[k]
             along[1, k] += change
         # A branch-free list of the likely classes: others are overwritten.

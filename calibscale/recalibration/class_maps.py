@@ -52,7 +52,7 @@ _MAX_JOINT = 2048
 _MAX_ERRORS = 512  # coefficients with exact second derivatives, and with standard errors
 _MAX_MIXED = 256  # classes of a matrix: 65,000 coefficients
 # Of a coefficient, above the last step.  Second derivatives change with the coefficients, and are
-# computed anew where the first round ends.
+# computed again where the first round ends.
 _PRECISIONS = (0.1, 1e-9)
 _SAMPLE_PRECISION = 1e-4  # the fit to a sample is only a start
 _MAX_CALLS = 200

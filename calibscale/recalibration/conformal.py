@@ -115,7 +115,8 @@ class Conformal(RecalibrationMethod):
             raise OptionError(f"{self.name}: rows with weights are not exchangeable")
         target: Any = setup.source.target
         position, levels = self._groups(setup)
-        prefixes = [0] * (1 + len(levels))
+        groups = 1 + len(levels)  # all rows, and each group
+        prefixes = [0] * groups
         for place in range(_DIGITS):
             statistic = RankCounts(place, tuple(prefixes), position, levels)
             result = read(statistic, covariates=self.covariates)

@@ -1,4 +1,4 @@
-"""`recalibrate`: a fit as a result, which is applied to arrays and stores, saved and loaded."""
+"""A fitted recalibration as a result, which is applied to arrays and stores, saved and loaded."""
 
 from __future__ import annotations
 
@@ -7,8 +7,7 @@ import json
 import logging
 import math
 import os
-import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -28,8 +27,6 @@ from calibscale.data.source_arguments import as_source
 from calibscale.data.store import LogitStore
 from calibscale.engine.merge_tree import Progress
 from calibscale.errors import InvalidDataError, OptionError, StoreError, require
-from calibscale.estimators.scores import NLL
-from calibscale.evaluation.evaluate import evaluate
 from calibscale.evaluation.reliability import reliability
 from calibscale.formatting.naming import short
 from calibscale.predictions.blocks import Block, RowCounts
@@ -38,30 +35,21 @@ from calibscale.predictions.invalid_rows import DROP_REMEDY
 from calibscale.predictions.kinds import forecast_of
 from calibscale.predictions.rules import Rules
 from calibscale.predictions.validation import valid_rows
-from calibscale.recalibration.boosting import MCBoost
-from calibscale.recalibration.choice import AUTO, Choice, chosen_method
-from calibscale.recalibration.improvements import (
-    NOT_JUDGED,
-    improvement_by_cross_fits,
-    improvement_on,
-)
-from calibscale.recalibration.method_registry import METHODS, method_of
-from calibscale.recalibration.nonparametric import LocalBias
-from calibscale.recalibration.parametric import Identity
+from calibscale.recalibration.improvements import NOT_JUDGED, improvement_on
+from calibscale.recalibration.method_registry import METHODS
 from calibscale.recalibration.recalibrator import (
     FittedRecalibrator,
-    RecalibrationMethod,
     fingerprint_of,
     read_json,
     recalibrated,
 )
 from calibscale.recalibration.sql_expressions import SQLScore
-from calibscale.results.audit_results import Improvement, RecalibrationResult
+from calibscale.results.audit_results import RecalibrationResult
 from calibscale.results.declarations import as_json
 from calibscale.results.evaluation_results import Reliability
 from calibscale.results.schemas.malformed import message_of, require_plain
 from calibscale.results.schemas.result_models import validated
-from calibscale.session import Session, SessionOptions, unsuitable, verb
+from calibscale.session import Session, SessionOptions
 
 _log = logging.getLogger(__name__)
 
@@ -316,7 +304,7 @@ class FittedRecalibration(RecalibrationResult):
             As `evaluate`, and if the source has the rows of the fit.
         """
         with Session.open(source, **options) as session:
-            _require_other_rows(session.source, self.fingerprint)
+            require_other_rows(session.source, self.fingerprint)
             improvement = improvement_on(session, self.fit, cluster)
         # A reason why the improvement was not known before does not apply any more.
         notes = tuple(note for note in self.notes if not note.startswith(NOT_JUDGED))
@@ -427,147 +415,7 @@ def _equal(a: Any, b: Any) -> bool:
     return bool(a == b)
 
 
-@verb
-def recalibrate(
-    source: Any,
-    method: str | RecalibrationMethod = AUTO,
-    *,
-    covariates: str | Sequence[str] = (),
-    validate: Any = True,
-    **options: Unpack[SessionOptions],
-) -> FittedRecalibration:
-    """Fit a method of recalibration to the labelled rows of a source.
-
-    A fit takes a few passes, and the choice among all methods for two classes about forty.  The
-    result says whether it helped on rows that the fit has not used: `improvement` has the changes
-    of proper scores with paired intervals.  Rows are taken as independent: with
-    clusters, judge the fit on other rows by ``judged_on(rows, cluster=...)``.
-
-    Parameters
-    ----------
-    source, **options
-        See `evaluate`.
-    method : str or RecalibrationMethod
-        ``temperature`` (Guo et al. 2017), for any number of classes.  For three classes or more
-        ``vector`` and ``matrix`` (Guo et al. 2017), ``dirichlet`` (Kull et al. 2019), and
-        ``one_vs_rest``, a method for two classes for each class.  For two classes ``platt``
-        (1999), ``beta`` (Kull et al. 2017), ``isotonic`` (Zadrozny & Elkan 2002), ``bbq`` (Naeini
-        et al. 2015), ``local_bias`` [VF, eq. 7], ``mc`` (Hébert-Johnson et al. 2018), ``pmc`` (La
-        Cava et al. 2023).  ``identity`` keeps the predictions.  Settings are written as in
-        ``mc(depth=1)``.  Predictive distributions have ``affine`` [Gneiting et al. 2005], which
-        moves their mean and spread, and intervals and quantiles have ``conformal`` [Romano et al.
-        2019].  `calibscale.recalibration` has the classes of the methods.  Default, ``auto``: the
-        simplest of ``identity``, ``temperature``, ``platt``, ``beta`` and ``isotonic``, or for more
-        than two classes of ``identity``, ``temperature``, ``vector`` and ``matrix`` (up to 20
-        classes), with a cross-fitted log loss within one standard error of the smallest.
-        ``vector`` and ``matrix`` need 20 rows for each coefficient.  A note has the log losses.
-        The same halves of the rows choose and judge, so that the improvement
-        of a chosen method is slightly too good.
-    covariates : sequence of str
-        Names of the covariates of ``local_bias``, ``mc`` and ``pmc``, and name of the one whose
-        groups ``conformal`` adjusts.
-    validate : source or bool
-        Rows on which the fit is judged, such as those of the next month.  Default: each half of the
-        rows is judged by a fit to the other half, which takes two more fits.  False leaves this
-        out.
-
-    Returns
-    -------
-    FittedRecalibration
-        Parameters with standard errors, the log loss before and after, and its change on rows that
-        the fit has not used.  `print` shows them, `transform` recalibrates arrays, `apply` and
-        `write` sources, `judged_on` says whether the fit helps on other rows, and `save` writes it.
-
-    Raises
-    ------
-    InvalidDataError, OptionError, StoreError
-        At the first invalid row, if the method does not suit the data, if the data do not determine
-        the fit, or if the source cannot be read.
-
-    Examples
-    --------
-    >>> import numpy as np, calibscale
-    >>> logits = np.tile([2.0, 0.0], (1000, 1))
-    >>> labels = (np.arange(1000) % 4 == 0).astype(int)
-    >>> fitted = calibscale.recalibrate(calibscale.from_arrays(logits=logits, labels=labels))
-    >>> round(fitted.estimates["temperature"], 6)  # 2 / log 3
-    1.820478
-    """
-    started = time.perf_counter()
-    if isinstance(method, str) and method != AUTO:
-        method = method_of(method, **({"covariates": covariates} if covariates else {}))
-    elif covariates:
-        raise OptionError("covariates= is for a method by its name, such as mc")
-    with Session.open(source, **options) as session:
-        data = session.source
-        choice: Choice | None = None
-        if isinstance(method, str):
-            _require_maps(data)
-            choice = chosen_method(session)
-            method = choice.method
-        if isinstance(method, LocalBias | MCBoost):
-            levels = data.categorical(method.covariates, method.categorical)
-            method = replace(method, categorical=levels)
-        fit = method.fit(session)
-        versions = (data, recalibrated(data, fit))
-        # Every method is judged by the same loss on the same rows, whatever loss its fit has
-        # minimised.
-        losses: list[float | None] = [None, None]
-        if data.target.has_classes:
-            losses = [evaluate(session.on(version), [NLL()])["nll"].value for version in versions]
-        improvement = _improvement(session, fit, validate, choice)
-    notes = [*fit.notes]
-    if choice is not None:
-        notes.append(choice.note)
-    if isinstance(improvement, str):
-        notes.append(improvement)
-    summary = fit.summary
-    # Log losses of all labelled rows replace the log losses of the fit.
-    values = summary["parameters"].items()
-    fitted = FittedRecalibration(
-        method=method.name,
-        settings=summary["settings"],
-        passes=fit.passes,
-        notes=tuple(notes),
-        improvement=None if isinstance(improvement, str) else improvement,
-        estimates={name: value for name, value in values if not name.startswith("log_loss")},
-        standard_errors=fit.standard_errors,
-        log_loss_before=losses[0],
-        log_loss_after=losses[1],
-        fingerprint=fingerprint_of(data),
-        state=fit.state,
-        **session.outcome(fit.counts, started),
-    )
-    return replace(fitted, checksum=fitted._digest())
-
-
-def _require_maps(source: ArraySource) -> None:
-    """Raise an OptionError for predictions that no method is for."""
-    claims = tuple(dict.fromkeys(c for name in METHODS.built_in for c in METHODS[name].judges))
-    if not includes(claims, source.target.claim):
-        raise unsuitable("recalibrate", source, claims)
-
-
-def _improvement(
-    session: Session, fit: FittedRecalibrator, validate: Any, choice: Choice | None
-) -> Improvement | str | None:
-    """Improvement by a fit, why it is not known, or None if there is none to know.
-
-    The predictions as they are improve nothing.
-    """
-    if validate is None:
-        raise OptionError("validate= must be a source, or True or False")
-    if validate is False or isinstance(fit.method, Identity):
-        return None
-    if validate is True:
-        after = None if choice is None else choice.cross_fitted
-        return improvement_by_cross_fits(session, fit.method, after)
-    other = as_source(validate)
-    _require_other_rows(other, fingerprint_of(session.source))
-    return improvement_on(session.on(other), fit)
-
-
-def _require_other_rows(data: ArraySource, fingerprint: str) -> None:
+def require_other_rows(data: ArraySource, fingerprint: str) -> None:
     """Raise an OptionError if a source has the rows of a fit."""
     if fingerprint_of(data) == fingerprint:
         raise OptionError(

@@ -96,7 +96,8 @@ def recalibrate(
     if figure is not None and target is None and load is not None:
         raise click.UsageError("--figure needs --apply STORE2, with rows to judge on")
     from calibscale.data.store import LogitStore
-    from calibscale.recalibration import fits
+    from calibscale.recalibration import fits, fitting
+    from calibscale.recalibration.choice import AUTO
     from calibscale.recalibration.method_registry import method_of
 
     place = new and located(new, options["storage_options"])
@@ -109,9 +110,9 @@ def recalibrate(
     if load is not None and (settings or shared.was_passed("method")):
         raise click.UsageError("--method and options of covariates do not apply to --load")
     named = options.pop("method")
-    if named == fits.AUTO and settings and load is None:
+    if named == AUTO and settings and load is None:
         raise click.UsageError("options of covariates need --method local_bias, mc or pmc")
-    method: Any = named if named == fits.AUTO else method_of(named, **settings)
+    method: Any = named if named == AUTO else method_of(named, **settings)
     needed: tuple[str, ...] = ()
     if load is not None:
         fitted = fits.load_recalibration(load)
@@ -125,7 +126,7 @@ def recalibrate(
     else:
         # A copy of the options: they are used again for the rows to judge on.
         with open_session(store, dict(options), "fitting") as session:
-            fitted = fits.recalibrate(session, method, validate=judging or True)
+            fitted = fitting.recalibrate(session, method, validate=judging or True)
     outputs.finish(fitted)
     if figure is not None:
         from calibscale.output.pictures import save_comparison

@@ -1,0 +1,170 @@
+"""`recalibrate`: fit a method, or the one that is chosen, and say whether it helps."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any, Unpack
+
+from calibscale.data.source import ArraySource
+from calibscale.data.source_arguments import as_source
+from calibscale.errors import OptionError
+from calibscale.estimators.scores import NLL
+from calibscale.evaluation.evaluate import evaluate
+from calibscale.predictions.claims import includes
+from calibscale.recalibration.boosting import MCBoost
+from calibscale.recalibration.choice import AUTO, Choice, chosen_method
+from calibscale.recalibration.fits import FittedRecalibration, require_other_rows
+from calibscale.recalibration.improvements import improvement_by_cross_fits, improvement_on
+from calibscale.recalibration.method_registry import METHODS, method_of
+from calibscale.recalibration.nonparametric import LocalBias
+from calibscale.recalibration.parametric import Identity
+from calibscale.recalibration.recalibrator import (
+    FittedRecalibrator,
+    RecalibrationMethod,
+    fingerprint_of,
+    recalibrated,
+)
+from calibscale.results.audit_results import Improvement
+from calibscale.session import Session, SessionOptions, unsuitable, verb
+
+
+@verb
+def recalibrate(
+    source: Any,
+    method: str | RecalibrationMethod = AUTO,
+    *,
+    covariates: str | Sequence[str] = (),
+    validate: Any = True,
+    **options: Unpack[SessionOptions],
+) -> FittedRecalibration:
+    """Fit a method of recalibration to the labelled rows of a source.
+
+    A fit takes a few passes, and the choice among all methods for two classes about forty.  The
+    result says whether it helped on rows that the fit has not used: `improvement` has the changes
+    of proper scores with paired intervals.  Rows are taken as independent: with
+    clusters, judge the fit on other rows by ``judged_on(rows, cluster=...)``.
+
+    Parameters
+    ----------
+    source, **options
+        See `evaluate`.
+    method : str or RecalibrationMethod
+        ``temperature`` (Guo et al. 2017), for any number of classes.  For three classes or more
+        ``vector`` and ``matrix`` (Guo et al. 2017), ``dirichlet`` (Kull et al. 2019), and
+        ``one_vs_rest``, a method for two classes for each class.  For two classes ``platt``
+        (1999), ``beta`` (Kull et al. 2017), ``isotonic`` (Zadrozny & Elkan 2002), ``bbq`` (Naeini
+        et al. 2015), ``local_bias`` [VF, eq. 7], ``mc`` (Hébert-Johnson et al. 2018), ``pmc`` (La
+        Cava et al. 2023).  ``identity`` keeps the predictions.  Settings are written as in
+        ``mc(depth=1)``.  Predictive distributions have ``affine`` [Gneiting et al. 2005], which
+        moves their mean and spread, and intervals and quantiles have ``conformal`` [Romano et al.
+        2019].  `calibscale.recalibration` has the classes of the methods.  Default, ``auto``: the
+        simplest of ``identity``, ``temperature``, ``platt``, ``beta`` and ``isotonic``, or for more
+        than two classes of ``identity``, ``temperature``, ``vector`` and ``matrix`` (up to 20
+        classes), with a cross-fitted log loss within one standard error of the smallest.
+        ``vector`` and ``matrix`` need 20 rows for each coefficient.  A note has the log losses.
+        The same halves of the rows choose and judge, so that the improvement
+        of a chosen method is slightly too good.
+    covariates : sequence of str
+        Names of the covariates of ``local_bias``, ``mc`` and ``pmc``, and name of the one whose
+        groups ``conformal`` adjusts.
+    validate : source or bool
+        Rows on which the fit is judged, such as those of the next month.  Default: each half of the
+        rows is judged by a fit to the other half, which takes two more fits.  False leaves this
+        out.
+
+    Returns
+    -------
+    FittedRecalibration
+        Parameters with standard errors, the log loss before and after, and its change on rows that
+        the fit has not used.  `print` shows them, `transform` recalibrates arrays, `apply` and
+        `write` sources, `judged_on` says whether the fit helps on other rows, and `save` writes it.
+
+    Raises
+    ------
+    InvalidDataError, OptionError, StoreError
+        At the first invalid row, if the method does not suit the data, if the data do not determine
+        the fit, or if the source cannot be read.
+
+    Examples
+    --------
+    >>> import numpy as np, calibscale
+    >>> logits = np.tile([2.0, 0.0], (1000, 1))
+    >>> labels = (np.arange(1000) % 4 == 0).astype(int)
+    >>> fitted = calibscale.recalibrate(calibscale.from_arrays(logits=logits, labels=labels))
+    >>> round(fitted.estimates["temperature"], 6)  # 2 / log 3
+    1.820478
+    """
+    started = time.perf_counter()
+    if isinstance(method, str) and method != AUTO:
+        method = method_of(method, **({"covariates": covariates} if covariates else {}))
+    elif covariates:
+        raise OptionError("covariates= is for a method by its name, such as mc")
+    with Session.open(source, **options) as session:
+        data = session.source
+        choice: Choice | None = None
+        if isinstance(method, str):
+            _require_maps(data)
+            choice = chosen_method(session)
+            method = choice.method
+        if isinstance(method, LocalBias | MCBoost):
+            levels = data.categorical(method.covariates, method.categorical)
+            method = replace(method, categorical=levels)
+        fit = method.fit(session)
+        versions = (data, recalibrated(data, fit))
+        # Every method is judged by the same loss on the same rows, whatever loss its fit has
+        # minimised.
+        losses: list[float | None] = [None, None]
+        if data.target.has_classes:
+            losses = [evaluate(session.on(version), [NLL()])["nll"].value for version in versions]
+        improvement = _improvement(session, fit, validate, choice)
+    notes = [*fit.notes]
+    if choice is not None:
+        notes.append(choice.note)
+    if isinstance(improvement, str):
+        notes.append(improvement)
+    summary = fit.summary
+    # Log losses of all labelled rows replace the log losses of the fit.
+    values = summary["parameters"].items()
+    fitted = FittedRecalibration(
+        method=method.name,
+        settings=summary["settings"],
+        passes=fit.passes,
+        notes=tuple(notes),
+        improvement=None if isinstance(improvement, str) else improvement,
+        estimates={name: value for name, value in values if not name.startswith("log_loss")},
+        standard_errors=fit.standard_errors,
+        log_loss_before=losses[0],
+        log_loss_after=losses[1],
+        fingerprint=fingerprint_of(data),
+        state=fit.state,
+        **session.outcome(fit.counts, started),
+    )
+    return replace(fitted, checksum=fitted._digest())
+
+
+def _require_maps(source: ArraySource) -> None:
+    """Raise an OptionError for predictions that no method is for."""
+    claims = tuple(dict.fromkeys(c for name in METHODS.built_in for c in METHODS[name].judges))
+    if not includes(claims, source.target.claim):
+        raise unsuitable("recalibrate", source, claims)
+
+
+def _improvement(
+    session: Session, fit: FittedRecalibrator, validate: Any, choice: Choice | None
+) -> Improvement | str | None:
+    """Improvement by a fit, why it is not known, or None if there is none to know.
+
+    The predictions as they are improve nothing.
+    """
+    if validate is None:
+        raise OptionError("validate= must be a source, or True or False")
+    if validate is False or isinstance(fit.method, Identity):
+        return None
+    if validate is True:
+        after = None if choice is None else choice.cross_fitted
+        return improvement_by_cross_fits(session, fit.method, after)
+    other = as_source(validate)
+    require_other_rows(other, fingerprint_of(session.source))
+    return improvement_on(session.on(other), fit)
