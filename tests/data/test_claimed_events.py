@@ -24,6 +24,18 @@ def columns(rng):
     return centre - half, centre + half, centre + rng.normal(size=ROWS), rng.normal(size=ROWS)
 
 
+def intervals_with(columns, name):
+    """Intervals with the covariate under a name."""
+    low, high, y, x = columns
+    return cs.from_arrays(
+        intervals=(low, high),
+        coverage=COVERAGE,
+        labels=y,
+        covariates=x,
+        covariate_names=[name],
+    )
+
+
 def events_of(source):
     """Probabilities, labels and covariates of all rows of a source of events."""
     block = cs.forecast_events(source).read(0, source.rows, covariates=True)
@@ -32,13 +44,7 @@ def events_of(source):
 
 def test_intervals__claim_that_the_outcome_is_inside(columns):
     low, high, y, x = columns
-    source = cs.from_arrays(
-        intervals=(low, high),
-        coverage=COVERAGE,
-        labels=y,
-        covariates=x,
-        covariate_names=["x"],
-    )
+    source = intervals_with(columns, "x")
     p, happened, covariates = events_of(source)
     assert (p == COVERAGE).all()
     np.testing.assert_array_equal(happened, (low <= y) & (y <= high))
@@ -90,14 +96,7 @@ def test_invalid_rows__are_named(columns):
 
 
 def test_column_of_the_predictions__does_not_hide_a_covariate(columns):
-    low, high, y, x = columns
-    source = cs.from_arrays(
-        intervals=(low, high),
-        coverage=COVERAGE,
-        labels=y,
-        covariates=x,
-        covariate_names=["interval_width"],
-    )
+    source = intervals_with(columns, "interval_width")
     names = cs.forecast_events(source).covariate_names
     assert names == ("interval_width", "predicted interval_width")
 
@@ -124,13 +123,7 @@ def test_repr__is_short(columns):
 @pytest.mark.long
 def test_stores_and_blocks__have_the_same_events(tmp_path, columns):
     low, high, y, x = columns
-    source = cs.from_arrays(
-        intervals=(low, high),
-        coverage=COVERAGE,
-        labels=y,
-        covariates=x,
-        covariate_names=["x"],
-    )
+    source = intervals_with(columns, "x")
     path = tmp_path / "intervals.zarr"
     store = cs.LogitStore.create(path, forecast=source.target, covariate_names=("x",))
     with store.writer() as writer:
