@@ -70,7 +70,7 @@ _ENTRIES = {
     "bias": ("functional_measures", "Bias", "mean prediction minus mean outcome, or shares: above 0 predictions are too high", False),
     "squared_error": ("functional_measures", "SquaredError", "mean squared error of means; good if small, not calibration alone", False),
     "deviance": ("functional_measures", "Deviance", "mean deviance of positive means; good if small, not calibration alone", False),
-    "decomposition": ("score_decompositions", "Decomposition", "miscalibration of the squared error or deviance of means by isotonic regression", True),
+    "decomposition": ("score_decompositions", "Decomposition", "miscalibration of the score of means, quantiles or expectiles by isotonic regression", True),
     "expectile_loss": ("functional_measures", "ExpectileLoss", "mean loss of expectiles; good if small, not calibration alone", False),
     "interval_score": ("functional_measures", "IntervalScore", "mean width of intervals and penalty of outcomes outside; good if small, not calibration alone", False),
     "size_stratified_coverage": ("size_strata", "SizeStratifiedCoverage", "smallest coverage of intervals or sets among strata of their size: should be their level", False),

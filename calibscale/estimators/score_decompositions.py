@@ -1,4 +1,4 @@
-"""Decomposition of consistent scores of means by isotonic regression."""
+"""Decomposition of consistent scores of functionals by isotonic regression."""
 
 from __future__ import annotations
 
@@ -11,43 +11,53 @@ from scipy.special import xlogy
 
 from calibscale.array_types import Floats
 from calibscale.errors import require
-from calibscale.estimators.base import SimpleEstimator, without_rows
-from calibscale.estimators.functional_measures import Deviance
-from calibscale.predictions.claims import EXCEEDANCES, MEANS
+from calibscale.estimators.base import BoundEstimator, SimpleEstimator, without_rows
+from calibscale.estimators.forecast_scores import PinballLoss
+from calibscale.estimators.functional_decompositions import FunctionalDecomposition, outcome_pairs
+from calibscale.estimators.functional_measures import Deviance, ExpectileLoss
+from calibscale.estimators.isotonic_fits import AsymmetricLoss, steps_table
+from calibscale.kernels.data_profile import DataProfile
+from calibscale.predictions.claims import EXCEEDANCES, EXPECTILES, MEANS, QUANTILES
 from calibscale.results.estimate import EXACT, Approximation, Estimate
 from calibscale.statistics.forecast_totals import ForecastState
 from calibscale.statistics.ordered_sums import OrderedState, OrderedSums
 from calibscale.statistics.statistic import Statistic
 
-_MAX_STEPS = 1000  # steps of the isotonic curve in results
-
 
 @dataclass(frozen=True)
 class Decomposition(SimpleEstimator):
-    """Miscalibration of a score of means: what an increasing map of the predictions improves.
+    """Miscalibration of a score: what an increasing map of the predictions improves.
 
-    The score is miscalibration − discrimination + uncertainty.  The recalibrated prediction is the
-    isotonic regression of the outcomes on the prediction, which is the best increasing map for
-    every consistent score [Jordan, Mühlemann & Ziegel, JMLR 23 (2022)].  Discrimination is how much
-    it improves on the mean outcome, and uncertainty is the score of the mean outcome [Fissler,
-    Lorentzen & Mayer, arXiv:2202.12780, eq. 8].
+    The score is miscalibration − discrimination + uncertainty.  It is the squared error or a
+    deviance of means, the squared error of exceedances, the pinball loss of quantiles, and the
+    asymmetric squared error of expectiles.  The recalibrated prediction is the isotonic regression
+    of the outcomes on the prediction, which is the best increasing map for every consistent score
+    [Jordan, Mühlemann & Ziegel, AISM 74 (2022); Gneiting & Resin, EJS 17 (2023)].  Discrimination
+    is how much it improves on the best constant, and uncertainty is the score of that constant
+    [Fissler, Lorentzen & Mayer, arXiv:2202.12780, eq. 8].
 
     The value is the miscalibration, in the unit of the score.  `details` has the other parts, the
-    score, and the steps of the isotonic curve: lowest and highest prediction, mean outcome and
-    weight.  A map that is fitted to the same rows biases the miscalibration upwards, and only
-    increasing maps are considered.  With more than 65,536 different predictions they are in cells
-    of a relative width of 2⁻¹² or more, and `approximation` has the error.
+    score, and the steps of the isotonic curve: lowest and highest prediction, observed functional
+    and weight.  The observed quantile is the middle of the least and the greatest isotonic fit,
+    where they differ.  The parts do not depend on this choice.  A map that is fitted to the same
+    rows biases the miscalibration upwards, and only increasing maps are considered.
+
+    Means with more than 65,536 different predictions are in cells of a relative width of 2⁻¹² or
+    more.  Quantiles and expectiles with more than 2²⁰ different pairs of a prediction and an
+    outcome are in cells of both.  `approximation` then has the error, which for quantiles and
+    expectiles is a bound.
 
     Parameters
     ----------
     power : float
         Power of the mean in the variance of the Tweedie family of the score: 0 for the squared
-        error, 1 for the Poisson and 2 for the gamma deviance, see `Deviance`.
+        error, 1 for the Poisson and 2 for the gamma deviance, see `Deviance`.  For means and
+        exceedances.
 
     See Also
     --------
     CORP : The same for the Brier score of events.
-    Deviance, SquaredError : The scores.
+    Deviance, SquaredError, PinballLoss, ExpectileLoss : The scores.
     KCE : Kernel error, without the bias of a fit.
 
     Examples
@@ -63,7 +73,7 @@ class Decomposition(SimpleEstimator):
 
     power: float = 0.0
     name: ClassVar[str] = "decomposition"
-    judges: ClassVar[tuple[str, ...]] = (MEANS, EXCEEDANCES)
+    judges: ClassVar[tuple[str, ...]] = (MEANS, EXCEEDANCES, QUANTILES, EXPECTILES)
     by_default: ClassVar[bool] = False
     no_interval: ClassVar[str | None] = (
         "the value of a calibrated model is at the end of the range, and has no normal limit"
@@ -73,6 +83,16 @@ class Decomposition(SimpleEstimator):
 
     def __post_init__(self) -> None:
         require(self.power == 0 or self.power >= 1, "power must be 0 or at least 1", self.power)
+
+    def bind(self, profile: DataProfile) -> BoundEstimator:
+        target: Any = profile.source.target
+        if target.claim not in (QUANTILES, EXPECTILES):
+            return self
+        require(self.power == 0, f"power is for means, and there are {target.in_words}", self.power)
+        is_quantile = target.claim == QUANTILES
+        loss = AsymmetricLoss(target.level, 1 if is_quantile else 2)
+        score = PinballLoss((target.level,)) if is_quantile else ExpectileLoss()
+        return FunctionalDecomposition(self, outcome_pairs(profile), loss, score)
 
     @property
     def needs(self) -> tuple[Statistic, ...]:
@@ -120,7 +140,7 @@ def _parts(ordered: OrderedState, power: float) -> tuple[float, float, dict[str,
     share = weight / weight.sum()
     miscalibration = float(share @ _improvement(y, x, fit, power))
     discrimination = float(share @ _improvement(y, mean, fit, power))
-    return miscalibration, discrimination, _steps(x, weight, fit)
+    return miscalibration, discrimination, steps_table(x, x, fit, weight)
 
 
 def _improvement(y: Floats, a: Floats, b: Floats, power: float) -> Floats:
@@ -142,18 +162,3 @@ def _linear_term(y: Floats, mean: Floats, power: float) -> Floats:
     """y·mean^(1−power), which is 0 where a mean is 0, as its outcomes are all 0."""
     positive = np.where(mean == 0, 1.0, mean)
     return np.where(y == 0, 0.0, y * positive ** (1.0 - power))
-
-
-def _steps(x: Floats, weight: Floats, fit: Floats) -> dict[str, list[float]]:
-    """Steps of the isotonic curve.  The lightest are left out where there are too many."""
-    starts = np.append(0, np.flatnonzero(np.diff(fit) > 0) + 1)
-    ends = np.append(starts[1:], len(fit)) - 1
-    weights = np.add.reduceat(weight, starts)
-    heaviest = np.sort(np.argsort(-weights, kind="stable")[:_MAX_STEPS])
-    columns = {
-        "low": x[starts],
-        "high": x[ends],
-        "observed": fit[starts],
-        "weight": weights,
-    }
-    return {name: column[heaviest].tolist() for name, column in columns.items()}

@@ -23,6 +23,7 @@ from calibscale.statistics.feature_sums import LandmarkFeatures
 from calibscale.statistics.null_distributions import PooledResiduals
 from calibscale.statistics.nystrom_map import Nystrom
 from calibscale.statistics.ordered_sums import ConcentrationSums, OrderedResponses, RatioSums
+from calibscale.statistics.outcome_pairs import OutcomePairs
 from calibscale.statistics.response_sums import ResidualMoments
 from calibscale.statistics.row_moments import RowMoments
 from calibscale.statistics.score_sums import Totals
@@ -50,9 +51,9 @@ def test_table__has_every_statistic_that_an_estimator_can_need():
     # Replicates, and the residuals that nulls draw from, belong to a test of one day.  A ledger
     # stores the states of replicates only.  Landmarks are chosen among the rows of one day, and
     # jobs refuse estimators by landmarks.  Sums of charts are of one call, and so are moments of
-    # rows: windows have intervals from groups of rows.
+    # rows: windows have intervals from groups of rows.  Pairs have no sums, and jobs refuse them.
     of_tests = {Replicates, PooledResiduals, MergedCells, CondensedResiduals, ResidualMoments}
-    of_charts = {ConcentrationSums, ElementarySums, OrderedResponses, RatioSums}
+    of_charts = {ConcentrationSums, ElementarySums, OrderedResponses, OutcomePairs, RatioSums}
     stored = needed - of_charts - of_tests - {RowMoments, Nystrom, LandmarkFeatures}
     assert stored == {*STATISTICS.values()} & needed
     assert not {Nystrom, LandmarkFeatures} & {*STATISTICS.values()}

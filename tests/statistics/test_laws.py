@@ -151,6 +151,7 @@ EXAMPLES = {
     "Grouped": lambda cls: cls(Totals(), 3),
     "OfClass": lambda cls: cls(TemperedLoss(0.8), 1),
     "OrderedResponses": lambda cls: cls(),
+    "OutcomePairs": lambda cls: cls((-0.5, 0.0, 0.7), (-1.0, 1.0)),
     "OrderedSums": lambda cls: cls(),
     "SampledResponses": lambda cls: cls((0,), 9),
     "ImpossibleLabels": lambda cls: cls(),
@@ -300,6 +301,7 @@ OF_FUNCTIONALS = (
     "ElementarySums",
     "OrderedResponses",
     "OrderedSums",
+    "OutcomePairs",
     "RatioSums",
     "ResidualMoments",
     "ResponseCells",
@@ -315,6 +317,7 @@ CANONICAL = {
     # The root of the residual of a row near a landmark, about 1e-12, magnifies its rounding.
     "LandmarkFeatures": lambda state: (*state._replace(left=np.zeros(())),),
     "Nystrom": _sorted_sample,
+    "OutcomePairs": lambda state: state.sorted(),
     "PITValues": lambda state: (*state[:3], *state.curve()),
     "PooledResiduals": lambda state: _sorted_rows(state, np.argsort(state.rows)),
     "RowPoints": lambda state: _sorted_rows(state, np.argsort(state.rows)),

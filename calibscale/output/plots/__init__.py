@@ -17,6 +17,7 @@ from calibscale.output.plots.prediction_plots import plot_reliability
 from calibscale.output.plots.score_plots import (
     plot_corp,
     plot_cumulative,
+    plot_decomposition,
     plot_murphy,
     plot_risk_coverage,
 )
@@ -29,6 +30,7 @@ __all__ = [
     "plot_corp",
     "plot_cumulative",
     "plot_day_rows",
+    "plot_decomposition",
     "plot_double_lift",
     "plot_evidence",
     "plot_intervals",

@@ -35,19 +35,21 @@ _WIDE = 1.96  # standard deviations on each side of a range of 95 %
 _RARE = 0.005  # share of the rows that a frequency has to have for the axes to include it
 _SMALL = 0.1  # share of the largest part of a score that a threshold has to reach to be shown
 _RANGE = "95 % range if calibrated, at each point"
-_CURVES = {
-    "steps": ("low", "high", "frequency", "weight"),
-    "band": ("score", "low", "high"),
-    "walk": ("share", "score", "difference", "sigma"),
-    "murphy": ("threshold", "score", "miscalibration", "discrimination"),
-    "risk_coverage": ("coverage", "risk", "confidence"),
+_CURVES = {  # by name: key in the details, and columns
+    "steps": ("steps", ("low", "high", "frequency", "weight")),
+    "response_steps": ("steps", ("low", "high", "observed", "weight")),
+    "band": ("band", ("score", "low", "high")),
+    "walk": ("walk", ("share", "score", "difference", "sigma")),
+    "murphy": ("murphy", ("threshold", "score", "miscalibration", "discrimination")),
+    "risk_coverage": ("risk_coverage", ("coverage", "risk", "confidence")),
 }
+_TAIL = 0.002  # share of the rows in each tail, which does not stretch the axes
 
 
-def curve_of(estimate: Any, key: str) -> dict[str, Floats]:
+def curve_of(estimate: Any, name: str) -> dict[str, Floats]:
     """Curve in the details of an estimate, or of its JSON object: columns of equal lengths."""
     restored = _restored(estimate)
-    names = _CURVES[key]
+    key, names = _CURVES[name]
     try:
         columns = np.array([restored.details[key][name] for name in names], float)
         columns[:, 0]  # there is a point
@@ -105,6 +107,44 @@ def plot_corp(estimate: Any, ax: Any = None, axes: str = "linear") -> Any:
         label="isotonic regression of the labels",
     )
     framed(ax, "prediction", outcome(_restored(estimate).notion))
+    return ax
+
+
+def plot_decomposition(estimate: Any, ax: Any = None) -> Any:
+    """Draw the isotonic regression of the outcomes on predictions of a mean, quantile or expectile.
+
+    Thick parts of the line are ranges of predictions with one value.  A calibrated prediction has
+    the values of the dashed line [Jordan, Mühlemann & Ziegel 2022; Gneiting & Resin 2023].  The
+    0.2 % of the rows with the lowest and the highest predictions may be outside the axes.
+    """
+    low, high, observed, weight = curve_of(estimate, "response_steps").values()
+    ax = new_axes(ax, RELIABILITY_HEIGHT)
+    # Single rows far from all others would leave no room for the others.
+    reached = np.cumsum(weight) / weight.sum()
+    shown = (reached >= _TAIL) & (reached - weight / weight.sum() <= 1.0 - _TAIL)
+    ends = np.array([low[shown].min(), high[shown].max()])
+    ax.plot(
+        ends, ends, color=COLOURS.muted, linewidth=1, linestyle=DASHED, label="predicted", zorder=1
+    )
+    ax.plot(
+        np.column_stack([low, high]).ravel(),
+        observed.repeat(2),
+        color=COLOURS.accent,
+        linewidth=1,
+    )
+    ax.hlines(
+        observed,
+        low,
+        high,
+        color=COLOURS.accent,
+        linewidth=3.5,
+        label="isotonic regression of the outcomes",
+    )
+    for values, set_limits in ((ends, ax.set_xlim), (observed[shown], ax.set_ylim)):
+        span = np.append(values, ends) if set_limits == ax.set_ylim else values
+        margin = 0.03 * (np.ptp(span) or 1.0)
+        set_limits(span.min() - margin, span.max() + margin)
+    framed(ax, "prediction", "recalibrated prediction")
     return ax
 
 
@@ -212,6 +252,12 @@ def plot_risk_coverage(estimate: Any, ax: Any = None) -> Any:
 _WALK = ("walk", plot_cumulative, _HEIGHT, "Cumulative differences")
 SCORE_PLOTS = {  # curve, plot, height and title of each estimator
     "corp": ("steps", plot_corp, RELIABILITY_HEIGHT, "CORP reliability diagram"),
+    "decomposition": (
+        "response_steps",
+        plot_decomposition,
+        RELIABILITY_HEIGHT,
+        "Isotonic reliability diagram",
+    ),
     "ecce_mad": _WALK,
     "ecce_range": _WALK,
     "murphy": ("murphy", plot_murphy, _HEIGHT, "Murphy diagram"),
