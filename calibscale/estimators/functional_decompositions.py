@@ -94,6 +94,7 @@ def outcome_pairs(profile: DataProfile) -> OutcomePairs:
     return OutcomePairs(
         _edges(predictions, _PREDICTION_CELLS),
         _edges(outcomes[np.isfinite(outcomes)], _OUTCOME_CELLS),
+        None if profile.is_stream else profile.rows,
     )
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
@@ -100,10 +100,13 @@ class OutcomePairs(Statistic):
     ----------
     prediction_edges, outcome_edges : tuple of float
         Increasing edges, beyond which cells have no end.
+    most_rows : int, optional
+        Largest number of rows, from which the memory of a state follows.  Default: unknown.
     """
 
     prediction_edges: tuple[float, ...]
     outcome_edges: tuple[float, ...]
+    most_rows: int | None = field(default=None, compare=False)
     large_chunks: ClassVar[bool] = True  # a chunk may fill all cells
 
     @property
@@ -128,6 +131,9 @@ class OutcomePairs(Statistic):
         return OutcomePairState(x, y, weights, np.zeros((MOMENTS, 0)), least, largest)
 
     def nbytes(self, classes: int) -> int:
+        # A pair has three numbers, as a cell has.
+        if self.most_rows is not None and self.most_rows <= MOST_PAIRS:
+            return 8 * MOMENTS * self.most_rows
         return 8 * MOMENTS * max(self.cells, MOST_PAIRS)
 
     def accumulate(self, state: OutcomePairState, chunk: Any) -> OutcomePairState:

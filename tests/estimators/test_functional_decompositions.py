@@ -183,3 +183,21 @@ def test_plot__has_the_steps_of_means_and_quantiles():
         steps = estimate.details["steps"]
         assert [segment[0, 1] for segment in segments] == steps["observed"]
         assert [segment[0, 0] for segment in segments] == steps["low"]
+
+
+def test_groups__of_few_rows_need_little_memory():
+    x, y, _ = rows("normal")
+    group = (np.arange(len(x)) % 50).astype(float)
+    source = cs.from_arrays(
+        predictions=x,
+        forecast="median",
+        labels=y,
+        covariates=group[:, None],
+        covariate_names=["site"],
+    )
+    found = cs.evaluate(source, "decomposition", group_by="site", memory_limit="1GB")
+    chosen = group == 7
+    expected = cs.evaluate(source_of(x[chosen], y[chosen], "median"), "decomposition")
+    np.testing.assert_allclose(
+        parts_of(found.groups[7.0][0]), parts_of(expected["decomposition"]), rtol=1e-12
+    )
