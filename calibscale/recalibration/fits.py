@@ -34,7 +34,7 @@ from calibscale.predictions.claims import CLASSES, FORECASTS, FUNCTIONALS, inclu
 from calibscale.predictions.invalid_rows import DROP_REMEDY
 from calibscale.predictions.kinds import forecast_of
 from calibscale.predictions.rules import Rules
-from calibscale.predictions.validation import valid_rows
+from calibscale.predictions.validation import chunks, valid_rows
 from calibscale.recalibration.improvements import NOT_JUDGED, improvement_on
 from calibscale.recalibration.method_registry import METHODS
 from calibscale.recalibration.recalibrator import (
@@ -164,6 +164,52 @@ class FittedRecalibration(RecalibrationResult):
             text = str(error).replace(DROP_REMEDY, "Fix the row, or leave it out.")
             raise InvalidDataError(text, error.row) from None
         return np.concatenate(blocks)
+
+    def interval(self, probabilities: Any = None, *, logits: Any = None) -> Floats:
+        """Interval of P(y = 1) of predictions in memory, by ``venn_abers``.
+
+        Parameters
+        ----------
+        probabilities, logits : (n,) or (n, 2) array-like
+            Exactly one of the two, see `transform`.
+
+        Returns
+        -------
+        (n, 2) array of float64
+            Lower and upper limits, the values p0 and p1 of two isotonic regressions: with the new
+            row as no event, and as an event.  The limit that belongs to the label is calibrated if
+            the row is exchangeable with the rows of the fit [Vovk & Petej 2014].
+
+        Raises
+        ------
+        InvalidDataError, OptionError
+            At the first invalid row, or if the method has no interval.
+
+        Examples
+        --------
+        >>> import numpy as np, calibscale
+        >>> p, y = np.repeat([0.2, 0.8], 8), np.arange(16) % 8 < np.repeat([2, 5], 8)
+        >>> source = calibscale.from_arrays(probabilities=p, labels=y, binary=True)
+        >>> fitted = calibscale.recalibrate(source, "venn_abers")
+        >>> fitted.interval([0.2, 0.8]).round(3)
+        array([[0.222, 0.333],
+               [0.556, 0.667]])
+        """
+        if self.source.get("classes") != 2:
+            raise OptionError(f"{self.method} has no interval of a probability of two classes")
+        if (probabilities is None) == (logits is None):
+            raise OptionError("give exactly one of probabilities= and logits=")
+        kind = "probabilities" if logits is None else "logits"
+        values = as_numpy(probabilities if logits is None else logits, kind)
+        arguments: dict[str, Any] = {kind: values, "labels": np.zeros(len(values), np.int64)}
+        source = from_arrays(**arguments, binary=values.ndim == 1 or values.shape[1:] == (1,))
+        require(source.classes == 2, "the interval is of two classes", source.classes)
+        rules = source.rules(tolerance=self.fit.tolerance)
+        limits = [np.empty((0, 2))]
+        for low in range(0, source.rows, source.block_rows):
+            block = source.read(low, min(low + source.block_rows, source.rows))
+            limits += [self.fit.intervals(chunk) for chunk, _ in chunks(block, rules)]
+        return np.concatenate(limits)
 
     def sql(self, column: str, *, logits: bool = False) -> str:
         """Recalibrated P(y = 1) as an SQL expression of a column, for use in a data warehouse.

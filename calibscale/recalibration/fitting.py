@@ -54,9 +54,10 @@ def recalibrate(
         ``temperature`` (Guo et al. 2017), for any number of classes.  For three classes or more
         ``vector`` and ``matrix`` (Guo et al. 2017), ``dirichlet`` (Kull et al. 2019), and
         ``one_vs_rest``, a method for two classes for each class.  For two classes ``platt``
-        (1999), ``beta`` (Kull et al. 2017), ``isotonic`` (Zadrozny & Elkan 2002), ``bbq`` (Naeini
-        et al. 2015), ``local_bias`` [VF, eq. 7], ``mc`` (Hébert-Johnson et al. 2018), ``pmc`` (La
-        Cava et al. 2023).  ``identity`` keeps the predictions.  Settings are written as in
+        (1999), ``beta`` (Kull et al. 2017), ``isotonic`` (Zadrozny & Elkan 2002), ``venn_abers``
+        (Vovk & Petej 2014), also with an `interval`, ``bbq`` (Naeini et al. 2015), ``local_bias``
+        [VF, eq. 7], ``mc`` (Hébert-Johnson et al. 2018), ``pmc`` (La Cava et al. 2023).
+        ``identity`` keeps the predictions.  Settings are written as in
         ``mc(depth=1)``.  Predictive distributions have ``affine`` [Gneiting et al. 2005], which
         moves their mean and spread, and intervals and quantiles have ``conformal`` [Romano et al.
         2019].  `calibscale.recalibration` has the classes of the methods.  Default, ``auto``: the

@@ -17,6 +17,7 @@ from calibscale.recalibration import (
     nonparametric,
     one_vs_rest,
     parametric,
+    venn_abers,
 )
 from calibscale.recalibration.choice import AUTO
 from calibscale.recalibration.recalibrator import RecalibrationMethod
@@ -36,6 +37,7 @@ METHODS: Registry[type[RecalibrationMethod]] = Registry(
             (logistic.Platt, "logistic regression on the log-odds, for two classes"),
             (logistic.Beta, "beta calibration, with a slope for each end, for two classes"),
             (nonparametric.Isotonic, "isotonic regression, for two classes"),
+            (venn_abers.VennAbers, "two isotonic regressions with an interval, for two classes"),
             (nonparametric.BBQ, "average of binnings, for two classes"),
             (nonparametric.LocalBias, "local bias by a kernel, for two classes"),
             (boosting.MCBoost, "boosting of segments, for two classes"),

@@ -261,6 +261,10 @@ class FittedRecalibrator(ABC):
         The covariates of the chunk have the columns `covariates`.
         """
 
+    def intervals(self, chunk: Chunk) -> Floats:
+        """Limits of P(y = 1) of valid rows (c, 2).  An OptionError is raised without limits."""
+        raise OptionError(f"{self.method.name} has no interval of a probability: fit venn_abers")
+
     def sql(self, score: SQLScore) -> str:
         """SQL expression of the recalibrated P(y = 1).  An OptionError is raised without one."""
         raise OptionError(f"{self.method.name} is no formula of one probability")

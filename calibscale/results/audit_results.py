@@ -385,6 +385,7 @@ METHOD_NAMES = (
     "platt",
     "beta",
     "isotonic",
+    "venn_abers",
     "bbq",
     "local_bias",
     "mc",
