@@ -70,6 +70,9 @@ def main(arguments: list[str] | None = None) -> int:
         default=[],
         help="'calibrated', a factor of the log-odds, or module:function; default: calibrated",
     )
+    parser.add_argument(
+        "--part", action="append", default=[], help="PARTS of the topic; default: its usual ones"
+    )
     parser.add_argument("--count", type=int, help="data sets of a cell; default: of the topic")
     parser.add_argument("--small", action="store_true", help="few data sets; nothing is judged")
     parser.add_argument("--results", type=Path, help="folder of the JSON; default: none is written")
@@ -84,7 +87,14 @@ def main(arguments: list[str] | None = None) -> int:
             settings = Settings(Path(folder), parsed.small, parsed.results or Path(folder))
             report = Report(f"levels_{topic}", settings)
             count = parsed.count or (4 if parsed.small else TOPICS[topic])
-            importlib.import_module(f"levels_{topic}").run(report, pool, laws, count)
+            module = importlib.import_module(f"levels_{topic}")
+            parts = getattr(module, "PARTS", {})
+            if unknown := [part for part in parsed.part if part not in parts]:
+                parser.error(f"{topic} has no part {unknown[0]!r}, but: {', '.join(parts)}")
+            for part in parsed.part:
+                parts[part](report, pool, count)
+            if not parsed.part:
+                module.run(report, pool, laws, count)
             report.write()
             missed += report.missed
     print(f"{missed} bounds missed" if missed else "no bound missed")

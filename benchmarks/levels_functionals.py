@@ -2,6 +2,7 @@
 
 Predictions are calibrated by the laws of this module.  Laws of the command line are not used.
 Tests are those of `cs.calibration_test` by default, and intervals those of the default estimators.
+`PARTS` can be run alone: ``python benchmarks/levels.py functionals --part exact_levels``.
 """
 
 from __future__ import annotations
@@ -33,6 +34,8 @@ NODES = 2000  # of the integral that the kernel error is
 # Squared errors of these laws have no variance, so that no interval of their mean is known to hold.
 NO_VARIANCE = ("Student t(3)", "Pareto(3)")
 SQUARED = ("squared_error", "expectile_loss")
+# Exact levels, with few replicates so that many data sets are cheap.
+EXACT_ROWS, EXACT_REPLICATES = 200, 99
 
 
 # ---------------------------------------------------------------- laws of outcomes
@@ -137,6 +140,18 @@ KINDS: dict[str, tuple[str, ...]] = {
     "set": ("gamma",),  # outcomes are events, whatever the law
 }
 ASYMPTOTIC = ("mean", "expectile")
+# Errors that are 0 for calibrated predictions, and missed on one side only.
+KERNEL_ERRORS = ("kce", "klce", "jkce", "jkce_biased", "ckce", "ckce_centred", "cmmd")
+# Every estimator with an interval, and laws of outcomes of six shapes.
+SIX_LAWS = ("gamma", "lognormal", "zero-inflated", "normal", POISSON, "Student t(3)")
+INTERVALS: dict[str, tuple[str, ...]] = {
+    "mean": ("bias", "squared_error", "deviance", *KERNEL_ERRORS),
+    "expectile": ("bias", "expectile_loss", "kce"),
+    "quantile": ("bias", "pinball_loss", "kce", "klce"),
+    "exceedance": ("bias", "squared_error", "kce", "klce"),
+    "set": ("coverage", "bias", "size_stratified_coverage", "kce", "klce"),
+    "interval": ("coverage", "bias", "interval_score", "size_stratified_coverage"),
+}
 
 
 def drawn(
@@ -189,7 +204,7 @@ def levels(report: Report, pool: Executor, count: int) -> None:
     tail = 0.01 / len(exact) / 2.0  # Bonferroni, two-sided
     for kind, law, n in exact:
         sets = EXACT_SETS * count
-        rejected = _counted(pool, sets, _rejections, kind, law, n)
+        rejected = _counted(pool, sets, _rejections, kind, law, n, REPLICATES)
         report.row(what="level", kind=kind, law=law, n=n, sets=sets, **_percent(rejected, sets))
         low, high = (100 * binom.ppf(q, sets, ALPHA) / sets for q in (tail, 1.0 - tail))
         title = f"{kind}, {law}, n = {n}, rejected"
@@ -197,7 +212,7 @@ def levels(report: Report, pool: Executor, count: int) -> None:
     for kind, law, n in cells:
         if kind not in ASYMPTOTIC:
             continue
-        rejected = _counted(pool, count, _rejections, kind, law, n)
+        rejected = _counted(pool, count, _rejections, kind, law, n, REPLICATES)
         report.row(what="level", kind=kind, law=law, n=n, sets=count, **_percent(rejected, count))
         low, high = (4.0, 6.5) if n >= 500 else (3.0, 8.0)
         title = f"{kind}, {law}, n = {n}, rejected"
@@ -215,18 +230,50 @@ def _percent(counts: Counter[str], sets: int) -> dict[str, float]:
     return {name: round(100 * number / sets, 2) for name, number in counts.items()}
 
 
-def _rejections(kind: str, law: str, n: int, first: int, last: int) -> Counter[str]:
+def exact_levels(report: Report, pool: Executor, count: int) -> None:
+    """Shares of calibrated data sets that exact tests reject, with one band of all cells.
+
+    Counts of outcomes that are events have ties, which a p-value counts against a rejection.  The
+    single statistics may therefore reject less often than 5 %, and never more often.
+    """
+    cells = {}
+    for kind in (kind for kind in KINDS if kind not in ASYMPTOTIC):
+        rejected = _counted(pool, count, _rejections, kind, "gamma", EXACT_ROWS, EXACT_REPLICATES)
+        shares = _percent(rejected, count)
+        report.row(what="exact level", kind=kind, n=EXACT_ROWS, sets=count, **shares)
+        cells |= {(kind, name): value for name, value in shares.items()}
+    cells = {cell: value for cell, value in cells.items() if cell[1] not in ("flagged", "refused")}
+    tail = 0.01 / len(cells) / 2.0  # Bonferroni, two-sided
+    low, high = (100 * binom.ppf(q, count, ALPHA) / count for q in (tail, 1.0 - tail))
+    report.note(f"99 % band of {len(cells)} cells: {low:.2f} to {high:.2f} %")
+    for (kind, name), value in cells.items():
+        title = f"{kind}, {name}, n = {EXACT_ROWS}, rejected"
+        if name == "joint":
+            within(report, title, value, low, high, full_only=True)
+        else:
+            report.check(title, value, high, "%", full_only=True)
+
+
+def _rejections(
+    kind: str, law: str, n: int, replicates: int, first: int, last: int
+) -> Counter[str]:
     """Data sets first … last − 1 that the joint test rejects, that each member does, and flags."""
     rejected: Counter[str] = Counter(joint=0, flagged=0)
     for number in range(first, last):
         rng = np.random.default_rng([SEED, number, n, *map(ord, kind + law)])
-        _count(rejected, drawn(rng, kind, law, n), number)
+        _count(rejected, drawn(rng, kind, law, n), number, replicates)
     return rejected
 
 
-def _count(rejected: Counter[str], source: cs.ArraySource, seed: int, **options: Any) -> None:
+def _count(
+    rejected: Counter[str],
+    source: cs.ArraySource,
+    seed: int,
+    replicates: int = REPLICATES,
+    **options: Any,
+) -> None:
     result = cs.calibration_test(
-        source, n_replicates=REPLICATES, seed=seed, scheduler="serial", **options
+        source, n_replicates=replicates, seed=seed, scheduler="serial", **options
     )
     judged = result.judgement is not None and result.judgement.p_value is not None
     rejected["joint"] += judged and result.judgement.p_value <= ALPHA
@@ -293,10 +340,32 @@ def _powers(name: str, first: int, last: int) -> Counter[str]:
 def coverage(report: Report, pool: Executor, count: int) -> None:
     """Shares of 95 % intervals of the default estimators that cover the population's value."""
     sizes = INTERVAL_ROWS[:1] if report.settings.small else INTERVAL_ROWS
-    cases = [(k, law, n) for k, laws in KINDS.items() for law in laws for n in sizes]
-    for kind, law, n in cases:
-        truths = truths_of(kind, law, report.settings.rows(ROWS_OF_TRUTH))
-        values = np.concatenate(shared(pool, count, intervals, kind, law, n))
+    _coverage(
+        report, pool, count, [(k, law, n, None) for k in KINDS for law in KINDS[k] for n in sizes]
+    )
+
+
+def every_interval(report: Report, pool: Executor, count: int) -> None:
+    """Shares of 95 % intervals of all estimators at the largest n that cover the population's."""
+    n = INTERVAL_ROWS[0] if report.settings.small else INTERVAL_ROWS[-1]
+    cases: list[Case] = []
+    for kind, names in INTERVALS.items():
+        for law in (law for law in SIX_LAWS if law in KINDS[kind]):
+            # Outcomes below 0 have no deviance.
+            with_deviance = law == POISSON or not LAWS[law].added
+            fitting = tuple(name for name in names if name != "deviance" or with_deviance)
+            cases.append((kind, law, n, fitting))
+    _coverage(report, pool, count, cases)
+
+
+# Kind, law, number of rows, and names of the estimators, by default those of the kind
+Case = tuple[str, str, int, tuple[str, ...] | None]
+
+
+def _coverage(report: Report, pool: Executor, count: int, cases: list[Case]) -> None:
+    for kind, law, n, chosen in cases:
+        truths = truths_of(kind, law, report.settings.rows(ROWS_OF_TRUTH), chosen)
+        values = np.concatenate(shared(pool, count, intervals, kind, law, n, chosen))
         for k, (name, truth) in enumerate(truths.items()):
             value, low, high = values[:, k].T
             covered = float(100 * np.mean((low <= truth) & (truth <= high)))
@@ -314,7 +383,7 @@ def coverage(report: Report, pool: Executor, count: int) -> None:
                 deviation=float(value.std()),
             )
             title = f"{name}, {kind}, {law}, n = {n}, covered"
-            if name in ("kce", "size_stratified_coverage"):
+            if name in (*KERNEL_ERRORS, "size_stratified_coverage"):
                 # A squared error of 0 is missed on one side only, and the strata by Bonferroni.
                 report.check(title, covered, 93, "%", at_least=True, full_only=True)
             elif name in SQUARED and law == "lognormal":
@@ -373,12 +442,15 @@ def kernel_intervals(kind: str, law: str, n: int, first: int, last: int) -> Any:
 
 
 @cache
-def truths_of(kind: str, law: str, rows: int) -> dict[str, float]:
-    """Value of every default estimator for the population: 0 for errors, and means of losses."""
+def truths_of(
+    kind: str, law: str, rows: int, chosen: tuple[str, ...] | None = None
+) -> dict[str, float]:
+    """Value of every estimator for the population: 0 for errors, and means of losses."""
     rng = np.random.default_rng([SEED, *map(ord, kind + law)])
-    names = [e.estimator for e in cs.evaluate(drawn(rng, kind, law, 100)).estimates]
+    names = chosen or [e.estimator for e in cs.evaluate(drawn(rng, kind, law, 100)).estimates]
     truths = {name: COVERAGE if "coverage" in name else 0.0 for name in names}
-    scores = [name for name in names if name not in ("bias", "kce") and "coverage" not in name]
+    errors = ("bias", *KERNEL_ERRORS)
+    scores = [name for name in names if name not in errors and "coverage" not in name]
     step = min(rows, 1_000_000)
     parts = -(-rows // step)
     for _ in range(parts if scores else 0):
@@ -388,12 +460,15 @@ def truths_of(kind: str, law: str, rows: int) -> dict[str, float]:
     return truths
 
 
-def intervals(kind: str, law: str, n: int, first: int, last: int) -> Any:
+def intervals(
+    kind: str, law: str, n: int, chosen: tuple[str, ...] | None, first: int, last: int
+) -> Any:
     """Value and interval of every estimator (data set, estimator, 3)."""
     out = []
     for number in range(first, last):
         rng = np.random.default_rng([SEED, 7, number, n, *map(ord, kind + law)])
-        result = cs.evaluate(drawn(rng, kind, law, n), interval="jackknife", scheduler="serial")
+        source = drawn(rng, kind, law, n)
+        result = cs.evaluate(source, chosen, interval="jackknife", scheduler="serial")
         out.append([(e.value, e.interval.low, e.interval.high) for e in result.estimates])
     return np.array(out)
 
@@ -404,3 +479,14 @@ def run(report: Report, pool: Executor, laws: tuple[Law, ...], count: int) -> No
     power(report, pool, count)
     coverage(report, pool, max(1, count // 2))
     kernel_coverage(report, pool, max(1, count // 2))
+
+
+# Parts that the command line may run alone, each with `count` data sets of a cell
+PARTS: dict[str, Callable[[Report, Executor, int], None]] = {
+    "levels": levels,
+    "exact_levels": exact_levels,
+    "power": power,
+    "coverage": coverage,
+    "every_interval": every_interval,
+    "kernel_coverage": kernel_coverage,
+}
