@@ -93,6 +93,7 @@ def test_numbers__are_names_if_all_names_are_numbers():
         (pa.array([[0, 1], [1, 2]], pa.list_(pa.int64(), 2)), [0, 0], [1, 0]),
         (pa.array([[0, 1], [1]], pa.list_view(pa.int64())), [0, 0], [1, 0]),
         ([[5], [1], [5], [2**40]], [5, 5, 5, 5], [1, 0, 1, 0]),
+        (pa.array([[True, False], [True, True]]), [1, 1], [0, 1]),
         (np.eye(2, dtype=bool), [True, False], [0, 0]),
         (np.eye(3, dtype=bool), pd.Series([0, 0, None], dtype="Int64"), [1, 0, np.nan]),
     ],
@@ -122,10 +123,18 @@ def test_labels__that_are_not_yet_known_are_left_out(unknown, member, labels):
         (np.ones((2, 3, 2), bool), [0, 1], {}, r"choose one coverage, such as sets\[:, :, 0\]"),
         (5, [0], {}, "must be an array .* or a list of lists, not int"),
         ([[0], [1]], [0.5, 1.0], {}, "row 0: the label is 0.5, not an integer"),
-        ([[0.5], [1]], [0, 1], {}, "the set of row 0: the label is 0.5, not an integer"),
+        ([[0.5], [1]], [0, 1], {}, "row 0, its set: the label is 0.5, not an integer"),
         (pa.array([[0], None]), [0, 1], {}, "1 sets are missing; empty sets are"),
         ([["a"], ["b", None]], ["a", "b"], {}, "row 1: a class of its set is missing"),
-        ([["a"], ["x"]], ["a", "b"], {"class_names": ["a", "b"]}, "of row 1: the label is 'x'"),
+        (
+            [["a"], ["x"]],
+            ["a", "b"],
+            {"class_names": ["a", "b"]},
+            "row 1, its set: the label is 'x'",
+        ),
+        ([[0], [2]], [0, 1], {"class_names": ["a", "b"]}, "row 1: its set has the class 2"),
+        ([[0], [1]], [0, 2], {"class_names": ["a", "b"]}, "row 1: its label 2 is not a class"),
+        (pa.array([[True], [True, False]]), [0, 1], {}, "row 0: its set has 1 booleans, but an"),
     ],
 )
 def test_invalid_sets__are_named(sets, labels, options, message):

@@ -1,0 +1,206 @@
+"""Members of sets of classes, and whether the labels of their rows are among them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from calibscale.array_types import Bools, Floats, Ints
+from calibscale.data.label_values import LabelValues, distinct_values, named_labels
+from calibscale.data.missing import missing_entries, of_arrow, plain, plain_arrow
+from calibscale.errors import InvalidDataError, OptionError
+
+Place = Callable[[int], str]  # name of a row in messages
+_LARGEST_CODE = 2**31  # codes above it are ranked, as a number of row and code might overflow
+
+
+class Members(NamedTuple):
+    """Members of all sets: those of row i are ``values[starts[i]:starts[i + 1]]``.
+
+    Values are positions or names of classes.  With `n_classes` they are columns of a matrix.  Rows
+    that are `absent` have no set, which is not the same as an empty one.
+    """
+
+    starts: Ints
+    values: NDArray[Any]
+    n_classes: int | None = None
+    absent: Bools | None = None
+
+    @property
+    def sizes(self) -> Ints:
+        return np.diff(self.starts)
+
+    @property
+    def rows(self) -> Ints:
+        """Row of each member."""
+        return np.repeat(np.arange(len(self.starts) - 1), self.sizes)
+
+    @property
+    def known_sizes(self) -> Floats:
+        """Size of each set, and NaN where it is absent."""
+        sizes = self.sizes.astype(np.float64)
+        return sizes if self.absent is None else np.where(self.absent, np.nan, sizes)
+
+
+def of_sizes(sizes: Ints, values: NDArray[Any], absent: Bools | None = None) -> Members:
+    """Members of sets of so many classes each, in order."""
+    return Members(np.append(0, np.cumsum(sizes)).astype(np.int64), values, absent=absent)
+
+
+def of_matrix(is_member: Bools) -> Members:
+    """Members of the rows of a matrix (n, K) that says whether each class is in each set."""
+    starts = np.append(0, np.cumsum(np.count_nonzero(is_member, axis=1)))
+    return Members(starts, np.nonzero(is_member)[1], is_member.shape[1])
+
+
+def of_arrow_lists(column: Any, place: Place, first: int = 0) -> Members:
+    """Members of an Arrow array of lists of classes, or of booleans, which are rows of a matrix.
+
+    A null is an absent set.
+    """
+    from pyarrow import compute
+
+    lengths = compute.list_value_length(column).fill_null(0).to_numpy(zero_copy_only=False)
+    absent = ~column.is_valid().to_numpy(zero_copy_only=False)
+    values = plain(of_arrow(plain_arrow(column.flatten())))
+    members = of_sizes(lengths, values, absent if absent.any() else None)
+    if values.dtype.kind == "b":
+        return _of_flags(members, place, first)
+    return members
+
+
+def _of_flags(members: Members, place: Place, first: int) -> Members:
+    """Members of lists of booleans, one for each class."""
+    absent = np.zeros(len(members.sizes), bool) if members.absent is None else members.absent
+    sizes = members.sizes[~absent]
+    wrong = ~absent & (members.sizes != sizes.max(initial=0))
+    if wrong.any():
+        i = int(np.argmax(wrong))
+        raise InvalidDataError(
+            f"{place(first + i)}: its set has {members.sizes[i]} booleans, but another one has "
+            f"{sizes.max()}; lists of booleans have one for each class",
+            first + i,
+        )
+    is_member = np.zeros((len(absent), int(sizes.max(initial=0))), bool)
+    is_member[~absent] = members.values.reshape(len(sizes), -1)
+    return of_matrix(is_member)._replace(absent=members.absent)
+
+
+# ---------------------------------------------------------------- labels in sets
+
+
+def hits_of(
+    members: Members,
+    labels: NDArray[Any],
+    class_names: Sequence[Any] | None,
+    place: Place,
+    first: int = 0,
+) -> Floats:
+    """1 where the label is in the set, 0 where it is not, and NaN where it is unknown.
+
+    `labels` are plain arrays of the same rows, of which the first one has the number `first`.
+
+    Raises
+    ------
+    OptionError
+        If labels are names and members are numbers, or vice versa, without names of the classes.
+    InvalidDataError
+        If a label or member is no class, or a set has a class twice.  The error names the row.
+    """
+    missing = missing_entries(members.values)
+    if missing.any():
+        row = first + int(members.rows[int(np.argmax(missing))])
+        raise InvalidDataError(f"{place(row)}: a class of its set is missing", row)
+    meaning = _meaning(members, labels, class_names)
+    n_classes = members.n_classes if class_names is None else len(class_names)
+    classes = _classes_of_labels(labels, n_classes, meaning, place, first)
+    codes = _classes_of_members(members, n_classes, meaning, place, first)
+    # A set has no class twice, so that at most one member of a row is the label.
+    hits = np.zeros(len(labels))
+    rows = members.rows
+    hits[rows[codes == classes[rows]]] = 1.0
+    return np.where(classes >= 0, hits, np.nan)
+
+
+def _is_numeric(values: NDArray[Any]) -> bool:
+    return values.dtype.kind in "iuf"
+
+
+def _meaning(
+    members: Members, labels: NDArray[Any], class_names: Sequence[Any] | None
+) -> LabelValues:
+    """Classes that values of labels and members mean."""
+    if class_names is not None:
+        names = [str(n) for n in class_names]
+        count = len(names) if members.n_classes is None else members.n_classes
+        if not names or len(set(names)) != count or len(names) != count:
+            raise OptionError(f"{max(count, 1)} classes need as many distinct names, not {names}")
+        return named_labels(class_names)
+    has_labels = not missing_entries(labels).all()
+    if members.n_classes is not None and not _is_numeric(labels) and has_labels:
+        raise OptionError("labels are names: give class_names= in the order of the classes")
+    if members.n_classes is not None or (_is_numeric(members.values) and _is_numeric(labels)):
+        return LabelValues(classes=members.n_classes)
+    # Without members every known label is uncovered, whatever it means.
+    if len(members.values) and has_labels and _is_numeric(members.values) != _is_numeric(labels):
+        names_of, numbers_of = ("labels", "members of sets")
+        if not _is_numeric(members.values):
+            names_of, numbers_of = numbers_of, names_of
+        raise OptionError(f"{names_of} are names, but {numbers_of} are numbers: give class_names=")
+    values = distinct_values(np.append(members.values.astype(object), labels.astype(object)))
+    return named_labels(list(values.values()))
+
+
+def _classes_of_labels(
+    labels: NDArray[Any], n_classes: int | None, meaning: LabelValues, place: Place, first: int
+) -> Ints:
+    """Class of each label (n,), −1 where it is unknown."""
+    classes: Ints = meaning.numbers(labels, first, place)
+    wrong = (classes < -1) | (classes >= (np.inf if n_classes is None else n_classes))
+    if wrong.any():
+        i = int(np.argmax(wrong))
+        raise InvalidDataError(
+            f"{place(first + i)}: its label {labels[i]} is not a class", first + i
+        )
+    return classes
+
+
+def _classes_of_members(
+    members: Members, n_classes: int | None, meaning: LabelValues, place: Place, first: int
+) -> Ints:
+    """Class of each member, none of which a set has twice."""
+    if members.n_classes is not None:  # columns of a matrix
+        return members.values.astype(np.int64)
+    rows, values = members.rows, members.values
+    codes: Ints = meaning.numbers(values, 0, lambda i: f"{place(first + int(rows[i]))}, its set")
+    wrong = (codes < 0) | (codes >= (np.inf if n_classes is None else n_classes))
+    if wrong.any():
+        i = int(np.argmax(wrong))
+        row = first + int(rows[i])
+        raise InvalidDataError(f"{place(row)}: its set has the class {values[i]}", row)
+    _require_distinct(codes, members, place, first)
+    return codes
+
+
+def _require_distinct(codes: Ints, members: Members, place: Place, first: int) -> None:
+    """Refuse sets that have a class twice."""
+    if not len(codes):
+        return
+    rows = members.rows
+    # Most sets are in the order of the classes, and need no sorting.
+    if ((np.diff(codes) > 0) | (np.diff(rows) > 0)).all():
+        return
+    ranks = codes
+    if codes.max() >= _LARGEST_CODE:
+        _, ranks = np.unique(codes, return_inverse=True)
+    # One number for each pair of row and class: equal neighbours after sorting are repeated.
+    keys = rows * (int(ranks.max()) + 1) + ranks
+    order = np.argsort(keys, kind="stable")
+    repeated = order[1:][np.diff(keys[order]) == 0]
+    if len(repeated):
+        i = int(repeated.min())
+        row, value = first + int(rows[i]), members.values[i]
+        raise InvalidDataError(f"{place(row)}: its set has the class {value} twice", row)
