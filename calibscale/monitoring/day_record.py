@@ -41,9 +41,11 @@ from calibscale.monitoring.ledger.day_ledger import Ledger, Record
 from calibscale.monitoring.ledger.day_parts import PARTS, gathered, parted
 from calibscale.monitoring.ledger.group_keys import DayGroups, GroupKey, LedgerGroups
 from calibscale.monitoring.ledger.recipe import Recipe
+from calibscale.monitoring.night_challenge import NightChallenge
 from calibscale.predictions.blocks import RowCounts
 from calibscale.predictions.claims import CLASSES, includes
 from calibscale.predictions.target import Target
+from calibscale.recalibration.score_duels import DuelState
 from calibscale.results.cluster_results import Clusters
 from calibscale.results.estimate import Estimate
 from calibscale.results.inference_results import AdjustedTest, TestResult
@@ -72,10 +74,17 @@ class Mergeable(Protocol):
 _GROUPED_BYTES = 2**26  # maximum size of grouped states, beyond which a day has no intervals
 
 
-def read_day(job: Job, session: Session, day: str, ledger: Ledger | None) -> Reading:
+def read_day(
+    job: Job,
+    session: Session,
+    day: str,
+    ledger: Ledger | None,
+    challenge: NightChallenge | None = None,
+) -> Reading:
     """Read a day's rows in one pass, or in two if there are groups.
 
-    Returns the recipe of the ledger, new or existing, and the records of the day by group.
+    A champion and challengers of recalibration are compared in the same pass.  Returns the recipe
+    of the ledger, new or existing, and the records of the day by group.
 
     Raises
     ------
@@ -84,7 +93,7 @@ def read_day(job: Job, session: Session, day: str, ledger: Ledger | None) -> Rea
         differ from the ledger.
     """
     run, recipe, groups = prepared(job, session, ledger)
-    return _Reader(job, run, day, ledger, recipe, groups).read()
+    return _Reader(job, run, day, ledger, recipe, groups, challenge).read()
 
 
 def prepared(
@@ -265,6 +274,7 @@ class _Reader:
     ledger: Ledger | None
     recipe: Recipe
     groups: DayGroups | None = None
+    challenge: NightChallenge | None = None
 
     def read(self) -> Reading:
         resampling = self.recipe.jackknife(self.job.confidence)
@@ -282,9 +292,11 @@ class _Reader:
         bets = bets_of(self.job, self.recipe, self.ledger, self.day)
         # Rows have the day's numbers of groups, records the keys of the ledger.
         wagers = self._by_value(bets)
-        if wagers and self.recipe.cluster:
+        duels = None if self.challenge is None else self.challenge.statistic
+        if (wagers or duels is not None) and self.recipe.cluster:
             (counts,) = self.run.scan([ClusterRows()]).groups[None][ClusterRows()]
             wagers = tuple(replace(w, clusters=counts) for w in wagers)
+            duels = None if duels is None else replace(duels, clusters=counts)
         defaults = self._default_tests()
         batch = self._batch(defaults)
         drawn = self._replicates(batch)
@@ -298,13 +310,15 @@ class _Reader:
         ]
         further += [s for e in defaults for s in e.needs]
         further += replicates_of(defaults, self.recipe.null(self.day), 0, batch).values()
+        if duels is not None:
+            further.append(duels)
         for e in self.recipe.estimators:
             further += floor_statistics(e, noise_of(self.run.rules), classes)
         passed = self.run.scan([*needed.values(), *further])
         counts = passed.counts
         if not counts.used:
             empty = empty_record(self.recipe, bets)
-            empty.info.update(self._facts(counts))
+            empty.info.update(self._facts(counts) | self._challenged(None))
             return self.recipe, {None: empty}
         states = passed.groups[None]
         vectors, merged = self._vectors(needed, states, overall)
@@ -335,6 +349,7 @@ class _Reader:
             "estimates": [_brief(e) for e in estimates],
             "floors": [e.floor and e.floor.to_dict() for e in estimates],
             "tests": [test.to_dict() for test in tests],
+            **self._challenged(None if duels is None else states[duels]),
         }
         if defaults:
             named = labels(e.settings for e in defaults)
@@ -345,6 +360,12 @@ class _Reader:
         if self.recipe.group_by:
             records |= self._groups(wagers)
         return self.recipe, records
+
+    def _challenged(self, state: DuelState | None) -> dict[str, Any]:
+        """Comparison of the champion and the challengers, if the job has them."""
+        if self.challenge is None:
+            return {}
+        return {"recalibration": self.challenge.record(state)}
 
     def _by_value(self, bets: tuple[BettingEProcess, ...]) -> tuple[BettingEProcess, ...]:
         """Bets by the day's values of the group column in place of the keys of the ledger."""

@@ -8,6 +8,7 @@ from pathlib import Path
 
 from calibscale.data.source import ArraySource
 from calibscale.formatting.naming import joined
+from calibscale.formatting.number_texts import plural
 from calibscale.formatting.terms import notion
 from calibscale.monitoring import day_source, outputs
 from calibscale.monitoring.day_record import prepared
@@ -18,8 +19,10 @@ from calibscale.monitoring.job.job_reader import read_job
 from calibscale.monitoring.job.job_tables import Job
 from calibscale.monitoring.ledger.day_ledger import Ledger
 from calibscale.monitoring.ledger.index import check_key
+from calibscale.monitoring.ledger.map_files import history_of
 from calibscale.monitoring.ledger.recipe import Recipe
 from calibscale.monitoring.night import NO_ALARMS
+from calibscale.monitoring.night_challenge import planned_fit
 from calibscale.planning import plan
 from calibscale.results.night_results import NightPlan
 from calibscale.session import Session
@@ -77,8 +80,30 @@ def dry_run(job: Job | str | Path, day: str) -> NightPlan:
         places,
         seconds,
         _alarms_in_words(job, recipe),
-        one_sided(job),
+        recalibration=_challenge_in_words(job, ledger, day),
+        warnings=one_sided(job),
     )
+
+
+def _challenge_in_words(job: Job, ledger: Ledger | None, day: str) -> str | None:
+    """Fit and comparison of a night in words, or None without [recalibration]."""
+    settings = job.recalibration
+    if settings is None:
+        return None
+    history = history_of(ledger, job.model)
+    night = next((night for night in history.nights if night.day == day), None)
+    if night is not None:
+        count = plural(len(night.challengers), "challenger")
+        return f"compares {count} with the champion, as when the day was first read"
+    if history.newest is not None and day < history.newest.day:
+        return "nothing: later days have been compared"
+    planned = planned_fit(job, settings, ledger, history, day)
+    compared = len(history.challengers)
+    if planned.reason:
+        text = planned.reason.removesuffix(".").removeprefix("No challenger was fitted: ")
+        return f"compares {plural(compared, 'challenger')} with the champion; no fit: {text}"
+    rows = f"{plural(planned.n, 'row')} of {plural(len(planned.days), 'day')}"
+    return f"fits {settings.method} to {rows}, and compares it with the champion"
 
 
 def _opened_for_plan(job: Job, day: str, stack: ExitStack) -> ArraySource | None:

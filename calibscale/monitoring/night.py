@@ -24,6 +24,7 @@ from calibscale.monitoring import day_source, outputs
 from calibscale.monitoring.checks.day_check import incomplete_days, is_incomplete
 from calibscale.monitoring.checks.judged_day import JudgedDay
 from calibscale.monitoring.checks.night_checks import NightVerdicts, judge
+from calibscale.monitoring.checks.recalibration_check import is_champion_published, publish_champion
 from calibscale.monitoring.day_record import Reading, bets_of, empty_record, read_day
 from calibscale.monitoring.job.job_consistency import one_sided
 from calibscale.monitoring.job.job_ledger import frozen, open_ledger
@@ -35,6 +36,7 @@ from calibscale.monitoring.ledger.day_ledger import Ledger, Record
 from calibscale.monitoring.ledger.group_keys import GroupKey
 from calibscale.monitoring.ledger.index import DAMAGE, Entry, check_key
 from calibscale.monitoring.ledger.recipe import Recipe, encode
+from calibscale.monitoring.night_challenge import prepared_challenge
 from calibscale.results.bias_results import BiasMap
 from calibscale.results.cluster_results import Clusters
 from calibscale.results.comparison_results import Selection
@@ -162,7 +164,9 @@ class _Run:
                 self.extras = _Extras(stored.selection, stored.bias)
         # The rows are read if they are new, have other marks than the record, or have no marks at
         # all.
-        changed = not self.absent and (self.force or mark is None or self._mark() != mark)
+        changed = not self.absent and (
+            self.force or mark is None or self._mark() != mark or self._unchallenged()
+        )
         if not (changed or self.absent) and self.broken is not None:
             # The predictions are those of the record.  A night that was killed after it had written
             # the record may have left the reason for which an earlier one could not.
@@ -174,14 +178,17 @@ class _Run:
         if not changed and stored is not None:
             # The reason for which a check failed may be gone by now.
             failed = any(check.failed for check in stored.checks)
+            failed |= stored.recalibration is not None and stored.recalibration.fault is not None
             unchanged = stored.parameters.key == self._key() and not failed
-            if unchanged and self._written():
+            if unchanged and self._written() and is_champion_published(self.job, self.ledger):
                 return stored
         return self._judged(mark)
 
     def _judged(self, mark: str | None) -> Night:
         """Result of the night, written to its outputs and to the ledger."""
         result = self._result(mark)
+        # The ledger has the decision, so that a run that is killed here is completed by the next.
+        publish_champion(self.job, self.ledger)
         outputs.write(self.job, self.day, result)
         self._store(result)
         return result
@@ -216,6 +223,13 @@ class _Run:
             return None
         damaged = self.ledger.check(self.ledger.day(entry.day, entry.model))
         return None if damaged else entry.info["mark"]
+
+    def _unchallenged(self) -> bool:
+        """Whether the record lacks the challengers of recalibration, or could not compare them."""
+        entry = self._entry()
+        if self.job.recalibration is None or entry is None or not (entry.n or entry.n_unlabelled):
+            return False
+        return "fault" in entry.info.get("recalibration", {"fault": ""})
 
     def _read(self, mark: str | None, changed: bool) -> None:
         """Write the record of the day to the ledger, if it has changed, and compute the extras."""
@@ -257,7 +271,8 @@ class _Run:
             wagers = bets_of(self.job, recipe, self.ledger, self.day)
             return recipe, {None: empty_record(recipe, wagers)}
         day_source.check_covariates(self.job, session.source)
-        return read_day(self.job, session, self.day, self.ledger)
+        challenge = prepared_challenge(self.job, self.ledger, self.day, session)
+        return read_day(self.job, session, self.day, self.ledger, challenge)
 
     def _keep(
         self, recipe: Recipe, records: dict[GroupKey | None, Record], mark: str | None
@@ -441,6 +456,7 @@ class _Run:
             drift=verdicts.drift,
             alarms=verdicts.alarms,
             ranking=verdicts.ranking,
+            recalibration=verdicts.recalibration,
             trend=verdicts.trend,
             selection=extras.selection,
             bias=extras.bias,

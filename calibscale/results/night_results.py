@@ -337,6 +337,86 @@ class NightRanking(Declared):
 
 
 @dataclass(frozen=True)
+class RecalibrationChallenger(Declared):
+    """Challenger of a champion: its fit, and the evidence that its score is smaller.
+
+    Attributes
+    ----------
+    number : int
+        Number of the fit in the life of the ledger.
+    day : str
+        First day of the comparison.  The fit used earlier days.
+    n_fit, n : int
+        Number of rows of the fit, and of rows on which it was compared.
+    gain : float or None
+        Mean of half of the Brier score of the champion, minus that of the challenger.  With
+        clusters it is a mean over clusters, rather than over rows.
+    log_evidence, log_threshold : float
+        log E that it is better, and the value at which it replaces the champion.
+    state : str
+        ``competes``, or the reason why it does not compete on later nights.
+    """
+
+    number: Count
+    day: Day
+    method: str
+    n_fit: Count
+    n: Count
+    gain: float | None
+    log_evidence: Finite
+    log_threshold: Finite
+    state: str
+
+
+@dataclass(frozen=True)
+class RecalibrationNight(Declared):
+    """Scores of one night, and the champion whose score it is.
+
+    `as_they_are` and `champion_score` are means of half of the Brier score.
+    """
+
+    day: Day
+    n: Count
+    as_they_are: float | None
+    champion_score: float | None
+    champion: str
+    event: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class NightRecalibration(Declared):
+    """Champion of recalibration after a night, its challengers, and the nights before.
+
+    Attributes
+    ----------
+    champion : str
+        Method and first day of the champion, or that predictions are used as they are.
+    since : str or None
+        Day on which the champion was chosen.
+    replaced : bool
+        Whether this night replaced the champion.
+    fitted : bool
+        Whether a challenger came on this night.
+    note : str
+        Why no challenger came, or empty.
+    fault : str or None
+        Why champion and challengers were not compared, or the champion was not written.
+    """
+
+    path: str
+    method: str
+    alpha: Fraction
+    champion: str
+    since: Day | None
+    replaced: bool
+    fitted: bool
+    note: str
+    fault: str | None
+    challengers: tuple[RecalibrationChallenger, ...]
+    nights: tuple[RecalibrationNight, ...]
+
+
+@dataclass(frozen=True)
 class BrokenDay(Declared):
     """Day whose predictions cannot be read."""
 
@@ -432,6 +512,7 @@ class Night(Outcome, SourceRows):
     alarms: AlarmResult | None
     trend: Trend
     ranking: NightRanking | None
+    recalibration: Later[Omitted[NightRecalibration | None]] = None
     selection: Selection | None
     bias: BiasMap | None
     incomplete_days: Later[Omitted[IncompleteDays | None]] = None
@@ -492,6 +573,7 @@ class NightPlan(Declared):
     outputs: dict[str, str]
     seconds: Size | None
     alarms: Later[str] = ""
+    recalibration: Later[Omitted[str | None]] = None
     warnings: Later[list[str]] = field(default_factory=list)
 
 

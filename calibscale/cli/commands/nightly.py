@@ -100,6 +100,8 @@ def _print_plan(plan: NightPlan) -> None:
     windows = ", ".join(f"{name} ({plural(n, 'day')})" for name, n in plan.windows.items())
     table.add_row("windows", windows)
     table.add_row("alarms", escape(plan.alarms))
+    if plan.recalibration is not None:
+        table.add_row("recalibration", escape(plan.recalibration))
     for kind, place in plan.outputs.items():
         table.add_row(f"writes {kind}", escape(place))
     for warning in plan.warnings:

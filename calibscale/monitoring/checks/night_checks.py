@@ -13,6 +13,7 @@ from calibscale.monitoring.checks.drift_check import DriftCheck
 from calibscale.monitoring.checks.judged_day import JudgedDay
 from calibscale.monitoring.checks.night_check import NightCheck
 from calibscale.monitoring.checks.ranking_check import RankingCheck
+from calibscale.monitoring.checks.recalibration_check import RecalibrationCheck
 from calibscale.monitoring.checks.threshold_check import ThresholdCheck
 from calibscale.monitoring.checks.trend_check import TrendCheck
 from calibscale.monitoring.checks.window_check import WindowCheck
@@ -22,6 +23,7 @@ from calibscale.results.night_results import (
     CheckResult,
     DriftResult,
     NightRanking,
+    NightRecalibration,
     ThresholdResult,
     Trend,
     WindowResult,
@@ -44,14 +46,16 @@ class NightVerdicts:
     alarms: AlarmResult | None = None
     trend: Trend = NO_TREND
     ranking: NightRanking | None = None
+    recalibration: NightRecalibration | None = None
     notes: tuple[str, ...] = ()
 
     @property
     def breached(self) -> bool:
-        """Whether a threshold or a check is breached or there is an alarm."""
+        """Whether a threshold or a check is breached or failed, or there is an alarm."""
         alarm = self.alarms is not None and self.alarms.alarm
         breaches = [threshold.breached for threshold in self.thresholds]
         breaches += [check.breached for check in self.checks]
+        breaches.append(self.recalibration is not None and self.recalibration.fault is not None)
         return alarm or any(breaches)
 
 
@@ -72,6 +76,9 @@ def judge(day: JudgedDay) -> NightVerdicts:
         alarms=None if job.alarms is None else AlarmCheck(job.alarms).judge(day),
         trend=TrendCheck().judge(day),
         ranking=None if job.ranking is None else RankingCheck(job.ranking).judge(day),
+        recalibration=(
+            None if job.recalibration is None else RecalibrationCheck(job.recalibration).judge(day)
+        ),
         notes=tuple(day.notes),
     )
 

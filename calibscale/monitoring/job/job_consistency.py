@@ -22,9 +22,12 @@ from calibscale.inference.testable import Testable
 from calibscale.intervals.interval_estimates import HasLimits
 from calibscale.monitoring.job.job_tables import Columns, Job, Source, Threshold
 from calibscale.monitoring.job.toml_lines import Problems, Where
+from calibscale.predictions.claims import CLASSES, includes
 from calibscale.predictions.distributions.quantile_names import states_no_levels
 from calibscale.predictions.kinds import forecast_of
 from calibscale.predictions.notions import SCALAR_NOTIONS
+from calibscale.recalibration.choice import AUTO
+from calibscale.recalibration.method_registry import method_of
 from calibscale.statistics.null_distributions import DrawsCells
 
 _HISTORY = (".csv", ".parquet")
@@ -51,6 +54,7 @@ def checked(job: Job, problems: Problems) -> Job:
             problems.add(("thresholds", index), f"repeats thresholds[{first[threshold]}]")
     if job.ranking is not None and not problems.under("ranking"):
         _listed(job, ("ranking", "by"), job.ranking.by, problems)
+    _recalibration(job, problems)
     _report(job, problems)
     _paths(job, problems)
     return job
@@ -388,6 +392,51 @@ def _report(job: Job, problems: Problems) -> None:
         problems.add(("report", "reliability"), message)
 
 
+def _recalibration(job: Job, problems: Problems) -> None:
+    """Check that the method is for the predictions, as far as the job states their kind."""
+    settings, source = job.recalibration, job.source
+    if settings is None or problems.under("recalibration"):
+        return
+    if is_url(settings.path):
+        problems.add(("recalibration", "path"), "must be a local file, not a URL")
+    if "{date}" in settings.path:
+        message = "the champion is one file of all days: remove {date}"
+        problems.add(("recalibration", "path"), message)
+    if problems.under("source"):
+        return
+    if source.forecast is not None:
+        message = f"is for predictions of classes, not for forecast = {shown(source.forecast)}"
+        problems.add(("recalibration",), message)
+        return
+    if settings.method == AUTO:
+        return
+    where: Where = ("recalibration", "method")
+    try:
+        method = method_of(settings.method)
+        if not includes(method.judges, CLASSES):
+            raise OptionError(f"{method.name} is not for classes")
+        if getattr(method, "covariates", ()):
+            raise OptionError(f"a job has no {method.name} with covariates")
+        classes = _stated_classes(source)
+        if classes is not None:
+            method.check_classes(classes)
+    except OptionError as error:
+        problems.add(where, str(error))
+
+
+def _stated_classes(source: Source) -> int | None:
+    """Number of classes as the job states it, or None if only the data have it."""
+    if source.binary:
+        return 2
+    if source.class_names is not None:
+        return len(source.class_names)
+    if source.columns is not None and source.format == "files":
+        for names in (source.columns.logits, source.columns.probabilities):
+            if isinstance(names, tuple) and len(names) > 1:
+                return len(names)
+    return None
+
+
 @runtime_checkable
 class Signed(Protocol):
     """Estimator with values of both signs.
@@ -440,6 +489,9 @@ def _paths(job: Job, problems: Problems) -> None:
             problems.add(("outputs", name), "must be a local file, not a URL")
         elif path.endswith("/"):
             problems.add(("outputs", name), "must be a file, not a folder")
+    champion = None if job.recalibration is None else PurePath(job.recalibration.path)
+    for name in (name for name, path in paths.items() if PurePath(path) == champion):
+        problems.add(("recalibration", "path"), f"is also the file of outputs.{name}")
     for a, b in combinations(paths, 2):  # equal templates are equal files on every day
         if PurePath(paths[a]) == PurePath(paths[b]):
             problems.add(("outputs", b), f"is also the file of outputs.{a}")

@@ -20,6 +20,7 @@ from calibscale.monitoring.job.job_values import (
     Address,
     Baseline,
     Day,
+    Days,
     Group,
     Level,
     Name,
@@ -185,6 +186,30 @@ class RankingSettings:
 
 
 @dataclass(frozen=True, config=toml_lines.STRICT)
+class Challenges:
+    """A champion and challengers of recalibration, for predictions of classes.
+
+    A challenger is fitted by `method` after `every` number of days, to the labelled rows of the
+    `days` before it, if they are at least `min_rows`.  It replaces the champion in the file `path`
+    where evidence shows that its Brier score is smaller.  The probability that a challenger that
+    was never better ever does so is at most `alpha`.  At most `challengers` compete on a night.
+    """
+
+    path: Template
+    method: Text = "auto"
+    every: Days = "7d"
+    days: Days = "28d"
+    min_rows: Annotated[int, Field(ge=2, le=toml_lines.MAX_COUNT)] = 1000
+    alpha: Level = 0.05
+    challengers: Annotated[int, Field(ge=1, le=100)] = 7
+
+    @property
+    def interval(self) -> int:
+        """Number of days from one challenger to the next."""
+        return int(self.every[:-1])
+
+
+@dataclass(frozen=True, config=toml_lines.STRICT)
 class Report:
     """Optional parts of the report."""
 
@@ -227,7 +252,7 @@ class Job:
         Name and all settings of each estimator.  `built_estimators` constructs the estimators.
     checks : tuple of dict
         Name and settings of each check of `CHECKS`.  `built_checks` constructs the checks.
-    alarms, drift, ranking, test
+    alarms, drift, ranking, recalibration, test
         None if the job does not have the table.
     off_days : tuple of str
         Dates, and days of the week such as Saturday, on which there are no predictions.
@@ -255,6 +280,7 @@ class Job:
     drift: DriftSettings | None = None
     alarms: Alarms | None = field(default_factory=Alarms)
     ranking: RankingSettings | None = None
+    recalibration: Challenges | None = None
     report: Report = field(default_factory=Report)
     outputs: Outputs = field(default_factory=Outputs)
     run: RunSettings = field(default_factory=RunSettings)
@@ -305,6 +331,8 @@ class Job:
     def to_dict(self) -> dict[str, Any]:
         """JSON object of all keys, including defaults, without secrets."""
         tables = asdict(self)
+        if self.recalibration is None:  # results and marks of earlier versions have no such table
+            del tables["recalibration"]
         # The options of a file system may have keys, and URLs may have passwords.
         del tables["file"], tables["source"]["storage_options"]
         tables["source"]["path"] = shown_address(self.source.path)

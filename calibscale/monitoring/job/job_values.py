@@ -63,6 +63,12 @@ def checked_baseline(text: str) -> str:
     return text
 
 
+def _days(text: str) -> str:
+    if not _DAYS.fullmatch(text):
+        raise ValueError(f"a number of days is '7d', not {shown(text)}")
+    return text
+
+
 def _name(text: str) -> str:
     """Check a name that becomes a part of paths."""
     if not text or text in (".", "..") or re.search(r"[/\\\x00-\x1f\x7f]", text):
@@ -128,6 +134,7 @@ Day = Annotated[str, AfterValidator(_day)]
 OffDay = Annotated[str, AfterValidator(_off_day)]
 Window = Annotated[str, AfterValidator(checked_window)]
 Baseline = Annotated[str, AfterValidator(checked_baseline)]
+Days = Annotated[str, AfterValidator(_days)]
 Name = Annotated[str, AfterValidator(_name)]
 Template = Annotated[str, AfterValidator(_template)]
 Address = Annotated[str, AfterValidator(_template), AfterValidator(address_of)]

@@ -175,10 +175,15 @@ class Ledger:
 
     def result_path(self, model: str, day: str) -> Path:
         """Path of the stored result of a night."""
+        return self.model_folder(self.path / "results", model) / f"{day}.json"
+
+    @staticmethod
+    def model_folder(place: Path, model: str) -> Path:
+        """Folder of a model in a folder of the ledger."""
         name = quote(model, safe="")
         # A name of dots would be a folder above, and a leading dot hides a folder.
         name = "%2E" + name[1:] if name.startswith(".") else name
-        return self.path / "results" / name / f"{day}.json"
+        return place / name
 
     @contextmanager
     def writing(self) -> Iterator[None]:
