@@ -53,6 +53,9 @@ _GAUGES = {
     "check_breached": "1 if a check is breached or has failed, else 0.",
     "check_value": "Value that a check has judged.",
     "check_limit": "Limit of the value of a check.",
+    "recalibration_failed": "1 if a champion of recalibration was not compared or written, else 0.",
+    "recalibration_replaced": "1 if this night replaced the champion of recalibration, else 0.",
+    "recalibration_score": "Half of the Brier score of the day, of the champion or as_they_are.",
     "incomplete_days": "Number of days of the windows that are missing, broken or provisional.",
     "log_evidence": "Natural logarithm of the evidence against calibration so far.",
     "log_evidence_overall": "Natural logarithm of the mean evidence of all notions and groups; it "
@@ -123,6 +126,7 @@ def _samples(result: Night) -> Iterator[tuple[str, float | None, dict[str, str]]
             yield "error_at_least", _last(process.at_least or ()), labels
         yield "log_evidence_overall", _last(alarms.log_evidence), {}
         yield "alarm", float(alarms.alarm), {}
+    yield from _recalibration_samples(result)
     if result.incomplete_days is not None:
         for kind, days in result.incomplete_days.by_kind.items():
             yield "incomplete_days", float(len(days)), {"kind": kind}
@@ -133,6 +137,19 @@ def _samples(result: Night) -> Iterator[tuple[str, float | None, dict[str, str]]
     midnight = datetime.fromisoformat(result.day[:10]).replace(tzinfo=UTC)
     yield "day_timestamp_seconds", midnight.timestamp(), {}
     yield "run_timestamp_seconds", datetime.fromisoformat(result.created).timestamp(), {}
+
+
+def _recalibration_samples(result: Night) -> Iterator[tuple[str, float | None, dict[str, str]]]:
+    """Samples about the champion of recalibration, if the job has one."""
+    recalibration = result.recalibration
+    if recalibration is None:
+        return
+    yield "recalibration_failed", float(recalibration.fault is not None), {}
+    yield "recalibration_replaced", float(recalibration.replaced), {}
+    for night in recalibration.nights[-1:]:
+        if night.day == result.day:
+            yield "recalibration_score", night.champion_score, {"of": "champion"}
+            yield "recalibration_score", night.as_they_are, {"of": "as_they_are"}
 
 
 def _labels(name: str, notion: str, extra: dict[str, str], group: Group = None) -> dict[str, str]:
@@ -162,6 +179,9 @@ def write_junit(path: str | Path, result: Night) -> None:
     """Write a JUnit file of test cases: each threshold, each check, alarms, and kinds of days."""
     cases = [_threshold_case(threshold, result) for threshold in result.thresholds]
     cases += [_check_case(check) for check in result.checks]
+    if result.recalibration is not None:
+        fault = result.recalibration.fault
+        cases.append(("recalibration", None if fault is None else "error", fault or ""))
     cases.append(_alarm_case(result.alarms, result))
     cases += _day_cases(result)
     outcomes = [outcome for _, outcome, _ in cases]

@@ -86,6 +86,13 @@ class MaskedMap:
         return SimpleNamespace(unchanged=p > 0.5)
 
 
+class SharpenedMap:
+    """Fitted recalibration that squares probabilities."""
+
+    def predictions(self, chunk):
+        return chunk.q**2 / (chunk.q**2).sum(axis=1, keepdims=True)
+
+
 class SineResiduals:
     """Fitted plug-in family of one hyper-parameter."""
 
@@ -191,6 +198,7 @@ EXAMPLES = {
     "RowSums": lambda cls: cls("canonical", "sine", ((SineResiduals(),),)),
     "ScaleSums": lambda cls: cls(),
     "ScalarScores": lambda cls: cls("top_label"),
+    "ScoreDuels": lambda cls: cls((0, 1), (None, SharpenedMap())),
     "ScoreHistogram": lambda cls: cls("positive"),
     "ScoreSums": lambda cls: cls("class_wise"),
     "TolerantEProcess": lambda cls: cls(

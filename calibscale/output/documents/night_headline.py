@@ -221,6 +221,12 @@ def head(night: Night) -> Head:
         finding, basis = _with_breach(finding, night)
     reasons = [*basis, *_limits(night), *_check_reasons(night)]
     reasons += [*_day_reasons(night), *_row_reasons(night, finding)]
+    recalibration = night.recalibration
+    if recalibration is not None and recalibration.fault is not None:
+        reasons.append(f"Recalibration failed: {recalibration.fault}")
+        if finding.state in ("fine", "incomplete"):
+            verdict = "Breached: the champion of recalibration was not compared or not written"
+            return Head("breached", verdict, tuple(reasons))
     if finding.state == "fine" and night.breached:
         return Head("breached", "Breached")
     return Head(finding.state, finding.verdict, tuple(reasons))

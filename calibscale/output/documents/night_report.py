@@ -25,6 +25,7 @@ from calibscale.output.documents.night_sections import (
     size_figure,
     trend_figures,
 )
+from calibscale.output.documents.recalibration_sections import recalibration_blocks
 from calibscale.output.plots.day_plots import EVIDENCE_HEIGHT, Line, newest, plot_evidence
 from calibscale.output.plots.diagrams import DrawnDiagram
 from calibscale.output.plots.style import GROUPS
@@ -59,6 +60,11 @@ def nightly(night: Night) -> doc.Article:
         doc.section("reliability", "Reliability", _diagrams(night), detail=True),
         doc.section("trend", "Trend over days", trend_figures(night), detail=True),
         doc.section("evidence", "Evidence over time", *_evidence(night)),
+        doc.section(
+            "recalibration",
+            "Champion of recalibration",
+            *recalibration_blocks(night.recalibration),
+        ),
         doc.section("drift", "Drift", *_drift(night), detail=True),
         doc.section("groups", f"Groups by {group}", *_groups(night), detail=True),
         doc.section("tests", "Tests", *_tests(night), detail=True),
