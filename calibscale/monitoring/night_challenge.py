@@ -5,7 +5,6 @@ from __future__ import annotations
 import hashlib
 from dataclasses import dataclass, replace
 from datetime import date, timedelta
-from pathlib import Path
 from typing import Any, NamedTuple
 
 from calibscale.addresses import without_secrets
@@ -77,6 +76,7 @@ def prepared_challenge(
     try:
         classes_only("recalibration", session.source)
         night = next((night for night in history.nights if night.day == day), None)
+        # Who competes on a day is fixed when it is first read, as bets of alarms are.
         if night is None:
             night = _new_night(job, settings, ledger, history, day, session.source.classes)
         return NightChallenge(
@@ -110,8 +110,9 @@ def _new_night(
     newest = history.newest
     if newest is not None and day < newest.day:
         return begun(history, day)
+    # The numbers of maps share out α, so that a number is never used again.
     number = max(history.maps, default=0) + 1
-    adopted = _adopted(job, settings, history, classes)
+    adopted = _adopted(job, history, classes)
     if adopted is not None:
         entry = _kept(job, adopted, number, day, is_adopted=True)
         return begun(history, day, fit=entry)
@@ -134,27 +135,21 @@ def _new_night(
     )
 
 
-def _adopted(
-    job: Job, settings: Challenges, history: ChallengeHistory, classes: int
-) -> FittedRecalibration | None:
+def _adopted(job: Job, history: ChallengeHistory, classes: int) -> FittedRecalibration | None:
     """Recalibration that the user has put in the place of the champion.
 
     A file that cannot be used is reported by the check of the night, and the champion of the ledger
     goes on.
     """
     try:
-        return foreign_champion(champion_path(job, settings), history, classes)
+        return foreign_champion(job.champion_path, history, classes)
     except CalibscaleError:
         return None
 
 
-def champion_path(job: Job, settings: Challenges) -> Path:
-    """Path of the file of the champion."""
-    return Path(job.place(settings.path, ""))
-
-
 def _is_champion(fitted: FittedRecalibration, history: ChallengeHistory) -> bool:
     champion = history.maps.get(history.champion)
+    # A challenger that equals the champion would take a place and never win.
     if champion is None:
         return fitted.method == Identity.name
     return champion.checksum == fitted.checksum or champion.method == fitted.method == Identity.name
@@ -187,12 +182,14 @@ def planned_fit(
         return PlannedFit(reason=_next_fit(history, settings))
     entries = _window(ledger, job.model, day, int(settings.days[:-1]))
     n = sum(entry.n for entry in entries)
+    # Few rows give a map that later nights would only reject.  The next night tries again.
     if n < settings.min_rows:
         return PlannedFit(
             reason=f"No challenger was fitted: the {settings.days[:-1]} days before have "
             f"{number_texts.plural(n, 'labelled row')}, fewer than min_rows = "
             f"{settings.min_rows:,}."
         )
+    # A day that is read again has another revision, as its labels or predictions have changed.
     revisions = repr([(entry.day, entry.revision) for entry in entries])
     rows = hashlib.sha256(revisions.encode()).hexdigest()[:16]
     last = history.last_attempt

@@ -494,6 +494,8 @@ def places(job: Job, day: str) -> dict[str, Path]:
 def check_places(job: Job, day: str) -> None:
     """Refuse outputs that would overwrite inputs of the night, and pipes."""
     source = job.place(job.source.path, day)
+    if job.recalibration is not None:
+        refuse_overwriting(job.champion_path, [job.file, job.ledger_path])
     inputs: list[str | Path] = [job.file, job.ledger_path]
     inputs += [] if is_url(source) else [source]
     for place in places(job, day).values():

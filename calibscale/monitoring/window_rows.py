@@ -88,6 +88,7 @@ def _labelled(job: Job, source: ArraySource, days: int) -> list[list[Any]]:
         keep &= block.labels >= 0
         if share < 1.0:
             numbers = block.start + np.arange(len(keep))
+            # The hash depends on the row alone, so that a repeated fit has the same rows.
             keep &= random_draws.of_rows(numbers, job.seed, random_draws.HOLD_OUT) < share
         part = block.take(keep, block.start)
         blocks.append([part.values, part.labels.astype(np.int64), part.weights])

@@ -109,6 +109,7 @@ def night_scores(statistic: ScoreDuels, state: DuelState | None) -> NightScores:
     if state is None or state.totals[1] == 0.0:
         return NightScores(duels={number: DuelSums() for number in challengers})
     n, weight, before, champion = state.totals.tolist()
+    # Weights of any scale give the same sums, because stakes are for differences up to 1.
     mean: float = weight / n
     duels = {
         number: DuelSums(float(gain) / mean, float(squares) / mean**2, float(reach) / mean)

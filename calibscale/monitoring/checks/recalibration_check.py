@@ -18,7 +18,6 @@ from calibscale.monitoring.ledger.map_files import (
     is_published,
     publish,
 )
-from calibscale.monitoring.night_challenge import champion_path
 from calibscale.results.night_results import (
     NightRecalibration,
     RecalibrationChallenger,
@@ -39,6 +38,7 @@ class RecalibrationCheck:
         """Champion and challengers as of a day, with the fault of the file or of the night."""
         settings, history = self.settings, history_of(day.ledger, day.model, day.day)
         newest = history.newest
+        # A day without predictions has no record, and the champion is that of earlier days.
         tonight = newest if newest is not None and newest.day == day.day else None
         competed = () if newest is None else newest.challengers
         return NightRecalibration(
@@ -69,7 +69,7 @@ class RecalibrationCheck:
         complete = history_of(day.ledger, day.model)
         classes = day.recipe.classes
         try:
-            foreign_champion(champion_path(day.job, self.settings), complete, classes)
+            foreign_champion(day.job.champion_path, complete, classes)
         except CalibscaleError as error:
             return " ".join(without_secrets(str(error)).split())
         return None
@@ -126,7 +126,8 @@ def publish_champion(job: Job, ledger: Ledger | None) -> None:
     """
     if job.recalibration is None or ledger is None:
         return
-    path, history = champion_path(job, job.recalibration), history_of(ledger, job.model)
+    path, history = job.champion_path, history_of(ledger, job.model)
+    # A damaged file may be of use to its owner, and a champion of another kind may be in use.
     try:
         foreign_champion(path, history, ledger.recipe.classes)
     except CalibscaleError:
@@ -139,6 +140,6 @@ def is_champion_published(job: Job, ledger: Ledger | None) -> bool:
     if job.recalibration is None or ledger is None:
         return True
     try:
-        return is_published(champion_path(job, job.recalibration), history_of(ledger, job.model))
+        return is_published(job.champion_path, history_of(ledger, job.model))
     except CalibscaleError:
         return False

@@ -399,12 +399,14 @@ def _recalibration(job: Job, problems: Problems) -> None:
         return
     if is_url(settings.path):
         problems.add(("recalibration", "path"), "must be a local file, not a URL")
+    # Programs that recalibrate read the newest champion, whose path must not change.
     if "{date}" in settings.path:
         message = "the champion is one file of all days: remove {date}"
         problems.add(("recalibration", "path"), message)
     if problems.under("source"):
         return
-    if source.forecast is not None:
+    # Scores of distributions have no bound, which the evidence of a night needs.
+    if source.columns is not None and source.columns.predictions is not None:
         message = f"is for predictions of classes, not for forecast = {shown(source.forecast)}"
         problems.add(("recalibration",), message)
         return
@@ -426,6 +428,7 @@ def _recalibration(job: Job, problems: Problems) -> None:
 
 def _stated_classes(source: Source) -> int | None:
     """Number of classes as the job states it, or None if only the data have it."""
+    # A store has the number of classes itself, which the first night compares.
     if source.binary:
         return 2
     if source.class_names is not None:

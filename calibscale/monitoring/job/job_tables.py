@@ -328,6 +328,12 @@ class Job:
         """Path of the ledger."""
         return Path(self.place(self.ledger, ""))
 
+    @property
+    def champion_path(self) -> Path:
+        """Path of the champion of a job with [recalibration]."""
+        assert self.recalibration is not None
+        return Path(self.place(self.recalibration.path, ""))
+
     def to_dict(self) -> dict[str, Any]:
         """JSON object of all keys, including defaults, without secrets."""
         tables = asdict(self)

@@ -247,6 +247,7 @@ def begun(
     A day that comes after later days has no challengers, because they may have used it.
     """
     newest = history.newest
+    # Fits of later nights may have used the rows of a late day, which would favour them.
     if newest is not None and day < newest.day:
         late = "The day came after later ones, on which challengers were compared."
         return ChallengeNight(day, history.before(day).champion, note=late)
@@ -275,6 +276,7 @@ def decided(history: ChallengeHistory, night: ChallengeNight, alpha: float) -> C
     count on the next new night.
     """
     complete = history.with_night(night)
+    # Only the newest night decides: the champion of earlier nights has been used since.
     if complete.newest is not night or night.winner is not None:
         return night
     left = dict(night.left)
@@ -283,6 +285,7 @@ def decided(history: ChallengeHistory, night: ChallengeNight, alpha: float) -> C
         if number in left:
             continue
         evidence = complete.evidence(night.champion, number)[-1]
+        # Evidence of many nights may be about a law that has changed since.
         lead = _latest_lead(complete, night.champion, number)
         if lead > 0 and evidence >= log_threshold(number, alpha):
             winners[number] = lead

@@ -22,6 +22,7 @@ def recalibration_blocks(result: NightRecalibration | None) -> list[doc.Block]:
     if result.challengers:
         blocks.append(_challengers(result))
     compared = [night for night in result.nights if night.champion_score is not None]
+    # A single point shows no course.
     if len(compared) > 1:
         blocks.append(doc.Figures((_figure(result),)))
     changes = [
