@@ -119,6 +119,33 @@ def test_sums__are_those_of_each_row(rng):
     assert scores.champion == pytest.approx(np.average((p - y) ** 2, weights=weights), rel=1e-9)
 
 
+@pytest.mark.long
+def test_clusters__of_equal_rows_count_once(folder):
+    """A job with a cluster for each pair of equal rows has the sums of the single rows."""
+    text = (folder / "job.toml").read_text()
+    (folder / "job.toml").write_text('cluster = "pair"\n' + text)
+    for k in (0, 1):
+        rng = np.random.default_rng([5, k])
+        p, y = rng.random(600), rng.integers(0, 2, 600)
+        store = cs.LogitStore.create(
+            folder / "days" / f"{_day(k)}.zarr",
+            classes=2,
+            kind="probabilities",
+            binary=True,
+            dtype="float64",
+            covariate_names=["pair"],
+        )
+        with store.writer() as writer:
+            pairs = np.repeat(np.arange(600.0), 2)[:, None]
+            writer.append(np.repeat(p, 2), np.repeat(y, 2), covariates=pairs)
+        night(folder / "job.toml", _day(k))
+    scores = _history(folder).newest.scores
+    (file,) = (folder / "ledger" / "recalibration").rglob("*.json")
+    q = load_recalibration(file).transform(p)
+    assert scores.n == 1200
+    assert scores.duels[1].gain == pytest.approx(np.sum((p - y) ** 2 - (q - y) ** 2), rel=1e-9)
+
+
 def test_gains__are_at_most_one_in_the_mean_for_equal_scores(rng):
     # Two predictions 0.4 and 0.6 of an event of the probability 1/2 have equal expected scores.
     y = rng.integers(0, 2, (20_000, 50))
