@@ -17,7 +17,8 @@ def set_steps(ends, y, ranks, weights, thresholds, level, by_distance, steps):
     The groups are in the order of the predictions.  At a threshold θ, the loss of a group grows
     with its fit at the rate Σw(1{y ≤ θ} − level), with |y − θ| as a factor for expectiles.  The
     groups with a fit up to θ are the first ones, up to the largest sum of these rates.  Halves of
-    the thresholds then give all steps.  The least of all fits is found, if there are several.
+    the thresholds then give all steps.  Where several fits have the smallest loss, the steps are
+    those of the least fit.
 
     Axes:
         ends (g,) index after the last row of each group
@@ -59,7 +60,7 @@ def _cut(first, last, middle, ends, y, ranks, weights, thresholds, level, by_dis
             total += w
         start = ends[group]
         rate = below - level * total
-        # Ties belong to the lower side, as the least fit is found.
+        # At a tie the group is below the threshold, which gives the least of the fits.
         if rate >= largest - _ROUNDING * total:
             largest = max(rate, largest)
             cut = group + 1

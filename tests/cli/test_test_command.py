@@ -195,6 +195,7 @@ def test_evaluate__intervals_arrive(run: Any, store: Path, monkeypatch: Any) -> 
     )
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("rows", "options", "message"),
     [

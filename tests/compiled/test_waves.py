@@ -90,6 +90,7 @@ def test_normal_products__are_the_closed_form():
             )
 
 
+@pytest.mark.long
 def test_spread_rows__adds_rows_to_the_points_next_to_theirs():
     rng = np.random.default_rng(4)
     G, coefficients = 6, np.zeros((2, waves.TAPS))

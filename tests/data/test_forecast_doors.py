@@ -101,6 +101,7 @@ def _same(result, kind):
     np.testing.assert_allclose(_values(result), _expected(kind), rtol=1e-7)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("name", FILES)
 def test_files_and_stores__equal_arrays(tmp_path, name, kind):

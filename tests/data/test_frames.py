@@ -200,6 +200,7 @@ def test_stream__rows_in_any_order(columns, rng):
     assert errors == []
 
 
+@pytest.mark.long
 def test_stream__pairs_of_rows(columns):
     columns = {name: column[:3000] for name, column in columns.items()}
     in_memory, lazy = (

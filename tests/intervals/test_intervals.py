@@ -300,6 +300,7 @@ def test_tiles__two_rows_with_weights_leave_zero_possible(case):
         assert result.interval is None or result.interval.low == 0 < result.interval.high
 
 
+@pytest.mark.long
 def test_tiles__of_float32_have_the_interval_of_float64():
     data = _data(3, 60)
     estimator = TILES["jkce"][0]

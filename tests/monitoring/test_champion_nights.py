@@ -315,7 +315,7 @@ def test_champions__of_the_user_are_adopted(folder):
     path = folder / "out" / "recalibration.json"
     cs.recalibrate(rows, "beta", validate=False).save(path)
     result = _nights(folder, 1)
-    assert result.recalibration.champion.startswith("beta of the file, found on")
+    assert result.recalibration.champion.startswith("beta of the file, adopted on")
     assert result.recalibration.nights[-1].champion_score < (
         result.recalibration.nights[-1].as_they_are
     )

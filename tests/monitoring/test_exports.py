@@ -178,6 +178,7 @@ def test_prometheus__has_breached_thresholds(result, tmp_path):
     assert len(judged) < len(result["thresholds"])  # no value, no sample
 
 
+@pytest.mark.long
 def test_prometheus__has_thresholds_that_are_breached_by_a_missing_value(result, tmp_path):
     blind = {**result["thresholds"][0], "observed": None, "reason": "no rows"}
     # two thresholds without a value: one is breached by that, the other is not judged

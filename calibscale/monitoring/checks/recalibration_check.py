@@ -99,7 +99,7 @@ def _name(history: ChallengeHistory, number: int) -> str:
     if entry is None:
         return AS_THEY_ARE
     if entry.is_adopted:
-        return f"{entry.method} of the file, found on {day_names.day(entry.day)}"
+        return f"{entry.method} of the file, adopted on {day_names.day(entry.day)}"
     return f"{entry.method}, fitted before {day_names.day(entry.day)}"
 
 

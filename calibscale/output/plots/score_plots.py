@@ -51,7 +51,7 @@ def curve_of(estimate: Any, name: str) -> dict[str, Floats]:
     restored = _restored(estimate)
     key, names = _CURVES[name]
     try:
-        columns = np.array([restored.details[key][name] for name in names], float)
+        columns = np.array([restored.details[key][column] for column in names], float)
         columns[:, 0]  # there is a point
         return dict(zip(names, columns, strict=True))
     except (IndexError, KeyError, TypeError, ValueError):
@@ -92,22 +92,16 @@ def plot_corp(estimate: Any, ax: Any = None, axes: str = "linear") -> Any:
     low = scale.x.place(low)
     high = scale.x.place(high)
     frequency = scale.y.place(frequency)
-    ax.plot(
-        np.column_stack([low, high]).ravel(),
-        frequency.repeat(2),
-        color=COLOURS.accent,
-        linewidth=1,
-    )
-    ax.hlines(
-        frequency,
-        low,
-        high,
-        color=COLOURS.accent,
-        linewidth=3.5,
-        label="isotonic regression of the labels",
-    )
+    _draw_steps(ax, low, high, frequency, "isotonic regression of the labels")
     framed(ax, "prediction", outcome(_restored(estimate).notion))
     return ax
+
+
+def _draw_steps(ax: Any, low: Floats, high: Floats, values: Floats, text: str) -> None:
+    """Draw an isotonic curve.  The ranges from low to high, with one value each, are thick."""
+    ends = np.column_stack([low, high]).ravel()
+    ax.plot(ends, values.repeat(2), color=COLOURS.accent, linewidth=1)
+    ax.hlines(values, low, high, color=COLOURS.accent, linewidth=3.5, label=text)
 
 
 def plot_decomposition(estimate: Any, ax: Any = None) -> Any:
@@ -126,20 +120,7 @@ def plot_decomposition(estimate: Any, ax: Any = None) -> Any:
     ax.plot(
         ends, ends, color=COLOURS.muted, linewidth=1, linestyle=DASHED, label="predicted", zorder=1
     )
-    ax.plot(
-        np.column_stack([low, high]).ravel(),
-        observed.repeat(2),
-        color=COLOURS.accent,
-        linewidth=1,
-    )
-    ax.hlines(
-        observed,
-        low,
-        high,
-        color=COLOURS.accent,
-        linewidth=3.5,
-        label="isotonic regression of the outcomes",
-    )
+    _draw_steps(ax, low, high, observed, "isotonic regression of the outcomes")
     for values, set_limits in ((ends, ax.set_xlim), (observed[shown], ax.set_ylim)):
         span = np.append(values, ends) if set_limits == ax.set_ylim else values
         margin = 0.03 * (np.ptp(span) or 1.0)
