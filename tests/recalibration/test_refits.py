@@ -363,6 +363,7 @@ def test_audit__notes_name_p_values_that_leave_out_the_fit(data, capsys):
         "platt": "refit",
         "beta": "labels",
         "isotonic": "refit",
+        "venn_abers": "labels",
         "bbq": "labels",
         "local_bias": "labels",
         "mc": "labels",
@@ -370,6 +371,7 @@ def test_audit__notes_name_p_values_that_leave_out_the_fit(data, capsys):
     }
     assert [name for name, scores in scores_of.items() if scores.note] == [
         "beta",
+        "venn_abers",
         "bbq",
         "local_bias",
         "mc",
