@@ -25,6 +25,7 @@ from calibscale.recalibration.recalibrator import (
     RecalibrationMethod,
     StoredFit,
     increasing,
+    short_of_certainty,
 )
 from calibscale.statistics.ratios import ratio
 from calibscale.statistics.segment_atoms import AtomState, SegmentAtoms
@@ -42,8 +43,8 @@ class MCBoost(RecalibrationMethod):
     group after another, the mean of y − p' of each category where it exceeds `alpha` is added to
     p', which then is clipped to [0, 1].  Rounds end when nothing changes.  They are on the atoms of
     `SegmentAtoms`, which one pass counts.  All rows of an atom have the same p', so the bound holds
-    for the rows of the fit.  p' may be exactly 0 or 1, which costs an infinite log loss where
-    wrong.
+    for the rows of the fit.  After the last round, no p' is certain (see `short_of_certainty`), so
+    that the log loss of new rows is finite; this moves a p' by at most 1/(rows + 2).
 
     Parameters
     ----------
@@ -261,7 +262,9 @@ class MCBoostFit(FittedRecalibrator):
         state = AtomState(keys, np.empty((6, 0)), np.array(self.bits))
         # Cells are equal in t, with p = t²/(t² + (1 − t)²), so that they are finer near 0 and 1.
         t = ((state.cell >> (40 - self.bits)) + 0.5) / 2.0**self.bits
-        return state.crossing, t * t / (t * t + (1.0 - t) ** 2)
+        p = t * t / (t * t + (1.0 - t) ** 2)
+        # The last cells round to 1, which has no complement.
+        return state.crossing, np.minimum(p, 1.0 - 2.0**-53)
 
     def _bins(self, p: Floats) -> Ints:
         """Bin of each p: intervals closed on the right, whatever the rounding errors of sums."""
@@ -315,7 +318,8 @@ class MCBoostFit(FittedRecalibrator):
         return replace(self, updates=changes, groups=groups, errors=ends, notes=notes)
 
     def predictions(self, chunk: Chunk) -> Floats:
-        crossings, p = self._start(SegmentAtoms(self.axes, "positive").located(chunk)[0])
+        crossings, original = self._start(SegmentAtoms(self.axes, "positive").located(chunk)[0])
+        p = original
         groups = list(self._numbered(crossings))
         bins = self.method.score_bins
         table = np.zeros(sum(groups[-1][:2]) * bins)
@@ -327,4 +331,5 @@ class MCBoostFit(FittedRecalibrator):
             for first, _, group in groups:
                 p = p + table[(first + group) * bins + place]
             p = np.clip(p, 0.0, 1.0)
+        p = short_of_certainty(p, original, self.counts.used)
         return np.column_stack([1.0 - p, p])

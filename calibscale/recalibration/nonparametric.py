@@ -28,6 +28,7 @@ from calibscale.recalibration.recalibrator import (
     Share,
     StoredFit,
     increasing,
+    short_of_certainty,
 )
 from calibscale.recalibration.sql_expressions import SQLScore, interpolated
 from calibscale.session import Session, SessionOptions
@@ -195,7 +196,8 @@ class BBQ(RecalibrationMethod):
         # The average of step functions is a step function on the union of their edges.
         starts = np.unique(np.concatenate([edges[i][:-1] for i in order]))
         mean = np.average(
-            [values[i][np.searchsorted(edges[i], starts, "right") - 1] for i in order],
+            # Edges between bins, because equal scores at 1 give the last bin no width.
+            [values[i][np.searchsorted(edges[i][1:-1], starts, "right")] for i in order],
             axis=0,
             weights=weights[order],
         )
@@ -283,8 +285,8 @@ class LocalBias(RecalibrationMethod):
 
     For two classes.  The map is computed in one pass, as a Fourier series with a length that does
     not depend on the number of rows, so kernels are Gaussian and there are at most three continuous
-    dimensions, including the prediction.  Where the map is masked, p' = p.  p' may be exactly 0 or
-    1, which costs an infinite log loss where wrong.
+    dimensions, including the prediction.  Where the map is masked, p' = p.  Corrected predictions
+    stay short of 0 and 1 (see `short_of_certainty`), so that the log loss of new rows is finite.
 
     Parameters
     ----------
@@ -466,7 +468,13 @@ class LocalBiasFit(FittedRecalibrator):
         p, complement = chunk.event("positive")[:2]
         x = np.empty((len(p), 0)) if chunk.covariates is None else chunk.covariates
         bias = self.correction(p, x).bias
-        return np.clip(np.column_stack([complement - bias, p + bias]), 0.0, 1.0)
+        rows = self.counts.used
+        return np.column_stack(
+            [
+                short_of_certainty(complement - bias, complement, rows),
+                short_of_certainty(p + bias, p, rows),
+            ]
+        )
 
     def uncorrected(self, source: Any, **options: Unpack[SessionOptions]) -> tuple[int, int]:
         """Numbers of labelled rows, and of labelled rows with an unchanged p, by one pass."""

@@ -90,6 +90,17 @@ def increasing(values: Sequence[float], strictly: bool = True) -> bool:
     return all(a <= b for a, b in pairwise(values))
 
 
+def short_of_certainty(corrected: Floats, original: Floats, rows: int) -> Floats:
+    """Corrected probabilities, clipped so that no correction makes a prediction certain.
+
+    A correction that `rows` rows support leaves at least 1/(rows + 2) to either label, which is
+    Laplace's rule of succession for an event that none of them has, or what the original
+    prediction left to it if that was less.
+    """
+    least = 1.0 / (rows + 2.0)
+    return np.clip(corrected, np.minimum(original, least), np.maximum(original, 1.0 - least))
+
+
 # ---------------------------------------------------------------- Methods and fits
 
 

@@ -92,10 +92,28 @@ def test_multicalibration__is_that_of_the_rows(rows, method, depths, weighted):
         method.z,
     )
     after = probabilities(recalibrated(source, fitted))[:, 1]
-    np.testing.assert_allclose(after, expected, atol=1e-9)
+    least = 1 / (N + 2)  # of a fit to N rows
+    np.testing.assert_allclose(after, np.clip(expected, least, 1 - least), atol=1e-9)
     assert fitted.notes == ()
     if not method.z:
         assert fitted.parameters["error"] <= method.alpha < fitted.parameters["error_before"]
+
+
+@pytest.mark.parametrize("method", ["mc(z=0,alpha=1e-6)", "pmc(z=0,alpha=1e-6)", "local_bias"])
+def test_corrections__never_make_a_prediction_certain(method):
+    """All rows of the fit with x > 0 are events, so that corrections go as far as they can."""
+    rng = np.random.default_rng(9)
+    x, p = rng.normal(size=500), rng.uniform(0.05, 0.95, 500)
+    y = ((x > 0) | (rng.random(500) < p)).astype(int)
+    source = cs.from_arrays(probabilities=p, labels=y, covariates={"x": x}, binary=True)
+    fitted = cs.recalibrate(source, method, covariates="x", validate=False)
+    after = fitted.transform(p, covariates=x[:, None])
+    assert after.max() == pytest.approx(1 - 1 / 502, rel=1e-12)
+    # Predictions that are more certain than that are left at what they are.
+    extreme = np.array([1e-9, 1 - 1e-9])
+    at_extremes = fitted.transform(extreme, covariates=np.array([[-0.5], [0.5]]))
+    assert 0 < at_extremes[0]
+    assert at_extremes[1] < 1
 
 
 def test_multicalibration__helps_rows_that_it_was_not_fitted_to(rows):
@@ -221,6 +239,19 @@ def test_bbq__of_equal_width_is_that_of_netcal(rows):
         reference.transform(new_scores),
         atol=1e-4,
     )
+
+
+def test_bbq__takes_many_certain_predictions():
+    """The last bin of equal mass has no width if many predictions are 1."""
+    rng = np.random.default_rng(8)
+    p = rng.random(3000)
+    y = (rng.random(3000) < p).astype(int)
+    certain = np.where(p < 0.2, 0.0, np.where(p > 0.8, 1.0, p))
+    source = cs.from_arrays(probabilities=certain, labels=y, binary=True)
+    after = cs.recalibrate(source, "bbq", validate=False).transform(np.array([0.0, 0.5, 1.0]))
+    frequencies = [y[certain == 0].mean(), 0.5, y[certain == 1].mean()]
+    # five standard errors of a bin of 60 rows in the middle, and of 600 at the ends
+    np.testing.assert_array_less(np.abs(after - frequencies), [0.06, 0.33, 0.06])
 
 
 def test_bbq__takes_weights_and_few_rows(rows):

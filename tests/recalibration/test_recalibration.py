@@ -298,7 +298,13 @@ def test_local_bias__adds_the_map_of_the_fitting_part(two, kernel, weighted):
     )
     # the series also masks points whose sums are below its error
     assert direct.masked.sum() <= series.masked.sum() < 5
-    p = np.clip(two["p"][new_rows] + np.where(series.masked, 0, direct.bias), 0, 1)
+    original = two["p"][new_rows]
+    least = 1 / (fitted.counts.used + 2)
+    p = np.clip(
+        original + np.where(series.masked, 0, direct.bias),
+        np.minimum(original, least),
+        np.maximum(original, 1 - least),
+    )
     # an error of 1e-9 n in a density that may be as small as 0.01
     np.testing.assert_allclose(after[new_rows, 1], p, atol=1e-4)
     np.testing.assert_allclose(after.sum(1), 1, atol=1e-15)
