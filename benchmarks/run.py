@@ -21,6 +21,7 @@ NAMES = (
     "scaling",
     "peers",
     "conventions",
+    "excess_coverage",
     "selection",
     "pairs",
     "subnormal",

@@ -25,10 +25,10 @@ IN_TABLES = (
     "nightly",
     "alarms",
 )
-NAMES = ("golden", "exact", "start", "reads", "scaling", "subnormal")
+NAMES = ("golden", "exact", "start", "reads", "scaling", "subnormal", "excess_coverage")
 SLOW = {
     *("alarms", "forecasts", "levels", "nightly", "pairs", "peers"),
-    *("scale", "scaling", "selection", "start", "subnormal"),
+    *("scale", "scaling", "selection", "start", "subnormal", "excess_coverage"),
 }
 EVERY_RUN = [name for name in (*IN_TABLES, *NAMES) if name not in SLOW]
 

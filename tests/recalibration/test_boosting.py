@@ -112,7 +112,7 @@ def test_corrections__never_make_a_prediction_certain(method):
     # Predictions that are more certain than that are left at what they are.
     extreme = np.array([1e-9, 1 - 1e-9])
     at_extremes = fitted.transform(extreme, covariates=np.array([[-0.5], [0.5]]))
-    assert 0 < at_extremes[0]
+    assert at_extremes[0] > 0
     assert at_extremes[1] < 1
 
 
