@@ -27,6 +27,7 @@ from calibscale.selection.families import (
     FoldPart,
     FoldScores,
 )
+from calibscale.selection.point_ranks import PointRanks
 from calibscale.selection.risk import Parts
 
 LEVEL = 0.95
@@ -36,13 +37,19 @@ _PIECE_BYTES = 2**25  # memory of the functions of one piece of rows
 _SINGULAR = 1e-10  # eigenvalues below this share of the largest are not used
 
 
-def series(view: NotionView) -> Floats:
+def series(view: NotionView, ranks: PointRanks | None = None) -> Floats:
     """Functions of the prediction that the residuals of a fit are regressed on, (c, m, e).
 
-    A scalar has Legendre polynomials in arcsin √p up to the fourth degree.  e classes have shifts
+    A scalar has Legendre polynomials in arcsin √p up to the fourth degree, and each column of a
+    functional has them in its ranks.  e classes have shifts
     of the log-odds, p_k (s_k − ⟨p, s⟩) with s = log p, u, u², u = arcsin √p (tempering to first
     order, and shifts that are not monotone), and up to 100 classes one shift for each class.
     """
+    if ranks is not None:
+        columns = legvander(2.0 * ranks(view.points) - 1.0, _DEGREE)  # (c, d, degrees)
+        # The constant is the same function in every column.
+        powers = columns[:, :, 1:].reshape(len(view.points), -1)
+        return np.column_stack([columns[:, 0, 0], powers])[:, :, None]
     if view.points.shape[1] == 1:
         u = 4 / np.pi * np.arcsin(np.sqrt(np.clip(view.points[:, 0], 0.0, 1.0))) - 1
         return np.asarray(legvander(u, _DEGREE)[:, :, None], np.float64)
@@ -101,8 +108,9 @@ class _Walk:
         self.rows = profile.subset
         self.folds = profile.folds
         self.k = k
-        self.m = series(self.rows[0].take(slice(0, 1))).shape[1]
-        e = self.rows[0].points.shape[1]
+        self.ranks = profile.ranks
+        self.m = series(self.rows[0].take(slice(0, 1)), self.ranks).shape[1]
+        e = self.rows[0].delta.shape[1]
         step = int(np.clip(_PIECE_BYTES // (8 * self.m * e), 16, 2048))
         n = len(self.folds)
         self.cuts = [slice(low, min(low + step, n)) for low in range(0, n, step)]
@@ -117,7 +125,7 @@ class _Walk:
     def predictions(self, candidates: Sequence[Sequence[FittedFamily]]) -> list[_HeldOut]:
         """r̂ of all candidates at the kept rows, and normal equations of the residuals."""
         J, k = len(self.rows), self.k
-        e = self.rows[0].points.shape[1]
+        e = self.rows[0].delta.shape[1]
         n = len(self.folds)
         t = self.tests[-1].stop
         result = [
@@ -128,7 +136,7 @@ class _Walk:
             folds = self.folds[cut]
             for j, rows in enumerate(self.rows):
                 view = rows.take(cut)
-                psi = series(view)
+                psi = series(view, self.ranks)
                 for v in range(k):  # Σwψψᵀ of a fold, for the fits trained on it
                     root = np.sqrt(view.weights[folds == v])[:, None, None]
                     flat = (psi[folds == v] * root).transpose(1, 0, 2).reshape(self.m, -1)
@@ -154,7 +162,7 @@ class _Walk:
             folds = self.folds[cut]
             for j, rows in enumerate(self.rows):
                 view = rows.take(cut)
-                psi = series(view)
+                psi = series(view, self.ranks)
                 for old, new in zip(plain, better, strict=True):
                     new.left_out[j, cut] = old.left_out[j, cut]
                     for v in range(self.k):
@@ -162,17 +170,24 @@ class _Walk:
                         # the training rows.
                         g = np.einsum("cme,m->ce", psi, inverses[v, j] @ old.scores[v, j])
                         in_fold, test = folds == v, folds == TEST
-                        p = view.points
-                        r = _clipped(old.left_out[j, cut] + g, p)
+                        low, high = self._range(j, view)
+                        r = np.clip(old.left_out[j, cut] + g, low, high)
                         new.left_out[j, cut][in_fold] = r[in_fold]
                         r = old.test[v, j, tests] + g[test]
-                        new.test[v, j, tests] = _clipped(r, p[test])
+                        new.test[v, j, tests] = np.clip(r, low[test], high[test])
         return better
 
+    def _range(self, j: int, view: NotionView) -> tuple[Floats, Floats]:
+        """Least and greatest mean residual that predictions may have (c, e).
 
-def _clipped(r: Floats, p: Floats) -> Floats:
-    """Clip r = p − E[e_y | p] to its range [p − 1, p]."""
-    return np.clip(r, p - 1.0, p)
+        That of classes, r = p − E[e_y | p], is in [p − 1, p].  That of a functional is between the
+        residuals of the kept rows.
+        """
+        if self.ranks is None:
+            return view.points - 1.0, view.points
+        delta = self.rows[j].delta
+        low, high = delta.min(axis=0), delta.max(axis=0)
+        return np.broadcast_to(low, view.delta.shape), np.broadcast_to(high, view.delta.shape)
 
 
 def _inverses(grams: Floats) -> Floats:

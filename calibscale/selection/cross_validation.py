@@ -15,7 +15,7 @@ from calibscale.engine.execution import Stages
 from calibscale.engine.threads import one_thread
 from calibscale.errors import OptionError, require
 from calibscale.kernels.landmarks import PointFeatures
-from calibscale.predictions.claims import includes
+from calibscale.predictions.claims import FUNCTIONALS, includes
 from calibscale.predictions.notions import NotionView, problems, width
 from calibscale.results.comparison_results import Candidate, Selection
 from calibscale.selection.comparison import compare, hyperparameters
@@ -32,6 +32,7 @@ from calibscale.selection.families import (
 )
 from calibscale.selection.kernel_features import KernelFeatures
 from calibscale.selection.known_families import FAMILIES, families_named
+from calibscale.selection.point_ranks import PointRanks
 from calibscale.selection.pointwise import Pointwise
 from calibscale.selection.risk import FoldScorer, FoldScores, by_fold
 from calibscale.session import Session, SessionOptions, classes_only, unsuitable, verb
@@ -91,12 +92,15 @@ def select(
         See `evaluate`.
     notion : {"top_label", "canonical", "class_wise", "positive"}, optional
         ``class_wise`` uses one hyper-parameter for all classes and sums risks and estimates.
-        Default: ``top_label``.  Forecasts have ``canonical``, with ``kkr`` and ``ukkr`` only.
+        Default: ``top_label``.  Predictive distributions, means, quantiles and other functionals
+        have ``canonical``, which is the calibration of the prediction.
     estimators : iterable of str or Family, optional
         Names (``bins``, ``bins_debiased``, ``bins_cube_root``, ``bins_sweep``, ``isotonic``,
         ``smooth_ece``, ``kde``, ``kde_loo``, ``kkr``, ``ukkr``, ``temperature``) or families with
         settings, such as ``Bins((10, 15))``.  Default: the estimators of [GB], ``bins``, ``kde``,
-        ``kkr``, ``ukkr`` and ``temperature``.  The first six do not support the canonical notion.
+        ``kkr``, ``ukkr`` and ``temperature``.  The first six do not support the canonical notion
+        of classes.  Predictive distributions, intervals and sets have ``kkr`` and ``ukkr``, and
+        means, quantiles and expectiles also ``bins``.
     folds : int or (n,) integers
         Number of folds k, or the fold of each row: −1 for the test part, 0..k−1 for the folds.
     test_fraction : float
@@ -148,7 +152,12 @@ def select(
         claim = data.target.claim
         if estimators is None and not data.target.has_classes:
             kinds = {name: FAMILIES[name] for name in FAMILIES.built_in}
-            estimators = [name for name, kind in kinds.items() if includes(kind.judges, claim)]
+            several = len(data.values.shape) > 1 and data.values.shape[1] > 1
+            estimators = [
+                name
+                for name, kind in kinds.items()
+                if includes(kind.judges, claim) and not (several and name == "bins")
+            ]
             if not estimators:
                 raise unsuitable("select", data)
         split = _split(folds, test_fraction, seed, nested, data.rows)
@@ -164,10 +173,15 @@ def select(
         stages = Stages(session.execution.progress, 1 + choices * (passes + 1))
         walk = FoldPass(session, split, stages)
         subset, counts = _subset(walk, notion, subset_rows, seed)
+        ranks: PointRanks | None = None
+        if claim in FUNCTIONALS:
+            ranks = PointRanks.of(subset[0].points, subset[0].weights)
         default_map: PointFeatures | None = None
         if any(family.needs_features for family in chosen):
             default_map = (
-                features.of(subset, seed) if isinstance(features, KernelFeatures) else features
+                features.of(subset, seed, ranks)
+                if isinstance(features, KernelFeatures)
+                else features
             )
         profile = FamilyProfile(
             notion=notion,
@@ -176,6 +190,7 @@ def select(
             subset=subset,
             folds=split.of(subset[0].rows),
             complete=counts.used == len(subset[0].rows),
+            ranks=ranks,
         )
         families = tuple(family.resolve(profile) for family in chosen)
         choice = _choose(walk, profile, families)
@@ -191,7 +206,7 @@ def select(
         notion=notion,
         candidates=choice.candidates,
         best=choice.best,
-        pointwise=Pointwise(choice.ensemble, notion, data.n_features),
+        pointwise=Pointwise(choice.ensemble, notion, data.target),
         nested_estimates=tuple(nested_estimates),
         features=choice.features,
         **session.outcome(

@@ -18,6 +18,7 @@ from calibscale.predictions.chunk import Chunk
 from calibscale.predictions.claims import CLASSES
 from calibscale.predictions.notions import NotionView, problems, views, width
 from calibscale.results.estimate import EXACT, Approximation
+from calibscale.selection.point_ranks import PointRanks
 from calibscale.statistics.statistic import Statistic
 
 
@@ -104,6 +105,10 @@ class Subset(Statistic):
         return self.merge(state, added)
 
     def merge(self, a: SubsetState, b: SubsetState) -> SubsetState:
+        if not a.rows.shape[1]:
+            return b  # an empty state does not know how many columns the points have
+        if not b.rows.shape[1]:
+            return a
         return SubsetState(*(np.concatenate(pair, axis=1) for pair in zip(a, b, strict=True)))
 
 
@@ -210,7 +215,8 @@ class FamilyProfile:
 
     `features` is the default map of ridge regressions.  `subset` holds the views of the rows kept
     in memory, and `folds` (rows,) their folds.  `complete` states that these are all rows.
-    `shared` has objects that several families use.
+    `ranks` are the ranks of predictions of functionals, else None.  `shared` has objects that
+    several families use.
     """
 
     notion: str
@@ -219,6 +225,7 @@ class FamilyProfile:
     subset: Sequence[NotionView]
     folds: Ints
     complete: bool
+    ranks: PointRanks | None = None
     shared: dict[Any, Any] = field(default_factory=dict, repr=False)
 
     def rows(self, fold: int) -> list[NotionView]:

@@ -17,6 +17,7 @@ from calibscale.kernels.landmarks import (
     unit_interval_landmarks,
 )
 from calibscale.predictions.notions import NotionView
+from calibscale.selection.point_ranks import PointRanks
 
 
 @dataclass(frozen=True)
@@ -50,8 +51,10 @@ class KernelFeatures:
         if not 0 <= self.trace_tolerance < 1:
             raise OptionError(f"trace_tolerance must be in [0, 1), not {self.trace_tolerance}")
 
-    def of(self, subset: Sequence[NotionView], seed: int) -> PointFeatures:
-        """Feature map for the predictions of some rows, in the order of the source."""
+    def of(
+        self, subset: Sequence[NotionView], seed: int, ranks: PointRanks | None = None
+    ) -> PointFeatures:
+        """Feature map for predictions of rows in the order of the source, or for their ranks."""
         e = subset[0].points.shape[1]
         if self.kind == "random":
             assert isinstance(self.kernel, Gaussian)
@@ -61,4 +64,6 @@ class KernelFeatures:
         n = len(subset[0].rows)  # candidates are spread over all rows
         spread = np.unique(np.linspace(0, n - 1, min(n, 8 * self.rank)).astype(np.int64))
         points = subset[0].points[spread]
+        if ranks is not None:
+            points = ranks(points)
         return choose_landmarks(self.kernel, points, self.rank, self.trace_tolerance, seed)

@@ -11,9 +11,10 @@ import numpy as np
 from scipy.linalg import eigh
 
 from calibscale.array_types import Floats, Ints
+from calibscale.errors import OptionError
 from calibscale.kernels.landmarks import FourierFeatures, PointFeatures
 from calibscale.predictions.chunk import Chunk
-from calibscale.predictions.claims import CLASSES, FORECASTS
+from calibscale.predictions.claims import CLASSES, FORECASTS, FUNCTIONALS
 from calibscale.predictions.notions import NotionView, problems, views, width
 from calibscale.results.estimate import Approximation
 from calibscale.selection.families import (
@@ -25,6 +26,7 @@ from calibscale.selection.families import (
     GridFamily,
     PairSums,
 )
+from calibscale.selection.point_ranks import RankedFeatures
 from calibscale.statistics.score_sums import from_left_out
 from calibscale.statistics.statistic import Statistic
 
@@ -109,11 +111,19 @@ class Ridge(GridFamily):
 
     features: PointFeatures | None = None
     hyperparameter: ClassVar[str] = "reg"
-    judges: ClassVar[tuple[str, ...]] = (CLASSES, FORECASTS)
+    judges: ClassVar[tuple[str, ...]] = (CLASSES, FORECASTS, *FUNCTIONALS)
     fitted: ClassVar[type[_FittedRidge]]
 
     def resolve(self, profile: FamilyProfile) -> Self:
-        return replace(super().resolve(profile), features=self.features or profile.features)
+        resolved = replace(super().resolve(profile), features=self.features or profile.features)
+        if profile.ranks is None:
+            return resolved
+        if isinstance(resolved.map, FourierFeatures):
+            raise OptionError(
+                f"{self.name}: random features are for classes and predictive distributions; use "
+                "features='landmarks'"
+            )
+        return replace(resolved, features=RankedFeatures(resolved.map, profile.ranks))
 
     @property
     def map(self) -> PointFeatures:

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
-from typing import Any, ClassVar
+from dataclasses import dataclass, field, replace
+from typing import Any, ClassVar, Self
 
 import numpy as np
 from scipy.optimize import minimize_scalar
@@ -13,6 +13,7 @@ from calibscale.array_types import Floats, Ints
 from calibscale.compiled import row_sums
 from calibscale.errors import OptionError
 from calibscale.predictions.chunk import Chunk
+from calibscale.predictions.claims import CLASSES, FUNCTIONALS
 from calibscale.predictions.notions import NotionView, problems, views
 from calibscale.selection.families import (
     ROW_NOTIONS,
@@ -24,6 +25,7 @@ from calibscale.selection.families import (
     PairSums,
     PlugIn,
 )
+from calibscale.selection.point_ranks import PointRanks
 from calibscale.selection.risk import plug_in_risk
 from calibscale.statistics.bins import BinState, BinSums
 from calibscale.statistics.statistic import Statistic
@@ -31,10 +33,14 @@ from calibscale.statistics.statistic import Statistic
 
 @dataclass(frozen=True)
 class BinMoments(Statistic):
-    """Sums over the rows of scalar problems in equal-width bins (lo, hi], (J, 5, B)."""
+    """Sums over the rows of scalar problems in equal-width bins (lo, hi], (J, 5, B).
+
+    Functionals are binned by their `ranks`, whose bins have equal mass.
+    """
 
     notion: str
     bins: int
+    ranks: PointRanks | None = None
 
     def zero(self, classes: int) -> BinState:
         J = problems(self.notion, classes)
@@ -43,10 +49,16 @@ class BinMoments(Statistic):
     def accumulate(self, state: BinState, chunk: Chunk) -> BinState:
         edges = np.linspace(0.0, 1.0, self.bins + 1)
         for j, view in enumerate(views(chunk, self.notion)):
-            p = np.ascontiguousarray(view.points[:, 0])
+            p = _binned(view, self.ranks)
             delta = np.ascontiguousarray(view.delta[:, 0])
             row_sums.bin_column(p, delta, view.weights, edges, False, state.sums[j])
         return state
+
+
+def _binned(view: NotionView, ranks: PointRanks | None) -> Floats:
+    """Numbers in [0, 1] by which rows are binned (c,)."""
+    points = view.points if ranks is None else ranks(view.points)
+    return np.ascontiguousarray(points[:, 0])
 
 
 def _sums(state: BinState) -> BinSums:
@@ -57,15 +69,15 @@ def _sums(state: BinState) -> BinSums:
 class _FittedBins(Bilinear):
     """B = ddᵀ − diag(v) with d_b = conf_b − acc_b and the debiasing term v_b (J, B each)."""
 
-    def __init__(self, d: Sequence[Floats], v: Sequence[Floats]) -> None:
-        self.d, self.v = d, v
+    def __init__(self, d: Sequence[Floats], v: Sequence[Floats], ranks: PointRanks | None) -> None:
+        self.d, self.v, self.ranks = d, v, ranks
         self.size = len(d)
 
     def pick(self, h: int) -> _FittedBins:
-        return _FittedBins(self.d[h : h + 1], self.v[h : h + 1])
+        return _FittedBins(self.d[h : h + 1], self.v[h : h + 1], self.ranks)
 
     def _positions(self, h: int, view: NotionView) -> Ints:
-        p = np.ascontiguousarray(view.points[:, 0])
+        p = _binned(view, self.ranks)
         out = np.empty(len(p), np.int64)
         row_sums.bin_numbers(p, np.linspace(0.0, 1.0, self.d[h].shape[1] + 1), False, out)
         return out
@@ -116,7 +128,8 @@ class _FittedBins(Bilinear):
 class Bins(GridFamily):
     """Histogram binning: h(p, p') = d_b d_b' with d_b = conf_b − acc_b [GB eq. 23].
 
-    Bins (lo, hi] have equal width.  An empty bin uses the global means.
+    Bins (lo, hi] have equal width.  An empty bin uses the global means.  Means, quantiles and other
+    predictions of one number are binned by their ranks, so that bins have equal mass.
 
     Parameters
     ----------
@@ -128,9 +141,11 @@ class Bins(GridFamily):
     """
 
     debiased: bool = False
+    ranks: PointRanks | None = field(default=None, kw_only=True, repr=False)
     name: ClassVar[str] = "bins"
     hyperparameter: ClassVar[str] = "bins"
     notions: ClassVar[tuple[str, ...]] = ROW_NOTIONS
+    judges: ClassVar[tuple[str, ...]] = (CLASSES, *FUNCTIONALS)
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -145,14 +160,27 @@ class Bins(GridFamily):
     def published(notion: str) -> tuple[float, ...]:
         return tuple(range(5, 91, 5))
 
+    def resolve(self, profile: FamilyProfile) -> Self:
+        if profile.ranks is None:
+            return super().resolve(profile)
+        if profile.ranks.width != 1:
+            raise OptionError(
+                f"{self.name} is for predictions of one number, and these have "
+                f"{profile.ranks.width} columns; use kkr or ukkr"
+            )
+        if self.debiased:
+            raise OptionError(f"{self.name} is for classes, whose labels have a known variance")
+        grid = self.published(profile.notion) if self.grid is None else self.grid
+        return replace(self, grid=grid, notion=profile.notion, ranks=profile.ranks)
+
     @property
     def needs(self) -> tuple[Statistic, ...]:  # type: ignore[override]
-        return tuple(BinMoments(self.notion, int(bins)) for bins in self.values)
+        return tuple(BinMoments(self.notion, int(bins), self.ranks) for bins in self.values)
 
     def fit(self, train: Sequence[FoldPart], profile: FamilyProfile, excluded: int) -> _FittedBins:
         by_grid = zip(*(part.states for part in train), strict=True)
         d, v = zip(*(_fit(states, self.debiased) for states in by_grid), strict=True)
-        return _FittedBins(d, v)
+        return _FittedBins(d, v, self.ranks)
 
 
 @dataclass(frozen=True)
@@ -176,6 +204,7 @@ class DebiasedBins(Bins):
 
     debiased: bool = field(default=True, init=False)
     name: ClassVar[str] = "bins_debiased"
+    judges: ClassVar[tuple[str, ...]] = (CLASSES,)
 
 
 def _fit(states: Sequence[BinState], debiased: bool) -> tuple[Floats, Floats]:

@@ -35,14 +35,15 @@ _NOTIONS = ("top_label", "canonical", "class_wise", "positive")
 @click.option(
     "--notion",
     type=click.Choice(_NOTIONS),
-    default="top_label",
-    help="Notion of calibration whose error is estimated.",
+    help="Notion of calibration whose error is estimated.  [default: top_label, or canonical for "
+    "predictions without classes]",
 )
 @click.option(
     "--estimators",
     metavar="A,B",
     help=f"Names of the candidates, comma-separated: {', '.join(_NAMES)}.  [default: bins, kde, "
-    "kkr, ukkr, temperature; without bins for the canonical notion]",
+    "kkr, ukkr, temperature; without bins for the canonical notion; bins, kkr, ukkr for means, "
+    "quantiles and expectiles; kkr, ukkr for distributions, intervals and sets]",
 )
 @click.option(
     "--folds", type=click.IntRange(2), default=5, help="Number of folds of the cross-validation."
@@ -104,7 +105,7 @@ _NOTIONS = ("top_label", "canonical", "class_wise", "positive")
 @source_options
 def select(
     store: str | tuple[str, ...] | None,
-    notion: str,
+    notion: str | None,
     estimators: str | None,
     split: str | None,
     grids: tuple[str, ...],
@@ -127,18 +128,20 @@ def select(
     )
     if split is not None:
         options["folds"] = _folds(split)
-    families = _families(estimators, grids, notion)
+    families = None
+    if estimators is not None or grids:
+        families = _families(estimators, grids, notion)
     with open_session(store, options, "selecting", "steps") as session:
         result = run(session, notion, families, features=features, **options)
     outputs.finish(result, figure)
 
 
-def _families(names: str | None, grids: tuple[str, ...], notion: str) -> list[Family]:
+def _families(names: str | None, grids: tuple[str, ...], notion: str | None) -> list[Family]:
     """Families of --estimators, or of the notion by default, with the grids of --grid."""
     from calibscale.selection.known_families import FAMILIES, default_families
 
     grid_of = {name: _grid(name, text) for name, text in shared.pairs(grids, "--grid")}
-    chosen = default_families(notion)
+    chosen = default_families(notion or "top_label")
     if names is not None:
         chosen = tuple(name.strip() for name in names.split(","))
     # The names are checked here, where the option is known that has the mistake.
