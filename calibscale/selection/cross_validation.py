@@ -203,7 +203,7 @@ def select(
             nested_choice = _choose(replace(walk, split=inner), inner_profile, families)
             nested_estimates.append(nested_choice.candidates[nested_choice.best].estimate)
     return Selection(
-        notion=notion,
+        notion=data.target.named_notion(notion),
         candidates=choice.candidates,
         best=choice.best,
         pointwise=Pointwise(choice.ensemble, notion, data.target),

@@ -123,7 +123,10 @@ class Ridge(GridFamily):
                 f"{self.name}: random features are for classes and predictive distributions; use "
                 "features='landmarks'"
             )
-        return replace(resolved, features=RankedFeatures(resolved.map, profile.ranks))
+        # One column of ranks is a scalar in [0, 1], for which scalar notions have a grid.
+        grid = self.published("positive") if self.grid is None else self.grid
+        features = RankedFeatures(resolved.map, profile.ranks)
+        return replace(resolved, grid=grid, features=features)
 
     @property
     def map(self) -> PointFeatures:

@@ -310,7 +310,7 @@ def test_impossible_settings__are_refused(forecast, message):
         (lambda s: cs.evaluate(s, "ece"), "ece is for predictions of classes, and these are mean"),
         (lambda s: cs.evaluate(s, "crps"), "crps is for predictions of forecasts"),
         (lambda s: cs.calibration_test(s, null="labels"), "do not say how outcomes vary"),
-        (lambda s: cs.select(s), "select is for predictions of classes, and these are mean"),
+        (lambda s: cs.select(s, "top_label"), "notion 'top_label' is for predictions of classes"),
         (lambda s: cs.evaluate(s, "interval_score"), "is for predictions of intervals"),
         (lambda s: cs.evaluate(s, "coverage"), "is for predictions of forecasts or intervals"),
         (lambda s: cs.power(s, cs.Miscalibration(0.1)), "power is for predictions of classes or"),

@@ -174,7 +174,7 @@ def test_sets__have_a_selection():
     member = rng.random((900, 5)) < rng.uniform(0.3, 0.9, (900, 1))
     labels = rng.integers(0, 5, 900)
     selection = cs.select(cs.from_sets(member, labels, coverage=0.6))
-    assert selection.notion == "canonical"
+    assert selection.notion == "prediction"
     assert {c.estimator for c in selection.candidates} == {"bins", "kkr", "ukkr"}
     # Labels are inside with the share of members, which is below 0.6 for small sets.
     size = member.sum(axis=1)

@@ -298,8 +298,10 @@ def size_of(result: SourceRows) -> str:
 
 def judged_rows(result: Any) -> str:
     """Number of rows, with the notion of their errors where classes have several."""
-    claimed = source_of(result).get("event", {}).get("claim")
-    return size_of(result) if claimed else f"{size_of(result)}, {terms.notion(result.notion)}"
+    source = source_of(result)
+    # Other predictions have one notion, which their kind says already.
+    has_one = "forecast" in source or source.get("event", {}).get("claim")
+    return size_of(result) if has_one else f"{size_of(result)}, {terms.notion(result.notion)}"
 
 
 def rows_of(count: int, source: Json) -> str:
