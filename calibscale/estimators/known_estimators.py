@@ -91,6 +91,13 @@ SCORES = (
     *("squared_error", "deviance", "expectile_loss", "interval_score", "size_stratified_coverage"),
     "worst_slab_coverage",
 )
+# Estimators with neither an interval nor a noise floor, by name, so that a headline need not import
+# them.
+WITHOUT_JUDGEMENT = (
+    *("decomposition", "pit_smooth", "pit_by_forecast", "normal_scores", "mean_score"),
+    *("cox_score", "spread_score", "temperature_score", "smooth_test", "residual_scan"),
+    *("segment_scan", "certified_l1", "certified_l2"),
+)
 LOCAL = (
     "klce",
     "multicalibration",

@@ -326,7 +326,7 @@ class Stacked(Statistic):
         return type(zero)(*(np.zeros((self.groups, *f.shape), f.dtype) for f in zero))
 
     def nbytes(self, classes: int) -> int:
-        return self.groups * self.statistic.nbytes(classes)
+        return self.statistic.nbytes_of_groups(classes, self.groups)
 
     def accumulate(self, state: Any, chunk: Chunk) -> Any:
         groups = self.of(chunk.units)

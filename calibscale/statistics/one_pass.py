@@ -59,7 +59,8 @@ class Scan:
     @cached_property
     def state_bytes(self) -> int:
         copies = self.groups if self.split is None else self.split.k + 1
-        return copies * sum(s.nbytes(self.rules.target.n_features) for s in self.statistics)
+        features = self.rules.target.n_features
+        return sum(s.nbytes_of_groups(features, copies) for s in self.statistics)
 
     @property
     def block_bytes(self) -> int:

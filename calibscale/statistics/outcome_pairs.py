@@ -136,6 +136,15 @@ class OutcomePairs(Statistic):
             return 8 * MOMENTS * self.most_rows
         return 8 * MOMENTS * max(self.cells, MOST_PAIRS)
 
+    def nbytes_of_groups(self, classes: int, groups: int) -> int:
+        most = super().nbytes_of_groups(classes, groups)
+        if self.most_rows is None:
+            return most
+        # The groups share the rows, and a group has cells only if its pairs do not fit.
+        groups_with_cells = min(groups, self.most_rows // MOST_PAIRS)
+        pairs = min(self.most_rows, groups * MOST_PAIRS)
+        return min(most, 8 * MOMENTS * (pairs + groups_with_cells * self.cells))
+
     def accumulate(self, state: OutcomePairState, chunk: Any) -> OutcomePairState:
         weights = weights_of(chunk)
         kept = weights > 0

@@ -62,6 +62,10 @@ class Statistic(ABC):
         """Bytes of a state."""
         return sum(field.nbytes for field in self.zero(classes))
 
+    def nbytes_of_groups(self, classes: int, groups: int) -> int:
+        """Bytes of the states of disjoint groups of the rows, all together."""
+        return groups * self.nbytes(classes)
+
     @abstractmethod
     def accumulate(self, state: Any, chunk: Chunk) -> Any:
         """State with the rows of the chunk added.  It may be the modified `state`."""

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 import calibscale as cs
-from calibscale.estimators.known_estimators import BIASED, ESTIMATORS, LOCAL
+from calibscale.estimators.known_estimators import BIASED, ESTIMATORS, LOCAL, WITHOUT_JUDGEMENT
 from calibscale.inference import testable
 from calibscale.inference.floors import no_floor
 from calibscale.intervals.interval_estimates import no_interval
@@ -133,6 +133,15 @@ def _rows_of_table():
             floor or "yes",
         )
         yield f"| `{name}` | {' | '.join(cells)} |"
+
+
+def test_names__of_estimators_without_a_judgement_agree_with_their_classes():
+    without = {
+        name
+        for name in ESTIMATORS.built_in
+        if no_interval(ESTIMATORS[name]) and no_floor(ESTIMATORS[name])
+    }
+    assert set(WITHOUT_JUDGEMENT) == without
 
 
 def test_table__of_the_documentation_is_that_of_the_registry():

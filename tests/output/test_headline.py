@@ -218,6 +218,7 @@ def test_headline__of_breaches_states_size_window_and_groups() -> None:
     [
         (["crps", "coverage"], 'pass interval="jackknife" (--interval jackknife), or use check.'),
         (["crps"], "scores alone cannot be judged: use check."),
+        (["crps", "pit_smooth"], "neither an interval nor a noise floor: use check."),
     ],
 )
 def test_headline__without_a_verdict_says_what_to_pass(estimators, advice):

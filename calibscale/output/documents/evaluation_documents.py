@@ -6,7 +6,7 @@ import shlex
 from collections.abc import Sequence
 from dataclasses import replace
 
-from calibscale.estimators.known_estimators import SCORES
+from calibscale.estimators.known_estimators import SCORES, WITHOUT_JUDGEMENT
 from calibscale.formatting import naming, number_texts, terms
 from calibscale.formatting.response_texts import is_compared, range_text
 from calibscale.output.documents import comparisons, estimates, group_tables, reliability_figures
@@ -156,6 +156,8 @@ def _unjudged(results: Sequence[Estimate]) -> str:
         return text
     if all(naming.name_of(e.estimator) in SCORES for e in valued):
         return f"{text}; scores alone cannot be judged: use check"
+    if all(naming.name_of(e.estimator) in (*SCORES, *WITHOUT_JUDGEMENT) for e in valued):
+        return f"{text}; these estimates have neither an interval nor a noise floor: use check"
     return (
         f"{text}; no estimate is judged without an interval: pass "
         'interval="jackknife" (--interval jackknife), or use check'
