@@ -152,6 +152,15 @@ def test_partitions__that_a_file_has_too_must_be_equal(tmp_path, suffix):
         cs.evaluate(cs.from_file(tmp_path, covariates="month"), "brier")
 
 
+def test_partitions__that_differ_in_a_file_of_text_name_the_line(tmp_path):
+    folder = tmp_path / "t" / "region=north"
+    folder.mkdir(parents=True)
+    rows = ["p,y,region", "0.2,0,north", "0.4,1,north", "0.6,1,south", "0.8,1,north"]
+    (folder / "rows.csv").write_text("\n".join(rows) + "\n")
+    with pytest.raises(InvalidDataError, match="line 4: 'region' is 'south'"):
+        cs.from_file(tmp_path / "t", probabilities="p", labels="y", covariates=["region"])
+
+
 def test_dates__in_files_and_folders_are_compared(tmp_path):
     date = np.datetime64("2026-09-01")
     save(tmp_path / "date=2026-09-01" / "a.parquet", date=np.full(N, date))

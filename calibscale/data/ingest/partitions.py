@@ -116,8 +116,7 @@ class PartitionedFile:
                     columns[name] = part.columns[name]
                     continue
                 if name in inside and name in self._reader.names:
-                    place = f"line {part.lines[0]}" if part.lines else None
-                    self._check(name, part.columns[name], part.start, place)
+                    self._check(name, part.columns[name], part.start, part.lines)
                 columns[name] = self._constant(name, count)
             yield InputPart(part.start, columns, part.lines)
 
@@ -163,15 +162,22 @@ class PartitionedFile:
         value = self._values[name]
         return np.full(count, value, np.float64 if isinstance(value, float) else object)
 
-    def _check(self, name: str, column: NDArray[Any], start: int, place: str | None) -> None:
-        """Raise an InvalidDataError unless all rows of a column have the value of the folder."""
+    def _check(
+        self, name: str, column: NDArray[Any], start: int, lines: Sequence[int] | None
+    ) -> None:
+        """Raise an InvalidDataError unless all rows of a column have the value of the folder.
+
+        The column (c,) begins at row `start` of the file.  `lines` (c,) are the lines of its rows
+        in a file of text.
+        """
         text = self._file.partition_texts[name]
-        wrong = missing_entries(column) != (text is None)
+        is_missing_in_folder = text is None
+        wrong = missing_entries(column) != is_missing_in_folder
         if text is not None:
             wrong |= ~_equal(column, text)
         if wrong.any():
             i = int(np.argmax(wrong))
-            where = place or f"row {start + i}"
+            where = f"line {lines[i]}" if lines else f"row {start + i}"
             value = column[i]
             shown = repr(value.item()) if column.dtype.kind in "fiub" else repr(str(value))
             in_folder = _NULL if text is None else text

@@ -501,20 +501,21 @@ def _scores(scores: Sequence[Scores], note: str = "") -> doc.Table | None:
 
 
 def _against(comparison: Against | None, level: float) -> list[doc.Block | None]:
+    """Differences of errors, the other model minus this one, and the scores of both models."""
     if comparison is None:
         return []
     rows = [
         (
-            d.estimator,
-            number_texts.number(d.first),
-            number_texts.number(d.second),
-            number_texts.signed(d.difference),
-            number_texts.span(*estimates.ends(d)),
+            change.estimator,
+            number_texts.number(change.first),
+            number_texts.number(change.second),
+            number_texts.signed(change.difference),
+            number_texts.span(*estimates.ends(change)),
         )
-        for d in comparison.differences
+        for change in comparison.differences
     ]
-    interval = estimates.interval_name(level)
-    head = ("estimator", "this model", comparison.name, "difference", interval)
+    interval_heading = estimates.interval_name(level)
+    head = ("estimator", "this model", comparison.name, "difference", interval_heading)
     listed = doc.table(
         "Both models on the same rows", head, rows, "below 0 the other model is better"
     )
