@@ -58,9 +58,9 @@ class JudgedNumbers:
         """p-value adjusted for the other numbers."""
         return min(1.0, indication.p_value * self.looks(indication))
 
-    def strongest(self, indication: Indication) -> tuple[float, float]:
-        """Key that is smallest for the strongest evidence.  p-values by draws are often equal."""
-        return self.adjusted(indication), -indication.surprise
+    def strongest_of(self, indications: Sequence[Indication]) -> Indication:
+        """Indication with the smallest p-value, of which p-values by draws often have several."""
+        return min(indications, key=lambda number: (self.adjusted(number), -number.surprise))
 
     def is_limited(self, indication: Indication) -> bool:
         """Whether more draws could give a smaller p-value, and this one is not small enough."""
@@ -74,7 +74,7 @@ class JudgedNumbers:
         return limited and self.adjusted(indication) > self.alpha
 
     @property
-    def found(self) -> list[Indication]:
+    def unexplained(self) -> list[Indication]:
         """Numbers that chance does not explain, though many were looked at."""
         return [number for number in self.evidence if self.adjusted(number) <= self.alpha]
 

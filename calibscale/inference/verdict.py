@@ -202,55 +202,72 @@ def _refuted(
 
 
 def _of_numbers(facts: JudgedNumbers) -> Judgement:
+    """Judgement of a result with numbers that have a p-value."""
+    limited = _limited(facts)
+    # Groups are judged only when there are enough draws to judge all rows.
+    if facts.unexplained and not limited:
+        return _of_errors(facts)
+    return _of_chance(facts, limited)
+
+
+def _limited(facts: JudgedNumbers) -> list[Indication]:
+    """Numbers of all rows that need more draws, unless another one of all rows is unexplained."""
+    if any(indication.group is None for indication in facts.unexplained):
+        return []
+    return [indication for indication in facts.overall if facts.is_limited(indication)]
+
+
+def _of_errors(facts: JudgedNumbers) -> Judgement:
+    """Judgement of numbers that chance does not explain."""
+    cited = _deciding(facts, facts.unexplained)
+    state = SMALL if _is_small(facts, facts.unexplained) else MISCALIBRATED
+    sentence = error_sentence(facts, cited, state)
+    # Crowded bins hide errors from binned numbers, but not from the gap.
+    if not cited.directed:
+        sentence = _with_crowded_bins(facts, sentence)
+    return Judgement(
+        state=state,
+        sentence=sentence,
+        numbers=facts.numbers,
+        p_value=cited_p(facts, cited),
+        estimator=cited.label,
+        group=cited.group,
+        size=cited.size,
+        detectable=_detectable(facts),
+        negligible=facts.negligible,
+    )
+
+
+def _of_chance(facts: JudgedNumbers, limited: Sequence[Indication]) -> Judgement:
+    """Judgement of numbers that chance explains, or of which the `limited` ones need more draws."""
+    # Beyond chance taken alone, but not among all numbers.
     beyond = [indication for indication in facts.evidence if indication.beyond_chance]
     detectable = _detectable(facts)
-    unexplained = facts.found
-    limited = [] if any(indication.group is None for indication in unexplained) else _limited(facts)
-    if limited:  # groups decide only after all rows can
-        unexplained = []
-    if unexplained:
-        decided = _deciding(facts, unexplained)
-        size, p_value = decided.size, cited_p(facts, decided)
-    else:
-        decided = min(beyond or facts.evidence, key=facts.strongest)
-        size, p_value = None, facts.adjusted(decided)
-    if unexplained and _is_small(facts, unexplained):
-        state = SMALL
-    elif unexplained:
-        state = MISCALIBRATED
-    elif limited or beyond:
+    if limited or beyond:
         state = UNCLEAR
     elif detectable is not None and detectable > _WIDEST:
         state = FEW
     else:
         state = WITHIN
+    strongest = facts.strongest_of(beyond or facts.evidence)
     judgement = Judgement(
-        state,
-        "",
-        facts.numbers,
-        p_value,
-        decided.label,
-        decided.group,
-        size,
-        detectable,
-        facts.negligible,
+        state=state,
+        sentence="",
+        numbers=facts.numbers,
+        p_value=facts.adjusted(strongest),
+        estimator=strongest.label,
+        group=strongest.group,
+        detectable=detectable,
+        negligible=facts.negligible,
     )
-    if limited:
-        sentence = too_few_draws(limited)
-    else:
-        sentence = (
-            error_sentence(facts, decided, state)
-            if unexplained
-            else chance_sentence(facts, judgement)
-        )
-    # Where the gap is cited, the bins do not matter.
-    crowded = "" if unexplained and decided.directed else crowded_sentence(facts)
-    return replace(judgement, sentence=f"{sentence} {crowded}" if crowded else sentence)
+    sentence = too_few_draws(limited) if limited else chance_sentence(facts, judgement)
+    return replace(judgement, sentence=_with_crowded_bins(facts, sentence))
 
 
-def _limited(facts: JudgedNumbers) -> list[Indication]:
-    """Numbers of all rows that would need more draws for their p-value."""
-    return [indication for indication in facts.overall if facts.is_limited(indication)]
+def _with_crowded_bins(facts: JudgedNumbers, sentence: str) -> str:
+    """Sentence with a second one about crowded bins, if there are any."""
+    crowded = crowded_sentence(facts)
+    return f"{sentence} {crowded}" if crowded else sentence
 
 
 def _deciding(facts: JudgedNumbers, unexplained: Sequence[Indication]) -> Indication:
@@ -265,7 +282,7 @@ def _deciding(facts: JudgedNumbers, unexplained: Sequence[Indication]) -> Indica
         key=lambda indication: indication.rank,
     )
     if not sized:
-        return min(overall or unexplained, key=facts.strongest)
+        return facts.strongest_of(overall or unexplained)
     # Among groups the largest error is cited.
     if not overall:
         return max(sized, key=absolute)

@@ -403,7 +403,7 @@ def _worst_group(facts: JudgedNumbers, decided: Indication) -> str:
     """
     larger = [
         indication
-        for indication in facts.found
+        for indication in facts.unexplained
         if indication.group is not None and _exceeds_all_rows(facts, indication)
     ]
     if not larger:

@@ -11,6 +11,7 @@ from calibscale.formatting import number_texts
 from calibscale.predictions.claims import includes
 from calibscale.ranking.rank import rank
 from calibscale.recalibration.affine_maps import Affine
+from calibscale.recalibration.balance import Balance
 from calibscale.recalibration.class_maps import MatrixScaling, VectorScaling
 from calibscale.recalibration.conformal import Conformal
 from calibscale.recalibration.improvements import IN_WORDS, cross_fitted
@@ -34,6 +35,7 @@ _CANDIDATES: tuple[type[RecalibrationMethod], ...] = (
     Isotonic,
     Affine,
     Conformal,
+    Balance,
 )
 _MAX_MATRIX = 20  # classes up to which a matrix is a candidate: 420 coefficients
 _ROWS_PER_COEFFICIENT = 10  # in half of the rows
@@ -51,9 +53,10 @@ class Choice:
 def chosen_method(session: Session) -> Choice:
     """Simplest method with a cross-fitted score within one standard error of the smallest.
 
-    The score is the log loss of classes, the CRPS of predictive distributions, and the score of
-    intervals and quantiles.  Candidates are the predictions as they are, and an affine map of
-    distributions or the conformal adjustment of intervals and quantiles.
+    The score is the log loss of classes, the CRPS of predictive distributions, the score of
+    intervals and quantiles, and the squared error of means.  Candidates are the predictions as they
+    are, and an affine map of distributions, the conformal adjustment of intervals and quantiles, or
+    the balance correction of means.
 
     The candidates of classes are the predictions as they are, a temperature, for two classes
     Platt's and beta calibration and isotonic regression, and for more classes vector scaling, and

@@ -59,8 +59,9 @@ def recalibrate(
         [VF, eq. 7], ``mc`` (Hébert-Johnson et al. 2018), ``pmc`` (La Cava et al. 2023).
         ``identity`` keeps the predictions.  Settings are written as in
         ``mc(depth=1)``.  Predictive distributions have ``affine`` [Gneiting et al. 2005], which
-        moves their mean and spread, and intervals and quantiles have ``conformal`` [Romano et al.
-        2019].  `calibscale.recalibration` has the classes of the methods.  Default, ``auto``: the
+        moves their mean and spread, intervals and quantiles have ``conformal`` [Romano et al.
+        2019], and means have ``balance`` [Bühlmann & Straub 1970].  `calibscale.recalibration` has
+        the classes of the methods.  Default, ``auto``: the
         simplest of ``identity``, ``temperature``, ``platt``, ``beta`` and ``isotonic``, or for more
         than two classes of ``identity``, ``temperature``, ``vector`` and ``matrix`` (up to 20
         classes), with a cross-fitted log loss within one standard error of the smallest.
@@ -69,7 +70,7 @@ def recalibrate(
         of a chosen method is slightly too good.
     covariates : sequence of str
         Names of the covariates of ``local_bias``, ``mc`` and ``pmc``, and name of the one whose
-        groups ``conformal`` adjusts.
+        groups ``conformal`` or ``balance`` adjusts.
     validate : source or bool
         Rows on which the fit is judged, such as those of the next month.  Default: each half of the
         rows is judged by a fit to the other half, which takes two more fits.  False leaves this

@@ -35,6 +35,7 @@ IN_WORDS = {
     "crps": "CRPS",
     "interval_score": "interval score",
     "pinball_loss": "pinball loss",
+    "squared_error": "squared error",
 }
 
 

@@ -10,6 +10,7 @@ from calibscale.estimators.settings import hint
 from calibscale.formatting.naming import parse
 from calibscale.recalibration import (
     affine_maps,
+    balance,
     boosting,
     class_maps,
     conformal,
@@ -44,6 +45,7 @@ METHODS: Registry[type[RecalibrationMethod]] = Registry(
             (boosting.PMCBoost, "boosting by ratios of segments, for two classes"),
             (affine_maps.Affine, "affine map of predictive distributions"),
             (conformal.Conformal, "conformal adjustment of intervals and quantiles"),
+            (balance.Balance, "balance of means, by groups too"),
         )
     ],
     group="calibscale.recalibration",

@@ -14,7 +14,7 @@ from calibscale.array_types import Floats
 from calibscale.errors import OptionError, require
 from calibscale.kernels.data_profile import DataProfile
 from calibscale.predictions.chunk import Chunk
-from calibscale.predictions.claims import CLASSES, FORECASTS, INTERVALS, QUANTILES
+from calibscale.predictions.claims import CLASSES, FORECASTS, INTERVALS, MEANS, QUANTILES
 from calibscale.recalibration.recalibrator import (
     FittedRecalibrator,
     Measured,
@@ -60,7 +60,7 @@ class Identity(RecalibrationMethod):
     """Predictions as they are, a candidate where a method is chosen."""
 
     name: ClassVar[str] = "identity"
-    judges: ClassVar[tuple[str, ...]] = (CLASSES, FORECASTS, INTERVALS, QUANTILES)
+    judges: ClassVar[tuple[str, ...]] = (CLASSES, FORECASTS, INTERVALS, QUANTILES, MEANS)
     two_classes: ClassVar[bool] = False
 
     @classmethod

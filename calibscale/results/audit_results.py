@@ -392,6 +392,7 @@ METHOD_NAMES = (
     "pmc",
     "affine",
     "conformal",
+    "balance",
 )
 
 
@@ -403,7 +404,7 @@ class ScoreChange(Declared):
     ----------
     score : str
         Name of the proper score: ``nll`` and ``brier`` of classes, ``crps`` of distributions,
-        ``interval_score`` of intervals, ``pinball_loss`` of quantiles.
+        ``interval_score`` of intervals, ``pinball_loss`` of quantiles, ``squared_error`` of means.
     n : int
         Number of rows.
     before, after : float or None

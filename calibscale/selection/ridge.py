@@ -270,14 +270,19 @@ class _FittedKKR(_FittedRidge):
         return float(self.grid[h] * self.basis.effective**-0.5)  # λ, as the largest σ/n is about 1
 
     def weights(self, j: int, h: int) -> Floats:
-        """W of r̂ with h = ⟨r̂, r̂'⟩, from E[h(p, p')δ'] = R r(p), E[δhδ'ᵀ] = R² and R = E[rrᵀ]."""
-        # r̂ = R⁻¹ E[h δ'], where R is the root of a matrix (e, e).  Small directions are noise.
-        G, n = self.basis.G[j], self.basis.weight
-        image = self.matrix(j, h) @ G / n
-        squares, V = eigh(G.T @ image / n, check_finite=False)
+        """Coefficients W of the r̂ = Wᵀφ whose products ⟨r̂(p), r̂(p')⟩ are the fitted φᵀBφ'.
+
+        With R = E[r̂r̂ᵀ], the mean of φᵀBφ'·δ' over p' is R r̂(p), and the mean of δ·φᵀBφ'·δ'ᵀ over
+        both points is R².  Hence R² comes from sums, and r̂ is R⁻¹ times the first mean.
+        """
+        G, weight = self.basis.G[j], self.basis.weight
+        coefficients = self.matrix(j, h) @ G / weight  # of R r̂, (m, e)
+        squares, V = eigh(G.T @ coefficients / weight, check_finite=False)  # of R², increasing
         sizes = np.sqrt(np.maximum(squares, 0.0))
-        used = sizes > _SIZE_FLOOR * max(sizes[-1], 1e-300)
-        return (image @ V[:, used] / sizes[used]) @ V[:, used].T
+        # Small directions of R are noise, which its inverse would magnify.
+        used = sizes > _SIZE_FLOOR * sizes[-1]
+        inverse = (V[:, used] / sizes[used]) @ V[:, used].T
+        return coefficients @ inverse
 
     def _values(self, j: int, h: int, phi: Floats) -> Floats:
         return np.einsum("cm,cm->c", phi @ self.matrix(j, h), phi)

@@ -189,6 +189,7 @@ EXAMPLES = {
     "PITMoments": lambda cls: cls((-1.0, 0.0, 1.0), (0.5, 1.0, 2.0)),
     "PITValues": lambda cls: cls(),
     "PooledResiduals": lambda cls: cls("positive"),
+    "BalanceSums": lambda cls: cls(1, (LEVELS[0],)),
     "RankCounts": lambda cls: cls(1, (0xBFF0, 0x4000), 1, (LEVELS[0],)),
     "RatioSums": lambda cls: cls(0),
     "Replicates": lambda cls: cls(BinCounts("top_label", EDGES), DrawnLabels(3), 0, 4),
@@ -304,6 +305,7 @@ OF_FORECASTS = (
 )
 OF_QUANTILES = ("RankCounts",)
 OF_FUNCTIONALS = (
+    "BalanceSums",
     "ConcentrationSums",
     "CondensedResiduals",
     "ElementarySums",

@@ -31,14 +31,15 @@ from calibscale.formatting.fault_texts import dropped_text
     default="auto",
     help=f'Method: auto, {METHODS}, also with settings as in "mc(depth=1)".  Identity and '
     "temperature are for any number of classes, vector, matrix, dirichlet and one_vs_rest for "
-    "three or more, the others for two; affine is for forecasts.  [default: auto, the simplest "
+    "three or more, the others for two; affine is for forecasts, conformal for intervals and "
+    "quantiles, balance for means.  [default: auto, the simplest "
     "one with a score near the smallest on rows that a fit has not used]",
 )
 @click.option(
     "--covariates",
     metavar="A,B",
     help="Covariates of local_bias, mc and pmc, comma-separated, or the one with the groups of "
-    "conformal.",
+    "conformal or balance.",
 )
 @local_options
 @click.option(

@@ -1,0 +1,163 @@
+"""Balance correction of means beside dense sums, and what it does in simulation."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+import calibscale as cs
+
+ROWS = 3000
+FACTORS = np.array([1.0, 1.0, 1.3, 0.7])
+
+
+@pytest.fixture(scope="module")
+def columns():
+    """Positive means that are 10 % too low, and wrong by other factors in two groups."""
+    rng = np.random.default_rng(2)
+    x = np.exp(0.5 * rng.normal(size=ROWS))
+    group = rng.integers(0, 4, ROWS)
+    weights = rng.uniform(0.5, 2.0, ROWS)
+    return x, rng.gamma(2.0, 1.1 * FACTORS[group] * x / 2.0), group, weights
+
+
+def means(columns, weighted=False, **changes):
+    x, y, group, weights = columns
+    arguments = {
+        "predictions": x,
+        "forecast": "mean",
+        "labels": y,
+        "covariates": {"group": group},
+        "weights": weights if weighted else None,
+    }
+    return cs.from_arrays(**{**arguments, **changes})
+
+
+def dense(t, b, w):
+    """Number c with Σw(t − cb) = 0, and its variance."""
+    c = (w * t).sum() / (w * b).sum()
+    n = len(t)
+    return c, (w**2 * (t - c * b) ** 2).sum() / (w * b).sum() ** 2 * n / (n - 1)
+
+
+@pytest.mark.parametrize("weighted", [False, True])
+@pytest.mark.parametrize("form", ["ratio", "shift"])
+def test_balance__is_that_of_dense_sums(columns, form, weighted):
+    x, y, group, w = columns
+    w = w if weighted else np.ones(ROWS)
+    t, b = (y, x) if form == "ratio" else (y - x, np.ones(ROWS))
+    source = means(columns, weighted)
+    fitted = cs.recalibrate(source, f"balance(form={form})", covariates="group", validate=False)
+    overall, variance = dense(t, b, w)
+    assert fitted.estimates[form] == pytest.approx(overall, rel=1e-12)
+    assert fitted.standard_errors[form] == pytest.approx(np.sqrt(variance), rel=1e-9)
+    numbers, variances = np.transpose(
+        [dense(t[group == g], b[group == g], w[group == g]) for g in range(4)]
+    )
+    # DerSimonian and Laird's variance between groups, and Bühlmann and Straub's credibility.
+    p = 1.0 / variances
+    q = (p * (numbers - np.average(numbers, weights=p)) ** 2).sum()
+    between = max(0.0, (q - 3) / (p.sum() - (p**2).sum() / p.sum()))
+    expected = overall + between / (between + variances) * (numbers - overall)
+    by_group = fitted.estimates["by_group"]
+    assert list(by_group) == [f"group = {g}" for g in range(4)]
+    # The variances are differences of sums that are a thousand times as large.
+    np.testing.assert_allclose(list(by_group.values()), expected, rtol=1e-9)
+    assert fitted.estimates["spread"] == pytest.approx(np.sqrt(between), rel=1e-9)
+
+
+def test_recalibrated_means__have_the_sum_of_the_outcomes(columns):
+    x, y, _, w = columns
+    source = means(columns, weighted=True)
+    fitted = cs.recalibrate(source, "balance", validate=False)
+    moved = fitted.transform(predictions=x)
+    assert (w * moved).sum() == pytest.approx((w * y).sum(), rel=1e-12)
+
+
+@pytest.mark.parametrize("shift", [0.0, -3.0])
+def test_form__is_the_ratio_unless_a_prediction_is_negative(columns, shift):
+    x, y, _, _ = columns
+    source = means(columns, predictions=x + shift, labels=y + shift)
+    fitted = cs.recalibrate(source, "balance", validate=False)
+    assert list(fitted.estimates) == ["shift" if shift else "ratio"]
+
+
+def test_unknown_groups__have_the_number_of_all_rows(columns, tmp_path):
+    fitted = cs.recalibrate(means(columns), "balance", covariates="group", validate=False)
+    fitted.save(tmp_path / "fit.json")
+    loaded = cs.load_recalibration(tmp_path / "fit.json")
+    moved = loaded.transform(
+        predictions=[1.0, 1.0, 1.0], covariates=np.array([[2.0], [9], [np.nan]])
+    )
+    estimates = fitted.estimates
+    expected = [estimates["by_group"]["group = 2"], estimates["ratio"], estimates["ratio"]]
+    np.testing.assert_allclose(moved, expected, rtol=1e-15)
+
+
+def test_groups_of_one_row__have_the_number_of_all_rows(columns):
+    group = np.append(np.zeros(ROWS - 1), 1.0)
+    fitted = cs.recalibrate(
+        means(columns, covariates={"group": group}), "balance", covariates="group", validate=False
+    )
+    assert set(fitted.estimates["by_group"].values()) == {fitted.estimates["ratio"]}
+
+
+def test_workers__give_the_same_bits(columns):
+    fits = [
+        cs.recalibrate(means(columns), "balance", covariates="group", validate=False, **options)
+        for options in ({"scheduler": "serial"}, {"scheduler": "threads:2"})
+    ]
+    assert fits[0].estimates == fits[1].estimates
+
+
+def test_second_moments__are_balanced_by_squares(columns):
+    x, y, _, _ = columns
+    source = cs.from_arrays(predictions=x, forecast="second_moment", labels=y)
+    fitted = cs.recalibrate(source, "balance", validate=False)
+    assert fitted.estimates["ratio"] == pytest.approx((y * y).sum() / x.sum(), rel=1e-12)
+
+
+def test_bad_input__is_refused(columns):
+    x, y, _, _ = columns
+    with pytest.raises(cs.OptionError, match="at most one covariate"):
+        cs.recalibrate(means(columns), "balance", covariates=["group", "other"])
+    with pytest.raises(cs.OptionError, match="form is auto, ratio, shift"):
+        cs.recalibrate(means(columns), "balance(form=power)")
+    with pytest.raises(cs.OptionError, match="no ratio balances"):
+        cs.recalibrate(means(columns, predictions=0.0 * x), "balance(form=ratio)")
+    with pytest.raises(cs.OptionError, match="more than 64 values"):
+        cs.recalibrate(means(columns, covariates={"x": x}), "balance", covariates="x")
+    quantiles = cs.from_arrays(predictions=x, forecast="median", labels=y)
+    with pytest.raises(cs.OptionError, match="balance is for predictions of means"):
+        cs.recalibrate(quantiles, "balance")
+
+
+@pytest.mark.long
+def test_choice__takes_balance_where_means_are_wrong_and_nothing_where_they_are_right(columns):
+    x, _, _, _ = columns
+    fitted = cs.recalibrate(means(columns))
+    assert fitted.method == "balance"
+    assert "squared error" in fitted.improvement.sentence
+    rng = np.random.default_rng(1)
+    right = means(columns, labels=rng.gamma(2.0, x / 2.0))
+    assert cs.recalibrate(right).method == "identity"
+
+
+@pytest.mark.slow
+def test_shrinkage__has_smaller_errors_than_all_rows_and_than_each_group():
+    """Groups of 40 rows with factors that vary by 10 %: neither their means nor one number."""
+    rng = np.random.default_rng(3)
+    errors = []
+    for _ in range(100):
+        factors = 1.0 + 0.1 * rng.normal(size=30)
+        group = np.repeat(np.arange(30), 40)
+        y = rng.gamma(2.0, factors[group] / 2.0)
+        source = cs.from_arrays(
+            predictions=np.ones(1200), forecast="mean", labels=y, covariates={"group": group}
+        )
+        fitted = cs.recalibrate(source, "balance", covariates="group", validate=False)
+        shrunk = np.array(list(fitted.estimates["by_group"].values()))
+        of_groups = y.reshape(30, 40).mean(axis=1)
+        errors.append([np.mean((c - factors) ** 2) for c in (shrunk, of_groups, y.mean())])
+    shrunk, of_groups, overall = np.mean(errors, axis=0)
+    assert shrunk < 0.7 * min(of_groups, overall)
