@@ -8,6 +8,7 @@ declares their meaning.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, TypedDict
@@ -323,7 +324,9 @@ def _check_ignored(unknown: frozenset[str], classes: int) -> None:
 def distinct_values(labels: NDArray[Any]) -> dict[str, Any]:
     """Distinct values that are not missing by their keys, in increasing order."""
     if labels.dtype.kind in "OUST":
-        values = sorted({value for value in labels.tolist() if not is_missing(value)}, key=str)
+        # Values are repeated, and few of them are distinct.
+        distinct = set(labels.tolist())
+        values = sorted((value for value in distinct if not is_missing(value)), key=str)
     elif labels.dtype.kind == "f":
         values = np.unique(labels[~np.isnan(labels)]).tolist()
     else:
@@ -395,7 +398,8 @@ def named_labels(class_names: Sequence[Any], unknown: frozenset[str] = frozenset
     names = tuple(str(value) for value in values)
     keys = [key_of(value) for value in values]
     exact = {text: k for k, text in enumerate(names)}
-    codes = {key: k for k, key in enumerate(keys) if keys.count(key) == 1}
+    counts = Counter(keys)
+    codes = {key: k for k, key in enumerate(keys) if counts[key] == 1}
     remedy = (
         ". Name the classes in the order of the columns with --class-names A,B,… (class_names=)"
     )

@@ -11,7 +11,14 @@ from numpy.typing import NDArray
 from calibscale.data.array_layouts import as_numpy
 from calibscale.data.arrays import from_arrays
 from calibscale.data.missing import as_floats, plain
-from calibscale.data.set_members import Members, Place, hits_of, of_arrow_lists, of_matrix
+from calibscale.data.set_members import (
+    Members,
+    Place,
+    hits_of,
+    of_arrow_lists,
+    of_matrix,
+    with_columns,
+)
 from calibscale.data.source import ArraySource
 from calibscale.errors import InvalidDataError
 from calibscale.predictions.kinds import forecast_of
@@ -81,8 +88,8 @@ def from_sets(
     values = as_floats(plain(as_numpy(labels)))
     if values.ndim != 1:
         raise InvalidDataError(f"{name}: labels must be (n,), not of shape {values.shape}")
-    if len(values) != len(members.sizes):
-        raise InvalidDataError(f"{name}: {len(members.sizes):,} sets, but {len(values):,} labels")
+    if len(values) != len(members):
+        raise InvalidDataError(f"{name}: {len(members):,} sets, but {len(values):,} labels")
     if values.dtype.kind == "b" and class_names is None:
         values = values.astype(np.int64)  # of two classes
     return from_arrays(
@@ -114,7 +121,7 @@ def _members(sets: Any, name: str) -> Members:
         if column.null_count:
             fault = f"{column.null_count:,} sets are missing; empty sets are []"
             raise InvalidDataError(f"{name}: {fault}")
-        return of_arrow_lists(column, _places(name))
+        return with_columns(of_arrow_lists(column), _places(name))
     shape = getattr(sets, "shape", ())
     if len(shape) == 3:
         raise InvalidDataError(

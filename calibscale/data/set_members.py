@@ -3,21 +3,23 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any, NamedTuple
+from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from calibscale.array_types import Bools, Floats, Ints
 from calibscale.data.label_values import LabelValues, distinct_values, named_labels
-from calibscale.data.missing import missing_entries, of_arrow, plain, plain_arrow
+from calibscale.data.missing import is_missing, of_arrow, plain_arrow
 from calibscale.errors import InvalidDataError, OptionError
 
 Place = Callable[[int], str]  # name of a row in messages
 _LARGEST_CODE = 2**31  # codes above it are ranked, as a number of row and code might overflow
 
 
-class Members(NamedTuple):
+@dataclass(frozen=True, eq=False)
+class Members:
     """Members of all sets: those of row i are ``values[starts[i]:starts[i + 1]]``.
 
     Values are positions or names of classes.  With `n_classes` they are columns of a matrix.  Rows
@@ -28,6 +30,10 @@ class Members(NamedTuple):
     values: NDArray[Any]
     n_classes: int | None = None
     absent: Bools | None = None
+
+    def __len__(self) -> int:
+        """Number of sets."""
+        return len(self.starts) - 1
 
     @property
     def sizes(self) -> Ints:
@@ -56,8 +62,8 @@ def of_matrix(is_member: Bools) -> Members:
     return Members(starts, np.nonzero(is_member)[1], is_member.shape[1])
 
 
-def of_arrow_lists(column: Any, place: Place, first: int = 0) -> Members:
-    """Members of an Arrow array of lists of classes, or of booleans, which are rows of a matrix.
+def of_arrow_lists(column: Any) -> Members:
+    """Members of an Arrow array of lists of classes, or of lists of booleans, see `with_columns`.
 
     A null is an absent set.
     """
@@ -65,28 +71,40 @@ def of_arrow_lists(column: Any, place: Place, first: int = 0) -> Members:
 
     lengths = compute.list_value_length(column).fill_null(0).to_numpy(zero_copy_only=False)
     absent = ~column.is_valid().to_numpy(zero_copy_only=False)
-    values = plain(of_arrow(plain_arrow(column.flatten())))
-    members = of_sizes(lengths, values, absent if absent.any() else None)
-    if values.dtype.kind == "b":
-        return _of_flags(members, place, first)
-    return members
+    values = of_arrow(plain_arrow(column.flatten()))
+    return of_sizes(lengths, values, absent if absent.any() else None)
 
 
-def _of_flags(members: Members, place: Place, first: int) -> Members:
-    """Members of lists of booleans, one for each class."""
-    absent = np.zeros(len(members.sizes), bool) if members.absent is None else members.absent
+def with_columns(
+    members: Members, place: Place, first: int = 0, n_classes: int | None = None
+) -> Members:
+    """Members of lists that have a boolean for each class: the columns that are true.
+
+    Members that are classes are returned as they are.  The number of booleans is `n_classes`, or
+    by default the length of the longest list.
+
+    Raises
+    ------
+    InvalidDataError
+        If a list has another number of booleans.  The error names its row.
+    """
+    if members.values.dtype.kind != "b":
+        return members
+    absent = np.zeros(len(members), bool) if members.absent is None else members.absent
     sizes = members.sizes[~absent]
-    wrong = ~absent & (members.sizes != sizes.max(initial=0))
+    if n_classes is None:
+        n_classes = int(sizes.max(initial=0))
+    wrong = ~absent & (members.sizes != n_classes)
     if wrong.any():
         i = int(np.argmax(wrong))
         raise InvalidDataError(
             f"{place(first + i)}: its set has {members.sizes[i]} booleans, but another one has "
-            f"{sizes.max()}; lists of booleans have one for each class",
+            f"{n_classes}; lists of booleans have one for each class",
             first + i,
         )
-    is_member = np.zeros((len(absent), int(sizes.max(initial=0))), bool)
-    is_member[~absent] = members.values.reshape(len(sizes), -1)
-    return of_matrix(is_member)._replace(absent=members.absent)
+    is_member = np.zeros((len(absent), n_classes), bool)
+    is_member[~absent] = members.values.reshape(len(sizes), n_classes)
+    return replace(of_matrix(is_member), absent=members.absent)
 
 
 # ---------------------------------------------------------------- labels in sets
@@ -110,10 +128,6 @@ def hits_of(
     InvalidDataError
         If a label or member is no class, or a set has a class twice.  The error names the row.
     """
-    missing = missing_entries(members.values)
-    if missing.any():
-        row = first + int(members.rows[int(np.argmax(missing))])
-        raise InvalidDataError(f"{place(row)}: a class of its set is missing", row)
     meaning = _meaning(members, labels, class_names)
     n_classes = members.n_classes if class_names is None else len(class_names)
     classes = _classes_of_labels(labels, n_classes, meaning, place, first)
@@ -139,7 +153,7 @@ def _meaning(
         if not names or len(set(names)) != count or len(names) != count:
             raise OptionError(f"{max(count, 1)} classes need as many distinct names, not {names}")
         return named_labels(class_names)
-    has_labels = not missing_entries(labels).all()
+    has_labels = any(not is_missing(label) for label in labels)
     if members.n_classes is not None and not _is_numeric(labels) and has_labels:
         raise OptionError("labels are names: give class_names= in the order of the classes")
     if members.n_classes is not None or (_is_numeric(members.values) and _is_numeric(labels)):
@@ -180,6 +194,8 @@ def _classes_of_members(
     if wrong.any():
         i = int(np.argmax(wrong))
         row = first + int(rows[i])
+        if is_missing(values[i]):
+            raise InvalidDataError(f"{place(row)}: a class of its set is missing", row)
         raise InvalidDataError(f"{place(row)}: its set has the class {values[i]}", row)
     _require_distinct(codes, members, place, first)
     return codes

@@ -103,6 +103,12 @@ def check_agreement(layouts: Sequence[ColumnLayout]) -> None:
 
 def _check_predictions(layout: ColumnLayout, first: ColumnLayout) -> None:
     """Check that two files have the same columns of predictions."""
+    if (layout.sets is None) != (first.sets is None):
+        has, lacks = (layout, first) if first.sets is None else (first, layout)
+        raise InvalidDataError(
+            f"{has.file} has sets in {_listed(has.roles[has.kind])}, but {lacks.file} has numbers, "
+            "which are sizes of sets; write the column in one way in all files"
+        )
     if (layout.columns, layout.class_names) == (first.columns, first.class_names):
         return
     columns = layout.roles[layout.kind]

@@ -11,14 +11,8 @@ from numpy.typing import NDArray
 
 from calibscale.data import percentages
 from calibscale.data.ingest.column_layout import ColumnLayout
-from calibscale.data.ingest.covariate_texts import (
-    Codes,
-    CovariateNames,
-    coded,
-    numbers_of,
-    place_of_row,
-)
-from calibscale.data.ingest.readers import InputPart
+from calibscale.data.ingest.covariate_texts import Codes, CovariateNames, coded, numbers_of
+from calibscale.data.ingest.readers import InputPart, place_of_row
 from calibscale.data.label_values import LabelValues
 from calibscale.data.missing import as_floats
 from calibscale.data.read_errors import reading
@@ -56,7 +50,8 @@ class Meaning(NamedTuple):
     """Meaning of the columns of files: of covariates, labels, and predictions.
 
     `classes` is the number of classes, or the forecast.  `labels` is None for forecasts, and also
-    with the k most probable classes, which are numbers or `class_names` like the labels.
+    with the k most probable classes, which are numbers or `class_names` like the labels.  Members
+    of sets may have `class_names`, too.
     """
 
     covariates: CovariateNames
@@ -92,7 +87,14 @@ def batches(
         with reading(layout.file):
             for part in layout.reader().parts(used, skip, layout.step):
                 columns: dict[str, NDArray[Any]] = {}
+                if layout.sets is not None:
+                    sizes, hits = layout.sets.outcomes(
+                        layout.file, part, meaning.class_names or None
+                    )
+                    columns = {layout.kind: sizes[:, None], "labels": hits[:, None]}
                 for role, names in roles.items():
+                    if role in columns:
+                        continue
                     # With top_k, labels and columns are converted to numbers of the classes.
                     numbers: Mapping[str, Codes | None]
                     if role == "top_k" or (role == "labels" and "top_k" in roles):

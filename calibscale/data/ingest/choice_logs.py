@@ -26,6 +26,8 @@ def json_lines(file: InputFile, keys: Mapping[str, str] | None = None) -> Reader
     """
     if keys and "top_k" in keys:  # lists have the scores of the most probable classes
         return JsonLinesFile(file)
+    if keys and "predictions" in keys:  # of outcomes, or sets
+        return _lines(file, keys)
     first = [row for _, row in islice(json_objects(file), FIRST_ROWS)]
     if first and isinstance(first[0].get("filtered_resps"), list):
         return ChoiceLogFile(file)

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from calibscale.data.ingest.readers import Reader
+from calibscale.data.ingest.set_columns import SetColumns
 
 
 @dataclass(frozen=True)
@@ -16,7 +17,8 @@ class ColumnLayout:
 
     `texts` and `flags` are columns of texts and booleans, and `unknown` are columns without any
     value.  `times` are the kinds of the covariates that are dates or times.  `step` is the number
-    of rows in a batch, and `rows` is None where the number is known only after reading.
+    of rows in a batch, and `rows` is None where the number is known only after reading.  `sets` are
+    columns of predictions that hold sets, whose sizes are then the single column.
     """
 
     file: str
@@ -34,3 +36,4 @@ class ColumnLayout:
     weights: bool
     rows: int | None
     step: int
+    sets: SetColumns | None = None

@@ -26,6 +26,7 @@ from calibscale.data.ingest.readers import (
     Reader,
     pickled,
 )
+from calibscale.data.ingest.set_columns import reads_as_sets, sets_in
 from calibscale.data.read_errors import reading
 from calibscale.data.source import KINDS, PREDICTIONS
 from calibscale.data.time_columns import times_named
@@ -47,9 +48,15 @@ _LOG_PROBABILITIES = USUAL["logits"][2:]
 
 
 def layouts_of(
-    files: Sequence[InputFile], keys: dict[str, str], binary: bool, *, percent: bool = False
+    files: Sequence[InputFile],
+    keys: dict[str, str],
+    binary: bool,
+    *,
+    percent: bool = False,
+    sets: bool = False,
 ) -> list[ColumnLayout]:
-    """Check files, and find the columns of each role."""
+    """Check files, and find the columns of each role, see `layout_of`."""
+    described = partial(layout_of, percent=percent, sets=sets)
     if unknown := sorted(set(keys) - set(_ROLES)):
         raise OptionError(f"there is no role {unknown[0]!r}; the roles are: {', '.join(_ROLES)}")
     if any(file.suffix == ".npy" for file in files):
@@ -58,10 +65,10 @@ def layouts_of(
         if shards is not None and len(next(iter(shards.values()))) > 1:
             reader = cache(partial(shard_reader, shards))
             roles = columns_of(shards)
-            return [layout_of(shortened(files), reader, keys, binary, roles, percent=percent)]
+            return [described(shortened(files), reader, keys, binary, roles)]
         keys = {role: InputFile(name).name.removesuffix(".npy") for role, name in keys.items()}
         names = ", ".join(map(str, files))
-        layout = layout_of(names, partial(READERS[".npy"], files), keys, binary, percent=percent)
+        layout = described(names, partial(READERS[".npy"], files), keys, binary)
         if sorted(file.stem for file in files) != sorted(chain(*layout.roles.values())):
             raise OptionError(
                 f"{layout.file}: .npy files are the columns of one data set, each in a role of its "
@@ -70,7 +77,7 @@ def layouts_of(
         return [layout]
 
     def describe(file: str, open_reader: Callable[[], Reader]) -> ColumnLayout:
-        return layout_of(file, open_reader, keys, binary, percent=percent)
+        return described(file, open_reader, keys, binary)
 
     readers = [reader_of(file, keys) for file in files]
     return layouts_like_first(describe, [file.label for file in files], readers)
@@ -102,25 +109,31 @@ def layout_of(
     roles: dict[str, tuple[str, ...]] | None = None,
     *,
     percent: bool = False,
+    sets: bool = False,
 ) -> ColumnLayout:
     """Check the columns of the roles, by default those that `keys` name, and describe them.
 
-    Probabilities in `percent` may be texts.
+    Probabilities in `percent` may be texts, and predictions may be `sets`.
     """
     with reading(file):
         reader = open_reader()
+        # A reader must know the column of sets before it describes columns of lists as numbers.
+        set_name = ",".join((roles or {}).get("predictions", ())) or keys.get("predictions", "")
+        if sets and reads_as_sets(reader, set_name):
+            open_reader = partial(_reader_of_sets, open_reader, set_name)
         roles = _roles(file, reader, keys, binary) if roles is None else {**roles}
         columns = {name: reader.column(name) for name in chain(*roles.values())}
         heading = roles.pop("covariate_names", None)
         kind, *_ = roles
         _refuse_log_probability(file, kind, [columns[name] for name in roles[kind]], roles[kind])
         rows = columns[roles[kind][0]].rows
+        of_sets = sets_in(reader, roles[kind], roles["labels"][0]) if sets else None
         for role, names in roles.items():
             for name in names:
                 column, place = columns[name], f"{file}: {role} ({name!r})"
                 if column.time and role != "covariates":
                     raise InvalidDataError(f"{place} must be numbers, not a {column.time}")
-                of_classes = role in ("labels", "top_k") and kind in KINDS
+                of_classes = role in ("labels", "top_k") and (kind in KINDS or of_sets is not None)
                 texts_fit = of_classes or (role == "covariates" and not heading)
                 texts_fit |= percent and role == "probabilities"
                 if not (column.dtype.kind in "fiub" or (texts_fit and _is_text(column))):
@@ -165,16 +178,20 @@ def layout_of(
                 raise InvalidDataError(
                     f"{file}: {scores} columns of {kind}, but {ranks} of their classes (top_k)"
                 )
+        named_classes = kind in KINDS and "top_k" not in roles
+        dtype = np.result_type(*(columns[name].dtype for name in roles[kind]))
+        count = sum(width[name] for name in roles[kind])
+        if of_sets is not None:
+            named_classes, dtype, count = len(of_sets.names) > 1, np.dtype(np.float64), 1
+            width[roles[kind][0]] = of_sets.width
         return ColumnLayout(
             file,
             open_reader,
             roles,
             kind,
-            sum(width[name] for name in roles[kind]),
-            np.result_type(*(columns[name].dtype for name in roles[kind])),
-            None
-            if kind not in KINDS or "top_k" in roles
-            else _class_names(roles[kind], keys.get(kind, kind)),
+            count,
+            dtype,
+            _class_names(roles[kind], keys.get(kind, kind)) if named_classes else None,
             covariates,
             texts,
             flags,
@@ -183,7 +200,15 @@ def layout_of(
             "weights" in roles,
             rows,
             max(1, min(BATCH_ROWS, BATCH_BYTES // max(1, 8 * sum(width.values())))),
+            of_sets,
         )
+
+
+def _reader_of_sets(open_reader: Callable[[], Reader], name: str) -> Reader:
+    """Reader that returns a column as sets."""
+    reader = open_reader()
+    reads_as_sets(reader, name)
+    return reader
 
 
 def _refuse_log_probability(

@@ -11,13 +11,12 @@ from numpy.typing import NDArray
 
 from calibscale.data.ingest.agreement import common_times
 from calibscale.data.ingest.column_layout import ColumnLayout
-from calibscale.data.ingest.readers import InputPart
+from calibscale.data.ingest.readers import InputPart, place_of_row
 from calibscale.data.named_values import FLAGS, in_order
 from calibscale.data.read_errors import reading
 from calibscale.data.time_columns import TextTimes, are_times, seconds_of
 from calibscale.data.times import TIMESTAMP
 from calibscale.errors import InvalidDataError, OptionError
-from calibscale.predictions.row_origins import place_in
 
 _MAX_CATEGORIES = 10_000  # different texts of a covariate
 
@@ -111,8 +110,3 @@ def coded(file: str, part: InputPart, name: str, codes: Codes | None) -> NDArray
             part.start + i,
         )
     return np.array(numbers, np.float64)
-
-
-def place_of_row(file: str, part: InputPart, i: int) -> str:
-    """File and line or row of row i of a part."""
-    return f"{file}, line {part.lines[i]}" if part.lines else place_in(file, part.start + i)

@@ -24,6 +24,8 @@ from calibscale.data.ingest.columns import (
 )
 from calibscale.data.ingest.covariate_texts import Codes, coded, names_of_covariates, numbers_of
 from calibscale.data.ingest.readers import TEXT, InputColumn, TableReader
+from calibscale.data.ingest.set_columns import holds_sets, reads_as_sets
+from calibscale.data.ingest.set_rows import SetHits, SetRows, SetSizes
 from calibscale.data.missing import plain, plain_arrow
 from calibscale.data.named_values import encoded, in_native_order
 from calibscale.data.read_errors import cause_of, reading_frame
@@ -236,6 +238,12 @@ class _Frame(TableReader):
             self._described[name] = super().column(name)
         return self._described[name]
 
+    def read_as_sets(self, name: str) -> bool:
+        is_set = super().read_as_sets(name)
+        if is_set:
+            self._described.pop(name, None)
+        return is_set
+
     def only(self, names: list[str], rows: int) -> None:
         """Release a lazy frame; read only these columns from now on, in batches of `rows`."""
         if isinstance(self.table, _Stream):
@@ -431,16 +439,21 @@ def from_frame(
     roles = {kind: reader.named(kind, predictions, other_columns, top_k is not None)} | roles
     prefix = {kind: predictions} if isinstance(predictions, str) else {}
     forecast = forecast_of_columns(forecast, roles[kind])
+    sets = holds_sets(forecast)
+    if sets:
+        reads_as_sets(reader, ",".join(roles[kind]))
     # One column of numbers is binary, and one column of lists is not.
     single = len(roles[kind]) == 1 and not reader.column(roles[kind][0]).shape
     if options.pop("binary", False) and not single:
         raise BinaryError(f"{name}: binary is declared, but {kind} are {len(roles[kind])} columns")
     percent = bool(options.get("percent"))
     binary = single and top_k is None
-    layout = layout_of(name, lambda: reader, prefix, binary, roles, percent=percent)
+    layout = layout_of(name, lambda: reader, prefix, binary, roles, percent=percent, sets=sets)
     if class_names is None:
         feature = (getattr(frame, "features", None) or {}).get(labels)
-        class_names = layout.class_names or getattr(feature, "names", None)  # a ClassLabel
+        class_names = layout.class_names
+        if class_names is None and forecast is None:
+            class_names = getattr(feature, "names", None)  # a ClassLabel
     if options.get("positive") is not None and named.get("class_names") is None:
         # Endings of the names of columns need not be the values of labels, which are declared.
         class_names = None
@@ -463,7 +476,12 @@ def from_frame(
     of_texts = labels in layout.texts and forecast is None and top_k is None
     dtypes = {kind: layout.dtype, "labels": TEXT if of_texts else np.dtype(np.float64)}
     columns: dict[str, Any] = {}
+    if layout.sets is not None:
+        rows = SetRows(reader, layout.sets, class_names, reader.table.num_rows, name)
+        columns = {kind: SetSizes(rows), "labels": SetHits(rows)}
     for role, names in roles.items():
+        if role in columns:
+            continue
         inner = reader.column(names[0]).shape
         if not inner and len(names) > 1:
             inner = (len(names),)

@@ -25,6 +25,7 @@ from calibscale.data.ingest.columns import (
 from calibscale.data.ingest.covariate_texts import names_of_covariates
 from calibscale.data.ingest.folders import input_files
 from calibscale.data.ingest.npy_shards import with_role_files
+from calibscale.data.ingest.set_columns import holds_sets
 from calibscale.data.label_values import label_values
 from calibscale.data.read_errors import reading
 from calibscale.data.store import LogitStore
@@ -183,14 +184,18 @@ def ingest(
     url = located(url, storage_options)
     keys = dict(keys or {})
     inputs = with_role_files(input_files(files, storage_options), keys, storage_options)
+    sets = holds_sets(forecast)
     if forecast is not None:
-        require(not binary and class_names is None, "forecast= has no binary= and no class_names=")
+        require(
+            not binary and (class_names is None or sets),
+            "forecast= has no binary= and no class_names=",
+        )
         keys = {"predictions": "predictions", **keys}
     role_of(forecast, predictions=keys.get("predictions"))
     percent = bool(settings.get("percent"))
     require(not percent or forecast is None, "forecast= has no percent=")
     check_files(inputs)
-    layouts = filled(layouts_of(inputs, keys, binary, percent=percent))
+    layouts = filled(layouts_of(inputs, keys, binary, percent=percent, sets=sets))
     kind = forecast_of_columns(forecast, layouts[0].roles.get("predictions", ()))
     first, stored = agree(layouts, binary, dtype, kind, percent=percent)
     require(not percent or first.kind == "probabilities", "percent= needs probabilities")
@@ -198,9 +203,15 @@ def ingest(
     binary = kind is None and first.columns == 1 and not top_k
     classes, labels = 2 if binary else first.columns + top_k, None
     declared = {option: settings.get(option) for option in ("positive", "ignore_index")}
+    require(
+        kind is None or class_names is None or first.sets is not None,
+        "class_names= is for columns of sets, and not for their sizes",
+    )
     if top_k:
         class_names = first.class_names if class_names is None else class_names
         check_names_of_top_k(layouts, class_names)
+    elif first.sets is not None:
+        class_names = class_names or first.class_names
     elif kind is None:
         names = class_names or (first.class_names if declared["positive"] is None else None)
         labels = label_values(
@@ -271,7 +282,7 @@ def ingest(
                 provenance={"ingest": origin, **(settings.get("provenance") or {})},
                 expected_rows=total,
                 notes={"ingest": note},
-                class_names=None if top_k else class_names,
+                class_names=class_names if kind is None and not top_k else None,
                 overwrite=overwrite,
                 **columns,
             )

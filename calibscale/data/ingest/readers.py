@@ -21,6 +21,7 @@ from calibscale.data.ingest.arrow_buffers import refuse_large_buffers
 from calibscale.data.ingest.input_files import InputFile
 from calibscale.data.ingest.parquet_pages import refuse_large_metadata, refuse_large_pages
 from calibscale.data.missing import of_arrow, plain_arrow, plain_type
+from calibscale.data.set_members import of_arrow_lists
 from calibscale.data.time_columns import kind_of_arrow, kind_of_type, seconds_of
 from calibscale.errors import InvalidDataError, StoreError, missing_package
 from calibscale.predictions.row_origins import place_in
@@ -49,11 +50,19 @@ class InputColumn(NamedTuple):
 
 
 class InputPart(NamedTuple):
-    """Rows of some columns of a file from row `start` on, and their `lines` in a text file."""
+    """Rows of some columns of a file from row `start` on, and their `lines` in a text file.
+
+    Columns are arrays, or `Members` for columns of lists that are read as sets.
+    """
 
     start: int
-    columns: dict[str, NDArray[Any]]
+    columns: dict[str, Any]
     lines: Sequence[int] | None = None
+
+
+def place_of_row(file: str, part: InputPart, i: int) -> str:
+    """File and line or row of row i of a part."""
+    return f"{file}, line {part.lines[i]}" if part.lines else place_in(file, part.start + i)
 
 
 class Reader(Protocol):
@@ -235,6 +244,7 @@ class TableReader(ABC):
             import pandas  # noqa: F401
         self._path, self.rows = path, rows
         self._types = {field.name: field.type for field in schema}
+        self._sets: set[str] = set()  # columns that are read as sets
         self.names: Sequence[str] = list(schema.names)
 
     @abstractmethod
@@ -245,15 +255,39 @@ class TableReader(ABC):
         """Arrow type of a column."""
         return self._types[name]
 
+    def read_as_sets(self, name: str) -> bool:
+        """Read a column as sets from now on, if it has lists or texts, and say so.
+
+        Lists become `Members`, and texts stay as they are, with None for nulls.
+
+        Raises
+        ------
+        InvalidDataError
+            If a column has lists of other values than numbers, texts and booleans.
+        """
+        kind = self.type_of(name)
+        if _has_lists(kind):
+            if not _is_type_of_classes(plain_type(kind.value_type)):
+                raise InvalidDataError(
+                    f"{self._path}: {name!r} has lists of {kind.value_type}; sets are lists of "
+                    "names or positions of classes, or of a boolean for each class"
+                )
+        elif str(plain_type(kind)) not in TEXTS:
+            return False
+        self._sets.add(name)
+        return True
+
     def column(self, name: str) -> InputColumn:
         kind, shape = self.type_of(name), tuple[int, ...]()
+        if name in self._sets:
+            return InputColumn(self.rows, (), np.dtype(np.float64))
         if str(kind).startswith("struct"):
             inner = ", ".join(f"{name}.{field.name}" for field in kind)
             raise InvalidDataError(
                 f"{self._path}: {name!r} is a struct; flatten it (table.flatten() of pyarrow) into "
                 f"the columns {inner}, and pass the prefix {name}. as their name"
             )
-        if str(kind).startswith(("list", "large_list", "fixed_size_list")):
+        if _has_lists(kind):
             kind, shape = kind.value_type, (self._length(name),)
         has_values = str(kind) != "null"
         time = kind_of_arrow(kind)
@@ -298,8 +332,10 @@ class TableReader(ABC):
         shape: tuple[int, ...],
         start: int,
         lines: Sequence[int] | None = None,
-    ) -> NDArray[Any]:
+    ) -> Any:
         """Values of a column of rows from `start` on, or its lists as rows of numbers."""
+        if name in self._sets:
+            return of_arrow_lists(column) if _has_lists(column.type) else _texts_in(column)
         if not shape:
             return of_arrow(plain_arrow(column))
         filled = column.is_valid().to_numpy(zero_copy_only=False)
@@ -321,6 +357,30 @@ class TableReader(ABC):
         rows = np.full((len(column), *shape), np.nan)
         rows[filled] = numbers
         return rows
+
+
+def _has_lists(kind: Any) -> bool:
+    """Whether a column of an Arrow type has lists."""
+    return str(kind).startswith(("list", "large_list", "fixed_size_list"))
+
+
+def _is_type_of_classes(kind: Any) -> bool:
+    """Whether a plain Arrow type has names or positions of classes, or booleans."""
+    import pyarrow as pa
+
+    types = pa.types
+    is_number = types.is_integer(kind) or types.is_floating(kind) or types.is_boolean(kind)
+    return is_number or str(kind) in TEXTS
+
+
+def _texts_in(column: Any) -> NDArray[Any]:
+    """Texts of an Arrow array as they are, and None for nulls.
+
+    Texts of blanks, which are missing in other columns, are empty sets.
+    """
+    texts = np.empty(len(column), object)
+    texts[:] = plain_arrow(column).to_pylist()
+    return texts
 
 
 class ParquetTable(TableReader):

@@ -20,6 +20,7 @@ from calibscale.data.ingest.frames import from_frame
 from calibscale.data.ingest.input_files import InputFile
 from calibscale.data.ingest.npy_shards import name_of_files, with_role_files
 from calibscale.data.ingest.readers import TEXTS, ArrowTable, ParquetTable
+from calibscale.data.ingest.set_columns import holds_sets
 from calibscale.data.ingest.shard_files import file_keys, from_shards
 from calibscale.data.missing import plain_arrow, plain_type
 from calibscale.data.read_errors import reading
@@ -142,7 +143,7 @@ def from_file(
         if len(files) == 1 and not files[0].partition:
             return from_frame(_Tables(files), **roles, **options, name=str(path))
         with _naming_options():
-            tables = _Tables.of(files, keys)
+            tables = _Tables.of(files, keys, holds_sets(forecast))
         name = RowOrigins.of(str(path), tables.files, tables.rows)
         return from_frame(tables, **roles, **options, name=name)
     # Tables that are read in place do not need zarr, which is slow to import.
@@ -176,15 +177,17 @@ class _Tables:
     types: Mapping[str, Any] = field(default_factory=dict)
 
     @classmethod
-    def of(cls, files: Sequence[InputFile], keys: dict[str, str]) -> _Tables:
+    def of(cls, files: Sequence[InputFile], keys: dict[str, str], sets: bool = False) -> _Tables:
         """Frame of several files that agree in the columns of the roles of `keys`.
+
+        Predictions may be `sets`.
 
         Raises
         ------
         InvalidDataError
             If they do not.  The error names two files and the column.
         """
-        layouts = layouts_of(files, keys, False)
+        layouts = layouts_of(files, keys, False, sets=sets)
         nonempty: list[ColumnLayout] = filled(layouts)
         check_agreement(nonempty)
         files = [f for f, layout in zip(files, layouts, strict=True) if layout.rows != 0]

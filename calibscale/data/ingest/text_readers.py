@@ -22,6 +22,15 @@ from calibscale.errors import InvalidDataError
 
 _CELL_BYTES = 96  # memory of a cell before conversion: a short string in a list
 FIRST_ROWS = 100  # rows that decide about the types of columns
+# Remedies for a text among numbers
+_ONE_TYPE = (
+    "the values of a column are all numbers, or all texts, and a missing number is empty, NA, NaN "
+    "or null"
+)
+_SINGLE_SETS = (
+    "the first rows are numbers, which are sizes of sets: write sets of one class in brackets, "
+    "such as [3], or all rows as sizes"
+)
 
 
 class CsvFile:
@@ -37,6 +46,8 @@ class CsvFile:
         with self._rows() as (rows, bounds):
             self.names: Sequence[str] = [name.strip() for name in next(rows, (0, []))[1]]
             self._first = [row for _, row in bounds.taken(rows, FIRST_ROWS)]
+        self._sets: set[str] = set()  # columns that are read as sets
+        self._sizes: set[str] = set()  # columns that may have sets, and whose first cells are sizes
         self._decimal = decimal_of(self._delimiter, chain(*self._first))
 
     @contextmanager
@@ -65,21 +76,44 @@ class CsvFile:
         """
         return exchanged(cell) if self._decimal == "," else cell
 
-    def column(self, name: str) -> InputColumn:
-        """Describe a column.  It is a column of texts if no number is in its first filled cells."""
+    def read_as_sets(self, name: str) -> bool:
+        """Read a column as texts of sets from now on, unless its first cells are all numbers.
+
+        Numbers are then sizes of sets, which nobody writes with brackets or separators.
+        """
+        cells = self._first_cells(name)
+        if all(_is_number(self._pointed(cell)) for cell in cells):
+            self._sizes.add(name)
+            return False
+        self._sets.add(name)
+        return True
+
+    def _first_cells(self, name: str) -> list[str]:
+        """The first cells of a column that are not missing, in whatever row they are."""
         j = self.names.index(name)
         cells = _filled(self._first, j)
         if self._first and not cells:
             with self._rows() as (rows, _):
                 next(rows)
                 cells = _filled((row for _, row in rows), j)
+        return cells
+
+    def column(self, name: str) -> InputColumn:
+        """Describe a column.  It is a column of texts if no number is in its first filled cells."""
+        if name in self._sets:
+            return InputColumn(None if self._first else 0, (), np.dtype(np.float64))
+        cells = self._first_cells(name)
         text = len(cells) > 0 and not any(_is_number(self._pointed(cell)) for cell in cells)
         dtype = TEXT if text else np.dtype(np.float64)
         return InputColumn(None if self._first else 0, (), dtype, len(cells) > 0)
 
     def parts(self, names: Sequence[str], skip: int, step: int) -> Iterator[InputPart]:
         width = len(self.names)
-        texts = {n: self.names.index(n) for n in names if self.column(n).dtype == TEXT}
+        texts = {
+            name: self.names.index(name)
+            for name in names
+            if name in self._sets or self.column(name).dtype == TEXT
+        }
         numbers_of = [name for name in names if name not in texts]
         cells_of = [self.names.index(name) for name in numbers_of]
         # Cells take more memory before their conversion than numbers.
@@ -106,16 +140,20 @@ class CsvFile:
                 numbers, wrong = _numbers(cells)
                 if wrong is not None:
                     i, j = divmod(wrong, len(numbers_of))
-                    place = f"{self._path}, line {lines[i]}"
+                    place, name = f"{self._path}, line {lines[i]}", numbers_of[j]
+                    remedy = _ONE_TYPE if name not in self._sizes else _SINGLE_SETS
                     raise InvalidDataError(
-                        f"{place}: {numbers_of[j]!r} is {self._pointed(cells[wrong])!r:.60}, "
-                        "not a number; the values of a column are all numbers, or all texts, and a "
-                        "missing number is empty, NA, NaN or null",
+                        f"{place}: {name!r} is {self._pointed(cells[wrong])!r:.60}, "
+                        f"not a number; {remedy}",
                         start + i,
                     )
                 numbers = numbers.reshape(len(lines), len(numbers_of))
                 columns = dict(zip(numbers_of, numbers.T, strict=True))
-                columns |= {name: texts_of(cells) for name, cells in texts_in.items()}
+                # An empty cell is an empty set, and a missing value in other columns.
+                columns |= {
+                    name: np.array(cells, object) if name in self._sets else texts_of(cells)
+                    for name, cells in texts_in.items()
+                }
                 yield InputPart(start, columns, lines)
                 start += len(lines)
 
@@ -210,6 +248,30 @@ class JsonLinesFile(TableReader):
             columns.update(dict.fromkeys(row))
         self.names = list(columns)
 
+    def read_as_sets(self, name: str) -> bool:
+        kind = self._type_of_sets(name)
+        if kind is not None:
+            self._types[name] = kind
+        return super().read_as_sets(name)
+
+    def _type_of_sets(self, name: str) -> Any:
+        """Type of lists with the first class of a column, or None if it has no lists."""
+        import pyarrow as pa
+
+        lists = [value for value in _values_of(self._first, name) if isinstance(value, list)]
+        if not lists and _values_of(self._first, name):
+            return None
+        values: Iterable[Any] = lists
+        if not any(lists):  # all empty
+            values = (row.get(name) for _, row in self._objects())
+        for value in values:
+            for member in value if isinstance(value, list) else ():
+                if isinstance(member, bool):
+                    return pa.list_(pa.bool_())
+                if member is not None:
+                    return pa.list_(pa.string() if isinstance(member, str) else pa.float64())
+        return pa.list_(pa.float64()) if lists else None
+
     def type_of(self, name: str) -> Any:
         """Type of the first values of a column that are not missing; numbers if all are."""
         if name not in self._types:
@@ -274,6 +336,8 @@ class JsonLinesFile(TableReader):
         import pyarrow as pa
 
         kind = self.type_of(name)
+        if name in self._sets and kind == pa.list_(pa.float64()):
+            self._refuse_flags(name, values, lines)
         try:
             return pa.array(values, kind)
         except (pa.ArrowException, OverflowError):
@@ -288,6 +352,15 @@ class JsonLinesFile(TableReader):
                     fault = f"{self._file}, line {line}: {name!r} is {value!r:.60}, not {kind}"
                     raise InvalidDataError(fault) from error
             raise
+
+    def _refuse_flags(self, name: str, values: list[Any], lines: Sequence[int]) -> None:
+        """Refuse booleans in sets of numbers, as Arrow would read them as 0 and 1."""
+        for line, value in zip(lines, values, strict=True):
+            if isinstance(value, list) and any(isinstance(member, bool) for member in value):
+                raise InvalidDataError(
+                    f"{self._file}, line {line}: {name!r} is {value!r:.60}, but other sets are "
+                    "lists of numbers"
+                )
 
 
 def _values_of(rows: Iterable[dict[str, Any]], name: str) -> list[Any]:

@@ -1,0 +1,166 @@
+"""Columns of tables that hold the set of classes of each row, and not its size."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from calibscale.array_types import Floats
+from calibscale.data.ingest import set_texts
+from calibscale.data.ingest.readers import InputPart, Reader, place_of_row
+from calibscale.data.label_values import key_of
+from calibscale.data.missing import as_floats
+from calibscale.data.set_members import Members, Place, hits_of, of_matrix, with_columns
+from calibscale.formatting.naming import parse
+from calibscale.predictions.functionals.class_sets import SetPrediction
+from calibscale.predictions.kinds import TARGETS
+from calibscale.predictions.outcomes import OutcomeTarget
+
+_FIRST_ROWS = 64  # rows read at a time to describe a column
+
+
+class SetOutcomes(NamedTuple):
+    """Size of each set, and 1 where the label is in it, 0 where not, or NaN where unknown."""
+
+    sizes: Floats
+    hits: Floats
+
+
+@dataclass(frozen=True)
+class SetColumns:
+    """Columns of a table with the set of each row, and the column of their labels.
+
+    One column has lists of classes, lists of a boolean for each class, or texts such as
+    ``['cat', 'dog']``.  Several columns have a boolean for each class.
+
+    Attributes
+    ----------
+    names : names of the columns of sets
+    labels : name of the column of labels
+    n_classes : int or None
+        Number of booleans in a row, or None for lists of classes.
+    width : int
+        Number of members in the largest of the first sets.
+    numeric : bool
+        Whether the labels are numbers.
+    """
+
+    names: tuple[str, ...]
+    labels: str
+    n_classes: int | None
+    width: int
+    numeric: bool
+
+    def outcomes(
+        self, file: str, part: InputPart, class_names: Sequence[Any] | None = None
+    ) -> SetOutcomes:
+        """Sizes and hits of the rows of a part of a file.
+
+        Raises
+        ------
+        OptionError, InvalidDataError
+            As for `calibscale.from_sets`.  Errors name the row or line.
+        """
+
+        def place(row: int) -> str:
+            return place_of_row(file, part, row - part.start)
+
+        members = self._members(part, class_names, place)
+        labels = as_floats(part.columns[self.labels])
+        if labels.dtype.kind == "b" and class_names is None:
+            labels = labels.astype(np.int64)  # of two classes
+        hits = hits_of(members, labels, class_names, place, part.start)
+        return SetOutcomes(members.known_sizes, hits)
+
+    def _members(self, part: InputPart, class_names: Sequence[Any] | None, place: Place) -> Members:
+        columns = [part.columns[name] for name in self.names]
+        column = columns[0]
+        if isinstance(column, Members):
+            members = column
+        elif column.dtype.kind == "O" and len(columns) == 1:
+            members = set_texts.of_texts(
+                column.tolist(),
+                place,
+                part.start,
+                as_numbers=self._are_numbers(class_names),
+                flags=self.n_classes is not None,
+                class_names=[*map(str, class_names or ())],
+            )
+        else:
+            return _of_flags(column if column.ndim > 1 else np.column_stack(columns))
+        return with_columns(members, place, part.start, self.n_classes)
+
+    def _are_numbers(self, class_names: Sequence[Any] | None) -> bool:
+        """Whether texts that are numbers are numbers and no names of classes.
+
+        They are compared with labels, or with names of classes, of the same type.
+        """
+        if class_names is None:
+            return self.numeric
+        numbers = [set_texts.is_number(key_of(name)) for name in class_names]
+        # Numbers are positions if no name is a number, see `from_sets`.
+        return all(numbers) or not any(numbers)
+
+
+def holds_sets(forecast: str | OutcomeTarget | None) -> bool:
+    """Whether the columns of a kind of predictions may hold sets of classes."""
+    if isinstance(forecast, str):
+        name, _ = parse(forecast, "a forecast", "set(coverage=0.9)")
+        return name in TARGETS and issubclass(TARGETS[name], SetPrediction)
+    return isinstance(forecast, SetPrediction)
+
+
+def reads_as_sets(reader: Reader, name: str) -> bool:
+    """Make a reader return a column as sets, if the column has lists or texts, and say so.
+
+    Readers of arrays have no such columns.
+    """
+    declare = getattr(reader, "read_as_sets", None)
+    return name in reader.names and declare is not None and declare(name)
+
+
+def sets_in(reader: Reader, names: tuple[str, ...], labels: str) -> SetColumns | None:
+    """Description of the columns of predictions if they hold sets, or None if they hold sizes."""
+    columns = [reader.column(name) for name in names]
+    numeric = reader.column(labels).dtype.kind in "fiub"
+    described = partial(SetColumns, names, labels, numeric=numeric)
+    if len(names) == 1 and reads_as_sets(reader, names[0]):
+        n_classes, width = _first_sets(reader, names[0])
+        return described(n_classes=n_classes, width=width)
+    # A single column of booleans has sizes of 0 and 1.
+    count = sum(int(np.prod(column.shape)) for column in columns)
+    if all(column.dtype.kind == "b" for column in columns) and (columns[0].shape or count > 1):
+        return described(n_classes=count, width=count)
+    return None
+
+
+def _first_sets(reader: Reader, name: str) -> tuple[int | None, int]:
+    """Number of classes of lists of booleans, else None, and size of the largest first set."""
+    for part in reader.parts([name], 0, _FIRST_ROWS):
+        members = part.columns[name]
+        if not isinstance(members, Members):
+            texts = members.tolist()
+            place = partial(place_of_row, name, part)
+            flags = set_texts.are_flags(texts, place)
+            members = set_texts.of_texts(texts, place, flags=flags)
+        sizes = members.sizes
+        # Sets that are empty or absent say nothing.
+        if sizes.any():
+            has_flags = members.values.dtype.kind == "b"
+            return int(sizes[sizes > 0][0]) if has_flags else None, int(sizes.max())
+    return None, 1
+
+
+def _of_flags(is_member: NDArray[Any]) -> Members:
+    """Members of rows with a boolean for each class.  A row with a missing boolean has no set."""
+    values = as_floats(is_member)
+    if values.dtype.kind == "b":
+        return of_matrix(values)
+    absent = np.isnan(values).any(axis=1)
+    present = of_matrix((values > 0) & ~absent[:, None])
+    return Members(present.starts, present.values, present.n_classes, absent)

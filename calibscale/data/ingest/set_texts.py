@@ -1,0 +1,213 @@
+"""Sets of classes that are written as texts, such as ``['cat', 'dog']`` or ``cat|dog``."""
+
+from __future__ import annotations
+
+import ast
+import json
+import re
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from typing import Any
+
+import numpy as np
+
+from calibscale.data.missing import plain
+from calibscale.data.set_members import Members, Place, of_sizes
+from calibscale.errors import InvalidDataError
+
+_BRACKETS = {"[": "]", "(": ")", "{": "}"}
+_SEPARATORS = ("|", ";")  # between classes that are not in brackets
+# Texts for missing values as programs write them.  In other capitals they may be classes.
+_MISSING = frozenset(("None", "null", "NULL", "nan", "NaN", "NA", "N/A", "<NA>"))
+# Wrapped numbers and texts, as NumPy 2 prints them in lists, and calls that Python prints.
+_WRAPPED = re.compile(r"np\.\w+\(([^()]*)\)")
+_CALL = re.compile(r"(?:array|set|frozenset)\((.*?)(?:,\s*dtype=[^)]*)?\)", re.DOTALL)
+# A class in quotes, which may be doubled or escaped inside, or else the text up to the next comma.
+# NumPy separates texts by blanks.
+_MEMBER = re.compile(
+    r"""\s*(?:("(?:[^"\\]|\\.|"")*"|'(?:[^'\\]|\\.|'')*')(?:\s*(?:,|$)|\s+(?=["']))"""
+    r"""|([^,"'\s][^,]*)(?:,|$))""",
+    re.DOTALL,
+)
+_FLAGS = {"true": True, "false": False}
+_LONGEST = 60  # characters of a text in a message
+
+
+def of_texts(
+    texts: Sequence[str | None],
+    place: Place,
+    first: int = 0,
+    *,
+    as_numbers: bool = False,
+    flags: bool = False,
+    class_names: Sequence[str] = (),
+) -> Members:
+    """Members of sets that are texts, of rows from `first` on.
+
+    Classes are in brackets, ``[3, 17]``, ``['cat', 'dog']``, ``{cat,dog}`` or ``[3 17]``, or else
+    separated by ``|`` or ``;``.  An empty text is an empty set.  None, and texts such as ``NaN``
+    that are no `class_names`, are absent sets.
+
+    Parameters
+    ----------
+    texts : n texts or None
+    place : function that names a row in messages
+    as_numbers : bool
+        Whether classes are numbers if all of them are.
+    flags : bool
+        Whether lists have a boolean for each class, see `with_columns`.
+    class_names : names that a text may be as a whole, whatever signs it has
+
+    Raises
+    ------
+    InvalidDataError
+        If a text has no such form.  The error names the row and the remedy.
+
+    Examples
+    --------
+    >>> from calibscale.data.ingest.set_texts import of_texts
+    >>> of_texts(["['cat', 'dog']", "cat|dog", "", "[]"], str).sizes.tolist()
+    [2, 2, 0, 0]
+    """
+    known = {*class_names}
+    # Sets are repeated in most data, so that each text is read once.
+    parsed: dict[str, list[str | None] | None] = {}
+    for i, text in enumerate(texts):
+        if text is None or text in parsed:
+            continue
+        try:
+            parsed[text] = [text] if text in known else _classes_in(text.strip(), known)
+        except ValueError as error:
+            shown = text if len(text) <= _LONGEST else f"{text[:_LONGEST]}…"
+            message = f"{place(first + i)}: its set is {shown!r}, {error}"
+            raise InvalidDataError(message, first + i) from None
+    sets = [None if text is None else parsed[text] for text in texts]
+    absent = np.array([classes is None for classes in sets], bool)
+    sizes = np.array([0 if classes is None else len(classes) for classes in sets], np.int64)
+    flat = [name for classes in sets if classes is not None for name in classes]
+    values = np.empty(len(flat), object)
+    values[:] = flat
+    if flags:
+        values = _as_flags(flat, sizes, place, first)
+    elif as_numbers:
+        with suppress(TypeError, ValueError):  # the classes are names
+            values = np.array([_number(name) for name in flat], np.float64)
+    return of_sizes(sizes, plain(values), absent if absent.any() else None)
+
+
+def are_flags(texts: Sequence[str | None], place: Place) -> bool:
+    """Whether the sets are lists in brackets of as many booleans each, one for each class."""
+    sets = [text for text in texts if text is not None and text.strip()[:1] in _BRACKETS]
+    members = of_texts(sets, place)
+    sizes = members.sizes
+    all_flags = all(str(name).lower() in _FLAGS for name in members.values)
+    return all_flags and len(sizes) > 0 and sizes.min() == sizes.max() > 0
+
+
+def _classes_in(text: str, known: set[str]) -> list[str | None] | None:
+    """Classes of a set, None in place of a missing class, or None for an absent set.
+
+    A ValueError has the rest of a sentence about the text.
+    """
+    if call := _CALL.fullmatch(text):
+        text = call[1].strip()
+    if not text:
+        return []
+    opening = text[0]
+    if opening in _BRACKETS:
+        if text[-1] != _BRACKETS[opening]:
+            raise ValueError(f"which has no {_BRACKETS[opening]} at its end")
+        return _in_brackets(_WRAPPED.sub(r"\1", text[1:-1]).strip())
+    if text in _MISSING:
+        return None
+    separators = [sign for sign in _SEPARATORS if sign in text]
+    if len(separators) == 2:
+        raise ValueError("which has both | and ;: separate its classes with one of them")
+    if separators:
+        return [_unquoted(name.strip()) or None for name in text.split(separators[0])]
+    # A class that is known may have a comma, and other texts may be several classes.
+    if "," in text:
+        raise ValueError("which has a comma: separate classes with | or ;, or write ['a', 'b']")
+    return [_unquoted(text)]
+
+
+def _in_brackets(text: str) -> list[str | None]:
+    """Classes of a text without its brackets."""
+    if not text:
+        return []
+    if "..." in text or "…" in text:
+        raise ValueError("which is shortened: write all classes of each set")
+    if '"' in text or "'" in text:
+        return _with_quotes(text)
+    if "," in text:
+        names = [name.strip() for name in text.removesuffix(",").split(",")]
+    else:
+        # NumPy separates numbers and booleans by blanks, which names of classes may have.
+        words = text.split()
+        printed = all(is_number(word) or word.lower() in _FLAGS for word in words)
+        names = words if printed else [text]
+    return [None if not name or name in _MISSING else name for name in names]
+
+
+def _with_quotes(text: str) -> list[str | None]:
+    """Classes of a text in which some are in quotes."""
+    names: list[str | None] = []
+    position = 0
+    while position < len(text):
+        member = _MEMBER.match(text, position)
+        if member is None:
+            raise ValueError("which is not a list of classes such as ['a', 'b']")
+        quoted, name = member.groups()
+        if quoted is None:
+            name = name.strip()
+            names.append(None if name in _MISSING else name)
+        else:
+            names.append(_unquoted(quoted))
+        position = member.end()
+    return names
+
+
+def _unquoted(text: str) -> str:
+    """Text without the quotes around it, in which escaped signs are restored."""
+    if len(text) < 2 or text[0] not in "\"'" or text[-1] != text[0]:
+        return text
+    if "\\" not in text:
+        return text[1:-1].replace(2 * text[0], text[0])
+    read: Callable[[str], Any] = json.loads if text[0] == '"' else ast.literal_eval
+    try:
+        return str(read(text))
+    except (ValueError, SyntaxError):
+        return text[1:-1]
+
+
+def _number(text: str | None) -> float:
+    """Number of a text, NaN for a missing class.  Unlike Python, refuse 1_0 and other digits."""
+    if text is None:
+        return np.nan
+    if not text.isascii() or "_" in text:
+        raise ValueError(f"{text!r} is no number")
+    return float(text)
+
+
+def is_number(text: str) -> bool:
+    """Whether a text is a finite number."""
+    try:
+        return bool(np.isfinite(_number(text)))
+    except ValueError:
+        return False
+
+
+def _as_flags(
+    names: Sequence[str | None], sizes: np.ndarray, place: Place, first: int
+) -> np.ndarray:
+    """Booleans of texts.  An InvalidDataError names the row of another text."""
+    flags = [_FLAGS.get(str(name).lower()) for name in names]
+    if None in flags:
+        i = flags.index(None)
+        row = first + int(np.searchsorted(np.cumsum(sizes), i, side="right"))
+        raise InvalidDataError(
+            f"{place(row)}: its set has {names[i]!r} in place of a boolean; lists of booleans have "
+            "one for each class",
+            row,
+        )
+    return np.array(flags, bool)
