@@ -67,7 +67,8 @@ forecast_option = click.option(
     "mixture (weights, means, standard deviations), quantiles(levels=[0.1,0.5,0.9]), "
     "histogram(edges=[0,1,2]) or ordinal(classes=5).  Or of one number or two: mean, median, "
     "quantile(level=0.9), expectile(level=0.9), second_moment, exceedance(threshold=20) or "
-    "interval(coverage=0.9) (low, high).  Labels are then the observed numbers.",
+    "interval(coverage=0.9) (low, high).  Labels are then the observed numbers.  Or "
+    "set(coverage=0.9): sets of classes, with labels that are classes.",
 )
 event_option = click.option(
     "--event",
@@ -94,7 +95,7 @@ _ARRAYS = (
         "--predictions",
         metavar="PATH",
         help="Path of a zarr array, or columns of a table, of predictive distributions (with "
-        "--forecast, instead of --logits).",
+        "--forecast, instead of --logits).  Sets are one column of lists.",
     ),
     forecast_option,
     event_option,
@@ -315,7 +316,8 @@ _COLUMNS = "  NAME is an array, a column, comma-separated columns, or the prefix
 ROLES = {
     "logits": f"Logits, (n, K).{_COLUMNS}  [default: logits]",
     "probabilities": "Predicted probabilities, (n, K), instead of --logits.",
-    "predictions": "Parameters of predictive distributions, with --forecast, instead of --logits.",
+    "predictions": "Parameters of predictive distributions, or a column of sets, with --forecast, "
+    "instead of --logits.",
     "top_k": "Classes of the k largest --probabilities; the rest is one more class.",
     "labels": "Labels: 0..K-1, -1 for a missing label, or names of classes.  [default: labels]",
     "covariates": "Covariates, numbers or texts.  [default: covariates]",

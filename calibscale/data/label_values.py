@@ -112,7 +112,8 @@ class LabelValues:
     `codes` are the classes of values by their keys.  They are empty where labels are the numbers
     0..K−1.  `exact` are the classes of texts as they are written, by which texts that differ in
     their case alone are different.  Labels with a key in `unknown` are not yet known, as missing
-    ones are.  `names` are the names of the classes in results.
+    ones are.  `names` are the names of the classes in results.  Values are labels, or members of
+    sets, which have a class in each row, as messages say.
     """
 
     names: tuple[str, ...] | None = None
@@ -121,6 +122,7 @@ class LabelValues:
     unknown: frozenset[str] = frozenset()
     remedy: str = ""
     classes: int | None = None
+    of_sets: bool = False
 
     def keeps(self, dtype: Any) -> bool:
         """Whether labels of a type stay as they are."""
@@ -196,14 +198,15 @@ class LabelValues:
         value = value.item() if hasattr(value, "item") else value
         if not self.codes:
             last = "K−1" if self.classes is None else self.classes - 1
-            expected = f"not an integer 0..{last} (−1: not yet known)"
+            expected = f"not an integer 0..{last}"
+            if not self.of_sets:
+                expected += " (−1: not yet known)"
         elif self.names is not None:
             expected = f"which is not among {leading_values(self.names, 20)}"
         else:
             expected = f"which is not among {', '.join(map(repr, self.codes))}"
-        return InvalidDataError(
-            f"{place}: the label is {_shown(value)}, {expected}{self.remedy}", row
-        )
+        subject = "its set has the class" if self.of_sets else "the label is"
+        return InvalidDataError(f"{place}: {subject} {_shown(value)}, {expected}{self.remedy}", row)
 
 
 def _by_number(codes: Mapping[str, int]) -> dict[float, int]:

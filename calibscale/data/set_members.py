@@ -131,7 +131,8 @@ def hits_of(
     meaning = _meaning(members, labels, class_names)
     n_classes = members.n_classes if class_names is None else len(class_names)
     classes = _classes_of_labels(labels, n_classes, meaning, place, first)
-    codes = _classes_of_members(members, n_classes, meaning, place, first)
+    of_sets = replace(meaning, of_sets=True)
+    codes = _classes_of_members(members, n_classes, of_sets, place, first)
     # A set has no class twice, so that at most one member of a row is the label.
     hits = np.zeros(len(labels))
     rows = members.rows
@@ -177,7 +178,7 @@ def _classes_of_labels(
     if wrong.any():
         i = int(np.argmax(wrong))
         raise InvalidDataError(
-            f"{place(first + i)}: its label {labels[i]} is not a class", first + i
+            f"{place(first + i)}: its label {_shown(labels[i])} is not a class", first + i
         )
     return classes
 
@@ -189,16 +190,25 @@ def _classes_of_members(
     if members.n_classes is not None:  # columns of a matrix
         return members.values.astype(np.int64)
     rows, values = members.rows, members.values
-    codes: Ints = meaning.numbers(values, 0, lambda i: f"{place(first + int(rows[i]))}, its set")
+    try:
+        codes: Ints = meaning.numbers(values, 0, lambda i: place(first + int(rows[i])))
+    except InvalidDataError as error:  # it has the number of the member, and not that of its row
+        raise InvalidDataError(str(error), first + int(rows[error.row or 0])) from None
     wrong = (codes < 0) | (codes >= (np.inf if n_classes is None else n_classes))
     if wrong.any():
         i = int(np.argmax(wrong))
         row = first + int(rows[i])
         if is_missing(values[i]):
             raise InvalidDataError(f"{place(row)}: a class of its set is missing", row)
-        raise InvalidDataError(f"{place(row)}: its set has the class {values[i]}", row)
+        raise InvalidDataError(f"{place(row)}: its set has the class {_shown(values[i])}", row)
     _require_distinct(codes, members, place, first)
     return codes
+
+
+def _shown(value: Any) -> str:
+    """Value in a message: files of text have whole numbers as floating-point numbers."""
+    is_whole = isinstance(value, float | np.floating) and float(value).is_integer()
+    return str(int(value) if is_whole else value)
 
 
 def _require_distinct(codes: Ints, members: Members, place: Place, first: int) -> None:
@@ -218,5 +228,5 @@ def _require_distinct(codes: Ints, members: Members, place: Place, first: int) -
     repeated = order[1:][np.diff(keys[order]) == 0]
     if len(repeated):
         i = int(repeated.min())
-        row, value = first + int(rows[i]), members.values[i]
+        row, value = first + int(rows[i]), _shown(members.values[i])
         raise InvalidDataError(f"{place(row)}: its set has the class {value} twice", row)

@@ -119,7 +119,8 @@ def layout_of(
         reader = open_reader()
         # A reader must know the column of sets before it describes columns of lists as numbers.
         set_name = ",".join((roles or {}).get("predictions", ())) or keys.get("predictions", "")
-        if sets and reads_as_sets(reader, set_name):
+        if sets:
+            reads_as_sets(reader, set_name)
             open_reader = partial(_reader_of_sets, open_reader, set_name)
         roles = _roles(file, reader, keys, binary) if roles is None else {**roles}
         columns = {name: reader.column(name) for name in chain(*roles.values())}
@@ -127,7 +128,7 @@ def layout_of(
         kind, *_ = roles
         _refuse_log_probability(file, kind, [columns[name] for name in roles[kind]], roles[kind])
         rows = columns[roles[kind][0]].rows
-        of_sets = sets_in(reader, roles[kind], roles["labels"][0]) if sets else None
+        of_sets = sets_in(file, reader, roles[kind], roles["labels"][0]) if sets else None
         for role, names in roles.items():
             for name in names:
                 column, place = columns[name], f"{file}: {role} ({name!r})"

@@ -24,7 +24,7 @@ from calibscale.data.ingest.columns import (
 )
 from calibscale.data.ingest.covariate_texts import Codes, coded, names_of_covariates, numbers_of
 from calibscale.data.ingest.readers import TEXT, InputColumn, TableReader
-from calibscale.data.ingest.set_columns import holds_sets, reads_as_sets
+from calibscale.data.ingest.set_columns import SIZES_HAVE_NO_NAMES, holds_sets, reads_as_sets
 from calibscale.data.ingest.set_rows import SetHits, SetRows, SetSizes
 from calibscale.data.missing import plain, plain_arrow
 from calibscale.data.named_values import encoded, in_native_order
@@ -449,6 +449,8 @@ def from_frame(
     percent = bool(options.get("percent"))
     binary = single and top_k is None
     layout = layout_of(name, lambda: reader, prefix, binary, roles, percent=percent, sets=sets)
+    if sets and layout.sets is None:
+        require(class_names is None, SIZES_HAVE_NO_NAMES)
     if class_names is None:
         feature = (getattr(frame, "features", None) or {}).get(labels)
         class_names = layout.class_names

@@ -25,7 +25,7 @@ from calibscale.data.ingest.columns import (
 from calibscale.data.ingest.covariate_texts import names_of_covariates
 from calibscale.data.ingest.folders import input_files
 from calibscale.data.ingest.npy_shards import with_role_files
-from calibscale.data.ingest.set_columns import holds_sets
+from calibscale.data.ingest.set_columns import SIZES_HAVE_NO_NAMES, holds_sets
 from calibscale.data.label_values import label_values
 from calibscale.data.read_errors import reading
 from calibscale.data.store import LogitStore
@@ -203,10 +203,8 @@ def ingest(
     binary = kind is None and first.columns == 1 and not top_k
     classes, labels = 2 if binary else first.columns + top_k, None
     declared = {option: settings.get(option) for option in ("positive", "ignore_index")}
-    require(
-        kind is None or class_names is None or first.sets is not None,
-        "class_names= is for columns of sets, and not for their sizes",
-    )
+    if sets and first.sets is None:
+        require(class_names is None, SIZES_HAVE_NO_NAMES)
     if top_k:
         class_names = first.class_names if class_names is None else class_names
         check_names_of_top_k(layouts, class_names)

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
-from functools import partial
+from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -16,11 +15,13 @@ from calibscale.data.ingest.readers import InputPart, Reader, place_of_row
 from calibscale.data.label_values import key_of
 from calibscale.data.missing import as_floats
 from calibscale.data.set_members import Members, Place, hits_of, of_matrix, with_columns
+from calibscale.errors import OptionError
 from calibscale.formatting.naming import parse
 from calibscale.predictions.functionals.class_sets import SetPrediction
 from calibscale.predictions.kinds import TARGETS
 from calibscale.predictions.outcomes import OutcomeTarget
 
+SIZES_HAVE_NO_NAMES = "class_names= (--class-names) is for columns of sets, and not for their sizes"
 _FIRST_ROWS = 64  # rows read at a time to describe a column
 
 
@@ -46,15 +47,18 @@ class SetColumns:
         Number of booleans in a row, or None for lists of classes.
     width : int
         Number of members in the largest of the first sets.
-    numeric : bool
+    numeric_labels : bool
         Whether the labels are numbers.
+    numeric_texts : bool
+        Whether all classes in the first of the sets that are texts are numbers.
     """
 
     names: tuple[str, ...]
     labels: str
-    n_classes: int | None
-    width: int
-    numeric: bool
+    numeric_labels: bool
+    n_classes: int | None = None
+    width: int = 1
+    numeric_texts: bool = False
 
     def outcomes(
         self, file: str, part: InputPart, class_names: Sequence[Any] | None = None
@@ -67,17 +71,21 @@ class SetColumns:
             As for `calibscale.from_sets`.  Errors name the row or line.
         """
 
-        def place(row: int) -> str:
-            return place_of_row(file, part, row - part.start)
-
-        members = self._members(part, class_names, place)
+        place = _places(file, part)
         labels = as_floats(part.columns[self.labels])
+        members = self._members(part, labels, class_names, place)
         if labels.dtype.kind == "b" and class_names is None:
             labels = labels.astype(np.int64)  # of two classes
         hits = hits_of(members, labels, class_names, place, part.start)
         return SetOutcomes(members.known_sizes, hits)
 
-    def _members(self, part: InputPart, class_names: Sequence[Any] | None, place: Place) -> Members:
+    def _members(
+        self,
+        part: InputPart,
+        labels: NDArray[Any],
+        class_names: Sequence[Any] | None,
+        place: Place,
+    ) -> Members:
         columns = [part.columns[name] for name in self.names]
         column = columns[0]
         if isinstance(column, Members):
@@ -87,7 +95,7 @@ class SetColumns:
                 column.tolist(),
                 place,
                 part.start,
-                as_numbers=self._are_numbers(class_names),
+                as_numbers=self._are_numbers(labels, class_names),
                 flags=self.n_classes is not None,
                 class_names=[*map(str, class_names or ())],
             )
@@ -95,22 +103,29 @@ class SetColumns:
             return _of_flags(column if column.ndim > 1 else np.column_stack(columns))
         return with_columns(members, place, part.start, self.n_classes)
 
-    def _are_numbers(self, class_names: Sequence[Any] | None) -> bool:
+    def _are_numbers(self, labels: NDArray[Any], class_names: Sequence[Any] | None) -> bool:
         """Whether texts that are numbers are numbers and no names of classes.
 
         They are compared with labels, or with names of classes, of the same type.
         """
-        if class_names is None:
-            return self.numeric
-        numbers = [set_texts.is_number(key_of(name)) for name in class_names]
-        # Numbers are positions if no name is a number, see `from_sets`.
-        return all(numbers) or not any(numbers)
+        if class_names is not None:
+            numbers = [set_texts.is_number(key_of(name)) for name in class_names]
+            # Numbers are positions if no name is a number, see `from_sets`.
+            return all(numbers) or not any(numbers)
+        if self.numeric_labels or not self.numeric_texts:
+            return self.numeric_labels
+        # Positions never equal names.  They are refused as numbers, instead of sets that all miss
+        # their labels.
+        return not any(set_texts.is_number(str(label)) for label in set(labels.tolist()))
 
 
 def holds_sets(forecast: str | OutcomeTarget | None) -> bool:
     """Whether the columns of a kind of predictions may hold sets of classes."""
     if isinstance(forecast, str):
-        name, _ = parse(forecast, "a forecast", "set(coverage=0.9)")
+        try:
+            name, _ = parse(forecast)
+        except OptionError:  # raised again where the kind is needed
+            return False
         return name in TARGETS and issubclass(TARGETS[name], SetPrediction)
     return isinstance(forecast, SetPrediction)
 
@@ -124,36 +139,46 @@ def reads_as_sets(reader: Reader, name: str) -> bool:
     return name in reader.names and declare is not None and declare(name)
 
 
-def sets_in(reader: Reader, names: tuple[str, ...], labels: str) -> SetColumns | None:
+def sets_in(file: str, reader: Reader, names: tuple[str, ...], labels: str) -> SetColumns | None:
     """Description of the columns of predictions if they hold sets, or None if they hold sizes."""
     columns = [reader.column(name) for name in names]
-    numeric = reader.column(labels).dtype.kind in "fiub"
-    described = partial(SetColumns, names, labels, numeric=numeric)
+    sets = SetColumns(names, labels, reader.column(labels).dtype.kind in "fiub")
     if len(names) == 1 and reads_as_sets(reader, names[0]):
-        n_classes, width = _first_sets(reader, names[0])
-        return described(n_classes=n_classes, width=width)
+        return _described(sets, reader, file)
     # A single column of booleans has sizes of 0 and 1.
     count = sum(int(np.prod(column.shape)) for column in columns)
     if all(column.dtype.kind == "b" for column in columns) and (columns[0].shape or count > 1):
-        return described(n_classes=count, width=count)
+        return replace(sets, n_classes=count, width=count)
     return None
 
 
-def _first_sets(reader: Reader, name: str) -> tuple[int | None, int]:
-    """Number of classes of lists of booleans, else None, and size of the largest first set."""
+def _described(sets: SetColumns, reader: Reader, file: str) -> SetColumns:
+    """Description that says what the first sets show that are not empty."""
+    (name,) = sets.names
     for part in reader.parts([name], 0, _FIRST_ROWS):
         members = part.columns[name]
+        numeric_texts = False
         if not isinstance(members, Members):
             texts = members.tolist()
-            place = partial(place_of_row, name, part)
-            flags = set_texts.are_flags(texts, place)
-            members = set_texts.of_texts(texts, place, flags=flags)
+            place = _places(file, part)
+            flags = set_texts.are_flags(texts, place, part.start)
+            members = set_texts.of_texts(texts, place, part.start, flags=flags, as_numbers=True)
+            numeric_texts = members.values.dtype.kind == "f"
         sizes = members.sizes
-        # Sets that are empty or absent say nothing.
         if sizes.any():
             has_flags = members.values.dtype.kind == "b"
-            return int(sizes[sizes > 0][0]) if has_flags else None, int(sizes.max())
-    return None, 1
+            return replace(
+                sets,
+                n_classes=int(sizes[sizes > 0][0]) if has_flags else None,
+                width=int(sizes.max()),
+                numeric_texts=numeric_texts,
+            )
+    return sets
+
+
+def _places(file: str, part: InputPart) -> Place:
+    """Function that names the file and the line or row of a row."""
+    return lambda row: place_of_row(file, part, row - part.start)
 
 
 def _of_flags(is_member: NDArray[Any]) -> Members:

@@ -95,11 +95,11 @@ def of_texts(
     return of_sizes(sizes, plain(values), absent if absent.any() else None)
 
 
-def are_flags(texts: Sequence[str | None], place: Place) -> bool:
-    """Whether the sets are lists in brackets of as many booleans each, one for each class."""
-    sets = [text for text in texts if text is not None and text.strip()[:1] in _BRACKETS]
-    members = of_texts(sets, place)
-    sizes = members.sizes
+def are_flags(texts: Sequence[str | None], place: Place, first: int = 0) -> bool:
+    """Whether the sets in brackets have as many booleans each, one for each class."""
+    in_brackets = [text if text and text.strip()[:1] in _BRACKETS else None for text in texts]
+    members = of_texts(in_brackets, place, first)
+    sizes = members.sizes if members.absent is None else members.sizes[~members.absent]
     all_flags = all(str(name).lower() in _FLAGS for name in members.values)
     return all_flags and len(sizes) > 0 and sizes.min() == sizes.max() > 0
 

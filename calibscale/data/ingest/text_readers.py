@@ -336,8 +336,8 @@ class JsonLinesFile(TableReader):
         import pyarrow as pa
 
         kind = self.type_of(name)
-        if name in self._sets and kind == pa.list_(pa.float64()):
-            self._refuse_flags(name, values, lines)
+        if name in self._sets and pa.types.is_list(kind):
+            self._check_lists(name, values, lines)
         try:
             return pa.array(values, kind)
         except (pa.ArrowException, OverflowError):
@@ -353,13 +353,21 @@ class JsonLinesFile(TableReader):
                     raise InvalidDataError(fault) from error
             raise
 
-    def _refuse_flags(self, name: str, values: list[Any], lines: Sequence[int]) -> None:
-        """Refuse booleans in sets of numbers, as Arrow would read them as 0 and 1."""
+    def _check_lists(self, name: str, values: list[Any], lines: Sequence[int]) -> None:
+        """Refuse sets that Arrow would convert: texts to their letters, and booleans to numbers."""
+        import pyarrow as pa
+
+        of_numbers = self.type_of(name).value_type == pa.float64()
         for line, value in zip(lines, values, strict=True):
-            if isinstance(value, list) and any(isinstance(member, bool) for member in value):
+            if isinstance(value, list):
+                wrong = of_numbers and any(isinstance(member, bool) for member in value)
+            else:
+                wrong = value is not None
+            if wrong:
+                nouns = "lists of numbers" if of_numbers else "lists"
                 raise InvalidDataError(
                     f"{self._file}, line {line}: {name!r} is {value!r:.60}, but other sets are "
-                    "lists of numbers"
+                    f"{nouns}"
                 )
 
 

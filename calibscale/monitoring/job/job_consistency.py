@@ -11,6 +11,7 @@ from typing import Any, Protocol, runtime_checkable
 
 from calibscale.addresses import is_url
 from calibscale.data.groups import Grouping
+from calibscale.data.ingest.set_columns import holds_sets
 from calibscale.data.source import PREDICTIONS
 from calibscale.errors import OptionError
 from calibscale.estimators.base import Estimator
@@ -166,8 +167,10 @@ def _predictions(source: Source, columns: Columns, problems: Problems) -> None:
         if named != ["predictions"]:
             message = "forecasts are named by predictions, without logits and probabilities"
             problems.add(where, message)
+        # Members of sets in files may be names of classes.
+        named_sets = source.format == "files" and holds_sets(source.forecast)
         for key in ("binary", "class_names", "tolerance"):
-            if getattr(source, key):
+            if getattr(source, key) and not (key == "class_names" and named_sets):
                 problems.add(("source", key), "only for predictions of classes, not for forecasts")
         try:
             # Names of columns may state the levels of quantiles, and a store has them.

@@ -1,0 +1,454 @@
+"""Columns of prediction sets in files, frames, stores and jobs, against sets in arrays."""
+
+from __future__ import annotations
+
+import json
+
+import duckdb
+import numpy as np
+import pandas as pd
+import polars as pl
+import pyarrow as pa
+import pytest
+from pyarrow import dataset, feather, parquet
+
+import calibscale as cs
+from calibscale.data.ingest.ingestion import ingest
+from calibscale.monitoring.night import night
+from tests.support.ten_nights import write_job
+
+N, K = 300, 6
+# Names with a blank, an apostrophe, a comma and a quotation mark, and one that differs in its case
+NAMES = ["ant", "bee hive", "cat's eye", "dog, big", 'eel "x"', "Ant-eater"]
+SET = "set(coverage=0.4)"
+COLUMNS = {"predictions": "s", "forecast": SET, "labels": "y"}
+KINDS = ["names", "positions", "booleans"]
+MEMBER = np.random.default_rng(1).random((N, K)) < 0.4
+MEMBER[5] = False
+LABELS = np.random.default_rng(2).integers(0, K, N)
+
+
+def _columns(kind):
+    """Sets and labels of each row, as Python values."""
+    if kind == "booleans":
+        return MEMBER.tolist(), LABELS.tolist()
+    positions = [np.flatnonzero(row).tolist() for row in MEMBER]
+    if kind == "positions":
+        return positions, LABELS.tolist()
+    return [[NAMES[k] for k in row] for row in positions], [NAMES[k] for k in LABELS]
+
+
+def _table(kind):
+    sets, labels = _columns(kind)
+    return pa.table({"s": sets, "y": labels, "region": np.arange(N) % 3})
+
+
+def _source(kind):
+    sets, labels = _columns(kind)
+    return cs.from_sets(sets, labels, coverage=0.4)
+
+
+def _check(source, expected):
+    """Check that sizes, hits and estimates of two sources have the same bits."""
+    for ours, theirs in ((source.values, expected.values), (source.labels, expected.labels)):
+        np.testing.assert_array_equal(np.ravel(ours[:N]), np.ravel(theirs))
+    estimators = ["coverage", "size_stratified_coverage", "bias"]
+    values = [
+        [estimate.value for estimate in cs.evaluate(rows, estimators).estimates]
+        for rows in (source, expected)
+    ]
+    assert values[0] == values[1]
+
+
+def _write(folder, name, kind):
+    path, table = folder / name, _table(kind)
+    if name.endswith(".parquet"):
+        parquet.write_table(table, path, row_group_size=70)
+    elif name.endswith((".feather", ".arrow")):
+        feather.write_feather(table, path, chunksize=110)
+    elif name.endswith(".jsonl"):
+        path.write_text("".join(json.dumps(row) + "\n" for row in table.to_pylist()))
+    else:
+        table.to_pandas().to_csv(path, index=False)
+    return path
+
+
+FILES = ["sets.parquet", "sets.feather", "sets.arrow", "sets.jsonl", "sets.csv"]
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("name", FILES)
+def test_files__are_those_of_arrays(name, kind, tmp_path):
+    path = _write(tmp_path, name, kind)
+    _check(cs.from_file(path, **COLUMNS), _source(kind))
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("name", FILES)
+def test_stores__are_those_of_arrays(name, kind, tmp_path):
+    path = _write(tmp_path, name, kind)
+    keys = {"predictions": "s", "labels": "y"}
+    assert ingest([path], tmp_path / "s.zarr", keys=keys, forecast=SET).rows == N
+    _check(cs.LogitStore.open(tmp_path / "s.zarr").source, _source(kind))
+
+
+FRAMES = {
+    "pandas": lambda t: t.to_pandas(),
+    "pandas lists": lambda t: pd.DataFrame(t.to_pydict()),
+    "polars": pl.from_arrow,
+    "polars lazy": lambda t: pl.from_arrow(t).lazy(),
+    "arrow": lambda t: t,
+    "duckdb": duckdb.from_arrow,
+    "large lists": lambda t: t.set_column(0, "s", _of_large_lists(t["s"])),
+}
+
+
+def _of_large_lists(column):
+    (kind,) = {column.type.value_type}
+    return column.cast(pa.large_list(kind))
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("frame", FRAMES)
+def test_frames__are_those_of_arrays(frame, kind):
+    _check(cs.from_frame(FRAMES[frame](_table(kind)), **COLUMNS), _source(kind))
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_datasets__are_those_of_arrays(kind, tmp_path):
+    path = _write(tmp_path, "sets.parquet", kind)
+    _check(cs.from_frame(dataset.dataset(path), **COLUMNS), _source(kind))
+
+
+def test_frames__have_sets_and_categories_of_other_libraries():
+    sets, labels = _columns("names")
+    expected = _source("names")
+    categories = pl.DataFrame(
+        {"s": pl.Series(sets, dtype=pl.List(pl.Enum(NAMES))), "y": labels}
+    ).with_columns(pl.col("y").cast(pl.Enum(NAMES)))
+    _check(cs.from_frame(categories, **COLUMNS), expected)
+    of_python = pd.DataFrame({"s": list(map(set, sets)), "y": pd.Categorical(labels)})
+    _check(cs.from_frame(of_python, **COLUMNS), expected)
+
+
+def test_columns_of_booleans__are_a_matrix(tmp_path):
+    """A boolean for each class, whose name ends the name of its column."""
+    flags = {f"in_{name}": MEMBER[:, k] for k, name in enumerate(NAMES)}
+    frame = pd.DataFrame({**flags, "y": [NAMES[k] for k in LABELS]})
+    columns = {**COLUMNS, "predictions": "in_"}
+    _check(cs.from_frame(frame, **columns), _source("names"))
+    frame.to_parquet(tmp_path / "sets.parquet")
+    _check(cs.from_file(tmp_path / "sets.parquet", **columns), _source("names"))
+    np.savez(tmp_path / "sets.npz", s=MEMBER, y=LABELS)
+    _check(cs.from_file(tmp_path / "sets.npz", **COLUMNS), _source("names"))
+    frame = frame.astype({"in_ant": "boolean"})
+    frame.loc[3, "in_ant"] = pd.NA
+    assert np.flatnonzero(np.isnan(cs.from_frame(frame, **columns).values[:N])).tolist() == [3]
+
+
+TEXTS = {
+    "python": str,
+    "json": json.dumps,
+    "numpy": lambda row: str(np.array(row)) if row else "[]",
+    "repr of numpy": lambda row: repr(list(np.array(row))),
+    "tuple": lambda row: str(tuple(row)),
+    "set": lambda row: str(set(row)),
+    "bars": lambda row: "|".join(map(str, row)),
+    "semicolons": lambda row: ";".join(map(str, row)),
+    "unquoted": lambda row: f"[{', '.join(map(str, row))}]",
+    "braces": lambda row: f"{{{','.join(map(str, row))}}}",
+}
+PLAIN = {"bars", "semicolons", "unquoted", "braces"}  # without quotation marks
+
+
+@pytest.mark.parametrize("form", TEXTS)
+@pytest.mark.parametrize("ending", [".csv", ".tsv", ".parquet"])
+@pytest.mark.parametrize("kind", ["names", "positions"])
+def test_texts__are_sets(form, ending, kind, tmp_path):
+    sets, labels = _columns(kind)
+    if form in PLAIN and kind == "names":
+        # Names with a comma are in quotes in these forms.
+        sets = [[name.replace(",", "") for name in row] for row in sets]
+        labels = [name.replace(",", "") for name in labels]
+    table = pd.DataFrame({"s": [TEXTS[form](row) for row in sets], "y": labels})
+    path = tmp_path / f"sets{ending}"
+    if ending == ".parquet":
+        table.to_parquet(path)
+    else:
+        table.to_csv(path, index=False, sep="," if ending == ".csv" else "\t")
+    _check(cs.from_file(path, **COLUMNS), _source(kind))
+
+
+@pytest.mark.parametrize(
+    ("sets", "labels", "names"),
+    [
+        ("positions", "names", NAMES),
+        ("names", "positions", NAMES),
+        ("booleans", "names", NAMES),
+        ("names", "names", NAMES[::-1]),
+    ],
+)
+@pytest.mark.parametrize("name", ["sets.parquet", "sets.csv"])
+def test_names_of_classes__are_compared_with_positions(sets, labels, names, name, tmp_path):
+    table = _table(sets).set_column(1, "y", [_columns(labels)[1]])
+    path = tmp_path / name
+    if name.endswith(".csv"):
+        table.to_pandas().to_csv(path, index=False)
+    else:
+        parquet.write_table(table, path)
+    _check(cs.from_file(path, **COLUMNS, class_names=names), _source("names"))
+    keys = {"predictions": "s", "labels": "y"}
+    ingest([path], tmp_path / "s.zarr", keys=keys, forecast=SET, class_names=names)
+    _check(cs.LogitStore.open(tmp_path / "s.zarr").source, _source("names"))
+
+
+def test_numbers_of_texts__are_names_where_a_name_is_a_number(tmp_path):
+    """The class 2 is the first class here, and not the class at position 2."""
+    frame = pd.DataFrame({"s": ["2|3+", "2", "3+"], "y": ["3+", "2", "2"]})
+    for options in ({}, {"class_names": ["2", "1", "3+"]}):
+        source = cs.from_frame(frame, **COLUMNS, **options)
+        np.testing.assert_array_equal(source.labels[:3], [1, 1, 0])
+    path = tmp_path / "sets.csv"
+    path.write_text("s,y\n2|1,1\n2,2\n[1],2\n")
+    source = cs.from_file(path, **COLUMNS, class_names=["2", "1"])
+    np.testing.assert_array_equal(source.labels[:3], [1, 1, 0])
+
+
+def test_sizes__stay_sizes(tmp_path):
+    """A column of numbers has sizes, and its labels are 1 where the label is in the set."""
+    table = pd.DataFrame({"s": [2, 0, 1, 3], "y": [1, 0, 1, 0]})
+    table.to_csv(tmp_path / "sizes.csv", index=False)
+    for source in (
+        cs.from_frame(table, **COLUMNS),
+        cs.from_file(tmp_path / "sizes.csv", **COLUMNS),
+    ):
+        np.testing.assert_array_equal(np.ravel(source.values[:4]), table["s"])
+        assert cs.evaluate(source, "coverage")["coverage"].value == 0.5
+
+
+def test_empty_sets__are_counted_and_absent_ones_are_not(tmp_path):
+    """A null of a column of lists is no set, and an empty cell of a text file is an empty one."""
+    table = pa.table({"s": [["a"], [], None, ["b"]], "y": ["a", "a", "a", None]})
+    parquet.write_table(table, tmp_path / "sets.parquet")
+    source = cs.from_file(tmp_path / "sets.parquet", **COLUMNS)
+    np.testing.assert_array_equal(source.values[:4], [1, 0, np.nan, 1])
+    with pytest.raises(cs.InvalidDataError, match=r"row 2 of .*: 's' is missing"):
+        cs.evaluate(source, "coverage")
+    result = cs.evaluate(source, "coverage", on_invalid="drop")
+    assert (result["coverage"].n, result["coverage"].value) == (2, 0.5)
+    (tmp_path / "sets.csv").write_text("s,y\na|b,a\n,a\nNaN,a\n[],a\n")
+    source = cs.from_file(tmp_path / "sets.csv", **COLUMNS)
+    np.testing.assert_array_equal(np.ravel(source.values[:4]), [2, 0, np.nan, 0])
+    lines = [{"s": [], "y": "a"}] * 150 + [
+        {"s": None, "y": "a"},
+        {"y": "a"},
+        {"s": ["a"], "y": "a"},
+    ]
+    (tmp_path / "sets.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+    source = cs.from_file(tmp_path / "sets.jsonl", **COLUMNS)
+    np.testing.assert_array_equal(np.ravel(source.values[149:153]), [0, np.nan, np.nan, 1])
+    np.testing.assert_array_equal(np.ravel(source.labels[149:153]), [0, 0, 0, 1])
+
+
+def test_labels__that_are_not_yet_known_are_left_out(tmp_path):
+    sets, labels = _columns("positions")
+    for unknown in (None, -1, float("nan")):
+        later = [unknown if i < 7 else float(label) for i, label in enumerate(labels)]
+        source = cs.from_frame(pd.DataFrame({"s": sets, "y": later}), **COLUMNS)
+        assert cs.evaluate(source, "coverage")["coverage"].n == N - 7
+
+
+# ---------------------------------------------------------------- several files
+
+
+def test_files__follow_one_another(tmp_path):
+    """Files may have lists of different types, and only empty sets."""
+    sets, labels = _columns("names")
+    pieces = [slice(0, 5), slice(5, 6), slice(6, 200), slice(200, N)]
+    kinds = [pa.list_(pa.string()), pa.list_(pa.null()), pa.large_list(pa.string()), None]
+    for i, (rows, kind) in enumerate(zip(pieces, kinds, strict=True)):
+        table = pa.table({"s": pa.array(sets[rows], kind), "y": labels[rows]})
+        parquet.write_table(table, tmp_path / f"part-{i}.parquet")
+    _check(cs.from_file(tmp_path, **COLUMNS), _source("names"))
+    ingest([tmp_path], tmp_path / "s.zarr", keys={"predictions": "s", "labels": "y"}, forecast=SET)
+    _check(cs.LogitStore.open(tmp_path / "s.zarr").source, _source("names"))
+
+
+def test_folders__name_columns_of_files_with_sets(tmp_path):
+    table = _table("names").drop_columns("region")
+    for i, rows in enumerate((slice(0, 100), slice(100, N))):
+        folder = tmp_path / f"region={i}"
+        folder.mkdir()
+        parquet.write_table(table.slice(rows.start, rows.stop - rows.start), folder / "a.parquet")
+    source = cs.from_file(tmp_path, **COLUMNS, covariates="region")
+    _check(source, _source("names"))
+    assert source.covariate_names == ("region",)
+    keys = {"predictions": "s", "labels": "y", "covariates": "region"}
+    ingest([tmp_path], tmp_path / "s.zarr", keys=keys, forecast=SET)
+    _check(cs.LogitStore.open(tmp_path / "s.zarr").source, _source("names"))
+
+
+def test_files__with_sets_and_sizes_are_refused(tmp_path):
+    (tmp_path / "a.csv").write_text("s,y\n[1],1\n")
+    (tmp_path / "b.csv").write_text("s,y\n1,1\n")
+    with pytest.raises(
+        cs.InvalidDataError, match=r"a.csv has sets in 's', but .*b.csv has numbers"
+    ):
+        cs.from_file([tmp_path / "a.csv", tmp_path / "b.csv"], **COLUMNS)
+
+
+# ---------------------------------------------------------------- impossible sets
+
+WIDE, AT = 20_000, 350  # classes of the first set, so that a batch has 100 rows, and a later row
+
+
+@pytest.mark.parametrize(
+    ("sets", "label", "options", "message"),
+    [
+        (["c1", "c1"], "c1", {}, "its set has the class c1 twice"),
+        (["c1", None], "c1", {}, "a class of its set is missing"),
+        (["z"], "c1", {"class_names": True}, "its set has the class 'z', which is not among"),
+        (["c1"], "z", {"class_names": True}, "the label is 'z', which is not among"),
+    ],
+)
+def test_invalid_rows__of_later_batches_are_named(sets, label, options, message, tmp_path):
+    names = [f"c{k}" for k in range(WIDE)]
+    options = dict.fromkeys(options, names)
+    rows = [names, *[["c1", "c2"]] * (AT - 1), sets, ["c1"], ["c2"]]
+    table = pa.table({"s": rows, "y": [*["c1"] * AT, label, "c1", "c1"]})
+    parquet.write_table(table, tmp_path / "sets.parquet", row_group_size=70)
+    frame = pd.DataFrame({"s": list(map(str, rows)), "y": table["y"].to_pylist()})
+    frame.to_csv(tmp_path / "sets.csv", index=False)
+    lines = [json.dumps(row) + "\n" for row in table.to_pylist()]
+    (tmp_path / "sets.jsonl").write_text("".join(lines))
+    keys = {"predictions": "s", "labels": "y"}
+    in_place = (table, frame, dataset.dataset(tmp_path / "sets.parquet"))
+    sources = [cs.from_frame(rows, **COLUMNS, **options) for rows in in_place]
+    sources.append(cs.from_file(tmp_path / "sets.parquet", **COLUMNS, **options))
+    for source in sources:
+        with pytest.raises(cs.InvalidDataError, match=f", row {AT}: {message}") as caught:
+            source.read(200, AT + 2)
+        assert caught.value.row == AT
+    for name, place in (
+        ("sets.parquet", f"row {AT}"),
+        ("sets.csv", f"line {AT + 2}"),
+        ("sets.jsonl", f"line {AT + 1}"),
+    ):
+        with pytest.raises(cs.InvalidDataError, match=f"{name}, {place}: {message}") as caught:
+            ingest([tmp_path / name], tmp_path / "s.zarr", keys=keys, forecast=SET, **options)
+        assert caught.value.row == AT
+
+
+@pytest.mark.parametrize(
+    ("table", "options", "message"),
+    [
+        ({"s": [[0], [1, 1]], "y": [0, 1]}, {}, "row 1: its set has the class 1 twice"),
+        ({"s": [[0], [-1]], "y": [0, 1]}, {}, "row 1: its set has the class -1"),
+        ({"s": [[0], [0.5]], "y": [0, 1]}, {}, "row 1: its set has the class 0.5, not an integer"),
+        ({"s": [[0], [1]], "y": [0, 0.5]}, {}, "row 1: the label is 0.5, not an integer"),
+        ({"s": [[0], [3]], "y": [0, 1]}, {"class_names": "abc"}, "row 1: its set has the class 3"),
+        ({"s": [[True], [True, False]], "y": [0, 1]}, {}, "row 1: its set has 2 booleans, but an"),
+        ({"s": [[True, False]] * 2, "y": [0, 2]}, {}, "row 1: its label 2 is not a class"),
+        ({"s": ["a|b", "a|b;c"], "y": ["a", "b"]}, {}, r"row 1: its set is 'a\|b;c', which has bo"),
+        (
+            {"s": ["a|b", "a, b"], "y": ["a", "b"]},
+            {},
+            "row 1: its set is 'a, b', which has a comma",
+        ),
+        ({"s": ["[a]", "[a"], "y": ["a", "b"]}, {}, r"row 1: its set is '\[a', which has no \] at"),
+        ({"s": ["a", "[1 ... 9]"], "y": ["a", "b"]}, {}, "row 1: .* which is shortened"),
+        ({"s": ["a", "{'a': 1}"], "y": ["a", "b"]}, {}, "row 1: .* which is not a list of classes"),
+        ({"s": ["a", "a|"], "y": ["a", "b"]}, {}, "row 1: a class of its set is missing"),
+        (
+            {"s": ["[True]"] * 70 + ["[1]"], "y": [0] * 71},
+            {},
+            "row 70: its set has '1' in place of a b",
+        ),
+        ({"s": [[[0]], [[1]]], "y": [0, 1]}, {}, "'s' has lists of list<item: int64>; sets are"),
+        ({"s": [["a"], [1]], "y": [0, 1]}, {}, "cannot be read as a table"),
+    ],
+)
+def test_invalid_sets__are_named(table, options, message):
+    with pytest.raises(cs.InvalidDataError, match=message):
+        cs.evaluate(cs.from_frame(pd.DataFrame(table), **COLUMNS, **options))
+
+
+@pytest.mark.parametrize(
+    ("table", "options", "message"),
+    [
+        (
+            {"s": [["a"]], "y": [0]},
+            {},
+            "members of sets are names, but labels are numbers: give cl",
+        ),
+        (
+            {"s": [[0]], "y": ["a"]},
+            {},
+            "labels are names, but members of sets are numbers: give cl",
+        ),
+        ({"s": ["0|1"], "y": ["a"]}, {}, "labels are names, but members of sets are numbers: give"),
+        (
+            {"s": [2], "y": [1]},
+            {"class_names": ["a", "b"]},
+            "for columns of sets, and not for thei",
+        ),
+        ({"s": [[0]], "y": [0]}, {"class_names": ["a", "a"]}, "as many distinct names"),
+    ],
+)
+def test_options__that_do_not_fit_are_errors(table, options, message, tmp_path):
+    frame = pd.DataFrame(table)
+    with pytest.raises(cs.OptionError, match=message):
+        cs.evaluate(cs.from_frame(frame, **COLUMNS, **options))
+    frame.to_csv(tmp_path / "sets.csv", index=False)
+    with pytest.raises(cs.OptionError, match=message):
+        cs.from_file(tmp_path / "sets.csv", **COLUMNS, **options)
+
+
+@pytest.mark.parametrize(
+    ("lines", "message"),
+    [
+        ([["a"], ["b", 1]], r"line 2: 's' is \['b', 1\], not list"),
+        ([["a"], "ab"], "line 2: 's' is 'ab', but other sets are lists"),
+        ([[1], [True]], r"line 2: 's' is \[True\], but other sets are lists of numbers"),
+    ],
+)
+def test_lines__of_other_types_are_named(lines, message, tmp_path):
+    path = tmp_path / "sets.jsonl"
+    path.write_text("".join(json.dumps({"s": line, "y": "a"}) + "\n" for line in lines))
+    with pytest.raises(cs.InvalidDataError, match=message):
+        cs.from_file(path, **COLUMNS)
+
+
+def test_csv__names_the_remedy_for_sets_of_single_classes(tmp_path):
+    path = tmp_path / "sets.csv"
+    path.write_text("s,y\n" + "3,3\n" * 150 + "3|4,3\n")
+    with pytest.raises(cs.InvalidDataError, match=r"line 152: .* sets of one class in brackets"):
+        cs.from_file(path, **COLUMNS)
+
+
+# ---------------------------------------------------------------- jobs
+
+
+JOB = """
+ledger = "ledger"
+estimators = ["coverage", "size_stratified_coverage"]
+windows = ["day"]
+[source]
+path = "{date}.parquet"
+forecast = "set(coverage=0.4)"
+class_names = ["ant", "bee hive", "cat's eye", "dog, big", "eel", "Ant-eater"]
+[source.columns]
+predictions = "s"
+labels = "y"
+"""
+
+
+@pytest.mark.long
+def test_nights__read_sets_of_files(tmp_path):
+    sets, _ = _columns("positions")
+    labels = [{NAMES[4]: "eel"}.get(NAMES[k], NAMES[k]) for k in LABELS]
+    parquet.write_table(pa.table({"s": sets, "y": labels}), tmp_path / "2026-11-18.parquet")
+    result = night(write_job(tmp_path, JOB), "2026-11-18")
+    expected = cs.evaluate(_source("names"), ["coverage", "size_stratified_coverage"]).estimates
+    values = {estimate.estimator: estimate.value for estimate in result.windows[0].results}
+    assert values == {estimate.estimator: estimate.value for estimate in expected}
