@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Any, TypedDict
 
 import numpy as np
@@ -124,13 +125,21 @@ class LabelValues:
     classes: int | None = None
     of_sets: bool = False
 
+    @cached_property
+    def by_number(self) -> dict[float, int]:
+        """Classes of the numbers among the values.  False is 0, and true is 1."""
+        return _by_number(self.codes)
+
+    @property
+    def are_positions(self) -> bool:
+        """Whether numbers are positions of classes, because some values are no numbers."""
+        return len(self.by_number) < len(self.codes) or not self.codes
+
     def keeps(self, dtype: Any) -> bool:
         """Whether labels of a type stay as they are."""
         if np.dtype(dtype).kind not in "iu" or self.unknown - {"-1"}:
             return False
-        by_number = _by_number(self.codes)
-        positions = len(by_number) < len(self.codes) or not self.codes
-        return positions or all(number == code for number, code in by_number.items())
+        return self.are_positions or all(n == code for n, code in self.by_number.items())
 
     def numbers(self, labels: NDArray[Any], first: int, place: Place) -> NDArray[np.int64]:
         """Classes of labels (n,) from row `first` on, −1 where they are not yet known.
@@ -155,9 +164,8 @@ class LabelValues:
         missing = np.isnan(numbers)
         for key in self.unknown:
             missing |= numbers == _number(key)
-        by_number = _by_number(self.codes)
-        if self.codes and len(by_number) == len(self.codes):  # every key is a number
-            classes, wrong = _looked_up(numbers, by_number)
+        if not self.are_positions:
+            classes, wrong = _looked_up(numbers, self.by_number)
             wrong &= ~missing
         else:
             wrong = ~missing & _is_no_integer(numbers)
@@ -210,7 +218,6 @@ class LabelValues:
 
 
 def _by_number(codes: Mapping[str, int]) -> dict[float, int]:
-    """Classes of the numbers among the values.  False is 0, and true is 1."""
     numbers: dict[float, int] = {}
     for key, code in codes.items():
         flag = {"false": 0.0, "true": 1.0}.get(key)

@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 
 from calibscale.data.array_layouts import as_numpy
 from calibscale.data.arrays import from_arrays
+from calibscale.data.label_values import named_labels
 from calibscale.data.missing import as_floats, plain
 from calibscale.data.set_members import (
     Members,
@@ -92,10 +93,11 @@ def from_sets(
         raise InvalidDataError(f"{name}: {len(members):,} sets, but {len(values):,} labels")
     if values.dtype.kind == "b" and class_names is None:
         values = values.astype(np.int64)  # of two classes
+    named = None if class_names is None else named_labels(class_names)
     return from_arrays(
         predictions=members.sizes.astype(np.float64),
         forecast=target,
-        labels=hits_of(members, values, class_names, _places(name)),
+        labels=hits_of(members, values, named, _places(name)),
         covariates=covariates,
         covariate_names=covariate_names,
         weights=weights,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -113,13 +113,14 @@ def with_columns(
 def hits_of(
     members: Members,
     labels: NDArray[Any],
-    class_names: Sequence[Any] | None,
+    named: LabelValues | None,
     place: Place,
     first: int = 0,
 ) -> Floats:
     """1 where the label is in the set, 0 where it is not, and NaN where it is unknown.
 
-    `labels` are plain arrays of the same rows, of which the first one has the number `first`.
+    `labels` are plain arrays of the same rows, of which the first one has the number `first`, and
+    `named` are the names of the classes, if they are known.
 
     Raises
     ------
@@ -128,8 +129,8 @@ def hits_of(
     InvalidDataError
         If a label or member is no class, or a set has a class twice.  The error names the row.
     """
-    meaning = _meaning(members, labels, class_names)
-    n_classes = members.n_classes if class_names is None else len(class_names)
+    meaning = _meaning(members, labels, named)
+    n_classes = members.n_classes if named is None else len(named.names or ())
     classes = _classes_of_labels(labels, n_classes, meaning, place, first)
     of_sets = replace(meaning, of_sets=True)
     codes = _classes_of_members(members, n_classes, of_sets, place, first)
@@ -144,16 +145,16 @@ def _is_numeric(values: NDArray[Any]) -> bool:
     return values.dtype.kind in "iuf"
 
 
-def _meaning(
-    members: Members, labels: NDArray[Any], class_names: Sequence[Any] | None
-) -> LabelValues:
+def _meaning(members: Members, labels: NDArray[Any], named: LabelValues | None) -> LabelValues:
     """Classes that values of labels and members mean."""
-    if class_names is not None:
-        names = [str(n) for n in class_names]
+    if named is not None:
+        names = named.names or ()
         count = len(names) if members.n_classes is None else members.n_classes
         if not names or len(set(names)) != count or len(names) != count:
-            raise OptionError(f"{max(count, 1)} classes need as many distinct names, not {names}")
-        return named_labels(class_names)
+            raise OptionError(
+                f"{max(count, 1)} classes need as many distinct names, not {[*names]}"
+            )
+        return named
     has_labels = any(not is_missing(label) for label in labels)
     if members.n_classes is not None and not _is_numeric(labels) and has_labels:
         raise OptionError("labels are names: give class_names= in the order of the classes")

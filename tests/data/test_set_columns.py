@@ -299,9 +299,10 @@ def test_files__with_sets_and_sizes_are_refused(tmp_path):
 
 # ---------------------------------------------------------------- impossible sets
 
-WIDE, AT = 20_000, 350  # classes of the first set, so that a batch has 100 rows, and a later row
+WIDE, AT = 10_000, 450  # classes of the first set, so that a batch has 200 rows, and a later row
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("sets", "label", "options", "message"),
     [

@@ -13,7 +13,7 @@ from calibscale.data import percentages
 from calibscale.data.ingest.column_layout import ColumnLayout
 from calibscale.data.ingest.covariate_texts import Codes, CovariateNames, coded, numbers_of
 from calibscale.data.ingest.readers import InputPart, place_of_row
-from calibscale.data.label_values import LabelValues
+from calibscale.data.label_values import LabelValues, named_labels
 from calibscale.data.missing import as_floats
 from calibscale.data.read_errors import reading
 from calibscale.data.source import sum_tolerance
@@ -81,6 +81,7 @@ def batches(
     names_here = layouts[0].roles.get("covariates", ())
     codes = {name: meaning.covariates.codes(name) for name in names_here}
     classes = numbers_of(meaning.class_names)
+    named = named_labels(meaning.class_names) if meaning.class_names else None
     for layout in layouts:
         end, roles = layout.rows or 0, layout.roles
         used = list(dict.fromkeys(chain(*roles.values())))
@@ -88,9 +89,7 @@ def batches(
             for part in layout.reader().parts(used, skip, layout.step):
                 columns: dict[str, NDArray[Any]] = {}
                 if layout.sets is not None:
-                    sizes, hits = layout.sets.outcomes(
-                        layout.file, part, meaning.class_names or None
-                    )
+                    sizes, hits = layout.sets.outcomes(layout.file, part, named)
                     columns = {layout.kind: sizes[:, None], "labels": hits[:, None]}
                 for role, names in roles.items():
                     if role in columns:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
@@ -12,7 +11,7 @@ from numpy.typing import NDArray
 from calibscale.array_types import Floats
 from calibscale.data.ingest import set_texts
 from calibscale.data.ingest.readers import InputPart, Reader, place_of_row
-from calibscale.data.label_values import key_of
+from calibscale.data.label_values import LabelValues
 from calibscale.data.missing import as_floats
 from calibscale.data.set_members import Members, Place, hits_of, of_matrix, with_columns
 from calibscale.errors import OptionError
@@ -60,10 +59,8 @@ class SetColumns:
     width: int = 1
     numeric_texts: bool = False
 
-    def outcomes(
-        self, file: str, part: InputPart, class_names: Sequence[Any] | None = None
-    ) -> SetOutcomes:
-        """Sizes and hits of the rows of a part of a file.
+    def outcomes(self, file: str, part: InputPart, named: LabelValues | None = None) -> SetOutcomes:
+        """Sizes and hits of the rows of a part of a file, with the names of classes, if known.
 
         Raises
         ------
@@ -73,17 +70,17 @@ class SetColumns:
 
         place = _places(file, part)
         labels = as_floats(part.columns[self.labels])
-        members = self._members(part, labels, class_names, place)
-        if labels.dtype.kind == "b" and class_names is None:
+        members = self._members(part, labels, named, place)
+        if labels.dtype.kind == "b" and named is None:
             labels = labels.astype(np.int64)  # of two classes
-        hits = hits_of(members, labels, class_names, place, part.start)
+        hits = hits_of(members, labels, named, place, part.start)
         return SetOutcomes(members.known_sizes, hits)
 
     def _members(
         self,
         part: InputPart,
         labels: NDArray[Any],
-        class_names: Sequence[Any] | None,
+        named: LabelValues | None,
         place: Place,
     ) -> Members:
         columns = [part.columns[name] for name in self.names]
@@ -95,23 +92,22 @@ class SetColumns:
                 column.tolist(),
                 place,
                 part.start,
-                as_numbers=self._are_numbers(labels, class_names),
+                as_numbers=self._are_numbers(labels, named),
                 flags=self.n_classes is not None,
-                class_names=[*map(str, class_names or ())],
+                class_names={} if named is None else named.exact,
             )
         else:
             return _of_flags(column if column.ndim > 1 else np.column_stack(columns))
         return with_columns(members, place, part.start, self.n_classes)
 
-    def _are_numbers(self, labels: NDArray[Any], class_names: Sequence[Any] | None) -> bool:
+    def _are_numbers(self, labels: NDArray[Any], named: LabelValues | None) -> bool:
         """Whether texts that are numbers are numbers and no names of classes.
 
         They are compared with labels, or with names of classes, of the same type.
         """
-        if class_names is not None:
-            numbers = [set_texts.is_number(key_of(name)) for name in class_names]
+        if named is not None:
             # Numbers are positions if no name is a number, see `from_sets`.
-            return all(numbers) or not any(numbers)
+            return not (named.are_positions and named.by_number)
         if self.numeric_labels or not self.numeric_texts:
             return self.numeric_labels
         # Positions never equal names.  They are refused as numbers, instead of sets that all miss

@@ -12,6 +12,7 @@ import numpy as np
 from calibscale.array_types import Floats
 from calibscale.data.ingest.readers import TableReader
 from calibscale.data.ingest.set_columns import SetColumns, SetOutcomes
+from calibscale.data.label_values import named_labels
 from calibscale.engine.dask_connection import available_cpus
 
 _NUMBERS = np.dtype(np.float64)
@@ -41,7 +42,8 @@ class SetRows:
         name: str,
     ) -> None:
         self.frame, self.rows = frame, rows
-        self._sets, self._class_names, self._name = sets, class_names, name
+        self._sets, self._name = sets, name
+        self._named = None if class_names is None else named_labels(class_names)
         self._latest: deque[tuple[slice, SetOutcomes]] = deque(maxlen=available_cpus() + 2)
 
     def outcomes(self, rows: slice) -> SetOutcomes:
@@ -55,7 +57,7 @@ class SetRows:
                 return outcomes
         names = [*self._sets.names, self._sets.labels]
         part = next(self.frame.parts(names, start, stop - start))
-        outcomes = self._sets.outcomes(self._name, part, self._class_names)
+        outcomes = self._sets.outcomes(self._name, part, self._named)
         self._latest.append((key, outcomes))
         return outcomes
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import ast
 import json
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Container, Sequence
 from contextlib import suppress
 from typing import Any
 
@@ -40,7 +40,7 @@ def of_texts(
     *,
     as_numbers: bool = False,
     flags: bool = False,
-    class_names: Sequence[str] = (),
+    class_names: Container[str] = (),
 ) -> Members:
     """Members of sets that are texts, of rows from `first` on.
 
@@ -69,14 +69,13 @@ def of_texts(
     >>> of_texts(["['cat', 'dog']", "cat|dog", "", "[]"], str).sizes.tolist()
     [2, 2, 0, 0]
     """
-    known = {*class_names}
     # Sets are repeated in most data, so that each text is read once.
     parsed: dict[str, list[str | None] | None] = {}
     for i, text in enumerate(texts):
         if text is None or text in parsed:
             continue
         try:
-            parsed[text] = [text] if text in known else _classes_in(text.strip(), known)
+            parsed[text] = [text] if text in class_names else _classes_in(text.strip())
         except ValueError as error:
             shown = text if len(text) <= _LONGEST else f"{text[:_LONGEST]}…"
             message = f"{place(first + i)}: its set is {shown!r}, {error}"
@@ -104,7 +103,7 @@ def are_flags(texts: Sequence[str | None], place: Place, first: int = 0) -> bool
     return all_flags and len(sizes) > 0 and sizes.min() == sizes.max() > 0
 
 
-def _classes_in(text: str, known: set[str]) -> list[str | None] | None:
+def _classes_in(text: str) -> list[str | None] | None:
     """Classes of a set, None in place of a missing class, or None for an absent set.
 
     A ValueError has the rest of a sentence about the text.
