@@ -72,6 +72,7 @@ def from_sets(
 
     See Also
     --------
+    from_frame, from_file : Sets in a column of a table, which is read in blocks of rows.
     from_arrays : Prediction intervals, with ``forecast="interval(coverage=0.9)"``.
     Coverage : Share of the labels in the sets.
     SizeStratifiedCoverage : Coverage by the size of the set.

@@ -71,6 +71,20 @@ def days() -> None:
     Path("job.toml").write_text(JOB)
 
 
+def sets(rows: int = 2000) -> None:
+    """Write sets.csv: sets of three classes with a coverage of 90 %, and the class."""
+    rng = np.random.default_rng(3)
+    names = np.array(["cat", "dog", "fox"])
+    label = rng.integers(0, 3, rows)
+    member = rng.random((rows, 3)) < 0.3
+    member[np.arange(rows), label] = rng.random(rows) < 0.9
+    with open("sets.csv", "w", newline="") as file:
+        lines = csv.writer(file)
+        lines.writerow(["set", "animal"])
+        for row, animal in zip(member, names[label], strict=True):
+            lines.writerow(["|".join(names[row]), animal])
+
+
 def risks(rows: int = 40_000) -> None:
     """Write risks.csv: a risk score of a rare outcome that is too extreme, and the hospital.
 
@@ -92,4 +106,4 @@ def risks(rows: int = 40_000) -> None:
 
 
 if __name__ == "__main__":
-    {"table": table, "days": days, "risks": risks}[sys.argv[1]]()
+    {"table": table, "days": days, "risks": risks, "sets": sets}[sys.argv[1]]()

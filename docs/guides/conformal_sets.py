@@ -16,6 +16,7 @@ simulated classifier and judges them.
 # of the labels lie above it. The set of a row has all classes above the threshold.
 
 import numpy as np
+import pyarrow as pa
 import scipy.sparse
 
 import calibscale as cs
@@ -48,6 +49,15 @@ print(cs.evaluate(sets, interval=True))
 # lists of classes such as a column of a Polars data frame. A row has the size of its set as its
 # prediction, and 1 as its outcome if the label is in the set.
 #
+# A column of a frame or file may have the sets, too, and is read in blocks of rows. Its results are
+# the same:
+
+frame = pa.table({"set": np.split(member.indices, member.indptr[1:-1]), "label": labels[half:]})
+columns = {"predictions": "set", "forecast": "set(coverage=0.9)", "labels": "label"}
+in_blocks = cs.evaluate(cs.from_frame(frame, **columns), "coverage")["coverage"]
+print(in_blocks.value == cs.evaluate(sets, "coverage")["coverage"].value)
+
+# %%
 # Coverage by size
 # ----------------
 # The coverage of all rows is as claimed. By size it is not: small sets always have the label, and

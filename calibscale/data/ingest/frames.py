@@ -362,7 +362,11 @@ def from_frame(
         P(y = 1) or its log-odds.
     predictions : str or list of str, optional
         In place of them: columns of predictive distributions of the kind `forecast`, in the order
-        that `from_arrays` states, or a prefix as above.
+        that `from_arrays` states, or a prefix as above.  For ``set(coverage=0.9)``: one column of
+        the set of each row, as a list of names or positions of classes, a list of a boolean for
+        each class, or a text such as ``['cat', 'dog']`` or ``cat|dog``, columns of a boolean for
+        each class, or one column of the sizes of the sets.  A null is a missing set, and an empty
+        list or text is an empty one.
     forecast : str or Forecast, optional
         Kind of the `predictions`, such as ``normal`` or ``quantiles(levels=[0.1, 0.5, 0.9])``.
         ``quantiles`` alone has the levels that the names of the columns state, such as ``q_0.05``
@@ -374,7 +378,7 @@ def from_frame(
     labels : str
         Column of integers 0..K−1 or booleans, of texts or categories among the names of the
         classes, or of words such as no and yes, see `from_arrays`, with −1 or null where the label
-        is not yet known.  For forecasts a column of numbers.
+        is not yet known.  For forecasts a column of numbers, and for sets a column of classes.
     covariates : str or list of str, optional
         Columns of numbers, booleans, texts, categories, dates, times or durations (in seconds), or
         one column of lists of numbers.  Results print the values of texts, and of dates and times.
@@ -383,7 +387,8 @@ def from_frame(
         See `from_arrays`.
     class_names : K names, optional
         Names of the classes in the order of the columns of predictions.  Default: the endings of
-        the names of these columns, such as cat and dog, unless they are numbers.
+        the names of these columns, such as cat and dog, unless they are numbers.  With sets, names
+        of classes in the order of their positions.
     positive, ignore_index, percent, binary : optional
         See `from_arrays`.
     name : str
@@ -421,6 +426,16 @@ def from_frame(
     >>> source = calibscale.from_frame(frame, probabilities="p_", labels="animal")
     >>> source.class_names, round(calibscale.evaluate(source, "accuracy")["accuracy"].value, 3)
     (('cat', 'dog'), 0.667)
+
+    Sets of classes:
+
+    >>> sets = [["cat"], ["cat", "dog"], []]
+    >>> frame = pyarrow.table({"set": sets, "animal": ["cat", "dog", "dog"]})
+    >>> source = calibscale.from_frame(
+    ...     frame, predictions="set", forecast="set(coverage=0.9)", labels="animal"
+    ... )
+    >>> round(calibscale.evaluate(source, "coverage")["coverage"].value, 3)
+    0.667
     """
     refuse_unknown("from_frame", named, TableOptions.__optional_keys__)
     options: dict[str, Any] = {**named}

@@ -110,10 +110,13 @@ def ingest(
         inferred.
     forecast : str or Forecast, optional
         Kind of predictive distributions, such as ``normal`` or ``quantiles(levels=[0.1, 0.9])``,
-        see `from_arrays`.  Labels are then numbers, and empty or null means "not yet known".
+        see `from_arrays`.  Labels are then numbers, and empty or null means "not yet known".  With
+        ``set(coverage=0.9)``, predictions may be a column of sets, and labels their classes, see
+        `from_frame`.  The store has the sizes of the sets, and 1 where a set has its label.
     class_names : K names, optional
         Names of the classes in the order of the columns, to which text labels refer.  Default: the
-        endings of the names of the columns, such as cat and dog of ``p_cat, p_dog``.
+        endings of the names of the columns, such as cat and dog of ``p_cat, p_dog``.  With sets,
+        names of classes in the order of their positions.
     positive, ignore_index, percent : optional
         Meaning of labels and probabilities, see `from_arrays`.  Labels that are −1 and 1 need
         `positive` or `ignore_index`.

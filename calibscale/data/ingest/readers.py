@@ -69,7 +69,9 @@ class Reader(Protocol):
     """A file as named columns.
 
     `parts` yields at most `step` rows of the columns `names` at a time, after the first `skip`.
-    Missing numbers are NaN, missing texts and booleans None, see `calibscale.data.missing`.
+    Missing numbers are NaN, missing texts and booleans None, see `calibscale.data.missing`.  A
+    reader with columns of lists or texts may have a method `read_as_sets(name)`, which says whether
+    a column has sets, and whose `parts` then have these, see `TableReader.read_as_sets`.
     """
 
     names: Sequence[str]

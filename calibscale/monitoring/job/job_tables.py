@@ -60,7 +60,8 @@ class Source:
     The default of `format` is "files" where `path` has the ending of a table, such as .parquet, or
     where `columns` are named and `path` does not contain ".zarr", as for folders of tables.
     `forecast` is the kind of predictive distributions, such as normal or ensemble, of files and of
-    zarr arrays, `class_names` has the names of classes in the order of the columns of files.
+    zarr arrays, `class_names` has the names of classes in the order of the columns of files, or of
+    the positions in sets of classes.
     `storage_options` are passed to the file system of a URL.  Results do not contain them.
     """
 

@@ -21,8 +21,9 @@ class SetPrediction(IntervalPrediction):
     """Set of classes that claims to contain the label with a probability.
 
     The prediction of a row is the size of its set, and its outcome is 1 if the label is in the set,
-    else 0.  `calibscale.from_sets` computes both from sets and labels.  The residual is
-    1{label in the set} − coverage, and its mean is positive where sets are too large.
+    else 0.  `calibscale.from_sets` computes both from sets and labels, and so do readers of tables
+    with a column of sets.  The residual is 1{label in the set} − coverage, and its mean is positive
+    where sets are too large.
 
     Parameters
     ----------
@@ -95,7 +96,7 @@ class SetPrediction(IntervalPrediction):
             raise InvalidDataError(
                 f"{name}: predictions of kind {self.name} are the size of each set and have one "
                 f"column, not {count}; of sets as lists or as a matrix, from_sets(sets, labels, "
-                "coverage=...) computes the sizes"
+                "coverage=...) computes the sizes, and a table has the sets in one column of lists"
             )
 
     def not_finite(self, values: Floats) -> Any:
