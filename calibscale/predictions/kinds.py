@@ -84,3 +84,14 @@ def forecast_of(kind: str | OutcomeTarget | None, **settings: Any) -> Any:
         return TARGETS[kind](**settings)
     except (TypeError, ValueError) as error:
         raise OptionError(f"forecast {kind!r}: {error}") from None
+
+
+def holds_sets(kind: str | OutcomeTarget | None) -> bool:
+    """Whether columns of a kind, given by text or as it is, may hold sets of classes."""
+    if isinstance(kind, OutcomeTarget):
+        return kind.holds_sets
+    try:
+        name, _ = parse(kind or "")
+    except OptionError:  # `forecast_of` raises it where the kind is needed
+        return False
+    return name in TARGETS and TARGETS[name].holds_sets

@@ -38,11 +38,14 @@ class OutcomeTarget(Target):
         Name of the kind, as in ``forecast="normal"``.
     columns : int or None
         Number of columns of predictions, or None if it depends on the settings.
+    holds_sets : bool
+        Whether a column of a table may have sets of classes instead of their sizes.
     """
 
     name: ClassVar[str]
     columns: ClassVar[int | None] = None
     is_embedded: ClassVar[bool] = True
+    holds_sets: ClassVar[bool] = False
 
     # ---------------------------------------------------------------- layout
 

@@ -132,7 +132,7 @@ def test_frames__have_sets_and_categories_of_other_libraries():
 
 
 def test_columns_of_booleans__are_a_matrix(tmp_path):
-    """A boolean for each class, whose name ends the name of its column."""
+    """The names of columns end with the names of their classes."""
     flags = {f"in_{name}": MEMBER[:, k] for k, name in enumerate(NAMES)}
     frame = pd.DataFrame({**flags, "y": [NAMES[k] for k in LABELS]})
     columns = {**COLUMNS, "predictions": "in_"}

@@ -24,7 +24,7 @@ from calibscale.data.ingest.columns import (
 )
 from calibscale.data.ingest.covariate_texts import Codes, coded, names_of_covariates, numbers_of
 from calibscale.data.ingest.readers import TEXT, InputColumn, TableReader
-from calibscale.data.ingest.set_columns import SIZES_HAVE_NO_NAMES, holds_sets, reads_as_sets
+from calibscale.data.ingest.set_columns import SIZES_HAVE_NO_NAMES, reads_as_sets
 from calibscale.data.ingest.set_rows import SetHits, SetRows, SetSizes
 from calibscale.data.missing import plain, plain_arrow
 from calibscale.data.named_values import encoded, in_native_order
@@ -44,7 +44,7 @@ from calibscale.forks import forked_with, renew_in_children
 from calibscale.formatting.naming import listed_columns
 from calibscale.predictions.distributions.forecast import Forecast
 from calibscale.predictions.distributions.quantile_names import forecast_of_columns
-from calibscale.predictions.kinds import role_of
+from calibscale.predictions.kinds import holds_sets, role_of
 
 _FRAMES = (
     "a pandas, polars or pyarrow table, a pyarrow.dataset, a DuckDB relation, or another object "
@@ -468,9 +468,7 @@ def from_frame(
         require(class_names is None, SIZES_HAVE_NO_NAMES)
     if class_names is None:
         feature = (getattr(frame, "features", None) or {}).get(labels)
-        class_names = layout.class_names
-        if class_names is None and forecast is None:
-            class_names = getattr(feature, "names", None)  # a ClassLabel
+        class_names = layout.class_names or getattr(feature, "names", None)  # a ClassLabel
     if options.get("positive") is not None and named.get("class_names") is None:
         # Endings of the names of columns need not be the values of labels, which are declared.
         class_names = None

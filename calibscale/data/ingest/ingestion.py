@@ -25,7 +25,7 @@ from calibscale.data.ingest.columns import (
 from calibscale.data.ingest.covariate_texts import names_of_covariates
 from calibscale.data.ingest.folders import input_files
 from calibscale.data.ingest.npy_shards import with_role_files
-from calibscale.data.ingest.set_columns import SIZES_HAVE_NO_NAMES, holds_sets
+from calibscale.data.ingest.set_columns import SIZES_HAVE_NO_NAMES
 from calibscale.data.label_values import label_values
 from calibscale.data.read_errors import reading
 from calibscale.data.store import LogitStore
@@ -35,7 +35,7 @@ from calibscale.formatting.progress import reporting
 from calibscale.predictions.distributions.forecast import Forecast
 from calibscale.predictions.distributions.quantile_names import forecast_of_columns
 from calibscale.predictions.invalid_rows import need_rows
-from calibscale.predictions.kinds import role_of
+from calibscale.predictions.kinds import holds_sets, role_of
 from calibscale.results.declarations import Declared
 
 # Attempts, and seconds between them, to find the ingest that writes an unfinished store.

@@ -14,11 +14,6 @@ from calibscale.data.ingest.readers import InputPart, Reader, place_of_row
 from calibscale.data.label_values import LabelValues
 from calibscale.data.missing import as_floats
 from calibscale.data.set_members import Members, Place, hits_of, of_matrix, with_columns
-from calibscale.errors import OptionError
-from calibscale.formatting.naming import parse
-from calibscale.predictions.functionals.class_sets import SetPrediction
-from calibscale.predictions.kinds import TARGETS
-from calibscale.predictions.outcomes import OutcomeTarget
 
 SIZES_HAVE_NO_NAMES = "class_names= (--class-names) is for columns of sets, and not for their sizes"
 _FIRST_ROWS = 64  # rows read at a time to describe a column
@@ -113,17 +108,6 @@ class SetColumns:
         # Positions never equal names.  They are refused as numbers, instead of sets that all miss
         # their labels.
         return not any(set_texts.is_number(str(label)) for label in set(labels.tolist()))
-
-
-def holds_sets(forecast: str | OutcomeTarget | None) -> bool:
-    """Whether the columns of a kind of predictions may hold sets of classes."""
-    if isinstance(forecast, str):
-        try:
-            name, _ = parse(forecast)
-        except OptionError:  # raised again where the kind is needed
-            return False
-        return name in TARGETS and issubclass(TARGETS[name], SetPrediction)
-    return isinstance(forecast, SetPrediction)
 
 
 def reads_as_sets(reader: Reader, name: str) -> bool:

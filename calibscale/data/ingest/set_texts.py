@@ -134,10 +134,9 @@ def _in_brackets(text: str) -> list[str | None]:
     """Classes of a text without its brackets."""
     if not text:
         return []
-    if "..." in text or "…" in text:
-        raise ValueError("which is shortened: write all classes of each set")
     if '"' in text or "'" in text:
         return _with_quotes(text)
+    _refuse_shortened(text)
     if "," in text:
         names = [name.strip() for name in text.removesuffix(",").split(",")]
     else:
@@ -158,12 +157,19 @@ def _with_quotes(text: str) -> list[str | None]:
             raise ValueError("which is not a list of classes such as ['a', 'b']")
         quoted, name = member.groups()
         if quoted is None:
+            _refuse_shortened(name)
             name = name.strip()
             names.append(None if name in _MISSING else name)
         else:
             names.append(_unquoted(quoted))
         position = member.end()
     return names
+
+
+def _refuse_shortened(text: str) -> None:
+    """Raise a ValueError for dots in place of classes, as libraries print large sets."""
+    if not {"...", "…"}.isdisjoint(text.split()):
+        raise ValueError("which is shortened: write all classes of each set")
 
 
 def _unquoted(text: str) -> str:

@@ -20,7 +20,6 @@ from calibscale.data.ingest.frames import from_frame
 from calibscale.data.ingest.input_files import InputFile
 from calibscale.data.ingest.npy_shards import name_of_files, with_role_files
 from calibscale.data.ingest.readers import TEXTS, ArrowTable, ParquetTable
-from calibscale.data.ingest.set_columns import holds_sets
 from calibscale.data.ingest.shard_files import file_keys, from_shards
 from calibscale.data.missing import plain_arrow, plain_type
 from calibscale.data.read_errors import reading
@@ -30,7 +29,7 @@ from calibscale.data.times import KINDS_OF_TIMES
 from calibscale.errors import MissingNameError, OptionError
 from calibscale.formatting.naming import listed_columns
 from calibscale.predictions.distributions.forecast import Forecast
-from calibscale.predictions.kinds import role_of
+from calibscale.predictions.kinds import holds_sets, role_of
 from calibscale.predictions.row_origins import RowOrigins
 
 _Names = str | Sequence[str]

@@ -11,7 +11,6 @@ from typing import Any, Protocol, runtime_checkable
 
 from calibscale.addresses import is_url
 from calibscale.data.groups import Grouping
-from calibscale.data.ingest.set_columns import holds_sets
 from calibscale.data.source import PREDICTIONS
 from calibscale.errors import OptionError
 from calibscale.estimators.base import Estimator
@@ -25,7 +24,7 @@ from calibscale.monitoring.job.job_tables import Columns, Job, Source, Threshold
 from calibscale.monitoring.job.toml_lines import Problems, Where
 from calibscale.predictions.claims import CLASSES, includes
 from calibscale.predictions.distributions.quantile_names import states_no_levels
-from calibscale.predictions.kinds import forecast_of
+from calibscale.predictions.kinds import forecast_of, holds_sets
 from calibscale.predictions.notions import SCALAR_NOTIONS
 from calibscale.recalibration.choice import AUTO
 from calibscale.recalibration.method_registry import method_of

@@ -49,6 +49,7 @@ class SetPrediction(IntervalPrediction):
     claim: ClassVar[str] = SETS
     columns: ClassVar[int | None] = 1
     has_scalar_points: ClassVar[bool] = True
+    holds_sets: ClassVar[bool] = True
     order_name: ClassVar[str] = "set_size"
     response: ClassVar[Response] = Response("share of labels outside", "sizes", True)
 
