@@ -15,6 +15,7 @@ from calibscale.data.missing import is_missing, of_arrow, plain_arrow
 from calibscale.errors import InvalidDataError, OptionError
 
 Place = Callable[[int], str]  # name of a row in messages
+_NAMES = "give class_names= (--class-names A,B,…)"
 _LARGEST_CODE = 2**31  # codes above it are ranked, as a number of row and code might overflow
 
 
@@ -80,15 +81,15 @@ def with_columns(
 ) -> Members:
     """Members of lists that have a boolean for each class: the columns that are true.
 
-    Members that are classes are returned as they are.  The number of booleans is `n_classes`, or
-    by default the length of the longest list.
+    Members that are classes are returned as they are, and so are sets that are all empty.  The
+    number of booleans is `n_classes`, or by default the length of the longest list.
 
     Raises
     ------
     InvalidDataError
         If a list has another number of booleans.  The error names its row.
     """
-    if members.values.dtype.kind != "b":
+    if members.values.dtype.kind != "b" or (n_classes is None and not len(members.values)):
         return members
     absent = np.zeros(len(members), bool) if members.absent is None else members.absent
     sizes = members.sizes[~absent]
@@ -157,7 +158,7 @@ def _meaning(members: Members, labels: NDArray[Any], named: LabelValues | None) 
         return named
     has_labels = any(not is_missing(label) for label in labels)
     if members.n_classes is not None and not _is_numeric(labels) and has_labels:
-        raise OptionError("labels are names: give class_names= in the order of the classes")
+        raise OptionError(f"labels are names: {_NAMES} in the order of the classes")
     if members.n_classes is not None or (_is_numeric(members.values) and _is_numeric(labels)):
         return LabelValues(classes=members.n_classes)
     # Without members every known label is uncovered, whatever it means.
@@ -165,7 +166,7 @@ def _meaning(members: Members, labels: NDArray[Any], named: LabelValues | None) 
         names_of, numbers_of = ("labels", "members of sets")
         if not _is_numeric(members.values):
             names_of, numbers_of = numbers_of, names_of
-        raise OptionError(f"{names_of} are names, but {numbers_of} are numbers: give class_names=")
+        raise OptionError(f"{names_of} are names, but {numbers_of} are numbers: {_NAMES}")
     values = distinct_values(np.append(members.values.astype(object), labels.astype(object)))
     return named_labels(list(values.values()))
 

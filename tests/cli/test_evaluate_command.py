@@ -399,3 +399,21 @@ def test_evaluate__arrays_outside_the_store_are_refused(run, arrays):
     ran = run("evaluate", arrays, "--logits", "../g.zarr/q", "--labels", "run/labels")
     assert ran.code == 1
     assert "leaves the store" in ran.err
+
+
+def test_evaluate__takes_a_column_of_sets(run, tmp_path):
+    """Sets of names in a file, and in the store that it is copied to, with labels by position."""
+    path = tmp_path / "sets.csv"
+    path.write_text("prediction_set,label\ncat|dog,0\ndog,2\n,1\nfox,2\n")
+    options = ("--forecast", "set(coverage=0.9)", "--predictions", "prediction_set")
+    options += ("--labels", "label")
+    refused = run("evaluate", path, *options)
+    assert (refused.code, "--class-names" in refused.err) == (2, True)
+    options += ("--class-names", "cat,dog,fox")
+    results = [run("evaluate", path, *options, "-e", "coverage", "--json", "-").json]
+    assert run("ingest", path, tmp_path / "s.zarr", *options).code == 0
+    results.append(run("evaluate", tmp_path / "s.zarr", "-e", "coverage", "--json", "-").json)
+    for result in results:
+        assert result["n"] == 4
+        assert result["results"][0]["value"] == 0.5
+        assert result["results"][0]["details"]["mean_width"] == 1.0
