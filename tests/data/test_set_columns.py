@@ -234,6 +234,20 @@ def test_numbers_of_texts__are_names_where_a_name_is_a_number(tmp_path):
     np.testing.assert_array_equal(source.labels[:3], [1, 1, 0])
 
 
+@pytest.mark.parametrize("name", ["frame", "sets.csv"])
+def test_texts__may_be_a_name_with_a_separator(name, tmp_path):
+    """A name of a class comes before the separators that a text has."""
+    frame = pd.DataFrame(
+        {"s": ["dog, big", "a|b", "['a|b', 'x;y']"], "y": ["dog, big", "a", "x;y"]}
+    )
+    options = {**COLUMNS, "class_names": ["dog, big", "a|b", "x;y", "a", "b"]}
+    frame.to_csv(tmp_path / "sets.csv", index=False)
+    read = cs.from_frame if name == "frame" else cs.from_file
+    source = read(frame if name == "frame" else tmp_path / name, **options)
+    np.testing.assert_array_equal(np.ravel(source.values[:3]), [1, 1, 2])
+    np.testing.assert_array_equal(source.labels[:3], [1, 0, 1])
+
+
 def test_sizes__stay_sizes(tmp_path):
     """A column of numbers has sizes, and its labels are 1 where the label is in the set."""
     table = pd.DataFrame({"s": [2, 0, 1, 3], "y": [1, 0, 1, 0]})
@@ -376,7 +390,7 @@ def test_invalid_rows__of_later_batches_are_named(sets, label, options, message,
         ({"s": [[0], [0.5]], "y": [0, 1]}, {}, "row 1: its set has the class 0.5, not an integer"),
         ({"s": [[0], [1]], "y": [0, 0.5]}, {}, "row 1: the label is 0.5, not an integer"),
         ({"s": [[0], [3]], "y": [0, 1]}, {"class_names": "abc"}, "row 1: its set has the class 3"),
-        ({"s": [[True], [True, False]], "y": [0, 1]}, {}, "row 1: its set has 2 booleans, but an"),
+        ({"s": [[True], [True, False]], "y": [0, 1]}, {}, "row 0: its set has 1 booleans, but an"),
         ({"s": [[True, False]] * 2, "y": [0, 2]}, {}, "row 1: its label 2 is not a class"),
         ({"s": ["a|b", "a|b;c"], "y": ["a", "b"]}, {}, r"row 1: its set is 'a\|b;c', which has bo"),
         (

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 import calibscale as cs
-from calibscale.data.ingest.set_texts import are_flags, of_texts
+from calibscale.data.ingest.set_texts import form_of, of_texts
 
 
 def _read(text, **options):
@@ -102,11 +102,24 @@ def str_of_array(names):
     return str(np.array(names))
 
 
-def test_booleans__are_told_from_names():
-    assert are_flags(["[True, False]", None, "[false true]"], str)
-    assert not are_flags(["[True, False]", "[True]"], str)
-    assert not are_flags(["[True, cat]", "[True, False]"], str)
-    assert not are_flags(["True|False", "True"], str)
+@pytest.mark.parametrize(
+    ("texts", "form"),
+    [
+        (["[True, False]", None, "[]", "[false true]"], (2, True, False)),
+        (["[True, False]", "[True]"], (2, False, False)),
+        (["[True, cat]", "[True, False]"], (2, False, False)),
+        (["True|False", "True|False"], (2, False, False)),
+        (["3|17", "", "NaN", "[1 2 3]"], (3, False, True)),
+        (["3|17", "cat"], (2, False, False)),
+        (["a|b;c", "[x"], (0, False, False)),
+        (["", None], (0, False, False)),
+    ],
+)
+def test_first_texts__show_the_form_of_a_column(texts, form):
+    assert form_of(texts) == form
+
+
+def test_booleans__are_read_on_request():
     assert _read("[True False]", flags=True) == [True, False]
 
 

@@ -128,7 +128,7 @@ def layout_of(
         kind, *_ = roles
         _refuse_log_probability(file, kind, [columns[name] for name in roles[kind]], roles[kind])
         rows = columns[roles[kind][0]].rows
-        of_sets = sets_in(file, reader, roles[kind], roles["labels"][0]) if sets else None
+        of_sets = sets_in(reader, roles[kind], roles["labels"][0]) if sets else None
         for role, names in roles.items():
             for name in names:
                 column, place = columns[name], f"{file}: {role} ({name!r})"

@@ -119,12 +119,12 @@ def reads_as_sets(reader: Reader, name: str) -> bool:
     return name in reader.names and declare is not None and declare(name)
 
 
-def sets_in(file: str, reader: Reader, names: tuple[str, ...], labels: str) -> SetColumns | None:
+def sets_in(reader: Reader, names: tuple[str, ...], labels: str) -> SetColumns | None:
     """Description of the columns of predictions if they hold sets, or None if they hold sizes."""
     columns = [reader.column(name) for name in names]
     sets = SetColumns(names, labels, reader.column(labels).dtype.kind in "fiub")
     if len(names) == 1 and reads_as_sets(reader, names[0]):
-        return _described(sets, reader, file)
+        return _described(sets, reader)
     # A single column of booleans has sizes of 0 and 1.
     count = sum(int(np.prod(column.shape)) for column in columns)
     if all(column.dtype.kind == "b" for column in columns) and (columns[0].shape or count > 1):
@@ -132,27 +132,19 @@ def sets_in(file: str, reader: Reader, names: tuple[str, ...], labels: str) -> S
     return None
 
 
-def _described(sets: SetColumns, reader: Reader, file: str) -> SetColumns:
+def _described(sets: SetColumns, reader: Reader) -> SetColumns:
     """Description that says what the first sets show that are not empty."""
     (name,) = sets.names
     for part in reader.parts([name], 0, _FIRST_ROWS):
-        members = part.columns[name]
-        numeric_texts = False
-        if not isinstance(members, Members):
-            texts = members.tolist()
-            place = _places(file, part)
-            flags = set_texts.are_flags(texts, place, part.start)
-            members = set_texts.of_texts(texts, place, part.start, flags=flags, as_numbers=True)
-            numeric_texts = members.values.dtype.kind == "f"
-        sizes = members.sizes
-        if sizes.any():
-            has_flags = members.values.dtype.kind == "b"
-            return replace(
-                sets,
-                n_classes=int(sizes[sizes > 0][0]) if has_flags else None,
-                width=int(sizes.max()),
-                numeric_texts=numeric_texts,
-            )
+        column = part.columns[name]
+        if isinstance(column, Members):
+            width = int(column.sizes.max(initial=0))
+            flags, numeric = column.values.dtype.kind == "b", False
+        else:
+            width, flags, numeric = set_texts.form_of(column.tolist())
+        if width:
+            n_classes = width if flags else None
+            return replace(sets, n_classes=n_classes, width=width, numeric_texts=numeric)
     return sets
 
 

@@ -7,7 +7,7 @@ import json
 import re
 from collections.abc import Callable, Container, Sequence
 from contextlib import suppress
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -94,13 +94,36 @@ def of_texts(
     return of_sizes(sizes, plain(values), absent if absent.any() else None)
 
 
-def are_flags(texts: Sequence[str | None], place: Place, first: int = 0) -> bool:
-    """Whether the sets in brackets have as many booleans each, one for each class."""
-    in_brackets = [text if text and text.strip()[:1] in _BRACKETS else None for text in texts]
-    members = of_texts(in_brackets, place, first)
-    sizes = members.sizes if members.absent is None else members.sizes[~members.absent]
-    all_flags = all(str(name).lower() in _FLAGS for name in members.values)
-    return all_flags and len(sizes) > 0 and sizes.min() == sizes.max() > 0
+class SetForm(NamedTuple):
+    """Form of the first sets that are texts, see `form_of`."""
+
+    width: int  # number of classes in the largest set
+    flags: bool  # whether sets are lists of as many booleans each, one for each class
+    numeric: bool  # whether all classes are numbers
+
+
+def form_of(texts: Sequence[str | None]) -> SetForm:
+    """Form of the sets that are not empty.
+
+    Texts that cannot be read are passed over.  `of_texts` names their rows, unless they are names
+    of classes that it knows.
+    """
+    sets: list[list[str | None]] = []
+    in_brackets = True
+    for text in texts:
+        with suppress(ValueError):
+            classes = _classes_in(text.strip()) if text else None
+            if text and classes:
+                sets.append(classes)
+                in_brackets &= text.strip()[0] in _BRACKETS
+    names = [str(name) for classes in sets for name in classes]
+    lengths = {len(classes) for classes in sets}
+    all_flags = all(name.lower() in _FLAGS for name in names)
+    return SetForm(
+        width=max(lengths, default=0),
+        flags=in_brackets and all_flags and len(lengths) == 1,
+        numeric=len(names) > 0 and all(map(is_number, names)),
+    )
 
 
 def _classes_in(text: str) -> list[str | None] | None:
