@@ -28,6 +28,7 @@ def _read(text, **options):
         ("['d''or', \"x\"\"y\"]", ["d'or", 'x"y']),  # as in SQL
         ("['it\\'s']", ["it's"]),
         ('["\\u00e9", "\\ud83d\\ude00", "a\\/b"]', ["é", "😀", "a/b"]),  # escapes of JSON
+        ("['C:\\data', 'x']", ["C:\\data", "x"]),  # no escape of Python
         ("[d'or, x]", ["d'or", "x"]),
         ("['a, b' 'c']", ["a, b", "c"]),
         ("['a'\n 'b']", ["a", "b"]),

@@ -5,9 +5,9 @@ from __future__ import annotations
 import ast
 import json
 import re
-from collections.abc import Callable, Container, Sequence
+from collections.abc import Container, Sequence
 from contextlib import suppress
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
@@ -30,6 +30,7 @@ _MEMBER = re.compile(
     re.DOTALL,
 )
 _FLAGS = {"true": True, "false": False}
+_ESCAPED = frozenset("\\'\"nrtxuU")  # signs after a backslash, as Python writes them
 _LONGEST = 60  # characters of a text in a message
 
 
@@ -201,11 +202,14 @@ def _unquoted(text: str) -> str:
         return text
     if "\\" not in text:
         return text[1:-1].replace(2 * text[0], text[0])
-    read: Callable[[str], Any] = json.loads if text[0] == '"' else ast.literal_eval
-    try:
-        return str(read(text))
-    except (ValueError, SyntaxError):
-        return text[1:-1]
+    if text[0] == '"':
+        with suppress(ValueError):
+            return str(json.loads(text))
+    # Python writes no other escapes, and warns of those that it does not know.
+    if _ESCAPED.issuperset(re.findall(r"\\(.)", text, re.DOTALL)):
+        with suppress(ValueError, SyntaxError):
+            return str(ast.literal_eval(text))
+    return text[1:-1]
 
 
 def _number(text: str | None) -> float:
