@@ -27,7 +27,7 @@ FORMS = ("auto", "ratio", "shift")
 
 
 class BalanceState(NamedTuple):
-    """Sums of each group (groups, 10) in the order of `BalanceMoments`, and the least prediction."""
+    """Sums of groups (groups, 10) in the order of `BalanceMoments`, and the least prediction."""
 
     sums: Floats
     least: Floats
