@@ -1,0 +1,409 @@
+"""python examples/recalibration_arena.py: which recalibration comes nearest to the truth?
+
+For laws with a known probability of each class, methods of calibscale and of other packages are
+fitted to the same simulated rows and judged on the same fresh rows without noise of labels: the
+excess of the log loss is the Kullback–Leibler divergence of the recalibrated from the true
+probabilities, and the error is the root of their mean squared difference.  For the networks in the
+directory that CALIBSCALE_DATA names, half of the rows fits, and the labels of the other half judge.
+
+Each method runs in a process of its own: it fits a small data set first, so that compilation is not
+timed.  A method of a package that is not installed is left out with a note; ``--python`` names the
+interpreter that has the other packages.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import resource
+import subprocess
+import sys
+import time
+import warnings
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import click
+import numpy as np
+from scipy.special import expit, log_softmax, rel_entr
+
+FRESH_ROWS = 20_000
+Rng = np.random.Generator
+
+
+# ---------------------------------------------------------------- laws
+
+
+@dataclass(frozen=True)
+class Law:
+    """Logits (n, K) or log-odds (n,) that a model states, and the logits of the truth."""
+
+    name: str
+    stated: Callable[[Rng, int], np.ndarray]
+    true: Callable[[np.ndarray], np.ndarray]
+
+    def drawn(self, rng: Rng, n: int) -> tuple[np.ndarray, np.ndarray]:
+        """Stated logits (n, K) and true log-probabilities (n, K)."""
+        z = self.stated(rng, n)
+        truth = self.true(z)
+        if z.ndim == 1:
+            z, truth = (np.column_stack([0.0 * part, part]) for part in (z, truth))
+        return z, log_softmax(truth, axis=1)
+
+
+def _spread(rng: Rng, n: int) -> np.ndarray:
+    return 1.7 * rng.standard_normal(n)
+
+
+def _rare(rng: Rng, n: int) -> np.ndarray:
+    return -4.5 + rng.standard_normal(n)
+
+
+def _of_classes(classes: int) -> Callable[[Rng, int], np.ndarray]:
+    def logits(rng: Rng, n: int) -> np.ndarray:
+        z = rng.standard_normal((n, classes))
+        z[np.arange(n), rng.integers(0, classes, n)] += 4.0
+        return z
+
+    return logits
+
+
+def _by_class(slope: float, classes: int) -> Callable[[np.ndarray], np.ndarray]:
+    """Slopes and intercepts that differ between classes."""
+    slopes = slope * np.linspace(0.7, 1.3, classes)
+    shifts = np.linspace(-0.6, 0.6, classes)
+    return lambda z: slopes * z + shifts
+
+
+TWO_CLASSES = (
+    Law("calibrated", _spread, lambda z: z),
+    Law("overconfident", _spread, lambda z: 0.6 * z),
+    Law("underconfident", _spread, lambda z: 1.5 * z),
+    Law("shifted", _spread, lambda z: 0.7 * z - 0.4),
+    Law("two slopes", _spread, lambda z: np.where(z > 0, 0.4, 1.1) * z),
+    Law("tanh", _spread, lambda z: 0.1 + 0.5 * z + 0.6 * np.tanh(2.0 * z)),
+    Law("waves", _spread, lambda z: z + 0.4 * np.sin(2.0 * z)),
+    Law("a step", _spread, lambda z: np.where(z > 0, 1.0, -1.2)),
+    Law("rare events", _rare, lambda z: 0.8 * z - 0.5),
+)
+MORE_CLASSES = (
+    Law("10 classes, calibrated", _of_classes(10), lambda z: z),
+    Law("10 classes, overconfident", _of_classes(10), lambda z: 0.5 * z),
+    Law("10 classes, by class", _of_classes(10), _by_class(0.6, 10)),
+    Law("100 classes, overconfident", _of_classes(100), lambda z: 0.5 * z),
+)
+LAWS = {law.name: law for law in (*TWO_CLASSES, *MORE_CLASSES)}
+NETWORKS = ("cifar10_resnet50", "cifar10_densenet121", "cifar100_resnet110")
+
+
+# ---------------------------------------------------------------- methods
+
+# A method takes logits (n, K) and labels of the fit, and new logits, and returns probabilities.
+Method = Callable[[np.ndarray, np.ndarray, np.ndarray], np.ndarray]
+
+
+def _ours(name: str) -> Method:
+    from calibscale import from_arrays, recalibrate
+
+    def probabilities(z: np.ndarray, y: np.ndarray, new: np.ndarray) -> np.ndarray:
+        if z.shape[1] > 2:
+            source = from_arrays(logits=z, labels=y)
+            return recalibrate(source, name, validate=False).transform(logits=new)
+        source = from_arrays(logits=z[:, 1] - z[:, 0], labels=y, binary=True)
+        fitted = recalibrate(source, name, validate=False)
+        return _two_columns(fitted.transform(logits=new[:, 1] - new[:, 0]))
+
+    return probabilities
+
+
+def _two_columns(p: np.ndarray) -> np.ndarray:
+    p = np.asarray(p, float).reshape(len(p), -1)[:, -1]
+    return np.column_stack([1.0 - p, p])
+
+
+def _sklearn(name: str) -> Method:
+    from sklearn.base import BaseEstimator, ClassifierMixin
+    from sklearn.calibration import CalibratedClassifierCV
+    from sklearn.frozen import FrozenEstimator
+
+    class Logits(ClassifierMixin, BaseEstimator):
+        """Classifier with the logits as its features."""
+
+        def fit(self, X: Any, y: Any) -> Any:
+            self.classes_ = np.unique(y)
+            return self
+
+        def decision_function(self, X: Any) -> Any:
+            return X[:, 1] - X[:, 0] if X.shape[1] == 2 else X
+
+        def predict(self, X: Any) -> Any:
+            return self.classes_[X.argmax(axis=1)]
+
+    def probabilities(z: np.ndarray, y: np.ndarray, new: np.ndarray) -> np.ndarray:
+        classes = np.arange(z.shape[1])
+        model = FrozenEstimator(Logits().fit(z, classes))
+        fitted = CalibratedClassifierCV(model, method=name).fit(z, y)
+        found = np.zeros((len(new), z.shape[1]))
+        found[:, fitted.classes_] = fitted.predict_proba(new)
+        return found
+
+    return probabilities
+
+
+def _netcal(kind: str, **settings: Any) -> Method:
+    from netcal import binning, scaling
+
+    def probabilities(z: np.ndarray, y: np.ndarray, new: np.ndarray) -> np.ndarray:
+        method = getattr(scaling, kind, None) or getattr(binning, kind)
+        fitted = method(**settings)
+        if z.shape[1] == 2:
+            p, q = (expit(part[:, 1] - part[:, 0]) for part in (z, new))
+            fitted.fit(p, y)
+            return _two_columns(fitted.transform(q))
+        p, q = (np.exp(log_softmax(part, axis=1)) for part in (z, new))
+        fitted.fit(p, y)
+        return np.asarray(fitted.transform(q))
+
+    return probabilities
+
+
+def _betacal() -> Method:
+    from betacal import BetaCalibration
+
+    def probabilities(z: np.ndarray, y: np.ndarray, new: np.ndarray) -> np.ndarray:
+        p, q = (expit(part[:, 1] - part[:, 0]) for part in (z, new))
+        return _two_columns(BetaCalibration("abm").fit(p[:, None], y).predict(q[:, None]))
+
+    return probabilities
+
+
+def _venn_abers() -> Method:
+    from venn_abers import VennAbers
+
+    def probabilities(z: np.ndarray, y: np.ndarray, new: np.ndarray) -> np.ndarray:
+        p, q = (_two_columns(expit(part[:, 1] - part[:, 0])) for part in (z, new))
+        fitted = VennAbers()
+        fitted.fit(p, y)
+        return np.asarray(fitted.predict_proba(q)[0])
+
+    return probabilities
+
+
+def _probmetrics(name: str) -> Method:
+    from probmetrics.calibrators import get_calibrator
+
+    def probabilities(z: np.ndarray, y: np.ndarray, new: np.ndarray) -> np.ndarray:
+        p, q = (np.exp(log_softmax(part, axis=1)) for part in (z, new))
+        return np.asarray(get_calibrator(name).fit(p, y).predict_proba(q))
+
+    return probabilities
+
+
+OURS_OF_TWO = (
+    *("identity", "temperature", "platt", "beta", "spline", "isotonic", "venn_abers", "bbq"),
+    *("histogram", "auto"),
+)
+OURS_OF_MORE = ("identity", "temperature", "vector", "matrix", "dirichlet", "one_vs_rest", "auto")
+# Makers of methods by name, with the numbers of classes that they are for: two, more, or both.
+METHODS: dict[str, tuple[Callable[[], Method], str]] = {
+    **{
+        f"calibscale {name}": (
+            lambda name=name: _ours(name),  # type: ignore[misc]
+            "both"
+            if name in OURS_OF_TWO and name in OURS_OF_MORE
+            else ("two" if name in OURS_OF_TWO else "more"),
+        )
+        for name in dict.fromkeys((*OURS_OF_TWO, *OURS_OF_MORE))
+    },
+    "scikit-learn sigmoid": (lambda: _sklearn("sigmoid"), "both"),
+    "scikit-learn isotonic": (lambda: _sklearn("isotonic"), "both"),
+    "scikit-learn temperature": (lambda: _sklearn("temperature"), "both"),
+    "netcal temperature": (lambda: _netcal("TemperatureScaling"), "both"),
+    "netcal beta": (lambda: _netcal("BetaCalibration"), "two"),
+    "netcal histogram": (lambda: _netcal("HistogramBinning", bins=10), "two"),
+    "netcal BBQ": (lambda: _netcal("BBQ"), "two"),
+    "betacal": (_betacal, "two"),
+    "venn-abers": (_venn_abers, "two"),
+    "probmetrics logistic": (lambda: _probmetrics("logistic"), "both"),
+    "probmetrics svs": (lambda: _probmetrics("svs"), "more"),
+}
+
+
+def _suits(method: str, law: str) -> bool:
+    """Whether a method is for the number of classes of a law or a network."""
+    _, classes = METHODS[method]
+    is_binary = law in LAWS and LAWS[law] in TWO_CLASSES
+    return classes == "both" or (classes == "two") == is_binary
+
+
+# ---------------------------------------------------------------- one method, in its process
+
+
+def _data(name: str, rows: int, seed: int) -> tuple[np.ndarray, ...]:
+    """Logits and labels of the fit, new logits, and their true log-probabilities or labels."""
+    if name in LAWS:
+        law, rng = LAWS[name], np.random.default_rng((list(LAWS).index(name), rows, seed))
+        z, log_p = law.drawn(rng, rows)
+        uniforms = rng.random((rows, 1))
+        y = (np.exp(log_p).cumsum(axis=1) < uniforms).sum(axis=1).clip(0, z.shape[1] - 1)
+        new, truth = law.drawn(np.random.default_rng(seed + 10**6), FRESH_ROWS)
+        return z, y, new, truth
+    with np.load(Path(os.environ["CALIBSCALE_DATA"]) / "data" / f"{name}.npz") as file:
+        z, y = file["logits"].astype(float), file["labels"].astype(int)
+    order = np.random.default_rng(seed).permutation(len(y))
+    fit, new = order[: min(rows, len(y) // 2)], order[len(y) // 2 :]
+    return z[fit], y[fit], z[new], y[new]
+
+
+def _judged(p: np.ndarray, truth: np.ndarray) -> tuple[float, float | None]:
+    """Excess log loss and root mean squared error, or the log loss of labels."""
+    with np.errstate(divide="ignore"):
+        if truth.ndim == 1:
+            return float(-np.log(p[np.arange(len(p)), truth]).mean()), None
+        q = np.exp(truth)
+        excess = float(rel_entr(q, p).sum(axis=1).mean())
+        return excess, float(np.sqrt(np.mean((q - p) ** 2)))
+
+
+def run_method(name: str, cases: list[tuple[str, int, int]]) -> Iterator[dict[str, Any]]:
+    """Results of one method for data by name, rows and seed."""
+    method = METHODS[name][0]()
+    warmed: set[int] = set()
+    for law, rows, seed in cases:
+        z, y, new, truth = _data(law, rows, seed)
+        result: dict[str, Any] = {"method": name, "law": law, "rows": rows, "seed": seed}
+        try:
+            if z.shape[1] not in warmed:
+                method(*_data(law, max(200, 20 * z.shape[1]), 10**5)[:2], new[:10])
+                warmed.add(z.shape[1])
+            start = time.perf_counter()
+            p = method(z, y, new)
+            result["seconds"] = time.perf_counter() - start
+            result["loss"], result["error"] = _judged(p, truth)
+        except Exception as failure:  # a method that cannot fit a law is a result, too
+            result["failure"] = f"{type(failure).__name__}: {failure}".splitlines()[0]
+        result["peak_mb"] = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
+        yield result
+
+
+# ---------------------------------------------------------------- all methods, and the table
+
+
+def measured(
+    python: str, method: str, cases: list[tuple[str, int, int]]
+) -> Iterator[dict[str, Any]]:
+    """Results of a method in a process of the first interpreter that has its package."""
+    for interpreter in dict.fromkeys((sys.executable, python)):
+        command = [interpreter, __file__, "--child", method]
+        process = subprocess.run(command, input=json.dumps(cases), capture_output=True, text=True)
+        if process.returncode == 0:
+            for line in process.stdout.splitlines():
+                if line.startswith("{"):
+                    yield json.loads(line)
+            return
+        *_, reason = [*process.stderr.splitlines(), "no message"]
+    click.echo(f"{method} is left out: {reason}", err=True)
+
+
+def tables(results: list[dict[str, Any]]) -> Iterator[str]:
+    """A table for each number of rows and kind of data, with the smallest losses in bold."""
+    for rows in sorted({result["rows"] for result in results}):
+        for title, names, unit, digits in (
+            ("two classes", [law.name for law in TWO_CLASSES], 1e4, 1),
+            ("more classes", [law.name for law in MORE_CLASSES], 1e4, 0),
+            ("networks", list(NETWORKS), 1.0, 4),
+        ):
+            here = [r for r in results if r["rows"] == rows and r["law"] in names]
+            laws = [name for name in names if any(r["law"] == name for r in here)]
+            if not laws:
+                continue
+            excess = "log loss" if title == "networks" else "10⁴ × excess log loss"
+            yield f"\n## {rows:,} rows, {title}: {excess}\n"
+            yield from _table(here, laws, unit, digits)
+
+
+def _table(
+    results: list[dict[str, Any]], laws: list[str], unit: float, digits: int
+) -> Iterator[str]:
+    """Rows of a table: medians over the seeds of each method and law, and of seconds."""
+    methods = list(dict.fromkeys(result["method"] for result in results))
+    losses = {
+        (method, law): float(np.median([r.get("loss", np.nan) for r in found]))
+        for method in methods
+        for law in laws
+        if (found := [r for r in results if r["method"] == method and r["law"] == law])
+    }
+    best = {
+        law: min(
+            (loss for (_, name), loss in losses.items() if name == law and np.isfinite(loss)),
+            default=np.nan,
+        )
+        for law in laws
+    }
+    yield "| method | " + " | ".join(laws) + " | seconds | MB |"
+    yield "|" + "---|" * (len(laws) + 3)
+    for method in methods:
+        cells = []
+        for law in laws:
+            loss = losses.get((method, law), np.nan)
+            text = "–" if np.isnan(loss) else f"{unit * loss:.{digits}f}"
+            cells.append(f"**{text}**" if loss == best[law] else text)
+        own = [r for r in results if r["method"] == method]
+        seconds = np.nanmedian([r.get("seconds", np.nan) for r in own])
+        memory = max(r["peak_mb"] for r in own)
+        yield f"| {method} | " + " | ".join(cells) + f" | {seconds:.2g} | {memory:.0f} |"
+
+
+@click.command(help=__doc__)
+@click.option("--laws", help="Laws and networks, comma-separated.  [default: all laws]")
+@click.option("--sizes", default="1000", help="Numbers of rows of the fits, comma-separated.")
+@click.option("--seeds", default=3, help="Number of data sets of each law and size.")
+@click.option("--methods", help="Methods, comma-separated.  [default: all]")
+@click.option("--python", default=sys.executable, help="Interpreter with the other packages.")
+@click.option("--json", "path", type=click.Path(), help="File of all results, one a line.")
+@click.option("--child", hidden=True)
+def main(
+    laws: str | None,
+    sizes: str,
+    seeds: int,
+    methods: str | None,
+    python: str,
+    path: str | None,
+    child: str | None,
+) -> None:
+    if child:
+        warnings.simplefilter("ignore")
+        for result in run_method(child, json.loads(sys.stdin.read())):
+            print(json.dumps(result), flush=True)
+        return
+    names = laws.split(",") if laws else list(LAWS)
+    unknown = [name for name in names if name not in (*LAWS, *NETWORKS)]
+    if unknown:
+        raise click.BadParameter(f"there is no law {unknown[0]!r}: {', '.join(LAWS)}")
+    results: list[dict[str, Any]] = []
+    for method in methods.split(",") if methods else METHODS:
+        if method not in METHODS:
+            raise click.BadParameter(f"there is no method {method!r}: {', '.join(METHODS)}")
+        cases = [
+            (name, int(rows), seed)
+            for name in names
+            if _suits(method, name)
+            for rows in sizes.split(",")
+            for seed in range(seeds)
+        ]
+        if not cases:
+            continue
+        click.echo(f"{method}, {len(cases)} data sets", err=True)
+        results += measured(python, method, cases)
+        failures = {r["failure"] for r in results if r["method"] == method and "failure" in r}
+        for failure in sorted(failures):
+            click.echo(f"  {failure}", err=True)
+    if path:
+        Path(path).write_text("".join(json.dumps(result) + "\n" for result in results))
+    click.echo("\n".join(tables(results)))
+
+
+if __name__ == "__main__":
+    main()
