@@ -32,6 +32,7 @@ from calibscale.recalibration.class_losses import (
     with_slope,
 )
 from calibscale.recalibration.descent import InverseCurvature, minimised
+from calibscale.recalibration.onnx_graphs import OnnxScore, linear_map
 from calibscale.recalibration.parametric import CLIP, clip_note, not_converged
 from calibscale.recalibration.recalibrator import (
     FittedRecalibrator,
@@ -548,3 +549,9 @@ class ClassMapFit(FittedRecalibrator):
 
     def predictions(self, chunk: Chunk) -> Floats:
         return softmax_of(linear(self.method.inputs.of(chunk), self.coefficients))
+
+    def onnx(self, score: OnnxScore) -> str:
+        inputs = score.log_probabilities(self.method.inputs.clip)
+        if self.method.inputs.centred:
+            inputs = score.centred(inputs)
+        return score.softmax(linear_map(score, inputs, self.coefficients))

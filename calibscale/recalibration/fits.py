@@ -19,6 +19,7 @@ from pydantic import BaseModel, Field, TypeAdapter, ValidationError
 
 from calibscale.addresses import raise_from, shown_address
 from calibscale.array_types import Floats
+from calibscale.atomic_files import write_whole
 from calibscale.data.array_layouts import as_numpy
 from calibscale.data.arrays import from_arrays
 from calibscale.data.derived_sources import DerivedSource
@@ -37,6 +38,7 @@ from calibscale.predictions.rules import Rules
 from calibscale.predictions.validation import chunks, valid_rows
 from calibscale.recalibration.improvements import NOT_JUDGED, improvement_on
 from calibscale.recalibration.method_registry import METHODS
+from calibscale.recalibration.onnx_graphs import OnnxScore
 from calibscale.recalibration.recalibrator import (
     FittedRecalibrator,
     fingerprint_of,
@@ -240,6 +242,47 @@ class FittedRecalibration(RecalibrationResult):
         """
         require(self.source.get("classes") == 2, "an SQL expression is of two classes")
         return self.fit.sql(SQLScore(column, logits))
+
+    def to_onnx(
+        self, path: str | Path | None = None, *, logits: bool = False, dtype: str = "float32"
+    ) -> Any:
+        """ONNX model of the recalibration, for serving, and write it to a file.
+
+        Its input ``probabilities`` or ``logits`` is (rows, K), with both classes of two, and its
+        output ``recalibrated`` has the probabilities (rows, K).  All arithmetic is in double
+        precision.  The extra ``onnx`` is needed.
+
+        Parameters
+        ----------
+        path : str or Path, optional
+            File to write.
+        logits : bool
+            Whether the input has logits, which must be finite.
+        dtype : {"float32", "float64"}
+            Type of the input and of the output.
+
+        Returns
+        -------
+        onnx.ModelProto
+
+        Raises
+        ------
+        OptionError
+            If onnx is not installed, or the fit is no formula of probabilities: ``identity``,
+            ``temperature``, ``platt``, ``beta``, ``vector``, ``matrix`` and ``dirichlet`` are.
+
+        See Also
+        --------
+        sql : SQL expression of two classes.
+        """
+        classes = self.fit.classes
+        require(classes, "an ONNX model is of classes")
+        score = OnnxScore(classes, logits, dtype)
+        description = f"{self.method}, fitted by calibscale to {self.n:,} rows"
+        model = score.model(self.fit.onnx(score), description)
+        if path is not None:
+            write_whole(path, model.SerializeToString())
+        return model
 
     def apply(self, source: Any) -> ArraySource:
         """Source with recalibrated predictions, computed when read, see `recalibrated`.

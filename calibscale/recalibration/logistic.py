@@ -14,6 +14,7 @@ from calibscale.array_types import Floats
 from calibscale.errors import OptionError, require
 from calibscale.kernels.data_profile import DataProfile
 from calibscale.predictions.chunk import Chunk
+from calibscale.recalibration.onnx_graphs import OnnxScore
 from calibscale.recalibration.parametric import (
     CLIP,
     MAX_PASSES,
@@ -270,6 +271,10 @@ class PlattFit(FittedRecalibrator):
         z = score.log_odds(self.method.clip)
         return sigmoid(f"({number(self.slope)} * {z} + {number(self.intercept)})")
 
+    def onnx(self, score: OnnxScore) -> str:
+        scaled = score.times(score.log_odds(self.method.clip), self.slope)
+        return score.of_two_classes(score.plus(scaled, self.intercept))
+
 
 # ---------------------------------------------------------------- beta calibration
 
@@ -371,3 +376,11 @@ class BetaFit(FittedRecalibrator):
         a, b, c = map(number, self.coefficients)
         log_p, log_rest = score.logarithms(self.method.clip)
         return sigmoid(f"({a} * {log_p} - {b} * {log_rest} + {c})")
+
+    def onnx(self, score: OnnxScore) -> str:
+        a, b, c = self.coefficients.tolist()
+        z = score.log_odds(self.method.clip)
+        # log p is −log(1 + exp(−z)), and −log(1 − p) is log(1 + exp z).
+        of_events = score.times(score.softplus(score.of("Neg", z)), -a)
+        of_others = score.times(score.softplus(z), b)
+        return score.of_two_classes(score.plus(score.of("Add", of_events, of_others), c))

@@ -15,6 +15,7 @@ from calibscale.errors import OptionError, require
 from calibscale.kernels.data_profile import DataProfile
 from calibscale.predictions.chunk import Chunk
 from calibscale.predictions.claims import CLASSES, FORECASTS, INTERVALS, MEANS, QUANTILES
+from calibscale.recalibration.onnx_graphs import OnnxScore
 from calibscale.recalibration.recalibrator import (
     FittedRecalibrator,
     Measured,
@@ -90,6 +91,9 @@ class IdentityFit(FittedRecalibrator):
 
     def sql(self, score: SQLScore) -> str:
         return score.probability
+
+    def onnx(self, score: OnnxScore) -> str:
+        return score.probabilities
 
 
 # ---------------------------------------------------------------- temperature
@@ -291,3 +295,7 @@ class TemperatureFit(FittedRecalibrator):
 
     def sql(self, score: SQLScore) -> str:
         return sigmoid(f"{score.log_odds(self.method.clip)} / {number(self.temperature)}")
+
+    def onnx(self, score: OnnxScore) -> str:
+        logits = score.relative_logits(self.method.clip)
+        return score.softmax(score.times(logits, 1.0 / self.temperature))

@@ -29,6 +29,7 @@ from calibscale.predictions.claims import CLASSES, includes
 from calibscale.predictions.kinds import forecast_of
 from calibscale.predictions.target import Target
 from calibscale.predictions.validation import chunks
+from calibscale.recalibration.onnx_graphs import OnnxScore
 from calibscale.recalibration.sql_expressions import SQLScore
 from calibscale.results.declarations import as_json
 from calibscale.results.schemas.malformed import message_of
@@ -279,6 +280,13 @@ class FittedRecalibrator(ABC):
     def sql(self, score: SQLScore) -> str:
         """SQL expression of the recalibrated P(y = 1).  An OptionError is raised without one."""
         raise OptionError(f"{self.method.name} is no formula of one probability")
+
+    def onnx(self, score: OnnxScore) -> str:
+        """Recalibrated probabilities, as a value of an ONNX graph.
+
+        An OptionError is raised if the map is no formula of probabilities.
+        """
+        raise OptionError(f"{self.method.name} is no formula of probabilities, as ONNX needs it")
 
     @property
     def summary(self) -> dict[str, Any]:

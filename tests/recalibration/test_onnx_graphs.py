@@ -1,0 +1,131 @@
+"""ONNX models of recalibrations, run by ONNX Runtime, beside `transform`."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+from scipy.special import expit, softmax
+
+import calibscale as cs
+
+runtime = pytest.importorskip("onnxruntime", reason="it runs exported models")
+
+ROWS = 600
+CASES = {
+    "identity": 2,
+    "temperature": 2,
+    "platt": 2,
+    "beta": 2,
+    "temperature of classes": 4,
+    "vector": 4,
+    "matrix": 4,
+    "dirichlet": 4,
+}
+
+
+# In float32 the result alone is rounded.  `transform` gives class 1 of two, and 1 − p has the
+# rounding error of 1.
+TOLERANCES = {
+    "float32": {"rtol": 1e-6, "atol": 1e-16},
+    "float64": {"rtol": 1e-12, "atol": 1e-16},
+}
+
+
+@pytest.fixture(scope="module")
+def fits():
+    """Fits to logits of two and of four classes."""
+    rng = np.random.default_rng(3)
+    z = 1.5 * rng.standard_normal(ROWS)
+    two = cs.from_arrays(
+        logits=z, labels=(rng.random(ROWS) < expit(0.6 * z - 0.3)).astype(int), binary=True
+    )
+    logits = 2.0 * rng.standard_normal((ROWS, 4))
+    p = softmax(0.6 * logits + [0.2, 0.0, 0.0, -0.2], axis=1)
+    labels = (p.cumsum(axis=1) < rng.random((ROWS, 1))).sum(axis=1)
+    four = cs.from_arrays(logits=logits, labels=labels)
+    return {
+        name: cs.recalibrate(two if classes == 2 else four, name.split()[0], validate=False)
+        for name, classes in CASES.items()
+    }
+
+
+def run(model, values):
+    """Output of a model."""
+    session = runtime.InferenceSession(
+        model if isinstance(model, str) else model.SerializeToString()
+    )
+    (entry,) = session.get_inputs()
+    (result,) = session.run(None, {entry.name: values})
+    return result
+
+
+def expected(fitted, values, kind):
+    """Probabilities (n, K) by `transform`."""
+    result = fitted.transform(**{kind: values})
+    return result if result.ndim == 2 else np.column_stack([1.0 - result, result])
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+@pytest.mark.parametrize("name", CASES)
+def test_logits__give_the_probabilities_of_transform(fits, name, dtype):
+    rng = np.random.default_rng(1)
+    logits = (5.0 * rng.standard_normal((50, CASES[name]))).astype(dtype)
+    logits[0], logits[1] = 0.0, 0.0
+    logits[0, 0], logits[1, 1] = 300.0, -300.0
+    model = fits[name].to_onnx(logits=True, dtype=dtype)
+    result = run(model, logits)
+    assert result.dtype == dtype
+    np.testing.assert_allclose(result, expected(fits[name], logits, "logits"), **TOLERANCES[dtype])
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+@pytest.mark.parametrize("name", CASES)
+def test_probabilities__give_the_probabilities_of_transform(fits, name, dtype):
+    rng = np.random.default_rng(2)
+    K = CASES[name]
+    p = rng.dirichlet(np.full(K, 0.3), 50).astype(dtype)
+    p[0] = np.eye(K)[0]  # a certain prediction
+    p[1] = [1e-30, *np.full(K - 1, 1.0 / (K - 1))]
+    model = fits[name].to_onnx(dtype=dtype)
+    result = run(model, p)
+    np.testing.assert_allclose(
+        result, expected(fits[name], p, "probabilities"), **TOLERANCES[dtype]
+    )
+
+
+def test_models__have_any_number_of_rows_and_are_written(fits, tmp_path):
+    path = tmp_path / "map.onnx"
+    fits["vector"].to_onnx(path, logits=True)
+    assert run(str(path), np.zeros((0, 4), np.float32)).shape == (0, 4)
+    assert run(str(path), np.zeros((7, 4), np.float32)).shape == (7, 4)
+    assert list(tmp_path.iterdir()) == [path]
+
+
+def test_maps_without_a_formula__are_refused(fits):
+    rng = np.random.default_rng(0)
+    p = rng.random(200)
+    source = cs.from_arrays(probabilities=p, labels=(rng.random(200) < p).astype(int), binary=True)
+    with pytest.raises(cs.OptionError, match="isotonic is no formula of probabilities"):
+        cs.recalibrate(source, "isotonic", validate=False).to_onnx()
+    with pytest.raises(cs.OptionError, match="dtype must be one of float32, float64"):
+        fits["platt"].to_onnx(dtype="float16")
+    means = cs.from_arrays(predictions=p, forecast="mean", labels=p)
+    with pytest.raises(cs.OptionError, match="is of classes"):
+        cs.recalibrate(means, "balance", validate=False).to_onnx()
+
+
+@pytest.mark.process
+def test_missing_package__is_named():
+    code = (
+        "import sys; sys.modules['onnx'] = None\n"
+        "import calibscale as cs\n"
+        "data = cs.from_arrays(probabilities=[.2, .9, .4], labels=[0, 1, 1], binary=True)\n"
+        "try: cs.recalibrate(data, 'identity', validate=False).to_onnx()\n"
+        "except cs.OptionError as error: print(error)"
+    )
+    ran = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert "to_onnx needs onnx" in ran.stdout
+    assert "calibscale[onnx]" in ran.stdout
