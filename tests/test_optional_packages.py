@@ -14,7 +14,7 @@ import pytest
 
 import calibscale as cs
 
-PACKAGES = ("dask", "distributed", "aiohttp", "s3fs", "safetensors", "sklearn")
+PACKAGES = ("dask", "distributed", "aiohttp", "s3fs", "safetensors", "sklearn", "onnx")
 # Imports of packages that `sys.modules` maps to None raise ModuleNotFoundError.
 WITHOUT = f"import sys; sys.modules.update(dict.fromkeys({PACKAGES})); "
 # Runs commands, and prints their exit codes and errors.
