@@ -2,16 +2,18 @@
 
 Predictions are the truth transformed by the inverse of each method, so that the method can correct
 them. The remaining error is the noise of its fit, which the p-values must take into account.
+The part ``guarantee`` counts the fits of histogram binning that claim something wrong in any bin.
 """
 
 from __future__ import annotations
 
 import time
 from concurrent.futures import Executor
+from functools import lru_cache
 from typing import Any
 
 import numpy as np
-from laws import Law
+from laws import BINARY, Law
 from measure import Report
 from scipy.special import expit, log_softmax, logit
 from scipy.stats import binom
@@ -20,6 +22,12 @@ from simulated import SEED, shared, within
 ROWS, REPLICATES, LEVEL, HALF = 1000, 99, 0.05, 0.5  # 99 can say 5 % exactly
 TEMPERATURE, SHIFT, CLASSES = 1.5, 0.5, 10
 METHODS = ("temperature", "platt", "isotonic")
+# ---- claims of histogram binning
+ERROR, SAMPLE = 0.1, 4_000_000  # level of all claims, and scores that population values come from
+SCORES = ("uniform", "Beta(0.2, 0.2)", "rare", "atoms", "tenths")
+DECIMALS = (None, 2)  # of the scores
+BINS = (5, 10, 40)
+
 LAWS = (Law("uniform"), Law("sigmoid of a normal"), Law("conf"))
 
 
@@ -112,3 +120,79 @@ def _data(law: Law | None, method: str, number: int) -> Any:
         labels=(rng.random(ROWS) < true).astype(np.int64),
         covariates=2 * true + rng.standard_normal(ROWS),
     )
+
+
+# ---------------------------------------------------------------- claims of histogram binning
+
+
+def guarantee(report: Report, pool: Executor, count: int) -> None:
+    """Share of fits that are wrong in any bin, by ε and by exact limits: at most `ERROR`.
+
+    Events have a probability that is no monotone function of the score.
+    """
+    # Right code exceeds this share in one of a thousand cells.
+    most = 100 * float(binom.ppf(0.999, count, ERROR)) / count
+    report.note(f"{count} fits to {ROWS} rows; at most {100 * ERROR:g} % may be wrong in any bin")
+    # Scores with a decimal have no more digits to round.
+    cells = [(name, d) for name in SCORES for d in DECIMALS if d is None or name != "tenths"]
+    for name, decimals in cells:
+        for bins in BINS:
+            parts = shared(pool, count, _wrong_claims, name, decimals, bins)
+            beyond, outside, claims, unclaimed, epsilon = np.concatenate(parts).T
+            title = name if decimals is None else f"{name}, {decimals} decimals"
+            report.row(
+                scores=title,
+                bins=bins,
+                beyond_epsilon=float(100 * beyond.mean()),
+                outside_limits=float(100 * outside.mean()),
+                claims=float(claims.mean()),
+                unclaimed=float(100 * unclaimed.mean()),
+                epsilon=float(epsilon.mean()),
+            )
+            for kind, wrong in (("beyond ε", beyond), ("outside the limits", outside)):
+                rate = float(100 * wrong.mean())
+                report.check(f"{title}, {bins} bins, {kind}", rate, most, "%", full_only=True)
+
+
+PARTS = {"guarantee": guarantee}
+
+
+def _event_probability(scores: Any) -> Any:
+    return 0.5 + 0.45 * np.sin(9.0 * scores)
+
+
+def _scores(name: str, decimals: int | None, rng: np.random.Generator, n: int) -> Any:
+    p = BINARY[name](rng, n)
+    return p if decimals is None else np.round(p, decimals)
+
+
+@lru_cache(maxsize=1)
+def _population(name: str, decimals: int | None) -> tuple[Any, Any]:
+    """Many scores in increasing order, and sums of the probabilities of events up to each."""
+    scores = np.sort(_scores(name, decimals, np.random.default_rng((SEED, 6)), SAMPLE))
+    return scores, np.append(0.0, np.cumsum(_event_probability(scores)))
+
+
+def _wrong_claims(name: str, decimals: int | None, bins: int, first: int, last: int) -> Any:
+    """Whether a bin is beyond ε and outside its limits, claims, rows without a claim, and ε."""
+    from calibscale import from_arrays
+    from calibscale.recalibration.histogram_binning import HistogramBinning
+
+    population, totals = _population(name, decimals)
+    out = np.empty((last - first, 5))
+    for row, number in zip(out, range(first, last), strict=True):
+        rng = np.random.default_rng((SEED, 7, number))
+        p = _scores(name, decimals, rng, ROWS)
+        y = (rng.random(ROWS) < _event_probability(p)).astype(np.int64)
+        source = from_arrays(probabilities=p, labels=y, binary=True)
+        fit = HistogramBinning(bins, ERROR).fit(source, scheduler="serial")
+        # Cuts below and above each bound, between which are the parts of the fit.
+        cuts = [np.searchsorted(population, fit.bounds, side) for side in ("left", "right")]
+        cuts = np.concatenate([[0], np.column_stack(cuts).ravel(), [SAMPLE]])
+        truth = np.diff(totals[cuts]) / np.maximum(np.diff(cuts), 1)
+        claimed = fit.claimed
+        low, high = fit.limits[claimed].T
+        row[0] = (np.abs(truth - fit.values)[claimed] > fit.epsilon).any()
+        row[1] = ((truth[claimed] < low) | (truth[claimed] > high)).any()
+        row[2:] = claimed.sum(), fit.unclaimed, fit.epsilon
+    return out

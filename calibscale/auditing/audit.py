@@ -44,9 +44,9 @@ class Recalibration:
     ----------
     methods : str or sequence of str
         ``temperature``, for three classes or more ``vector``, ``matrix``, ``dirichlet`` and
-        ``one_vs_rest``, for two classes ``platt``, ``beta``, ``isotonic``, ``bbq``,
-        ``local_bias``, ``mc`` and ``pmc``, or ``all`` that suit the number of classes.  Settings
-        follow a name, such as ``mc(depth=1, alpha=0.02)``.
+        ``one_vs_rest``, for two classes ``platt``, ``beta``, ``isotonic``, ``venn_abers``,
+        ``histogram``, ``bbq``, ``local_bias``, ``mc`` and ``pmc``, or ``all`` that suit the number
+        of classes.  Settings follow a name, such as ``mc(depth=1, alpha=0.02)``.
     hold_out : float
         Share of the rows on which recalibration is evaluated.  The methods are fitted to the other
         rows.
@@ -163,7 +163,7 @@ def audit(
         for name in names:
             data.covariate(name)  # raises for an unknown name before anything is read
         estimators = local_estimators(local)
-        methods, unsuitable = methods_named(chosen.methods, data.classes, local)
+        methods, unsuitable = methods_named(chosen.methods, data, local)
         unsuitable += _clustered(session, methods, against, local.bandwidth_share)
         if against is not None:  # an unsuitable model is an error before the tests take minutes
             if opened.source.target.claims_event:

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from calibscale.data.derived_sources import HoldOut, part_of, predicted
+from calibscale.data.source import ArraySource
 from calibscale.data.source_arguments import as_source
 from calibscale.engine.threads import one_thread
 from calibscale.errors import OptionError
@@ -142,18 +143,24 @@ def scores(
 
 
 def methods_named(
-    names: Sequence[str], classes: int, estimator: SKCE
+    names: Sequence[str], source: ArraySource, estimator: SKCE
 ) -> tuple[tuple[RecalibrationMethod, ...], list[str]]:
     """Methods of the requested names, with the settings of the test, and notes.
 
-    ``all`` requests every method of this package for this number of classes.  Where there are more
-    than two, a note names the methods that are left out.
+    ``all`` requests every method of this package for this number of classes, and for weights if
+    there are any.  A note names the methods that are left out, but for the methods for many classes
+    where there are two.
     """
+    classes = source.classes
     # The predictions as they are stand beside the methods as "before".
     methods_of_all = [name for name in METHODS.built_in if name != Identity.name]
     of_classes = [n for n in methods_of_all if includes(METHODS[n].judges, CLASSES)]
     suitable = [n for n in of_classes if METHODS[n].unsuitable(classes) is None]
     unsuitable = [n for n in of_classes if n not in suitable]
+    unweighted = []
+    if source.weights is not None:
+        unweighted = [name for name in suitable if not METHODS[name].takes_weights]
+    suitable = [name for name in suitable if name not in unweighted]
     requested: list[str] = []
     for name in names:
         requested += suitable if name == "all" else [name]
@@ -168,14 +175,18 @@ def methods_named(
         settings = {key: getattr(estimator, key) for key in shared if hasattr(kind, key)}
         methods.append(method_of(text, **settings))
         methods[-1].check_classes(classes)
+        methods[-1].check_weights(source)
     # Of two classes, the methods for many are no loss: they would be Platt's or beta calibration.
-    if "all" not in names or not unsuitable or classes == 2:
-        return tuple(methods), []
-    two_only = all(METHODS[name].two_classes for name in unsuitable)
-    return tuple(methods), [
-        f"recalibrated by {', '.join(suitable)}; {', '.join(unsuitable)} left out: they are for "
-        f"{'two' if two_only else 'fewer'} classes, and there are {classes}"
-    ]
+    notes = []
+    if "all" in names and unsuitable and classes > 2:
+        two_only = all(METHODS[name].two_classes for name in unsuitable)
+        notes.append(
+            f"recalibrated by {', '.join(suitable)}; {', '.join(unsuitable)} left out: they are "
+            f"for {'two' if two_only else 'fewer'} classes, and there are {classes}"
+        )
+    if "all" in names and unweighted:
+        notes.append(f"{', '.join(unweighted)} left out, with no guarantee for rows with weights")
+    return tuple(methods), notes
 
 
 def recalibrations(

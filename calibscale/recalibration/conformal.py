@@ -100,6 +100,7 @@ class Conformal(RecalibrationMethod):
     covariates: tuple[str, ...] = ()
     name: ClassVar[str] = "conformal"
     two_classes: ClassVar[bool] = False
+    takes_weights: ClassVar[bool] = False
     judges: ClassVar[tuple[str, ...]] = (INTERVALS, QUANTILES)
 
     def __post_init__(self) -> None:
@@ -111,8 +112,6 @@ class Conformal(RecalibrationMethod):
         return ConformalFit
 
     def _fit(self, setup: DataProfile, read: Read) -> ConformalFit:
-        if setup.source.weights is not None:
-            raise OptionError(f"{self.name}: rows with weights are not exchangeable")
         target: Any = setup.source.target
         position, levels = self._groups(setup)
         groups = 1 + len(levels)  # all rows, and each group

@@ -168,7 +168,7 @@ class FittedRecalibration(RecalibrationResult):
         return np.concatenate(blocks)
 
     def interval(self, probabilities: Any = None, *, logits: Any = None) -> Floats:
-        """Interval of P(y = 1) of predictions in memory, by ``venn_abers``.
+        """Interval of P(y = 1) of predictions in memory, by ``venn_abers`` or ``histogram``.
 
         Parameters
         ----------
@@ -178,9 +178,12 @@ class FittedRecalibration(RecalibrationResult):
         Returns
         -------
         (n, 2) array of float64
-            Lower and upper limits, the values p0 and p1 of two isotonic regressions: with the new
-            row as no event, and as an event.  The limit that belongs to the label is calibrated if
-            the row is exchangeable with the rows of the fit [Vovk & Petej 2014].
+            Lower and upper limits.  Of ``venn_abers``, they are the values p0 and p1 of two
+            isotonic regressions: with the new row as no event, and as an event.  The limit that
+            belongs to the label is calibrated if the row is exchangeable with the rows of the fit
+            [Vovk & Petej 2014].  Of ``histogram``, they are for the frequency of events among new
+            rows in the bin of the prediction, and hold in all bins at once with probability 1 − α
+            [Gupta & Ramdas 2021, with the limits of Clopper & Pearson 1934].
 
         Raises
         ------
@@ -229,7 +232,7 @@ class FittedRecalibration(RecalibrationResult):
         ------
         OptionError
             If the fit is not of two classes, or no formula of one probability: ``identity``,
-            ``temperature``, ``platt``, ``beta`` and ``isotonic`` are.
+            ``temperature``, ``platt``, ``beta``, ``isotonic`` and ``histogram`` are.
 
         Examples
         --------

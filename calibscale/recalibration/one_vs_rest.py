@@ -16,6 +16,7 @@ from calibscale.kernels.data_profile import DataProfile
 from calibscale.predictions.blocks import RowCounts
 from calibscale.predictions.chunk import Chunk
 from calibscale.predictions.classes import Classes
+from calibscale.recalibration.histogram_binning import HistogramBinning
 from calibscale.recalibration.logistic import Beta, Platt
 from calibscale.recalibration.nonparametric import BBQ, HISTOGRAM, Isotonic
 from calibscale.recalibration.parametric import CLIP, TemperatureScaling
@@ -30,7 +31,7 @@ from calibscale.statistics.one_pass import PassResult
 from calibscale.statistics.statistic import Statistic
 
 _BINARY: dict[str, type[RecalibrationMethod]] = {
-    kind.name: kind for kind in (Platt, Beta, Isotonic, BBQ)
+    kind.name: kind for kind in (Platt, Beta, Isotonic, BBQ, HistogramBinning)
 }
 _STATE_BYTES = 2**26  # states of the classes that are fitted together: 64 MB
 
@@ -161,8 +162,9 @@ class OneVsRest(RecalibrationMethod):
 
     Parameters
     ----------
-    method : {"isotonic", "platt", "beta", "bbq"}
-        Method for two classes, with its default settings.
+    method : {"isotonic", "platt", "beta", "bbq", "histogram"}
+        Method for two classes, with its default settings.  The normalisation takes the guarantee
+        of ``histogram`` away.
     min_rows : int
         Labelled rows of a class below which it has no fit of its own.
 
@@ -206,6 +208,7 @@ class OneVsRest(RecalibrationMethod):
         return OneVsRestFit
 
     def _fit(self, setup: DataProfile, read: Read) -> OneVsRestFit:
+        self.binary.check_weights(setup.source)
         table = LabelTable()
         result = read(table)
         rows = result.groups[None][table].counts.sum(axis=0)
@@ -238,7 +241,7 @@ class OneVsRest(RecalibrationMethod):
     def _batches(self, labels: list[int]) -> Iterable[list[int]]:
         """Classes whose fits have states in memory at the same time."""
         # Platt scaling and beta calibration have small states, and histograms large ones.
-        state_bytes = HISTOGRAM.nbytes(2) if self.method in ("isotonic", "bbq") else 2**10
+        state_bytes = HISTOGRAM.nbytes(2) if self.method not in ("platt", "beta") else 2**10
         size = max(1, _STATE_BYTES // state_bytes)
         for low in range(0, len(labels), size):
             yield labels[low : low + size]

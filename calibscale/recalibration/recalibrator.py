@@ -112,6 +112,7 @@ class RecalibrationMethod(ABC):
     name: ClassVar[str]
     judges: ClassVar[tuple[str, ...]] = (CLASSES,)  # claims of the predictions that it maps
     two_classes: ClassVar[bool] = True
+    takes_weights: ClassVar[bool] = True
     # Rules of settings in files.  Pydantic reads this attribute of a dataclass.
     __pydantic_config__: ClassVar[ConfigDict] = ConfigDict(
         strict=True, extra="forbid", allow_inf_nan=False
@@ -138,9 +139,19 @@ class RecalibrationMethod(ABC):
         """Raise an OptionError if the method is not for the predictions of a source."""
         if not includes(cls.judges, source.target.claim):
             raise unsuitable(cls.name, source, cls.judges)
+        cls.check_weights(source)
         if source.target.has_classes:
             source.need_integer_labels(cls.name)
             cls.check_classes(source.classes)
+
+    @classmethod
+    def check_weights(cls, source: ArraySource) -> None:
+        """Raise an OptionError if rows have weights, which the method does not take."""
+        if source.weights is not None and not cls.takes_weights:
+            raise OptionError(
+                f"{cls.name}: rows with weights are not exchangeable with new rows, so that its "
+                "guarantee does not hold; leave the weights out"
+            )
 
     @classmethod
     def of_settings(cls, settings: dict[str, Any]) -> Self:
@@ -275,7 +286,9 @@ class FittedRecalibrator(ABC):
 
     def intervals(self, chunk: Chunk) -> Floats:
         """Limits of P(y = 1) of valid rows (c, 2).  An OptionError is raised without limits."""
-        raise OptionError(f"{self.method.name} has no interval of a probability: fit venn_abers")
+        raise OptionError(
+            f"{self.method.name} has no interval of a probability: fit venn_abers or histogram"
+        )
 
     def sql(self, score: SQLScore) -> str:
         """SQL expression of the recalibrated P(y = 1).  An OptionError is raised without one."""

@@ -386,6 +386,7 @@ METHOD_NAMES = (
     "beta",
     "isotonic",
     "venn_abers",
+    "histogram",
     "bbq",
     "local_bias",
     "mc",

@@ -25,12 +25,13 @@ new = calibscale.from_arrays(logits=logits[3000:], labels=y[3000:])
 # Fit
 # ---
 # The parameters have standard errors. Other methods, for two classes, are ``platt``, ``beta``,
-# ``isotonic``, ``venn_abers`` (an interval of two isotonic regressions, by ``fitted.interval``) and
-# ``bbq`` (Bayesian binning). With covariates there are also ``local_bias``, ``mc``
-# (multicalibration) and ``pmc`` (proportional multicalibration). Methods for three classes or more
-# are ``vector``, ``matrix``, ``dirichlet`` and ``one_vs_rest``, see below. Without a method,
-# `recalibrate` takes the simplest one with a log loss near the smallest on rows that a fit has not
-# used. It may be ``identity``, the predictions as they are.
+# ``isotonic``, ``venn_abers`` (an interval of two isotonic regressions, by ``fitted.interval``),
+# ``histogram`` (bins with a guarantee, see below) and ``bbq`` (Bayesian binning). With covariates
+# there are also ``local_bias``, ``mc`` (multicalibration) and ``pmc`` (proportional
+# multicalibration). Methods for three classes or more are ``vector``, ``matrix``, ``dirichlet`` and
+# ``one_vs_rest``, see below. Without a method, `recalibrate` takes the simplest one with a log loss
+# near the smallest on rows that a fit has not used. It may be ``identity``, the predictions as they
+# are.
 
 fitted = calibscale.recalibrate(old, method="temperature")
 print(fitted)
@@ -76,6 +77,24 @@ for method in ("temperature", "vector", "matrix", "dirichlet", "one_vs_rest"):
 # with few rows is recalibrated nearly by a temperature, and the result says for how many classes
 # the rows say less than the shrinkage. ``vector(slope_spread=0.05)`` shrinks more. The default
 # spreads were chosen on image classifiers with thousands of rows.
+
+# %%
+# A guarantee
+# -----------
+# ``histogram`` has bins of equal count for two classes. The rows that are the bounds of bins are
+# left out of the frequencies, and so the same rows can choose the bins and estimate their values.
+# With probability at least 95 %, the share of events among new rows is within ``epsilon`` of the
+# value in every bin at once, whatever the model and the law of the rows. The rows must be
+# independent, like the new rows, and the model not fitted to them. `interval` has exact limits of
+# each bin, which hold at the same time and are narrower. More bins follow the curve more closely,
+# with a larger ``epsilon``.
+
+p = rng.beta(0.6, 0.9, 10_000)
+y = (rng.random(10_000) < 0.5 * p + 0.3 * p**3).astype(int)
+rows = calibscale.from_arrays(probabilities=p, labels=y, binary=True)
+fitted = calibscale.recalibrate(rows, "histogram(bins=10)")
+print(fitted)
+print(fitted.interval([0.2, 0.9]).round(3))
 
 # %%
 # Every group

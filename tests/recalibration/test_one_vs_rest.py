@@ -10,6 +10,7 @@ import calibscale as cs
 from calibscale.data.source_arguments import as_source
 from calibscale.errors import OptionError
 from calibscale.recalibration import one_vs_rest
+from calibscale.recalibration.histogram_binning import HistogramBinning
 from calibscale.recalibration.logistic import Beta, Platt
 from calibscale.recalibration.nonparametric import BBQ, Isotonic
 from calibscale.recalibration.one_vs_rest import OneVsRest
@@ -20,7 +21,7 @@ from tests.support.overconfident import probabilities
 pytestmark = pytest.mark.long
 
 N, K = 2000, 4
-BINARY = {kind.name: kind for kind in (Platt, Beta, Isotonic, BBQ)}
+BINARY = {kind.name: kind for kind in (Platt, Beta, Isotonic, BBQ, HistogramBinning)}
 
 
 @pytest.fixture(scope="module")
@@ -32,8 +33,15 @@ def rows():
     return q, np.where(rng.random(N) < 0.1, -1, y), rng.uniform(0.1, 4.0, N)
 
 
-@pytest.mark.parametrize("weighted", [False, True])
-@pytest.mark.parametrize("name", BINARY)
+@pytest.mark.parametrize(
+    ("name", "weighted"),
+    [
+        (name, weighted)
+        for name, kind in BINARY.items()
+        for weighted in (False, True)
+        if kind.takes_weights or not weighted
+    ],
+)
 def test_fit__is_that_of_each_class_against_the_others(rows, name, weighted):
     q, y, w = rows
     weights = w if weighted else None

@@ -57,7 +57,8 @@ def _fits() -> dict[str, tuple[cs.FittedRecalibration, dict[str, Any]]]:
     cases: dict[str, tuple[Any, Any, dict[str, Any]]] = {
         name: (name, binary, {"probabilities": p}) for name in ("temperature", "platt", "isotonic")
     }
-    cases["bbq"] = ("bbq", binary, {"probabilities": p})
+    for name in ("bbq", "histogram"):
+        cases[name] = (name, binary, {"probabilities": p})
     cases["local_bias"] = (LOCAL, binary, {"probabilities": p, "covariates": at[:, 1:]})
     categories = LocalBias(("x1", "x2"), categorical=("x1",), covariate_bandwidth=0.8)
     cases["local_bias of categories"] = (categories, binary, {"probabilities": p, "covariates": at})

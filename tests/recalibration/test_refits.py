@@ -364,6 +364,7 @@ def test_audit__notes_name_p_values_that_leave_out_the_fit(data, capsys):
         "beta": "labels",
         "isotonic": "refit",
         "venn_abers": "labels",
+        "histogram": "labels",
         "bbq": "labels",
         "local_bias": "labels",
         "mc": "labels",
@@ -372,6 +373,7 @@ def test_audit__notes_name_p_values_that_leave_out_the_fit(data, capsys):
     assert [name for name, scores in scores_of.items() if scores.note] == [
         "beta",
         "venn_abers",
+        "histogram",
         "bbq",
         "local_bias",
         "mc",

@@ -11,7 +11,15 @@ from scipy.special import expit
 
 import calibscale as cs
 
-METHODS = ("identity", "temperature", "platt", "beta", "isotonic", "isotonic(ends=pure)")
+METHODS = (
+    "identity",
+    "temperature",
+    "platt",
+    "beta",
+    "isotonic",
+    "isotonic(ends=pure)",
+    "histogram",
+)
 ROWS = 2000
 
 
