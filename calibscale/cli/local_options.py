@@ -13,8 +13,8 @@ if TYPE_CHECKING:
     from calibscale.estimators.skce import KLCE
 
 METHODS = (
-    "identity, temperature, vector, matrix, dirichlet, one_vs_rest, platt, beta, isotonic, "
-    "venn_abers, histogram, bbq, local_bias, mc or pmc"
+    "identity, temperature, vector, matrix, dirichlet, one_vs_rest, platt, beta, spline, "
+    "isotonic, venn_abers, histogram, bbq, local_bias, mc or pmc"
 )
 notion_option = click.option(
     "--notion",

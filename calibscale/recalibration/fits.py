@@ -232,7 +232,7 @@ class FittedRecalibration(RecalibrationResult):
         ------
         OptionError
             If the fit is not of two classes, or no formula of one probability: ``identity``,
-            ``temperature``, ``platt``, ``beta``, ``isotonic`` and ``histogram`` are.
+            ``temperature``, ``platt``, ``beta``, ``spline``, ``isotonic`` and ``histogram`` are.
 
         Examples
         --------

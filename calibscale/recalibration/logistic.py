@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Annotated, ClassVar, NamedTuple
 
 import numpy as np
@@ -61,12 +61,17 @@ class LogisticState(NamedTuple):
 class LogisticLoss(Statistic):
     """Σ w (log(1 + e^η) − yη) of η = ⟨coefficients, design⟩, and its derivatives.
 
-    The columns of the `design` are functions of p, see `design_of`.
+    The columns of the `design` are functions of p, see `design_of`.  Classes with other columns
+    override `columns`.
     """
 
     coefficients: tuple[float, ...]
     design: tuple[str, ...]
     clip: float = CLIP
+
+    def columns(self, z: Floats) -> Floats:
+        """Columns of the design at log-odds z (m, c)."""
+        return design_of(z, self.design)
 
     def zero(self, classes: int) -> LogisticState:
         m = len(self.coefficients)
@@ -84,7 +89,7 @@ class LogisticLoss(Statistic):
         z = log_odds(chunk, self.clip)
         y = chunk.labels.astype(np.float64)
         w = chunk.weights if len(chunk.weights) else np.ones(len(chunk))
-        design = design_of(z, self.design)
+        design = self.columns(z)
         eta = np.array(self.coefficients) @ design
         p, complement = expit(eta), expit(-eta)
         # The log loss log(1 + e^η) − yη is log(1 + e^−η) where y = 1.
@@ -123,7 +128,7 @@ def design_of(z: Floats, columns: tuple[str, ...]) -> Floats:
     return np.stack([functions[name]() for name in columns])
 
 
-class _LogisticFit(NamedTuple):
+class LogisticFit(NamedTuple):
     """Coefficients and their standard errors (m,), log loss, and the last pass."""
 
     coefficients: Floats
@@ -134,38 +139,51 @@ class _LogisticFit(NamedTuple):
     notes: tuple[str, ...]
 
 
-def _logistic_fit(name: str, read: Read, design: tuple[str, ...], clip: float) -> _LogisticFit:
-    """Maximum-likelihood fit by Newton's method, one pass per step."""
+def _logistic_fit(name: str, read: Read, design: tuple[str, ...], clip: float) -> LogisticFit:
+    """Maximum-likelihood fit."""
     # With coefficients of 0 every row has p' = 1/2, and a finite loss whatever the data.
-    best: Floats = np.zeros(len(design))
-    step: Floats = np.zeros(len(design))
+    at_zero = LogisticLoss((0.0,) * len(design), design, clip)
+    return newton_fit(name, read, at_zero, np.zeros((len(design), len(design))))
+
+
+def newton_fit(name: str, read: Read, start: LogisticLoss, penalty: Floats) -> LogisticFit:
+    """Minimum of the mean log loss and ½⟨β, penalty·β⟩ by Newton's method, one pass per step.
+
+    `start` has the first coefficients β (m,), and the penalty is (m, m).  The loss of the fit is
+    without the penalty.
+    """
+    best = np.array(start.coefficients)
+    step: Floats = np.zeros(len(best))
     min_loss = math.inf
     for passes in range(1, MAX_PASSES + 1):
-        statistic = LogisticLoss(tuple((best + step).tolist()), design, clip)
+        statistic = replace(start, coefficients=tuple((best + step).tolist()))
         result = read(statistic)
         state: LogisticState = result.groups[None][statistic]
         if passes == 1:
-            _check_overlap(name, state.extent)
-            _check_rank(name, state.hessian)
+            check_overlap(name, state.extent)
+            _check_rank(name, state.hessian + state.weight * penalty)
         loss = float(state.loss / state.weight)
-        if loss > min_loss + 1e-12 * abs(min_loss):  # the step is too long
+        penalised = loss + float((best + step) @ penalty @ (best + step)) / 2.0
+        if penalised > min_loss + 1e-12 * abs(min_loss):  # the step is too long
             step = step / 2
             continue
-        best, min_loss = best + step, loss
+        best, min_loss = best + step, penalised
+        hessian = state.hessian + state.weight * penalty
+        gradient = state.gradient + state.weight * (penalty @ best)
         try:
-            step = -np.linalg.solve(state.hessian, state.gradient).astype(np.float64)
+            step = -np.linalg.solve(hessian, gradient).astype(np.float64)
         except np.linalg.LinAlgError:  # every row is certain to rounding
             break
         if np.abs(step).max() <= PRECISION * max(1.0, np.abs(best).max()):
             # Sandwich covariance [White 1982], which does not assume that the model is right.
-            inverse = np.linalg.inv(state.hessian)
+            inverse = np.linalg.inv(hessian)
             errors = np.sqrt(np.diag(inverse @ state.squares @ inverse).clip(0.0))
-            notes = clip_note(float(state.clipped), "have", clip)
-            return _LogisticFit(best + step, errors, loss, result, passes, notes)
+            notes = clip_note(float(state.clipped), "have", start.clip)
+            return LogisticFit(best + step, errors, loss, result, passes, notes)
     raise not_converged(name)
 
 
-def _check_overlap(name: str, extent: Floats) -> None:
+def check_overlap(name: str, extent: Floats) -> None:
     """Require overlapping log-odds of both labels, without which the likelihood has no maximum."""
     (low0, high0), (low1, high1) = extent * [1, -1]
     all_equal = low0 == high0 and low1 == high1 and low0 == low1

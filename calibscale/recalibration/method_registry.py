@@ -19,6 +19,7 @@ from calibscale.recalibration import (
     nonparametric,
     one_vs_rest,
     parametric,
+    spline_map,
     venn_abers,
 )
 from calibscale.recalibration.choice import AUTO
@@ -38,6 +39,7 @@ METHODS: Registry[type[RecalibrationMethod]] = Registry(
             (one_vs_rest.OneVsRest, "a method for two classes, for each class against the rest"),
             (logistic.Platt, "logistic regression on the log-odds, for two classes"),
             (logistic.Beta, "beta calibration, with a slope for each end, for two classes"),
+            (spline_map.Spline, "rising spline of the log-odds, for two classes"),
             (nonparametric.Isotonic, "isotonic regression, for two classes"),
             (venn_abers.VennAbers, "two isotonic regressions with an interval, for two classes"),
             (histogram_binning.HistogramBinning, "bins with a guarantee, for two classes"),

@@ -7,7 +7,7 @@ from itertools import pairwise
 
 from calibscale.array_types import Floats
 
-_LARGEST = 700.0  # exponent whose exponential is finite in double precision
+LARGEST_EXPONENT = 700.0  # exponent whose exponential is finite in double precision
 
 
 def number(value: float) -> str:
@@ -49,15 +49,17 @@ class SQLScore:
     def logarithms(self, clip: float) -> tuple[str, str]:
         """Logarithms of p and of 1 − p."""
         if self.is_logit:
-            z = f"({limited(f'({self.column})', -_LARGEST, _LARGEST)})"
+            z = f"({limited(f'({self.column})', -LARGEST_EXPONENT, LARGEST_EXPONENT)})"
             return f"(-LN(1e0 + EXP(-{z})))", f"(-LN(1e0 + EXP({z})))"
         p = f"({limited(f'({self.column})', clip, 1.0 - clip)})"
         return f"LN({p})", f"LN(1e0 - {p})"
 
 
-def sigmoid(log_odds: str) -> str:
-    """1/(1 + exp(−z)) for an expression z."""
-    return f"(1e0 / (1e0 + EXP(-({limited(log_odds, -_LARGEST, _LARGEST)}))))"
+def sigmoid(log_odds: str, within: bool = False) -> str:
+    """1/(1 + exp(−z)) for an expression z, whose exponential is finite if it is `within` limits."""
+    if not within:
+        log_odds = limited(log_odds, -LARGEST_EXPONENT, LARGEST_EXPONENT)
+    return f"(1e0 / (1e0 + EXP(-({log_odds}))))"
 
 
 def interpolated(value: str, knots: Floats, values: Floats) -> str:

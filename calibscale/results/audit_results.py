@@ -384,6 +384,7 @@ METHOD_NAMES = (
     "one_vs_rest",
     "platt",
     "beta",
+    "spline",
     "isotonic",
     "venn_abers",
     "histogram",

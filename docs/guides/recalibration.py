@@ -25,13 +25,13 @@ new = calibscale.from_arrays(logits=logits[3000:], labels=y[3000:])
 # Fit
 # ---
 # The parameters have standard errors. Other methods, for two classes, are ``platt``, ``beta``,
-# ``isotonic``, ``venn_abers`` (an interval of two isotonic regressions, by ``fitted.interval``),
-# ``histogram`` (bins with a guarantee, see below) and ``bbq`` (Bayesian binning). With covariates
-# there are also ``local_bias``, ``mc`` (multicalibration) and ``pmc`` (proportional
-# multicalibration). Methods for three classes or more are ``vector``, ``matrix``, ``dirichlet`` and
-# ``one_vs_rest``, see below. Without a method, `recalibrate` takes the simplest one with a log loss
-# near the smallest on rows that a fit has not used. It may be ``identity``, the predictions as they
-# are.
+# ``spline`` (a rising curve of the log-odds), ``isotonic``, ``venn_abers`` (an interval of two
+# isotonic regressions, by ``fitted.interval``), ``histogram`` (bins with a guarantee, see below)
+# and ``bbq`` (Bayesian binning). With covariates there are also ``local_bias``, ``mc``
+# (multicalibration) and ``pmc`` (proportional multicalibration). Methods for three classes or more
+# are ``vector``, ``matrix``, ``dirichlet`` and ``one_vs_rest``, see below. Without a method,
+# `recalibrate` takes the simplest one with a log loss near the smallest on rows that a fit has not
+# used. It may be ``identity``, the predictions as they are.
 
 fitted = calibscale.recalibrate(old, method="temperature")
 print(fitted)

@@ -57,7 +57,7 @@ def _fits() -> dict[str, tuple[cs.FittedRecalibration, dict[str, Any]]]:
     cases: dict[str, tuple[Any, Any, dict[str, Any]]] = {
         name: (name, binary, {"probabilities": p}) for name in ("temperature", "platt", "isotonic")
     }
-    for name in ("bbq", "histogram"):
+    for name in ("bbq", "histogram", "spline"):
         cases[name] = (name, binary, {"probabilities": p})
     cases["local_bias"] = (LOCAL, binary, {"probabilities": p, "covariates": at[:, 1:]})
     categories = LocalBias(("x1", "x2"), categorical=("x1",), covariate_bandwidth=0.8)

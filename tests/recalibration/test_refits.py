@@ -362,6 +362,7 @@ def test_audit__notes_name_p_values_that_leave_out_the_fit(data, capsys):
         "temperature": "refit",
         "platt": "refit",
         "beta": "labels",
+        "spline": "labels",
         "isotonic": "refit",
         "venn_abers": "labels",
         "histogram": "labels",
@@ -372,6 +373,7 @@ def test_audit__notes_name_p_values_that_leave_out_the_fit(data, capsys):
     }
     assert [name for name, scores in scores_of.items() if scores.note] == [
         "beta",
+        "spline",
         "venn_abers",
         "histogram",
         "bbq",

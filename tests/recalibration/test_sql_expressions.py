@@ -19,6 +19,7 @@ METHODS = (
     "isotonic",
     "isotonic(ends=pure)",
     "histogram",
+    "spline",
 )
 ROWS = 2000
 

@@ -209,6 +209,7 @@ EXAMPLES = {
     "SegmentAtoms": lambda cls: ATOMS,
     "SimplexCells": lambda cls: cls(),
     "ScoreDigits": lambda cls: cls((0x1FD, 0x1FE), 9),
+    "SplineLoss": lambda cls: cls((-1.0, 0.2, 1.0), (), knots=(-1.0, 0.0, 1.5)),
     "SpreadSums": lambda cls: cls("positive"),
     "SquaredResiduals": lambda cls: cls(BinCounts("class_wise", EDGES)),
     "StrengthModes": lambda cls: cls(MODES, Strengths("positive"), False),

@@ -1,0 +1,384 @@
+"""Recalibration of two classes by a natural cubic spline of the log-odds."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Annotated, Any, ClassVar, NamedTuple, Self
+
+import numpy as np
+from pydantic import Field, model_validator
+from scipy.interpolate import CubicSpline
+from scipy.optimize import minimize
+from scipy.special import expit, logit
+
+from calibscale.array_types import Floats
+from calibscale.errors import OptionError, require
+from calibscale.kernels.data_profile import DataProfile
+from calibscale.predictions.chunk import Chunk
+from calibscale.recalibration.logistic import (
+    LogisticFit,
+    LogisticLoss,
+    LogisticState,
+    check_overlap,
+    log_odds,
+    newton_fit,
+)
+from calibscale.recalibration.nonparametric import HISTOGRAM
+from calibscale.recalibration.parametric import CLIP
+from calibscale.recalibration.recalibrator import (
+    FittedRecalibrator,
+    Measured,
+    NonNegative,
+    Read,
+    RecalibrationMethod,
+    StoredFit,
+    increasing,
+)
+from calibscale.recalibration.sql_expressions import LARGEST_EXPONENT, SQLScore, number, sigmoid
+from calibscale.statistics.score_histogram import OccupiedCells
+
+MAX_KNOTS = 20
+_CELLS = 4096  # cells by which the smoothing is chosen and the fit is started
+_FIRST_SHARE = 0.05  # share of the rows below the first knot, and above the last [Harrell 2015]
+_LEAST_GAP = 1e-3  # between knots, as a share of their range, so that values determine the curve
+# From nearly a line to nearly no smoothing for 10^10 rows.
+_SMOOTHINGS = tuple(10.0 ** np.arange(1.0, -12.5, -0.5))
+_AS_GOOD = 0.01  # difference of two criteria that says nothing
+_ROUNDING = 1e-9  # of slopes, relative to the steepest one
+
+
+# ---------------------------------------------------------------- splines
+
+
+def natural_spline(knots: Floats, values: Floats, z: Floats) -> Floats:
+    """Natural cubic spline at z (c,) with values (m,) or (m, k) at m knots, a line beyond them."""
+    spline = CubicSpline(knots, values, bc_type="natural")
+    inside = np.clip(z, knots[0], knots[-1])
+    # Beyond the knots, the slope is the slope at the nearer end.
+    beyond = (z - inside).reshape(-1, *[1] * (np.ndim(values) - 1))
+    return np.asarray(spline(inside) + beyond * spline(inside, 1))
+
+
+def curvature(knots: Floats) -> Floats:
+    """Matrix (m, m) of the quadratic form r³ ∫ f''² of the values of a natural spline at knots.
+
+    With the range r of the knots, it does not depend on the scale of the log-odds.
+    """
+    cardinal = CubicSpline(knots, np.eye(len(knots)), bc_type="natural")
+    second = cardinal(knots, 2)
+    gaps = np.diff(knots)
+    # ∫ f''² of a function f'' that is linear between knots [Green & Silverman 1994, §2.1].
+    products = np.zeros((len(knots), len(knots)))
+    for i, gap in enumerate(gaps):
+        products[i : i + 2, i : i + 2] += gap / 6.0 * np.array([[2.0, 1.0], [1.0, 2.0]])
+    matrix = (knots[-1] - knots[0]) ** 3 * (second.T @ products @ second)
+    return (matrix + matrix.T) / 2.0
+
+
+def rises(knots: Floats, values: Floats) -> bool:
+    """Whether a natural spline decreases nowhere."""
+    slope = CubicSpline(knots, values, bc_type="natural").derivative()
+    # A quadratic function is smallest at an end of its interval, or where its slope is 0.
+    turns = slope.derivative().roots(discontinuity=False, extrapolate=False)
+    slopes = slope(np.concatenate([knots, turns[np.isfinite(turns)]]))
+    return bool(slopes.min() >= -_ROUNDING * np.abs(slopes).max())
+
+
+@dataclass(frozen=True)
+class SplineLoss(LogisticLoss):
+    """`LogisticLoss` of a natural spline of the log-odds, with its values at `knots`."""
+
+    knots: tuple[float, ...] = ()
+
+    def columns(self, z: Floats) -> Floats:
+        knots = np.array(self.knots)
+        return np.ascontiguousarray(natural_spline(knots, np.eye(len(knots)), z).T)
+
+
+# ---------------------------------------------------------------- choice of knots and smoothing
+
+
+class _Start(NamedTuple):
+    """Values at knots (m,), smoothing, and effective number of parameters."""
+
+    knots: Floats
+    values: Floats
+    smoothing: float
+    parameters: float
+
+    @property
+    def penalty(self) -> Floats:
+        return self.smoothing * curvature(self.knots)
+
+
+def knots_of(z: Floats, share: Floats, count: int) -> Floats:
+    """Knots at quantiles of the log-odds z (c,) of cells with shares (c,) of the weight."""
+    levels = np.linspace(_FIRST_SHARE, 1.0 - _FIRST_SHARE, count)
+    below = np.cumsum(share)
+    places = np.minimum(np.searchsorted(below, levels * below[-1]), len(z) - 1)
+    quantiles = z[places]
+    if quantiles[0] == quantiles[-1]:  # most rows have one score
+        quantiles = z[[0, -1]]
+    knots = [quantiles[0]]
+    least = _LEAST_GAP * (quantiles[-1] - quantiles[0])
+    for quantile in quantiles[1:]:
+        if quantile - knots[-1] > least:
+            knots.append(quantile)
+    return np.array(knots)
+
+
+def _starts(cells: OccupiedCells, method: Spline) -> list[_Start]:
+    """Fits to cells, from the smoothing with the smallest criterion to the line.
+
+    The criterion is Akaike's, Σ log loss plus the effective number of parameters tr((H + P)⁻¹H)
+    with the second derivatives H and the penalty P [Wood 2017, §6.2].  With weights, a row counts
+    as Σw/Σw² effective rows.
+    """
+    cells = cells.coarse(_CELLS)
+    z = logit(np.clip(cells.score, method.clip, 1.0 - method.clip))
+    if z[0] == z[-1]:
+        raise OptionError(
+            f"{method.name}: all predictions are nearly equal, so that no curve is determined; "
+            "use platt"
+        )
+    knots = knots_of(z, cells.share, method.knots)
+    weight, events = cells.weight / cells.unit, cells.events / cells.unit
+    line = np.array([knots[0], knots[-1]])
+    fits = [_fit_to_cells(z, weight, events, line, 0.0, line)]
+    criteria = [fits[0][1]]
+    smoothings = _SMOOTHINGS
+    if method.smoothing is not None:
+        # Smoother curves are fitted as well, in case the one that is asked for decreases.
+        more = [smoothing for smoothing in _SMOOTHINGS if smoothing > method.smoothing]
+        smoothings = (*more, method.smoothing)
+    if len(knots) > 2:
+        values = natural_spline(line, fits[0][0].values, knots)
+        for smoothing in smoothings:
+            start, criterion = _fit_to_cells(z, weight, events, knots, smoothing, values)
+            values = start.values  # of more smoothing, near those of less
+            fits.append((start, criterion))
+            criteria.append(criterion)
+    # A criterion that is larger by less than this is as good, and its curve is smoother.
+    best = int(np.argmax(np.array(criteria) <= min(criteria) + _AS_GOOD))
+    if method.smoothing is not None:
+        best = len(fits) - 1
+    return [start for start, _ in fits[best::-1]]
+
+
+def _fit_to_cells(
+    z: Floats, weight: Floats, events: Floats, knots: Floats, smoothing: float, first: Floats
+) -> tuple[_Start, float]:
+    """Penalised fit to cells from first values, and its criterion."""
+    design = natural_spline(knots, np.eye(len(knots)), z).T
+    total = weight.sum()
+    penalty = smoothing * curvature(knots)
+
+    def loss(values: Floats) -> tuple[float, Floats]:
+        eta = values @ design
+        parts = weight @ np.logaddexp(0.0, eta) - events @ eta
+        gradient = design @ (weight * expit(eta) - events) / total + penalty @ values
+        return float(parts / total + values @ penalty @ values / 2.0), gradient
+
+    def second(values: Floats) -> Floats:
+        eta = values @ design
+        hessian = (design * (weight * expit(eta) * expit(-eta))) @ design.T
+        return np.asarray(hessian / total + penalty)
+
+    # Trust regions, because a whole Newton step may be too long where the curve is far off.
+    values = minimize(loss, first, jac=True, hess=second, method="trust-exact").x
+    eta = values @ design
+    log_loss = float(weight @ np.logaddexp(0.0, eta) - events @ eta)
+    with_penalty = second(values)
+    parameters = float(np.trace(np.linalg.lstsq(with_penalty, with_penalty - penalty)[0]))
+    return _Start(knots, values, smoothing, parameters), log_loss + parameters
+
+
+# ---------------------------------------------------------------- method and fit
+
+
+@dataclass(frozen=True)
+class Spline(RecalibrationMethod):
+    """p' = sigmoid(f(logit p)) with a natural cubic spline f that does not decrease.
+
+    For two classes [Lucena, Spline-based probability calibration, arXiv:1809.07751 (2018)].  f is
+    cubic between `knots` at equidistant quantiles of the scores from 5 to 95 %, and a line beyond
+    them, so that p' is not extrapolated wildly.  Its values at the knots minimise the mean log loss
+    plus ½λr³∫f''², with the range r of the knots, by Newton's method with one pass per step.
+
+    Knots and λ come from a histogram of the scores in one pass before: λ has the smallest Akaike
+    criterion of 27 values and of a line, which is `Platt`.  If f decreases somewhere, λ is raised
+    to the next value until it does not.  Only a line may decrease, and a note says so.
+
+    Parameters
+    ----------
+    knots : int
+        Number of knots, from 3 to 20.  Knots that are nearly equal are joined.
+    smoothing : float, optional
+        λ, at least 0.  Default: by Akaike's criterion.
+    clip : float
+        See `Platt`.
+
+    See Also
+    --------
+    calibscale.recalibration.logistic.Platt : A line instead of a spline.
+    calibscale.recalibration.logistic.Beta : A family of three parameters.
+
+    Examples
+    --------
+    >>> import numpy as np, calibscale
+    >>> p = (np.arange(4000) + 0.5) / 4000
+    >>> y = (np.arange(4000) * 0.618 % 1 < 0.2 + 0.6 * p**3).astype(int)
+    >>> source = calibscale.from_arrays(probabilities=p, labels=y, binary=True)
+    >>> calibscale.recalibrate(source, "spline").transform([0.1, 0.5, 0.9]).round(2)
+    array([0.19, 0.29, 0.6 ])
+    """
+
+    knots: int = 6
+    smoothing: float | None = None
+    clip: float = CLIP
+    name: ClassVar[str] = "spline"
+
+    def __post_init__(self) -> None:
+        allowed = 3 <= self.knots <= MAX_KNOTS
+        require(allowed, f"knots must be from 3 to {MAX_KNOTS}", self.knots)
+        smooth = self.smoothing is None or 0 <= self.smoothing < np.inf
+        require(smooth, "smoothing must be at least 0", self.smoothing)
+        require(0 < self.clip < 0.5, "clip must be in (0, 0.5)", self.clip)
+
+    @classmethod
+    def fit_class(cls) -> type[SplineFit]:
+        return SplineFit
+
+    def _fit(self, setup: DataProfile, read: Read) -> SplineFit:
+        # The log-odds of both labels are in the state of any logistic loss.
+        extents = LogisticLoss((0.0,), ("one",), self.clip)
+        result = read(HISTOGRAM, extents)
+        states = result.groups[None]
+        extent: LogisticState = states[extents]
+        check_overlap(self.name, extent.extent)
+        passes, raised = 1, False
+        for start in _starts(OccupiedCells.of(states[HISTOGRAM].sums), self):
+            # Cells say without a pass which curves decrease.  A line is the last resort.
+            if len(start.knots) > 2 and not rises(start.knots, start.values):
+                raised = True
+                continue
+            loss = SplineLoss(tuple(start.values.tolist()), (), self.clip, tuple(start.knots))
+            fit = newton_fit(self.name, read, loss, start.penalty)
+            passes += fit.passes
+            if rises(start.knots, fit.coefficients):
+                break
+            raised = True
+        return self._fitted(setup, start, fit, passes, raised)
+
+    def _fitted(
+        self, setup: DataProfile, start: _Start, fit: LogisticFit, passes: int, raised: bool
+    ) -> SplineFit:
+        notes = [*fit.notes]
+        is_line = len(start.knots) == 2
+        if is_line:
+            notes.append(
+                "a line of the log-odds, as by platt: a curve is no better, would decrease, or has "
+                "too few different scores"
+            )
+        elif raised:
+            notes.append(
+                "more smoothing than the criterion or the setting asks for, because the map would "
+                "decrease"
+            )
+        if fit.coefficients[-1] < fit.coefficients[0]:
+            notes.append("the map decreases: events are rarer for larger predictions")
+        return SplineFit(
+            knots=start.knots,
+            values=fit.coefficients,
+            errors=fit.errors,
+            smoothing=start.smoothing,
+            effective_parameters=start.parameters,
+            log_loss=fit.loss,
+            method=self,
+            classes=setup.classes,
+            counts=fit.result.counts,
+            passes=passes,
+            notes=tuple(notes),
+        )
+
+
+_Logit = Annotated[float, Field(ge=-1e150, le=1e150)]
+_OfKnots = Field(min_length=2, max_length=MAX_KNOTS)
+
+
+class StoredSpline(StoredFit):
+    """State of `SplineFit`."""
+
+    knots: Annotated[list[_Logit], _OfKnots]
+    values: Annotated[list[_Logit], _OfKnots]
+    errors: Annotated[list[NonNegative], _OfKnots]
+    smoothing: NonNegative
+    effective_parameters: NonNegative
+    log_loss: Measured
+
+    @model_validator(mode="after")
+    def _is_spline(self) -> Self:
+        require(increasing(self.knots), "knots must increase")
+        for name in ("values", "errors"):
+            same = len(getattr(self, name)) == len(self.knots)
+            require(same, f"{name} must be as many as knots")
+        return self
+
+
+@dataclass(frozen=True, eq=False, kw_only=True)
+class SplineFit(FittedRecalibrator):
+    """Values of the spline at its knots (m,), which are log-odds, and their standard errors (m,).
+
+    `effective_parameters` is the trace of the penalised fit, 2 for a line and m without a penalty.
+    """
+
+    method: Spline
+    knots: Floats
+    values: Floats
+    errors: Floats
+    smoothing: float
+    effective_parameters: float
+    log_loss: float
+    stored: ClassVar[type[StoredFit]] = StoredSpline
+
+    @property
+    def parameters(self) -> dict[str, Any]:
+        return {
+            "knots": len(self.knots),
+            "smoothing": self.smoothing,
+            "effective_parameters": self.effective_parameters,
+            "log_loss_after": self.log_loss,
+        }
+
+    def predictions(self, chunk: Chunk) -> Floats:
+        eta = natural_spline(self.knots, self.values, log_odds(chunk, self.method.clip))
+        return np.column_stack([expit(-eta), expit(eta)])
+
+    def sql(self, score: SQLScore) -> str:
+        z = score.log_odds(self.method.clip)
+        # Pieces are compared by the column, which is shorter than its log-odds.
+        compared = z if score.is_logit else score.probability
+        borders = (self.knots if score.is_logit else expit(self.knots)).tolist()
+        spline = CubicSpline(self.knots, self.values, bc_type="natural")
+        low, high = spline(self.knots[[0, -1]], 1).tolist()
+        first, last = self.knots[[0, -1]].tolist()
+        below = _line(z, first, self.values[0], low)
+        cases = [f"WHEN {compared} < {number(borders[0])} THEN {below}"]
+        for left, border, cubic in zip(self.knots, borders[1:], spline.c.T, strict=False):
+            step = f"({z} - {number(left)})"
+            a, b, c, d = map(number, cubic)
+            polynomial = f"(({a} * {step} + {b}) * {step} + {c}) * {step} + {d}"
+            cases.append(f"WHEN {compared} < {number(border)} THEN {polynomial}")
+        above = _line(z, last, self.values[-1], high)
+        # A comparison with NULL is never true: a missing score has none of the cases.
+        cases.append(f"WHEN {compared} IS NOT NULL THEN {above}")
+        # The log-odds of clipped probabilities have a largest size, at one of their ends.
+        ends = logit([self.method.clip, 1.0 - self.method.clip])
+        largest = np.abs(natural_spline(self.knots, self.values, ends)).max()
+        within = not score.is_logit and largest < LARGEST_EXPONENT
+        return sigmoid(f"(CASE {' '.join(cases)} END)", within)
+
+
+def _line(z: str, at: float, value: float, slope: float) -> str:
+    """SQL expression of a line through a point."""
+    return f"{number(value)} + {number(slope)} * ({z} - {number(at)})"
