@@ -206,3 +206,12 @@ def test_weights__reach_the_classifier_and_the_recalibration(two_classes):
 def test_errors__say_what_is_wrong(two_classes, make, message):
     with pytest.raises(ValueError, match=message):
         make(*two_classes)
+
+
+@pytest.mark.parametrize("method", ["histogram", "spline"])
+def test_methods_of_two_classes__lower_the_log_loss_of_new_rows(two_classes, method):
+    X, y = two_classes
+    model = Recalibrator(GaussianNB(), method=method).fit(X[:2000], y[:2000])
+    plain = GaussianNB().fit(X[:2000], y[:2000])
+    before, after = (log_loss(y[2000:], m.predict_proba(X[2000:])) for m in (plain, model))
+    assert after < before
