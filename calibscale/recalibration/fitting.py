@@ -41,7 +41,7 @@ def recalibrate(
 ) -> FittedRecalibration:
     """Fit a method of recalibration to the labelled rows of a source.
 
-    A fit takes a few passes, and the choice among all methods for two classes about forty.  The
+    A fit takes a few passes, and the choice among all methods for two classes about fifty.  The
     result says whether it helped on rows that the fit has not used: `improvement` has the changes
     of proper scores with paired intervals.  Rows are taken as independent: with
     clusters, judge the fit on other rows by ``judged_on(rows, cluster=...)``.
@@ -62,7 +62,7 @@ def recalibrate(
         ``affine`` [Gneiting et al. 2005], which moves their mean and spread, intervals and
         quantiles have ``conformal`` [Romano et al. 2019], and means have ``balance`` [Bühlmann &
         Straub 1970].  `calibscale.recalibration` has the classes of the methods.  Default,
-        ``auto``: the simplest of ``identity``, ``temperature``, ``platt``, ``beta`` and
+        ``auto``: the simplest of ``identity``, ``temperature``, ``platt``, ``beta``, ``spline`` and
         ``isotonic``, or for more than two classes of ``identity``, ``temperature``, ``vector`` and
         ``matrix`` (up to 20 classes), with a cross-fitted log loss within one standard error of the
         smallest.  ``vector`` and ``matrix`` need 20 rows for each coefficient.  A note has the log
