@@ -41,7 +41,7 @@ def recalibrate(
 ) -> FittedRecalibration:
     """Fit a method of recalibration to the labelled rows of a source.
 
-    A fit takes a few passes, and the choice among all methods for two classes about fifty.  The
+    A fit takes a few passes, and the choice among all methods for two classes about sixty.  The
     result says whether it helped on rows that the fit has not used: `improvement` has the changes
     of proper scores with paired intervals.  Rows are taken as independent: with
     clusters, judge the fit on other rows by ``judged_on(rows, cluster=...)``.

@@ -16,7 +16,7 @@ from calibscale.kernels.data_profile import DataProfile
 from calibscale.predictions.blocks import RowCounts
 from calibscale.predictions.chunk import Chunk
 from calibscale.predictions.classes import Classes
-from calibscale.recalibration.histogram_binning import HistogramBinning
+from calibscale.recalibration.histogram_binning import HistogramBinning, ScoreDigits
 from calibscale.recalibration.logistic import Beta, Platt
 from calibscale.recalibration.nonparametric import BBQ, HISTOGRAM, Isotonic
 from calibscale.recalibration.parametric import CLIP, TemperatureScaling
@@ -241,7 +241,11 @@ class OneVsRest(RecalibrationMethod):
     def _batches(self, labels: list[int]) -> Iterable[list[int]]:
         """Classes whose fits have states in memory at the same time."""
         # Platt scaling and beta calibration have small states, and histograms large ones.
-        state_bytes = HISTOGRAM.nbytes(2) if self.method not in ("platt", "beta") else 2**10
+        state_bytes = 2**10
+        if self.method in ("isotonic", "bbq"):
+            state_bytes = HISTOGRAM.nbytes(2)
+        elif self.method == "histogram":
+            state_bytes = ScoreDigits().nbytes(2)
         size = max(1, _STATE_BYTES // state_bytes)
         for low in range(0, len(labels), size):
             yield labels[low : low + size]
