@@ -106,13 +106,13 @@ class BoundedBins(Statistic):
     def accumulate(self, state: BoundedState, chunk: Chunk) -> BoundedState:
         parts = parts_of_scores(np.array(self.bounds), _scores(chunk))
         state.rows[...] += np.bincount(parts, minlength=len(state.rows))
-        state.events[...] += np.bincount(parts, chunk.event("positive").event, len(state.rows))
+        state.events[...] += np.bincount(parts, chunk.positive, len(state.rows))
         return state
 
 
 def _scores(chunk: Chunk) -> Floats:
     """P(y = 1), which a tolerance allows to be a little outside of [0, 1]."""
-    return np.clip(chunk.event("positive").p, 0.0, 1.0) + 0.0  # −0 + 0 is 0
+    return np.clip(chunk.q[:, 1], 0.0, 1.0) + 0.0  # −0 + 0 is 0
 
 
 def parts_of_scores(bounds: Floats, scores: Floats) -> Ints:
