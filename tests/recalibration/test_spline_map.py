@@ -18,7 +18,7 @@ TOLERANCE = 1e-6
 
 
 def rows(rng, count, decimals=None):
-    """Scores whose log-odds are wrong by a curve that no line corrects."""
+    """Scores with log-odds that are wrong by a curve, which no line corrects."""
     p = rng.beta(0.9, 1.1, count)
     z = logit(p)
     y = (rng.random(count) < expit(0.1 + 0.5 * z + 0.6 * np.tanh(2 * z))).astype(int)
