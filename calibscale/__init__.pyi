@@ -120,6 +120,7 @@ from .ranking.rank import rank as rank
 from .recalibration.fits import FittedRecalibration as FittedRecalibration
 from .recalibration.fits import load_recalibration as load_recalibration
 from .recalibration.fitting import recalibrate as recalibrate
+from .recalibration.label_shifts import label_shift as label_shift
 from .results.audit_results import Audit as Audit
 from .results.bias_results import BiasMap as BiasMap
 from .results.comparison_results import Agreement as Agreement

@@ -16,10 +16,15 @@ from calibscale.predictions.claims import includes
 from calibscale.recalibration.boosting import MCBoost
 from calibscale.recalibration.choice import AUTO, Choice, chosen_method
 from calibscale.recalibration.fits import FittedRecalibration, require_other_rows
-from calibscale.recalibration.improvements import improvement_by_cross_fits, improvement_on
+from calibscale.recalibration.improvements import (
+    NOT_JUDGED,
+    improvement_by_cross_fits,
+    improvement_on,
+)
 from calibscale.recalibration.method_registry import METHODS, method_of
 from calibscale.recalibration.nonparametric import LocalBias
 from calibscale.recalibration.parametric import Identity
+from calibscale.recalibration.prior_shift import PriorShiftFit, as_shifted
 from calibscale.recalibration.recalibrator import (
     FittedRecalibrator,
     RecalibrationMethod,
@@ -57,8 +62,8 @@ def recalibrate(
         ``beta`` (Kull et al. 2017), ``spline`` (Lucena 2018), ``isotonic`` (Zadrozny & Elkan 2002),
         ``venn_abers`` (Vovk & Petej 2014) and ``histogram`` (Gupta & Ramdas 2021), both also with
         an `interval`, ``bbq`` (Naeini et al. 2015), ``local_bias`` [VF, eq. 7], ``mc``
-        (Hébert-Johnson et al. 2018), ``pmc`` (La Cava et al. 2023).  ``identity`` keeps the
-        predictions.  Settings are written as in ``mc(depth=1)``.  Predictive distributions have
+        (Hébert-Johnson et al. 2018), ``pmc`` (La Cava et al. 2023).  ``prior_shift`` maps to
+        new shares of the classes, see `label_shift`.  ``identity`` keeps the predictions.  Settings are written as in ``mc(depth=1)``.  Predictive distributions have
         ``affine`` [Gneiting et al. 2005], which moves their mean and spread, intervals and
         quantiles have ``conformal`` [Romano et al. 2019], and means have ``balance`` [Bühlmann &
         Straub 1970].  `calibscale.recalibration` has the classes of the methods.  Default,
@@ -114,23 +119,35 @@ def recalibrate(
             levels = data.categorical(method.covariates, method.categorical)
             method = replace(method, categorical=levels)
         fit = method.fit(session)
-        versions = (data, recalibrated(data, fit))
-        # Every method is judged by the same loss on the same rows, whatever loss its fit has
-        # minimised.
         losses: list[float | None] = [None, None]
         if data.target.has_classes:
-            losses = [evaluate(session.on(version), [NLL()])["nll"].value for version in versions]
+            losses = log_losses(session, fit)
         improvement = _improvement(session, fit, validate, choice)
-    notes = [*fit.notes]
-    if choice is not None:
-        notes.append(choice.note)
+        notes = [*fit.notes]
+        if choice is not None:
+            notes.append(choice.note)
+        return fitted_result(session, fit, losses, improvement, notes, started)
+
+
+def fitted_result(
+    session: Session,
+    fit: FittedRecalibrator,
+    losses: list[float | None],
+    improvement: Improvement | str | None,
+    notes: Sequence[str],
+    started: float,
+) -> FittedRecalibration:
+    """Result of a fit, with log losses before and after, and its improvement or why there is none.
+
+    `started` is the clock at the start of the fit.
+    """
     if isinstance(improvement, str):
-        notes.append(improvement)
+        notes = [*notes, improvement]
     summary = fit.summary
     # Log losses of all labelled rows replace the log losses of the fit.
     values = summary["parameters"].items()
     fitted = FittedRecalibration(
-        method=method.name,
+        method=fit.method.name,
         settings=summary["settings"],
         passes=fit.passes,
         notes=tuple(notes),
@@ -139,11 +156,24 @@ def recalibrate(
         standard_errors=fit.standard_errors,
         log_loss_before=losses[0],
         log_loss_after=losses[1],
-        fingerprint=fingerprint_of(data),
+        fingerprint=fingerprint_of(session.source),
         state=fit.state,
         **session.outcome(fit.counts, started),
     )
     return replace(fitted, checksum=fitted._digest())
+
+
+def log_losses(session: Session, fit: FittedRecalibrator) -> list[float | None]:
+    """Mean log losses of the labelled rows before and after recalibration.
+
+    Every method is judged by the same loss on the same rows, whatever loss its fit has minimised.
+    """
+    data = session.source
+    versions = [data, recalibrated(data, fit)]
+    if isinstance(fit, PriorShiftFit):
+        # Rows with the old shares would say that new shares do harm.
+        versions = [as_shifted(version, fit) for version in versions]
+    return [evaluate(session.on(version), [NLL()])["nll"].value for version in versions]
 
 
 def _require_maps(source: ArraySource) -> None:
@@ -164,6 +194,8 @@ def _improvement(
         raise OptionError("validate= must be a source, or True or False")
     if validate is False or isinstance(fit.method, Identity):
         return None
+    if validate is True and isinstance(fit, PriorShiftFit):
+        return f"{NOT_JUDGED}: the rows of the fit have the old shares; judge labelled new rows"
     if validate is True:
         after = None if choice is None else choice.cross_fitted
         return improvement_by_cross_fits(session, fit.method, after)

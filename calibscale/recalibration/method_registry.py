@@ -19,6 +19,7 @@ from calibscale.recalibration import (
     nonparametric,
     one_vs_rest,
     parametric,
+    prior_shift,
     spline_map,
     venn_abers,
 )
@@ -47,6 +48,7 @@ METHODS: Registry[type[RecalibrationMethod]] = Registry(
             (nonparametric.LocalBias, "local bias by a kernel, for two classes"),
             (boosting.MCBoost, "boosting of segments, for two classes"),
             (boosting.PMCBoost, "boosting by ratios of segments, for two classes"),
+            (prior_shift.PriorShift, "new shares of the classes, by Bayes' theorem"),
             (affine_maps.Affine, "affine map of predictive distributions"),
             (conformal.Conformal, "conformal adjustment of intervals and quantiles"),
             (balance.Balance, "balance of means, by groups too"),

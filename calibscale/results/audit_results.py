@@ -392,6 +392,7 @@ METHOD_NAMES = (
     "local_bias",
     "mc",
     "pmc",
+    "prior_shift",
     "affine",
     "conformal",
     "balance",
@@ -465,7 +466,8 @@ class RecalibrationResult(RunResult, SourceRows):
         Standard errors of parameters where known.  They do not assume that the recalibrated model
         is calibrated [White 1982].
     log_loss_before, log_loss_after : float or None
-        Mean log loss on the rows of the fit.  On other rows the decrease is smaller.
+        Mean log loss on the rows of the fit.  On other rows the decrease is smaller.  For
+        ``prior_shift``, rows are weighted by the ratios new/old of the shares of their labels.
     fingerprint : str
         Checksum of a few rows of the fit.
     state : dict

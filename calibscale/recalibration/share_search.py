@@ -1,0 +1,100 @@
+"""Shares of the classes with the largest likelihood of rows without labels."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import NamedTuple
+
+import numpy as np
+from scipy.linalg import LinAlgError, cho_factor, cho_solve, cholesky, solve_triangular
+from scipy.optimize import nnls
+
+from calibscale.array_types import Floats
+from calibscale.errors import OptionError
+from calibscale.statistics.shift_sums import ShiftState
+
+MOST_PASSES = 60  # Newton's method takes 4 to 8
+_PRECISION = 1e-9  # largest last step of a share: the next one would be of about its square
+_ROUNDING = 1e-12  # relative rounding of the sums of the log-likelihood
+_RIDGE = 1e-12  # of the mean curvature, by which classes that are not told apart have a step, too
+
+
+class SharesFound(NamedTuple):
+    """Ratios new/old of the shares (K,), the number of passes, and the first state."""
+
+    ratios: Floats
+    passes: int
+    first: ShiftState
+
+
+def most_likely_ratios(read: Callable[[Floats], ShiftState], old_shares: Floats) -> SharesFound:
+    """Ratios v of the shares that maximise the log-likelihood, Σw·log ⟨v, q⟩/Σw − ⟨v, old⟩.
+
+    It is the maximum that the EM algorithm of Saerens, Latinne & Decaestecker (2002) approaches,
+    in which shares sum to 1 without a constraint.  The function is concave, and EM needs hundreds
+    of passes where classes overlap.  Each pass gives the first and second derivatives, so that
+    Newton's method has their quadratic model with shares of at least 0 [Kim, Carbonetto, Stephens &
+    Anitescu, JCGS 29 (2020)].
+
+    Parameters
+    ----------
+    read : callable
+        Pass over the new rows: sums of ``likelihood`` responses at given ratios.
+    old_shares : (K,)
+        Positive shares of the classes in the labelled rows.
+
+    Raises
+    ------
+    OptionError
+        If the passes do not converge.
+    """
+    K = len(old_shares)
+    ratios, step = np.ones(K), np.zeros(K)
+    em_step = step
+    best = -np.inf
+    first: ShiftState | None = None
+    for passes in range(1, MOST_PASSES + 1):
+        state = read(ratios + step)
+        first = state if first is None else first
+        value = float(state.log_likelihood / state.weight - old_shares @ (ratios + step))
+        if not value >= best - _ROUNDING * max(1.0, abs(best)):  # the step is too long
+            # A step of EM never lowers the likelihood.
+            step = em_step
+            continue
+        ratios, best = ratios + step, value
+        em_step = ratios * (state.sums[:K] / float(state.weight) / old_shares - 1.0)
+        step = _newton_step(state, ratios, old_shares)
+        if np.abs(old_shares * step).max() <= _PRECISION:
+            # The model is the better the shorter the step, so that the last one needs no pass.
+            return SharesFound(np.maximum(ratios + step, 0.0), passes, first)
+    raise OptionError(
+        f"label_shift: no convergence after {MOST_PASSES} passes, because the predictions hardly "
+        "determine the shares of the classes"
+    )
+
+
+def _newton_step(state: ShiftState, ratios: Floats, old_shares: Floats) -> Floats:
+    """Step to the maximum of the quadratic model with ratios of at least 0 (K,)."""
+    K = len(ratios)
+    weight = float(state.weight)
+    # In units of shares, the curvature of a rare class is not smaller than the others' by its share
+    # squared.
+    gradient = (state.sums[:K] / weight - old_shares) / old_shares
+    curvature = state.products[:K, :K] / weight / np.outer(old_shares, old_shares)
+    curvature[np.diag_indices(K)] += _RIDGE * np.trace(curvature) / K
+    shares = old_shares * ratios
+    try:
+        step = cho_solve(cho_factor(curvature), gradient)
+        if (shares + step >= 0.0).all():
+            return step / old_shares
+        # min ½|Rx|² − ⟨b, x⟩ over x ≥ 0 is the least-squares problem |Rx − R⁻ᵀb|, with RᵀR the
+        # curvature, and b its product with the present shares plus the gradient.
+        root = cholesky(curvature)
+    except LinAlgError:
+        raise OptionError(
+            "label_shift: the predictions of the new rows do not determine the shares of the "
+            "classes"
+        ) from None
+    target = solve_triangular(root, curvature @ shares + gradient, trans=1)
+    bounded, _ = nnls(root, target, maxiter=30 * K)
+    return (bounded - shares) / old_shares
