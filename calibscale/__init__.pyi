@@ -143,6 +143,7 @@ from .results.inference_results import Check as Check
 from .results.inference_results import Miscalibration as Miscalibration
 from .results.inference_results import Power as Power
 from .results.inference_results import TestResult as TestResult
+from .results.shift_results import LabelShift as LabelShift
 from .selection.cross_validation import select as select
 from .selection.kde import KDE as KDE
 from .selection.kde import LeaveOneOutKDE as LeaveOneOutKDE

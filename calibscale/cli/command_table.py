@@ -33,6 +33,7 @@ SUMMARIES = {
     "reliability": "Compare predicted probabilities with frequencies.",
     "report": "Write one HTML page about results.",
     "select": "Select the estimator with the smallest validated risk.",
+    "shift": "Estimate new class shares without labels.",
     "simulate": "Simulate a STORE with known calibration error.",
     "test": "Test whether the calibration error could be chance.",
     "warmup": "Compile all kernels ahead of time.",

@@ -26,11 +26,7 @@ from calibscale.recalibration.prior_shift import (
     class_name,
     shares_of_labels,
 )
-from calibscale.recalibration.recalibrator import (
-    FittedRecalibrator,
-    fingerprint_of,
-    recalibrated,
-)
+from calibscale.recalibration.recalibrator import FittedRecalibrator, fingerprint_of, recalibrated
 from calibscale.recalibration.share_search import most_likely_ratios
 from calibscale.recalibration.shift_inference import (
     Means,
@@ -136,7 +132,8 @@ def label_shift(
     ...     y = (rng.random(5000) < share).astype(int)
     ...     x = rng.normal(2.0 * y)  # log-odds of y are 2x − 2 for equal shares
     ...     p = 1 / (1 + 9 * np.exp(2 - 2 * x))
-    ...     return calibscale.from_arrays(probabilities=p, labels=y if known else -np.ones(5000, int))
+    ...     labels = y if known else np.full(5000, -1)
+    ...     return calibscale.from_arrays(probabilities=p, labels=labels)
     >>> shift = calibscale.label_shift(rows(0.1, True), rows(0.3, False))
     >>> shift.no_shift.p_value < 1e-6, abs(shift.shares[1] - 0.3) < 0.03
     (True, True)
@@ -231,9 +228,7 @@ def _require_same_classes(old: ArraySource, new: ArraySource) -> None:
         raise OptionError(f"{new.name} has the old rows: give the rows of the new period")
 
 
-def _recalibration(
-    session: Session, name: str | None
-) -> tuple[FittedRecalibrator, list[str]]:
+def _recalibration(session: Session, name: str | None) -> tuple[FittedRecalibrator, list[str]]:
     """Fit of the recalibration before the shift, and notes on it."""
     if name == AUTO:
         choice = chosen_method(session)
@@ -333,8 +328,9 @@ class _Periods:
                 "label_shift: the predictions of the new rows do not tell all classes apart, so "
                 "that their shares are not determined; join classes, or use method='bbse'"
             )
+        inverse: Floats = np.linalg.inv(information)
         old = self._old_at(search.ratios)
-        return _Estimate(search.ratios, np.linalg.inv(information), old, new)
+        return _Estimate(search.ratios, inverse, old, new)
 
     def black_box(self, regularization: float | None) -> _Estimate:
         """Estimate by the confusion matrix."""

@@ -80,9 +80,9 @@ def shares_of_labels(weights: Floats, source: ArraySource) -> Floats:
     if len(missing):
         names = [class_name(source, int(k)) for k in missing]
         raise OptionError(
-            f"{source.name}: no labelled row is of class {leading(names, 5)}, so that the ratio of its "
-            "new and old share is not known: fit to rows of every class, or leave the class out "
-            "of the predictions"
+            f"{source.name}: no labelled row is of class {leading(names, 5)}, so that the ratio of "
+            "its new and old share is not known: fit to rows of every class, or leave the class "
+            "out of the predictions"
         )
     return weights / weights.sum()
 

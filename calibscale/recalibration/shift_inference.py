@@ -13,12 +13,7 @@ from scipy.special import expit, fdtrc, logit, ndtri
 from calibscale.array_types import Floats
 from calibscale.results.evaluation_results import Range
 from calibscale.results.shift_results import ShiftTest
-from calibscale.statistics.shift_sums import (
-    CELLS,
-    LIKELIHOOD,
-    LabelledShiftState,
-    ShiftState,
-)
+from calibscale.statistics.shift_sums import CELLS, LIKELIHOOD, LabelledShiftState, ShiftState
 
 _CELL_ROWS = 25.0  # effective rows of a cell, in the sparser of both periods
 _MOST_CELLS = 10  # cells of the confidence in a test
@@ -202,10 +197,16 @@ class ShareErrors:
         by_new = to_cells - expected.T @ self._by_new
         by_old = -np.hstack([to_cells, labels]) - expected.T @ self._by_old
         groups = self._groups()
+        # Old rows have the ratios as weights.
+        weight2 = float(self.ratios**2 @ self.old.weights[1])
+        old_rows = float(self.ratios @ self.old.weights[0]) ** 2 / weight2
         parts, plain = [], []
-        for period, derivatives in ((self.old_means, by_old), (self.new_means, by_new)):
+        for period, derivatives, rows in (
+            (self.old_means, by_old, old_rows),
+            (self.new_means, by_new, self.new_means.rows),
+        ):
             covariance = groups @ derivatives @ period.covariance @ derivatives.T @ groups.T
-            parts.append(Means(period.values, covariance, period.rows))
+            parts.append(Means(period.values, covariance, rows))
             cells = period.covariance[K : K + self._cells, K : K + self._cells]
             plain.append(groups @ cells @ groups.T)
         axes = _remaining_axes(parts[0].covariance + parts[1].covariance, plain[0] + plain[1])
@@ -217,9 +218,14 @@ class ShareErrors:
     def _groups(self) -> Floats:
         """Indicators of joined cells (g, cells), without the last ones, which the others give."""
         K = self.classes
-        old_rows, new_rows = self.old_means.rows, self.new_means.rows
-        old = self.old_means.values[K:-K] * old_rows
-        rows = np.minimum(old, self.new_means.values[K:] * new_rows)
+        # Rows of different ratios count as rows of different weights, (Σw)²/Σw².
+        rows = np.full(self._cells, np.inf)
+        for sums, squares in (
+            (self.ratios @ self.old.sums[0][:, K:], np.diag(self.old.products)[K:]),
+            (self.new.sums[K:], np.diag(self.new.products2)[K:]),
+        ):
+            of_period = np.divide(sums**2, squares, np.zeros_like(sums), where=squares > 0.0)
+            rows = np.minimum(rows, of_period)
         least = max(_CELL_ROWS, rows[:CELLS].sum() / _MOST_CELLS)
         groups, row, count = [], np.zeros(len(rows)), 0.0
         for cell in range(CELLS):

@@ -8,7 +8,7 @@ from typing import Annotated, Any, ClassVar
 
 from calibscale.errors import OptionError
 from calibscale.formatting.escapes import one_line
-from calibscale.formatting.number_texts import p_is, percent, shares_apart
+from calibscale.formatting.number_texts import number, p_is, percent, shares_apart
 from calibscale.results.declarations import (
     Computed,
     Count,
@@ -157,19 +157,19 @@ class LabelShift(Outcome, SourceRows):
     @cached_property
     def verdict(self) -> Computed[str]:
         """Sentences about the change of the shares, and whether nothing else has changed."""
-        return f"{self._change} {self._purity}"
+        return f"{self.change} {self.purity}"
 
     @property
-    def _change(self) -> str:
+    def change(self) -> str:
         """Sentence about the change of the shares, which follows from its test."""
         largest = max(self.classes, key=lambda part: abs(part.new_share - part.old_share))
         if len(self.classes) == 2:
             largest = self.classes[1]
         old, new = shares_apart(largest.old_share, largest.new_share, 1)
-        interval = " to ".join(percent(end) for end in largest.interval)
+        low, high = (number(100.0 * end, 3) for end in largest.interval)
         of_class = (
             f"the share of class {one_line(largest.name)} was {old}, and is estimated as {new} "
-            f"({percent(self.level)} interval {interval})"
+            f"({percent(self.level)} interval {low} to {high} %)"
         )
         if self.no_shift is None:
             return f"Too few rows test whether the class shares have changed: {of_class}."
@@ -181,7 +181,7 @@ class LabelShift(Outcome, SourceRows):
         return f"The class shares have changed ({p_is(self.no_shift.p_value)}): {of_class}."
 
     @property
-    def _purity(self) -> str:
+    def purity(self) -> str:
         """Sentence about changes besides the shares, which follows from its test."""
         if self.pure_shift is None:
             return "Too few rows test whether anything else has changed."

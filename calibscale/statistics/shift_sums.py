@@ -92,7 +92,12 @@ class ShiftSums(Statistic):
     def zero(self, classes: int) -> ShiftState:
         m = self.vectors.length(classes)
         return ShiftState(
-            np.zeros(()), np.zeros(()), np.zeros(()), np.zeros(m), np.zeros((m, m)), np.zeros((m, m))
+            np.zeros(()),
+            np.zeros(()),
+            np.zeros(()),
+            np.zeros(m),
+            np.zeros((m, m)),
+            np.zeros((m, m)),
         )
 
     def accumulate(self, state: ShiftState, chunk: Chunk) -> ShiftState:

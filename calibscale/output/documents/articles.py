@@ -16,14 +16,15 @@ from calibscale.output.documents.evaluation_documents import check, evaluation, 
 from calibscale.output.documents.model_documents import power, ranking, recalibration, selection
 from calibscale.output.documents.night_report import nightly
 from calibscale.output.documents.printed_results import printed_result
+from calibscale.output.documents.shift_documents import label_shift
 from calibscale.results.declarations import Declared
 
 # Function that makes the document of a result, by the name in its schema.
 DOCUMENTS: dict[str, Callable[[Any], doc.Article]] = {
     function.__name__: function
     for function in (
-        *(audit, bias, check, concentration, double_lift, evaluation, murphy, nightly, power),
-        *(ranking, recalibration, reliability, selection, test),
+        *(audit, bias, check, concentration, double_lift, evaluation, label_shift, murphy),
+        *(nightly, power, ranking, recalibration, reliability, selection, test),
     )
 }
 
@@ -47,7 +48,7 @@ def document(result: Any) -> doc.Article:
     Parameters
     ----------
     result : Evaluation, Reliability, CalibrationTests, Selection, BiasMap, Ranking, Audit, Power,
-        FittedRecalibration, MurphyDiagram, ConcentrationCurve, DoubleLift or Night
+        FittedRecalibration, MurphyDiagram, ConcentrationCurve, DoubleLift, LabelShift or Night
 
     Examples
     --------

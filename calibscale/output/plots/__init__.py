@@ -21,11 +21,13 @@ from calibscale.output.plots.score_plots import (
     plot_murphy,
     plot_risk_coverage,
 )
+from calibscale.output.plots.share_plots import plot_class_shares
 
 __all__ = [
     "map_cells",
     "plot_bias_curves",
     "plot_bias_map",
+    "plot_class_shares",
     "plot_concentration",
     "plot_corp",
     "plot_cumulative",

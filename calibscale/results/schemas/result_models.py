@@ -41,6 +41,7 @@ from calibscale.results.declarations import (
 from calibscale.results.evaluation_results import Evaluation, Plan, Reliability
 from calibscale.results.inference_results import CalibrationTests, Check, Power, SingleTest
 from calibscale.results.night_results import LedgerDays, Night, NightPlan
+from calibscale.results.shift_results import LabelShift
 
 # Declarations of each result by its schema.  A result may have several forms.
 RESULTS: dict[str, list[Any]] = {
@@ -50,6 +51,7 @@ RESULTS: dict[str, list[Any]] = {
     "calibscale.concentration/1": [ConcentrationCurve],
     "calibscale.double_lift/1": [DoubleLift],
     "calibscale.evaluation/1": [Evaluation],
+    "calibscale.label_shift/1": [LabelShift],
     "calibscale.ledger/1": [LedgerDays],
     "calibscale.murphy/1": [MurphyDiagram],
     "calibscale.nightly/1": [Night],
