@@ -64,6 +64,7 @@ VERBS = (
     cs.murphy_diagram,
     cs.concentration_curve,
     cs.double_lift,
+    cs.label_shift,
     cs.audit,
     cs.local_bias,
     cs.reliability,

@@ -328,7 +328,7 @@ class _Periods:
                 "label_shift: the predictions of the new rows do not tell all classes apart, so "
                 "that their shares are not determined; join classes, or use method='bbse'"
             )
-        inverse: Floats = np.linalg.inv(information)
+        inverse = np.linalg.inv(information).astype(np.float64)
         old = self._old_at(search.ratios)
         return _Estimate(search.ratios, inverse, old, new)
 

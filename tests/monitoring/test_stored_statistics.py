@@ -27,6 +27,7 @@ from calibscale.statistics.outcome_pairs import OutcomePairs
 from calibscale.statistics.response_sums import ResidualMoments
 from calibscale.statistics.row_moments import RowMoments
 from calibscale.statistics.score_sums import Totals
+from calibscale.statistics.shift_sums import LabelledShiftSums, LabelWeights, ShiftSums
 from calibscale.statistics.statistic import Replicates, Statistic
 
 
@@ -54,7 +55,9 @@ def test_table__has_every_statistic_that_an_estimator_can_need():
     # rows: windows have intervals from groups of rows.  Pairs have no sums, and jobs refuse them.
     of_tests = {Replicates, PooledResiduals, MergedCells, CondensedResiduals, ResidualMoments}
     of_charts = {ConcentrationSums, ElementarySums, OrderedResponses, OutcomePairs, RatioSums}
-    stored = needed - of_charts - of_tests - {RowMoments, Nystrom, LandmarkFeatures}
+    # Shifts of the class shares are between two sources.
+    of_shifts = {LabelWeights, LabelledShiftSums, ShiftSums}
+    stored = needed - of_charts - of_tests - of_shifts - {RowMoments, Nystrom, LandmarkFeatures}
     assert stored == {*STATISTICS.values()} & needed
     assert not {Nystrom, LandmarkFeatures} & {*STATISTICS.values()}
 

@@ -58,6 +58,7 @@ RESULTS = {
     "murphy": lambda: cs.murphy_diagram({"a": _extreme(), "b": _softer()}, thresholds=7),
     "concentration": lambda: cs.concentration_curve(_softer()),
     "double lift": lambda: cs.double_lift(_softer(), _softer(0.3), names=("a", "b"), bins=4),
+    "label shift": lambda: cs.label_shift(_softer(), _softer(0.1), "bbse"),
     "audit": lambda: audit(_extreme(), ("age",), n_replicates=19, recalibrate=("platt",)),
     "power": lambda: cs.power(
         _extreme(), cs.Miscalibration(0.2), "ece", max_rows=400, trials=10, n_replicates=19

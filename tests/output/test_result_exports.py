@@ -54,6 +54,12 @@ def binary() -> cs.ArraySource:
     )
 
 
+def shifted() -> cs.ArraySource:
+    """New rows of the model, without labels."""
+    p = np.random.default_rng(4).beta(2.0, 1.0, 700)
+    return cs.from_arrays(probabilities=p, labels=np.full(700, -1), class_names=("no", "yes"))
+
+
 MAKE: dict[str, Callable[[], Any]] = {
     "evaluation": lambda: cs.evaluate(
         binary(), ["ece", "ece(bins=5)", "brier"], group_by="region", interval=True
@@ -65,6 +71,7 @@ MAKE: dict[str, Callable[[], Any]] = {
     "murphy": lambda: cs.murphy_diagram({"old": binary(), "new": binary()}, thresholds=5),
     "concentration": lambda: cs.concentration_curve(binary()),
     "double lift": lambda: cs.double_lift(binary(), binary(), names=("old", "new"), bins=5),
+    "label shift": lambda: cs.label_shift(binary(), shifted()),
     "audit": lambda: cs.audit(binary(), ["region"], n_replicates=19),
     "bias": lambda: cs.local_bias(binary(), ["region"]),
     "power": lambda: cs.power(
@@ -110,6 +117,7 @@ def _counted(result: Any) -> int:
         "audit": "groups",
         "power": "curve",
         "double_lift": "bins",
+        "label_shift": "classes",
     }
     groups = value.get("groups") if kind in ("evaluation", "reliability") else None
     members = [value, *(groups["values"] if groups else ())]

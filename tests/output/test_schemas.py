@@ -136,6 +136,7 @@ def test_curves__are_valid_under_their_schemas(rng):
     _check(cs.murphy_diagram(source, thresholds=3))
     _check(cs.concentration_curve(source))
     _check(cs.double_lift(source, other))
+    _check(cs.label_shift(source, other))
 
 
 def test_ranking__is_valid_under_its_schema(rng):

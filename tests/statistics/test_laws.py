@@ -48,6 +48,7 @@ from calibscale.statistics.score_sums import (
     Totals,
 )
 from calibscale.statistics.segment_atoms import SegmentAtoms, coarsened
+from calibscale.statistics.shift_sums import RowVectors
 from calibscale.statistics.smoother import Points, Strengths
 from calibscale.statistics.statistic import Statistic
 
@@ -167,6 +168,8 @@ EXAMPLES = {
     ),
     "LabelNoise": lambda cls: cls(),
     "LabelTable": lambda cls: cls(),
+    "LabelWeights": lambda cls: cls(),
+    "LabelledShiftSums": lambda cls: cls(RowVectors(np.array([0.5, 1.5]), "likelihood", True)),
     "LabelVariances": lambda cls: cls(BinCounts("positive", EDGES)),
     "LandmarkFeatures": lambda cls: cls(
         PREDICTIONS, "positive", choose_landmarks(Gaussian(1.0), GRID, 5, 1e-12)
@@ -207,6 +210,7 @@ EXAMPLES = {
         "positive", learned=((None, (1.0, *(-1.0, 0.0, 1.0) * 6)),), tolerance=0.1
     ),
     "SegmentAtoms": lambda cls: ATOMS,
+    "ShiftSums": lambda cls: cls(RowVectors(np.array([0.5, 1.5]), "likelihood", True)),
     "SimplexCells": lambda cls: cls(),
     "ScoreDigits": lambda cls: cls((0x1FD, 0x1FE), 9),
     "SplineLoss": lambda cls: cls((-1.0, 0.2, 1.0), (), knots=(-1.0, 0.0, 1.5)),
