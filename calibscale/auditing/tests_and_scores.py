@@ -153,7 +153,11 @@ def methods_named(
     """
     classes = source.classes
     # The predictions as they are stand beside the methods as "before".
-    methods_of_all = [name for name in METHODS.built_in if name != Identity.name]
+    methods_of_all = [
+        name
+        for name in METHODS.built_in
+        if name != Identity.name and not METHODS[name].needs_settings
+    ]
     of_classes = [n for n in methods_of_all if includes(METHODS[n].judges, CLASSES)]
     suitable = [n for n in of_classes if METHODS[n].unsuitable(classes) is None]
     unsuitable = [n for n in of_classes if n not in suitable]

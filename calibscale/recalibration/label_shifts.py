@@ -329,6 +329,7 @@ class _Periods:
                 "that their shares are not determined; join classes, or use method='bbse'"
             )
         inverse = np.linalg.inv(information).astype(np.float64)
+        # Errors of the old rows need the ratios, so that they have a pass of their own.
         old = self._old_at(search.ratios)
         return _Estimate(search.ratios, inverse, old, new)
 
@@ -336,6 +337,7 @@ class _Periods:
         """Estimate by the confusion matrix."""
         K = self.classes
         new = self._new_reader(True)(np.ones(K))
+        # Responses do not depend on the ratios: this pass serves the estimate and all tests.
         self.first_new = new
         confusion = self.first_old.sums[0].T / self.first_old.weights[0].sum()
         old_weight, old_weight2 = self.first_old.weights.sum(axis=1)

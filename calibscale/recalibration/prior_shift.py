@@ -141,6 +141,7 @@ class PriorShift(RecalibrationMethod):
     method: str = "identity"
     name: ClassVar[str] = "prior_shift"
     two_classes: ClassVar[bool] = False
+    needs_settings: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
         require(self.method in BEFORE, f"method must be one of {', '.join(BEFORE)}", self.method)
@@ -255,6 +256,7 @@ class PriorShiftFit(FittedRecalibrator):
         return p
 
     def sql(self, score: SQLScore) -> str:
+        # A quotient of odds would divide by 0 at p = 0 or 1.
         p = f"({self.before.sql(score)})"
         rest_ratio, ratio = (number(value) for value in self.ratios)
         return f"(({ratio} * {p}) / ({ratio} * {p} + {rest_ratio} * (1e0 - {p})))"
@@ -271,6 +273,7 @@ class _Reweighted(DerivedSource):
 
     def _changed(self, block: Block) -> Block:
         labels = block.labels
+        # Labels that are not known, or not valid, are left to the reader of the rows.
         known = (labels >= 0) & (labels < len(self.ratios))
         ratios = np.ones(len(labels))
         ratios[known] = self.ratios[labels[known].astype(np.int64)]

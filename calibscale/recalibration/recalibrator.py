@@ -113,6 +113,7 @@ class RecalibrationMethod(ABC):
     judges: ClassVar[tuple[str, ...]] = (CLASSES,)  # claims of the predictions that it maps
     two_classes: ClassVar[bool] = True
     takes_weights: ClassVar[bool] = True
+    needs_settings: ClassVar[bool] = False  # whether a name alone is not enough for a fit
     # Rules of settings in files.  Pydantic reads this attribute of a dataclass.
     __pydantic_config__: ClassVar[ConfigDict] = ConfigDict(
         strict=True, extra="forbid", allow_inf_nan=False

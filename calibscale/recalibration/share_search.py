@@ -50,6 +50,7 @@ def most_likely_ratios(read: Callable[[Floats], ShiftState], old_shares: Floats)
     """
     K = len(old_shares)
     ratios, step = np.ones(K), np.zeros(K)
+    # The first pass is at the old shares, where all likelihoods are 1.
     em_step = step
     best = -np.inf
     first: ShiftState | None = None
@@ -95,6 +96,7 @@ def _newton_step(state: ShiftState, ratios: Floats, old_shares: Floats) -> Float
             "label_shift: the predictions of the new rows do not determine the shares of the "
             "classes"
         ) from None
+    # The active set of shares at 0 is found by the library, in time of about K³.
     target = solve_triangular(root, curvature @ shares + gradient, trans=1)
     bounded, _ = nnls(root, target, maxiter=30 * K)
     return (bounded - shares) / old_shares

@@ -84,6 +84,7 @@ def mean_test(difference: Floats, old: Means, new: Means) -> ShiftTest | None:
         return None
     pick = np.ix_(varies, varies)
     scaled = covariance[pick] / np.outer(scale, scale)
+    # Mean probabilities sum to 1, so that one difference follows from the others.
     values, vectors = np.linalg.eigh(scaled)
     kept = values > _RANK * values[-1]
     axes = vectors[:, kept] / np.sqrt(values[kept])
@@ -165,6 +166,7 @@ class ShareErrors:
         """Derivatives of the ratios by the means of old rows (K, m + K)."""
         K = self.classes
         derivatives = np.zeros((K, K + self._cells + K))
+        # The columns are those of `old_means`: responses, cells, and labels.
         place = slice(0, K) if self.by_labels else slice(K + self._cells, None)
         derivatives[:, place] = -self.inverse
         return derivatives
@@ -200,6 +202,7 @@ class ShareErrors:
         # Old rows have the ratios as weights.
         weight2 = float(self.ratios**2 @ self.old.weights[1])
         old_rows = float(self.ratios @ self.old.weights[0]) ** 2 / weight2
+        # `plain` leaves out that the shares are estimated from the same rows.
         parts, plain = [], []
         for period, derivatives, rows in (
             (self.old_means, by_old, old_rows),
@@ -252,6 +255,7 @@ def _remaining_axes(covariance: Floats, plain: Floats) -> Floats:
     kept = values > _RANK * max(values[-1], 1e-300)
     whitening = vectors[:, kept] / np.sqrt(values[kept])
     shares, axes = np.linalg.eigh(whitening.T @ covariance @ whitening)
+    # In the axes of `plain`, the eigenvalues are the shares of its variance that remain.
     return whitening @ axes[:, shares > _REMAINING]
 
 
@@ -262,6 +266,7 @@ def share_interval(share: float, error: float, level: float) -> Range:
     """
     half = float(ndtri(0.5 + level / 2.0)) * error
     if 0.0 < share < 1.0:
+        # The derivative of the log-odds is 1/(p(1 − p)), and may overflow at a tiny share.
         with np.errstate(over="ignore"):
             half = half / (share * (1.0 - share))
         centre = float(logit(share))
@@ -303,6 +308,7 @@ def black_box_ratios(
         Penalty λ, by default 0 or the value above.
     """
     old_shares, old_predicted = confusion.sum(axis=0), confusion.sum(axis=1)
+    # The column sums of C are the old shares, and its row sums the mean old predictions.
     # A class that is never predicted gives no equation.
     row_scale = np.divide(
         1.0, np.sqrt(old_predicted), np.zeros_like(old_predicted), where=old_predicted > 0.0

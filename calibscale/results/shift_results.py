@@ -136,7 +136,7 @@ class LabelShift(Outcome, SourceRows):
     >>> new = from_arrays(probabilities=np.repeat([0.1, 0.5], [60, 140]), labels=unknown)
     >>> shift = label_shift(source, new)
     >>> [round(part.new_share, 2) for part in shift.classes]
-    [0.55, 0.45]
+    [0.28, 0.72]
     """
 
     schema: ClassVar[str] = "calibscale.label_shift/1"
@@ -187,9 +187,11 @@ class LabelShift(Outcome, SourceRows):
             return "Too few rows test whether anything else has changed."
         if self.pure_shift.p_value > SHIFT_LEVEL:
             return f"Nothing shows that more has changed ({p_is(self.pure_shift.p_value)})."
+        # The equations of BBSE hold for predictions that are not calibrated, too.
+        fault = ", or the predictions are not calibrated" if self.method == "em" else ""
         return (
-            f"More has changed than the class shares ({p_is(self.pure_shift.p_value)}): the "
-            "predictions of a class have, or are not calibrated, so that the shares may be wrong."
+            f"More has changed than the class shares ({p_is(self.pure_shift.p_value)}): the rows "
+            f"of a class have{fault}, so that the estimated shares may be wrong."
         )
 
     @property

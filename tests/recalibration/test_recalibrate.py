@@ -31,7 +31,11 @@ from tests.support.overconfident import (
     two_class_source,
 )
 
-BINARY = [name for name in METHODS if METHODS[name].unsuitable(2) is None]
+BINARY = [
+    name
+    for name in METHODS
+    if METHODS[name].unsuitable(2) is None and not METHODS[name].needs_settings
+]
 EVERY = [*(m for m in BINARY if m not in ("mc", "pmc")), LOCAL, MCBoost("x2"), PMCBoost("x2")]
 
 

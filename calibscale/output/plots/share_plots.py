@@ -26,6 +26,7 @@ def most_changed(result: LabelShift) -> tuple[ClassShare, ...]:
     if len(result.classes) <= MOST_SHARES:
         return result.classes
     changes = [-abs(part.new_share - part.old_share) for part in result.classes]
+    # A stable order, so that equal changes give the same picture again.
     kept = sorted(np.argsort(changes, kind="stable")[:MOST_SHARES].tolist())
     return tuple(result.classes[k] for k in kept)
 
