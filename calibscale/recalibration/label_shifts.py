@@ -168,7 +168,7 @@ def label_shift(
         shares = estimate.ratios * periods.old_shares
         deviations = np.sqrt(np.diag(errors.covariance()).clip(0.0))
         intervals = [
-            share_interval(float(share), float(error), confidence_level)
+            share_interval(float(share), float(error), errors.new_means.rows, confidence_level)
             for share, error in zip(shares, deviations, strict=True)
         ]
         new_shares = nearest_shares(shares)
@@ -197,6 +197,7 @@ def label_shift(
             classes=classes,
             no_shift=periods.test_of_means(),
             pure_shift=errors.pure_shift_test(),
+            calibration=errors.calibration_test() if method == "em" else None,
             regularization=estimate.regularization,
             new=NewRows(fresh.describe(), periods.new_counts.used, periods.new_counts.dropped),
             passes=periods.new_passes,

@@ -13,9 +13,12 @@ from calibscale.array_types import Floats
 from calibscale.errors import OptionError
 from calibscale.statistics.shift_sums import ShiftState
 
-MOST_PASSES = 60  # Newton's method takes 4 to 8
-_PRECISION = 1e-9  # largest last step of a share: the next one would be of about its square
+MOST_PASSES = 60  # the search takes 5 to 12
+_PRECISION = 1e-10  # largest last step of a share: the next one would be of about its square
 _ROUNDING = 1e-12  # relative rounding of the sums of the log-likelihood
+# Far from the maximum, with a larger expected gain of the mean log-likelihood, a share falls to a
+# tenth at most: from a share near 0, many steps would lead back, each of which doubles it.
+_FAR, _FALL = 1e-3, 0.1
 _RIDGE = 1e-12  # of the mean curvature, by which classes that are not told apart have a step, too
 
 
@@ -64,10 +67,14 @@ def most_likely_ratios(read: Callable[[Floats], ShiftState], old_shares: Floats)
             continue
         ratios, best = ratios + step, value
         em_step = ratios * (state.sums[:K] / float(state.weight) / old_shares - 1.0)
-        step = _newton_step(state, ratios, old_shares)
+        # The first step is of EM.  It is nearly right where predictions are certain.
+        step = em_step if passes == 1 else _newton_step(state, ratios, old_shares)
         if np.abs(old_shares * step).max() <= _PRECISION:
             # The model is the better the shorter the step, so that the last one needs no pass.
-            return SharesFound(np.maximum(ratios + step, 0.0), passes, first)
+            ratios = ratios + step
+            # A share at its limit of 0 is 0 to rounding.
+            ratios[old_shares * ratios <= _PRECISION] = 0.0
+            return SharesFound(ratios, passes, first)
     raise OptionError(
         f"label_shift: no convergence after {MOST_PASSES} passes, because the predictions hardly "
         "determine the shares of the classes"
@@ -75,7 +82,7 @@ def most_likely_ratios(read: Callable[[Floats], ShiftState], old_shares: Floats)
 
 
 def _newton_step(state: ShiftState, ratios: Floats, old_shares: Floats) -> Floats:
-    """Step to the maximum of the quadratic model with ratios of at least 0 (K,)."""
+    """Step to the maximum of the quadratic model with ratios above their lower limits (K,)."""
     K = len(ratios)
     weight = float(state.weight)
     # In units of shares, the curvature of a rare class is not smaller than the others' by its share
@@ -86,10 +93,11 @@ def _newton_step(state: ShiftState, ratios: Floats, old_shares: Floats) -> Float
     shares = old_shares * ratios
     try:
         step = cho_solve(cho_factor(curvature), gradient)
-        if (shares + step >= 0.0).all():
+        lowest = _FALL * shares if 0.5 * gradient @ step > _FAR else np.zeros(K)
+        if (shares + step >= lowest).all():
             return step / old_shares
         # min ½|Rx|² − ⟨b, x⟩ over x ≥ 0 is the least-squares problem |Rx − R⁻ᵀb|, with RᵀR the
-        # curvature, and b its product with the present shares plus the gradient.
+        # curvature, x the shares above their limits, and b the gradient at these limits.
         root = cholesky(curvature)
     except LinAlgError:
         raise OptionError(
@@ -97,6 +105,6 @@ def _newton_step(state: ShiftState, ratios: Floats, old_shares: Floats) -> Float
             "classes"
         ) from None
     # The active set of shares at 0 is found by the library, in time of about K³.
-    target = solve_triangular(root, curvature @ shares + gradient, trans=1)
+    target = solve_triangular(root, curvature @ (shares - lowest) + gradient, trans=1)
     bounded, _ = nnls(root, target, maxiter=30 * K)
-    return (bounded - shares) / old_shares
+    return (bounded + lowest - shares) / old_shares

@@ -8,7 +8,7 @@ from functools import cached_property
 from typing import NamedTuple
 
 import numpy as np
-from scipy.special import expit, fdtrc, logit, ndtri
+from scipy.special import fdtrc, ndtri
 
 from calibscale.array_types import Floats
 from calibscale.results.evaluation_results import Range
@@ -117,8 +117,8 @@ class ShareErrors:
     The ratios v solve E_new h(v) = b(v).  For EM, h = q/⟨v, q⟩, and b are the old shares, if the
     predictions are calibrated as they are.  If they have been recalibrated by the labels of the old
     rows, the means E_old[v_y h] take the part of b in the errors: their equation holds for any
-    map, so that errors of the map do not matter, and a fit by these labels solves it about.  For
-    BBSE, h = q, and b = E_old[v_y h].
+    map under label shift, so that errors of the map do not matter, and a fit by these labels
+    nearly solves it.  For BBSE, h = q, and b = E_old[v_y h].
 
     Parameters
     ----------
@@ -161,13 +161,12 @@ class ShareErrors:
         """Derivatives of the ratios by the means of new rows (K, m)."""
         return np.hstack([self.inverse, np.zeros((self.classes, self._cells))])
 
-    @cached_property
-    def _by_old(self) -> Floats:
+    def _by_old(self, by_labels: bool) -> Floats:
         """Derivatives of the ratios by the means of old rows (K, m + K)."""
         K = self.classes
         derivatives = np.zeros((K, K + self._cells + K))
         # The columns are those of `old_means`: responses, cells, and labels.
-        place = slice(0, K) if self.by_labels else slice(K + self._cells, None)
+        place = slice(0, K) if by_labels else slice(K + self._cells, None)
         derivatives[:, place] = -self.inverse
         return derivatives
 
@@ -178,34 +177,56 @@ class ShareErrors:
     def covariance(self) -> Floats:
         """Covariance of the new shares (K, K)."""
         by_new = self.old_shares[:, None] * self._by_new
-        by_old = self.old_shares[:, None] * self._by_old
+        by_old = self.old_shares[:, None] * self._by_old(self.by_labels)
         # A share is the ratio times the old share, which has its own error.
         by_old[:, -self.classes :] += np.diag(self.ratios)
         return by_new @ self.new_means.covariance @ by_new.T + (
             by_old @ self.old_means.covariance @ by_old.T
         )
 
+    def _unexplained(self) -> Floats:
+        """Old shares minus E_old[v_y h] (K,), which are equal for calibrated predictions."""
+        return self.old_shares - self.old_means.values[: self.classes]
+
+    def calibration_test(self) -> ShiftTest | None:
+        """Test that the old predictions are calibrated as EM needs it: E_old[v_y h] = old shares.
+
+        After a recalibration by the same labels, the test rejects less often than its level.
+        """
+        K = self.classes
+        to_difference = np.hstack([-np.eye(K), np.zeros((K, self._cells)), np.eye(K)])
+        covariance = to_difference @ self.old_means.covariance @ to_difference.T
+        old = Means(self._unexplained(), covariance, self._rows_by_ratio())
+        fixed = Means(np.zeros(K), np.zeros((K, K)), np.inf)
+        return mean_test(old.values, old, fixed)
+
+    def _rows_by_ratio(self) -> float:
+        """Effective number of old rows with the ratios of their labels as weights."""
+        weight2 = float(self.ratios**2 @ self.old.weights[1])
+        return float(self.ratios @ self.old.weights[0]) ** 2 / weight2
+
     def pure_shift_test(self) -> ShiftTest | None:
         """Test that the numbers of new rows in cells follow from the old rows of each class.
 
-        Without other changes, the share of new rows in a cell is E_old[v_y·1(cell)].
+        Without other changes, the share of new rows in a cell is E_old[v_y·1(cell)], whether or not
+        predictions are calibrated.  So are the ratios of the test: EM has a Newton step
+        towards the ratios of E_new h = E_old[v_y h].
         """
         K = self.classes
         # Expected shares of new rows by class and cell, and their derivative by the ratios.
         expected = self.old.sums[0][:, K:] / self.old.weights[0].sum()
         differences = self.new_means.values[K:] - self.old_means.values[K:-K]
+        if self.kind == LIKELIHOOD:
+            differences -= expected.T @ self.inverse @ self._unexplained()
         to_cells = np.hstack([np.zeros((self._cells, K)), np.eye(self._cells)])
         labels = np.zeros((self._cells, K))
         by_new = to_cells - expected.T @ self._by_new
-        by_old = -np.hstack([to_cells, labels]) - expected.T @ self._by_old
+        by_old = -np.hstack([to_cells, labels]) - expected.T @ self._by_old(True)
         groups = self._groups()
-        # Old rows have the ratios as weights.
-        weight2 = float(self.ratios**2 @ self.old.weights[1])
-        old_rows = float(self.ratios @ self.old.weights[0]) ** 2 / weight2
         # `plain` leaves out that the shares are estimated from the same rows.
         parts, plain = [], []
         for period, derivatives, rows in (
-            (self.old_means, by_old, old_rows),
+            (self.old_means, by_old, self._rows_by_ratio()),
             (self.new_means, by_new, self.new_means.rows),
         ):
             covariance = groups @ derivatives @ period.covariance @ derivatives.T @ groups.T
@@ -259,19 +280,23 @@ def _remaining_axes(covariance: Floats, plain: Floats) -> Floats:
     return whitening @ axes[:, shares > _REMAINING]
 
 
-def share_interval(share: float, error: float, level: float) -> Range:
-    """Confidence interval of a share, symmetric in its log-odds where the share is inside (0, 1).
+def share_interval(share: float, error: float, rows: float, level: float) -> Range:
+    """Confidence interval of a share with a standard error, by the score of Wilson (1927).
 
-    Intervals of rare classes that are symmetric in the share miss above too often.
+    The variance of an estimate of the share s has the part s(1 − s)/n of n new rows, as if their
+    labels were known, and another part τ² that hardly depends on s.  The limits solve
+    (s − estimate)² = z²(τ² + s(1 − s)/n).  Intervals that are symmetric about the estimate of a
+    rare class miss above too often.
     """
-    half = float(ndtri(0.5 + level / 2.0)) * error
-    if 0.0 < share < 1.0:
-        # The derivative of the log-odds is 1/(p(1 − p)), and may overflow at a tiny share.
-        with np.errstate(over="ignore"):
-            half = half / (share * (1.0 - share))
-        centre = float(logit(share))
-        return Range(float(expit(centre - half)), float(expit(centre + half)))
-    return Range(max(0.0, share - half), min(1.0, share + half))
+    z2 = float(ndtri(0.5 + level / 2.0)) ** 2
+    inside = min(max(share, 0.0), 1.0)
+    fixed = max(error**2 - inside * (1.0 - inside) / rows, 0.0)
+    # The roots of a quadratic in s with the coefficients 1 + z²/n, −2·half and the constant.
+    first = 1.0 + z2 / rows
+    half = share + z2 / (2.0 * rows)
+    root = math.sqrt(max(half**2 - first * (share**2 - z2 * fixed), 0.0))
+    lower, upper = (half - root) / first, (half + root) / first
+    return Range(min(max(lower, 0.0), 1.0), max(min(upper, 1.0), 0.0))
 
 
 # ---------------------------------------------------------------- black-box shift estimation

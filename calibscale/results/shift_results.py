@@ -115,6 +115,9 @@ class LabelShift(Outcome, SourceRows):
         Test of the hypothesis that nothing but the shares has changed, by the numbers of new rows
         with a confidence in each of about ten ranges and, for 3 to 64 classes, with each predicted
         label.  None for too few rows.
+    calibration : ShiftTest or None
+        For ``em``, test of the hypothesis that the predictions are calibrated in the old rows as
+        the estimate needs it.  None for other methods, and for too few rows.
     regularization : float
         Factor λ of the penalty of BBSE, or 0.
     new : NewRows
@@ -148,6 +151,7 @@ class LabelShift(Outcome, SourceRows):
     classes: tuple[ClassShare, ...]
     no_shift: ShiftTest | None
     pure_shift: ShiftTest | None
+    calibration: ShiftTest | None
     regularization: Size
     new: NewRows
     passes: Count
@@ -157,7 +161,7 @@ class LabelShift(Outcome, SourceRows):
     @cached_property
     def verdict(self) -> Computed[str]:
         """Sentences about the change of the shares, and whether nothing else has changed."""
-        return f"{self.change} {self.purity}"
+        return " ".join(filter(None, (self.change, self.purity, self.bias)))
 
     @property
     def change(self) -> str:
@@ -187,11 +191,20 @@ class LabelShift(Outcome, SourceRows):
             return "Too few rows test whether anything else has changed."
         if self.pure_shift.p_value > SHIFT_LEVEL:
             return f"Nothing shows that more has changed ({p_is(self.pure_shift.p_value)})."
-        # The equations of BBSE hold for predictions that are not calibrated, too.
-        fault = ", or the predictions are not calibrated" if self.method == "em" else ""
         return (
             f"More has changed than the class shares ({p_is(self.pure_shift.p_value)}): the rows "
-            f"of a class have{fault}, so that the estimated shares may be wrong."
+            "of a class have, so that the estimated shares may be wrong."
+        )
+
+    @property
+    def bias(self) -> str:
+        """Sentence about predictions that are not calibrated, or an empty text."""
+        if self.calibration is None or self.calibration.p_value > SHIFT_LEVEL:
+            return ""
+        return (
+            f"The predictions are not calibrated in the old rows "
+            f"({p_is(self.calibration.p_value)}), so that the shares are biased: use another "
+            "recalibration, or method bbse."
         )
 
     @property

@@ -8,8 +8,10 @@ from typing import NamedTuple
 import numpy as np
 import pytest
 from scipy.special import softmax
+from scipy.stats import binomtest
 
 import calibscale as cs
+from calibscale.recalibration.shift_inference import share_interval
 from calibscale.results.schemas.result_models import validated
 from calibscale.results.shift_results import LabelShift
 
@@ -179,6 +181,19 @@ def test_arguments__are_checked(rng):
 # ---------------------------------------------------------------- tests and results
 
 
+@pytest.mark.parametrize("count", [0, 3, 50, 100])
+def test_intervals__of_known_labels_are_of_wilson(count):
+    share = count / 100
+    interval = share_interval(share, np.sqrt(share * (1 - share) / 100), 100, 0.9)
+    wilson = binomtest(count, 100).proportion_ci(0.9, "wilson")
+    np.testing.assert_allclose(interval, wilson, atol=1e-14)
+
+
+def test_intervals__hold_a_negative_estimate():
+    assert share_interval(-0.01, 0.02, 500, 0.95).lower == 0.0
+    assert 0.02 < share_interval(-0.01, 0.02, 500, 0.95).upper < 0.04
+
+
 def test_test_of_no_shift__is_that_of_hotelling(rng):
     before, after = drawn(rng, 400, OLD), drawn(rng, 300, OLD)
     shift = cs.label_shift(before.source(), after.source(False), recalibration="identity")
@@ -250,6 +265,42 @@ def test_bits__do_not_depend_on_workers(rng):
     assert results[0].pure_shift == results[1].pure_shift
 
 
+def test_invalid_new_rows__are_dropped_and_counted(rng):
+    before, after = drawn(rng, 800, OLD), drawn(rng, 600, NEW)
+    z = after.z.copy()
+    z[[3, 77], 0] = np.nan
+    new = cs.from_arrays(logits=z, labels=np.full(600, UNKNOWN))
+    with pytest.raises(cs.InvalidDataError, match="row 3"):
+        cs.label_shift(before.source(), new)
+    shift = cs.label_shift(before.source(), new, on_invalid="drop")
+    assert shift.new.n == 598
+    assert sum(shift.new.dropped.values()) == 2
+    kept = np.delete(after.z, [3, 77], axis=0)
+    expected = cs.label_shift(before.source(), Rows(kept, after.y[:598]).source(False))
+    # Blocks have other rows, so that sums differ by rounding.
+    np.testing.assert_allclose(shift.shares, expected.shares, rtol=1e-10)
+    assert "New rows that were left out" in cs.as_text(shift)
+
+
+def test_labels_of_new_rows__are_not_used(rng):
+    before, after = drawn(rng, 500, TEN_OLD, TEN_OLD), drawn(rng, 600, TEN_NEW, TEN_OLD)
+    blind, seeing = (
+        cs.label_shift(before.source(), after.source(labelled)) for labelled in (False, True)
+    )
+    assert blind.classes == seeing.classes
+
+
+def test_one_column__is_that_of_two(rng):
+    before, after = drawn(rng, 500, OLD), drawn(rng, 600, NEW)
+    single = [
+        cs.from_arrays(logits=part.z[:, 1] - part.z[:, 0], labels=labels)
+        for part, labels in ((before, before.y), (after, np.full(600, UNKNOWN)))
+    ]
+    double = cs.label_shift(before.source(), after.source(False), "bbse_hard")
+    shift = cs.label_shift(*single, "bbse_hard")
+    np.testing.assert_allclose(shift.shares, double.shares, rtol=1e-9)
+
+
 # ---------------------------------------------------------------- calibration of the predictions
 
 
@@ -263,9 +314,9 @@ def test_default__mends_predictions_that_are_not_calibrated(rng):
     for recalibration in ("identity", None):
         shift = cs.label_shift(before.source(), after.source(False), recalibration=recalibration)
         error[shift.recalibration] = shift.shares[1] - NEW[1]
-        purity = shift.pure_shift.p_value
-        # The test of other changes names predictions that are not calibrated.
-        assert (purity < 1e-6) == (recalibration == "identity")
+        # The bias has a test, and is no change of the rows of a class.
+        assert (shift.calibration.p_value < 1e-6) == (recalibration == "identity")
+        assert ("not calibrated" in shift.verdict) == (recalibration == "identity")
     assert abs(error["identity"]) > 0.03
     assert abs(error["platt"]) < 0.02
 

@@ -61,7 +61,7 @@ def label_shift(result: LabelShift) -> doc.Article:
             remarks=result.notes,
             excluded=[doc.left_out(result), left_out if dropped else None],
         ),
-        reasons=(result.purity,),
+        reasons=tuple(filter(None, (result.purity, result.bias))),
     )
 
 
@@ -80,6 +80,7 @@ def _tests(result: LabelShift) -> doc.Table | None:
     tests: list[tuple[str, ShiftTest | None]] = [
         ("the shares are unchanged", result.no_shift),
         ("nothing else has changed", result.pure_shift),
+        ("old predictions are calibrated", result.calibration),
     ]
     rows = [
         (
