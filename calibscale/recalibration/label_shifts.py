@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, NamedTuple, Unpack
 
@@ -29,6 +28,7 @@ from calibscale.recalibration.prior_shift import (
 from calibscale.recalibration.recalibrator import FittedRecalibrator, fingerprint_of, recalibrated
 from calibscale.recalibration.share_search import most_likely_ratios
 from calibscale.recalibration.shift_inference import (
+    BlackBoxShares,
     Means,
     ShareErrors,
     black_box_ratios,
@@ -155,17 +155,9 @@ def label_shift(
         before, notes = _recalibration(session, recalibration)
         periods = _Periods.of(session, fresh, before, _RESPONSES[method])
         estimate = periods.by_likelihood() if method == "em" else periods.black_box(regularization)
-        errors = ShareErrors(
-            estimate.old,
-            estimate.new,
-            estimate.ratios,
-            periods.kind,
-            estimate.inverse,
-            # Errors of a map that is fitted to the old rows are part of the errors by their labels.
-            by_labels=method != "em" or not isinstance(before.method, Identity),
-        )
+        errors = estimate.errors
         notes = [*notes, *periods.notes(), *estimate.notes]
-        shares = estimate.ratios * periods.old_shares
+        shares = errors.ratios * periods.old_shares
         deviations = np.sqrt(np.diag(errors.covariance()).clip(0.0))
         intervals = [
             share_interval(float(share), float(error), errors.new_means.rows, confidence_level)
@@ -196,7 +188,7 @@ def label_shift(
             level=confidence_level,
             classes=classes,
             no_shift=periods.test_of_means(),
-            pure_shift=errors.pure_shift_test(),
+            pure_shift=None if estimate.pure is None else estimate.pure.pure_shift_test(),
             calibration=errors.calibration_test() if method == "em" else None,
             regularization=estimate.regularization,
             new=NewRows(fresh.describe(), periods.new_counts.used, periods.new_counts.dropped),
@@ -268,12 +260,10 @@ class _WithoutLabels(DerivedSource):
 
 
 class _Estimate(NamedTuple):
-    """Estimated ratios (K,), their derivatives, and the sums of both periods at them."""
+    """Estimated ratios with their errors, and errors of the ratios that test for other changes."""
 
-    ratios: Floats
-    inverse: Floats
-    old: LabelledShiftState
-    new: ShiftState
+    errors: ShareErrors
+    pure: ShareErrors | None
     regularization: float = 0.0
     notes: tuple[str, ...] = ()
 
@@ -285,6 +275,7 @@ class _Periods:
     old: Session
     new: Session
     kind: str
+    is_fitted: bool
     first_old: LabelledShiftState
     old_counts: RowCounts
     new_counts: RowCounts
@@ -305,7 +296,8 @@ class _Periods:
         statistic = LabelledShiftSums(RowVectors(np.ones(session.source.classes), kind))
         result = old.scan([statistic])
         state = result.groups[None][statistic]
-        periods = cls(old, fresh, kind, state, result.counts, RowCounts())
+        is_fitted = not isinstance(before.method, Identity)
+        periods = cls(old, fresh, kind, is_fitted, state, result.counts, RowCounts())
         shares_of_labels(state.weights[0], session.source)  # refuses classes without rows
         return periods
 
@@ -319,9 +311,9 @@ class _Periods:
 
     def by_likelihood(self) -> _Estimate:
         """Estimate of the largest likelihood."""
-        search = most_likely_ratios(self._new_reader(False), self.old_shares)
+        search = most_likely_ratios(self._new_at, self.old_shares)
         self.first_new = search.first
-        new = self._new_reader(True)(search.ratios)
+        new = self._new_at(search.ratios)
         K = self.classes
         information = new.products[:K, :K] / float(new.weight)
         if not condition(information) < _MOST_CONDITION:
@@ -330,29 +322,44 @@ class _Periods:
                 "that their shares are not determined; join classes, or use method='bbse'"
             )
         inverse = np.linalg.inv(information).astype(np.float64)
+        # At ratios of 1, responses are the probabilities, as BBSE has them.
+        solved = self._black_box_ratios(search.first, None)
         # Errors of the old rows need the ratios, so that they have a pass of their own.
-        old = self._old_at(search.ratios)
-        return _Estimate(search.ratios, inverse, old, new)
+        old, old_of_box = self._old_at(
+            RowVectors(search.ratios, LIKELIHOOD, True), RowVectors(solved.ratios, SOFT, True)
+        )
+        # Errors of a map that is fitted to the old rows are part of the errors by their labels.
+        errors = ShareErrors(old, new, search.ratios, LIKELIHOOD, inverse, self.is_fitted)
+        pure = ShareErrors(
+            old_of_box, search.first, solved.ratios, SOFT, solved.inverse, by_labels=True
+        )
+        return _Estimate(errors, None if solved.regularization > 0.0 else pure)
 
     def black_box(self, regularization: float | None) -> _Estimate:
         """Estimate by the confusion matrix."""
-        K = self.classes
-        new = self._new_reader(True)(np.ones(K))
         # Responses do not depend on the ratios: this pass serves the estimate and all tests.
+        new = self._new_at(np.ones(self.classes))
         self.first_new = new
-        confusion = self.first_old.sums[0].T / self.first_old.weights[0].sum()
-        old_weight, old_weight2 = self.first_old.weights.sum(axis=1)
-        rows = old_weight**2 / old_weight2, float(new.weight**2 / new.weight2)
-        predicted = new.sums[:K] / float(new.weight)
-        solved = black_box_ratios(confusion, predicted, rows, regularization)
+        solved = self._black_box_ratios(new, regularization)
         notes: tuple[str, ...] = ()
         if solved.regularization > 0.0 and regularization is None:
             notes = (
                 "the confusion matrix is nearly singular: shares are drawn towards the old ones, "
                 "and intervals do not cover the bias by it",
             )
-        old = self._old_at(solved.ratios)
-        return _Estimate(solved.ratios, solved.inverse, old, new, solved.regularization, notes)
+        (old,) = self._old_at(RowVectors(solved.ratios, self.kind, True))
+        errors = ShareErrors(old, new, solved.ratios, self.kind, solved.inverse, by_labels=True)
+        # A bias of the ratios would look like another change.
+        pure = None if solved.regularization > 0.0 else errors
+        return _Estimate(errors, pure, solved.regularization, notes)
+
+    def _black_box_ratios(self, new: ShiftState, regularization: float | None) -> BlackBoxShares:
+        """Ratios by the confusion matrix of the old rows, and the means of new ones."""
+        confusion = self.first_old.sums[0].T / self.first_old.weights[0].sum()
+        weight, weight2 = self.first_old.weights.sum(axis=1)
+        rows = weight**2 / weight2, float(new.weight**2 / new.weight2)
+        predicted = new.sums[: self.classes] / float(new.weight)
+        return black_box_ratios(confusion, predicted, rows, regularization)
 
     def test_of_means(self) -> Any:
         """Test that old and new rows have the same mean predictions."""
@@ -390,20 +397,19 @@ class _Periods:
             "the intervals of their shares are too short"
         ]
 
-    def _new_reader(self, with_cells: bool) -> Callable[[Floats], ShiftState]:
-        def read(ratios: Floats) -> ShiftState:
-            statistic = ShiftSums(RowVectors(ratios, self.kind, with_cells))
-            result = self.new.scan([statistic])
-            self.new_passes += 1
-            self.new_counts = result.counts
-            if not result.counts.used:
-                raise OptionError(f"{self.new.source.name}: there are no rows of positive weight")
-            return result.groups[None][statistic]
+    def _new_at(self, ratios: Floats) -> ShiftState:
+        """Sums of the new rows at ratios of the shares."""
+        statistic = ShiftSums(RowVectors(ratios, self.kind, with_cells=True))
+        result = self.new.scan([statistic])
+        self.new_passes += 1
+        self.new_counts = result.counts
+        if not result.counts.used:
+            raise OptionError(f"{self.new.source.name}: there are no rows of positive weight")
+        return result.groups[None][statistic]
 
-        return read
-
-    def _old_at(self, ratios: Floats) -> LabelledShiftState:
-        """Sums of the old rows at estimated ratios."""
-        statistic = LabelledShiftSums(RowVectors(ratios, self.kind, with_cells=True))
+    def _old_at(self, *vectors: RowVectors) -> list[LabelledShiftState]:
+        """Sums of the old rows of each of the row vectors, in one pass."""
+        statistics = [LabelledShiftSums(each) for each in vectors]
         self.old_passes += 1
-        return self.old.scan([statistic]).groups[None][statistic]
+        states = self.old.scan(statistics).groups[None]
+        return [states[statistic] for statistic in statistics]

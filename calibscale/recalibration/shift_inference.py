@@ -161,12 +161,13 @@ class ShareErrors:
         """Derivatives of the ratios by the means of new rows (K, m)."""
         return np.hstack([self.inverse, np.zeros((self.classes, self._cells))])
 
-    def _by_old(self, by_labels: bool) -> Floats:
+    @cached_property
+    def _by_old(self) -> Floats:
         """Derivatives of the ratios by the means of old rows (K, m + K)."""
         K = self.classes
         derivatives = np.zeros((K, K + self._cells + K))
         # The columns are those of `old_means`: responses, cells, and labels.
-        place = slice(0, K) if by_labels else slice(K + self._cells, None)
+        place = slice(0, K) if self.by_labels else slice(K + self._cells, None)
         derivatives[:, place] = -self.inverse
         return derivatives
 
@@ -177,16 +178,12 @@ class ShareErrors:
     def covariance(self) -> Floats:
         """Covariance of the new shares (K, K)."""
         by_new = self.old_shares[:, None] * self._by_new
-        by_old = self.old_shares[:, None] * self._by_old(self.by_labels)
+        by_old = self.old_shares[:, None] * self._by_old
         # A share is the ratio times the old share, which has its own error.
         by_old[:, -self.classes :] += np.diag(self.ratios)
         return by_new @ self.new_means.covariance @ by_new.T + (
             by_old @ self.old_means.covariance @ by_old.T
         )
-
-    def _unexplained(self) -> Floats:
-        """Old shares minus E_old[v_y h] (K,), which are equal for calibrated predictions."""
-        return self.old_shares - self.old_means.values[: self.classes]
 
     def calibration_test(self) -> ShiftTest | None:
         """Test that the old predictions are calibrated as EM needs it: E_old[v_y h] = old shares.
@@ -201,7 +198,7 @@ class ShareErrors:
         covariance = to_difference @ self.old_means.covariance @ to_difference.T
         by_class = self.old.weights[0] ** 2 / self.old.weights[1]
         rows = len(by_class) / float((1.0 / by_class).sum())
-        old = Means(self._unexplained(), covariance, rows)
+        old = Means(self.old_shares - self.old_means.values[:K], covariance, rows)
         fixed = Means(np.zeros(K), np.zeros((K, K)), np.inf)
         return mean_test(old.values, old, fixed)
 
@@ -213,20 +210,18 @@ class ShareErrors:
     def pure_shift_test(self) -> ShiftTest | None:
         """Test that the numbers of new rows in cells follow from the old rows of each class.
 
-        Without other changes, the share of new rows in a cell is E_old[v_y·1(cell)], whether or not
-        predictions are calibrated.  So are the ratios of the test: EM has a Newton step
-        towards the ratios of E_new h = E_old[v_y h].
+        Without other changes, the share of new rows in a cell is E_old[v_y·1(cell)].  The equations
+        of BBSE hold for predictions that are not calibrated, too, so that with its ratios a
+        rejection is no sign of miscalibration.
         """
         K = self.classes
         # Expected shares of new rows by class and cell, and their derivative by the ratios.
         expected = self.old.sums[0][:, K:] / self.old.weights[0].sum()
         differences = self.new_means.values[K:] - self.old_means.values[K:-K]
-        if self.kind == LIKELIHOOD:
-            differences -= expected.T @ self.inverse @ self._unexplained()
         to_cells = np.hstack([np.zeros((self._cells, K)), np.eye(self._cells)])
         labels = np.zeros((self._cells, K))
         by_new = to_cells - expected.T @ self._by_new
-        by_old = -np.hstack([to_cells, labels]) - expected.T @ self._by_old(True)
+        by_old = -np.hstack([to_cells, labels]) - expected.T @ self._by_old
         groups = self._groups()
         # `plain` leaves out that the shares are estimated from the same rows.
         parts, plain = [], []
