@@ -26,7 +26,7 @@ from calibscale.recalibration.prior_shift import (
     shares_of_labels,
 )
 from calibscale.recalibration.recalibrator import FittedRecalibrator, fingerprint_of, recalibrated
-from calibscale.recalibration.share_search import most_likely_ratios
+from calibscale.recalibration.share_search import most_likely_ratios, smoothed_ratios
 from calibscale.recalibration.shift_inference import (
     BlackBoxShares,
     Means,
@@ -54,6 +54,8 @@ from calibscale.statistics.shift_sums import (
 
 _RESPONSES = {"em": LIKELIHOOD, "bbse": SOFT, "bbse_hard": HARD}
 MOST_CLASSES = 2048  # the sums are matrices of K² numbers, 32 MB each
+# Rows of a sample from which the search for shares begins, and probabilities in it: 128 MB.
+_SAMPLED_ROWS, _SAMPLED_VALUES = 2**15, 2**24
 _FEW_LABELS = 20  # labelled rows of a class, below which its errors are uncertain
 _MOST_CONDITION = 1e12  # of the information, above which rounding decides the shares
 
@@ -311,10 +313,13 @@ class _Periods:
 
     def by_likelihood(self) -> _Estimate:
         """Estimate of the largest likelihood."""
-        search = most_likely_ratios(self._new_at, self.old_shares)
-        self.first_new = search.first
-        new = self._new_at(search.ratios)
         K = self.classes
+        first = self._new_at(np.ones(K))
+        self.first_new = first
+        at = self._near_ratios()
+        start = first if (at == 1.0).all() else self._new_at(at)
+        ratios = most_likely_ratios(self._new_at, self.old_shares, start, at)
+        new = self._new_at(ratios)
         information = new.products[:K, :K] / float(new.weight)
         if not condition(information) < _MOST_CONDITION:
             raise OptionError(
@@ -323,17 +328,37 @@ class _Periods:
             )
         inverse = np.linalg.inv(information).astype(np.float64)
         # At ratios of 1, responses are the probabilities, as BBSE has them.
-        solved = self._black_box_ratios(search.first, None)
+        solved = self._black_box_ratios(first, None)
         # Errors of the old rows need the ratios, so that they have a pass of their own.
         old, old_of_box = self._old_at(
-            RowVectors(search.ratios, LIKELIHOOD, True), RowVectors(solved.ratios, SOFT, True)
+            RowVectors(ratios, LIKELIHOOD, True), RowVectors(solved.ratios, SOFT, True)
         )
         # Errors of a map that is fitted to the old rows are part of the errors by their labels.
-        errors = ShareErrors(old, new, search.ratios, LIKELIHOOD, inverse, self.is_fitted)
-        pure = ShareErrors(
-            old_of_box, search.first, solved.ratios, SOFT, solved.inverse, by_labels=True
-        )
+        errors = ShareErrors(old, new, ratios, LIKELIHOOD, inverse, self.is_fitted)
+        pure = ShareErrors(old_of_box, first, solved.ratios, SOFT, solved.inverse, by_labels=True)
         return _Estimate(errors, None if solved.regularization > 0.0 else pure)
+
+    def _near_ratios(self) -> Floats:
+        """Ratios of the largest likelihood of a sample of many new rows, or ones."""
+        ones = np.ones(self.classes)
+        most = min(_SAMPLED_ROWS, max(1, _SAMPLED_VALUES // self.classes))
+        # The search takes about ten passes, and about five after a sample.
+        if self.new.source.rows <= 4 * most:
+            return ones
+        chunks = self.new.profile.labelled_sample(most)
+
+        def read(ratios: Floats) -> ShiftState:
+            statistic = ShiftSums(RowVectors(ratios, self.kind))
+            state = statistic.zero(self.classes)
+            for chunk in chunks:
+                state = statistic.accumulate(state, chunk)
+            return state
+
+        at_ones = read(ones)
+        if not at_ones.weight > 0.0:
+            return ones
+        ratios = most_likely_ratios(read, self.old_shares, at_ones, ones)
+        return smoothed_ratios(ratios, self.old_shares, float(sum(map(len, chunks))))
 
     def black_box(self, regularization: float | None) -> _Estimate:
         """Estimate by the confusion matrix."""

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import NamedTuple
 
 import numpy as np
 from scipy.linalg import LinAlgError, cho_factor, cho_solve, cholesky, solve_triangular
@@ -22,15 +21,9 @@ _FAR, _FALL = 1e-3, 0.1
 _RIDGE = 1e-12  # of the mean curvature, by which classes that are not told apart have a step, too
 
 
-class SharesFound(NamedTuple):
-    """Ratios new/old of the shares (K,), the number of passes, and the first state."""
-
-    ratios: Floats
-    passes: int
-    first: ShiftState
-
-
-def most_likely_ratios(read: Callable[[Floats], ShiftState], old_shares: Floats) -> SharesFound:
+def most_likely_ratios(
+    read: Callable[[Floats], ShiftState], old_shares: Floats, start: ShiftState, at: Floats
+) -> Floats:
     """Ratios v of the shares that maximise the log-likelihood, Σw·log ⟨v, q⟩/Σw − ⟨v, old⟩.
 
     It is the maximum that the EM algorithm of Saerens, Latinne & Decaestecker (2002) approaches,
@@ -45,40 +38,61 @@ def most_likely_ratios(read: Callable[[Floats], ShiftState], old_shares: Floats)
         Pass over the new rows: sums of ``likelihood`` responses at given ratios.
     old_shares : (K,)
         Positive shares of the classes in the labelled rows.
+    start : state
+        Sums at the first ratios.
+    at : (K,)
+        The first ratios, which are positive.
 
     Raises
     ------
     OptionError
         If the passes do not converge.
     """
-    K = len(old_shares)
-    ratios, step = np.ones(K), np.zeros(K)
-    # The first pass is at the old shares, where all likelihoods are 1.
-    em_step = step
-    best = -np.inf
-    first: ShiftState | None = None
-    for passes in range(1, MOST_PASSES + 1):
-        state = read(ratios + step)
-        first = state if first is None else first
-        value = float(state.log_likelihood / state.weight - old_shares @ (ratios + step))
-        if not value >= best - _ROUNDING * max(1.0, abs(best)):  # the step is too long
-            # A step of EM never lowers the likelihood.
-            step = em_step
-            continue
-        ratios, best = ratios + step, value
-        em_step = ratios * (state.sums[:K] / float(state.weight) / old_shares - 1.0)
-        # The first step is of EM.  It is nearly right where predictions are certain.
-        step = em_step if passes == 1 else _newton_step(state, ratios, old_shares)
+    ratios, state = at, start
+    best = _objective(start, at, old_shares)
+    em_step = _em_step(state, ratios, old_shares)
+    step = _newton_step(state, ratios, old_shares)
+    far = bool((at == 1.0).all())
+    for _ in range(MOST_PASSES):
         if np.abs(old_shares * step).max() <= _PRECISION:
             # The model is the better the shorter the step, so that the last one needs no pass.
             ratios = ratios + step
             # A share at its limit of 0 is 0 to rounding.
             ratios[old_shares * ratios <= _PRECISION] = 0.0
-            return SharesFound(ratios, passes, first)
+            return ratios
+        if far:
+            # From the old shares, a step of EM is nearly right where predictions are certain.
+            step, far = em_step, False
+        state = read(ratios + step)
+        value = _objective(state, ratios + step, old_shares)
+        if not value >= best - _ROUNDING * max(1.0, abs(best)):  # the step is too long
+            # A step of EM never lowers the likelihood.
+            step = em_step
+            continue
+        ratios, best = ratios + step, value
+        em_step = _em_step(state, ratios, old_shares)
+        step = _newton_step(state, ratios, old_shares)
     raise OptionError(
         f"label_shift: no convergence after {MOST_PASSES} passes, because the predictions hardly "
         "determine the shares of the classes"
     )
+
+
+def smoothed_ratios(ratios: Floats, old_shares: Floats, rows: float) -> Floats:
+    """Positive ratios, as if one more row had the old shares.
+
+    From a share of 0 in a sample of the rows, Newton's method needs many steps to a small share.
+    """
+    return (rows * ratios + 1.0) / (rows * float(old_shares @ ratios) + 1.0)
+
+
+def _objective(state: ShiftState, ratios: Floats, old_shares: Floats) -> float:
+    return float(state.log_likelihood / state.weight - old_shares @ ratios)
+
+
+def _em_step(state: ShiftState, ratios: Floats, old_shares: Floats) -> Floats:
+    """Step of the EM algorithm [Saerens et al. 2002, eq. 2.9]."""
+    return ratios * (state.sums[: len(ratios)] / float(state.weight) / old_shares - 1.0)
 
 
 def _newton_step(state: ShiftState, ratios: Floats, old_shares: Floats) -> Floats:

@@ -81,6 +81,16 @@ def test_em__is_that_of_all_rows_at_once(rng, old, new, weighted):
     assert shift.passes < 20  # EM takes hundreds
 
 
+@pytest.mark.long
+def test_em__of_many_rows_begins_at_a_sample(rng):
+    # Above 2¹⁷ rows, the search begins at the shares of a sample, and ends at the same ones.
+    before, after = drawn(rng, 2000, OLD), drawn(rng, 2**17 + 1000, NEW)
+    shift = cs.label_shift(before.source(), after.source(False), recalibration="identity")
+    expected = em(after.q, label_shares(before.y, np.ones(2000), 2), np.ones(len(after.y)))
+    np.testing.assert_allclose(shift.shares, expected, atol=SAME_SHARES)
+    assert shift.passes <= 6
+
+
 def test_em__has_shares_of_zero(rng):
     # No new row is of the last class, which the predictions tell apart from the others.
     before = drawn(rng, 600, (0.4, 0.3, 0.3), (0.4, 0.3, 0.3), 3.0)
