@@ -165,7 +165,7 @@ def label_shift(
             share_interval(float(share), float(error), errors.new_means.rows, confidence_level)
             for share, error in zip(shares, deviations, strict=True)
         ]
-        new_shares = nearest_shares(shares)
+        new_shares = nearest_shares(shares / shares.sum())
         if (shares < 0.0).any():
             count = int((shares < 0.0).sum())
             notes.append(f"{count:,} negative estimates of shares are set to 0")
