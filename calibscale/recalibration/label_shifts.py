@@ -357,7 +357,11 @@ class _Periods:
         at_ones = read(ones)
         if not at_ones.weight > 0.0:
             return ones
-        ratios = most_likely_ratios(read, self.old_shares, at_ones, ones)
+        try:
+            ratios = most_likely_ratios(read, self.old_shares, at_ones, ones)
+        except OptionError:
+            # All rows may determine what a sample does not.
+            return ones
         return smoothed_ratios(ratios, self.old_shares, float(sum(map(len, chunks))))
 
     def black_box(self, regularization: float | None) -> _Estimate:
