@@ -190,8 +190,8 @@ class ShareErrors:
 
         After a recalibration by the same labels, the test rejects less often than its level.  The
         degrees of freedom of the covariance are the harmonic mean of the rows of the classes: with
-        50 rows of a class and ratios of 4, those of all rows rejected 8 % of calibrated data sets
-        at 5 %, and these 3 %.
+        50 rows of a class and ratios of 4, those of all rows rejected 10 % of calibrated data sets
+        at 5 %, and these 6.5 %.
         """
         K = self.classes
         to_difference = np.hstack([-np.eye(K), np.zeros((K, self._cells)), np.eye(K)])

@@ -394,5 +394,5 @@ def test_tests__have_their_level(rows, old, strength, new):
     if new == "old":
         assert 0.04 - noise < unchanged < 0.065 + noise
     assert 0.035 - noise < pure < 0.065 + noise
-    # With few rows of a class, the test of calibration rejects less often than its level.
+    # With equal shares and few rows of a class, it rejects less often than its level.
     assert calibrated < 0.065 + noise
