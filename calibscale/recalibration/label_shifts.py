@@ -56,6 +56,7 @@ _RESPONSES = {"em": LIKELIHOOD, "bbse": SOFT, "bbse_hard": HARD}
 MOST_CLASSES = 2048  # the sums are matrices of K² numbers, 32 MB each
 # Rows of a sample from which the search for shares begins, and probabilities in it: 128 MB.
 _SAMPLED_ROWS, _SAMPLED_VALUES = 2**15, 2**24
+_SAMPLED_OF_CLASS = 100  # sampled rows for each class, on average
 _FEW_LABELS = 20  # labelled rows of a class, below which its errors are uncertain
 _MOST_CONDITION = 1e12  # of the information, above which rounding decides the shares
 
@@ -342,8 +343,10 @@ class _Periods:
         """Ratios of the largest likelihood of a sample of many new rows, or ones."""
         ones = np.ones(self.classes)
         most = min(_SAMPLED_ROWS, max(1, _SAMPLED_VALUES // self.classes))
-        # The search takes about ten passes, and about five after a sample.
-        if self.new.source.rows <= 4 * most:
+        # The search takes about ten passes, and about five after a sample.  With few sampled rows of
+        # a class, Newton's method takes many steps to its share: a start at the old shares is
+        # better.
+        if self.new.source.rows <= 4 * most or most < _SAMPLED_OF_CLASS * self.classes:
             return ones
         chunks = self.new.profile.labelled_sample(most)
 
