@@ -232,8 +232,8 @@ class FittedRecalibration(RecalibrationResult):
         ------
         OptionError
             If the fit is not of two classes, or no formula of one probability: ``identity``,
-            ``temperature``, ``platt``, ``beta``, ``spline``, ``isotonic`` and ``histogram`` are, and
-            ``prior_shift`` after one of them.
+            ``temperature``, ``platt``, ``beta``, ``spline``, ``isotonic`` and ``histogram`` are,
+            and ``prior_shift`` after one of them.
 
         Examples
         --------

@@ -62,17 +62,18 @@ def recalibrate(
         ``beta`` (Kull et al. 2017), ``spline`` (Lucena 2018), ``isotonic`` (Zadrozny & Elkan 2002),
         ``venn_abers`` (Vovk & Petej 2014) and ``histogram`` (Gupta & Ramdas 2021), both also with
         an `interval`, ``bbq`` (Naeini et al. 2015), ``local_bias`` [VF, eq. 7], ``mc``
-        (Hébert-Johnson et al. 2018), ``pmc`` (La Cava et al. 2023).  ``prior_shift`` maps to
-        new shares of the classes, see `label_shift`.  ``identity`` keeps the predictions.  Settings are written as in ``mc(depth=1)``.  Predictive distributions have
-        ``affine`` [Gneiting et al. 2005], which moves their mean and spread, intervals and
-        quantiles have ``conformal`` [Romano et al. 2019], and means have ``balance`` [Bühlmann &
-        Straub 1970].  `calibscale.recalibration` has the classes of the methods.  Default,
-        ``auto``: the simplest of ``identity``, ``temperature``, ``platt``, ``beta``, ``spline`` and
-        ``isotonic``, or for more than two classes of ``identity``, ``temperature``, ``vector`` and
-        ``matrix`` (up to 20 classes), with a cross-fitted log loss within one standard error of the
-        smallest.  ``vector`` and ``matrix`` need 20 rows for each coefficient.  A note has the log
-        losses.  The same halves of the rows choose and judge, so that the improvement of a chosen
-        method is slightly too good.
+        (Hébert-Johnson et al. 2018), ``pmc`` (La Cava et al. 2023).  ``prior_shift`` maps to new
+        shares of the classes, see `label_shift`.  ``identity`` keeps the predictions.  Settings are
+        written as in ``mc(depth=1)``.  Predictive distributions have ``affine`` [Gneiting et al.
+        2005], which moves their mean and spread, intervals and quantiles have ``conformal`` [Romano
+        et al. 2019], and means have ``balance`` [Bühlmann & Straub 1970].
+        `calibscale.recalibration` has the classes of the methods.  Default, ``auto``: the simplest
+        of ``identity``, ``temperature``, ``platt``, ``beta``, ``spline`` and ``isotonic``, or for
+        more than two classes of ``identity``, ``temperature``, ``vector`` and ``matrix`` (up to 20
+        classes), with a cross-fitted log loss within one standard error of the smallest.
+        ``vector`` and ``matrix`` need 20 rows for each coefficient.  A note has the log losses.
+        The same halves of the rows choose and judge, so that the improvement of a chosen method is
+        slightly too good.
     covariates : sequence of str
         Names of the covariates of ``local_bias``, ``mc`` and ``pmc``, and name of the one whose
         groups ``conformal`` or ``balance`` adjusts.

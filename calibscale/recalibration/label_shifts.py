@@ -343,8 +343,8 @@ class _Periods:
         """Ratios of the largest likelihood of a sample of many new rows, or ones."""
         ones = np.ones(self.classes)
         most = min(_SAMPLED_ROWS, max(1, _SAMPLED_VALUES // self.classes))
-        # The search takes about ten passes, and about five after a sample.  With few sampled rows of
-        # a class, Newton's method takes many steps to its share: a start at the old shares is
+        # The search takes about ten passes, and about five after a sample.  With few sampled rows
+        # of a class, Newton's method takes many steps to its share: a start at the old shares is
         # better.
         if self.new.source.rows <= 4 * most or most < _SAMPLED_OF_CLASS * self.classes:
             return ones

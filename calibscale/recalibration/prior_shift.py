@@ -30,6 +30,7 @@ from calibscale.recalibration.recalibrator import (
     Share,
     StoredFit,
 )
+from calibscale.recalibration.spline_map import Spline
 from calibscale.recalibration.sql_expressions import SQLScore, number
 from calibscale.statistics.shift_sums import LabelWeights
 
@@ -45,6 +46,7 @@ BEFORE: dict[str, type[RecalibrationMethod]] = {
         OneVsRest,
         Platt,
         Beta,
+        Spline,
         Isotonic,
         BBQ,
     )
@@ -118,9 +120,9 @@ class PriorShift(RecalibrationMethod):
         New shares of the classes, which sum to 1, in the order of the columns.
     method : str
         Method that recalibrates the predictions first, with its default settings: ``identity``,
-        ``temperature``, ``platt``, ``beta``, ``isotonic`` or ``bbq`` for two classes, and
-        ``identity``, ``temperature``, ``vector``, ``matrix``, ``dirichlet`` or ``one_vs_rest`` for
-        more.
+        ``temperature``, ``platt``, ``beta``, ``spline``, ``isotonic`` or ``bbq`` for two classes,
+        and ``identity``, ``temperature``, ``vector``, ``matrix``, ``dirichlet`` or ``one_vs_rest``
+        for more.
 
     See Also
     --------

@@ -89,7 +89,7 @@ def test_stores_and_files__have_the_map(three, tmp_path):
         type(fitted).from_dict(damaged)
 
 
-@pytest.mark.parametrize("method", ["identity", "platt", "isotonic"])
+@pytest.mark.parametrize("method", ["identity", "platt", "spline", "isotonic"])
 def test_sql__has_the_map(rng, method):
     p = rng.random(500)
     source = cs.from_arrays(probabilities=p, labels=rng.random(500) < p, binary=True)
