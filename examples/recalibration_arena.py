@@ -335,11 +335,15 @@ def _table(
         for law in laws
         if (found := [r for r in results if r["method"] == method and r["law"] == law])
     }
+    # 0 is added, because a rounded −0 has a minus sign.
+    texts = {
+        at: "–" if np.isnan(loss) else f"{round(unit * loss, digits) + 0.0:.{digits}f}"
+        for at, loss in losses.items()
+    }
     best = {
-        law: min(
-            (loss for (_, name), loss in losses.items() if name == law and np.isfinite(loss)),
-            default=np.nan,
-        )
+        law: texts[
+            min((loss, at) for at, loss in losses.items() if at[1] == law and loss == loss)[1]
+        ]
         for law in laws
     }
     yield "| method | " + " | ".join(laws) + " | seconds | MB |"
@@ -347,9 +351,8 @@ def _table(
     for method in methods:
         cells = []
         for law in laws:
-            loss = losses.get((method, law), np.nan)
-            text = "–" if np.isnan(loss) else f"{unit * loss:.{digits}f}"
-            cells.append(f"**{text}**" if loss == best[law] else text)
+            text = texts.get((method, law), "–")
+            cells.append(f"**{text}**" if text == best[law] else text)
         own = [r for r in results if r["method"] == method]
         seconds = np.nanmedian([r.get("seconds", np.nan) for r in own])
         memory = max(r["peak_mb"] for r in own)
