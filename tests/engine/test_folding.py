@@ -441,7 +441,7 @@ def test_package__needs_no_extra_for_tables_pictures_and_reports():
     project = tomllib.loads((root / "pyproject.toml").read_text())["project"]
     names = {requirement.partition(">")[0] for requirement in project["dependencies"]}
     assert {"matplotlib", "pyarrow", "fsspec"} <= names
-    optional = {"all", "cluster", "safetensors", "s3", "http", "sklearn", "docs", "test"}
+    optional = {"all", "cluster", "safetensors", "s3", "http", "onnx", "sklearn", "docs", "test"}
     assert set(project["optional-dependencies"]) == optional
 
 
