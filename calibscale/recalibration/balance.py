@@ -24,36 +24,38 @@ from calibscale.results.group_results import Where, name_of
 from calibscale.statistics.statistic import Statistic, weights_of
 
 FORMS = ("auto", "ratio", "shift")
+_ROUNDING = 1e-12  # of a sum of squares, relative to the sum before a mean is subtracted
 
 
 class BalanceState(NamedTuple):
-    """Sums of groups (groups, 10) in the order of `BalanceMoments`, and the least prediction."""
+    """Sums of groups (groups, 9) in the order of `BalanceMoments`, and the least prediction."""
 
     sums: Floats
     least: Floats
 
 
 class BalanceMoments(NamedTuple):
-    """Sums over the rows of groups, each (groups,), for predictions x, outcomes y and weights w.
+    """Sums over the rows of groups, each (groups,).
 
-    `w2` stands for w², and products are written side by side: `w2xy` is Σw²xy.
+    They are of predictions x, of differences r = y − x from the outcomes, which keep the digits of
+    small errors of large predictions, and of weights w.  `w2` stands for w², and products are
+    written side by side: `w2rx` is Σw²rx.
     """
 
     rows: Floats
     w: Floats
     wx: Floats
-    wy: Floats
+    wr: Floats
     w2: Floats
-    w2x: Floats
-    w2y: Floats
+    w2r: Floats
+    w2rr: Floats
+    w2rx: Floats
     w2xx: Floats
-    w2xy: Floats
-    w2yy: Floats
 
 
 @dataclass(frozen=True)
 class BalanceSums(Statistic):
-    """Moments of predictions and outcomes, of all rows and of each level of one covariate.
+    """Moments of predictions and errors, of all rows and of each level of one covariate.
 
     The first group is all rows.  The others are the `levels` of the covariate at `position`.
     """
@@ -69,14 +71,14 @@ class BalanceSums(Statistic):
         rows: Any = chunk
         # Second moments claim the mean of the square of an outcome.
         x = rows.target.claimed(rows.values)
-        y = rows.target.responses(rows.values, rows.outcomes)
+        r = rows.target.responses(rows.values, rows.outcomes) - x
         w = weights_of(chunk)
         w2 = w * w
-        columns = np.array(
-            BalanceMoments(
-                np.ones(len(x)), w, w * x, w * y, w2, w2 * x, w2 * y, *_products(w2, x, y)
-            )
+        ones = np.ones(len(x))
+        moments = BalanceMoments(
+            ones, w, w * x, w * r, w2, w2 * r, w2 * r * r, w2 * r * x, w2 * x * x
         )
+        columns = np.array(moments)
         state.sums[0] += columns.sum(axis=1)
         for group, level in enumerate(self.levels, start=1):
             assert chunk.covariates is not None
@@ -89,38 +91,33 @@ class BalanceSums(Statistic):
         return BalanceState(a.sums + b.sums, np.minimum(a.least, b.least))
 
 
-def _products(w2: Floats, x: Floats, y: Floats) -> tuple[Floats, Floats, Floats]:
-    """Columns of the second moments of rows."""
-    return w2 * x * x, w2 * x * y, w2 * y * y
-
-
 @dataclass(frozen=True)
 class Balance(RecalibrationMethod):
-    """Move means so that their sum is the sum of the outcomes, for all rows and for groups.
+    """Move means so that their sum is the sum of the outcomes.
 
     The balance property of a model is Σw·x = Σw·y, which insurance and demand planning ask of
-    predictions for all rows and by segment.  With the ratio c = Σwy/Σwx, x' = c·x has it; with the
-    shift c = Σw(y − x)/Σw, x' = x + c has it.
+    predictions.  With the ratio c = Σwy/Σwx, x' = c·x has it; with the shift c = Σw(y − x)/Σw,
+    x' = x + c has it.
 
-    The number c_g of a group is shrunk towards the number c of all rows: c + Z_g (c_g − c) with the
-    credibility Z_g = τ²/(τ² + v_g) [Bühlmann & Straub 1970].  v_g is the sampling variance of c_g,
-    and τ² the variance of the groups beyond it, by moments [DerSimonian & Laird 1986].
-    Groups with few rows therefore stay near all rows, and groups that differ by chance alone are
-    not told apart.
+    The number of a group is Z_g c_g + (1 − Z_g) μ, with its own number c_g and the credibility
+    Z_g = τ²/(τ² + s²/m_g) of its exposure m_g, Σwx or Σw [Bühlmann & Straub 1970].  s² is the
+    variance within groups for an exposure of 1, τ² the variance of the groups beyond it, by
+    moments, and μ the mean of c_g with the weights Z_g.  The sum of all rows keeps the balance.
+    Groups of small exposure stay near μ, and groups that differ by chance alone are not told apart.
 
     Parameters
     ----------
     covariates : tuple of str
-        At most one covariate, with at most 64 values, whose groups have numbers of their own.
-        Groups that the fit has not seen, and rows without a group, have the number of all rows.
+        At most one covariate, with at most 64 values, whose groups have numbers of their own.  New
+        rows of groups that the fit has not seen, or without a group, have the number of all rows.
     form : {"auto", "ratio", "shift"}
         ``ratio`` keeps positive means positive.  ``auto`` is ``ratio`` if no prediction of the fit
         is negative and the ratio is positive, and else ``shift``.
 
     References
     ----------
-    Bühlmann & Straub (1970), Glaubwürdigkeit für Schadensätze.  DerSimonian & Laird (1986),
-    Controlled Clinical Trials 7.
+    Bühlmann & Straub (1970), Glaubwürdigkeit für Schadensätze, Mitteilungen der Vereinigung
+    schweizerischer Versicherungsmathematiker 70.
     """
 
     covariates: tuple[str, ...] = ()
@@ -144,15 +141,17 @@ class Balance(RecalibrationMethod):
         result = read(statistic, covariates=self.covariates)
         state: BalanceState = result.groups[None][statistic]
         sums = BalanceMoments(*state.sums.T)
+        if sums.rows[0] < 2:
+            raise OptionError(f"{self.name} needs at least two rows, whose outcomes vary")
         form = self._form(sums, float(state.least))
-        numbers, variances = _numbers(sums, form)
-        overall = float(numbers[0])
-        if not np.isfinite(overall):
+        if form == "ratio" and not sums.wx[0] > 0.0:
             raise OptionError(
-                f"{self.name}: the predictions sum to 0, so that no ratio balances them; use "
-                "balance(form=shift)"
+                f"{self.name}: the predictions sum to {sums.wx[0]:g}, so that no ratio balances "
+                "them; use balance(form=shift)"
             )
-        shrunk, spread = _shrunk(overall, numbers[1:], variances[1:])
+        groups = _Groups.of(sums, form)
+        overall = float(groups.numbers[0])
+        shrunk, spread = _shrunk(groups)
         source = setup.source
         names = [
             name_of((Where(self.covariates[0], source.level(self.covariates[0], level)),))
@@ -161,7 +160,7 @@ class Balance(RecalibrationMethod):
         return BalanceFit(
             form=form,
             number=overall,
-            error=float(np.sqrt(variances[0])),
+            error=float(np.sqrt(groups.squares[0]) / groups.exposures[0]),
             spread=spread,
             levels=tuple(float(level) for level in levels),
             names=tuple(names),
@@ -186,50 +185,63 @@ class Balance(RecalibrationMethod):
         if self.form != "auto":
             return self.form
         # A ratio keeps the sign of a prediction, and says nothing of predictions around 0.
-        return "ratio" if least >= 0.0 and sums.wx[0] > 0.0 and sums.wy[0] > 0.0 else "shift"
+        is_positive = least >= 0.0 and sums.wx[0] > 0.0 and sums.wx[0] + sums.wr[0] > 0.0
+        return "ratio" if is_positive else "shift"
 
 
-def _numbers(sums: BalanceMoments, form: str) -> tuple[Floats, Floats]:
-    """Ratio or shift of each group, and its sampling variance; NaN for a group without rows.
+class _Groups(NamedTuple):
+    """All rows and each group, each (groups,).
 
-    Rows are independent, and a weight is no number of rows: the variance is that of a weighted sum
-    of residuals, Σw²(y − cx)²/(Σwx)² or Σw²(y − x − c)²/(Σw)².
+    `numbers` are their ratios or shifts c, `exposures` Σwx or Σw, and `squares` the variance of
+    the sum of residuals, Σw²(y − cx)² or Σw²(y − x − c)².
     """
-    # Groups without rows divide 0 by 0, and are left out by `_shrunk`.
-    with np.errstate(divide="ignore", invalid="ignore"):
-        if form == "ratio":
-            c = sums.wy / sums.wx
-            squares = sums.w2yy - 2.0 * c * sums.w2xy + c * c * sums.w2xx
-            variances = squares / sums.wx**2
-        else:
-            c = (sums.wy - sums.wx) / sums.w
-            squares = sums.w2yy - 2.0 * sums.w2xy + sums.w2xx
-            squares = squares - 2.0 * c * (sums.w2y - sums.w2x) + c * c * sums.w2
-            variances = squares / sums.w**2
-        # The number is fitted to the rows, which makes their residuals smaller.
-        variances = variances * sums.rows / (sums.rows - 1.0)
-    return c, np.maximum(variances, 0.0)
+
+    rows: Floats
+    numbers: Floats
+    exposures: Floats
+    squares: Floats
+
+    @classmethod
+    def of(cls, sums: BalanceMoments, form: str) -> _Groups:
+        # Groups without rows divide 0 by 0, and are left out by `_shrunk`.
+        with np.errstate(divide="ignore", invalid="ignore"):
+            if form == "ratio":
+                exposures, excess = sums.wx, sums.wr / sums.wx
+                numbers = 1.0 + excess
+                squares = sums.w2rr - 2.0 * excess * sums.w2rx + excess**2 * sums.w2xx
+            else:
+                exposures, numbers = sums.w, sums.wr / sums.w
+                squares = sums.w2rr - 2.0 * numbers * sums.w2r + numbers**2 * sums.w2
+            # The number is fitted to the rows, which makes their residuals smaller.
+            squares = squares * sums.rows / (sums.rows - 1.0)
+        # Differences of sums may be below 0, or a little above it, by rounding.
+        is_rounding = squares <= _ROUNDING * sums.w2rr
+        return cls(sums.rows, numbers, exposures, np.where(is_rounding, 0.0, squares))
 
 
-def _shrunk(overall: float, numbers: Floats, variances: Floats) -> tuple[Floats, float]:
-    """Numbers of groups after shrinkage, and the standard deviation τ of the groups.
+def _shrunk(groups: _Groups) -> tuple[Floats, float]:
+    """Numbers of the groups after shrinkage, and the standard deviation τ of the groups.
 
-    Groups of fewer than two rows, or whose rows do not vary, say nothing of their variance, and
-    have the number of all rows.
+    Groups without exposure have the number of all rows.
     """
-    # A variance of 0 would have all the weight.
-    known = np.isfinite(numbers) & np.isfinite(variances) & (variances > 0.0)
+    overall = float(groups.numbers[0])
+    rows, numbers, m, squares = (column[1:] for column in groups)
     result = np.full(len(numbers), overall)
+    known = m > 0.0
     if known.sum() < 2:
         return result, 0.0
-    c, precision = numbers[known], 1.0 / variances[known]
-    # τ² by moments: Cochran's statistic exceeds its degrees of freedom by τ² times this scale.
-    mean = precision @ c / precision.sum()
-    excess = precision @ (c - mean) ** 2 - (len(c) - 1.0)
-    scale = precision.sum() - precision @ precision / precision.sum()
-    between = max(float(excess / scale), 0.0)
-    credibility = between / (between + variances[known])
-    result[known] = overall + credibility * (c - overall)
+    c, m = numbers[known], m[known]
+    several = rows > 1.0  # a single row says nothing of the variance
+    within = squares[several].sum() / groups.exposures[1:][several].sum() if several.any() else 0.0
+    mean = m @ c / m.sum()
+    excess = m @ (c - mean) ** 2 - (len(c) - 1.0) * within
+    between = max(float(excess / (m.sum() - m @ m / m.sum())), 0.0)
+    if between > 0.0:
+        credibility = between / (between + within / m)
+        mean = credibility @ c / credibility.sum()
+    else:
+        credibility = np.zeros(len(c))
+    result[known] = mean + credibility * (c - mean)
     return result, float(np.sqrt(between))
 
 

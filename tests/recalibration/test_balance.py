@@ -34,10 +34,10 @@ def means(columns, weighted=False, **changes):
 
 
 def dense(t, b, w):
-    """Number c with Σw(t − cb) = 0, and its variance."""
+    """Number c with Σw(t − cb) = 0, its exposure, and the variance of the sum of residuals."""
     c = (w * t).sum() / (w * b).sum()
     n = len(t)
-    return c, (w**2 * (t - c * b) ** 2).sum() / (w * b).sum() ** 2 * n / (n - 1)
+    return c, (w * b).sum(), (w**2 * (t - c * b) ** 2).sum() * n / (n - 1)
 
 
 @pytest.mark.parametrize("weighted", [False, True])
@@ -48,29 +48,33 @@ def test_balance__is_that_of_dense_sums(columns, form, weighted):
     t, b = (y, x) if form == "ratio" else (y - x, np.ones(ROWS))
     source = means(columns, weighted)
     fitted = cs.recalibrate(source, f"balance(form={form})", covariates="group", validate=False)
-    overall, variance = dense(t, b, w)
+    overall, exposure, square = dense(t, b, w)
     assert fitted.estimates[form] == pytest.approx(overall, rel=1e-12)
-    assert fitted.standard_errors[form] == pytest.approx(np.sqrt(variance), rel=1e-9)
-    numbers, variances = np.transpose(
+    assert fitted.standard_errors[form] == pytest.approx(np.sqrt(square) / exposure, rel=1e-9)
+    c, m, squares = np.transpose(
         [dense(t[group == g], b[group == g], w[group == g]) for g in range(4)]
     )
-    # DerSimonian and Laird's variance between groups, and Bühlmann and Straub's credibility.
-    p = 1.0 / variances
-    q = (p * (numbers - np.average(numbers, weights=p)) ** 2).sum()
-    between = max(0.0, (q - 3) / (p.sum() - (p**2).sum() / p.sum()))
-    expected = overall + between / (between + variances) * (numbers - overall)
+    # Bühlmann and Straub's variances within and between groups, and their credibility.
+    within = squares.sum() / m.sum()
+    between = (m * (c - overall) ** 2).sum() - 3 * within
+    between /= m.sum() - (m**2).sum() / m.sum()
+    z = between / (between + within / m)
+    mean = np.average(c, weights=z)
     by_group = fitted.estimates["by_group"]
     assert list(by_group) == [f"group = {g}" for g in range(4)]
-    # The variances are differences of sums that are a thousand times as large.
-    np.testing.assert_allclose(list(by_group.values()), expected, rtol=1e-9)
+    np.testing.assert_allclose(list(by_group.values()), mean + z * (c - mean), rtol=1e-9)
     assert fitted.estimates["spread"] == pytest.approx(np.sqrt(between), rel=1e-9)
 
 
-def test_recalibrated_means__have_the_sum_of_the_outcomes(columns):
+@pytest.mark.parametrize("method", ["balance", "balance(form=shift)"])
+@pytest.mark.parametrize("covariates", [(), "group"])
+def test_recalibrated_means__have_the_sum_of_the_outcomes(columns, method, covariates):
     x, y, _, w = columns
     source = means(columns, weighted=True)
-    fitted = cs.recalibrate(source, "balance", validate=False)
-    moved = fitted.transform(predictions=x)
+    fitted = cs.recalibrate(source, method, covariates=covariates, validate=False)
+    moved = fitted.transform(
+        predictions=x, covariates=columns[2][:, None].astype(float) if covariates else None
+    )
     assert (w * moved).sum() == pytest.approx((w * y).sum(), rel=1e-12)
 
 
@@ -94,12 +98,43 @@ def test_unknown_groups__have_the_number_of_all_rows(columns, tmp_path):
     np.testing.assert_allclose(moved, expected, rtol=1e-15)
 
 
-def test_groups_of_one_row__have_the_number_of_all_rows(columns):
-    group = np.append(np.zeros(ROWS - 1), 1.0)
+def test_groups_without_exposure__have_the_number_of_all_rows(columns):
+    x, _, group, _ = columns
+    source = means(columns, predictions=np.where(group == 3, 0.0, x))
+    fitted = cs.recalibrate(source, "balance(form=ratio)", covariates="group", validate=False)
+    assert fitted.estimates["by_group"]["group = 3"] == fitted.estimates["ratio"]
+
+
+def test_large_groups_without_events__have_a_ratio_near_0():
+    """No outcome varies in such a group, which is no reason to give it the mean of the others."""
+    rng = np.random.default_rng(5)
+    x = rng.gamma(2.0, size=6000)
+    group = np.arange(6000) % 3
+    y = np.where(group == 2, 0, rng.poisson(1.3 * x))
+    source = cs.from_arrays(predictions=x, forecast="mean", labels=y, covariates={"g": group})
+    fitted = cs.recalibrate(source, "balance", covariates="g", validate=False)
+    ratios = list(fitted.estimates["by_group"].values())
+    np.testing.assert_allclose(ratios, [1.3, 1.3, 0.0], atol=0.05)
+
+
+@pytest.mark.parametrize("form", ["ratio", "shift"])
+def test_exact_groups__have_their_own_numbers(columns, form):
+    """Without noise every group is credible, whatever its rounding errors."""
+    x, _, group, _ = columns
+    y = x * (1.1 + 0.2 * group) if form == "ratio" else x + 0.1 * group
     fitted = cs.recalibrate(
-        means(columns, covariates={"group": group}), "balance", covariates="group", validate=False
+        means(columns, labels=y), f"balance(form={form})", covariates="group", validate=False
     )
-    assert set(fitted.estimates["by_group"].values()) == {fitted.estimates["ratio"]}
+    expected = 1.1 + 0.2 * np.arange(4) if form == "ratio" else 0.1 * np.arange(4)
+    np.testing.assert_allclose(list(fitted.estimates["by_group"].values()), expected, atol=1e-12)
+
+
+def test_shift_of_large_predictions__has_a_standard_error():
+    rng = np.random.default_rng(6)
+    x = 1e8 + rng.normal(size=2000)
+    source = cs.from_arrays(predictions=x, forecast="mean", labels=x + rng.normal(size=2000))
+    fitted = cs.recalibrate(source, "balance(form=shift)", validate=False)
+    assert fitted.standard_errors["shift"] == pytest.approx(2000**-0.5, rel=0.1)
 
 
 def test_workers__give_the_same_bits(columns):
@@ -125,6 +160,12 @@ def test_bad_input__is_refused(columns):
         cs.recalibrate(means(columns), "balance(form=power)")
     with pytest.raises(cs.OptionError, match="no ratio balances"):
         cs.recalibrate(means(columns, predictions=0.0 * x), "balance(form=ratio)")
+    with pytest.raises(cs.OptionError, match="at least two rows"):
+        cs.recalibrate(
+            cs.from_arrays(predictions=[1.0], forecast="mean", labels=[2.0]),
+            "balance",
+            validate=False,
+        )
     with pytest.raises(cs.OptionError, match="more than 64 values"):
         cs.recalibrate(means(columns, covariates={"x": x}), "balance", covariates="x")
     quantiles = cs.from_arrays(predictions=x, forecast="median", labels=y)
