@@ -132,6 +132,6 @@ def run(settings: Settings) -> Report:
                         seconds=measured.median,
                     )
     # A fit is not better than the truth, so that lower limits are below it in 97.5 % of data sets.
-    # The 60 intervals are of ten data sets, in which one or two may be wrong by chance.
+    # Each of the ten data sets has six intervals, and two data sets may be wrong by chance.
     report.check("lower limits above the true excess risk", intervals_above, 12)
     return report

@@ -3,8 +3,8 @@
 For laws with a known probability of each class, methods of calibscale and of other packages are
 fitted to the same simulated rows and judged on the same fresh rows without noise of labels: the
 excess of the log loss is the Kullback–Leibler divergence of the recalibrated from the true
-probabilities, and the error is the root of their mean squared difference.  For the networks in the
-directory that CALIBSCALE_DATA names, half of the rows fits, and the labels of the other half judge.
+probabilities, and ``--json`` also has the root of their mean squared difference.  For the networks
+in the directory that CALIBSCALE_DATA names, half of the rows fits, and the labels of the other half judge.
 
 Each method runs in a process of its own: it fits a small data set first, so that compilation is not
 timed.  A method of a package that is not installed is left out with a note; ``--python`` names the
@@ -89,10 +89,10 @@ TWO_CLASSES = (
     Law("rare events", _rare, lambda z: 0.8 * z - 0.5),
 )
 MORE_CLASSES = (
-    Law("10 classes, calibrated", _of_classes(10), lambda z: z),
-    Law("10 classes, overconfident", _of_classes(10), lambda z: 0.5 * z),
-    Law("10 classes, by class", _of_classes(10), _by_class(0.6, 10)),
-    Law("100 classes, overconfident", _of_classes(100), lambda z: 0.5 * z),
+    Law("10 classes calibrated", _of_classes(10), lambda z: z),
+    Law("10 classes overconfident", _of_classes(10), lambda z: 0.5 * z),
+    Law("10 classes by class", _of_classes(10), _by_class(0.6, 10)),
+    Law("100 classes overconfident", _of_classes(100), lambda z: 0.5 * z),
 )
 LAWS = {law.name: law for law in (*TWO_CLASSES, *MORE_CLASSES)}
 NETWORKS = ("cifar10_resnet50", "cifar10_densenet121", "cifar100_resnet110")
@@ -303,7 +303,7 @@ def measured(
                 if line.startswith("{"):
                     yield json.loads(line)
             return
-        *_, reason = [*process.stderr.splitlines(), "no message"]
+        *_, reason = ["no message", *process.stderr.splitlines()]
     click.echo(f"{method} is left out: {reason}", err=True)
 
 
@@ -340,28 +340,41 @@ def _table(
         at: "–" if np.isnan(loss) else f"{round(unit * loss, digits) + 0.0:.{digits}f}"
         for at, loss in losses.items()
     }
-    best = {
-        law: texts[
-            min((loss, at) for at, loss in losses.items() if at[1] == law and loss == loss)[1]
-        ]
-        for law in laws
-    }
+    best = {}
+    for law in laws:
+        of_law = [at for at in losses if at[1] == law and not np.isnan(losses[at])]
+        if of_law:
+            best[law] = texts[min(of_law, key=lambda at: losses[at])]
     yield "| method | " + " | ".join(laws) + " | seconds | MB |"
     yield "|" + "---|" * (len(laws) + 3)
     for method in methods:
         cells = []
         for law in laws:
             text = texts.get((method, law), "–")
-            cells.append(f"**{text}**" if text == best[law] else text)
+            cells.append(f"**{text}**" if text == best.get(law) else text)
         own = [r for r in results if r["method"] == method]
-        seconds = np.nanmedian([r.get("seconds", np.nan) for r in own])
+        times = [r["seconds"] for r in own if "seconds" in r]
+        seconds = np.median(times) if times else np.nan
         memory = max(r["peak_mb"] for r in own)
         yield f"| {method} | " + " | ".join(cells) + f" | {seconds:.2g} | {memory:.0f} |"
 
 
+def _numbers(context: Any, option: Any, text: str) -> list[int]:
+    """Numbers of an option that are separated by commas."""
+    try:
+        return [int(number) for number in text.split(",")]
+    except ValueError:
+        raise click.BadParameter(f"{text!r} has no whole numbers") from None
+
+
 @click.command(help=__doc__)
 @click.option("--laws", help="Laws and networks, comma-separated.  [default: all laws]")
-@click.option("--sizes", default="1000", help="Numbers of rows of the fits, comma-separated.")
+@click.option(
+    "--sizes",
+    default="1000",
+    callback=_numbers,
+    help="Numbers of rows of the fits, comma-separated.",
+)
 @click.option("--seeds", default=3, help="Number of data sets of each law and size.")
 @click.option("--methods", help="Methods, comma-separated.  [default: all]")
 @click.option("--python", default=sys.executable, help="Interpreter with the other packages.")
@@ -369,7 +382,7 @@ def _table(
 @click.option("--child", hidden=True)
 def main(
     laws: str | None,
-    sizes: str,
+    sizes: list[int],
     seeds: int,
     methods: str | None,
     python: str,
@@ -390,10 +403,10 @@ def main(
         if method not in METHODS:
             raise click.BadParameter(f"there is no method {method!r}: {', '.join(METHODS)}")
         cases = [
-            (name, int(rows), seed)
+            (name, rows, seed)
             for name in names
             if _suits(method, name)
-            for rows in sizes.split(",")
+            for rows in sizes
             for seed in range(seeds)
         ]
         if not cases:

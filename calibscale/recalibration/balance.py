@@ -184,7 +184,7 @@ class Balance(RecalibrationMethod):
         """Form of the correction."""
         if self.form != "auto":
             return self.form
-        # A ratio keeps the sign of a prediction, and says nothing of predictions around 0.
+        # A ratio is no correction of predictions on both sides of 0, which it moves apart.
         is_positive = least >= 0.0 and sums.wx[0] > 0.0 and sums.wx[0] + sums.wr[0] > 0.0
         return "ratio" if is_positive else "shift"
 

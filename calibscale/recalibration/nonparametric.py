@@ -285,8 +285,8 @@ class LocalBias(RecalibrationMethod):
 
     For two classes.  The map is computed in one pass, as a Fourier series with a length that does
     not depend on the number of rows, so kernels are Gaussian and there are at most three continuous
-    dimensions, including the prediction.  Where the map is masked, p' = p.  Corrected predictions
-    stay short of 0 and 1 (see `short_of_certainty`), so that the log loss of new rows is finite.
+    dimensions, including the prediction.  Where the map is masked, p' = p.  Corrections
+    make no prediction certain (see `short_of_certainty`).
 
     Parameters
     ----------

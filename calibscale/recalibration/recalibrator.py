@@ -508,6 +508,11 @@ def recalibrated(
     data = as_source(source)
     if fitted.source is not None and not data.target.has_classes:
         _check_claim(data.target, fitted.source)
+    if data.target.has_classes and not fitted.classes:
+        raise OptionError(
+            f"{fitted.method.name} was not fitted to classes, as predictions of {data.name} are: "
+            "declare their kind by forecast= (--forecast)"
+        )
     if data.classes != fitted.classes:
         raise OptionError(
             f"{fitted.method.name} was fitted to {fitted.classes} classes; there are {data.classes}"

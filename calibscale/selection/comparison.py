@@ -41,9 +41,9 @@ def series(view: NotionView, ranks: PointRanks | None = None) -> Floats:
     """Functions of the prediction that the residuals of a fit are regressed on, (c, m, e).
 
     A scalar has Legendre polynomials in arcsin √p up to the fourth degree, and each column of a
-    functional has them in its ranks.  e classes have shifts
-    of the log-odds, p_k (s_k − ⟨p, s⟩) with s = log p, u, u², u = arcsin √p (tempering to first
-    order, and shifts that are not monotone), and up to 100 classes one shift for each class.
+    functional has them in its ranks.  Classes have shifts of the log-odds, p_k (s_k − ⟨p, s⟩) with
+    s = log p, u, u², u = arcsin √p (tempering to first order, and shifts that are not monotone),
+    and up to 100 classes one shift for each class.
     """
     if ranks is not None:
         columns = legvander(2.0 * ranks(view.points) - 1.0, _DEGREE)  # (c, d, degrees)

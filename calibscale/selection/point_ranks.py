@@ -12,7 +12,7 @@ import numpy as np
 from calibscale.array_types import Floats
 from calibscale.kernels.landmarks import PointFeatures
 
-_KNOTS = 1025  # points at which the ranks of a column are known; linear between them
+_KNOTS = 1024  # steps of equal mass, at the ends of which the ranks of a column are known
 
 
 @dataclass(frozen=True)
@@ -55,13 +55,20 @@ class PointRanks:
 
 
 def _mid_ranks(x: Floats, weights: Floats) -> tuple[Floats, Floats]:
-    """Different values of a column in increasing order, and their ranks: at most `_KNOTS`."""
+    """Different values of a column in increasing order, and their ranks.
+
+    Of many values, the ends of `_KNOTS` steps of equal mass are kept, and values with more mass
+    than a step together with their neighbours, so that no mass is spread between values.
+    """
     values, places = np.unique(x, return_inverse=True)
     mass = np.bincount(places, weights, len(values))
     above = np.cumsum(mass)
     ranks = (above - mass / 2.0) / above[-1]
     if len(values) > _KNOTS:
-        chosen = np.linspace(0, len(values) - 1, _KNOTS).astype(np.int64)
+        ends = np.searchsorted(ranks, np.linspace(ranks[0], ranks[-1], _KNOTS + 1))
+        heavy = np.flatnonzero(mass * _KNOTS > above[-1])
+        chosen = np.unique(np.concatenate([ends, heavy - 1, heavy, heavy + 1]))
+        chosen = chosen[(chosen >= 0) & (chosen < len(values))]
         values, ranks = values[chosen], ranks[chosen]
     return values, ranks
 

@@ -53,10 +53,12 @@ class Pointwise:
 
     def _source(self, values: Floats) -> ArraySource:
         """Predictions with labels of 0, on which the error does not depend."""
+        if values.ndim not in (1, 2):
+            raise InvalidDataError(f"predictions must be rows, not of shape {values.shape}")
         n, name = len(values), "the source"
         if not self.target.has_classes:
             assert isinstance(self.target, OutcomeTarget)
-            self.target.check_columns(values.reshape(n, -1).shape[1], name)
+            self.target.check_columns(values.shape[1] if values.ndim == 2 else 1, name)
             outcomes = np.zeros(n)
             kind = self.target.name
             return ArraySource(kind, values, outcomes, forecast=self.target, rows=n, name=name)

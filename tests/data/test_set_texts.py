@@ -36,6 +36,10 @@ def _read(text, **options):
         ("frozenset({'cat'})", ["cat"]),
         ("array(['cat', 'dog'], dtype=object)", ["cat", "dog"]),
         ("[np.str_('cat')]", ["cat"]),
+        ("[np.str_('a (x)'), np.str_('b')]", ["a (x)", "b"]),
+        ("['np.f(x)', 'b']", ["np.f(x)", "b"]),
+        ("array(x)", ["array(x)"]),
+        ("[a (x), b]", ["a (x)", "b"]),
         ("['wait... what']", ["wait... what"]),
         ("cat|golden retriever", ["cat", "golden retriever"]),
         ("cat; dog", ["cat", "dog"]),
@@ -153,3 +157,16 @@ def test_texts__of_hostile_files_are_read_in_linear_time():
     for text in ("['" + 2**18 * "\"'" + "]", "[" + 2**16 * "'' " + "x]"):
         with pytest.raises(cs.InvalidDataError, match="is not a list of classes"):
             _read(text)
+
+
+@pytest.mark.parametrize("text", ["[[a, b]]", "[a][b]", "{a, {b}}"])
+def test_brackets_inside_brackets__are_refused(text):
+    with pytest.raises(cs.InvalidDataError, match="brackets inside brackets"):
+        _read(text)
+
+
+def test_cells_that_are_all_empty__are_empty_sets(tmp_path):
+    path = tmp_path / "sets.csv"
+    path.write_text("s,y\n,3\n,4\n")
+    source = cs.from_file(path, predictions="s", labels="y", forecast="set(coverage=0.9)")
+    assert cs.evaluate(source, "coverage")["coverage"].value == 0.0

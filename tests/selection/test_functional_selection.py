@@ -105,8 +105,15 @@ def test_ranks__are_weighted_shares_of_smaller_predictions():
 def test_ranks__of_many_rows_are_linear_between_knots():
     x = np.random.default_rng(1).lognormal(size=(50_000, 1))
     ranks = PointRanks.of(x, np.ones(len(x)))
-    # 1,025 knots are about 49 of 50,000 ranks apart.
-    np.testing.assert_allclose(ranks(x)[:, 0], _ranks(x)[:, 0], atol=49 / 50_000)
+    # 1,024 steps have about 49 of 50,000 rows each.
+    np.testing.assert_allclose(ranks(x)[:, 0], _ranks(x)[:, 0], atol=50 / 50_000)
+
+
+def test_ranks__of_repeated_values_have_no_mass_between_values():
+    x = np.concatenate([np.full(15_000, 0.50003), np.linspace(0.0, 1.0, 5000)])[:, None]
+    ranks = PointRanks.of(x, np.ones(len(x)))
+    np.testing.assert_allclose(ranks(x)[:, 0], _ranks(x)[:, 0], atol=21 / 20_000)
+    assert ranks(np.array([[0.4999]]))[0, 0] == pytest.approx(0.125, abs=0.002)
 
 
 def test_selection__does_not_depend_on_units(columns):
@@ -150,6 +157,9 @@ def test_pointwise__values_are_squared_biases(columns):
             expected[halves == half] += mean**2 / 3
     np.testing.assert_allclose(selection.pointwise(x), expected, rtol=1e-9)
     np.testing.assert_allclose(selection.pointwise(x[:, None]), expected, rtol=1e-9)
+    assert selection.pointwise(np.zeros(0)).shape == (0,)
+    with pytest.raises(cs.InvalidDataError, match=r"not of shape \(\)"):
+        selection.pointwise(0.0)
     with pytest.raises(cs.InvalidDataError, match="1 columns, not 2"):
         selection.pointwise(np.ones((3, 2)))
 

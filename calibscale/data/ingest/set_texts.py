@@ -19,10 +19,15 @@ _BRACKETS = {"[": "]", "(": ")", "{": "}"}
 _SEPARATORS = ("|", ";")  # between classes that are not in brackets
 # Texts for missing values as programs write them.  In other capitals they may be classes.
 _MISSING = frozenset(("None", "null", "NULL", "nan", "NaN", "NA", "N/A", "<NA>"))
-# Wrapped numbers and texts, as NumPy 2 prints them in lists, and calls that Python prints.
-_WRAPPED = re.compile(r"np\.\w+\(([^()]*)\)")
-_CALL = re.compile(r"(?:array|set|frozenset)\((.*?)(?:,\s*dtype=[^)]*)?\)", re.DOTALL)
-# A class in quotes, which may be doubled or escaped inside, or else the text up to the next comma.
+_QUOTED = r"""("(?:[^"\\]|\\.|"")*"|'(?:[^'\\]|\\.|'')*')"""
+# Wrapped numbers and texts, as NumPy 2 prints them in lists.  A text in quotes comes first, because
+# what is inside is part of a name.
+_WRAPPED = re.compile(rf"""{_QUOTED}|np\.\w+\(\s*({_QUOTED}|[^()"']*)\)""", re.DOTALL)
+# Calls of a list that Python prints.  Other calls are names of classes.
+_CALL = re.compile(
+    r"(?:array|set|frozenset)\(\s*((?:[\[({].*?)?)\s*(?:,\s*dtype=[^)]*)?\)", re.DOTALL
+)
+# A class in quotes, or else the text up to the next comma.  Quotes inside may be doubled or escaped.
 # NumPy separates texts by blanks.
 _MEMBER = re.compile(
     r"""\s*(?:("(?:[^"\\]|\\.|"")*"|'(?:[^'\\]|\\.|'')*')(?:\s*(?:,|$)|\s+(?=["']))"""
@@ -140,7 +145,7 @@ def _classes_in(text: str) -> list[str | None] | None:
     if opening in _BRACKETS:
         if text[-1] != _BRACKETS[opening]:
             raise ValueError(f"which has no {_BRACKETS[opening]} at its end")
-        return _in_brackets(_WRAPPED.sub(r"\1", text[1:-1]).strip())
+        return _in_brackets(_WRAPPED.sub(_unwrapped, text[1:-1]).strip())
     if text in _MISSING:
         return None
     separators = [sign for sign in _SEPARATORS if sign in text]
@@ -154,6 +159,11 @@ def _classes_in(text: str) -> list[str | None] | None:
     return [_unquoted(text)]
 
 
+def _unwrapped(found: re.Match[str]) -> str:
+    """Text in quotes as it is, or what a call of NumPy wraps."""
+    return found[1] or found[2].strip()
+
+
 def _in_brackets(text: str) -> list[str | None]:
     """Classes of a text without its brackets."""
     if not text:
@@ -161,6 +171,8 @@ def _in_brackets(text: str) -> list[str | None]:
     if '"' in text or "'" in text:
         return _with_quotes(text)
     _refuse_shortened(text)
+    if not set("[]{}").isdisjoint(text):
+        raise ValueError("which has brackets inside brackets: write ['a', 'b']")
     if "," in text:
         names = [name.strip() for name in text.removesuffix(",").split(",")]
     else:

@@ -79,10 +79,10 @@ class CsvFile:
     def read_as_sets(self, name: str) -> bool:
         """Read a column as texts of sets from now on, unless its first cells are all numbers.
 
-        Numbers are then sizes of sets, which nobody writes with brackets or separators.
+        Numbers are sizes of sets.  Cells that are all empty are empty sets.
         """
         cells = self._first_cells(name)
-        if all(_is_number(self._pointed(cell)) for cell in cells):
+        if cells and all(_is_number(self._pointed(cell)) for cell in cells):
             self._sizes.add(name)
             return False
         self._sets.add(name)

@@ -20,11 +20,15 @@ def recalibration(result: RecalibrationResult) -> doc.Article:
     errors, texts = result.standard_errors, []
     for name, value in result.estimates.items():
         shown = "T" if name == "temperature" else name.replace("_", " ")
-        number = number_texts.number if isinstance(value, int | float) else terms.plain
         error = (
             f" (standard error {number_texts.number(errors[name], 2)})" if name in errors else ""
         )
-        texts.append(f"{shown} = {number(value)}{error}")
+        if isinstance(value, dict):  # numbers of groups, whose names have an equals sign
+            groups = (f"{group}: {number_texts.number(item)}" for group, item in value.items())
+            texts.append(f"{shown} ({'; '.join(groups)})")
+        else:
+            number = number_texts.number if isinstance(value, int | float) else terms.plain
+            texts.append(f"{shown} = {number(value)}{error}")
     sentences = [] if result.improvement is None else [result.improvement.sentence]
     if "classes" in result.source:
         before, after = _log_loss(result.log_loss_before), _log_loss(result.log_loss_after)
