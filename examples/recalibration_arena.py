@@ -4,7 +4,8 @@ For laws with a known probability of each class, methods of calibscale and of ot
 fitted to the same simulated rows and judged on the same fresh rows without noise of labels: the
 excess of the log loss is the Kullback–Leibler divergence of the recalibrated from the true
 probabilities, and ``--json`` also has the root of their mean squared difference.  For the networks
-in the directory that CALIBSCALE_DATA names, half of the rows fits, and the labels of the other half judge.
+in the directory that CALIBSCALE_DATA names, half of the rows fits, and the labels of the other half
+judge.
 
 Each method runs in a process of its own: it fits a small data set first, so that compilation is not
 timed.  A method of a package that is not installed is left out with a note; ``--python`` names the

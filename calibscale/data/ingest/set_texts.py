@@ -27,7 +27,7 @@ _WRAPPED = re.compile(rf"""{_QUOTED}|np\.\w+\(\s*({_QUOTED}|[^()"']*)\)""", re.D
 _CALL = re.compile(
     r"(?:array|set|frozenset)\(\s*((?:[\[({].*?)?)\s*(?:,\s*dtype=[^)]*)?\)", re.DOTALL
 )
-# A class in quotes, or else the text up to the next comma.  Quotes inside may be doubled or escaped.
+# A class in quotes, or else the text up to the next comma.  Quotes inside are doubled or escaped.
 # NumPy separates texts by blanks.
 _MEMBER = re.compile(
     r"""\s*(?:("(?:[^"\\]|\\.|"")*"|'(?:[^'\\]|\\.|'')*')(?:\s*(?:,|$)|\s+(?=["']))"""
