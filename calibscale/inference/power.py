@@ -6,6 +6,7 @@ import math
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable
+from dataclasses import dataclass, field
 from typing import Any, Unpack
 
 import numpy as np
@@ -99,6 +100,48 @@ def power(
     True
     """
     started = time.perf_counter()
+    _check_options(alpha, power, max_rows, trials, n_replicates)
+    (estimator,) = listed(statistic or "kce")
+    with Session.open(source, **options) as opened:
+        session = opened.of_events()
+        session.source.need_integer_labels("power")
+        # A simulation reports data sets, not the rows of their tests.
+        quiet = session.reporting(None)
+        run = quiet.run(estimator)
+        pool = _pool_of(run, bias)
+        simulation = _Simulation(
+            session=quiet,
+            pool=pool,
+            estimator=settled(estimator, run.fitting[0]),
+            alpha=alpha,
+            trials=trials,
+            n_replicates=n_replicates,
+            seed=seed,
+            progress=session.execution.progress,
+        )
+        simulation.bracket(power, max_rows)
+        needed, interval = simulation.refined(power, max_rows)
+    return Power(
+        statistic=simulation.estimator.name,
+        bias=bias,
+        level=alpha,
+        power=power,
+        rows=needed,
+        interval=interval,
+        curve=tuple(sorted(simulation.curve)),
+        max_rows=max_rows,
+        trials=trials,
+        replicates=n_replicates,
+        seed=seed,
+        null="labels",
+        **run.outcome(pool.counts, started),
+    )
+
+
+def _check_options(
+    alpha: float, power: float, max_rows: int, trials: int, n_replicates: int
+) -> None:
+    """Raise an OptionError for options that no simulation can have."""
     if not 0 < alpha < 1 or not alpha < power < 1:
         raise OptionError(f"0 < alpha < power < 1 must hold, not {alpha} and {power}")
     if (n_replicates + 1) * alpha < 1:  # the smallest p-value is 1/(n_replicates + 1)
@@ -108,76 +151,89 @@ def power(
         )
     if trials < 10 or max_rows < _FIRST:
         raise OptionError(f"trials must be at least 10, max_rows at least {_FIRST}")
-    (estimator,) = listed(statistic or "kce")
-    with Session.open(source, **options) as opened:
-        session = opened.of_events()
-        progress: Callable[..., None] | None = session.execution.progress
-        session.source.need_integer_labels("power")
-        quiet = session.reporting(None)
-        run = quiet.run(estimator)
-        position = None
-        if bias.where is not None:
-            covariate, _ = bias.where
-            position = run.source.covariate(covariate)
-        claim = run.rules.target.claim
-        if claim not in _POOLS:
-            raise unsuitable("power", session.source, tuple(_POOLS))
-        pool = _POOLS[claim](run, bias, position)
-        settings = settled(estimator, run.fitting[0])
-        curve: list[PowerPoint] = []
 
-        def simulate(rows: int) -> PowerPoint:
-            """Test data sets of a size, and add the number of rejections to the curve."""
-            earlier = sum(point.trials for point in curve)
-            rejections = 0
-            for number in range(trials):
-                rng = np.random.default_rng([seed, rows, number])
-                tests = calibration_test(
-                    quiet.on(pool.draw(rows, rng)), settings, n_replicates=n_replicates, seed=number
-                )
-                p_value = tests.results[0].p_value
-                # A p-value of alpha, a ratio of whole numbers, may be above alpha by rounding.
-                if p_value is not None and p_value <= alpha + 1e-12:
-                    rejections += 1
-                if progress is not None:
-                    finished = number + 1
-                    share = rejections / finished
-                    text = f"simulating {rows:,} rows, power {share:.2f} so far"
-                    progress(earlier + finished, None, text)
-            curve.append(PowerPoint(rows, rejections, trials))
-            return curve[-1]
 
-        last = simulate(_FIRST)
+def _pool_of(run: Run, bias: Miscalibration) -> _Pool:
+    """Rows from which data sets with a bias are drawn."""
+    position = None
+    if bias.where is not None:
+        covariate, _ = bias.where
+        position = run.source.covariate(covariate)
+    claim = run.rules.target.claim
+    if claim not in _POOLS:
+        raise unsuitable("power", run.source, tuple(_POOLS))
+    return _POOLS[claim](run, bias, position)
+
+
+@dataclass
+class _Simulation:
+    """Tests of simulated data sets of several sizes.
+
+    Attributes
+    ----------
+    estimator : Estimator
+        Statistic of the tests, with the bandwidths of the source.
+    curve : list of PowerPoint
+        Rejections at each simulated size, in the order of the simulations.
+    """
+
+    session: Session
+    pool: _Pool
+    estimator: Estimator
+    alpha: float
+    trials: int
+    n_replicates: int
+    seed: int
+    progress: Callable[..., None] | None
+    curve: list[PowerPoint] = field(default_factory=list)
+
+    def bracket(self, power: float, max_rows: int) -> None:
+        """Simulate smaller or larger data sets until the power is on the other side of `power`."""
+        last = self.simulate(_FIRST)
         if last.power >= power:
-            # Data sets shrink or grow until their power is on the other side of the requested one.
             while last.power >= power and last.rows > _MIN_ROWS:
-                last = simulate(max(_MIN_ROWS, last.rows // 2))
+                last = self.simulate(max(_MIN_ROWS, last.rows // 2))
         else:
             while last.power < power and last.rows < max_rows:
-                last = simulate(min(max_rows, 4 * last.rows))
-        needed, interval = None, None
-        if max(curve).power >= power:
-            for _ in range(_REFINEMENTS):
-                needed, interval = _needed(curve, power, max_rows)
-                if any(abs(math.log(point.rows / needed)) < _CLOSE for point in curve):
-                    break
-                simulate(needed)
-            needed, interval = _needed(curve, power, max_rows)
-    return Power(
-        statistic=settings.name,
-        bias=bias,
-        level=alpha,
-        power=power,
-        rows=needed,
-        interval=interval,
-        curve=tuple(sorted(curve)),
-        max_rows=max_rows,
-        trials=trials,
-        replicates=n_replicates,
-        seed=seed,
-        null="labels",
-        **run.outcome(pool.counts, started),
-    )
+                last = self.simulate(min(max_rows, 4 * last.rows))
+
+    def refined(self, power: float, max_rows: int) -> tuple[int | None, tuple[int, int] | None]:
+        """Number of rows with a power and its interval, None where no size has the power.
+
+        The fitted number of rows is simulated, which changes the fit, until it is stable.
+        """
+        largest = max(self.curve, key=lambda point: point.rows)
+        if largest.power < power:
+            return None, None
+        for _ in range(_REFINEMENTS):
+            needed, interval = _needed(self.curve, power, max_rows)
+            if any(abs(math.log(point.rows / needed)) < _CLOSE for point in self.curve):
+                return needed, interval
+            self.simulate(needed)
+        return _needed(self.curve, power, max_rows)
+
+    def simulate(self, rows: int) -> PowerPoint:
+        """Test data sets of a size, and add the number of rejections to the curve."""
+        earlier = sum(point.trials for point in self.curve)
+        rejections = 0
+        for number in range(self.trials):
+            rejections += self._rejects(rows, number)
+            if self.progress is not None:
+                finished = number + 1
+                share = rejections / finished
+                text = f"simulating {rows:,} rows, power {share:.2f} so far"
+                self.progress(earlier + finished, None, text)
+        self.curve.append(PowerPoint(rows, rejections, self.trials))
+        return self.curve[-1]
+
+    def _rejects(self, rows: int, number: int) -> bool:
+        """Whether the test of a data set rejects calibration."""
+        rng = np.random.default_rng([self.seed, rows, number])
+        data = self.session.on(self.pool.draw(rows, rng))
+        tests = calibration_test(data, self.estimator, n_replicates=self.n_replicates, seed=number)
+        p_value = tests.results[0].p_value
+        # A p-value of alpha, a ratio of whole numbers, may be above alpha by rounding.
+        return p_value is not None and p_value <= self.alpha + 1e-12
 
 
 class _Pool(ABC):

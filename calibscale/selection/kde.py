@@ -92,9 +92,15 @@ class KernelCells(NamedTuple):
         )
 
     def nodes(self, state: KernelCellState, j: int) -> tuple[Floats, Floats, Floats]:
-        """Sorted θ (N,), masses (N, 2) that represent all points, and their cells (N, 2)."""
-        theta = np.empty(state.points[j].size)
-        mass, cell = np.empty((2, len(theta), 2))
+        """θ (N,), masses (N, 2) and cells (N, 2) of the points of all cells, cell by cell.
+
+        A cell of many points is represented by its nodes.  The masses are w and w·event.  The
+        columns of a cell are the share of events in it, and the index of its first node, or −1
+        where it stores points.
+        """
+        size = state.points[j].size
+        theta, mass, cell = np.empty(size), np.empty((size, 2)), np.empty((size, 2))
+        # The kernel fills the three arrays from the beginning, and counts the rows.
         N = kernel_cells.take_nodes(
             state.counts[j],
             state.points[j],
