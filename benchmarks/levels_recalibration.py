@@ -2,8 +2,9 @@
 
 Predictions are the truth transformed by the inverse of each method, so that the method can correct
 them. The remaining error is the noise of its fit, which the p-values must take into account.
-The part ``choice`` compares the log loss of the methods for two classes, and of the chosen one. The
-part ``guarantee`` counts the fits of histogram binning that claim something wrong in any bin.
+The part ``choice`` compares the log loss of methods and of the chosen one. The part ``improvement``
+counts the intervals of the change of the log loss that cover it. The part ``guarantee`` counts the
+fits of histogram binning that claim something wrong in any bin.
 """
 
 from __future__ import annotations
@@ -16,26 +17,14 @@ from typing import Any
 import numpy as np
 from laws import BINARY, Law
 from measure import Report
-from scipy.special import expit, log_softmax, logit, rel_entr
+from recalibration_choices import choice, improvement
+from scipy.special import expit, log_softmax, logit
 from scipy.stats import binom
 from simulated import SEED, shared, within
 
 ROWS, REPLICATES, LEVEL, HALF = 1000, 99, 0.05, 0.5  # 99 can say 5 % exactly
 TEMPERATURE, SHIFT, CLASSES = 1.5, 0.5, 10
 METHODS = ("temperature", "platt", "isotonic")
-# ---- log loss of methods
-NAMED = ("identity", "platt", "beta", "spline", "isotonic", "histogram", "auto")
-NEW = 40_000  # new rows, of which the expected log loss is compared
-CURVES: dict[str, Any] = {
-    "calibrated": lambda z: z,
-    "temperature": lambda z: 0.6 * z,
-    "platt": lambda z: 0.7 * z - 0.4,
-    "tanh": lambda z: 0.1 + 0.5 * z + 0.6 * np.tanh(2.0 * z),
-    "two slopes": lambda z: np.where(z > 0, 0.4, 1.1) * z,
-    "wave": lambda z: z + 0.4 * np.sin(2.0 * z),
-    "step": lambda z: np.where(z > 0, 1.0, -1.2),
-}
-
 # ---- claims of histogram binning
 ERROR, SAMPLE = 0.1, 4_000_000  # level of all claims, and scores that population values come from
 SCORES = ("uniform", "Beta(0.2, 0.2)", "rare", "atoms", "tenths")
@@ -168,39 +157,6 @@ def guarantee(report: Report, pool: Executor, count: int) -> None:
                 report.check(f"{title}, {bins} bins, {kind}", rate, most, "%", full_only=True)
 
 
-def choice(report: Report, pool: Executor, count: int) -> None:
-    """Expected log loss of new rows above that of the true probabilities, in units of 1e-4."""
-    for curve in CURVES:
-        for rows in (500, 5000, 50_000):
-            # Losses of larger samples vary less.
-            repeats = max(2, count * 500 // (rows + 500))
-            losses = np.concatenate(shared(pool, repeats, _excess_losses, curve, rows))
-            means = dict(zip(NAMED, (1e4 * losses.mean(axis=0)).tolist(), strict=True))
-            report.row(curve=curve, rows=rows, fits=repeats, **means)
-
-
-def _excess_losses(curve: str, rows: int, first: int, last: int) -> Any:
-    """Kullback–Leibler divergence of the recalibrated from the true probabilities, by method."""
-    from calibscale import from_arrays, recalibrate
-
-    new = 1.7 * np.random.default_rng((SEED, 8)).standard_normal(NEW)
-    truth = expit(CURVES[curve](new))
-    out = np.empty((last - first, len(NAMED)))
-    for row, number in zip(out, range(first, last), strict=True):
-        rng = np.random.default_rng((SEED, 9, rows, number))
-        z = 1.7 * rng.standard_normal(rows)
-        y = (rng.random(rows) < expit(CURVES[curve](z))).astype(np.int64)
-        source = from_arrays(logits=z, labels=y, binary=True)
-        for i, method in enumerate(NAMED):
-            fitted = recalibrate(source, method, validate=False, scheduler="serial")
-            p = fitted.transform(logits=new)
-            row[i] = np.mean(rel_entr(truth, p) + rel_entr(1.0 - truth, 1.0 - p))
-    return out
-
-
-PARTS = {"choice": choice, "guarantee": guarantee}
-
-
 def _event_probability(scores: Any) -> Any:
     return 0.5 + 0.45 * np.sin(9.0 * scores)
 
@@ -240,3 +196,6 @@ def _wrong_claims(name: str, decimals: int | None, bins: int, first: int, last: 
         row[1] = ((truth[claimed] < low) | (truth[claimed] > high)).any()
         row[2:] = claimed.sum(), fit.unclaimed, fit.epsilon
     return out
+
+
+PARTS = {"choice": choice, "guarantee": guarantee, "improvement": improvement}

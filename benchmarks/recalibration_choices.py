@@ -1,0 +1,291 @@
+"""Log loss of the recalibration that `recalibrate` chooses, and of the improvement that it states.
+
+Both are parts of the topic ``recalibration`` of `levels`.  Log-odds or logits are drawn, and the
+true ones are a function of them, so that expected losses are known without noise of labels.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from concurrent.futures import Executor
+from functools import lru_cache
+from typing import Any, NamedTuple
+
+import numpy as np
+from measure import Report
+from scipy.special import expit, log_softmax, ndtri, rel_entr
+from simulated import SEED, shared, within
+
+SPREAD = 1.7  # standard deviation of log-odds
+NEW = 40_000  # new rows, of which the expected log loss is compared
+SIZES = (500, 2000, 5000, 50_000)
+NEAR = 0.002  # nats, by which a choice may be above the best method and above no recalibration
+NAMED = ("identity", "temperature", "platt", "beta", "spline", "isotonic", "histogram", "auto")
+NAMED_OF_MORE = ("identity", "temperature", "vector", "matrix", "auto")
+MOST_OF_MATRIX = 20  # classes, as in the choice
+
+
+class Curve(NamedTuple):
+    """True log-odds or logits as a function of the stated ones, of a number of classes."""
+
+    true: Callable[[Any], Any]
+    classes: int = 2
+    middle: float = 0.0  # of the stated log-odds
+
+    def drawn(self, rng: np.random.Generator, rows: int) -> Any:
+        """Stated log-odds (rows,), or logits (rows, K) with one class above the others."""
+        if self.classes == 2:
+            return self.middle + SPREAD * rng.standard_normal(rows)
+        z = rng.standard_normal((rows, self.classes))
+        z[np.arange(rows), rng.integers(0, self.classes, rows)] += 4.0
+        return z
+
+    def probabilities(self, z: Any) -> Any:
+        """True probabilities of the classes (rows, K)."""
+        if self.classes == 2:
+            p = expit(self.true(z))
+            return np.column_stack([1.0 - p, p])
+        return np.exp(log_softmax(self.true(z), axis=1))
+
+    def labels(self, z: Any, rng: np.random.Generator) -> Any:
+        p = self.probabilities(z)
+        if self.classes == 2:
+            return (rng.random(len(z)) < p[:, 1]).astype(np.int64)
+        last = self.classes - 1
+        return (p.cumsum(axis=1) < rng.random((len(z), 1))).sum(axis=1).clip(0, last)
+
+    def source(self, z: Any, labels: Any) -> Any:
+        from calibscale import from_arrays
+
+        return from_arrays(logits=z, labels=labels, binary=self.classes == 2)
+
+
+def _by_class(z: Any) -> Any:
+    """Slopes and intercepts that differ between classes."""
+    classes = z.shape[1]
+    return 0.6 * np.linspace(0.7, 1.3, classes) * z + np.linspace(-0.6, 0.6, classes)
+
+
+CURVES = {
+    "calibrated": Curve(lambda z: z),
+    "temperature": Curve(lambda z: 0.6 * z),
+    "platt": Curve(lambda z: 0.7 * z - 0.4),
+    "tanh": Curve(lambda z: 0.1 + 0.5 * z + 0.6 * np.tanh(2.0 * z)),
+    "two slopes": Curve(lambda z: np.where(z > 0, 0.4, 1.1) * z),
+    "wave": Curve(lambda z: z + 0.4 * np.sin(2.0 * z)),
+    "step": Curve(lambda z: np.where(z > 0, 1.0, -1.2)),
+    "underconfident": Curve(lambda z: 1.5 * z),
+    # Within the family of beta calibration: a·log p − b·log(1 − p).
+    "beta": Curve(lambda z: 0.4 * np.logaddexp(0.0, z) - 1.3 * np.logaddexp(0.0, -z)),
+    "rare events": Curve(lambda z: 0.8 * z - 0.5, middle=-4.0),
+    "10 classes, calibrated": Curve(lambda z: z, 10),
+    "10 classes, temperature": Curve(lambda z: 0.5 * z, 10),
+    "10 classes, by class": Curve(_by_class, 10),
+    "100 classes, temperature": Curve(lambda z: 0.5 * z, 100),
+}
+CALIBRATED = ("calibrated", "10 classes, calibrated")
+
+
+# ---------------------------------------------------------------- the choice
+
+
+def choice(report: Report, pool: Executor, count: int) -> None:
+    """Expected log loss of new rows above that of the true probabilities, in units of 1e-4.
+
+    Of the choice, the table has the percentage of fits within `NEAR` of the best method for their
+    rows, the largest loss above no recalibration, and how often the predictions were kept.
+    """
+    near, above, kept = [], [], {name: [] for name in CALIBRATED}
+    for name, curve in CURVES.items():
+        methods = _methods(curve)
+        for rows in SIZES:
+            # Losses of larger samples vary less.
+            repeats = max(2, count * 500 // (rows + 500))
+            results = np.concatenate(shared(pool, repeats, _excess_losses, name, rows))
+            losses, is_kept = results[:, :-1], results[:, -1]
+            chosen = losses[:, -1]
+            near.append(100 * np.mean(chosen <= losses[:, :-1].min(axis=1) + NEAR))
+            above.append((chosen - losses[:, 0]).max())
+            if name in CALIBRATED:
+                kept[name].append(100 * is_kept.mean())
+            means = dict(zip(methods, (1e4 * losses.mean(axis=0)).tolist(), strict=True))
+            report.row(
+                curve=name,
+                rows=rows,
+                fits=repeats,
+                **means,
+                near_best=float(near[-1]),
+                above_identity=float(1e4 * above[-1]),
+                kept=float(100 * is_kept.mean()),
+            )
+    cells = f"{len(CURVES)} laws and {len(SIZES)} numbers of rows"
+    title = f"chosen within {NEAR} of the best method, mean of {cells}"
+    report.check(title, float(np.mean(near)), 90.0, "%", at_least=True, full_only=True)
+    title = "largest log loss of a choice above no recalibration"
+    report.check(title, float(max(above)), NEAR, "nats", full_only=True)
+    for name, shares in kept.items():
+        title = f"{name}, predictions kept"
+        report.check(title, float(min(shares)), 80.0, "%", at_least=True, full_only=True)
+
+
+def _methods(curve: Curve) -> tuple[str, ...]:
+    if curve.classes == 2:
+        return NAMED
+    if curve.classes <= MOST_OF_MATRIX:
+        return NAMED_OF_MORE
+    return tuple(name for name in NAMED_OF_MORE if name != "matrix")
+
+
+def _excess_losses(name: str, rows: int, first: int, last: int) -> Any:
+    """Kullback–Leibler divergences from the true probabilities by method, and whether none is used.
+
+    The last method is the choice.
+    """
+    from calibscale import OptionError, recalibrate
+
+    curve = CURVES[name]
+    new = curve.drawn(np.random.default_rng((SEED, 8)), NEW)
+    truth = curve.probabilities(new)
+    methods = _methods(curve)
+    out = np.empty((last - first, len(methods) + 1))
+    for row, number in zip(out, range(first, last), strict=True):
+        rng = np.random.default_rng((SEED, 9, rows, number))
+        z = curve.drawn(rng, rows)
+        source = curve.source(z, curve.labels(z, rng))
+        for i, method in enumerate(methods):
+            try:
+                fitted = recalibrate(source, method, validate=False, scheduler="serial")
+            except OptionError:  # rows that do not determine the fit
+                row[i] = np.inf
+                continue
+            p = fitted.transform(logits=new)
+            if curve.classes == 2:
+                p = np.column_stack([1.0 - p, p])
+            row[i] = rel_entr(truth, p).sum(axis=1).mean()
+        row[-1] = fitted.method == "identity"
+    return out
+
+
+# ---------------------------------------------------------------- the improvement
+
+ROWS = 600
+POINTS = 100_000  # quantiles of the log-odds, or drawn rows of more classes
+LAWS = (
+    "calibrated",
+    "temperature",
+    "two slopes",
+    "wave",
+    "rare events",
+    "10 classes, temperature",
+)
+JUDGED = ("cross-fitted", "chosen", "other rows")
+
+
+def improvement(report: Report, pool: Executor, count: int) -> None:
+    """How often the interval of the change of the log loss covers the change for new rows.
+
+    The fit is Platt scaling, or a temperature of more classes, or the choice where it recalibrates.
+    Half of the rows judge the fit to the other half, or as many other rows do.
+    """
+    report.note(f"{count} data sets of {ROWS} rows")
+    for name in LAWS:
+        for judged in JUDGED:
+            parts = shared(pool, count, _changes, name, judged)
+            change, low, high, truth = np.concatenate(parts).T
+            used = np.isfinite(low)
+            if not used.any():
+                continue
+            covered = 100 * np.mean((low <= truth)[used] & (truth <= high)[used])
+            report.row(
+                law=name,
+                judged=judged,
+                intervals=int(used.sum()),
+                covered=float(covered),
+                too_low=float(100 * np.mean((high < truth)[used])),
+                too_high=float(100 * np.mean((low > truth)[used])),
+                change=float(1e4 * change[used].mean()),
+                truth=float(1e4 * truth[used].mean()),
+            )
+            # The choice sees the rows that judge it, which makes its improvement too good.
+            if judged != "chosen":
+                within(report, f"{name}, {judged}, covered", covered, 93, 97, full_only=True)
+
+
+def _changes(name: str, judged: str, first: int, last: int) -> Any:
+    """Change of the log loss, its limits, and the expected change for new rows, by data set."""
+    from calibscale.recalibration.choice import chosen_method
+    from calibscale.recalibration.improvements import (
+        cross_fitted,
+        improvement_by_cross_fits,
+        improvement_on,
+    )
+    from calibscale.recalibration.method_registry import method_of
+    from calibscale.results.audit_results import Improvement
+    from calibscale.session import Session
+
+    curve = CURVES[name]
+    out = np.full((last - first, 4), np.nan)
+    for row, number in zip(out, range(first, last), strict=True):
+        rng = np.random.default_rng((SEED, 10, number))
+        z = curve.drawn(rng, ROWS)
+        source = curve.source(z, curve.labels(z, rng))
+        method = method_of("platt" if curve.classes == 2 else "temperature")
+        with Session.open(source, scheduler="serial") as session:
+            if judged == "other rows":
+                other = curve.drawn(rng, ROWS)
+                judging = curve.source(other, curve.labels(other, rng))
+                fits = [method.fit(session)]
+                stated = improvement_on(session.on(judging), fits[0])
+                shares = [1.0]
+            else:
+                if judged == "chosen":
+                    selected = chosen_method(session)
+                    method, after = selected.method, selected.cross_fitted
+                else:
+                    after = cross_fitted(session, method)
+                if method.name == "identity":
+                    continue
+                fits = list(after.fits)
+                shares = _shares_of_halves()
+                stated = improvement_by_cross_fits(session, method, after)
+        if not isinstance(stated, Improvement) or stated.changes[0].low is None:
+            continue
+        nll = stated.changes[0]
+        truth = sum(w * _expected_change(name, fit) for w, fit in zip(shares, fits, strict=True))
+        row[:] = nll.change, nll.low, nll.high, truth
+    return out
+
+
+@lru_cache(maxsize=1)
+def _shares_of_halves() -> list[float]:
+    """Shares of the rows that the first and the second of two cross-fits judge."""
+    from calibscale.recalibration.improvements import _HALVES
+
+    held = float(_HALVES.holds(np.arange(ROWS)).mean())
+    return [1.0 - held, held]  # the first fit is to the held half, and judges the others
+
+
+@lru_cache(maxsize=1)
+def _population(name: str) -> tuple[Any, Any]:
+    """Source of rows that stand for all, and their true probabilities."""
+    curve = CURVES[name]
+    if curve.classes == 2:
+        z = curve.middle + SPREAD * ndtri((np.arange(POINTS) + 0.5) / POINTS)
+    else:
+        z = curve.drawn(np.random.default_rng((SEED, 11)), POINTS)
+    return curve.source(z, np.zeros(POINTS, np.int64)), curve.probabilities(z)
+
+
+def _expected_change(name: str, fit: Any) -> float:
+    """Expected change of the log loss by a fit."""
+    from calibscale.recalibration.recalibrator import recalibrated
+
+    source, truth = _population(name)
+    z = np.asarray(source.read(0, POINTS).values, np.float64)
+    if CURVES[name].classes == 2:
+        z = z.reshape(POINTS, -1)
+        log_odds = z[:, -1] - (z[:, 0] if z.shape[1] == 2 else 0.0)
+        z = np.column_stack([np.zeros(POINTS), log_odds])
+    before = log_softmax(z, axis=1)
+    after = np.log(recalibrated(source, fit).read(0, POINTS).values)
+    return float(np.sum(truth * (before - after), axis=1).mean())
