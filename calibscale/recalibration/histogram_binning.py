@@ -16,6 +16,7 @@ from calibscale.formatting import number_texts
 from calibscale.intervals.proportions import clopper_pearson
 from calibscale.kernels.data_profile import DataProfile
 from calibscale.predictions.chunk import Chunk
+from calibscale.recalibration.onnx_graphs import OnnxScore
 from calibscale.recalibration.recalibrator import (
     FittedRecalibrator,
     Read,
@@ -398,3 +399,12 @@ class HistogramFit(FittedRecalibrator):
         # A comparison with NULL is never true: a missing score has none of the cases.
         cases.append(f"WHEN {p} IS NOT NULL THEN {number(values[-1])}")
         return f"CASE {' '.join(cases)} END"
+
+    def onnx(self, score: OnnxScore) -> str:
+        # A part is between two bounds, or a bound itself.
+        below, at_most = (
+            score.borders_below(self.bounds, score.probability, strictly=strictly)
+            for strictly in (True, False)
+        )
+        part = score.of("Add", below, at_most)
+        return score.with_the_other(score.entries(self.values, part))

@@ -20,6 +20,7 @@ from calibscale.kernels.bandwidths import local_kernel, named_bandwidths
 from calibscale.kernels.data_profile import DataProfile
 from calibscale.kernels.fourier_series import NoSeries
 from calibscale.predictions.chunk import Chunk
+from calibscale.recalibration.onnx_graphs import OnnxScore, piecewise_polynomial
 from calibscale.recalibration.recalibrator import (
     FittedRecalibrator,
     NonNegative,
@@ -143,6 +144,14 @@ class IsotonicFit(FittedRecalibrator):
 
     def sql(self, score: SQLScore) -> str:
         return interpolated(score.probability, self.knots, self.values)
+
+    def onnx(self, score: OnnxScore) -> str:
+        knots, places = np.unique(self.knots, return_index=True)
+        values = self.values[places]
+        slopes = np.diff(values) / np.diff(knots)
+        # Constant beyond the knots.
+        lines = np.array([[0.0, *slopes, 0.0], [values[0], *values]])
+        return score.with_the_other(piecewise_polynomial(score, score.probability, knots, lines))
 
 
 # ---------------------------------------------------------------- Bayesian binning

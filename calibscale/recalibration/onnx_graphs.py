@@ -56,6 +56,13 @@ class OnnxScore:
         self._constants.append(self._onnx.numpy_helper.from_array(array, name))
         return name
 
+    def integers(self, value: Any) -> str:
+        """Name of a constant of integers."""
+        name = f"c{len(self._constants)}"
+        array = np.asarray(value, np.int64)
+        self._constants.append(self._onnx.numpy_helper.from_array(array, name))
+        return name
+
     def times(self, value: str, factor: Any) -> str:
         return self.of("Mul", value, self.constant(factor))
 
@@ -81,6 +88,37 @@ class OnnxScore:
         small = self.of("Exp", self.of("Neg", self.of("Abs", value)))
         return self.of("Add", self.at_least(value, 0.0), self.of("Log", self.plus(small, 1.0)))
 
+    def borders_below(self, borders: Floats, values: str, strictly: bool = False) -> str:
+        """Number of increasing borders at or below values (n, 1), or below them if `strictly`.
+
+        A binary search, which needs no memory for pairs of rows and borders.
+        """
+        step = 1 << max(len(borders).bit_length() - 1, 0)
+        # Finite values are below the borders that are added, which are therefore never counted.
+        table = self.constant([*borders, *np.full(2 * step - 1 - len(borders), np.inf)])
+        operator = "Less" if strictly else "LessOrEqual"
+        place: str | None = None  # number of borders that are known to be below
+        while step:
+            last = self.integers([[step - 1]])
+            if place is not None:
+                last = self.of("Add", place, last)
+            is_below = self.of(operator, self.of("Gather", table, last), values)
+            integer = self.of("Cast", is_below, to=self._onnx.TensorProto.INT64)
+            taken = self.of("Mul", integer, self.integers(step))
+            place = taken if place is None else self.of("Add", place, taken)
+            step //= 2
+        assert place is not None  # there is at least one step
+        return place
+
+    def entries(self, table: Floats, places: str) -> str:
+        """Entries of a table (m,) at places (n, 1)."""
+        return self.of("Gather", self.constant(table), places)
+
+    def with_the_other(self, probability: str) -> str:
+        """Probabilities (n, 2) of both classes, by the probability of class 1 (n, 1)."""
+        other = self.of("Sub", self.constant(1.0), probability)
+        return self.of("Concat", other, probability, axis=_CLASSES_AXIS)
+
     def of_two_classes(self, log_odds: str) -> str:
         """Probabilities (n, 2) of log-odds (n, 1)."""
         # A runtime may compute a sigmoid as 1 − p, which loses the digits of a small p.
@@ -94,6 +132,11 @@ class OnnxScore:
         if not self.is_logit:
             return self._values
         return self.of("Softmax", self._values, axis=_CLASSES_AXIS)
+
+    @property
+    def probability(self) -> str:
+        """Predicted probability of class 1 of two (n, 1)."""
+        return self.of("MatMul", self.probabilities, self.constant([[0.0], [1.0]]))
 
     def relative_logits(self, clip: float) -> str:
         """Logits, or logarithms of probabilities raised to at least `clip` (n, K)."""
@@ -148,3 +191,21 @@ def linear_map(score: OnnxScore, inputs: str, coefficients: Floats) -> str:
         return score.plus(score.times(inputs, coefficients[0]), coefficients[1])
     product = score.of("MatMul", inputs, score.constant(coefficients[:-1]))
     return score.plus(product, coefficients[-1])
+
+
+def piecewise_polynomial(score: OnnxScore, value: str, starts: Floats, pieces: Floats) -> str:
+    """Polynomials of values (n, 1) minus the start of their piece.
+
+    `pieces` (degree + 1, m + 1) are coefficients, of the highest power first, below the first of m
+    increasing starts and from each of them on.  The piece below begins at the first start, too.
+    """
+    place = score.borders_below(starts, value)
+    first = score.entries(np.append(starts[0], starts), place)
+    step = score.of("Sub", value, first)
+    highest, *others = pieces
+    result = score.entries(highest, place)
+    # Horner's method.
+    for coefficients in others:
+        product = score.of("Mul", result, step)
+        result = score.of("Add", product, score.entries(coefficients, place))
+    return result

@@ -22,6 +22,7 @@ from calibscale.recalibration.class_maps import DirichletCalibration, MatrixScal
 from calibscale.recalibration.logistic import Beta, Platt
 from calibscale.recalibration.nonparametric import BBQ, Isotonic
 from calibscale.recalibration.one_vs_rest import OneVsRest
+from calibscale.recalibration.onnx_graphs import OnnxScore
 from calibscale.recalibration.parametric import CLIP, Identity, TemperatureScaling
 from calibscale.recalibration.recalibrator import (
     FittedRecalibrator,
@@ -262,6 +263,11 @@ class PriorShiftFit(FittedRecalibrator):
         p = f"({self.before.sql(score)})"
         rest_ratio, ratio = (number(value) for value in self.ratios)
         return f"(({ratio} * {p}) / ({ratio} * {p} + {rest_ratio} * (1e0 - {p})))"
+
+    def onnx(self, score: OnnxScore) -> str:
+        weighted = score.times(self.before.onnx(score), self.ratios)
+        total = score.of("MatMul", weighted, score.constant(np.ones((self.classes, 1))))
+        return score.of("Div", weighted, total)
 
 
 # ---------------------------------------------------------------- rows as with the new shares

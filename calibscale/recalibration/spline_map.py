@@ -24,6 +24,7 @@ from calibscale.recalibration.logistic import (
     newton_fit,
 )
 from calibscale.recalibration.nonparametric import HISTOGRAM
+from calibscale.recalibration.onnx_graphs import OnnxScore, piecewise_polynomial
 from calibscale.recalibration.parametric import CLIP
 from calibscale.recalibration.recalibrator import (
     FittedRecalibrator,
@@ -377,6 +378,16 @@ class SplineFit(FittedRecalibrator):
         largest = np.abs(natural_spline(self.knots, self.values, ends)).max()
         within = not score.is_logit and largest < LARGEST_EXPONENT
         return sigmoid(f"(CASE {' '.join(cases)} END)", within)
+
+    def onnx(self, score: OnnxScore) -> str:
+        spline = CubicSpline(self.knots, self.values, bc_type="natural")
+        # Lines beyond the knots.
+        low, high = spline(self.knots[[0, -1]], 1)
+        below = [0.0, 0.0, low, self.values[0]]
+        above = [0.0, 0.0, high, self.values[-1]]
+        pieces = np.column_stack([below, spline.c, above])
+        z = score.log_odds(self.method.clip)
+        return score.of_two_classes(piecewise_polynomial(score, z, self.knots, pieces))
 
 
 def _line(z: str, at: float, value: float, slope: float) -> str:

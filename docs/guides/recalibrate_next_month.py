@@ -75,6 +75,9 @@ print(fitted.transform(probabilities=np.array([0.02, 0.3, 0.9])).round(3))
 after = fitted.apply(october)
 
 # %%
+# Where new predictions are made without calibscale, the map runs as an SQL expression, which `sql`
+# returns, or as an ONNX model (:ref:`served-recalibration`).
+#
 # Did it help?
 # ------------
 # Three questions have three answers, all of them from the new rows.
@@ -136,7 +139,7 @@ print(calibscale.rank(versions, calibscale.Brier()))
 # .. code-block:: console
 #
 #    $ calibscale recalibrate september.parquet --labels left --probabilities p_leave \
-#        --method platt --json platt.json
+#        --method platt --json platt.json --onnx platt.onnx
 #    $ calibscale ingest october.parquet before.zarr --labels left --probabilities p_leave \
 #        --covariates plan
 #    $ calibscale recalibrate --load platt.json --validate before.zarr

@@ -60,6 +60,23 @@ def test_recalibrate__methods_for_many_classes_have_settings(run, store, tmp_pat
     )
 
 
+def test_recalibrate__writes_an_onnx_model(run, store, binary, tmp_path):
+    runtime = pytest.importorskip("onnxruntime", reason="it runs exported models")
+    rng = np.random.default_rng(0)
+    for rows, kind in ((store, "logits"), (binary, "probabilities")):
+        fit, model = tmp_path / f"{kind}.json", tmp_path / f"{kind}.onnx"
+        ran = run("recalibrate", rows, "--method", "temperature", "--json", fit, "--onnx", model)
+        assert ran.code == 0
+        assert f"wrote {model}" in ran.err
+        session = runtime.InferenceSession(model)
+        (entry,) = session.get_inputs()
+        assert entry.name == kind
+        values = rng.dirichlet(np.ones(entry.shape[1]), 20).astype(np.float32)
+        (result,) = session.run(None, {kind: values})
+        expected = cs.load_recalibration(fit).transform(**{kind: values})
+        np.testing.assert_allclose(result, expected, rtol=1e-6)
+
+
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [

@@ -321,7 +321,7 @@ def test_readme__is_short_and_its_links_lead_somewhere():
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.stem)
 def test_options_and_scripts__exist(page):
-    """Every option of calibscale that a page names is one of the command line's."""
+    """Every option that a page names is one of calibscale's or of a script that it names."""
     if not page.exists():
         pytest.skip("no README beside an installed wheel")
     from calibscale.cli import cli
@@ -331,10 +331,13 @@ def test_options_and_scripts__exist(page):
         return by_name.union(*(options(c) for c in getattr(command, "commands", {}).values()))
 
     foreign = {"--scheduler-file", "--nworkers", "--nthreads", "--help"}  # of dask, and of all
-    named = set(re.findall(r"(?<![\w-])--[a-z][a-z-]+", page.read_text()))
-    assert named - foreign <= options(cli)
-    for path in re.findall(r"`(examples/[\w./]+|benchmarks/[\w./]+)`", page.read_text()):
+    text = page.read_text()
+    for path in re.findall(r"`(?:python )?(examples/[\w./]+|benchmarks/[\w./]+)", text):
         assert (ROOT / path).exists(), path
+        if path.endswith(".py"):
+            foreign |= set(re.findall(r"\"(--[a-z][a-z-]+)", (ROOT / path).read_text()))
+    named = set(re.findall(r"(?<![\w-])--[a-z][a-z-]+", text))
+    assert named - foreign <= options(cli)
 
 
 @pytest.fixture

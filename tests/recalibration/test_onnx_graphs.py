@@ -10,6 +10,7 @@ import pytest
 from scipy.special import expit, softmax
 
 import calibscale as cs
+from calibscale.recalibration.prior_shift import PriorShift
 
 runtime = pytest.importorskip("onnxruntime", reason="it runs exported models")
 
@@ -19,6 +20,9 @@ CASES = {
     "temperature": 2,
     "platt": 2,
     "beta": 2,
+    "spline": 2,
+    "isotonic": 2,
+    "histogram": 2,
     "temperature of classes": 4,
     "vector": 4,
     "matrix": 4,
@@ -96,6 +100,49 @@ def test_probabilities__give_the_probabilities_of_transform(fits, name, dtype):
     )
 
 
+@pytest.mark.parametrize("name", ["isotonic", "dirichlet"])
+def test_prior_shift__follows_another_map(name):
+    rng = np.random.default_rng(5)
+    K = 2 if name == "isotonic" else 3
+    q = rng.dirichlet(np.ones(K), ROWS)
+    labels = (q.cumsum(axis=1) < rng.random((ROWS, 1))).sum(axis=1)
+    source = cs.from_arrays(probabilities=q, labels=labels)
+    shares = (0.8, 0.2) if K == 2 else (0.6, 0.4, 0.0)
+    fitted = cs.recalibrate(source, PriorShift(shares, method=name), validate=False)
+    q[0] = np.eye(K)[K - 1]
+    result = run(fitted.to_onnx(dtype="float64"), q)
+    np.testing.assert_allclose(result, fitted.transform(q), **TOLERANCES["float64"])
+
+
+@pytest.mark.parametrize("name", ["isotonic", "histogram"])
+def test_scores_at_the_ends_of_steps__have_the_probabilities_of_transform(fits, name):
+    ends = fits[name].fit.knots if name == "isotonic" else fits[name].fit.bounds
+    p = np.concatenate([ends, np.nextafter(ends, 0.0), np.nextafter(ends, 1.0), [0.0, 1.0]])
+    columns = np.column_stack([1.0 - p, p])
+    result = run(fits[name].to_onnx(dtype="float64"), columns)
+    # `transform` of one column has no rounding of 1 − p.
+    np.testing.assert_allclose(result[:, 1], fits[name].transform(p), **TOLERANCES["float64"])
+
+
+def test_steps__may_be_one():
+    """Scores that are all equal, and a histogram of one bin, which has no bound."""
+    p = np.full(200, 0.3)
+    y = (np.arange(200) % 4 == 0).astype(int)
+    equal = cs.recalibrate(
+        cs.from_arrays(probabilities=p, labels=y, binary=True), "isotonic", validate=False
+    )
+    p = np.random.default_rng(0).random(200)
+    one_bin = cs.recalibrate(
+        cs.from_arrays(probabilities=p, labels=y, binary=True),
+        "histogram(bins=1)",
+        validate=False,
+    )
+    new = np.array([0.0, 0.3, 1.0])
+    for fitted in (equal, one_bin):
+        result = run(fitted.to_onnx(dtype="float64"), np.column_stack([1.0 - new, new]))
+        np.testing.assert_allclose(result[:, 1], fitted.transform(new), **TOLERANCES["float64"])
+
+
 def test_models__have_any_number_of_rows_and_are_written(fits, tmp_path):
     path = tmp_path / "map.onnx"
     fits["vector"].to_onnx(path, logits=True)
@@ -108,8 +155,8 @@ def test_maps_without_a_formula__are_refused(fits):
     rng = np.random.default_rng(0)
     p = rng.random(200)
     source = cs.from_arrays(probabilities=p, labels=(rng.random(200) < p).astype(int), binary=True)
-    with pytest.raises(cs.OptionError, match="isotonic is no formula of probabilities"):
-        cs.recalibrate(source, "isotonic", validate=False).to_onnx()
+    with pytest.raises(cs.OptionError, match="bbq is no formula of probabilities"):
+        cs.recalibrate(source, "bbq", validate=False).to_onnx()
     with pytest.raises(cs.OptionError, match="dtype must be one of float32, float64"):
         fits["platt"].to_onnx(dtype="float16")
     means = cs.from_arrays(predictions=p, forecast="mean", labels=p)

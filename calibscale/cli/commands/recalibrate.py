@@ -67,6 +67,12 @@ from calibscale.formatting.fault_texts import dropped_text
     metavar="PATH",
     help="Path of the reliability diagrams before and after recalibration (png, svg, pdf).",
 )
+@click.option(
+    "--onnx",
+    metavar="PATH",
+    help="Path of an ONNX model of the recalibration.  Its input has logits if STORE has logits, "
+    "and probabilities otherwise.  Needs the package onnx.",
+)
 @shared.json_option
 @source_options
 def recalibrate(
@@ -77,6 +83,7 @@ def recalibrate(
     validate: str | None,
     overwrite: bool,
     figure: str | None,
+    onnx: str | None,
     **options: Any,
 ) -> None:
     """Fit a recalibration to STORE and print it; write recalibrated predictions of STORE2.
@@ -130,6 +137,9 @@ def recalibrate(
         with open_session(store, dict(options), "fitting") as session:
             fitted = fitting.recalibrate(session, method, validate=judging or True)
     outputs.finish(fitted)
+    if onnx is not None:
+        fitted.to_onnx(onnx, logits=fitted.source["kind"] == "logits")
+        outputs.wrote(onnx)
     if figure is not None:
         from calibscale.output.pictures import save_comparison
         from calibscale.recalibration.fits import DIAGRAMS
