@@ -3,13 +3,13 @@
 For laws with a known probability of each class, methods of calibscale and of other packages are
 fitted to the same simulated rows and judged on the same fresh rows without noise of labels: the
 excess of the log loss is the Kullback–Leibler divergence of the recalibrated from the true
-probabilities, and ``--json`` also has the root of their mean squared difference.  For the networks
-in the directory that CALIBSCALE_DATA names, half of the rows fits, and the labels of the other half
-judge.
+probabilities.  The calibration error is the root of the mean squared difference between predictions
+and the mean true probabilities of the rows that share them.  For the networks in the directory that
+CALIBSCALE_DATA names, half of the rows fits, and the labels of the other half judge.
 
-Each method runs in a process of its own: it fits a small data set first, so that compilation is not
-timed.  A method of a package that is not installed is left out with a note; ``--python`` names the
-interpreter that has the other packages.
+Each method and number of rows has a process of its own: it fits a small data set first, so that
+compilation is not timed.  A method of a package that is not installed is left out with a note;
+``--python`` names the interpreter that has the other packages.
 """
 
 from __future__ import annotations
@@ -259,13 +259,19 @@ def _data(name: str, rows: int, seed: int) -> tuple[np.ndarray, ...]:
 
 
 def _judged(p: np.ndarray, truth: np.ndarray) -> tuple[float, float | None]:
-    """Excess log loss and root mean squared error, or the log loss of labels."""
+    """Excess log loss and calibration error, or the log loss of labels."""
     with np.errstate(divide="ignore"):
         if truth.ndim == 1:
             return float(-np.log(p[np.arange(len(p)), truth]).mean()), None
         q = np.exp(truth)
         excess = float(rel_entr(q, p).sum(axis=1).mean())
-        return excess, float(np.sqrt(np.mean((q - p) ** 2)))
+    # Steps give many rows the same prediction up to rounding.
+    shared, groups = np.unique(p.round(12), axis=0, return_inverse=True)
+    groups = groups.reshape(-1)
+    sizes = np.bincount(groups)
+    means = np.column_stack([np.bincount(groups, column) / sizes for column in q.T])
+    squares = ((means - shared) ** 2).sum(axis=1)
+    return excess, float(np.sqrt(squares @ sizes / len(p)))
 
 
 def run_method(name: str, cases: list[tuple[str, int, int]]) -> Iterator[dict[str, Any]]:
@@ -309,43 +315,45 @@ def measured(
 
 
 def tables(results: list[dict[str, Any]]) -> Iterator[str]:
-    """A table for each number of rows and kind of data, with the smallest losses in bold."""
+    """Tables for each number of rows and kind of data, with the smallest values in bold."""
+    loss, error = "10⁴ × excess log loss", "10³ × calibration error"
+    two, more = ([law.name for law in laws] for laws in (TWO_CLASSES, MORE_CLASSES))
     for rows in sorted({result["rows"] for result in results}):
-        for title, names, unit, digits in (
-            ("two classes", [law.name for law in TWO_CLASSES], 1e4, 1),
-            ("more classes", [law.name for law in MORE_CLASSES], 1e4, 0),
-            ("networks", list(NETWORKS), 1.0, 4),
+        for title, names, judged, key, unit, digits in (
+            ("two classes", two, loss, "loss", 1e4, 1),
+            ("two classes", two, error, "error", 1e3, 1),
+            ("more classes", more, loss, "loss", 1e4, 0),
+            ("more classes", more, error, "error", 1e3, 1),
+            ("networks", list(NETWORKS), "log loss", "loss", 1.0, 4),
         ):
             here = [r for r in results if r["rows"] == rows and r["law"] in names]
             laws = [name for name in names if any(r["law"] == name for r in here)]
-            if not laws:
-                continue
-            excess = "log loss" if title == "networks" else "10⁴ × excess log loss"
-            yield f"\n## {rows:,} rows, {title}: {excess}\n"
-            yield from _table(here, laws, unit, digits)
+            if laws:
+                yield f"\n## {rows:,} rows, {title}: {judged}\n"
+                yield from _table(here, laws, key, unit, digits)
 
 
 def _table(
-    results: list[dict[str, Any]], laws: list[str], unit: float, digits: int
+    results: list[dict[str, Any]], laws: list[str], key: str, unit: float, digits: int
 ) -> Iterator[str]:
     """Rows of a table: medians over the seeds of each method and law, and of seconds."""
     methods = list(dict.fromkeys(result["method"] for result in results))
-    losses = {
-        (method, law): float(np.median([r.get("loss", np.nan) for r in found]))
+    values = {
+        (method, law): float(np.median([r.get(key, np.nan) for r in found]))
         for method in methods
         for law in laws
         if (found := [r for r in results if r["method"] == method and r["law"] == law])
     }
     # 0 is added, because a rounded −0 has a minus sign.
     texts = {
-        at: "–" if np.isnan(loss) else f"{round(unit * loss, digits) + 0.0:.{digits}f}"
-        for at, loss in losses.items()
+        at: "–" if np.isnan(value) else f"{round(unit * value, digits) + 0.0:.{digits}f}"
+        for at, value in values.items()
     }
     best = {}
     for law in laws:
-        of_law = [at for at in losses if at[1] == law and not np.isnan(losses[at])]
+        of_law = [at for at in values if at[1] == law and not np.isnan(values[at])]
         if of_law:
-            best[law] = texts[min(of_law, key=lambda at: losses[at])]
+            best[law] = texts[min(of_law, key=lambda at: values[at])]
     yield "| method | " + " | ".join(laws) + " | seconds | MB |"
     yield "|" + "---|" * (len(laws) + 3)
     for method in methods:
@@ -373,10 +381,13 @@ def _numbers(context: Any, option: Any, text: str) -> list[int]:
 @click.option(
     "--sizes",
     default="1000",
+    show_default=True,
     callback=_numbers,
     help="Numbers of rows of the fits, comma-separated.",
 )
-@click.option("--seeds", default=3, help="Number of data sets of each law and size.")
+@click.option(
+    "--seeds", default=1, show_default=True, help="Number of data sets of each law and size."
+)
 @click.option("--methods", help="Methods, comma-separated.  [default: all]")
 @click.option("--python", default=sys.executable, help="Interpreter with the other packages.")
 @click.option("--json", "path", type=click.Path(), help="File of all results, one a line.")
@@ -403,17 +414,13 @@ def main(
     for method in methods.split(",") if methods else METHODS:
         if method not in METHODS:
             raise click.BadParameter(f"there is no method {method!r}: {', '.join(METHODS)}")
-        cases = [
-            (name, rows, seed)
-            for name in names
-            if _suits(method, name)
-            for rows in sizes
-            for seed in range(seeds)
-        ]
-        if not cases:
+        suited = [name for name in names if _suits(method, name)]
+        if not suited:
             continue
-        click.echo(f"{method}, {len(cases)} data sets", err=True)
-        results += measured(python, method, cases)
+        click.echo(f"{method}, {len(suited)} laws", err=True)
+        for rows in sizes:
+            cases = [(name, rows, seed) for name in suited for seed in range(seeds)]
+            results += measured(python, method, cases)
         failures = {r["failure"] for r in results if r["method"] == method and "failure" in r}
         for failure in sorted(failures):
             click.echo(f"  {failure}", err=True)

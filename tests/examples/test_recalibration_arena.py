@@ -46,7 +46,12 @@ def test_judgement__is_the_divergence_from_the_truth(arena):
     p = np.array([[0.25, 0.75], [0.9, 0.1]])
     loss, error = arena._judged(p, truth)
     assert loss == pytest.approx(0.25 * np.log(2.0) + 0.25 * np.log(2.0 / 3.0))
-    assert error == pytest.approx(np.sqrt(2 * 0.25**2 / 4))
+    assert error == pytest.approx(np.sqrt(2 * 0.25**2 / 2))
+    # Rows with the same prediction have the error of their mean, which is 0.
+    truth = np.log([[0.25, 0.75], [0.75, 0.25]])
+    loss, error = arena._judged(np.full((2, 2), 0.5), truth)
+    assert loss == pytest.approx(np.log(2.0) + 0.25 * np.log(0.25) + 0.75 * np.log(0.75))
+    assert error == pytest.approx(0.0, abs=1e-15)
     loss, error = arena._judged(p, np.array([1, 0]))
     assert loss == pytest.approx(-(np.log(0.75) + np.log(0.9)) / 2)
     assert error is None
