@@ -299,12 +299,20 @@ def run_method(name: str, cases: list[tuple[str, int, int]]) -> Iterator[dict[st
 
 
 def measured(
-    python: str, method: str, cases: list[tuple[str, int, int]]
+    python: str, method: str, cases: list[tuple[str, int, int]], limit: float
 ) -> Iterator[dict[str, Any]]:
-    """Results of a method in a process of the first interpreter that has its package."""
+    """Results of a method in a process of the first interpreter that has its package.
+
+    There are none, and a note says so, after `limit` seconds.
+    """
     for interpreter in dict.fromkeys((sys.executable, python)):
         command = [interpreter, __file__, "--child", method]
-        process = subprocess.run(command, input=json.dumps(cases), capture_output=True, text=True)
+        settings: dict[str, Any] = {"capture_output": True, "text": True, "timeout": limit}
+        try:
+            process = subprocess.run(command, input=json.dumps(cases), **settings)
+        except subprocess.TimeoutExpired:
+            reason = f"it takes more than {limit:g} seconds"
+            break
         if process.returncode == 0:
             for line in process.stdout.splitlines():
                 if line.startswith("{"):
@@ -390,6 +398,9 @@ def _numbers(context: Any, option: Any, text: str) -> list[int]:
 )
 @click.option("--methods", help="Methods, comma-separated.  [default: all]")
 @click.option("--python", default=sys.executable, help="Interpreter with the other packages.")
+@click.option(
+    "--limit", default=600.0, show_default=True, help="Seconds for a method and a number of rows."
+)
 @click.option("--json", "path", type=click.Path(), help="File of all results, one a line.")
 @click.option("--child", hidden=True)
 def main(
@@ -398,6 +409,7 @@ def main(
     seeds: int,
     methods: str | None,
     python: str,
+    limit: float,
     path: str | None,
     child: str | None,
 ) -> None:
@@ -420,7 +432,7 @@ def main(
         click.echo(f"{method}, {len(suited)} laws", err=True)
         for rows in sizes:
             cases = [(name, rows, seed) for name in suited for seed in range(seeds)]
-            results += measured(python, method, cases)
+            results += measured(python, method, cases, limit)
         failures = {r["failure"] for r in results if r["method"] == method and "failure" in r}
         for failure in sorted(failures):
             click.echo(f"  {failure}", err=True)

@@ -73,7 +73,7 @@ def recalibrate(
         classes), with a cross-fitted log loss within one standard error of the smallest.
         ``vector`` and ``matrix`` need 20 rows for each coefficient.  A note has the log losses.
         The same halves of the rows choose and judge, so that the improvement of a chosen method is
-        slightly too good.
+        too good, most of all where no method helps.  Rows of ``validate`` judge it without bias.
     covariates : sequence of str
         Names of the covariates of ``local_bias``, ``mc`` and ``pmc``, and name of the one whose
         groups ``conformal`` or ``balance`` adjusts.
