@@ -111,10 +111,9 @@ def _ours(name: str) -> Method:
     def probabilities(z: np.ndarray, y: np.ndarray, new: np.ndarray) -> np.ndarray:
         if z.shape[1] > 2:
             source = from_arrays(logits=z, labels=y)
-            return recalibrate(source, name, validate=False).transform(logits=new)
-        source = from_arrays(logits=z[:, 1] - z[:, 0], labels=y, binary=True)
-        fitted = recalibrate(source, name, validate=False)
-        return _two_columns(fitted.transform(logits=new[:, 1] - new[:, 0]))
+        else:
+            source = from_arrays(logits=z[:, 1] - z[:, 0], labels=y, binary=True)
+        return recalibrate(source, name, validate=False).transform(logits=new)
 
     return probabilities
 
