@@ -380,7 +380,7 @@ def selection_blocks(result: Selection) -> list[doc.Block | None]:
         plots.append(figure)
         if figure is not None and figure.caption.endswith("may be better."):
             text = f"{name}: {_settings(best[name])} is at the end of its grid"
-            blocks.append(doc.Paragraph(f"{text}; extend the grid (--grid {name}=…)."))
+            blocks.append(doc.Paragraph(f"{text}; extend it (--grid)."))
     if result.nested is not None:
         nested = number_texts.number(result.nested.estimate)
         blocks.append(doc.Paragraph(f"Nested cross-validation: {nested}."))
