@@ -23,6 +23,7 @@ import time
 import warnings
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -145,9 +146,10 @@ def _sklearn(name: str) -> Method:
         classes = np.arange(z.shape[1])
         model = FrozenEstimator(Logits().fit(z, classes))
         fitted = CalibratedClassifierCV(model, method=name).fit(z, y)
-        found = np.zeros((len(new), z.shape[1]))
-        found[:, fitted.classes_] = fitted.predict_proba(new)
-        return found
+        # Classes without rows have the probability 0.
+        result = np.zeros((len(new), z.shape[1]))
+        result[:, fitted.classes_] = fitted.predict_proba(new)
+        return result
 
     return probabilities
 
@@ -206,28 +208,32 @@ OURS_OF_TWO = (
     *("histogram", "auto"),
 )
 OURS_OF_MORE = ("identity", "temperature", "vector", "matrix", "dirichlet", "one_vs_rest", "auto")
+
+
+def _classes_of(name: str) -> str:
+    """Numbers of classes that a method of calibscale is for."""
+    if name not in OURS_OF_MORE:
+        return "two"
+    return "both" if name in OURS_OF_TWO else "more"
+
+
 # Makers of methods by name, with the numbers of classes that they are for: two, more, or both.
 METHODS: dict[str, tuple[Callable[[], Method], str]] = {
     **{
-        f"calibscale {name}": (
-            lambda name=name: _ours(name),  # type: ignore[misc]
-            "both"
-            if name in OURS_OF_TWO and name in OURS_OF_MORE
-            else ("two" if name in OURS_OF_TWO else "more"),
-        )
+        f"calibscale {name}": (partial(_ours, name), _classes_of(name))
         for name in dict.fromkeys((*OURS_OF_TWO, *OURS_OF_MORE))
     },
-    "scikit-learn sigmoid": (lambda: _sklearn("sigmoid"), "both"),
-    "scikit-learn isotonic": (lambda: _sklearn("isotonic"), "both"),
-    "scikit-learn temperature": (lambda: _sklearn("temperature"), "both"),
-    "netcal temperature": (lambda: _netcal("TemperatureScaling"), "both"),
-    "netcal beta": (lambda: _netcal("BetaCalibration"), "two"),
-    "netcal histogram": (lambda: _netcal("HistogramBinning", bins=10), "two"),
-    "netcal BBQ": (lambda: _netcal("BBQ"), "two"),
+    "scikit-learn sigmoid": (partial(_sklearn, "sigmoid"), "both"),
+    "scikit-learn isotonic": (partial(_sklearn, "isotonic"), "both"),
+    "scikit-learn temperature": (partial(_sklearn, "temperature"), "both"),
+    "netcal temperature": (partial(_netcal, "TemperatureScaling"), "both"),
+    "netcal beta": (partial(_netcal, "BetaCalibration"), "two"),
+    "netcal histogram": (partial(_netcal, "HistogramBinning", bins=10), "two"),
+    "netcal BBQ": (partial(_netcal, "BBQ"), "two"),
     "betacal": (_betacal, "two"),
     "venn-abers": (_venn_abers, "two"),
-    "probmetrics logistic": (lambda: _probmetrics("logistic"), "both"),
-    "probmetrics svs": (lambda: _probmetrics("svs"), "more"),
+    "probmetrics logistic": (partial(_probmetrics, "logistic"), "both"),
+    "probmetrics svs": (partial(_probmetrics, "svs"), "more"),
 }
 
 
@@ -345,12 +351,11 @@ def _table(
 ) -> Iterator[str]:
     """Rows of a table: medians over the seeds of each method and law, and of seconds."""
     methods = list(dict.fromkeys(result["method"] for result in results))
-    values = {
-        (method, law): float(np.median([r.get(key, np.nan) for r in found]))
-        for method in methods
-        for law in laws
-        if (found := [r for r in results if r["method"] == method and r["law"] == law])
-    }
+    by_seed: dict[tuple[str, str], list[float]] = {}
+    for result in results:
+        at = result["method"], result["law"]
+        by_seed.setdefault(at, []).append(result.get(key, np.nan))
+    values = {at: float(np.median(numbers)) for at, numbers in by_seed.items()}
     # 0 is added, because a rounded −0 has a minus sign.
     texts = {
         at: "–" if np.isnan(value) else f"{round(unit * value, digits) + 0.0:.{digits}f}"

@@ -13,14 +13,13 @@ from calibscale.estimators.base import set_names
 from calibscale.kernels.data_profile import DataProfile
 from calibscale.predictions.chunk import Chunk
 from calibscale.predictions.claims import MEANS
+from calibscale.recalibration.covariate_groups import check_groups, groups_of, numbers_of_rows
 from calibscale.recalibration.recalibrator import (
     FittedRecalibrator,
     Read,
     RecalibrationMethod,
     StoredFit,
-    increasing,
 )
-from calibscale.results.group_results import Where, name_of
 from calibscale.statistics.statistic import Statistic, weights_of
 
 FORMS = ("auto", "ratio", "shift")
@@ -103,7 +102,8 @@ class Balance(RecalibrationMethod):
     Z_g = τ²/(τ² + s²/m_g) of its exposure m_g, Σwx or Σw [Bühlmann & Straub 1970].  s² is the
     variance within groups for an exposure of 1, τ² the variance of the groups beyond it, by
     moments, and μ the mean of c_g with the weights Z_g.  The sum of all rows keeps the balance.
-    Groups of small exposure stay near μ, and groups that differ by chance alone are not told apart.
+    Groups of small exposure stay near μ, and groups that differ by chance alone have
+    the same number.
 
     Parameters
     ----------
@@ -136,8 +136,8 @@ class Balance(RecalibrationMethod):
         return BalanceFit
 
     def _fit(self, setup: DataProfile, read: Read) -> BalanceFit:
-        position, levels = self._groups(setup)
-        statistic = BalanceSums(position, levels)
+        covariate = groups_of(self, setup)
+        statistic = BalanceSums(covariate.position, covariate.levels)
         result = read(statistic, covariates=self.covariates)
         state: BalanceState = result.groups[None][statistic]
         sums = BalanceMoments(*state.sums.T)
@@ -152,33 +152,19 @@ class Balance(RecalibrationMethod):
         groups = _Groups.of(sums, form)
         overall = float(groups.numbers[0])
         shrunk, spread = _shrunk(groups)
-        source = setup.source
-        names = [
-            name_of((Where(self.covariates[0], source.level(self.covariates[0], level)),))
-            for level in levels
-        ]
         return BalanceFit(
             form=form,
             number=overall,
             error=float(np.sqrt(groups.squares[0]) / groups.exposures[0]),
             spread=spread,
-            levels=tuple(float(level) for level in levels),
-            names=tuple(names),
+            levels=covariate.levels,
+            names=covariate.names,
             numbers=tuple(shrunk.tolist()),
             method=self,
             classes=0,
             counts=result.counts,
             passes=1,
         )
-
-    def _groups(self, setup: DataProfile) -> tuple[int | None, tuple[float, ...]]:
-        """Position and values of the covariate, if there is one."""
-        if not self.covariates:
-            return None, ()
-        (column,) = setup.columns(self.covariates).values()
-        if column.levels is None:
-            raise OptionError(f"{self.name}: {column.name!r} has more than 64 values, not groups")
-        return column.position, column.levels
 
     def _form(self, sums: BalanceMoments, least: float) -> str:
         """Form of the correction."""
@@ -279,11 +265,8 @@ class BalanceFit(FittedRecalibrator):
     def restored(cls, state: dict[str, Any], **common: Any) -> BalanceFit:
         fitted = super().restored(state, **common)
         require(fitted.form in FORMS[1:], "state.form must be ratio or shift", fitted.form)
-        same = len(fitted.levels) == len(fitted.numbers) == len(fitted.names)
-        require(same, "state.numbers and state.names must be as many as state.levels")
-        require(increasing(fitted.levels), "state.levels must be increasing")
-        if fitted.levels:
-            require(fitted.method.covariates, "state.levels need a covariate")
+        covariates = fitted.method.covariates
+        check_groups(covariates, fitted.levels, fitted.names, fitted.numbers, "numbers")
         return fitted
 
     @property
@@ -299,12 +282,6 @@ class BalanceFit(FittedRecalibrator):
         return {self.form: self.error}
 
     def predictions(self, chunk: Chunk) -> Floats:
-        # Groups that the fit has not seen are moved like all rows.
-        number = np.full(len(chunk), self.number)
-        if self.levels:
-            assert chunk.covariates is not None
-            group = chunk.covariates[:, 0]
-            for level, of_group in zip(self.levels, self.numbers, strict=True):
-                number[group == level] = of_group
+        number = numbers_of_rows(chunk, self.number, self.levels, self.numbers)
         values: Floats = chunk.values
         return values * number[:, None] if self.form == "ratio" else values + number[:, None]

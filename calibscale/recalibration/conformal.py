@@ -9,7 +9,6 @@ from typing import Any, ClassVar, NamedTuple
 import numpy as np
 
 from calibscale.array_types import Floats, Ints
-from calibscale.data.source import ArraySource
 from calibscale.errors import OptionError, require
 from calibscale.estimators.base import set_names
 from calibscale.formatting.naming import joined
@@ -17,14 +16,18 @@ from calibscale.kernels.data_profile import DataProfile
 from calibscale.predictions.blocks import RowCounts
 from calibscale.predictions.chunk import Chunk
 from calibscale.predictions.claims import INTERVALS, QUANTILES
+from calibscale.recalibration.covariate_groups import (
+    CovariateGroups,
+    check_groups,
+    groups_of,
+    numbers_of_rows,
+)
 from calibscale.recalibration.recalibrator import (
     FittedRecalibrator,
     Read,
     RecalibrationMethod,
     StoredFit,
-    increasing,
 )
-from calibscale.results.group_results import Where, name_of
 from calibscale.statistics.ordered_sums import keys_of, numbers_of_keys
 from calibscale.statistics.statistic import Statistic
 
@@ -113,11 +116,11 @@ class Conformal(RecalibrationMethod):
 
     def _fit(self, setup: DataProfile, read: Read) -> ConformalFit:
         target: Any = setup.source.target
-        position, levels = self._groups(setup)
-        groups = 1 + len(levels)  # all rows, and each group
+        covariate = groups_of(self, setup)
+        groups = 1 + len(covariate.levels)  # all rows, and each group
         prefixes = [0] * groups
         for place in range(_DIGITS):
-            statistic = RankCounts(place, tuple(prefixes), position, levels)
+            statistic = RankCounts(place, tuple(prefixes), covariate.position, covariate.levels)
             result = read(statistic, covariates=self.covariates)
             digits: Floats = result.groups[None][statistic].counts
             if not place:
@@ -129,21 +132,16 @@ class Conformal(RecalibrationMethod):
                 digit = min(int(np.searchsorted(below, ranks[group])), 2**_DIGIT - 1)
                 ranks[group] -= int(below[digit - 1]) if digit else 0
                 prefixes[group] = prefixes[group] << _DIGIT | digit
-        return self._fitted(setup.source, rows, levels, prefixes, result.counts)
-
-    def _groups(self, setup: DataProfile) -> tuple[int | None, tuple[float, ...]]:
-        """Position and values of the covariate, if there is one."""
-        if not self.covariates:
-            return None, ()
-        (column,) = setup.columns(self.covariates).values()
-        if column.levels is None:
-            raise OptionError(f"{self.name}: {column.name!r} has more than 64 values, not groups")
-        return column.position, column.levels
+        return self._fitted(setup.source.target, rows, covariate, prefixes, result.counts)
 
     def _fitted(
-        self, source: ArraySource, rows: Ints, levels: Any, prefixes: list[int], counts: RowCounts
+        self,
+        target: Any,
+        rows: Ints,
+        covariate: CovariateGroups,
+        prefixes: list[int],
+        counts: RowCounts,
     ) -> ConformalFit:
-        target: Any = source.target
         few = np.array([_rank(int(n), target.claimed_level) > n for n in rows])
         if few[0]:
             least = math.ceil(target.claimed_level / (1.0 - target.claimed_level) - 1e-9)
@@ -160,18 +158,14 @@ class Conformal(RecalibrationMethod):
                 f"{self.name}: most intervals of a group have no end that an outcome could pass, "
                 "so that no number moves them"
             )
-        names = [
-            name_of((Where(self.covariates[0], source.level(self.covariates[0], level)),))
-            for level in levels
-        ]
         notes = []
-        if few[1:].any():
-            listed = joined([name for name, lacks in zip(names, few[1:], strict=True) if lacks])
-            notes.append(f"{listed}: too few rows, moved like all rows")
+        small = [name for name, lacks in zip(covariate.names, few[1:], strict=True) if lacks]
+        if small:
+            notes.append(f"{joined(small)}: too few rows, moved like all rows")
         return ConformalFit(
             offset=float(offsets[0]),
-            levels=tuple(float(level) for level in levels),
-            names=tuple(names),
+            levels=covariate.levels,
+            names=covariate.names,
             offsets=tuple(float(offset) for offset in offsets[1:]),
             method=self,
             classes=0,
@@ -212,11 +206,8 @@ class ConformalFit(FittedRecalibrator):
     @classmethod
     def restored(cls, state: dict[str, Any], **common: Any) -> ConformalFit:
         fitted = super().restored(state, **common)
-        same = len(fitted.levels) == len(fitted.offsets) == len(fitted.names)
-        require(same, "state.offsets and state.names must be as many as state.levels")
-        require(increasing(fitted.levels), "state.levels must be increasing")
-        if fitted.levels:
-            require(fitted.method.covariates, "state.levels need a covariate")
+        covariates = fitted.method.covariates
+        check_groups(covariates, fitted.levels, fitted.names, fitted.offsets, "offsets")
         return fitted
 
     @property
@@ -226,11 +217,5 @@ class ConformalFit(FittedRecalibrator):
 
     def predictions(self, chunk: Chunk) -> Floats:
         rows: Any = chunk
-        # Groups that the fit has not seen are moved like all rows.
-        moved = np.full(len(chunk), self.offset)
-        if self.levels:
-            assert chunk.covariates is not None
-            group = chunk.covariates[:, 0]
-            for level, offset in zip(self.levels, self.offsets, strict=True):
-                moved[group == level] = offset
+        moved = numbers_of_rows(chunk, self.offset, self.levels, self.offsets)
         return rows.forecast.widened(rows.values, moved)

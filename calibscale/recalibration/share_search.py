@@ -18,7 +18,7 @@ _ROUNDING = 1e-12  # relative rounding of the sums of the log-likelihood
 # Far from the maximum, with a larger expected gain of the mean log-likelihood, a share falls to a
 # tenth at most: from a share near 0, many steps would lead back, each of which doubles it.
 _FAR, _FALL = 1e-3, 0.1
-_RIDGE = 1e-12  # of the mean curvature, by which classes that are not told apart have a step, too
+_RIDGE = 1e-12  # of the mean curvature, so that classes with equal predictions have a step, too
 
 
 def most_likely_ratios(
@@ -118,7 +118,7 @@ def _newton_step(state: ShiftState, ratios: Floats, old_shares: Floats) -> Float
             "label_shift: the predictions of the new rows do not determine the shares of the "
             "classes"
         ) from None
-    # The active set of shares at 0 is found by the library, in time of about K³.
+    # Non-negative least squares determine which shares are at their limits, in time of about K³.
     target = solve_triangular(root, curvature @ (shares - lowest) + gradient, trans=1)
     bounded, _ = nnls(root, target, maxiter=30 * K)
     return (bounded + lowest - shares) / old_shares

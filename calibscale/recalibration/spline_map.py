@@ -56,8 +56,10 @@ def natural_spline(knots: Floats, values: Floats, z: Floats) -> Floats:
     spline = CubicSpline(knots, values, bc_type="natural")
     inside = np.clip(z, knots[0], knots[-1])
     # Beyond the knots, the slope is the slope at the nearer end.
-    beyond = (z - inside).reshape(-1, *[1] * (np.ndim(values) - 1))
-    return np.asarray(spline(inside) + beyond * spline(inside, 1))
+    slopes, beyond = spline(inside, 1), z - inside
+    if slopes.ndim == 2:  # several splines, with the same distance beyond the knots
+        beyond = beyond[:, None]
+    return np.asarray(spline(inside) + beyond * slopes)
 
 
 def curvature(knots: Floats) -> Floats:
@@ -149,7 +151,7 @@ def _starts(cells: OccupiedCells, method: Spline) -> list[_Start]:
     criteria = [fits[0][1]]
     smoothings = _SMOOTHINGS
     if method.smoothing is not None:
-        # Smoother curves are fitted as well, in case the one that is asked for decreases.
+        # Smoother curves are fitted as well, in case the curve of this smoothing decreases.
         more = [smoothing for smoothing in _SMOOTHINGS if smoothing > method.smoothing]
         smoothings = (*more, method.smoothing)
     if len(knots) > 2:

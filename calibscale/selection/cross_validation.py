@@ -31,11 +31,11 @@ from calibscale.selection.families import (
     SubsetState,
 )
 from calibscale.selection.kernel_features import KernelFeatures
-from calibscale.selection.known_families import FAMILIES, families_named
+from calibscale.selection.known_families import default_families, families_named
 from calibscale.selection.point_ranks import PointRanks
 from calibscale.selection.pointwise import Pointwise
 from calibscale.selection.risk import FoldScorer, FoldScores, by_fold
-from calibscale.session import Session, SessionOptions, classes_only, unsuitable, verb
+from calibscale.session import Session, SessionOptions, classes_only, verb
 from calibscale.statistics.one_pass import MAX_GROUPS
 from calibscale.statistics.statistic import Statistic
 
@@ -150,19 +150,11 @@ def select(
         if notion != "canonical":
             classes_only(f"notion {notion!r}", data)
         claim = data.target.claim
-        if estimators is None and not data.target.has_classes:
-            kinds = {name: FAMILIES[name] for name in FAMILIES.built_in}
-            several = len(data.values.shape) > 1 and data.values.shape[1] > 1
-            estimators = [
-                name
-                for name, kind in kinds.items()
-                if includes(kind.judges, claim) and not (several and name == "bins")
-            ]
-            if not estimators:
-                raise unsuitable("select", data)
+        if estimators is None:
+            estimators = default_families(data, notion)
         split = _split(folds, test_fraction, seed, nested, data.rows)
         require(subset_rows >= 2, "subset_rows must be at least 2", subset_rows)
-        chosen = families_named(estimators, notion)
+        chosen = families_named(estimators)
         for family in chosen:
             if not includes(family.judges, claim):
                 classes_only(family.name, data)

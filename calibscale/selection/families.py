@@ -343,6 +343,8 @@ class Family(ABC):
     needs: ClassVar[tuple[Statistic, ...]] = ()
     needs_features: ClassVar[bool] = False
     judges: ClassVar[tuple[str, ...]] = (CLASSES,)  # claims that it judges, see `Target`
+    # Largest number of columns of predictions without classes, or None for any.
+    most_columns: ClassVar[int | None] = None
     notions: ClassVar[tuple[str, ...]] = ("top_label", "canonical", "class_wise", "positive")
 
     def resolve(self, profile: FamilyProfile) -> Self:

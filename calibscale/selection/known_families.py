@@ -4,9 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
+from calibscale.data.source import ArraySource
 from calibscale.errors import OptionError, require
+from calibscale.predictions.claims import includes
 from calibscale.registry import Registry, RegistryEntry
 from calibscale.selection.families import Family
+from calibscale.session import unsuitable
 
 _ROOM = "calibscale.selection"
 FAMILIES: Registry[type[Family]] = Registry(
@@ -37,16 +40,30 @@ FAMILIES: Registry[type[Family]] = Registry(
 )
 
 
-def default_families(notion: str) -> tuple[str, ...]:
-    """Names of the default estimators of a notion."""
-    names = ("bins", "kde", "kkr", "ukkr", "temperature")
-    return names[1:] if notion == "canonical" else names
+def default_families(source: ArraySource, notion: str | None = None) -> tuple[str, ...]:
+    """Names of the default estimators of a notion for the predictions of a source.
+
+    Other predictions than classes have all families that judge them.  An OptionError is raised if
+    there are none.
+    """
+    target = source.target
+    if target.has_classes:
+        of_rows = ("kde", "kkr", "ukkr", "temperature")
+        return of_rows if notion == "canonical" else ("bins", *of_rows)
+    columns = source.values.shape[1] if len(source.values.shape) > 1 else 1
+    families = {name: FAMILIES[name] for name in FAMILIES.built_in}
+    names = tuple(
+        name
+        for name, family in families.items()
+        if includes(family.judges, target.claim) and columns <= (family.most_columns or columns)
+    )
+    if not names:
+        raise unsuitable("select", source)
+    return names
 
 
-def families_named(estimators: Iterable[str | Family] | None, notion: str) -> tuple[Family, ...]:
-    """Families of an option, which are families, names, or None for the defaults of a notion."""
-    if estimators is None:
-        estimators = default_families(notion)
+def families_named(estimators: Iterable[str | Family]) -> tuple[Family, ...]:
+    """Families of an option, which are families or names."""
     chosen = []
     for estimator in [estimators] if isinstance(estimators, str | Family) else estimators:
         if isinstance(estimator, str):

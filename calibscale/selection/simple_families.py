@@ -146,6 +146,7 @@ class Bins(GridFamily):
     hyperparameter: ClassVar[str] = "bins"
     notions: ClassVar[tuple[str, ...]] = ROW_NOTIONS
     judges: ClassVar[tuple[str, ...]] = (CLASSES, *FUNCTIONALS)
+    most_columns: ClassVar[int | None] = 1
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -163,7 +164,7 @@ class Bins(GridFamily):
     def resolve(self, profile: FamilyProfile) -> Self:
         if profile.ranks is None:
             return super().resolve(profile)
-        if profile.ranks.width != 1:
+        if profile.ranks.width != self.most_columns:
             raise OptionError(
                 f"{self.name} is for predictions of one number, and these have "
                 f"{profile.ranks.width} columns; use kkr or ukkr"

@@ -55,6 +55,21 @@ def test_select__the_table_names_the_chosen_one(run: Any, store: Path, monkeypat
     assert number(best.estimate).replace("−", "-") in ran.out
 
 
+def test_select__grids_of_means_go_to_their_default_estimators(run: Any, tmp_path: Path) -> None:
+    x = np.random.default_rng(4).gamma(2.0, size=(300, 2))
+    np.savetxt(tmp_path / "means.csv", x, delimiter=",", header="x,y", comments="")
+    columns = ("--predictions", "x", "--labels", "y", "--forecast", "mean")
+    result = run(
+        "select", tmp_path / "means.csv", *columns, "--grid", "ukkr=0.1,0.2", "--json", "-"
+    ).json
+    of_name: dict[str, list[float]] = {}
+    for candidate in result["candidates"]:
+        (value,) = candidate["hyperparameter"].values()
+        of_name.setdefault(candidate["estimator"], []).append(value)
+    assert set(of_name) == {"bins", "kkr", "ukkr"}
+    assert of_name["ukkr"] == [0.1, 0.2]
+
+
 def test_select__grids_split_and_settings_arrive(run: Any, store: Path, tmp_path: Path) -> None:
     folds = np.random.default_rng(0).integers(-1, 3, ROWS)
     np.save(tmp_path / "folds.npy", folds)

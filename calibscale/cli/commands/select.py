@@ -12,6 +12,7 @@ from calibscale.cli.command_classes import command
 from calibscale.cli.sources import open_session, source_options, store_argument
 
 if TYPE_CHECKING:
+    from calibscale.data.source import ArraySource
     from calibscale.selection.families import Family
 
 _NAMES = (
@@ -128,21 +129,22 @@ def select(
     )
     if split is not None:
         options["folds"] = _folds(split)
-    families = None
-    if estimators is not None or grids:
-        families = _families(estimators, grids, notion)
     with open_session(store, options, "selecting", "steps") as session:
+        families = _families(estimators, grids, session.source, notion)
         result = run(session, notion, families, features=features, **options)
     outputs.finish(result, figure)
 
 
-def _families(names: str | None, grids: tuple[str, ...], notion: str | None) -> list[Family]:
-    """Families of --estimators, or of the notion by default, with the grids of --grid."""
+def _families(
+    names: str | None, grids: tuple[str, ...], source: ArraySource, notion: str | None
+) -> list[Family]:
+    """Families of --estimators, or the default ones of a source, with the grids of --grid."""
     from calibscale.selection.known_families import FAMILIES, default_families
 
     grid_of = {name: _grid(name, text) for name, text in shared.pairs(grids, "--grid")}
-    chosen = default_families(notion or "top_label")
-    if names is not None:
+    if names is None:
+        chosen = default_families(source, notion)
+    else:
         chosen = tuple(name.strip() for name in names.split(","))
     # The names are checked here, where the option is known that has the mistake.
     for name in (*chosen, *grid_of):

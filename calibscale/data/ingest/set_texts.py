@@ -145,7 +145,7 @@ def _classes_in(text: str) -> list[str | None] | None:
     if opening in _BRACKETS:
         if text[-1] != _BRACKETS[opening]:
             raise ValueError(f"which has no {_BRACKETS[opening]} at its end")
-        return _in_brackets(_WRAPPED.sub(_unwrapped, text[1:-1]).strip())
+        return _in_brackets(_WRAPPED.sub(_without_call, text[1:-1]).strip())
     if text in _MISSING:
         return None
     separators = [sign for sign in _SEPARATORS if sign in text]
@@ -159,9 +159,10 @@ def _classes_in(text: str) -> list[str | None] | None:
     return [_unquoted(text)]
 
 
-def _unwrapped(found: re.Match[str]) -> str:
-    """Text in quotes as it is, or what a call of NumPy wraps."""
-    return found[1] or found[2].strip()
+def _without_call(match: re.Match[str]) -> str:
+    """Text in quotes as it is, or the argument of a call of NumPy."""
+    in_quotes, argument = match[1], match[2]
+    return in_quotes or argument.strip()
 
 
 def _in_brackets(text: str) -> list[str | None]:

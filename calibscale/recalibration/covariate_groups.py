@@ -1,0 +1,81 @@
+"""Groups of one covariate, each of which a recalibration moves by a number of its own."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import numpy as np
+
+from calibscale.array_types import Floats
+from calibscale.errors import OptionError, require
+from calibscale.kernels.data_profile import DataProfile
+from calibscale.predictions.chunk import Chunk
+from calibscale.recalibration.recalibrator import RecalibrationMethod, increasing
+from calibscale.results.group_results import Where, name_of
+
+
+class CovariateGroups(NamedTuple):
+    """Position of a covariate, its values, and the groups in words, such as ``region = west``.
+
+    Without a covariate the position is None, and there are no groups.
+    """
+
+    position: int | None
+    levels: tuple[float, ...]
+    names: tuple[str, ...]
+
+
+def groups_of(method: RecalibrationMethod, setup: DataProfile) -> CovariateGroups:
+    """Groups of the covariate of a method, which has at most one.
+
+    An OptionError is raised if the covariate has more values than groups may be.
+    """
+    covariates: tuple[str, ...] = getattr(method, "covariates", ())
+    if not covariates:
+        return CovariateGroups(None, (), ())
+    (column,) = setup.columns(covariates).values()
+    if column.levels is None:
+        raise OptionError(f"{method.name}: {column.name!r} has more than 64 values, not groups")
+    levels = tuple(float(level) for level in column.levels)
+    names = (
+        name_of((Where(column.name, setup.source.level(column.name, level)),)) for level in levels
+    )
+    return CovariateGroups(column.position, levels, tuple(names))
+
+
+def check_groups(
+    covariates: Sequence[str],
+    levels: Sequence[float],
+    names: Sequence[str],
+    numbers: Sequence[float],
+    field: str,
+) -> None:
+    """Raise an OptionError unless the groups of a stored fit are consistent.
+
+    `field` is the name of the `numbers` in the state.
+    """
+    require(
+        len(levels) == len(names) == len(numbers),
+        f"state.{field} and state.names must be as many as state.levels",
+    )
+    require(increasing(levels), "state.levels must be increasing")
+    if levels:
+        require(covariates, "state.levels need a covariate")
+
+
+def numbers_of_rows(
+    chunk: Chunk, overall: float, levels: Sequence[float], numbers: Sequence[float]
+) -> Floats:
+    """Number of the group of each row (c,).
+
+    Rows of groups that the fit has not seen, or without a group, have the number of all rows.  The
+    covariate is the only one of the chunk.
+    """
+    result = np.full(len(chunk), overall)
+    if levels:
+        assert chunk.covariates is not None
+        group = chunk.covariates[:, 0]
+        for level, number in zip(levels, numbers, strict=True):
+            result[group == level] = number
+    return result
