@@ -22,7 +22,7 @@ from calibscale.recalibration.recalibrator import (
     recalibrated,
     recalibrated_kind,
 )
-from calibscale.recalibration.score_changes import change_limits
+from calibscale.recalibration.score_changes import score_changes
 from calibscale.results.audit_results import Improvement, ScoreChange
 from calibscale.session import Session, listed
 
@@ -70,9 +70,15 @@ class _CrossFitted(DerivedSource):
         return any(fit.covariates for fit in self.fits)
 
     def _changed(self, block: Block) -> Block:
-        by_held, by_others = (version._changed(block) for version in self._versions)
+        by_held, by_others = self._versions
         held = _HALVES.holds(np.arange(block.start, block.start + len(block.labels)))
-        return block._replace(values=np.where(held[:, None], by_others.values, by_held.values))
+        parts = []
+        for version, judged in ((by_held, ~held), (by_others, held)):
+            rows = np.flatnonzero(judged)
+            if len(rows):
+                parts.append((rows, version._changed(block.take(rows, block.start)).values))
+        order = np.argsort(np.concatenate([rows for rows, _ in parts]))
+        return block._replace(values=np.concatenate([values for _, values in parts])[order])
 
 
 def cross_fitted(session: Session, method: RecalibrationMethod) -> ArraySource:
@@ -93,9 +99,11 @@ def improvement_of(
     before: Session, after: ArraySource, judged: str, cluster: str | None = None
 ) -> Improvement:
     """Changes of scores from a session's predictions to recalibrated ones of the same rows."""
-    # Both models have the same rows, so that each difference is paired.
     scores = listed(before.source.target.recalibration_scores)
-    changes = tuple(_change(before, after, score, cluster) for score in scores)
+    if cluster is None:
+        changes = score_changes(before, after, scores)
+    else:
+        changes = tuple(_change_by_clusters(before, after, score, cluster) for score in scores)
     return Improvement(judged, changes[0].n, changes, _sentence(changes[0], judged))
 
 
@@ -121,10 +129,10 @@ def improvement_on(
     return improvement_of(session, recalibrated(session.source, fitted), "other_rows", cluster)
 
 
-def _change(
-    before: Session, after: ArraySource, score: Estimator, cluster: str | None
+def _change_by_clusters(
+    before: Session, after: ArraySource, score: Estimator, cluster: str
 ) -> ScoreChange:
-    """Change of a score, with a paired interval from moments of rows, or by clusters of rows."""
+    """Change of a score, with a paired interval from clusters of rows."""
     ranking = rank({_BEFORE: before, _AFTER: before.on(after)}, score, cluster=cluster)
     models = {model.name: model for model in ranking.models}
     values = {name: model.estimate.value for name, model in models.items()}
@@ -141,9 +149,6 @@ def _change(
     # A difference is the worse model's value minus the better one's.
     sign = 1.0 if difference.worse == _AFTER else -1.0
     change = replace(change, change=sign * difference.value, p_value=difference.p_value)
-    if cluster is None:
-        limits = change_limits(before, after, score)
-        return change if limits is None else replace(change, **limits._asdict())
     interval = difference.interval
     # Clusters that are too large leave no p-value, and no claim about the change.
     if interval is None or difference.p_value is None:

@@ -1,41 +1,44 @@
-"""Changes of the scores of rows by a recalibration, as a source of their means."""
+"""Changes of the scores of rows by a recalibration, from one pass over the rows."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
-from typing import Any, NamedTuple, Self
+from dataclasses import dataclass, field, replace
+from typing import Any, ClassVar, NamedTuple, Self
 
 import numpy as np
 
 from calibscale.array_types import Floats
 from calibscale.data.derived_sources import DerivedSource
 from calibscale.data.source import ArraySource
+from calibscale.estimators.base import Estimator
 from calibscale.intervals.mean_limits import skewed_limits
 from calibscale.predictions.blocks import Block
 from calibscale.predictions.functionals.means import MeanPrediction
+from calibscale.predictions.rules import Rules
 from calibscale.predictions.validation import chunks
+from calibscale.results.audit_results import ScoreChange
 from calibscale.session import Session
-from calibscale.statistics.row_moments import RowMoments, RowMomentState
+from calibscale.statistics.row_moments import RowMoments, RowMomentState, moment_sums
+from calibscale.statistics.statistic import Statistic, added, weights_of
 
 _HALVINGS = 60  # of the interval of a p-value, down to the precision of its logarithm
 _SMALLEST = 1e-15  # p-value, below which quantiles lose their digits
-
-
-class ChangeLimits(NamedTuple):
-    """Limits of the mean change of a score, and the p-value of no change."""
-
-    low: float
-    high: float
-    p_value: float
+_LARGEST = float(np.finfo(np.float64).max)  # stands for an infinite score, as columns are finite
 
 
 @dataclass(frozen=True, eq=False, repr=False)
 class _ScorePairs(DerivedSource):
-    """Scores of rows `after` a change as predictions of their scores before it, the outcomes."""
+    """Scores of rows before and `after` a change, as covariates of rows without a prediction.
+
+    The columns are each score before the change, and then each score after it.  With `change`, the
+    source after the change, only the source before it is read.  Else both are read.
+    """
 
     after: ArraySource = field(kw_only=True)
-    score: Any = field(kw_only=True)
+    scores: Sequence[Any] = field(kw_only=True)
+    checks: Rules = field(kw_only=True)  # of the rows before the change
+    change: DerivedSource | None = field(kw_only=True)
 
     @property
     def row_bytes(self) -> int:
@@ -45,69 +48,151 @@ class _ScorePairs(DerivedSource):
         return {**self.before.describe(), "name": self.name}
 
     def part(self, start: int, stop: int, covariates: bool = False) -> Self:
-        part = super().part(start, stop, covariates)
-        object.__setattr__(part, "after", self.after.part(start, stop))
+        # Covariates of this source are scores, and not those of the source before the change.
+        part = super().part(start, stop, False)
+        if self.change is None:
+            object.__setattr__(part, "after", self.after.part(start, stop))
         return part
 
+    @property
+    def _reads_covariates(self) -> bool:
+        return self.change is not None and self.change._reads_covariates
+
     def read(self, start: int, stop: int, covariates: bool = False) -> Block:
-        block = self.before.read(start, stop, covariates)
-        before = self._scores(self.before, block)
-        after = self._scores(self.after, self.after.read(start, stop))
+        block = self.before.read(start, stop, self._reads_covariates)
+        change = self.change
+        after = self.after.read(start, stop) if change is None else change._changed(block)
+        columns = np.hstack(
+            [
+                self._scores(block, self.checks),
+                # The rows before the change have been checked.
+                self._scores(after, self.after.rules("drop", self.checks.tolerance)),
+            ]
+        )
         # Rows that are invalid or unlabelled in one version count in neither, without an error.
-        both = np.isfinite(before) & np.isfinite(after)
+        missing = np.any(np.isnan(columns), axis=1)
+        columns[missing] = 0.0
         return block._replace(
-            values=np.where(both, after, 0.0), labels=np.where(both, before, np.nan)
+            values=np.zeros(len(columns)),
+            labels=np.where(missing, np.nan, 0.0),
+            covariates=columns.clip(-_LARGEST, _LARGEST) if covariates else None,
         )
 
-    def _scores(self, source: ArraySource, block: Block) -> Floats:
-        """Score of each row of a block, NaN without one (c,)."""
-        out = np.full(len(block.labels), np.nan)
-        for chunk, _ in chunks(block, source.rules("drop")):
-            out[chunk.rows - block.start] = self._of_chunk(chunk)
+    def _scores(self, block: Block, rules: Rules) -> Floats:
+        """Scores of each row of a block, NaN without a valid prediction and label (c, scores)."""
+        out = np.full((len(block.labels), len(self.scores)), np.nan)
+        for chunk, _ in chunks(block, rules):
+            for column, score in enumerate(self.scores):
+                out[chunk.rows - block.start, column] = _of_chunk(chunk, score)
         return out
 
-    def _of_chunk(self, chunk: Any) -> Any:
-        if chunk.target.has_classes:
-            return getattr(chunk, self.score.name)  # a column of chunks of classes
-        column, *_ = self.score.rows(chunk.target, chunk.values, chunk.outcomes)
-        return column
+
+def _of_chunk(chunk: Any, score: Any) -> Any:
+    """Score of each row of a chunk (c,)."""
+    if chunk.target.has_classes:
+        return getattr(chunk, score.name)  # a column of chunks of classes
+    column, *_ = score.rows(chunk.target, chunk.values, chunk.outcomes)
+    return column
+
+
+class ChangeState(NamedTuple):
+    """Sums of s scores before and after a change.
+
+    `totals` has Σw·score before and after the change of rows with finite scores (2, s), and
+    `infinite` the number of rows with infinite ones (2, s).  The others are the sums of a
+    `RowMomentState` of each score's differences, with the scores on the first axis.
+    """
+
+    totals: Floats
+    infinite: Floats
+    total: Floats
+    weight: Floats
+    second: Floats
+    third: Floats
+    fourth: Floats
 
 
 @dataclass(frozen=True)
-class _Differences:
-    """Differences of predictions and outcomes, whose moments are those of the changes of scores."""
+class ChangeSums(Statistic):
+    """Sums of the scores of `_ScorePairs`, and moments of their differences."""
 
-    def rows(self, target: Any, values: Floats, outcomes: Floats) -> Sequence[Floats]:
-        return [values[:, 0] - outcomes]
+    scores: int
+    powers: ClassVar[tuple[int, ...]] = (1, 0, *RowMoments.powers)
+
+    def zero(self, classes: int) -> ChangeState:
+        s = self.scores
+        shapes = ((2, s), (2, s), (s,), (s,), (s, 3), (s, 4), (s, 5))
+        return ChangeState(*map(np.zeros, shapes))
+
+    def accumulate(self, state: ChangeState, chunk: Any) -> ChangeState:
+        w = weights_of(chunk)
+        columns = chunk.covariates[:, : 2 * self.scores]
+        pairs = columns.T.reshape(2, self.scores, len(chunk)).copy()
+        infinite = np.abs(pairs) >= _LARGEST
+        pairs[infinite] = 0.0
+        moments = [moment_sums(difference, w) for difference in pairs[1] - pairs[0]]
+        by_field = (np.stack(sums) for sums in zip(*moments, strict=True))
+        return added(state, pairs @ w, infinite.sum(axis=2), *by_field)
 
 
-def change_limits(
-    before: Session, after: ArraySource, score: Any, confidence_level: float = 0.95
-) -> ChangeLimits | None:
-    """Limits of the mean change of a score from a session's predictions to those of `after`.
+def score_changes(
+    before: Session,
+    after: ArraySource,
+    scores: Sequence[Estimator],
+    confidence_level: float = 0.95,
+) -> tuple[ScoreChange, ...]:
+    """Changes of mean scores from a session's predictions to those of `after`, from one pass.
 
-    Changes of rows are paired and may be skewed, see `skewed_limits`.  None is returned if there
-    are too few rows.
+    Changes of rows are paired and may be skewed, see `skewed_limits`.  Scores of rows of weight w
+    count w times.  There are no limits if there are too few rows, and there is no change of a score
+    that is infinite before or after.
     """
-    mean = MeanPrediction()
-    # The score of a kind may depend on its settings, such as the level of a quantile.
-    (bound,) = before.run([score]).fitting
+    source, mean = before.source, MeanPrediction()
+    rules = source.rules(before.rules.on_invalid, before.rules.tolerance)
     pairs = _ScorePairs.of(
-        before.source,
+        source,
         kind=mean.name,
         forecast=mean,
         binary=False,
         class_names=None,
         columns={},
+        covariate_names=tuple(
+            f"{score.name} {when}" for when in ("before", "after") for score in scores
+        ),
+        categories={},
         after=after,
-        score=bound,
+        # The score of a kind may depend on its settings, such as the level of a quantile.
+        scores=before.run(scores).fitting,
+        checks=rules,
+        change=after if isinstance(after, DerivedSource) and after.before is source else None,
     )
-    moments = RowMoments(_Differences())
-    state: RowMomentState = before.on(pairs).scan([moments]).groups[None][moments]
-    limits = skewed_limits(state, confidence_level)
+    sums = ChangeSums(len(scores))
+    result = before.on(pairs).scan([sums], covariates=pairs.covariate_names)
+    state: ChangeState = result.groups[None][sums]
+    return tuple(
+        _score_change(score.name, result.counts.used, state, number, confidence_level)
+        for number, score in enumerate(scores)
+    )
+
+
+def _score_change(
+    name: str, rows: int, state: ChangeState, number: int, confidence_level: float
+) -> ScoreChange:
+    """Change of one score from the sums of all."""
+    moments = RowMomentState(*(field[number] for field in state[2:]))
+    means: list[float | None] = [
+        float(total / moments.weight) if infinite == 0 else None
+        for total, infinite in zip(state.totals[:, number], state.infinite[:, number], strict=True)
+    ]
+    change = ScoreChange(score=name, n=rows, before=means[0], after=means[1])
+    if None in means:
+        return change
+    change = replace(change, change=float(moments.total / moments.weight))
+    limits = skewed_limits(moments, confidence_level)
     if limits is None:
-        return None
-    return ChangeLimits(float(limits.low), float(limits.high), _p_value(state))
+        return change
+    low, high = float(limits.low), float(limits.high)
+    return replace(change, low=low, high=high, p_value=_p_value(moments))
 
 
 def _p_value(state: RowMomentState) -> float:

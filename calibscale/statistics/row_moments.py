@@ -40,17 +40,21 @@ class RowMoments(Statistic):
 
     def accumulate(self, state: RowMomentState, chunk: Any) -> RowMomentState:
         column, *_ = self.score.rows(chunk.target, chunk.values, chunk.outcomes)
-        w = weights_of(chunk)
-        # A row of weight 0 adds 0, even if its score is infinite.
-        score = np.where(w > 0, column, 0.0)
-        # Powers of huge scores may overflow, and the limits are then undefined.
-        with np.errstate(over="ignore", invalid="ignore"):
-            by_power = []
-            for power in (2, 3, 4):
-                term = w**power
-                sums = [term.sum()]
-                for _ in range(power):
-                    term = term * score
-                    sums.append(term.sum())
-                by_power.append(sums)
-            return added(state, w @ score, w.sum(), *by_power)
+        return added(state, *moment_sums(column, weights_of(chunk)))
+
+
+def moment_sums(scores: Floats, w: Floats) -> RowMomentState:
+    """Sums of the powers of the scores of rows (c,) with their weights (c,)."""
+    # A row of weight 0 adds 0, even if its score is infinite.
+    score = np.where(w > 0, scores, 0.0)
+    # Powers of huge scores may overflow, and the limits are then undefined.
+    with np.errstate(over="ignore", invalid="ignore"):
+        by_power = []
+        for power in (2, 3, 4):
+            term = w**power
+            sums = [term.sum()]
+            for _ in range(power):
+                term = term * score
+                sums.append(term.sum())
+            by_power.append(np.array(sums))
+        return RowMomentState(w @ score, w.sum(), *by_power)

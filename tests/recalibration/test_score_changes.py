@@ -8,7 +8,7 @@ from scipy.special import expit, logit
 
 import calibscale as cs
 from calibscale.intervals.mean_limits import skewed_limits
-from calibscale.recalibration.score_changes import change_limits
+from calibscale.recalibration.score_changes import score_changes
 from calibscale.statistics.row_moments import RowMomentState
 
 ROWS = 700
@@ -52,18 +52,47 @@ def test_limits__are_those_of_the_paired_changes(columns, name, options):
         change = 2 * ((moved - hit) ** 2 - (p - hit) ** 2)
     score = {"nll": cs.NLL(), "brier": cs.Brier()}[name]
     with cs.Session.open(source_of(columns), **options) as session:
-        limits = change_limits(session, source_of(columns, moved), score)
+        (change_of_mean,) = score_changes(session, source_of(columns, moved), [score])
     expected = dense_limits(change[known], weights[known], 0.95)
-    assert (limits.low, limits.high) == pytest.approx((expected.low, expected.high), rel=1e-9)
+    limits = (change_of_mean.low, change_of_mean.high)
+    assert limits == pytest.approx((expected.low, expected.high), rel=1e-9)
+    mean = np.average(change[known], weights=weights[known])
+    assert change_of_mean.change == pytest.approx(mean, rel=1e-12)
+    assert change_of_mean.n == known.sum()
     # The p-value is the level whose interval ends at 0.
-    at_zero = dense_limits(change[known], weights[known], 1.0 - limits.p_value)
+    at_zero = dense_limits(change[known], weights[known], 1.0 - change_of_mean.p_value)
     assert min(abs(at_zero.low), abs(at_zero.high)) < 1e-6 * (expected.high - expected.low)
 
 
 def test_equal_predictions__have_no_change(columns):
     with cs.Session.open(source_of(columns)) as session:
-        limits = change_limits(session, source_of(columns), cs.NLL())
-    assert (limits.low, limits.high, limits.p_value) == (0.0, 0.0, 1.0)
+        changes = score_changes(session, source_of(columns), [cs.NLL(), cs.Brier()])
+    for change, name in zip(changes, ["nll", "brier"], strict=True):
+        assert (change.low, change.high, change.p_value) == (0.0, 0.0, 1.0)
+        assert change.before == change.after
+        assert change.before == pytest.approx(
+            cs.evaluate(source_of(columns), name)[name].value, rel=1e-12
+        )
+
+
+def test_infinite_score__has_no_change(columns):
+    p, y, _ = columns
+    certain = np.where(np.arange(ROWS) == np.flatnonzero(y == 1)[0], 0.0, p)
+    with cs.Session.open(source_of(columns)) as session:
+        nll, brier = score_changes(session, source_of(columns, certain), [cs.NLL(), cs.Brier()])
+    assert (nll.after, nll.change, nll.low, nll.p_value) == (None,) * 4
+    assert nll.before is not None
+    assert brier.change > 0
+
+
+def test_invalid_row__is_named(columns):
+    p, *_ = columns
+    wrong = np.where(np.arange(ROWS) == 5, 1.5, p)
+    with (
+        cs.Session.open(source_of(columns, wrong)) as session,
+        pytest.raises(cs.InvalidDataError, match="row 5"),
+    ):
+        score_changes(session, source_of(columns), [cs.NLL()])
 
 
 @pytest.mark.cluster
@@ -72,7 +101,7 @@ def test_limits__are_those_of_dask_workers(columns):
     results = []
     for scheduler in ("serial", "local:2"):
         with cs.Session.open(source_of(columns), block_rows=100, scheduler=scheduler) as session:
-            results.append(change_limits(session, source_of(columns, p**1.1), cs.Brier()))
+            results.append(score_changes(session, source_of(columns, p**1.1), [cs.Brier()]))
     assert results[0] == results[1]
 
 
